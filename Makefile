@@ -1,0 +1,21 @@
+# Two commands: `make up` trains on a mesh of real peer processes, `make test` checks everything.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: up test check clean
+
+up: .venv/installed
+	$(BIN)/mdl up -n 4 --data motion --model lenet --epochs 5 --baselines
+
+test: .venv/installed
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pytest
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv build *.egg-info

@@ -1,0 +1,99 @@
+"""The model delta and the one operation of ChainSGD: merging two partial means.
+
+A partial mean carries its weight theta and the contributors it already holds. Merging adds the thetas up and joins the
+contributors, so that the last holder of a chain has exactly the central mean, whatever the order was.
+Knows nothing of who merges with whom, or when.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import TypeAlias
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from mdl.errors import LocalProtocolError, RemoteProtocolError
+
+Vector: TypeAlias = NDArray[np.float32]
+
+# Merging runs block by block, so that its temporaries stay in the processor's cache: 64 Ki floats are 256 KiB.
+_BLOCK = 1 << 16
+# A delta beyond this is no training step but a fault or an attack: one such value would drown the mean of all others.
+LARGEST_VALUE = 1e6
+
+
+class Contributor(msgspec.Struct, frozen=True, order=True):
+    """One start of one peer's process. A restarted peer is another contributor."""
+
+    peer_id: str
+    incarnation: int
+
+
+class ModelDelta(msgspec.Struct, frozen=True):
+    """A partial mean of model deltas w(t) - w_i.
+
+    values: float32, shape (P,), never changed once here. theta: summed weight of the contributors, > 0 (3.2.2).
+    """
+
+    values: Vector
+    theta: float
+    contributors: frozenset[Contributor]
+
+
+def pair_aggregate(mine: ModelDelta, theirs: ModelDelta, out: Vector | None = None) -> ModelDelta:
+    """Merge two partial means into one (MDLdroid Eq. 3); they must share no contributor.
+
+    The result's values are the theta-weighted mean, float32, shape (P,), written to `out` if given: pass
+    `theirs.values` when the incoming delta is not needed any more, and merging takes no memory at all.
+    Raises LocalProtocolError if a contributor would count twice or the shapes differ.
+    """
+    if shared := mine.contributors & theirs.contributors:
+        raise LocalProtocolError(f"{min(shared).peer_id} would count twice")
+    if mine.values.shape != theirs.values.shape:
+        raise LocalProtocolError(f"deltas of {mine.values.size} and {theirs.values.size} values cannot be merged")
+    theta = mine.theta + theirs.theta
+    values = np.empty_like(mine.values) if out is None else out
+    share = np.float32(theirs.theta / theta)
+    for start in range(0, values.size, _BLOCK):
+        block = slice(start, start + _BLOCK)
+        step = theirs.values[block] - mine.values[block]
+        step *= share
+        np.add(mine.values[block], step, out=values[block])
+    return ModelDelta(values, theta, mine.contributors | theirs.contributors)
+
+
+def apply_delta(parameters: Vector, delta: Vector, eta: float) -> Vector:
+    """w(t+1) = w(t) - eta * delta (Algorithm 1). float32, shape (P,); returns a new vector."""
+    applied = np.multiply(delta, np.float32(-eta))
+    applied += parameters
+    return applied
+
+
+def central_mean(deltas: Iterable[ModelDelta]) -> NDArray[np.float64]:
+    """What a server would compute from all deltas at once (Eq. 1), in float64: the yardstick for `pair_aggregate`."""
+    total: NDArray[np.float64] | None = None
+    theta = 0.0
+    for delta in deltas:
+        weighted = delta.values.astype(np.float64) * delta.theta
+        total = weighted if total is None else total + weighted
+        theta += delta.theta
+    if total is None:
+        raise LocalProtocolError("the mean of no deltas is not defined")
+    return total / theta
+
+
+def check_values(values: Vector, size: int) -> None:
+    """Refuse what would poison a mean. Raises RemoteProtocolError on a wrong size, NaN, infinity or |value| > 1e6."""
+    if values.shape != (size,):
+        raise RemoteProtocolError(f"{values.size} values where the model has {size}")
+    # min and max carry NaN and infinity along, and allocate nothing.
+    if size and not (values.min() >= -LARGEST_VALUE and values.max() <= LARGEST_VALUE):
+        raise RemoteProtocolError(f"values that are not finite or beyond {LARGEST_VALUE:g}")
+
+
+def digest_of(values: Vector) -> bytes:
+    """16 bytes that tell two vectors apart (BLAKE2b)."""
+    return hashlib.blake2b(np.ascontiguousarray(values).data, digest_size=16).digest()
