@@ -1,0 +1,144 @@
+"""The machine vocabulary: a role takes one event and the time, changes only itself, and returns effects.
+
+Two drivers run the same machines: `transport.runtime` over ZeroMQ and `sim.mesh` in virtual time. Slow work (training,
+evaluation, disk) is an effect; its result comes back as an event, so that a report never waits for a training step.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeAlias
+
+import msgspec
+
+from mdl.delta import Contributor, ModelDelta, Vector
+from mdl.evaluation import Evaluation
+from mdl.messages import PeerInfo, ResourceState, RoundSummary, Said, TrainingReport
+
+
+class Tick(msgspec.Struct, frozen=True):
+    """The machine's deadline has come."""
+
+
+class Received(msgspec.Struct, frozen=True):
+    """A checked message. values: the float32 vector of a carrier message, owned by the machine from now on."""
+
+    sender: Contributor
+    message: Said
+    values: Vector | None = None
+
+
+class PeerFound(msgspec.Struct, frozen=True):
+    """Discovery introduced a peer of this mesh; whether it lives, only its messages tell."""
+
+    info: PeerInfo
+
+
+class TransferProgressed(msgspec.Struct, frozen=True):
+    """Part of a carrier message from `sender` has arrived; comes at most about once a second."""
+
+    sender: Contributor
+    received_bytes: int
+    size_bytes: int
+
+
+class ResourcesSampled(msgspec.Struct, frozen=True):
+    resources: ResourceState
+    sent_bytes: int = 0
+
+
+class LocalDeltaReady(msgspec.Struct, frozen=True):
+    """Local training is done: w(t) - w_i, theta and this device as the only contributor."""
+
+    round_id: int
+    delta: ModelDelta
+    training: TrainingReport
+
+
+class Evaluated(msgspec.Struct, frozen=True):
+    round_id: int
+    evaluation: Evaluation
+
+
+class WorkFailed(msgspec.Struct, frozen=True):
+    """An effect could not be carried out; `problem` is one line for the user."""
+
+    effect: str
+    problem: str
+
+
+class StopRequested(msgspec.Struct, frozen=True):
+    """The user wants to stop: finish cleanly."""
+
+
+Event: TypeAlias = (
+    Tick
+    | Received
+    | PeerFound
+    | TransferProgressed
+    | ResourcesSampled
+    | LocalDeltaReady
+    | Evaluated
+    | WorkFailed
+    | StopRequested
+)
+
+
+class Send(msgspec.Struct, frozen=True):
+    """Best effort: it may be lost or arrive twice. values only with a carrier message; nobody changes them afterwards."""
+
+    receiver: str
+    message: Said
+    values: Vector | None = None
+
+
+class TrainLocally(msgspec.Struct, frozen=True):
+    """Train from `parameters` = w(round_id - 1), float32 (P,); answers LocalDeltaReady."""
+
+    round_id: int
+    parameters: Vector
+
+
+class Evaluate(msgspec.Struct, frozen=True):
+    """Test `parameters` = w(round_id) on this device's share of the test windows; answers Evaluated."""
+
+    round_id: int
+    parameters: Vector
+
+
+class SaveModel(msgspec.Struct, frozen=True):
+    """Write `parameters` = w(round_id) to the file cache."""
+
+    round_id: int
+    parameters: Vector
+    digest: bytes
+
+
+class KeepDelta(msgspec.Struct, frozen=True):
+    """Write a delta of this round beside the results (`--verify`). name: "own" or "global"."""
+
+    round_id: int
+    name: str
+    delta: ModelDelta
+
+
+class RecordRound(msgspec.Struct, frozen=True):
+    """A round is over: append its line to metrics.jsonl."""
+
+    summary: RoundSummary
+
+
+class Finish(msgspec.Struct, frozen=True):
+    """This machine is done; the driver lets queued work and messages out, then stops. problem: empty if all is well."""
+
+    problem: str = ""
+
+
+Effect: TypeAlias = Send | TrainLocally | Evaluate | SaveModel | KeepDelta | RecordRound | Finish
+
+
+class Machine(Protocol):
+    """A role. `handle` never sleeps, sends, reads a clock or draws global random numbers; `now` is in seconds."""
+
+    def handle(self, event: Event, now: float) -> list[Effect]: ...
+
+    def deadline(self) -> float | None: ...

@@ -1,0 +1,347 @@
+"""What peers say to one another. Frozen structs: the decoder checks every type, so random bytes cannot become a message.
+
+Three messages announce bulk values (`CARRIERS`): those travel as raw little-endian float32 beside the header, never in it.
+A report is the sender's whole state, not a change: whoever missed ten reports knows everything after the eleventh.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from mdl.delta import Contributor
+from mdl.evaluation import Evaluation
+
+PROTOCOL_VERSION = 1
+# Bounds of what a decoder accepts: far above any real mesh, far below what could hurt a small device.
+MAX_MEMBERS = 1024
+MAX_TEXT = 256
+
+Text: TypeAlias = Annotated[str, Meta(max_length=MAX_TEXT)]
+PeerId: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64)]
+Count: TypeAlias = Annotated[int, Meta(ge=0)]
+Digest: TypeAlias = Annotated[bytes, Meta(max_length=32)]
+Contributors: TypeAlias = Annotated[tuple[Contributor, ...], Meta(max_length=MAX_MEMBERS)]
+
+
+class Message(msgspec.Struct, frozen=True, tag=True):
+    """Base of everything that travels."""
+
+
+class Role(Enum):
+    TRAINER = "trainer"
+    AGENT = "agent"
+    OBSERVER = "observer"
+
+
+class PeerInfo(msgspec.Struct, frozen=True):
+    """How a peer is reached and who it is, as mDNS and other members introduce it."""
+
+    peer_id: PeerId
+    incarnation: Count
+    role: Role
+    host: Text
+    port: Annotated[int, Meta(ge=1, le=65535)]
+    schema_hash: Text = ""
+
+
+class ResourceState(msgspec.Struct, frozen=True):
+    """What a device tells about itself (3.3.1). None where the device has no such sensor."""
+
+    free_memory_bytes: Count
+    cpu_percent: float
+    battery_percent: float | None = None
+    charging: bool | None = None
+    in_use: bool | None = None
+
+
+class Activity(Enum):
+    """What a trainer is doing; `peers/trainer.py` has the legal moves."""
+
+    WAITING = "waiting"
+    TRAINING = "training"
+    HOLDING = "holding"
+    RECEIVING = "receiving"
+    SENT = "sent"
+    STAGED = "staged"
+
+
+class HopOutcome(Enum):
+    """How a receiver decided a hop, once and for ever (fault rule 1)."""
+
+    MERGED = "merged"
+    ABORTED = "aborted"
+
+
+class HopDecision(msgspec.Struct, frozen=True):
+    segment: Count
+    hop_id: Count
+    outcome: HopOutcome
+    seconds: float = 0.0
+    size_bytes: Count = 0
+    reason: Text = ""
+
+
+class Holding(msgspec.Struct, frozen=True):
+    """The partial mean of one segment on one device. sent_hop: the hop it has been given away by, if any."""
+
+    segment: Count
+    theta: float
+    contributors: Contributors
+    sent_hop: int | None = None
+
+
+class Transfer(msgspec.Struct, frozen=True):
+    """How far a bulk transfer to this device has come."""
+
+    sender: PeerId
+    received_bytes: Count
+    size_bytes: Count
+
+
+class TrainingReport(msgspec.Struct, frozen=True):
+    loss: float
+    samples: Count
+    seconds: float
+
+
+class RoundEvaluation(msgspec.Struct, frozen=True):
+    """How w(round_id) did on this device's share of the test windows."""
+
+    round_id: Count
+    evaluation: Evaluation
+
+
+class PeerReport(Message, frozen=True):
+    """A trainer's whole state: heartbeat, answer and confirmation in one."""
+
+    term: Count
+    round_id: Count
+    digest: Digest
+    schema_hash: Text
+    size: Count
+    activity: Activity
+    open_round: Count
+    holdings: Annotated[tuple[Holding, ...], Meta(max_length=MAX_MEMBERS)] = ()
+    hops: Annotated[tuple[HopDecision, ...], Meta(max_length=MAX_MEMBERS)] = ()
+    staged: Digest = b""
+    resources: ResourceState | None = None
+    training: TrainingReport | None = None
+    evaluation: RoundEvaluation | None = None
+    transfer: Transfer | None = None
+    sent_bytes: Count = 0
+
+
+class AgentMessage(Message, frozen=True):
+    """What only the agent says. A message of an older term is dropped (fault rule 6)."""
+
+    term: Count
+    round_id: Count
+
+
+class RoundOpened(AgentMessage, frozen=True):
+    """Train from w(round_id - 1), whose digest is given; only the members' deltas count."""
+
+    digest: Digest
+    members: Contributors
+    successors: Annotated[tuple[PeerId, ...], Meta(max_length=MAX_MEMBERS)] = ()
+
+
+class HopOrdered(AgentMessage, frozen=True):
+    """To the receiver of a hop: fetch the sender's partial mean and merge it."""
+
+    segment: Count
+    hop_id: Count
+    sender: Contributor
+
+
+class HopCancelled(AgentMessage, frozen=True):
+    """To the receiver of a hop: abort it unless it is merged already, and report which (fault rule 1)."""
+
+    segment: Count
+    hop_id: Count
+
+
+class HopReleased(AgentMessage, frozen=True):
+    """To the sender of a hop: it did not count, or its receiver is lost with it; hold again (fault rule 3)."""
+
+    segment: Count
+    hop_id: Count
+
+
+class BroadcastOrdered(AgentMessage, frozen=True):
+    """The round's result is at order[0]; everyone fetches it from its parent in the binomial tree over `order` (3.2.3)."""
+
+    order: Contributors
+    theta: float
+    contributors: Contributors
+
+
+class RoundClosed(AgentMessage, frozen=True):
+    """Every live member has the global delta: apply it. `digest` is the global delta's."""
+
+    digest: Digest
+
+
+class CatchUp(AgentMessage, frozen=True):
+    """You are not at w(round_id) with this digest: fetch the parameters from `source`."""
+
+    digest: Digest
+    source: Contributor
+
+
+class MemberRefused(AgentMessage, frozen=True):
+    """You cannot take part, and why: a different model, most often."""
+
+    reason: Text
+
+
+class MeshFinished(AgentMessage, frozen=True):
+    """The planned rounds are done (or the agent was asked to stop): save and leave."""
+
+
+class DeltaWanted(Message, frozen=True):
+    """Receiver to sender: ready for your partial mean. Nothing is sent before this (4.3)."""
+
+    round_id: Count
+    segment: Count
+    hop_id: Count
+
+
+class DeltaMessage(Message, frozen=True):
+    """The partial mean of a hop; carries values, float32, shape (P,)."""
+
+    round_id: Count
+    segment: Count
+    hop_id: Count
+    theta: float
+    contributors: Contributors
+
+
+class GlobalWanted(Message, frozen=True):
+    """Child to parent in the broadcast tree."""
+
+    round_id: Count
+
+
+class GlobalMessage(Message, frozen=True):
+    """The global delta of a round; carries values, float32, shape (P,)."""
+
+    round_id: Count
+    theta: float
+    contributors: Contributors
+
+
+class ModelWanted(Message, frozen=True):
+    """A late peer to its source: send w(round_id)."""
+
+    round_id: Count
+
+
+class ModelMessage(Message, frozen=True):
+    """The parameters w(round_id); carries values, float32, shape (P,)."""
+
+    round_id: Count
+    digest: Digest
+
+
+class HopSummary(msgspec.Struct, frozen=True):
+    """One hop of a round as the agent saw it. outcome: ordered, merged, aborted or lost."""
+
+    hop_id: Count
+    sender: PeerId
+    receiver: PeerId
+    outcome: Text
+    ordered_s: float
+    decided_s: float | None
+    reason: Text
+    size_bytes: Count = 0
+
+
+class RoundSummary(msgspec.Struct, frozen=True):
+    """One line of metrics.jsonl. Seconds are measured by the agent's clock, bytes are of model values alone."""
+
+    round: Count
+    theta: float
+    contributors: tuple[PeerId, ...]
+    hops: tuple[tuple[PeerId, PeerId], ...]
+    seconds: dict[str, float]
+    bytes: Count
+    loss: float | None
+    accuracy: float | None = None
+    macro_f1: float | None = None
+    lost: tuple[PeerId, ...] = ()
+    digest: str = ""
+
+
+class MemberStatus(msgspec.Struct, frozen=True):
+    peer_id: PeerId
+    incarnation: Count
+    alive: bool
+    activity: Activity
+    round_id: Count
+    heard_s_ago: float
+    theta: float = 0.0
+    resources: ResourceState | None = None
+    transfer: Transfer | None = None
+    loss: float | None = None
+    problem: Text = ""
+
+
+class StatusWanted(Message, frozen=True):
+    """An observer asks the agent what is going on. since_round: rounds it knows already."""
+
+    since_round: Count = 0
+
+
+class MeshStatus(Message, frozen=True):
+    """The mesh as the agent sees it: what `mdl peers` and the live view show."""
+
+    term: Count
+    round_id: Count
+    rounds: Count
+    phase: Text
+    policy: Text
+    members: Annotated[tuple[MemberStatus, ...], Meta(max_length=MAX_MEMBERS)] = ()
+    hops: Annotated[tuple[HopSummary, ...], Meta(max_length=4 * MAX_MEMBERS)] = ()
+    finished: Annotated[tuple[RoundSummary, ...], Meta(max_length=MAX_MEMBERS)] = ()
+
+
+class Hello(Message, frozen=True):
+    """A node introduces itself to an address it was given (`--join`), or to a peer it found."""
+
+    me: PeerInfo
+
+
+class PeersKnown(Message, frozen=True):
+    """Members pass on the addresses they know."""
+
+    peers: Annotated[tuple[PeerInfo, ...], Meta(max_length=MAX_MEMBERS)]
+
+
+Said: TypeAlias = (
+    PeerReport
+    | RoundOpened
+    | HopOrdered
+    | HopCancelled
+    | HopReleased
+    | BroadcastOrdered
+    | RoundClosed
+    | CatchUp
+    | MemberRefused
+    | MeshFinished
+    | DeltaWanted
+    | DeltaMessage
+    | GlobalWanted
+    | GlobalMessage
+    | ModelWanted
+    | ModelMessage
+    | StatusWanted
+    | MeshStatus
+    | Hello
+    | PeersKnown
+)
+CARRIERS = (DeltaMessage, GlobalMessage, ModelMessage)
