@@ -1,6 +1,6 @@
-"""What peers say to one another. Frozen structs: the decoder checks every type, so random bytes cannot become a message.
+"""What peers say to one another. Frozen structs: the decoder checks every type; random bytes do not become a message.
 
-Three messages announce bulk values (`CARRIERS`): those travel as raw little-endian float32 beside the header, never in it.
+Three messages announce bulk values (`CARRIERS`): those travel as raw little-endian float32 beside the header.
 A report is the sender's whole state, not a change: whoever missed ten reports knows everything after the eleventh.
 """
 
@@ -173,7 +173,7 @@ class HopReleased(AgentMessage, frozen=True):
 
 
 class BroadcastOrdered(AgentMessage, frozen=True):
-    """The round's result is at order[0]; everyone fetches it from its parent in the binomial tree over `order` (3.2.3)."""
+    """The result is at order[0]; everyone fetches it from its parent in the binomial tree over `order` (3.2.3)."""
 
     order: Contributors
     theta: float
