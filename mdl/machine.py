@@ -84,7 +84,7 @@ Event: TypeAlias = (
 
 
 class Send(msgspec.Struct, frozen=True):
-    """Best effort: it may be lost or come twice. values: with a carrier message only; nobody changes them afterwards."""
+    """Best effort: may be lost or come twice. values: with a carrier message only; nobody changes them afterwards."""
 
     receiver: str
     message: Said

@@ -67,6 +67,7 @@ class Activity(Enum):
     RECEIVING = "receiving"
     SENT = "sent"
     STAGED = "staged"
+    LEFT = "left"
 
 
 class HopOutcome(Enum):
@@ -115,19 +116,32 @@ class RoundEvaluation(msgspec.Struct, frozen=True):
     evaluation: Evaluation
 
 
-class PeerReport(Message, frozen=True):
-    """A trainer's whole state: heartbeat, answer and confirmation in one."""
+class Staged(msgspec.Struct, frozen=True):
+    """The global delta of a round as one device has it, not yet applied."""
 
+    digest: Digest
+    theta: float
+    contributors: Contributors
+
+
+class PeerReport(Message, frozen=True):
+    """A trainer's whole state: heartbeat, answer and confirmation in one.
+
+    sequence grows with every report of one incarnation, so that a late one never overwrites a newer one.
+    """
+
+    sequence: Count
     term: Count
     round_id: Count
     digest: Digest
     schema_hash: Text
+    model: Text
     size: Count
     activity: Activity
     open_round: Count
     holdings: Annotated[tuple[Holding, ...], Meta(max_length=MAX_MEMBERS)] = ()
     hops: Annotated[tuple[HopDecision, ...], Meta(max_length=MAX_MEMBERS)] = ()
-    staged: Digest = b""
+    staged: Staged | None = None
     resources: ResourceState | None = None
     training: TrainingReport | None = None
     evaluation: RoundEvaluation | None = None
@@ -173,8 +187,12 @@ class HopReleased(AgentMessage, frozen=True):
 
 
 class BroadcastOrdered(AgentMessage, frozen=True):
-    """The result is at order[0]; everyone fetches it from its parent in the binomial tree over `order` (3.2.3)."""
+    """The result is at order[0]; everyone fetches it from its parent in the binomial tree over `order` (3.2.3).
 
+    version grows within a round: a later order replaces an earlier one, never the other way round.
+    """
+
+    version: Count
     order: Contributors
     theta: float
     contributors: Contributors

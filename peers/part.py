@@ -1,0 +1,94 @@
+"""A trainer's part in one round: what it holds, gave away, decided and staged. Dropped as a whole at its end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import isfinite
+
+from mdl.delta import Contributor, ModelDelta
+from mdl.errors import RemoteProtocolError
+from mdl.messages import Activity, BroadcastOrdered, Holding, HopDecision, HopOrdered, Staged
+
+HopKey = tuple[int, int]  # segment, hop
+
+
+@dataclass
+class Part:
+    """State of one device in one round. holds: segment -> partial mean, kept after it has been given away."""
+
+    round_id: int
+    members: frozenset[Contributor]
+    heard_at: float
+    holds: dict[int, ModelDelta] = field(default_factory=dict)
+    given: dict[int, int] = field(default_factory=dict)
+    released: set[HopKey] = field(default_factory=set)
+    decisions: dict[HopKey, HopDecision] = field(default_factory=dict)
+    incoming: HopOrdered | None = None
+    incoming_since: float = 0.0
+    broadcast: BroadcastOrdered | None = None
+    parent: Contributor | None = None
+    waiting_children: set[Contributor] = field(default_factory=set)
+    staged: ModelDelta | None = None
+    staged_digest: bytes = b""
+
+    def activity(self) -> Activity:
+        if self.staged:
+            return Activity.STAGED
+        if not self.holds:
+            return Activity.TRAINING
+        if self.incoming:
+            return Activity.RECEIVING
+        return Activity.SENT if len(self.given) == len(self.holds) else Activity.HOLDING
+
+    def is_member(self, peer: Contributor, round_id: int) -> bool:
+        """Whether a message of this peer and round belongs here: a restarted peer is no member any more."""
+        return round_id == self.round_id and peer in self.members
+
+    def free_holds(self) -> dict[int, ModelDelta]:
+        return {segment: hold for segment, hold in self.holds.items() if segment not in self.given}
+
+    def cannot_receive(self, order: HopOrdered) -> str:
+        """Why this device cannot be the receiver of a hop now; empty if it can."""
+        if order.sender not in self.members:
+            return "the sender is no member of this round"
+        if self.staged:
+            return "it has the round's result already"
+        if order.segment not in self.holds:
+            return "nothing to merge with yet"
+        if order.segment in self.given:
+            return "its partial mean has been given away"
+        if self.incoming:
+            return "one partner at a time"
+        return ""
+
+    def give(self, segment: int, hop_id: int) -> bool:
+        """Commit the partial mean to this hop; False if it cannot be: training, receiving, given away or released."""
+        if (segment, hop_id) in self.released or segment not in self.holds or self.incoming or self.staged:
+            return False
+        return self.given.setdefault(segment, hop_id) == hop_id
+
+    def release(self, segment: int, hop_id: int) -> None:
+        """The hop did not count: hold again, and never serve it again."""
+        self.released.add((segment, hop_id))
+        if self.given.get(segment) == hop_id:
+            del self.given[segment]
+
+    def check_incoming(self, mine: ModelDelta, theirs: ModelDelta) -> None:
+        """Raises RemoteProtocolError if merging would break an invariant."""
+        if not (isfinite(theirs.theta) and theirs.theta > 0 and theirs.contributors):
+            raise RemoteProtocolError(f"theta {theirs.theta} of {len(theirs.contributors)} contributors")
+        if strangers := theirs.contributors - self.members:
+            raise RemoteProtocolError(f"{min(strangers).peer_id} is no member of this round")
+        if shared := mine.contributors & theirs.contributors:
+            raise RemoteProtocolError(f"{min(shared).peer_id} would count twice")
+
+    def report_staged(self) -> Staged | None:
+        if self.staged is None:
+            return None
+        return Staged(self.staged_digest, self.staged.theta, tuple(sorted(self.staged.contributors)))
+
+    def report_holdings(self) -> tuple[Holding, ...]:
+        return tuple(
+            Holding(segment, hold.theta, tuple(sorted(hold.contributors)), self.given.get(segment))
+            for segment, hold in sorted(self.holds.items())
+        )

@@ -1,0 +1,98 @@
+"""What the agent tells people: the line of metrics.jsonl that ends a round, and the status an observer asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from mdl.messages import Holding, HopSummary, MemberStatus, MeshStatus, PeerReport, RoundSummary, Staged
+from peers.members import Member
+from peers.rounds import Hop, HopState, RoundLedger
+
+if TYPE_CHECKING:
+    from peers.agent import MobileAgent
+
+
+def summarise_round(
+    ledger: RoundLedger, result: Holding | Staged, marks: dict[str, float], digest: bytes, applied: list[Member]
+) -> RoundSummary:
+    """Seconds: train until the last delta was ready, aggregate until one held all, broadcast until all had it."""
+    merged = [hop for hop in ledger.hops.values() if hop.state is HopState.MERGED]
+    losses = [report.training.loss for report in ledger.reports.values() if report.training]
+    size_bytes = applied[0].report.size * 4
+    ready_at = max(ledger.ready_at.values(), default=ledger.opened_at)
+    seconds = {
+        "train": ready_at - ledger.opened_at,
+        "aggregate": max(0.0, marks["reduced"] - ready_at),
+        "broadcast": marks["closing"] - marks["reduced"],
+        "apply": marks["applied"] - marks["closing"],
+        "total": marks["applied"] - ledger.opened_at,
+    }
+    return RoundSummary(
+        round=ledger.round_id,
+        theta=result.theta,
+        contributors=tuple(sorted(peer.peer_id for peer in result.contributors)),
+        hops=tuple((hop.sender.peer_id, hop.receiver.peer_id) for hop in merged),
+        seconds={phase: round(value, 6) for phase, value in seconds.items()},
+        bytes=sum(hop.decision.size_bytes for hop in merged if hop.decision) + size_bytes * (len(applied) - 1),
+        loss=fmean(losses) if losses else None,
+        lost=tuple(sorted(peer.peer_id for peer in ledger.lost)),
+        digest=digest.hex(),
+    )
+
+
+def add_evaluations(summary: RoundSummary, reports: Iterable[PeerReport]) -> tuple[RoundSummary, bool]:
+    """Sum the devices' counts for this round's model; also whether everybody's are there."""
+    wanted = [report.evaluation for report in reports]
+    found = [each.evaluation for each in wanted if each and each.round_id == summary.round]
+    total = sum(found[1:], found[0]) if found else None
+    if total and total.n:
+        summary = msgspec.structs.replace(summary, accuracy=total.accuracy, macro_f1=total.macro_f1)
+    return summary, len(found) == len(wanted)
+
+
+def mesh_status(
+    agent: MobileAgent, policy: str, goal: int, finished: list[RoundSummary], since_round: int, now: float
+) -> MeshStatus:
+    ledger = agent.ledger
+    members = tuple(_member_status(member, ledger, now) for member in agent.members.everyone())
+    hops = tuple(_hop_summary(hop, ledger) for hop in ledger.hops.values()) if ledger else ()
+    round_id = ledger.round_id if ledger else max((member.round_id for member in members), default=0)
+    new = tuple(summary for summary in finished if summary.round > since_round)
+    waiting = f": {agent.waiting_for}" if agent.phase.value == "gathering" and agent.waiting_for else ""
+    return MeshStatus(agent.term, round_id, goal, agent.phase.value + waiting, policy, members, hops, new)
+
+
+def _member_status(member: Member, ledger: RoundLedger | None, now: float) -> MemberStatus:
+    holding = ledger.holding(member.contributor) if ledger else None
+    report = member.report
+    return MemberStatus(
+        member.contributor.peer_id,
+        member.contributor.incarnation,
+        member.alive,
+        report.activity,
+        report.round_id,
+        round(now - member.heard_at, 3),
+        theta=holding.theta if holding and holding.sent_hop is None else 0.0,
+        resources=report.resources,
+        transfer=report.transfer,
+        loss=report.training.loss if report.training else None,
+        problem=member.problem,
+    )
+
+
+def _hop_summary(hop: Hop, ledger: RoundLedger) -> HopSummary:
+    lost = hop.state is HopState.ORDERED and hop.receiver in ledger.lost
+    return HopSummary(
+        hop.hop_id,
+        hop.sender.peer_id,
+        hop.receiver.peer_id,
+        "lost" if lost else hop.state.value,
+        round(hop.ordered_at - ledger.opened_at, 6),
+        None if hop.decided_at is None else round(hop.decided_at - ledger.opened_at, 6),
+        hop.reason,
+        hop.decision.size_bytes if hop.decision else 0,
+    )
