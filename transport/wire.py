@@ -1,0 +1,130 @@
+"""What travels: one envelope per message, and beside it the raw float32 bytes of one chunk.
+
+Rules: sizes first, then types, then meaning, all before anything of the sender's choosing is allocated; whatever a peer
+sends, `decode` returns a checked envelope or raises RemoteProtocolError. Never pickle.
+Knows nothing of sockets.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from mdl.delta import Contributor
+from mdl.errors import LocalProtocolError, RemoteProtocolError
+from mdl.messages import (
+    PROTOCOL_VERSION,
+    Count,
+    DeltaMessage,
+    GlobalMessage,
+    Message,
+    ModelMessage,
+    Said,
+    Text,
+)
+
+# A status of 1024 members is about 300 KiB; what a decoder makes of 1 MiB still fits any device.
+MAX_HEADER_BYTES = 1 << 20
+# A quarter of a second on a 10 Mbit/s link: short enough to see progress, long enough that Python is not the limit.
+CHUNK_BYTES = 1 << 18
+# What one ZeroMQ frame may hold; libzmq drops the connection of whoever sends more. CURVE adds some 33 bytes.
+MAX_FRAME_BYTES = max(MAX_HEADER_BYTES, CHUNK_BYTES) + 256
+
+Carrier: TypeAlias = DeltaMessage | GlobalMessage | ModelMessage
+# 2^33 float32 are 32 GiB: beyond any model that a device of a mesh can train.
+ValueCount: TypeAlias = Annotated[int, Meta(ge=1, le=1 << 33)]
+
+
+class TransferOffered(Message, frozen=True):
+    """Sender: `message` waits with `size` float32 values; ask for its chunks."""
+
+    transfer_id: Count
+    size: ValueCount
+    message: Carrier
+
+
+class ChunksWanted(Message, frozen=True):
+    """Receiver: all before offset_bytes is here; send up to limit_bytes. again: go back to offset_bytes first."""
+
+    transfer_id: Count
+    offset_bytes: Count
+    limit_bytes: Count
+    again: bool = False
+
+
+class ChunkSent(Message, frozen=True):
+    """Sender: the frame beside this header holds the bytes from offset_bytes on."""
+
+    transfer_id: Count
+    offset_bytes: Count
+
+
+class TransferEnded(Message, frozen=True):
+    """Receiver: nothing more of this transfer is wanted. reason: empty if it arrived whole."""
+
+    transfer_id: Count
+    reason: Text = ""
+
+
+class TransferDropped(Message, frozen=True):
+    """Sender: this transfer is not, or no longer, being sent."""
+
+    transfer_id: Count
+
+
+Body: TypeAlias = Said | TransferOffered | ChunksWanted | ChunkSent | TransferEnded | TransferDropped
+
+
+class Envelope(msgspec.Struct, frozen=True):
+    version: int
+    sender: Contributor
+    body: Body
+
+
+class _VersionOnly(msgspec.Struct, frozen=True):
+    version: int
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Envelope)
+_version_decoder = msgspec.msgpack.Decoder(_VersionOnly)
+
+
+def encode(sender: Contributor, body: Body) -> bytes:
+    """The header frame of a message. Raises LocalProtocolError if it is larger than any receiver accepts."""
+    frame = _encoder.encode(Envelope(PROTOCOL_VERSION, sender, body))
+    if len(frame) > MAX_HEADER_BYTES:
+        raise LocalProtocolError(f"{type(body).__name__} of {len(frame)} bytes is beyond {MAX_HEADER_BYTES}")
+    return frame
+
+
+def decode(frame: bytes | memoryview) -> Envelope:
+    """The checked envelope of a header frame. Raises RemoteProtocolError, and nothing else, whatever the bytes are."""
+    if len(frame) > MAX_HEADER_BYTES:
+        raise RemoteProtocolError(f"a header of {len(frame)} bytes, at most {MAX_HEADER_BYTES} are accepted")
+    try:
+        envelope = _decoder.decode(frame)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        _refuse_version(frame)
+        raise RemoteProtocolError(f"not a message: {error}") from None
+    if envelope.version != PROTOCOL_VERSION:
+        raise _version_error(envelope.version)
+    if not 1 <= len(envelope.sender.peer_id) <= 64 or not 0 <= envelope.sender.incarnation < 1 << 63:
+        raise RemoteProtocolError("a sender without a valid peer id and incarnation")
+    return envelope
+
+
+def _refuse_version(frame: bytes | memoryview) -> None:
+    """Another version may have other fields: say that it is the version, if only that can be read."""
+    try:
+        version = _version_decoder.decode(frame).version
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return
+    if version != PROTOCOL_VERSION:
+        raise _version_error(version)
+
+
+def _version_error(version: int) -> RemoteProtocolError:
+    return RemoteProtocolError(f"the peer speaks protocol version {version}, this one {PROTOCOL_VERSION}")
