@@ -1,0 +1,126 @@
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from mdl.errors import ConfigError, LocalProtocolError
+from mdl.flat import FlatModel, schema_difference
+from mdl.models import build_model
+
+
+def _normed() -> nn.Sequential:
+    return nn.Sequential(nn.BatchNorm1d(3), nn.Flatten(), nn.Linear(12, 2))
+
+
+def test_flattening_changes_no_output() -> None:
+    module = build_model("lenet", 3, 32, 4, seed=1).eval()
+    x = torch.ones(2, 3, 32)
+    before = module(x)
+    FlatModel(module)
+    assert torch.equal(module(x), before)
+
+
+def test_parameters_and_float_buffers_are_views_of_one_vector() -> None:
+    flat = FlatModel(_normed())
+    flat.load(np.arange(flat.size, dtype=np.float32))
+    state = [*flat.module.parameters(), *(b for b in flat.module.buffers() if b.is_floating_point())]
+    assert np.concatenate([tensor.detach().numpy().ravel() for tensor in state]).tolist() == list(range(flat.size))
+    assert all(np.shares_memory(tensor.detach().numpy(), flat.values()) for tensor in state)
+
+
+def test_training_moves_the_vector_and_batch_norm_statistics_stay_views() -> None:
+    flat = FlatModel(_normed())
+    before = flat.values().copy()
+    optimizer = torch.optim.SGD(flat.module.parameters(), 0.1)
+    flat.module(torch.randn(8, 3, 4, generator=torch.Generator().manual_seed(0)) + 5).sum().backward()
+    optimizer.step()
+    mean = flat.module[0].running_mean.numpy()
+    assert np.shares_memory(mean, flat.values())
+    assert mean.min() > 0.3
+    assert (flat.values() != before).sum() > 12
+
+
+def test_integer_buffers_are_left_alone() -> None:
+    flat = FlatModel(_normed())
+    flat.module(torch.ones(2, 3, 4))
+    flat.load(np.zeros(flat.size, np.float32))
+    assert flat.module[0].num_batches_tracked.item() == 1
+
+
+def test_buffers_that_are_no_state_are_left_alone() -> None:
+    module = nn.Linear(2, 2)
+    module.register_buffer("table", torch.ones(5, dtype=torch.float64), persistent=False)
+    assert FlatModel(module).size == 6
+
+
+def test_tied_parameters_count_once_and_stay_tied() -> None:
+    module = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
+    module[1].weight = module[0].weight
+    flat = FlatModel(module)
+    assert flat.size == 16
+    flat.load(np.full(16, 2, np.float32))
+    assert module[1].weight is module[0].weight
+    assert module[1].weight.sum().item() == 32
+
+
+def test_two_tensors_in_the_same_memory_are_refused() -> None:
+    module = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
+    module[1].weight.data = module[0].weight.data
+    with pytest.raises(ConfigError, match=r"0\.weight and 1\.weight share memory"):
+        FlatModel(module)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16, torch.complex64])
+def test_other_floats_are_refused_by_name(dtype: torch.dtype) -> None:
+    module = _normed()
+    module[2].bias = nn.Parameter(torch.zeros(2, dtype=dtype))
+    with pytest.raises(ConfigError, match=r"tensor 2\.bias is torch\..*: use float32"):
+        FlatModel(module)
+
+
+def test_an_uninitialised_model_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match=r"weight is not initialised"):
+        FlatModel(nn.LazyLinear(3))
+
+
+def test_a_model_without_parameters_is_refused() -> None:
+    with pytest.raises(ConfigError, match="nothing to train"):
+        FlatModel(nn.ReLU())
+
+
+@pytest.mark.parametrize("vector", [np.zeros(3, np.float32), np.zeros(6, np.float64)])
+def test_a_vector_that_does_not_fit_is_refused(vector: np.ndarray) -> None:
+    with pytest.raises(LocalProtocolError, match="does not fit"):
+        FlatModel(nn.Linear(2, 2)).load(vector)
+
+
+def test_a_second_flattening_keeps_values() -> None:
+    module = _normed()
+    first = FlatModel(module).values().copy()
+    assert np.array_equal(FlatModel(module).values(), first)
+
+
+def test_an_lstm_computes_with_the_loaded_values() -> None:
+    flat = FlatModel(nn.LSTM(3, 5, num_layers=2, batch_first=True))
+    flat.load(np.zeros(flat.size, np.float32))
+    output, _ = flat.module(torch.ones(1, 4, 3))
+    assert output.abs().max().item() == 0
+    output.sum().backward()
+    torch.optim.SGD(flat.module.parameters(), 1.0).step()
+    assert np.abs(flat.values()).max() > 0
+
+
+def test_the_schema_hash_tells_models_apart_and_seeds_not() -> None:
+    one, same, other = (FlatModel(build_model("lenet", 3, 32, c, s)) for c, s in ((4, 0), (4, 1), (5, 0)))
+    assert one.schema_hash == same.schema_hash != other.schema_hash
+    assert len(one.schema_hash) == 16
+    assert int(one.schema_hash, 16) >= 0
+
+
+def test_the_first_difference_of_two_schemas_is_named_in_one_line() -> None:
+    a = [("w", (2, 3)), ("b", (2,))]
+    assert schema_difference(a, a) == ""
+    assert schema_difference(a, [("w", (2, 4)), ("b", (2,))]) == "w is [2, 3] here, [2, 4] there"
+    assert schema_difference(a, [("v", (2, 3)), ("b", (2,))]) == "w [2, 3] here, v [2, 3] there"
+    assert schema_difference(a, a[:1]) == "b [2] only here"
+    assert schema_difference(a[:1], a) == "b [2] only there"
