@@ -1,0 +1,162 @@
+"""Models for windows of shape (channels, time): lenet, alexnet, cnn-lstm, or the user's own factory.
+
+Each starts with a batch norm over the input channels: the mesh averages its statistics like everything else, so no
+device has to know the mean of all data. The same name, shape and seed give the same parameters on every device.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from mdl.errors import ConfigError
+
+Factory: TypeAlias = Callable[[int, int, int], nn.Module]
+
+# Windows below this leave the pooling layers nothing to pool.
+SHORTEST_TIME = 16
+
+
+def build_model(name: str, channels: int, time: int, classes: int, seed: int) -> nn.Module:
+    """A module that maps (batch, channels, time) to logits (batch, classes), its parameters fixed by `seed`.
+
+    name: one of MODELS, or package.module:factory, called with whichever of channels, time, classes it accepts.
+    The global random state is left as it was. Raises ConfigError in one line that names what does not fit.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        module = _call_factory(name, channels, time, classes) if ":" in name else _build(name, channels, time, classes)
+        _check_output(name, module, (2, channels, time), classes)
+    return module.train()
+
+
+def build_lenet(channels: int, time: int, classes: int) -> nn.Module:
+    """LeNet over time: two convolutions with pooling, two dense layers (MDLdroid Table 5's smallest model)."""
+    return nn.Sequential(
+        nn.BatchNorm1d(channels),
+        *_convolve(channels, 32, kernel=5),
+        *_convolve(32, 64, kernel=5),
+        nn.Flatten(),
+        nn.Dropout(0.5),
+        nn.Linear(64 * (time // 4), 64),
+        nn.ReLU(),
+        nn.Linear(64, classes),
+    )
+
+
+def build_alexnet(channels: int, time: int, classes: int) -> nn.Module:
+    """AlexNet over time: five convolutions, three dense layers, dropout between them."""
+    return nn.Sequential(
+        nn.BatchNorm1d(channels),
+        *_convolve(channels, 64, kernel=7),
+        *_convolve(64, 128, kernel=5),
+        *_convolve(128, 192, kernel=3, pool=1),
+        *_convolve(192, 192, kernel=3, pool=1),
+        *_convolve(192, 128, kernel=3),
+        nn.Flatten(),
+        nn.Dropout(0.5),
+        nn.Linear(128 * (time // 8), 512),
+        nn.ReLU(),
+        nn.Dropout(0.5),
+        nn.Linear(512, 256),
+        nn.ReLU(),
+        nn.Linear(256, classes),
+    )
+
+
+class CnnLstm(nn.Module):
+    """The paper's hybrid: convolutions find motifs, a two-layer LSTM reads their order.
+
+    11.6 M parameters, 46.4 MB, for 9 x 128 windows and 6 classes: the size MDLdroid measures its traffic with.
+    """
+
+    def __init__(self, channels: int, time: int, classes: int) -> None:
+        super().__init__()
+        self.convolutions = nn.Sequential(
+            nn.BatchNorm1d(channels), *_convolve(channels, 64, kernel=5), *_convolve(64, 128, kernel=5)
+        )
+        self.lstm = nn.LSTM(128, 922, num_layers=2, batch_first=True)
+        self.dropout = nn.Dropout(0.5)
+        self.dense = nn.Linear(922, 922)
+        self.classify = nn.Linear(922, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        steps, _ = self.lstm(self.convolutions(x).transpose(1, 2))
+        logits: Tensor = self.classify(self.dropout(torch.relu(self.dense(steps[:, -1]))))
+        return logits
+
+
+MODELS: dict[str, Factory] = {"lenet": build_lenet, "alexnet": build_alexnet, "cnn-lstm": CnnLstm}
+
+
+def _convolve(channels: int, filters: int, kernel: int, pool: int = 2) -> list[nn.Module]:
+    layers = [nn.Conv1d(channels, filters, kernel, padding=kernel // 2), nn.BatchNorm1d(filters), nn.ReLU()]
+    return [*layers, nn.MaxPool1d(pool)] if pool > 1 else layers
+
+
+def _build(name: str, channels: int, time: int, classes: int) -> nn.Module:
+    if name not in MODELS:
+        closest = difflib.get_close_matches(name, MODELS, n=1, cutoff=0.4)
+        hint = f"did you mean {closest[0]!r}? " if closest else ""
+        raise ConfigError(f"unknown model {name!r}: {hint}valid are {', '.join(MODELS)} or package.module:factory")
+    if channels < 1 or classes < 2 or time < SHORTEST_TIME:
+        raise ConfigError(
+            f"model {name!r} needs windows of at least 1 channel and {SHORTEST_TIME} samples, and 2 classes: "
+            f"these have {channels}, {time} and {classes}"
+        )
+    return MODELS[name](channels, time, classes)
+
+
+def _call_factory(name: str, channels: int, time: int, classes: int) -> nn.Module:
+    factory = _find_factory(name)
+    offered = {"channels": channels, "time": time, "classes": classes}
+    accepted = inspect.signature(factory).parameters
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values()):
+        offered = {key: value for key, value in offered.items() if key in accepted}
+    try:
+        module = factory(**offered)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigError(f"model {name!r}: its factory failed with {_one_line(error)}") from error
+    if not isinstance(module, nn.Module):
+        raise ConfigError(f"model {name!r} returned {type(module).__name__}, not a torch.nn.Module")
+    return module
+
+
+def _find_factory(name: str) -> Callable[..., object]:
+    module_name, _, attribute = name.partition(":")
+    # A user's own model stands beside the data, not in an installed package.
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.append(here)
+    try:
+        found = getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError, SyntaxError, ValueError) as error:
+        raise ConfigError(f"model {name!r} cannot be imported: {_one_line(error)}") from error
+    if not callable(found):
+        raise ConfigError(f"model {name!r} is a {type(found).__name__}, not a function or class that makes a module")
+    factory: Callable[..., object] = found
+    return factory
+
+
+def _check_output(name: str, module: nn.Module, shape: tuple[int, int, int], classes: int) -> None:
+    """Run two windows of zeros, in evaluation mode so that no statistic moves."""
+    module.eval()
+    try:
+        with torch.no_grad():
+            logits = module(torch.zeros(shape))
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise ConfigError(f"model {name!r} does not take windows of shape {shape}: {_one_line(error)}") from error
+    found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+    if found != (shape[0], classes):
+        raise ConfigError(f"model {name!r} returns {found} for {shape[0]} windows, not ({shape[0]}, {classes}) logits")
+
+
+def _one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
