@@ -1,0 +1,71 @@
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from mdl.errors import DataError, RemoteProtocolError
+from mdl.evaluation import Evaluation, count_predictions, evaluate, no_evaluation
+from mdl.models import build_model
+
+
+def _windows(count: int) -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(0)
+    return generator.standard_normal((count, 3, 32), np.float32), generator.integers(0, 4, count)
+
+
+def test_counts_accuracy_and_f1_follow_their_definitions() -> None:
+    result = count_predictions(np.array([0, 0, 1, 2]), np.array([0, 1, 1, 1]), 4, 2.0)
+    assert result == Evaluation((1, 1, 0, 0), (0, 2, 0, 0), (1, 0, 1, 0), 2.0, 4)
+    assert result.accuracy == 0.5
+    # Class 3 occurs neither as truth nor as prediction, so it is no part of the mean.
+    assert result.macro_f1 == pytest.approx((2 / 3 + 2 / 4 + 0) / 3)
+    assert result.loss == 0.5
+
+
+def test_the_sum_over_devices_equals_one_evaluation_of_all_windows() -> None:
+    module, (x, y) = build_model("lenet", 3, 32, 4, seed=0), _windows(700)
+    whole = evaluate(module, x, y, 4)
+    parts = sum((evaluate(module, x[k::3], y[k::3], 4) for k in range(3)), no_evaluation(4))
+    assert (parts.true_positive, parts.false_positive, parts.n) == (whole.true_positive, whole.false_positive, 700)
+    assert parts.loss == pytest.approx(whole.loss, rel=1e-6)
+
+
+def test_the_loss_is_torchs_cross_entropy() -> None:
+    module, (x, y) = build_model("lenet", 3, 32, 4, seed=0).eval(), _windows(40)
+    with torch.no_grad():
+        expected = nn.functional.cross_entropy(module(torch.from_numpy(x)), torch.from_numpy(y)).item()
+    assert evaluate(module, x, y, 4).loss == pytest.approx(expected, rel=1e-6)
+
+
+def test_evaluating_moves_no_statistic_and_restores_every_mode() -> None:
+    module, (x, y) = build_model("lenet", 3, 32, 4, seed=0), _windows(5)
+    module[0].eval()
+    modes = [part.training for part in module.modules()]
+    state = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    evaluate(module, x, y, 4)
+    assert [part.training for part in module.modules()] == modes
+    assert all(torch.equal(tensor, state[name]) for name, tensor in module.state_dict().items())
+
+
+def test_no_windows_give_zeros() -> None:
+    x, y = _windows(0)
+    result = evaluate(build_model("lenet", 3, 32, 4, seed=0), x, y, 4)
+    assert result == no_evaluation(4)
+    assert (result.accuracy, result.macro_f1, result.loss) == (0, 0, 0)
+
+
+def test_labels_outside_the_classes_are_refused() -> None:
+    x, _ = _windows(2)
+    with pytest.raises(DataError, match=r"test labels 1\.\.4 where the model has classes 0\.\.3"):
+        evaluate(build_model("lenet", 3, 32, 4, seed=0), x, np.array([1, 4]), 4)
+
+
+def test_a_model_with_other_classes_is_refused() -> None:
+    x, y = _windows(5)
+    with pytest.raises(DataError, match="the model tells 5 classes apart where the data has 4"):
+        evaluate(build_model("lenet", 3, 32, 5, seed=0), x, y, 4)
+
+
+def test_a_peers_evaluation_over_other_classes_is_its_fault() -> None:
+    with pytest.raises(RemoteProtocolError, match="4 and 3 classes"):
+        no_evaluation(4) + no_evaluation(3)
