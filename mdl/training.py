@@ -1,0 +1,182 @@
+"""Local training: what one device does between two rounds, and the delta it brings to the mesh.
+
+The windows of a round follow from (seed, round) alone, so a device that restarts trains the same batches again.
+What lives between rounds is the optimizer's momentum. Knows nothing of peers, messages or files.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Literal, TypeAlias
+
+import msgspec
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from mdl.delta import Vector
+from mdl.errors import ConfigError, DataError
+from mdl.flat import FlatModel
+
+Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+
+# Where the cosine ends: not at 0, so that rounds beyond the planned ones still teach something.
+_LAST_SHARE = 0.01
+
+
+class TrainingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a device trains. Raises ConfigError that names the first value out of range.
+
+    learning_rate: at the start; `cosine` lets it fall to 1 % over planned_rounds, step by step.
+    seed: of this device: derive it from the run's seed and the peer, or all devices drop out the same units.
+    """
+
+    optimizer: Literal["sgd", "adam"] = "adam"
+    learning_rate: float = 0.002
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    batch_size: int = 32
+    rounds_per_epoch: int = 1
+    planned_rounds: int = 5
+    schedule: Literal["constant", "cosine"] = "cosine"
+    label_smoothing: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for key in ("batch_size", "rounds_per_epoch", "planned_rounds"):
+            _require(getattr(self, key) >= 1, key, getattr(self, key), "at least 1")
+        _require(0 < self.learning_rate < math.inf, "learning_rate", self.learning_rate, "above 0")
+        _require(0 <= self.momentum < 1, "momentum", self.momentum, "from 0 to below 1")
+        _require(0 <= self.weight_decay < math.inf, "weight_decay", self.weight_decay, "at least 0")
+        _require(0 <= self.label_smoothing < 1, "label_smoothing", self.label_smoothing, "from 0 to below 1")
+        _require(self.seed >= 0, "seed", self.seed, "at least 0")
+
+
+class LocalTraining(msgspec.Struct, frozen=True):
+    """One round on one device. values: w_i, the model's live vector; it holds until the module is loaded or trained.
+
+    loss: mean over the round's windows, in nats. samples: windows seen. steps: optimizer steps taken.
+    """
+
+    values: Vector
+    loss: float
+    samples: int
+    steps: int
+
+
+class LocalTrainer:
+    """Trains one device's shard, 1/rounds_per_epoch of an epoch a round (Algorithm 1, lines of the trainer).
+
+    x: float32 (n, channels, time), may be memory-mapped; y: int64 (n,). loss: mean over a batch; cross-entropy if None.
+    Raises DataError for a shard that does not fit.
+    """
+
+    def __init__(
+        self, model: FlatModel, x: Vector, y: NDArray[np.int64], settings: TrainingSettings, loss: Loss | None = None
+    ) -> None:
+        _check_shard(x, y, settings)
+        self.model = model
+        self.settings = settings
+        self._x, self._y = x, y
+        self._checks_labels = loss is None
+        self._loss = loss or nn.CrossEntropyLoss(label_smoothing=settings.label_smoothing)
+        self._optimizer = _make_optimizer(model.module, settings)
+
+    def train_round(self, parameters: Vector, round_id: int) -> LocalTraining:
+        """Load w(round_id - 1), train, and return w_i. Rounds count from 1.
+
+        Raises DataError if the loss is not finite, or a label lies beyond the model's classes.
+        """
+        self.model.load(parameters)
+        self.model.module.train()
+        batches = draw_batches(len(self._y), self.settings, round_id)
+        total = 0.0
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(_derive_seed(self.settings.seed, round_id))
+            for step, batch in enumerate(batches):
+                for group in self._optimizer.param_groups:
+                    group["lr"] = schedule_rate(self.settings, round_id - 1 + step / len(batches))
+                total += self._take_step(batch, round_id) * len(batch)
+        samples = sum(map(len, batches))
+        return LocalTraining(self.model.values(), total / samples, samples, len(batches))
+
+    def _take_step(self, batch: NDArray[np.int64], round_id: int) -> float:
+        # Sorted reads are kinder to a memory-mapped file, and the order within a batch means nothing.
+        rows = np.sort(batch)
+        x, y = torch.from_numpy(np.array(self._x[rows])), torch.from_numpy(np.array(self._y[rows], np.int64))
+        logits = self.model.module(x)
+        if self._checks_labels and int(y.max()) >= logits.shape[-1]:
+            raise DataError(f"label {int(y.max())} in the shard, but the model has classes 0..{logits.shape[-1] - 1}")
+        loss = self._loss(logits, y)
+        value = float(loss.detach())
+        if not math.isfinite(value):
+            raise DataError(_explain(value, x.numpy(), rows, round_id, self.settings.learning_rate))
+        self._optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self._optimizer.step()
+        return value
+
+
+def model_delta(parameters: Vector, trained: Vector) -> Vector:
+    """w(t) - w_i (Eq. 1), float32, shape (P,), in memory of its own."""
+    return np.subtract(parameters, trained)
+
+
+def draw_batches(count: int, settings: TrainingSettings, round_id: int) -> list[NDArray[np.int64]]:
+    """The rows of each of a round's batches: its part of the epoch's permutation, drawn from (seed, epoch).
+
+    Batches differ by at most one row, so that none is a leftover too small for a batch norm.
+    """
+    epoch, part = divmod(round_id - 1, settings.rounds_per_epoch)
+    order = np.random.default_rng([settings.seed, epoch]).permutation(count)
+    start, stop = (count * edge // settings.rounds_per_epoch for edge in (part, part + 1))
+    return np.array_split(order[start:stop], math.ceil((stop - start) / settings.batch_size))
+
+
+def schedule_rate(settings: TrainingSettings, rounds_done: float) -> float:
+    """The learning rate after so many rounds; past the planned ones it stays at its last value."""
+    if settings.schedule == "constant":
+        return settings.learning_rate
+    progress = min(1.0, rounds_done / settings.planned_rounds)
+    return settings.learning_rate * max(_LAST_SHARE, (1 + math.cos(math.pi * progress)) / 2)
+
+
+def _make_optimizer(module: nn.Module, settings: TrainingSettings) -> torch.optim.Optimizer:
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    if not parameters:
+        raise ConfigError("every parameter of the model is frozen (requires_grad is False): there is nothing to train")
+    rate, decay = settings.learning_rate, settings.weight_decay
+    if settings.optimizer == "sgd":
+        return torch.optim.SGD(parameters, rate, momentum=settings.momentum, weight_decay=decay)
+    return torch.optim.AdamW(parameters, rate, betas=(settings.momentum, 0.999), weight_decay=decay)
+
+
+def _check_shard(x: Vector, y: NDArray[np.int64], settings: TrainingSettings) -> None:
+    if len(x) != len(y):
+        raise DataError(f"the shard has {len(x)} windows but {len(y)} labels")
+    if len(y) < settings.rounds_per_epoch:
+        raise DataError(
+            f"the shard has {len(y)} windows: too few for {settings.rounds_per_epoch} rounds per epoch, give it at "
+            "least one window a round"
+        )
+    if int(y.min()) < 0:
+        raise DataError(f"label {int(y.min())} in the shard: labels count from 0")
+
+
+def _explain(loss: float, rows_x: Vector, rows: NDArray[np.int64], round_id: int, rate: float) -> str:
+    what = f"round {round_id}: the training loss is {loss}"
+    broken = rows[~np.isfinite(rows_x).reshape(len(rows), -1).all(axis=1)]
+    if broken.size:
+        return f"{what}, because window {broken[0]} of the shard holds a value that is not finite"
+    return f"{what}: training diverged, lower training.learning_rate (it is {rate:g})"
+
+
+def _derive_seed(seed: int, round_id: int) -> int:
+    return int(np.random.SeedSequence([seed, round_id]).generate_state(1, np.uint64)[0] >> 1)
+
+
+def _require(holds: bool, key: str, value: float, valid: str) -> None:
+    if not holds:
+        raise ConfigError(f"training.{key} is {value}: it must be {valid}")

@@ -1,0 +1,195 @@
+from functools import reduce
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from mdl.delta import Contributor, ModelDelta, apply_delta, pair_aggregate
+from mdl.errors import ConfigError, DataError
+from mdl.flat import FlatModel
+from mdl.models import build_model
+from mdl.training import LocalTrainer, TrainingSettings, draw_batches, model_delta, schedule_rate
+
+PLAIN = TrainingSettings(optimizer="sgd", momentum=0.0, learning_rate=0.1, schedule="constant", batch_size=16)
+
+
+def _windows(count: int) -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(0)
+    y = generator.integers(0, 4, count)
+    x = generator.standard_normal((count, 3, 32), np.float32)
+    x[np.arange(count), y % 3] += 2 * y[:, None].astype(np.float32)
+    return x, y
+
+
+def _dense(seed: int = 0) -> FlatModel:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return FlatModel(nn.Sequential(nn.Flatten(), nn.Linear(96, 20), nn.Tanh(), nn.Linear(20, 4)))
+
+
+def _lenet(settings: TrainingSettings, count: int = 60) -> LocalTrainer:
+    return LocalTrainer(FlatModel(build_model("lenet", 3, 32, 4, seed=0)), *_windows(count), settings)
+
+
+def _delta(trainer: LocalTrainer, start: np.ndarray, peer: int) -> ModelDelta:
+    trained = trainer.train_round(start, 1)
+    return ModelDelta(model_delta(start, trained.values), 1.0, frozenset({Contributor(f"p{peer}", 1)}))
+
+
+@pytest.mark.parametrize("peers", [2, 3, 5, 9])
+def test_eq_1_one_step_on_n_peers_equals_one_machine_with_the_n_fold_batch(peers: int) -> None:
+    x, y = _windows(16 * peers)
+    start = _dense().values().copy()
+    deltas = [_delta(LocalTrainer(_dense(), x[k::peers], y[k::peers], PLAIN), start, k) for k in range(peers)]
+    mesh = apply_delta(start, reduce(pair_aggregate, deltas).values, eta=1.0)
+    central = LocalTrainer(_dense(), x, y, msgspec.structs.replace(PLAIN, batch_size=16 * peers))
+    alone = central.train_round(start, 1)
+    assert alone.steps == 1
+    assert np.abs(mesh - alone.values).max() < 1e-6
+    assert np.abs(mesh - start).max() > 1e-3
+
+
+def test_a_batch_as_large_as_the_shard_is_exactly_one_plain_sgd_step() -> None:
+    x, y = _windows(16)
+    flat, by_hand = _dense(), _dense().module
+    result = LocalTrainer(flat, x, y, PLAIN).train_round(flat.values().copy(), 1)
+    nn.functional.cross_entropy(by_hand(torch.from_numpy(x)), torch.from_numpy(y)).backward()
+    stepped = [parameter.detach() - 0.1 * parameter.grad for parameter in by_hand.parameters()]
+    assert result.steps == 1
+    assert np.allclose(result.values, np.concatenate([tensor.numpy().ravel() for tensor in stepped]), atol=1e-7)
+
+
+def test_the_same_seed_gives_the_same_round_bit_for_bit() -> None:
+    start = FlatModel(build_model("lenet", 3, 32, 4, seed=0)).values().copy()
+    one, again = (_lenet(TrainingSettings(seed=3)).train_round(start, 1).values for _ in range(2))
+    assert (one == again).all()
+    assert (one != _lenet(TrainingSettings(seed=4)).train_round(start, 1).values).any()
+
+
+def test_a_restart_in_the_middle_trains_the_same_batches_again() -> None:
+    # Without momentum nothing lives between rounds, so the restarted device's round is the same bit for bit.
+    settings = msgspec.structs.replace(PLAIN, rounds_per_epoch=3, seed=5)
+    steady = _lenet(settings)
+    parameters = steady.model.values().copy()
+    for round_id in (1, 2, 3, 4):
+        before, parameters = parameters, steady.train_round(parameters, round_id).values.copy()
+    assert (_lenet(settings).train_round(before, 4).values == parameters).all()
+
+
+def test_training_leaves_the_global_random_state_alone() -> None:
+    before = torch.random.get_rng_state()
+    trainer = _lenet(TrainingSettings())
+    trainer.train_round(trainer.model.values().copy(), 1)
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_the_loss_falls_over_rounds(optimizer: str) -> None:
+    trainer = _lenet(TrainingSettings(optimizer=optimizer, learning_rate=0.01))
+    losses = []
+    for round_id in range(1, 6):
+        result = trainer.train_round(trainer.model.values().copy(), round_id)
+        losses.append(result.loss)
+        assert (result.samples, result.steps) == (60, 2)
+    assert losses[-1] < 0.6 * losses[0]
+
+
+@pytest.mark.parametrize(("count", "rounds", "batch"), [(100, 1, 32), (100, 3, 7), (5, 5, 1), (65, 2, 32), (33, 1, 32)])
+def test_the_rounds_of_an_epoch_see_every_window_once(count: int, rounds: int, batch: int) -> None:
+    settings = TrainingSettings(batch_size=batch, rounds_per_epoch=rounds)
+    batches = [rows for round_id in range(1, rounds + 1) for rows in draw_batches(count, settings, round_id)]
+    assert sorted(np.concatenate(batches).tolist()) == list(range(count))
+    assert max(map(len, batches)) <= batch
+    assert draw_batches(count, settings, 1)[0].tolist() == batches[0].tolist()
+
+
+def test_every_epoch_has_an_order_of_its_own() -> None:
+    first, second = (draw_batches(100, TrainingSettings(), round_id)[0].tolist() for round_id in (1, 2))
+    assert first != second
+
+
+def test_the_cosine_falls_to_one_percent_and_stays_there() -> None:
+    settings = TrainingSettings(learning_rate=1.0, planned_rounds=4)
+    assert schedule_rate(settings, 0) == 1
+    assert schedule_rate(settings, 2) == pytest.approx(0.5)
+    assert schedule_rate(settings, 4) == schedule_rate(settings, 40) == 0.01
+    assert schedule_rate(PLAIN, 4) == PLAIN.learning_rate
+
+
+def test_a_loss_of_ones_own_is_used() -> None:
+    def loss(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return (logits**2).mean() + 7
+
+    flat = _dense()
+    assert LocalTrainer(flat, *_windows(20), PLAIN, loss).train_round(flat.values().copy(), 1).loss > 7
+
+
+def test_frozen_parameters_bring_a_delta_of_zero() -> None:
+    flat = _dense()
+    flat.module[1].requires_grad_(False)
+    start = flat.values().copy()
+    delta = model_delta(start, LocalTrainer(flat, *_windows(20), PLAIN).train_round(start, 1).values)
+    assert np.abs(delta[: 97 * 20]).max() == 0
+    assert np.abs(delta[97 * 20 :]).min() > 0
+
+
+def test_a_window_that_is_not_finite_is_named() -> None:
+    x, y = _windows(20)
+    x[13, 1, 5] = np.nan
+    flat = _dense()
+    with pytest.raises(DataError, match=r"round 1: the training loss is nan, because window 13 of the shard"):
+        LocalTrainer(flat, x, y, PLAIN).train_round(flat.values().copy(), 1)
+
+
+def test_training_that_diverges_says_which_value_to_lower() -> None:
+    flat = _dense()
+    trainer = LocalTrainer(flat, *_windows(20), msgspec.structs.replace(PLAIN, learning_rate=1e38, batch_size=5))
+    with pytest.raises(DataError, match=r"diverged, lower training\.learning_rate \(it is 1e\+38\)"):
+        trainer.train_round(flat.values().copy(), 1)
+
+
+def test_a_label_beyond_the_models_classes_is_named() -> None:
+    x, y = _windows(20)
+    y[0] = 4
+    flat = _dense()
+    trainer = LocalTrainer(flat, x, y, msgspec.structs.replace(PLAIN, batch_size=20))
+    with pytest.raises(DataError, match=r"label 4 in the shard, but the model has classes 0\.\.3"):
+        trainer.train_round(flat.values().copy(), 1)
+
+
+def test_a_shard_that_does_not_fit_is_refused() -> None:
+    x, y = _windows(4)
+    with pytest.raises(DataError, match="4 windows: too few for 5 rounds per epoch"):
+        LocalTrainer(_dense(), x, y, TrainingSettings(rounds_per_epoch=5))
+    with pytest.raises(DataError, match="0 windows"):
+        LocalTrainer(_dense(), x[:0], y[:0], PLAIN)
+    with pytest.raises(DataError, match="4 windows but 3 labels"):
+        LocalTrainer(_dense(), x, y[:3], PLAIN)
+    with pytest.raises(DataError, match="label -1"):
+        LocalTrainer(_dense(), x, y - 5 + 4 - y, PLAIN)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("batch_size", 0),
+        ("rounds_per_epoch", 0),
+        ("learning_rate", 0.0),
+        ("learning_rate", float("nan")),
+        ("momentum", 1.0),
+        ("weight_decay", -1.0),
+        ("label_smoothing", 1.0),
+    ],
+)
+def test_settings_out_of_range_are_refused_by_key(key: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=rf"training\.{key} is {value}: it must be"):
+        TrainingSettings(**{key: value})
+
+
+def test_a_fully_frozen_model_is_refused() -> None:
+    flat = _dense()
+    flat.module.requires_grad_(False)
+    with pytest.raises(ConfigError, match="nothing to train"):
+        LocalTrainer(flat, *_windows(20), PLAIN)
