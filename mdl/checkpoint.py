@@ -1,0 +1,162 @@
+"""What a device keeps on disk: the file cache of its w(t), and the named export of the global model.
+
+Both are safetensors files, so that nothing on disk can run code. A file appears whole or not at all; a cache file whose
+bytes changed is recognised by its checksum, and the one before it is used. Knows nothing of rounds beyond their number.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+
+from mdl.delta import Vector, digest_of
+from mdl.errors import DataError, MdlError
+
+logger = logging.getLogger(__name__)
+
+Arrays: TypeAlias = Mapping[str, NDArray[Any]]
+
+# safetensors names of what a state_dict can hold here (the flat model refuses other floats).
+_TYPE_NAMES = {"float32": "F32", "int64": "I64", "int32": "I32", "int16": "I16", "uint8": "U8", "bool": "BOOL"}
+
+
+class CachedModel(msgspec.Struct, frozen=True):
+    """w(round_id) of one peer. values: float32, shape (P,). extra: what else the peer wants back, as strings."""
+
+    values: Vector
+    round_id: int
+    schema_hash: str
+    mesh: str
+    extra: dict[str, str] = {}
+
+    @property
+    def digest(self) -> bytes:
+        """16 bytes that tell the parameters apart."""
+        return digest_of(self.values)
+
+
+class ModelCache:
+    """The last two states of one peer in one directory. Every method raises MdlError if the disk refuses."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / "model.safetensors"
+        self.previous_path = directory / "model.previous.safetensors"
+        self._current_is_whole = False
+
+    def save(self, model: CachedModel) -> None:
+        """Write atomically; what was there becomes the previous state, unless it is torn."""
+        metadata = {
+            **{f"extra.{key}": value for key, value in model.extra.items()},
+            "round_id": str(model.round_id),
+            "schema_hash": model.schema_hash,
+            "mesh": model.mesh,
+            "digest": model.digest.hex(),
+        }
+        metadata["checksum"] = _checksum(metadata)
+        keep = self._current_is_whole or _read_cache(self.path) is not None
+        write_safetensors(self.path, {"values": model.values}, metadata, self.previous_path if keep else None)
+        self._current_is_whole = True
+
+    def load(self) -> CachedModel | None:
+        """The newest whole state, or None; a torn file is skipped with a warning that names it."""
+        current = _read_cache(self.path)
+        self._current_is_whole = current is not None
+        return current or _read_cache(self.previous_path)
+
+
+def write_safetensors(path: Path, arrays: Arrays, metadata: Mapping[str, str], previous: Path | None = None) -> None:
+    """Write through a temporary file, so that `path` is never half a file; raises MdlError if the disk refuses.
+
+    The arrays are streamed, never copied into one buffer: a small device has no second model's worth of memory.
+    previous: where an existing file at `path` is moved to first.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            _write_synced(temporary, arrays, metadata)
+            if previous is not None and path.exists():
+                path.replace(previous)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        _sync_directory(path.parent)
+    except OSError as error:
+        raise MdlError(f"cannot save {path}: {error.strerror or error}") from error
+
+
+def read_safetensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
+    """Arrays and metadata. Raises DataError that names the file if it is missing, torn or no safetensors file."""
+    try:
+        with safe_open(path, framework="numpy") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+    except FileNotFoundError as error:
+        raise DataError(f"{path} does not exist") from error
+    except (OSError, SafetensorError) as error:
+        raise DataError(f"{path} is not a whole safetensors file: {' '.join(str(error).split())}") from error
+
+
+def _read_cache(path: Path) -> CachedModel | None:
+    if not path.exists():
+        return None
+    try:
+        arrays, metadata = read_safetensors(path)
+        return _check_cache(path, arrays, metadata)
+    except DataError as error:
+        logger.warning("file cache skipped: %s", error)
+        return None
+
+
+def _check_cache(path: Path, arrays: Arrays, metadata: dict[str, str]) -> CachedModel:
+    checksum = metadata.pop("checksum", "")
+    values = arrays.get("values")
+    if values is None or values.dtype != np.float32 or checksum != _checksum(metadata):
+        raise DataError(f"{path} is no file cache, or its description has changed")
+    if digest_of(values).hex() != metadata["digest"]:
+        raise DataError(f"{path} has changed since it was written: its checksum is wrong")
+    extra = {key.removeprefix("extra."): value for key, value in metadata.items() if key.startswith("extra.")}
+    return CachedModel(values, int(metadata["round_id"]), metadata["schema_hash"], metadata["mesh"], extra)
+
+
+def _checksum(metadata: Mapping[str, str]) -> str:
+    """Over the description, which holds the values' digest: together they cover the file."""
+    return hashlib.blake2b(json.dumps(metadata, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def _write_synced(path: Path, arrays: Arrays, metadata: Mapping[str, str]) -> None:
+    header: dict[str, Any] = {"__metadata__": dict(metadata)}
+    start = 0
+    for name, array in arrays.items():
+        stop = start + array.nbytes
+        if array.dtype.name not in _TYPE_NAMES:
+            raise DataError(f"cannot save {name}: it is {array.dtype}, valid are {', '.join(_TYPE_NAMES)}")
+        header[name] = {"dtype": _TYPE_NAMES[array.dtype.name], "shape": array.shape, "data_offsets": (start, stop)}
+        start = stop
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for array in arrays.values():
+            file.write(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_directory(directory: Path) -> None:
+    if os.name == "nt":
+        return
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

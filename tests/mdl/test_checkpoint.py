@@ -1,0 +1,132 @@
+import errno
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from mdl.checkpoint import CachedModel, ModelCache, read_safetensors, write_safetensors
+from mdl.errors import DataError, MdlError
+
+
+def _state(round_id: int) -> CachedModel:
+    values = np.random.default_rng(round_id).standard_normal(1000, np.float32)
+    return CachedModel(values, round_id, "0123456789abcdef", "home", {"incarnation": "7", "note": "ü\n"})
+
+
+def _same(a: CachedModel | None, b: CachedModel) -> bool:
+    return a is not None and (a.values == b.values).all() and (a.round_id, a.extra) == (b.round_id, b.extra)
+
+
+def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
+    cache = ModelCache(tmp_path / "new" / "folder")
+    assert cache.load() is None
+    cache.save(_state(3))
+    loaded = ModelCache(tmp_path / "new" / "folder").load()
+    assert _same(loaded, _state(3))
+    assert loaded is not None
+    assert (loaded.mesh, loaded.schema_hash, loaded.digest) == ("home", "0123456789abcdef", _state(3).digest)
+
+
+def test_the_newest_is_loaded_and_the_one_before_is_kept(tmp_path: Path) -> None:
+    cache = ModelCache(tmp_path)
+    for round_id in (1, 2, 3):
+        cache.save(_state(round_id))
+    assert _same(cache.load(), _state(3))
+    cache.path.unlink()
+    assert _same(cache.load(), _state(2))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.previous.safetensors"]
+
+
+@pytest.mark.parametrize("length", [0, 5, 100, 2000, -1])
+def test_a_torn_file_is_skipped_for_the_one_before(tmp_path: Path, length: int) -> None:
+    cache = ModelCache(tmp_path)
+    cache.save(_state(1))
+    cache.save(_state(2))
+    cache.path.write_bytes(cache.path.read_bytes()[:length])
+    assert _same(ModelCache(tmp_path).load(), _state(1))
+
+
+def test_any_changed_byte_is_found(tmp_path: Path) -> None:
+    cache = ModelCache(tmp_path)
+    cache.save(_state(1))
+    cache.save(_state(2))
+    whole = cache.path.read_bytes()
+    for position in range(0, len(whole), 7):
+        broken = bytearray(whole)
+        broken[position] ^= 0x10
+        cache.path.write_bytes(broken)
+        loaded = ModelCache(tmp_path).load()
+        # A byte of padding may change without harm; anything else falls back.
+        assert _same(loaded, _state(1)) or _same(loaded, _state(2))
+        assert loaded is not None
+        assert loaded.mesh == "home"
+
+
+def test_saving_over_a_torn_file_keeps_the_last_whole_one(tmp_path: Path) -> None:
+    ModelCache(tmp_path).save(_state(1))
+    cache = ModelCache(tmp_path)
+    cache.save(_state(2))
+    cache.path.write_bytes(b"torn")
+    restarted = ModelCache(tmp_path)
+    restarted.save(_state(3))
+    restarted.path.write_bytes(b"torn")
+    assert _same(ModelCache(tmp_path).load(), _state(1))
+
+
+def test_two_torn_files_are_no_state_at_all(tmp_path: Path) -> None:
+    cache = ModelCache(tmp_path)
+    cache.path.write_bytes(b"torn")
+    cache.previous_path.write_bytes(b"torn too")
+    assert cache.load() is None
+
+
+def test_a_full_disk_is_one_line_and_leaves_the_last_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = ModelCache(tmp_path)
+    cache.save(_state(1))
+
+    def refuse(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(MdlError, match=r"cannot save .*model\.safetensors: No space left on device"):
+        cache.save(_state(2))
+    assert _same(cache.load(), _state(1))
+    assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
+
+
+def test_a_folder_that_is_a_file_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(MdlError, match="cannot save"):
+        ModelCache(tmp_path / "file").save(_state(1))
+
+
+def test_files_are_plain_safetensors(tmp_path: Path) -> None:
+    arrays = {
+        "a": np.arange(6, dtype=np.float32).reshape(2, 3).T,
+        "n": np.array(5),
+        "flag": np.array([True, False]),
+        "none": np.zeros((0, 2), np.uint8),
+    }
+    write_safetensors(tmp_path / "x.safetensors", arrays, {"key": "välue"})
+    loaded = load_file(tmp_path / "x.safetensors")
+    assert loaded.keys() == arrays.keys()
+    for name, array in arrays.items():
+        assert loaded[name].dtype == array.dtype
+        assert loaded[name].tolist() == array.tolist()
+    assert read_safetensors(tmp_path / "x.safetensors")[1] == {"key": "välue"}
+
+
+def test_a_type_that_cannot_be_saved_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="cannot save c: it is complex64"):
+        write_safetensors(tmp_path / "x", {"c": np.zeros(1, np.complex64)}, {})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_file_and_a_foreign_file_are_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"nothing\.safetensors does not exist"):
+        read_safetensors(tmp_path / "nothing.safetensors")
+    (tmp_path / "foreign").write_bytes(b"hello, this is text")
+    with pytest.raises(DataError, match="foreign is not a whole safetensors file"):
+        read_safetensors(tmp_path / "foreign")
