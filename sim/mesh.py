@@ -34,7 +34,7 @@ from mdl.machine import (
     TrainLocally,
     TransferProgressed,
 )
-from mdl.messages import PeerInfo, ResourceState, Role, RoundSummary, TrainingReport
+from mdl.messages import PeerInfo, ResourceState, Role, RoundSummary, Said, TrainingReport
 from sim.network import Network
 
 _PROGRESS_S = 1.0
@@ -68,7 +68,7 @@ class SimMesh:
     network: Network
     seed: int
     size_bytes: int
-    invariants: Iterable[Callable[[SimMesh], None]] = ()
+    invariants: Iterable[Callable[[SimMesh, Node], None]] = ()
     now: float = 0.0
     nodes: dict[str, Node] = field(default_factory=dict)
     own_deltas: dict[tuple[int, Contributor], ModelDelta] = field(default_factory=dict)
@@ -80,6 +80,7 @@ class SimMesh:
     refused: int = 0
     _queue: list[tuple[float, int, Contributor, Event]] = field(default_factory=list)
     _count: int = 0
+    _transfers: dict[tuple[str, str, Said], float] = field(default_factory=dict)
 
     def add(
         self,
@@ -146,7 +147,7 @@ class SimMesh:
         if deadline is not None and (node.tick_at is None or deadline < node.tick_at):
             self._schedule_tick(node, deadline)
         for invariant in self.invariants:
-            invariant(self)
+            invariant(self, node)
 
     def _carry_out(self, node: Node, effect: Effect) -> None:
         match effect:
@@ -178,8 +179,15 @@ class SimMesh:
         if receiver is None:
             return
         size_bytes = self.size_bytes if send.values is not None else 0
+        transfer = (node.info.peer_id, send.receiver, send.message)
+        if size_bytes:
+            if self._transfers.get(transfer, 0.0) > self.now:
+                return  # as in the transport: what is under way is not started twice
+            self._transfers[transfer] = self.now
         for arrival in self.network.deliver(node.info.peer_id, send.receiver, size_bytes, self.now):
             values = None if send.values is None else send.values.copy()
+            if size_bytes:
+                self._transfers[transfer] = arrival
             self._schedule(arrival - self.now, receiver.contributor, Received(node.contributor, send.message, values))
             step = self.now + _PROGRESS_S
             while size_bytes and step < arrival:

@@ -1,7 +1,7 @@
-"""The simulated network: latency, one rate a device, and faults that may be injected. Pure, seeded, in virtual seconds.
+"""The simulated network: latency, one rate a device, and faults that may be injected. Pure, seeded, virtual seconds.
 
-Values occupy the sender's uplink and the receiver's downlink one after the other, at the rate of the slower end; messages
-without values take the latency alone.
+Values occupy the sender's uplink and the receiver's downlink one after the other, at the rate of the slower end;
+messages without values take the latency alone.
 """
 
 from __future__ import annotations
