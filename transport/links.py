@@ -1,0 +1,254 @@
+"""The links of one node: it receives on one ROUTER and sends through its outbox; nothing ever blocks.
+
+Whoever learns of a peer greets it; whoever is greeted answers with all the peers it knows, and passes news on. A
+machine sees only `Received` for whole messages, `PeerFound` and `TransferProgressed`. Not thread-safe: one thread owns
+a node's links. Knows no roles.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from types import TracebackType
+
+import msgspec
+import zmq
+
+from mdl.delta import Contributor, Vector
+from mdl.errors import ConfigError, LocalProtocolError, RemoteProtocolError
+from mdl.machine import Event, PeerFound, Received
+from mdl.messages import CARRIERS, Hello, PeerInfo, PeersKnown, Said
+from transport.bulk import IncomingTransfers, Outgoing, OutgoingTransfers, Step
+from transport.directory import Address, Directory, Greetings, address_of, is_loopback, parse_address
+from transport.keys import MeshKeys
+from transport.outbox import LinkCounts, Outbox
+from transport.sockets import answer_gate, open_gate, open_router
+from transport.wire import (
+    ChunkSent,
+    ChunksWanted,
+    Envelope,
+    TransferDropped,
+    TransferEnded,
+    TransferOffered,
+    decode,
+)
+
+logger = logging.getLogger(__name__)
+
+# Messages handled in one turn: even if chunks come without end, timers run every few milliseconds.
+TURN = 64
+
+
+class Links:
+    """Everything that connects one node with its mesh.
+
+    me: who this node is; `me.port` 0 takes a free port. listen_host: an IP address of this machine, or 0.0.0.0.
+    keys: None only with `insecure=True`, which is for loopback only. max_values: the model's size, the largest vector
+    that is ever accepted. join: HOST:PORT of members to greet.
+    Raises ConfigError for a port that is taken, a bad address, or insecure links beyond loopback.
+    """
+
+    def __init__(
+        self,
+        me: PeerInfo,
+        keys: MeshKeys | None,
+        *,
+        max_values: int,
+        now: float,
+        listen_host: str = "0.0.0.0",
+        join: Iterable[str] = (),
+        insecure: bool = False,
+    ) -> None:
+        addresses = [parse_address(text) for text in join]
+        _check_security(keys, insecure, [listen_host, *(address.host for address in addresses)])
+        self.keys = keys
+        self.counts = LinkCounts()
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.gate = open_gate(self.context) if keys is not None else None
+        try:
+            self.router = open_router(self.context, keys, Address(listen_host, me.port))
+        except ConfigError:
+            self.context.destroy(linger=0)
+            raise
+        port = int(self.router.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
+        self.me = msgspec.structs.replace(me, host=listen_host, port=port)
+        self.directory = Directory(me.peer_id)
+        self.greetings = Greetings(addresses, now)
+        self._outbox = Outbox(self.context, keys, self.me, self.directory, self.counts)
+        self._outgoing = OutgoingTransfers()
+        self._incoming = IncomingTransfers(max_values)
+
+    def __enter__(self) -> Links:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def send(self, receiver: str, message: Said, values: Vector | None, now: float) -> None:
+        """Best effort, never blocks. values: with a carrier message only, and never changed again by anyone."""
+        if isinstance(message, CARRIERS):
+            if values is None:
+                raise LocalProtocolError(f"{type(message).__name__} without its values")
+            self._carry_out(self._outgoing.offer(receiver, message, values, now))
+        elif values is not None:
+            raise LocalProtocolError(f"{type(message).__name__} carries no values")
+        else:
+            self._outbox.send(Outgoing(receiver, message))
+
+    def learn(self, info: PeerInfo, first_hand: bool = True) -> list[Event]:
+        """A peer was introduced: greet it if that is news. Raises RemoteProtocolError for an address that is none."""
+        address = address_of(info)
+        if self.keys is None and not is_loopback(address.host):
+            raise RemoteProtocolError(f"{info.peer_id} is at {info.host}: insecure links are for loopback only")
+        known = self.directory.get(info.peer_id)
+        if not self.directory.learn(info, first_hand):
+            return []
+        if known is not None and known.incarnation != info.incarnation:
+            self._outgoing.forget(info.peer_id)
+        self._outbox.link_to(info.peer_id)
+        return [PeerFound(info)]
+
+    def receive(self, now: float, budget: int = TURN) -> list[Event]:
+        """Handle at most `budget` messages that have come, and whatever is due by now."""
+        events: list[Event] = []
+        for _ in range(budget):
+            frames = self._next_frames()
+            if frames is None:
+                break
+            try:
+                events += self._handle(frames, now)
+            except RemoteProtocolError as error:
+                self.counts.refused += 1
+                logger.warning("message refused: %s", error)
+        self._answer_gate()
+        return events + self._on_time(now)
+
+    def deadline(self) -> float | None:
+        """When `receive` wants to be called even if nothing comes."""
+        times = (self._outgoing.deadline(), self._incoming.deadline(), self.greetings.deadline())
+        return min((time for time in times if time is not None), default=None)
+
+    def is_sending(self) -> bool:
+        """Bulk transfers that this node offered have not all arrived."""
+        return len(self._outgoing) > 0
+
+    def pollable(self) -> list[zmq.Socket[bytes]]:
+        """What a poll loop waits on before calling `receive`."""
+        return [self.router] if self.gate is None else [self.router, self.gate]
+
+    def close(self, linger_ms: int = 0) -> None:
+        """Close everything. linger_ms: how long small messages that are still queued may take to get out."""
+        self._outbox.close(linger_ms)
+        self.context.destroy(linger=0)
+
+    def _handle(self, frames: list[zmq.Frame], now: float) -> list[Event]:
+        """Frames after the ROUTER's identity: a header, and with a chunk its bytes."""
+        envelope = decode(frames[0].buffer)
+        has_payload = len(frames) == 2
+        if len(frames) > 2 or has_payload != isinstance(envelope.body, ChunkSent):
+            raise RemoteProtocolError(f"{type(envelope.body).__name__} with {len(frames) - 1} frames beside it")
+        sender = envelope.sender
+        if sender.peer_id == self.me.peer_id:
+            if sender.incarnation == self.me.incarnation:
+                return []  # greeted ourselves: our own address is in the join list
+            raise RemoteProtocolError(f"another node also calls itself {sender.peer_id!r}: give each its own name")
+        if self.directory.is_outdated(sender):
+            return []
+        if isinstance(envelope.body, Hello):
+            return self._on_hello(sender, envelope.body)
+        if isinstance(envelope.body, PeersKnown):
+            return self._on_peers(sender, envelope.body, now)
+        return self._carry_out(self._on_body(envelope, frames, now))
+
+    def _on_body(self, envelope: Envelope, frames: list[zmq.Frame], now: float) -> list[Step]:
+        sender = envelope.sender
+        match envelope.body:
+            case TransferOffered() as offered:
+                return self._incoming.on_offered(sender, offered, now)
+            case ChunkSent() as chunk:
+                return self._incoming.on_chunk(sender, chunk, frames[1].buffer, now)
+            case ChunksWanted() as wanted:
+                return self._outgoing.on_wanted(sender, wanted, now)
+            case TransferDropped() as dropped:
+                self._incoming.on_dropped(sender, dropped)
+            case TransferEnded() as ended:
+                if reason := self._outgoing.on_ended(sender, ended):
+                    logger.warning("%s refused a transfer: %s", sender.peer_id, reason)
+            case body if isinstance(body, CARRIERS):
+                raise RemoteProtocolError(f"{type(body).__name__} without its values")
+            case body:
+                return [Received(sender, body)]
+        return []
+
+    def _on_hello(self, sender: Contributor, hello: Hello) -> list[Event]:
+        if (hello.me.peer_id, hello.me.incarnation) != (sender.peer_id, sender.incarnation):
+            raise RemoteProtocolError(f"{sender.peer_id} introduces itself as {hello.me.peer_id}")
+        events = self.learn(hello.me)
+        self._outbox.tell_known(sender.peer_id, (self.me, *self.directory.everyone()))
+        self._pass_on(events)
+        return events
+
+    def _on_peers(self, sender: Contributor, known: PeersKnown, now: float) -> list[Event]:
+        events: list[Event] = []
+        for info in known.peers:
+            of_itself = info.peer_id == sender.peer_id
+            if of_itself:
+                self.greetings.answered(address_of(info), now)
+            found = self.learn(info, first_hand=of_itself)
+            if of_itself:
+                self._pass_on(found)
+            events += found
+        return events
+
+    def _pass_on(self, events: list[Event]) -> None:
+        """Everybody else hears of a peer that introduced itself: two halves of a mesh become one."""
+        for event in events:
+            if isinstance(event, PeerFound):
+                for other in self.directory.everyone():
+                    if other.peer_id != event.info.peer_id:
+                        self._outbox.tell_known(other.peer_id, (event.info,))
+
+    def _on_time(self, now: float) -> list[Event]:
+        for address in self.greetings.due(now):
+            self._outbox.greet(address)
+        return self._carry_out([*self._outgoing.on_time(now), *self._incoming.on_time(now)])
+
+    def _carry_out(self, steps: list[Step]) -> list[Event]:
+        events: list[Event] = []
+        for step in steps:
+            if isinstance(step, Outgoing):
+                self._outbox.send(step)
+            else:
+                events.append(step)
+        return events
+
+    def _next_frames(self) -> list[zmq.Frame] | None:
+        """The next message without the ROUTER's identity. Of one with too many frames only the first few are kept."""
+        try:
+            self.router.recv(zmq.NOBLOCK)
+        except zmq.Again:
+            return None
+        frames: list[zmq.Frame] = []
+        while self.router.getsockopt(zmq.RCVMORE):
+            frame = self.router.recv(zmq.NOBLOCK, copy=False)
+            self.counts.received_bytes += len(frame)
+            if len(frames) < 3:
+                frames.append(frame)
+        return frames or [zmq.Frame(b"")]
+
+    def _answer_gate(self) -> None:
+        if self.gate is None or self.keys is None:
+            return
+        for _ in range(TURN):
+            try:
+                request = self.gate.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            self.gate.send_multipart(answer_gate(request, self.keys.client_public))
+
+
+def _check_security(keys: MeshKeys | None, insecure: bool, hosts: list[str]) -> None:
+    if insecure != (keys is None):
+        raise ConfigError("insecure: a mesh without a join code needs insecure = true, one with a join code forbids it")
+    if insecure and (beyond := [host for host in hosts if not is_loopback(host)]):
+        raise ConfigError(f"insecure: {beyond[0]} is beyond loopback; only 127.0.0.1 may go without a join code")

@@ -1,0 +1,139 @@
+"""What one node sends: for each peer a `control` DEALER for what is small, and a `bulk` one for chunks.
+
+Nothing blocks: a full queue drops the message and counts it. A new address or incarnation of a peer replaces its link;
+the first message on every link is a Hello, so that the peer can answer.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+import msgspec
+import zmq
+
+from mdl.delta import Contributor
+from mdl.errors import LocalProtocolError
+from mdl.messages import MAX_MEMBERS, Hello, PeerInfo, PeersKnown
+from transport.bulk import Outgoing
+from transport.directory import EVERY_HOST, Address, Directory, address_of, is_loopback
+from transport.keys import MeshKeys
+from transport.sockets import local_host_towards, open_dealer
+from transport.wire import Body, encode
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class LinkCounts:
+    """What went over the links, frames of the protocol included; TCP and CURVE overhead not."""
+
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    dropped: int = 0
+    refused: int = 0
+
+
+@dataclass
+class _Link:
+    address: Address
+    incarnation: int
+    control: zmq.Socket[bytes]
+    bulk: zmq.Socket[bytes] | None = None
+
+
+class Outbox:
+    """The sending half of a node's links. me: with the port that the node really listens on."""
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        keys: MeshKeys | None,
+        me: PeerInfo,
+        directory: Directory,
+        counts: LinkCounts,
+    ) -> None:
+        self._context = context
+        self._keys = keys
+        self._me = me
+        self._sender = Contributor(me.peer_id, me.incarnation)
+        self._directory = directory
+        self._counts = counts
+        self._links: dict[str, _Link] = {}
+        self._greeters: dict[Address, zmq.Socket[bytes]] = {}
+
+    def send(self, outgoing: Outgoing) -> None:
+        link = self.link_to(outgoing.receiver)
+        if link is None:
+            self._counts.dropped += 1
+        elif outgoing.payload is None:
+            self._put(link.control, outgoing.body, None)
+        else:
+            if link.bulk is None:
+                link.bulk = open_dealer(self._context, self._keys, link.address, bulk=True)
+            self._put(link.bulk, outgoing.body, outgoing.payload)
+
+    def tell_known(self, receiver: str, infos: tuple[PeerInfo, ...]) -> None:
+        link = self.link_to(receiver)
+        if link is not None:
+            seen = tuple(self._as_seen_from(link.address, info) for info in infos if info.peer_id != receiver)
+            self.send(Outgoing(receiver, PeersKnown(seen[:MAX_MEMBERS])))
+
+    def greet(self, address: Address) -> None:
+        """Say Hello at an address whose peer is not known yet."""
+        if address not in self._greeters:
+            self._greeters[address] = open_dealer(self._context, self._keys, address, bulk=False)
+        self._put(self._greeters[address], self._hello(address), None)
+
+    def link_to(self, peer_id: str) -> _Link | None:
+        """The link to where the peer is now; a new address or incarnation replaces it. None if nobody knows where."""
+        info = self._directory.get(peer_id)
+        if info is None:
+            return None
+        address, link = address_of(info), self._links.get(peer_id)
+        if link is not None and (link.address, link.incarnation) == (address, info.incarnation):
+            return link
+        if link is not None:
+            link.control.close(linger=0)
+            if link.bulk is not None:
+                link.bulk.close(linger=0)
+        control = open_dealer(self._context, self._keys, address, bulk=False)
+        link = self._links[peer_id] = _Link(address, info.incarnation, control)
+        self._put(control, self._hello(address), None)
+        return link
+
+    def close(self, linger_ms: int) -> None:
+        """Close all links. linger_ms: how long small messages that are still queued may take to get out."""
+        for link in self._links.values():
+            link.control.close(linger=linger_ms)
+            if link.bulk is not None:
+                link.bulk.close(linger=0)
+        self._links.clear()
+
+    def _put(self, dealer: zmq.Socket[bytes], body: Body, payload: memoryview | None) -> None:
+        try:
+            header = encode(self._sender, body)
+        except LocalProtocolError as error:  # one message too large is no reason to stop training
+            logger.error("message dropped: %s", error)
+            self._counts.dropped += 1
+            return
+        try:
+            if payload is None:
+                dealer.send(header, zmq.NOBLOCK)
+            else:
+                dealer.send(header, zmq.NOBLOCK | zmq.SNDMORE)
+                dealer.send(payload, zmq.NOBLOCK, copy=False)
+        except zmq.Again:
+            self._counts.dropped += 1
+            return
+        self._counts.sent_bytes += len(header) + (0 if payload is None else len(payload))
+
+    def _hello(self, address: Address) -> Hello:
+        return Hello(self._as_seen_from(address, self._me))
+
+    def _as_seen_from(self, address: Address, info: PeerInfo) -> PeerInfo:
+        """Our own address is the one on the way there; a neighbour on this machine is behind the same address."""
+        everywhere = info.peer_id == self._me.peer_id and info.host in EVERY_HOST
+        if everywhere or (is_loopback(info.host) and not is_loopback(address.host)):
+            return msgspec.structs.replace(info, host=local_host_towards(address.host))
+        return info

@@ -1,0 +1,202 @@
+"""The driver that runs one machine on real links, real time and a worker thread.
+
+One loop, in the thread that calls `run`, owns the machine and the links: it waits for messages, posted events and the
+next deadline, hands events to the machine and carries its effects out. Everything slow runs in the worker.
+Knows no roles: any machine of `mdl.machine` runs here as it does in the simulator.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import zmq
+
+from mdl.errors import RemoteProtocolError
+from mdl.machine import Effect, Event, Finish, Machine, PeerFound, Send, StopRequested, Tick
+from transport.links import TURN, Links
+from transport.story import Story
+from transport.worker import Work, Worker
+
+logger = logging.getLogger(__name__)
+
+# Deadlines that a machine has due again at once are handled this often before messages get their turn.
+_TICKS_PER_TURN = 8
+# Nothing waits longer than this for the loop to look around, should a wake-up ever be missed.
+_LONGEST_WAIT_S = 1.0
+
+Observer = Callable[[float, Event, list[Effect]], None]
+
+
+class Runtime:
+    """Runs `machine` until it finishes.
+
+    work: what carries out each kind of effect but Send and Finish, in the worker's thread; its event goes back to the
+    machine. sample: called in the loop's thread every sample_interval_s with the bytes sent so far; must be quick.
+    observe: called after each step with the time, the event and the effects; must not change anything.
+    flush_s: how long a finishing node takes to let messages out; drain_s: how long it waits for its worker.
+    story_path: where the last events are written if something crashes.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        links: Links,
+        work: Work,
+        *,
+        sample: Callable[[int], Event] | None = None,
+        sample_interval_s: float = 1.0,
+        observe: Observer | None = None,
+        story_path: Path | None = None,
+        flush_s: float = 1.0,
+        drain_s: float = 2.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.links = links
+        self.story = Story()
+        self._machine = machine
+        self._sample = sample
+        self._sample_interval_s = sample_interval_s
+        self._observe = observe
+        self._story_path = story_path
+        self._flush_s = flush_s
+        self._drain_s = drain_s
+        self._clock = clock
+        self._posted: queue.SimpleQueue[Event | BaseException] = queue.SimpleQueue()
+        self._wake_reader, self._wake_writer = socket.socketpair()
+        self._wake_reader.setblocking(False)
+        self._wake_writer.setblocking(False)
+        self._stops = 0
+        self._finish: Finish | None = None
+        self._next_sample = clock()
+        self._worker = Worker(work, self.post, self._crash)
+
+    def post(self, event: Event) -> None:
+        """Hand an event to the machine, from any thread or a signal handler."""
+        self._posted.put(event)
+        self._wake()
+
+    def stop(self) -> None:
+        """The user wants to stop: the machine finishes cleanly; a second call ends the loop at once."""
+        self._stops += 1
+        self.post(StopRequested())
+
+    def run(self) -> Finish:
+        """Drive the machine until it finishes; closes the links. Raises what a bug in it or in its work raised."""
+        poller = zmq.Poller()
+        for endpoint in self.links.pollable():
+            poller.register(endpoint, zmq.POLLIN)
+        poller.register(self._wake_reader, zmq.POLLIN)
+        try:
+            while self._finish is None and self._stops < 2:
+                self._turn(poller)
+            return self._leave(poller)
+        except BaseException:
+            if self._story_path is not None:
+                self.save_story(self._story_path)
+            raise
+        finally:
+            self.links.close(linger_ms=round(self._flush_s * 1000))
+            self._wake_reader.close()
+            self._wake_writer.close()
+
+    def save_story(self, path: Path) -> None:
+        """Write the last events and effects as JSON lines, without bulk values."""
+        self.story.save(path)
+
+    def _turn(self, poller: zmq.Poller) -> None:
+        """One look around: messages (a bounded number), posted events (likewise), then whatever is due."""
+        poller.poll(self._wait_ms())
+        now = self._clock()
+        for event in self.links.receive(now):
+            self._step(event, now)
+        for event in self._take_posted():
+            self._step(event, now)
+        for _ in range(_TICKS_PER_TURN):
+            deadline = self._machine.deadline()
+            if self._finish is not None or deadline is None or deadline > now:
+                break
+            self._step(Tick(), now)
+        if self._sample is not None and now >= self._next_sample:
+            self._next_sample = now + self._sample_interval_s
+            self._step(self._sample(self.links.counts.sent_bytes), now)
+
+    def _wait_ms(self) -> int:
+        """Milliseconds until something is due, rounded up so that the loop does not spin."""
+        if not self._posted.empty():
+            return 0
+        times = [self._machine.deadline(), self.links.deadline()]
+        if self._sample is not None:
+            times.append(self._next_sample)
+        due = min((due_at for due_at in times if due_at is not None), default=None)
+        wait_s = _LONGEST_WAIT_S if due is None else min(max(due - self._clock(), 0.0), _LONGEST_WAIT_S)
+        return int(wait_s * 1000) + (1 if wait_s > 0 else 0)
+
+    def _take_posted(self) -> list[Event]:
+        """What other threads posted. A PeerFound is learned first: only news goes on to the machine."""
+        with contextlib.suppress(BlockingIOError):
+            self._wake_reader.recv(4096)
+        events: list[Event] = []
+        for _ in range(TURN):
+            try:
+                item = self._posted.get_nowait()
+            except queue.Empty:
+                break
+            if isinstance(item, BaseException):
+                raise item
+            events += self._learn(item) if isinstance(item, PeerFound) else [item]
+        return events
+
+    def _learn(self, found: PeerFound) -> list[Event]:
+        try:
+            return self.links.learn(found.info)
+        except RemoteProtocolError as error:
+            self.links.counts.refused += 1
+            logger.warning("peer refused: %s", error)
+            return []
+
+    def _step(self, event: Event, now: float) -> None:
+        if self._finish is not None:
+            return
+        effects = self._machine.handle(event, now)
+        self.story.add(now, event, effects)
+        if self._observe is not None:
+            self._observe(now, event, effects)
+        for effect in effects:
+            self._carry_out(effect, now)
+
+    def _carry_out(self, effect: Effect, now: float) -> None:
+        match effect:
+            case Send():
+                self.links.send(effect.receiver, effect.message, effect.values, now)
+            case Finish():
+                self._finish = effect
+            case _:
+                self._worker.put(effect)
+
+    def _leave(self, poller: zmq.Poller) -> Finish:
+        """Let queued work and messages out, both for a bounded time, unless a second stop came."""
+        if self._stops < 2:
+            give_up_at = self._clock() + self._flush_s
+            while self.links.is_sending() and self._clock() < give_up_at and self._stops < 2:
+                poller.poll(50)
+                self.links.receive(self._clock())
+        self._worker.finish(self._drain_s if self._stops < 2 else 0.0)
+        while not self._posted.empty():
+            item = self._posted.get_nowait()
+            if isinstance(item, BaseException):
+                raise item
+        return self._finish if self._finish is not None else Finish("stopped at once, as asked twice")
+
+    def _crash(self, error: BaseException) -> None:
+        self._posted.put(error)
+        self._wake()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):  # full: the loop will wake anyway; closed: it has ended
+            self._wake_writer.send(b"\0")

@@ -1,0 +1,128 @@
+"""ZeroMQ sockets with every limit set, and the answer to who may connect (ZAP, RFC 27).
+
+One context per node, because ZAP is per context. The ROUTER only receives, DEALERs only send.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Sequence
+
+import zmq
+
+from mdl.errors import ConfigError
+from transport.directory import Address
+from transport.keys import MeshKeys
+from transport.wire import MAX_FRAME_BYTES
+
+logger = logging.getLogger(__name__)
+
+ZAP_ADDRESS = "inproc://zeromq.zap.01"
+# Per connection: eight windows of chunks, or a minute of reports. Whoever sends more waits in its own queue.
+RECEIVE_QUEUE = 64
+# Small messages to one peer that is away: two minutes of reports once a second. The newest are lost first.
+CONTROL_QUEUE = 128
+# Two transfers' windows and their repetitions.
+BULK_QUEUE = 40
+# A handshake takes milliseconds; a stranger who only opens connections holds each no longer than this.
+HANDSHAKE_MS = 5_000
+# Reports come about once a second, so that ten seconds of nothing is a broken connection.
+HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 2_000, 10_000
+# Bulk connections are judged by unacknowledged bytes: a ping would wait behind megabytes and look lost.
+UNACKNOWLEDGED_MS = 10_000
+RECONNECT_MS, RECONNECT_MAX_MS = 100, 2_000
+_MECHANISM_VERSION = b"1.0"
+
+
+def open_router(context: zmq.Context[zmq.Socket[bytes]], keys: MeshKeys | None, address: Address) -> zmq.Socket[bytes]:
+    """The one socket that this node receives on; port 0 takes a free one. Raises ConfigError if it cannot be bound."""
+    router = context.socket(zmq.ROUTER)
+    router.linger = 0
+    router.rcvhwm = RECEIVE_QUEUE
+    router.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
+    router.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+    router.setsockopt(zmq.IPV6, int(":" in address.host))
+    _keep_alive(router)
+    if keys is not None:
+        router.setsockopt(zmq.CURVE_SERVER, 1)
+        router.setsockopt(zmq.CURVE_SECRETKEY, keys.server_secret)
+        router.setsockopt(zmq.ZAP_DOMAIN, keys.name.encode())
+    try:
+        router.bind(address.endpoint() if address.port else address.endpoint().removesuffix("0") + "*")
+    except zmq.ZMQError as error:
+        router.close()
+        if error.errno == zmq.EADDRINUSE:
+            text = f"port {address.port} is taken on {address.host}: choose another one, or 0 for any free one"
+        else:
+            text = f"cannot listen at {address.host} port {address.port}: {error}"
+        raise ConfigError(text) from None
+    return router
+
+
+def open_dealer(
+    context: zmq.Context[zmq.Socket[bytes]], keys: MeshKeys | None, address: Address, bulk: bool
+) -> zmq.Socket[bytes]:
+    """A socket that sends to one peer's ROUTER. It connects in the background, for as long as it takes."""
+    dealer = context.socket(zmq.DEALER)
+    dealer.linger = 0
+    dealer.sndhwm = BULK_QUEUE if bulk else CONTROL_QUEUE
+    dealer.rcvhwm = 1
+    dealer.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
+    dealer.setsockopt(zmq.IPV6, int(":" in address.host))
+    dealer.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
+    dealer.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
+    dealer.setsockopt(zmq.TCP_MAXRT, UNACKNOWLEDGED_MS)
+    _keep_alive(dealer)
+    if not bulk:
+        dealer.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
+        dealer.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
+    if keys is not None:
+        dealer.setsockopt(zmq.CURVE_SERVERKEY, keys.server_public)
+        dealer.setsockopt(zmq.CURVE_PUBLICKEY, keys.client_public)
+        dealer.setsockopt(zmq.CURVE_SECRETKEY, keys.client_secret)
+    dealer.connect(address.endpoint())
+    return dealer
+
+
+def open_gate(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
+    """Where libzmq asks whether a client may come in; must be open before the ROUTER."""
+    gate = context.socket(zmq.REP)
+    gate.linger = 0
+    gate.bind(ZAP_ADDRESS)
+    return gate
+
+
+def answer_gate(request: Sequence[bytes], client_public: bytes) -> list[bytes]:
+    """The ZAP reply: only CURVE with the mesh's own client key is let in. client_public: Z85."""
+    padded = [*request, b"", b"", b"", b"", b"", b"", b""]
+    request_id, mechanism, credentials = padded[1], padded[5], padded[6]
+    allowed = (
+        len(request) == 7
+        and request[0] == _MECHANISM_VERSION
+        and mechanism == b"CURVE"
+        and credentials == zmq.utils.z85.decode(client_public)
+    )
+    if not allowed:
+        logger.warning("a client with other keys was turned away from %s", padded[3].decode("utf-8", "replace"))
+    status = [b"200", b"OK"] if allowed else [b"400", b"not a member of this mesh"]
+    return [_MECHANISM_VERSION, request_id, *status, b"", b""]
+
+
+def local_host_towards(host: str) -> str:
+    """This machine's own address on the way to `host`, by the routing table; nothing is sent."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((host, 9))
+        except OSError:
+            return "::1" if family == socket.AF_INET6 else "127.0.0.1"
+        return str(probe.getsockname()[0])
+
+
+def _keep_alive(endpoint: zmq.Socket[bytes]) -> None:
+    """A peer that vanished without a word is noticed after about half a minute."""
+    endpoint.setsockopt(zmq.TCP_KEEPALIVE, 1)
+    endpoint.setsockopt(zmq.TCP_KEEPALIVE_IDLE, 15)
+    endpoint.setsockopt(zmq.TCP_KEEPALIVE_INTVL, 5)
+    endpoint.setsockopt(zmq.TCP_KEEPALIVE_CNT, 3)
