@@ -92,10 +92,11 @@ class Send(msgspec.Struct, frozen=True):
 
 
 class TrainLocally(msgspec.Struct, frozen=True):
-    """Train from `parameters` = w(round_id - 1), float32 (P,); answers LocalDeltaReady."""
+    """Train from `parameters` = w(round_id - 1), float32 (P,); answers LocalDeltaReady. planned_rounds: 0 if open."""
 
     round_id: int
     parameters: Vector
+    planned_rounds: int = 0
 
 
 class Evaluate(msgspec.Struct, frozen=True):

@@ -157,10 +157,14 @@ class AgentMessage(Message, frozen=True):
 
 
 class RoundOpened(AgentMessage, frozen=True):
-    """Train from w(round_id - 1), whose digest is given; only the members' deltas count."""
+    """Train from w(round_id - 1), whose digest is given; only the members' deltas count.
+
+    planned_rounds: how far the run will go, 0 if it is open; learning-rate schedules follow it.
+    """
 
     digest: Digest
     members: Contributors
+    planned_rounds: Count = 0
     successors: Annotated[tuple[PeerId, ...], Meta(max_length=MAX_MEMBERS)] = ()
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from mdl.config import TrainingSettings
 from mdl.delta import Vector
 from mdl.errors import ConfigError, DataError
 from mdl.flat import FlatModel
@@ -24,34 +25,6 @@ Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 # Where the cosine ends: not at 0, so that rounds beyond the planned ones still teach something.
 _LAST_SHARE = 0.01
-
-
-class TrainingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a device trains. Raises ConfigError that names the first value out of range.
-
-    learning_rate: at the start; `cosine` lets it fall to 1 % over planned_rounds, step by step.
-    seed: of this device: derive it from the run's seed and the peer, or all devices drop out the same units.
-    """
-
-    optimizer: Literal["sgd", "adam"] = "adam"
-    learning_rate: float = 0.002
-    momentum: float = 0.9
-    weight_decay: float = 0.0
-    batch_size: int = 32
-    rounds_per_epoch: int = 1
-    planned_rounds: int = 5
-    schedule: Literal["constant", "cosine"] = "cosine"
-    label_smoothing: float = 0.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for key in ("batch_size", "rounds_per_epoch", "planned_rounds"):
-            _require(getattr(self, key) >= 1, key, getattr(self, key), "at least 1")
-        _require(0 < self.learning_rate < math.inf, "learning_rate", self.learning_rate, "above 0")
-        _require(0 <= self.momentum < 1, "momentum", self.momentum, "from 0 to below 1")
-        _require(0 <= self.weight_decay < math.inf, "weight_decay", self.weight_decay, "at least 0")
-        _require(0 <= self.label_smoothing < 1, "label_smoothing", self.label_smoothing, "from 0 to below 1")
-        _require(self.seed >= 0, "seed", self.seed, "at least 0")
 
 
 class LocalTraining(msgspec.Struct, frozen=True):
@@ -175,8 +148,3 @@ def _explain(loss: float, rows_x: Vector, rows: NDArray[np.int64], round_id: int
 
 def _derive_seed(seed: int, round_id: int) -> int:
     return int(np.random.SeedSequence([seed, round_id]).generate_state(1, np.uint64)[0] >> 1)
-
-
-def _require(holds: bool, key: str, value: float, valid: str) -> None:
-    if not holds:
-        raise ConfigError(f"training.{key} is {value}: it must be {valid}")

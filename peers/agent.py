@@ -321,7 +321,8 @@ class MobileAgent:
     def _announce(self, ledger: RoundLedger, now: float) -> list[Effect]:
         assert self._model is not None
         effects: list[Effect] = []
-        opened = RoundOpened(self.term, ledger.round_id, self._model[1], tuple(sorted(ledger.members)))
+        members = tuple(sorted(ledger.members))
+        opened = RoundOpened(self.term, ledger.round_id, self._model[1], members, self._goal())
         for peer in ledger.live():
             if peer not in ledger.reports:
                 effects += self._tell(peer, opened, now)
@@ -407,6 +408,7 @@ class MobileAgent:
         return self.ledger
 
     def _goal(self) -> int:
+        """The last round of this run; 0 if it goes on until stopped."""
         if not self._settings.rounds or self._model is None:
             return self._settings.rounds
         return self._model[0] - self._rounds_done + self._settings.rounds

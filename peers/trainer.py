@@ -223,7 +223,7 @@ class Trainer:
         self._training = None
         self._transfer = None
         self._stop_asking()
-        return [TrainLocally(opened.round_id, self.parameters)]
+        return [TrainLocally(opened.round_id, self.parameters, opened.planned_rounds)]
 
     def _hold_own(self, ready: LocalDeltaReady) -> list[Effect]:
         if self.part is None or ready.round_id != self.part.round_id or self.part.holds:

@@ -1,0 +1,180 @@
+"""Configuration: strict TOML, overridable on the command line, saved beside the results. Importing it imports no torch.
+
+An unknown key is an error that names the closest valid key; a wrong value names the key, the value and what is valid.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import tomli_w
+
+from mdl.errors import ConfigError
+
+
+def _require(holds: bool, key: str, value: float, valid: str) -> None:
+    if not holds:
+        raise ConfigError(f"{key} is {value}: it must be {valid}")
+
+
+class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Base of every table of the configuration."""
+
+
+class MeshSection(Section, frozen=True):
+    """How this node meets the others. listen: an IP address; empty for all interfaces. port 0: any free one."""
+
+    listen: str = ""
+    port: int = 0
+    join: tuple[str, ...] = ()
+    interfaces: tuple[str, ...] = ()
+    loopback: bool = False
+    insecure: bool = False
+
+
+class DataSection(Section, frozen=True):
+    """spec: see `mdl data inspect --help`. split and shard say which part of it this device holds."""
+
+    spec: str = "motion"
+    split: str = "subject"
+    shard: str = "1/1"
+
+
+class ModelSection(Section, frozen=True):
+    name: str = "lenet"
+
+
+class TrainingSettings(Section, frozen=True):
+    """How a device trains. Raises ConfigError that names the first value out of range.
+
+    learning_rate: at the start; `cosine` lets it fall to 1 % over planned_rounds, step by step.
+    seed: of this device: derive it from the run's seed and the peer, or all devices drop out the same units.
+    """
+
+    optimizer: Literal["sgd", "adam"] = "adam"
+    learning_rate: float = 0.002
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    batch_size: int = 32
+    rounds_per_epoch: int = 1
+    planned_rounds: int = 5
+    schedule: Literal["constant", "cosine"] = "cosine"
+    label_smoothing: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for key in ("batch_size", "rounds_per_epoch", "planned_rounds"):
+            _require(getattr(self, key) >= 1, f"training.{key}", getattr(self, key), "at least 1")
+        _require(0 < self.learning_rate < math.inf, "training.learning_rate", self.learning_rate, "above 0")
+        _require(0 <= self.momentum < 1, "training.momentum", self.momentum, "from 0 to below 1")
+        _require(0 <= self.weight_decay < math.inf, "training.weight_decay", self.weight_decay, "at least 0")
+        _require(0 <= self.label_smoothing < 1, "training.label_smoothing", self.label_smoothing, "from 0 to below 1")
+        _require(self.seed >= 0, "training.seed", self.seed, "at least 0")
+
+
+class RoundSection(Section, frozen=True):
+    """rounds 0: until stopped. theta: what a device weighs, 1 each ("peer") or its windows ("samples"). eta: Alg. 1."""
+
+    rounds: int = 0
+    min_peers: int = 2
+    policy: str = "greedy"
+    theta: Literal["peer", "samples"] = "peer"
+    eta: float = 1.0
+    keep_deltas: bool = False
+
+    def __post_init__(self) -> None:
+        _require(self.rounds >= 0, "round.rounds", self.rounds, "0 (until stopped) or more")
+        _require(self.min_peers >= 1, "round.min_peers", self.min_peers, "at least 1")
+        _require(0 < self.eta <= 2, "round.eta", self.eta, "above 0, at most 2")
+
+
+class Config(Section, frozen=True):
+    """All of it. seed: every random choice of a run follows from it."""
+
+    seed: int = 0
+    mesh: MeshSection = MeshSection()
+    data: DataSection = DataSection()
+    model: ModelSection = ModelSection()
+    training: TrainingSettings = TrainingSettings()
+    round: RoundSection = RoundSection()
+
+    def __post_init__(self) -> None:
+        _require(self.seed >= 0, "seed", self.seed, "at least 0")
+
+
+def load_config(path: Path | None, overrides: Mapping[str, object], assignments: Iterable[str] = ()) -> Config:
+    """File, then `key=value` assignments (`--set`), then overrides by dotted key; None overrides nothing.
+
+    Raises ConfigError in one line: the file, the key, the value and what would be valid.
+    """
+    values = _read_toml(path) if path else {}
+    where = str(path) if path else "command line"
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {assignment!r}: expected key=value, for example training.learning_rate=0.01")
+        _put(values, key.strip(), _parse_value(text.strip()))
+    for key, value in overrides.items():
+        if value is not None:
+            _put(values, key, value)
+    _check_keys(values, Config, "", where)
+    try:
+        return msgspec.convert(values, Config, strict=True)
+    except msgspec.ValidationError as error:
+        reason, _, place = str(error).partition(" - at `$.")
+        raise ConfigError(f"{where}: {place.rstrip('`') or 'configuration'}: {reason}") from None
+
+
+def save_config(config: Config, path: Path) -> None:
+    """Write the configuration as TOML, so that `--config` reads the same one again."""
+    path.write_text(show_config(config))
+
+
+def show_config(config: Config) -> str:
+    return tomli_w.dumps(msgspec.to_builtins(config, builtin_types=()))
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def _parse_value(text: str) -> object:
+    """A TOML value; what is none is a string, so that nobody has to quote names on a command line."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _put(values: dict[str, Any], key: str, value: object) -> None:
+    *tables, name = key.split(".")
+    for table in tables:
+        values = values.setdefault(table, {})
+        if not isinstance(values, dict):
+            raise ConfigError(f"{key}: {table} is a value, not a table")
+    values[name] = value
+
+
+def _check_keys(values: Mapping[str, Any], section: type[msgspec.Struct], prefix: str, where: str) -> None:
+    fields = {field.name: field.type for field in msgspec.structs.fields(section)}
+    for key, value in values.items():
+        if key not in fields:
+            close = difflib.get_close_matches(key, fields, 1)
+            hint = f"did you mean {prefix}{close[0]}? " if close else ""
+            raise ConfigError(f"{where}: unknown key {prefix}{key}; {hint}valid: {', '.join(fields)}")
+        kind = fields[key]
+        if isinstance(kind, type) and issubclass(kind, Section):
+            if not isinstance(value, Mapping):
+                raise ConfigError(f"{where}: {prefix}{key} is a table, got {value!r}")
+            _check_keys(value, kind, f"{prefix}{key}.", where)
