@@ -1,0 +1,23 @@
+"""Data: from a spec such as "uci-har:PATH" to windows, and who holds which of them."""
+
+from mdl.data.catalogue import default_cache_dir
+from mdl.data.describe import describe_data, measure_channels
+from mdl.data.load import load_data
+from mdl.data.split import Shard, parse_shard, shard_test, split_windows
+from mdl.data.windows import DataSet, Windows, check_data, make_windows, take_windows
+
+__all__ = [
+    "DataSet",
+    "Shard",
+    "Windows",
+    "check_data",
+    "default_cache_dir",
+    "describe_data",
+    "load_data",
+    "make_windows",
+    "measure_channels",
+    "parse_shard",
+    "shard_test",
+    "split_windows",
+    "take_windows",
+]

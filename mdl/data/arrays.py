@@ -1,0 +1,167 @@
+"""Windows that are ready: an .npz file, or what a user's own function returns."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from mdl.data.assemble import assemble_data, number_names
+from mdl.data.spec import SOURCES, Spec, describe_choices
+from mdl.data.windows import DataSet, Integers, first_bad_row, make_windows, number_runs, take_windows
+from mdl.errors import ConfigError, DataError
+
+_TEST_WORDS = ("test", "train")
+
+
+class ArrayOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """split: what is held out where the data does not say; gap: windows dropped where a stretch is cut in time."""
+
+    split: Literal["auto", "subject", "recording", "time"] = "auto"
+    # Windows may overlap by up to four fifths before more than four neighbours share a sample with one of them.
+    gap: Annotated[int, msgspec.Meta(ge=0)] = 4
+    seed: int = 0
+
+
+def read_npz(path: Path, options: ArrayOptions) -> DataSet:
+    """x (n, time, channels) and y; optional subject, group, split ("train"/"test" or 0/1) and classes (names).
+
+    Without split a fifth of the subjects is for testing; without subject, of the groups; without either, the last fifth
+    of each class's rows, which must be in recording order. Raises DataError naming the array that is missing or wrong.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            arrays = {name: stored[name] for name in stored.files}
+    except (zipfile.BadZipFile, ValueError, EOFError) as error:
+        raise DataError(f"{path}: not an .npz of plain arrays ({error})") from None
+    return build_data(path.stem, arrays, str(path), options)
+
+
+def build_data(name: str, arrays: Mapping[str, NDArray[Any]], where: str, options: ArrayOptions) -> DataSet:
+    """A data set from named arrays, as `read_npz` describes them."""
+    _check_arrays(arrays, where)
+    x = np.swapaxes(arrays["x"], 1, 2)
+    labels = _name_labels(arrays, where)
+    subject = arrays.get("subject")
+    given = arrays.get("group")
+    _, subject_ids = number_names(subject) if subject is not None else ((), np.zeros(len(x), np.int64))
+    # Rows that follow each other with the same label and subject may overlap: they stay together.
+    group = number_names(given)[1] if given is not None else number_runs(labels[1], subject_ids)
+    if "split" in arrays:
+        test = _read_split(arrays["split"], where)
+        # Groups that the source names must lie on one side (`check_data`); those we inferred are cut where it cuts.
+        return _divide(name, x, labels, subject, group if given is not None else group * 2 + test, test)
+    try:
+        return assemble_data(
+            name, x, labels, subject, group if given is not None else None, group,
+            how=options.split, gap=options.gap, seed=options.seed, description=f"windows from {where}",
+        )  # fmt: skip
+    except DataError as error:
+        raise DataError(f"{where}: {error}") from None
+
+
+def call_factory(spec: Spec) -> DataSet:
+    """Call `package.module:factory`; the current directory is importable, options are passed as keywords (text).
+
+    It returns a DataSet, a mapping of arrays as in an .npz, or (x, y) or (x, y, subject) with x (n, time, channels).
+    """
+    module_name, _, attribute = spec.path.partition(":")
+    with _current_directory_importable():
+        try:
+            module = importlib.import_module(module_name)
+        except ModuleNotFoundError as error:
+            hint = describe_choices(module_name, [*SOURCES, "package.module:factory"])
+            raise ConfigError(f"data {spec.text!r}: no module {error.name!r}; {hint}") from None
+    factory = getattr(module, attribute, None)
+    if not callable(factory):
+        names = [name for name in vars(module) if not name.startswith("_") and callable(getattr(module, name))]
+        raise ConfigError(
+            f"data {spec.text!r}: {module_name} has no function {attribute!r}; {describe_choices(attribute, names)}"
+        )
+    try:
+        made = factory(**spec.options)
+    except TypeError as error:
+        raise ConfigError(f"data {spec.text!r}: calling {attribute} failed: {error}") from error
+    return _accept(made, spec)
+
+
+def _accept(made: object, spec: Spec) -> DataSet:
+    if isinstance(made, DataSet):
+        return made
+    if isinstance(made, tuple) and len(made) in (2, 3):
+        made = dict(zip(("x", "y", "subject"), made, strict=False))
+    if not isinstance(made, Mapping):
+        raise DataError(
+            f"data {spec.text!r} returned {type(made).__name__}; expected a DataSet, a dict of arrays, or (x, y)"
+        )
+    return build_data(spec.path, {name: np.asarray(array) for name, array in made.items()}, spec.text, ArrayOptions())
+
+
+@contextmanager
+def _current_directory_importable() -> Iterator[None]:
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        sys.path.remove(here)
+
+
+def _check_arrays(arrays: Mapping[str, NDArray[Any]], where: str) -> None:
+    for name in ("x", "y"):
+        if name not in arrays:
+            hint = "; that is the layout of uci-har:PATH" if "train_X" in arrays else ""
+            raise DataError(f"{where}: no array {name!r}; it holds {', '.join(arrays) or 'nothing'}{hint}")
+    x = arrays["x"]
+    if x.ndim != 3 or not x.size or x.dtype.kind not in "fiu":
+        raise DataError(f"{where}: x is {x.dtype} of shape {x.shape}; expected numbers of shape (n, time, channels)")
+    if x.dtype.kind == "f" and (row := first_bad_row(x)) is not None:
+        raise DataError(f"{where}: x row {row} holds NaN or infinity; remove or repair it")
+    for name in ("y", "subject", "group", "split"):
+        if name in arrays and arrays[name].shape != (len(x),):
+            raise DataError(
+                f"{where}: {name} has shape {arrays[name].shape}; expected ({len(x)},), one for each window"
+            )
+        if name in arrays and arrays[name].dtype.kind not in "iubU":
+            raise DataError(f"{where}: {name} is {arrays[name].dtype}; expected integers or text")
+
+
+def _name_labels(arrays: Mapping[str, NDArray[Any]], where: str) -> tuple[tuple[str, ...], Integers]:
+    y = arrays["y"]
+    if "classes" not in arrays:
+        return number_names(y)
+    classes = tuple(str(name) for name in arrays["classes"].reshape(-1).tolist())
+    if y.dtype.kind not in "iu" or y.min() < 0 or y.max() >= len(classes):
+        raise DataError(
+            f"{where}: y holds {y.min()}..{y.max()}, but classes names {len(classes)}: expected 0..{len(classes) - 1}"
+        )
+    return classes, y.astype(np.int64)
+
+
+def _read_split(split: NDArray[Any], where: str) -> NDArray[np.bool_]:
+    values = sorted(set(split.tolist()))
+    if split.dtype.kind == "U" and set(values) <= set(_TEST_WORDS):
+        return np.asarray(split == "test", dtype=bool)
+    if split.dtype.kind in "iub" and set(values) <= {0, 1}:
+        return split.astype(bool)
+    raise DataError(f"{where}: split holds {values[:5]}; expected 'train' and 'test', or 0 and 1 (1 is test)")
+
+
+def _divide(
+    name: str, x: NDArray[Any], labels: tuple[tuple[str, ...], Integers], subject: NDArray[Any] | None,
+    group: Integers, test: NDArray[np.bool_],
+) -> DataSet:  # fmt: skip
+    names, ids = ((), np.zeros(len(x), np.int64)) if subject is None else number_names(subject)
+    windows = make_windows(x, labels[1], ids, group)
+    return DataSet(
+        name, take_windows(windows, ~test), take_windows(windows, test), labels[0], "given",
+        description=f"windows from {name}", subject_names=names,
+    )  # fmt: skip

@@ -1,0 +1,102 @@
+"""Parsed windows kept as arrays on disk and memory-mapped, so that text is parsed once (MDLdroid Fig. 11d).
+
+An entry is one directory: eight .npy files and meta.json, which states their sizes. It is written aside and renamed, so
+that it is there completely or not at all, however many processes build it at once; a torn entry is built again.
+Nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from mdl.data.windows import DataSet, Windows
+
+# Raise this whenever any source prepares its windows differently: older entries are then never read again.
+VERSION = 1
+_ARRAYS = ("x", "y", "subject", "group")
+
+
+class _Meta(msgspec.Struct, frozen=True):
+    name: str
+    classes: tuple[str, ...]
+    held_out: str
+    synthetic: bool
+    description: str
+    subject_names: tuple[str, ...]
+    sizes_bytes: dict[str, int]
+
+
+def load_cached(cache_dir: Path, label: str, key: Iterable[object], build: Callable[[], DataSet]) -> DataSet:
+    """The data set stored under `key`, memory-mapped; calls `build` and stores its result if there is none.
+
+    label names the directory for people; key is everything that the content depends on.
+    """
+    digest = hashlib.blake2b(repr((VERSION, *key)).encode(), digest_size=8).hexdigest()
+    entry = cache_dir / f"{label}-{digest}"
+    if (stored := _read(entry)) is not None:
+        return stored
+    built = build()
+    _write(entry, built)
+    # Another process may have removed what we wrote (a cleaned cache): then what we hold in memory still serves.
+    return _read(entry) or built
+
+
+def stamp_files(files: Iterable[Path]) -> list[tuple[str, int, int]]:
+    """Name, size and modification time of each file: a changed file is a changed key."""
+    return [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in sorted(files)]
+
+
+def _read(entry: Path) -> DataSet | None:
+    """The entry, or None if it is missing or torn."""
+    try:
+        meta = msgspec.json.decode((entry / "meta.json").read_bytes(), type=_Meta)
+        if any((entry / file).stat().st_size != size for file, size in meta.sizes_bytes.items()):
+            return None
+        train, test = _map(entry, "train"), _map(entry, "test")
+    except (OSError, ValueError, msgspec.MsgspecError):
+        return None
+    return DataSet(
+        meta.name, train, test, meta.classes, meta.held_out, meta.synthetic, meta.description, meta.subject_names
+    )
+
+
+def _map(entry: Path, side: str) -> Windows:
+    # "c": torch wants writable memory, and the file must stay as it is.
+    return Windows(*(np.load(entry / f"{side}_{name}.npy", mmap_mode="c", allow_pickle=False) for name in _ARRAYS))
+
+
+def _write(entry: Path, data: DataSet) -> None:
+    entry.parent.mkdir(parents=True, exist_ok=True)
+    aside = Path(tempfile.mkdtemp(prefix=f".{entry.name}.", dir=entry.parent))
+    try:
+        for side, windows in (("train", data.train), ("test", data.test)):
+            for name in _ARRAYS:
+                np.save(aside / f"{side}_{name}.npy", getattr(windows, name), allow_pickle=False)
+        (aside / "meta.json").write_bytes(msgspec.json.encode(_describe(aside, data)))
+        _put(aside, entry)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _put(aside: Path, entry: Path) -> None:
+    """Move a finished entry into place. Whoever comes second finds it filled, and keeps what is there."""
+    if entry.exists() and _read(entry) is None:
+        torn = aside.with_name(f"{aside.name}.torn")
+        with contextlib.suppress(OSError):
+            entry.rename(torn)
+        shutil.rmtree(torn, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        aside.rename(entry)
+
+
+def _describe(aside: Path, data: DataSet) -> _Meta:
+    sizes = {file.name: file.stat().st_size for file in aside.glob("*.npy")}
+    return _Meta(data.name, data.classes, data.held_out, data.synthetic, data.description, data.subject_names, sizes)

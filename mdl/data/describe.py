@@ -1,0 +1,58 @@
+"""What a data set holds, in numbers that fit on one screen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mdl.data.windows import DataSet, Windows
+
+# Rows summed at once: a block of 512 windows of 9 x 128 in float64 is 5 MB, whatever the data set's size.
+_BLOCK = 512
+
+
+def describe_data(data: DataSet) -> dict[str, Any]:
+    """Shapes, classes, subjects, balance and per-channel mean and deviation, as plain JSON values."""
+    mean, deviation = measure_channels(data.train)
+    return {
+        "name": data.name,
+        "synthetic": data.synthetic,
+        "description": data.description,
+        "channels": data.shape[0],
+        "window": data.shape[1],
+        "classes": list(data.classes),
+        "held_out": data.held_out,
+        "train": _describe_side(data, data.train),
+        "test": _describe_side(data, data.test),
+        "channel_mean": [round(value, 6) for value in mean.tolist()],
+        "channel_deviation": [round(value, 6) for value in deviation.tolist()],
+    }
+
+
+def measure_channels(
+    windows: Windows,
+) -> tuple[np.ndarray[Any, np.dtype[np.float64]], np.ndarray[Any, np.dtype[np.float64]]]:
+    """(mean, standard deviation) of each channel, float64 (channels,), in bounded memory."""
+    total = np.zeros(windows.x.shape[1])
+    squares = np.zeros(windows.x.shape[1])
+    for start in range(0, len(windows), _BLOCK):
+        block = windows.x[start : start + _BLOCK].astype(np.float64)
+        total += block.sum(axis=(0, 2))
+        squares += np.square(block).sum(axis=(0, 2))
+    count = windows.x.shape[0] * windows.x.shape[2]
+    mean = total / count
+    return mean, np.sqrt(np.maximum(squares / count - mean**2, 0.0))
+
+
+def _describe_side(data: DataSet, windows: Windows) -> dict[str, Any]:
+    ids, counts = np.unique(windows.subject, return_counts=True)
+    names = [data.subject_names[index] if data.subject_names else str(index) for index in ids.tolist()]
+    balance = np.bincount(windows.y, minlength=len(data.classes))
+    return {
+        "windows": len(windows),
+        "groups": len(np.unique(windows.group)),
+        "subjects": len(ids),
+        "windows_by_class": dict(zip(data.classes, balance.tolist(), strict=True)),
+        "windows_by_subject": dict(zip(names, counts.tolist(), strict=True)),
+    }

@@ -1,0 +1,65 @@
+"""`load_data`: one line of text in, windows out; whatever had to be parsed is parsed once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from mdl.data.archive import list_files
+from mdl.data.arrays import ArrayOptions, call_factory, read_npz
+from mdl.data.cache import load_cached, stamp_files
+from mdl.data.catalogue import find_installed
+from mdl.data.csv_streams import CsvOptions, find_csv_files, read_csv
+from mdl.data.motion import MotionOptions, make_motion
+from mdl.data.semg import SemgOptions, read_semg
+from mdl.data.spec import Spec, parse_spec, read_options
+from mdl.data.uci_har import read_uci_har
+from mdl.data.windows import DataSet, check_data
+
+
+class _NoOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    pass
+
+
+def load_data(spec: str, cache_dir: Path, seed: int = 0) -> DataSet:
+    """The data set that `spec` names (`mdl.data.spec`), checked; parsed windows stay in `cache_dir` as mapped arrays.
+
+    seed shapes the synthetic `motion` only; what recordings hold out for testing never depends on it. Raises
+    ConfigError if the spec is wrong, DataError if the data is.
+    """
+    parsed = parse_spec(spec)
+    if parsed.source == "factory":
+        return check_data(call_factory(parsed), spec)
+    key, build = _prepare(parsed, seed)
+    return load_cached(cache_dir, parsed.source, key, lambda: check_data(build(), spec))
+
+
+def _prepare(spec: Spec, seed: int) -> tuple[list[object], Callable[[], DataSet]]:
+    """What the windows depend on, and how to make them."""
+    match spec.source:
+        case "motion":
+            motion = read_options(spec, MotionOptions)
+            return [motion, seed], lambda: make_motion(motion, seed)
+        case "uci-har":
+            _, path = read_options(spec, _NoOptions), _locate(spec)
+            return _stamp([path], spec), lambda: read_uci_har(path)
+        case "semg":
+            semg, path = read_options(spec, SemgOptions), _locate(spec)
+            return _stamp([path], spec), lambda: read_semg(path, semg)
+        case "npz":
+            arrays, path = read_options(spec, ArrayOptions), _locate(spec)
+            return _stamp([path], spec), lambda: read_npz(path, arrays)
+        case _:
+            csv = read_options(spec, CsvOptions)
+            return _stamp(find_csv_files(spec.path), spec), lambda: read_csv(spec.path, csv)
+
+
+def _locate(spec: Spec) -> Path:
+    return Path(spec.path).expanduser() if spec.path else find_installed(spec.source)
+
+
+def _stamp(paths: list[Path], spec: Spec) -> list[object]:
+    files = [file.resolve() for path in paths for file in list_files(path)]
+    return [spec.source, sorted(spec.options.items()), *stamp_files(files)]

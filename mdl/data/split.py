@@ -1,0 +1,117 @@
+"""Who holds what: training windows shared out to devices, test windows dealt out for evaluation.
+
+Everything here is a pure function of the windows, the number of devices and a seed: every peer computes the same split
+and takes its own share, and nothing about it needs to be sent.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from mdl.data.windows import Integers, Windows
+from mdl.errors import ConfigError
+
+_FORMS = "subject, iid, dirichlet:ALPHA (ALPHA > 0)"
+
+
+class Shard(msgspec.Struct, frozen=True):
+    """Share `index` of `count`, counted from 1."""
+
+    index: int
+    count: int
+
+
+def parse_shard(text: str) -> Shard:
+    """ "2/6" as Shard(2, 6). Raises ConfigError."""
+    index, slash, count = text.partition("/")
+    if slash and index.isdecimal() and count.isdecimal() and 1 <= int(index) <= int(count):
+        return Shard(int(index), int(count))
+    raise ConfigError(f"shard {text!r}: expected I/N with 1 <= I <= N, as in 2/6")
+
+
+def split_windows(windows: Windows, how: str, count: int, seed: int) -> list[Integers]:
+    """Row numbers of each of `count` devices: int64, ascending, disjoint, together all rows; no group is divided
+    (a group belongs to one subject: `check_data`).
+
+    "subject": whole people, as many to each as possible. "iid": groups at random, as many windows to each as possible.
+    "dirichlet:ALPHA": each class in shares drawn from Dir(ALPHA); the smaller ALPHA, the more one-sided the devices.
+    Raises ConfigError if `how` is none of these or a device would hold nothing.
+    """
+    if count < 1:
+        raise ConfigError(f"peers {count}: expected at least 1")
+    rng = np.random.default_rng([seed, count])
+    if how == "subject":
+        keys, owner = _deal_subjects(windows, count, rng)
+    elif how == "iid":
+        keys, owner = _deal_groups(windows, count, rng)
+    else:
+        keys, owner = _deal_classes(windows, count, _parse_alpha(how), rng)
+    device = owner[np.searchsorted(np.unique(keys), keys)]
+    shares = [np.flatnonzero(device == index).astype(np.int64) for index in range(count)]
+    if empty := [str(index + 1) for index, rows in enumerate(shares) if not len(rows)]:
+        raise ConfigError(
+            f"split {how!r}: device {', '.join(empty)} of {count} would hold no windows; "
+            f"take fewer peers{', a larger ALPHA or another seed' if how.startswith('dirichlet') else ''}"
+        )
+    return shares
+
+
+def shard_test(count: int, shard: Shard) -> Integers:
+    """Rows of `count` test windows that this peer evaluates: over all N shards each row exactly once, evenly."""
+    return np.arange(shard.index - 1, count, shard.count, dtype=np.int64)
+
+
+def _deal_subjects(windows: Windows, count: int, rng: np.random.Generator) -> tuple[Integers, Integers]:
+    subjects = np.unique(windows.subject)
+    if len(subjects) < count:
+        raise ConfigError(
+            f"split 'subject': {count} peers but {len(subjects)} training subjects; take at most {len(subjects)}, "
+            f"or split iid"
+        )
+    owner = np.empty(len(subjects), dtype=np.int64)
+    owner[rng.permutation(len(subjects))] = np.arange(len(subjects)) % count
+    return windows.subject, owner
+
+
+def _deal_groups(windows: Windows, count: int, rng: np.random.Generator) -> tuple[Integers, Integers]:
+    groups, sizes = np.unique(windows.group, return_counts=True)
+    if len(groups) < count:
+        raise ConfigError(
+            f"split 'iid': {count} peers but {len(groups)} stretches of windows; overlapping windows stay together: "
+            f"take at most {len(groups)} peers"
+        )
+    owner = np.empty(len(groups), dtype=np.int64)
+    held = np.zeros(count, dtype=np.int64)
+    # Largest first, each to whoever holds least: shares end within one group of each other.
+    shuffled = rng.permutation(len(groups))
+    for index in shuffled[np.argsort(-sizes[shuffled], kind="stable")]:
+        poorest = int(np.argmin(held))
+        owner[index] = poorest
+        held[poorest] += sizes[index]
+    return windows.group, owner
+
+
+def _deal_classes(windows: Windows, count: int, alpha: float, rng: np.random.Generator) -> tuple[Integers, Integers]:
+    groups, first, sizes = np.unique(windows.group, return_index=True, return_counts=True)
+    owner = np.empty(len(groups), dtype=np.int64)
+    labels = windows.y[first]
+    for label in np.unique(labels):
+        members = rng.permutation(np.flatnonzero(labels == label))
+        borders = np.cumsum(rng.dirichlet(np.full(count, alpha)))[:-1]
+        done = np.cumsum(sizes[members])
+        middles = (done - sizes[members] / 2) / done[-1]
+        owner[members] = np.searchsorted(borders, middles)
+    return windows.group, owner
+
+
+def _parse_alpha(how: str) -> float:
+    name, _, text = how.partition(":")
+    if name == "dirichlet":
+        try:
+            alpha = float(text)
+        except ValueError:
+            alpha = 0.0
+        if 0 < alpha < float("inf"):
+            return alpha
+    raise ConfigError(f"split {how!r}: valid: {_FORMS}")

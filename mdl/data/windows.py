@@ -1,0 +1,116 @@
+"""Windows of sensor data, and a data set made of training and test windows.
+
+A group is what must stay together: windows that overlap, or that come from one uninterrupted stretch, share a group id,
+so that no sample is ever on both sides of a split. Knows nothing of files, devices or models.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdl.errors import DataError
+
+Floats: TypeAlias = NDArray[np.float32]
+Integers: TypeAlias = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Windows:
+    """x: float32 (n, channels, time), C-contiguous, possibly memory-mapped. y, subject, group: int64 (n,).
+
+    Mapped arrays are copy-on-write: writing to one never reaches the file.
+    """
+
+    x: Floats
+    y: Integers
+    subject: Integers
+    group: Integers
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """Training windows, test windows, and what the numbers in them mean.
+
+    held_out says by what the test windows were kept apart: "subject", "recording", "time" or "given".
+    subject_names[id] names a subject where the source names them; otherwise it is empty.
+    """
+
+    name: str
+    train: Windows
+    test: Windows
+    classes: tuple[str, ...]
+    held_out: str
+    synthetic: bool = False
+    description: str = ""
+    subject_names: tuple[str, ...] = ()
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(channels, time) of every window."""
+        return self.train.x.shape[1], self.train.x.shape[2]
+
+
+def take_windows(windows: Windows, rows: NDArray[np.integer] | NDArray[np.bool_]) -> Windows:
+    """The windows at these rows, copied."""
+    return Windows(np.ascontiguousarray(windows.x[rows]), windows.y[rows], windows.subject[rows], windows.group[rows])
+
+
+def make_windows(x: NDArray[np.generic], y: Integers, subject: Integers, group: Integers) -> Windows:
+    """Windows with the types and the memory layout that everybody relies on; x: (n, channels, time)."""
+    return Windows(
+        np.ascontiguousarray(x, dtype=np.float32),
+        np.ascontiguousarray(y, dtype=np.int64),
+        np.ascontiguousarray(subject, dtype=np.int64),
+        np.ascontiguousarray(group, dtype=np.int64),
+    )
+
+
+def check_data(data: DataSet, where: str) -> DataSet:
+    """Return `data`, or raise DataError if it could not be trained on; `where` names its source in the message."""
+    for side, windows in (("training", data.train), ("test", data.test)):
+        _check_side(windows, f"{where}: {side} windows", len(data.classes))
+    if data.train.x.shape[1:] != data.test.x.shape[1:]:
+        raise DataError(f"{where}: training windows are {data.train.x.shape[1:]}, test windows {data.test.x.shape[1:]}")
+    if shared := np.intersect1d(data.train.group, data.test.group).tolist():
+        raise DataError(f"{where}: group {shared[0]} is on both sides of the split; a group is training or test")
+    return data
+
+
+def _check_side(windows: Windows, where: str, class_count: int) -> None:
+    if windows.x.ndim != 3:
+        raise DataError(f"{where}: x has shape {windows.x.shape}, expected (n, channels, time)")
+    if not len(windows):
+        raise DataError(f"{where}: there are none")
+    for name in ("x", "subject", "group"):
+        if len(getattr(windows, name)) != len(windows):
+            raise DataError(f"{where}: {name} has {len(getattr(windows, name))} rows, y has {len(windows)}")
+    if (row := first_bad_row(windows.x)) is not None:
+        raise DataError(f"{where}: row {row} holds NaN or infinity; remove or repair it")
+    pairs = np.unique(np.stack([windows.group, windows.subject]), axis=1)
+    if len(torn := pairs[0, 1:][pairs[0, 1:] == pairs[0, :-1]]):
+        raise DataError(f"{where}: group {torn[0]} holds windows of several subjects; a group belongs to one subject")
+    if windows.y.min() < 0 or windows.y.max() >= class_count:
+        raise DataError(f"{where}: labels {windows.y.min()}..{windows.y.max()}, expected 0..{class_count - 1}")
+
+
+def first_bad_row(x: NDArray[np.floating]) -> int | None:
+    """The first row that holds NaN or infinity, or None. The sum carries both along, so a good array costs one pass."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        sums = x.reshape(len(x), -1).sum(axis=1, dtype=np.float64)
+    bad = np.flatnonzero(~np.isfinite(sums))
+    return int(bad[0]) if bad.size else None
+
+
+def number_runs(*keys: NDArray[np.generic]) -> Integers:
+    """Number the runs of rows in which no key changes, from 0; int64 (n,)."""
+    changed = np.zeros(len(keys[0]), dtype=bool)
+    for key in keys:
+        changed[1:] |= key[1:] != key[:-1]
+    return np.cumsum(changed, dtype=np.int64)
