@@ -1,0 +1,174 @@
+"""Finding the peers of a mesh on the local network: mDNS service `_mdl._tcp.local.` (RFC 6762, 6763).
+
+Only introduces: whether a peer lives, its messages tell. Everything that counts stands in the TXT record, with a proof
+that only a member can make, so that strangers on the network can neither invent a peer nor move one elsewhere. Meshes
+of the same name but another code have another fingerprint and never see each other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from ipaddress import IPv4Interface
+
+import msgspec
+from zeroconf import Error, IPVersion, ServiceBrowser, ServiceInfo, ServiceListener, Zeroconf
+
+from mdl.errors import MeshNotFoundError, RemoteProtocolError
+from mdl.messages import PROTOCOL_VERSION, PeerInfo
+from transport.interfaces import LOOPBACK, choose_host, usable_interfaces
+from transport.keys import MeshKeys
+
+logger = logging.getLogger(__name__)
+
+SERVICE = "_mdl._tcp.local."
+# An announcement usually brings all its records at once; asking for a missing one may take this long.
+_DETAILS_MS = 1_000
+# Before a clean end the announcement under way may finish: three packets, 0.225 s apart.
+_CLOSE_S = 2.0
+
+
+def fingerprint_of(keys: MeshKeys | None, mesh: str) -> str:
+    """What tells meshes apart in public. Without keys (loopback only) it follows from the name."""
+    return hashlib.sha256(f"insecure:{mesh}".encode()).hexdigest()[:16] if keys is None else keys.fingerprint
+
+
+def describe(me: PeerInfo, hosts: Sequence[str], keys: MeshKeys | None, mesh: str) -> dict[str, str]:
+    """The TXT record of a peer that can be reached at `hosts` (IPv4) and `me.port`."""
+    record = {
+        "mesh": mesh,
+        "fingerprint": fingerprint_of(keys, mesh),
+        "version": str(PROTOCOL_VERSION),
+        "id": me.peer_id,
+        "incarnation": str(me.incarnation),
+        "role": me.role.value,
+        "schema": me.schema_hash,
+        "hosts": ",".join(hosts),
+    }
+    return record if keys is None else {**record, "proof": keys.prove(_statement(record, me.port))}
+
+
+def read_description(
+    record: Mapping[str, str], port: int, keys: MeshKeys | None, mesh: str, own: Sequence[IPv4Interface]
+) -> PeerInfo | None:
+    """The peer that a TXT record introduces; None if it is of another mesh or out of reach.
+
+    Raises RemoteProtocolError if it says it is of this mesh, but is malformed, unproven or of another version.
+    """
+    if record.get("fingerprint") != fingerprint_of(keys, mesh) or record.get("mesh") != mesh:
+        return None
+    if keys is not None and not keys.is_proof(_statement(record, port), record.get("proof", "")):
+        raise RemoteProtocolError("an announcement without the proof of a member")
+    if record.get("version") != str(PROTOCOL_VERSION):
+        version = record.get("version")
+        raise RemoteProtocolError(f"{record.get('id')} speaks protocol version {version}, this one {PROTOCOL_VERSION}")
+    try:
+        host = choose_host(record.get("hosts", "").split(","), own)
+        fields = {"peer_id": record["id"], "incarnation": int(record["incarnation"]), "role": record["role"]}
+        fields |= {"host": host, "port": port, "schema_hash": record.get("schema", "")}
+        return None if host is None else msgspec.convert(fields, PeerInfo)
+    except (KeyError, ValueError) as error:
+        raise RemoteProtocolError(f"a malformed announcement: {error}") from None
+
+
+class Discovery(ServiceListener):
+    """Announces `me` and hands every peer of the mesh to `found`, from another thread, until closed.
+
+    interfaces: names to use instead of the usual ones. loopback: 127.0.0.1 only, for peers on one machine.
+    required: without multicast raise MeshNotFoundError instead of only warning (no address was given to join).
+    """
+
+    def __init__(
+        self,
+        me: PeerInfo,
+        mesh: str,
+        keys: MeshKeys | None,
+        found: Callable[[PeerInfo], None],
+        *,
+        interfaces: Sequence[str] | None = None,
+        loopback: bool = False,
+        required: bool = True,
+    ) -> None:
+        self._me = me
+        self._mesh = mesh
+        self._keys = keys
+        self._found = found
+        self._own = [LOOPBACK] if loopback else usable_interfaces(interfaces)
+        self._zeroconf: Zeroconf | None = None
+        self._announcer = threading.Thread(target=self._announce, name="mdl-mdns", daemon=True)
+        self._start(required)
+
+    def close(self) -> None:
+        """Say goodbye on the network and stop; takes up to about 0.7 s (RFC 6762 repeats packets)."""
+        if self._zeroconf is not None:
+            self._announcer.join(_CLOSE_S)
+            self._zeroconf.close()
+            self._zeroconf = None
+
+    def add_service(self, zc: Zeroconf, type_: str, name: str) -> None:
+        """A service appeared. Other meshes are told apart by its name, before anything is asked of them."""
+        if not name.startswith(fingerprint_of(self._keys, self._mesh)):
+            return
+        info = zc.get_service_info(type_, name, timeout=_DETAILS_MS)
+        if info is None or info.port is None:
+            return
+        record = {key: value or "" for key, value in info.decoded_properties.items()}
+        try:
+            peer = read_description(record, info.port, self._keys, self._mesh, self._own)
+        except RemoteProtocolError as error:
+            logger.warning("announcement ignored: %s", error)
+            return
+        if peer is not None and peer.peer_id != self._me.peer_id:
+            self._found(peer)
+
+    def update_service(self, zc: Zeroconf, type_: str, name: str) -> None:
+        self.add_service(zc, type_, name)
+
+    def remove_service(self, zc: Zeroconf, type_: str, name: str) -> None:
+        """Nothing: a goodbye can be forged, and the peer's silence will tell."""
+
+    def _start(self, required: bool) -> None:
+        problem = "this machine is on no network"
+        if self._own:
+            try:
+                hosts = [str(interface.ip) for interface in self._own]
+                self._zeroconf = Zeroconf(interfaces=list(hosts), ip_version=IPVersion.V4Only)
+                ServiceBrowser(self._zeroconf, SERVICE, listener=self)
+                self._announcer.start()
+                return
+            except (OSError, Error) as error:
+                problem = str(error)
+        if required:
+            raise MeshNotFoundError(f"mDNS is not available ({problem}): give --join HOST:PORT of a member")
+        logger.warning("mDNS is not available (%s): only the given addresses are joined", problem)
+
+    def _announce(self) -> None:
+        """No probing: the name holds the incarnation, and clashes change nothing (`cooperating_responders`)."""
+        hosts = [str(interface.ip) for interface in self._own]
+        service = ServiceInfo(
+            SERVICE,
+            f"{_instance_name(self._me, fingerprint_of(self._keys, self._mesh))}.{SERVICE}",
+            port=self._me.port,
+            properties=describe(self._me, hosts, self._keys, self._mesh),
+            parsed_addresses=hosts,
+            server=f"{_instance_name(self._me, 'mdl')}.local.",
+        )
+        try:
+            if self._zeroconf is not None:
+                self._zeroconf.register_service(service, cooperating_responders=True)
+        except (OSError, Error, TimeoutError) as error:
+            logger.warning("mDNS: this node could not be announced: %s", error)
+
+
+def _statement(record: Mapping[str, str], port: int) -> str:
+    said = {key: value for key, value in record.items() if key != "proof"}
+    return msgspec.json.encode([port, sorted(said.items())]).decode()
+
+
+def _instance_name(me: PeerInfo, prefix: str) -> str:
+    """At most 63 bytes (RFC 1035): the prefix, something to read, and what makes it the only one."""
+    digest = hashlib.sha256(f"{me.peer_id}/{me.incarnation}".encode()).hexdigest()[:10]
+    return f"{prefix}-{re.sub('[^a-zA-Z0-9]+', '-', me.peer_id)[:24].strip('-')}-{digest}"

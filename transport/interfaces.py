@@ -1,0 +1,65 @@
+"""Which of a machine's network interfaces a mesh is looked for on.
+
+Those that are up and carry an IPv4 address, the one with the default route first; the inner networks of containers and
+virtual machines (and links to them) are left out unless they are asked for by name.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Iterable, Sequence
+from ipaddress import IPv4Interface
+
+import psutil
+
+from mdl.errors import ConfigError
+
+_INNER = ("docker", "veth", "br-", "virbr", "podman", "cni", "lxc", "vmnet", "vboxnet")
+# A documentation address (RFC 5737): asking for the way there tells the interface of the default route.
+_ELSEWHERE = "198.51.100.1"
+LOOPBACK = IPv4Interface("127.0.0.1/8")
+
+
+def usable_interfaces(asked: Sequence[str] | None = None) -> list[IPv4Interface]:
+    """The own addresses, with their networks, that a mesh uses; empty if this machine is on no network.
+
+    asked: interface names, for example ["eth0"]. Raises ConfigError for one that is not there or not up.
+    """
+    addresses, states = psutil.net_if_addrs(), psutil.net_if_stats()
+    up = {
+        name: [IPv4Interface(f"{a.address}/{a.netmask}") for a in found if a.family == socket.AF_INET and a.netmask]
+        for name, found in addresses.items()
+        if name in states and states[name].isup
+    }
+    usable = {name: found for name, found in up.items() if found}
+    for name in asked or ():
+        if name not in usable:
+            raise ConfigError(f"interfaces: {name!r} is not up with an IPv4 address; there is {', '.join(usable)}")
+    names = list(asked) if asked else [name for name in usable if is_outer(name, usable[name])]
+    chosen = [interface for name in names for interface in usable[name]]
+    preferred = _default_address()
+    return sorted(chosen, key=lambda interface: str(interface.ip) != preferred)
+
+
+def is_outer(name: str, interfaces: Iterable[IPv4Interface]) -> bool:
+    """Not loopback and not a container's or a virtual machine's inner network."""
+    return not name.startswith(_INNER) and not any(interface.ip.is_loopback for interface in interfaces)
+
+
+def choose_host(offered: Sequence[str], own: Sequence[IPv4Interface]) -> str | None:
+    """Of a peer's addresses the first in a network that is also ours, else the first that is not loopback."""
+    hosts = [ipaddress.IPv4Address(text) for text in offered]
+    shared = [host for host in hosts if any(host in interface.network for interface in own)]
+    reachable = shared or [host for host in hosts if not host.is_loopback]
+    return str(reachable[0]) if reachable else None
+
+
+def _default_address() -> str | None:
+    """This machine's address on its default route, if it has one; nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((_ELSEWHERE, 9))
+        except OSError:
+            return None
+        return str(probe.getsockname()[0])
