@@ -1,0 +1,84 @@
+"""Join codes that forgive nothing silently, and keys that only the code gives."""
+
+import re
+
+import pytest
+import zmq
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mdl.errors import ConfigError
+from transport.keys import MeshKeys, new_join_code, parse_join_code
+
+CODE = new_join_code("home", bytes(range(40, 59)))
+CHARACTERS = "23456789abcdefghijkmnpqrstuvwxyz"
+
+
+def test_a_code_names_its_mesh_and_holds_95_random_bits():
+    assert re.fullmatch(r"home(:|-)[2-9a-km-np-z-]{24}", CODE)
+    codes = {new_join_code("home") for _ in range(50)}
+    assert len(codes) == 50
+
+
+def test_capitals_missing_dashes_and_blanks_do_not_matter():
+    expected = parse_join_code(CODE)
+    name, groups = CODE.split(":")
+    assert parse_join_code(f" {name.upper()}:{groups.upper().replace('-', '')}\n") == expected
+    assert parse_join_code(f"{name}:{groups.replace('-', ' ')}") == expected
+
+
+@given(st.integers(0, 19), st.sampled_from(CHARACTERS))
+def test_every_single_wrong_character_is_noticed(place, character):
+    groups = CODE.split(":")[1].replace("-", "")
+    typo = groups[:place] + character + groups[place + 1 :]
+    if typo == groups:
+        assert parse_join_code(f"home:{typo}")
+        return
+    with pytest.raises(ConfigError, match="typo"):
+        parse_join_code(f"home:{typo}")
+
+
+@pytest.mark.parametrize(
+    ("code", "problem"),
+    [
+        ("home", "no ':'"),
+        ("Home sweet:aaaa", "mesh name"),
+        (CODE.replace("home", "hume"), "typo in the name"),
+        (CODE[:-1], "19 characters"),
+        (CODE[:-1] + "0", "'0' is never in a code"),
+    ],
+)
+def test_a_bad_code_says_what_is_wrong(code, problem):
+    with pytest.raises(ConfigError, match=problem):
+        MeshKeys.from_code(code)
+
+
+def test_a_name_that_cannot_be_one_is_refused():
+    for name in ("", "-a", "a-", "a b", "ü", "x" * 32):
+        with pytest.raises(ConfigError, match="mesh name"):
+            new_join_code(name)
+    with pytest.raises(ConfigError, match="random bytes"):
+        new_join_code("home", b"short")
+
+
+def test_the_same_code_gives_the_same_keys_and_another_gives_others():
+    keys, again, other = (MeshKeys.from_code(c) for c in (CODE, CODE, new_join_code("home", bytes(19))))
+    assert keys == again
+    assert keys.fingerprint != other.fingerprint
+    assert keys.server_public != other.server_public
+    assert zmq.curve_public(keys.client_secret) == keys.client_public
+    assert keys.server_secret != keys.client_secret
+
+
+def test_secrets_do_not_show_in_logs():
+    keys = MeshKeys.from_code(CODE)
+    assert keys.server_secret.decode() not in repr(keys)
+    assert "_proof_key" not in repr(keys)
+
+
+def test_only_a_member_can_prove_a_statement():
+    keys, other = MeshKeys.from_code(CODE), MeshKeys.from_code(new_join_code("home", bytes(19)))
+    assert keys.is_proof("a at b", keys.prove("a at b"))
+    assert not keys.is_proof("a at c", keys.prove("a at b"))
+    assert not keys.is_proof("a at b", other.prove("a at b"))
+    assert not keys.is_proof("a at b", "é")

@@ -1,0 +1,83 @@
+"""The codec: every message survives it, and nothing else gets through."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mdl.delta import Contributor
+from mdl.errors import LocalProtocolError, RemoteProtocolError
+from mdl.messages import PROTOCOL_VERSION, DeltaMessage, Hello, PeerInfo, PeersKnown, Role, StatusWanted
+from transport.wire import (
+    MAX_HEADER_BYTES,
+    ChunkSent,
+    ChunksWanted,
+    TransferDropped,
+    TransferEnded,
+    TransferOffered,
+    decode,
+    encode,
+)
+
+ME = Contributor("phone", 7)
+DELTA = DeltaMessage(3, 0, 4, 2.5, (Contributor("a", 1), Contributor("b", 2)))
+INFO = PeerInfo("phone", 7, Role.TRAINER, "127.0.0.1", 5750, "abc")
+BODIES = [
+    StatusWanted(4),
+    Hello(INFO),
+    PeersKnown((INFO,)),
+    TransferOffered(1, 1000, DELTA),
+    ChunksWanted(1, 0, 4096, True),
+    ChunkSent(1, 4096),
+    TransferEnded(1, "too large"),
+    TransferDropped(1),
+]
+
+
+@pytest.mark.parametrize("body", BODIES, ids=lambda body: type(body).__name__)
+def test_a_message_comes_out_as_it_went_in(body):
+    envelope = decode(encode(ME, body))
+    assert (envelope.sender, envelope.body) == (ME, body)
+
+
+@given(st.binary(max_size=300))
+def test_random_bytes_are_refused_and_nothing_worse(data):
+    with pytest.raises(RemoteProtocolError):
+        decode(data)
+
+
+@given(st.sampled_from(BODIES), st.data())
+def test_a_damaged_message_is_refused_or_is_still_a_checked_one(body, data):
+    frame = bytearray(encode(ME, body))
+    for _ in range(data.draw(st.integers(1, 4))):
+        frame[data.draw(st.integers(0, len(frame) - 1))] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(0, len(frame)))
+    for damaged in (bytes(frame), bytes(frame[:cut]), bytes(frame) + b"\0"):
+        try:
+            envelope = decode(damaged)
+        except RemoteProtocolError:
+            continue
+        assert decode(encode(envelope.sender, envelope.body)) == envelope
+
+
+def test_another_protocol_version_is_refused_with_both_versions_named():
+    body = msgspec.to_builtins(StatusWanted())
+    known = msgspec.msgpack.encode({"version": 9, "sender": {"peer_id": "a", "incarnation": 1}, "body": body})
+    unknown = msgspec.msgpack.encode({"version": 9, "from": "a", "said": [1, 2]})
+    for frame in (known, unknown):
+        with pytest.raises(RemoteProtocolError, match=f"version 9, this one {PROTOCOL_VERSION}"):
+            decode(frame)
+
+
+@pytest.mark.parametrize("sender", [("", 1), ("x" * 65, 1), ("a", -1), ("a", 1 << 63)])
+def test_a_sender_needs_a_valid_id_and_incarnation(sender):
+    frame = encode(Contributor(*sender), StatusWanted())
+    with pytest.raises(RemoteProtocolError, match="sender"):
+        decode(frame)
+
+
+def test_a_header_beyond_the_limit_is_neither_sent_nor_read():
+    with pytest.raises(RemoteProtocolError, match="at most"):
+        decode(bytes(MAX_HEADER_BYTES + 1))
+    with pytest.raises(LocalProtocolError, match="beyond"):
+        encode(ME, TransferEnded(1, "x" * MAX_HEADER_BYTES))
