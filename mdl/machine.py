@@ -129,9 +129,13 @@ class RecordRound(msgspec.Struct, frozen=True):
 
 
 class Finish(msgspec.Struct, frozen=True):
-    """This machine is done; the driver lets queued work and messages out, then stops. problem: empty if all is well."""
+    """This machine is done; the driver lets queued work and messages out, then stops.
+
+    problem: one line for the user, empty if all is well. exit_code: as in the errors, 2 if the user's input is wrong.
+    """
 
     problem: str = ""
+    exit_code: int = 0
 
 
 Effect: TypeAlias = Send | TrainLocally | Evaluate | SaveModel | KeepDelta | RecordRound | Finish

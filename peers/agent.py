@@ -121,6 +121,9 @@ class MobileAgent:
     def deadline(self) -> float | None:
         return None if self.phase is Phase.FINISHED else self._tick_at
 
+    def rounds_closed(self) -> int:
+        return self._rounds_done
+
     def lost_members(self) -> list[Contributor]:
         """Who is out of the open round for good."""
         return list(self.ledger.lost) if self.ledger else []
@@ -276,7 +279,7 @@ class MobileAgent:
             effects += self._tell(member.contributor, MeshFinished(self.term, round_id), now)
         if not alive or late:
             self._enter(Phase.FINISHED, now)
-            effects.append(Finish())
+            effects.append(Finish(exit_code=130 if self._stopping else 0))
         return effects
 
     # -- pieces -------------------------------------------------------------------------------------------------------

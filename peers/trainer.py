@@ -158,9 +158,9 @@ class Trainer:
                 self._evaluation = RoundEvaluation(round_id, evaluation)
                 self._changed = True
             case WorkFailed(problem=problem):
-                return self._leave(problem)
+                return self._leave(problem, 4)
             case StopRequested():
-                return self._leave("")
+                return self._leave(exit_code=130)
         return []
 
     def _needs_agent(self, now: float) -> bool:
@@ -177,9 +177,9 @@ class Trainer:
             case CatchUp():
                 return self._catch_up_to(message, now)
             case MemberRefused(reason=reason):
-                return self._leave(reason)
+                return self._leave(reason, 2)
             case MeshFinished():
-                return self._leave("")
+                return self._leave()
         if self.part is None or message.round_id != self.part.round_id:
             return []
         match message:
@@ -407,9 +407,9 @@ class Trainer:
     def _stop_asking(self) -> None:
         self._ask_at = None
 
-    def _leave(self, problem: str) -> list[Effect]:
+    def _leave(self, problem: str = "", exit_code: int = 0) -> list[Effect]:
         self._left = self._changed = True
-        return [Finish(problem)]
+        return [Finish(problem, exit_code)]
 
     def _report(self) -> PeerReport:
         part = self.part

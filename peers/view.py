@@ -71,10 +71,11 @@ def _is_busy(member: Member) -> bool:
 
 
 def _nobody_else_to_come(ledger: RoundLedger, members: Members, free: set[Contributor]) -> bool:
-    """Only busy devices are left: they are paired all the same, or the round would never end."""
-    at_ease = [peer for peer in free if (member := members.get(peer)) and not _is_busy(member)]
-    training = [peer for peer in ledger.live() if ledger.holding(peer) is None]
-    return len(at_ease) < 2 and not training and not ledger.undecided()
+    """Only busy devices are left to pair: they are paired all the same, or the round would never end."""
+    at_ease = {peer for peer in ledger.live() if (member := members.get(peer)) and not _is_busy(member)}
+    engaged = {peer for hop in ledger.undecided() for peer in (hop.sender, hop.receiver)}
+    training = {peer for peer in ledger.live() if ledger.holding(peer) is None}
+    return len(at_ease & (free | engaged | training)) < 2
 
 
 def _poverty(member: Member | None) -> tuple[bool, bool, float, float, str]:

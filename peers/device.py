@@ -1,0 +1,125 @@
+"""What one device trains with: its model, its share of the data, its files; and the slow work a trainer asks for."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from mdl.checkpoint import CachedModel, ModelCache, write_safetensors
+from mdl.config import Config
+from mdl.data import DataSet, default_cache_dir, load_data, parse_shard, shard_test, split_windows, take_windows
+from mdl.delta import Contributor, ModelDelta, Vector
+from mdl.errors import MdlError
+from mdl.evaluation import evaluate
+from mdl.export import ModelDescription, export_model
+from mdl.flat import FlatModel
+from mdl.machine import Effect, Evaluate, Evaluated, Event, KeepDelta, LocalDeltaReady, SaveModel, TrainLocally
+from mdl.messages import TrainingReport
+from mdl.models import build_model
+from mdl.training import LocalTrainer, model_delta
+
+logger = logging.getLogger(__name__)
+
+Work = dict[type[Effect], Callable[[Any], Event | None]]
+
+
+class Device:
+    """One device's model and windows. Raises ConfigError or DataError for what does not fit.
+
+    theta: weight of its deltas (3.2.2). out: where results and the file cache go.
+    """
+
+    def __init__(self, config: Config, me: Contributor, mesh: str, out: Path) -> None:
+        data = load_data(config.data.spec, default_cache_dir(), config.seed)
+        shard = parse_shard(config.data.shard)
+        rows = split_windows(data.train, config.data.split, shard.count, config.seed)[shard.index - 1]
+        self.train = take_windows(data.train, rows)
+        self.test = take_windows(data.test, shard_test(len(data.test), shard))
+        self.model = build_flat_model(config, data)
+        self.description = describe_model(config, data, mesh)
+        self.theta = float(len(self.train)) if config.round.theta == "samples" else 1.0
+        self._me = me
+        self._mesh = mesh
+        self._out = out
+        self._settings = msgspec.structs.replace(config.training, seed=device_seed(config.seed, shard.index))
+        self._trainer = LocalTrainer(self.model, self.train.x, self.train.y, self._settings)
+        self._cache = ModelCache(out)
+
+    @property
+    def summary(self) -> str:
+        """One line for people, and for the message that names a different model."""
+        description = self.description
+        return f"{description.model} {description.channels}x{description.time} -> {description.classes} classes"
+
+    def restore(self) -> tuple[int, Vector]:
+        """(round, parameters) from the file cache if it fits this mesh and model, else the fresh model at round 0."""
+        cached = self._cache.load()
+        if cached and (cached.mesh, cached.schema_hash) == (self._mesh, self.model.schema_hash):
+            return cached.round_id, cached.values
+        return 0, self.model.values().copy()
+
+    def work(self) -> Work:
+        """What the driver's worker thread calls for each slow effect."""
+        return {
+            TrainLocally: self._train,
+            Evaluate: self._evaluate,
+            SaveModel: self._save,
+            KeepDelta: lambda effect: keep_delta(self._out, self._me, effect),
+        }
+
+    def export(self, path: Path, round_id: int, parameters: Vector) -> None:
+        """Write w(round_id) as named tensors."""
+        self.model.load(parameters)
+        export_model(path, self.model.module, msgspec.structs.replace(self.description, round_id=round_id))
+
+    def _train(self, effect: TrainLocally) -> Event:
+        started = time.perf_counter()
+        if effect.planned_rounds:
+            self._trainer.settings = msgspec.structs.replace(self._settings, planned_rounds=effect.planned_rounds)
+        result = self._trainer.train_round(effect.parameters, effect.round_id)
+        delta = ModelDelta(model_delta(effect.parameters, result.values), self.theta, frozenset([self._me]))
+        report = TrainingReport(result.loss, result.samples, time.perf_counter() - started)
+        return LocalDeltaReady(effect.round_id, delta, report)
+
+    def _evaluate(self, effect: Evaluate) -> Event:
+        self.model.load(effect.parameters)
+        counts = evaluate(self.model.module, self.test.x, self.test.y, self.description.classes)
+        return Evaluated(effect.round_id, counts)
+
+    def _save(self, effect: SaveModel) -> None:
+        try:
+            self._cache.save(CachedModel(effect.parameters, effect.round_id, self.model.schema_hash, self._mesh))
+        except MdlError as error:  # the mesh has the model; this device only loses its shortcut after a restart
+            logger.warning("round %d is not in the file cache: %s", effect.round_id, error)
+
+
+def keep_delta(out: Path, me: Contributor, effect: KeepDelta) -> None:
+    """Write one delta with its theta and contributors, for `--verify`."""
+    folder = out / "deltas"
+    folder.mkdir(parents=True, exist_ok=True)
+    names = ",".join(sorted(contributor.peer_id for contributor in effect.delta.contributors))
+    metadata = {"theta": repr(effect.delta.theta), "contributors": names, "peer": me.peer_id}
+    path = folder / f"{effect.round_id:05d}-{effect.name}.safetensors"
+    write_safetensors(path, {"values": effect.delta.values}, metadata)
+
+
+def build_flat_model(config: Config, data: DataSet) -> FlatModel:
+    """The configured model for these windows; the same seed gives the same parameters on every device."""
+    channels, length = data.shape
+    return FlatModel(build_model(config.model.name, channels, length, len(data.classes), config.seed))
+
+
+def describe_model(config: Config, data: DataSet, mesh: str) -> ModelDescription:
+    channels, length = data.shape
+    return ModelDescription(config.model.name, channels, length, data.classes, config.data.spec, mesh)
+
+
+def device_seed(seed: int, index: int) -> int:
+    """A device's own seed, from the run's seed and its share of the data."""
+    return int(np.random.SeedSequence([seed, index]).generate_state(1)[0])

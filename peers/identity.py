@@ -1,0 +1,110 @@
+"""Who this process is: a name that stays, an incarnation that never repeats, and the join codes this user knows."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import time
+from pathlib import Path
+
+import platformdirs
+import psutil
+
+from mdl.delta import Contributor
+from mdl.errors import ConfigError
+from transport.keys import parse_join_code
+
+CODE_VARIABLE = "MDL_CODE"
+
+
+def claim_identity(base: Path, name: str | None, out: Path | None = None) -> tuple[Contributor, Path]:
+    """A peer id that no other live process in `base` uses, its next incarnation, and its directory (`out` if given).
+
+    A name or directory that was asked for and is in use raises ConfigError; otherwise the host's name gets a number.
+    """
+    if name is not None and not re.fullmatch(r"[a-zA-Z0-9_-]{1,40}", name):
+        raise ConfigError(f"name {name!r}: use 1 to 40 letters, digits, '-' and '_'")
+    host = re.sub(r"[^a-zA-Z0-9_-]+", "-", socket.gethostname())[:36].strip("-") or "peer"
+    for number in range(1, 1000):
+        peer_id = name or (host if number == 1 else f"{host}-{number}")
+        directory = out or base / peer_id
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            taken = not _take(directory / "pid")
+        except OSError as error:
+            raise ConfigError(f"cannot write to {directory}: {error.strerror}") from None
+        if not taken:
+            return Contributor(peer_id, _next_incarnation(directory / "incarnation")), directory
+        if name is not None or out is not None:
+            raise ConfigError(f"{directory} is used by another process; choose another --name or --out")
+    raise ConfigError(f"no free name for {host!r} in {base}")
+
+
+def state_home(mesh: str) -> Path:
+    """Where this user's peers of a mesh keep their file caches."""
+    return Path(platformdirs.user_state_dir("mdl")) / mesh
+
+
+def find_code(mesh: str | None, code: str | None) -> str:
+    """The join code: given, in MDL_CODE, or remembered under the mesh's name. Raises ConfigError if there is none."""
+    code = code or os.environ.get(CODE_VARIABLE)
+    if code:
+        name, _ = parse_join_code(code)
+        if mesh and mesh != name:
+            raise ConfigError(f"the code is for mesh {name!r}, not {mesh!r}")
+        return code
+    known = known_meshes()
+    if mesh is None and len(known) == 1:
+        mesh = next(iter(known))
+    if mesh is None:
+        choices = f"--mesh NAME, one of: {', '.join(known)}" if known else "--code CODE; `mdl mesh new NAME` makes one"
+        raise ConfigError(f"which mesh? give {choices}")
+    if mesh not in known:
+        raise ConfigError(
+            f"no code is known for mesh {mesh!r}; give --code CODE once (known: {', '.join(known) or '-'})"
+        )
+    return known[mesh]
+
+
+def known_meshes() -> dict[str, str]:
+    """Mesh name -> join code, as `remember_code` stored them."""
+    folder = _codes_home()
+    return {path.stem: path.read_text().strip() for path in sorted(folder.glob("*.code"))} if folder.is_dir() else {}
+
+
+def remember_code(code: str) -> Path:
+    """Keep a join code for this user alone (file mode 600)."""
+    name, _ = parse_join_code(code)
+    folder = _codes_home()
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path = folder / f"{name}.code"
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(code + "\n")
+    return path
+
+
+def _codes_home() -> Path:
+    return Path(platformdirs.user_config_dir("mdl")) / "meshes"
+
+
+def _take(path: Path) -> bool:
+    try:
+        owner = int(path.read_text())
+    except (OSError, ValueError):
+        owner = 0
+    if owner and owner != os.getpid() and psutil.pid_exists(owner):
+        return False
+    path.write_text(str(os.getpid()))
+    return True
+
+
+def _next_incarnation(path: Path) -> int:
+    """Grows with every start, even if the clock was set back."""
+    try:
+        last = int(path.read_text())
+    except (OSError, ValueError):
+        last = 0
+    incarnation = max(last + 1, int(time.time() * 1000))
+    path.write_text(str(incarnation))
+    return incarnation

@@ -1,0 +1,183 @@
+"""The composition root: the one place that knows both roles and drivers. Builds a node and drives it to its end."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from mdl.config import Config, MeshSection
+from mdl.delta import Contributor
+from mdl.machine import Effect, Event, Finish, Machine, PeerFound, RecordRound
+from mdl.messages import PeerInfo, Role
+from peers.agent import AgentSettings, MobileAgent
+from peers.sampler import sample_resources
+from scheduler.policies import make_policy
+from transport.discovery import Discovery
+from transport.keys import MeshKeys
+from transport.links import Links
+from transport.runtime import Runtime
+from transport.worker import Work
+
+logger = logging.getLogger(__name__)
+
+Observe = Callable[[float, Event, list[Effect]], None]
+
+# A node that was started by another one ends with it (`mdl up`): it reads its standard input until that closes.
+LIFELINE_VARIABLE = "MDL_LIFELINE"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a node ended. exit_code: as the command's. round_id: the last round it has the model of."""
+
+    problem: str
+    exit_code: int
+    round_id: int
+    sent_bytes: int
+
+
+def start_runtime(
+    machine: Machine,
+    info: PeerInfo,
+    keys: MeshKeys | None,
+    mesh: MeshSection,
+    *,
+    max_values: int = 0,
+    work: Work | None = None,
+    observe: Observe | None = None,
+    story_path: Path | None = None,
+    sample: bool = False,
+) -> Runtime:
+    """Links and the loop for one machine; nothing is announced before `drive`."""
+    links = Links(
+        info,
+        keys,
+        max_values=max_values,
+        now=time.monotonic(),
+        listen_host="127.0.0.1" if mesh.loopback else mesh.listen or "0.0.0.0",
+        join=mesh.join,
+        insecure=mesh.insecure,
+    )
+    return Runtime(
+        machine,
+        links,
+        work or {},
+        sample=sample_resources if sample else None,
+        observe=observe,
+        story_path=story_path,
+    )
+
+
+def drive(runtime: Runtime, mesh_name: str, mesh: MeshSection) -> Finish:
+    """Announce the node, find the others, run until the machine finishes."""
+    links = runtime.links
+    discovery = Discovery(
+        links.me,
+        mesh_name,
+        links.keys,
+        lambda info: runtime.post(PeerFound(info)),
+        interfaces=mesh.interfaces or None,
+        loopback=mesh.loopback,
+        required=not mesh.join,
+    )
+    try:
+        return runtime.run()
+    finally:
+        discovery.close()
+
+
+def run_agent(config: Config, me: Contributor, keys: MeshKeys | None, mesh_name: str, out: Path) -> Ended:
+    """`mdl agent`: orders the aggregations, writes metrics.jsonl."""
+    settings = AgentSettings(rounds=config.round.rounds, min_peers=config.round.min_peers)
+    machine = MobileAgent(me, make_policy(config.round.policy), settings)
+    metrics = out / "metrics.jsonl"
+
+    def record(effect: RecordRound) -> None:
+        with metrics.open("ab") as file:
+            file.write(msgspec.json.encode(effect.summary) + b"\n")
+        logger.info("%s", describe_round(effect))
+
+    info = PeerInfo(me.peer_id, me.incarnation, Role.AGENT, "", config.mesh.port)
+    runtime = start_runtime(
+        machine, info, keys, config.mesh, work={RecordRound: record}, story_path=out / f"story-{me.peer_id}.jsonl"
+    )
+    with stopped_by_signals(runtime):
+        finish = drive(runtime, mesh_name, config.mesh)
+    runtime.save_story(out / f"story-{me.peer_id}.jsonl")
+    return Ended(finish.problem, finish.exit_code, machine.rounds_closed(), runtime.links.counts.sent_bytes)
+
+
+def run_trainer(config: Config, me: Contributor, keys: MeshKeys | None, mesh_name: str, out: Path) -> Ended:
+    """`mdl peer`: trains, aggregates, keeps its file cache, and exports the global model when it ends."""
+    from peers.device import Device  # imports torch, which an agent never needs
+    from peers.trainer import Trainer, TrainerSettings
+
+    device = Device(config, me, mesh_name, out)
+    round_id, parameters = device.restore()
+    settings = TrainerSettings(eta=config.round.eta, keep_deltas=config.round.keep_deltas)
+    machine = Trainer(me, parameters, device.model.schema_hash, device.summary, settings, round_id)
+    info = PeerInfo(
+        me.peer_id, me.incarnation, Role.TRAINER, "", config.mesh.port, schema_hash=device.model.schema_hash
+    )
+    story = out / f"story-{me.peer_id}.jsonl"
+    runtime = start_runtime(
+        machine,
+        info,
+        keys,
+        config.mesh,
+        max_values=parameters.size,
+        work=device.work(),
+        sample=True,
+        story_path=story,
+    )
+    logger.info("%s holds %d windows of %s", me.peer_id, len(device.train), config.data.spec)
+    with stopped_by_signals(runtime):
+        finish = drive(runtime, mesh_name, config.mesh)
+    runtime.save_story(story)
+    if machine.round_id:
+        device.export(out / "global.safetensors", machine.round_id, machine.parameters)
+    return Ended(finish.problem, finish.exit_code, machine.round_id, runtime.links.counts.sent_bytes)
+
+
+def describe_round(effect: RecordRound) -> str:
+    """One line for people."""
+    summary = effect.summary
+    parts = [f"round {summary.round}", f"{len(summary.contributors)} contributors", f"{summary.seconds['total']:.2f} s"]
+    if summary.loss is not None:
+        parts.append(f"loss {summary.loss:.3f}")
+    if summary.accuracy is not None:
+        parts.append(f"accuracy {summary.accuracy:.1%}")
+    if summary.lost:
+        parts.append(f"lost {', '.join(summary.lost)}")
+    return ", ".join(parts)
+
+
+@contextmanager
+def stopped_by_signals(runtime: Runtime) -> Iterator[None]:
+    """Ctrl-C or SIGTERM once finishes cleanly, twice ends at once; likewise the end of a parent that started us."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        signal.signal(number, lambda *_: runtime.stop())
+    if os.environ.get(LIFELINE_VARIABLE):
+        threading.Thread(target=_follow_parent, args=(runtime,), name="mdl-lifeline", daemon=True).start()
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _follow_parent(runtime: Runtime) -> None:
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
+    runtime.stop()

@@ -1,0 +1,39 @@
+"""What a device can tell about itself (3.3.1): free memory, processor, battery, charging, in use."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import psutil
+
+from mdl.machine import ResourcesSampled
+from mdl.messages import ResourceState
+
+# Somebody who has typed within this time is using the device.
+_IN_USE_S = 60.0
+
+
+def sample_resources(sent_bytes: int) -> ResourcesSampled:
+    """Takes well under a millisecond. None where the device has no such sensor."""
+    battery = psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
+    state = ResourceState(
+        free_memory_bytes=psutil.virtual_memory().available,
+        cpu_percent=psutil.cpu_percent(None),
+        battery_percent=float(battery.percent) if battery else None,
+        charging=bool(battery.power_plugged) if battery else None,
+        in_use=_is_in_use(),
+    )
+    return ResourcesSampled(state, sent_bytes)
+
+
+def _is_in_use() -> bool | None:
+    """Whether a terminal of a logged-in user has seen input lately; None if nobody is logged in."""
+    terminals = {user.terminal for user in psutil.users() if user.terminal}
+    idle_s = []
+    for terminal in terminals:
+        try:
+            idle_s.append(time.time() - os.stat(f"/dev/{terminal}").st_atime)
+        except OSError:
+            continue  # a graphical session, or a terminal that has gone
+    return min(idle_s) < _IN_USE_S if idle_s else None
