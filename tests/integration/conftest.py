@@ -1,0 +1,77 @@
+"""Real sockets on loopback, every wait with a deadline and none with a sleep."""
+
+import time
+
+import pytest
+import zmq
+
+from mdl.messages import PeerInfo, Role
+from transport.keys import MeshKeys, new_join_code
+from transport.links import Links
+
+PATIENCE_S = 20.0
+
+
+@pytest.fixture(scope="session")
+def keys():
+    return MeshKeys.from_code(new_join_code("home"))
+
+
+@pytest.fixture(scope="session")
+def other_keys():
+    return MeshKeys.from_code(new_join_code("home"))
+
+
+class Mesh:
+    """Several nodes' links in one thread: `until` runs them all until something is true."""
+
+    def __init__(self):
+        self.links, self.events = {}, {}
+
+    def add(self, peer_id, keys, *, join=(), max_values=1 << 23, incarnation=1, insecure=False, port=0):
+        me = PeerInfo(peer_id, incarnation, Role.TRAINER, "", port)
+        joined = [f"127.0.0.1:{self.links[other].me.port}" for other in join]
+        self.links[peer_id] = Links(
+            me,
+            keys,
+            max_values=max_values,
+            now=time.monotonic(),
+            listen_host="127.0.0.1",
+            join=joined,
+            insecure=insecure,
+        )
+        self.events[peer_id] = []
+        return self.links[peer_id]
+
+    def turn(self, longest_s=0.05):
+        poller = zmq.Poller()
+        for links in self.links.values():
+            for endpoint in links.pollable():
+                poller.register(endpoint, zmq.POLLIN)
+        poller.poll(round(longest_s * 1000))
+        for peer_id, links in self.links.items():
+            self.events[peer_id] += links.receive(time.monotonic())
+
+    def until(self, claim, patience_s=PATIENCE_S):
+        """Run until `claim()` is true; returns whether it became so in time."""
+        give_up_at = time.monotonic() + patience_s
+        while not claim() and time.monotonic() < give_up_at:
+            self.turn()
+        return claim()
+
+    def of(self, peer_id, kind):
+        return [event for event in self.events[peer_id] if isinstance(event, kind)]
+
+    def kill(self, peer_id):
+        self.links.pop(peer_id).close()
+
+    def close(self):
+        for peer_id in list(self.links):
+            self.kill(peer_id)
+
+
+@pytest.fixture
+def mesh():
+    mesh = Mesh()
+    yield mesh
+    mesh.close()

@@ -1,0 +1,271 @@
+"""Two and three nodes on loopback: what gets through, what does not, and what it costs."""
+
+import os
+import socket
+import time
+
+import numpy as np
+import psutil
+import pytest
+import zmq
+
+from mdl.delta import Contributor
+from mdl.errors import ConfigError, LocalProtocolError, RemoteProtocolError
+from mdl.machine import PeerFound, Received
+from mdl.messages import ModelMessage, ModelWanted, PeerInfo, Role, StatusWanted
+from transport.links import Links
+from transport.wire import CHUNK_BYTES, MAX_FRAME_BYTES, TransferOffered, encode
+
+VALUES = np.random.default_rng(1).standard_normal(5 * 1024 * 1024).astype(np.float32)  # 20 MiB
+SHORT_S = 0.7
+
+
+def send(mesh, sender, receiver, message, values=None):
+    mesh.links[sender].send(receiver, message, values, time.monotonic())
+
+
+def know_each_other(mesh, *peer_ids):
+    return mesh.until(lambda: all(len(mesh.of(p, PeerFound)) >= len(peer_ids) - 1 for p in peer_ids))
+
+
+def test_a_model_arrives_bit_for_bit_while_small_messages_pass_it_both_ways(mesh, keys):
+    mesh.add("a", keys)
+    mesh.add("b", keys, join=["a"])
+    assert know_each_other(mesh, "a", "b")
+    send(mesh, "a", "b", ModelMessage(1, b"d"), VALUES)
+    send(mesh, "a", "b", ModelMessage(1, b"d"), VALUES)  # asked twice, sent once
+    for number in range(50):
+        send(mesh, "a", "b", StatusWanted(number))
+        send(mesh, "b", "a", ModelWanted(number))
+    assert mesh.until(lambda: any(event.values is not None for event in mesh.of("b", Received)))
+    received = mesh.of("b", Received)
+    assert [e.message.since_round for e in received if e.values is None] == list(range(50))
+    assert received[-1].values is not None, "all small messages overtook the model"
+    assert received[-1].values.tobytes() == VALUES.tobytes()
+    assert received[-1].sender == Contributor("a", 1)
+    assert len(mesh.of("a", Received)) == 50
+    assert not mesh.links["a"].is_sending() or mesh.until(lambda: not mesh.links["a"].is_sending())
+    assert VALUES.nbytes < mesh.links["a"].counts.sent_bytes < 1.01 * VALUES.nbytes
+    assert VALUES.nbytes < mesh.links["b"].counts.received_bytes < 1.01 * VALUES.nbytes
+
+
+def test_three_nodes_joined_in_a_line_all_know_one_another(mesh, keys):
+    mesh.add("a", keys)
+    mesh.add("b", keys, join=["a"])
+    mesh.add("c", keys, join=["b"])
+    assert know_each_other(mesh, "a", "b", "c")
+    send(mesh, "a", "c", StatusWanted(1))
+    send(mesh, "c", "a", StatusWanted(2))
+    assert mesh.until(lambda: mesh.of("a", Received) and mesh.of("c", Received))
+
+
+def test_two_pairs_become_one_mesh_when_one_node_joins_across(mesh, keys):
+    mesh.add("a", keys)
+    mesh.add("b", keys, join=["a"])
+    mesh.add("c", keys)
+    mesh.add("d", keys, join=["c"])
+    assert mesh.until(lambda: all(mesh.of(p, PeerFound) for p in "abcd"))
+    mesh.add("e", keys, join=["a", "d"])
+    assert know_each_other(mesh, "a", "b", "c", "d", "e")
+
+
+def test_a_node_that_greets_an_address_before_anyone_listens_there_joins_later(mesh, keys):
+    port = mesh.add("late", keys).me.port
+    mesh.add("early", keys, join=["late"])
+    mesh.kill("late")
+    mesh.until(lambda: False, SHORT_S)
+    mesh.add("late", keys, port=port)
+    assert know_each_other(mesh, "early", "late")
+
+
+def test_another_code_neither_gets_in_nor_is_heard(mesh, keys, other_keys):
+    mesh.add("a", keys)
+    mesh.add("stranger", other_keys, join=["a"])
+    info = PeerInfo("a", 1, Role.TRAINER, "127.0.0.1", mesh.links["a"].me.port)
+    mesh.links["stranger"].learn(info)
+    send(mesh, "stranger", "a", StatusWanted())
+    mesh.until(lambda: bool(mesh.events["a"]), SHORT_S)
+    assert mesh.events["a"] == []
+    assert mesh.links["a"].counts.received_bytes == 0
+
+
+def test_the_servers_public_key_alone_lets_nobody_in(mesh, keys):
+    mesh.add("a", keys)
+    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+        dealer.linger = 0
+        public, secret = zmq.curve_keypair()
+        dealer.curve_serverkey, dealer.curve_publickey, dealer.curve_secretkey = keys.server_public, public, secret
+        dealer.connect(f"tcp://127.0.0.1:{mesh.links['a'].me.port}")
+        dealer.send(encode(Contributor("x", 1), StatusWanted()))
+        mesh.until(lambda: bool(mesh.events["a"]), SHORT_S)
+    assert mesh.links["a"].counts.received_bytes == 0
+
+
+def test_raw_and_keyless_clients_are_ignored_and_memory_stays_flat(mesh, keys):
+    port = mesh.add("a", keys).me.port
+    mesh.turn()
+    before = psutil.Process().memory_info().rss
+    flood = os.urandom(1 << 16)
+    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer, socket.socket() as raw:
+        dealer.linger, dealer.sndhwm = 0, 8
+        dealer.connect(f"tcp://127.0.0.1:{port}")
+        dealer.send(encode(Contributor("x", 1), TransferOffered(1, 1 << 23, ModelMessage(1, b""))))
+        raw.connect(("127.0.0.1", port))
+        raw.settimeout(0.2)
+        for _ in range(200):
+            try:
+                raw.sendall(flood)
+            except OSError:  # turned away, or nobody reads any more
+                break
+        mesh.until(lambda: bool(mesh.events["a"]), SHORT_S)
+    assert mesh.events["a"] == []
+    assert mesh.links["a"].counts.received_bytes == 0
+    assert psutil.Process().memory_info().rss - before < 8 << 20
+
+
+def open_insecure_dealer(mesh, peer_id):
+    dealer = mesh.links[peer_id].context.socket(zmq.DEALER)
+    dealer.linger = 0
+    dealer.connect(f"tcp://127.0.0.1:{mesh.links[peer_id].me.port}")
+    return dealer
+
+
+def test_frames_that_are_too_large_too_many_or_nonsense_change_nothing(mesh):
+    mesh.add("a", None, insecure=True)
+    dealer = open_insecure_dealer(mesh, "a")
+    header = encode(Contributor("x", 1), StatusWanted())
+    for frames in ([os.urandom(40)], [header, b"beside"], [header] * 30, [b""]):
+        dealer.send_multipart(frames)
+    dealer.send(header)
+    assert mesh.until(lambda: len(mesh.of("a", Received)) == 1)
+    assert mesh.links["a"].counts.refused == 4
+    received_bytes = mesh.links["a"].counts.received_bytes
+    dealer.send(bytes(MAX_FRAME_BYTES + 1))
+    mesh.until(lambda: mesh.links["a"].counts.refused > 4, SHORT_S)
+    assert mesh.links["a"].counts.received_bytes == received_bytes, "libzmq dropped it before we saw it"
+
+
+def test_a_vector_larger_than_the_model_is_refused(mesh, keys):
+    mesh.add("a", keys)
+    mesh.add("small", keys, join=["a"], max_values=1000)
+    assert know_each_other(mesh, "a", "small")
+    send(mesh, "a", "small", ModelMessage(1, b""), VALUES)
+    assert mesh.until(lambda: not mesh.links["a"].is_sending())
+    assert mesh.of("small", Received) == []
+
+
+def test_a_receiver_started_anew_in_the_middle_gets_the_whole_model(mesh, keys):
+    mesh.add("a", keys)
+    port = mesh.add("b", keys, join=["a"]).me.port
+    assert know_each_other(mesh, "a", "b")
+    send(mesh, "a", "b", ModelMessage(1, b""), VALUES)
+    assert mesh.until(lambda: mesh.links["b"].counts.received_bytes > 4 * CHUNK_BYTES)
+    assert mesh.links["b"].counts.received_bytes < VALUES.nbytes
+    mesh.kill("b")
+    mesh.add("b", keys, join=["a"], incarnation=2, port=port)
+    mesh.events["a"].clear()
+    assert mesh.until(lambda: mesh.of("a", PeerFound))
+    send(mesh, "a", "b", ModelMessage(1, b""), VALUES)
+    assert mesh.until(lambda: mesh.of("b", Received))
+    assert mesh.of("b", Received)[0].values.tobytes() == VALUES.tobytes()
+
+
+def test_a_transfer_resumes_when_its_connection_is_cut_in_the_middle(mesh, keys):
+    mesh.add("a", keys)
+    mesh.add("b", keys, join=["a"])
+    assert know_each_other(mesh, "a", "b")
+    send(mesh, "a", "b", ModelMessage(1, b""), VALUES)
+    assert mesh.until(lambda: mesh.links["b"].counts.received_bytes > 4 * CHUNK_BYTES)
+    link = mesh.links["a"]._outbox.link_to("b")
+    link.bulk.close(linger=0)
+    link.bulk = None
+    assert mesh.until(lambda: mesh.of("b", Received))
+    assert mesh.of("b", Received)[0].values.tobytes() == VALUES.tobytes()
+    assert mesh.links["b"].counts.received_bytes < 1.3 * VALUES.nbytes
+
+
+def test_messages_of_an_older_start_are_dropped(mesh, keys):
+    mesh.add("a", keys)
+    mesh.add("b", keys, join=["a"], incarnation=5)
+    assert know_each_other(mesh, "a", "b")
+    mesh.links["a"].learn(PeerInfo("b", 6, Role.TRAINER, "127.0.0.1", 9))
+    send(mesh, "b", "a", StatusWanted())
+    mesh.until(lambda: bool(mesh.of("a", Received)), SHORT_S)
+    assert mesh.of("a", Received) == []
+
+
+def test_a_second_node_of_the_same_name_is_not_heard(mesh, keys):
+    mesh.add("a", keys)
+    mesh.links["first"] = mesh.links.pop("a")
+    mesh.events["first"] = []
+    twin = Links(
+        PeerInfo("a", 2, Role.TRAINER, "", 0),
+        keys,
+        max_values=1,
+        now=time.monotonic(),
+        listen_host="127.0.0.1",
+        join=[f"127.0.0.1:{mesh.links['first'].me.port}"],
+    )
+    mesh.links["twin"], mesh.events["twin"] = twin, []
+    assert mesh.until(lambda: mesh.links["first"].counts.refused > 0)
+    assert mesh.events["first"] == []
+
+
+def test_a_full_queue_drops_and_never_blocks(mesh, keys):
+    mesh.add("a", keys)
+    mesh.links["a"].learn(PeerInfo("nobody", 1, Role.TRAINER, "127.0.0.1", 9))
+    started = time.monotonic()
+    for number in range(1000):
+        send(mesh, "a", "nobody", StatusWanted(number))
+    send(mesh, "a", "unknown", StatusWanted())
+    assert time.monotonic() - started < 1
+    assert mesh.links["a"].counts.dropped > 800
+
+
+def test_what_only_a_bug_would_send_is_refused_here(mesh, keys):
+    mesh.add("a", keys)
+    with pytest.raises(LocalProtocolError):
+        send(mesh, "a", "b", ModelMessage(1, b""))
+    with pytest.raises(LocalProtocolError):
+        send(mesh, "a", "b", StatusWanted(), VALUES)
+
+
+def test_a_port_that_is_taken_is_named(mesh, keys):
+    port = mesh.add("a", keys).me.port
+    with pytest.raises(ConfigError, match=f"port {port} is taken.*0 for any free one"):
+        mesh.add("b", keys, port=port)
+
+
+@pytest.mark.parametrize("address", ["here", "1.2.3.4", "1.2.3.4:", "1.2.3.4:0", "1.2.3.4:70000", ":5750"])
+def test_a_bad_join_address_is_named(keys, address):
+    with pytest.raises(ConfigError, match=r"HOST:PORT"):
+        Links(PeerInfo("a", 1, Role.TRAINER, "", 0), keys, max_values=1, now=0.0, join=[address])
+
+
+@pytest.mark.parametrize(
+    ("host", "join", "insecure", "with_keys"),
+    [
+        ("0.0.0.0", [], True, False),
+        ("127.0.0.1", ["192.0.2.1:5750"], True, False),
+        ("127.0.0.1", [], False, False),
+        ("127.0.0.1", [], True, True),
+    ],
+)
+def test_plaintext_is_for_loopback_alone(keys, host, join, insecure, with_keys):
+    me = PeerInfo("a", 1, Role.TRAINER, "", 0)
+    with pytest.raises(ConfigError, match="insecure"):
+        Links(
+            me,
+            keys if with_keys else None,
+            max_values=1,
+            now=0.0,
+            listen_host=host,
+            join=join,
+            insecure=insecure,
+        )
+
+
+def test_insecure_links_never_learn_an_address_beyond_loopback(mesh):
+    mesh.add("a", None, insecure=True)
+    with pytest.raises(RemoteProtocolError, match="loopback only"):
+        mesh.links["a"].learn(PeerInfo("b", 1, Role.TRAINER, "192.0.2.1", 5750))
