@@ -1,4 +1,4 @@
-"""The command `mdl`. Each command reads its options, calls one function elsewhere, and prints; heavy imports wait for it.
+"""The command `mdl`. Each command reads its options, calls one function elsewhere, and prints; heavy imports wait.
 
 Exit codes: 0 done, 2 the user's input is wrong, 3 no mesh or peers found, 4 the run failed, 130 interrupted.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -70,7 +71,7 @@ def up(
     """Train on a mesh of real peer processes on this machine, with a live view."""
     from peers.up import run_up
 
-    overrides = {
+    overrides: dict[str, object] = {
         "data.spec": data,
         "data.split": split,
         "model.name": model,
@@ -106,7 +107,13 @@ def peer(
     as_json: AsJson = False,
 ) -> None:
     """Train on this device, together with the other peers of the mesh."""
-    overrides = {"data.spec": data, "data.shard": shard, "data.split": split, "model.name": model, "seed": seed}
+    overrides: dict[str, object] = {
+        "data.spec": data,
+        "data.shard": shard,
+        "data.split": split,
+        "model.name": model,
+        "seed": seed,
+    }
     overrides |= _mesh_overrides(join, listen, port, interface, loopback, insecure)
     settings = _load(config, overrides, assign)
     from peers.node import run_trainer
@@ -308,7 +315,7 @@ def _identify(mesh_name: str, name: str | None, out: Path | None) -> tuple[Contr
 
 def _end(ended: Ended, result: dict[str, object], as_json: bool) -> None:
     if as_json:
-        _print_json({**result, "round": ended.round_id, "sent_bytes": ended.sent_bytes, "problem": ended.problem})
+        _print_json(result | asdict(ended))
     if ended.problem:
         print(f"mdl: {ended.problem}", file=sys.stderr)
     if ended.problem or ended.exit_code:

@@ -44,6 +44,7 @@ class Ended:
     exit_code: int
     round_id: int
     sent_bytes: int
+    model_bytes: int = 0
 
 
 def start_runtime(
@@ -146,7 +147,8 @@ def run_trainer(config: Config, me: Contributor, keys: MeshKeys | None, mesh_nam
     runtime.save_story(story)
     if machine.round_id:
         device.export(out / "global.safetensors", machine.round_id, machine.parameters)
-    return Ended(finish.problem, finish.exit_code, machine.round_id, runtime.links.counts.sent_bytes)
+    sent_bytes = runtime.links.counts.sent_bytes
+    return Ended(finish.problem, finish.exit_code, machine.round_id, sent_bytes, parameters.nbytes)
 
 
 def describe_round(effect: RecordRound) -> str:

@@ -1,0 +1,111 @@
+"""The mesh on a terminal: who does what, who sends to whom, and how the accuracy climbs. Draws a status, keeps none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from mdl.messages import Activity, HopSummary, MemberStatus, MeshStatus, RoundSummary
+
+_COLOURS = {
+    Activity.WAITING: "dim",
+    Activity.TRAINING: "yellow",
+    Activity.HOLDING: "cyan",
+    Activity.RECEIVING: "magenta",
+    Activity.SENT: "blue",
+    Activity.STAGED: "green",
+    Activity.LEFT: "dim",
+}
+_SHOWN_ROUNDS = 8
+_SHOWN_HOPS = 8
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def draw_mesh(status: MeshStatus | None, rounds: Sequence[RoundSummary], note: str = "") -> RenderableType:
+    """One frame. rounds: all finished ones, oldest first."""
+    if status is None:
+        return Text(note or "looking for the mesh ...", style="dim")
+    goal = f" of {status.rounds}" if status.rounds else ""
+    head = Text.assemble(
+        ("mdl ", "bold"), f"round {status.round_id}{goal}, ", (status.phase, "bold"), f", policy {status.policy}"
+    )
+    parts: list[RenderableType] = [head, _draw_members(status.members)]
+    if status.hops:
+        parts.append(_draw_hops(status.hops[-_SHOWN_HOPS:]))
+    if rounds:
+        parts.append(_draw_rounds(rounds))
+    if note:
+        parts.append(Text(note, style="dim"))
+    return Group(*parts)
+
+
+def describe_summary(summary: RoundSummary) -> str:
+    """A round in one line, for logs and where no live view can be drawn."""
+    hops = ", ".join(f"{sender}→{receiver}" for sender, receiver in summary.hops)
+    accuracy = "" if summary.accuracy is None else f" accuracy {summary.accuracy:6.1%}"
+    loss = "" if summary.loss is None else f" loss {summary.loss:.3f}"
+    lost = f" lost: {', '.join(summary.lost)}" if summary.lost else ""
+    return f"round {summary.round:>3} {summary.seconds['total']:6.2f} s{loss}{accuracy}  {hops}{lost}"
+
+
+def draw_curve(values: Sequence[float]) -> str:
+    """A row of bars between the smallest and the largest value."""
+    low, high = min(values), max(values)
+    span = (high - low) or 1.0
+    return "".join(_BARS[int((value - low) / span * (len(_BARS) - 1))] for value in values)
+
+
+def _draw_members(members: Sequence[MemberStatus]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for column, justify in (("peer", "left"), ("doing", "left"), ("round", "right"), ("theta", "right")):
+        table.add_column(column, justify=justify)  # type: ignore[arg-type]
+    for column in ("loss", "cpu", "free memory", "battery"):
+        table.add_column(column, justify="right")
+    for member in members:
+        resources = member.resources
+        battery = resources.battery_percent if resources else None
+        table.add_row(
+            member.peer_id,
+            _describe_activity(member),
+            str(member.round_id),
+            f"{member.theta:g}" if member.theta else "",
+            "" if member.loss is None else f"{member.loss:.3f}",
+            f"{resources.cpu_percent:.0f} %" if resources else "",
+            f"{resources.free_memory_bytes / 1e9:.1f} GB" if resources else "",
+            "mains" if battery is None else f"{battery:.0f} %",
+        )
+    return table
+
+
+def _describe_activity(member: MemberStatus) -> Text:
+    if member.problem:
+        return Text(f"refused: {member.problem}", style="red")
+    if not member.alive:
+        return Text(f"silent for {member.heard_s_ago:.0f} s", style="red")
+    text = member.activity.value
+    if member.transfer and member.transfer.size_bytes:
+        share = member.transfer.received_bytes / member.transfer.size_bytes
+        text += f" {share:.0%} from {member.transfer.sender}"
+    return Text(text, style=_COLOURS[member.activity])
+
+
+def _draw_hops(hops: Sequence[HopSummary]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for column in ("hop", "", "seconds", "why"):
+        table.add_column(column)
+    for hop in hops:
+        took = "" if hop.decided_s is None else f"{hop.decided_s - hop.ordered_s:.2f}"
+        table.add_row(f"{hop.sender} → {hop.receiver}", hop.outcome, took, hop.reason)
+    return table
+
+
+def _draw_rounds(rounds: Sequence[RoundSummary]) -> RenderableType:
+    lines = [Text(describe_summary(summary)) for summary in rounds[-_SHOWN_ROUNDS:]]
+    accuracies = [summary.accuracy for summary in rounds if summary.accuracy is not None]
+    if len(accuracies) > 1:
+        curve = f"accuracy {draw_curve(accuracies)} {accuracies[0]:.1%} → {accuracies[-1]:.1%}"
+        lines.append(Text(curve, style="green"))
+    return Group(*lines)

@@ -1,0 +1,98 @@
+"""The peer processes of `mdl up`: started, watched, stopped; none is left behind, whatever happens to their parent."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from peers.identity import CODE_VARIABLE
+from peers.node import LIFELINE_VARIABLE
+
+# After this a process that was asked to stop is killed.
+_STOP_S = 2.5
+
+
+@dataclass
+class Child:
+    """One process. log: its stderr; stdout is kept for the JSON line it ends with."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+    output: Path
+
+    def problem(self) -> str:
+        """The one-line error it ended with; empty if there is none."""
+        lines = self.log.read_text(errors="replace").splitlines()
+        said = [line for line in lines if line.startswith("mdl: ")]
+        return said[-1].removeprefix("mdl: ") if said else (lines[-1] if lines else "")
+
+    def result(self) -> dict[str, Any]:
+        """The JSON object on its last line, {} if it did not get that far."""
+        lines = self.output.read_text(errors="replace").splitlines()
+        try:
+            found = json.loads(lines[-1]) if lines else {}
+        except json.JSONDecodeError:
+            return {}
+        return found if isinstance(found, dict) else {}
+
+
+@dataclass
+class Children:
+    """All processes of a run. Use as a context manager: on the way out every one of them has ended."""
+
+    logs: Path
+    code: str
+    threads: int
+    running: list[Child] = field(default_factory=list)
+
+    def __enter__(self) -> Children:
+        self.logs.mkdir(parents=True, exist_ok=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self, name: str, *arguments: str) -> Child:
+        """Run `mdl ARGUMENTS`; it gets the join code by its environment and ends when we do."""
+        log, output = self.logs / f"{name}.log", self.logs / f"{name}.out"
+        environment = {
+            **os.environ,
+            CODE_VARIABLE: self.code,
+            LIFELINE_VARIABLE: "1",
+            "OMP_NUM_THREADS": str(self.threads),
+        }
+        with log.open("wb") as errors, output.open("wb") as results:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "peers.cli", *arguments],
+                stdin=subprocess.PIPE,
+                stdout=results,
+                stderr=errors,
+                env=environment,
+                start_new_session=True,  # Ctrl-C reaches the parent alone, which then stops them in order
+            )
+        child = Child(name, process, log, output)
+        self.running.append(child)
+        return child
+
+    def stop(self) -> None:
+        """Ask all to finish; kill who has not within 2.5 s."""
+        for child in self.running:
+            if child.process.poll() is None:
+                child.process.send_signal(signal.SIGINT)
+        give_up_at = time.monotonic() + _STOP_S
+        for child in self.running:
+            try:
+                child.process.wait(max(0.0, give_up_at - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                child.process.kill()
+                child.process.wait()
+            if child.process.stdin:
+                child.process.stdin.close()

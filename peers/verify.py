@@ -1,0 +1,38 @@
+"""`--verify`: check every global delta against the central mean of the deltas that the peers kept on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from mdl.checkpoint import read_safetensors
+from mdl.delta import ModelDelta, central_mean
+from mdl.errors import MdlError
+from mdl.messages import RoundSummary
+
+
+class Verifier:
+    """worst: largest relative error so far: max |global - mean| over max |mean|, the mean in float64 (Eq. 1)."""
+
+    def __init__(self, out: Path) -> None:
+        self.worst: float | None = None
+        self._out = out
+
+    def check(self, summary: RoundSummary) -> None:
+        """Compare, then delete the round's deltas. Raises MdlError if one that is needed is missing."""
+        own = [self._read(peer_id, summary.round, "own") for peer_id in summary.contributors]
+        mean = central_mean(own)
+        result = self._read(summary.contributors[0], summary.round, "global")
+        scale = float(np.abs(mean).max()) or 1.0
+        error = float(np.abs(result.values - mean).max()) / scale
+        self.worst = max(error, self.worst or 0.0)
+        for path in self._out.glob(f"*/deltas/{summary.round:05d}-*.safetensors"):
+            path.unlink()
+
+    def _read(self, peer_id: str, round_id: int, name: str) -> ModelDelta:
+        path = self._out / peer_id / "deltas" / f"{round_id:05d}-{name}.safetensors"
+        if not path.exists():
+            raise MdlError(f"--verify: {path} is missing")
+        arrays, metadata = read_safetensors(path)
+        return ModelDelta(arrays["values"], float(metadata["theta"]), frozenset())
