@@ -5,10 +5,14 @@ from __future__ import annotations
 import gzip
 import tempfile
 import zipfile
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import Protocol
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from mdl.errors import DataError
 
@@ -81,6 +85,18 @@ def list_files(path: Path) -> list[Path]:
     if not path.is_dir():
         raise DataError(f"{path}: no such file or folder")
     return sorted(file for file in path.rglob("*") if file.is_file() and not file.name.startswith("."))
+
+
+def load_arrays(path: Path, names: Sequence[str] = ()) -> dict[str, NDArray[Any]]:
+    """The arrays of these names (all if none are named) in an .npz. Raises DataError if one is missing or pickled."""
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            if missing := [name for name in names if name not in stored.files]:
+                raise DataError(f"{path}: no array {missing[0]!r}; it holds {', '.join(stored.files) or 'nothing'}")
+            return {name: stored[name] for name in names or stored.files}
+    except (zipfile.BadZipFile, ValueError, EOFError, zlib.error, AttributeError) as error:
+        # AttributeError: a lone .npy array under the name of an .npz.
+        raise DataError(f"{path}: not an .npz of plain arrays ({error})") from None
 
 
 def unpack_text(name: str, content: bytes) -> bytes:

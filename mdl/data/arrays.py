@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import sys
-import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from mdl.data.archive import load_arrays
 from mdl.data.assemble import assemble_data, number_names
 from mdl.data.spec import SOURCES, Spec, describe_choices
 from mdl.data.windows import DataSet, Integers, first_bad_row, make_windows, number_runs, take_windows
@@ -37,12 +37,7 @@ def read_npz(path: Path, options: ArrayOptions) -> DataSet:
     Without split a fifth of the subjects is for testing; without subject, of the groups; without either, the last fifth
     of each class's rows, which must be in recording order. Raises DataError naming the array that is missing or wrong.
     """
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            arrays = {name: stored[name] for name in stored.files}
-    except (zipfile.BadZipFile, ValueError, EOFError) as error:
-        raise DataError(f"{path}: not an .npz of plain arrays ({error})") from None
-    return build_data(path.stem, arrays, str(path), options)
+    return build_data(path.stem, load_arrays(path), str(path), options)
 
 
 def build_data(name: str, arrays: Mapping[str, NDArray[Any]], where: str, options: ArrayOptions) -> DataSet:
@@ -77,9 +72,9 @@ def call_factory(spec: Spec) -> DataSet:
     with _current_directory_importable():
         try:
             module = importlib.import_module(module_name)
-        except ModuleNotFoundError as error:
+        except ImportError as error:
             hint = describe_choices(module_name, [*SOURCES, "package.module:factory"])
-            raise ConfigError(f"data {spec.text!r}: no module {error.name!r}; {hint}") from None
+            raise ConfigError(f"data {spec.text!r}: {error}; {hint}") from None
     factory = getattr(module, attribute, None)
     if not callable(factory):
         names = [name for name in vars(module) if not name.startswith("_") and callable(getattr(module, name))]

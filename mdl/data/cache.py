@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable
@@ -21,6 +22,8 @@ from mdl.data.windows import DataSet, Windows
 
 # Raise this whenever any source prepares its windows differently: older entries are then never read again.
 VERSION = 1
+logger = logging.getLogger(__name__)
+
 _ARRAYS = ("x", "y", "subject", "group")
 
 
@@ -44,7 +47,12 @@ def load_cached(cache_dir: Path, label: str, key: Iterable[object], build: Calla
     if (stored := _read(entry)) is not None:
         return stored
     built = build()
-    _write(entry, built)
+    try:
+        _write(entry, built)
+    except OSError as error:
+        # A full or read-only disk costs time at the next start, nothing else.
+        logger.warning("windows not cached in %s: %s", cache_dir, error.strerror)
+        return built
     # Another process may have removed what we wrote (a cleaned cache): then what we hold in memory still serves.
     return _read(entry) or built
 

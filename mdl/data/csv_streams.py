@@ -10,6 +10,7 @@ import glob
 import gzip
 import itertools
 import re
+import warnings
 from pathlib import Path
 from typing import IO, Annotated, Literal, TypeVar
 
@@ -68,7 +69,9 @@ def find_csv_files(path: str) -> list[Path]:
 
 def read_csv(path: str, options: CsvOptions) -> DataSet:
     """The data set at `path`. Raises ConfigError or DataError naming the file, the column or line, and the header."""
-    tables = [_read_file(file, options) for file in find_csv_files(path)]
+    files = find_csv_files(path)
+    tables = [_read_file(file, options) for file in files]
+    _check_widths(files, tables)
     values, labels, subjects = (np.concatenate(column) for column in zip(*tables, strict=True))
     recording = np.repeat(np.arange(len(tables)), [len(table[1]) for table in tables])
     keys: list[NDArray[np.generic]] = [recording, labels, subjects]
@@ -104,6 +107,15 @@ def read_csv(path: str, options: CsvOptions) -> DataSet:
         )
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
+
+
+def _check_widths(files: list[Path], tables: list[Table]) -> None:
+    widths = [table[0].shape[1] for table in tables]
+    for file, width in zip(files, widths, strict=True):
+        if width != widths[0]:
+            raise DataError(
+                f"{file}: {width} number columns, {files[0]} has {widths[0]}; name the channels with ?columns="
+            )
 
 
 def _read_file(file: Path, options: CsvOptions) -> Table:
@@ -152,7 +164,9 @@ def _choose_columns(file: Path, header: list[str], options: CsvOptions) -> list[
 
 
 def _load(file: Path, delimiter: str, header: list[str], names: list[str], kind: type[_Kind]) -> NDArray[_Kind]:
-    with _open_text(file) as lines:
+    with _open_text(file) as lines, warnings.catch_warnings():
+        # An empty table is refused below, in our own words.
+        warnings.simplefilter("ignore", UserWarning)
         try:
             table = np.loadtxt(
                 lines, dtype=kind, delimiter=delimiter, skiprows=1, usecols=[header.index(name) for name in names],

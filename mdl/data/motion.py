@@ -57,7 +57,7 @@ _GAITS = (
     _Gait(2.05, 0.32, (0.8, 0.75, 0.5), 3.0, -0.1),
 )
 # Posture of the trunk against upright while sitting, standing, lying: rotation about the lateral axis, in rad.
-_POSTURES = (0.85, 0.05, 1.5)
+_POSTURES = (0.9, 0.05, 1.5)
 
 
 def make_motion(options: MotionOptions, seed: int) -> DataSet:
@@ -112,7 +112,7 @@ class _Person:
 
 def _draw_person(rng: np.random.Generator) -> _Person:
     return _Person(
-        cadence=rng.uniform(0.87, 1.13),
+        cadence=rng.uniform(0.9, 1.1),
         vigour=rng.lognormal(0.0, 0.22),
         harmonics=rng.uniform(0.7, 1.3, (6, _HARMONICS)),
         phases=rng.uniform(-0.5, 0.5, (6, _HARMONICS)),
@@ -125,9 +125,9 @@ def _draw_person(rng: np.random.Generator) -> _Person:
 
 
 def _draw_mounting(rng: np.random.Generator) -> Array:
-    """A phone turned any way about the vertical, tipped by up to 15 degrees, and upside down for one in five."""
+    """A phone turned in its pocket by up to 50 degrees, tipped by up to 15, and upside down for one in five."""
     flip = np.diag([-1.0, -1.0, 1.0]) if rng.random() < 0.2 else np.eye(3)
-    turn = _rotate(0, rng.uniform(-np.pi, np.pi))
+    turn = _rotate(0, rng.uniform(-0.87, 0.87))
     return _rotate(2, rng.uniform(-0.26, 0.26)) @ _rotate(1, rng.uniform(-0.26, 0.26)) @ turn @ flip
 
 

@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from mdl.data.archive import open_members, unpack_text
+from mdl.data.archive import load_arrays, open_members, unpack_text
 from mdl.data.streams import cut_runs, take_rows
 from mdl.data.text import parse_table
 from mdl.data.windows import DataSet, Integers, make_windows, number_runs, take_windows
@@ -87,10 +87,7 @@ def _divide(subject: Integers, series: Integers, split: str) -> tuple[NDArray[np
 
 
 def _read_npz(path: Path) -> tuple[Codes, Integers, Integers, Integers]:
-    with np.load(path, allow_pickle=False) as stored:
-        if missing := [name for name in _ARRAYS if name not in stored.files]:
-            raise DataError(f"{path}: no array {missing[0]!r}; it holds {', '.join(stored.files)}")
-        codes, label, subject, series = (stored[name] for name in _ARRAYS)
+    codes, label, subject, series = load_arrays(path, _ARRAYS).values()
     if codes.ndim != 2 or codes.shape[1] != CHANNELS:
         raise DataError(f"{path}: codes of shape {codes.shape}; expected (rows, {CHANNELS})")
     return codes, label.astype(np.int64), subject.astype(np.int64), series.astype(np.int64)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from mdl.data.archive import Members, open_members
+from mdl.data.archive import Members, load_arrays, open_members
 from mdl.data.text import parse_table
 from mdl.data.windows import DataSet, Floats, Integers, make_windows
 from mdl.errors import DataError
@@ -53,11 +53,8 @@ def _number_stretches(x: Floats, y: Integers, subject: Integers) -> Integers:
 
 
 def _read_npz(path: Path) -> list[tuple[Floats, Integers, Integers]]:
-    with np.load(path, allow_pickle=False) as stored:
-        missing = [name for side in ("train", "test") for name in _keys(side) if name not in stored.files]
-        if missing:
-            raise DataError(f"{path}: no array {missing[0]!r}; it holds {', '.join(stored.files)}")
-        sides = [[stored[name] for name in _keys(side)] for side in ("train", "test")]
+    stored = load_arrays(path, [*_keys("train"), *_keys("test")])
+    sides = [[stored[name] for name in _keys(side)] for side in ("train", "test")]
     for x, _, _ in sides:
         if x.ndim != 3 or x.shape[1:] != (WINDOW, len(CHANNELS)):
             raise DataError(f"{path}: windows of shape {x.shape}; expected (n, {WINDOW}, {len(CHANNELS)})")

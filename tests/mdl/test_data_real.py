@@ -1,0 +1,170 @@
+"""UCI HAR and sEMG as they are published: the ways in agree, and the counts are the published ones."""
+
+from __future__ import annotations
+
+import gzip
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mdl.data import DataSet, check_data, load_data, split_windows
+from mdl.data.semg import SemgOptions, read_semg
+from mdl.errors import DataError
+
+
+@pytest.fixture(scope="module")
+def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def from_zip(data_dir: Path, cache_dir: Path) -> DataSet:
+    return load_data(f"uci-har:{data_dir}/uci_har/UCI_HAR_Dataset.zip", cache_dir)
+
+
+def test_uci_har_has_the_published_counts(from_zip: DataSet) -> None:
+    assert np.bincount(from_zip.train.y).tolist() == [1226, 1073, 986, 1286, 1374, 1407]
+    assert np.bincount(from_zip.test.y).tolist() == [496, 471, 420, 491, 532, 537]
+    assert from_zip.train.x.shape == (7352, 9, 128)
+    assert len(np.unique(from_zip.train.subject)) == 21
+    assert len(np.unique(from_zip.test.subject)) == 9
+    assert not np.intersect1d(from_zip.train.subject, from_zip.test.subject).size
+
+
+def test_uci_har_zip_and_npz_hold_the_same_windows(from_zip: DataSet, data_dir: Path, cache_dir: Path) -> None:
+    from_npz = load_data(f"uci-har:{data_dir}/uci_har/uci_har.npz", cache_dir)
+    for mine, theirs in ((from_zip.train, from_npz.train), (from_zip.test, from_npz.test)):
+        # The 7th digit of body and gyro values below 1e-3 may differ by one: 1e-9 at most.
+        np.testing.assert_allclose(mine.x, theirs.x, rtol=0, atol=1.1e-9)
+        for name in ("y", "subject", "group"):
+            assert np.array_equal(getattr(mine, name), getattr(theirs, name))
+
+
+def test_uci_har_stretches_are_those_that_were_found_by_matching_recordings(from_zip: DataSet, data_dir: Path) -> None:
+    with np.load(data_dir / "uci_har" / "uci_har.npz", allow_pickle=False) as stored:
+        known = np.concatenate([stored["train_segment"], stored["test_segment"]])
+    ours = np.concatenate([from_zip.train.group, from_zip.test.group])
+    pairs = np.unique(np.stack([ours, known]), axis=1)
+    assert pairs.shape[1] == len(np.unique(ours)) == len(np.unique(known)) == 857
+
+
+def test_uci_har_is_shared_by_six_peers_without_dividing_a_person(from_zip: DataSet) -> None:
+    shares = split_windows(from_zip.train, "subject", 6, 0)
+    people = [set(from_zip.train.subject[rows].tolist()) for rows in shares]
+    assert sum(map(len, people)) == len(set().union(*people)) == 21
+
+
+def write_small_uci_har(folder: Path, rows: int = 3) -> Path:
+    root = folder / "UCI HAR Dataset"
+    for side, subject in (("train", 1), ("test", 2)):
+        signals = root / side / "Inertial Signals"
+        signals.mkdir(parents=True)
+        (root / side / f"y_{side}.txt").write_bytes(b"5\r\n" * rows)
+        (root / side / f"subject_{side}.txt").write_bytes(f"{subject}\r\n".encode() * rows)
+        for kind in ("body_acc", "body_gyro", "total_acc"):
+            for axis in "xyz":
+                line = b"  1.8085150e-004" * 128 + b"\r\n"
+                (signals / f"{kind}_{axis}_{side}.txt").write_bytes(line * rows)
+    return root
+
+
+def test_uci_har_is_read_from_its_folder_the_folder_above_and_a_zip_within_a_zip(tmp_path: Path) -> None:
+    root = write_small_uci_har(tmp_path / "a")
+    inner, outer = tmp_path / "UCI HAR Dataset.zip", tmp_path / "outer.zip"
+    with zipfile.ZipFile(inner, "w") as archive:
+        for file in root.rglob("*.txt"):
+            archive.write(file, file.relative_to(root.parent))
+    with zipfile.ZipFile(outer, "w") as archive:
+        archive.write(inner, inner.name)
+    first = load_data(f"uci-har:{root}", tmp_path / "cache")
+    assert first.train.x.shape == (3, 9, 128)
+    for path in (root.parent, inner, outer):
+        assert np.array_equal(load_data(f"uci-har:{path}", tmp_path / "cache").train.x, first.train.x)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (b"1.0 " * 127, "body_acc_x_train.txt, line 2: 127 values; expected 128"),
+        (b"1.0 " * 127 + b"abc", "line 2: 'abc'; expected a finite number"),
+        (b"1.0 " * 127 + b"nan", "line 2: 'nan'; expected a finite number"),
+    ],
+)
+def test_uci_har_with_a_bad_line_names_file_and_line(tmp_path: Path, line: bytes, words: str) -> None:
+    root = write_small_uci_har(tmp_path)
+    good = b"1.0 " * 128 + b"\n"
+    (root / "train/Inertial Signals/body_acc_x_train.txt").write_bytes(good + line + b"\n" + good)
+    with pytest.raises(DataError) as caught:
+        load_data(f"uci-har:{root}", tmp_path / "cache")
+    assert words in str(caught.value)
+
+
+def test_uci_har_with_a_missing_file_names_it(tmp_path: Path) -> None:
+    root = write_small_uci_har(tmp_path)
+    (root / "test/subject_test.txt").unlink()
+    with pytest.raises(DataError, match=r"no test/subject_test.txt"):
+        load_data(f"uci-har:{root}", tmp_path / "cache")
+
+
+def test_a_file_that_is_no_zip_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.zip").write_text("hello")
+    for source in ("uci-har", "semg"):
+        with pytest.raises(DataError, match="not a zip file"):
+            load_data(f"{source}:{tmp_path}/a.zip", tmp_path / "cache")
+
+
+@pytest.mark.parametrize("split", ["subject", "series"])
+def test_semg_never_leaks(data_dir: Path, cache_dir: Path, split: str) -> None:
+    data = load_data(f"semg:{data_dir}/semg_gestures/semg_gestures.npz?split={split}", cache_dir)
+    check_data(data, "semg")
+    shared = np.intersect1d(data.train.subject, data.test.subject)
+    assert len(shared) == (0 if split == "subject" else 30)
+    assert len(data.classes) == 6
+    assert np.bincount(data.train.y).min() > 400
+
+
+def test_semg_text_and_npz_hold_the_same_windows(data_dir: Path, tmp_path: Path) -> None:
+    source = data_dir / "semg_gestures"
+    (original,) = source.glob("1_raw_data_*.txt.gz")
+    # The one original file is subject 1's; as subject 5 and 6 it gives a set with both sides.
+    for subject in ("05", "06"):
+        (tmp_path / subject).mkdir()
+        (tmp_path / subject / original.name.removesuffix(".gz")).write_bytes(gzip.decompress(original.read_bytes()))
+    text = read_semg(tmp_path, SemgOptions())
+    with np.load(source / "semg_gestures.npz", allow_pickle=False) as stored:
+        rows = (stored["subject"] == 1) & (stored["series"] == 1)
+        parts = {name: stored[name][rows] for name in ("codes", "label", "series")}
+    twice = {name: np.concatenate([part, part]) for name, part in parts.items()}
+    np.savez(tmp_path / "a.npz", **twice, subject=np.repeat([5, 6], rows.sum()))
+    codes = read_semg(tmp_path / "a.npz", SemgOptions())
+    assert len(text.train) > 50
+    assert np.array_equal(text.train.x, codes.train.x)
+    assert np.array_equal(text.test.y, codes.test.y)
+
+
+def write_semg(folder: Path, last: str = "") -> None:
+    header = "time\t" + "\t".join(f"channel{index}" for index in range(1, 9)) + "\tclass\r\n"
+    for subject in (4, 5):
+        (folder / f"{subject:02d}").mkdir(parents=True)
+        rows = [
+            f"{row}\t"
+            + "\t".join(f"{(row + channel) % 50 * 1e-5:g}" for channel in range(8))
+            + f"\t{row // 100 % 3}\r\n"
+            for row in range(600)
+        ]
+        (folder / f"{subject:02d}" / "1_raw_data_a.txt").write_text(header + "".join(rows) + last, newline="")
+
+
+def test_semg_text_may_end_in_the_middle_of_its_last_line(tmp_path: Path) -> None:
+    write_semg(tmp_path / "a")
+    write_semg(tmp_path / "b", last="601\t1e-05\t1e-05\t0")
+    whole, torn = (read_semg(tmp_path / name, SemgOptions()) for name in ("a", "b"))
+    assert np.array_equal(whole.train.x, torn.train.x)
+
+
+def test_semg_without_both_sides_says_which_is_missing(tmp_path: Path) -> None:
+    write_semg(tmp_path)
+    with pytest.raises(DataError, match=r"split=series leaves no windows for training"):
+        read_semg(tmp_path, SemgOptions(split="series"))
