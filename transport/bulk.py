@@ -152,8 +152,13 @@ class _Receiving:
     asked_offset: int = field(default=-1)
 
     def patience_s(self) -> float:
-        """How long a pause may be before asking again: a slow link is not a broken one, and every retry is dearer."""
-        return float(min(max(RETRY_S, 3 * self.slowest_s), EXPIRY_S / 3) * 2**self.retries)
+        """How long a pause may be before asking again: a slow link is not a broken one, and repetition makes it slower.
+
+        The base follows the slowest recent chunk; after the first retry it doubles, which leaves five tries on a fast
+        link and two on the slowest before the transfer expires.
+        """
+        base_s = min(max(RETRY_S, 3 * self.slowest_s), EXPIRY_S / 3)
+        return base_s if self.retries == 0 else 2 * base_s
 
 
 class IncomingTransfers:
@@ -200,7 +205,8 @@ class IncomingTransfers:
         if len(payload) != end - chunk.offset_bytes:
             raise RemoteProtocolError(f"a chunk of {len(payload)} bytes at {chunk.offset_bytes} of {end}")
         receiving.data[chunk.offset_bytes : end] = payload
-        receiving.slowest_s = max(receiving.slowest_s / 2, now - receiving.moved_at)
+        if receiving.retries == 0:  # else the pause was a loss, not a slow link
+            receiving.slowest_s = max(receiving.slowest_s / 2, now - receiving.moved_at)
         receiving.offset, receiving.moved_at, receiving.retries = end, now, 0
         if end == len(receiving.data):
             return self._complete(key, receiving)
@@ -222,7 +228,7 @@ class IncomingTransfers:
                 steps.append(Outgoing(key[0].peer_id, TransferEnded(key[1], f"nothing came for {EXPIRY_S:g} s")))
             elif now >= self._due(receiving):
                 receiving.retries += 1
-                receiving.asked_at = now
+                receiving.asked_at, receiving.asked_offset = now, -1
                 steps.append(self._wanted(key, receiving, again=True))
         return steps
 
