@@ -9,6 +9,7 @@ Knows nothing of training, rounds or files.
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import TypeAlias
@@ -52,6 +53,47 @@ class FlatModel:
         if vector.shape != (self.size,) or vector.dtype != np.float32:
             raise LocalProtocolError(f"{vector.dtype} {vector.shape} does not fit float32 ({self.size},)")
         np.copyto(self._values, vector)
+
+    def trainable(self) -> list[Tensor]:
+        """The stretches of the vector that hold trainable parameters: views, float32, one-dimensional, in order.
+
+        Raises ConfigError if every parameter is frozen.
+        """
+        flat = torch.from_numpy(self._values)
+        stretches = [flat[start:stop] for start, stop in self._trainable_ranges()]
+        if not stretches:
+            raise ConfigError(
+                "every parameter of the model is frozen (requires_grad is False): there is nothing to train"
+            )
+        return stretches
+
+    def gather_gradients(self, stretches: list[Tensor]) -> None:
+        """Let autograd add its gradients into these vectors, one for each stretch of `trainable`."""
+        starts = [start for start, _ in self._trainable_ranges()]
+        for parameter, offset in zip(self.module.parameters(), self._offsets(), strict=True):
+            if parameter.requires_grad:
+                index = bisect_right(starts, offset) - 1
+                begin = offset - starts[index]
+                parameter.grad = stretches[index][begin : begin + parameter.numel()].view_as(parameter)
+
+    def _offsets(self) -> list[int]:
+        """Where each parameter begins in the vector."""
+        base = self._values.__array_interface__["data"][0]
+        return [(parameter.data_ptr() - base) // 4 for parameter in self.module.parameters()]
+
+    def _trainable_ranges(self) -> list[tuple[int, int]]:
+        ranges: list[tuple[int, int]] = []
+        for parameter, start in sorted(
+            zip(self.module.parameters(), self._offsets(), strict=True), key=lambda pair: pair[1]
+        ):
+            if not parameter.requires_grad:
+                continue
+            stop = start + parameter.numel()
+            if ranges and ranges[-1][1] == start:
+                ranges[-1] = (ranges[-1][0], stop)
+            else:
+                ranges.append((start, stop))
+        return ranges
 
 
 def hash_schema(schema: Schema) -> str:

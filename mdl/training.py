@@ -18,13 +18,18 @@ from torch import Tensor, nn
 
 from mdl.config import TrainingSettings
 from mdl.delta import Vector
-from mdl.errors import ConfigError, DataError
+from mdl.errors import DataError, MdlError
 from mdl.flat import FlatModel
+from mdl.optimizer import FlatOptimizer
 
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 # Where the cosine ends: not at 0, so that rounds beyond the planned ones still teach something.
 _LAST_SHARE = 0.01
+
+
+class TrainingCancelledError(MdlError):
+    """The user stopped the device in the middle of a round's training; nothing of it is used."""
 
 
 class LocalTraining(msgspec.Struct, frozen=True):
@@ -55,12 +60,14 @@ class LocalTrainer:
         self._x, self._y = x, y
         self._checks_labels = loss is None
         self._loss = loss or nn.CrossEntropyLoss(label_smoothing=settings.label_smoothing)
-        self._optimizer = _make_optimizer(model.module, settings)
+        self._optimizer = FlatOptimizer(model, settings.optimizer, settings.momentum, settings.weight_decay)
 
-    def train_round(self, parameters: Vector, round_id: int) -> LocalTraining:
-        """Load w(round_id - 1), train, and return w_i. Rounds count from 1.
+    def train_round(
+        self, parameters: Vector, round_id: int, is_cancelled: Callable[[], bool] = lambda: False
+    ) -> LocalTraining:
+        """Load w(round_id - 1), train, and return w_i. Rounds count from 1. is_cancelled: asked before each step.
 
-        Raises DataError if the loss is not finite, or a label lies beyond the model's classes.
+        Raises DataError if the loss is not finite, or a label lies beyond the model's classes; TrainingCancelledError.
         """
         self.model.load(parameters)
         self.model.module.train()
@@ -69,13 +76,14 @@ class LocalTrainer:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(_derive_seed(self.settings.seed, round_id))
             for step, batch in enumerate(batches):
-                for group in self._optimizer.param_groups:
-                    group["lr"] = schedule_rate(self.settings, round_id - 1 + step / len(batches))
-                total += self._take_step(batch, round_id) * len(batch)
+                if is_cancelled():
+                    raise TrainingCancelledError(f"round {round_id}: stopped at step {step} of {len(batches)}")
+                rate = schedule_rate(self.settings, round_id - 1 + step / len(batches))
+                total += self._take_step(batch, round_id, rate) * len(batch)
         samples = sum(map(len, batches))
         return LocalTraining(self.model.values(), total / samples, samples, len(batches))
 
-    def _take_step(self, batch: NDArray[np.int64], round_id: int) -> float:
+    def _take_step(self, batch: NDArray[np.int64], round_id: int, rate: float) -> float:
         # Sorted reads are kinder to a memory-mapped file, and the order within a batch means nothing.
         rows = np.sort(batch)
         x, y = torch.from_numpy(np.array(self._x[rows])), torch.from_numpy(np.array(self._y[rows], np.int64))
@@ -86,9 +94,9 @@ class LocalTrainer:
         value = float(loss.detach())
         if not math.isfinite(value):
             raise DataError(_explain(value, x.numpy(), rows, round_id, self.settings.learning_rate))
-        self._optimizer.zero_grad(set_to_none=True)
+        self._optimizer.clear()
         loss.backward()
-        self._optimizer.step()
+        self._optimizer.step(rate)
         return value
 
 
@@ -114,16 +122,6 @@ def schedule_rate(settings: TrainingSettings, rounds_done: float) -> float:
         return settings.learning_rate
     progress = min(1.0, rounds_done / settings.planned_rounds)
     return settings.learning_rate * max(_LAST_SHARE, (1 + math.cos(math.pi * progress)) / 2)
-
-
-def _make_optimizer(module: nn.Module, settings: TrainingSettings) -> torch.optim.Optimizer:
-    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    if not parameters:
-        raise ConfigError("every parameter of the model is frozen (requires_grad is False): there is nothing to train")
-    rate, decay = settings.learning_rate, settings.weight_decay
-    if settings.optimizer == "sgd":
-        return torch.optim.SGD(parameters, rate, momentum=settings.momentum, weight_decay=decay)
-    return torch.optim.AdamW(parameters, rate, betas=(settings.momentum, 0.999), weight_decay=decay)
 
 
 def _check_shard(x: Vector, y: NDArray[np.int64], settings: TrainingSettings) -> None:

@@ -5,6 +5,7 @@ Exit codes: 0 done, 2 the user's input is wrong, 3 no mesh or peers found, 4 the
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import sys
@@ -250,7 +251,7 @@ def main() -> None:
     _add_data_commands()
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s: %(message)s")
     try:
-        app(standalone_mode=False)
+        sys.exit(app(standalone_mode=False) or 0)
     except MdlError as error:
         print(f"mdl: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
@@ -261,6 +262,8 @@ def main() -> None:
             print(f"mdl: {error.format_message()}", file=sys.stderr)
             sys.exit(2)
         raise
+    finally:
+        gc.freeze()  # or the interpreter's last collection walks through all of torch: 0.5 to 2 s after Ctrl-C
 
 
 def _add_data_commands() -> None:

@@ -50,6 +50,7 @@ class Device:
         self._settings = msgspec.structs.replace(config.training, seed=device_seed(config.seed, shard.index))
         self._trainer = LocalTrainer(self.model, self.train.x, self.train.y, self._settings)
         self._cache = ModelCache(out)
+        self._stopped = False
 
     @property
     def summary(self) -> str:
@@ -73,6 +74,10 @@ class Device:
             KeepDelta: lambda effect: keep_delta(self._out, self._me, effect),
         }
 
+    def stop(self) -> None:
+        """End local training at its next step; from any thread."""
+        self._stopped = True
+
     def export(self, path: Path, round_id: int, parameters: Vector) -> None:
         """Write w(round_id) as named tensors."""
         self.model.load(parameters)
@@ -82,7 +87,7 @@ class Device:
         started = time.perf_counter()
         if effect.planned_rounds:
             self._trainer.settings = msgspec.structs.replace(self._settings, planned_rounds=effect.planned_rounds)
-        result = self._trainer.train_round(effect.parameters, effect.round_id)
+        result = self._trainer.train_round(effect.parameters, effect.round_id, lambda: self._stopped)
         delta = ModelDelta(model_delta(effect.parameters, result.values), self.theta, frozenset([self._me]))
         report = TrainingReport(result.loss, result.samples, time.perf_counter() - started)
         return LocalDeltaReady(effect.round_id, delta, report)

@@ -131,6 +131,11 @@ def run_trainer(config: Config, me: Contributor, keys: MeshKeys | None, mesh_nam
         me.peer_id, me.incarnation, Role.TRAINER, "", config.mesh.port, schema_hash=device.model.schema_hash
     )
     story = out / f"story-{me.peer_id}.jsonl"
+
+    def stop_training(now: float, event: Event, effects: list[Effect]) -> None:
+        if any(isinstance(effect, Finish) for effect in effects):
+            device.stop()
+
     runtime = start_runtime(
         machine,
         info,
@@ -138,6 +143,7 @@ def run_trainer(config: Config, me: Contributor, keys: MeshKeys | None, mesh_nam
         config.mesh,
         max_values=parameters.size,
         work=device.work(),
+        observe=stop_training,
         sample=True,
         story_path=story,
     )

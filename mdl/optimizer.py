@@ -1,0 +1,69 @@
+"""SGD and AdamW over a flat model: the same steps as torch.optim, on one vector.
+
+Not torch.optim itself, because its first step imports torch's compiler: 800 modules, 1.3 s of processor time here and
+many seconds on a Raspberry Pi, in every peer at every start. tests/mdl/test_optimizer.py holds them equal.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+
+from mdl.flat import FlatModel
+
+_EPSILON = 1e-8
+_SECOND_MOMENT = 0.999
+
+
+class FlatOptimizer:
+    """Steps along the gradients of a flat model's trainable parameters; frozen ones and buffers stay as they are.
+
+    momentum: of SGD (not Nesterov), or beta1 of AdamW (arXiv 1711.05101; beta2 is 0.999). weight_decay: added to the
+    gradient by SGD, decoupled in AdamW, as in torch.optim.
+    """
+
+    def __init__(self, model: FlatModel, kind: Literal["sgd", "adam"], momentum: float, weight_decay: float) -> None:
+        self._kind = kind
+        self._momentum = momentum
+        self._weight_decay = weight_decay
+        self._parameters = model.trainable()
+        self._gradients = [torch.zeros_like(part) for part in self._parameters]
+        self._first = [torch.zeros_like(part) for part in self._parameters]
+        self._second = [torch.zeros_like(part) for part in self._parameters] if kind == "adam" else []
+        self._steps = 0
+        model.gather_gradients(self._gradients)
+
+    def clear(self) -> None:
+        """Forget the gradients of the last step."""
+        for gradient in self._gradients:
+            gradient.zero_()
+
+    @torch.no_grad()
+    def step(self, learning_rate: float) -> None:
+        """One update in place."""
+        self._steps += 1
+        for index in range(len(self._parameters)):
+            if self._kind == "sgd":
+                self._step_sgd(index, learning_rate)
+            else:
+                self._step_adam(index, learning_rate)
+
+    def _step_sgd(self, index: int, learning_rate: float) -> None:
+        parameters, gradient, velocity = self._parameters[index], self._gradients[index], self._first[index]
+        if self._weight_decay:
+            gradient.add_(parameters, alpha=self._weight_decay)
+        if self._momentum:
+            gradient = velocity.mul_(self._momentum).add_(gradient)
+        parameters.add_(gradient, alpha=-learning_rate)
+
+    def _step_adam(self, index: int, learning_rate: float) -> None:
+        parameters, gradient = self._parameters[index], self._gradients[index]
+        first, second = self._first[index], self._second[index]
+        parameters.mul_(1 - learning_rate * self._weight_decay)
+        first.lerp_(gradient, 1 - self._momentum)
+        second.mul_(_SECOND_MOMENT).addcmul_(gradient, gradient, value=1 - _SECOND_MOMENT)
+        scale = (1 - _SECOND_MOMENT**self._steps) ** 0.5
+        # The gradient is used up: it becomes the denominator, so that a step needs no further memory.
+        denominator = torch.sqrt(second, out=gradient).div_(scale).add_(_EPSILON)
+        parameters.addcdiv_(first, denominator, value=-learning_rate / (1 - self._momentum**self._steps))
