@@ -24,6 +24,9 @@ DESCRIPTION = "SYNTHETIC motion data made by mdl from a seed; no recording of an
 # Each activity is done twice, with a pause between: two stretches that share no sample.
 _BOUTS = 2
 _HARMONICS = 3
+# Ways to carry a phone: three turns about the vertical, each also upside down. People share them out evenly, so that a
+# handful of people has not seen all of them, and two dozen have.
+_PLACEMENTS = 6
 
 Array = NDArray[np.float64]
 
@@ -32,7 +35,7 @@ class MotionOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """people: who train; test_people: who are held out; windows: of each person, over all activities."""
 
     people: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 24
-    test_people: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 6
+    test_people: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 12
     windows: Annotated[int, msgspec.Meta(ge=12, le=10_000)] = 120
     channels: int = 9
     seed: int | None = None
@@ -70,7 +73,9 @@ def make_motion(options: MotionOptions, seed: int) -> DataSet:
         raise ConfigError(f"motion: channels={options.channels}; valid: 6, 9")
     seed = seed if options.seed is None else options.seed
     count = options.people + options.test_people
-    people = [_record(np.random.default_rng([seed, person]), options.windows) for person in range(count)]
+    people = [
+        _record(np.random.default_rng([seed, person]), person % _PLACEMENTS, options.windows) for person in range(count)
+    ]
     x = np.concatenate([windows for windows, _, _ in people])[:, 9 - options.channels :]
     y = np.concatenate([labels for _, labels, _ in people])
     subject = np.repeat(np.arange(count), [len(labels) for _, labels, _ in people])
@@ -84,9 +89,11 @@ def make_motion(options: MotionOptions, seed: int) -> DataSet:
     )  # fmt: skip
 
 
-def _record(rng: np.random.Generator, windows: int) -> tuple[Array, NDArray[np.int64], NDArray[np.int64]]:
+def _record(
+    rng: np.random.Generator, placement: int, windows: int
+) -> tuple[Array, NDArray[np.int64], NDArray[np.int64]]:
     """One person's windows (n, 9, 128), labels and bout numbers."""
-    person = _draw_person(rng)
+    person = _draw_person(rng, placement)
     bouts = len(ACTIVITIES) * _BOUTS
     shares = np.full(bouts, windows // bouts) + (np.arange(bouts) < windows % bouts)
     cut = [
@@ -110,13 +117,13 @@ class _Person:
     bias_rad_s: Array  # (3,)
 
 
-def _draw_person(rng: np.random.Generator) -> _Person:
+def _draw_person(rng: np.random.Generator, placement: int) -> _Person:
     return _Person(
         cadence=rng.uniform(0.9, 1.1),
         vigour=rng.lognormal(0.0, 0.22),
         harmonics=rng.uniform(0.7, 1.3, (6, _HARMONICS)),
         phases=rng.uniform(-0.5, 0.5, (6, _HARMONICS)),
-        mounting=_draw_mounting(rng),
+        mounting=_draw_mounting(rng, placement),
         posture=rng.normal(0.0, 0.12, 3),
         sway_g=rng.uniform(0.004, 0.012),
         noise_g=rng.uniform(0.01, 0.04),
@@ -124,10 +131,10 @@ def _draw_person(rng: np.random.Generator) -> _Person:
     )
 
 
-def _draw_mounting(rng: np.random.Generator) -> Array:
-    """A phone turned in its pocket by up to 50 degrees, tipped by up to 15, and upside down for one in five."""
-    flip = np.diag([-1.0, -1.0, 1.0]) if rng.random() < 0.2 else np.eye(3)
-    turn = _rotate(0, rng.uniform(-0.87, 0.87))
+def _draw_mounting(rng: np.random.Generator, placement: int) -> Array:
+    """A random rotation: one of the placements, turned in the pocket by up to 17 degrees and tipped by up to 15."""
+    flip = np.diag([-1.0, -1.0, 1.0]) if placement % 2 else np.eye(3)
+    turn = _rotate(0, (placement // 2) * 2 * np.pi / 3 + rng.uniform(-0.3, 0.3))
     return _rotate(2, rng.uniform(-0.26, 0.26)) @ _rotate(1, rng.uniform(-0.26, 0.26)) @ turn @ flip
 
 
