@@ -142,13 +142,15 @@ class _Receiving:
     message: Carrier
     values: Vector
     data: memoryview
+    heard_at: float
     moved_at: float
     asked_at: float
     reported_at: float
     offset: int = 0
     limit: int = 0
     retries: int = 0
-    slowest_s: float = 0.0
+    slowest_s: float = RETRY_S
+    doubtful_s: float = 0.0
     asked_offset: int = field(default=-1)
 
     def patience_s(self) -> float:
@@ -189,7 +191,7 @@ class IncomingTransfers:
         if len(self._receiving) >= MAX_INCOMING:
             return []
         values = np.empty(offered.size, dtype="<f4")
-        receiving = _Receiving(offered.message, values, values.data.cast("B"), now, now, now)
+        receiving = _Receiving(offered.message, values, values.data.cast("B"), now, now, now, now)
         self._receiving[key] = receiving
         return [self._wanted(key, receiving, again=False)]
 
@@ -197,7 +199,11 @@ class IncomingTransfers:
         """Copy the next chunk into place. Raises RemoteProtocolError if it does not fit; repeated ones are ignored."""
         key = (sender, chunk.transfer_id)
         receiving = self._receiving.get(key)
-        if receiving is None or chunk.offset_bytes < receiving.offset:
+        if receiving is None:
+            return []
+        receiving.heard_at = now
+        if chunk.offset_bytes < receiving.offset:  # it came twice: the pause was no loss, this link is slow
+            receiving.slowest_s = max(receiving.slowest_s, receiving.doubtful_s)
             return []
         if chunk.offset_bytes > receiving.offset:
             return self._ask_once(key, receiving, now)
@@ -205,8 +211,10 @@ class IncomingTransfers:
         if len(payload) != end - chunk.offset_bytes:
             raise RemoteProtocolError(f"a chunk of {len(payload)} bytes at {chunk.offset_bytes} of {end}")
         receiving.data[chunk.offset_bytes : end] = payload
-        if receiving.retries == 0:  # else the pause was a loss, not a slow link
+        if receiving.retries == 0:
             receiving.slowest_s = max(receiving.slowest_s / 2, now - receiving.moved_at)
+        else:  # a loss or a slow link: a second copy will tell
+            receiving.doubtful_s = now - receiving.moved_at
         receiving.offset, receiving.moved_at, receiving.retries = end, now, 0
         if end == len(receiving.data):
             return self._complete(key, receiving)
@@ -220,10 +228,10 @@ class IncomingTransfers:
         self._receiving.pop((sender, dropped.transfer_id), None)
 
     def on_time(self, now: float) -> list[Step]:
-        """Ask again where nothing comes any more; drop what has not moved since EXPIRY_S."""
+        """Ask again where nothing comes any more; drop what has been silent since EXPIRY_S."""
         steps: list[Step] = []
         for key, receiving in list(self._receiving.items()):
-            if now - receiving.moved_at >= EXPIRY_S:
+            if now - receiving.heard_at >= EXPIRY_S:
                 del self._receiving[key]
                 steps.append(Outgoing(key[0].peer_id, TransferEnded(key[1], f"nothing came for {EXPIRY_S:g} s")))
             elif now >= self._due(receiving):
@@ -233,10 +241,10 @@ class IncomingTransfers:
         return steps
 
     def deadline(self) -> float | None:
-        return min((min(r.moved_at + EXPIRY_S, self._due(r)) for r in self._receiving.values()), default=None)
+        return min((min(r.heard_at + EXPIRY_S, self._due(r)) for r in self._receiving.values()), default=None)
 
     def _due(self, receiving: _Receiving) -> float:
-        return max(receiving.moved_at, receiving.asked_at) + receiving.patience_s()
+        return max(receiving.heard_at, receiving.asked_at) + receiving.patience_s()
 
     def _drop_older(self, sender: Contributor) -> None:
         """What an earlier incarnation was sending will never be finished: its memory is free again."""
