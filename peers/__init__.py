@@ -1,0 +1,17 @@
+"""peers: the roles, the command line, and `peers.join`, by which an own PyTorch loop joins a mesh."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from peers.join import Member, Round, join
+
+__all__ = ["Member", "Round", "join"]
+
+
+def __getattr__(name: str) -> Any:
+    # Late, because it imports torch: the agent and `mdl --help` do without.
+    if name in __all__:
+        import importlib
+
+        return getattr(importlib.import_module("peers.join"), name)
+    raise AttributeError(f"module 'peers' has no attribute {name!r}")

@@ -1,0 +1,25 @@
+"""Your own PyTorch loop on a mesh: `mdl agent` somewhere, `python examples/own_loop.py 1` and `... 2` on two devices."""
+
+import sys
+
+import torch
+from torch import nn
+
+import peers
+
+device = int(sys.argv[1]) if len(sys.argv) > 1 else 1
+x = torch.randn(512, 10, generator=torch.Generator().manual_seed(device))  # this device's private data
+y = (x @ torch.linspace(-1, 1, 10) > 0).long()
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(10, 16), nn.ReLU(), nn.Linear(16, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with peers.join(model=model, name=f"loop-{device}", loopback="--loopback" in sys.argv) as mesh:
+    for this in mesh:  # the model holds the mesh's parameters now
+        for rows in torch.arange(512).split(32):
+            loss = nn.functional.cross_entropy(model(x[rows]), y[rows])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        this.loss = loss.item()
+        print(f"round {this.round_id}: loss {this.loss:.3f}")

@@ -1,0 +1,186 @@
+"""`peers.join`: an own PyTorch model and loop as a peer of a mesh.
+
+The node runs in threads of its own; the loop stays with the caller. At the start of each round the model holds w(t);
+what the caller's loop made of it by the end of the round is this device's contribution.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from mdl.checkpoint import CachedModel, ModelCache
+from mdl.config import MeshSection
+from mdl.delta import ModelDelta
+from mdl.errors import ConfigError, MdlError
+from mdl.evaluation import no_evaluation
+from mdl.flat import FlatModel
+from mdl.machine import Evaluate, Evaluated, Event, LocalDeltaReady, SaveModel, TrainLocally
+from mdl.messages import PeerInfo, Role, TrainingReport
+from mdl.training import TrainingCancelledError, model_delta
+from peers.identity import claim_identity, find_code, state_home
+from peers.node import drive, start_runtime
+from peers.trainer import Trainer, TrainerSettings
+from transport.keys import MeshKeys
+
+Batches: TypeAlias = Iterable[tuple[Tensor, Tensor]]
+Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+
+_STOP_S = 5.0
+
+
+@dataclass
+class Round:
+    """One round of the mesh. loss and samples: what the loop may set, for the mesh's metrics."""
+
+    round_id: int
+    planned_rounds: int
+    loss: float = 0.0
+    samples: int = 0
+
+
+class Member:
+    """A device in a mesh: iterate over its rounds, or `run()` them. Use as a context manager.
+
+    After each round, and at the end, `model` holds the mesh's global parameters.
+    """
+
+    def __init__(
+        self,
+        keys: MeshKeys,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer | None,
+        data: Batches | None,
+        loss: Loss | None,
+        name: str | None,
+        theta: float,
+        out: Path | None,
+        mesh: MeshSection,
+    ) -> None:
+        self.model = model
+        self.problem = ""
+        self._optimizer, self._data, self._loss = optimizer, data, loss
+        self._flat = FlatModel(model)
+        self._me, directory = claim_identity(state_home(keys.name), name, out)
+        self._theta = theta
+        self._mesh_name, self._mesh = keys.name, mesh
+        self._cache = ModelCache(directory)
+        self._todo: queue.SimpleQueue[TrainLocally | None] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[LocalDeltaReady | None] = queue.SimpleQueue()
+        cached = self._cache.load()
+        fits = cached is not None and (cached.mesh, cached.schema_hash) == (keys.name, self._flat.schema_hash)
+        round_id, parameters = (cached.round_id, cached.values) if cached and fits else (0, self._flat.values().copy())
+        self._machine = Trainer(
+            self._me, parameters, self._flat.schema_hash, type(model).__name__, TrainerSettings(), round_id
+        )
+        info = PeerInfo(
+            self._me.peer_id, self._me.incarnation, Role.TRAINER, "", mesh.port, schema_hash=self._flat.schema_hash
+        )
+        self._runtime = start_runtime(
+            self._machine, info, keys, mesh, max_values=self._flat.size, work=self._work(), sample=True
+        )
+        self._thread = threading.Thread(target=self._drive, name="mdl-member", daemon=True)
+
+    def __enter__(self) -> Member:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._runtime.stop()
+        self._done.put(None)
+        self._thread.join(_STOP_S)
+        self._flat.load(self._machine.parameters)
+
+    def __iter__(self) -> Iterator[Round]:
+        """The rounds of the mesh, until it finishes. Raises MdlError if this device was refused."""
+        while (work := self._todo.get()) is not None:
+            self._flat.load(work.parameters)
+            started = time.perf_counter()
+            this = Round(work.round_id, work.planned_rounds)
+            yield this
+            delta = model_delta(work.parameters, self._flat.values())
+            report = TrainingReport(this.loss, this.samples, time.perf_counter() - started)
+            self._done.put(
+                LocalDeltaReady(work.round_id, ModelDelta(delta, self._theta, frozenset([self._me])), report)
+            )
+        self._flat.load(self._machine.parameters)
+        if self.problem:
+            raise MdlError(self.problem)
+
+    def run(self) -> None:
+        """Train one pass over `data` in every round, until the mesh finishes."""
+        if self._optimizer is None or self._data is None or self._loss is None:
+            raise ConfigError(
+                "run() needs optimizer, data and loss; or iterate over the rounds with a loop of your own"
+            )
+        with self:
+            for this in self:
+                total = 0.0
+                for x, y in self._data:
+                    self._optimizer.zero_grad()
+                    loss = self._loss(self.model(x), y)
+                    loss.backward()  # type: ignore[no-untyped-call]
+                    self._optimizer.step()
+                    total += float(loss.detach()) * len(y)
+                    this.samples += len(y)
+                this.loss = total / max(this.samples, 1)
+
+    def _drive(self) -> None:
+        try:
+            self.problem = drive(self._runtime, self._mesh_name, self._mesh).problem
+        except MdlError as error:
+            self.problem = str(error)
+        finally:
+            self._todo.put(None)
+
+    def _work(self) -> dict[Any, Callable[[Any], Event | None]]:
+        return {TrainLocally: self._train, Evaluate: _evaluate, SaveModel: self._save}
+
+    def _train(self, effect: TrainLocally) -> Event:
+        """In the worker's thread: hand the round to the caller's loop and wait for what it made of it."""
+        self._todo.put(effect)
+        ready = self._done.get()
+        while ready is not None and ready.round_id != effect.round_id:
+            ready = self._done.get()  # of a round that went on without us
+        if ready is None:
+            raise TrainingCancelledError(f"round {effect.round_id}: the loop has ended")
+        return ready
+
+    def _save(self, effect: SaveModel) -> None:
+        self._cache.save(CachedModel(effect.parameters, effect.round_id, self._flat.schema_hash, self._mesh_name))
+
+
+def join(
+    mesh: str | None = None,
+    *,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer | None = None,
+    data: Batches | None = None,
+    loss: Loss | None = None,
+    code: str | None = None,
+    name: str | None = None,
+    theta: float = 1.0,
+    out: Path | None = None,
+    addresses: Sequence[str] = (),
+    loopback: bool = False,
+) -> Member:
+    """A member of the mesh `mesh`, whose join code is given, in MDL_CODE, or known to `mdl mesh list`.
+
+    model: float32, on the CPU, the same on every device. optimizer, data, loss: for `run()` only. theta: weight of this
+    device's delta (3.2.2). addresses: HOST:PORT of members, where multicast is blocked. Raises ConfigError.
+    """
+    keys = MeshKeys.from_code(find_code(mesh, code))
+    section = MeshSection(join=tuple(addresses), loopback=loopback)
+    return Member(keys, model, optimizer, data, loss, name, theta, out, section)
+
+
+def _evaluate(effect: Evaluate) -> Event:
+    return Evaluated(effect.round_id, no_evaluation(0))
