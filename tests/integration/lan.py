@@ -1,0 +1,100 @@
+"""A small LAN inside this machine: network namespaces on one bridge, each with a limited link.
+
+Needs root and iproute2. Everything is removed again when the `with` block ends, whatever happened in it; nothing of it
+can be reached from the machine's own network.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import uuid
+
+COMMAND_S = 10.0
+END_S = 5.0
+
+
+def why_not():
+    """None if namespaces can be made here, else the reason to skip."""
+    if os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("tc") is None:
+        return "network namespaces need root and iproute2"
+    name = f"mdl{uuid.uuid4().hex[:6]}"
+    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, timeout=COMMAND_S, check=False)
+    subprocess.run(["ip", "netns", "del", name], capture_output=True, timeout=COMMAND_S, check=False)
+    return None if made.returncode == 0 else f"network namespaces are not allowed here: {made.stderr.decode().strip()}"
+
+
+class Lan:
+    """`size` hosts 10.213.0.1 ... on one switch. multicast=False: no mDNS between them, as in many guest networks."""
+
+    def __init__(self, size, mbit=100, multicast=True):
+        self.size, self.mbit, self.multicast = size, mbit, multicast
+        self.hosts = [f"10.213.0.{i + 1}" for i in range(size)]
+        tag = f"mdl{uuid.uuid4().hex[:6]}"
+        self.switch = f"{tag}s"
+        self.names = [f"{tag}h{i}" for i in range(size)]
+        self.processes = []
+
+    def __enter__(self):
+        try:
+            self._build()
+        except BaseException:
+            self.remove()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        self.remove()
+
+    def start(self, i, *arguments):
+        """Run this Python with `arguments` on host i; stdin ends with the LAN, stdout is line by line."""
+        command = ["ip", "netns", "exec", self.names[i], sys.executable, *map(str, arguments)]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.processes.append(process)
+        return process
+
+    def remove(self):
+        """End what still runs and take the network down; safe to call twice."""
+        for process in self.processes:
+            process.stdin.close()
+        for process in self.processes:
+            try:
+                process.wait(END_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait(END_S)
+            process.stdout.close()
+        self.processes.clear()
+        for name in (*self.names, self.switch):
+            subprocess.run(["ip", "netns", "del", name], capture_output=True, timeout=COMMAND_S, check=False)
+
+    def _build(self):
+        ip(f"netns add {self.switch}")
+        ip(f"-n {self.switch} link add br0 type bridge stp_state 0 forward_delay 0 mcast_snooping 0")
+        ip(f"-n {self.switch} link set br0 up")
+        for i, (name, host) in enumerate(zip(self.names, self.hosts, strict=True)):
+            ip(f"netns add {name}")
+            ip(f"-n {self.switch} link add v{i} type veth peer name eth0 netns {name}")
+            ip(f"-n {self.switch} link set v{i} master br0 up")
+            ip(f"-n {name} link set lo up")
+            ip(f"-n {name} addr add {host}/24 dev eth0")
+            ip(f"-n {name} link set eth0 multicast {'on' if self.multicast else 'off'} up")
+            if self.multicast:
+                ip(f"-n {name} route add 224.0.0.0/4 dev eth0")
+            else:  # nowhere to send a group's packets to
+                ip(f"-n {name} route add prohibit 224.0.0.0/4")
+            self._limit(name, "eth0")
+            self._limit(self.switch, f"v{i}")
+
+    def _limit(self, namespace, device):
+        run(f"tc -n {namespace} qdisc add dev {device} root tbf rate {self.mbit}mbit burst 64kb latency 50ms")
+
+
+def ip(arguments):
+    run(f"ip {arguments}")
+
+
+def run(command):
+    done = subprocess.run(command.split(), capture_output=True, text=True, timeout=COMMAND_S, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{command}: {done.stderr.strip()}")

@@ -1,0 +1,60 @@
+"""Real mDNS over loopback."""
+
+import queue
+import time
+
+import pytest
+
+from mdl.messages import PeerInfo, Role
+from transport.discovery import Discovery
+
+PATIENCE_S = 10.0
+
+
+class Neighbourhood:
+    def __init__(self):
+        self.discoveries, self.found = [], {}
+
+    def add(self, peer_id, keys, incarnation=1, port=5750):
+        seen = self.found.setdefault(peer_id, queue.SimpleQueue())
+        me = PeerInfo(peer_id, incarnation, Role.TRAINER, "", port, "abc")
+        self.discoveries.append(Discovery(me, "home", keys, seen.put, loopback=True))
+        return me
+
+    def close(self):
+        for discovery in self.discoveries:
+            discovery.close()
+
+
+@pytest.fixture
+def neighbourhood():
+    neighbourhood = Neighbourhood()
+    yield neighbourhood
+    neighbourhood.close()
+
+
+def test_peers_of_a_mesh_find_each_other_within_a_second_and_another_mesh_stays_apart(neighbourhood, keys, other_keys):
+    neighbourhood.add("a", keys, port=5751)
+    neighbourhood.add("stranger", other_keys)
+    started = time.monotonic()
+    neighbourhood.add("b", keys, port=5752)
+    assert neighbourhood.found["a"].get(timeout=PATIENCE_S) == PeerInfo("b", 1, Role.TRAINER, "127.0.0.1", 5752, "abc")
+    assert neighbourhood.found["b"].get(timeout=PATIENCE_S) == PeerInfo("a", 1, Role.TRAINER, "127.0.0.1", 5751, "abc")
+    assert time.monotonic() - started < 3
+    assert neighbourhood.found["stranger"].empty()
+
+
+def test_a_peer_started_anew_is_found_with_its_new_incarnation(neighbourhood, keys):
+    neighbourhood.add("a", keys)
+    neighbourhood.add("b", keys)
+    assert neighbourhood.found["a"].get(timeout=PATIENCE_S).incarnation == 1
+    neighbourhood.discoveries.pop().close()
+    neighbourhood.add("b", keys, incarnation=2)
+    assert neighbourhood.found["a"].get(timeout=PATIENCE_S).incarnation == 2
+
+
+def test_two_nodes_of_the_same_name_and_start_do_not_crash(neighbourhood, keys):
+    neighbourhood.add("a", keys)
+    neighbourhood.add("twin", keys, port=5753)
+    neighbourhood.add("twin", keys, port=5754)
+    assert neighbourhood.found["a"].get(timeout=PATIENCE_S).peer_id == "twin"
