@@ -1,0 +1,146 @@
+"""Accuracy of the mesh against central training and against each device alone, with the same budget, in one process.
+
+Every peer trains its share from w(t), the deltas are merged pair by pair (Eq. 3) and applied, round after round: the
+mathematics of a mesh without its network, so that a recipe can be judged in minutes.
+
+    python benchmarks/accuracy_recipe.py --data uci-har:PATH --peers 6 --rounds 20 --seeds 0 1 2
+    python benchmarks/accuracy_recipe.py --data "semg:PATH?split=series" --peers 6 --rounds 20 --seeds 0 1 2
+
+Prints one line of JSON: every figure of every seed, and the medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import time
+from functools import reduce
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import msgspec
+import torch
+
+from mdl.config import TrainingSettings
+from mdl.data import DataSet, Windows, default_cache_dir, load_data, split_windows, take_windows
+from mdl.delta import Contributor, ModelDelta, apply_delta, pair_aggregate
+from mdl.errors import MdlError
+from mdl.evaluation import Evaluation, evaluate
+from mdl.flat import FlatModel
+from mdl.models import build_model
+from mdl.training import LocalTrainer, model_delta
+from peers.device import device_seed
+
+# The recipe: chosen on held-out training subjects and holds alone, never on test windows.
+RECIPE = TrainingSettings(optimizer="sgd", learning_rate=0.05, label_smoothing=0.1)
+
+
+def main() -> int:
+    options = _parse_options()
+    torch.set_num_threads(1)
+    try:
+        print(json.dumps(measure(options)))
+    except MdlError as error:
+        print(f"accuracy_recipe: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """All seeds, and their medians."""
+    settings = msgspec.structs.replace(
+        RECIPE, planned_rounds=options.rounds, **(json.loads(options.set) if options.set else {})
+    )
+    data = load_data(options.data, options.cache, seed=0)
+    seeds = [_measure_seed(data, settings, options, seed) for seed in options.seeds]
+    spread = {key: [figures[key] for figures in seeds] for key in ("mesh", "macro_f1", "central")}
+    return {
+        "data": data.name,
+        "options": options.data.partition("?")[2],
+        "windows": {"train": len(data.train), "test": len(data.test), "shape": data.shape, "held_out": data.held_out},
+        "model": options.model,
+        "peers": options.peers,
+        "rounds": options.rounds,
+        "split": options.split,
+        "theta": options.theta,
+        "training": msgspec.to_builtins(settings),
+        "seeds": seeds,
+        **{f"{key}_median": median(values) for key, values in spread.items()},
+        "central_minus_mesh": median(spread["central"]) - median(spread["mesh"]),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, 1 thread used, torch {torch.__version__}",
+    }
+
+
+def _measure_seed(data: DataSet, settings: TrainingSettings, options: argparse.Namespace, seed: int) -> dict[str, Any]:
+    rows = split_windows(data.train, options.split, options.peers, seed)
+    shards = [take_windows(data.train, share) for share in rows]
+    started = time.perf_counter()
+    mesh = _train(data, shards, settings, options, seed)
+    mesh_s = time.perf_counter() - started
+    central = _train(data, [data.train], settings, options, seed)
+    figures: dict[str, Any] = {
+        "seed": seed,
+        "shares": [len(shard) for shard in shards],
+        "mesh": mesh.accuracy,
+        "macro_f1": mesh.macro_f1,
+        "central": central.accuracy,
+        "local_training_s": mesh_s / options.rounds / options.peers,
+    }
+    if options.alone:
+        figures["alone"] = [_train(data, [shard], settings, options, seed).accuracy for shard in shards]
+    print(json.dumps(figures), file=sys.stderr, flush=True)
+    return figures
+
+
+def _train(
+    data: DataSet, shards: list[Windows], settings: TrainingSettings, options: argparse.Namespace, seed: int
+) -> Evaluation:
+    """All rounds over these shares; one share of everything is central training."""
+    trainers = [
+        LocalTrainer(_build(data, options, seed), shard.x, shard.y, _settings_of(settings, seed, index))
+        for index, shard in enumerate(shards, start=1)
+    ]
+    parameters = trainers[0].model.values().copy()
+    for round_id in range(1, options.rounds + 1):
+        deltas = [
+            ModelDelta(
+                model_delta(parameters, trainer.train_round(parameters, round_id).values),
+                float(len(shard)) if options.theta == "samples" else 1.0,
+                frozenset({Contributor(str(index), 1)}),
+            )
+            for index, (trainer, shard) in enumerate(zip(trainers, shards, strict=True))
+        ]
+        parameters = apply_delta(parameters, reduce(pair_aggregate, deltas).values, eta=1.0)
+    trainers[0].model.load(parameters)
+    return evaluate(trainers[0].model.module, data.test.x, data.test.y, len(data.classes))
+
+
+def _build(data: DataSet, options: argparse.Namespace, seed: int) -> FlatModel:
+    return FlatModel(build_model(options.model, *data.shape, len(data.classes), seed))
+
+
+def _settings_of(settings: TrainingSettings, seed: int, index: int) -> TrainingSettings:
+    return msgspec.structs.replace(settings, seed=device_seed(seed, index))
+
+
+def _parse_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", required=True, help="a data spec, as `mdl data inspect` takes it")
+    parser.add_argument("--model", default="lenet")
+    parser.add_argument("--peers", type=int, default=6)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--split", default="subject")
+    parser.add_argument("--theta", choices=("peer", "samples"), default="peer")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--alone", action="store_true", help="also train every device alone")
+    parser.add_argument("--set", help='training settings as JSON, for example {"learning_rate": 0.02}')
+    parser.add_argument("--cache", type=Path, default=default_cache_dir(), help="where parsed windows are kept")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
