@@ -1,4 +1,4 @@
-"""Your own PyTorch loop on a mesh: `mdl agent` somewhere, `python examples/own_loop.py 1` and `... 2` on two devices."""
+"""Your own PyTorch loop on a mesh: `mdl agent` somewhere, `python examples/own_loop.py N` on device N."""
 
 import sys
 

@@ -1,0 +1,151 @@
+"""Extra memory of a trainer while it aggregates, in deltas, for N peers: it must not grow with N (MDLdroid 3.2.2).
+
+    python benchmarks/memory.py --peers 2 3 5 9 --rounds 3 --json
+
+Real processes, encrypted links on loopback, deltas of the cnn-lstm's size (11.6 M values, 46.4 MB). Local training is
+replaced by a random delta, so that the memory of autograd does not hide the memory of aggregation. Each process samples
+its resident memory every few milliseconds, from the moment it holds its own delta until the round is applied; "extra"
+is the peak of that above the first value.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from mdl.config import Config, MeshSection, RoundSection
+from mdl.delta import Contributor, ModelDelta
+from mdl.evaluation import no_evaluation
+from mdl.machine import (
+    Effect,
+    Evaluate,
+    Evaluated,
+    Event,
+    Finish,
+    LocalDeltaReady,
+    SaveModel,
+    TrainLocally,
+)
+from mdl.messages import PeerInfo, Role, TrainingReport
+from peers.identity import CODE_VARIABLE
+from peers.node import drive, run_agent, start_runtime
+from peers.trainer import Trainer, TrainerSettings
+from transport.keys import MeshKeys, new_join_code
+
+_SAMPLE_S = 0.004
+_MESH = MeshSection(loopback=True)
+
+
+class _Meter:
+    """Peak of resident memory above what it was when the own delta was held, per round."""
+
+    def __init__(self) -> None:
+        self.extra_bytes: list[int] = []
+        self._process = psutil.Process()
+        self._start = 0
+        self._peak = 0
+        self._armed = False
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+        self._thread.start()
+
+    def look(self, now: float, event: Event, effects: list[Effect]) -> None:
+        if isinstance(event, LocalDeltaReady):
+            self._start = self._peak = self._process.memory_info().rss
+            self._armed = True
+        if any(isinstance(effect, SaveModel | Finish) for effect in effects) and self._armed:
+            self._armed = False
+            self.extra_bytes.append(max(self._peak, self._process.memory_info().rss) - self._start)
+
+    def _sample(self) -> None:
+        while not self._end.wait(_SAMPLE_S):
+            if self._armed:
+                self._peak = max(self._peak, self._process.memory_info().rss)
+
+
+def run_peer(name: str, values: int) -> None:
+    me = Contributor(name, 1)
+    rng = np.random.default_rng([1, *name.encode()])
+    scratch = np.zeros(values, np.float32)
+    machine = Trainer(me, scratch, "schema", "random", TrainerSettings())
+    meter = _Meter()
+
+    def train(effect: TrainLocally) -> Event:
+        delta = ModelDelta(rng.standard_normal(values, dtype=np.float32), 1.0, frozenset([me]))
+        return LocalDeltaReady(effect.round_id, delta, TrainingReport(0.0, 1, 0.0))
+
+    runtime = start_runtime(
+        machine,
+        PeerInfo(name, 1, Role.TRAINER, "", 0),
+        MeshKeys.from_code(os.environ[CODE_VARIABLE]),
+        _MESH,
+        max_values=values,
+        work={
+            TrainLocally: train,
+            Evaluate: lambda e: Evaluated(e.round_id, no_evaluation(0)),
+            SaveModel: lambda e: None,
+        },
+        observe=meter.look,
+        sample=True,
+    )
+    drive(runtime, "memory", _MESH)
+    print(json.dumps(meter.extra_bytes))
+
+
+def measure(peers: int, rounds: int, values: int) -> dict[str, Any]:
+    """One mesh; extra memory of every peer and round, in deltas."""
+    code = new_join_code("memory")
+    environment = {**os.environ, CODE_VARIABLE: code}
+    command = [sys.executable, __file__, "--values", str(values)]
+    trainers = [
+        subprocess.Popen([*command, "--peer", f"peer-{index}"], env=environment, stdout=subprocess.PIPE, text=True)
+        for index in range(peers)
+    ]
+    config = Config(mesh=_MESH, round=RoundSection(rounds=rounds, min_peers=peers))
+    with tempfile.TemporaryDirectory() as folder:
+        run_agent(config, Contributor("agent", 1), MeshKeys.from_code(code), "memory", Path(folder))
+        lines = (Path(folder) / "metrics.jsonl").read_text().splitlines()
+    outputs = [trainer.communicate(timeout=60)[0] for trainer in trainers]
+    extra = [size / (values * 4) for output in outputs for size in json.loads(output.splitlines()[-1])]
+    seconds = [json.loads(line)["seconds"]["total"] for line in lines]
+    return {
+        "peers": peers,
+        "rounds": rounds,
+        "extra_deltas_max": round(max(extra), 3),
+        "extra_deltas_median": round(statistics.median(extra), 3),
+        "round_s_median": round(statistics.median(seconds), 3),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--peers", type=int, nargs="+", default=[2, 3, 5, 9])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--values", type=int, default=11_600_000, help="size of the model, in float32 values")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--peer", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.peer:
+        run_peer(given.peer, given.values)
+        return
+    results = []
+    for peers in given.peers:
+        results.append(measure(peers, given.rounds, given.values))
+        print(results[-1], file=sys.stderr)
+    if given.json:
+        print(json.dumps({"values": given.values, "results": results}))
+
+
+if __name__ == "__main__":
+    main()
