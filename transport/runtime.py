@@ -163,7 +163,12 @@ class Runtime:
     def _step(self, event: Event, now: float) -> None:
         if self._finish is not None:
             return
-        effects = self._machine.handle(event, now)
+        try:
+            effects = self._machine.handle(event, now)
+        except RemoteProtocolError as error:
+            self.links.counts.refused += 1
+            logger.warning("message refused: %s", error)
+            effects = []
         self.story.add(now, event, effects)
         if self._observe is not None:
             self._observe(now, event, effects)
