@@ -53,8 +53,8 @@ class Runtime:
         sample_interval_s: float = 1.0,
         observe: Observer | None = None,
         story_path: Path | None = None,
-        flush_s: float = 1.0,
-        drain_s: float = 2.0,
+        flush_s: float = 0.5,
+        drain_s: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.links = links

@@ -14,6 +14,8 @@ Work: TypeAlias = Mapping[type[Effect], Callable[[Any], Event | None]]
 
 # A round asks for five things at most; whoever has this many waiting asks without end.
 MAX_WAITING = 64
+# A model being written is waited for, even on a slow disk; longer than this it hangs.
+_WRITE_S = 10.0
 # What a stop need not wait for: its result would come too late for anyone.
 _IDLE_AFTER_STOP = (TrainLocally, Evaluate)
 
@@ -31,7 +33,7 @@ class Worker:
         self._crashed = crashed
         self._waiting: deque[Effect] = deque()
         self._changed = threading.Condition()
-        self._running = False
+        self._running: Effect | None = None
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="mdl-worker", daemon=True)
         self._thread.start()
@@ -49,28 +51,32 @@ class Worker:
     def finish(self, timeout_s: float) -> None:
         """Forget queued training, do the rest, at most `timeout_s` long; what a long training blocks is done here.
 
-        Training that has begun cannot be interrupted: its thread is a daemon and ends with the process.
+        Training that has begun cannot be interrupted: its thread is a daemon and ends with the process. What is being
+        written is let finish.
         """
         with self._changed:
             self._closed = True
             kept = [effect for effect in self._waiting if not isinstance(effect, _IDLE_AFTER_STOP)]
             self._waiting = deque(kept)
             self._changed.notify_all()
-            self._changed.wait_for(lambda: not self._waiting and not self._running, timeout_s)
+            self._changed.wait_for(lambda: not self._waiting and self._running is None, timeout_s)
             left, self._waiting = list(self._waiting), deque()
+            self._changed.wait_for(
+                lambda: self._running is None or isinstance(self._running, _IDLE_AFTER_STOP), _WRITE_S
+            )
         for effect in left:
             self._carry_out(effect)
 
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._running = False
+                self._running = None
                 self._changed.notify_all()
                 self._changed.wait_for(lambda: self._waiting or self._closed)
                 if not self._waiting:
                     return
                 effect = self._waiting.popleft()
-                self._running = True
+                self._running = effect
             self._carry_out(effect)
             del effect  # or its parameters would stay in memory until the next one
 

@@ -71,6 +71,24 @@ def test_a_training_that_does_not_end_keeps_no_model_from_being_saved(bench):
     assert bench.done == [("SaveModel", 3, threading.current_thread().name)]
 
 
+def test_a_model_that_is_being_written_is_waited_for():
+    begun, go, saved = threading.Event(), threading.Event(), []
+
+    def save(effect):
+        begun.set()
+        go.wait(PATIENCE_S)
+        saved.append(effect.round_id)
+
+    worker = Worker({SaveModel: save}, print, print)
+    worker.put(SaveModel(1, W, b""))
+    assert begun.wait(PATIENCE_S)
+    ending = threading.Thread(target=worker.finish, args=(0.0,))
+    ending.start()
+    go.set()
+    ending.join(PATIENCE_S)
+    assert saved == [1]
+
+
 def test_work_that_fails_is_told_to_the_machine_and_a_bug_stops_the_node():
     events, crashes, answers = [], [], iter([DataError("disk full"), LocalProtocolError("bug"), KeyError("k")])
 
