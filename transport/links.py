@@ -1,8 +1,8 @@
 """The links of one node: it receives on one ROUTER and sends through its outbox; nothing ever blocks.
 
-Whoever learns of a peer greets it; whoever is greeted answers with all the peers it knows, and passes news on. A
-machine sees only `Received` for whole messages, `PeerFound` and `TransferProgressed`. Not thread-safe: one thread owns
-a node's links. Knows no roles.
+Whoever learns of a peer greets it; whoever is greeted answers with all the peers it knows. That is enough: of two peers
+that greet a third, the later one hears of the earlier. A machine sees only `Received` for whole messages, `PeerFound`
+and `TransferProgressed`. Not thread-safe: one thread owns a node's links. Knows no roles.
 """
 
 from __future__ import annotations
@@ -185,7 +185,6 @@ class Links:
             raise RemoteProtocolError(f"{sender.peer_id} introduces itself as {hello.me.peer_id}")
         events = self.learn(hello.me)
         self._outbox.tell_known(sender.peer_id, (self.me, *self.directory.everyone()))
-        self._pass_on(events)
         return events
 
     def _on_peers(self, sender: Contributor, known: PeersKnown, now: float) -> list[Event]:
@@ -194,19 +193,8 @@ class Links:
             of_itself = info.peer_id == sender.peer_id
             if of_itself:
                 self.greetings.answered(address_of(info), now)
-            found = self.learn(info, first_hand=of_itself)
-            if of_itself:
-                self._pass_on(found)
-            events += found
+            events += self.learn(info, first_hand=of_itself)
         return events
-
-    def _pass_on(self, events: list[Event]) -> None:
-        """Everybody else hears of a peer that introduced itself: two halves of a mesh become one."""
-        for event in events:
-            if isinstance(event, PeerFound):
-                for other in self.directory.everyone():
-                    if other.peer_id != event.info.peer_id:
-                        self._outbox.tell_known(other.peer_id, (event.info,))
 
     def _on_time(self, now: float) -> list[Event]:
         for address in self.greetings.due(now):
