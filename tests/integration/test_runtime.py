@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mdl.delta import Contributor
-from mdl.errors import DataError
+from mdl.errors import DataError, RemoteProtocolError
 from mdl.evaluation import Evaluation
 from mdl.machine import (
     Evaluate,
@@ -185,6 +185,24 @@ def test_a_bug_in_the_machine_ends_the_run_with_it(nodes, tmp_path):
     runtime = nodes.start("a", machine, story_path=tmp_path / "story.jsonl")
     assert isinstance(nodes.outcome(runtime), KeyError)
     assert (tmp_path / "story.jsonl").exists()
+
+
+def test_a_message_that_the_machine_refuses_is_counted_and_the_node_goes_on(nodes):
+    def refuse(event):
+        if isinstance(event, Received):
+            raise RemoteProtocolError("not from you")
+        return []
+
+    b = Scripted(refuse)
+    node_b = nodes.start("b", b)
+    a = Scripted(
+        lambda event: [Send("b", StatusWanted(1)), Send("b", StatusWanted(2))] if event.__class__ is PeerFound else []
+    )
+    nodes.start("a", a, join=node_b)
+    b.wait_for(Received, 2)
+    node_b.stop()
+    assert nodes.outcome(node_b) == Finish()
+    assert node_b.links.counts.refused == 2
 
 
 def test_what_a_finishing_machine_still_says_and_saves_gets_out(nodes):
