@@ -45,10 +45,9 @@ logger = logging.getLogger(__name__)
 
 # Rounds kept for observers that ask what they missed.
 _REMEMBERED_ROUNDS = 200
-# Hop ids of different terms never meet.
-_HOPS_PER_TERM = 1_000_000
-# How long the first round waits for those who still fetch the model from a peer.
+# How long a round waits for a newcomer to fetch the model; longer while its values are seen to arrive.
 _JOIN_WINDOW_S = 10.0
+_JOIN_TRANSFER_S = 120.0
 
 
 class Phase(Enum):
@@ -104,11 +103,12 @@ class MobileAgent:
             case Received(sender=sender, message=StatusWanted(since_round=since_round)):
                 status = mesh_status(self, self._policy.name, self._goal(), self._finished, since_round, now)
                 return [Send(sender.peer_id, status)]
-            case StopRequested():
+            case StopRequested() if not self._stopping:
                 self._stopping = True
                 self.ledger = None  # an open round is given up: its deltas are one round's work
                 self._enter(Phase.FINISHING, now)
         self.members.expire(now, self._settings.lost_after_s)
+        effects += self._refuse(now)
         while True:
             phase = self.phase
             effects += self._advance(now)
@@ -124,9 +124,13 @@ class MobileAgent:
     def rounds_closed(self) -> int:
         return self._rounds_done
 
-    def lost_members(self) -> list[Contributor]:
-        """Who is out of the open round for good."""
-        return list(self.ledger.lost) if self.ledger else []
+    def attempt(self) -> tuple[int, int]:
+        """The open round and the term that opened it; zeros for none."""
+        return (self.ledger.round_id, self.ledger.term) if self.ledger else (0, 0)
+
+    def live_members(self) -> list[Contributor]:
+        """Who still counts in the open round."""
+        return self.ledger.live() if self.ledger else []
 
     # -- hearing ------------------------------------------------------------------------------------------------------
 
@@ -166,31 +170,51 @@ class MobileAgent:
         if self._settings.rounds and self._rounds_done >= self._settings.rounds:
             self._enter(Phase.FINISHING, now)
             return []
-        self.members.refuse_other_models()
-        effects = self._refuse(now)
-        self._model = self.members.newest_model() if self._rounds_done == 0 else self._model
+        effects: list[Effect] = []
         alive = self.members.alive()
+        self._choose_model(alive, now)
         if not alive or self._model is None:
             self.waiting_for = "trainers"
             return effects
         current = [member for member in alive if member.at == self._model]
         effects += self._help_late(alive, current, now)
-        first = self._rounds_done == 0
-        needed = self._settings.min_peers if first else min(2, self._settings.min_peers)
+        needed = self._settings.min_peers if self._rounds_done == 0 else min(2, self._settings.min_peers)
         if len(current) < needed:
             self.waiting_for = f"{len(current)} of {needed} peers are ready"
             return effects
-        if first and len(current) < len(alive) and now - self._marks.setdefault("enough", now) < _JOIN_WINDOW_S:
-            self.waiting_for = f"{len(alive) - len(current)} peers still fetch the model"
+        if coming := [member for member in alive if self._is_coming(member, now)]:
+            self.waiting_for = f"{len(coming)} peers still fetch the model"
             return effects
         self._open(current, now)
         return effects
 
-    def _open(self, current: list[Member], now: float) -> None:
+    def _choose_model(self, alive: list[Member], now: float) -> None:
+        """What the last round gave; the newest there is before the first, or when nobody is left who has it."""
+        if any(member.at == self._model for member in alive):
+            self._marks.pop("orphaned", None)
+        elif alive and now - self._marks.setdefault("orphaned", now) < _JOIN_WINDOW_S and self._rounds_done:
+            return  # somebody who has it may be about to come back
+        if self._rounds_done == 0 or "orphaned" in self._marks:
+            self._model = self.members.newest_model()
+
+    def _is_coming(self, member: Member, now: float) -> bool:
+        """Whether this member is about to stand at the mesh's model, so that it can be in the next round."""
         assert self._model is not None
+        if member.at == self._model:
+            member.late_since = None
+            return False
+        if member.late_since is None:
+            member.late_since = now
+        patience_s = _JOIN_TRANSFER_S if member.report.transfer else _JOIN_WINDOW_S
+        return member.at[0] <= self._model[0] and now - member.late_since < patience_s
+
+    def _open(self, current: list[Member], now: float) -> None:
+        """A round is opened under a term of its own: whoever has it open from an older one begins it afresh."""
+        assert self._model is not None
+        self.term += 1
         round_id = self._model[0] + 1
         members = frozenset(member.contributor for member in current)
-        self.ledger = RoundLedger(round_id, members, self.term * _HOPS_PER_TERM, opened_at=now)
+        self.ledger = RoundLedger(round_id, members, self.term, opened_at=now)
         self._marks = {"opened": now}
         self._result = self._broadcast = None
         self._broadcast_version = 0
@@ -288,7 +312,7 @@ class MobileAgent:
         while len(ledger.free()) >= 2:
             view = chain_view(ledger, self.members, now)
             decision = self._policy.decide(view)
-            if isinstance(decision, Wait) and not ledger.undecided() and len(ledger.holders()) == len(ledger.live()):
+            if isinstance(decision, Wait) and ledger.is_settled():
                 sender, receiver = ledger.free()[:2]
                 decision = Pair(sender.peer_id, receiver.peer_id, f"nobody else is to come ({decision.reason})")
             if isinstance(decision, Wait):
@@ -374,6 +398,7 @@ class MobileAgent:
         return effects
 
     def _refuse(self, now: float) -> list[Effect]:
+        self.members.refuse_other_models()
         effects: list[Effect] = []
         for member in self.members.everyone():
             if member.problem and member.alive:

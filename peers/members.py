@@ -12,7 +12,10 @@ from scheduler.devices import DeviceBook
 
 @dataclass
 class Member:
-    """One trainer as the agent hears it. problem: why it cannot take part, for the user."""
+    """One trainer as the agent hears it. problem: why it cannot take part, for the user.
+
+    late_since: when the agent first waited for it to fetch the mesh's model, until it stands there.
+    """
 
     contributor: Contributor
     report: PeerReport
@@ -20,6 +23,7 @@ class Member:
     joined_at: float
     alive: bool = True
     problem: str = ""
+    late_since: float | None = None
     device: DeviceBook = field(default_factory=DeviceBook)
 
     @property

@@ -14,9 +14,13 @@ HopKey = tuple[int, int]  # segment, hop
 
 @dataclass
 class Part:
-    """State of one device in one round. holds: segment -> partial mean, kept after it has been given away."""
+    """State of one device in one round. holds: segment -> partial mean, kept after it has been given away.
+
+    term: of the RoundOpened that began it; the same round opened again under a newer term begins afresh.
+    """
 
     round_id: int
+    term: int
     members: frozenset[Contributor]
     heard_at: float
     holds: dict[int, ModelDelta] = field(default_factory=dict)

@@ -14,6 +14,8 @@ from mdl.delta import Contributor
 from mdl.messages import Holding, HopDecision, HopOutcome, PeerReport
 
 HopKey = tuple[int, int]  # segment, hop
+# Hop ids of different terms never meet, also not those of a round that is opened again.
+_HOPS_PER_TERM = 1_000_000
 
 
 class HopState(Enum):
@@ -47,11 +49,14 @@ class Hop:
 
 @dataclass
 class RoundLedger:
-    """One round as the agent knows it from reports; every question below is answered from this state alone."""
+    """One round as the agent knows it from reports; every question below is answered from this state alone.
+
+    term: the agent's when it opened the round. Reports of an older term tell of a round that was given up.
+    """
 
     round_id: int
     members: frozenset[Contributor]
-    first_hop_id: int
+    term: int
     opened_at: float = 0.0
     lost: dict[Contributor, str] = field(default_factory=dict)
     reports: dict[Contributor, PeerReport] = field(default_factory=dict)
@@ -60,7 +65,9 @@ class RoundLedger:
 
     def hear(self, member: Contributor, report: PeerReport, now: float) -> list[Hop]:
         """Take a member's report into account; returns the hops that it decided, newly known."""
-        if member not in self.members or member in self.lost or report.open_round != self.round_id:
+        if member not in self.members or member in self.lost:
+            return []
+        if report.open_round != self.round_id or report.term < self.term:
             return []
         self.reports[member] = report
         if report.holdings:
@@ -75,7 +82,7 @@ class RoundLedger:
         return decided
 
     def order_hop(self, sender: Contributor, receiver: Contributor, reason: str, now: float) -> Hop:
-        hop = Hop(0, self.first_hop_id + len(self.hops), sender, receiver, reason, now)
+        hop = Hop(0, self.term * _HOPS_PER_TERM + len(self.hops), sender, receiver, reason, now)
         self.hops[hop.segment, hop.hop_id] = hop
         return hop
 
@@ -124,6 +131,11 @@ class RoundLedger:
             if hop and not self._may_still_arrive(hop, set()):
                 hops.append(hop)
         return hops
+
+    def is_settled(self) -> bool:
+        """Nobody trains, nothing is under way and nobody is to hold again: only an order can change anything."""
+        heard = all(self.holding(member) for member in self.live())
+        return heard and not self.undecided() and not self.to_release()
 
     def result(self) -> Contributor | None:
         """The last holder, once its partial mean has every live member in it and nothing is under way."""

@@ -131,9 +131,9 @@ class Trainer:
         """Segment -> partial mean that this device still answers for: empty once it has been given away."""
         return self.part.free_holds() if self.part else {}
 
-    def open_round(self) -> int:
-        """The round this device takes part in; 0 for none."""
-        return self.part.round_id if self.part else 0
+    def attempt(self) -> tuple[int, int]:
+        """The round this device takes part in and the term that opened it; zeros for none."""
+        return (self.part.round_id, self.part.term) if self.part else (0, 0)
 
     # -- events -------------------------------------------------------------------------------------------------------
 
@@ -215,12 +215,12 @@ class Trainer:
     # -- train --------------------------------------------------------------------------------------------------------
 
     def _open(self, opened: RoundOpened, now: float) -> list[Effect]:
-        known = self.part is not None and self.part.round_id == opened.round_id
+        known = self.attempt() == (opened.round_id, opened.term)
         current = opened.round_id == self.round_id + 1 and opened.digest == self.digest
         if known or not current or self.me not in opened.members or self._left:
             return []
-        self.part = Part(opened.round_id, frozenset(opened.members), heard_at=now)
-        self._training = None
+        self.part = Part(opened.round_id, opened.term, frozenset(opened.members), heard_at=now)
+        self._training = self._catch_up = None
         self._transfer = None
         self._stop_asking()
         return [TrainLocally(opened.round_id, self.parameters, opened.planned_rounds)]
@@ -228,6 +228,10 @@ class Trainer:
     def _hold_own(self, ready: LocalDeltaReady) -> list[Effect]:
         if self.part is None or ready.round_id != self.part.round_id or self.part.holds:
             return []
+        try:
+            check_values(ready.delta.values, self.parameters.size)
+        except RemoteProtocolError as error:
+            return self._leave(f"training diverged in round {ready.round_id}: {error}; try a lower learning rate", 4)
         self.part.holds = {0: ready.delta}
         self._training = ready.training
         self._changed = True
@@ -301,7 +305,12 @@ class Trainer:
     def _take_place_in_tree(self, part: Part, order: BroadcastOrdered, now: float) -> list[Effect]:
         if self.me not in order.order or (part.broadcast and part.broadcast.version > order.version):
             return []
+        if part.incoming and part.broadcast == order:
+            return []  # a late copy: the root of this order was lost, and aggregating goes on
         part.broadcast = order
+        if part.incoming:
+            hop = part.incoming
+            self._decide(part, hop.segment, hop.hop_id, HopOutcome.ABORTED, now, "the round has its result already")
         if part.staged and part.staged.contributors == frozenset(order.contributors):
             return self._serve_waiting(part)
         part.staged, part.staged_digest = None, b""  # the result of a root that was lost with it
@@ -310,7 +319,7 @@ class Trainer:
         if hold and hold.contributors == frozenset(order.contributors):
             return self._stage(part, hold)
         parent = tree_parent(position)
-        if parent is not None and part.parent != order.order[parent]:
+        if parent is not None and (part.parent != order.order[parent] or self._ask_at is None):
             part.parent = order.order[parent]
             self._ask_at = now
         return []
@@ -332,6 +341,8 @@ class Trainer:
             return []
         if frozenset(message.contributors) != frozenset(part.broadcast.contributors):
             return []  # the result of an order that has been replaced
+        if message.theta != part.broadcast.theta:
+            raise RemoteProtocolError(f"a global delta of theta {message.theta}, not {part.broadcast.theta}")
         check_values(values, self.parameters.size)
         return self._stage(part, ModelDelta(values, message.theta, frozenset(message.contributors)))
 
@@ -423,7 +434,7 @@ class Trainer:
             model=self._model,
             size=self.parameters.size,
             activity=Activity.LEFT if self._left else part.activity() if part else Activity.WAITING,
-            open_round=self.open_round(),
+            open_round=self.attempt()[0],
             holdings=part.report_holdings() if part else (),
             hops=tuple(part.decisions.values()) if part else (),
             staged=part.report_staged() if part else None,

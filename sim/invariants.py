@@ -31,28 +31,30 @@ class Holder(Protocol):
 
     def holdings(self) -> dict[int, ModelDelta]: ...
 
-    def open_round(self) -> int: ...
+    def attempt(self) -> tuple[int, int]: ...
 
 
 class Keeper(Protocol):
-    """A machine that knows who is out of the open round."""
+    """A machine that opens rounds, and knows who still counts in the open one."""
 
-    def lost_members(self) -> Collection[Contributor]: ...
+    def attempt(self) -> tuple[int, int]: ...
+
+    def live_members(self) -> Collection[Contributor]: ...
 
 
 def check_disjoint(mesh: SimMesh, _: Node) -> None:
     """No contribution is answered for by two live holders: nothing can be counted twice."""
-    lost = _lost(mesh)
-    seen: dict[tuple[int, int, Contributor], str] = {}
-    for node, holder in _holders(mesh):
-        if node.contributor in lost:
-            continue
-        for segment, hold in holder.holdings().items():
-            for contributor in hold.contributors:
-                key = (holder.open_round(), segment, contributor)
-                if key in seen:
-                    raise InvariantError(f"{contributor} is held by {seen[key]} and by {node.info.peer_id}")
-                seen[key] = node.info.peer_id
+    for keeper in _keepers(mesh):
+        seen: dict[tuple[int, Contributor], str] = {}
+        live = set(keeper.live_members())
+        for node, holder in _holders(mesh):
+            if node.contributor not in live or holder.attempt() != keeper.attempt():
+                continue
+            for segment, hold in holder.holdings().items():
+                for contributor in hold.contributors:
+                    if other := seen.get((segment, contributor)):
+                        raise InvariantError(f"{contributor} is held by {other} and by {node.info.peer_id}")
+                    seen[segment, contributor] = node.info.peer_id
 
 
 def check_theta(mesh: SimMesh, node: Node) -> None:
@@ -61,7 +63,7 @@ def check_theta(mesh: SimMesh, node: Node) -> None:
         return
     holder = cast(Holder, node.machine)
     for hold in holder.holdings().values():
-        own = [mesh.own_deltas[holder.open_round(), contributor] for contributor in sorted(hold.contributors)]
+        own = [mesh.own_deltas[holder.attempt()[0], contributor] for contributor in sorted(hold.contributors)]
         if abs(hold.theta - sum(delta.theta for delta in own)) > 1e-9 * hold.theta:
             raise InvariantError(f"{node.info.peer_id} holds theta {hold.theta} of {sorted(hold.contributors)}")
         if len(own) > 1 and np.abs(hold.values - central_mean(own)).max() > 1e-5:
@@ -93,6 +95,7 @@ def _holders(mesh: SimMesh) -> Iterator[tuple[Node, Holder]]:
             yield node, cast(Holder, node.machine)
 
 
-def _lost(mesh: SimMesh) -> set[Contributor]:
-    agents = [cast(Keeper, node.machine) for node in mesh.nodes.values() if node.info.role is Role.AGENT]
-    return {contributor for agent in agents for contributor in agent.lost_members()}
+def _keepers(mesh: SimMesh) -> Iterator[Keeper]:
+    for node in mesh.nodes.values():
+        if node.running and node.info.role is Role.AGENT:
+            yield cast(Keeper, node.machine)

@@ -1,0 +1,579 @@
+"""The device side of Algorithm 1: hand events, effects compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+
+from mdl.delta import Contributor, ModelDelta, Vector, apply_delta, digest_of
+from mdl.errors import RemoteProtocolError
+from mdl.evaluation import no_evaluation
+from mdl.machine import (
+    Effect,
+    Evaluate,
+    Evaluated,
+    Finish,
+    KeepDelta,
+    LocalDeltaReady,
+    PeerFound,
+    Received,
+    ResourcesSampled,
+    SaveModel,
+    Send,
+    StopRequested,
+    Tick,
+    TrainLocally,
+    TransferProgressed,
+    WorkFailed,
+)
+from mdl.messages import (
+    Activity,
+    AgentMessage,
+    BroadcastOrdered,
+    CatchUp,
+    DeltaMessage,
+    DeltaWanted,
+    GlobalMessage,
+    GlobalWanted,
+    HopCancelled,
+    HopOrdered,
+    HopOutcome,
+    HopReleased,
+    MemberRefused,
+    MeshFinished,
+    ModelMessage,
+    ModelWanted,
+    PeerInfo,
+    PeerReport,
+    ResourceState,
+    Role,
+    RoundClosed,
+    RoundOpened,
+    Said,
+    TrainingReport,
+)
+from peers.trainer import Trainer, TrainerSettings
+
+AGENT = Contributor("agent", 1)
+ME, ANN, BOB = Contributor("me", 1), Contributor("ann", 1), Contributor("bob", 1)
+MEMBERS = (ANN, BOB, ME)
+ZEROS = np.zeros(4, np.float32)
+OPENED = RoundOpened(term=1, round_id=1, digest=digest_of(ZEROS), members=MEMBERS, planned_rounds=3)
+HOP = HopOrdered(1, 1, 0, 10, ANN)
+
+
+def _vector(*values: float) -> Vector:
+    return np.array(values, np.float32)
+
+
+def _trainer(keep_deltas: bool = False, parameters: Vector = ZEROS, round_id: int = 0) -> Trainer:
+    trainer = Trainer(ME, parameters, "schema", "lenet", TrainerSettings(keep_deltas=keep_deltas), round_id)
+    trainer.handle(PeerFound(PeerInfo("agent", 1, Role.AGENT, "here", 1)), 0.0)
+    return trainer
+
+
+def _say(trainer: Trainer, message: Said, now: float, sender: Contributor = AGENT, values: Vector | None = None):  # type: ignore[no-untyped-def]
+    return trainer.handle(Received(sender, message, values), now)
+
+
+def _ready(values: Vector, round_id: int = 1, theta: float = 1.0) -> LocalDeltaReady:
+    return LocalDeltaReady(round_id, ModelDelta(values, theta, frozenset([ME])), TrainingReport(0.5, 100, 1.0))
+
+
+def _holding(keep_deltas: bool = False) -> Trainer:
+    trainer = _trainer(keep_deltas)
+    _say(trainer, OPENED, 1.0)
+    trainer.handle(_ready(_vector(1, 1, 1, 1)), 2.0)
+    return trainer
+
+
+def _receiving() -> Trainer:
+    trainer = _holding()
+    _say(trainer, HOP, 3.0)
+    return trainer
+
+
+def _delta(
+    values: Vector, contributors: Iterable[Contributor] = (ANN,), theta: float = 1.0, hop_id: int = 10
+) -> tuple[DeltaMessage, Vector]:
+    return DeltaMessage(1, 0, hop_id, theta, tuple(contributors)), values
+
+
+def _merge(trainer: Trainer, message: DeltaMessage, values: Vector, now: float = 4.0) -> list[Effect]:
+    return trainer.handle(Received(ANN, message, values), now)
+
+
+def _broadcast(*order: Contributor, version: int = 1, term: int = 1) -> BroadcastOrdered:
+    return BroadcastOrdered(term, 1, version, order, 3.0, MEMBERS)
+
+
+def _globally(values: Vector, theta: float = 3.0) -> tuple[GlobalMessage, Vector]:
+    return GlobalMessage(1, theta, MEMBERS), values
+
+
+def _staged() -> Trainer:
+    trainer = _holding()
+    _say(trainer, _broadcast(ANN, ME, BOB), 5.0)
+    trainer.handle(Received(ANN, *_globally(_vector(1, 2, 3, 4))), 6.0)
+    return trainer
+
+
+def _sent(effects: list[Effect], kind: type[Said] | None = None) -> list[Said]:
+    """What was said apart from reports, or only messages of one kind."""
+    said = [effect.message for effect in effects if isinstance(effect, Send)]
+    return [each for each in said if (isinstance(each, kind) if kind else not isinstance(each, PeerReport))]
+
+
+def _report(effects: list[Effect]) -> PeerReport:
+    (report,) = (effect.message for effect in effects if isinstance(effect, Send) and effect.receiver == "agent")
+    assert isinstance(report, PeerReport)
+    return report
+
+
+# -- train ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_trainer_without_an_agent_says_nothing_and_wants_no_tick() -> None:
+    trainer = Trainer(ME, ZEROS, "schema", "lenet", TrainerSettings())
+    assert trainer.handle(ResourcesSampled(ResourceState(1, 1.0)), 0.0) == []
+    assert trainer.deadline() is None
+
+
+def test_a_found_agent_gets_the_whole_state_and_then_a_heartbeat_every_report_interval() -> None:
+    trainer = Trainer(ME, ZEROS, "schema", "lenet", TrainerSettings(report_s=0.5))
+    report = _report(trainer.handle(PeerFound(PeerInfo("agent", 1, Role.AGENT, "here", 1)), 0.0))
+    assert (report.activity, report.round_id, report.digest, report.size) == (Activity.WAITING, 0, digest_of(ZEROS), 4)
+    assert trainer.deadline() == 0.5
+    assert trainer.handle(Tick(), 0.4) == []
+    assert _report(trainer.handle(Tick(), 0.5)).sequence == report.sequence + 1
+
+
+def test_an_opened_round_is_trained_once_however_often_it_is_announced() -> None:
+    trainer = _trainer()
+    effects = _say(trainer, OPENED, 1.0)
+    (work,) = (effect for effect in effects if isinstance(effect, TrainLocally))
+    assert (work.round_id, work.planned_rounds) == (1, 3)
+    assert work.parameters is trainer.parameters
+    again = _say(trainer, OPENED, 1.1)
+    assert [type(effect) for effect in again] == [Send]
+    assert _report(again).activity is Activity.TRAINING
+
+
+@pytest.mark.parametrize(
+    "opened",
+    [
+        RoundOpened(1, 1, b"another model", MEMBERS),
+        RoundOpened(1, 2, digest_of(ZEROS), MEMBERS),
+        RoundOpened(1, 1, digest_of(ZEROS), (ANN, BOB, Contributor("me", 2))),
+    ],
+    ids=["another model", "a later round", "another start of this peer"],
+)
+def test_a_round_that_is_not_ours_is_not_trained(opened: RoundOpened) -> None:
+    trainer = _trainer()
+    assert [type(effect) for effect in _say(trainer, opened, 1.0)] == [Send]
+    assert trainer.attempt() == (0, 0)
+
+
+def test_a_round_opened_again_under_a_newer_term_begins_afresh() -> None:
+    trainer = _receiving()
+    _merge(trainer, *_delta(_vector(3, 3, 3, 3)))
+    effects = _say(trainer, RoundOpened(2, 1, digest_of(ZEROS), (ME, BOB)), 5.0)
+    assert any(isinstance(effect, TrainLocally) for effect in effects)
+    assert (trainer.attempt(), trainer.holdings()) == ((1, 2), {})
+    assert (_report(effects).term, _report(effects).hops) == (2, ())
+
+
+def test_theta_and_the_own_contribution_are_born_with_the_local_delta() -> None:
+    trainer = _trainer(keep_deltas=True)
+    _say(trainer, OPENED, 1.0)
+    ready = _ready(_vector(1, 2, 3, 4), theta=7.0)
+    effects = trainer.handle(ready, 2.0)
+    assert effects[1:] == [KeepDelta(1, "own", ready.delta)]
+    (holding,) = _report(effects).holdings
+    assert (holding.theta, holding.contributors, holding.sent_hop) == (7.0, (ME,), None)
+    assert trainer.handle(ready, 2.1) == []
+
+
+def test_a_local_delta_of_another_round_is_dropped() -> None:
+    trainer = _trainer()
+    _say(trainer, OPENED, 1.0)
+    assert trainer.handle(_ready(_vector(1, 2, 3, 4), round_id=2), 1.2) == []
+    assert trainer.holdings() == {}
+
+
+def test_a_device_whose_training_diverged_leaves_instead_of_poisoning_the_mean() -> None:
+    trainer = _trainer()
+    _say(trainer, OPENED, 1.0)
+    effects = trainer.handle(_ready(_vector(1, np.nan, 3, 4)), 2.0)
+    assert _report(effects).activity is Activity.LEFT
+    (end,) = (effect for effect in effects if isinstance(effect, Finish))
+    assert end.exit_code == 4
+    assert "training diverged in round 1" in end.problem
+    assert trainer.holdings() == {}
+
+
+# -- receiving --------------------------------------------------------------------------------------------------------
+
+
+def test_4_3_a_receiver_says_when_it_is_ready_and_asks_again_on_its_timer() -> None:
+    trainer = _holding()
+    effects = _say(trainer, HOP, 3.0)
+    assert [(effect.receiver, effect.message) for effect in effects[1:]] == [("ann", DeltaWanted(1, 0, 10))]  # type: ignore[union-attr]
+    assert _report(effects).activity is Activity.RECEIVING
+    assert _sent(_say(trainer, HOP, 3.1)) == []
+    assert _sent(trainer.handle(Tick(), 4.0)) == [DeltaWanted(1, 0, 10)]
+
+
+def test_3_2_2_theta_starts_from_1_and_adds_up() -> None:
+    trainer = _receiving()
+    _merge(trainer, *_delta(_vector(4, 4, 4, 4), (ANN, BOB), theta=2.0))
+    hold = trainer.holdings()[0]
+    assert (hold.theta, hold.contributors) == (3.0, frozenset(MEMBERS))
+    np.testing.assert_allclose(hold.values, _vector(3, 3, 3, 3), rtol=1e-6)
+
+
+def test_a_receiver_decides_a_hop_once() -> None:
+    trainer = _receiving()
+    effects = _merge(trainer, *_delta(_vector(3, 3, 3, 3)))
+    (decision,) = _report(effects).hops
+    assert (decision.hop_id, decision.outcome, decision.size_bytes) == (10, HopOutcome.MERGED, 16)
+    held = trainer.holdings()[0].values.copy()
+    for late in (HOP, HopCancelled(1, 1, 0, 10), HOP):
+        assert _report(_say(trainer, late, 5.0)).hops == (decision,)
+    assert _merge(trainer, *_delta(_vector(9, 9, 9, 9)), now=5.2) == []
+    np.testing.assert_array_equal(trainer.holdings()[0].values, held)
+
+
+def test_a_cancelled_hop_stays_aborted_even_if_its_delta_comes_after_all() -> None:
+    trainer = _receiving()
+    (decision,) = _report(_say(trainer, HopCancelled(1, 1, 0, 10), 4.0)).hops
+    assert (decision.outcome, decision.reason) == (HopOutcome.ABORTED, "cancelled by the agent")
+    _merge(trainer, *_delta(_vector(3, 3, 3, 3)))
+    assert trainer.holdings()[0].contributors == {ME}
+
+
+def test_a_hop_may_be_cancelled_before_its_order_comes() -> None:
+    trainer = _holding()
+    _say(trainer, HopCancelled(1, 1, 0, 10), 3.0)
+    assert _sent(_say(trainer, HOP, 3.1)) == []
+    assert trainer.part is not None
+    assert trainer.part.incoming is None
+
+
+def test_a_receiver_takes_one_partner_at_a_time() -> None:
+    trainer = _receiving()
+    (decision,) = _report(_say(trainer, HopOrdered(1, 1, 0, 11, BOB), 3.5)).hops
+    assert (decision.hop_id, decision.outcome, decision.reason) == (11, HopOutcome.ABORTED, "one partner at a time")
+
+
+def test_a_receiver_gives_up_a_hop_of_which_nothing_comes() -> None:
+    trainer = _receiving()
+    trainer.handle(TransferProgressed(ANN, 1, 16), 8.0)
+    assert _sent(trainer.handle(Tick(), 13.1)) == [DeltaWanted(1, 0, 10)]
+    (decision,) = _report(trainer.handle(Tick(), 18.2)).hops
+    assert (decision.outcome, decision.reason) == (HopOutcome.ABORTED, "nothing came for 10 s")
+
+
+@pytest.mark.parametrize(
+    ("values", "contributors", "theta", "reason"),
+    [
+        (_vector(1, np.nan, 1, 1), (ANN,), 1.0, "not finite"),
+        (_vector(1, np.inf, 1, 1), (ANN,), 1.0, "not finite"),
+        (_vector(1, -2e6, 1, 1), (ANN,), 1.0, "beyond 1e"),
+        (_vector(1, 1, 1), (ANN,), 1.0, "3 values where the model has 4"),
+        (_vector(1, 1, 1, 1), (Contributor("eve", 1),), 1.0, "eve is no member"),
+        (_vector(1, 1, 1, 1), (Contributor("ann", 2),), 1.0, "ann is no member"),
+        (_vector(1, 1, 1, 1), (ANN, ME), 2.0, "me would count twice"),
+        (_vector(1, 1, 1, 1), (ANN,), 0.0, "theta 0.0"),
+        (_vector(1, 1, 1, 1), (ANN,), float("nan"), "theta nan"),
+        (_vector(1, 1, 1, 1), (), 1.0, "0 contributors"),
+    ],
+)
+def test_a_delta_that_would_poison_the_mean_aborts_its_hop_and_says_why(
+    values: Vector, contributors: tuple[Contributor, ...], theta: float, reason: str
+) -> None:
+    trainer = _receiving()
+    with pytest.raises(RemoteProtocolError, match=reason):
+        _merge(trainer, *_delta(values, contributors, theta))
+    (decision,) = _report(trainer.handle(Tick(), 4.0)).hops
+    assert decision.outcome is HopOutcome.ABORTED
+    assert reason in decision.reason
+    hold = trainer.holdings()[0]
+    assert (hold.theta, hold.contributors) == (1.0, {ME})
+    np.testing.assert_array_equal(hold.values, _vector(1, 1, 1, 1))
+
+
+def test_a_delta_nobody_ordered_is_dropped() -> None:
+    trainer = _receiving()
+    _merge(trainer, *_delta(_vector(3, 3, 3, 3), hop_id=11))
+    trainer.handle(Received(BOB, *_delta(_vector(3, 3, 3, 3))), 4.0)
+    assert trainer.holdings()[0].contributors == {ME}
+
+
+def test_a_carrier_message_without_values_is_the_senders_fault() -> None:
+    with pytest.raises(RemoteProtocolError, match="DeltaMessage without values"):
+        _receiving().handle(Received(ANN, _delta(ZEROS)[0]), 4.0)
+
+
+# -- sending ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_sender_gives_its_delta_to_one_hop_until_it_is_released() -> None:
+    trainer = _holding()
+    first, other = DeltaWanted(1, 0, 20), DeltaWanted(1, 0, 21)
+    effects = _say(trainer, first, 3.0, BOB)
+    assert _sent(effects) == [DeltaMessage(1, 0, 20, 1.0, (ME,))]
+    assert _report(effects).holdings[0].sent_hop == 20
+    assert trainer.holdings() == {}
+    assert _sent(_say(trainer, first, 3.1, BOB)) == [DeltaMessage(1, 0, 20, 1.0, (ME,))]
+    assert _sent(_say(trainer, other, 3.2, ANN)) == []
+    released = _report(_say(trainer, HopReleased(1, 1, 0, 20), 4.0))
+    assert released.holdings[0].sent_hop is None
+    assert _sent(_say(trainer, first, 4.1, BOB)) == []
+    assert _sent(_say(trainer, other, 4.2, ANN)) == [DeltaMessage(1, 0, 21, 1.0, (ME,))]
+    _say(trainer, HopReleased(1, 1, 0, 20), 4.3)
+    assert trainer.holdings() == {}
+
+
+@pytest.mark.parametrize("asker", [Contributor("eve", 1), Contributor("bob", 2)], ids=["stranger", "restarted"])
+def test_only_members_of_the_round_get_a_delta(asker: Contributor) -> None:
+    assert _sent(_say(_holding(), DeltaWanted(1, 0, 20), 3.0, asker)) == []
+
+
+def test_who_trains_or_receives_gives_nothing_away() -> None:
+    training = _trainer()
+    _say(training, OPENED, 1.0)
+    assert _sent(_say(training, DeltaWanted(1, 0, 20), 1.5, BOB)) == []
+    assert _sent(_say(_receiving(), DeltaWanted(1, 0, 20), 3.1, BOB)) == []
+
+
+def test_what_has_been_given_away_receives_nothing() -> None:
+    trainer = _holding()
+    _say(trainer, DeltaWanted(1, 0, 20), 3.0, BOB)
+    (decision,) = _report(_say(trainer, HOP, 3.5)).hops
+    assert decision.reason == "its partial mean has been given away"
+
+
+# -- broadcast --------------------------------------------------------------------------------------------------------
+
+
+def test_3_2_3_the_root_stages_what_it_holds_and_serves_whoever_waits() -> None:
+    trainer = _receiving()
+    _merge(trainer, *_delta(_vector(4, 4, 4, 4), (ANN, BOB), theta=2.0))
+    assert _sent(_say(trainer, GlobalWanted(1), 4.5, BOB)) == []
+    effects = _say(trainer, _broadcast(ME, ANN, BOB), 5.0)
+    assert [(e.receiver, e.message) for e in effects[1:]] == [("bob", GlobalMessage(1, 3.0, MEMBERS))]  # type: ignore[union-attr]
+    assert _report(effects).activity is Activity.STAGED
+    assert _sent(_say(trainer, GlobalWanted(1), 5.1, ANN)) == [GlobalMessage(1, 3.0, MEMBERS)]
+
+
+@pytest.mark.parametrize(("order", "parent"), [((ANN, ME, BOB), "ann"), ((ANN, BOB, ME), "ann")])
+def test_3_2_3_everyone_else_asks_its_parent_in_the_binomial_tree(order: tuple[Contributor, ...], parent: str) -> None:
+    trainer = _holding()
+    effects = _say(trainer, _broadcast(*order), 5.0)
+    assert [effect.receiver for effect in effects[1:]] == [parent]  # type: ignore[union-attr]
+    assert _sent(effects) == [GlobalWanted(1)]
+    assert _sent(trainer.handle(Tick(), 6.0)) == [GlobalWanted(1)]
+
+
+def test_a_lost_parent_is_replaced_by_the_next_order_and_an_older_order_changes_nothing() -> None:
+    trainer = _holding()
+    _say(trainer, _broadcast(ANN, ME, BOB), 5.0)
+    newer = _say(trainer, _broadcast(BOB, ME, version=2), 5.5)
+    assert newer[-1] == Send("bob", GlobalWanted(1))
+    assert _sent(_say(trainer, _broadcast(ANN, ME, BOB), 5.6)) == []
+    assert trainer.part is not None
+    assert trainer.part.parent == BOB
+
+
+def test_a_result_is_staged_and_not_applied_until_the_round_is_closed() -> None:
+    trainer = _staged()
+    digest = digest_of(_vector(1, 2, 3, 4))
+    report = _report(trainer.handle(Tick(), 7.0))
+    assert report.staged is not None
+    assert (report.staged.digest, report.staged.theta, report.round_id) == (digest, 3.0, 0)
+    np.testing.assert_array_equal(trainer.parameters, ZEROS)
+    assert _sent(_say(trainer, RoundClosed(1, 1, b"another result"), 7.1)) == []
+    effects = _say(trainer, RoundClosed(1, 1, digest), 7.2)
+    expected = apply_delta(ZEROS, _vector(1, 2, 3, 4), 1.0)
+    assert [type(effect) for effect in effects] == [Send, SaveModel, Evaluate]
+    np.testing.assert_array_equal(trainer.parameters, expected)
+    assert (_report(effects).round_id, _report(effects).digest) == (1, digest_of(expected))
+    assert [type(effect) for effect in _say(trainer, RoundClosed(1, 1, digest), 7.3)] == [Send]
+    np.testing.assert_array_equal(trainer.parameters, expected)
+
+
+def test_keeping_deltas_writes_the_global_delta_of_each_round() -> None:
+    trainer = _holding(keep_deltas=True)
+    _say(trainer, _broadcast(ANN, ME, BOB), 5.0)
+    trainer.handle(Received(ANN, *_globally(_vector(1, 2, 3, 4))), 6.0)
+    (kept,) = (
+        effect
+        for effect in _say(trainer, RoundClosed(1, 1, digest_of(_vector(1, 2, 3, 4))), 7.0)
+        if isinstance(effect, KeepDelta)
+    )
+    assert (kept.name, kept.delta.theta, kept.delta.contributors) == ("global", 3.0, frozenset(MEMBERS))
+
+
+def test_a_second_copy_of_the_result_changes_nothing() -> None:
+    trainer = _staged()
+    assert trainer.handle(Received(ANN, *_globally(_vector(9, 9, 9, 9))), 6.1) == []
+    assert trainer.part is not None
+    assert trainer.part.staged_digest == digest_of(_vector(1, 2, 3, 4))
+
+
+@pytest.mark.parametrize(
+    ("message", "values"),
+    [_globally(_vector(1, np.nan, 3, 4)), _globally(_vector(1, 2, 3)), _globally(_vector(1, 2, 3, 4), theta=4.0)],
+    ids=["NaN", "wrong size", "wrong theta"],
+)
+def test_a_result_that_cannot_be_right_is_refused(message: GlobalMessage, values: Vector) -> None:
+    trainer = _holding()
+    _say(trainer, _broadcast(ANN, ME, BOB), 5.0)
+    with pytest.raises(RemoteProtocolError):
+        trainer.handle(Received(ANN, message, values), 6.0)
+    assert trainer.part is not None
+    assert trainer.part.staged is None
+
+
+def test_a_stranger_or_an_unordered_result_is_dropped() -> None:
+    trainer = _holding()
+    trainer.handle(Received(ANN, *_globally(_vector(1, 2, 3, 4))), 4.0)
+    _say(trainer, _broadcast(ANN, ME, BOB), 5.0)
+    trainer.handle(Received(Contributor("eve", 1), *_globally(_vector(1, 2, 3, 4))), 5.1)
+    assert trainer.part is not None
+    assert trainer.part.staged is None
+
+
+def test_the_result_of_a_lost_root_is_dropped_when_another_one_is_ordered() -> None:
+    trainer = _staged()
+    effects = _say(trainer, BroadcastOrdered(1, 1, 2, (BOB, ME), 2.0, (BOB, ME)), 7.0)
+    assert _report(effects).staged is None
+    assert effects[-1] == Send("bob", GlobalWanted(1))
+
+
+def test_a_parent_is_asked_again_after_a_hop_came_between_two_orders() -> None:
+    trainer = _holding()
+    _say(trainer, _broadcast(ANN, BOB, ME), 5.0)  # BOB is the root's child, and so are we
+    _say(trainer, HopOrdered(1, 1, 0, 11, BOB), 6.0)  # nobody has the result: aggregating goes on
+    _say(trainer, HopCancelled(1, 1, 0, 11), 7.0)
+    assert _sent(_say(trainer, _broadcast(ANN, BOB, ME, version=2), 8.0)) == [GlobalWanted(1)]
+
+
+def test_the_rounds_result_ends_a_hop_under_way_and_a_late_copy_of_an_old_order_does_not() -> None:
+    trainer = _receiving()
+    order = _broadcast(ANN, ME, BOB)
+    effects = _say(trainer, order, 5.0)
+    assert _report(effects).hops[0].reason == "the round has its result already"
+    assert _sent(effects) == [GlobalWanted(1)]
+    _say(trainer, HopOrdered(1, 1, 0, 11, ANN), 6.0)
+    assert _report(_say(trainer, order, 6.5)).activity is Activity.RECEIVING
+
+
+# -- terms, catching up, leaving --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        RoundOpened(1, 1, digest_of(ZEROS), MEMBERS),
+        CatchUp(1, 5, b"digest", ANN),
+        MemberRefused(1, 0, "another model"),
+        MeshFinished(1, 0),
+    ],
+    ids=lambda message: type(message).__name__,
+)
+def test_messages_of_an_older_term_are_dropped(message: AgentMessage) -> None:
+    trainer = _trainer()
+    _say(trainer, RoundOpened(2, 7, b"", MEMBERS), 1.0)
+    assert trainer.handle(Received(AGENT, message), 1.1) == []  # type: ignore[arg-type]
+
+
+def test_a_second_agent_of_the_same_term_is_not_obeyed_and_one_of_a_newer_term_is() -> None:
+    trainer = _holding()
+    other = Contributor("other", 1)
+    refused = trainer.handle(Received(other, MeshFinished(1, 0)), 3.0)
+    assert not any(isinstance(effect, Finish) for effect in refused)
+    effects = trainer.handle(Received(other, HopCancelled(2, 1, 0, 99)), 3.1)
+    assert [effect.receiver for effect in effects] == ["other"]  # type: ignore[union-attr]
+
+
+def test_a_late_peer_fetches_the_model_checks_its_digest_and_adopts_it_once() -> None:
+    trainer, model = _trainer(), _vector(5, 6, 7, 8)
+    order = CatchUp(1, 4, digest_of(model), ANN)
+    assert _say(trainer, order, 1.0)[-1] == Send("ann", ModelWanted(4))
+    assert _sent(_say(trainer, order, 1.1)) == []
+    assert _sent(trainer.handle(Tick(), 2.0)) == [ModelWanted(4)]
+    with pytest.raises(RemoteProtocolError, match="do not match their digest"):
+        trainer.handle(Received(ANN, ModelMessage(4, digest_of(model)), _vector(5, 6, 7, 9)), 2.1)
+    carrier = ModelMessage(4, digest_of(model))
+    effects = trainer.handle(Received(ANN, carrier, model), 2.2)
+    assert [type(effect) for effect in effects] == [Send, SaveModel, Evaluate]
+    assert (trainer.round_id, trainer.digest) == (4, digest_of(model))
+    assert trainer.handle(Received(ANN, carrier, model), 2.3) == []
+    assert _sent(_say(trainer, order, 2.4)) == []
+
+
+def test_a_late_catch_up_to_an_older_model_changes_nothing() -> None:
+    trainer = _trainer(parameters=_vector(1, 1, 1, 1), round_id=6)
+    assert _sent(_say(trainer, CatchUp(1, 5, b"older", ANN), 1.0)) == []
+    _say(trainer, RoundOpened(1, 7, trainer.digest, MEMBERS), 1.1)
+    assert _sent(_say(trainer, CatchUp(1, 6, b"other", ANN), 1.2)) == []
+    assert trainer.attempt() == (7, 1)
+
+
+def test_a_peer_that_missed_the_end_of_a_round_drops_its_part_and_catches_up() -> None:
+    trainer = _holding()
+    assert _sent(_say(trainer, CatchUp(1, 1, b"digest", BOB), 9.0)) == [ModelWanted(1)]
+    assert trainer.holdings() == {}
+
+
+def test_a_round_that_opens_ends_an_older_wish_to_catch_up() -> None:
+    trainer = _trainer()
+    _say(trainer, CatchUp(1, 4, b"digest", BOB), 0.5)
+    _say(trainer, OPENED, 1.0)
+    trainer.handle(_ready(_vector(1, 1, 1, 1)), 2.0)
+    assert _sent(_say(trainer, HOP, 3.0)) == [DeltaWanted(1, 0, 10)]
+
+
+def test_a_model_is_given_to_whoever_asks_for_the_round_we_stand_at() -> None:
+    trainer = _trainer(parameters=_vector(1, 1, 1, 1), round_id=6)
+    assert _sent(_say(trainer, ModelWanted(6), 1.0, BOB)) == [ModelMessage(6, trainer.digest)]
+    assert _sent(_say(trainer, ModelWanted(5), 1.0, BOB)) == []
+
+
+@pytest.mark.parametrize(
+    ("event", "problem", "exit_code"),
+    [
+        (Received(AGENT, MemberRefused(1, 0, "your model differs")), "your model differs", 2),
+        (Received(AGENT, MeshFinished(1, 0)), "", 0),
+        (StopRequested(), "", 130),
+        (WorkFailed("TrainLocally", "no windows"), "no windows", 4),
+    ],
+)
+def test_who_leaves_says_so_before_it_finishes(event: Received | StopRequested, problem: str, exit_code: int) -> None:
+    effects = _trainer().handle(event, 1.0)
+    assert _report(effects).activity is Activity.LEFT
+    assert effects[-1] == Finish(problem, exit_code)
+
+
+def test_an_evaluation_and_resources_are_reported() -> None:
+    trainer = _trainer()
+    trainer.handle(ResourcesSampled(ResourceState(123, 5.0, battery_percent=50.0), sent_bytes=9), 0.1)
+    report = _report(trainer.handle(Evaluated(1, no_evaluation(2)), 0.2))
+    assert report.evaluation is not None
+    assert (report.evaluation.round_id, report.evaluation.evaluation) == (1, no_evaluation(2))
+    assert report.resources == ResourceState(123, 5.0, battery_percent=50.0)
+    assert report.sent_bytes == 9
+
+
+def test_another_agent_is_taken_only_when_the_known_one_is_silent() -> None:
+    trainer = _trainer()
+    _say(trainer, OPENED, 1.0)
+    found = PeerFound(PeerInfo("other", 1, Role.AGENT, "there", 1))
+    trainer.handle(found, 3.9)
+    assert trainer.agent == "agent"
+    trainer.handle(found, 4.0)
+    assert trainer.agent == "other"
