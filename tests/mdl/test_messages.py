@@ -1,0 +1,128 @@
+"""Messages survive the wire unchanged, and what is no message is told so by the decoder."""
+
+from __future__ import annotations
+
+import contextlib
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mdl.delta import Contributor
+from mdl.evaluation import no_evaluation
+from mdl.messages import (
+    CARRIERS,
+    MAX_MEMBERS,
+    MAX_TEXT,
+    Activity,
+    AgentMessage,
+    BroadcastOrdered,
+    DeltaMessage,
+    Hello,
+    Holding,
+    HopDecision,
+    HopOrdered,
+    HopOutcome,
+    MemberRefused,
+    Message,
+    PeerInfo,
+    PeerReport,
+    PeersKnown,
+    ResourceState,
+    Role,
+    RoundEvaluation,
+    RoundOpened,
+    Said,
+    Staged,
+    TrainingReport,
+    Transfer,
+)
+
+ANN = Contributor("ann", 1)
+# What the decoder raises: a text that is no UTF-8 has an error of its own.
+REFUSED = (msgspec.MsgspecError, UnicodeDecodeError)
+ENCODER, DECODER = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(Said)
+INFO = PeerInfo("ann", 1, Role.TRAINER, "host", 7)
+REPORT = PeerReport(
+    sequence=3,
+    term=2,
+    round_id=1,
+    digest=b"1234567890123456",
+    schema_hash="schema",
+    model="lenet",
+    size=10,
+    activity=Activity.SENT,
+    open_round=2,
+    holdings=(Holding(0, 2.5, (ANN,), 2_000_000),),
+    hops=(HopDecision(0, 2_000_001, HopOutcome.ABORTED, 1.5, 0, "cancelled"),),
+    staged=Staged(b"digest", 3.0, (ANN,)),
+    resources=ResourceState(1 << 33, 12.5, 80.0, True, False),
+    training=TrainingReport(0.7, 100, 1.2),
+    evaluation=RoundEvaluation(1, no_evaluation(3)),
+    transfer=Transfer("bob", 5, 40),
+    sent_bytes=9,
+)
+MESSAGES: list[Said] = [
+    REPORT,
+    RoundOpened(1, 2, b"digest", (ANN,), 3, ("bob",)),
+    HopOrdered(1, 2, 0, 1_000_000, ANN),
+    BroadcastOrdered(1, 2, 1, (ANN,), 1.0, (ANN,)),
+    DeltaMessage(2, 0, 1_000_000, 1.0, (ANN,)),
+    Hello(INFO),
+    PeersKnown((INFO,)),
+]
+
+
+def _subclasses(kind: type) -> set[type]:
+    return {leaf for each in kind.__subclasses__() for leaf in ({each} | _subclasses(each))}
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+def test_a_message_comes_back_as_it_was(message: Said) -> None:
+    assert DECODER.decode(ENCODER.encode(message)) == message
+
+
+def test_every_message_can_be_said_and_is_frozen() -> None:
+    said = set(Said.__args__)  # type: ignore[attr-defined]
+    assert said == _subclasses(Message) - {AgentMessage}
+    assert set(CARRIERS) <= said
+    assert all(kind.__struct_config__.frozen for kind in said)
+
+
+@given(st.binary(max_size=200))
+def test_random_bytes_are_no_message(junk: bytes) -> None:
+    with pytest.raises(REFUSED):
+        DECODER.decode(junk)
+
+
+@given(position=st.integers(0, 10_000), value=st.integers(0, 255))
+def test_a_report_with_a_wrong_byte_is_a_report_or_refused(position: int, value: int) -> None:
+    data = bytearray(ENCODER.encode(REPORT))
+    data[position % len(data)] = value
+    with contextlib.suppress(*REFUSED):
+        assert isinstance(DECODER.decode(data), Message)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        msgspec.structs.replace(REPORT, sequence=-1),
+        msgspec.structs.replace(REPORT, digest=b"x" * 33),
+        msgspec.structs.replace(REPORT, schema_hash="x" * (MAX_TEXT + 1)),
+        RoundOpened(1, 2, b"", (ANN,) * (MAX_MEMBERS + 1)),
+        MemberRefused(1, 0, "x" * (MAX_TEXT + 1)),
+        Hello(msgspec.structs.replace(INFO, port=65536)),
+        Hello(msgspec.structs.replace(INFO, peer_id="")),
+        Hello(msgspec.structs.replace(INFO, peer_id="x" * 65)),
+    ],
+)
+def test_what_is_out_of_bounds_is_refused(message: Said) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        DECODER.decode(ENCODER.encode(message))
+
+
+def test_a_wrong_type_or_an_unknown_message_is_refused() -> None:
+    for junk in ({"type": "Nonsense"}, {"type": "DeltaWanted", "round_id": "1", "segment": 0, "hop_id": 0}, 3, None):
+        with pytest.raises(msgspec.ValidationError):
+            DECODER.decode(ENCODER.encode(junk))

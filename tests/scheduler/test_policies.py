@@ -1,0 +1,161 @@
+"""Policies on any legal view: a legal pair or a reason to wait. Tree and ring are those of the paper (4.4)."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mdl.errors import ConfigError
+from scheduler.chain import ChainView, DeviceState, DeviceView, Pair, Wait
+from scheduler.policies import POLICIES, make_policy
+
+FREE, GET, SEND, DONE, DEAD = (DeviceState[name] for name in ("FREE", "GET", "SEND", "DONE", "DEAD"))
+GONE = (DONE, DEAD)
+
+
+@st.composite
+def views(draw: st.DrawFn) -> ChainView:
+    devices = [
+        DeviceView(
+            f"p{number:02d}",
+            draw(st.sampled_from(DeviceState)),
+            link_mb_s=draw(st.none() | st.floats(0.01, 1000)),
+            free_since_s=draw(st.floats(0, 100)),
+            n_agg=draw(st.integers(0, 20)),
+            theta=draw(st.floats(1, 1e4)),
+            energy_j=draw(st.floats(0, 1e5)),
+            battery_percent=draw(st.none() | st.floats(0, 100)),
+            charging=draw(st.none() | st.booleans()),
+            in_use=draw(st.none() | st.booleans()),
+            cpu_percent=draw(st.floats(0, 100)),
+            free_memory_bytes=draw(st.integers(0, 1 << 40)),
+        )
+        for number in range(draw(st.integers(1, 12)))
+    ]
+    return ChainView(draw(st.floats(0, 1e6)), draw(st.floats(0, 100)), tuple(devices))
+
+
+def _view(states: list[DeviceState], **changes: dict[str, object]) -> ChainView:
+    devices = (DeviceView(f"p{number:02d}", state) for number, state in enumerate(states))
+    return ChainView(10.0, 1.0, tuple(msgspec.structs.replace(d, **changes.get(d.peer_id, {})) for d in devices))
+
+
+def _play(policy: str, count: int) -> list[tuple[int, int]]:
+    """All hops of a round, one after the other: (sender, receiver) by position."""
+    states, pairs = [FREE] * count, []
+    while sum(state is FREE for state in states) > 1:
+        decision = make_policy(policy).decide(_view(states))
+        assert isinstance(decision, Pair), decision
+        sender, receiver = int(decision.sender[1:]), int(decision.receiver[1:])
+        states[sender] = DONE
+        pairs.append((sender, receiver))
+    return pairs
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@given(view=views())
+def test_any_view_gives_a_legal_pair_or_a_reason_to_wait(policy: str, view: ChainView) -> None:
+    decision = make_policy(policy).decide(view)
+    assert decision.reason
+    assert decision == make_policy(policy).decide(view)
+    if isinstance(decision, Pair):
+        free = {device.peer_id for device in view.free()}
+        assert decision.sender != decision.receiver
+        assert {decision.sender, decision.receiver} <= free
+
+
+@pytest.mark.parametrize("policy", ["greedy", "fifo"])
+@given(view=views())
+def test_greedy_and_fifo_never_wait_while_two_are_free(policy: str, view: ChainView) -> None:
+    assert isinstance(make_policy(policy).decide(view), Pair) == (len(view.free()) >= 2)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 9, 16])
+def test_n_free_devices_need_n_minus_1_hops(policy: str, count: int) -> None:
+    pairs = _play(policy, count)
+    assert len(pairs) == count - 1
+    assert len({sender for sender, _ in pairs}) == count - 1
+
+
+@pytest.mark.parametrize("count", [2, 3, 5, 8, 9, 16])
+def test_4_4_tree_makes_exactly_the_binomial_pairs(count: int) -> None:
+    """Position i sends once, to i without its lowest set bit, and only after all that send to it have sent."""
+    pairs = _play("tree", count)
+    assert sorted(pairs) == [(position, position & (position - 1)) for position in range(1, count)]
+    sent: set[int] = set()
+    for sender, _ in pairs:
+        assert {child for child, parent in pairs if parent == sender} <= sent
+        sent.add(sender)
+
+
+def test_tree_runs_independent_hops_at_once() -> None:
+    first = make_policy("tree").decide(_view([FREE, FREE, FREE, FREE]))
+    assert (first.sender, first.receiver) == ("p03", "p02")  # type: ignore[union-attr]
+    second = make_policy("tree").decide(_view([FREE, FREE, GET, SEND]))
+    assert (second.sender, second.receiver) == ("p01", "p00")  # type: ignore[union-attr]
+    assert isinstance(make_policy("tree").decide(_view([GET, SEND, GET, SEND])), Wait)
+
+
+def test_tree_hands_the_children_of_a_dead_position_to_its_parent() -> None:
+    decision = make_policy("tree").decide(_view([FREE, DONE, DEAD, FREE]))
+    assert (decision.sender, decision.receiver) == ("p03", "p00")  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("count", [2, 3, 5, 9])
+def test_4_4_ring_is_the_chain_by_position(count: int) -> None:
+    assert _play("ring", count) == [(position, position + 1) for position in range(count - 1)]
+
+
+def test_ring_waits_for_the_next_in_line_and_steps_over_the_dead() -> None:
+    waiting = make_policy("ring").decide(_view([FREE, DeviceState.TRAINING, FREE]))
+    assert waiting == Wait("ring: the next in line, p01, is training")
+    decision = make_policy("ring").decide(_view([FREE, DEAD, FREE]))
+    assert (decision.sender, decision.receiver) == ("p00", "p02")  # type: ignore[union-attr]
+
+
+def test_fifo_pairs_the_two_who_have_been_free_longest() -> None:
+    since = {"p00": 5.0, "p01": 1.0, "p02": 3.0}
+    view = _view([FREE] * 3, **{peer: {"free_since_s": at} for peer, at in since.items()})
+    decision = make_policy("fifo").decide(view)
+    assert {decision.sender, decision.receiver} == {"p01", "p02"}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "burden",
+    [
+        {"link_mb_s": 0.5},
+        {"energy_j": 1000.0},
+        {"in_use": True},
+        {"cpu_percent": 99.0},
+        {"battery_percent": 5.0, "charging": False},
+    ],
+    ids=lambda burden: next(iter(burden)),
+)
+def test_greedy_relieves_the_burdened_device_first(burden: dict[str, object]) -> None:
+    view = _view([FREE] * 4, **{f"p0{n}": {"link_mb_s": 5.0} for n in range(4)} | {"p02": {"link_mb_s": 5.0} | burden})
+    decision = make_policy("greedy").decide(view)
+    assert isinstance(decision, Pair)
+    assert decision.sender == "p02"
+
+
+def test_greedy_lets_the_fast_receive() -> None:
+    view = _view([FREE] * 3, p00={"link_mb_s": 2.0}, p01={"link_mb_s": 50.0}, p02={"link_mb_s": 5.0})
+    decision = make_policy("greedy").decide(view)
+    assert (decision.sender, decision.receiver) == ("p00", "p01")  # type: ignore[union-attr]
+    assert decision.reason == "greedy: p00 costs most (0.50 s), p01 least (0.02 s)"
+
+
+def test_a_charging_device_with_a_low_battery_is_no_burden() -> None:
+    view = _view([FREE] * 3, p01={"battery_percent": 5.0, "charging": True}, p02={"in_use": True})
+    decision = make_policy("greedy").decide(view)
+    assert isinstance(decision, Pair)
+    assert decision.sender == "p02"
+
+
+def test_a_policy_that_does_not_exist_is_named_with_the_closest_one() -> None:
+    with pytest.raises(ConfigError, match=r"unknown policy 'gredy'; did you mean 'greedy'\? \(valid: .*tree"):
+        make_policy("gredy")
+    assert all(make_policy(name).name == name for name in POLICIES)

@@ -1,0 +1,146 @@
+"""Imports point one way, decisions are pure, and a peer loads nothing it does not need."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+# A folder imports only what stands left of it.
+LAYERS = ("mdl", "transport", "sim", "scheduler", "peers")
+PURE = (
+    "mdl/delta.py",
+    "mdl/evaluation.py",
+    "mdl/machine.py",
+    "mdl/messages.py",
+    "mdl/tree.py",
+    "peers/agent.py",
+    "peers/members.py",
+    "peers/observer.py",
+    "peers/part.py",
+    "peers/rounds.py",
+    "peers/status.py",
+    "peers/trainer.py",
+    "peers/view.py",
+    *(f"{folder}/{path.name}" for folder in ("scheduler", "sim") for path in sorted((ROOT / folder).glob("*.py"))),
+)
+IMPURE = {"time", "random", "asyncio", "threading", "socket", "zmq", "zeroconf", "psutil", "os", "subprocess"}
+# Modules of the scheduler that train a policy may import these, and no peer imports those modules.
+LEARNING = {"gymnasium", "stable_baselines3"}
+# Where roles and drivers meet: the composition root, and the commands around it.
+MEETING_POINTS = {"node.py"}
+
+
+def _modules(folder: str) -> list[Path]:
+    return sorted(path for path in (ROOT / folder).rglob("*.py"))
+
+
+def _imports(path: Path) -> Iterator[str]:
+    """Dotted names of everything a module imports, also inside functions; type-checking imports never run."""
+    tree = ast.parse(path.read_text())
+    pending: list[ast.AST] = [tree]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: import by the full name, so that the direction can be seen"
+            yield node.module or ""
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        pending += ast.iter_child_nodes(node)
+
+
+def _tops(path: Path) -> set[str]:
+    return {name.partition(".")[0] for name in _imports(path)}
+
+
+@pytest.mark.parametrize("folder", LAYERS)
+def test_a_folder_imports_only_what_stands_left_of_it(folder: str) -> None:
+    forbidden = set(LAYERS[LAYERS.index(folder) + 1 :])
+    for path in _modules(folder):
+        assert not _tops(path) & forbidden, f"{path.relative_to(ROOT)} imports {_tops(path) & forbidden}"
+
+
+def test_every_pure_module_exists() -> None:
+    assert all((ROOT / name).is_file() for name in PURE)
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_a_pure_module_knows_no_clock_no_chance_and_no_device(name: str) -> None:
+    assert not _tops(ROOT / name) & IMPURE
+
+
+@pytest.mark.parametrize("folder", LAYERS)
+def test_nothing_is_ever_unpickled(folder: str) -> None:
+    unsafe = {"pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
+    for path in _modules(folder):
+        assert not _tops(path) & unsafe, path
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.keyword) and node.arg in ("allow_pickle", "weights_only"):
+                safe = node.arg == "weights_only"
+                assert isinstance(node.value, ast.Constant), f"{path}:{node.value.lineno}"
+                assert node.value.value is safe, f"{path}:{node.value.lineno}"
+
+
+def test_a_role_knows_no_driver_and_a_driver_no_role() -> None:
+    drivers = ("transport.", "sim.")
+    roles = {"agent.py", "trainer.py", "observer.py", "rounds.py", "part.py", "members.py", "view.py", "status.py"}
+    for path in _modules("peers"):
+        names = set(_imports(path))
+        knows_driver = any(name.startswith(("transport.runtime", "transport.links", "sim.")) for name in names)
+        knows_role = any(name.startswith(("peers.agent", "peers.trainer")) for name in names)
+        if path.name in roles:
+            assert not any(name.startswith(drivers) for name in names), path
+        if knows_driver and knows_role:
+            assert path.name in MEETING_POINTS or path.name.startswith("cli"), path
+
+
+def test_what_a_peer_loads_never_needs_the_learning_libraries() -> None:
+    learning = {path for path in _modules("scheduler") if _tops(path) & LEARNING}
+    names = {f"scheduler.{path.stem}" for path in learning}
+    for folder in LAYERS:
+        for path in _modules(folder):
+            if path not in learning:
+                assert not _tops(path) & LEARNING, path
+                if not path.name.startswith("cli"):
+                    assert not set(_imports(path)) & names, path
+
+
+@pytest.mark.parametrize(
+    ("module", "heavy"),
+    [
+        ("peers.agent", {"torch", "zmq", "zeroconf", "psutil", "typer"}),
+        ("peers.trainer", {"torch", "zmq", "zeroconf", "psutil", "typer"}),
+        ("peers.node", {"torch"}),
+        ("sim.mesh", {"torch", "zmq", "zeroconf", "psutil"}),
+        ("mdl.config", {"torch", "numpy", "zmq"}),
+        ("peers.cli", {"torch", "numpy", "zmq", "zeroconf"}),
+    ],
+)
+def test_importing_a_module_loads_nothing_heavy(module: str, heavy: set[str]) -> None:
+    code = f"import sys, {module}; print(*sorted({heavy!r} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == []
+
+
+def test_help_is_printed_without_loading_anything_heavy() -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "peers.cli", "--help"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Usage" in done.stdout
+    loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
+    assert "typer" in loaded
+    assert not loaded & {"torch", "numpy", "zmq", "zeroconf"}
