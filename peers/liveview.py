@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -109,3 +110,28 @@ def _draw_rounds(rounds: Sequence[RoundSummary]) -> RenderableType:
         curve = f"accuracy {draw_curve(accuracies)} {accuracies[0]:.1%} → {accuracies[-1]:.1%}"
         lines.append(Text(curve, style="green"))
     return Group(*lines)
+
+
+def show_result(result: dict[str, Any], console: Console) -> None:
+    """What a run of `mdl up` ends with, for people."""
+
+    def show(value: float | None) -> str:
+        return "-" if value is None else f"{value:.1%}"
+
+    rows = [("mesh", show(result["accuracy"]), f"macro F1 {result['macro_f1'] or 0:.3f}")]
+    if result["accuracy_alone"] is not None:
+        gain = 100 * ((result["accuracy"] or 0) - result["accuracy_alone"])
+        rows.append(("alone", show(result["accuracy_alone"]), f"median device: the mesh gained {gain:+.1f} points"))
+        rows.append(("central", show(result["accuracy_central"]), "all data in one place: what the mesh avoids"))
+    table = Table("", "accuracy", "", box=None, pad_edge=False)
+    for index, (name, accuracy, remark) in enumerate(rows):
+        table.add_row(name, accuracy, remark, style="" if index else "bold")
+    lines = [f"{result['rounds']} rounds in {result['seconds']:.1f} s, {result['round_s_median']:.2f} s a round"]
+    if result["max_relative_error"] is not None:
+        lines.append(f"verified: global deltas within {result['max_relative_error']:.1e} of the central mean")
+    lines.append(f"{result['wire_bytes'] / 1e6:.1f} MB on the wire; everything is in {result['run_dir']}")
+    lines.append(f"next: mdl eval {result['run_dir']}   mdl predict {result['run_dir']}")
+    console.print()
+    console.print(table)
+    for line in lines:
+        console.print(line, soft_wrap=True, highlight=False)

@@ -29,7 +29,9 @@ class Child:
     output: Path
 
     def problem(self) -> str:
-        """The one-line error it ended with; empty if there is none."""
+        """In one line why it ended early: its own error, or the signal that ended it."""
+        if (status := self.process.poll()) is not None and status < 0:
+            return f"ended by {signal.Signals(-status).name}"
         lines = self.log.read_text(errors="replace").splitlines()
         said = [line for line in lines if line.startswith("mdl: ")]
         return said[-1].removeprefix("mdl: ") if said else (lines[-1] if lines else "")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-import shutil
+import signal
 import subprocess
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -20,10 +21,10 @@ from rich.text import Text
 
 from mdl.config import Config, save_config, show_config
 from mdl.data import DataSet, default_cache_dir, load_data, split_windows
-from mdl.errors import ConfigError, MdlError
-from mdl.messages import RoundSummary
-from peers.liveview import describe_summary, draw_mesh
+from mdl.errors import ConfigError, DataError, MdlError
+from peers.liveview import describe_summary, draw_mesh, show_result
 from peers.processes import Child, Children
+from peers.rundir import RoundReader, collect_results, describe_interrupt, read_rounds, remove_traces
 from peers.verify import Verifier
 from peers.watch import Watcher
 from scheduler.policies import make_policy
@@ -51,38 +52,68 @@ def run_up(
 ) -> dict[str, Any]:
     """Train; returns what `--json` prints. quiet: no live view, one line a round on stderr.
 
-    Raises ConfigError or DataError before anything is started, KeyboardInterrupt after Ctrl-C, when all has been saved.
+    Raises ConfigError or DataError before a model is trained, and leaves no run directory then; MdlError if the run
+    failed; KeyboardInterrupt after Ctrl-C or SIGTERM, when all has been saved.
     """
     started = time.monotonic()
-    run = _plan(config, peers, epochs, out, verify)
     console = Console(stderr=quiet)
-    console.print(Text(show_config(run.config), style="dim"))
-    if run.data.synthetic:
-        console.print(f"{run.data.name} is synthetic data: its figures say nothing about real people")
-    code = new_join_code("up")
-    verifier = Verifier(run.out) if verify else None
-    with ExitStack() as stack:
-        children = stack.enter_context(Children(run.out / "logs", code, max(1, (os.cpu_count() or 1) // peers)))
-        trainers = _start(run, children)
-        watcher = stack.enter_context(Watcher(run.config.mesh, MeshKeys.from_code(code), "up"))
+    verifier: Verifier | None = None
+    with _interrupted_by_signals():
+        run = _plan(config, peers, epochs, out, verify)
+        console.print(Text(show_config(run.config).strip(), style="dim"))
+        if run.data.synthetic:
+            console.print(f"{run.data.name} is synthetic data: its figures say nothing about real people")
         try:
-            _follow(run, children, watcher, verifier, console, quiet)
-        except KeyboardInterrupt:
-            children.stop()
-            saved = _collect(run, trainers)
-            console.print(f"interrupted; saved in {saved or run.out}")
+            verifier = Verifier(run.out) if verify else None
+            results = _train(run, verifier, console, quiet)
+            result = _summarise(run, results, verifier, time.monotonic() - started)
+            if baselines:
+                result |= _compare(run, console)
+        except (ConfigError, DataError):
+            remove_traces(run.out)
             raise
-    saved = _collect(run, trainers)
-    if saved is None:
-        raise MdlError(f"no peer finished a round; their logs are in {run.out / 'logs'}")
-    rounds = _read_rounds(run.out / "metrics.jsonl")
-    result = _summarise(run, rounds, children, verifier, time.monotonic() - started)
-    if baselines:
-        result |= _compare(run, console)
+        except KeyboardInterrupt:
+            console.print(describe_interrupt(run.out), soft_wrap=True, highlight=False)
+            raise
     (run.out / "result.json").write_bytes(msgspec.json.format(msgspec.json.encode(result)))
     if not quiet:
-        _show(result, console)
+        show_result(result, console)
     return {key: value for key, value in result.items() if key != "alone"}
+
+
+@contextmanager
+def _interrupted_by_signals() -> Iterator[None]:
+    """SIGTERM and a closed terminal end the run as Ctrl-C does."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    numbers = [signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
+    before = {number: signal.signal(number, interrupt) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _train(run: Run, verifier: Verifier | None, console: Console, quiet: bool) -> list[dict[str, Any]]:
+    """Start everybody, follow the rounds, end everybody; what each process said at its end."""
+    code = new_join_code("up")
+    threads = max(1, (os.cpu_count() or 1) // run.peers)
+    with (
+        Children(run.out / "logs", code, threads) as children,
+        Watcher(run.config.mesh, MeshKeys.from_code(code), "up") as watcher,
+    ):
+        try:
+            _start(run, children)
+            _follow(children, watcher, RoundReader(run.out / "agent" / "metrics.jsonl"), verifier, console, quiet)
+        finally:
+            children.stop()
+            saved = collect_results(run.out, children.running[1:])
+    if saved is None:
+        raise MdlError(f"no peer finished a round; their logs are in {run.out / 'logs'}")
+    return [child.result() for child in children.running]
 
 
 def _plan(config: Config, peers: int, epochs: int, out: Path | None, verify: bool) -> Run:
@@ -112,39 +143,36 @@ def _plan(config: Config, peers: int, epochs: int, out: Path | None, verify: boo
     return Run(config, peers, rounds, data, out, verify)
 
 
-def _start(run: Run, children: Children) -> list[Child]:
+def _start(run: Run, children: Children) -> None:
     common = ["--json", "--config", str(run.out / "config.toml")]
     children.start("agent", "agent", *common, "--out", str(run.out / "agent"))
-    names = [f"peer-{index}" for index in range(1, run.peers + 1)]
-    return [
-        children.start(
-            name, "peer", *common, "--name", name, "--shard", f"{index}/{run.peers}", "--out", str(run.out / name)
-        )
-        for index, name in enumerate(names, 1)
-    ]
+    for index in range(1, run.peers + 1):
+        name, shard = f"peer-{index}", f"{index}/{run.peers}"
+        children.start(name, "peer", *common, "--name", name, "--shard", shard, "--out", str(run.out / name))
 
 
 def _follow(
-    run: Run, children: Children, watcher: Watcher, verifier: Verifier | None, console: Console, quiet: bool
+    children: Children, watcher: Watcher, reader: RoundReader, verifier: Verifier | None, console: Console, quiet: bool
 ) -> None:
-    """Until the agent has ended; raises if a peer could not start, or nobody is left."""
+    """Until the agent has ended; raises if a peer could not start, or too few are left."""
     agent = children.running[0]
-    reader = _RoundReader(run.out / "agent" / "metrics.jsonl")
-    with ExitStack() as stack:
-        draws = console.is_terminal and not quiet
-        screen = stack.enter_context(Live(console=console, auto_refresh=False)) if draws else None
-        while True:
+    told = ""
+    draws = console.is_terminal and not quiet
+    with Live(console=console, auto_refresh=False) if draws else nullcontext() as screen:
+        ended = False
+        while not ended:
             ended = _has_ended(agent, _FRAME_S)
             for summary in reader.new():
                 if verifier:
                     verifier.check(summary)
                 if screen is None:
-                    console.print(describe_summary(summary), highlight=False)
-            note = _check(children)
+                    console.print(describe_summary(summary), soft_wrap=True, highlight=False)
+            note = _check(children, bool(reader.rounds))
             if screen is not None:
                 screen.update(draw_mesh(watcher.status, reader.rounds, note), refresh=True)
-            if ended:
-                break
+            elif note != told:
+                console.print(note, soft_wrap=True, highlight=False)
+            told = note
     if agent.process.returncode:
         raise MdlError(f"the agent failed: {agent.problem()} (log: {agent.log})")
     for child in children.running[1:]:
@@ -159,57 +187,28 @@ def _has_ended(child: Child, wait_s: float) -> bool:
     return True
 
 
-def _check(children: Children) -> str:
-    """A note about peers that ended early. Raises ConfigError if it was the user's input, MdlError if none is left."""
+def _check(children: Children, has_begun: bool) -> str:
+    """What to say of peers that ended early. ConfigError: it was the user's input. MdlError: the run is
+    over.
+
+    A mesh goes on without a peer it has lost; but the first round waits for all, and one alone has nobody to train
+    with.
+    """
     trainers = children.running[1:]
     failed = [child for child in trainers if child.process.poll() not in (None, 0)]
     for child in failed:
         if child.process.returncode == 2:
             raise ConfigError(child.problem())
-    if len(failed) == len(trainers):
-        raise MdlError(f"every peer failed; {failed[0].name}: {failed[0].problem()} (log: {failed[0].log})")
-    return "".join(f"{child.name} ended early: {child.problem()} " for child in failed)
+    note = "; ".join(f"{child.name} ended early: {child.problem()}" for child in failed)
+    left = len(trainers) - len(failed)
+    if failed and (not has_begun or left < min(2, len(trainers))):
+        raise MdlError(f"{left} of {len(trainers)} peers are left; {note} (logs: {failed[0].log.parent})")
+    return note
 
 
-class _RoundReader:
-    """Follows metrics.jsonl while the agent writes it."""
-
-    def __init__(self, path: Path) -> None:
-        self.rounds: list[RoundSummary] = []
-        self._path = path
-
-    def new(self) -> list[RoundSummary]:
-        found = _read_rounds(self._path)[len(self.rounds) :]
-        self.rounds += found
-        return found
-
-
-def _read_rounds(path: Path) -> list[RoundSummary]:
-    if not path.exists():
-        return []
-    lines = path.read_bytes().split(b"\n")[:-1]  # the last piece is empty, or not written to its end
-    return [msgspec.json.decode(line, type=RoundSummary) for line in lines]
-
-
-def _collect(run: Run, trainers: list[Child]) -> Path | None:
-    """Bring metrics and the newest global model to the run directory; the model's path, or None without one."""
-    metrics = run.out / "agent" / "metrics.jsonl"
-    if metrics.exists():
-        shutil.copyfile(metrics, run.out / "metrics.jsonl")
-    reached = [(child.result().get("round_id", 0), run.out / child.name / "global.safetensors") for child in trainers]
-    models = [(round_id, path) for round_id, path in reached if path.exists()]
-    if not models:
-        return None
-    newest = max(models, key=lambda found: found[0])[1]
-    shutil.copyfile(newest, run.out / "global.safetensors")
-    return run.out / "global.safetensors"
-
-
-def _summarise(
-    run: Run, rounds: list[RoundSummary], children: Children, verifier: Verifier | None, seconds: float
-) -> dict[str, Any]:
+def _summarise(run: Run, results: list[dict[str, Any]], verifier: Verifier | None, seconds: float) -> dict[str, Any]:
+    rounds = read_rounds(run.out / "metrics.jsonl")
     last = rounds[-1]
-    results = [child.result() for child in children.running]
     return {
         "mesh": "up",
         "peers": run.peers,
@@ -233,24 +232,3 @@ def _compare(run: Run, console: Console) -> dict[str, Any]:
 
     with console.status("baselines") as status:
         return train_baselines(run.config, run.peers, run.rounds, status.update)
-
-
-def _show(result: dict[str, Any], console: Console) -> None:
-    def show(value: float | None) -> str:
-        return "-" if value is None else f"{value:.1%}"
-
-    console.print()
-    console.print(f"{result['rounds']} rounds in {result['seconds']:.1f} s, {result['round_s_median']:.2f} s a round")
-    console.print(f"[bold]mesh    {show(result['accuracy'])}[/bold]   macro F1 {result['macro_f1'] or 0:.3f}")
-    if result["accuracy_alone"] is not None:
-        gain = (result["accuracy"] or 0) - result["accuracy_alone"]
-        console.print(
-            f"alone   {show(result['accuracy_alone'])}   (median of {result['peers']}; the mesh gained {gain:+.1%})"
-        )
-        console.print(f"central {show(result['accuracy_central'])}   (all data in one place: what the mesh avoids)")
-    if result["max_relative_error"] is not None:
-        console.print(
-            f"largest relative error of a global delta against the central mean: {result['max_relative_error']:.1e}"
-        )
-    console.print(f"{result['wire_bytes'] / 1e6:.1f} MB on the wire; everything is in {result['run_dir']}")
-    console.print(f"[dim]next: mdl eval {result['run_dir']}   mdl predict {result['run_dir']}[/dim]")

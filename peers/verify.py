@@ -23,15 +23,25 @@ class Verifier:
         """Compare, then delete the round's deltas. Raises MdlError if one that is needed is missing."""
         own = [self._read(peer_id, summary.round, "own") for peer_id in summary.contributors]
         mean = central_mean(own)
-        result = self._read(summary.contributors[0], summary.round, "global")
+        result = self._read(self._who_applied(summary), summary.round, "global")
         scale = float(np.abs(mean).max()) or 1.0
         error = float(np.abs(result.values - mean).max()) / scale
         self.worst = max(error, self.worst or 0.0)
         for path in self._out.glob(f"*/deltas/{summary.round:05d}-*.safetensors"):
             path.unlink()
 
+    def _who_applied(self, summary: RoundSummary) -> str:
+        """A contributor may be lost before it applies; those who applied have the same delta (the round's digest)."""
+        for peer_id in summary.contributors:
+            if self._path(peer_id, summary.round, "global").exists():
+                return peer_id
+        return summary.contributors[0]
+
+    def _path(self, peer_id: str, round_id: int, name: str) -> Path:
+        return self._out / peer_id / "deltas" / f"{round_id:05d}-{name}.safetensors"
+
     def _read(self, peer_id: str, round_id: int, name: str) -> ModelDelta:
-        path = self._out / peer_id / "deltas" / f"{round_id:05d}-{name}.safetensors"
+        path = self._path(peer_id, round_id, name)
         if not path.exists():
             raise MdlError(f"--verify: {path} is missing")
         arrays, metadata = read_safetensors(path)

@@ -1,0 +1,61 @@
+"""The run directory of `mdl up`: the rounds as they are written, and what is brought together at the end."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import msgspec
+
+from mdl.messages import RoundSummary
+from peers.processes import Child
+
+
+class RoundReader:
+    """Follows metrics.jsonl while the agent writes it."""
+
+    def __init__(self, path: Path) -> None:
+        self.rounds: list[RoundSummary] = []
+        self._path = path
+
+    def new(self) -> list[RoundSummary]:
+        found = read_rounds(self._path)[len(self.rounds) :]
+        self.rounds += found
+        return found
+
+
+def read_rounds(path: Path) -> list[RoundSummary]:
+    """The rounds that are wholly written; none if there is no such file."""
+    if not path.exists():
+        return []
+    lines = path.read_bytes().split(b"\n")[:-1]  # the last piece is empty, or not written to its end
+    return [msgspec.json.decode(line, type=RoundSummary) for line in lines]
+
+
+def collect_results(out: Path, trainers: list[Child]) -> Path | None:
+    """Bring metrics and the newest global model to the run directory; the model's path, or None without one."""
+    metrics = out / "agent" / "metrics.jsonl"
+    if metrics.exists():
+        shutil.copyfile(metrics, out / "metrics.jsonl")
+    reached = [(child.result().get("round_id", 0), out / child.name / "global.safetensors") for child in trainers]
+    models = [(round_id, path) for round_id, path in reached if path.exists()]
+    if not models:
+        return None
+    newest = max(models, key=lambda found: found[0])[1]
+    shutil.copyfile(newest, out / "global.safetensors")
+    return out / "global.safetensors"
+
+
+def remove_traces(out: Path) -> None:
+    """Input that was refused leaves no run behind: all in `out` is ours, it was empty before."""
+    if not (out / "metrics.jsonl").exists():
+        shutil.rmtree(out, ignore_errors=True)
+
+
+def describe_interrupt(out: Path) -> str:
+    """What an interrupted run leaves, and where."""
+    saved = out / "global.safetensors"
+    if not saved.exists():
+        return f"interrupted before the first round was finished: no model yet; logs are in {out / 'logs'}"
+    rounds = len(read_rounds(out / "metrics.jsonl"))
+    return f"interrupted after {rounds} finished rounds; the last global model is in {saved}"
