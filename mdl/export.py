@@ -14,7 +14,10 @@ from mdl.models import build_model
 
 
 class ModelDescription(msgspec.Struct, frozen=True):
-    """What a stranger needs to use the parameters: how to build the model, what goes in and what comes out."""
+    """What a stranger needs to use the parameters: how to build the model, what goes in and what comes out.
+
+    data, seed: as given to `load_data`, so that the same test windows are found again.
+    """
 
     model: str
     channels: int
@@ -23,6 +26,7 @@ class ModelDescription(msgspec.Struct, frozen=True):
     data: str
     mesh: str = ""
     round_id: int = 0
+    seed: int = 0
 
     @property
     def classes(self) -> int:

@@ -122,7 +122,7 @@ def build_flat_model(config: Config, data: DataSet) -> FlatModel:
 
 def describe_model(config: Config, data: DataSet, mesh: str) -> ModelDescription:
     channels, length = data.shape
-    return ModelDescription(config.model.name, channels, length, data.classes, config.data.spec, mesh)
+    return ModelDescription(config.model.name, channels, length, data.classes, config.data.spec, mesh, seed=config.seed)
 
 
 def device_seed(seed: int, index: int) -> int:

@@ -78,7 +78,7 @@ def show_predictions(result: dict[str, Any]) -> None:
 
 def _load(path: Path, spec: str | None) -> tuple[nn.Module, ModelDescription, DataSet]:
     module, description = import_model(path / "global.safetensors" if path.is_dir() else path)
-    data = load_data(spec or description.data, default_cache_dir())
+    data = load_data(spec or description.data, default_cache_dir(), description.seed)
     shape = (description.channels, description.time)
     if data.shape != shape:
         raise DataError(
