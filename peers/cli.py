@@ -197,7 +197,7 @@ def evaluate(
 def predict(
     model: Annotated[Path, typer.Argument(help="global.safetensors, or the run directory that holds it.")],
     data: DataSpec = None,
-    limit: Annotated[int, typer.Option(help="How many windows to show.")] = 20,
+    limit: Annotated[int, typer.Option(help="How many windows to show.", min=1)] = 20,
     as_json: AsJson = False,
 ) -> None:
     """Classify windows with a trained model."""
@@ -297,9 +297,12 @@ def _mesh_overrides(
 
 
 def _find_keys(mesh: str | None, code: str | None, settings: Config) -> tuple[MeshKeys | None, str]:
+    from mdl.errors import ConfigError
     from peers.identity import find_code, remember_code
     from transport.keys import MeshKeys
 
+    if settings.mesh.insecure and not settings.mesh.loopback:
+        raise ConfigError("--insecure: without a join code only on this machine; add --loopback")
     if settings.mesh.insecure:
         print("mdl: --insecure: nothing is encrypted, and anyone on this machine can join", file=sys.stderr)
         return None, mesh or "insecure"

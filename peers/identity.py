@@ -16,6 +16,8 @@ from mdl.errors import ConfigError
 from transport.keys import parse_join_code
 
 CODE_VARIABLE = "MDL_CODE"
+# Whoever finds the leftovers of an ended process removes them and tries again; others may do so at the same moment.
+_TAKE_OVERS = 3
 
 
 def claim_identity(base: Path, name: str | None, out: Path | None = None) -> tuple[Contributor, Path]:
@@ -89,14 +91,27 @@ def _codes_home() -> Path:
 
 
 def _take(path: Path) -> bool:
+    """Claim a directory for this process. What an ended process left is taken over, though its number may be reused."""
+    me = _describe_process(os.getpid())
+    for _ in range(_TAKE_OVERS):
+        try:
+            with path.open("x") as file:
+                file.write(me)
+            return True
+        except FileExistsError:
+            owner = path.read_text()
+        if owner != me and owner == _describe_process(owner.partition(" ")[0]):
+            return False
+        path.unlink(missing_ok=True)
+    return False
+
+
+def _describe_process(number: int | str) -> str:
+    """Number and start of a live process; "" if there is none. Numbers alone come again, after a restart at once."""
     try:
-        owner = int(path.read_text())
-    except (OSError, ValueError):
-        owner = 0
-    if owner and owner != os.getpid() and psutil.pid_exists(owner):
-        return False
-    path.write_text(str(os.getpid()))
-    return True
+        return f"{number} {psutil.Process(int(number)).create_time():.2f}"
+    except (psutil.Error, ValueError):
+        return ""
 
 
 def _next_incarnation(path: Path) -> int:

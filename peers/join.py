@@ -6,6 +6,7 @@ what the caller's loop made of it by the end of the round is this device's contr
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import time
@@ -33,6 +34,8 @@ from transport.keys import MeshKeys
 
 Batches: TypeAlias = Iterable[tuple[Tensor, Tensor]]
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+
+logger = logging.getLogger(__name__)
 
 _STOP_S = 5.0
 
@@ -66,7 +69,7 @@ class Member:
         mesh: MeshSection,
     ) -> None:
         self.model = model
-        self.problem = ""
+        self._failure: BaseException | None = None
         self._optimizer, self._data, self._loss = optimizer, data, loss
         self._flat = FlatModel(model)
         self._me, directory = claim_identity(state_home(keys.name), name, out)
@@ -100,7 +103,9 @@ class Member:
         self._flat.load(self._machine.parameters)
 
     def __iter__(self) -> Iterator[Round]:
-        """The rounds of the mesh, until it finishes. Raises MdlError if this device was refused."""
+        """The rounds of the mesh, until it finishes. Raises ConfigError if this device was refused, or what failed."""
+        if self._thread.ident is None:
+            raise ConfigError("a member is used as `with peers.join(...) as mesh: for this in mesh: ...`")
         while (work := self._todo.get()) is not None:
             self._flat.load(work.parameters)
             started = time.perf_counter()
@@ -112,8 +117,8 @@ class Member:
                 LocalDeltaReady(work.round_id, ModelDelta(delta, self._theta, frozenset([self._me])), report)
             )
         self._flat.load(self._machine.parameters)
-        if self.problem:
-            raise MdlError(self.problem)
+        if self._failure is not None:
+            raise self._failure
 
     def run(self) -> None:
         """Train one pass over `data` in every round, until the mesh finishes."""
@@ -134,10 +139,13 @@ class Member:
                 this.loss = total / max(this.samples, 1)
 
     def _drive(self) -> None:
+        """In the node's own thread: whatever ends it is raised in the caller's loop."""
         try:
-            self.problem = drive(self._runtime, self._mesh_name, self._mesh).problem
-        except MdlError as error:
-            self.problem = str(error)
+            finish = drive(self._runtime, self._mesh_name, self._mesh)
+            if finish.problem:
+                self._failure = (ConfigError if finish.exit_code == ConfigError.exit_code else MdlError)(finish.problem)
+        except BaseException as error:  # noqa: BLE001 (the outermost loop of this thread)
+            self._failure = error
         finally:
             self._todo.put(None)
 
@@ -155,7 +163,10 @@ class Member:
         return ready
 
     def _save(self, effect: SaveModel) -> None:
-        self._cache.save(CachedModel(effect.parameters, effect.round_id, self._flat.schema_hash, self._mesh_name))
+        try:
+            self._cache.save(CachedModel(effect.parameters, effect.round_id, self._flat.schema_hash, self._mesh_name))
+        except MdlError as error:  # the mesh has the model; this device only loses its shortcut after a restart
+            logger.warning("round %d is not in the file cache: %s", effect.round_id, error)
 
 
 def join(

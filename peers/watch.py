@@ -74,25 +74,25 @@ def look_around(
         watcher.heard.wait(wait_s)
         if watcher.problem:
             raise watcher.problem
-        status, found = watcher.status, watcher.machine.peers
+        status = watcher.status
+        found = [info for info in watcher.machine.peers.values() if info.role is not Role.OBSERVER]
         if status is None and not found:
             raise MeshNotFoundError(
                 f"nobody of mesh {mesh_name!r} answered within {wait_s:g} s; is `mdl agent` running?"
             )
         if not quiet:
-            _show(watcher, watch)
-    others = [info for info in found.values() if info.role is not Role.OBSERVER]
+            _show(watcher, found, watch)
     return {
         "mesh": mesh_name,
-        "peers": [msgspec.to_builtins(info) for info in others],
+        "peers": [msgspec.to_builtins(info) for info in found],
         "status": msgspec.to_builtins(status) if status else None,
     }
 
 
-def _show(watcher: Watcher, watch: bool) -> None:
+def _show(watcher: Watcher, found: list[PeerInfo], watch: bool) -> None:
     console = Console()
     if watcher.status is None:
-        for info in watcher.machine.peers.values():
+        for info in found:
             console.print(f"{info.peer_id}  {info.role.value}  {info.host}:{info.port}")
         console.print("no agent answers: start one with `mdl agent`")
         return
