@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from statistics import fmean
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from mdl.evaluation import Evaluation
 from mdl.messages import Holding, HopSummary, MemberStatus, MeshStatus, PeerReport, RoundSummary, Staged
 from peers.members import Member
 from peers.rounds import Hop, HopState, RoundLedger
@@ -45,10 +47,15 @@ def summarise_round(
 
 
 def add_evaluations(summary: RoundSummary, reports: Iterable[PeerReport]) -> tuple[RoundSummary, bool]:
-    """Sum the devices' counts for this round's model; also whether everybody's are there."""
+    """Sum the devices' counts for this round's model; also whether everybody's are there.
+
+    Counts over other classes than most devices have are left out: one wrong report must not hold up the mesh.
+    """
     wanted = [report.evaluation for report in reports]
     found = [each.evaluation for each in wanted if each and each.round_id == summary.round]
-    total = sum(found[1:], found[0]) if found else None
+    classes = Counter(_classes(each) for each in found).most_common(1)
+    usual = [each for each in found if _classes(each) == classes[0][0] is not None]
+    total = sum(usual[1:], usual[0]) if usual else None
     if total and total.n:
         summary = msgspec.structs.replace(summary, accuracy=total.accuracy, macro_f1=total.macro_f1)
     return summary, len(found) == len(wanted)
@@ -64,6 +71,13 @@ def mesh_status(
     new = tuple(summary for summary in finished if summary.round > since_round)
     waiting = f": {agent.waiting_for}" if agent.phase.value == "gathering" and agent.waiting_for else ""
     return MeshStatus(agent.term, round_id, goal, agent.phase.value + waiting, policy, members, hops, new)
+
+
+def _classes(evaluation: Evaluation) -> int | None:
+    lengths = {
+        len(counts) for counts in (evaluation.true_positive, evaluation.false_positive, evaluation.false_negative)
+    }
+    return lengths.pop() if len(lengths) == 1 else None
 
 
 def _member_status(member: Member, ledger: RoundLedger | None, now: float) -> MemberStatus:

@@ -1,0 +1,492 @@
+"""The mobile agent: hand reports, effects compared. A `Desk` keeps the trainers' reports and what the agent said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from mdl.delta import Contributor
+from mdl.evaluation import Evaluation
+from mdl.machine import Effect, Event, Finish, Received, RecordRound, Send, StopRequested, Tick
+from mdl.messages import (
+    Activity,
+    BroadcastOrdered,
+    CatchUp,
+    Holding,
+    HopCancelled,
+    HopDecision,
+    HopOrdered,
+    HopOutcome,
+    HopReleased,
+    MemberRefused,
+    MeshFinished,
+    MeshStatus,
+    PeerReport,
+    RoundClosed,
+    RoundEvaluation,
+    RoundOpened,
+    RoundSummary,
+    Staged,
+    StatusWanted,
+    TrainingReport,
+)
+from peers.agent import AgentSettings, MobileAgent, Phase
+from scheduler.policies import make_policy
+
+A, B, C, D = (Contributor(name, 1) for name in "abcd")
+FRESH = PeerReport(0, 0, 0, b"w0", "schema", "lenet", 10, Activity.WAITING, 0)
+
+
+class Desk:
+    """An agent, the last report of each trainer, and everything the agent has said, newest last."""
+
+    def __init__(self, rounds: int = 1, min_peers: int = 2, policy: str = "fifo", **settings: float) -> None:
+        options = AgentSettings(rounds=rounds, min_peers=min_peers, **settings)  # type: ignore[arg-type]
+        self.agent = MobileAgent(Contributor("agent", 1), make_policy(policy), options)
+        self.reports: dict[Contributor, PeerReport] = {}
+        self.said: list[tuple[str, Any]] = []
+        self.recorded: list[RoundSummary] = []
+        self.finish: Finish | None = None
+        self.now = 0.0
+
+    def hand(self, event: Event, after_s: float = 0.1) -> list[Effect]:
+        self.now += after_s
+        effects = self.agent.handle(event, self.now)
+        self.said += [(effect.receiver, effect.message) for effect in effects if isinstance(effect, Send)]
+        self.recorded += [effect.summary for effect in effects if isinstance(effect, RecordRound)]
+        self.finish = next((effect for effect in effects if isinstance(effect, Finish)), self.finish)
+        return effects
+
+    def report(self, peer: Contributor, after_s: float = 0.1, **changes: Any) -> list[Effect]:
+        """The trainer's whole state, as it was before but for the changes."""
+        known = self.reports.get(peer, FRESH)
+        self.reports[peer] = msgspec.structs.replace(known, sequence=known.sequence + 1, **changes)
+        return self.hand(Received(peer, self.reports[peer]), after_s)
+
+    def hold(self, peer: Contributor, *others: Contributor, sent_hop: int | None = None, **changes: Any) -> None:
+        contributors = tuple(sorted({peer, *others}))
+        holding = Holding(0, float(len(contributors)), contributors, sent_hop)
+        self.report(peer, open_round=1, term=self.agent.term, holdings=(holding,), **changes)
+
+    def start(self, *peers: Contributor) -> None:
+        """All are there, the round is opened and all hold their own delta."""
+        for peer in peers:
+            self.report(peer)
+        for peer in peers:
+            self.hold(peer)
+
+    def hops(self) -> list[HopOrdered]:
+        """Orders so far, each once."""
+        return list(dict.fromkeys(message for _, message in self.said if isinstance(message, HopOrdered)))
+
+    def merge(self, hop: HopOrdered, receiver: Contributor, *others: Contributor) -> None:
+        decision = HopDecision(0, hop.hop_id, HopOutcome.MERGED, 1.0, 40)
+        self.hold(receiver, hop.sender, *others, hops=(*self.reports.get(receiver, FRESH).hops, decision))
+
+    def receiver_of(self, hop: HopOrdered) -> Contributor:
+        return next(Contributor(name, 1) for name, message in self.said if message == hop)
+
+    def stage(self, peer: Contributor, *contributors: Contributor) -> None:
+        staged = Staged(b"delta", float(len(contributors)), tuple(sorted(contributors)))
+        self.report(peer, staged=staged, activity=Activity.STAGED)
+
+    def apply(self, peer: Contributor, **changes: Any) -> None:
+        self.report(peer, round_id=1, digest=b"w1", open_round=0, holdings=(), hops=(), staged=None, **changes)
+
+    def last(self, kind: type) -> Any:
+        return next(message for _, message in reversed(self.said) if isinstance(message, kind))
+
+    def told(self, kind: type) -> list[str]:
+        return [receiver for receiver, message in self.said if isinstance(message, kind)]
+
+    def silence(self, lost: Contributor, *alive: Contributor, for_s: float = 4.0) -> None:
+        """Everybody but `lost` goes on reporting."""
+        for _ in range(int(for_s / 0.5)):
+            for peer in alive:
+                self.report(peer, after_s=0.5 / len(alive))
+
+
+def _aggregated() -> Desk:
+    """Two devices whose one hop is merged: the broadcast is ordered."""
+    desk = Desk()
+    desk.start(A, B)
+    (hop,) = desk.hops()
+    desk.merge(hop, desk.receiver_of(hop))
+    return desk
+
+
+# -- gathering --------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_round_waits_for_min_peers() -> None:
+    desk = Desk(min_peers=3)
+    desk.report(A)
+    desk.report(B)
+    assert (desk.agent.phase, desk.agent.waiting_for) == (Phase.GATHERING, "2 of 3 peers are ready")
+    desk.report(C)
+    assert desk.agent.phase is Phase.AGGREGATING
+    opened = desk.last(RoundOpened)
+    assert (opened.round_id, opened.digest, opened.members, opened.planned_rounds) == (1, b"w0", (A, B, C), 1)
+    assert desk.told(RoundOpened) == ["a", "b", "c"]
+
+
+def test_a_round_is_announced_again_until_each_members_report_shows_it() -> None:
+    desk = Desk()
+    desk.report(A)
+    desk.report(B)
+    desk.report(A, open_round=1, term=desk.agent.term)
+    desk.said.clear()
+    desk.hand(Tick(), 0.6)
+    assert desk.told(RoundOpened) == ["b"]
+
+
+def test_the_same_is_not_said_again_within_the_retry_interval() -> None:
+    desk = Desk()
+    desk.report(A)
+    desk.report(B)
+    desk.said.clear()
+    desk.hand(Tick(), 0.2)
+    assert desk.said == []
+
+
+def test_another_model_is_refused_naming_both_also_while_a_round_runs() -> None:
+    desk = Desk()
+    desk.start(A, B)
+    desk.report(C, schema_hash="other", model="alexnet", size=99)
+    refused = desk.last(MemberRefused)
+    assert refused.reason == "your model (alexnet, 99 values) differs from the mesh's (lenet, 10 values)"
+    assert desk.told(MemberRefused) == ["c"]
+
+
+def test_who_stands_at_an_older_model_is_sent_to_one_who_has_the_newest() -> None:
+    desk = Desk()
+    desk.report(A, round_id=4, digest=b"w4")
+    desk.report(B, round_id=2, digest=b"w2")
+    assert desk.last(CatchUp) == CatchUp(1, 4, b"w4", A)
+    assert desk.told(CatchUp) == ["b"]
+    desk.report(B, round_id=4, digest=b"w4")
+    assert desk.last(RoundOpened).round_id == 5
+
+
+def test_a_round_waits_for_a_newcomer_that_fetches_the_model_but_not_for_ever() -> None:
+    desk = Desk()
+    desk.report(C, round_id=0, digest=b"old")
+    desk.report(A, round_id=4, digest=b"w4")
+    desk.report(B, round_id=4, digest=b"w4")
+    assert desk.agent.waiting_for == "1 peers still fetch the model"
+    for _ in range(25):
+        for peer in (A, B, C):
+            desk.report(peer, after_s=0.15)
+    assert desk.last(RoundOpened).members == (A, B)
+
+
+def test_the_agent_never_waits_for_a_peer_that_is_ahead_of_the_mesh() -> None:
+    desk = Desk(rounds=2)
+    desk.start(A, B)
+    desk.report(C, round_id=9, digest=b"w9")
+    desk.merge(desk.hops()[0], desk.receiver_of(desk.hops()[0]))
+    for peer in (A, B):
+        desk.stage(peer, A, B)
+    for peer in (A, B):
+        desk.apply(peer)
+    assert desk.last(RoundOpened).members == (A, B)
+    assert desk.last(RoundOpened).round_id == 2
+
+
+def test_each_round_has_a_term_of_its_own_above_all_that_were_heard() -> None:
+    desk = Desk()
+    desk.report(A, term=7)
+    desk.report(B, term=3)
+    assert desk.last(RoundOpened).term > 7
+
+
+# -- aggregating ------------------------------------------------------------------------------------------------------
+
+
+def test_a_pair_is_ordered_as_soon_as_two_hold_while_others_still_train() -> None:
+    desk = Desk(min_peers=3)
+    for peer in (A, B, C):
+        desk.report(peer)
+    desk.hold(C)
+    assert desk.hops() == []
+    desk.hold(A)
+    (hop,) = desk.hops()
+    assert {hop.sender, desk.receiver_of(hop)} == {A, C}
+
+
+def test_a_device_is_in_one_hop_at_a_time_and_several_hops_run_at_once() -> None:
+    desk = Desk(min_peers=4)
+    desk.start(A, B, C, D)
+    ends = [peer for hop in desk.hops() for peer in (hop.sender, desk.receiver_of(hop))]
+    assert sorted(ends) == [A, B, C, D]
+    desk.hand(Tick(), 0.6)
+    assert len(desk.hops()) == 2
+
+
+def test_an_order_is_repeated_until_the_receiver_has_decided() -> None:
+    desk = Desk()
+    desk.start(A, B)
+    (hop,) = desk.hops()
+    receiver = desk.receiver_of(hop)
+    desk.said.clear()
+    desk.hand(Tick(), 0.6)
+    assert [said for said in desk.said if isinstance(said[1], HopOrdered)] == [(receiver.peer_id, hop)]
+    desk.merge(hop, receiver)
+    desk.said.clear()
+    desk.hand(Tick(), 0.6)
+    assert desk.told(HopOrdered) == []
+
+
+def test_an_aborted_hop_releases_its_sender_and_is_ordered_anew() -> None:
+    desk = Desk()
+    desk.start(A, B)
+    (hop,) = desk.hops()
+    receiver = desk.receiver_of(hop)
+    desk.hold(hop.sender, sent_hop=hop.hop_id)
+    aborted = HopDecision(0, hop.hop_id, HopOutcome.ABORTED, reason="nothing came")
+    desk.hold(receiver, hops=(aborted,))
+    assert desk.last(HopReleased).hop_id == hop.hop_id
+    assert desk.told(HopReleased) == [hop.sender.peer_id]
+    desk.hold(hop.sender)
+    assert len(desk.hops()) == 2
+    assert desk.hops()[1].hop_id != hop.hop_id
+
+
+def test_a_hop_that_shows_no_sign_of_life_is_cancelled_at_its_receiver() -> None:
+    desk = Desk(stall_s=3.0)
+    desk.start(A, B)
+    (hop,) = desk.hops()
+    desk.silence(C, A, B, for_s=3.0)
+    assert (desk.last(HopCancelled).hop_id, desk.told(HopCancelled)[0]) == (hop.hop_id, desk.receiver_of(hop).peer_id)
+
+
+def test_a_receiver_that_receives_is_given_its_time() -> None:
+    desk = Desk(stall_s=3.0)
+    desk.start(A, B)
+    (hop,) = desk.hops()
+    desk.hold(desk.receiver_of(hop), activity=Activity.RECEIVING)
+    desk.silence(C, A, B, for_s=6.0)
+    assert desk.told(HopCancelled) == []
+
+
+def test_rule_3_a_lost_receivers_sender_is_released() -> None:
+    desk = Desk(min_peers=3)
+    desk.report(A)
+    desk.report(B)
+    desk.report(C)
+    desk.hold(A)
+    desk.hold(B)
+    (hop,) = desk.hops()
+    sender, receiver = hop.sender, desk.receiver_of(hop)
+    desk.hold(sender, sent_hop=hop.hop_id)
+    desk.silence(receiver, sender, C)
+    assert desk.agent.live_members() == sorted([sender, C])
+    assert desk.told(HopReleased)[0] == sender.peer_id
+
+
+def test_a_hop_whose_sender_is_lost_is_cancelled_at_its_receiver() -> None:
+    desk = Desk()
+    desk.start(A, B)
+    (hop,) = desk.hops()
+    receiver = desk.receiver_of(hop)
+    desk.silence(hop.sender, receiver)
+    assert desk.told(HopCancelled)[0] == receiver.peer_id
+
+
+def test_rule_4_a_restarted_trainer_is_lost_for_this_round() -> None:
+    desk = Desk(min_peers=3)
+    desk.start(A, B, C)
+    desk.report(Contributor("c", 2))
+    assert desk.agent.live_members() == [A, B]
+
+
+def test_a_policy_that_waits_for_ever_does_not_stop_a_round_that_can_go_on() -> None:
+    desk = Desk(min_peers=3, policy="tree")
+    for peer in (A, B, C):
+        desk.report(peer)
+    desk.hold(B)
+    desk.hold(C)
+    assert desk.hops() == []  # tree: both wait for the root
+    desk.silence(A, B, C)
+    (hop,) = desk.hops()
+    assert {hop.sender, desk.receiver_of(hop)} == {B, C}
+
+
+# -- broadcasting and closing -----------------------------------------------------------------------------------------
+
+
+def test_the_last_holder_is_the_root_of_the_broadcast() -> None:
+    desk = _aggregated()
+    order = desk.last(BroadcastOrdered)
+    assert order.order[0] == desk.receiver_of(desk.hops()[0])
+    assert (order.version, order.theta, order.contributors) == (1, 2.0, (A, B))
+    assert sorted(desk.told(BroadcastOrdered)) == ["a", "b"]
+    assert desk.agent.phase is Phase.BROADCASTING
+
+
+def test_nobody_is_told_to_apply_before_everybody_has_the_result() -> None:
+    desk = _aggregated()
+    desk.stage(A, A, B)
+    assert desk.told(RoundClosed) == []
+    desk.stage(B, A, B)
+    assert desk.last(RoundClosed).digest == b"delta"
+    assert sorted(desk.told(RoundClosed)) == ["a", "b"]
+
+
+def test_a_root_that_is_lost_before_anyone_staged_makes_the_others_aggregate_again() -> None:
+    desk = _aggregated()
+    (hop,) = desk.hops()
+    root, sender = desk.receiver_of(hop), hop.sender
+    desk.hold(sender, sent_hop=hop.hop_id)
+    desk.silence(root, sender)
+    assert desk.last(HopReleased).hop_id == hop.hop_id
+    desk.hold(sender)
+    order = desk.last(BroadcastOrdered)
+    assert (order.order, order.theta, order.contributors, order.version) == ((sender,), 1.0, (sender,), 2)
+
+
+def test_a_root_that_is_lost_after_one_staged_leaves_the_broadcast_to_that_one() -> None:
+    desk = Desk(min_peers=3)
+    desk.start(A, B, C)
+    while len(desk.hops()) < 2:
+        desk.merge(desk.hops()[0], desk.receiver_of(desk.hops()[0]))
+    last = desk.hops()[1]
+    root = desk.receiver_of(last)
+    desk.merge(last, root, A, B, C)
+    others = [peer for peer in (A, B, C) if peer != root]
+    desk.stage(others[0], A, B, C)
+    desk.silence(root, *others)
+    order = desk.last(BroadcastOrdered)
+    assert (order.order, order.version, order.contributors) == ((others[0], others[1]), 2, (A, B, C))
+    desk.stage(others[1], A, B, C)
+    assert desk.agent.phase is Phase.CLOSING
+
+
+def test_a_round_is_recorded_with_theta_hops_bytes_and_the_summed_evaluations() -> None:
+    desk = _aggregated()
+    for peer in (A, B):
+        desk.stage(peer, A, B)
+    counts = (Evaluation((3, 1), (1, 0), (0, 1), 0.5, 5), Evaluation((0, 4), (1, 0), (0, 1), 0.5, 5))
+    for peer, evaluation in zip((A, B), counts, strict=True):
+        report = RoundEvaluation(1, evaluation)
+        desk.apply(peer, training=TrainingReport(0.4, 10, 1.0), evaluation=report)
+    (summary,) = desk.recorded
+    assert (summary.round, summary.theta, summary.contributors) == (1, 2.0, ("a", "b"))
+    assert len(summary.hops) == 1
+    assert summary.bytes == 40 + 40
+    assert summary.accuracy == pytest.approx(8 / 10)
+    assert summary.digest == b"w1".hex()
+    assert summary.seconds["total"] == pytest.approx(
+        sum(value for phase, value in summary.seconds.items() if phase != "total"), abs=1e-5
+    )
+
+
+def test_the_last_line_waits_for_the_last_evaluation() -> None:
+    desk = _aggregated()
+    for peer in (A, B):
+        desk.stage(peer, A, B)
+    for peer in (A, B):
+        desk.apply(peer)
+    assert (desk.agent.phase, desk.recorded) == (Phase.FINISHING, [])
+    evaluation = RoundEvaluation(1, Evaluation((1,), (0,), (0,), 0.1, 1))
+    desk.report(A, evaluation=evaluation)
+    assert desk.recorded == []
+    desk.report(B, evaluation=evaluation)
+    assert [summary.accuracy for summary in desk.recorded] == [1.0]
+    assert sorted(desk.told(MeshFinished)) == ["a", "b"]
+
+
+def test_the_agent_finishes_when_everybody_has_left() -> None:
+    desk = _aggregated()
+    for peer in (A, B):
+        desk.stage(peer, A, B)
+    evaluation = RoundEvaluation(1, Evaluation((1,), (0,), (0,), 0.1, 1))
+    for peer in (A, B):
+        desk.apply(peer, evaluation=evaluation)
+    desk.report(A, activity=Activity.LEFT)
+    assert desk.finish is None
+    desk.report(B, activity=Activity.LEFT)
+    assert desk.finish == Finish("", 0)
+    assert desk.agent.deadline() is None
+
+
+def test_a_stop_gives_the_open_round_up_and_sends_everybody_home() -> None:
+    desk = Desk(stop_s=1.5)
+    desk.start(A, B)
+    desk.hand(StopRequested())
+    assert sorted(desk.told(MeshFinished)) == ["a", "b"]
+    desk.hand(StopRequested(), 1.0)
+    desk.hand(Tick(), 0.6)
+    assert desk.finish == Finish("", 130)
+    assert desk.recorded == []
+
+
+def test_a_round_whose_members_are_all_lost_is_opened_again_under_a_newer_term() -> None:
+    desk = Desk()
+    desk.start(A, B)
+    first = desk.last(RoundOpened)
+    desk.hand(Tick(), 5.0)
+    assert desk.agent.phase is Phase.GATHERING
+    desk.report(A)
+    desk.report(B)
+    again = desk.last(RoundOpened)
+    assert again.round_id == first.round_id == 1
+    assert again.term > first.term
+    desk.hold(A)
+    desk.hold(B)
+    assert desk.hops()[1].hop_id != desk.hops()[0].hop_id
+
+
+def test_one_wrong_evaluation_does_not_hold_up_the_mesh() -> None:
+    desk = Desk(min_peers=3)
+    desk.start(A, B, C)
+    while len(desk.hops()) < 2:
+        desk.merge(desk.hops()[0], desk.receiver_of(desk.hops()[0]))
+    desk.merge(desk.hops()[1], desk.receiver_of(desk.hops()[1]), A, B, C)
+    for peer in (A, B, C):
+        desk.stage(peer, A, B, C)
+    good, other = Evaluation((1, 0), (0, 0), (0, 0), 0.1, 1), Evaluation((0,), (0, 0, 0), (0,), 0.1, 1)
+    for peer, evaluation in ((A, other), (B, good), (C, good)):
+        desk.apply(peer, evaluation=RoundEvaluation(1, evaluation))
+    assert [summary.accuracy for summary in desk.recorded] == [1.0]
+
+
+# -- status -----------------------------------------------------------------------------------------------------------
+
+
+def test_an_observer_gets_the_mesh_as_the_agent_sees_it() -> None:
+    desk = Desk(rounds=5)
+    desk.start(A, B)
+    (effect,) = desk.hand(Received(Contributor("eye", 1), StatusWanted()))
+    assert isinstance(effect, Send)
+    status = effect.message
+    assert isinstance(status, MeshStatus)
+    assert (effect.receiver, status.round_id, status.rounds, status.phase, status.policy) == (
+        "eye",
+        1,
+        5,
+        "aggregating",
+        "fifo",
+    )
+    assert [(member.peer_id, member.alive, member.theta) for member in status.members] == [
+        ("a", True, 1.0),
+        ("b", True, 1.0),
+    ]
+    (hop,) = status.hops
+    assert (hop.outcome, hop.decided_s, hop.reason) == ("ordered", None, "fifo: both have been free longest")
+
+
+def test_a_status_holds_only_the_rounds_that_are_new_to_the_observer() -> None:
+    desk = _aggregated()
+    for peer in (A, B):
+        desk.stage(peer, A, B)
+    evaluation = RoundEvaluation(1, Evaluation((1,), (0,), (0,), 0.1, 1))
+    for peer in (A, B):
+        desk.apply(peer, evaluation=evaluation)
+    for since, rounds in ((0, [1]), (1, [])):
+        (effect,) = desk.hand(Received(Contributor("eye", 1), StatusWanted(since)))
+        assert isinstance(effect, Send)
+        assert isinstance(effect.message, MeshStatus)
+        assert [summary.round for summary in effect.message.finished] == rounds

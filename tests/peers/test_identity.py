@@ -1,0 +1,120 @@
+"""Names that stay, incarnations that never repeat, and the codes a user knows."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import psutil
+import pytest
+
+from mdl.errors import ConfigError
+from peers.identity import CODE_VARIABLE, claim_identity, find_code, known_meshes, remember_code
+from transport.keys import new_join_code
+
+# Our parent is alive as long as we are, and is another process.
+OTHER_PROCESS = f"{os.getppid()} {psutil.Process(os.getppid()).create_time():.2f}"
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "HOME"):
+        monkeypatch.setenv(variable, str(tmp_path / "home"))
+    monkeypatch.delenv(CODE_VARIABLE, raising=False)
+
+
+def test_rule_4_every_start_has_a_higher_incarnation(tmp_path: Path) -> None:
+    starts = [claim_identity(tmp_path, "ann")[0].incarnation for _ in range(5)]
+    assert starts == sorted(set(starts))
+
+
+def test_rule_4_an_incarnation_grows_even_if_the_clock_was_set_back(tmp_path: Path) -> None:
+    _, directory = claim_identity(tmp_path, "ann")
+    far_ahead = 1 << 60
+    (directory / "incarnation").write_text(str(far_ahead))
+    assert claim_identity(tmp_path, "ann")[0].incarnation == far_ahead + 1
+
+
+def test_a_damaged_incarnation_file_is_no_reason_to_stop(tmp_path: Path) -> None:
+    _, directory = claim_identity(tmp_path, "ann")
+    (directory / "incarnation").write_text("what")
+    assert claim_identity(tmp_path, "ann")[0].incarnation > 1 << 40
+
+
+def test_a_host_with_two_peers_gives_the_second_a_number(tmp_path: Path) -> None:
+    first, directory = claim_identity(tmp_path, None)
+    (directory / "pid").write_text(OTHER_PROCESS)
+    second, _ = claim_identity(tmp_path, None)
+    assert second.peer_id == f"{first.peer_id}-2"
+
+
+def test_a_name_that_another_process_uses_is_refused(tmp_path: Path) -> None:
+    _, directory = claim_identity(tmp_path, "ann")
+    (directory / "pid").write_text(OTHER_PROCESS)
+    with pytest.raises(ConfigError, match="is used by another process; choose another --name or --out"):
+        claim_identity(tmp_path, "ann")
+
+
+def test_a_directory_that_another_process_uses_is_refused(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / "pid").write_text(OTHER_PROCESS)
+    with pytest.raises(ConfigError, match="is used by another process"):
+        claim_identity(tmp_path, None, out)
+
+
+@pytest.mark.parametrize(
+    "left_behind",
+    [f"{(1 << 22) + 12345} 1000.00", f"{os.getppid()} 1000.00", "what", ""],
+    ids=["no such process", "its number came again", "damaged", "empty"],
+)
+def test_the_directory_of_a_process_that_is_gone_is_taken_over(left_behind: str, tmp_path: Path) -> None:
+    _, directory = claim_identity(tmp_path, "ann")
+    (directory / "pid").write_text(left_behind)
+    assert claim_identity(tmp_path, "ann")[1] == directory
+    assert (directory / "pid").read_text().split()[0] == str(os.getpid())
+
+
+@pytest.mark.parametrize("name", ["", "a b", "../up", "x" * 41, "é"])
+def test_a_name_that_cannot_be_one_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="use 1 to 40 letters, digits"):
+        claim_identity(tmp_path, name)
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot write to"):
+        claim_identity(tmp_path / "file", "ann")
+
+
+def test_a_code_is_kept_for_this_user_alone_and_found_by_its_mesh() -> None:
+    code = new_join_code("lab")
+    path = remember_code(code)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert known_meshes() == {"lab": code}
+    assert find_code("lab", None) == find_code(None, None) == code
+
+
+def test_a_given_code_and_the_environment_come_before_what_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    remember_code(new_join_code("lab"))
+    given, environment = new_join_code("lab"), new_join_code("lab")
+    monkeypatch.setenv(CODE_VARIABLE, environment)
+    assert find_code("lab", None) == environment
+    assert find_code("lab", given) == given
+
+
+def test_a_code_of_another_mesh_is_refused_naming_both() -> None:
+    with pytest.raises(ConfigError, match="the code is for mesh 'lab', not 'home'"):
+        find_code("home", new_join_code("lab"))
+
+
+def test_without_a_code_the_user_is_told_what_to_give() -> None:
+    with pytest.raises(ConfigError, match="--code CODE; `mdl mesh new NAME` makes one"):
+        find_code(None, None)
+    with pytest.raises(ConfigError, match=r"no code is known for mesh 'lab'.*known: -"):
+        find_code("lab", None)
+    remember_code(new_join_code("lab"))
+    remember_code(new_join_code("home"))
+    with pytest.raises(ConfigError, match=r"which mesh.*--mesh NAME, one of: home, lab"):
+        find_code(None, None)

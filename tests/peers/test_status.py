@@ -1,0 +1,83 @@
+"""The line of metrics.jsonl, and evaluations that add up over devices."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from mdl.delta import Contributor
+from mdl.evaluation import Evaluation, no_evaluation
+from mdl.messages import Activity, Holding, HopDecision, HopOutcome, PeerReport, RoundEvaluation, TrainingReport
+from peers.members import Members
+from peers.rounds import RoundLedger
+from peers.status import add_evaluations, summarise_round
+
+A, B, C = (Contributor(name, 1) for name in "abc")
+REPORT = PeerReport(1, 1, 0, b"", "s", "m", 10, Activity.HOLDING, 1, training=TrainingReport(0.5, 8, 1.0))
+MARKS = {"reduced": 14.0, "closing": 17.0, "applied": 17.5}
+
+
+def _summary():  # type: ignore[no-untyped-def]
+    ledger, members = RoundLedger(1, frozenset([A, B, C]), 1, opened_at=10.0), Members()
+    first, second = ledger.order_hop(A, B, "", 11.0), ledger.order_hop(C, B, "", 12.0)
+    for peer, hops, ready_s in ((A, (), 11.0), (B, (first, second), 12.0), (C, (), 12.5)):
+        merged = (HopDecision(0, hop.hop_id, HopOutcome.MERGED, 1.0, 40) for hop in hops[:1])
+        aborted = (HopDecision(0, hop.hop_id, HopOutcome.ABORTED) for hop in hops[1:])
+        report = msgspec.structs.replace(REPORT, holdings=(Holding(0, 1.0, (peer,)),), hops=(*merged, *aborted))
+        ledger.hear(peer, report, ready_s)
+        members.hear(peer, report, ready_s)
+    ledger.lose(C, "silent")
+    applied = [member for member in members.everyone() if member.contributor != C]
+    return summarise_round(ledger, Holding(0, 2.0, (A, B)), MARKS, b"\x01\x02", applied)
+
+
+def test_a_round_line_counts_merged_hops_and_the_broadcast() -> None:
+    summary = _summary()
+    assert (summary.round, summary.theta, summary.contributors, summary.lost) == (1, 2.0, ("a", "b"), ("c",))
+    assert summary.hops == (("a", "b"),)
+    assert summary.bytes == 40 + 40  # one merged hop, one child in the broadcast tree; 10 values of 4 bytes
+    assert (summary.loss, summary.digest) == (0.5, "0102")
+
+
+def test_the_seconds_of_the_phases_add_up_to_the_total() -> None:
+    seconds = _summary().seconds
+    assert seconds == {"train": 2.5, "aggregate": 1.5, "broadcast": 3.0, "apply": 0.5, "total": 7.5}
+
+
+def _evaluated(evaluation: Evaluation, round_id: int = 1) -> PeerReport:
+    return msgspec.structs.replace(REPORT, evaluation=RoundEvaluation(round_id, evaluation))
+
+
+def test_evaluations_add_up_over_devices_of_different_sizes() -> None:
+    reports = [
+        _evaluated(Evaluation((9, 0), (1, 0), (0, 1), 1.0, 10)),
+        _evaluated(Evaluation((0, 1), (0, 0), (0, 0), 1.0, 1)),
+    ]
+    summary, complete = add_evaluations(_summary(), reports)
+    assert complete
+    assert summary.accuracy == pytest.approx(10 / 11)
+
+
+def test_an_evaluation_of_another_round_is_not_counted_and_is_waited_for() -> None:
+    right = Evaluation((1,), (0,), (0,), 0.1, 1)
+    summary, complete = add_evaluations(_summary(), [_evaluated(right), _evaluated(right, round_id=0), REPORT])
+    assert not complete
+    assert summary.accuracy == 1.0
+
+
+def test_devices_without_test_windows_leave_the_accuracy_open() -> None:
+    summary, complete = add_evaluations(_summary(), [_evaluated(no_evaluation(2))])
+    assert complete
+    assert summary.accuracy is None
+    assert add_evaluations(_summary(), []) == (_summary(), True)
+
+
+@pytest.mark.parametrize(
+    "wrong", [Evaluation((0,), (0,), (0,), 9.0, 9), Evaluation((1, 0), (0,), (0, 0), 9.0, 9)], ids=["one", "uneven"]
+)
+def test_counts_over_other_classes_than_most_have_are_left_out(wrong: Evaluation) -> None:
+    right = Evaluation((1, 1), (0, 0), (0, 0), 0.1, 2)
+    summary, complete = add_evaluations(_summary(), [_evaluated(wrong), _evaluated(right), _evaluated(right)])
+    assert complete
+    assert summary.accuracy == 1.0
+    assert add_evaluations(_summary(), [_evaluated(Evaluation((1, 0), (0,), (0, 0), 9.0, 9))])[0].accuracy is None

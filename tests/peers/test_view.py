@@ -1,0 +1,98 @@
+"""What a policy sees of a round, and who stands where in the broadcast tree (3.2.3)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mdl.delta import Contributor
+from mdl.messages import Activity, Holding, PeerReport, ResourceState
+from peers.members import Members
+from peers.rounds import RoundLedger
+from peers.view import chain_view, order_broadcast
+from scheduler.chain import DeviceState
+
+A, B, C, D = (Contributor(name, 1) for name in "abcd")
+
+
+def _mesh(*training: Contributor, **resources: ResourceState) -> tuple[RoundLedger, Members]:
+    ledger, members = RoundLedger(1, frozenset([A, B, C, D]), 1), Members()
+    for peer in (A, B, C, D):
+        holdings = () if peer in training else (Holding(0, 1.0, (peer,)),)
+        given = resources.get(peer.peer_id, ResourceState(1 << 30, 5.0))
+        report = PeerReport(1, 1, 0, b"", "s", "m", 250_000, Activity.HOLDING, 1, holdings, resources=given)
+        members.hear(peer, report, 1.0)
+        ledger.hear(peer, report, 1.0)
+    return ledger, members
+
+
+def _states(ledger: RoundLedger, members: Members) -> str:
+    letters = {state: state.name for state in DeviceState}
+    return " ".join(letters[device.state] for device in chain_view(ledger, members, 2.0).devices)
+
+
+def test_each_device_stands_where_the_ledger_says() -> None:
+    ledger, members = _mesh(D)
+    assert _states(ledger, members) == "FREE FREE FREE TRAINING"
+    ledger.order_hop(A, B, "", 1.0)
+    assert _states(ledger, members) == "SEND GET FREE TRAINING"
+    ledger.lose(C, "silent")
+    assert _states(ledger, members) == "SEND GET DEAD TRAINING"
+
+
+def test_a_restarted_device_is_dead_in_this_round() -> None:
+    ledger, members = _mesh()
+    report = PeerReport(1, 0, 0, b"", "s", "m", 1, Activity.WAITING, 0)
+    members.hear(Contributor("b", 2), report, 2.0)
+    assert _states(ledger, members) == "FREE DEAD FREE FREE"
+
+
+def test_a_device_in_use_comes_last_and_yet_comes() -> None:
+    busy = ResourceState(1 << 30, 5.0, in_use=True)
+    assert _states(*_mesh(a=busy)) == "BUSY FREE FREE FREE"
+    ledger, members = _mesh(a=busy)
+    ledger.order_hop(B, C, "", 1.0)
+    assert _states(ledger, members) == "BUSY SEND GET FREE"
+    assert _states(*_mesh(a=busy, b=busy, c=busy)) == "FREE FREE FREE FREE"
+
+
+def test_the_size_of_a_delta_and_the_devices_resources_reach_the_policy() -> None:
+    ledger, members = _mesh(a=ResourceState(123, 7.0, 55.0, True, False))
+    view = chain_view(ledger, members, 2.0)
+    device = view.devices[0]
+    assert (view.size_mb, view.time_s) == (1.0, 2.0)
+    seen = (device.free_memory_bytes, device.cpu_percent, device.battery_percent, device.charging, device.in_use)
+    assert seen == (123, 7.0, 55.0, True, False)
+    assert (device.theta, device.n_agg) == (1.0, 0)
+
+
+@pytest.mark.parametrize(
+    ("poor", "rich"),
+    [
+        ({"in_use": True}, {}),
+        ({"battery_percent": 20.0, "charging": False}, {"battery_percent": 20.0, "charging": True}),
+        ({"free_memory_bytes": 1 << 20}, {}),
+    ],
+)
+def test_3_2_3_the_resource_rich_are_the_inner_nodes(poor: dict[str, Any], rich: dict[str, Any]) -> None:
+    states = {
+        name: ResourceState(**{"free_memory_bytes": 1 << 30, "cpu_percent": 5.0} | given)
+        for name, given in (("b", poor), ("c", rich), ("d", rich))
+    }
+    ledger, members = _mesh(**states)
+    assert order_broadcast(ledger, [A], members) == (A, C, D, B)
+
+
+def test_3_2_3_a_fast_link_stands_before_much_memory() -> None:
+    ledger, members = _mesh(b=ResourceState(1 << 40, 5.0))
+    member = members.get(D)
+    assert member is not None
+    member.device.link_mb_s = 50.0
+    assert order_broadcast(ledger, [A], members) == (A, D, B, C)
+
+
+def test_whoever_has_the_result_stands_first_and_the_lost_stand_nowhere() -> None:
+    ledger, members = _mesh()
+    ledger.lose(B, "silent")
+    assert order_broadcast(ledger, [D, C], members) == (D, C, A)
