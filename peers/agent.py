@@ -100,6 +100,7 @@ class MobileAgent:
         match event:
             case Received(sender=sender, message=PeerReport() as report):
                 self._hear(sender, report, now)
+                effects += self._flush(now, wait=True)  # at once, not at the end of the next round
             case Received(sender=sender, message=StatusWanted(since_round=since_round)):
                 status = mesh_status(self, self._policy.name, self._goal(), self._finished, since_round, now)
                 return [Send(sender.peer_id, status)]
