@@ -100,7 +100,7 @@ def _take(path: Path) -> bool:
             return True
         except FileExistsError:
             owner = path.read_text()
-        if owner != me and owner == _describe_process(owner.partition(" ")[0]):
+        if owner and owner != me and owner == _describe_process(owner.partition(" ")[0]):
             return False
         path.unlink(missing_ok=True)
     return False
