@@ -20,13 +20,16 @@ _COLOURS = {
     Activity.STAGED: "green",
     Activity.LEFT: "dim",
 }
-_SHOWN_ROUNDS = 8
-_SHOWN_HOPS = 8
+_SHOWN_ROUNDS = 12
+_SHOWN_HOPS = 6
+_SHOWN_BARS = 40
 _BARS = "▁▂▃▄▅▆▇█"
 
 
-def draw_mesh(status: MeshStatus | None, rounds: Sequence[RoundSummary], note: str = "") -> RenderableType:
-    """One frame. rounds: all finished ones, oldest first."""
+def draw_mesh(
+    status: MeshStatus | None, rounds: Sequence[RoundSummary], note: str = "", height: int = 40
+) -> RenderableType:
+    """One frame of at most `height` lines, if the members fit. rounds: all finished ones, oldest first."""
     if status is None:
         return Text(note or "looking for the mesh ...", style="dim")
     goal = f" of {status.rounds}" if status.rounds else ""
@@ -34,12 +37,14 @@ def draw_mesh(status: MeshStatus | None, rounds: Sequence[RoundSummary], note: s
         ("mdl ", "bold"), f"round {status.round_id}{goal}, ", (status.phase, "bold"), f", policy {status.policy}"
     )
     parts: list[RenderableType] = [head, _draw_members(status.members)]
-    if status.hops:
-        parts.append(_draw_hops(status.hops[-_SHOWN_HOPS:]))
+    room = height - len(status.members) - 4 - bool(note)
     if rounds:
-        parts.append(_draw_rounds(rounds))
+        parts += [_draw_rounds(rounds, max(1, min(_SHOWN_ROUNDS, room)))]
+        room -= min(len(rounds), _SHOWN_ROUNDS)
+    if status.hops and room > 1:
+        parts.insert(2, _draw_hops(status.hops[-min(_SHOWN_HOPS, room - 1) :]))
     if note:
-        parts.append(Text(note, style="dim"))
+        parts.append(_cut(Text(note, style="yellow")))
     return Group(*parts)
 
 
@@ -61,10 +66,11 @@ def draw_curve(values: Sequence[float]) -> str:
 
 def _draw_members(members: Sequence[MemberStatus]) -> Table:
     table = Table(box=None, pad_edge=False)
-    for column, justify in (("peer", "left"), ("doing", "left"), ("round", "right"), ("theta", "right")):
-        table.add_column(column, justify=justify)  # type: ignore[arg-type]
-    for column in ("loss", "cpu", "free memory", "battery"):
-        table.add_column(column, justify="right")
+    # Fixed widths, so that nothing jumps from frame to frame.
+    table.add_column("peer", no_wrap=True, overflow="ellipsis", min_width=8)
+    table.add_column("doing", no_wrap=True, overflow="ellipsis", min_width=24)
+    for column, width in (("round", 5), ("theta", 5), ("loss", 5), ("cpu", 5), ("free", 8), ("battery", 7)):
+        table.add_column(column, justify="right", no_wrap=True, min_width=width)
     for member in members:
         resources = member.resources
         battery = resources.battery_percent if resources else None
@@ -96,20 +102,26 @@ def _describe_activity(member: MemberStatus) -> Text:
 def _draw_hops(hops: Sequence[HopSummary]) -> Table:
     table = Table(box=None, pad_edge=False)
     for column in ("hop", "", "seconds", "why"):
-        table.add_column(column)
+        table.add_column(column, no_wrap=True, overflow="ellipsis")
     for hop in hops:
         took = "" if hop.decided_s is None else f"{hop.decided_s - hop.ordered_s:.2f}"
         table.add_row(f"{hop.sender} → {hop.receiver}", hop.outcome, took, hop.reason)
     return table
 
 
-def _draw_rounds(rounds: Sequence[RoundSummary]) -> RenderableType:
-    lines = [Text(describe_summary(summary)) for summary in rounds[-_SHOWN_ROUNDS:]]
+def _draw_rounds(rounds: Sequence[RoundSummary], shown: int) -> RenderableType:
+    lines = [_cut(Text(describe_summary(summary))) for summary in rounds[-shown:]]
     accuracies = [summary.accuracy for summary in rounds if summary.accuracy is not None]
     if len(accuracies) > 1:
-        curve = f"accuracy {draw_curve(accuracies)} {accuracies[0]:.1%} → {accuracies[-1]:.1%}"
-        lines.append(Text(curve, style="green"))
+        curve = f"accuracy {draw_curve(accuracies[-_SHOWN_BARS:])} {accuracies[0]:.1%} → {accuracies[-1]:.1%}"
+        lines.append(_cut(Text(curve, style="green")))
     return Group(*lines)
+
+
+def _cut(text: Text) -> Text:
+    """One line, however narrow the terminal is."""
+    text.no_wrap, text.overflow = True, "ellipsis"
+    return text
 
 
 def show_result(result: dict[str, Any], console: Console) -> None:

@@ -169,7 +169,7 @@ def _follow(
                     console.print(describe_summary(summary), soft_wrap=True, highlight=False)
             note = _check(children, bool(reader.rounds))
             if screen is not None:
-                screen.update(draw_mesh(watcher.status, reader.rounds, note), refresh=True)
+                screen.update(draw_mesh(watcher.status, reader.rounds, note, console.height), refresh=True)
             elif note != told:
                 console.print(note, soft_wrap=True, highlight=False)
             told = note

@@ -103,5 +103,6 @@ def _show(watcher: Watcher, found: list[PeerInfo], watch: bool) -> None:
         started = time.monotonic()
         while True:
             watcher.heard.clear()
-            live.update(draw_mesh(watcher.status, watcher.rounds, f"{time.monotonic() - started:.0f} s"), refresh=True)
+            note = f"watched for {time.monotonic() - started:.0f} s; Ctrl-C ends"
+            live.update(draw_mesh(watcher.status, watcher.rounds, note, console.height), refresh=True)
             watcher.heard.wait(_FRAME_S)
