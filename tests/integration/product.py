@@ -1,0 +1,149 @@
+"""`mdl` as a user runs it: commands in processes of their own, each with a home of its own, none left behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+
+SMALL = "motion?people=6&test_people=2&windows=40"
+# For what takes seconds, on a machine that is busy with other things.
+PATIENCE_S = 60.0
+
+
+def until(claim, patience_s=PATIENCE_S):
+    """Wait for a claim about other processes; returns whether it became true in time."""
+    give_up_at = time.monotonic() + patience_s
+    pause = threading.Event()
+    while not (found := claim()) and time.monotonic() < give_up_at:
+        pause.wait(0.02)
+    return found
+
+
+class Home:
+    """A user on a machine: settings, file caches, a working directory; and the commands they have started."""
+
+    def __init__(self, folder, cache, before=()):
+        self.folder, self._before = Path(folder), before
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.environment = {name: value for name, value in os.environ.items() if not name.startswith("MDL_")}
+        self.environment |= {
+            "HOME": str(self.folder),
+            "XDG_STATE_HOME": str(self.folder / "state"),
+            "XDG_CONFIG_HOME": str(self.folder / "config"),
+            "XDG_CACHE_HOME": str(cache),
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": str(self.folder),
+        }
+        self._started = []
+
+    def start(self, *arguments, **variables):
+        """`mdl ARGUMENTS` in the background."""
+        return self.start_python("-m", "peers.cli", *arguments, **variables)
+
+    def start_python(self, *arguments, **variables):
+        command = Command((*self._before, sys.executable, *map(str, arguments)), self, len(self._started), variables)
+        self._started.append(command)
+        return command
+
+    def run(self, *arguments, **variables):
+        """`mdl ARGUMENTS` to its end."""
+        command = self.start(*arguments, **variables)
+        command.end()
+        return command
+
+    def close(self):
+        for command in self._started:
+            command.kill_all()
+
+
+class Command:
+    """One process with its output in files."""
+
+    def __init__(self, words, home, number, variables):
+        self.output, self.errors = home.folder / f"{number}.out", home.folder / f"{number}.err"
+        self._family = []
+        with self.output.open("wb") as output, self.errors.open("wb") as errors:
+            self.process = subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=errors,
+                cwd=home.folder,
+                env=home.environment | variables,
+                start_new_session=True,
+            )
+
+    @property
+    def code(self):
+        return self.process.poll()
+
+    @property
+    def said(self):
+        """All of stdout."""
+        return self.output.read_text()
+
+    @property
+    def told(self):
+        """All of stderr."""
+        return self.errors.read_text()
+
+    @property
+    def complaint(self):
+        """The last line on stderr."""
+        return self.told.splitlines()[-1] if self.told else ""
+
+    def result(self):
+        return json.loads(self.said.splitlines()[-1])
+
+    def end(self, patience_s=PATIENCE_S):
+        """Wait for its end; the exit code."""
+        return self.process.wait(patience_s)
+
+    def children(self):
+        """Its processes by now, also those that have ended since."""
+        if self.code is None:
+            known = {child.pid for child in self._family}
+            found = psutil.Process(self.process.pid).children(recursive=True)
+            self._family += [child for child in found if child.pid not in known]
+        return self._family
+
+    def interrupt(self, number=signal.SIGINT):
+        """Send a signal; seconds until it and all of its processes have ended."""
+        family, started = self.children(), time.monotonic()
+        self.process.send_signal(number)
+        self.end()
+        psutil.wait_procs(family, PATIENCE_S)
+        assert not [child for child in family if child.is_running()]
+        return time.monotonic() - started
+
+    def kill_all(self):
+        family = self.children()
+        if self.code is None:
+            self.process.kill()
+            self.process.wait(PATIENCE_S)
+        for child in family:
+            if child.is_running():
+                child.kill()
+
+
+def read_lines(path):
+    """The whole JSON lines of a file that is being written; [] before it exists."""
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().split("\n")[:-1]]
+
+
+def processes_of(folder):
+    """Live processes whose command line names this folder."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "status"]):
+        words = process.info["cmdline"] or []
+        if process.info["status"] != psutil.STATUS_ZOMBIE and any(str(folder) in word for word in words):
+            found.append(process)
+    return found

@@ -1,0 +1,126 @@
+"""`mdl up` as a user runs it: real processes, from the first to the last line they print."""
+
+import importlib.util
+import json
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+from safetensors import safe_open
+
+HERE = Path(__file__).parent
+spec = importlib.util.spec_from_file_location("mdl_product", HERE / "product.py")
+product = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(product)
+
+SMALL = product.SMALL
+RESULT_KEYS = [
+    "mesh", "peers", "rounds", "policy", "accuracy", "macro_f1", "accuracy_alone", "accuracy_central", "seconds",
+    "round_s_median", "wire_bytes", "model_bytes", "max_relative_error", "run_dir",
+]  # fmt: skip
+ROUND_KEYS = {"round", "theta", "contributors", "hops", "seconds", "bytes", "loss"}
+# What the issue asks for is 3 s; a test machine may have other work.
+STOPPED_S = 8.0
+
+
+@pytest.fixture
+def home(tmp_path, tmp_path_factory):
+    home = product.Home(tmp_path / "home", tmp_path_factory.getbasetemp() / "cache")
+    yield home
+    home.close()
+
+
+def rounds_of(out):
+    return product.read_lines(out / "agent" / "metrics.jsonl")
+
+
+def test_a_run_verifies_compares_and_leaves_all_that_is_promised(home, tmp_path):
+    out = tmp_path / "run"
+    run = home.run("up", "-n", 3, "--epochs", 2, "--verify", "--baselines", "--json", "--seed", 3,
+                   "--data", SMALL, "--out", out)  # fmt: skip
+    assert run.code == 0, run.told
+    result = run.result()
+    assert list(result) == RESULT_KEYS
+    assert (result["peers"], result["rounds"], result["policy"]) == (3, 2, "greedy")
+    assert result["max_relative_error"] <= 1e-6
+    assert all(0 < result[key] <= 1 for key in ("accuracy", "accuracy_alone", "accuracy_central"))
+    assert result["wire_bytes"] > 2 * 2 * result["model_bytes"]  # two hops and two copies of the result a round
+    assert not product.processes_of(out)
+
+    rounds = product.read_lines(out / "metrics.jsonl")
+    assert [line["round"] for line in rounds] == [1, 2]
+    for line in rounds:
+        assert line.keys() >= ROUND_KEYS
+        assert line["theta"] == 3.0
+        assert line["contributors"] == ["peer-1", "peer-2", "peer-3"]
+        assert len(line["hops"]) == 2
+        assert {"train", "aggregate", "broadcast"} <= line["seconds"].keys()
+    names = {path.relative_to(out).as_posix() for path in out.rglob("*.*")}
+    assert {"config.toml", "metrics.jsonl", "global.safetensors", "result.json", "agent/story-agent.jsonl"} <= names
+    assert {f"peer-{index}/story-peer-{index}.jsonl" for index in (1, 2, 3)} <= names
+    assert not list(out.glob("*/deltas/*"))
+
+    tested = home.run("eval", out, "--json").result()
+    assert tested["round"] == 2
+    assert tested["accuracy"] == pytest.approx(result["accuracy"])
+    assert tested["macro_f1"] == pytest.approx(result["macro_f1"])
+
+
+@pytest.mark.parametrize(("peers", "policy"), [(2, "tree"), (5, "ring")])
+def test_every_policy_and_number_of_peers_gives_the_central_mean(home, tmp_path, peers, policy):
+    run = home.run("up", "-n", peers, "--epochs", 1, "--verify", "--json", "--policy", policy,
+                   "--data", SMALL, "--out", tmp_path / "run")  # fmt: skip
+    assert run.code == 0, run.told
+    assert run.result()["max_relative_error"] <= 1e-6
+    (line,) = product.read_lines(tmp_path / "run" / "metrics.jsonl")
+    assert len(line["contributors"]) == peers
+    assert len(line["hops"]) == peers - 1
+
+
+def test_a_killed_peer_does_not_stop_the_mesh_and_ctrl_c_saves_the_model(home, tmp_path):
+    out = tmp_path / "run"
+    run = home.start("up", "-n", 3, "--epochs", 1000, "--verify", "--json", "--data", SMALL, "--out", out)
+    assert product.until(lambda: rounds_of(out)), run.told
+    (victim,) = [child for child in run.children() if "peer-2" in child.cmdline()]
+    victim.kill()
+    assert product.until(lambda: rounds_of(out)[-1]["contributors"] == ["peer-1", "peer-3"]), run.told
+    reached = rounds_of(out)[-1]["round"]
+    assert product.until(lambda: rounds_of(out)[-1]["round"] > reached)
+    assert any("peer-2" in line["lost"] for line in rounds_of(out))
+    assert "peer-2 ended early: ended by SIGKILL" in run.told
+
+    assert run.interrupt() < STOPPED_S
+    assert run.code == 130
+    assert "Traceback" not in run.told
+    saved = out / "global.safetensors"
+    assert f"the last global model is in {saved}" in run.told
+    with safe_open(saved, framework="numpy") as file:
+        assert json.loads(file.metadata()["mdl"])["round_id"] >= reached
+
+
+def test_ctrl_c_at_start_up_leaves_nothing_running(home, tmp_path):
+    out = tmp_path / "run"
+    run = home.start("up", "-n", 2, "--data", SMALL, "--out", out)
+    assert product.until(lambda: len(run.children()) == 3)
+    assert run.interrupt() < STOPPED_S
+    assert run.code == 130
+    assert "interrupted before the first round was finished" in run.said
+    assert "Traceback" not in run.told
+
+
+def test_two_that_lose_one_end_with_the_reason_and_a_killed_launcher_takes_its_peers_along(home, tmp_path):
+    lonely = home.start("up", "-n", 2, "--data", SMALL, "--out", tmp_path / "lonely")
+    assert product.until(lambda: len(lonely.children()) == 3)
+    next(child for child in lonely.children() if "peer-1" in child.cmdline()).kill()
+    assert lonely.end() == 4
+    assert "1 of 2 peers are left; peer-1 ended early: ended by SIGKILL" in lonely.complaint
+    assert not [child for child in lonely.children() if child.is_running()]
+
+    orphaned = home.start("up", "-n", 2, "--epochs", 1000, "--data", SMALL, "--out", tmp_path / "orphaned")
+    assert product.until(lambda: rounds_of(tmp_path / "orphaned"))
+    children = orphaned.children()
+    orphaned.process.send_signal(signal.SIGKILL)
+    _, alive = psutil.wait_procs(children, product.PATIENCE_S)
+    assert not alive
+    assert list((tmp_path / "orphaned").glob("peer-*/global.safetensors"))
