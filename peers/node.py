@@ -20,6 +20,7 @@ from mdl.delta import Contributor
 from mdl.machine import Effect, Event, Finish, Machine, PeerFound, RecordRound
 from mdl.messages import PeerInfo, Role
 from peers.agent import AgentSettings, MobileAgent
+from peers.narrate import Narrator
 from peers.sampler import sample_resources
 from scheduler.policies import make_policy
 from transport.discovery import Discovery
@@ -132,7 +133,10 @@ def run_trainer(config: Config, me: Contributor, keys: MeshKeys | None, mesh_nam
     )
     story = out / f"story-{me.peer_id}.jsonl"
 
-    def stop_training(now: float, event: Event, effects: list[Effect]) -> None:
+    narrator = Narrator(mesh_name)
+
+    def observe(now: float, event: Event, effects: list[Effect]) -> None:
+        narrator.look(now, event, effects)
         if any(isinstance(effect, Finish) for effect in effects):
             device.stop()
 
@@ -143,7 +147,7 @@ def run_trainer(config: Config, me: Contributor, keys: MeshKeys | None, mesh_nam
         config.mesh,
         max_values=parameters.size,
         work=device.work(),
-        observe=stop_training,
+        observe=observe,
         sample=True,
         story_path=story,
     )
