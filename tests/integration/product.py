@@ -1,5 +1,6 @@
 """`mdl` as a user runs it: commands in processes of their own, each with a home of its own, none left behind."""
 
+import itertools
 import json
 import os
 import signal
@@ -41,13 +42,15 @@ class Home:
             "PYTHONPATH": str(self.folder),
         }
         self._started = []
+        self._numbers = itertools.count()
 
     def start(self, *arguments, **variables):
         """`mdl ARGUMENTS` in the background."""
         return self.start_python("-m", "peers.cli", *arguments, **variables)
 
     def start_python(self, *arguments, **variables):
-        command = Command((*self._before, sys.executable, *map(str, arguments)), self, len(self._started), variables)
+        words = (*self._before, sys.executable, *map(str, arguments))
+        command = Command(words, self, next(self._numbers), variables)
         self._started.append(command)
         return command
 
