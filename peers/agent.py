@@ -48,6 +48,8 @@ _REMEMBERED_ROUNDS = 200
 # How long a round waits for a newcomer to fetch the model; longer while its values are seen to arrive.
 _JOIN_WINDOW_S = 10.0
 _JOIN_TRANSFER_S = 120.0
+# How long a round that everybody had the result of waits for one of them, when all are silent or gone.
+_DESERTED_S = 30.0
 
 
 class Phase(Enum):
@@ -266,9 +268,16 @@ class MobileAgent:
         return effects
 
     def _close(self, ledger: RoundLedger, now: float) -> list[Effect]:
-        """Everybody alive has the global delta: let it be applied, then go on."""
-        self._lose_the_silent(ledger)
-        live = ledger.live()
+        """Everybody alive has the global delta: let it be applied, then go on.
+
+        The result stands, so whoever is silent is not lost but left behind; if all are, one may have applied it
+        already, and the round must not be opened again before there was time to hear of it.
+        """
+        live = [peer for peer in ledger.live() if (member := self.members.get(peer)) and member.alive]
+        if live:
+            self._marks.pop("deserted", None)
+        elif now - self._marks.setdefault("deserted", now) < _DESERTED_S:
+            return []
         effects: list[Effect] = []
         applied = []
         for peer in live:

@@ -490,3 +490,15 @@ def test_a_status_holds_only_the_rounds_that_are_new_to_the_observer() -> None:
         assert isinstance(effect, Send)
         assert isinstance(effect.message, MeshStatus)
         assert [summary.round for summary in effect.message.finished] == rounds
+
+
+def test_a_result_that_one_may_have_applied_is_not_made_again_when_all_fall_silent() -> None:
+    desk = _aggregated()
+    for peer in (A, B):
+        desk.stage(peer, A, B)
+    desk.hand(Tick(), 5.0)
+    assert (desk.agent.phase, desk.agent.live_members()) == (Phase.CLOSING, [A, B])
+    evaluation = RoundEvaluation(1, Evaluation((1,), (0,), (0,), 0.1, 1))
+    desk.apply(A, evaluation=evaluation)
+    assert [summary.round for summary in desk.recorded] == [1]
+    assert desk.last(RoundOpened).round_id == 1

@@ -153,3 +153,13 @@ def test_a_trainer_alone_in_a_network_that_heals_has_the_meshs_model_in_the_end(
         if node.info.role is Role.TRAINER
     }
     assert len(models) == 1
+
+
+def test_an_agent_cut_off_at_any_time_gives_no_round_two_results(build_mesh: BuildMesh, errors_of: ErrorsOf) -> None:
+    for seed in range(20):
+        mesh = build_mesh(5, seed=seed, loss=0.1, duplication=0.1, jitter_s=0.3)
+        rng = np.random.default_rng([seed, 4])
+        at = float(rng.uniform(1.0, 20.0))
+        _play(mesh, [(at, _isolate, "agent"), (at + float(rng.uniform(1.0, 8.0)), _heal, "agent")])
+        assert len(mesh.rounds) == 3, seed
+        assert max(errors_of(mesh).values()) <= 1e-6, seed
