@@ -66,9 +66,9 @@ def draw_curve(values: Sequence[float]) -> str:
 
 def _draw_members(members: Sequence[MemberStatus]) -> Table:
     table = Table(box=None, pad_edge=False)
-    # Fixed widths, so that nothing jumps from frame to frame.
+    # Fixed widths, so that nothing jumps from frame to frame; together they fit 80 columns.
     table.add_column("peer", no_wrap=True, overflow="ellipsis", min_width=8)
-    table.add_column("doing", no_wrap=True, overflow="ellipsis", min_width=24)
+    table.add_column("doing", no_wrap=True, overflow="ellipsis", min_width=22)
     for column, width in (("round", 5), ("theta", 5), ("loss", 5), ("cpu", 5), ("free", 8), ("battery", 7)):
         table.add_column(column, justify="right", no_wrap=True, min_width=width)
     for member in members:
@@ -99,14 +99,13 @@ def _describe_activity(member: MemberStatus) -> Text:
     return Text(text, style=_COLOURS[member.activity])
 
 
-def _draw_hops(hops: Sequence[HopSummary]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for column in ("hop", "", "seconds", "why"):
-        table.add_column(column, no_wrap=True, overflow="ellipsis")
+def _draw_hops(hops: Sequence[HopSummary]) -> RenderableType:
+    """The hops of the open round, each with the reason of the schedule."""
+    lines = [Text("hops of this round", style="bold")]
     for hop in hops:
-        took = "" if hop.decided_s is None else f"{hop.decided_s - hop.ordered_s:.2f}"
-        table.add_row(f"{hop.sender} → {hop.receiver}", hop.outcome, took, hop.reason)
-    return table
+        took = "" if hop.decided_s is None else f" {hop.decided_s - hop.ordered_s:.2f} s"
+        lines.append(_cut(Text(f"{hop.sender} → {hop.receiver}  {hop.outcome}{took}  {hop.reason}")))
+    return Group(*lines)
 
 
 def _draw_rounds(rounds: Sequence[RoundSummary], shown: int) -> RenderableType:
