@@ -104,9 +104,12 @@ class Transfer(msgspec.Struct, frozen=True):
 
 
 class TrainingReport(msgspec.Struct, frozen=True):
+    """How local training went. loss: mean, in nats. theta: the weight that this device's own delta starts with."""
+
     loss: float
     samples: Count
     seconds: float
+    theta: float = 1.0
 
 
 class RoundEvaluation(msgspec.Struct, frozen=True):

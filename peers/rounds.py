@@ -146,6 +146,14 @@ class RoundLedger:
         assert holding is not None
         return holders[0] if set(holding.contributors) >= set(self.live()) else None
 
+    def is_theta_right(self, holding: Holding) -> bool:
+        """Whether theta is the sum of its contributors' weights, as far as they have reported them."""
+        reports = [self.reports.get(contributor) for contributor in holding.contributors]
+        weights = [report.training.theta for report in reports if report and report.training]
+        if len(weights) < len(holding.contributors):
+            return True  # a contributor that is lost by now never told its own
+        return abs(holding.theta - sum(weights)) <= 1e-6 * holding.theta
+
     def _is_carried(self, member: Contributor) -> bool:
         """Whether a live member other than itself has merged this member's load (contributors travel together)."""
         for other in self.live():

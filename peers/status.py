@@ -30,8 +30,8 @@ def summarise_round(
         "train": ready_at - ledger.opened_at,
         "aggregate": max(0.0, marks["reduced"] - ready_at),
         "broadcast": marks["closing"] - marks["reduced"],
-        "apply": marks["applied"] - marks["closing"],
-        "total": marks["applied"] - ledger.opened_at,
+        "apply": marks["closed"] - marks["closing"],
+        "total": marks["closed"] - ledger.opened_at,
     }
     return RoundSummary(
         round=ledger.round_id,

@@ -233,7 +233,7 @@ class Trainer:
         except RemoteProtocolError as error:
             return self._leave(f"training diverged in round {ready.round_id}: {error}; try a lower learning rate", 4)
         self.part.holds = {0: ready.delta}
-        self._training = ready.training
+        self._training = msgspec.structs.replace(ready.training, theta=ready.delta.theta)
         self._changed = True
         return [KeepDelta(ready.round_id, "own", ready.delta)] if self._settings.keep_deltas else []
 

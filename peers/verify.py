@@ -13,7 +13,11 @@ from mdl.messages import RoundSummary
 
 
 class Verifier:
-    """worst: largest relative error so far: max |global - mean| over max |mean|, the mean in float64 (Eq. 1)."""
+    """worst: largest relative error so far: max |global - mean| over max |contributed|, the mean in float64 (Eq. 1).
+
+    Relative to what went in, not to the mean: where devices pull in opposite directions (batch-norm statistics late in
+    a run) the mean nearly vanishes, and no float32 arithmetic can keep the digits that cancelled.
+    """
 
     def __init__(self, out: Path) -> None:
         self.worst: float | None = None
@@ -24,7 +28,7 @@ class Verifier:
         own = [self._read(peer_id, summary.round, "own") for peer_id in summary.contributors]
         mean = central_mean(own)
         result = self._read(self._who_applied(summary), summary.round, "global")
-        scale = float(np.abs(mean).max()) or 1.0
+        scale = max(float(np.abs(delta.values).max()) for delta in own) or 1.0
         error = float(np.abs(result.values - mean).max()) / scale
         self.worst = max(error, self.worst or 0.0)
         for path in self._out.glob(f"*/deltas/{summary.round:05d}-*.safetensors"):

@@ -20,9 +20,12 @@ PURE = (
     "mdl/messages.py",
     "mdl/tree.py",
     "peers/agent.py",
+    "peers/conductor.py",
     "peers/members.py",
     "peers/observer.py",
     "peers/part.py",
+    "peers/phase.py",
+    "peers/repeater.py",
     "peers/rounds.py",
     "peers/status.py",
     "peers/trainer.py",
@@ -91,7 +94,18 @@ def test_nothing_is_ever_unpickled(folder: str) -> None:
 
 def test_a_role_knows_no_driver_and_a_driver_no_role() -> None:
     drivers = ("transport.", "sim.")
-    roles = {"agent.py", "trainer.py", "observer.py", "rounds.py", "part.py", "members.py", "view.py", "status.py"}
+    roles = {
+        "agent.py",
+        "conductor.py",
+        "repeater.py",
+        "trainer.py",
+        "observer.py",
+        "rounds.py",
+        "part.py",
+        "members.py",
+        "view.py",
+        "status.py",
+    }
     for path in _modules("peers"):
         names = set(_imports(path))
         knows_driver = any(name.startswith(("transport.runtime", "transport.links", "sim.")) for name in names)

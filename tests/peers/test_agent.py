@@ -175,7 +175,7 @@ def test_a_round_waits_for_a_newcomer_that_fetches_the_model_but_not_for_ever() 
     desk.report(C, round_id=0, digest=b"old")
     desk.report(A, round_id=4, digest=b"w4")
     desk.report(B, round_id=4, digest=b"w4")
-    assert desk.agent.waiting_for == "1 peers still fetch the model"
+    assert desk.agent.waiting_for == "1 more to fetch the model"
     for _ in range(25):
         for peer in (A, B, C):
             desk.report(peer, after_s=0.15)
@@ -502,3 +502,20 @@ def test_a_result_that_one_may_have_applied_is_not_made_again_when_all_fall_sile
     desk.apply(A, evaluation=evaluation)
     assert [summary.round for summary in desk.recorded] == [1]
     assert desk.last(RoundOpened).round_id == 1
+
+
+def test_a_holder_whose_theta_is_not_the_sum_of_its_contributors_weights_is_out_of_the_round() -> None:
+    desk = Desk()
+    for peer in (A, B, C):
+        desk.report(peer)
+    training = TrainingReport(0.5, 10, 1.0, theta=1.0)
+    for peer in (A, B, C):
+        desk.hold(peer, training=training)
+    wrong = Holding(0, 7.0, (A, B, C))
+    desk.agent.round.ledger.hops.clear()  # type: ignore[union-attr]
+    for peer in (A, B):
+        desk.report(peer, holdings=(Holding(0, 1.0, (peer,), 99),))
+    desk.report(C, holdings=(wrong,))
+    assert desk.agent.ledger is not None
+    assert desk.agent.ledger.lost == {C: "wrong theta"}
+    assert desk.agent.phase is Phase.AGGREGATING

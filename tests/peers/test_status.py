@@ -14,7 +14,7 @@ from peers.status import add_evaluations, summarise_round
 
 A, B, C = (Contributor(name, 1) for name in "abc")
 REPORT = PeerReport(1, 1, 0, b"", "s", "m", 10, Activity.HOLDING, 1, training=TrainingReport(0.5, 8, 1.0))
-MARKS = {"reduced": 14.0, "closing": 17.0, "applied": 17.5}
+MARKS = {"reduced": 14.0, "closing": 17.0, "closed": 17.5}
 
 
 def _summary():  # type: ignore[no-untyped-def]

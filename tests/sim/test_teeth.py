@@ -16,7 +16,7 @@ from mdl.delta import Contributor, ModelDelta, pair_aggregate
 from mdl.errors import LocalProtocolError
 from mdl.messages import Activity, Holding, HopOrdered, PeerReport
 from peers import trainer as trainer_module
-from peers.agent import MobileAgent
+from peers.conductor import Conductor
 from peers.part import Part
 from peers.rounds import Hop, HopState, RoundLedger
 from peers.trainer import Trainer
@@ -122,7 +122,7 @@ def _results_are_applied_when_staged(self: Trainer, part: Part, result: ModelDel
     return [*_STAGE(self, part, result), *self._apply(part)]
 
 
-def _a_lost_root_is_waited_for(self: MobileAgent, ledger: RoundLedger, now: float) -> list[Any]:
+def _a_lost_root_is_waited_for(self: Conductor, now: float) -> list[Any]:
     return []
 
 
@@ -167,7 +167,7 @@ MUTATIONS: dict[Callable[..., Any], tuple[Any, str]] = {
     _lost_members_come_back: (RoundLedger, "lose"),
     _the_result_need_not_hold_everybody: (RoundLedger, "result"),
     _results_are_applied_when_staged: (Trainer, "_stage"),
-    _a_lost_root_is_waited_for: (MobileAgent, "_spread"),
+    _a_lost_root_is_waited_for: (Conductor, "_spread"),
 }
 
 

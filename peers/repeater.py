@@ -1,0 +1,28 @@
+"""Say it again until a report shows that it was heard, but not more often than every `retry_s`."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from mdl.delta import Contributor
+from mdl.machine import Effect, Send
+from mdl.messages import AgentMessage, Said
+
+
+class Repeater:
+    """Remembers when each message was last said to each peer. Forgets with `clear`, at the start of every round."""
+
+    def __init__(self, retry_s: float) -> None:
+        self._retry_s = retry_s
+        self._said: dict[tuple[str, AgentMessage], float] = {}
+
+    def say(self, peer: Contributor, message: AgentMessage, now: float) -> list[Effect]:
+        """The message, or nothing if it was said to this peer a moment ago."""
+        key = (peer.peer_id, message)
+        if now - self._said.get(key, -1e9) < self._retry_s:
+            return []
+        self._said[key] = now
+        return [Send(peer.peer_id, cast(Said, message))]
+
+    def clear(self) -> None:
+        self._said.clear()

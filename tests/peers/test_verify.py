@@ -1,0 +1,65 @@
+"""`--verify` tells a wrong mean from float32 rounding."""
+
+import numpy as np
+import pytest
+
+from mdl.delta import Contributor, ModelDelta, central_mean, pair_aggregate
+from mdl.errors import MdlError
+from mdl.machine import KeepDelta
+from mdl.messages import RoundSummary
+from peers.device import keep_delta
+from peers.verify import Verifier
+
+PEERS = [Contributor(f"peer-{i}", 1) for i in (1, 2, 3)]
+
+
+def summary(*peer_ids):
+    return RoundSummary(1, float(len(peer_ids)), peer_ids, (), {"total": 1.0}, 0)
+
+
+@pytest.fixture
+def own(tmp_path):
+    """Three deltas that nearly cancel, kept by their peers."""
+    generator = np.random.default_rng(0)
+    values = generator.normal(size=1000).astype(np.float32)
+    small = generator.normal(size=1000).astype(np.float32) * np.float32(1e-4)
+    deltas = [
+        ModelDelta(each.astype(np.float32), 1.0, frozenset([peer]))
+        for peer, each in zip(PEERS, (values, -values, small), strict=True)
+    ]
+    for peer, delta in zip(PEERS, deltas, strict=True):
+        keep_delta(tmp_path / peer.peer_id, peer, KeepDelta(1, "own", delta))
+    return deltas
+
+
+def keep_global(folder, peer, delta):
+    keep_delta(folder / peer.peer_id, peer, KeepDelta(1, "global", delta))
+
+
+def test_an_exact_mean_of_deltas_that_cancel_is_within_rounding_and_its_files_go(own, tmp_path):
+    verifier = Verifier(tmp_path)
+    keep_global(tmp_path, PEERS[0], pair_aggregate(pair_aggregate(own[0], own[1]), own[2]))
+    verifier.check(summary("peer-1", "peer-2", "peer-3"))
+    assert verifier.worst <= 1e-6
+    assert np.abs(central_mean(own)).max() < 1e-3
+    assert not list(tmp_path.glob("*/deltas/*"))
+
+
+def test_a_delta_that_counts_twice_is_seen(own, tmp_path):
+    verifier = Verifier(tmp_path)
+    twice = ModelDelta((2 * own[0].values + own[1].values + own[2].values) / np.float32(4), 3.0, frozenset(PEERS))
+    keep_global(tmp_path, PEERS[0], twice)
+    verifier.check(summary("peer-1", "peer-2", "peer-3"))
+    assert verifier.worst > 0.1
+
+
+def test_a_contributor_lost_before_it_applied_does_not_stop_the_check(own, tmp_path):
+    verifier = Verifier(tmp_path)
+    keep_global(tmp_path, PEERS[2], pair_aggregate(pair_aggregate(own[0], own[1]), own[2]))
+    verifier.check(summary("peer-1", "peer-2", "peer-3"))
+    assert verifier.worst <= 1e-6
+
+
+def test_a_delta_that_was_not_kept_is_named(own, tmp_path):
+    with pytest.raises(MdlError, match=r"00001-own.safetensors is missing"):
+        Verifier(tmp_path).check(summary("peer-1", "peer-4"))
