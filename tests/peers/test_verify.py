@@ -14,7 +14,7 @@ PEERS = [Contributor(f"peer-{i}", 1) for i in (1, 2, 3)]
 
 
 def summary(*peer_ids):
-    return RoundSummary(1, float(len(peer_ids)), peer_ids, (), {"total": 1.0}, 0)
+    return RoundSummary(1, float(len(peer_ids)), peer_ids, (), {"total": 1.0}, 0, None)
 
 
 @pytest.fixture
