@@ -122,6 +122,8 @@ def peer(
     keys, mesh_name = _find_keys(mesh, code, settings)
     me, directory = _identify(mesh_name, name, out)
     ended = run_trainer(settings, me, keys, mesh_name, directory)
+    saved = f"the model of round {ended.round_id} is in {directory / 'global.safetensors'}"
+    print(saved if ended.round_id else "no round was finished, nothing is saved", file=sys.stderr)
     _end(ended, {"peer": me.peer_id, "mesh": mesh_name, "run_dir": str(directory)}, as_json)
 
 
@@ -153,6 +155,7 @@ def agent(
     keys, mesh_name = _find_keys(mesh, code, settings)
     me, directory = _identify(mesh_name, name, out)
     ended = run_agent(settings, me, keys, mesh_name, directory)
+    print(f"{ended.round_id} rounds ordered; what they gave is in {directory / 'metrics.jsonl'}", file=sys.stderr)
     _end(ended, {"agent": me.peer_id, "mesh": mesh_name, "run_dir": str(directory)}, as_json)
 
 

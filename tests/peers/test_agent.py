@@ -506,16 +506,13 @@ def test_a_result_that_one_may_have_applied_is_not_made_again_when_all_fall_sile
 
 def test_a_holder_whose_theta_is_not_the_sum_of_its_contributors_weights_is_out_of_the_round() -> None:
     desk = Desk()
-    for peer in (A, B, C):
-        desk.report(peer)
-    training = TrainingReport(0.5, 10, 1.0, theta=1.0)
-    for peer in (A, B, C):
-        desk.hold(peer, training=training)
-    wrong = Holding(0, 7.0, (A, B, C))
-    desk.agent.round.ledger.hops.clear()  # type: ignore[union-attr]
     for peer in (A, B):
-        desk.report(peer, holdings=(Holding(0, 1.0, (peer,), 99),))
-    desk.report(C, holdings=(wrong,))
+        desk.report(peer)
+        desk.hold(peer, training=TrainingReport(0.5, 10, 1.0, theta=1.0))
+    (hop,) = desk.hops()
+    receiver = desk.receiver_of(hop)
+    decision = HopDecision(0, hop.hop_id, HopOutcome.MERGED, 1.0, 40)
+    desk.report(receiver, holdings=(Holding(0, 1.0, (A, B)),), hops=(decision,))  # theta was not added
     assert desk.agent.ledger is not None
-    assert desk.agent.ledger.lost == {C: "wrong theta"}
+    assert desk.agent.ledger.lost == {receiver: "wrong theta"}
     assert desk.agent.phase is Phase.AGGREGATING
