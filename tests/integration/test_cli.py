@@ -153,3 +153,7 @@ def test_a_mesh_goes_on_from_its_saved_round_and_refuses_another_model(home, tmp
     assert product.until(lambda: "found agent" in again.told), again.told
     again.interrupt()
     assert (again.code, again.result()["round_id"]) == (130, 4)
+    assert (
+        f"the model of round 4 is in {home.folder / 'state' / 'mdl' / 'home' / 'p1' / 'global.safetensors'}"
+        in again.told
+    )

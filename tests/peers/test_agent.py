@@ -506,8 +506,9 @@ def test_a_result_that_one_may_have_applied_is_not_made_again_when_all_fall_sile
 
 def test_a_holder_whose_theta_is_not_the_sum_of_its_contributors_weights_is_out_of_the_round() -> None:
     desk = Desk()
+    desk.report(A)
+    desk.report(B)
     for peer in (A, B):
-        desk.report(peer)
         desk.hold(peer, training=TrainingReport(0.5, 10, 1.0, theta=1.0))
     (hop,) = desk.hops()
     receiver = desk.receiver_of(hop)
