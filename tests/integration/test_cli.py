@@ -118,7 +118,7 @@ def test_a_port_that_is_taken_is_named(home):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        answer = home.run("peer", "--code", CODE, "--loopback", "--data", SMALL, "--name", "c", "--port", port)
+        answer = home.run("agent", "--code", CODE, "--loopback", "--port", port)
     assert answer.code == 2
     assert f"port {port} is taken on 127.0.0.1" in answer.complaint
 
