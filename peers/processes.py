@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -71,7 +73,7 @@ class Children:
             LIFELINE_VARIABLE: "1",
             "OMP_NUM_THREADS": str(self.threads),
         }
-        with log.open("wb") as errors, output.open("wb") as results:
+        with log.open("wb") as errors, output.open("wb") as results, _interrupts_wait():
             process = subprocess.Popen(
                 [sys.executable, "-m", "peers.cli", *arguments],
                 stdin=subprocess.PIPE,
@@ -80,9 +82,8 @@ class Children:
                 env=environment,
                 start_new_session=True,  # Ctrl-C reaches the parent alone, which then stops them in order
             )
-        child = Child(name, process, log, output)
-        self.running.append(child)
-        return child
+            self.running.append(Child(name, process, log, output))
+        return self.running[-1]
 
     def stop(self) -> None:
         """Ask all to finish; kill who has not within 2.5 s."""
@@ -98,3 +99,18 @@ class Children:
                 child.process.wait()
             if child.process.stdin:
                 child.process.stdin.close()
+
+
+@contextmanager
+def _interrupts_wait() -> Iterator[None]:
+    """Ctrl-C in the middle of starting a process would leave one that nobody knows of: it takes effect right after."""
+    caught: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda number, _: caught.append(number)) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if caught:
+        signal.raise_signal(caught[0])
