@@ -32,7 +32,11 @@ class FlatOptimizer:
         self._first = [torch.zeros_like(part) for part in self._parameters]
         self._second = [torch.zeros_like(part) for part in self._parameters] if kind == "adam" else []
         self._steps = 0
-        model.gather_gradients(self._gradients)
+        self._model = model
+
+    def attach(self) -> None:
+        """Let the model's gradients come here: needed before a round, as optimizers of several devices may share it."""
+        self._model.gather_gradients(self._gradients)
 
     def clear(self) -> None:
         """Forget the gradients of the last step."""

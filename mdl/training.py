@@ -71,6 +71,7 @@ class LocalTrainer:
         """
         self.model.load(parameters)
         self.model.module.train()
+        self._optimizer.attach()
         batches = draw_batches(len(self._y), self.settings, round_id)
         total = 0.0
         with torch.random.fork_rng(devices=[]):

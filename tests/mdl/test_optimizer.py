@@ -27,6 +27,7 @@ def test_twenty_steps_equal_those_of_torch(kind: str, momentum: float, decay: fl
     reference = _make_module()
     flat = FlatModel(copy.deepcopy(reference))
     mine = FlatOptimizer(flat, kind, momentum, decay)  # type: ignore[arg-type]
+    mine.attach()
     parameters = list(reference.parameters())
     theirs: torch.optim.Optimizer
     if kind == "sgd":
@@ -51,6 +52,7 @@ def test_frozen_parameters_and_buffers_stay_as_they_are() -> None:
     flat.module[1].requires_grad_(False)  # type: ignore[index]
     before = {name: tensor.clone() for name, tensor in flat.module.state_dict().items()}
     optimizer = FlatOptimizer(flat, "adam", 0.9, weight_decay=0.5)
+    optimizer.attach()
     flat.module.eval()
     flat.module(torch.ones(4, 3, 8)).sum().backward()
     optimizer.step(0.1)

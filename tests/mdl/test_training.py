@@ -193,3 +193,19 @@ def test_a_fully_frozen_model_is_refused() -> None:
     flat.module.requires_grad_(False)
     with pytest.raises(ConfigError, match="nothing to train"):
         LocalTrainer(flat, *_windows(20), PLAIN)
+
+
+def test_two_devices_that_share_a_module_train_as_two_with_their_own() -> None:
+    rng = np.random.default_rng(3)
+    x, y = rng.standard_normal((60, 3, 32), dtype=np.float32), np.arange(60) % 4
+    settings = TrainingSettings(optimizer="sgd", batch_size=10)
+
+    def train(models: list[FlatModel]) -> list[np.ndarray]:
+        trainers = [LocalTrainer(model, x[start::2], y[start::2], settings) for start, model in enumerate(models)]
+        first = models[0].values().copy()
+        return [trainer.train_round(first, 1).values.copy() for trainer in trainers]
+
+    shared = FlatModel(build_model("lenet", 3, 32, 4, 0))
+    own = [FlatModel(build_model("lenet", 3, 32, 4, 0)) for _ in range(2)]
+    for together, apart in zip(train([shared, shared]), train(own), strict=True):
+        np.testing.assert_array_equal(together, apart)
