@@ -9,6 +9,8 @@ import gc
 import json
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -120,8 +122,8 @@ def peer(
     from peers.node import run_trainer
 
     keys, mesh_name = _find_keys(mesh, code, settings)
-    me, directory = _identify(mesh_name, name, out)
-    ended = run_trainer(settings, me, keys, mesh_name, directory)
+    with _identified(mesh_name, name, out) as (me, directory):
+        ended = run_trainer(settings, me, keys, mesh_name, directory)
     saved = f"the model of round {ended.round_id} is in {directory / 'global.safetensors'}"
     print(saved if ended.round_id else "no round was finished, nothing is saved", file=sys.stderr)
     _end(ended, {"peer": me.peer_id, "mesh": mesh_name, "run_dir": str(directory)}, as_json)
@@ -153,8 +155,8 @@ def agent(
     from peers.node import run_agent
 
     keys, mesh_name = _find_keys(mesh, code, settings)
-    me, directory = _identify(mesh_name, name, out)
-    ended = run_agent(settings, me, keys, mesh_name, directory)
+    with _identified(mesh_name, name, out) as (me, directory):
+        ended = run_agent(settings, me, keys, mesh_name, directory)
     print(f"{ended.round_id} rounds ordered; what they gave is in {directory / 'metrics.jsonl'}", file=sys.stderr)
     _end(ended, {"agent": me.peer_id, "mesh": mesh_name, "run_dir": str(directory)}, as_json)
 
@@ -316,10 +318,15 @@ def _find_keys(mesh: str | None, code: str | None, settings: Config) -> tuple[Me
     return keys, keys.name
 
 
-def _identify(mesh_name: str, name: str | None, out: Path | None) -> tuple[Contributor, Path]:
-    from peers.identity import claim_identity, state_home
+@contextmanager
+def _identified(mesh_name: str, name: str | None, out: Path | None) -> Iterator[tuple[Contributor, Path]]:
+    from peers.identity import claim_identity, release_identity, state_home
 
-    return claim_identity(state_home(mesh_name), name, out)
+    me, directory = claim_identity(state_home(mesh_name), name, out)
+    try:
+        yield me, directory
+    finally:
+        release_identity(directory)
 
 
 def _end(ended: Ended, result: dict[str, object], as_json: bool) -> None:

@@ -43,6 +43,11 @@ def claim_identity(base: Path, name: str | None, out: Path | None = None) -> tup
     raise ConfigError(f"no free name for {host!r} in {base}")
 
 
+def release_identity(directory: Path) -> None:
+    """Another process may take the name and directory from now on."""
+    (directory / "pid").unlink(missing_ok=True)
+
+
 def state_home(mesh: str) -> Path:
     """Where this user's peers of a mesh keep their file caches."""
     return Path(platformdirs.user_state_dir("mdl")) / mesh

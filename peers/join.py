@@ -27,7 +27,7 @@ from mdl.flat import FlatModel
 from mdl.machine import Evaluate, Evaluated, Event, LocalDeltaReady, SaveModel, TrainLocally
 from mdl.messages import PeerInfo, Role, TrainingReport
 from mdl.training import TrainingCancelledError, model_delta
-from peers.identity import claim_identity, find_code, state_home
+from peers.identity import claim_identity, find_code, release_identity, state_home
 from peers.node import drive, start_runtime
 from peers.trainer import Trainer, TrainerSettings
 from transport.keys import MeshKeys
@@ -72,10 +72,10 @@ class Member:
         self._failure: BaseException | None = None
         self._optimizer, self._data, self._loss = optimizer, data, loss
         self._flat = FlatModel(model)
-        self._me, directory = claim_identity(state_home(keys.name), name, out)
+        self._me, self._directory = claim_identity(state_home(keys.name), name, out)
         self._theta = theta
         self._mesh_name, self._mesh = keys.name, mesh
-        self._cache = ModelCache(directory)
+        self._cache = ModelCache(self._directory)
         self._todo: queue.SimpleQueue[TrainLocally | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[LocalDeltaReady | None] = queue.SimpleQueue()
         cached = self._cache.load()
@@ -101,6 +101,7 @@ class Member:
         self._done.put(None)
         self._thread.join(_STOP_S)
         self._flat.load(self._machine.parameters)
+        release_identity(self._directory)
 
     def __iter__(self) -> Iterator[Round]:
         """The rounds of the mesh, until it finishes. Raises ConfigError if this device was refused, or what failed."""

@@ -10,7 +10,14 @@ import psutil
 import pytest
 
 from mdl.errors import ConfigError
-from peers.identity import CODE_VARIABLE, claim_identity, find_code, known_meshes, remember_code
+from peers.identity import (
+    CODE_VARIABLE,
+    claim_identity,
+    find_code,
+    known_meshes,
+    release_identity,
+    remember_code,
+)
 from transport.keys import new_join_code
 
 # Our parent is alive as long as we are, and is another process.
@@ -118,3 +125,9 @@ def test_without_a_code_the_user_is_told_what_to_give() -> None:
     remember_code(new_join_code("home"))
     with pytest.raises(ConfigError, match=r"which mesh.*--mesh NAME, one of: home, lab"):
         find_code(None, None)
+
+
+def test_a_released_name_can_be_taken_by_another_process(tmp_path) -> None:
+    _, directory = claim_identity(tmp_path, "ann")
+    release_identity(directory)
+    assert sorted(path.name for path in directory.iterdir()) == ["incarnation"]
