@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,7 @@ from mdl.delta import Contributor, ModelDelta, Vector
 from mdl.errors import MdlError
 from mdl.evaluation import evaluate
 from mdl.export import ModelDescription, export_model
-from mdl.flat import FlatModel
+from mdl.flat import FlatModel, hash_schema
 from mdl.machine import Effect, Evaluate, Evaluated, Event, KeepDelta, LocalDeltaReady, SaveModel, TrainLocally
 from mdl.messages import TrainingReport
 from mdl.models import build_model
@@ -43,6 +44,8 @@ class Device:
         self.test = take_windows(data.test, shard_test(len(data.test), shard))
         self.model = build_flat_model(config, data)
         self.description = describe_model(config, data, mesh)
+        # Devices whose last layers mean different classes must not meet, even if the layers have the same size.
+        self.schema_hash = hash_schema([*self.model.schema, *((f"class {name}", ()) for name in data.classes)])
         self.theta = float(len(self.train)) if config.round.theta == "samples" else 1.0
         self._me = me
         self._mesh = mesh
@@ -56,12 +59,13 @@ class Device:
     def summary(self) -> str:
         """One line for people, and for the message that names a different model."""
         description = self.description
-        return f"{description.model} {description.channels}x{description.time} -> {description.classes} classes"
+        classes = textwrap.shorten(", ".join(description.class_names), 120, placeholder=" ...")
+        return f"{description.model} {description.channels}x{description.time} -> {classes}"
 
     def restore(self) -> tuple[int, Vector]:
         """(round, parameters) from the file cache if it fits this mesh and model, else the fresh model at round 0."""
         cached = self._cache.load()
-        if cached and (cached.mesh, cached.schema_hash) == (self._mesh, self.model.schema_hash):
+        if cached and (cached.mesh, cached.schema_hash) == (self._mesh, self.schema_hash):
             return cached.round_id, cached.values
         return 0, self.model.values().copy()
 
@@ -99,7 +103,7 @@ class Device:
 
     def _save(self, effect: SaveModel) -> None:
         try:
-            self._cache.save(CachedModel(effect.parameters, effect.round_id, self.model.schema_hash, self._mesh))
+            self._cache.save(CachedModel(effect.parameters, effect.round_id, self.schema_hash, self._mesh))
         except MdlError as error:  # the mesh has the model; this device only loses its shortcut after a restart
             logger.warning("round %d is not in the file cache: %s", effect.round_id, error)
 

@@ -127,10 +127,8 @@ def run_trainer(config: Config, me: Contributor, keys: MeshKeys | None, mesh_nam
     device = Device(config, me, mesh_name, out)
     round_id, parameters = device.restore()
     settings = TrainerSettings(eta=config.round.eta, keep_deltas=config.round.keep_deltas)
-    machine = Trainer(me, parameters, device.model.schema_hash, device.summary, settings, round_id)
-    info = PeerInfo(
-        me.peer_id, me.incarnation, Role.TRAINER, "", config.mesh.port, schema_hash=device.model.schema_hash
-    )
+    machine = Trainer(me, parameters, device.schema_hash, device.summary, settings, round_id)
+    info = PeerInfo(me.peer_id, me.incarnation, Role.TRAINER, "", config.mesh.port, schema_hash=device.schema_hash)
     story = out / f"story-{me.peer_id}.jsonl"
 
     narrator = Narrator(mesh_name)
