@@ -5,7 +5,7 @@ BIN := .venv/bin
 .PHONY: up test check clean
 
 up: .venv/installed
-	$(BIN)/mdl up -n 4 --data motion --model lenet --epochs 5 --baselines
+	$(BIN)/mdl up -n 4 --data motion --model lenet --epochs 5 --rounds-per-epoch 4 --baselines
 
 test: .venv/installed
 	$(BIN)/ruff check .
