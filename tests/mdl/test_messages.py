@@ -85,7 +85,8 @@ def test_a_message_comes_back_as_it_was(message: Said) -> None:
 
 def test_every_message_can_be_said_and_is_frozen() -> None:
     said = set(Said.__args__)  # type: ignore[attr-defined]
-    assert said == _subclasses(Message) - {AgentMessage}
+    spoken = {kind for kind in _subclasses(Message) if kind.__module__ == Message.__module__}
+    assert said == spoken - {AgentMessage}
     assert set(CARRIERS) <= said
     assert all(kind.__struct_config__.frozen for kind in said)
 
