@@ -1,101 +1,163 @@
 """What always holds in a mesh, whatever fails (design: faults). Each check raises InvariantError with the evidence.
 
-They run after every event, and look again only at the node that handled it, where that is enough. Machines are looked
-at through two protocols, so that the simulator needs to know no roles.
+They run after every event, look at the node that handled it alone, and only if what it holds has changed: a comparison
+of identities, since nothing that is held is changed in place. Machines are looked at through the protocols of
+`sim.node`, so that the simulator needs to know no roles.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from typing import Protocol, cast
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
-import numpy as np
+from mdl.delta import Contributor, ModelDelta
+from mdl.machine import KeepDelta
+from mdl.messages import HopDecision
+from sim.accounts import Accounts, InvariantError
+from sim.mesh import SimMesh
+from sim.node import Holder, Keeper, Node, Part
 
-from mdl.delta import Contributor, ModelDelta, Vector, central_mean
-from mdl.messages import Role
-from sim.mesh import Node, SimMesh
+# Its own or a partial mean, and one that comes in or is the result: memory does not grow with the mesh (3.2.2).
+MOST_DELTAS = 2
 
-Invariant = Callable[[SimMesh, Node], None]
-
-
-class InvariantError(AssertionError):
-    """The mesh did what must never happen."""
-
-
-class Holder(Protocol):
-    """A machine that holds partial means and applies rounds."""
-
-    round_id: int
-    digest: bytes
-    parameters: Vector
-
-    def holdings(self) -> dict[int, ModelDelta]: ...
-
-    def attempt(self) -> tuple[int, int]: ...
+Attempt = tuple[int, int]
 
 
-class Keeper(Protocol):
-    """A machine that opens rounds, and knows who still counts in the open one."""
+@dataclass
+class _Seen:
+    """What a node held after its last event."""
 
-    def attempt(self) -> tuple[int, int]: ...
-
-    def live_members(self) -> Collection[Contributor]: ...
-
-
-def check_disjoint(mesh: SimMesh, _: Node) -> None:
-    """No contribution is answered for by two live holders: nothing can be counted twice."""
-    for keeper in _keepers(mesh):
-        seen: dict[tuple[int, Contributor], str] = {}
-        live = set(keeper.live_members())
-        for node, holder in _holders(mesh):
-            if node.contributor not in live or holder.attempt() != keeper.attempt():
-                continue
-            for segment, hold in holder.holdings().items():
-                for contributor in hold.contributors:
-                    if other := seen.get((segment, contributor)):
-                        raise InvariantError(f"{contributor} is held by {other} and by {node.info.peer_id}")
-                    seen[segment, contributor] = node.info.peer_id
+    digest: bytes = b""
+    attempt: Attempt = (0, 0)
+    authority: object = None
+    hold: ModelDelta | None = None
+    staged: ModelDelta | None = None
+    decided: int = 0
+    last_decision: HopDecision | None = None
+    kept_attempt: Attempt = (0, 0)
+    kept_authority: object = None
 
 
-def check_theta(mesh: SimMesh, node: Node) -> None:
-    """theta is the sum of the contributors' weights, and the values are their weighted mean (Eq. 1, 3)."""
-    if node.info.role is not Role.TRAINER:
-        return
-    holder = cast(Holder, node.machine)
-    for hold in holder.holdings().values():
-        own = [mesh.own_deltas[holder.attempt()[0], contributor] for contributor in sorted(hold.contributors)]
-        if abs(hold.theta - sum(delta.theta for delta in own)) > 1e-9 * hold.theta:
-            raise InvariantError(f"{node.info.peer_id} holds theta {hold.theta} of {sorted(hold.contributors)}")
-        if len(own) > 1 and np.abs(hold.values - central_mean(own)).max() > 1e-5:
-            raise InvariantError(f"{node.info.peer_id} holds no mean of {sorted(hold.contributors)}")
+@dataclass
+class Invariants:
+    """See the module. `check` is a SimMesh's, `close` its on_close."""
 
+    accounts: Accounts
+    seen: dict[Node, _Seen] = field(default_factory=dict)
+    digests: dict[tuple[object, int], tuple[bytes, str]] = field(default_factory=dict)
+    decisions: dict[tuple[Attempt, Contributor, int, int], HopDecision] = field(default_factory=dict)
 
-def same_digest() -> Invariant:
-    """All who stand at round r have the same parameters, then and ever after. Remembers what it has seen."""
-    digests: dict[int, tuple[bytes, str]] = {}
+    def check(self, mesh: SimMesh, node: Node) -> None:
+        seen = self.seen.get(node)
+        if seen is None:
+            seen = self.seen[node] = _Seen()
+        holder, keeper = node.holder, node.keeper
+        if holder is not None:
+            self._check_holder(mesh, node, holder, seen)
+        if keeper is not None:
+            attempt, authority = keeper.attempt(), authority_of(keeper)
+            if attempt != seen.kept_attempt or authority != seen.kept_authority:
+                seen.kept_attempt, seen.kept_authority = attempt, authority
+                check_disjoint(mesh, keeper)
 
-    def check(mesh: SimMesh, node: Node) -> None:
-        if node.info.role is not Role.TRAINER:
+    def close(self, node: Node, kept: KeepDelta) -> None:
+        """A device has applied a global delta: it is the mean of what its contributors held, and counts once."""
+        holder, seen = node.holder, self.seen[node]
+        assert holder is not None
+        if self.accounts.close(seen.digest, holder.digest, holder.round_id, kept.delta, node.peer_id):
+            self.accounts.check_result(seen.digest, kept.delta, f"round {kept.round_id} of {node.peer_id}")
+
+    def _check_holder(self, mesh: SimMesh, node: Node, holder: Holder, seen: _Seen) -> None:
+        part, attempt, authority = holder.part, holder.attempt(), authority_of(holder)
+        if holder.digest != seen.digest:
+            seen.digest = holder.digest
+            self._check_model(node, holder)
+        hold = holder.holdings().get(0) if part is not None else None
+        if hold is not seen.hold or attempt != seen.attempt or authority != seen.authority:
+            new = hold is not seen.hold or attempt != seen.attempt
+            seen.hold, seen.attempt, seen.authority = hold, attempt, authority
+            if hold is not None:
+                if new:
+                    self._check_hold(node, holder, hold)
+                for keeper in _keepers(mesh):
+                    check_disjoint(mesh, keeper)
+        if part is not None:
+            self._check_part(node, part, attempt, seen)
+
+    def _check_model(self, node: Node, holder: Holder) -> None:
+        """All who stand at round r of a lineage have the same parameters, then and ever after."""
+        if not self.accounts.is_known(holder.digest):
+            raise InvariantError("model", f"{node.peer_id} has parameters at round {holder.round_id} that none gave")
+        key = (getattr(holder, "lineage", ()), holder.round_id)
+        digest, peer_id = self.digests.setdefault(key, (holder.digest, node.peer_id))
+        if digest != holder.digest and holder.round_id:
+            raise InvariantError("digest", f"round {holder.round_id} differs between {peer_id} and {node.peer_id}")
+
+    def _check_hold(self, node: Node, holder: Holder, hold: ModelDelta) -> None:
+        if hold.contributors == {node.contributor}:
+            self.accounts.hold_own(holder.attempt(), holder.digest, node.contributor, hold)
+        self.accounts.check_mean(holder.attempt(), holder.digest, hold, node.peer_id)
+
+    def _check_part(self, node: Node, part: Part, attempt: Attempt, seen: _Seen) -> None:
+        staged = staged_of(part)
+        if staged is not seen.staged:
+            seen.staged = staged
+            if count_vectors(part) > MOST_DELTAS:
+                raise InvariantError("memory", f"{node.peer_id} holds {count_vectors(part)} deltas")
+        if not part.decisions:
             return
-        holder = cast(Holder, node.machine)
-        digest, peer_id = digests.setdefault(holder.round_id, (holder.digest, node.info.peer_id))
-        if holder.round_id and digest != holder.digest:
-            raise InvariantError(f"round {holder.round_id} differs between {peer_id} and {node.info.peer_id}")
-
-    return check
-
-
-def all_invariants() -> list[Invariant]:
-    return [check_disjoint, check_theta, same_digest()]
+        last = next(reversed(part.decisions.values()))
+        if last is seen.last_decision and len(part.decisions) == seen.decided:
+            return
+        seen.last_decision, seen.decided = last, len(part.decisions)
+        for (segment, hop_id), decision in part.decisions.items():
+            first = self.decisions.setdefault((attempt, node.contributor, segment, hop_id), decision)
+            if first is not decision:
+                raise InvariantError("hop", f"{node.peer_id} decides hop {hop_id} a second time: {decision.outcome}")
 
 
-def _holders(mesh: SimMesh) -> Iterator[tuple[Node, Holder]]:
+def check_disjoint(mesh: SimMesh, keeper: Keeper) -> None:
+    """No contribution is answered for by two live holders that this agent would hear: nothing can count twice."""
+    attempt, authority = keeper.attempt(), authority_of(keeper)
+    if attempt == (0, 0):
+        return
+    seen: dict[Contributor, str] = {}
+    live: set[Contributor] | None = None
     for node in mesh.nodes.values():
-        if node.running and node.info.role is Role.TRAINER:
-            yield node, cast(Holder, node.machine)
+        holder = node.holder
+        if holder is None or not node.running or holder.attempt() != attempt or authority_of(holder) != authority:
+            continue
+        hold = holder.holdings().get(0)
+        if hold is None:
+            continue
+        live = set(keeper.live_members()) if live is None else live
+        if node.contributor not in live:
+            continue
+        for contributor in hold.contributors:
+            if other := seen.get(contributor):
+                raise InvariantError("disjoint", f"{contributor} is held by {other} and by {node.peer_id}")
+            seen[contributor] = node.peer_id
+
+
+def authority_of(machine: Holder | Keeper) -> object:
+    """(term, agent) that a trainer obeys, or that an agent is; None where machines do not tell."""
+    authority = getattr(machine, "authority", None)
+    return authority() if authority else None
+
+
+def staged_of(part: Part) -> ModelDelta | None:
+    """The round's result, on a device that has it."""
+    staged: ModelDelta | None = getattr(part, "spread", part).staged
+    return staged
+
+
+def count_vectors(part: Part) -> int:
+    """Different vectors of partial means and results that a part of a round keeps alive."""
+    deltas = [*part.holds.values(), staged_of(part)]
+    return len({id(delta.values) for delta in deltas if delta is not None})
 
 
 def _keepers(mesh: SimMesh) -> Iterator[Keeper]:
     for node in mesh.nodes.values():
-        if node.running and node.info.role is Role.AGENT:
-            yield cast(Keeper, node.machine)
+        if node.running and (keeper := node.keeper) is not None:
+            yield keeper

@@ -1,21 +1,22 @@
 """SimMesh: the second driver. Runs the same machines as `transport.runtime`, in virtual time, without a socket.
 
-Training and disk take virtual seconds; deltas are small seeded vectors, while the network charges for `size_bytes`. The
-same seed gives the same story. Knows no roles: machines are handed to it. After every event the invariants are checked.
+Training and disk take virtual seconds; deltas are small vectors that can be counted (`sim.accounts`), while the network
+charges for `size_bytes`. The same seed gives the same story. Knows no roles: machines are handed to it.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from typing import TypeAlias
 
-import numpy as np
+import msgspec
 
-from mdl.delta import Contributor, ModelDelta, Vector
+from mdl.delta import Contributor
 from mdl.errors import RemoteProtocolError
 from mdl.evaluation import no_evaluation
 from mdl.machine import (
+    DeltaRecalled,
     Effect,
     Evaluate,
     Evaluated,
@@ -25,6 +26,7 @@ from mdl.machine import (
     LocalDeltaReady,
     Machine,
     PeerFound,
+    RecallDelta,
     Received,
     RecordRound,
     ResourcesSampled,
@@ -35,52 +37,90 @@ from mdl.machine import (
     TransferProgressed,
 )
 from mdl.messages import PeerInfo, ResourceState, Role, RoundSummary, Said, TrainingReport
+from sim.accounts import Accounts, InvariantError
 from sim.network import Network
+from sim.node import BACKLOG, Node
 
 _PROGRESS_S = 1.0
-_DISCOVERY_S = 0.2
-_SAMPLE_S = 2.0
+_DISCOVERY_S = 0.05
 _EVALUATION_S = 0.01
+_RECALL_S = 0.01
+# Saved states that a torn file can fall back to.
+_SAVES_KEPT = 2
+# No run of a plan needs a tenth of it: beyond, machines answer one another without end.
+MAX_EVENTS = 100_000
+
+_TICK = Tick()
+_RESOURCES = ResourceState(1 << 30, 10.0)
+
+Call: TypeAlias = Callable[[], None]
+# Time, tie-breaker, whom: a process, whoever is called so on arrival, or nobody (then it is a call).
+Entry: TypeAlias = tuple[float, int, Node | str | None, Event | Call]
+# Builds the machine of a process that is started again: peer id, incarnation, what it saved, oldest first.
+Build: TypeAlias = Callable[[str, int, list[SaveModel]], Machine]
 
 
-@dataclass
-class Node:
-    """One simulated process. theta: weight of its deltas. train_s: virtual seconds of local training."""
+class Watch:
+    """Looks at the mesh from outside: the invariants, and the faults that wait for a message. Does nothing by itself."""
 
-    info: PeerInfo
-    machine: Machine
-    train_s: float
-    theta: float
-    resources: ResourceState
-    running: bool = True
-    tick_at: float | None = None
-    finished: Finish | None = None
+    def before(self, node: Node, event: Event) -> bool:
+        """False if the process dies before it handles this."""
+        return True
 
-    @property
-    def contributor(self) -> Contributor:
-        return Contributor(self.info.peer_id, self.info.incarnation)
+    def saying(self, node: Node, send: Send) -> None:
+        """The process is about to send this; may crash it."""
+
+    def said(self, node: Node, send: Send) -> None:
+        """It has; may crash it."""
+
+    def after(self, node: Node, event: Event) -> None:
+        """Handled; may crash it, before anything it decided is carried out."""
 
 
-@dataclass
+class StoryStep(msgspec.Struct, frozen=True):
+    """One line of a run's story. event: what a process was told, or what happened to the mesh, in words."""
+
+    at_s: float
+    who: Contributor | None
+    event: Event | str
+    effects: tuple[Effect, ...] = ()
+
+
 class SimMesh:
-    """See the module. own_deltas: (round, contributor) -> the delta of that device, the yardstick of the invariants."""
+    """See the module. check: called after each event with the process that handled it. messages: how many were sent.
 
-    network: Network
-    seed: int
-    size_bytes: int
-    invariants: Iterable[Callable[[SimMesh, Node], None]] = ()
-    now: float = 0.0
-    nodes: dict[str, Node] = field(default_factory=dict)
-    own_deltas: dict[tuple[int, Contributor], ModelDelta] = field(default_factory=dict)
-    saved: dict[str, tuple[int, Vector]] = field(default_factory=dict)
-    kept: dict[tuple[int, str, str], ModelDelta] = field(default_factory=dict)
-    rounds: list[RoundSummary] = field(default_factory=list)
-    story: list[tuple[float, str, str]] = field(default_factory=list)
-    messages: int = 0
-    refused: int = 0
-    _queue: list[tuple[float, int, Contributor, Event]] = field(default_factory=list)
-    _count: int = 0
-    _transfers: dict[tuple[str, str, Said], float] = field(default_factory=dict)
+    rates and faults of the network are the network's. story: None unless `record` was asked for.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        accounts: Accounts,
+        size_bytes: int,
+        check: Callable[[SimMesh, Node], None] | None = None,
+        build: Build | None = None,
+        record: bool = False,
+    ) -> None:
+        self.network = network
+        self.accounts = accounts
+        self.now = 0.0
+        self.nodes: dict[str, Node] = {}
+        self.saved: dict[str, list[SaveModel]] = {}
+        self.full_until: dict[str, float] = {}
+        self.kept: dict[tuple[int, str, str], KeepDelta] = {}
+        self.rounds: list[RoundSummary] = []
+        self.story: list[StoryStep] | None = [] if record else None
+        self.messages = self.refused = self.events = 0
+        self.watch: Watch | None = None
+        self.on_close: Callable[[Node, KeepDelta], None] | None = None
+        self._check = check
+        self._build = build
+        self._size_bytes = size_bytes
+        self._queue: list[Entry] = []
+        self._count = 0
+        self._transfers: dict[tuple[str, str, Said], float] = {}
+
+    # -- processes ----------------------------------------------------------------------------------------------------
 
     def add(
         self,
@@ -94,118 +134,228 @@ class SimMesh:
     ) -> Node:
         """Start a process: it and the others hear of one another by discovery."""
         info = PeerInfo(peer_id, incarnation, role, "sim", 1)
-        node = Node(info, machine, train_s, theta, resources or ResourceState(1 << 30, 10.0))
-        for other in self.nodes.values():
-            if other.running:
-                self._schedule(_DISCOVERY_S, other.contributor, PeerFound(info))
-                self._schedule(_DISCOVERY_S, node.contributor, PeerFound(other.info))
+        node = Node(info, machine, train_s, theta, resources or _RESOURCES)
+        if former := self.nodes.get(peer_id):
+            former.running = False
+            node.offset_s = former.offset_s
         self.nodes[peer_id] = node
-        self._schedule(0.0, node.contributor, ResourcesSampled(node.resources))
+        self.introduce()
+        self._schedule(0.0, node, ResourcesSampled(node.resources))
         return node
+
+    def introduce(self) -> None:
+        """Discovery: whoever can be reached hears once of each process."""
+        for node in self.nodes.values():
+            for other in self.nodes.values():
+                if node is other or not other.running or other.contributor in node.known:
+                    continue
+                if (other.peer_id, node.peer_id) not in self.network.cuts:
+                    node.known.add(other.contributor)
+                    self._schedule(_DISCOVERY_S, node, PeerFound(other.info))
 
     def post(self, peer_id: str, event: Event) -> None:
         """Hand an event to a process, as a user's Ctrl-C does."""
-        self._schedule(0.0, self.nodes[peer_id].contributor, event)
+        self._schedule(0.0, self.nodes[peer_id], event)
+
+    def at(self, at_s: float, call: Call) -> None:
+        """Call this at that time, between two events."""
+        self._count += 1
+        heapq.heappush(self._queue, (max(at_s, self.now), self._count, None, call))
 
     def crash(self, peer_id: str) -> None:
         """Kill -9: nothing more is handled or sent by this process."""
         self.nodes[peer_id].running = False
 
+    def restart(self, peer_id: str) -> Node:
+        """Start it again from what it saved, under a new incarnation."""
+        assert self._build is not None
+        old = self.nodes[peer_id]
+        incarnation = old.info.incarnation + 1
+        machine = self._build(peer_id, incarnation, self.saved.get(peer_id, []))
+        return self.add(peer_id, old.info.role, machine, incarnation, old.train_s, old.theta, old.resources)
+
+    def suspend(self, peer_id: str, for_s: float) -> None:
+        """SIGSTOP, and SIGCONT for_s later."""
+        node = self.nodes[peer_id]
+        node.paused_at = self.now if node.paused_at is None else node.paused_at
+        node.resume_at = max(node.resume_at, self.now + for_s)
+        self.at(node.resume_at, lambda: self._resume(node))
+
+    def wake(self, node: Node) -> None:
+        """Its clock has changed: look again when it has something due."""
+        node.tick_at = None
+        self._plan_tick(node)
+
+    def _resume(self, node: Node) -> None:
+        if node.paused_at is None or self.now < node.resume_at:
+            return
+        node.paused_at, node.tick_at = None, None
+        for event in node.backlog:
+            self._schedule(0.0, node, event)
+        node.backlog.clear()
+        self._plan_tick(node)
+
+    # -- time ---------------------------------------------------------------------------------------------------------
+
     def run(self, until_s: float, stop: Callable[[], bool] | None = None) -> bool:
         """Run until all have finished or `stop` says so: True; False if virtual time `until_s` came first."""
-        while self._queue and self._queue[0][0] <= until_s:
-            at, _, target, event = heapq.heappop(self._queue)
-            node = self.nodes[target.peer_id]
-            if not node.running or node.contributor != target:
+        queue, nodes = self._queue, self.nodes
+        while queue and queue[0][0] <= until_s:
+            at, _, target, item = heapq.heappop(queue)
+            if target is None:
+                self.now = at
+                item()  # type: ignore[operator]
+                continue
+            node = target if target.__class__ is Node else nodes[target]  # type: ignore[index]
+            if not node.running:
                 continue
             self.now = at
-            if isinstance(event, Tick) and not self._is_due(node):
+            if node.paused_at is not None:
+                self._keep(node, item)  # type: ignore[arg-type]
                 continue
-            self._handle(node, event)
+            if item is _TICK and not self._is_due(node):
+                continue
+            self._handle(node, item)  # type: ignore[arg-type]
             if stop and stop():
                 return True
-        return all(node.finished or not node.running for node in self.nodes.values())
+        return all(node.finished or not node.running for node in nodes.values())
+
+    def _keep(self, node: Node, event: Event) -> None:
+        """For a suspended process: its own work stands still too, messages queue up."""
+        assert node.paused_at is not None
+        if isinstance(event, Received | PeerFound | TransferProgressed):
+            if len(node.backlog) < BACKLOG:
+                node.backlog.append(event)
+        elif event is not _TICK:
+            self._schedule(node.resume_at - node.paused_at, node, event)
 
     def _is_due(self, node: Node) -> bool:
+        if node.tick_at is None or node.tick_at > self.now:
+            return False  # a tick that an earlier one has replaced
         node.tick_at = None
         deadline = node.machine.deadline()
-        if deadline is not None and deadline > self.now:
-            self._schedule_tick(node, deadline)
+        if deadline is None:
             return False
-        return deadline is not None
+        if deadline - node.offset_s > self.now:
+            self._plan_tick(node)
+            return False
+        return True
+
+    def _plan_tick(self, node: Node) -> None:
+        deadline = node.machine.deadline()
+        if deadline is None:
+            return
+        at = deadline - node.offset_s
+        at = at if at > self.now else self.now
+        if node.tick_at is None or at < node.tick_at:
+            node.tick_at = at
+            self._count += 1
+            heapq.heappush(self._queue, (at, self._count, node, _TICK))
 
     def _handle(self, node: Node, event: Event) -> None:
-        self.story.append((self.now, node.info.peer_id, _describe(event)))
+        self.events += 1
+        if self.events > MAX_EVENTS:
+            raise InvariantError("endless", f"{MAX_EVENTS} events and no end")
+        if self.watch and not self.watch.before(node, event):
+            return
+        if isinstance(event, LocalDeltaReady):
+            self.accounts.deliver(event.delta.values)
+        elif isinstance(event, DeltaRecalled) and event.values is not None:
+            self.accounts.deliver(event.values)
         try:
-            effects = node.machine.handle(event, self.now)
+            effects = node.machine.handle(event, self.now + node.offset_s)
         except RemoteProtocolError:
             self.refused += 1
             effects = []
+        if self.story is not None:
+            self.story.append(StoryStep(self.now, node.contributor, event, tuple(effects)))
+        if self.watch:
+            self.watch.after(node, event)
         for effect in effects:
-            self._carry_out(node, effect)
-        deadline = node.machine.deadline()
-        if deadline is not None and (node.tick_at is None or deadline < node.tick_at):
-            self._schedule_tick(node, deadline)
-        for invariant in self.invariants:
-            invariant(self, node)
+            if not node.running:
+                return
+            if effect.__class__ is Send:
+                self._say(node, effect)  # type: ignore[arg-type]
+            else:
+                self._carry_out(node, effect)
+        if not node.running:
+            return
+        self._plan_tick(node)
+        if self._check is not None:
+            self._check(self, node)
+
+    def _schedule(self, delay_s: float, target: Node | str, event: Event) -> None:
+        self._count += 1
+        heapq.heappush(self._queue, (self.now + delay_s, self._count, target, event))
+
+    # -- effects ------------------------------------------------------------------------------------------------------
 
     def _carry_out(self, node: Node, effect: Effect) -> None:
         match effect:
-            case Send():
-                self._send(node, effect)
-            case TrainLocally(round_id=round_id):
-                self._schedule(node.train_s, node.contributor, self._train(node, round_id, effect.parameters.size))
+            case TrainLocally(round_id=round_id, parameters=parameters):
+                delta = self.accounts.train(node.contributor, round_id, parameters, node.theta)
+                training = TrainingReport(1.0 / round_id, 100, node.train_s, node.theta)
+                self._schedule(node.train_s, node, LocalDeltaReady(round_id, delta, training))
+            case RecallDelta(round_id=round_id, parameters=parameters):
+                values = self.accounts.recall(node.contributor, round_id, parameters)
+                self._schedule(_RECALL_S, node, DeltaRecalled(round_id, values))
             case Evaluate(round_id=round_id):
-                self._schedule(_EVALUATION_S, node.contributor, Evaluated(round_id, no_evaluation(1)))
-            case SaveModel(round_id=round_id, parameters=parameters):
-                self.saved[node.info.peer_id] = (round_id, parameters)
-            case KeepDelta(round_id=round_id, name=name, delta=delta):
-                self.kept[round_id, node.info.peer_id, name] = delta
+                self._schedule(_EVALUATION_S, node, Evaluated(round_id, no_evaluation(1)))
+            case SaveModel():
+                self._save(node.peer_id, effect)
+            case KeepDelta(round_id=round_id, name=name):
+                self.kept[round_id, node.peer_id, name] = effect
+                if name == "global" and self.on_close is not None:
+                    self.on_close(node, effect)
             case RecordRound(summary=summary):
                 self.rounds.append(summary)
             case Finish():
                 node.finished, node.running = effect, False
 
-    def _train(self, node: Node, round_id: int, size: int) -> LocalDeltaReady:
-        rng = np.random.default_rng([self.seed, round_id, node.info.incarnation, *node.info.peer_id.encode()])
-        values = rng.standard_normal(size, dtype=np.float32)
-        delta = ModelDelta(values, node.theta, frozenset([node.contributor]))
-        self.own_deltas[round_id, node.contributor] = delta
-        return LocalDeltaReady(round_id, delta, TrainingReport(1.0 / round_id, 100, node.train_s))
-
-    def _send(self, node: Node, send: Send) -> None:
-        self.messages += 1
-        receiver = self.nodes.get(send.receiver)
-        if receiver is None:
+    def _save(self, peer_id: str, effect: SaveModel) -> None:
+        if self.now < self.full_until.get(peer_id, 0.0):
             return
-        size_bytes = self.size_bytes if send.values is not None else 0
-        transfer = (node.info.peer_id, send.receiver, send.message)
-        if size_bytes:
-            if self._transfers.get(transfer, 0.0) > self.now:
-                return  # as in the transport: what is under way is not started twice
-            self._transfers[transfer] = self.now
-        for arrival in self.network.deliver(node.info.peer_id, send.receiver, size_bytes, self.now):
-            values = None if send.values is None else send.values.copy()
-            if size_bytes:
-                self._transfers[transfer] = arrival
-            self._schedule(arrival - self.now, receiver.contributor, Received(node.contributor, send.message, values))
+        kept = self.saved.setdefault(peer_id, [])
+        kept.append(effect)
+        del kept[:-_SAVES_KEPT]
+
+    def _say(self, node: Node, send: Send) -> None:
+        watch = self.watch
+        if watch:
+            watch.saying(node, send)
+            if not node.running:
+                return
+        self._send(node.contributor, send)
+        if watch:
+            watch.said(node, send)
+
+    def _send(self, sender: Contributor, send: Send) -> None:
+        self.messages += 1
+        receiver = send.receiver
+        if receiver not in self.nodes:
+            return
+        if send.values is not None:
+            self._send_values(sender, send)
+            return
+        arrivals = self.network.deliver(sender.peer_id, receiver, 0, self.now)
+        if arrivals:
+            event = Received(sender, send.message)
+            for arrival in arrivals:
+                self._count += 1
+                heapq.heappush(self._queue, (arrival, self._count, receiver, event))
+
+    def _send_values(self, sender: Contributor, send: Send) -> None:
+        assert send.values is not None
+        receiver, size_bytes = send.receiver, self._size_bytes
+        transfer = (sender.peer_id, receiver, send.message)
+        if self._transfers.get(transfer, 0.0) > self.now:
+            return  # as in the transport: what is under way is not started twice
+        self._transfers[transfer] = self.now
+        for arrival in self.network.deliver(sender.peer_id, receiver, size_bytes, self.now):
+            self._transfers[transfer] = arrival
+            self._schedule(arrival - self.now, receiver, Received(sender, send.message, send.values.copy()))
             step = self.now + _PROGRESS_S
-            while size_bytes and step < arrival:
+            while step < arrival:
                 share = int(size_bytes * (step - self.now) / (arrival - self.now))
-                progress = TransferProgressed(node.contributor, share, size_bytes)
-                self._schedule(step - self.now, receiver.contributor, progress)
+                self._schedule(step - self.now, receiver, TransferProgressed(sender, share, size_bytes))
                 step += _PROGRESS_S
-
-    def _schedule_tick(self, node: Node, deadline: float) -> None:
-        node.tick_at = max(deadline, self.now)
-        self._schedule(node.tick_at - self.now, node.contributor, Tick())
-
-    def _schedule(self, delay_s: float, target: Contributor, event: Event) -> None:
-        self._count += 1
-        heapq.heappush(self._queue, (self.now + delay_s, self._count, target, event))
-
-
-def _describe(event: Event) -> str:
-    if isinstance(event, Received):
-        return f"{type(event.message).__name__} from {event.sender.peer_id}"
-    return type(event).__name__

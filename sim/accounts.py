@@ -1,0 +1,162 @@
+"""The books of a simulated mesh: every local training is one dimension of its own, so that a count can be read off.
+
+A local delta is one-hot, amount 1 at weight 1. In a closed round, theta times the global delta is 1 where a training
+was counted, and adds up over the rounds of a model's history: above 1 it was counted twice. Knows no roles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdl.delta import Contributor, ModelDelta, Vector, digest_of
+
+# Trainings of one run that can be told apart: some four times what a hard plan of six peers and three rounds needs.
+DIMENSIONS = 256
+# What float32 rounding may take from a count of 1.
+ROUNDING = 1e-3
+
+
+class InvariantError(AssertionError):
+    """The mesh did what must never happen. kind: one word for it, the same for every seed that shows it."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
+
+Attempt: TypeAlias = tuple[int, int]  # round, the term that opened it
+
+
+@dataclass(frozen=True)
+class Work:
+    """One local training: whose, for which round, from the parameters with which digest."""
+
+    owner: Contributor
+    round_id: int
+    digest: bytes
+
+
+@dataclass(frozen=True)
+class Closed:
+    """A closed round in the history of a model: what it was applied to, and what is counted up to here."""
+
+    before: bytes
+    round_id: int
+    contributors: frozenset[Contributor]
+    counts: NDArray[np.float64]
+
+
+class Accounts:
+    """See the module. closed: digest of w(r) -> how it came to be; the start has no entry of its own in `rounds`."""
+
+    def __init__(self, start: Vector) -> None:
+        self.works: dict[Work, int] = {}
+        self.held: set[int] = set()
+        self.under_way: set[int] = set()
+        self.start = digest_of(start)
+        self.closed = {self.start: Closed(b"", 0, frozenset(), np.zeros(start.size))}
+        self.size = start.size
+        self._own: dict[tuple[Attempt, bytes, Contributor], Vector] = {}
+        self._attempts: dict[bytes, dict[Attempt, None]] = {}
+
+    def train(self, owner: Contributor, round_id: int, parameters: Vector, theta: float) -> ModelDelta:
+        """What this training gives: the same for the same round and parameters, another dimension for any other."""
+        work = Work(owner, round_id, digest_of(parameters))
+        dimension = self.works.setdefault(work, len(self.works))
+        if dimension >= self.size:
+            raise InvariantError("endless", f"more than {self.size} trainings: rounds are opened again and again")
+        values = np.zeros(self.size, np.float32)
+        values[dimension] = 1.0
+        self.under_way.add(dimension)
+        return ModelDelta(values, theta, frozenset([owner]))
+
+    def recall(self, owner: Contributor, round_id: int, parameters: Vector) -> Vector | None:
+        """The delta of a training that this process has done, again; None if it never has."""
+        dimension = self.works.get(Work(owner, round_id, digest_of(parameters)))
+        if dimension is None:
+            return None
+        values = np.zeros(self.size, np.float32)
+        values[dimension] = 1.0
+        self.under_way.add(dimension)
+        return values
+
+    def deliver(self, values: Vector) -> None:
+        """A training's or a recall's result has reached its machine."""
+        self.under_way.difference_update(np.flatnonzero(values).tolist())
+
+    def hold_own(self, attempt: Attempt, digest: bytes, owner: Contributor, own: ModelDelta) -> None:
+        """A trainer holds its own delta: from here on it must be counted, once."""
+        key = (attempt, digest, owner)
+        if key not in self._own:
+            self._own[key] = own.values.copy()
+            self._attempts.setdefault(digest, {})[attempt] = None
+            self.held.update(np.flatnonzero(own.values).tolist())
+
+    def check_mean(self, attempt: Attempt, digest: bytes, mean: ModelDelta, holder: str) -> None:
+        """theta is the sum of the contributors' weights, and the values are their mean (Eq. 1, 3); weights are 1."""
+        if abs(mean.theta - len(mean.contributors)) > 1e-9 * mean.theta:
+            raise InvariantError("theta", f"{holder} has theta {mean.theta} of {_names(mean.contributors)}")
+        if not self._is_mean(attempt, digest, mean):
+            raise InvariantError("mean", f"{holder} has no mean of {_names(mean.contributors)}")
+
+    def check_result(self, digest: bytes, result: ModelDelta, name: str) -> None:
+        """The same of a global delta; whoever took it late knows nothing of the attempt that gave it."""
+        if abs(result.theta - len(result.contributors)) > 1e-9 * result.theta:
+            raise InvariantError("theta", f"{name} has theta {result.theta} of {_names(result.contributors)}")
+        if not any(self._is_mean(attempt, digest, result) for attempt in self._attempts.get(digest, ())):
+            raise InvariantError("mean", f"{name} has no mean of {_names(result.contributors)}")
+
+    def _is_mean(self, attempt: Attempt, digest: bytes, mean: ModelDelta) -> bool:
+        total = np.zeros(self.size)
+        for contributor in mean.contributors:
+            own = self._own.get((attempt, digest, contributor))
+            if own is None:
+                return False
+            total += own
+        total -= mean.values * mean.theta
+        return bool(max(total.max(), -total.min()) <= ROUNDING)
+
+    def close(self, before: bytes, after: bytes, round_id: int, result: ModelDelta, who: str) -> bool:
+        """A device has applied a global delta: True if nobody had before. Raises if something counts twice now."""
+        if after in self.closed:
+            return False
+        if before not in self.closed:
+            raise InvariantError("model", f"{who} applied round {round_id} to a model that no round gave")
+        counts = self.closed[before].counts + result.values.astype(np.float64) * result.theta
+        self.closed[after] = Closed(before, round_id, result.contributors, counts)
+        twice = np.flatnonzero(counts > 1 + ROUNDING)
+        if twice.size:
+            work = self.work(int(twice[0]))
+            amount = counts[twice[0]]
+            what = f"{work.owner.peer_id}/{work.owner.incarnation}'s training of round {work.round_id}"
+            raise InvariantError("double", f"{what} counts {amount:.3g} times in round {round_id} of {who}")
+        return True
+
+    def work(self, dimension: int) -> Work:
+        return next(work for work, number in self.works.items() if number == dimension)
+
+    def is_known(self, digest: bytes) -> bool:
+        return digest in self.closed
+
+    def rounds_closed(self) -> int:
+        return len(self.closed) - 1
+
+    def own(self, attempt: Attempt, digest: bytes, owner: Contributor) -> Vector | None:
+        """The own delta that a device held in this attempt, as it was before anything was merged into it."""
+        return self._own.get((attempt, digest, owner))
+
+    def held_works(self, digest: bytes) -> list[tuple[Work, int, float]]:
+        """Trainings that somebody held, their dimension, and how much of each is counted in this model."""
+        counts = self.closed[digest].counts
+        return [
+            (work, dimension, float(counts[dimension]))
+            for work, dimension in self.works.items()
+            if dimension in self.held
+        ]
+
+
+def _names(contributors: frozenset[Contributor]) -> str:
+    return ", ".join(f"{contributor.peer_id}/{contributor.incarnation}" for contributor in sorted(contributors))

@@ -1,0 +1,163 @@
+"""Carries out a fault plan on a simulated mesh: what is timed as calls between events, what waits for a message as its
+watch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from mdl.machine import Event, Received, Send
+from sim.faults import (
+    OFFICE,
+    AnyFault,
+    ClockJump,
+    Crash,
+    CrashOn,
+    Cut,
+    CutOneWay,
+    DiskFull,
+    FaultPlan,
+    Moment,
+    Restart,
+    Split,
+    Suspend,
+    TornFile,
+)
+from sim.mesh import SimMesh, StoryStep, Watch
+from sim.node import Node
+
+Pairs = list[tuple[str, str]]
+
+
+@dataclass
+class _Trap:
+    fault: CrashOn
+    left: int
+
+
+class Injector(Watch):
+    """See the module. Make one per mesh, once all its processes are there; ends_s: when the last fault is over."""
+
+    def __init__(self, mesh: SimMesh, plan: FaultPlan) -> None:
+        self.mesh = mesh
+        self.ends_s = plan.ends_s()
+        self._traps: dict[str, list[_Trap]] = {}
+        for fault in plan.faults:
+            if isinstance(fault, CrashOn):
+                self._traps.setdefault(fault.message, []).append(_Trap(fault, fault.nth))
+            else:
+                mesh.at(fault.at_s, partial(self._do, fault))
+        if self._traps:
+            mesh.watch = self
+
+    def is_over(self) -> bool:
+        """Whether nothing of the plan is under way or still to come, but for messages that may never be sent."""
+        return self.mesh.now >= self.ends_s
+
+    def disarm(self) -> None:
+        """What has not been triggered by now never will be."""
+        self.mesh.watch = None
+
+    # -- what is timed ------------------------------------------------------------------------------------------------
+
+    def _do(self, fault: AnyFault) -> None:
+        mesh = self.mesh
+        self._tell(_describe(fault))
+        match fault:
+            case Crash(peer=peer):
+                mesh.crash(peer)
+            case Restart(peer=peer):
+                mesh.restart(peer)
+            case Suspend(peer=peer, for_s=for_s):
+                if mesh.nodes[peer].running:
+                    mesh.suspend(peer, for_s)
+            case ClockJump(peer=peer, by_s=by_s):
+                node = mesh.nodes[peer]
+                node.offset_s += by_s
+                mesh.wake(node)
+            case DiskFull(peer=peer, for_s=for_s):
+                mesh.full_until[peer] = max(mesh.now + for_s, mesh.full_until.get(peer, 0.0))
+            case TornFile(peer=peer):
+                del mesh.saved.get(peer, [])[-1:]
+            case Cut(a=a, b=b, for_s=for_s):
+                self._cut([(a, b), (b, a)], for_s)
+            case CutOneWay(a=a, b=b, for_s=for_s):
+                self._cut([(a, b)], for_s)
+            case Split(group=group, for_s=for_s):
+                rest = [peer for peer in mesh.nodes if peer not in group]
+                self._cut([pair for a in group for b in rest for pair in ((a, b), (b, a))], for_s)
+
+    def _cut(self, pairs: Pairs, for_s: float) -> None:
+        for pair in pairs:
+            self.mesh.network.cut(*pair)
+        self.mesh.at(self.mesh.now + for_s, partial(self._heal, pairs))
+
+    def _heal(self, pairs: Pairs) -> None:
+        for pair in pairs:
+            self.mesh.network.heal(*pair)
+        self.mesh.introduce()
+        self._tell("the cut heals")
+
+    # -- what waits for a message -------------------------------------------------------------------------------------
+
+    def before(self, node: Node, event: Event) -> bool:
+        if isinstance(event, Received):
+            self._spring(node, type(event.message).__name__, Moment.BEFORE_HEARING)
+        return node.running
+
+    def after(self, node: Node, event: Event) -> None:
+        if isinstance(event, Received):
+            self._spring(node, type(event.message).__name__, Moment.AFTER_HEARING)
+
+    def saying(self, node: Node, send: Send) -> None:
+        self._spring(node, type(send.message).__name__, Moment.BEFORE_SAYING)
+
+    def said(self, node: Node, send: Send) -> None:
+        self._spring(node, type(send.message).__name__, Moment.AFTER_SAYING)
+
+    def _spring(self, node: Node, message: str, moment: Moment) -> None:
+        for trap in self._traps.get(message, ()):
+            fault = trap.fault
+            if trap.left <= 0 or fault.moment is not moment or self.mesh.now < fault.at_s:
+                continue
+            if fault.peer != node.peer_id and not (fault.peer == OFFICE and node.keeper is not None):
+                continue
+            trap.left -= 1
+            if trap.left == 0:
+                self._crash(node, fault)
+
+    def _crash(self, node: Node, fault: CrashOn) -> None:
+        self._tell(f"{node.peer_id} crashes {fault.moment.value} {fault.message} number {fault.nth}")
+        self.mesh.crash(node.peer_id)
+        if fault.restart_after_s is not None:
+            back_s = self.mesh.now + fault.restart_after_s
+            self.ends_s = max(self.ends_s, back_s)
+            self.mesh.at(back_s, partial(self._do, Restart(at_s=back_s, peer=node.peer_id)))
+
+    def _tell(self, text: str) -> None:
+        if self.mesh.story is not None:
+            self.mesh.story.append(StoryStep(self.mesh.now, None, text))
+
+
+def _describe(fault: AnyFault) -> str:
+    match fault:
+        case Crash(peer=peer):
+            return f"{peer} crashes"
+        case Restart(peer=peer):
+            return f"{peer} starts again"
+        case Suspend(peer=peer, for_s=for_s):
+            return f"{peer} is suspended for {for_s:g} s"
+        case ClockJump(peer=peer, by_s=by_s):
+            return f"the clock of {peer} jumps by {by_s:g} s"
+        case DiskFull(peer=peer, for_s=for_s):
+            return f"the disk of {peer} is full for {for_s:g} s"
+        case TornFile(peer=peer):
+            return f"what {peer} saved last is torn"
+        case Cut(a=a, b=b, for_s=for_s):
+            return f"nothing passes between {a} and {b} for {for_s:g} s"
+        case CutOneWay(a=a, b=b, for_s=for_s):
+            return f"nothing passes from {a} to {b} for {for_s:g} s"
+        case Split(group=group, for_s=for_s):
+            return f"{', '.join(group)} are cut off for {for_s:g} s"
+        case CrashOn():
+            return repr(fault)

@@ -1,0 +1,80 @@
+"""One simulated process, and how the simulator looks into a machine without knowing its role."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Protocol, cast
+
+from mdl.delta import Contributor, ModelDelta, Vector
+from mdl.machine import Event, Finish, Machine
+from mdl.messages import HopDecision, PeerInfo, ResourceState, Role
+
+# What waits for a suspended process: about what a socket's queue holds. The newest is dropped, as there.
+BACKLOG = 1_000
+
+
+class Part(Protocol):
+    """What a holder has of its open round."""
+
+    holds: dict[int, ModelDelta]
+    staged: ModelDelta | None
+    decisions: dict[tuple[int, int], HopDecision]
+
+
+class Holder(Protocol):
+    """A machine, or the part of one, that holds partial means and applies rounds. attempt: (round, opening term)."""
+
+    round_id: int
+    digest: bytes
+    parameters: Vector
+    part: Part | None
+
+    def holdings(self) -> dict[int, ModelDelta]: ...
+
+    def attempt(self) -> tuple[int, int]: ...
+
+
+class Keeper(Protocol):
+    """A machine, or the part of one, that keeps a round open, and knows who still counts in it."""
+
+    def attempt(self) -> tuple[int, int]: ...
+
+    def live_members(self) -> Collection[Contributor]: ...
+
+
+@dataclass(eq=False)
+class Node:
+    """One start of one process. theta: weight of its deltas. train_s: virtual seconds of local training.
+
+    offset_s: how far its clock is ahead of the mesh's. backlog: what came while it was suspended.
+    """
+
+    info: PeerInfo
+    machine: Machine
+    train_s: float
+    theta: float
+    resources: ResourceState
+    running: bool = True
+    tick_at: float | None = None
+    finished: Finish | None = None
+    offset_s: float = 0.0
+    paused_at: float | None = None
+    resume_at: float = 0.0
+    backlog: list[Event] = field(default_factory=list)
+    known: set[Contributor] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.peer_id = self.info.peer_id
+        self.contributor = Contributor(self.info.peer_id, self.info.incarnation)
+        own = self.machine if self.info.role is Role.TRAINER else None
+        self.holder = cast("Holder | None", getattr(self.machine, "trainer", own))
+        self._has_office = hasattr(self.machine, "trainer")
+        self._is_keeper = self.info.role is Role.AGENT and not self._has_office
+
+    @property
+    def keeper(self) -> Keeper | None:
+        """The mobile agent on this node, if it is in office."""
+        if self._has_office:
+            return cast("Keeper | None", self.machine.agent)  # type: ignore[attr-defined]
+        return cast(Keeper, self.machine) if self._is_keeper else None

@@ -1,0 +1,138 @@
+"""What became of a simulated run: every training that somebody held is counted, or is still to be, or has a reason.
+
+Counted in w plus what live devices are still to bring in must be 1 for each. Less is lost with its owner if that process
+is gone, and otherwise lost, which must never be; more would count twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.accounts import ROUNDING, Accounts
+from sim.faults import FaultPlan
+from sim.mesh import SimMesh
+from sim.node import Holder, Node
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """One run. problem: empty if all is well, otherwise what, in words; kind: the same in a word.
+
+    without_quorum: it could not go on, and rightly so: most of those who took part last are gone for good.
+    """
+
+    seed: int
+    messages: int = 0
+    events: int = 0
+    seconds: float = 0.0
+    rounds_closed: int = 0
+    lost_with_owner: int = 0
+    lost: int = 0
+    double: int = 0
+    without_quorum: bool = False
+    kind: str = ""
+    problem: str = ""
+
+
+def is_settled(mesh: SimMesh, rounds: int) -> Callable[[], bool]:
+    """Whether all live devices stand at the same w, of this round or a later one."""
+    accounts = mesh.accounts
+
+    def settled() -> bool:
+        if accounts.rounds_closed() < rounds:
+            return False
+        digest = b""
+        for node in mesh.nodes.values():
+            holder = node.holder
+            if holder is None or not node.running:
+                continue
+            if holder.round_id < rounds or (digest and holder.digest != digest):
+                return False
+            digest = holder.digest
+        return bool(digest)
+
+    return settled
+
+
+def judge(mesh: SimMesh, plan: FaultPlan, settled: bool) -> Verdict:
+    """The verdict on a run in which no invariant was broken. settled: whether it came to its end in time."""
+    verdict = Verdict(
+        plan.seed, mesh.messages, mesh.events, round(mesh.now, 3), rounds_closed=mesh.accounts.rounds_closed()
+    )
+    for node in mesh.nodes.values():
+        if node.finished and (node.finished.problem or node.finished.exit_code):
+            problem = f"{node.peer_id} left: {node.finished.problem or node.finished.exit_code}"
+            return msgspec.structs.replace(verdict, kind="left", problem=problem)
+    if not settled:
+        if plan.stays_away() and not _has_quorum(mesh):
+            return msgspec.structs.replace(verdict, without_quorum=True)
+        return msgspec.structs.replace(verdict, kind="stuck", problem=f"stuck: {_standings(mesh)}")
+    return _count(mesh, verdict)
+
+
+def _count(mesh: SimMesh, verdict: Verdict) -> Verdict:
+    accounts = mesh.accounts
+    live = _holders(mesh)
+    if not live:
+        return verdict
+    digest = live[0][1].digest
+    coming = np.zeros(accounts.size)
+    for node, holder in live:
+        coming += _pending(accounts, node, holder)
+    with_owner, lost, twice = 0, [], []
+    for work, dimension, count in accounts.held_works(digest):
+        owner = mesh.nodes[work.owner.peer_id]
+        owner_lives = owner.running and owner.contributor == work.owner
+        total = count + coming[dimension] + (owner_lives and dimension in accounts.under_way)
+        name = f"{work.owner.peer_id}/{work.owner.incarnation}'s training of round {work.round_id}"
+        if total > 1 + ROUNDING:
+            twice.append(f"{name} counts {count:.3g} and comes {total - count:.3g} times more")
+        elif total < 1 - ROUNDING:
+            if owner_lives:
+                lost.append(f"{name} counts {count:.3g} and {total - count:.3g} is to come")
+            else:
+                with_owner += 1
+    kind = "double" if twice else "lost" if lost else ""
+    return msgspec.structs.replace(
+        verdict,
+        lost_with_owner=with_owner,
+        lost=len(lost),
+        double=len(twice),
+        kind=kind,
+        problem="; ".join((twice + lost)[:3]),
+    )
+
+
+def _pending(accounts: Accounts, node: Node, holder: Holder) -> NDArray[np.float32]:
+    """What this device is still to bring in: its carry, and its own delta of the round that is open."""
+    pending = np.zeros(accounts.size, np.float32)
+    carry = getattr(holder, "carry", None)
+    if carry is not None:
+        pending += carry
+    own = accounts.own(holder.attempt(), holder.digest, node.contributor)
+    return pending if own is None else pending + own
+
+
+def _holders(mesh: SimMesh) -> list[tuple[Node, Holder]]:
+    return [(node, node.holder) for node in mesh.nodes.values() if node.running and node.holder is not None]
+
+
+def _has_quorum(mesh: SimMesh) -> bool:
+    """Whether most of the contributors of some newest round are running."""
+    holders = _holders(mesh)
+    newest = max(holders, key=lambda found: found[1].round_id, default=None)
+    if newest is None:
+        return False
+    base = {contributor.peer_id for contributor in mesh.accounts.closed[newest[1].digest].contributors}
+    there = {node.peer_id for node, _ in holders} & base
+    return 2 * len(there) > len(base) or (2 * len(there) == len(base) and bool(base) and min(base) in there) or not base
+
+
+def _standings(mesh: SimMesh) -> str:
+    told = [f"{node.peer_id} at {holder.round_id}" for node, holder in _holders(mesh)]
+    leaders = [node.peer_id for node in mesh.nodes.values() if node.running and node.keeper is not None]
+    waits = {str(getattr(node.keeper, "waiting_for", "")) for node in mesh.nodes.values() if node.running and node.keeper}
+    return f"{', '.join(told)}; in office: {', '.join(leaders) or 'nobody'}; {'; '.join(sorted(waits))}"
