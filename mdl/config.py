@@ -94,6 +94,24 @@ class RoundSection(Section, frozen=True):
         _require(0 < self.eta <= 2, "round.eta", self.eta, "above 0, at most 2")
 
 
+class FaultSection(Section, frozen=True):
+    """When somebody counts as lost. lost_after_s: the longest silence; on a good network a shorter one is enough.
+
+    stall_s: a transfer of which nothing has come for so long is given up. partition_s: how long a group that is cut off
+    from the majority of its mesh waits for it; then it trains on by itself ("continue") or goes on waiting ("wait").
+    """
+
+    lost_after_s: float = 4.0
+    stall_s: float = 10.0
+    partition_s: float = 15.0
+    on_partition: Literal["continue", "wait"] = "continue"
+
+    def __post_init__(self) -> None:
+        _require(1 <= self.lost_after_s < math.inf, "faults.lost_after_s", self.lost_after_s, "at least 1")
+        _require(1 <= self.stall_s < math.inf, "faults.stall_s", self.stall_s, "at least 1")
+        _require(0 <= self.partition_s < math.inf, "faults.partition_s", self.partition_s, "at least 0")
+
+
 class Config(Section, frozen=True):
     """All of it. seed: every random choice of a run follows from it."""
 
@@ -103,6 +121,7 @@ class Config(Section, frozen=True):
     model: ModelSection = ModelSection()
     training: TrainingSettings = TrainingSettings()
     round: RoundSection = RoundSection()
+    faults: FaultSection = FaultSection()
 
     def __post_init__(self) -> None:
         _require(self.seed >= 0, "seed", self.seed, "at least 0")

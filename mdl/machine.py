@@ -12,7 +12,7 @@ import msgspec
 
 from mdl.delta import Contributor, ModelDelta, Vector
 from mdl.evaluation import Evaluation
-from mdl.messages import PeerInfo, ResourceState, RoundSummary, Said, TrainingReport
+from mdl.messages import History, PeerInfo, ResourceState, RoundSummary, Said, TrainingReport
 
 
 class Tick(msgspec.Struct, frozen=True):
@@ -54,6 +54,13 @@ class LocalDeltaReady(msgspec.Struct, frozen=True):
     training: TrainingReport
 
 
+class DeltaRecalled(msgspec.Struct, frozen=True):
+    """The own delta of a round once more, float32 (P,); None if it is not known any longer."""
+
+    round_id: int
+    values: Vector | None
+
+
 class Evaluated(msgspec.Struct, frozen=True):
     round_id: int
     evaluation: Evaluation
@@ -77,6 +84,7 @@ Event: TypeAlias = (
     | TransferProgressed
     | ResourcesSampled
     | LocalDeltaReady
+    | DeltaRecalled
     | Evaluated
     | WorkFailed
     | StopRequested
@@ -99,6 +107,16 @@ class TrainLocally(msgspec.Struct, frozen=True):
     planned_rounds: int = 0
 
 
+class RecallDelta(msgspec.Struct, frozen=True):
+    """What local training of round_id gave, from `parameters` = w(round_id - 1), once more; answers DeltaRecalled.
+
+    Merging needs the memory of the own delta; the trained model still has it.
+    """
+
+    round_id: int
+    parameters: Vector
+
+
 class Evaluate(msgspec.Struct, frozen=True):
     """Test `parameters` = w(round_id) on this device's share of the test windows; answers Evaluated."""
 
@@ -107,11 +125,12 @@ class Evaluate(msgspec.Struct, frozen=True):
 
 
 class SaveModel(msgspec.Struct, frozen=True):
-    """Write `parameters` = w(round_id) to the file cache."""
+    """Write `parameters` = w(round_id) and how it came about to the file cache."""
 
     round_id: int
     parameters: Vector
     digest: bytes
+    history: History = History()
 
 
 class KeepDelta(msgspec.Struct, frozen=True):
@@ -138,7 +157,7 @@ class Finish(msgspec.Struct, frozen=True):
     exit_code: int = 0
 
 
-Effect: TypeAlias = Send | TrainLocally | Evaluate | SaveModel | KeepDelta | RecordRound | Finish
+Effect: TypeAlias = Send | TrainLocally | RecallDelta | Evaluate | SaveModel | KeepDelta | RecordRound | Finish
 
 
 class Machine(Protocol):

@@ -19,12 +19,15 @@ PROTOCOL_VERSION = 1
 # Bounds of what a decoder accepts: far above any real mesh, far below what could hurt a small device.
 MAX_MEMBERS = 1024
 MAX_TEXT = 256
+# A mesh that was split this often without ever coming together again waits instead of splitting once more.
+MAX_FORKS = 16
 
 Text: TypeAlias = Annotated[str, Meta(max_length=MAX_TEXT)]
 PeerId: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64)]
 Count: TypeAlias = Annotated[int, Meta(ge=0)]
 Digest: TypeAlias = Annotated[bytes, Meta(max_length=32)]
 Contributors: TypeAlias = Annotated[tuple[Contributor, ...], Meta(max_length=MAX_MEMBERS)]
+PeerIds: TypeAlias = Annotated[tuple[PeerId, ...], Meta(max_length=MAX_MEMBERS)]
 
 
 class Message(msgspec.Struct, frozen=True, tag=True):
@@ -77,22 +80,61 @@ class HopOutcome(Enum):
     ABORTED = "aborted"
 
 
+class Fork(msgspec.Struct, frozen=True):
+    """Where a group that was cut off from a majority went on by itself: after round_id, with `size` devices."""
+
+    round_id: Count
+    size: Count
+    name: Text
+
+
+Lineage: TypeAlias = Annotated[tuple[Fork, ...], Meta(max_length=MAX_FORKS)]
+
+
+class Counted(msgspec.Struct, frozen=True):
+    """The last round that a device's work was counted in."""
+
+    contributor: Contributor
+    round_id: Count
+
+
+class History(msgspec.Struct, frozen=True):
+    """How w(t) came about; the same on all who stand there.
+
+    lineage: the forks on the way. base: who contributed to w(t), and so decides on w(t + 1). counted: one per peer id.
+    """
+
+    lineage: Lineage = ()
+    base: PeerIds = ()
+    counted: Annotated[tuple[Counted, ...], Meta(max_length=MAX_MEMBERS)] = ()
+
+
 class HopDecision(msgspec.Struct, frozen=True):
     segment: Count
     hop_id: Count
+    sender: Contributor
     outcome: HopOutcome
     seconds: float = 0.0
     size_bytes: Count = 0
     reason: Text = ""
 
 
+class Incoming(msgspec.Struct, frozen=True):
+    """A hop that this device receives at the moment, not decided yet."""
+
+    segment: Count
+    hop_id: Count
+    sender: Contributor
+
+
 class Holding(msgspec.Struct, frozen=True):
-    """The partial mean of one segment on one device. sent_hop: the hop it has been given away by, if any."""
+    """The partial mean of one segment on one device. sent_hop, sent_to: the hop it has been given away by, if any."""
 
     segment: Count
     theta: float
     contributors: Contributors
-    sent_hop: int | None = None
+    sent_hop: Count | None = None
+    sent_to: Contributor | None = None
 
 
 class Transfer(msgspec.Struct, frozen=True):
@@ -120,17 +162,21 @@ class RoundEvaluation(msgspec.Struct, frozen=True):
 
 
 class Staged(msgspec.Struct, frozen=True):
-    """The global delta of a round as one device has it, not yet applied."""
+    """The global delta of a round as one device has it, not yet applied. term, version: of the order it follows."""
 
     digest: Digest
     theta: float
     contributors: Contributors
+    term: Count = 0
+    version: Count = 0
 
 
 class PeerReport(Message, frozen=True):
     """A trainer's whole state: heartbeat, answer and confirmation in one.
 
-    sequence grows with every report of one incarnation, so that a late one never overwrites a newer one.
+    sequence grows with every report of one incarnation, so that a late one never overwrites a newer one. agent: whom it
+    obeys, empty if it knows none. votes: it has followed its lineage without a gap in its memory. open_round and
+    open_term name the round it takes part in.
     """
 
     sequence: Count
@@ -142,6 +188,13 @@ class PeerReport(Message, frozen=True):
     size: Count
     activity: Activity
     open_round: Count
+    open_term: Count = 0
+    agent: Text = ""
+    lineage: Lineage = ()
+    base: PeerIds = ()
+    votes: bool = False
+    goal: Count = 0
+    incoming: Incoming | None = None
     holdings: Annotated[tuple[Holding, ...], Meta(max_length=MAX_MEMBERS)] = ()
     hops: Annotated[tuple[HopDecision, ...], Meta(max_length=MAX_MEMBERS)] = ()
     staged: Staged | None = None
@@ -159,16 +212,36 @@ class AgentMessage(Message, frozen=True):
     round_id: Count
 
 
+class AgentPresent(AgentMessage, frozen=True):
+    """The agent's heartbeat, and its claim to the office. quorum: a majority of its lineage's members answers it.
+
+    successors: who takes over if it falls silent, the resource-richest first.
+    """
+
+    lineage: Lineage = ()
+    quorum: bool = False
+    successors: PeerIds = ()
+
+
+class AgentResigned(AgentMessage, frozen=True):
+    """The agent's device leaves: a successor need not wait for its silence."""
+
+
 class RoundOpened(AgentMessage, frozen=True):
     """Train from w(round_id - 1), whose digest is given; only the members' deltas count.
 
+    attempt: the term that first opened this round; another agent that goes on with it says it again under its own term.
+    lineage: the mesh's; one fork longer than a member's if it starts here; base: who decides on this round.
     planned_rounds: how far the run will go, 0 if it is open; learning-rate schedules follow it.
     """
 
     digest: Digest
     members: Contributors
+    attempt: Count = 0
+    lineage: Lineage = ()
+    base: PeerIds = ()
     planned_rounds: Count = 0
-    successors: Annotated[tuple[PeerId, ...], Meta(max_length=MAX_MEMBERS)] = ()
+    successors: PeerIds = ()
 
 
 class HopOrdered(AgentMessage, frozen=True):
@@ -184,6 +257,7 @@ class HopCancelled(AgentMessage, frozen=True):
 
     segment: Count
     hop_id: Count
+    sender: Contributor
 
 
 class HopReleased(AgentMessage, frozen=True):
@@ -196,13 +270,16 @@ class HopReleased(AgentMessage, frozen=True):
 class BroadcastOrdered(AgentMessage, frozen=True):
     """The result is at order[0]; everyone fetches it from its parent in the binomial tree over `order` (3.2.3).
 
-    version grows within a round: a later order replaces an earlier one, never the other way round.
+    base_digest: of w(round_id - 1), which it belongs to. version grows within a term: a later order replaces an earlier
+    one, never the other way round. digest: of the result, empty as long as the agent has not heard it.
     """
 
+    base_digest: Digest
     version: Count
     order: Contributors
     theta: float
     contributors: Contributors
+    digest: Digest = b""
 
 
 class RoundClosed(AgentMessage, frozen=True):
@@ -212,10 +289,12 @@ class RoundClosed(AgentMessage, frozen=True):
 
 
 class CatchUp(AgentMessage, frozen=True):
-    """You are not at w(round_id) with this digest: fetch the parameters from `source`."""
+    """You are not at w(round_id) with this digest on this lineage: fetch the parameters from `source`."""
 
     digest: Digest
     source: Contributor
+    lineage: Lineage = ()
+    base: PeerIds = ()
 
 
 class MemberRefused(AgentMessage, frozen=True):
@@ -271,6 +350,7 @@ class ModelMessage(Message, frozen=True):
 
     round_id: Count
     digest: Digest
+    history: History = History()
 
 
 class HopSummary(msgspec.Struct, frozen=True):
@@ -333,6 +413,7 @@ class MeshStatus(Message, frozen=True):
     members: Annotated[tuple[MemberStatus, ...], Meta(max_length=MAX_MEMBERS)] = ()
     hops: Annotated[tuple[HopSummary, ...], Meta(max_length=4 * MAX_MEMBERS)] = ()
     finished: Annotated[tuple[RoundSummary, ...], Meta(max_length=MAX_MEMBERS)] = ()
+    agent: Text = ""
 
 
 class Hello(Message, frozen=True):
@@ -349,6 +430,8 @@ class PeersKnown(Message, frozen=True):
 
 Said: TypeAlias = (
     PeerReport
+    | AgentPresent
+    | AgentResigned
     | RoundOpened
     | HopOrdered
     | HopCancelled

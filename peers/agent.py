@@ -1,19 +1,25 @@
 """The mobile agent (MDLdroid 3.1, 3.3): brings the members to one model and opens one round after the other.
 
-It carries no model values: it hears reports and says what follows from them. An open round is the conductor's. Phases:
-`peers/phase.py`.
+It carries no model values: it hears reports and says what follows from them. An open round is the conductor's; one that
+an earlier agent has left open is gone on with. Who is the agent, and for how long, `peers/succession.py` decides.
+Phases: `peers/phase.py`.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 
 import msgspec
 
 from mdl.delta import Contributor
 from mdl.machine import Effect, Event, Finish, Received, RecordRound, Send, StopRequested
 from mdl.messages import (
+    MAX_FORKS,
+    Activity,
     CatchUp,
+    Fork,
+    Lineage,
     MemberRefused,
     MeshFinished,
     PeerReport,
@@ -21,12 +27,14 @@ from mdl.messages import (
     RoundSummary,
     StatusWanted,
 )
-from peers.conductor import Conductor
-from peers.members import Member, Members
+from peers.conductor import Conductor, newest_staged
+from peers.members import Member, Members, Position, newest_position
 from peers.phase import Phase
+from peers.quorum import has_quorum, is_senior, next_term
 from peers.repeater import Repeater
-from peers.rounds import RoundLedger
+from peers.rounds import RoundLedger, recover
 from peers.status import add_evaluations, mesh_status, summarise_round
+from peers.view import poverty
 from scheduler.chain import Policy
 
 logger = logging.getLogger(__name__)
@@ -36,37 +44,63 @@ _REMEMBERED_ROUNDS = 100
 # How long a round waits for a newcomer to fetch the model; longer while its values are seen to arrive.
 _JOIN_WINDOW_S = 10.0
 _JOIN_TRANSFER_S = 120.0
+# A source that has sent nothing for so long is replaced by another one.
+_SOURCE_S = 5.0
+# A round in which nothing at all has happened for so many stalls is opened afresh.
+_STALLS = 4
 
 
 class AgentSettings(msgspec.Struct, frozen=True):
     """rounds: how many to run, 0 = until stopped. min_peers: how many must be there before the first round.
 
-    A peer that is not heard for lost_after_s is lost; a hop without any sign for stall_s is cancelled.
+    lost_after_s: the longest silence before a peer counts as lost. stall_s: a hop without any sign for so long is
+    cancelled. partition_s: how long a group that lacks a majority waits for it, before it goes on by itself;
+    waits_for_majority: it never does.
     """
 
     rounds: int = 0
     min_peers: int = 2
     lost_after_s: float = 4.0
     retry_s: float = 0.5
-    stall_s: float = 15.0
+    stall_s: float = 10.0
+    partition_s: float = 15.0
+    waits_for_majority: bool = False
     farewell_s: float = 20.0
     stop_s: float = 1.5
 
 
 class MobileAgent:
-    """See the module. round: the open one, if any."""
+    """See the module. members: what was heard, also before it took office. term: of its orders; grows with each round.
 
-    def __init__(self, me: Contributor, policy: Policy, settings: AgentSettings) -> None:
+    goal: the last round, if an earlier agent has named one. lineage: the one it leads. quorum: it has a majority.
+    """
+
+    def __init__(
+        self,
+        me: Contributor,
+        policy: Policy,
+        settings: AgentSettings,
+        members: Members | None = None,
+        term: int = 1,
+        goal: int = 0,
+        lineage: Lineage = (),
+        now: float = 0.0,
+    ) -> None:
         self.me = me
-        self.term = 1
-        self.members = Members()
+        self.term = term
+        self.members = members or Members(settings.lost_after_s)
         self.round: Conductor | None = None
+        self.lineage = lineage
+        self.quorum = False
+        self.resigned = False
+        self._office_term = term
+        self._in_office_since = now
         self._policy = policy
         self._settings = settings
         self._between = Phase.GATHERING
         self._waiting_for = ""
-        self._model: tuple[int, bytes] | None = None
-        self._orphaned_at: float | None = None
+        self._goal = goal
+        self._lacking_since: float | None = None
         self._rounds_done = 0
         self._pending: RoundSummary | None = None
         self._finished: list[RoundSummary] = []
@@ -95,13 +129,13 @@ class MobileAgent:
                 self._hear(sender, report, now)
                 effects += self._flush(wait=True)  # at once, not at the end of the next round
             case Received(sender=sender, message=StatusWanted(since_round=since_round)):
-                status = mesh_status(self, self._policy.name, self._goal(), self._finished, since_round, now)
+                status = mesh_status(self, self._policy.name, self._goal, self._finished, since_round, now)
                 return [Send(sender.peer_id, status)]
             case StopRequested() if not self._stopping:
                 self._stopping = True
                 self.round = None  # an open round is given up: its deltas are one round's work
                 self._finish_up(now)
-        self.members.expire(now, self._settings.lost_after_s)
+        self.members.expire(now)
         effects += self._refuse(now)
         while True:
             phase = self.phase
@@ -119,12 +153,30 @@ class MobileAgent:
         return self._rounds_done
 
     def attempt(self) -> tuple[int, int]:
-        """The open round and the term that opened it; zeros for none."""
-        return (self.ledger.round_id, self.ledger.term) if self.ledger else (0, 0)
+        """The open round and the term that first opened it; zeros for none."""
+        return (self.ledger.round_id, self.ledger.attempt) if self.ledger else (0, 0)
+
+    def authority(self) -> tuple[int, str]:
+        return self.term, self.me.peer_id
 
     def live_members(self) -> list[Contributor]:
         """Who still counts in the open round."""
         return self.ledger.live() if self.ledger else []
+
+    def following(self) -> list[Member]:
+        """The live members who obey this agent, since it took office."""
+        return self.members.following(self.me.peer_id, self._office_term)
+
+    def successors(self) -> tuple[str, ...]:
+        """Who takes over if this agent falls silent, the resource-richest first."""
+        return tuple(member.peer_id for member in sorted(self.following(), key=poverty))
+
+    def rise_above(self, term: int) -> None:
+        """Somebody on another lineage speaks with a higher term: speak above it, to be heard there."""
+        self.term = next_term(max(self.term, term), self.me.peer_id)
+        self._repeater.clear()
+        if self.ledger:
+            self.ledger.term = self.term
 
     # -- hearing ------------------------------------------------------------------------------------------------------
 
@@ -133,10 +185,19 @@ class MobileAgent:
         if member is None:
             return
         if report.term > self.term:
-            self.term = report.term + 1  # an agent that was restarted speaks above its former self
-            self._repeater.clear()
-        if self.round:
+            self._hear_higher_term(report)
+        if self.round and report.agent == self.me.peer_id:
             self.round.hear(member, report, now)
+
+    def _hear_higher_term(self, report: PeerReport) -> None:
+        """Another agent spoke to this device, or we did before we were started anew."""
+        if report.agent == self.me.peer_id:
+            self.rise_above(report.term)
+            self._office_term = self.term
+        elif report.lineage == self.lineage or (is_senior(report.lineage, self.lineage) and not self.quorum):
+            self.resigned = True
+        else:
+            self.rise_above(report.term)
 
     # -- advancing ----------------------------------------------------------------------------------------------------
 
@@ -151,72 +212,164 @@ class MobileAgent:
         effects = self.round.advance(now)
         if self.round.phase is Phase.CLOSED:
             effects += self._close(self.round, now)
-        if self.round.phase in (Phase.CLOSED, Phase.ABANDONED):
+        if self.round.phase in (Phase.CLOSED, Phase.ABANDONED) or self._is_hopeless(self.round, now):
             self.round = None
+        else:
+            effects += self._help_late(self.round.position, now, self.round.ledger.live())
         return effects
+
+    def _is_hopeless(self, conducted: Conductor, now: float) -> bool:
+        """It lacks a majority, and we may go on without; or nothing at all has happened for long."""
+        if conducted.lacks_quorum:
+            self.quorum = False
+            return self._is_patience_over(now)
+        self._lacking_since = None
+        if now - conducted.progressed_at < _STALLS * self._settings.stall_s:
+            return False
+        if any(member.report.activity is Activity.TRAINING for member in self.following()):
+            return False
+        logger.warning("round %d does not get on: it is opened afresh", conducted.ledger.round_id)
+        return True
+
+    def _is_patience_over(self, now: float) -> bool:
+        """Whether what is missing, a majority or any partner, has been missing for so long that we go on without."""
+        self._lacking_since = now if self._lacking_since is None else self._lacking_since
+        return not self._settings.waits_for_majority and now - self._lacking_since >= self._settings.partition_s
 
     def _gather(self, now: float) -> list[Effect]:
         """Bring everybody to the same w(t); open the next round when enough are there."""
-        if self._settings.rounds and self._rounds_done >= self._settings.rounds:
+        following = self.following()
+        if hesitant := [member for member in self.members.alive() if self._hesitates(member, now)]:
+            self._waiting_for = f"{hesitant[0].peer_id} to answer"
+            return []
+        if not following:
+            self._waiting_for = "trainers"
+            return []
+        self.lineage = self._choose_lineage(following)
+        standing = [member for member in following if member.report.lineage == self.lineage]
+        position = newest_position(standing)
+        self._goal = self._goal or max(member.report.goal for member in standing)
+        if self._goal and position[1] >= self._goal:
             self._finish_up(now)
             return []
-        effects: list[Effect] = []
-        alive = self.members.alive()
-        self._choose_model(alive, now)
-        if not alive or self._model is None:
-            self._waiting_for = "trainers"
+        effects = self._help_late(position, now)
+        current = [member for member in following if member.at == position]
+        base = current[0].report.base
+        if not (self._may_go_on(following, current, base, now) if self.lineage else self._may_start(current)):
             return effects
-        current = [member for member in alive if member.at == self._model]
-        effects += self._help_late(alive, current, now)
-        needed = self._settings.min_peers if self._rounds_done == 0 else min(2, self._settings.min_peers)
-        if len(current) < needed:
-            self._waiting_for = f"{len(current)} of {needed} peers are ready"
-            return effects
-        if coming := [member for member in alive if self._is_coming(member, now)]:
+        left_open = newest_staged(current) is not None or _newest_attempt(current) > 0
+        coming = [member for member in following if self._is_coming(member, position, now)]
+        if coming and not left_open:
             self._waiting_for = f"{len(coming)} more to fetch the model"
             return effects
-        self._open(current, now)
+        self._open(position, current, base, now)
         return effects
 
-    def _choose_model(self, alive: list[Member], now: float) -> None:
-        """What the last round gave; the newest there is before the first, or when nobody is left who has it."""
-        if any(member.at == self._model for member in alive):
-            self._orphaned_at = None
-        elif alive and self._rounds_done:
-            self._orphaned_at = now if self._orphaned_at is None else self._orphaned_at
-            if now - self._orphaned_at < _JOIN_WINDOW_S:
-                return  # somebody who has it may be about to come back
-        if self._rounds_done == 0 or self._orphaned_at is not None:
-            self._model = self.members.newest_model()
+    def _hesitates(self, member: Member, now: float) -> bool:
+        """Heard, but not obeying yet: its state may still change under another agent's orders."""
+        report = member.report
+        if report.agent == self.me.peer_id and report.term >= self._office_term:
+            return False
+        return now - max(member.joined_at, self._in_office_since) < self._settings.lost_after_s / 2
 
-    def _is_coming(self, member: Member, now: float) -> bool:
+    def _choose_lineage(self, following: list[Member]) -> Lineage:
+        """The history that goes on: one with a majority of its own, then the senior one."""
+        best = following[0].report.lineage
+        for lineage in {member.report.lineage for member in following} - {best}:
+            one, other = self._has_quorum(lineage, following), self._has_quorum(best, following)
+            if one > other or (one == other and is_senior(lineage, best)):
+                best = lineage
+        return best
+
+    def _has_quorum(self, lineage: Lineage, following: list[Member]) -> bool:
+        on_it = [member for member in following if member.report.lineage == lineage]
+        position = newest_position(on_it)
+        base = next(member.report.base for member in on_it if member.at == position)
+        voters = {member.peer_id for member in on_it if member.report.votes}
+        return has_quorum(base, voters, {member.peer_id for member in following})
+
+    def _may_start(self, current: list[Member]) -> bool:
+        self.quorum = False
+        if len(current) >= self._settings.min_peers:
+            return True
+        self._waiting_for = f"{len(current)} of {self._settings.min_peers} peers are ready"
+        return False
+
+    def _may_go_on(self, following: list[Member], current: list[Member], base: tuple[str, ...], now: float) -> bool:
+        """With a majority of those who decide, and a partner; without, only after a while, as a fork."""
+        self.quorum = self._has_quorum(self.lineage, following)
+        if self.quorum and len(current) >= min(2, self._settings.min_peers):
+            self._lacking_since = None
+            return True
+        missing = sorted(set(base) - {member.peer_id for member in following})
+        self._waiting_for = f"{', '.join(missing) or 'a partner'}: {len(current)} of {len(base)} members are here"
+        return self._is_patience_over(now) and (self.quorum or len(self.lineage) < MAX_FORKS)
+
+    def _is_coming(self, member: Member, position: Position, now: float) -> bool:
         """Whether this member is about to stand at the mesh's model, so that it can be in the next round."""
-        assert self._model is not None
-        if member.at == self._model:
+        if member.at == position:
             member.late_since = None
             return False
         if member.late_since is None:
             member.late_since = now
         patience_s = _JOIN_TRANSFER_S if member.report.transfer else _JOIN_WINDOW_S
-        return member.at[0] <= self._model[0] and now - member.late_since < patience_s
+        return now - member.late_since < patience_s
 
-    def _open(self, current: list[Member], now: float) -> None:
-        """A round is opened under a term of its own: whoever has it open from an older one begins it afresh."""
-        assert self._model is not None
-        self.term += 1
-        round_id = self._model[0] + 1
-        members = tuple(sorted(member.contributor for member in current))
-        ledger = RoundLedger(round_id, frozenset(members), self.term, opened_at=now)
-        opened = RoundOpened(self.term, round_id, self._model[1], members, self._goal())
+    def _open(self, position: Position, current: list[Member], base: tuple[str, ...], now: float) -> None:
+        """Open a round, or go on with the one that another agent has left open.
+
+        A round is opened under a term of its own: whoever has it open from an older one begins it afresh. Without a
+        majority on this lineage it is a fork that begins, with all who are here.
+        """
+        self.term = next_term(self.term, self.me.peer_id)
+        lineage, round_id, digest = position
+        staged, attempt = newest_staged(current), _newest_attempt(current)
+        if not self.quorum:
+            name = f"{self.me.peer_id}.{self.me.incarnation}.{self.term}"
+            lineage = (*lineage, Fork(round_id, len(current), name))
+            base = tuple(sorted(member.peer_id for member in current))
+            staged, attempt = None, 0
+            self.lineage, self.quorum, self._lacking_since = lineage, True, None
+            logger.info("round %d begins lineage %s with %d devices", round_id + 1, name, len(current))
+        if self._settings.rounds and not self._goal:
+            self._goal = round_id + self._settings.rounds
+        if attempt or staged:
+            reports = {member.contributor: member.report for member in current}
+            ledger = recover(round_id + 1, attempt, self.term, reports, now)
+            logger.info("round %d goes on with %d members", round_id + 1, len(ledger.live()))
+        else:
+            members = frozenset(member.contributor for member in current)
+            ledger = RoundLedger(round_id + 1, members, self.term, opened_at=now)
+        opened = RoundOpened(
+            self.term,
+            round_id + 1,
+            digest,
+            tuple(sorted(ledger.members)),
+            ledger.attempt,
+            lineage,
+            base,
+            self._goal,
+            self.successors(),
+        )
         self._repeater.clear()
-        self.round = Conductor(ledger, opened, self.members, self._policy, self._repeater, self._settings.stall_s)
+        self.round = Conductor(
+            self.me.peer_id,
+            self._office_term,
+            ledger,
+            opened,
+            self.members,
+            self._policy,
+            self._repeater,
+            self._settings.stall_s,
+            staged,
+        )
 
     def _close(self, closed: Conductor, now: float) -> list[Effect]:
         """Everybody alive has applied the result: it is the mesh's model now."""
         assert closed.result is not None
         effects = self._flush(wait=False)
-        self._model = closed.applied[0].at
-        self._pending = summarise_round(closed.ledger, closed.result, closed.marks, self._model[1], closed.applied)
+        digest = closed.applied[0].report.digest
+        self._pending = summarise_round(closed.ledger, closed.result, closed.marks, digest, closed.applied)
         self._rounds_done += 1
         return effects
 
@@ -227,29 +380,49 @@ class MobileAgent:
         effects = self._flush(wait=not late and not self._stopping)
         if self._pending:
             return effects
-        alive = self.members.alive()
-        round_id = self._model[0] if self._model else 0
-        for member in alive:
-            effects += self._repeater.say(member.contributor, MeshFinished(self.term, round_id), now)
-        if not alive or late:
+        others = [member for member in self.following() if member.peer_id != self.me.peer_id]
+        if not others or late:
             self._between = Phase.FINISHED
-            effects.append(Finish(exit_code=130 if self._stopping else 0))
+            return [*effects, Finish(exit_code=130 if self._stopping else 0)]
+        if not self._stopping and (behind := self._bring_home(now)):
+            return effects + behind
+        for member in others:
+            effects += self._repeater.say(member.contributor, MeshFinished(self.term, member.report.round_id), now)
         return effects
+
+    def _bring_home(self, now: float) -> list[Effect]:
+        """Who missed the last word of the last round takes the mesh's model along."""
+        standing = [member for member in self.following() if member.report.lineage == self.lineage]
+        return self._help_late(newest_position(standing), now) if standing else []
 
     def _finish_up(self, now: float) -> None:
         self._between, self._finishing_at = Phase.FINISHING, now
 
     # -- pieces -------------------------------------------------------------------------------------------------------
 
-    def _help_late(self, alive: list[Member], current: list[Member], now: float) -> list[Effect]:
+    def _help_late(self, position: Position, now: float, taking_part: Collection[Contributor] = ()) -> list[Effect]:
+        """Send whoever stands elsewhere to the least busy of those who have the mesh's model."""
+        following = self.following()
+        current = sorted((member for member in following if member.at == position), key=poverty)
         effects: list[Effect] = []
-        if not current or self._model is None:
+        if not current:
             return effects
-        source = current[0].contributor
-        for member in alive:
-            if member.at != self._model:
-                effects += self._repeater.say(member.contributor, CatchUp(self.term, *self._model, source), now)
+        lineage, round_id, digest = position
+        base = current[0].report.base
+        for member in following:
+            if member.at == position or member.contributor in taking_part or self._is_ahead(member, position):
+                continue
+            if member.late_since is None:
+                member.late_since = now
+            waited = 0 if member.report.transfer else int((now - member.late_since) // _SOURCE_S)
+            source = current[waited % len(current)].contributor
+            target = CatchUp(self.term, round_id, digest, source, lineage, base)
+            effects += self._repeater.say(member.contributor, target, now)
         return effects
+
+    def _is_ahead(self, member: Member, position: Position) -> bool:
+        """It has applied the round that the others are about to."""
+        return member.report.lineage == position[0] and member.report.round_id > position[1]
 
     def _refuse(self, now: float) -> list[Effect]:
         self.members.refuse_other_models()
@@ -272,8 +445,7 @@ class MobileAgent:
         self._finished = [*self._finished, summary][-_REMEMBERED_ROUNDS:]
         return [RecordRound(summary)]
 
-    def _goal(self) -> int:
-        """The last round of this run; 0 if it goes on until stopped."""
-        if not self._settings.rounds or self._model is None:
-            return self._settings.rounds
-        return self._model[0] - self._rounds_done + self._settings.rounds
+
+def _newest_attempt(members: list[Member]) -> int:
+    """The term that opened the round these have open; 0 if none has."""
+    return max(member.report.open_term for member in members)

@@ -1,8 +1,9 @@
 """One open round, from RoundOpened until everybody alive has applied its result: the agent's part of Algorithm 1.
 
 aggregating: order pairs until one holder has everybody in it (3.2.2); broadcasting: its partial mean goes down the tree
-(3.2.3) and is staged, not applied; closing: all alive have it, so it stands, and is applied. What to do next follows
-from the ledger alone, and is said again until a report shows that it was heard. Knows nothing of other rounds.
+(3.2.3) and is staged, not applied; closing: everybody alive, and a majority of those who decide, has it, so it stands
+and is applied. What to do next follows from the ledger and the reports alone, and is said again until a report shows
+that it was heard. Knows nothing of other rounds.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from mdl.messages import (
     RoundOpened,
     Staged,
 )
-from peers.members import Member, Members
+from peers.members import Member, Members, Position
 from peers.phase import Phase
+from peers.quorum import has_quorum
 from peers.repeater import Repeater
 from peers.rounds import HopState, RoundLedger
 from peers.view import chain_view, order_broadcast
@@ -33,21 +35,25 @@ from scheduler.devices import learn_from_hop
 
 logger = logging.getLogger(__name__)
 
-# How long a round that everybody had the result of waits for one of them, when all are silent or gone.
-_DESERTED_S = 30.0
-
 
 class Conductor:
-    """See the module. phase: CLOSED when it is done, ABANDONED when nobody is left. marks: phase -> when it began."""
+    """See the module. phase: CLOSED when it is done, ABANDONED when it cannot be. marks: phase -> when it began.
+
+    me: the agent's peer id. office_term: since when the members obey it. staged: the result that an earlier agent has
+    left with some members; it must become this round's. lacks_quorum: all that is missing to close is a majority.
+    """
 
     def __init__(
         self,
+        me: str,
+        office_term: int,
         ledger: RoundLedger,
         opened: RoundOpened,
         members: Members,
         policy: Policy,
         repeater: Repeater,
         stall_s: float,
+        staged: Staged | None = None,
     ) -> None:
         self.ledger = ledger
         self.phase = Phase.AGGREGATING
@@ -55,20 +61,43 @@ class Conductor:
         self.result: Holding | Staged | None = None
         self.applied: list[Member] = []
         self.waiting_for = ""
+        self.lacks_quorum = False
+        self.progressed_at = ledger.opened_at
+        self._me = me
+        self._office_term = office_term
         self._opened = opened
         self._members = members
         self._policy = policy
         self._repeater = repeater
         self._stall_s = stall_s
         self._broadcast: BroadcastOrdered | None = None
+        self._version = 0
+        self._left_behind: set[Contributor] = set()
+        self._waited_since: dict[Contributor, float] = {}
+        self._stalled_once: set[Contributor] = set()
+        self._digest = b""
+        if staged:
+            self._begin_broadcast(staged, ledger.opened_at)
+
+    @property
+    def position(self) -> Position:
+        """Where the members stand until the round is closed."""
+        return self._opened.lineage, self.ledger.round_id - 1, self._opened.digest
 
     def hear(self, member: Member, report: PeerReport, now: float) -> None:
         """A member's report: the ledger takes it in, and the devices' books learn from hops that were merged."""
+        before = self.ledger.reports.get(member.contributor)
         for hop in self.ledger.hear(member.contributor, report, now):
+            self.progressed_at = now
             logger.info("hop %d: %s -> %s %s", hop.hop_id, hop.sender.peer_id, hop.receiver.peer_id, hop.state.value)
             source = self._members.get(hop.sender)
             if hop.state is HopState.MERGED and hop.decision and source:
                 learn_from_hop(source.device, member.device, hop.decision.size_bytes, hop.decision.seconds)
+        moves = (
+            before is None or report.activity is not before.activity or report.transfer not in (None, before.transfer)
+        )
+        if moves or report.activity is Activity.TRAINING:
+            self.progressed_at = now
 
     def advance(self, now: float) -> list[Effect]:
         """Do what the ledger asks for; call again until the phase stays."""
@@ -81,70 +110,24 @@ class Conductor:
                 return self._close(now)
         return []
 
+    # -- aggregating --------------------------------------------------------------------------------------------------
+
     def _aggregate(self, now: float) -> list[Effect]:
-        self._lose_the_silent()
+        self._lose_the_absent()
+        if self._anyone_applied():
+            self._enter(Phase.CLOSING, now)
+            return []
         if not self.ledger.live():
-            return self._abandon(now)
+            return self._abandon(now, "nobody is left")
         effects = self._announce(now) + self._mend(now)
         if result := self._find_result():
-            self.result = result
-            self._order_broadcast(result, now)
-            self._enter(Phase.BROADCASTING, now)
+            self._begin_broadcast(result, now)
             return effects
         self._pair_up(now)
         for hop in self.ledger.undecided():
             order = HopOrdered(self.ledger.term, self.ledger.round_id, hop.segment, hop.hop_id, hop.sender)
             effects += self._repeater.say(hop.receiver, order, now)
         return effects
-
-    def _spread(self, now: float) -> list[Effect]:
-        self._lose_the_silent()
-        live, staged, order, result = self.ledger.live(), self._staged(), self._broadcast, self.result
-        if not live:
-            return self._abandon(now)
-        assert order is not None
-        assert result is not None
-        if not staged and order.order[0] in self.ledger.lost:
-            self._enter(Phase.AGGREGATING, now)  # the result is lost with its only holder
-            return []
-        if len(staged) == len(live):
-            self._enter(Phase.CLOSING, now)
-            return []
-        if any(peer in self.ledger.lost for peer in order.order):
-            order = self._order_broadcast(result, now)
-        effects: list[Effect] = []
-        for peer in order.order:
-            if peer not in staged:
-                effects += self._repeater.say(peer, order, now)
-        return effects
-
-    def _close(self, now: float) -> list[Effect]:
-        """The result stands, so whoever is silent is not lost but left behind.
-
-        If all are, one may have applied it already: the round must not be opened again before there was time to hear.
-        """
-        live = [peer for peer in self.ledger.live() if (member := self._members.get(peer)) and member.alive]
-        if live:
-            self.marks.pop("deserted", None)
-        elif now - self.marks.setdefault("deserted", now) < _DESERTED_S:
-            return []
-        effects: list[Effect] = []
-        applied = []
-        for peer in live:
-            member = self._members.get(peer)
-            if member and member.report.round_id == self.ledger.round_id:
-                applied.append(member)
-            elif (report := self.ledger.reports.get(peer)) and report.staged:
-                closed = RoundClosed(self.ledger.term, self.ledger.round_id, report.staged.digest)
-                effects += self._repeater.say(peer, closed, now)
-        if not live:
-            return effects + self._abandon(now)
-        if len(applied) == len(live):
-            self.applied = applied
-            self._enter(Phase.CLOSED, now)
-        return effects
-
-    # -- aggregating --------------------------------------------------------------------------------------------------
 
     def _announce(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
@@ -156,12 +139,15 @@ class Conductor:
     def _mend(self, now: float) -> list[Effect]:
         """What a fault left behind: senders that must hold again, hops that their receiver has to decide."""
         term, round_id = self.ledger.term, self.ledger.round_id
+        for peer, reason in self.ledger.lose_the_unable().items():
+            logger.warning("round %d goes on without %s: %s", round_id, peer.peer_id, reason)
         effects: list[Effect] = []
         for hop in self.ledger.to_release():
             effects += self._repeater.say(hop.sender, HopReleased(term, round_id, hop.segment, hop.hop_id), now)
         stalled = [hop for hop in self.ledger.undecided() if self._is_stalled(hop.receiver, hop.ordered_at, now)]
         for hop in self.ledger.to_cancel() + stalled:
-            effects += self._repeater.say(hop.receiver, HopCancelled(term, round_id, hop.segment, hop.hop_id), now)
+            cancelled = HopCancelled(term, round_id, hop.segment, hop.hop_id, hop.sender)
+            effects += self._repeater.say(hop.receiver, cancelled, now)
         return effects
 
     def _is_stalled(self, receiver: Contributor, ordered_at: float, now: float) -> bool:
@@ -181,18 +167,20 @@ class Conductor:
                 self.waiting_for = decision.reason
                 return
             by_id = {peer.peer_id: peer for peer in self.ledger.free()}
-            hop = self.ledger.order_hop(by_id[decision.sender], by_id[decision.receiver], decision.reason, now)
-            logger.info("hop %d: %s -> %s: %s", hop.hop_id, decision.sender, decision.receiver, decision.reason)
+            sender, receiver, reason = by_id[decision.sender], by_id[decision.receiver], decision.reason
+            if self.ledger.failures(sender, receiver):
+                sender, receiver = self.ledger.next_try()
+                reason = f"{decision.sender} and {decision.receiver} could not aggregate"
+            hop = self.ledger.order_hop(sender, receiver, reason, now)
+            logger.info("hop %d: %s -> %s: %s", hop.hop_id, sender.peer_id, receiver.peer_id, reason)
 
     def _find_result(self) -> Holding | Staged | None:
         """The last holder's partial mean; or, after a root was lost, what a live member has staged of it.
 
         Its theta must be the sum of its contributors' weights; a holder whose theta is not is out of the round.
         """
-        for peer in self.ledger.live():
-            report = self.ledger.reports.get(peer)
-            if report and report.staged:
-                return report.staged
+        if staged := newest_staged(self._recipients()):
+            return staged
         last = self.ledger.result()
         holding = self.ledger.holding(last) if last else None
         if last and holding and not self.ledger.is_theta_right(holding):
@@ -203,44 +191,184 @@ class Conductor:
 
     # -- broadcasting -------------------------------------------------------------------------------------------------
 
-    def _order_broadcast(self, result: Holding | Staged, now: float) -> BroadcastOrdered:
-        """The root is a holder of the result; the richest of the rest are the inner nodes (3.2.3)."""
+    def _begin_broadcast(self, result: Holding | Staged, now: float) -> None:
+        self.result, self._digest = result, result.digest if isinstance(result, Staged) else b""
         self.marks.setdefault("reduced", now)
-        sources = self._staged() or [peer for peer in self.ledger.holders() if peer in result.contributors]
-        order = order_broadcast(self.ledger, sources, self._members)
-        version = self._broadcast.version + 1 if self._broadcast else 1
+        self._order_broadcast()
+        self._enter(Phase.BROADCASTING, now)
+
+    def _order_broadcast(self) -> BroadcastOrdered:
+        """The root is a holder of the result; the richest of the rest are the inner nodes (3.2.3)."""
+        assert self.result is not None
+        have = {member.contributor for member in self._recipients() if self._has(member)}
+        contributors = set(self.result.contributors)
+        sources = sorted(have) or [
+            peer
+            for peer in self.ledger.holders()
+            if (holding := self.ledger.holding(peer)) and set(holding.contributors) == contributors
+        ]
+        order = order_broadcast([member.contributor for member in self._recipients()], sources, self._members)
+        self._version += 1
         self._broadcast = BroadcastOrdered(
-            self.ledger.term, self.ledger.round_id, version, order, result.theta, result.contributors
+            self.ledger.term,
+            self.ledger.round_id,
+            self._opened.digest,
+            self._version,
+            order,
+            self.result.theta,
+            self.result.contributors,
+            self._digest,
         )
         return self._broadcast
 
-    def _staged(self) -> list[Contributor]:
-        """Live members that have this result, staged or applied already."""
-        wanted = self.result.contributors if self.result else None
-        staged = []
-        for peer in self.ledger.live():
-            member, report = self._members.get(peer), self.ledger.reports.get(peer)
-            has_it = report is not None and report.staged is not None and report.staged.contributors == wanted
-            has_applied = member is not None and member.report.round_id == self.ledger.round_id
-            if has_it or has_applied:
-                staged.append(peer)
-        return staged
+    def _spread(self, now: float) -> list[Effect]:
+        """Until everybody alive has staged the result, those included who were too late to contribute to it."""
+        self._lose_the_absent()
+        if self._anyone_applied():
+            self._enter(Phase.CLOSING, now)
+            return []
+        recipients = self._recipients()
+        if not recipients:
+            return self._abandon(now, "nobody is left")
+        order = self._broadcast
+        assert order is not None
+        having = [member for member in recipients if self._has(member)]
+        if not having and order.order[0] not in {member.contributor for member in recipients}:
+            return self._lose_result(now)
+        self._leave_the_stalled_behind(recipients, now)
+        recipients = self._recipients()
+        digests = {member.report.staged.digest for member in having if member.report.staged}
+        if len(digests) > 1:
+            self._digest = next(iter(sorted(digests)))
+            order = self._order_broadcast()
+        if order.term != self.ledger.term or {member.contributor for member in recipients} != set(order.order):
+            order = self._order_broadcast()
+        late = [member for member in recipients if not self._has_staged(member)]
+        if not late:
+            return self._decide(recipients, now)
+        effects: list[Effect] = []
+        for member in late:
+            effects += self._repeater.say(member.contributor, order, now)
+        return effects
+
+    def _decide(self, staged: list[Member], now: float) -> list[Effect]:
+        """Everybody alive has the result; with a majority of those who decide it stands."""
+        following = self._members.following(self._me, self._office_term)
+        voters = {member.peer_id for member in staged if member.report.votes}
+        present = {member.peer_id for member in following}
+        self.lacks_quorum = not has_quorum(self._opened.base, voters, present)
+        if self.lacks_quorum:
+            missing = sorted(set(self._opened.base) - voters)
+            self.waiting_for = f"a majority: {', '.join(missing)} of {len(self._opened.base)} members are missing"
+            return []
+        self._enter(Phase.CLOSING, now)
+        return []
+
+    def _lose_result(self, now: float) -> list[Effect]:
+        """The result is lost with its only holder: aggregate again what the others still have."""
+        if not self.ledger.attempt:
+            return self._abandon(now, "its result is lost")
+        self.result = self._broadcast = None
+        self._waited_since.clear()
+        self._enter(Phase.AGGREGATING, now)
+        return []
+
+    def _leave_the_stalled_behind(self, recipients: list[Member], now: float) -> None:
+        """Who hears us but cannot reach its parent gets another one; then the round closes without it."""
+        for member in recipients:
+            peer = member.contributor
+            if self._has(member) or member.report.transfer:
+                self._waited_since.pop(peer, None)
+            elif now - self._waited_since.setdefault(peer, now) >= self._stall_s:
+                del self._waited_since[peer]
+                if peer in self._stalled_once and len(recipients) > 1:
+                    self._left_behind.add(peer)
+                self._stalled_once.add(peer)
+                self._order_broadcast()
+
+    def _has(self, member: Member) -> bool:
+        """Whether this member has staged the result, under whichever order."""
+        staged = member.report.staged
+        return bool(
+            staged
+            and self.result
+            and member.report.open_round == self.ledger.round_id
+            and set(staged.contributors) == set(self.result.contributors)
+            and self._digest in (b"", staged.digest)
+        )
+
+    def _has_staged(self, member: Member) -> bool:
+        """Whether this member has promised it to this agent: an earlier agent's promise must be given again."""
+        staged = member.report.staged
+        return self._has(member) and staged is not None and staged.term == self.ledger.term
+
+    # -- closing ------------------------------------------------------------------------------------------------------
+
+    def _close(self, now: float) -> list[Effect]:
+        """The result stands, so whoever is silent is not lost but left behind: it will catch up."""
+        effects: list[Effect] = []
+        applied = [member for member in self._following() if self._is_applied(member)]
+        waiting = [member for member in self._recipients() if self._has(member) and not self._is_applied(member)]
+        for member in waiting:
+            assert member.report.staged is not None
+            closed = RoundClosed(self.ledger.term, self.ledger.round_id, member.report.staged.digest)
+            effects += self._repeater.say(member.contributor, closed, now)
+        if waiting:
+            return effects
+        if not applied:
+            return self._abandon(now, "nobody is left")
+        if self.result is None:
+            return self._abandon(now, "it was closed by another agent")
+        self.applied = applied
+        self._enter(Phase.CLOSED, now)
+        return effects
+
+    def _anyone_applied(self) -> bool:
+        return any(self._is_applied(member) for member in self._following())
+
+    def _is_applied(self, member: Member) -> bool:
+        return (member.report.lineage, member.report.round_id) == (self._opened.lineage, self.ledger.round_id)
 
     # -- all phases ---------------------------------------------------------------------------------------------------
 
-    def _lose_the_silent(self) -> None:
+    def _following(self) -> list[Member]:
+        return self._members.following(self._me, self._office_term)
+
+    def _recipients(self) -> list[Member]:
+        """Everybody alive who stands at w(round_id - 1), whether it contributed or not."""
+        return [
+            member
+            for member in self._following()
+            if member.contributor not in self._left_behind
+            and member.report.round_id == self.ledger.round_id - 1
+            and member.report.digest == self._opened.digest
+            and member.report.lineage in (self._opened.lineage, self._opened.lineage[:-1])
+        ]
+
+    def _lose_the_absent(self) -> None:
         for peer in self.ledger.live():
             member = self._members.get(peer)
             if member is None:
                 self.ledger.lose(peer, "restarted")
             elif not member.alive:
                 self.ledger.lose(peer, "left" if member.report.activity is Activity.LEFT else "silent")
+            elif peer in self.ledger.reports and member.report.open_term != self.ledger.attempt:
+                self.ledger.lose(peer, "gave the round up")
+            elif member.problem:
+                self.ledger.lose(peer, "refused")
 
-    def _abandon(self, now: float) -> list[Effect]:
-        logger.warning("round %d: nobody is left of %d members", self.ledger.round_id, len(self.ledger.members))
+    def _abandon(self, now: float, reason: str) -> list[Effect]:
+        logger.warning("round %d of %d members: %s", self.ledger.round_id, len(self.ledger.members), reason)
         self._enter(Phase.ABANDONED, now)
         return []
 
     def _enter(self, phase: Phase, now: float) -> None:
         self.phase = phase
         self.marks[phase.value] = now
+        self.progressed_at = now
+
+
+def newest_staged(members: list[Member]) -> Staged | None:
+    """What must become the round's result if anyone has staged anything: the latest order's, which may be closed."""
+    staged = [member.report.staged for member in members if member.report.staged]
+    return max(staged, key=lambda result: (result.term, result.version, result.digest), default=None)

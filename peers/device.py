@@ -20,8 +20,19 @@ from mdl.errors import MdlError
 from mdl.evaluation import evaluate
 from mdl.export import ModelDescription, export_model
 from mdl.flat import FlatModel, hash_schema
-from mdl.machine import Effect, Evaluate, Evaluated, Event, KeepDelta, LocalDeltaReady, SaveModel, TrainLocally
-from mdl.messages import TrainingReport
+from mdl.machine import (
+    DeltaRecalled,
+    Effect,
+    Evaluate,
+    Evaluated,
+    Event,
+    KeepDelta,
+    LocalDeltaReady,
+    RecallDelta,
+    SaveModel,
+    TrainLocally,
+)
+from mdl.messages import History, TrainingReport
 from mdl.models import build_model
 from mdl.training import LocalTrainer, model_delta
 
@@ -54,6 +65,7 @@ class Device:
         self._trainer = LocalTrainer(self.model, self.train.x, self.train.y, self._settings)
         self._cache = ModelCache(out)
         self._stopped = False
+        self._trained_round = 0
 
     @property
     def summary(self) -> str:
@@ -62,17 +74,18 @@ class Device:
         classes = textwrap.shorten(", ".join(description.class_names), 120, placeholder=" ...")
         return f"{description.model} {description.channels}x{description.time} -> {classes}"
 
-    def restore(self) -> tuple[int, Vector]:
-        """(round, parameters) from the file cache if it fits this mesh and model, else the fresh model at round 0."""
+    def restore(self) -> tuple[int, Vector, History]:
+        """Round, parameters and how they came about: from the file cache if it fits, else the fresh model."""
         cached = self._cache.load()
         if cached and (cached.mesh, cached.schema_hash) == (self._mesh, self.schema_hash):
-            return cached.round_id, cached.values
-        return 0, self.model.values().copy()
+            return cached.round_id, cached.values, read_history(cached)
+        return 0, self.model.values().copy(), History()
 
     def work(self) -> Work:
         """What the driver's worker thread calls for each slow effect."""
         return {
             TrainLocally: self._train,
+            RecallDelta: self._recall,
             Evaluate: self._evaluate,
             SaveModel: self._save,
             KeepDelta: lambda effect: keep_delta(self._out, self._me, effect),
@@ -92,20 +105,39 @@ class Device:
         if effect.planned_rounds:
             self._trainer.settings = msgspec.structs.replace(self._settings, planned_rounds=effect.planned_rounds)
         result = self._trainer.train_round(effect.parameters, effect.round_id, lambda: self._stopped)
+        self._trained_round = effect.round_id
         delta = ModelDelta(model_delta(effect.parameters, result.values), self.theta, frozenset([self._me]))
         report = TrainingReport(result.loss, result.samples, time.perf_counter() - started)
         return LocalDeltaReady(effect.round_id, delta, report)
 
+    def _recall(self, effect: RecallDelta) -> Event:
+        """The model still holds w_i, unless something else was loaded into it."""
+        if self._trained_round != effect.round_id:
+            return DeltaRecalled(effect.round_id, None)
+        return DeltaRecalled(effect.round_id, model_delta(effect.parameters, self.model.values()))
+
     def _evaluate(self, effect: Evaluate) -> Event:
+        self._trained_round = 0
         self.model.load(effect.parameters)
         counts = evaluate(self.model.module, self.test.x, self.test.y, self.description.classes)
         return Evaluated(effect.round_id, counts)
 
     def _save(self, effect: SaveModel) -> None:
         try:
-            self._cache.save(CachedModel(effect.parameters, effect.round_id, self.schema_hash, self._mesh))
+            self._cache.save(describe_state(effect, self.schema_hash, self._mesh))
         except MdlError as error:  # the mesh has the model; this device only loses its shortcut after a restart
             logger.warning("round %d is not in the file cache: %s", effect.round_id, error)
+
+
+def describe_state(effect: SaveModel, schema_hash: str, mesh: str) -> CachedModel:
+    """What goes into the file cache."""
+    history = msgspec.json.encode(effect.history).decode()
+    return CachedModel(effect.parameters, effect.round_id, schema_hash, mesh, {"history": history})
+
+
+def read_history(cached: CachedModel) -> History:
+    """How the parameters in a file cache came about; an older cache does not say."""
+    return msgspec.json.decode(cached.extra.get("history", "{}"), type=History)
 
 
 def keep_delta(out: Path, me: Contributor, effect: KeepDelta) -> None:

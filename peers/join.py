@@ -18,17 +18,29 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from mdl.checkpoint import CachedModel, ModelCache
-from mdl.config import MeshSection
+from mdl.checkpoint import ModelCache
+from mdl.config import Config, MeshSection
 from mdl.delta import ModelDelta
 from mdl.errors import ConfigError, MdlError
 from mdl.evaluation import no_evaluation
 from mdl.flat import FlatModel
-from mdl.machine import Evaluate, Evaluated, Event, LocalDeltaReady, SaveModel, TrainLocally
-from mdl.messages import PeerInfo, Role, TrainingReport
+from mdl.machine import (
+    DeltaRecalled,
+    Evaluate,
+    Evaluated,
+    Event,
+    LocalDeltaReady,
+    RecallDelta,
+    RecordRound,
+    SaveModel,
+    TrainLocally,
+)
+from mdl.messages import History, PeerInfo, Role, TrainingReport
 from mdl.training import TrainingCancelledError, model_delta
+from peers.device import describe_state, read_history
 from peers.identity import claim_identity, find_code, release_identity, state_home
-from peers.node import drive, start_runtime
+from peers.node import drive, record_round, start_runtime
+from peers.peer import make_peer
 from peers.trainer import Trainer, TrainerSettings
 from transport.keys import MeshKeys
 
@@ -74,21 +86,25 @@ class Member:
         self._flat = FlatModel(model)
         self._me, self._directory = claim_identity(state_home(keys.name), name, out)
         self._theta = theta
+        self._trained_round = 0
         self._mesh_name, self._mesh = keys.name, mesh
         self._cache = ModelCache(self._directory)
         self._todo: queue.SimpleQueue[TrainLocally | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[LocalDeltaReady | None] = queue.SimpleQueue()
         cached = self._cache.load()
         fits = cached is not None and (cached.mesh, cached.schema_hash) == (keys.name, self._flat.schema_hash)
-        round_id, parameters = (cached.round_id, cached.values) if cached and fits else (0, self._flat.values().copy())
+        round_id, parameters, history = 0, self._flat.values().copy(), History()
+        if cached and fits:
+            round_id, parameters, history = cached.round_id, cached.values, read_history(cached)
         self._machine = Trainer(
-            self._me, parameters, self._flat.schema_hash, type(model).__name__, TrainerSettings(), round_id
+            self._me, parameters, self._flat.schema_hash, type(model).__name__, TrainerSettings(), round_id, history
         )
         info = PeerInfo(
             self._me.peer_id, self._me.incarnation, Role.TRAINER, "", mesh.port, schema_hash=self._flat.schema_hash
         )
+        peer = make_peer(self._me, self._machine, Config(), time.monotonic())
         self._runtime = start_runtime(
-            self._machine, info, keys, mesh, max_values=self._flat.size, work=self._work(), sample=True
+            peer, info, keys, mesh, max_values=self._flat.size, work=self._work(), sample=True
         )
         self._thread = threading.Thread(target=self._drive, name="mdl-member", daemon=True)
 
@@ -151,7 +167,13 @@ class Member:
             self._todo.put(None)
 
     def _work(self) -> dict[Any, Callable[[Any], Event | None]]:
-        return {TrainLocally: self._train, Evaluate: _evaluate, SaveModel: self._save}
+        return {
+            TrainLocally: self._train,
+            RecallDelta: self._recall,
+            Evaluate: _evaluate,
+            SaveModel: self._save,
+            RecordRound: lambda effect: record_round(self._directory, effect),
+        }
 
     def _train(self, effect: TrainLocally) -> Event:
         """In the worker's thread: hand the round to the caller's loop and wait for what it made of it."""
@@ -161,11 +183,18 @@ class Member:
             ready = self._done.get()  # of a round that went on without us
         if ready is None:
             raise TrainingCancelledError(f"round {effect.round_id}: the loop has ended")
+        self._trained_round = effect.round_id
         return ready
+
+    def _recall(self, effect: RecallDelta) -> Event:
+        """The loop waits for its next round, so the model still holds w_i."""
+        if self._trained_round != effect.round_id:
+            return DeltaRecalled(effect.round_id, None)
+        return DeltaRecalled(effect.round_id, model_delta(effect.parameters, self._flat.values()))
 
     def _save(self, effect: SaveModel) -> None:
         try:
-            self._cache.save(CachedModel(effect.parameters, effect.round_id, self._flat.schema_hash, self._mesh_name))
+            self._cache.save(describe_state(effect, self._flat.schema_hash, self._mesh_name))
         except MdlError as error:  # the mesh has the model; this device only loses its shortcut after a restart
             logger.warning("round %d is not in the file cache: %s", effect.round_id, error)
 

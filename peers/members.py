@@ -1,25 +1,32 @@
-"""Who belongs to the mesh: the agent's table of trainers, their last reports, and who stands at the mesh's model."""
+"""Who belongs to the mesh: the agent's table of trainers, their last reports, and where each of them stands."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from mdl.delta import Contributor
-from mdl.messages import MAX_MEMBERS, Activity, PeerReport
+from mdl.messages import MAX_MEMBERS, Activity, Lineage, PeerReport
+from peers.liveness import Arrivals
 from scheduler.devices import DeviceBook
+
+Position: TypeAlias = tuple[Lineage, int, bytes]  # lineage, round, digest of w(round)
+
+# No silence shorter than this many reports is taken for a loss.
+_REPORTS_MISSED = 4
 
 
 @dataclass
 class Member:
     """One trainer as the agent hears it. problem: why it cannot take part, for the user.
 
-    late_since: when the agent first waited for it to fetch the mesh's model, until it stands there.
+    late_since: when the agent first waited for it to come to the mesh's model, until it stands there.
     """
 
     contributor: Contributor
     report: PeerReport
-    heard_at: float
+    arrivals: Arrivals
     joined_at: float
     alive: bool = True
     problem: str = ""
@@ -27,15 +34,28 @@ class Member:
     device: DeviceBook = field(default_factory=DeviceBook)
 
     @property
-    def at(self) -> tuple[int, bytes]:
-        return self.report.round_id, self.report.digest
+    def peer_id(self) -> str:
+        return self.contributor.peer_id
+
+    @property
+    def at(self) -> Position:
+        return self.report.lineage, self.report.round_id, self.report.digest
+
+    @property
+    def heard_at(self) -> float:
+        return self.arrivals.heard_at
 
 
 class Members:
-    """peer id -> Member. A restarted peer replaces its old incarnation and keeps its device's book."""
+    """peer id -> Member. A restarted peer replaces its old incarnation and keeps its device's book.
 
-    def __init__(self) -> None:
+    lost_after_s: no silence is longer without being taken for a loss; on a good network shorter ones are.
+    """
+
+    def __init__(self, lost_after_s: float, report_s: float = 0.5) -> None:
         self._table: dict[str, Member] = {}
+        self._longest_s = lost_after_s
+        self._shortest_s = min(lost_after_s, _REPORTS_MISSED * report_s)
 
     def hear(self, sender: Contributor, report: PeerReport, now: float) -> Member | None:
         """The member, or None if the report is older than what is known."""
@@ -45,21 +65,28 @@ class Members:
         if known and known.contributor == sender:
             if report.sequence <= known.report.sequence:
                 return None
-            known.report, known.heard_at = report, now
+            known.report = report
+            known.arrivals.hear(now)
             known.alive = report.activity is not Activity.LEFT
             return known
         if known is None and len(self._table) >= MAX_MEMBERS:
             return None
         device = known.device if known else DeviceBook()
         alive = report.activity is not Activity.LEFT
-        member = Member(sender, report, now, now, alive, device=device)
+        arrivals = Arrivals(now, self._shortest_s, self._longest_s)
+        member = Member(sender, report, arrivals, now, alive, device=device)
         self._table[sender.peer_id] = member
         return member
 
-    def expire(self, now: float, lost_after_s: float) -> None:
+    def expire(self, now: float) -> None:
         for member in self._table.values():
-            if now - member.heard_at >= lost_after_s:
+            if member.alive and member.arrivals.is_silent(now):
                 member.alive = False
+
+    def forgive(self, seconds: float) -> None:
+        """This process was suspended so long itself: nobody was silent."""
+        for member in self._table.values():
+            member.arrivals.forgive(seconds)
 
     def everyone(self) -> list[Member]:
         return [self._table[peer_id] for peer_id in sorted(self._table)]
@@ -68,16 +95,30 @@ class Members:
         """Those heard lately whose model fits."""
         return [member for member in self.everyone() if member.alive and not member.problem]
 
+    def following(self, agent: str, term: int) -> list[Member]:
+        """Those alive who obey this agent since this term: they follow nobody else's orders any more."""
+        return [member for member in self.alive() if member.report.agent == agent and member.report.term >= term]
+
     def get(self, contributor: Contributor) -> Member | None:
         member = self._table.get(contributor.peer_id)
         return member if member and member.contributor == contributor else None
 
     def refuse_other_models(self) -> None:
-        """The model of whoever joined first is the mesh's; a different one is named and refused."""
+        """The model of a mesh that has begun stands, else what most have, then the first; others are refused."""
         alive = self.alive()
-        if not alive:
+        kinds = Counter((member.report.schema_hash, member.report.size) for member in alive)
+        if len(kinds) < 2:
             return
-        first = min(alive, key=lambda member: (member.joined_at, member.contributor)).report
+        started = {(member.report.schema_hash, member.report.size) for member in alive if member.report.lineage}
+        first = min(
+            alive,
+            key=lambda member: (
+                (member.report.schema_hash, member.report.size) not in started,
+                -kinds[member.report.schema_hash, member.report.size],
+                member.joined_at,
+                member.contributor,
+            ),
+        ).report
         for member in alive:
             report = member.report
             if (report.schema_hash, report.size) != (first.schema_hash, first.size):
@@ -86,11 +127,10 @@ class Members:
                     f"({first.model}, {first.size:,} values)"
                 )
 
-    def newest_model(self) -> tuple[int, bytes] | None:
-        """The latest round that anyone alive is at, and the digest most of them have there; None without members."""
-        alive = self.alive()
-        if not alive:
-            return None
-        latest = max(member.at[0] for member in alive)
-        digests = Counter(member.at[1] for member in alive if member.at[0] == latest)
-        return latest, max(digests, key=lambda digest: (digests[digest], digest))
+
+def newest_position(members: list[Member]) -> Position:
+    """The latest round that any of these is at, and the digest most of them have there. members: of one lineage."""
+    latest = max(member.report.round_id for member in members)
+    digests = Counter(member.report.digest for member in members if member.report.round_id == latest)
+    digest = max(digests, key=lambda digest: (digests[digest], digest))
+    return members[0].report.lineage, latest, digest

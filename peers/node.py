@@ -19,10 +19,9 @@ from mdl.config import Config, MeshSection
 from mdl.delta import Contributor
 from mdl.machine import Effect, Event, Finish, Machine, PeerFound, RecordRound
 from mdl.messages import PeerInfo, Role
-from peers.agent import AgentSettings, MobileAgent
 from peers.narrate import Narrator
+from peers.peer import make_peer
 from peers.sampler import sample_resources
-from scheduler.policies import make_policy
 from transport.discovery import Discovery
 from transport.keys import MeshKeys
 from transport.links import Links
@@ -99,19 +98,16 @@ def drive(runtime: Runtime, mesh_name: str, mesh: MeshSection) -> Finish:
 
 
 def run_agent(config: Config, me: Contributor, keys: MeshKeys | None, mesh_name: str, out: Path) -> Ended:
-    """`mdl agent`: orders the aggregations, writes metrics.jsonl."""
-    settings = AgentSettings(rounds=config.round.rounds, min_peers=config.round.min_peers)
-    machine = MobileAgent(me, make_policy(config.round.policy), settings)
-    metrics = out / "metrics.jsonl"
-
-    def record(effect: RecordRound) -> None:
-        with metrics.open("ab") as file:
-            file.write(msgspec.json.encode(effect.summary) + b"\n")
-        logger.info("%s", describe_round(effect))
-
+    """`mdl agent`: orders the aggregations, writes metrics.jsonl; stands by as long as another agent leads."""
+    machine = make_peer(me, None, config, time.monotonic())
     info = PeerInfo(me.peer_id, me.incarnation, Role.AGENT, "", config.mesh.port)
     runtime = start_runtime(
-        machine, info, keys, config.mesh, work={RecordRound: record}, story_path=out / f"story-{me.peer_id}.jsonl"
+        machine,
+        info,
+        keys,
+        config.mesh,
+        work={RecordRound: lambda effect: record_round(out, effect)},
+        story_path=out / f"story-{me.peer_id}.jsonl",
     )
     with stopped_by_signals(runtime):
         finish = drive(runtime, mesh_name, config.mesh)
@@ -125,9 +121,12 @@ def run_trainer(config: Config, me: Contributor, keys: MeshKeys | None, mesh_nam
     from peers.trainer import Trainer, TrainerSettings
 
     device = Device(config, me, mesh_name, out)
-    round_id, parameters = device.restore()
-    settings = TrainerSettings(eta=config.round.eta, keep_deltas=config.round.keep_deltas)
-    machine = Trainer(me, parameters, device.schema_hash, device.summary, settings, round_id)
+    round_id, parameters, history = device.restore()
+    settings = TrainerSettings(
+        eta=config.round.eta, keep_deltas=config.round.keep_deltas, stall_s=config.faults.stall_s
+    )
+    trainer = Trainer(me, parameters, device.schema_hash, device.summary, settings, round_id, history)
+    machine = make_peer(me, trainer, config, time.monotonic())
     info = PeerInfo(me.peer_id, me.incarnation, Role.TRAINER, "", config.mesh.port, schema_hash=device.schema_hash)
     story = out / f"story-{me.peer_id}.jsonl"
 
@@ -144,7 +143,7 @@ def run_trainer(config: Config, me: Contributor, keys: MeshKeys | None, mesh_nam
         keys,
         config.mesh,
         max_values=parameters.size,
-        work=device.work(),
+        work={**device.work(), RecordRound: lambda effect: record_round(out, effect)},
         observe=observe,
         sample=True,
         story_path=story,
@@ -153,10 +152,17 @@ def run_trainer(config: Config, me: Contributor, keys: MeshKeys | None, mesh_nam
     with stopped_by_signals(runtime):
         finish = drive(runtime, mesh_name, config.mesh)
     runtime.save_story(story)
-    if machine.round_id:
-        device.export(out / "global.safetensors", machine.round_id, machine.parameters)
+    if trainer.round_id:
+        device.export(out / "global.safetensors", trainer.round_id, trainer.parameters)
     sent_bytes = runtime.links.counts.sent_bytes
-    return Ended(finish.problem, finish.exit_code, machine.round_id, sent_bytes, parameters.nbytes)
+    return Ended(finish.problem, finish.exit_code, trainer.round_id, sent_bytes, parameters.nbytes)
+
+
+def record_round(out: Path, effect: RecordRound) -> None:
+    """Append the line of a round that this node has led."""
+    with (out / "metrics.jsonl").open("ab") as file:
+        file.write(msgspec.json.encode(effect.summary) + b"\n")
+    logger.info("%s", describe_round(effect))
 
 
 def describe_round(effect: RecordRound) -> str:

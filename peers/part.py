@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import isfinite
 
-from mdl.delta import Contributor, ModelDelta
+from mdl.delta import Contributor, ModelDelta, Vector
 from mdl.errors import RemoteProtocolError
-from mdl.messages import Activity, BroadcastOrdered, Holding, HopDecision, HopOrdered, Staged
+from mdl.messages import Activity, Holding, HopDecision, HopOrdered, Incoming
+from peers.spread import Spread
 
 HopKey = tuple[int, int]  # segment, hop
 
@@ -16,27 +17,25 @@ HopKey = tuple[int, int]  # segment, hop
 class Part:
     """State of one device in one round. holds: segment -> partial mean, kept after it has been given away.
 
-    term: of the RoundOpened that began it; the same round opened again under a newer term begins afresh.
+    attempt: term of the agent that first opened it; the same round opened as another attempt begins afresh.
+    given: segment -> the hop it was given away by, and its receiver. carried: earlier rounds' work in the own delta.
     """
 
     round_id: int
-    term: int
+    attempt: int
     members: frozenset[Contributor]
-    heard_at: float
+    heard_at: float = 0.0
     holds: dict[int, ModelDelta] = field(default_factory=dict)
-    given: dict[int, int] = field(default_factory=dict)
+    carried: Vector | None = None
+    given: dict[int, tuple[int, Contributor]] = field(default_factory=dict)
     released: set[HopKey] = field(default_factory=set)
     decisions: dict[HopKey, HopDecision] = field(default_factory=dict)
     incoming: HopOrdered | None = None
     incoming_since: float = 0.0
-    broadcast: BroadcastOrdered | None = None
-    parent: Contributor | None = None
-    waiting_children: set[Contributor] = field(default_factory=set)
-    staged: ModelDelta | None = None
-    staged_digest: bytes = b""
+    spread: Spread = field(default_factory=Spread)
 
     def activity(self) -> Activity:
-        if self.staged:
+        if self.spread.staged:
             return Activity.STAGED
         if not self.holds:
             return Activity.TRAINING
@@ -51,11 +50,19 @@ class Part:
     def free_holds(self) -> dict[int, ModelDelta]:
         return {segment: hold for segment, hold in self.holds.items() if segment not in self.given}
 
+    def own_hold(self, me: Contributor) -> ModelDelta | None:
+        """This device's own delta, as long as nothing has been merged into it."""
+        hold = self.holds.get(0)
+        return hold if hold and hold.contributors == frozenset([me]) else None
+
+    def is_receiving(self, segment: int, hop_id: int) -> bool:
+        return self.incoming is not None and (self.incoming.segment, self.incoming.hop_id) == (segment, hop_id)
+
     def cannot_receive(self, order: HopOrdered) -> str:
         """Why this device cannot be the receiver of a hop now; empty if it can."""
         if order.sender not in self.members:
             return "the sender is no member of this round"
-        if self.staged:
+        if self.spread.staged:
             return "it has the round's result already"
         if order.segment not in self.holds:
             return "nothing to merge with yet"
@@ -65,16 +72,16 @@ class Part:
             return "one partner at a time"
         return ""
 
-    def give(self, segment: int, hop_id: int) -> bool:
+    def give(self, segment: int, hop_id: int, receiver: Contributor) -> bool:
         """Commit the partial mean to this hop; False if it cannot be: training, receiving, given away or released."""
-        if (segment, hop_id) in self.released or segment not in self.holds or self.incoming or self.staged:
+        if (segment, hop_id) in self.released or segment not in self.holds or self.incoming or self.spread.staged:
             return False
-        return self.given.setdefault(segment, hop_id) == hop_id
+        return self.given.setdefault(segment, (hop_id, receiver)) == (hop_id, receiver)
 
     def release(self, segment: int, hop_id: int) -> None:
         """The hop did not count: hold again, and never serve it again."""
         self.released.add((segment, hop_id))
-        if self.given.get(segment) == hop_id:
+        if segment in self.given and self.given[segment][0] == hop_id:
             del self.given[segment]
 
     def check_incoming(self, mine: ModelDelta, theirs: ModelDelta) -> None:
@@ -86,13 +93,13 @@ class Part:
         if shared := mine.contributors & theirs.contributors:
             raise RemoteProtocolError(f"{min(shared).peer_id} would count twice")
 
-    def report_staged(self) -> Staged | None:
-        if self.staged is None:
-            return None
-        return Staged(self.staged_digest, self.staged.theta, tuple(sorted(self.staged.contributors)))
+    def report_incoming(self) -> Incoming | None:
+        order = self.incoming
+        return Incoming(order.segment, order.hop_id, order.sender) if order else None
 
     def report_holdings(self) -> tuple[Holding, ...]:
-        return tuple(
-            Holding(segment, hold.theta, tuple(sorted(hold.contributors)), self.given.get(segment))
-            for segment, hold in sorted(self.holds.items())
-        )
+        holdings = []
+        for segment, hold in sorted(self.holds.items()):
+            hop_id, receiver = self.given.get(segment, (None, None))
+            holdings.append(Holding(segment, hold.theta, tuple(sorted(hold.contributors)), hop_id, receiver))
+        return tuple(holdings)

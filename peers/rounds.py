@@ -1,12 +1,14 @@
 """The ledger of a round: who holds what, which hops were ordered and how they were decided. Pure.
 
 Rules kept here (fault rules 1 to 4): only a receiver decides a hop; a member is lost once, for the whole round; the
-load of a lost member is searched for along all its outgoing hops, as deep as they go; only if no live member carries
-it, and no undecided hop can still bring it to one, are its senders freed to send again.
+load of a lost member is searched for with everybody alive, however many hops it travelled; only if nobody alive carries
+it, and no undecided hop can still bring it, are its senders freed to send again. An agent that takes over builds the
+same ledger from the members' reports (`recover`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -16,6 +18,8 @@ from mdl.messages import Holding, HopDecision, HopOutcome, PeerReport
 HopKey = tuple[int, int]  # segment, hop
 # Hop ids of different terms never meet, also not those of a round that is opened again.
 _HOPS_PER_TERM = 1_000_000
+# Two devices that failed so often to aggregate, either way, are out of each other's reach.
+_TRIES = 2
 
 
 class HopState(Enum):
@@ -51,23 +55,28 @@ class Hop:
 class RoundLedger:
     """One round as the agent knows it from reports; every question below is answered from this state alone.
 
-    term: the agent's when it opened the round. Reports of an older term tell of a round that was given up.
+    attempt: the term that opened the round; reports of another attempt tell of one that was given up. term: of the
+    agent that orders now.
     """
 
     round_id: int
     members: frozenset[Contributor]
-    term: int
+    attempt: int
+    term: int = 0
     opened_at: float = 0.0
     lost: dict[Contributor, str] = field(default_factory=dict)
     reports: dict[Contributor, PeerReport] = field(default_factory=dict)
     ready_at: dict[Contributor, float] = field(default_factory=dict)
     hops: dict[HopKey, Hop] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self.term = self.term or self.attempt
+
     def hear(self, member: Contributor, report: PeerReport, now: float) -> list[Hop]:
         """Take a member's report into account; returns the hops that it decided, newly known."""
         if member not in self.members or member in self.lost:
             return []
-        if report.open_round != self.round_id or report.term < self.term:
+        if (report.open_round, report.open_term) != (self.round_id, self.attempt):
             return []
         self.reports[member] = report
         if report.holdings:
@@ -75,14 +84,19 @@ class RoundLedger:
         decided = []
         for decision in report.hops:
             hop = self.hops.get((decision.segment, decision.hop_id))
-            if hop and hop.receiver == member and decision.outcome in HOP_MOVES[hop.state]:
+            if (
+                hop
+                and (hop.sender, hop.receiver) == (decision.sender, member)
+                and decision.outcome in HOP_MOVES[hop.state]
+            ):
                 hop.state = HOP_MOVES[hop.state][decision.outcome]
                 hop.decision, hop.decided_at = decision, now
                 decided.append(hop)
         return decided
 
     def order_hop(self, sender: Contributor, receiver: Contributor, reason: str, now: float) -> Hop:
-        hop = Hop(0, self.term * _HOPS_PER_TERM + len(self.hops), sender, receiver, reason, now)
+        number = len(self.hops) + 1
+        hop = Hop(0, self.term * _HOPS_PER_TERM + number, sender, receiver, reason, now)
         self.hops[hop.segment, hop.hop_id] = hop
         return hop
 
@@ -121,14 +135,21 @@ class RoundLedger:
         return [hop for hop in self.undecided() if hop.sender in self.lost]
 
     def to_release(self) -> list[Hop]:
-        """Hops whose live sender must hold again, because no live member carries what it sent."""
+        """Hops whose live sender must hold again, because no live member carries what it sent.
+
+        A load may have travelled on from lost member to lost member: as long as a hop from one of those is undecided,
+        it may still arrive, and nobody behind a lost receiver is freed.
+        """
+        may_arrive = bool(self.to_cancel())
         hops = []
         for member in self.live():
             holding = self.holding(member)
             if holding is None or holding.sent_hop is None or self._is_carried(member):
                 continue
             hop = self.hops.get((holding.segment, holding.sent_hop))
-            if hop and not self._may_still_arrive(hop, set()):
+            if hop is None:
+                continue
+            if hop.state is HopState.ABORTED or (hop.receiver in self.lost and not may_arrive):
                 hops.append(hop)
         return hops
 
@@ -154,6 +175,50 @@ class RoundLedger:
             return True  # a contributor that is lost by now never told its own
         return abs(holding.theta - sum(weights)) <= 1e-6 * holding.theta
 
+    def failures(self, one: Contributor, other: Contributor) -> int:
+        """How often hops between these two were tried in vain, either way."""
+        return sum(
+            hop.state is HopState.ABORTED and {hop.sender, hop.receiver} == {one, other} for hop in self.hops.values()
+        )
+
+    def next_try(self) -> tuple[Contributor, Contributor]:
+        """Of the free holders the pair that failed least; in the other direction than last time."""
+        pairs = [(one, other) for one in self.free() for other in self.free() if one != other]
+        last = {(hop.sender, hop.receiver): number for number, hop in enumerate(self.hops.values())}
+        return min(pairs, key=lambda pair: (self.failures(*pair), last.get(pair, -1), pair))
+
+    def lose_the_unable(self) -> dict[Contributor, str]:
+        """Members that hold the round up are lost from here on; returns them with the reason.
+
+        Who sent what its partner refused; the smaller of two holders that nobody can merge, because they are out of
+        each other's reach, or because they share contributors (two agents have ordered at the same time).
+        """
+        unable = {hop.sender: "its partial mean was refused" for hop in self.hops.values() if self._is_refused(hop)}
+        free = sorted(self.free(), key=lambda peer: (-self._size(peer), peer))
+        for number, peer in enumerate(free):
+            for larger in free[:number]:
+                if larger not in unable and self._share(peer, larger):
+                    unable[peer] = f"its partial mean overlaps with that of {larger.peer_id}"
+        if len(free) > 1 and self.failures(*(pair := self.next_try())) >= _TRIES:
+            smaller = max(pair, key=free.index)
+            unable.setdefault(smaller, "its partners are out of its reach")
+        unable = {peer: reason for peer, reason in unable.items() if peer not in self.lost}
+        for peer, reason in unable.items():
+            self.lose(peer, reason)
+        return unable
+
+    def _is_refused(self, hop: Hop) -> bool:
+        reason = hop.decision.reason if hop.decision else ""
+        return hop.state is HopState.ABORTED and reason.startswith("refused") and "count twice" not in reason
+
+    def _share(self, one: Contributor, other: Contributor) -> bool:
+        mine, theirs = self.holding(one), self.holding(other)
+        return bool(mine and theirs and set(mine.contributors) & set(theirs.contributors))
+
+    def _size(self, member: Contributor) -> int:
+        holding = self.holding(member)
+        return len(holding.contributors) if holding else 0
+
     def _is_carried(self, member: Contributor) -> bool:
         """Whether a live member other than itself has merged this member's load (contributors travel together)."""
         for other in self.live():
@@ -162,12 +227,52 @@ class RoundLedger:
                 return True
         return False
 
-    def _may_still_arrive(self, hop: Hop, seen: set[HopKey]) -> bool:
-        """Whether an undecided hop, this one or one behind a lost receiver, can bring the load to a live member."""
-        if hop.state is HopState.ABORTED or (hop.segment, hop.hop_id) in seen:
-            return False
-        seen.add((hop.segment, hop.hop_id))
-        if hop.receiver not in self.lost:
-            return hop.state is HopState.ORDERED
-        onward = [h for h in self.hops.values() if h.sender == hop.receiver and h.segment == hop.segment]
-        return any(self._may_still_arrive(h, seen) for h in onward)
+
+def recover(
+    round_id: int, attempt: int, term: int, reports: Mapping[Contributor, PeerReport], now: float
+) -> RoundLedger:
+    """The ledger of an open round as its members' reports tell it, for an agent that did not open it.
+
+    reports: of everybody alive, heard under the new term, so that nobody follows older orders any more. Whoever appears
+    in them as contributor or partner, but did not report, is lost.
+    """
+    ours = {
+        member: report
+        for member, report in reports.items()
+        if (report.open_round, report.open_term) == (round_id, attempt)
+    }
+    hops: dict[HopKey, Hop] = {}
+    for member, report in ours.items():
+        for decision in report.hops:
+            state = HopState.MERGED if decision.outcome is HopOutcome.MERGED else HopState.ABORTED
+            hop = Hop(
+                decision.segment, decision.hop_id, decision.sender, member, "ordered by another agent", now, state
+            )
+            hop.decided_at, hop.decision = now, decision
+            hops[hop.segment, hop.hop_id] = hop
+        if incoming := report.incoming:
+            hop = Hop(incoming.segment, incoming.hop_id, incoming.sender, member, "ordered by another agent", now)
+            hops[hop.segment, hop.hop_id] = hop
+    for member, report in ours.items():
+        for holding in report.holdings:
+            if holding.sent_hop is None or holding.sent_to is None:
+                continue
+            # The receiver knows nothing of this hop: it is lost, or its own part began later.
+            hop = Hop(
+                holding.segment,
+                holding.sent_hop,
+                member,
+                holding.sent_to,
+                "ordered by another agent",
+                now,
+                HopState.ABORTED if holding.sent_to in ours else HopState.ORDERED,
+            )
+            hops.setdefault((hop.segment, hop.hop_id), hop)
+    held = {who for report in ours.values() for holding in report.holdings for who in holding.contributors}
+    partners = {peer for hop in hops.values() for peer in (hop.sender, hop.receiver)}
+    ledger = RoundLedger(round_id, frozenset({*reports, *held, *partners}), attempt, term, now, hops=hops)
+    for member in ledger.members - reports.keys():
+        ledger.lose(member, "not heard by the new agent")
+    for member, report in ours.items():
+        ledger.hear(member, report, now)
+    return ledger

@@ -70,7 +70,9 @@ def mesh_status(
     round_id = ledger.round_id if ledger else max((member.round_id for member in members), default=0)
     new = tuple(summary for summary in finished if summary.round > since_round)
     waiting = f": {agent.waiting_for}" if agent.phase.value == "gathering" and agent.waiting_for else ""
-    return MeshStatus(agent.term, round_id, goal, agent.phase.value + waiting, policy, members, hops, new)
+    return MeshStatus(
+        agent.term, round_id, goal, agent.phase.value + waiting, policy, members, hops, new, agent.me.peer_id
+    )
 
 
 def _classes(evaluation: Evaluation) -> int | None:

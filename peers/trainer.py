@@ -1,9 +1,9 @@
 """One training device: the device side of Algorithm 1.
 
-Follow theta: born in `LocalDeltaReady`, grown in `_merge`, given away in `_serve_delta`, staged by the broadcast,
-applied in `_apply`. Rules: the receiver decides a hop once; a sender keeps what it gave away until the round is over;
-every handler may see a message twice; whoever still wants something asks again on its timer.
-Knows no sockets, no schedule and no other device's state.
+Follow theta: born in `LocalDeltaReady`, grown in `_merge`, given away in `_serve_delta`, staged by the broadcast
+(`peers/spread.py`), applied in `_apply`. Rules: the receiver decides a hop once; a sender keeps what it gave away until
+the round is over; every handler may see a message twice; whoever still wants something asks again on its timer.
+Knows no sockets, no schedule, no other device's state, and obeys whoever `peers/peer.py` says is the agent.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import msgspec
 from mdl.delta import Contributor, ModelDelta, Vector, apply_delta, check_values, digest_of, pair_aggregate
 from mdl.errors import RemoteProtocolError
 from mdl.machine import (
+    DeltaRecalled,
     Effect,
     Evaluate,
     Evaluated,
@@ -22,7 +23,7 @@ from mdl.machine import (
     Finish,
     KeepDelta,
     LocalDeltaReady,
-    PeerFound,
+    RecallDelta,
     Received,
     ResourcesSampled,
     SaveModel,
@@ -41,6 +42,7 @@ from mdl.messages import (
     DeltaWanted,
     GlobalMessage,
     GlobalWanted,
+    History,
     HopCancelled,
     HopDecision,
     HopOrdered,
@@ -52,32 +54,34 @@ from mdl.messages import (
     ModelWanted,
     PeerReport,
     ResourceState,
-    Role,
     RoundClosed,
     RoundEvaluation,
     RoundOpened,
     TrainingReport,
     Transfer,
 )
-from mdl.tree import tree_parent
 from peers.part import Part
+from peers.standing import Standing
 
 logger = logging.getLogger(__name__)
 
 
 class TrainerSettings(msgspec.Struct, frozen=True):
-    """eta: step along the global delta (Algorithm 1). keep_deltas: write own and global delta of each round."""
+    """eta: step along the global delta (Algorithm 1). keep_deltas: write own and global delta of each round.
+
+    report_s: how often a report is sent at least. retry_s: how often something is asked for. stall_s: a hop of which
+    nothing has come for so long is given up.
+    """
 
     eta: float = 1.0
     keep_deltas: bool = False
     report_s: float = 0.5
-    retry_s: float = 1.0
+    retry_s: float = 0.5
     stall_s: float = 10.0
-    agent_silent_s: float = 3.0
 
 
 class Trainer:
-    """See the module. `parameters` are w(round_id), float32, shape (P,), never changed in place."""
+    """See the module. standing: the model it has. part: its part in the open round, if any. goal: the last round."""
 
     def __init__(
         self,
@@ -87,45 +91,61 @@ class Trainer:
         model: str,
         settings: TrainerSettings,
         round_id: int = 0,
+        history: History | None = None,
     ) -> None:
         self.me = me
-        self.parameters = parameters
-        self.round_id = round_id
-        self.digest = digest_of(parameters)
+        self.standing = Standing(me, parameters, round_id, history)
         self.part: Part | None = None
-        self.agent: str | None = None
-        self.term = 0
-        self._agent_heard_at = 0.0
+        self.resources: ResourceState | None = None
+        self.goal = 0
+        self.left = False
         self._settings = settings
         self._schema_hash = schema_hash
         self._model = model
-        self._resources: ResourceState | None = None
         self._sent_bytes = 0
         self._training: TrainingReport | None = None
+        self._working_on = 0
         self._evaluation: RoundEvaluation | None = None
         self._transfer: Transfer | None = None
         self._catch_up: CatchUp | None = None
-        self._left = False
+        self._missed: Part | None = None
         self._sequence = 0
         self._changed = True
         self._report_at = 0.0
         self._ask_at: float | None = None
 
+    @property
+    def parameters(self) -> Vector:
+        return self.standing.parameters
+
+    @property
+    def round_id(self) -> int:
+        return self.standing.round_id
+
+    @property
+    def digest(self) -> bytes:
+        return self.standing.digest
+
     def handle(self, event: Event, now: float) -> list[Effect]:
         effects = self._act(event, now)
         if self._ask_at is not None and now >= self._ask_at:
             effects += self._ask_again(now)
-        if self.agent is not None and (self._changed or now >= self._report_at):
-            # The report comes before a Finish, so that the agent hears of it.
-            effects.insert(0, Send(self.agent, self._report()))
-            self._report_at = now + self._settings.report_s
-        self._changed = False
         return effects
 
-    def deadline(self) -> float | None:
-        if self.agent is None:
-            return self._ask_at
+    def deadline(self) -> float:
         return self._report_at if self._ask_at is None else min(self._report_at, self._ask_at)
+
+    def has_news(self, now: float) -> bool:
+        """Whether a report is to be sent: something has changed, or the last one is old."""
+        return self._changed or now >= self._report_at
+
+    def is_due(self, now: float) -> bool:
+        """Whether the last report is old."""
+        return now >= self._report_at
+
+    def say_again(self) -> None:
+        """The agent asks, or is a new one: report at once."""
+        self._changed = True
 
     def holdings(self) -> dict[int, ModelDelta]:
         """Segment -> partial mean that this device still answers for: empty once it has been given away."""
@@ -133,27 +153,27 @@ class Trainer:
 
     def attempt(self) -> tuple[int, int]:
         """The round this device takes part in and the term that opened it; zeros for none."""
-        return (self.part.round_id, self.part.term) if self.part else (0, 0)
+        return (self.part.round_id, self.part.attempt) if self.part else (0, 0)
 
     # -- events -------------------------------------------------------------------------------------------------------
 
     def _act(self, event: Event, now: float) -> list[Effect]:
         match event:
             case Received(message=AgentMessage() as message):
-                return self._obey(event.sender, message, now)
+                self._changed = True  # the agent asks: our report is the answer
+                return self._obey(message, now)
             case Received():
                 return self._hear(event, now)
             case LocalDeltaReady():
-                return self._hold_own(event)
-            case PeerFound(info=info) if info.role is Role.AGENT and self._needs_agent(now):
-                self.agent = info.peer_id
-                self._changed = True
+                return self._hold_trained(event)
+            case DeltaRecalled():
+                return self._hold_recalled(event)
             case TransferProgressed(sender=sender, received_bytes=received, size_bytes=size):
                 self._transfer = Transfer(sender.peer_id, received, size)
-                if self.part:
+                if self.part and self.part.incoming and self.part.incoming.sender == sender:
                     self.part.heard_at = now
             case ResourcesSampled(resources=resources, sent_bytes=sent_bytes):
-                self._resources, self._sent_bytes = resources, sent_bytes
+                self.resources, self._sent_bytes = resources, sent_bytes
             case Evaluated(round_id=round_id, evaluation=evaluation):
                 self._evaluation = RoundEvaluation(round_id, evaluation)
                 self._changed = True
@@ -163,19 +183,14 @@ class Trainer:
                 return self._leave(exit_code=130)
         return []
 
-    def _needs_agent(self, now: float) -> bool:
-        return self.agent is None or now - self._agent_heard_at >= self._settings.agent_silent_s
-
-    def _obey(self, agent: Contributor, message: AgentMessage, now: float) -> list[Effect]:
-        if message.term < self.term or (message.term == self.term and agent.peer_id != self.agent):
-            return []
-        self.term, self.agent, self._agent_heard_at = message.term, agent.peer_id, now
-        self._changed = True  # the agent asks: our report is the answer
+    def _obey(self, message: AgentMessage, now: float) -> list[Effect]:
         match message:
             case RoundOpened():
                 return self._open(message, now)
             case CatchUp():
                 return self._catch_up_to(message, now)
+            case BroadcastOrdered():
+                return self._take_place(message, now)
             case MemberRefused(reason=reason):
                 return self._leave(reason, 2)
             case MeshFinished():
@@ -184,14 +199,12 @@ class Trainer:
             return []
         match message:
             case HopOrdered():
-                return self._fetch_delta(self.part, message, now)
-            case HopCancelled(segment=segment, hop_id=hop_id):
-                self._decide(self.part, segment, hop_id, HopOutcome.ABORTED, now, "cancelled by the agent")
+                self._fetch_delta(self.part, message, now)
+            case HopCancelled(segment=segment, hop_id=hop_id, sender=sender):
+                self._decide(self.part, segment, hop_id, sender, HopOutcome.ABORTED, now, "cancelled by the agent")
             case HopReleased(segment=segment, hop_id=hop_id):
                 self.part.release(segment, hop_id)
-            case BroadcastOrdered():
-                return self._take_place_in_tree(self.part, message, now)
-            case RoundClosed(digest=digest) if self.part.staged_digest == digest:
+            case RoundClosed(digest=digest) if self.part.spread.staged and self.part.spread.digest == digest:
                 return self._apply(self.part)
         return []
 
@@ -202,12 +215,13 @@ class Trainer:
                 return self._serve_delta(sender, message)
             case DeltaMessage():
                 return self._merge(sender, message, _values_of(event), now)
-            case GlobalWanted(round_id=round_id) if self.part and self.part.is_member(sender, round_id):
-                return self._serve_global(self.part, sender)
+            case GlobalWanted(round_id=round_id) if self.part and self.part.round_id == round_id:
+                return [*self.part.spread.serve(round_id, sender)]
             case GlobalMessage():
-                return self._stage_received(sender, message, _values_of(event))
+                return self._stage_received(message, _values_of(event))
             case ModelWanted(round_id=round_id) if round_id == self.round_id:
-                return [Send(sender.peer_id, ModelMessage(self.round_id, self.digest), self.parameters)]
+                model = ModelMessage(self.round_id, self.digest, self.standing.history())
+                return [Send(sender.peer_id, model, self.parameters)]
             case ModelMessage():
                 return self._catch_up_with(message, _values_of(event))
         return []
@@ -215,49 +229,122 @@ class Trainer:
     # -- train --------------------------------------------------------------------------------------------------------
 
     def _open(self, opened: RoundOpened, now: float) -> list[Effect]:
-        known = self.attempt() == (opened.round_id, opened.term)
-        current = opened.round_id == self.round_id + 1 and opened.digest == self.digest
-        if known or not current or self.me not in opened.members or self._left:
+        standing = self.standing
+        current = opened.round_id == standing.round_id + 1 and opened.digest == standing.digest
+        if not current or self.me not in opened.members or self.left or not self._is_on(opened):
             return []
-        self.part = Part(opened.round_id, opened.term, frozenset(opened.members), heard_at=now)
-        self._training = self._catch_up = None
-        self._transfer = None
+        self.goal = opened.planned_rounds
+        members = frozenset(opened.members)
+        if self.attempt() == (opened.round_id, opened.attempt):
+            assert self.part is not None
+            self.part.members |= members  # another agent goes on with it, perhaps with more devices
+            return []
+        before = self.part or self._missed
+        self.part = Part(opened.round_id, opened.attempt, members, heard_at=now)
+        self._catch_up = self._missed = self._transfer = None
         self._stop_asking()
-        return [TrainLocally(opened.round_id, self.parameters, opened.planned_rounds)]
+        return self._own_delta(self.part, before)
 
-    def _hold_own(self, ready: LocalDeltaReady) -> list[Effect]:
-        if self.part is None or ready.round_id != self.part.round_id or self.part.holds:
-            return []
+    def _is_on(self, opened: RoundOpened) -> bool:
+        """Whether the round is of this device's lineage; one that starts a fork here and now is entered."""
+        standing = self.standing
+        if opened.lineage == standing.lineage:
+            return True
+        if opened.lineage[:-1] != standing.lineage or opened.lineage[-1].round_id != standing.round_id:
+            return False
+        standing.enter_fork(opened.lineage, opened.base)
+        return True
+
+    def _own_delta(self, part: Part, before: Part | None) -> list[Effect]:
+        """Train; or, if the same round was open as another attempt, use what that gave."""
+        if before and before.holds:
+            if own := before.own_hold(self.me):
+                part.holds, part.carried = {0: own}, before.carried
+                return []
+            return self._give_back(before, self.parameters)
+        if self._working_on == part.round_id:
+            return []  # it is being trained or recalled at this moment
+        return self._train(part.round_id)
+
+    def _train(self, round_id: int) -> list[Effect]:
+        self._working_on = round_id
+        self._training = None
+        return [TrainLocally(round_id, self.parameters, self.goal)]
+
+    def _recall(self, round_id: int, parameters: Vector) -> list[Effect]:
+        self._working_on = round_id
+        return [RecallDelta(round_id, parameters)]
+
+    def _hold_trained(self, ready: LocalDeltaReady) -> list[Effect]:
+        self._done_with(ready.round_id)
         try:
             check_values(ready.delta.values, self.parameters.size)
         except RemoteProtocolError as error:
             return self._leave(f"training diverged in round {ready.round_id}: {error}; try a lower learning rate", 4)
-        self.part.holds = {0: ready.delta}
-        self._training = msgspec.structs.replace(ready.training, theta=ready.delta.theta)
+        if self.part and self.part.round_id == ready.round_id and not self.part.holds:
+            self._training = msgspec.structs.replace(ready.training, theta=ready.delta.theta)
+            return self._hold(self.part, ready.delta)
+        if self._missed and self._missed.round_id == ready.round_id and not self._missed.holds:
+            self._missed.holds = {0: ready.delta}  # whether it was counted, the model to come will tell
+        else:
+            self.standing.add_carry(ready.delta.values)
+        return []
+
+    def _hold_recalled(self, recalled: DeltaRecalled) -> list[Effect]:
+        self._done_with(recalled.round_id)
+        part = self.part
+        wanted = part is not None and part.round_id == recalled.round_id and not part.holds
+        if recalled.values is None:
+            logger.warning("round %d: its own delta is not known any longer", recalled.round_id)
+            return self._train(recalled.round_id) if wanted else []
+        if part is None or not wanted:
+            self.standing.add_carry(recalled.values)
+            return []
+        theta = self._training.theta if self._training else 1.0
+        return self._hold(part, ModelDelta(recalled.values, theta, frozenset([self.me])))
+
+    def _hold(self, part: Part, fresh: ModelDelta) -> list[Effect]:
+        """The own delta of this round, with what earlier rounds did not count."""
+        part.carried, self.standing.carry = self.standing.carry, None
+        own = (
+            fresh if part.carried is None else ModelDelta(fresh.values + part.carried, fresh.theta, fresh.contributors)
+        )
+        part.holds = {0: own}
         self._changed = True
-        return [KeepDelta(ready.round_id, "own", ready.delta)] if self._settings.keep_deltas else []
+        return [KeepDelta(part.round_id, "own", own)] if self._settings.keep_deltas else []
+
+    def _done_with(self, round_id: int) -> None:
+        if self._working_on == round_id:
+            self._working_on = 0
+
+    def _give_back(self, part: Part, parameters: Vector) -> list[Effect]:
+        """A round went on without this device's work from `parameters`: it is carried into the next one."""
+        if own := part.own_hold(self.me):
+            self.standing.add_carry(own.values)
+            return []
+        if part.carried is not None:
+            self.standing.add_carry(part.carried)
+        return self._recall(part.round_id, parameters) if part.holds else []  # else it is still being trained
 
     # -- hop ----------------------------------------------------------------------------------------------------------
 
-    def _fetch_delta(self, part: Part, order: HopOrdered, now: float) -> list[Effect]:
+    def _fetch_delta(self, part: Part, order: HopOrdered, now: float) -> None:
         """Receiver: ready for the sender's partial mean, or abort at once, with the reason."""
-        key = (order.segment, order.hop_id)
-        if key in part.decisions or part.incoming == order:
-            return []
+        if (order.segment, order.hop_id) in part.decisions or part.is_receiving(order.segment, order.hop_id):
+            return
         if problem := part.cannot_receive(order):
-            self._decide(part, order.segment, order.hop_id, HopOutcome.ABORTED, now, problem)
-            return []
+            self._decide(part, order.segment, order.hop_id, order.sender, HopOutcome.ABORTED, now, problem)
+            return
         part.incoming, part.incoming_since, part.heard_at = order, now, now
         self._transfer = None
         self._ask_at = now
-        return []
 
     def _serve_delta(self, receiver: Contributor, wanted: DeltaWanted) -> list[Effect]:
         """Sender: give the partial mean to this hop and to no other, until it is released."""
         part = self.part
         if part is None or not part.is_member(receiver, wanted.round_id):
             return []
-        if not part.give(wanted.segment, wanted.hop_id):
+        if not part.give(wanted.segment, wanted.hop_id, receiver):
             return []
         self._changed = True
         hold = part.holds[wanted.segment]
@@ -279,110 +366,116 @@ class Trainer:
             part.check_incoming(mine, theirs)
             check_values(values, self.parameters.size)
         except RemoteProtocolError as error:
-            self._decide(part, order.segment, order.hop_id, HopOutcome.ABORTED, now, f"refused: {error}")
+            self._decide(part, order.segment, order.hop_id, sender, HopOutcome.ABORTED, now, f"refused: {error}")
             raise
         part.holds[order.segment] = pair_aggregate(mine, theirs, out=values)
-        self._decide(part, order.segment, order.hop_id, HopOutcome.MERGED, now, "", values.nbytes)
+        self._decide(part, order.segment, order.hop_id, sender, HopOutcome.MERGED, now, "", values.nbytes)
         return []
 
     def _decide(
-        self, part: Part, segment: int, hop_id: int, outcome: HopOutcome, now: float, reason: str, size_bytes: int = 0
+        self,
+        part: Part,
+        segment: int,
+        hop_id: int,
+        sender: Contributor,
+        outcome: HopOutcome,
+        now: float,
+        reason: str,
+        size_bytes: int = 0,
     ) -> None:
         if (segment, hop_id) in part.decisions:
             return
         seconds = 0.0
-        if part.incoming and (part.incoming.segment, part.incoming.hop_id) == (segment, hop_id):
+        if part.is_receiving(segment, hop_id):
             seconds = now - part.incoming_since
             part.incoming = None
             self._stop_asking()
-        part.decisions[segment, hop_id] = HopDecision(segment, hop_id, outcome, seconds, size_bytes, reason)
+        part.decisions[segment, hop_id] = HopDecision(segment, hop_id, sender, outcome, seconds, size_bytes, reason)
         self._transfer = None
         self._changed = True
         logger.info("hop %d %s %s", hop_id, outcome.value, reason)
 
     # -- broadcast ----------------------------------------------------------------------------------------------------
 
-    def _take_place_in_tree(self, part: Part, order: BroadcastOrdered, now: float) -> list[Effect]:
-        if self.me not in order.order or (part.broadcast and part.broadcast.version > order.version):
+    def _take_place(self, order: BroadcastOrdered, now: float) -> list[Effect]:
+        """Also a device that is late for the round takes the result, as long as it stands at w(round_id - 1)."""
+        current = (order.round_id, order.base_digest) == (self.round_id + 1, self.digest)
+        if not current or self.me not in order.order or self.left:
             return []
-        if part.incoming and part.broadcast == order:
-            return []  # a late copy: the root of this order was lost, and aggregating goes on
-        part.broadcast = order
-        if part.incoming:
-            hop = part.incoming
-            self._decide(part, hop.segment, hop.hop_id, HopOutcome.ABORTED, now, "the round has its result already")
-        if part.staged and part.staged.contributors == frozenset(order.contributors):
-            return self._serve_waiting(part)
-        part.staged, part.staged_digest = None, b""  # the result of a root that was lost with it
-        position = order.order.index(self.me)
-        hold = part.free_holds().get(0)
-        if hold and hold.contributors == frozenset(order.contributors):
-            return self._stage(part, hold)
-        parent = tree_parent(position)
-        if parent is not None and (part.parent != order.order[parent] or self._ask_at is None):
-            part.parent = order.order[parent]
-            self._ask_at = now
-        return []
-
-    def _serve_global(self, part: Part, child: Contributor) -> list[Effect]:
-        if part.staged is None:
-            part.waiting_children.add(child)
-            return []
-        part.waiting_children.discard(child)
-        theta, contributors = part.staged.theta, tuple(sorted(part.staged.contributors))
-        return [Send(child.peer_id, GlobalMessage(part.round_id, theta, contributors), part.staged.values)]
-
-    def _serve_waiting(self, part: Part) -> list[Effect]:
-        return [effect for child in sorted(part.waiting_children) for effect in self._serve_global(part, child)]
-
-    def _stage_received(self, sender: Contributor, message: GlobalMessage, values: Vector) -> list[Effect]:
+        if self.part is None or self.part.round_id != order.round_id:
+            self.part = self._missed or Part(order.round_id, 0, frozenset(order.order))
+            self._catch_up = self._missed = None
         part = self.part
-        if part is None or part.staged or part.broadcast is None or not part.is_member(sender, message.round_id):
+        if part.spread.is_outdated(order):
             return []
-        if frozenset(message.contributors) != frozenset(part.broadcast.contributors):
-            return []  # the result of an order that has been replaced
-        if message.theta != part.broadcast.theta:
-            raise RemoteProtocolError(f"a global delta of theta {message.theta}, not {part.broadcast.theta}")
-        check_values(values, self.parameters.size)
-        return self._stage(part, ModelDelta(values, message.theta, frozenset(message.contributors)))
+        if hop := part.incoming:
+            if part.spread.order == order:
+                return []  # a late copy: the root of this order was lost, and aggregating goes on
+            reason = "the round has its result already"
+            self._decide(part, hop.segment, hop.hop_id, hop.sender, HopOutcome.ABORTED, now, reason)
+        staged_before = part.spread.report()
+        ask = part.spread.follow(order, self.me, part.free_holds().get(0))
+        if part.spread.staged is None and part.spread.parent and (ask or self._ask_at is None):
+            self._ask_at = now
+        self._changed = self._changed or part.spread.report() != staged_before
+        return [*part.spread.serve_waiting(part.round_id)]
 
-    def _stage(self, part: Part, result: ModelDelta) -> list[Effect]:
-        """Keep the global delta without applying it: it counts once every live member has it (RoundClosed)."""
-        part.staged, part.staged_digest = result, digest_of(result.values)
+    def _stage_received(self, message: GlobalMessage, values: Vector) -> list[Effect]:
+        part = self.part
+        if part is None or message.round_id != part.round_id or not part.spread.check(message):
+            return []
+        check_values(values, self.parameters.size)
+        part.spread.stage(ModelDelta(values, message.theta, frozenset(message.contributors)))
         self._transfer = None
         self._changed = True
         self._stop_asking()
-        return self._serve_waiting(part)
+        return [*part.spread.serve_waiting(part.round_id)]
 
     # -- apply --------------------------------------------------------------------------------------------------------
 
     def _apply(self, part: Part) -> list[Effect]:
-        result = part.staged
+        result = part.spread.staged
         assert result is not None
-        self.part = None
-        part.holds.clear()
         effects: list[Effect] = []
+        if self.me not in result.contributors:
+            effects += self._give_back(part, self.parameters)
         if self._settings.keep_deltas:
             effects.append(KeepDelta(part.round_id, "global", result))
-        parameters = apply_delta(self.parameters, result.values, self._settings.eta)
-        return effects + self._adopt(part.round_id, parameters, digest_of(parameters))
+        self.part = None
+        part.holds.clear()
+        self.standing.apply(result, self._settings.eta)
+        return effects + self._keep_standing()
 
-    def _adopt(self, round_id: int, parameters: Vector, digest: bytes) -> list[Effect]:
-        self.parameters, self.round_id, self.digest = parameters, round_id, digest
+    def _keep_standing(self) -> list[Effect]:
+        standing = self.standing
         self._changed = True
         self._stop_asking()
-        return [SaveModel(round_id, parameters, digest), Evaluate(round_id, parameters)]
+        return [
+            SaveModel(standing.round_id, standing.parameters, standing.digest, standing.history()),
+            Evaluate(standing.round_id, standing.parameters),
+        ]
 
     # -- catch up -----------------------------------------------------------------------------------------------------
 
-    def _catch_up_to(self, message: CatchUp, now: float) -> list[Effect]:
-        """A live peer has a newer model than we: fetch it. A late message about an older one changes nothing."""
-        stands_at = self.part.round_id if self.part else self.round_id
-        if message.round_id < stands_at or (message.round_id, message.digest) == (self.round_id, self.digest):
+    def _catch_up_to(self, target: CatchUp, now: float) -> list[Effect]:
+        """The mesh stands elsewhere: go there. A late message about an older round changes nothing."""
+        standing = self.standing
+        same_lineage = target.lineage == standing.lineage
+        same_model = (target.round_id, target.digest) == (standing.round_id, standing.digest)
+        late = same_lineage and (same_model or target.round_id < standing.round_id)
+        if late or self._catch_up == target or self.left:
             return []
-        if self._catch_up == message:
-            return []
-        self._catch_up, self.part = message, None
+        if same_model:
+            history = History(target.lineage, target.base, standing.history().counted)
+            return self._move_to(target.round_id, self.parameters, target.digest, history)
+        part = self.part
+        if same_lineage and part and part.round_id == target.round_id and part.spread.staged:
+            applied = apply_delta(self.parameters, part.spread.staged.values, self._settings.eta)
+            if digest_of(applied) == target.digest:
+                return self._apply(part)  # what it missed was only the word
+        if part:
+            self._missed, self.part = part, None
+        self._catch_up = target
         self._ask_at = now
         return []
 
@@ -390,11 +483,21 @@ class Trainer:
         wanted = self._catch_up
         if wanted is None or (wanted.round_id, wanted.digest) != (message.round_id, message.digest):
             return []
+        if message.history.lineage != wanted.lineage:
+            return []
         check_values(values, self.parameters.size)
         if digest_of(values) != message.digest:
             raise RemoteProtocolError("parameters that do not match their digest")
-        self._catch_up, self._transfer = None, None
-        return self._adopt(message.round_id, values, message.digest)
+        return self._move_to(message.round_id, values, message.digest, message.history)
+
+    def _move_to(self, round_id: int, parameters: Vector, digest: bytes, history: History) -> list[Effect]:
+        missed = self._missed or self.part
+        before = self.parameters
+        self.standing.move_to(round_id, parameters, digest, history)
+        self._catch_up = self._missed = self._transfer = self.part = None
+        counted = missed is None or self.standing.is_counted(missed.round_id)
+        effects = [] if missed is None or counted else self._give_back(missed, before)
+        return effects + self._keep_standing()
 
     # -- asking again, reporting, leaving -----------------------------------------------------------------------------
 
@@ -407,11 +510,11 @@ class Trainer:
             order = part.incoming
             if now - part.heard_at >= self._settings.stall_s:
                 reason = f"nothing came for {self._settings.stall_s:g} s"
-                self._decide(part, order.segment, order.hop_id, HopOutcome.ABORTED, now, reason)
+                self._decide(part, order.segment, order.hop_id, order.sender, HopOutcome.ABORTED, now, reason)
                 return []
             return [Send(order.sender.peer_id, DeltaWanted(part.round_id, order.segment, order.hop_id))]
-        if part and part.parent and part.staged is None:
-            return [Send(part.parent.peer_id, GlobalWanted(part.round_id))]
+        if part and part.spread.parent and part.spread.staged is None:
+            return [Send(part.spread.parent.peer_id, GlobalWanted(part.round_id))]
         self._stop_asking()
         return []
 
@@ -419,26 +522,36 @@ class Trainer:
         self._ask_at = None
 
     def _leave(self, problem: str = "", exit_code: int = 0) -> list[Effect]:
-        self._left = self._changed = True
+        self.left = self._changed = True
         return [Finish(problem, exit_code)]
 
-    def _report(self) -> PeerReport:
-        part = self.part
+    def report(self, term: int, agent: str, now: float) -> PeerReport:
+        """The whole state, for whoever leads. term, agent: whom this device obeys."""
+        part, standing = self.part, self.standing
         self._sequence += 1
+        self._changed = False
+        self._report_at = now + self._settings.report_s
         return PeerReport(
             sequence=self._sequence,
-            term=self.term,
-            round_id=self.round_id,
-            digest=self.digest,
+            term=term,
+            round_id=standing.round_id,
+            digest=standing.digest,
             schema_hash=self._schema_hash,
             model=self._model,
-            size=self.parameters.size,
-            activity=Activity.LEFT if self._left else part.activity() if part else Activity.WAITING,
+            size=standing.parameters.size,
+            activity=Activity.LEFT if self.left else part.activity() if part else Activity.WAITING,
             open_round=self.attempt()[0],
+            open_term=self.attempt()[1],
+            agent=agent,
+            lineage=standing.lineage,
+            base=standing.base,
+            votes=standing.votes,
+            goal=self.goal,
+            incoming=part.report_incoming() if part else None,
             holdings=part.report_holdings() if part else (),
             hops=tuple(part.decisions.values()) if part else (),
-            staged=part.report_staged() if part else None,
-            resources=self._resources,
+            staged=part.spread.report() if part else None,
+            resources=self.resources,
             training=self._training,
             evaluation=self._evaluation,
             transfer=self._transfer,

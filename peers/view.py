@@ -35,10 +35,12 @@ def chain_view(ledger: RoundLedger, members: Members, now: float) -> ChainView:
     return ChainView(now, size_mb, tuple(devices))
 
 
-def order_broadcast(ledger: RoundLedger, sources: list[Contributor], members: Members) -> tuple[Contributor, ...]:
+def order_broadcast(
+    recipients: list[Contributor], sources: list[Contributor], members: Members
+) -> tuple[Contributor, ...]:
     """Those who have the result first, then the rest, richest first: early positions feed most children."""
-    rest = [peer for peer in ledger.live() if peer not in sources]
-    return tuple(sources) + tuple(sorted(rest, key=lambda peer: _poverty(members.get(peer))))
+    rest = [peer for peer in recipients if peer not in sources]
+    return tuple(sources) + tuple(sorted(rest, key=lambda peer: poverty(members.get(peer))))
 
 
 def _device_view(ledger: RoundLedger, peer: Contributor, member: Member | None, state: DeviceState) -> DeviceView:
@@ -78,7 +80,7 @@ def _nobody_else_to_come(ledger: RoundLedger, members: Members, free: set[Contri
     return len(at_ease & (free | engaged | training)) < 2
 
 
-def _poverty(member: Member | None) -> tuple[bool, bool, float, float, str]:
+def poverty(member: Member | None) -> tuple[bool, bool, float, float, str]:
     """Sorts the resource-richest first: at ease, not on a low battery, fast link, much memory."""
     if member is None or member.report.resources is None:
         return True, True, 0.0, 0.0, ""

@@ -1,0 +1,39 @@
+"""How long a silence must last before a peer counts as lost: learned from the pauses that were seen.
+
+A fixed limit is too short on a bad network and too long on a good one. Pure; seconds of the driver's clock.
+"""
+
+from __future__ import annotations
+
+# The longest pause fades slowly, so that a network that has become better is trusted again after some minutes.
+_FADE = 0.98
+# Silence of this many times the longest usual pause is no accident.
+_PAUSES = 3.0
+
+
+class Arrivals:
+    """When one peer was heard. Silence beyond `patience_s` means that it is lost."""
+
+    def __init__(self, now: float, shortest_s: float, longest_s: float) -> None:
+        self.heard_at = now
+        self._shortest_s = shortest_s
+        self._longest_s = longest_s
+        self._pause_s = 0.0
+
+    @property
+    def patience_s(self) -> float:
+        """From shortest_s on a good network to longest_s on a bad one."""
+        return min(self._longest_s, max(self._shortest_s, _PAUSES * self._pause_s))
+
+    def hear(self, now: float) -> None:
+        pause_s = now - self.heard_at
+        self.heard_at = now
+        if pause_s < self._longest_s:  # longer: it was away, which says nothing about the network
+            self._pause_s = max(pause_s, _FADE * self._pause_s)
+
+    def forgive(self, seconds: float) -> None:
+        """This process itself was suspended so long: nobody else was silent."""
+        self.heard_at += seconds
+
+    def is_silent(self, now: float) -> bool:
+        return now - self.heard_at >= self.patience_s

@@ -1,0 +1,280 @@
+"""One node of a mesh: a trainer (or none: `mdl agent`), and the mobile agent as long as this node is in office.
+
+Every device can lead. Whom it obeys, and when it leads itself, is `peers/succession.py`; what it does then is the
+agent's. The node's own trainer and agent talk to each other as if through the network, without it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from mdl.config import Config
+from mdl.delta import Contributor
+from mdl.machine import Effect, Event, Finish, PeerFound, Received, Send, StopRequested, Tick
+from mdl.messages import (
+    AgentMessage,
+    AgentPresent,
+    AgentResigned,
+    PeerInfo,
+    PeerReport,
+    Role,
+    Said,
+    StatusWanted,
+)
+from peers.agent import AgentSettings, MobileAgent
+from peers.members import Members
+from peers.succession import Succession, SuccessionSettings, outranks
+from peers.trainer import Trainer
+from scheduler.chain import Policy
+from scheduler.policies import make_policy
+
+logger = logging.getLogger(__name__)
+
+# A pause in our own events that no deadline explains: this process was suspended (SIGSTOP, a closed lid).
+_SUSPENDED_S = 3.0
+
+
+class Peer:
+    """See the module. trainer: None on a dedicated agent. agent: there while this node leads.
+
+    make_policy: a fresh policy for each time in office.
+    """
+
+    def __init__(
+        self,
+        me: Contributor,
+        trainer: Trainer | None,
+        make_policy: Callable[[], Policy],
+        agent_settings: AgentSettings,
+        settings: SuccessionSettings,
+        now: float = 0.0,
+    ) -> None:
+        self.me = me
+        self.trainer = trainer
+        self.agent: MobileAgent | None = None
+        self.succession = Succession(me, settings, trainer is None, now)
+        self.known: dict[str, PeerInfo] = {}
+        self._make_policy = make_policy
+        self._agent_settings = agent_settings
+        self._settings = settings
+        self._members = Members(agent_settings.lost_after_s)
+        self._claim_at = 0.0
+        self._handled_at: float | None = None
+        self._rounds_led = 0
+        self._finished = False
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        self._notice_suspension(now)
+        effects: list[Effect] = []
+        local: deque[Event] = deque([event])
+        while local:
+            for effect in self._step(local.popleft(), now):
+                if isinstance(effect, Send) and effect.receiver == self.me.peer_id:
+                    local.append(Received(self.me, effect.message, effect.values))
+                else:
+                    effects.append(effect)
+            if not local:
+                local.extend(self._lead(now, effects))
+        self._finished = self._finished or any(isinstance(effect, Finish) for effect in effects)
+        return _finish_last(effects)
+
+    def deadline(self) -> float | None:
+        if self._finished:
+            return None
+        now = self._handled_at or 0.0
+        times = [self.succession.deadline(now)] if self.agent is None else [self._claim_at]
+        if self.trainer:
+            times.append(self.trainer.deadline())
+        if self.agent and (due := self.agent.deadline()) is not None:
+            times.append(due)
+        return min(times)
+
+    def rounds_closed(self) -> int:
+        """Rounds that this node has led to their end."""
+        return self._rounds_led + (self.agent.rounds_closed() if self.agent else 0)
+
+    # -- events -------------------------------------------------------------------------------------------------------
+
+    def _step(self, event: Event, now: float) -> list[Effect]:
+        match event:
+            case PeerFound(info=info):
+                return self._meet(info)
+            case StopRequested():
+                return self._stop(event, now)
+            case Received(sender=sender, message=AgentPresent() as claim):
+                return self._hear_claim(sender, claim, now)
+            case Received(sender=sender, message=AgentResigned() as resigned):
+                if self.succession.admits(sender, resigned, now):
+                    self.succession.give_up(now)
+                return []
+            case Received(sender=sender, message=AgentMessage() as order):
+                if self.trainer is None or not self.succession.admits(sender, order, now):
+                    return []
+                return self.trainer.handle(event, now)
+            case Received(message=PeerReport() | StatusWanted()):
+                return self._hear_as_agent(event, now)
+            case Tick():
+                return self._tick(event, now)
+        return self.trainer.handle(event, now) if self.trainer else []
+
+    def _meet(self, info: PeerInfo) -> list[Effect]:
+        if info.role is Role.OBSERVER:
+            return []
+        self.known[info.peer_id] = info
+        return [Send(info.peer_id, self._claim())] if self.agent else []
+
+    def _stop(self, event: StopRequested, now: float) -> list[Effect]:
+        """A dedicated agent ends the mesh's run; a device that also leads hands over and leaves."""
+        if self.trainer is None:
+            if self.agent:
+                return self.agent.handle(event, now)
+            return [Finish(exit_code=130)]
+        effects: list[Effect] = []
+        if self.agent:
+            resigned = AgentResigned(self.agent.term, self.trainer.round_id)
+            effects += self._to_everybody(resigned)
+            self._step_down(now)
+        return effects + self.trainer.handle(event, now)
+
+    def _hear_claim(self, sender: Contributor, claim: AgentPresent, now: float) -> list[Effect]:
+        if self.agent and sender.peer_id != self.me.peer_id:
+            if not outranks(claim, sender, self._claim(), self.me.peer_id):
+                if claim.term >= self.agent.term:
+                    self._rise_above(claim.term)
+                return []
+            logger.info("%s leads now, under term %d", sender.peer_id, claim.term)
+            self._step_down(now)
+        before = self.succession.agent
+        if not self.succession.hear_claim(sender, claim, now):
+            return []
+        if self.trainer and before != sender.peer_id:
+            self.trainer.say_again()
+        return []
+
+    def _hear_as_agent(self, event: Received, now: float) -> list[Effect]:
+        """Reports and questions are the agent's; without one, reports tell who else could lead."""
+        if self.agent:
+            effects = self.agent.handle(event, now)
+            if self.agent.resigned:
+                self._step_down(now)
+            else:
+                self.succession.term = max(self.succession.term, self.agent.term)
+            return effects
+        if isinstance(event.message, PeerReport):
+            self._members.hear(event.sender, event.message, now)
+        return []
+
+    def _tick(self, event: Tick, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        if self.trainer:
+            effects += self.trainer.handle(event, now)
+        if self.agent and (due := self.agent.deadline()) is not None and now >= due:
+            effects += self.agent.handle(event, now)
+        return effects
+
+    # -- leading ------------------------------------------------------------------------------------------------------
+
+    def _lead(self, now: float, effects: list[Effect]) -> list[Event]:
+        """After each event: watch the agent, take the office, say so, report. Returns what we tell ourselves."""
+        if self.succession.watch(now):
+            logger.warning("the agent is silent")
+        if self.agent is None and not self._has_left():
+            self._members.expire(now)
+            if self.succession.wants_office(self._members.alive(), now):
+                self._take_office(now)
+        if self.agent and now >= self._claim_at:
+            self._claim_at = now + self._settings.heartbeat_s
+            effects += self._to_everybody(self._claim())
+        if self.agent:
+            self.succession.term = max(self.succession.term, self.agent.term)
+        return self._report(now, effects)
+
+    def _report(self, now: float, effects: list[Effect]) -> list[Event]:
+        """The trainer's report: to the agent, or to everybody as long as there is none."""
+        if self.trainer is None or not self.trainer.has_news(now):
+            return []
+        agent = self.succession.agent
+        if not agent and not self.trainer.is_due(now) and not self.trainer.left:
+            return []  # to everybody, so at its interval only
+        report = self.trainer.report(self.succession.term, agent, now)
+        if agent == self.me.peer_id:
+            return [Received(self.me, report)]
+        if agent:
+            effects.append(Send(agent, report))
+            return []
+        effects += self._to_everybody(report)
+        return [Received(self.me, report)]
+
+    def _take_office(self, now: float) -> None:
+        reports = [member.report for member in self._members.alive()]
+        term = self.succession.take_office(max((report.term for report in reports), default=0))
+        goal = self.trainer.goal if self.trainer else 0
+        lineage = self.trainer.standing.lineage if self.trainer else ()
+        self.agent = MobileAgent(
+            self.me, self._make_policy(), self._agent_settings, self._members, term, goal, lineage, now
+        )
+        self._claim_at = now
+        if self.trainer:
+            self.trainer.say_again()
+        logger.info("%s is the agent now, under term %d", self.me.peer_id, term)
+
+    def _step_down(self, now: float) -> None:
+        if self.agent:
+            self._rounds_led += self.agent.rounds_closed()
+            self._members = self.agent.members
+            self.succession.term = max(self.succession.term, self.agent.term)
+        self.agent = None
+        self.succession.give_up(now)
+
+    def _rise_above(self, term: int) -> None:
+        assert self.agent is not None
+        self.agent.rise_above(term)
+        self.succession.term = self.agent.term
+        self._claim_at = 0.0
+
+    def _claim(self) -> AgentPresent:
+        agent = self.agent
+        assert agent is not None
+        round_id = agent.attempt()[0]
+        return AgentPresent(agent.term, round_id, agent.lineage, agent.quorum, agent.successors())
+
+    def _to_everybody(self, message: Said) -> list[Effect]:
+        return [Send(peer_id, message) for peer_id in self.known if peer_id != self.me.peer_id]
+
+    def _has_left(self) -> bool:
+        return self.trainer is not None and self.trainer.left
+
+    # -- suspension ---------------------------------------------------------------------------------------------------
+
+    def _notice_suspension(self, now: float) -> None:
+        before, self._handled_at = self._handled_at, now
+        if before is None or now - before < _SUSPENDED_S:
+            return
+        away_s = now - before
+        logger.warning("this device was suspended for %.0f s (SIGSTOP, or a closed lid?)", away_s)
+        self._members.forgive(away_s)
+        self.succession.forgive(away_s)
+
+
+def make_peer(me: Contributor, trainer: Trainer | None, config: Config, now: float) -> Peer:
+    """A node as its configuration wants it; `now` of the driver's clock."""
+    faults = config.faults
+    agent_settings = AgentSettings(
+        rounds=config.round.rounds,
+        min_peers=config.round.min_peers,
+        lost_after_s=faults.lost_after_s,
+        stall_s=faults.stall_s,
+        partition_s=faults.partition_s,
+        waits_for_majority=faults.on_partition == "wait",
+    )
+    settings = SuccessionSettings(lost_after_s=faults.lost_after_s)
+    return Peer(me, trainer, lambda: make_policy(config.round.policy), agent_settings, settings, now)
+
+
+def _finish_last(effects: list[Effect]) -> list[Effect]:
+    """What is said together with a Finish comes before it."""
+    return [effect for effect in effects if not isinstance(effect, Finish)] + [
+        effect for effect in effects if isinstance(effect, Finish)
+    ]

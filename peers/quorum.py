@@ -1,0 +1,60 @@
+"""Who may decide on a round, and which of two histories of a mesh goes on.
+
+A round closes only with a majority of those who contributed to the round before; any two majorities share a member, so
+that no round gets two results. A group without one waits, or forks: it goes on under a longer lineage. Pure.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Collection
+
+from mdl.messages import Lineage
+
+# Terms are dealt out by the peer id, one in so many to each.
+TERMS = 1 << 16
+
+
+def has_quorum(base: Collection[str], voters: Collection[str], present: Collection[str]) -> bool:
+    """Whether `voters` may decide for `base` (peer ids); an even split is decided by the side of the smallest id.
+
+    present: who is heard at all. If everybody of the base is, nothing can have been decided elsewhere, so that even
+    those may decide who forgot what they voted for (a restarted device: its memory of an open round is gone).
+    """
+    if not base:
+        return False
+    members = set(base)
+    if members <= set(present):
+        return True
+    votes = members & set(voters)
+    return 2 * len(votes) > len(members) or (2 * len(votes) == len(members) and min(members) in votes)
+
+
+def is_senior(one: Lineage, other: Lineage) -> bool:
+    """Whether `one` goes on when both are found to live, as far as their history tells.
+
+    What was forked from is senior to its forks; of two forks the larger is, then the one with the smaller name. A
+    device that never took part (no fork at all, not even the mesh's start) is junior to everybody.
+    """
+    if one == other or not one or not other:
+        return bool(one) and not other
+    for mine, theirs in zip(one, other, strict=False):
+        if mine != theirs:
+            return (-mine.size, mine.name, mine.round_id) < (-theirs.size, theirs.name, theirs.round_id)
+    return len(one) < len(other)
+
+
+def shared_forks(one: Lineage, other: Lineage) -> int:
+    """How many forks two lineages have in common."""
+    count = 0
+    for mine, theirs in zip(one, other, strict=False):
+        if mine != theirs:
+            break
+        count += 1
+    return count
+
+
+def next_term(known: int, peer_id: str) -> int:
+    """The first term above `known` that is this device's own: two agents never order under the same one."""
+    own = zlib.crc32(peer_id.encode()) % TERMS
+    return (known // TERMS + (own <= known % TERMS)) * TERMS + own
