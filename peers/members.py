@@ -54,6 +54,7 @@ class Members:
 
     def __init__(self, lost_after_s: float, report_s: float = 0.5) -> None:
         self._table: dict[str, Member] = {}
+        self._sorted: list[Member] = []
         self._longest_s = lost_after_s
         self._shortest_s = min(lost_after_s, _REPORTS_MISSED * report_s)
 
@@ -76,6 +77,7 @@ class Members:
         arrivals = Arrivals(now, self._shortest_s, self._longest_s)
         member = Member(sender, report, arrivals, now, alive, device=device)
         self._table[sender.peer_id] = member
+        self._sorted = [self._table[peer_id] for peer_id in sorted(self._table)]
         return member
 
     def expire(self, now: float) -> None:
@@ -89,7 +91,7 @@ class Members:
             member.arrivals.forgive(seconds)
 
     def everyone(self) -> list[Member]:
-        return [self._table[peer_id] for peer_id in sorted(self._table)]
+        return self._sorted
 
     def alive(self) -> list[Member]:
         """Those heard lately whose model fits."""

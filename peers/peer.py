@@ -91,6 +91,10 @@ class Peer:
             times.append(due)
         return min(times)
 
+    def authority(self) -> tuple[int, str]:
+        """The term and the id of the agent that this device obeys; "" if it knows none."""
+        return self.succession.term, self.succession.agent
+
     def rounds_closed(self) -> int:
         """Rounds that this node has led to their end."""
         return self._rounds_led + (self.agent.rounds_closed() if self.agent else 0)

@@ -48,6 +48,7 @@ from mdl.messages import (
     HopOrdered,
     HopOutcome,
     HopReleased,
+    Lineage,
     MemberRefused,
     MeshFinished,
     ModelMessage,
@@ -125,6 +126,15 @@ class Trainer:
     @property
     def digest(self) -> bytes:
         return self.standing.digest
+
+    @property
+    def lineage(self) -> Lineage:
+        return self.standing.lineage
+
+    @property
+    def carry(self) -> Vector | None:
+        """Own work that no round has counted, and that is not in the delta of the open one yet."""
+        return self.standing.carry
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         effects = self._act(event, now)

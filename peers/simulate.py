@@ -1,0 +1,79 @@
+"""Runs fault plans on a simulated mesh of the real machines, judges them, and shrinks those that fail."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mdl.errors import MdlError
+from mdl.machine import SaveModel
+from mdl.messages import Role
+from peers.agent import AgentSettings
+from peers.casting import Casting, TrainerStart, build_machine
+from peers.succession import SuccessionSettings
+from peers.trainer import TrainerSettings
+from sim.accounts import DIMENSIONS, Accounts, InvariantError
+from sim.faults import AGENT_NODE, FaultPlan
+from sim.injector import Injector
+from sim.invariants import Invariants
+from sim.mesh import SimMesh
+from sim.network import Network
+from sim.verdict import Verdict, is_settled, judge
+
+# Half a megabyte at 2.5 to 5 MB/s: a hop takes 0.1 to 0.2 s, about as long as local training, so that faults find both.
+SIZE_BYTES = 500_000
+# Virtual seconds that a mesh may take to get through its rounds once all faults are over.
+PATIENCE_S = 60.0
+# What a bug in a machine may raise; anything else is one of the simulator.
+BUGS = (MdlError, AssertionError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
+
+
+def build_mesh(plan: FaultPlan, record: bool = False) -> tuple[SimMesh, Injector]:
+    """The mesh of this plan, with everybody about to start and the faults waiting."""
+    rng = np.random.default_rng([plan.seed, 0x5EED])
+    start = np.zeros(DIMENSIONS, np.float32)
+    accounts = Accounts(start)
+    rates = {peer_id: float(rng.uniform(2.5, 5.0)) for peer_id in plan.peer_ids()}
+    network = Network(
+        rng, jitter_s=plan.jitter_s, rates_mb_s=rates, loss=plan.loss, duplication=plan.duplication
+    )  # fmt: skip
+
+    def build(peer_id: str, incarnation: int, saved: list[SaveModel]) -> object:
+        return build_machine(plan, peer_id, incarnation, saved[-1] if saved else None, start)
+
+    invariants = Invariants(accounts)
+    mesh = SimMesh(network, accounts, SIZE_BYTES, invariants.check, build, record)  # type: ignore[arg-type]
+    mesh.on_close = invariants.close
+    for peer_id in plan.node_ids():
+        role = Role.AGENT if peer_id == AGENT_NODE else Role.TRAINER
+        mesh.add(peer_id, role, build(peer_id, 1, []), train_s=float(rng.uniform(0.2, 0.6)))  # type: ignore[arg-type]
+    return mesh, Injector(mesh, plan)
+
+
+def run_plan(plan: FaultPlan, record: bool = False) -> tuple[Verdict, SimMesh]:
+    """Run one plan to its end; the mesh has the story if `record`."""
+    mesh, injector = build_mesh(plan, record)
+    settled = is_settled(mesh, plan.rounds)
+    try:
+        done = False
+        while not done:
+            ends_s = injector.ends_s
+            mesh.run(ends_s)
+            done = mesh.run(ends_s + PATIENCE_S, lambda: mesh.now >= injector.ends_s and settled())
+            if injector.ends_s == ends_s:
+                break
+        return judge(mesh, plan, done and settled()), mesh
+    except BUGS as error:
+        kind = error.kind if isinstance(error, InvariantError) else type(error).__name__
+        return (
+            Verdict(
+                plan.seed,
+                mesh.messages,
+                mesh.events,
+                round(mesh.now, 3),
+                mesh.accounts.rounds_closed(),
+                double=int(kind == "double"),
+                kind=kind,
+                problem=f"{kind}: {error}",
+            ),
+            mesh,
+        )
