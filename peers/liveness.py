@@ -25,6 +25,11 @@ class Arrivals:
         """From shortest_s on a good network to longest_s on a bad one."""
         return min(self._longest_s, max(self._shortest_s, _PAUSES * self._pause_s))
 
+    @property
+    def silent_at(self) -> float:
+        """When it counts as lost, unless it is heard before."""
+        return self.heard_at + self.patience_s
+
     def hear(self, now: float) -> None:
         pause_s = now - self.heard_at
         self.heard_at = now
@@ -36,4 +41,4 @@ class Arrivals:
         self.heard_at += seconds
 
     def is_silent(self, now: float) -> bool:
-        return now - self.heard_at >= self.patience_s
+        return now >= self.silent_at

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from mdl.delta import Contributor
 from mdl.errors import MdlError
 from mdl.machine import SaveModel
 from mdl.messages import Role
-from peers.agent import AgentSettings
-from peers.casting import Casting, TrainerStart, build_machine
-from peers.succession import SuccessionSettings
-from peers.trainer import TrainerSettings
+from peers.casting import Casting, TrainerStart, build_machine, cast_simulated
+from peers.peer import Peer
 from sim.accounts import DIMENSIONS, Accounts, InvariantError
 from sim.faults import AGENT_NODE, FaultPlan
 from sim.injector import Injector
@@ -35,18 +34,34 @@ def build_mesh(plan: FaultPlan, record: bool = False) -> tuple[SimMesh, Injector
     rates = {peer_id: float(rng.uniform(2.5, 5.0)) for peer_id in plan.peer_ids()}
     network = Network(
         rng, jitter_s=plan.jitter_s, rates_mb_s=rates, loss=plan.loss, duplication=plan.duplication
-    )  # fmt: skip
+    )
 
-    def build(peer_id: str, incarnation: int, saved: list[SaveModel]) -> object:
-        return build_machine(plan, peer_id, incarnation, saved[-1] if saved else None, start)
+    def build(peer_id: str, incarnation: int, saved: list[SaveModel], now: float) -> Peer:
+        casting = cast_process(plan, peer_id, incarnation, saved[-1] if saved else None, now)
+        if record:
+            mesh.castings[Contributor(peer_id, incarnation)] = casting
+        return build_machine(casting, saved[-1].parameters if saved else start)
 
     invariants = Invariants(accounts)
-    mesh = SimMesh(network, accounts, SIZE_BYTES, invariants.check, build, record)  # type: ignore[arg-type]
+    mesh = SimMesh(network, accounts, SIZE_BYTES, invariants.check, build, record)
     mesh.on_close = invariants.close
     for peer_id in plan.node_ids():
         role = Role.AGENT if peer_id == AGENT_NODE else Role.TRAINER
-        mesh.add(peer_id, role, build(peer_id, 1, []), train_s=float(rng.uniform(0.2, 0.6)))  # type: ignore[arg-type]
+        mesh.add(peer_id, role, build(peer_id, 1, [], 0.0), train_s=float(rng.uniform(0.2, 0.6)))
     return mesh, Injector(mesh, plan)
+
+
+def cast_process(
+    plan: FaultPlan, peer_id: str, incarnation: int, saved: SaveModel | None, now: float
+) -> Casting:
+    """How one process of this plan starts, from what it has saved if anything."""
+    start = None
+    if peer_id != AGENT_NODE:
+        start = TrainerStart(DIMENSIONS, b"")
+        if saved is not None:
+            start = TrainerStart(DIMENSIONS, saved.digest, round_id=saved.round_id, history=saved.history)
+    me = Contributor(peer_id, incarnation)
+    return cast_simulated(me, plan.policy, plan.peers, plan.on_partition, start, now)
 
 
 def run_plan(plan: FaultPlan, record: bool = False) -> tuple[Verdict, SimMesh]:

@@ -96,7 +96,7 @@ class Succession:
     def deadline(self, now: float) -> float:
         """When `watch` or `wants_office` may have something to say."""
         if self.agent:
-            return self._arrivals.heard_at + self._arrivals.patience_s
+            return self._arrivals.silent_at
         return max(now + self._settings.step_s / 2, self._alone_since + self._patience_s())
 
     def wants_office(self, candidates: list[Member], now: float) -> bool:

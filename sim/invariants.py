@@ -68,7 +68,7 @@ class Invariants:
             self.accounts.check_result(seen.digest, kept.delta, f"round {kept.round_id} of {node.peer_id}")
 
     def _check_holder(self, mesh: SimMesh, node: Node, holder: Holder, seen: _Seen) -> None:
-        part, attempt, authority = holder.part, holder.attempt(), authority_of(holder)
+        part, attempt, authority = holder.part, holder.attempt(), obeyed_by(node)
         if holder.digest != seen.digest:
             seen.digest = holder.digest
             self._check_model(node, holder)
@@ -125,7 +125,7 @@ def check_disjoint(mesh: SimMesh, keeper: Keeper) -> None:
     live: set[Contributor] | None = None
     for node in mesh.nodes.values():
         holder = node.holder
-        if holder is None or not node.running or holder.attempt() != attempt or authority_of(holder) != authority:
+        if holder is None or not node.running or holder.attempt() != attempt or obeyed_by(node) != authority:
             continue
         hold = holder.holdings().get(0)
         if hold is None:
@@ -139,10 +139,16 @@ def check_disjoint(mesh: SimMesh, keeper: Keeper) -> None:
             seen[contributor] = node.peer_id
 
 
-def authority_of(machine: Holder | Keeper) -> object:
-    """(term, agent) that a trainer obeys, or that an agent is; None where machines do not tell."""
-    authority = getattr(machine, "authority", None)
+def authority_of(keeper: Keeper) -> object:
+    """(term, peer id) of an agent; None where machines do not tell."""
+    authority = getattr(keeper, "authority", None)
     return authority() if authority else None
+
+
+def obeyed_by(node: Node) -> object:
+    """(term, peer id) of the agent that this node's trainer obeys; None where machines do not tell."""
+    succession = getattr(node.machine, "succession", None)
+    return (succession.term, succession.agent) if succession else None
 
 
 def staged_of(part: Part) -> ModelDelta | None:

@@ -49,6 +49,8 @@ _RECALL_S = 0.01
 _SAVES_KEPT = 2
 # No run of a plan needs a tenth of it: beyond, machines answer one another without end.
 MAX_EVENTS = 100_000
+# A machine that is due again at once, so often in a row, would keep its processor busy with nothing.
+MAX_TICKS = 50
 
 _TICK = Tick()
 _RESOURCES = ResourceState(1 << 30, 10.0)
@@ -56,8 +58,8 @@ _RESOURCES = ResourceState(1 << 30, 10.0)
 Call: TypeAlias = Callable[[], None]
 # Time, tie-breaker, whom: a process, whoever is called so on arrival, or nobody (then it is a call).
 Entry: TypeAlias = tuple[float, int, Node | str | None, Event | Call]
-# Builds the machine of a process that is started again: peer id, incarnation, what it saved, oldest first.
-Build: TypeAlias = Callable[[str, int, list[SaveModel]], Machine]
+# Builds the machine of a process that is started again: peer id, incarnation, what it saved (oldest first), its time.
+Build: TypeAlias = Callable[[str, int, list[SaveModel], float], Machine]
 
 
 class Watch:
@@ -103,6 +105,7 @@ class SimMesh:
     ) -> None:
         self.network = network
         self.accounts = accounts
+        self.castings: dict[Contributor, object] = {}
         self.now = 0.0
         self.nodes: dict[str, Node] = {}
         self.saved: dict[str, list[SaveModel]] = {}
@@ -171,7 +174,7 @@ class SimMesh:
         assert self._build is not None
         old = self.nodes[peer_id]
         incarnation = old.info.incarnation + 1
-        machine = self._build(peer_id, incarnation, self.saved.get(peer_id, []))
+        machine = self._build(peer_id, incarnation, self.saved.get(peer_id, []), self.now + old.offset_s)
         return self.add(peer_id, old.info.role, machine, incarnation, old.train_s, old.theta, old.resources)
 
     def suspend(self, peer_id: str, for_s: float) -> None:
@@ -256,6 +259,11 @@ class SimMesh:
         self.events += 1
         if self.events > MAX_EVENTS:
             raise InvariantError("endless", f"{MAX_EVENTS} events and no end")
+        if event is _TICK:
+            node.ticks = node.ticks + 1 if node.ticked_at == self.now else 1
+            node.ticked_at = self.now
+            if node.ticks > MAX_TICKS:
+                raise InvariantError("spin", f"{node.peer_id} has something due {MAX_TICKS} times at once: it spins")
         if self.watch and not self.watch.before(node, event):
             return
         if isinstance(event, LocalDeltaReady):

@@ -57,6 +57,8 @@ class Node:
     resources: ResourceState
     running: bool = True
     tick_at: float | None = None
+    ticked_at: float = -1.0
+    ticks: int = 0
     finished: Finish | None = None
     offset_s: float = 0.0
     paused_at: float | None = None
