@@ -13,19 +13,28 @@ from mdl.delta import Contributor
 from mdl.evaluation import no_evaluation
 from mdl.messages import (
     CARRIERS,
+    MAX_FORKS,
     MAX_MEMBERS,
     MAX_TEXT,
     Activity,
     AgentMessage,
+    AgentPresent,
+    AgentResigned,
     BroadcastOrdered,
+    CatchUp,
+    Counted,
     DeltaMessage,
+    Fork,
     Hello,
+    History,
     Holding,
     HopDecision,
     HopOrdered,
     HopOutcome,
+    Incoming,
     MemberRefused,
     Message,
+    ModelMessage,
     PeerInfo,
     PeerReport,
     PeersKnown,
@@ -39,7 +48,8 @@ from mdl.messages import (
     Transfer,
 )
 
-ANN = Contributor("ann", 1)
+ANN, BOB = Contributor("ann", 1), Contributor("bob", 2)
+FORKS = (Fork(0, 2, "ann.1.7"), Fork(4, 1, "bob.2.70007"))
 # What the decoder raises: a text that is no UTF-8 has an error of its own.
 REFUSED = (msgspec.MsgspecError, UnicodeDecodeError)
 ENCODER, DECODER = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(Said)
@@ -54,9 +64,16 @@ REPORT = PeerReport(
     size=10,
     activity=Activity.SENT,
     open_round=2,
-    holdings=(Holding(0, 2.5, (ANN,), 2_000_000),),
-    hops=(HopDecision(0, 2_000_001, HopOutcome.ABORTED, 1.5, 0, "cancelled"),),
-    staged=Staged(b"digest", 3.0, (ANN,)),
+    open_term=2,
+    agent="bob",
+    lineage=FORKS,
+    base=("ann", "bob"),
+    votes=True,
+    goal=9,
+    incoming=Incoming(0, 2_000_002, BOB),
+    holdings=(Holding(0, 2.5, (ANN,), 2_000_000, BOB),),
+    hops=(HopDecision(0, 2_000_001, BOB, HopOutcome.ABORTED, 1.5, 0, "cancelled"),),
+    staged=Staged(b"digest", 3.0, (ANN,), 2, 1),
     resources=ResourceState(1 << 33, 12.5, 80.0, True, False),
     training=TrainingReport(0.7, 100, 1.2),
     evaluation=RoundEvaluation(1, no_evaluation(3)),
@@ -65,9 +82,13 @@ REPORT = PeerReport(
 )
 MESSAGES: list[Said] = [
     REPORT,
-    RoundOpened(1, 2, b"digest", (ANN,), 3, ("bob",)),
+    AgentPresent(1, 2, FORKS, True, ("bob",)),
+    AgentResigned(1, 2),
+    RoundOpened(1, 2, b"digest", (ANN,), 1, FORKS, ("ann",), 3, ("bob",)),
     HopOrdered(1, 2, 0, 1_000_000, ANN),
-    BroadcastOrdered(1, 2, 1, (ANN,), 1.0, (ANN,)),
+    BroadcastOrdered(1, 2, b"base", 1, (ANN,), 1.0, (ANN,), b"digest"),
+    CatchUp(1, 2, b"digest", ANN, FORKS, ("ann",)),
+    ModelMessage(2, b"digest", History(FORKS, ("ann",), (Counted(ANN, 2),))),
     DeltaMessage(2, 0, 1_000_000, 1.0, (ANN,)),
     Hello(INFO),
     PeersKnown((INFO,)),
@@ -112,6 +133,9 @@ def test_a_report_with_a_wrong_byte_is_a_report_or_refused(position: int, value:
         msgspec.structs.replace(REPORT, digest=b"x" * 33),
         msgspec.structs.replace(REPORT, schema_hash="x" * (MAX_TEXT + 1)),
         RoundOpened(1, 2, b"", (ANN,) * (MAX_MEMBERS + 1)),
+        RoundOpened(1, 2, b"", (ANN,), lineage=FORKS[:1] * (MAX_FORKS + 1)),
+        AgentPresent(1, 2, successors=("ann",) * (MAX_MEMBERS + 1)),
+        ModelMessage(2, b"", History(counted=(Counted(ANN, 2),) * (MAX_MEMBERS + 1))),
         MemberRefused(1, 0, "x" * (MAX_TEXT + 1)),
         Hello(msgspec.structs.replace(INFO, port=65536)),
         Hello(msgspec.structs.replace(INFO, peer_id="")),
