@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from mdl.delta import Contributor
-from mdl.messages import MAX_MEMBERS, Activity, PeerReport
-from peers.members import Members
+from mdl.messages import MAX_MEMBERS, Activity, Fork, PeerReport
+from peers.members import Members, newest_position
 
 ANN, BOB = Contributor("ann", 1), Contributor("bob", 1)
 REPORT = PeerReport(1, 0, 0, b"w0", "schema", "lenet", 10, Activity.WAITING, 0)
@@ -17,7 +17,7 @@ def _report(**changes: object) -> PeerReport:
 
 
 def test_a_late_report_never_overwrites_a_newer_one() -> None:
-    members = Members()
+    members = Members(4.0)
     assert members.hear(ANN, _report(sequence=5, round_id=3), 1.0)
     assert members.hear(ANN, _report(sequence=4, round_id=2), 2.0) is None
     assert members.hear(ANN, _report(sequence=5, round_id=2), 2.0) is None
@@ -26,7 +26,7 @@ def test_a_late_report_never_overwrites_a_newer_one() -> None:
 
 
 def test_rule_4_a_new_incarnation_replaces_the_old_one_and_keeps_the_devices_book() -> None:
-    members = Members()
+    members = Members(4.0)
     first = members.hear(ANN, _report(sequence=50), 1.0)
     assert first is not None
     first.device.link_mb_s = 7.0
@@ -39,18 +39,55 @@ def test_rule_4_a_new_incarnation_replaces_the_old_one_and_keeps_the_devices_boo
 
 
 def test_the_silent_are_not_alive_until_they_are_heard_again() -> None:
-    members = Members()
+    members = Members(4.0)
     members.hear(ANN, _report(), 1.0)
-    members.expire(4.9, 4.0)
+    members.expire(2.9)
     assert len(members.alive()) == 1
-    members.expire(5.0, 4.0)
+    members.expire(3.0)  # four reports missed, on a network that has shown no pauses
     assert members.alive() == []
     members.hear(ANN, _report(sequence=2), 5.1)
     assert len(members.alive()) == 1
 
 
+def test_on_a_network_with_pauses_a_longer_silence_is_borne_but_never_longer_than_the_limit() -> None:
+    members = Members(4.0)
+    members.hear(ANN, _report(), 1.0)
+    members.hear(ANN, _report(sequence=2), 2.9)
+    members.expire(6.8)
+    assert len(members.alive()) == 1
+    members.expire(6.9)
+    assert members.alive() == []
+
+
+def test_a_limit_below_the_usual_patience_is_kept() -> None:
+    members = Members(1.0)
+    members.hear(ANN, _report(), 1.0)
+    members.expire(1.9)
+    assert len(members.alive()) == 1
+    members.expire(2.0)
+    assert members.alive() == []
+
+
+def test_nobody_was_silent_while_this_process_was_suspended() -> None:
+    members = Members(4.0)
+    members.hear(ANN, _report(), 1.0)
+    members.forgive(60.0)
+    members.expire(62.9)
+    assert len(members.alive()) == 1
+    members.expire(63.0)
+    assert members.alive() == []
+
+
+def test_only_who_obeys_this_agent_since_this_term_follows_it() -> None:
+    members = Members(4.0)
+    for name, agent, term in [("a", "me", 7), ("b", "me", 8), ("c", "me", 6), ("d", "other", 9), ("e", "", 9)]:
+        members.hear(Contributor(name, 1), _report(agent=agent, term=term), 1.0)
+    members.hear(Contributor("f", 1), _report(agent="me", term=7, activity=Activity.LEFT), 1.0)
+    assert [member.peer_id for member in members.following("me", 7)] == ["a", "b"]
+
+
 def test_who_left_is_not_alive() -> None:
-    members = Members()
+    members = Members(4.0)
     members.hear(ANN, _report(activity=Activity.LEFT), 1.0)
     members.hear(BOB, _report(), 1.0)
     members.hear(BOB, _report(sequence=2, activity=Activity.LEFT), 1.5)
@@ -58,7 +95,7 @@ def test_who_left_is_not_alive() -> None:
 
 
 def test_the_model_of_whoever_joined_first_is_the_meshs_and_another_is_refused_naming_both() -> None:
-    members = Members()
+    members = Members(4.0)
     members.hear(BOB, _report(), 1.0)
     members.hear(ANN, _report(schema_hash="other", model="alexnet", size=1_234_567), 2.0)
     members.refuse_other_models()
@@ -68,8 +105,25 @@ def test_the_model_of_whoever_joined_first_is_the_meshs_and_another_is_refused_n
     assert refused.problem == ("your model (alexnet, 1,234,567 values) differs from the mesh's (lenet, 10 values)")
 
 
+def test_what_most_have_is_the_meshs_model_as_long_as_no_round_has_begun() -> None:
+    members = Members(4.0)
+    for number, (name, size) in enumerate([("a", 11), ("b", 10), ("c", 10)]):
+        members.hear(Contributor(name, 1), _report(size=size), float(number))
+    members.refuse_other_models()
+    assert [member.peer_id for member in members.alive()] == ["b", "c"]
+
+
+def test_the_model_of_a_mesh_that_has_begun_stands_against_more_newcomers() -> None:
+    members = Members(4.0)
+    members.hear(BOB, _report(size=11), 1.0)
+    members.hear(Contributor("cat", 1), _report(size=11), 1.0)
+    members.hear(ANN, _report(lineage=(Fork(0, 1, "ann"),)), 2.0)
+    members.refuse_other_models()
+    assert [member.contributor for member in members.alive()] == [ANN]
+
+
 def test_a_refused_device_that_starts_again_with_the_right_model_is_welcome() -> None:
-    members = Members()
+    members = Members(4.0)
     members.hear(BOB, _report(), 1.0)
     members.hear(ANN, _report(size=11), 2.0)
     members.refuse_other_models()
@@ -78,16 +132,15 @@ def test_a_refused_device_that_starts_again_with_the_right_model_is_welcome() ->
     assert len(members.alive()) == 2
 
 
-def test_the_newest_model_is_the_latest_round_and_what_most_have_there() -> None:
-    members = Members()
-    assert members.newest_model() is None
+def test_the_newest_position_is_the_latest_round_and_what_most_have_there() -> None:
+    members = Members(4.0)
     for name, round_id, digest in [("a", 2, b"x"), ("b", 3, b"y"), ("c", 3, b"z"), ("d", 3, b"y")]:
         members.hear(Contributor(name, 1), _report(round_id=round_id, digest=digest), 1.0)
-    assert members.newest_model() == (3, b"y")
+    assert newest_position(members.alive()) == ((), 3, b"y")
 
 
 def test_the_table_is_bounded() -> None:
-    members = Members()
+    members = Members(4.0)
     for number in range(MAX_MEMBERS):
         assert members.hear(Contributor(f"p{number}", 1), REPORT, 1.0)
     assert members.hear(Contributor("one too many", 1), REPORT, 1.0) is None

@@ -19,15 +19,40 @@ def _line(number: int) -> RoundSummary:
     return RoundSummary(number, 1.0, ("a",), (), {}, 0, None)
 
 
-def test_it_asks_an_agent_as_soon_as_one_is_found_and_then_on_its_timer() -> None:
+def test_any_device_may_be_the_agent_so_all_are_asked_until_one_has_answered() -> None:
     observer = _observer()
-    assert observer.handle(TRAINER, 0.0) == []
     assert observer.deadline() is None
-    assert observer.handle(AGENT, 1.0) == [Send("agent", StatusWanted(0))]
-    assert observer.deadline() == 1.5
-    assert observer.handle(Tick(), 1.4) == []
-    assert observer.handle(Tick(), 1.5) == [Send("agent", StatusWanted(0))]
+    assert observer.handle(TRAINER, 0.0) == [Send("ann", StatusWanted(0))]
+    assert observer.handle(AGENT, 0.1) == [Send("ann", StatusWanted(0)), Send("agent", StatusWanted(0))]
+    assert observer.deadline() == 0.6
+    assert observer.handle(Tick(), 0.5) == []
+    observer.handle(Received(Contributor("ann", 1), MeshStatus(7, 0, 0, "gathering", "greedy")), 0.5)
+    assert observer.handle(Tick(), 0.6) == [Send("ann", StatusWanted(0))]
+    assert observer.agent == "ann"
     assert set(observer.peers) == {"agent", "ann"}
+
+
+def test_all_are_asked_again_when_the_agent_is_silent() -> None:
+    observer = _observer()
+    observer.handle(TRAINER, 0.0)
+    observer.handle(AGENT, 0.0)
+    observer.handle(Received(Contributor("ann", 1), MeshStatus(7, 0, 0, "gathering", "greedy")), 1.0)
+    assert observer.handle(Tick(), 2.9) == [Send("ann", StatusWanted(0))]
+    assert [effect.receiver for effect in observer.handle(Tick(), 3.4)] == ["ann", "agent"]  # type: ignore[union-attr]
+
+
+def test_the_status_of_an_agent_that_was_succeeded_is_not_shown() -> None:
+    observer = _observer()
+    newer = MeshStatus(9, 3, 9, "gathering", "greedy")
+    observer.handle(Received(Contributor("ann", 1), newer), 1.0)
+    observer.handle(Received(Contributor("agent", 1), MeshStatus(8, 2, 9, "gathering", "greedy")), 1.1)
+    assert (observer.status, observer.agent) == (newer, "ann")
+
+
+def test_another_observer_is_not_asked() -> None:
+    observer = _observer()
+    assert observer.handle(PeerFound(PeerInfo("eye-2", 1, Role.OBSERVER, "here", 1)), 0.0) == []
+    assert (observer.peers, observer.deadline()) == ({}, None)
 
 
 def test_it_asks_only_for_rounds_it_has_not_seen() -> None:

@@ -7,8 +7,9 @@ import pytest
 
 from mdl.delta import Contributor, ModelDelta
 from mdl.errors import RemoteProtocolError
-from mdl.messages import Activity, HopOrdered
+from mdl.messages import Activity, HopOrdered, Incoming
 from peers.part import Part
+from peers.spread import Spread
 
 ME, ANN, EVE = (Contributor(name, 1) for name in ("me", "ann", "eve"))
 ORDER = HopOrdered(1, 1, 0, 5, ANN)
@@ -30,9 +31,9 @@ def test_the_activity_follows_from_the_state() -> None:
     part.incoming = ORDER
     seen.append(part.activity())
     part.incoming = None
-    part.give(0, 5)
+    part.give(0, 5, ANN)
     seen.append(part.activity())
-    part.staged = _delta(ME)
+    part.spread.staged = _delta(ME)
     seen.append(part.activity())
     expected = [Activity.TRAINING, Activity.HOLDING, Activity.RECEIVING, Activity.SENT, Activity.STAGED]
     assert seen == expected
@@ -40,22 +41,29 @@ def test_the_activity_follows_from_the_state() -> None:
 
 def test_a_partial_mean_is_given_to_one_hop_until_that_is_released() -> None:
     part = _part()
-    assert part.give(0, 5)
-    assert part.give(0, 5)
-    assert not part.give(0, 6)
+    assert part.give(0, 5, ANN)
+    assert part.give(0, 5, ANN)
+    assert not part.give(0, 6, ANN)
     assert part.free_holds() == {}
     part.release(0, 5)
     part.release(0, 5)
-    assert not part.give(0, 5)
-    assert part.give(0, 6)
+    assert not part.give(0, 5, ANN)
+    assert part.give(0, 6, ANN)
     part.release(0, 5)
-    assert part.report_holdings()[0].sent_hop == 6
+    (holding,) = part.report_holdings()
+    assert (holding.sent_hop, holding.sent_to) == (6, ANN)
+
+
+def test_a_hop_is_served_to_one_receiver_only() -> None:
+    part = _part()
+    assert part.give(0, 5, ANN)
+    assert not part.give(0, 5, EVE)
 
 
 def test_a_hop_released_before_it_was_served_is_never_served() -> None:
     part = _part()
     part.release(0, 5)
-    assert not part.give(0, 5)
+    assert not part.give(0, 5, ANN)
     assert set(part.free_holds()) == {0}
 
 
@@ -64,9 +72,9 @@ def test_a_hop_released_before_it_was_served_is_never_served() -> None:
     [
         ({}, ""),
         ({"members": frozenset([ME])}, "the sender is no member of this round"),
-        ({"staged": _delta(ME)}, "it has the round's result already"),
+        ({"spread": Spread(staged=_delta(ME))}, "it has the round's result already"),
         ({"holds": {}}, "nothing to merge with yet"),
-        ({"given": {0: 4}}, "its partial mean has been given away"),
+        ({"given": {0: (4, ANN)}}, "its partial mean has been given away"),
         ({"incoming": HopOrdered(1, 1, 0, 4, ANN)}, "one partner at a time"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -92,6 +100,31 @@ def test_a_device_says_why_it_cannot_receive(change: dict[str, object], reason: 
 def test_an_incoming_delta_that_breaks_an_invariant_is_refused(theirs: ModelDelta, reason: str) -> None:
     with pytest.raises(RemoteProtocolError, match=reason):
         _part().check_incoming(_delta(ME), theirs)
+
+
+def test_who_receives_or_has_the_result_gives_nothing_away() -> None:
+    part = _part()
+    part.incoming = ORDER
+    assert not part.give(0, 6, ANN)
+    part.incoming = None
+    part.spread.staged = _delta(ME, ANN)
+    assert not part.give(0, 6, ANN)
+
+
+def test_the_own_delta_is_the_own_one_until_something_is_merged_into_it() -> None:
+    part = _part()
+    assert part.own_hold(ME) is part.holds[0]
+    part.holds = {0: _delta(ME, ANN)}
+    assert part.own_hold(ME) is None
+    part.holds = {}
+    assert part.own_hold(ME) is None
+
+
+def test_a_hop_being_received_is_reported_until_it_is_decided() -> None:
+    part = _part()
+    assert part.report_incoming() is None
+    part.incoming = ORDER
+    assert part.report_incoming() == Incoming(0, 5, ANN)
 
 
 def test_a_restarted_peer_is_no_member_any_more() -> None:

@@ -13,16 +13,16 @@ from peers.rounds import RoundLedger
 from peers.status import add_evaluations, summarise_round
 
 A, B, C = (Contributor(name, 1) for name in "abc")
-REPORT = PeerReport(1, 1, 0, b"", "s", "m", 10, Activity.HOLDING, 1, training=TrainingReport(0.5, 8, 1.0))
+REPORT = PeerReport(1, 1, 0, b"", "s", "m", 10, Activity.HOLDING, 1, 1, training=TrainingReport(0.5, 8, 1.0))
 MARKS = {"reduced": 14.0, "closing": 17.0, "closed": 17.5}
 
 
 def _summary():  # type: ignore[no-untyped-def]
-    ledger, members = RoundLedger(1, frozenset([A, B, C]), 1, opened_at=10.0), Members()
+    ledger, members = RoundLedger(1, frozenset([A, B, C]), 1, opened_at=10.0), Members(4.0)
     first, second = ledger.order_hop(A, B, "", 11.0), ledger.order_hop(C, B, "", 12.0)
     for peer, hops, ready_s in ((A, (), 11.0), (B, (first, second), 12.0), (C, (), 12.5)):
-        merged = (HopDecision(0, hop.hop_id, HopOutcome.MERGED, 1.0, 40) for hop in hops[:1])
-        aborted = (HopDecision(0, hop.hop_id, HopOutcome.ABORTED) for hop in hops[1:])
+        merged = (HopDecision(0, hop.hop_id, hop.sender, HopOutcome.MERGED, 1.0, 40) for hop in hops[:1])
+        aborted = (HopDecision(0, hop.hop_id, hop.sender, HopOutcome.ABORTED) for hop in hops[1:])
         report = msgspec.structs.replace(REPORT, holdings=(Holding(0, 1.0, (peer,)),), hops=(*merged, *aborted))
         ledger.hear(peer, report, ready_s)
         members.hear(peer, report, ready_s)

@@ -17,11 +17,11 @@ A, B, C, D = (Contributor(name, 1) for name in "abcd")
 
 
 def _mesh(*training: Contributor, **resources: ResourceState) -> tuple[RoundLedger, Members]:
-    ledger, members = RoundLedger(1, frozenset([A, B, C, D]), 1), Members()
+    ledger, members = RoundLedger(1, frozenset([A, B, C, D]), 1), Members(4.0)
     for peer in (A, B, C, D):
         holdings = () if peer in training else (Holding(0, 1.0, (peer,)),)
         given = resources.get(peer.peer_id, ResourceState(1 << 30, 5.0))
-        report = PeerReport(1, 1, 0, b"", "s", "m", 250_000, Activity.HOLDING, 1, holdings, resources=given)
+        report = PeerReport(1, 1, 0, b"", "s", "m", 250_000, Activity.HOLDING, 1, 1, holdings=holdings, resources=given)
         members.hear(peer, report, 1.0)
         ledger.hear(peer, report, 1.0)
     return ledger, members
@@ -80,19 +80,24 @@ def test_3_2_3_the_resource_rich_are_the_inner_nodes(poor: dict[str, Any], rich:
         name: ResourceState(**{"free_memory_bytes": 1 << 30, "cpu_percent": 5.0} | given)
         for name, given in (("b", poor), ("c", rich), ("d", rich))
     }
-    ledger, members = _mesh(**states)
-    assert order_broadcast(ledger, [A], members) == (A, C, D, B)
+    _, members = _mesh(**states)
+    assert order_broadcast([A, B, C, D], [A], members) == (A, C, D, B)
 
 
 def test_3_2_3_a_fast_link_stands_before_much_memory() -> None:
-    ledger, members = _mesh(b=ResourceState(1 << 40, 5.0))
+    _, members = _mesh(b=ResourceState(1 << 40, 5.0))
     member = members.get(D)
     assert member is not None
     member.device.link_mb_s = 50.0
-    assert order_broadcast(ledger, [A], members) == (A, D, B, C)
+    assert order_broadcast([A, B, C, D], [A], members) == (A, D, B, C)
 
 
-def test_whoever_has_the_result_stands_first_and_the_lost_stand_nowhere() -> None:
-    ledger, members = _mesh()
-    ledger.lose(B, "silent")
-    assert order_broadcast(ledger, [D, C], members) == (D, C, A)
+def test_whoever_has_the_result_stands_first_and_who_is_no_recipient_stands_nowhere() -> None:
+    _, members = _mesh()
+    assert order_broadcast([A, C, D], [D, C], members) == (D, C, A)
+
+
+def test_a_device_without_a_report_is_the_poorest() -> None:
+    _, members = _mesh(b=ResourceState(1 << 30, 5.0, in_use=True))
+    silent = Contributor("0", 1)
+    assert order_broadcast([silent, B, C], [], members) == (C, B, silent)
