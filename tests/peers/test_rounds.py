@@ -1,10 +1,10 @@
-"""The ledger of a round: fault rules 1 to 4, answered from reports alone."""
+"""The ledger of a round: fault rules 1 to 4, answered from reports alone, also by an agent that took over."""
 
 from __future__ import annotations
 
 from mdl.delta import Contributor
-from mdl.messages import Activity, Holding, HopDecision, HopOutcome, PeerReport
-from peers.rounds import Hop, HopState, RoundLedger
+from mdl.messages import Activity, Holding, HopDecision, HopOutcome, Incoming, PeerReport, TrainingReport
+from peers.rounds import Hop, HopState, RoundLedger, recover
 
 A, B, C, D = (Contributor(name, 1) for name in "abcd")
 TERM = 3
@@ -23,13 +23,16 @@ def _tell(
     aborted: tuple[Hop, ...] = (),
     term: int = TERM,
     open_round: int = 1,
+    reason: str = "",
 ) -> list[Hop]:
     """A report: it holds its own delta and `holds`, has given it to `sent_hop`, and has decided hops."""
-    decisions = [HopDecision(0, hop.hop_id, HopOutcome.MERGED, 1.0, 40) for hop in merged]
-    decisions += [HopDecision(0, hop.hop_id, HopOutcome.ABORTED) for hop in aborted]
+    decisions = [HopDecision(0, hop.hop_id, hop.sender, HopOutcome.MERGED, 1.0, 40) for hop in merged]
+    decisions += [HopDecision(0, hop.hop_id, hop.sender, HopOutcome.ABORTED, reason=reason) for hop in aborted]
     contributors = tuple(sorted({member, *(holds or ())}))
     holdings = () if holds is None else (Holding(0, float(len(contributors)), contributors, sent_hop),)
-    report = PeerReport(1, term, 0, b"", "s", "m", 4, Activity.HOLDING, open_round, holdings, tuple(decisions))
+    report = PeerReport(
+        1, 0, 0, b"", "s", "m", 4, Activity.HOLDING, open_round, term, holdings=holdings, hops=tuple(decisions)
+    )
     return ledger.hear(member, report, 1.0)
 
 
@@ -51,6 +54,8 @@ def test_only_reports_of_members_about_this_opening_of_the_round_count() -> None
     _tell(ledger, B, (), open_round=2)
     assert ledger.reports == {}
     _tell(ledger, A, (), term=TERM + 1)
+    assert ledger.reports == {}
+    _tell(ledger, A, ())
     assert ledger.holders() == [A]
 
 
@@ -219,3 +224,217 @@ def test_a_round_is_settled_when_only_an_order_can_change_it() -> None:
     assert not ledger.is_settled()
     _tell(ledger, A, ())
     assert ledger.is_settled()
+
+
+# -- members that hold the round up -----------------------------------------------------------------------------------
+
+
+def _failed(ledger: RoundLedger, sender: Contributor, receiver: Contributor, reason: str = "nothing came") -> Hop:
+    """A hop that was ordered, aborted and released."""
+    hop = _hop(ledger, sender, receiver)
+    _tell(ledger, receiver, (), aborted=(hop,), reason=reason)
+    return hop
+
+
+def test_the_next_try_goes_the_other_way() -> None:
+    ledger = _ready(A, B)
+    _failed(ledger, A, B)
+    assert ledger.next_try() == (B, A)
+    _failed(ledger, B, A)
+    assert ledger.next_try() == (A, B)
+
+
+def test_the_next_try_is_the_pair_that_failed_least() -> None:
+    ledger = _ready(A, B, C)
+    _failed(ledger, A, B)
+    _failed(ledger, A, C)
+    assert set(ledger.next_try()) == {B, C}
+
+
+def test_failures_count_either_way_and_only_hops_between_these_two() -> None:
+    ledger = _ready(A, B, C)
+    _failed(ledger, A, B)
+    _failed(ledger, B, A)
+    _failed(ledger, A, C)
+    assert (ledger.failures(A, B), ledger.failures(B, A), ledger.failures(C, B)) == (2, 2, 0)
+
+
+def test_two_that_failed_once_are_tried_again_before_one_of_them_is_lost() -> None:
+    ledger = _ready(A, B)
+    _failed(ledger, A, B)
+    assert ledger.lose_the_unable() == {}
+    _failed(ledger, B, A)
+    assert ledger.lose_the_unable() == {B: "its partners are out of its reach"}
+    assert ledger.lost == {B: "its partners are out of its reach"}
+    assert ledger.result() == A
+
+
+def test_of_two_out_of_each_others_reach_the_one_that_holds_less_is_lost() -> None:
+    ledger = _ready(A, B, C)
+    _tell(ledger, B, (C,), merged=(_hop(ledger, C, B),))
+    for sender, receiver in ((A, B), (B, A)):
+        hop = _hop(ledger, sender, receiver)
+        _tell(ledger, receiver, (C,) if receiver == B else (), aborted=(hop,))
+    assert set(ledger.lose_the_unable()) == {A}
+    assert ledger.result() == B
+
+
+def test_who_can_still_be_paired_with_another_is_not_out_of_reach() -> None:
+    ledger = _ready(A, B, C)
+    for pair in ((A, B), (B, A)):
+        _failed(ledger, *pair)
+    assert ledger.lose_the_unable() == {}
+    assert C in ledger.next_try()
+
+
+def test_whose_partial_mean_was_refused_is_lost() -> None:
+    ledger = _ready(A, B)
+    _failed(ledger, A, B, "refused: values that are not finite or beyond 1e+06")
+    assert ledger.lose_the_unable() == {A: "its partial mean was refused"}
+    assert ledger.lose_the_unable() == {}
+
+
+def test_a_delta_refused_because_it_would_count_twice_is_no_fault_of_its_sender() -> None:
+    ledger = _ready(A, B)
+    _failed(ledger, A, B, "refused: b would count twice")
+    assert ledger.lose_the_unable() == {}
+
+
+def test_of_two_holders_that_share_contributors_the_smaller_is_lost() -> None:
+    """Two agents have ordered at the same time."""
+    ledger = _ready()
+    _tell(ledger, B, (A, C))
+    _tell(ledger, D, (A,))
+    _tell(ledger, A, (), sent_hop=1)
+    _tell(ledger, C, (), sent_hop=2)
+    assert ledger.lose_the_unable() == {D: "its partial mean overlaps with that of b"}
+    assert ledger.holders() == [B]
+    assert ledger.to_release() == []
+
+
+def test_theta_is_right_if_it_is_the_sum_of_what_its_contributors_reported() -> None:
+    ledger = _ledger(A, B)
+    for peer, theta in ((A, 3.0), (B, 4.0)):
+        report = PeerReport(
+            1, 0, 0, b"", "s", "m", 4, Activity.HOLDING, 1, TERM, training=TrainingReport(0.5, 8, 1.0, theta)
+        )
+        ledger.hear(peer, report, 1.0)
+    assert ledger.is_theta_right(Holding(0, 7.0, (A, B)))
+    assert not ledger.is_theta_right(Holding(0, 8.0, (A, B)))
+    assert not ledger.is_theta_right(Holding(0, 7.0, (A,)))
+
+
+def test_a_theta_with_a_weight_that_was_never_reported_cannot_be_judged() -> None:
+    assert _ready(A, B).is_theta_right(Holding(0, 9.0, (A, B)))
+
+
+# -- an agent that took over ------------------------------------------------------------------------------------------
+
+ATTEMPT, NEWER = 3, 9
+
+
+def _says(
+    member: Contributor,
+    *others: Contributor,
+    given: tuple[int, Contributor] | None = None,
+    incoming: tuple[int, Contributor] | None = None,
+    merged: tuple[tuple[int, Contributor], ...] = (),
+    aborted: tuple[tuple[int, Contributor], ...] = (),
+    attempt: int = ATTEMPT,
+) -> PeerReport:
+    """What a member tells a new agent about round 1. given, incoming, merged, aborted: hop id and the other end."""
+    hop_id, receiver = given or (None, None)
+    contributors = tuple(sorted({member, *others}))
+    decisions = [HopDecision(0, number, sender, HopOutcome.MERGED) for number, sender in merged]
+    decisions += [HopDecision(0, number, sender, HopOutcome.ABORTED) for number, sender in aborted]
+    return PeerReport(
+        1,
+        NEWER,
+        0,
+        b"",
+        "s",
+        "m",
+        4,
+        Activity.HOLDING,
+        1,
+        attempt,
+        incoming=Incoming(0, *incoming) if incoming else None,
+        holdings=(Holding(0, float(len(contributors)), contributors, hop_id, receiver),),
+        hops=tuple(decisions),
+    )
+
+
+def _recovered(*reports: tuple[Contributor, PeerReport]) -> RoundLedger:
+    return recover(1, ATTEMPT, NEWER, dict(reports), 5.0)
+
+
+def test_a_new_agent_goes_on_with_the_round_that_was_opened_and_orders_under_its_own_term() -> None:
+    ledger = _recovered((A, _says(A)), (B, _says(B)))
+    assert (ledger.attempt, ledger.term, ledger.members) == (ATTEMPT, NEWER, {A, B})
+    assert ledger.free() == [A, B]
+    assert _hop(ledger, A, B).hop_id > NEWER * 1_000_000
+
+
+def test_hops_that_were_decided_under_another_agent_stand() -> None:
+    ledger = _recovered((A, _says(A, given=(7, B))), (B, _says(B, A, merged=((7, A),))), (C, _says(C)))
+    assert ledger.hops[0, 7].state is HopState.MERGED
+    assert (ledger.holders(), ledger.to_release()) == ([B, C], [])
+
+
+def test_a_hop_under_way_is_known_from_its_receiver_alone() -> None:
+    ledger = _recovered((A, _says(A)), (B, _says(B, incoming=(7, A))))
+    assert [(hop.hop_id, hop.sender, hop.receiver) for hop in ledger.undecided()] == [(7, A, B)]
+    assert ledger.free() == []
+    _tell(ledger, B, (A,), merged=tuple(ledger.undecided()))
+    assert ledger.result() == B
+
+
+def test_a_sender_whose_receiver_knows_nothing_of_the_hop_holds_again() -> None:
+    ledger = _recovered((A, _says(A, given=(7, B))), (B, _says(B)))
+    assert [hop.hop_id for hop in ledger.to_release()] == [7]
+    assert ledger.undecided() == []
+
+
+def test_a_sender_whose_receiver_aborted_holds_again() -> None:
+    ledger = _recovered((A, _says(A, given=(7, B))), (B, _says(B, aborted=((7, A),))))
+    assert [hop.hop_id for hop in ledger.to_release()] == [7]
+
+
+def test_a_sender_whose_receiver_is_lost_holds_again_if_nothing_can_bring_its_load_any_more() -> None:
+    ledger = _recovered((A, _says(A, given=(7, B))), (C, _says(C)))
+    assert ledger.lost == {B: "not heard by the new agent"}
+    assert [hop.hop_id for hop in ledger.to_release()] == [7]
+
+
+def test_a_sender_whose_receiver_is_lost_waits_for_the_undecided_hop_of_a_lost_sender() -> None:
+    """a gave to b, b to c: b is lost, and c does not yet know whether it has b's load, with a's in it."""
+    reports = ((A, _says(A, given=(7, B))), (C, _says(C, incoming=(8, B))))
+    ledger = _recovered(*reports)
+    assert ([hop.hop_id for hop in ledger.to_cancel()], ledger.to_release()) == ([8], [])
+    _tell(ledger, C, (A, B), merged=tuple(ledger.to_cancel()))
+    assert (ledger.to_release(), ledger.holders(), ledger.result()) == ([], [C], C)
+    again = _recovered(*reports)
+    _tell(again, C, (), aborted=tuple(again.to_cancel()))
+    assert [hop.hop_id for hop in again.to_release()] == [7]
+
+
+def test_a_sender_stays_bound_if_somebody_alive_carries_its_load_however_it_came_there() -> None:
+    ledger = _recovered((A, _says(A, given=(7, B))), (D, _says(D, A, B, C, merged=((9, C),))))
+    assert set(ledger.lost) == {B, C}
+    assert (ledger.to_release(), ledger.holders(), ledger.result()) == ([], [D], D)
+
+
+def test_who_began_the_round_as_another_attempt_is_a_member_that_has_told_nothing_yet() -> None:
+    ledger = _recovered((A, _says(A)), (B, _says(B, attempt=ATTEMPT - 1)))
+    assert (ledger.live(), set(ledger.reports), ledger.result()) == ([A, B], {A}, None)
+
+
+def test_two_agents_orders_at_the_same_time_cost_the_smaller_holder_its_place_and_nobody_counts_twice() -> None:
+    ledger = _recovered(
+        (A, _says(A, given=(7, B))),
+        (B, _says(B, A, merged=((7, A),))),
+        (C, _says(C, D, A, merged=((8, D), (9, A)))),
+        (D, _says(D, given=(8, C))),
+    )
+    assert set(ledger.lose_the_unable()) == {B}
+    assert (ledger.holders(), ledger.to_release(), ledger.result()) == ([C], [], C)
