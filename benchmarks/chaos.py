@@ -1,0 +1,331 @@
+"""Real peer processes under SIGKILL and SIGSTOP: does every round close, how soon, and what does it cost in accuracy?
+
+    python benchmarks/chaos.py --data uci-har:PATH --kills 200 --stops 50 --seed 0 --plot chaos.svg --json
+
+Each peer is one `mdl peer` with a run directory of its own, so that a restarted one finds its file cache and a new
+incarnation; whichever of them leads is the agent. A plan drawn from the seed kills processes at random moments (a good
+part of them whoever leads just then), starts them again after 0.5 to 3 s, and suspends others for 1 to 8 s. All is
+measured from outside: answers of the agents ten times a second, metrics, and every delta that the peers wrote. Then
+the same settings run for as many rounds without faults, to compare the accuracy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from chaos_plot import draw_chaos
+from chaos_watch import Book, DeltaCheck, Eye, Fault, describe_machine, summarise, watch
+
+from mdl.config import load_config
+from peers.inference import evaluate_model
+from peers.processes import Child, Children
+from transport.keys import MeshKeys, new_join_code
+
+_SETTINGS = (
+    "training.optimizer=sgd",
+    "training.learning_rate=0.02",
+    "training.batch_size=8",
+    "training.label_smoothing=0.1",
+    "round.keep_deltas=true",
+)
+AGENT = "agent"  # a dedicated one stands by without a word
+_GAP_S = 2.6  # between two faults, on average
+_AT_ONCE = 0.12  # share of faults that follow the one before it at once
+_DEEP = 0.04  # share of faults that may take the majority away
+_AGENT_SHARE = 0.4  # share of kills that hit whoever leads
+_HANG_S = 60.0
+_CALM_ROUNDS = 5  # closed with everybody there, before the end
+_END_S = 20.0
+
+
+@dataclass
+class Process:
+    """One peer of the mesh, through all its incarnations."""
+
+    name: str
+    arguments: list[str]
+    child: Child | None = None
+    starts: int = 0
+    stopped: bool = False
+
+    @property
+    def is_running(self) -> bool:
+        return self.child is not None and self.child.process.poll() is None and not self.stopped
+
+    def send(self, number: int) -> None:
+        assert self.child is not None
+        self.child.process.send_signal(number)
+
+
+@dataclass
+class Arena:
+    """The processes of one run, and the clock of what is to be done to them."""
+
+    children: Children
+    processes: dict[str, Process]
+    eye: Eye
+    book: Book
+    due: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
+    numbers: itertools.count[int] = field(default_factory=itertools.count)
+
+    def at(self, when: float, action: Callable[[], None]) -> None:
+        heapq.heappush(self.due, (when, next(self.numbers), action))
+
+    def run_due(self) -> None:
+        while self.due and self.due[0][0] <= time.monotonic():
+            heapq.heappop(self.due)[2]()
+
+    def start(self, process: Process) -> None:
+        process.starts += 1
+        process.child = self.children.start(f"{process.name}-{process.starts}", *process.arguments)
+        self.book.started.append((time.monotonic(), process.name))
+
+    def kill(self, process: Process, was_agent: bool, restart_s: float) -> None:
+        self._note("kill", process, was_agent, restart_s)
+        process.send(signal.SIGKILL)
+        assert process.child is not None
+        process.child.process.wait()
+        if process.child.process.stdin:
+            process.child.process.stdin.close()
+        self.at(time.monotonic() + restart_s, lambda: self.start(process))
+
+    def stop(self, process: Process, was_agent: bool, pause_s: float) -> None:
+        self._note("stop", process, was_agent, pause_s)
+        process.send(signal.SIGSTOP)
+        process.stopped = True
+        self.at(time.monotonic() + pause_s, lambda: self.go_on(process))
+
+    def go_on(self, process: Process) -> None:
+        process.send(signal.SIGCONT)
+        process.stopped = False
+
+    def down(self) -> list[str]:
+        """Whom the mesh has to do without: not running, suspended, or not heard yet since its start."""
+        heard = self.eye.alive()
+        return [p.name for p in self.processes.values() if not (p.is_running and p.name in (*heard, AGENT))]
+
+    def _note(self, kind: str, process: Process, was_agent: bool, seconds: float) -> None:
+        term, seen = self.eye.agent_term(), self.eye.incarnation(process.name)
+        fault = Fault(
+            time.monotonic(), kind, process.name, seen, was_agent, seconds, self.eye.closed, term, self.down()
+        )
+        self.book.faults.append(fault)
+        self.eye.forget(process.name)
+
+    def close(self) -> None:
+        for process in self.processes.values():
+            if process.stopped:
+                self.go_on(process)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """gap_s after the fault before it; deep: also if that takes the majority away."""
+
+    kind: str
+    agent: bool
+    gap_s: float
+    seconds: float
+    deep: bool
+
+
+def draw_plan(kills: int, stops: int, rng: np.random.Generator) -> list[Planned]:
+    kinds = [("kill", index < round(kills * _AGENT_SHARE)) for index in range(kills)]
+    kinds += [("stop", index < round(stops * _AGENT_SHARE)) for index in range(stops)]
+    plan = []
+    for index in rng.permutation(len(kinds)):
+        kind, agent = kinds[index]
+        seconds = rng.uniform(0.5, 3.0) if kind == "kill" else rng.uniform(1.0, 8.0)
+        gap_s = 0.0 if rng.random() < _AT_ONCE else float(rng.exponential(_GAP_S))
+        plan.append(Planned(kind, agent, gap_s, float(seconds), bool(rng.random() < _DEEP)))
+    return plan
+
+
+def choose_victim(arena: Arena, planned: Planned, rng: np.random.Generator) -> Process | None:
+    """A process that is up; None as long as there is none of the wanted kind, or too few others would be left."""
+    down = arena.down()
+    minority = (len(arena.processes) - 1) // 2
+    if len(down) >= (len(arena.processes) - 1 if planned.deep else minority):
+        return None
+    leader = arena.eye.leader()
+    up = [process for process in arena.processes.values() if process.name not in down]
+    if planned.agent:
+        return next((process for process in up if process.name == leader), None)
+    others = [process for process in up if process.name != leader]
+    return others[int(rng.integers(len(others)))] if others and leader else None
+
+
+def play(arena: Arena, plan: list[Planned], rng: np.random.Generator, progress: Progress) -> None:
+    """All faults of the plan, each at its moment or as soon after it as its victim is there."""
+    next_at = time.monotonic()
+    for number, planned in enumerate(plan):
+        next_at = max(next_at, time.monotonic()) + planned.gap_s
+        victim = None
+        while victim is None:
+            progress.turn(arena, f"fault {number + 1} of {len(plan)}")
+            if time.monotonic() >= next_at:
+                victim = choose_victim(arena, planned, rng)
+        was_agent = victim.name == arena.eye.leader()
+        act = arena.kill if planned.kind == "kill" else arena.stop
+        act(victim, was_agent, planned.seconds)
+
+
+@dataclass
+class Progress:
+    """Every turn of the main loop: due actions, new files, hangs, a line now and then."""
+
+    check: DeltaCheck
+    give_up_at: float
+    hangs: list[float] = field(default_factory=list)
+    majority_since: float = 0.0
+    closed: int = 0
+    closed_at: float = 0.0
+    say_at: float = 0.0
+
+    def turn(self, arena: Arena, what: str) -> None:
+        arena.eye.changed.wait(0.02)
+        arena.eye.changed.clear()
+        arena.run_due()
+        now = time.monotonic()
+        self.check.look(now)
+        running = sum(process.is_running for process in arena.processes.values())
+        if 2 * running <= len(arena.processes) or not self.majority_since:
+            self.majority_since = now
+        if arena.eye.closed > self.closed:
+            self.closed, self.closed_at = arena.eye.closed, now
+        if now - max(self.majority_since, self.closed_at) > _HANG_S:
+            self.hangs.append(now - arena.book.began)
+            self.majority_since = now
+            status = arena.eye.status
+            print(f"HANG at {now - arena.book.began:.0f} s: {status}", file=sys.stderr)
+        for process in arena.processes.values():
+            if process.child and process.child.process.poll() not in (None, -signal.SIGKILL):
+                raise SystemExit(f"{process.name} ended by itself: {process.child.problem()} ({process.child.log})")
+        if now > self.give_up_at:
+            raise SystemExit(f"not done in time: {what}, {self.closed} rounds closed, status {arena.eye.status}")
+        if now >= self.say_at:
+            self.say_at = now + 10.0
+            said = f"{what}, {self.closed} rounds, agent {arena.eye.leader() or '-'}, {len(arena.down())} down"
+            print(f"{now - arena.book.began:6.0f} s: {said}", file=sys.stderr, flush=True)
+
+
+def run_mesh(
+    given: argparse.Namespace, out: Path, plan: list[Planned], rounds: int, rng: np.random.Generator
+) -> dict[str, Any]:
+    """One mesh: the plan's faults, then rounds in peace until `rounds` are closed; how it went."""
+    code = new_join_code("chaos")
+    config = load_config(None, {"mesh.loopback": True})
+    out.mkdir(parents=True, exist_ok=True)
+    book = Book(time.monotonic())
+    with Children(out / "logs", code, 1) as children, watch(config.mesh, MeshKeys.from_code(code)) as eye:
+        arena = Arena(children, _processes(given, out), eye, book)
+        check = DeltaCheck(out, [name for name in arena.processes if name != AGENT])
+        progress = Progress(check, time.monotonic() + given.limit_s)
+        try:
+            for process in arena.processes.values():
+                arena.start(process)
+            while eye.closed < 1 or arena.down():
+                progress.turn(arena, "starting")
+            book.began = time.monotonic()
+            play(arena, plan, rng, progress)
+            book.ended = time.monotonic()
+            calm = 0
+            while eye.closed < max(rounds, calm + _CALM_ROUNDS) or arena.down() or arena.due:
+                if arena.down() or arena.due:
+                    calm = eye.closed
+                progress.turn(arena, "calm")
+            _end_all(arena)
+        finally:
+            arena.close()
+            children.stop()
+    check.look(time.monotonic(), last=True)
+    models = sorted(out.glob("peer-*/global.safetensors"))
+    accuracy = evaluate_model(models[0], given.data)["accuracy"]
+    return {"book": book, "eye": eye, "check": check, "hangs": progress.hangs, "accuracy": accuracy, "models": models}
+
+
+def _end_all(arena: Arena) -> None:
+    """Ctrl-C for everybody at once; they export what they have."""
+    for process in arena.processes.values():
+        process.send(signal.SIGINT)
+    for process in arena.processes.values():
+        assert process.child is not None
+        try:
+            process.child.process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            print(f"{process.name} did not end in {_END_S:g} s", file=sys.stderr)
+
+
+def _processes(given: argparse.Namespace, out: Path) -> dict[str, Process]:
+    sets = [*_SETTINGS, f"training.rounds_per_epoch={given.rounds_per_epoch}"]
+    sets += [f"training.planned_rounds={given.planned_rounds}", f"round.min_peers={given.peers}", *(given.set or [])]
+    common = ["--loopback", "--json", *(word for each in sets for word in ("--set", each))]
+    processes = {}
+    for index in range(1, given.peers + 1):
+        name = f"peer-{index}"
+        own = ["--data", given.data, "--shard", f"{index}/{given.peers}", "--name", name, "--out", str(out / name)]
+        own += ["--model", given.model, "--seed", str(given.seed)]
+        processes[name] = Process(name, ["peer", *common, *own])
+    if given.agent:
+        processes[AGENT] = Process(AGENT, ["agent", *common, "--out", str(out / AGENT)])
+    return processes
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", required=True, help="for example uci-har:PATH")
+    parser.add_argument("--model", default="lenet")
+    parser.add_argument("--peers", type=int, default=6)
+    parser.add_argument("--agent", action="store_true", help="also start a dedicated `mdl agent`")
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--stops", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--rounds-per-epoch", type=int, default=6)
+    parser.add_argument("--planned-rounds", type=int, default=200, help="over which the learning rate falls")
+    parser.add_argument("--set", action="append", help="key=value, as for mdl peer")
+    parser.add_argument("--no-reference", action="store_true", help="without the run that has no faults")
+    parser.add_argument("--limit-s", type=float, default=2400.0, help="a run that takes longer is given up")
+    parser.add_argument("--out", type=Path, help="keep logs and run directories here")
+    parser.add_argument("--plot", type=Path, help="write a figure (SVG)")
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    with tempfile.TemporaryDirectory() as folder:
+        out = given.out or Path(folder)
+        rng = np.random.default_rng(given.seed)
+        plan = draw_plan(given.kills, given.stops, rng)
+        load_before = os.getloadavg()[0]
+        faulty = run_mesh(given, out / "faults", plan, given.planned_rounds, rng)
+        result = {**describe_machine(load_before), **_settings(given), **summarise(faulty)}
+        if not given.no_reference:
+            calm = run_mesh(given, out / "calm", [], result["rounds_closed"], rng)
+            result["accuracy_without_faults"] = calm["accuracy"]
+            result["accuracy_difference"] = result["accuracy"] - calm["accuracy"]
+    if given.plot:
+        given.plot.write_text(draw_chaos(result))
+    shown = result if given.json else {key: value for key, value in result.items() if not isinstance(value, list)}
+    print(json.dumps(shown, indent=None if given.json else 2))
+
+
+def _settings(given: argparse.Namespace) -> dict[str, Any]:
+    kept = {key: value for key, value in vars(given).items() if key not in ("json", "data", "out", "plot", "limit_s")}
+    # Only the source's name: where the files lie is nobody's business.
+    return {"data": given.data.split(":")[0], **kept, "set": [*_SETTINGS, *(given.set or [])]}
+
+
+if __name__ == "__main__":
+    main()
