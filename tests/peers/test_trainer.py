@@ -11,13 +11,14 @@ from mdl.delta import Contributor, ModelDelta, Vector, apply_delta, digest_of
 from mdl.errors import RemoteProtocolError
 from mdl.evaluation import no_evaluation
 from mdl.machine import (
+    DeltaRecalled,
     Effect,
     Evaluate,
     Evaluated,
     Finish,
     KeepDelta,
     LocalDeltaReady,
-    PeerFound,
+    RecallDelta,
     Received,
     ResourcesSampled,
     SaveModel,
@@ -30,28 +31,29 @@ from mdl.machine import (
 )
 from mdl.messages import (
     Activity,
-    AgentMessage,
     BroadcastOrdered,
     CatchUp,
     DeltaMessage,
     DeltaWanted,
+    Fork,
     GlobalMessage,
     GlobalWanted,
+    History,
     HopCancelled,
     HopOrdered,
     HopOutcome,
     HopReleased,
+    Incoming,
     MemberRefused,
     MeshFinished,
     ModelMessage,
     ModelWanted,
-    PeerInfo,
     PeerReport,
     ResourceState,
-    Role,
     RoundClosed,
     RoundOpened,
     Said,
+    Staged,
     TrainingReport,
 )
 from peers.trainer import Trainer, TrainerSettings
@@ -60,8 +62,11 @@ AGENT = Contributor("agent", 1)
 ME, ANN, BOB = Contributor("me", 1), Contributor("ann", 1), Contributor("bob", 1)
 MEMBERS = (ANN, BOB, ME)
 ZEROS = np.zeros(4, np.float32)
-OPENED = RoundOpened(term=1, round_id=1, digest=digest_of(ZEROS), members=MEMBERS, planned_rounds=3)
+OPENED = RoundOpened(term=1, round_id=1, digest=digest_of(ZEROS), members=MEMBERS, attempt=1, planned_rounds=3)
 HOP = HopOrdered(1, 1, 0, 10, ANN)
+CANCELLED = HopCancelled(1, 1, 0, 10, ANN)
+AFRESH = RoundOpened(2, 1, digest_of(ZEROS), MEMBERS, attempt=2)
+START = Fork(0, 3, "agent.1.1")
 
 
 def _vector(*values: float) -> Vector:
@@ -69,9 +74,7 @@ def _vector(*values: float) -> Vector:
 
 
 def _trainer(keep_deltas: bool = False, parameters: Vector = ZEROS, round_id: int = 0) -> Trainer:
-    trainer = Trainer(ME, parameters, "schema", "lenet", TrainerSettings(keep_deltas=keep_deltas), round_id)
-    trainer.handle(PeerFound(PeerInfo("agent", 1, Role.AGENT, "here", 1)), 0.0)
-    return trainer
+    return Trainer(ME, parameters, "schema", "lenet", TrainerSettings(keep_deltas=keep_deltas), round_id)
 
 
 def _say(trainer: Trainer, message: Said, now: float, sender: Contributor = AGENT, values: Vector | None = None):  # type: ignore[no-untyped-def]
@@ -106,7 +109,7 @@ def _merge(trainer: Trainer, message: DeltaMessage, values: Vector, now: float =
 
 
 def _broadcast(*order: Contributor, version: int = 1, term: int = 1) -> BroadcastOrdered:
-    return BroadcastOrdered(term, 1, version, order, 3.0, MEMBERS)
+    return BroadcastOrdered(term, 1, digest_of(ZEROS), version, order, 3.0, MEMBERS)
 
 
 def _globally(values: Vector, theta: float = 3.0) -> tuple[GlobalMessage, Vector]:
@@ -121,33 +124,37 @@ def _staged() -> Trainer:
 
 
 def _sent(effects: list[Effect], kind: type[Said] | None = None) -> list[Said]:
-    """What was said apart from reports, or only messages of one kind."""
+    """What was said, or only messages of one kind."""
     said = [effect.message for effect in effects if isinstance(effect, Send)]
-    return [each for each in said if (isinstance(each, kind) if kind else not isinstance(each, PeerReport))]
+    return [each for each in said if kind is None or isinstance(each, kind)]
 
 
-def _report(effects: list[Effect]) -> PeerReport:
-    (report,) = (effect.message for effect in effects if isinstance(effect, Send) and effect.receiver == "agent")
-    assert isinstance(report, PeerReport)
-    return report
+def _report(trainer: Trainer, now: float = 99.0) -> PeerReport:
+    return trainer.report(1, "agent", now)
 
 
 # -- train ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_trainer_without_an_agent_says_nothing_and_wants_no_tick() -> None:
-    trainer = Trainer(ME, ZEROS, "schema", "lenet", TrainerSettings())
-    assert trainer.handle(ResourcesSampled(ResourceState(1, 1.0)), 0.0) == []
-    assert trainer.deadline() is None
-
-
-def test_a_found_agent_gets_the_whole_state_and_then_a_heartbeat_every_report_interval() -> None:
+def test_a_report_is_the_whole_state_and_due_at_least_every_report_interval() -> None:
     trainer = Trainer(ME, ZEROS, "schema", "lenet", TrainerSettings(report_s=0.5))
-    report = _report(trainer.handle(PeerFound(PeerInfo("agent", 1, Role.AGENT, "here", 1)), 0.0))
+    assert trainer.has_news(0.0)
+    report = trainer.report(7, "ann", 0.0)
     assert (report.activity, report.round_id, report.digest, report.size) == (Activity.WAITING, 0, digest_of(ZEROS), 4)
-    assert trainer.deadline() == 0.5
-    assert trainer.handle(Tick(), 0.4) == []
-    assert _report(trainer.handle(Tick(), 0.5)).sequence == report.sequence + 1
+    assert (report.term, report.agent, report.votes, report.lineage) == (7, "ann", False, ())
+    assert (trainer.deadline(), trainer.has_news(0.4), trainer.has_news(0.5)) == (0.5, False, True)
+    assert trainer.report(7, "ann", 0.5).sequence == report.sequence + 1
+
+
+def test_an_order_is_answered_by_a_report_and_so_is_the_question_of_a_new_agent() -> None:
+    trainer = _trainer()
+    _report(trainer, 0.0)
+    assert not trainer.has_news(0.1)
+    _say(trainer, HopReleased(1, 1, 0, 99), 0.1)
+    assert trainer.has_news(0.1)
+    _report(trainer, 0.1)
+    trainer.say_again()
+    assert (trainer.has_news(0.2), trainer.is_due(0.2)) == (True, False)
 
 
 def test_an_opened_round_is_trained_once_however_often_it_is_announced() -> None:
@@ -156,9 +163,9 @@ def test_an_opened_round_is_trained_once_however_often_it_is_announced() -> None
     (work,) = (effect for effect in effects if isinstance(effect, TrainLocally))
     assert (work.round_id, work.planned_rounds) == (1, 3)
     assert work.parameters is trainer.parameters
-    again = _say(trainer, OPENED, 1.1)
-    assert [type(effect) for effect in again] == [Send]
-    assert _report(again).activity is Activity.TRAINING
+    assert _say(trainer, OPENED, 1.1) == []
+    report = _report(trainer)
+    assert (report.activity, report.open_round, report.open_term) == (Activity.TRAINING, 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -167,22 +174,85 @@ def test_an_opened_round_is_trained_once_however_often_it_is_announced() -> None
         RoundOpened(1, 1, b"another model", MEMBERS),
         RoundOpened(1, 2, digest_of(ZEROS), MEMBERS),
         RoundOpened(1, 1, digest_of(ZEROS), (ANN, BOB, Contributor("me", 2))),
+        RoundOpened(1, 1, digest_of(ZEROS), MEMBERS, lineage=(START, Fork(0, 2, "other"))),
+        RoundOpened(1, 1, digest_of(ZEROS), MEMBERS, lineage=(Fork(3, 2, "elsewhere"),)),
     ],
-    ids=["another model", "a later round", "another start of this peer"],
+    ids=["another model", "a later round", "another start of this peer", "another lineage", "a fork at another round"],
 )
 def test_a_round_that_is_not_ours_is_not_trained(opened: RoundOpened) -> None:
     trainer = _trainer()
-    assert [type(effect) for effect in _say(trainer, opened, 1.0)] == [Send]
-    assert trainer.attempt() == (0, 0)
+    assert _say(trainer, opened, 1.0) == []
+    assert (trainer.attempt(), trainer.standing.lineage) == ((0, 0), ())
 
 
-def test_a_round_opened_again_under_a_newer_term_begins_afresh() -> None:
+def test_the_first_round_of_a_lineage_is_entered_and_gives_its_members_a_vote() -> None:
+    trainer = _trainer()
+    _say(trainer, RoundOpened(1, 1, digest_of(ZEROS), MEMBERS, 1, (START,), ("ann", "bob", "me")), 1.0)
+    report = _report(trainer)
+    assert (report.lineage, report.base, report.votes) == ((START,), ("ann", "bob", "me"), True)
+    assert trainer.attempt() == (1, 1)
+
+
+def test_another_agent_goes_on_with_the_same_attempt_and_may_add_members() -> None:
+    trainer = _trainer()
+    _say(trainer, RoundOpened(1, 1, digest_of(ZEROS), (ANN, ME), 1), 1.0)
+    trainer.handle(_ready(_vector(1, 1, 1, 1)), 2.0)
+    assert _sent(_say(trainer, DeltaWanted(1, 0, 20), 2.1, BOB)) == []
+    assert _say(trainer, RoundOpened(5, 1, digest_of(ZEROS), MEMBERS, 1), 3.0) == []
+    assert trainer.holdings()[0].contributors == {ME}
+    assert len(_sent(_say(trainer, DeltaWanted(1, 0, 20), 3.1, BOB), DeltaMessage)) == 1
+
+
+def test_a_round_opened_afresh_uses_the_own_delta_if_nothing_was_merged_into_it() -> None:
+    trainer = _holding()
+    _say(trainer, DeltaWanted(1, 0, 20), 3.0, BOB)
+    assert _say(trainer, AFRESH, 5.0) == []
+    assert trainer.attempt() == (1, 2)
+    np.testing.assert_array_equal(trainer.holdings()[0].values, _vector(1, 1, 1, 1))
+    report = _report(trainer)
+    assert (report.activity, report.hops, report.holdings[0].sent_hop) == (Activity.HOLDING, (), None)
+
+
+def test_a_round_opened_afresh_recalls_the_own_delta_that_has_been_merged_away() -> None:
     trainer = _receiving()
     _merge(trainer, *_delta(_vector(3, 3, 3, 3)))
-    effects = _say(trainer, RoundOpened(2, 1, digest_of(ZEROS), (ME, BOB)), 5.0)
-    assert any(isinstance(effect, TrainLocally) for effect in effects)
-    assert (trainer.attempt(), trainer.holdings()) == ((1, 2), {})
-    assert (_report(effects).term, _report(effects).hops) == (2, ())
+    (recall,) = _say(trainer, AFRESH, 5.0)
+    assert isinstance(recall, RecallDelta)
+    assert recall.round_id == 1
+    assert recall.parameters is trainer.parameters
+    assert _report(trainer).activity is Activity.TRAINING
+    trainer.handle(DeltaRecalled(1, _vector(1, 1, 1, 1)), 5.5)
+    hold = trainer.holdings()[0]
+    assert (hold.theta, hold.contributors) == (1.0, {ME})
+    np.testing.assert_array_equal(hold.values, _vector(1, 1, 1, 1))
+
+
+def test_a_recalled_delta_keeps_the_weight_it_was_trained_with() -> None:
+    trainer = _trainer()
+    _say(trainer, OPENED, 1.0)
+    trainer.handle(_ready(_vector(1, 1, 1, 1), theta=7.0), 2.0)
+    _say(trainer, HOP, 3.0)
+    _merge(trainer, *_delta(_vector(3, 3, 3, 3)))
+    _say(trainer, AFRESH, 5.0)
+    trainer.handle(DeltaRecalled(1, _vector(1, 1, 1, 1)), 5.5)
+    assert trainer.holdings()[0].theta == 7.0
+
+
+def test_a_delta_that_cannot_be_recalled_is_trained_again() -> None:
+    trainer = _receiving()
+    _merge(trainer, *_delta(_vector(3, 3, 3, 3)))
+    _say(trainer, AFRESH, 5.0)
+    (work,) = trainer.handle(DeltaRecalled(1, None), 5.5)
+    assert isinstance(work, TrainLocally)
+    assert work.round_id == 1
+
+
+def test_a_round_opened_afresh_while_it_trains_waits_for_that_training() -> None:
+    trainer = _trainer()
+    _say(trainer, OPENED, 1.0)
+    assert _say(trainer, AFRESH, 1.5) == []
+    trainer.handle(_ready(_vector(1, 1, 1, 1)), 2.0)
+    assert (trainer.attempt(), trainer.holdings()[0].contributors) == ((1, 2), {ME})
 
 
 def test_theta_and_the_own_contribution_are_born_with_the_local_delta() -> None:
@@ -190,24 +260,17 @@ def test_theta_and_the_own_contribution_are_born_with_the_local_delta() -> None:
     _say(trainer, OPENED, 1.0)
     ready = _ready(_vector(1, 2, 3, 4), theta=7.0)
     effects = trainer.handle(ready, 2.0)
-    assert effects[1:] == [KeepDelta(1, "own", ready.delta)]
-    (holding,) = _report(effects).holdings
+    assert effects == [KeepDelta(1, "own", ready.delta)]
+    (holding,) = _report(trainer).holdings
     assert (holding.theta, holding.contributors, holding.sent_hop) == (7.0, (ME,), None)
-    assert trainer.handle(ready, 2.1) == []
-
-
-def test_a_local_delta_of_another_round_is_dropped() -> None:
-    trainer = _trainer()
-    _say(trainer, OPENED, 1.0)
-    assert trainer.handle(_ready(_vector(1, 2, 3, 4), round_id=2), 1.2) == []
-    assert trainer.holdings() == {}
+    assert _report(trainer).activity is Activity.HOLDING
 
 
 def test_a_device_whose_training_diverged_leaves_instead_of_poisoning_the_mean() -> None:
     trainer = _trainer()
     _say(trainer, OPENED, 1.0)
     effects = trainer.handle(_ready(_vector(1, np.nan, 3, 4)), 2.0)
-    assert _report(effects).activity is Activity.LEFT
+    assert _report(trainer).activity is Activity.LEFT
     (end,) = (effect for effect in effects if isinstance(effect, Finish))
     assert end.exit_code == 4
     assert "training diverged in round 1" in end.problem
@@ -220,8 +283,9 @@ def test_a_device_whose_training_diverged_leaves_instead_of_poisoning_the_mean()
 def test_4_3_a_receiver_says_when_it_is_ready_and_asks_again_on_its_timer() -> None:
     trainer = _holding()
     effects = _say(trainer, HOP, 3.0)
-    assert [(effect.receiver, effect.message) for effect in effects[1:]] == [("ann", DeltaWanted(1, 0, 10))]  # type: ignore[union-attr]
-    assert _report(effects).activity is Activity.RECEIVING
+    assert effects == [Send("ann", DeltaWanted(1, 0, 10))]
+    report = _report(trainer)
+    assert (report.activity, report.incoming) == (Activity.RECEIVING, Incoming(0, 10, ANN))
     assert _sent(_say(trainer, HOP, 3.1)) == []
     assert _sent(trainer.handle(Tick(), 4.0)) == [DeltaWanted(1, 0, 10)]
 
@@ -236,19 +300,22 @@ def test_3_2_2_theta_starts_from_1_and_adds_up() -> None:
 
 def test_a_receiver_decides_a_hop_once() -> None:
     trainer = _receiving()
-    effects = _merge(trainer, *_delta(_vector(3, 3, 3, 3)))
-    (decision,) = _report(effects).hops
-    assert (decision.hop_id, decision.outcome, decision.size_bytes) == (10, HopOutcome.MERGED, 16)
+    _merge(trainer, *_delta(_vector(3, 3, 3, 3)))
+    (decision,) = _report(trainer).hops
+    seen = (decision.hop_id, decision.sender, decision.outcome, decision.size_bytes)
+    assert seen == (10, ANN, HopOutcome.MERGED, 16)
     held = trainer.holdings()[0].values.copy()
-    for late in (HOP, HopCancelled(1, 1, 0, 10), HOP):
-        assert _report(_say(trainer, late, 5.0)).hops == (decision,)
+    for late in (HOP, CANCELLED, HOP):
+        _say(trainer, late, 5.0)
+        assert _report(trainer).hops == (decision,)
     assert _merge(trainer, *_delta(_vector(9, 9, 9, 9)), now=5.2) == []
     np.testing.assert_array_equal(trainer.holdings()[0].values, held)
 
 
 def test_a_cancelled_hop_stays_aborted_even_if_its_delta_comes_after_all() -> None:
     trainer = _receiving()
-    (decision,) = _report(_say(trainer, HopCancelled(1, 1, 0, 10), 4.0)).hops
+    _say(trainer, CANCELLED, 4.0)
+    (decision,) = _report(trainer).hops
     assert (decision.outcome, decision.reason) == (HopOutcome.ABORTED, "cancelled by the agent")
     _merge(trainer, *_delta(_vector(3, 3, 3, 3)))
     assert trainer.holdings()[0].contributors == {ME}
@@ -256,7 +323,7 @@ def test_a_cancelled_hop_stays_aborted_even_if_its_delta_comes_after_all() -> No
 
 def test_a_hop_may_be_cancelled_before_its_order_comes() -> None:
     trainer = _holding()
-    _say(trainer, HopCancelled(1, 1, 0, 10), 3.0)
+    _say(trainer, CANCELLED, 3.0)
     assert _sent(_say(trainer, HOP, 3.1)) == []
     assert trainer.part is not None
     assert trainer.part.incoming is None
@@ -264,7 +331,8 @@ def test_a_hop_may_be_cancelled_before_its_order_comes() -> None:
 
 def test_a_receiver_takes_one_partner_at_a_time() -> None:
     trainer = _receiving()
-    (decision,) = _report(_say(trainer, HopOrdered(1, 1, 0, 11, BOB), 3.5)).hops
+    _say(trainer, HopOrdered(1, 1, 0, 11, BOB), 3.5)
+    (decision,) = _report(trainer).hops
     assert (decision.hop_id, decision.outcome, decision.reason) == (11, HopOutcome.ABORTED, "one partner at a time")
 
 
@@ -272,7 +340,8 @@ def test_a_receiver_gives_up_a_hop_of_which_nothing_comes() -> None:
     trainer = _receiving()
     trainer.handle(TransferProgressed(ANN, 1, 16), 8.0)
     assert _sent(trainer.handle(Tick(), 13.1)) == [DeltaWanted(1, 0, 10)]
-    (decision,) = _report(trainer.handle(Tick(), 18.2)).hops
+    assert trainer.handle(Tick(), 18.2) == []
+    (decision,) = _report(trainer).hops
     assert (decision.outcome, decision.reason) == (HopOutcome.ABORTED, "nothing came for 10 s")
 
 
@@ -297,7 +366,7 @@ def test_a_delta_that_would_poison_the_mean_aborts_its_hop_and_says_why(
     trainer = _receiving()
     with pytest.raises(RemoteProtocolError, match=reason):
         _merge(trainer, *_delta(values, contributors, theta))
-    (decision,) = _report(trainer.handle(Tick(), 4.0)).hops
+    (decision,) = _report(trainer).hops
     assert decision.outcome is HopOutcome.ABORTED
     assert reason in decision.reason
     hold = trainer.holdings()[0]
@@ -325,12 +394,13 @@ def test_a_sender_gives_its_delta_to_one_hop_until_it_is_released() -> None:
     first, other = DeltaWanted(1, 0, 20), DeltaWanted(1, 0, 21)
     effects = _say(trainer, first, 3.0, BOB)
     assert _sent(effects) == [DeltaMessage(1, 0, 20, 1.0, (ME,))]
-    assert _report(effects).holdings[0].sent_hop == 20
+    (holding,) = _report(trainer).holdings
+    assert (holding.sent_hop, holding.sent_to) == (20, BOB)
     assert trainer.holdings() == {}
     assert _sent(_say(trainer, first, 3.1, BOB)) == [DeltaMessage(1, 0, 20, 1.0, (ME,))]
     assert _sent(_say(trainer, other, 3.2, ANN)) == []
-    released = _report(_say(trainer, HopReleased(1, 1, 0, 20), 4.0))
-    assert released.holdings[0].sent_hop is None
+    _say(trainer, HopReleased(1, 1, 0, 20), 4.0)
+    assert _report(trainer).holdings[0].sent_hop is None
     assert _sent(_say(trainer, first, 4.1, BOB)) == []
     assert _sent(_say(trainer, other, 4.2, ANN)) == [DeltaMessage(1, 0, 21, 1.0, (ME,))]
     _say(trainer, HopReleased(1, 1, 0, 20), 4.3)
@@ -352,7 +422,8 @@ def test_who_trains_or_receives_gives_nothing_away() -> None:
 def test_what_has_been_given_away_receives_nothing() -> None:
     trainer = _holding()
     _say(trainer, DeltaWanted(1, 0, 20), 3.0, BOB)
-    (decision,) = _report(_say(trainer, HOP, 3.5)).hops
+    _say(trainer, HOP, 3.5)
+    (decision,) = _report(trainer).hops
     assert decision.reason == "its partial mean has been given away"
 
 
@@ -364,8 +435,8 @@ def test_3_2_3_the_root_stages_what_it_holds_and_serves_whoever_waits() -> None:
     _merge(trainer, *_delta(_vector(4, 4, 4, 4), (ANN, BOB), theta=2.0))
     assert _sent(_say(trainer, GlobalWanted(1), 4.5, BOB)) == []
     effects = _say(trainer, _broadcast(ME, ANN, BOB), 5.0)
-    assert [(e.receiver, e.message) for e in effects[1:]] == [("bob", GlobalMessage(1, 3.0, MEMBERS))]  # type: ignore[union-attr]
-    assert _report(effects).activity is Activity.STAGED
+    assert [(e.receiver, e.message) for e in effects] == [("bob", GlobalMessage(1, 3.0, MEMBERS))]  # type: ignore[union-attr]
+    assert _report(trainer).activity is Activity.STAGED
     assert _sent(_say(trainer, GlobalWanted(1), 5.1, ANN)) == [GlobalMessage(1, 3.0, MEMBERS)]
 
 
@@ -373,8 +444,7 @@ def test_3_2_3_the_root_stages_what_it_holds_and_serves_whoever_waits() -> None:
 def test_3_2_3_everyone_else_asks_its_parent_in_the_binomial_tree(order: tuple[Contributor, ...], parent: str) -> None:
     trainer = _holding()
     effects = _say(trainer, _broadcast(*order), 5.0)
-    assert [effect.receiver for effect in effects[1:]] == [parent]  # type: ignore[union-attr]
-    assert _sent(effects) == [GlobalWanted(1)]
+    assert effects == [Send(parent, GlobalWanted(1))]
     assert _sent(trainer.handle(Tick(), 6.0)) == [GlobalWanted(1)]
 
 
@@ -385,23 +455,25 @@ def test_a_lost_parent_is_replaced_by_the_next_order_and_an_older_order_changes_
     assert newer[-1] == Send("bob", GlobalWanted(1))
     assert _sent(_say(trainer, _broadcast(ANN, ME, BOB), 5.6)) == []
     assert trainer.part is not None
-    assert trainer.part.parent == BOB
+    assert trainer.part.spread.parent == BOB
 
 
 def test_a_result_is_staged_and_not_applied_until_the_round_is_closed() -> None:
     trainer = _staged()
     digest = digest_of(_vector(1, 2, 3, 4))
-    report = _report(trainer.handle(Tick(), 7.0))
-    assert report.staged is not None
-    assert (report.staged.digest, report.staged.theta, report.round_id) == (digest, 3.0, 0)
+    report = _report(trainer)
+    assert report.round_id == 0
+    assert report.staged == Staged(digest, 3.0, MEMBERS, term=1, version=1)
     np.testing.assert_array_equal(trainer.parameters, ZEROS)
     assert _sent(_say(trainer, RoundClosed(1, 1, b"another result"), 7.1)) == []
     effects = _say(trainer, RoundClosed(1, 1, digest), 7.2)
     expected = apply_delta(ZEROS, _vector(1, 2, 3, 4), 1.0)
-    assert [type(effect) for effect in effects] == [Send, SaveModel, Evaluate]
+    assert [type(effect) for effect in effects] == [SaveModel, Evaluate]
     np.testing.assert_array_equal(trainer.parameters, expected)
-    assert (_report(effects).round_id, _report(effects).digest) == (1, digest_of(expected))
-    assert [type(effect) for effect in _say(trainer, RoundClosed(1, 1, digest), 7.3)] == [Send]
+    report = _report(trainer)
+    assert (report.round_id, report.digest, report.base) == (1, digest_of(expected), ("ann", "bob", "me"))
+    assert (report.staged, report.holdings, report.votes) == (None, (), True)
+    assert _say(trainer, RoundClosed(1, 1, digest), 7.3) == []
     np.testing.assert_array_equal(trainer.parameters, expected)
 
 
@@ -421,7 +493,7 @@ def test_a_second_copy_of_the_result_changes_nothing() -> None:
     trainer = _staged()
     assert trainer.handle(Received(ANN, *_globally(_vector(9, 9, 9, 9))), 6.1) == []
     assert trainer.part is not None
-    assert trainer.part.staged_digest == digest_of(_vector(1, 2, 3, 4))
+    assert trainer.part.spread.digest == digest_of(_vector(1, 2, 3, 4))
 
 
 @pytest.mark.parametrize(
@@ -435,30 +507,49 @@ def test_a_result_that_cannot_be_right_is_refused(message: GlobalMessage, values
     with pytest.raises(RemoteProtocolError):
         trainer.handle(Received(ANN, message, values), 6.0)
     assert trainer.part is not None
-    assert trainer.part.staged is None
+    assert trainer.part.spread.staged is None
 
 
-def test_a_stranger_or_an_unordered_result_is_dropped() -> None:
+def test_a_result_before_its_order_or_of_other_contributors_is_dropped() -> None:
     trainer = _holding()
     trainer.handle(Received(ANN, *_globally(_vector(1, 2, 3, 4))), 4.0)
     _say(trainer, _broadcast(ANN, ME, BOB), 5.0)
-    trainer.handle(Received(Contributor("eve", 1), *_globally(_vector(1, 2, 3, 4))), 5.1)
+    trainer.handle(Received(ANN, GlobalMessage(1, 3.0, (ANN, BOB)), _vector(1, 2, 3, 4)), 5.1)
     assert trainer.part is not None
-    assert trainer.part.staged is None
+    assert trainer.part.spread.staged is None
 
 
 def test_the_result_of_a_lost_root_is_dropped_when_another_one_is_ordered() -> None:
     trainer = _staged()
-    effects = _say(trainer, BroadcastOrdered(1, 1, 2, (BOB, ME), 2.0, (BOB, ME)), 7.0)
-    assert _report(effects).staged is None
-    assert effects[-1] == Send("bob", GlobalWanted(1))
+    effects = _say(trainer, BroadcastOrdered(1, 1, digest_of(ZEROS), 2, (BOB, ME), 2.0, (BOB, ME)), 7.0)
+    assert effects == [Send("bob", GlobalWanted(1))]
+    assert _report(trainer).staged is None
+
+
+def test_an_order_for_another_model_than_ours_is_not_followed() -> None:
+    trainer = _holding()
+    assert _say(trainer, BroadcastOrdered(1, 1, b"another w", 1, (ANN, ME), 3.0, MEMBERS), 5.0) == []
+    assert _say(trainer, BroadcastOrdered(1, 2, digest_of(ZEROS), 1, (ANN, ME), 3.0, MEMBERS), 5.1) == []
+    assert _say(trainer, BroadcastOrdered(1, 1, digest_of(ZEROS), 1, (ANN, BOB), 3.0, MEMBERS), 5.2) == []
+
+
+def test_a_device_that_was_too_late_for_a_round_takes_its_result_all_the_same() -> None:
+    trainer = _trainer()
+    late = BroadcastOrdered(1, 1, digest_of(ZEROS), 1, (ANN, BOB, ME), 2.0, (ANN, BOB))
+    assert _say(trainer, late, 5.0) == [Send("ann", GlobalWanted(1))]
+    result = _vector(1, 2, 3, 4)
+    trainer.handle(Received(ANN, GlobalMessage(1, 2.0, (ANN, BOB)), result), 6.0)
+    assert _report(trainer).activity is Activity.STAGED
+    _say(trainer, RoundClosed(1, 1, digest_of(result)), 7.0)
+    assert (trainer.round_id, trainer.standing.base, trainer.standing.votes) == (1, ("ann", "bob"), True)
+    assert trainer.standing.carry is None
 
 
 def test_a_parent_is_asked_again_after_a_hop_came_between_two_orders() -> None:
     trainer = _holding()
     _say(trainer, _broadcast(ANN, BOB, ME), 5.0)  # BOB is the root's child, and so are we
     _say(trainer, HopOrdered(1, 1, 0, 11, BOB), 6.0)  # nobody has the result: aggregating goes on
-    _say(trainer, HopCancelled(1, 1, 0, 11), 7.0)
+    _say(trainer, HopCancelled(1, 1, 0, 11, BOB), 7.0)
     assert _sent(_say(trainer, _broadcast(ANN, BOB, ME, version=2), 8.0)) == [GlobalWanted(1)]
 
 
@@ -466,38 +557,14 @@ def test_the_rounds_result_ends_a_hop_under_way_and_a_late_copy_of_an_old_order_
     trainer = _receiving()
     order = _broadcast(ANN, ME, BOB)
     effects = _say(trainer, order, 5.0)
-    assert _report(effects).hops[0].reason == "the round has its result already"
+    assert _report(trainer).hops[0].reason == "the round has its result already"
     assert _sent(effects) == [GlobalWanted(1)]
     _say(trainer, HopOrdered(1, 1, 0, 11, ANN), 6.0)
-    assert _report(_say(trainer, order, 6.5)).activity is Activity.RECEIVING
+    _say(trainer, order, 6.5)
+    assert _report(trainer).activity is Activity.RECEIVING
 
 
-# -- terms, catching up, leaving --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        RoundOpened(1, 1, digest_of(ZEROS), MEMBERS),
-        CatchUp(1, 5, b"digest", ANN),
-        MemberRefused(1, 0, "another model"),
-        MeshFinished(1, 0),
-    ],
-    ids=lambda message: type(message).__name__,
-)
-def test_messages_of_an_older_term_are_dropped(message: AgentMessage) -> None:
-    trainer = _trainer()
-    _say(trainer, RoundOpened(2, 7, b"", MEMBERS), 1.0)
-    assert trainer.handle(Received(AGENT, message), 1.1) == []  # type: ignore[arg-type]
-
-
-def test_a_second_agent_of_the_same_term_is_not_obeyed_and_one_of_a_newer_term_is() -> None:
-    trainer = _holding()
-    other = Contributor("other", 1)
-    refused = trainer.handle(Received(other, MeshFinished(1, 0)), 3.0)
-    assert not any(isinstance(effect, Finish) for effect in refused)
-    effects = trainer.handle(Received(other, HopCancelled(2, 1, 0, 99)), 3.1)
-    assert [effect.receiver for effect in effects] == ["other"]  # type: ignore[union-attr]
+# -- catching up, leaving ---------------------------------------------------------------------------------------------
 
 
 def test_a_late_peer_fetches_the_model_checks_its_digest_and_adopts_it_once() -> None:
@@ -510,7 +577,7 @@ def test_a_late_peer_fetches_the_model_checks_its_digest_and_adopts_it_once() ->
         trainer.handle(Received(ANN, ModelMessage(4, digest_of(model)), _vector(5, 6, 7, 9)), 2.1)
     carrier = ModelMessage(4, digest_of(model))
     effects = trainer.handle(Received(ANN, carrier, model), 2.2)
-    assert [type(effect) for effect in effects] == [Send, SaveModel, Evaluate]
+    assert [type(effect) for effect in effects] == [SaveModel, Evaluate]
     assert (trainer.round_id, trainer.digest) == (4, digest_of(model))
     assert trainer.handle(Received(ANN, carrier, model), 2.3) == []
     assert _sent(_say(trainer, order, 2.4)) == []
@@ -520,8 +587,9 @@ def test_a_late_catch_up_to_an_older_model_changes_nothing() -> None:
     trainer = _trainer(parameters=_vector(1, 1, 1, 1), round_id=6)
     assert _sent(_say(trainer, CatchUp(1, 5, b"older", ANN), 1.0)) == []
     _say(trainer, RoundOpened(1, 7, trainer.digest, MEMBERS), 1.1)
-    assert _sent(_say(trainer, CatchUp(1, 6, b"other", ANN), 1.2)) == []
-    assert trainer.attempt() == (7, 1)
+    for late in (CatchUp(1, 6, trainer.digest, ANN), CatchUp(1, 5, b"older", ANN)):
+        assert _sent(_say(trainer, late, 1.2)) == []
+    assert trainer.attempt() == (7, 0)
 
 
 def test_a_peer_that_missed_the_end_of_a_round_drops_its_part_and_catches_up() -> None:
@@ -540,7 +608,7 @@ def test_a_round_that_opens_ends_an_older_wish_to_catch_up() -> None:
 
 def test_a_model_is_given_to_whoever_asks_for_the_round_we_stand_at() -> None:
     trainer = _trainer(parameters=_vector(1, 1, 1, 1), round_id=6)
-    assert _sent(_say(trainer, ModelWanted(6), 1.0, BOB)) == [ModelMessage(6, trainer.digest)]
+    assert _sent(_say(trainer, ModelWanted(6), 1.0, BOB)) == [ModelMessage(6, trainer.digest, History())]
     assert _sent(_say(trainer, ModelWanted(5), 1.0, BOB)) == []
 
 
@@ -554,26 +622,25 @@ def test_a_model_is_given_to_whoever_asks_for_the_round_we_stand_at() -> None:
     ],
 )
 def test_who_leaves_says_so_before_it_finishes(event: Received | StopRequested, problem: str, exit_code: int) -> None:
-    effects = _trainer().handle(event, 1.0)
-    assert _report(effects).activity is Activity.LEFT
-    assert effects[-1] == Finish(problem, exit_code)
+    trainer = _trainer()
+    _report(trainer, 1.0)
+    assert trainer.handle(event, 1.0) == [Finish(problem, exit_code)]
+    assert (trainer.has_news(1.0), _report(trainer).activity) == (True, Activity.LEFT)
+
+
+def test_who_has_left_takes_part_in_nothing() -> None:
+    trainer = _trainer()
+    trainer.handle(StopRequested(), 1.0)
+    for order in (OPENED, CatchUp(1, 4, b"digest", ANN), _broadcast(ANN, ME, BOB)):
+        assert _say(trainer, order, 2.0) == []
 
 
 def test_an_evaluation_and_resources_are_reported() -> None:
     trainer = _trainer()
     trainer.handle(ResourcesSampled(ResourceState(123, 5.0, battery_percent=50.0), sent_bytes=9), 0.1)
-    report = _report(trainer.handle(Evaluated(1, no_evaluation(2)), 0.2))
+    trainer.handle(Evaluated(1, no_evaluation(2)), 0.2)
+    report = _report(trainer)
     assert report.evaluation is not None
     assert (report.evaluation.round_id, report.evaluation.evaluation) == (1, no_evaluation(2))
     assert report.resources == ResourceState(123, 5.0, battery_percent=50.0)
     assert report.sent_bytes == 9
-
-
-def test_another_agent_is_taken_only_when_the_known_one_is_silent() -> None:
-    trainer = _trainer()
-    _say(trainer, OPENED, 1.0)
-    found = PeerFound(PeerInfo("other", 1, Role.AGENT, "there", 1))
-    trainer.handle(found, 3.9)
-    assert trainer.agent == "agent"
-    trainer.handle(found, 4.0)
-    assert trainer.agent == "other"
