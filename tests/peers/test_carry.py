@@ -1,0 +1,340 @@
+"""Work that no round has counted enters the next own delta, once (fault rules 7 and 8)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mdl.delta import Contributor, ModelDelta, Vector, apply_delta, digest_of
+from mdl.machine import DeltaRecalled, Effect, LocalDeltaReady, RecallDelta, Received, Send, TrainLocally
+from mdl.messages import (
+    BroadcastOrdered,
+    CatchUp,
+    Counted,
+    DeltaMessage,
+    Fork,
+    GlobalMessage,
+    History,
+    HopOrdered,
+    Lineage,
+    ModelMessage,
+    ModelWanted,
+    RoundClosed,
+    RoundOpened,
+    Said,
+    TrainingReport,
+)
+from peers.trainer import Trainer, TrainerSettings
+
+AGENT = Contributor("agent", 1)
+ME, ANN, BOB = Contributor("me", 1), Contributor("ann", 1), Contributor("bob", 1)
+MEMBERS = (ANN, BOB, ME)
+ZEROS = np.zeros(4, np.float32)
+START = Fork(0, 3, "agent.1.1")
+SPLIT = Fork(1, 1, "me.1.9")
+ELSEWHERE = np.full(4, 9, np.float32)
+
+
+def _vector(*values: float) -> Vector:
+    return np.array(values, np.float32)
+
+
+def _trainer(round_id: int = 0, history: History | None = None) -> Trainer:
+    return Trainer(ME, ZEROS, "schema", "lenet", TrainerSettings(), round_id, history)
+
+
+def _say(
+    trainer: Trainer, message: Said, now: float = 1.0, sender: Contributor = AGENT, values: Vector | None = None
+) -> list[Effect]:
+    return trainer.handle(Received(sender, message, values), now)
+
+
+def _open(trainer: Trainer, lineage: Lineage | None = None, attempt: int = 1) -> list[Effect]:
+    lineage = trainer.standing.lineage if lineage is None else lineage
+    return _say(trainer, RoundOpened(attempt, trainer.round_id + 1, trainer.digest, MEMBERS, attempt, lineage))
+
+
+def _train(trainer: Trainer, *values: float, round_id: int | None = None) -> None:
+    """What the driver answers to TrainLocally."""
+    delta = ModelDelta(_vector(*values), 1.0, frozenset([ME]))
+    trainer.handle(LocalDeltaReady(round_id or trainer.round_id + 1, delta, TrainingReport(0.5, 8, 1.0)), 2.0)
+
+
+def _merge(trainer: Trainer, *values: float) -> None:
+    """ann's delta comes in, and the own one is gone."""
+    _say(trainer, HopOrdered(1, trainer.round_id + 1, 0, 10, ANN), 3.0)
+    message = DeltaMessage(trainer.round_id + 1, 0, 10, 1.0, (ANN,))
+    trainer.handle(Received(ANN, message, _vector(*values)), 3.1)
+
+
+def _close(trainer: Trainer, contributors: tuple[Contributor, ...], *values: float) -> list[Effect]:
+    """The round's result comes from bob and stands."""
+    result, theta = _vector(*values), float(len(contributors))
+    round_id = trainer.round_id + 1
+    _say(trainer, BroadcastOrdered(1, round_id, trainer.digest, 1, (BOB, ME), theta, contributors), 5.0)
+    _say(trainer, GlobalMessage(round_id, theta, contributors), 5.1, BOB, result)
+    return _say(trainer, RoundClosed(1, round_id, digest_of(result)), 5.2)
+
+
+def _move(trainer: Trainer, round_id: int, history: History, values: Vector = ELSEWHERE) -> list[Effect]:
+    """The agent sends it to another model, and ann gives it."""
+    target = CatchUp(1, round_id, digest_of(values), ANN, history.lineage, history.base)
+    effects = _say(trainer, target, 6.0)
+    assert Send("ann", ModelWanted(round_id)) in effects
+    return _say(trainer, ModelMessage(round_id, digest_of(values), history), 6.1, ANN, values)
+
+
+def _carry(trainer: Trainer) -> list[float] | None:
+    carry = trainer.standing.carry
+    return None if carry is None else list(carry)
+
+
+def _held(trainer: Trainer) -> list[float]:
+    return list(trainer.holdings()[0].values)
+
+
+def _recalls(effects: list[Effect]) -> list[RecallDelta]:
+    return [effect for effect in effects if isinstance(effect, RecallDelta)]
+
+
+# -- a round that closed without this device --------------------------------------------------------------------------
+
+
+def test_what_a_round_left_out_is_in_the_next_own_delta_and_only_there() -> None:
+    trainer = _trainer()
+    _open(trainer)
+    _train(trainer, 1, 2, 3, 4)
+    _close(trainer, (ANN, BOB), 5, 5, 5, 5)
+    assert _carry(trainer) == [1, 2, 3, 4]
+    _open(trainer)
+    _train(trainer, 10, 10, 10, 10)
+    assert (_held(trainer), _carry(trainer)) == ([11, 12, 13, 14], None)
+    assert trainer.holdings()[0].theta == 1.0
+    _close(trainer, MEMBERS, 0, 0, 0, 0)
+    _open(trainer)
+    _train(trainer, 10, 10, 10, 10)
+    assert _held(trainer) == [10, 10, 10, 10]
+
+
+def test_what_a_round_counted_is_not_carried() -> None:
+    trainer = _trainer()
+    _open(trainer)
+    _train(trainer, 1, 2, 3, 4)
+    assert _recalls(_close(trainer, MEMBERS, 5, 5, 5, 5)) == []
+    assert _carry(trainer) is None
+
+
+def test_work_that_was_left_out_again_and_again_adds_up() -> None:
+    trainer = _trainer()
+    for _ in range(3):
+        _open(trainer)
+        _train(trainer, 1, 2, 3, 4)
+        _close(trainer, (ANN, BOB), 0, 0, 0, 0)
+    assert _carry(trainer) == [3, 6, 9, 12]
+
+
+def test_an_own_delta_that_was_merged_away_is_recalled_when_the_round_left_it_out() -> None:
+    trainer = _trainer()
+    before = trainer.parameters
+    _open(trainer)
+    _train(trainer, 1, 2, 3, 4)
+    _merge(trainer, 3, 3, 3, 3)
+    (recall,) = _recalls(_close(trainer, (ANN, BOB), 5, 5, 5, 5))
+    assert (recall.round_id, recall.parameters is before) == (1, True)
+    assert _carry(trainer) is None
+    trainer.handle(DeltaRecalled(1, _vector(1, 2, 3, 4)), 6.0)
+    assert _carry(trainer) == [1, 2, 3, 4]
+
+
+def test_a_recalled_delta_that_is_not_known_any_longer_is_no_work_and_no_error() -> None:
+    trainer = _trainer()
+    _open(trainer)
+    _train(trainer, 1, 2, 3, 4)
+    _merge(trainer, 3, 3, 3, 3)
+    _close(trainer, (ANN, BOB), 5, 5, 5, 5)
+    assert trainer.handle(DeltaRecalled(1, None), 6.0) == []
+    assert _carry(trainer) is None
+
+
+def test_earlier_work_in_a_delta_that_was_merged_away_is_carried_on_with_the_recalled_part() -> None:
+    trainer = _trainer()
+    _open(trainer)
+    _train(trainer, 1, 1, 1, 1)
+    _close(trainer, (ANN, BOB), 0, 0, 0, 0)
+    _open(trainer)
+    _train(trainer, 2, 2, 2, 2)
+    _merge(trainer, 3, 3, 3, 3)
+    _close(trainer, (ANN, BOB), 0, 0, 0, 0)
+    assert _carry(trainer) == [1, 1, 1, 1]
+    trainer.handle(DeltaRecalled(2, _vector(2, 2, 2, 2)), 6.0)
+    assert _carry(trainer) == [3, 3, 3, 3]
+
+
+def test_training_that_ends_after_its_round_is_carried() -> None:
+    trainer = _trainer()
+    _open(trainer)
+    _close(trainer, (ANN, BOB), 5, 5, 5, 5)
+    assert trainer.round_id == 1
+    _train(trainer, 1, 2, 3, 4, round_id=1)
+    assert _carry(trainer) == [1, 2, 3, 4]
+
+
+def test_training_that_ends_in_the_middle_of_the_next_round_is_carried_to_the_one_after() -> None:
+    trainer = _trainer()
+    _open(trainer)
+    _close(trainer, (ANN, BOB), 5, 5, 5, 5)
+    (work,) = _open(trainer)
+    assert isinstance(work, TrainLocally)
+    _train(trainer, 1, 2, 3, 4, round_id=1)
+    _train(trainer, 10, 10, 10, 10, round_id=2)
+    assert (_held(trainer), _carry(trainer)) == ([11, 12, 13, 14], None)
+
+
+def test_a_round_begun_afresh_brings_the_earlier_work_in_once() -> None:
+    trainer = _trainer()
+    _open(trainer)
+    _train(trainer, 1, 1, 1, 1)
+    _close(trainer, (ANN, BOB), 0, 0, 0, 0)
+    _open(trainer)
+    _train(trainer, 2, 2, 2, 2)
+    assert _open(trainer, attempt=2) == []
+    assert (_held(trainer), _carry(trainer)) == ([3, 3, 3, 3], None)
+    _merge(trainer, 7, 7, 7, 7)
+    assert len(_recalls(_open(trainer, attempt=3))) == 1
+    trainer.handle(DeltaRecalled(2, _vector(2, 2, 2, 2)), 4.0)
+    assert (_held(trainer), _carry(trainer)) == ([3, 3, 3, 3], None)
+
+
+# -- a round that went on elsewhere -----------------------------------------------------------------------------------
+
+
+def test_who_missed_the_end_of_a_round_that_counted_it_carries_nothing() -> None:
+    trainer = _trainer()
+    _open(trainer)
+    _train(trainer, 1, 2, 3, 4)
+    counted = tuple(Counted(member, 1) for member in MEMBERS)
+    assert _recalls(_move(trainer, 1, History((), ("ann", "bob", "me"), counted))) == []
+    assert (trainer.round_id, _carry(trainer)) == (1, None)
+
+
+def test_who_missed_a_round_that_went_on_without_it_carries_its_delta() -> None:
+    trainer = _trainer()
+    _open(trainer)
+    _train(trainer, 1, 2, 3, 4)
+    _move(trainer, 1, History((), ("ann", "bob"), (Counted(ANN, 1), Counted(BOB, 1))))
+    assert _carry(trainer) == [1, 2, 3, 4]
+
+
+def test_that_another_start_of_this_device_was_counted_is_not_this_ones_work() -> None:
+    trainer = _trainer()
+    _open(trainer)
+    _train(trainer, 1, 2, 3, 4)
+    _move(trainer, 1, History((), ("ann", "me"), (Counted(Contributor("me", 0), 1),)))
+    assert _carry(trainer) == [1, 2, 3, 4]
+
+
+def test_merged_work_of_a_round_that_went_on_elsewhere_is_recalled_from_where_it_began() -> None:
+    trainer = _trainer()
+    before = trainer.parameters
+    _open(trainer)
+    _train(trainer, 1, 2, 3, 4)
+    _merge(trainer, 3, 3, 3, 3)
+    (recall,) = _recalls(_move(trainer, 4, History((), ("ann", "bob"), (Counted(ANN, 4), Counted(BOB, 4)))))
+    assert (recall.round_id, recall.parameters is before) == (1, True)
+
+
+def test_training_that_ends_while_the_model_is_fetched_waits_for_what_that_model_counted() -> None:
+    for counted, carry in ((Counted(ME, 1), None), (Counted(ANN, 1), [1, 2, 3, 4])):
+        trainer = _trainer()
+        _open(trainer)
+        history = History((), ("ann",), (counted,))
+        _say(trainer, CatchUp(1, 1, digest_of(ELSEWHERE), ANN, (), ("ann",)), 5.0)
+        _train(trainer, 1, 2, 3, 4)
+        assert _carry(trainer) is None
+        _say(trainer, ModelMessage(1, digest_of(ELSEWHERE), history), 6.1, ANN, ELSEWHERE)
+        assert _carry(trainer) == carry
+
+
+def test_what_this_device_missed_was_only_the_word_so_it_applies_what_it_has_staged() -> None:
+    trainer = _trainer()
+    _open(trainer)
+    _train(trainer, 1, 2, 3, 4)
+    result = _vector(5, 5, 5, 5)
+    _say(trainer, BroadcastOrdered(1, 1, trainer.digest, 1, (BOB, ME), 3.0, MEMBERS), 5.0)
+    _say(trainer, GlobalMessage(1, 3.0, MEMBERS), 5.1, BOB, result)
+    applied = apply_delta(ZEROS, result, 1.0)
+    effects = _say(trainer, CatchUp(1, 1, digest_of(applied), ANN), 6.0)
+    assert not any(isinstance(effect, Send) for effect in effects)
+    assert (trainer.round_id, trainer.digest, _carry(trainer)) == (1, digest_of(applied), None)
+
+
+def test_a_model_of_another_lineage_than_the_agent_named_is_not_taken() -> None:
+    trainer = _trainer()
+    _say(trainer, CatchUp(1, 4, digest_of(ELSEWHERE), ANN, (START,)), 5.0)
+    _say(trainer, ModelMessage(4, digest_of(ELSEWHERE), History((SPLIT,))), 5.1, ANN, ELSEWHERE)
+    assert trainer.round_id == 0
+    _say(trainer, ModelMessage(4, digest_of(ELSEWHERE), History((START,))), 5.2, ANN, ELSEWHERE)
+    assert (trainer.round_id, trainer.standing.lineage) == (4, (START,))
+
+
+def test_the_same_model_on_another_lineage_is_taken_over_without_fetching_it() -> None:
+    trainer = _trainer()
+    effects = _say(trainer, CatchUp(1, 0, trainer.digest, ANN, (START,), ("ann", "bob")), 5.0)
+    assert not any(isinstance(effect, Send) for effect in effects)
+    assert (trainer.standing.lineage, trainer.standing.base, trainer.standing.votes) == (
+        (START,),
+        ("ann", "bob"),
+        False,
+    )
+
+
+# -- forks ------------------------------------------------------------------------------------------------------------
+
+
+def _forked() -> Trainer:
+    """It has trained one round with the mesh and two on its own, after a cut."""
+    trainer = _trainer()
+    _open(trainer, (START,))
+    _train(trainer, 1, 1, 1, 1)
+    _close(trainer, MEMBERS, 1, 1, 1, 1)
+    for number, lineage in enumerate([(START, SPLIT), (START, SPLIT)]):
+        _open(trainer, lineage)
+        _train(trainer, 2 + number, 0, 0, 0)
+        _close(trainer, (ME,), 2 + number, 0, 0, 0)
+    assert (trainer.round_id, trainer.standing.lineage) == (3, (START, SPLIT))
+    return trainer
+
+
+def test_rule_8_when_the_cut_heals_a_minoritys_rounds_enter_the_next_one_once() -> None:
+    trainer = _forked()
+    _move(trainer, 5, History((START,), ("ann", "bob"), (Counted(ANN, 5), Counted(ME, 1))))
+    assert (trainer.standing.lineage, _carry(trainer)) == ((START,), [5, 0, 0, 0])
+    _open(trainer)
+    _train(trainer, 1, 1, 1, 1)
+    assert (_held(trainer), _carry(trainer)) == ([6, 1, 1, 1], None)
+    _close(trainer, MEMBERS, 0, 0, 0, 0)
+    _move(trainer, 9, History((START,), ("ann", "bob"), (Counted(ME, 6),)))
+    assert _carry(trainer) is None
+
+
+def test_rule_8_an_open_round_of_the_fork_is_carried_too() -> None:
+    trainer = _forked()
+    _open(trainer)
+    _train(trainer, 0, 7, 0, 0)
+    _move(trainer, 5, History((START,), ("ann", "bob"), (Counted(ANN, 5), Counted(ME, 1))))
+    assert _carry(trainer) == [5, 7, 0, 0]
+
+
+def test_a_fork_that_turns_out_to_be_the_mesh_is_not_carried() -> None:
+    trainer = _forked()
+    _move(trainer, 5, History((START, SPLIT), ("ann", "me"), (Counted(ME, 3),)))
+    assert (trainer.round_id, _carry(trainer)) == (5, None)
+
+
+def test_a_round_number_that_another_lineage_has_too_does_not_count_this_devices_work() -> None:
+    """A vote, too, is only given by who has followed its lineage."""
+    trainer = _forked()
+    assert trainer.standing.votes
+    _move(trainer, 3, History((START,), ("ann", "bob"), (Counted(ANN, 3), Counted(ME, 1))))
+    assert not trainer.standing.votes
+    assert not trainer.standing.is_counted(3)
+    assert trainer.standing.is_counted(1)
