@@ -176,7 +176,7 @@ class PeerReport(Message, frozen=True):
 
     sequence grows with every report of one incarnation, so that a late one never overwrites a newer one. agent: whom it
     obeys, empty if it knows none. votes: it has followed its lineage without a gap in its memory. open_round and
-    open_term name the round it takes part in.
+    open_term name the round it takes part in, open_as the term in which it heard of it last.
     """
 
     sequence: Count
@@ -189,6 +189,7 @@ class PeerReport(Message, frozen=True):
     activity: Activity
     open_round: Count
     open_term: Count = 0
+    open_as: Count = 0
     agent: Text = ""
     lineage: Lineage = ()
     base: PeerIds = ()

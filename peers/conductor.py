@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import logging
 
+import msgspec
+
 from mdl.delta import Contributor
 from mdl.machine import Effect
 from mdl.messages import (
@@ -130,10 +132,13 @@ class Conductor:
         return effects
 
     def _announce(self, now: float) -> list[Effect]:
+        """Also to those who have it open from an earlier agent: its members may be others now."""
         effects: list[Effect] = []
+        opened = msgspec.structs.replace(self._opened, term=self.ledger.term)
         for peer in self.ledger.live():
-            if peer not in self.ledger.reports:
-                effects += self._repeater.say(peer, self._opened, now)
+            report = self.ledger.reports.get(peer)
+            if report is None or report.open_as < self._opened.term:
+                effects += self._repeater.say(peer, opened, now)
         return effects
 
     def _mend(self, now: float) -> list[Effect]:

@@ -18,6 +18,7 @@ class Part:
     """State of one device in one round. holds: segment -> partial mean, kept after it has been given away.
 
     attempt: term of the agent that first opened it; the same round opened as another attempt begins afresh.
+    announced: the term under which it was announced last, with its members.
     given: segment -> the hop it was given away by, and its receiver. carried: earlier rounds' work in the own delta.
     """
 
@@ -25,6 +26,7 @@ class Part:
     attempt: int
     members: frozenset[Contributor]
     heard_at: float = 0.0
+    announced: int = 0
     holds: dict[int, ModelDelta] = field(default_factory=dict)
     carried: Vector | None = None
     given: dict[int, tuple[int, Contributor]] = field(default_factory=dict)

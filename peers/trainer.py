@@ -248,9 +248,10 @@ class Trainer:
         if self.attempt() == (opened.round_id, opened.attempt):
             assert self.part is not None
             self.part.members |= members  # another agent goes on with it, perhaps with more devices
+            self.part.announced = opened.term
             return []
         before = self.part or self._missed
-        self.part = Part(opened.round_id, opened.attempt, members, heard_at=now)
+        self.part = Part(opened.round_id, opened.attempt, members, heard_at=now, announced=opened.term)
         self._catch_up = self._missed = self._transfer = None
         self._stop_asking()
         return self._own_delta(self.part, before)
@@ -552,6 +553,7 @@ class Trainer:
             activity=Activity.LEFT if self.left else part.activity() if part else Activity.WAITING,
             open_round=self.attempt()[0],
             open_term=self.attempt()[1],
+            open_as=part.announced if part else 0,
             agent=agent,
             lineage=standing.lineage,
             base=standing.base,

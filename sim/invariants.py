@@ -117,26 +117,33 @@ class Invariants:
 
 
 def check_disjoint(mesh: SimMesh, keeper: Keeper) -> None:
-    """No contribution is answered for by two live holders that this agent would hear: nothing can count twice."""
+    """No contribution is answered for by two live holders that this agent would pair: nothing can count twice.
+
+    A holder whose own work another one has merged is none: an agent that takes over may find both a sender that was
+    freed and, back again, the receiver that it had been freed from.
+    """
     attempt, authority = keeper.attempt(), authority_of(keeper)
     if attempt == (0, 0):
         return
-    seen: dict[Contributor, str] = {}
-    live: set[Contributor] | None = None
+    live = set(keeper.live_members())
+    holds: dict[Contributor, ModelDelta] = {}
     for node in mesh.nodes.values():
         holder = node.holder
-        if holder is None or not node.running or holder.attempt() != attempt or obeyed_by(node) != authority:
+        if holder is None or not node.running or node.contributor not in live:
             continue
-        hold = holder.holdings().get(0)
-        if hold is None:
+        if holder.attempt() != attempt or obeyed_by(node) != authority:
             continue
-        live = set(keeper.live_members()) if live is None else live
-        if node.contributor not in live:
+        if hold := holder.holdings().get(0):
+            holds[node.contributor] = hold
+    carried = {who for holder, hold in holds.items() for who in hold.contributors if who != holder}
+    seen: dict[Contributor, Contributor] = {}
+    for peer, hold in holds.items():
+        if peer in carried:
             continue
         for contributor in hold.contributors:
             if other := seen.get(contributor):
-                raise InvariantError("disjoint", f"{contributor} is held by {other} and by {node.peer_id}")
-            seen[contributor] = node.peer_id
+                raise InvariantError("disjoint", f"{contributor} is held by {other.peer_id} and by {peer.peer_id}")
+            seen[contributor] = peer
 
 
 def authority_of(keeper: Keeper) -> object:
