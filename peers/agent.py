@@ -163,6 +163,10 @@ class MobileAgent:
         """Who still counts in the open round."""
         return self.ledger.live() if self.ledger else []
 
+    def is_settled(self) -> bool:
+        """The open round has its result: nobody is paired any more."""
+        return self.phase in (Phase.BROADCASTING, Phase.CLOSING)
+
     def following(self) -> list[Member]:
         """The live members who obey this agent, since it took office."""
         return self.members.following(self.me.peer_id, self._office_term)

@@ -119,11 +119,12 @@ class Invariants:
 def check_disjoint(mesh: SimMesh, keeper: Keeper) -> None:
     """No contribution is answered for by two live holders that this agent would pair: nothing can count twice.
 
+    Once the round has its result, nobody is paired any more.
     A holder whose own work another one has merged is none: an agent that takes over may find both a sender that was
     freed and, back again, the receiver that it had been freed from.
     """
     attempt, authority = keeper.attempt(), authority_of(keeper)
-    if attempt == (0, 0):
+    if attempt == (0, 0) or keeper.is_settled():
         return
     live = set(keeper.live_members())
     holds: dict[Contributor, ModelDelta] = {}

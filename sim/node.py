@@ -42,6 +42,8 @@ class Keeper(Protocol):
 
     def live_members(self) -> Collection[Contributor]: ...
 
+    def is_settled(self) -> bool: ...
+
 
 @dataclass(eq=False)
 class Node:
