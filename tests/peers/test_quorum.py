@@ -1,0 +1,113 @@
+"""Who may decide on a round, which of two histories goes on, and terms that two agents never share."""
+
+from __future__ import annotations
+
+from itertools import combinations, permutations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mdl.messages import Fork, Lineage
+from peers.quorum import TERMS, has_quorum, is_senior, next_term, shared_forks
+
+PEER_IDS = st.text(min_size=1, max_size=12)
+GROUPS = st.sets(st.sampled_from("abcdefgh"))
+FORKS = st.builds(Fork, st.integers(0, 3), st.integers(1, 3), st.sampled_from(["x", "y"]))
+LINEAGES = st.lists(FORKS, max_size=3).map(tuple)
+START = Fork(0, 4, "a.1.1")
+
+
+@pytest.mark.parametrize(
+    ("base", "voters", "decides"),
+    [
+        ("", "", False),
+        ("", "ab", False),
+        ("a", "a", True),
+        ("a", "b", False),
+        ("abc", "ab", True),
+        ("abc", "bc", True),
+        ("abc", "c", False),
+        ("abc", "cxyz", False),
+        ("abcd", "abc", True),
+        ("abcde", "ab", False),
+    ],
+)
+def test_a_majority_of_those_who_contributed_decides(base: str, voters: str, decides: bool) -> None:
+    assert has_quorum(base, voters, voters) is decides
+
+
+def test_an_even_split_is_decided_by_the_side_of_the_smallest_id() -> None:
+    assert has_quorum("abcd", "ad", "ad")
+    assert not has_quorum("abcd", "bc", "bc")
+    assert has_quorum("ab", "a", "a")
+    assert not has_quorum("ab", "b", "b")
+
+
+def test_everybody_together_decides_even_if_they_forgot_what_they_voted_for() -> None:
+    assert has_quorum("abc", "", "abcx")
+    assert not has_quorum("abc", "a", "ab")
+
+
+@given(base=GROUPS, one=GROUPS, other=GROUPS)
+def test_two_groups_that_share_nobody_never_both_decide(base: set[str], one: set[str], other: set[str]) -> None:
+    other = other - one
+    assert not (has_quorum(base, one, one) and has_quorum(base, other, other))
+
+
+@given(base=GROUPS, voters=GROUPS, more=GROUPS)
+def test_more_votes_never_cost_a_majority(base: set[str], voters: set[str], more: set[str]) -> None:
+    if has_quorum(base, voters, voters):
+        assert has_quorum(base, voters | more, voters | more)
+
+
+@given(one=LINEAGES, other=LINEAGES)
+def test_of_two_different_lineages_exactly_one_is_senior(one: Lineage, other: Lineage) -> None:
+    assert is_senior(one, other) + is_senior(other, one) == (one != other)
+
+
+@given(st.lists(LINEAGES, min_size=3, max_size=3, unique=True))
+def test_seniority_is_one_order_for_everybody(lineages: list[Lineage]) -> None:
+    for one, other, third in permutations(lineages):
+        if is_senior(one, other) and is_senior(other, third):
+            assert is_senior(one, third)
+
+
+def test_what_was_forked_from_is_senior_to_its_forks() -> None:
+    fork = (START, Fork(3, 9, "b"))
+    assert is_senior((START,), fork)
+    assert is_senior(fork, (*fork, Fork(5, 2, "c")))
+
+
+def test_of_two_forks_the_larger_is_senior_then_the_one_with_the_smaller_name() -> None:
+    large, small = (START, Fork(3, 3, "z")), (START, Fork(3, 2, "a"))
+    assert is_senior(large, small)
+    assert is_senior((START, Fork(3, 2, "a")), (START, Fork(3, 2, "b")))
+    assert is_senior((*large, Fork(9, 1, "y")), small)
+
+
+def test_who_never_took_part_is_junior_to_everybody() -> None:
+    assert is_senior((START,), ())
+    assert not is_senior((), (START,))
+    assert not is_senior((), ())
+
+
+def test_forks_are_shared_up_to_the_first_that_differs() -> None:
+    x, y = Fork(2, 1, "x"), Fork(2, 1, "y")
+    assert shared_forks((), (START,)) == 0
+    assert shared_forks((START, x), (START, y, x)) == 1
+    assert shared_forks((START, x), (START, x, y)) == 2
+
+
+@given(known=st.integers(0, 1 << 40), peer_id=PEER_IDS)
+def test_a_term_of_ones_own_is_above_all_that_were_known_and_no_higher_than_needed(known: int, peer_id: str) -> None:
+    term = next_term(known, peer_id)
+    assert known < term <= known + TERMS
+    assert next_term(term, peer_id) == term + TERMS
+
+
+def test_two_agents_never_order_under_the_same_term() -> None:
+    """Whatever either has heard: each peer id has terms of its own."""
+    for one, other in combinations([f"peer-{number}" for number in range(20)], 2):
+        dealt = [{next_term(known, peer_id) for known in range(0, 10 * TERMS, 7919)} for peer_id in (one, other)]
+        assert not dealt[0] & dealt[1]

@@ -1,0 +1,156 @@
+"""Where a device stands, and its own work that no round has counted: carried once, whatever lineage it comes from."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mdl.delta import Contributor, ModelDelta, Vector, apply_delta, digest_of
+from mdl.messages import Counted, Fork, History
+from peers.standing import Standing
+
+ME, ANN, BOB = (Contributor(name, 1) for name in ("me", "ann", "bob"))
+ZEROS = np.zeros(2, np.float32)
+START = (Fork(0, 3, "ann.1.1"),)
+SPLIT = (*START, Fork(1, 2, "me.1.9"))
+NESTED = (*SPLIT, Fork(2, 1, "me.1.12"))
+
+
+def _delta(*who: Contributor, value: float = 1.0) -> ModelDelta:
+    return ModelDelta(np.full(2, value, np.float32), float(len(who)), frozenset(who))
+
+
+def _move(standing: Standing, round_id: int, history: History) -> None:
+    values = np.full(2, 40 + round_id, np.float32)
+    standing.move_to(round_id, values, digest_of(values), history)
+
+
+def _carry(standing: Standing) -> float | None:
+    return None if standing.carry is None else float(standing.carry[0])
+
+
+def test_a_result_is_applied_and_its_contributors_decide_on_the_next_round() -> None:
+    standing = Standing(ME, ZEROS)
+    before = standing.parameters
+    standing.apply(_delta(ANN, ME, value=3.0), eta=0.5)
+    expected = apply_delta(ZEROS, _delta(value=3.0).values, 0.5)
+    np.testing.assert_array_equal(standing.parameters, expected)
+    np.testing.assert_array_equal(before, ZEROS)
+    assert (standing.round_id, standing.digest, standing.base) == (1, digest_of(expected), ("ann", "me"))
+
+
+def test_everybody_who_stands_there_says_the_same_history() -> None:
+    mine, anns = Standing(ME, ZEROS), Standing(ANN, ZEROS)
+    for standing in (mine, anns):
+        standing.enter_fork(START, ("ann", "bob", "me"))
+        standing.apply(_delta(ANN, BOB, ME), 1.0)
+        standing.apply(_delta(ANN, ME), 1.0)
+    history = mine.history()
+    assert history == anns.history()
+    assert history == History(START, ("ann", "me"), (Counted(ANN, 2), Counted(BOB, 1), Counted(ME, 2)))
+    assert Standing(BOB, ZEROS, 2, history).history() == history
+
+
+def test_work_is_counted_up_to_the_last_round_this_very_process_contributed_to() -> None:
+    standing = Standing(ME, ZEROS)
+    assert not standing.is_counted(1)
+    standing.apply(_delta(ANN, ME), 1.0)
+    standing.apply(_delta(ANN), 1.0)
+    assert (standing.is_counted(1), standing.is_counted(2)) == (True, False)
+    again = Standing(Contributor("me", 2), standing.parameters, 2, standing.history())
+    assert not again.is_counted(1)
+
+
+def test_who_has_followed_its_lineage_without_a_gap_votes() -> None:
+    standing = Standing(ME, ZEROS)
+    assert not standing.votes
+    standing.apply(_delta(ANN, ME), 1.0)
+    assert standing.votes
+    assert not Standing(ME, standing.parameters, 1, standing.history()).votes  # a restart has forgotten what it staged
+
+
+def test_a_round_missed_on_ones_own_lineage_costs_no_vote_and_another_lineage_does() -> None:
+    standing = Standing(ME, ZEROS)
+    standing.enter_fork(START, ("ann", "me"))
+    _move(standing, 4, History(START, ("ann", "bob")))
+    assert (standing.votes, standing.base) == (True, ("ann", "bob"))
+    _move(standing, 5, History(SPLIT, ("ann",)))
+    assert not standing.votes
+
+
+def test_uncounted_work_adds_up_without_changing_what_was_handed_over() -> None:
+    standing = Standing(ME, ZEROS)
+    first, second = _delta(value=1.0).values, _delta(value=2.0).values
+    standing.add_carry(first)
+    standing.add_carry(second)
+    assert (_carry(standing), first[0], second[0]) == (3.0, 1.0, 2.0)
+
+
+def _split() -> Standing:
+    """One round with the mesh, then two on a fork, of which it contributed to the first."""
+    standing = Standing(ME, ZEROS)
+    standing.enter_fork(START, ("ann", "bob", "me"))
+    standing.apply(_delta(ANN, BOB, ME, value=100.0), 1.0)
+    standing.enter_fork(SPLIT, ("ann", "me"))
+    standing.apply(_delta(ANN, ME, value=1.0), 1.0)
+    standing.apply(_delta(ANN, value=10.0), 1.0)
+    return standing
+
+
+def test_rounds_of_a_fork_are_carried_when_it_is_left_behind_and_only_those_it_contributed_to() -> None:
+    standing = _split()
+    assert _carry(standing) is None
+    _move(standing, 7, History(START, ("bob",)))
+    assert _carry(standing) == 1.0
+
+
+def test_the_contributors_of_a_fork_carry_its_work_exactly_once_together() -> None:
+    """Each carries the mean; so many means, of weight one each, are the sum of what was put in."""
+    mine, anns = Standing(ME, ZEROS), Standing(ANN, ZEROS)
+    own = {ME: np.array([1, 5], np.float32), ANN: np.array([3, 7], np.float32)}
+    result = ModelDelta((own[ME] + own[ANN]) / np.float32(2), 2.0, frozenset(own))
+    carried = np.zeros(2, np.float32)
+    for standing in (mine, anns):
+        standing.enter_fork(START, ("ann", "bob", "me"))
+        standing.enter_fork(SPLIT, ("ann", "me"))
+        standing.apply(result, 1.0)
+        _move(standing, 7, History(START, ("bob",)))
+        assert standing.carry is not None
+        carried += standing.carry
+    np.testing.assert_array_equal(carried, own[ME] + own[ANN])
+
+
+def test_a_fork_is_carried_once_however_often_the_device_moves() -> None:
+    standing = _split()
+    _move(standing, 7, History(START, ("bob",)))
+    _move(standing, 8, History(START, ("bob",)))
+    _move(standing, 9, History(SPLIT, ("ann",)))
+    assert _carry(standing) == 1.0
+
+
+def test_a_move_along_the_fork_carries_nothing() -> None:
+    standing = _split()
+    _move(standing, 7, History(SPLIT, ("ann",)))
+    assert _carry(standing) is None
+
+
+def test_only_the_forks_that_are_left_behind_are_carried() -> None:
+    for back_to, carry in ((SPLIT, 5.0), (START, 6.0), ((*START, Fork(1, 2, "other")), 6.0)):
+        standing = _split()
+        standing.enter_fork(NESTED, ("me",))
+        standing.apply(_delta(ME, value=5.0), 1.0)
+        _move(standing, 9, History(back_to, ("ann",)))
+        assert _carry(standing) == carry
+
+
+def test_the_result_that_was_applied_is_not_touched_by_what_is_added_to_the_carry() -> None:
+    standing = Standing(ME, ZEROS)
+    standing.enter_fork(START, ("me",))
+    standing.enter_fork(SPLIT, ("me",))
+    results: list[Vector] = []
+    for value in (1.0, 2.0):
+        delta = _delta(ME, value=value)
+        results.append(delta.values)
+        standing.apply(delta, 1.0)
+    assert [values[0] for values in results] == [1.0, 2.0]
+    _move(standing, 9, History(START, ("ann",)))
+    assert _carry(standing) == 3.0
