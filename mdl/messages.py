@@ -309,9 +309,10 @@ class MeshFinished(AgentMessage, frozen=True):
 
 
 class DeltaWanted(Message, frozen=True):
-    """Receiver to sender: ready for your partial mean. Nothing is sent before this (4.3)."""
+    """Receiver to sender: ready for your partial mean. Nothing is sent before this (4.3). attempt: as it was opened."""
 
     round_id: Count
+    attempt: Count
     segment: Count
     hop_id: Count
 

@@ -307,7 +307,11 @@ class MobileAgent:
             return True
         missing = sorted(set(base) - {member.peer_id for member in following})
         self._waiting_for = f"{', '.join(missing) or 'a partner'}: {len(current)} of {len(base)} members are here"
-        return self._is_patience_over(now) and (self.quorum or len(self.lineage) < MAX_FORKS)
+        return self._is_patience_over(now) and (self.quorum or self._may_fork(current[0].report.round_id))
+
+    def _may_fork(self, round_id: int) -> bool:
+        """Not twice at one round: what a device gave away then could be in two forks, and nobody would know."""
+        return len(self.lineage) < 2 or (len(self.lineage) < MAX_FORKS and self.lineage[-1].round_id != round_id)
 
     def _is_coming(self, member: Member, position: Position, now: float) -> bool:
         """Whether this member is about to stand at the mesh's model, so that it can be in the next round."""

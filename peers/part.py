@@ -18,7 +18,8 @@ class Part:
     """State of one device in one round. holds: segment -> partial mean, kept after it has been given away.
 
     attempt: term of the agent that first opened it; the same round opened as another attempt begins afresh.
-    announced: the term under which it was announced last, with its members.
+    announced: the term under which it was announced last, with its members. is_at_risk: the own delta had been given
+    away on the lineage that this round's fork has left.
     given: segment -> the hop it was given away by, and its receiver. carried: earlier rounds' work in the own delta.
     """
 
@@ -29,6 +30,7 @@ class Part:
     announced: int = 0
     holds: dict[int, ModelDelta] = field(default_factory=dict)
     carried: Vector | None = None
+    is_at_risk: bool = False
     given: dict[int, tuple[int, Contributor]] = field(default_factory=dict)
     released: set[HopKey] = field(default_factory=set)
     decisions: dict[HopKey, HopDecision] = field(default_factory=dict)
@@ -56,6 +58,10 @@ class Part:
         """This device's own delta, as long as nothing has been merged into it."""
         hold = self.holds.get(0)
         return hold if hold and hold.contributors == frozenset([me]) else None
+
+    def was_given(self) -> bool:
+        """Whether another device may have merged what this one held, also if it was told to hold again."""
+        return bool(self.given or self.released)
 
     def is_receiving(self, segment: int, hop_id: int) -> bool:
         return self.incoming is not None and (self.incoming.segment, self.incoming.hop_id) == (segment, hop_id)

@@ -32,9 +32,7 @@ def build_mesh(plan: FaultPlan, record: bool = False) -> tuple[SimMesh, Injector
     start = np.zeros(DIMENSIONS, np.float32)
     accounts = Accounts(start)
     rates = {peer_id: float(rng.uniform(2.5, 5.0)) for peer_id in plan.peer_ids()}
-    network = Network(
-        rng, jitter_s=plan.jitter_s, rates_mb_s=rates, loss=plan.loss, duplication=plan.duplication
-    )
+    network = Network(rng, jitter_s=plan.jitter_s, rates_mb_s=rates, loss=plan.loss, duplication=plan.duplication)
 
     def build(peer_id: str, incarnation: int, saved: list[SaveModel], now: float) -> Peer:
         casting = cast_process(plan, peer_id, incarnation, saved[-1] if saved else None, now)
@@ -51,9 +49,7 @@ def build_mesh(plan: FaultPlan, record: bool = False) -> tuple[SimMesh, Injector
     return mesh, Injector(mesh, plan)
 
 
-def cast_process(
-    plan: FaultPlan, peer_id: str, incarnation: int, saved: SaveModel | None, now: float
-) -> Casting:
+def cast_process(plan: FaultPlan, peer_id: str, incarnation: int, saved: SaveModel | None, now: float) -> Casting:
     """How one process of this plan starts, from what it has saved if anything."""
     start = None
     if peer_id != AGENT_NODE:

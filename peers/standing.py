@@ -2,7 +2,9 @@
 
 A device that was suspended, cut off or too late for a round does not lose what it trained: the delta is carried into
 its next one. If it went on with a group of its own (a fork) and comes back, the results of the rounds that it
-contributed to there are carried likewise: each contributor brings its share, so that together they count once.
+contributed to there are carried likewise: each contributor brings its share, so that together they count once. What it
+had given away just before the fork, and contributed to the fork's first round too, is left out of that if the others
+have counted it.
 """
 
 from __future__ import annotations
@@ -26,8 +28,10 @@ class Standing:
         self.digest = digest_of(parameters)
         self.carry: Vector | None = None
         self.votes = False
+        self.lineage: Lineage = ()
         self._me = me
         self._since_fork: dict[int, Vector] = {}
+        self._at_risk: dict[int, Vector] = {}
         self._take_history(history or History())
 
     def history(self) -> History:
@@ -39,9 +43,14 @@ class Standing:
         incarnation, last = self._counted.get(self._me.peer_id, (0, 0))
         return incarnation == self._me.incarnation and last >= round_id
 
-    def enter_fork(self, lineage: Lineage, base: tuple[str, ...]) -> None:
-        """Go on with a group that starts, or leaves the others behind, at this very w."""
-        self.lineage, self.base, self.votes = lineage, base, True
+    def follow(self, lineage: Lineage, base: tuple[str, ...]) -> None:
+        """Go on with the mesh; or with a group that starts, or leaves the others behind, at this very w."""
+        if lineage != self.lineage:
+            self.lineage, self.base, self.votes = lineage, base, True
+
+    def put_at_risk(self, values: Vector) -> None:
+        """Own work of the fork's first round that had been given away before: the others may have counted it."""
+        self._at_risk[len(self.lineage) - 1] = values
 
     def apply(self, result: ModelDelta, eta: float) -> None:
         """w(t + 1) = w(t) - eta * delta (Algorithm 1)."""
@@ -57,13 +66,18 @@ class Standing:
 
     def move_to(self, round_id: int, parameters: Vector, digest: bytes, history: History) -> None:
         """Take over another device's w. Rounds of a fork that is left behind are carried from here on."""
-        common = shared_forks(self.lineage, history.lineage)
-        for level in [level for level in self._since_fork if level >= common]:
-            self.add_carry(self._since_fork.pop(level))
+        left = range(shared_forks(self.lineage, history.lineage), len(self.lineage))
+        first_rounds = {level: self.lineage[level].round_id + 1 for level in left}
         if history.lineage != self.lineage:
             self.votes = False
         self.round_id, self.parameters, self.digest = round_id, parameters, digest
         self._take_history(history)
+        for level in left:
+            at_risk, since = self._at_risk.pop(level, None), self._since_fork.pop(level, None)
+            if since is not None and at_risk is not None and self.is_counted(first_rounds[level]):
+                since -= at_risk
+            if since is not None:
+                self.add_carry(since)
 
     def add_carry(self, values: Vector) -> None:
         """Own work that was not counted: it enters the next own delta."""
@@ -83,6 +97,8 @@ class Standing:
         level = len(self.lineage) - 1
         if level < 1:
             return
+        if self.round_id > self.lineage[level].round_id + 1 and level not in self._since_fork:
+            self._at_risk.pop(level, None)  # it did not contribute to the first round after all
         if level in self._since_fork:
             np.add(self._since_fork[level], values, out=self._since_fork[level])
         else:

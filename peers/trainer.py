@@ -251,26 +251,28 @@ class Trainer:
             self.part.announced = opened.term
             return []
         before = self.part or self._missed
+        forks = opened.lineage != standing.lineage and standing.lineage != ()
+        standing.follow(opened.lineage, opened.base)
         self.part = Part(opened.round_id, opened.attempt, members, heard_at=now, announced=opened.term)
         self._catch_up = self._missed = self._transfer = None
         self._stop_asking()
+        self.part.is_at_risk = before is not None and (before.is_at_risk or (forks and before.was_given()))
         return self._own_delta(self.part, before)
 
     def _is_on(self, opened: RoundOpened) -> bool:
-        """Whether the round is of this device's lineage; one that starts a fork here and now is entered."""
+        """Whether the round is of this device's lineage, or starts a fork of it here and now."""
         standing = self.standing
         if opened.lineage == standing.lineage:
             return True
-        if opened.lineage[:-1] != standing.lineage or opened.lineage[-1].round_id != standing.round_id:
-            return False
-        standing.enter_fork(opened.lineage, opened.base)
-        return True
+        return opened.lineage[:-1] == standing.lineage and opened.lineage[-1].round_id == standing.round_id
 
     def _own_delta(self, part: Part, before: Part | None) -> list[Effect]:
         """Train; or, if the same round was open as another attempt, use what that gave."""
         if before and before.holds:
             if own := before.own_hold(self.me):
                 part.holds, part.carried = {0: own}, before.carried
+                if part.is_at_risk:
+                    self.standing.put_at_risk(own.values)
                 return []
             return self._give_back(before, self.parameters)
         if self._working_on == part.round_id:
@@ -312,6 +314,9 @@ class Trainer:
             self.standing.add_carry(recalled.values)
             return []
         theta = self._training.theta if self._training else 1.0
+        if part.is_at_risk:
+            carried = self.standing.carry
+            self.standing.put_at_risk(recalled.values if carried is None else recalled.values + carried)
         return self._hold(part, ModelDelta(recalled.values, theta, frozenset([self.me])))
 
     def _hold(self, part: Part, fresh: ModelDelta) -> list[Effect]:
@@ -353,7 +358,7 @@ class Trainer:
     def _serve_delta(self, receiver: Contributor, wanted: DeltaWanted) -> list[Effect]:
         """Sender: give the partial mean to this hop and to no other, until it is released."""
         part = self.part
-        if part is None or not part.is_member(receiver, wanted.round_id):
+        if part is None or part.attempt != wanted.attempt or not part.is_member(receiver, wanted.round_id):
             return []
         if not part.give(wanted.segment, wanted.hop_id, receiver):
             return []
@@ -523,7 +528,7 @@ class Trainer:
                 reason = f"nothing came for {self._settings.stall_s:g} s"
                 self._decide(part, order.segment, order.hop_id, order.sender, HopOutcome.ABORTED, now, reason)
                 return []
-            return [Send(order.sender.peer_id, DeltaWanted(part.round_id, order.segment, order.hop_id))]
+            return [Send(order.sender.peer_id, DeltaWanted(part.round_id, part.attempt, order.segment, order.hop_id))]
         if part and part.spread.parent and part.spread.staged is None:
             return [Send(part.spread.parent.peer_id, GlobalWanted(part.round_id))]
         self._stop_asking()
