@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from mdl.delta import Contributor, ModelDelta, Vector, apply_delta, digest_of
 from mdl.machine import DeltaRecalled, Effect, LocalDeltaReady, RecallDelta, Received, Send, TrainLocally
@@ -11,6 +12,7 @@ from mdl.messages import (
     CatchUp,
     Counted,
     DeltaMessage,
+    DeltaWanted,
     Fork,
     GlobalMessage,
     History,
@@ -338,3 +340,88 @@ def test_a_round_number_that_another_lineage_has_too_does_not_count_this_devices
     assert not trainer.standing.votes
     assert not trainer.standing.is_counted(3)
     assert trainer.standing.is_counted(1)
+
+
+# -- a fork that began in the middle of a round -----------------------------------------------------------------------
+
+ALL_COUNTED = History((START,), ("ann", "bob", "me"), tuple(Counted(member, 2) for member in MEMBERS))
+LEFT_OUT = History((START,), ("ann", "bob"), (Counted(ANN, 2), Counted(BOB, 2), Counted(ME, 1)))
+
+
+def _cut_off(*, merged: bool = False) -> Trainer:
+    """It has given its delta of round 2 away, [2, 0, 0, 0], when the mesh is cut in two and its half forks."""
+    trainer = _trainer()
+    _open(trainer, (START,))
+    _train(trainer, 1, 1, 1, 1)
+    _close(trainer, MEMBERS, 1, 1, 1, 1)
+    _open(trainer)
+    _train(trainer, 2, 0, 0, 0)
+    if merged:
+        _merge(trainer, 0, 6, 0, 0)
+    _say(trainer, DeltaWanted(2, 1, 0, 20), 3.0, BOB)
+    effects = _open(trainer, (START, SPLIT), attempt=9)
+    if merged:
+        assert len(_recalls(effects)) == 1
+        trainer.handle(DeltaRecalled(2, _vector(2, 0, 0, 0)), 4.0)
+    assert _held(trainer) == [2, 0, 0, 0]
+    return trainer
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_what_the_others_counted_before_the_cut_does_not_come_out_of_the_fork_again(merged: bool) -> None:
+    trainer = _cut_off(merged=merged)
+    _close(trainer, (ME,), 2, 0, 0, 0)
+    _move(trainer, 2, ALL_COUNTED)
+    assert _carry(trainer) in (None, [0, 0, 0, 0])
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_what_the_others_did_not_count_comes_out_of_the_fork(merged: bool) -> None:
+    trainer = _cut_off(merged=merged)
+    _close(trainer, (ME,), 2, 0, 0, 0)
+    _move(trainer, 2, LEFT_OUT)
+    assert _carry(trainer) == [2, 0, 0, 0]
+
+
+def test_with_a_partner_in_the_fork_the_two_carry_together_what_the_others_did_not_count() -> None:
+    """ann's own was [0, 4, 0, 0]: each of the two has the mean of both in its hands."""
+    trainer = _cut_off()
+    result = [1, 2, 0, 0]
+    _close(trainer, (ANN, ME), *result)
+    _move(trainer, 2, ALL_COUNTED)
+    carry = _carry(trainer)
+    assert carry is not None
+    assert [mine + anns for mine, anns in zip(carry, result, strict=True)] == [0, 4, 0, 0]
+
+
+def test_later_rounds_of_the_fork_come_out_whole() -> None:
+    trainer = _cut_off()
+    _close(trainer, (ME,), 2, 0, 0, 0)
+    _open(trainer)
+    _train(trainer, 0, 0, 3, 0)
+    _close(trainer, (ME,), 0, 0, 3, 0)
+    _move(trainer, 4, ALL_COUNTED)
+    assert _carry(trainer) == [0, 0, 3, 0]
+
+
+def test_what_the_others_counted_is_not_carried_either_if_the_forks_first_round_never_closed() -> None:
+    trainer = _cut_off()
+    _move(trainer, 2, ALL_COUNTED)
+    assert _carry(trainer) in (None, [0, 0, 0, 0])
+
+
+def test_a_fork_that_is_opened_again_before_the_delta_is_recalled_is_at_the_same_risk() -> None:
+    trainer = _trainer()
+    _open(trainer, (START,))
+    _train(trainer, 1, 1, 1, 1)
+    _close(trainer, MEMBERS, 1, 1, 1, 1)
+    _open(trainer)
+    _train(trainer, 2, 0, 0, 0)
+    _merge(trainer, 0, 6, 0, 0)
+    _say(trainer, DeltaWanted(2, 1, 0, 20), 3.0, BOB)
+    _open(trainer, (START, SPLIT), attempt=9)
+    _open(trainer, (START, SPLIT), attempt=10)
+    trainer.handle(DeltaRecalled(2, _vector(2, 0, 0, 0)), 4.0)
+    _close(trainer, (ME,), 2, 0, 0, 0)
+    _move(trainer, 2, ALL_COUNTED)
+    assert _carry(trainer) in (None, [0, 0, 0, 0])

@@ -41,7 +41,7 @@ def test_a_result_is_applied_and_its_contributors_decide_on_the_next_round() -> 
 def test_everybody_who_stands_there_says_the_same_history() -> None:
     mine, anns = Standing(ME, ZEROS), Standing(ANN, ZEROS)
     for standing in (mine, anns):
-        standing.enter_fork(START, ("ann", "bob", "me"))
+        standing.follow(START, ("ann", "bob", "me"))
         standing.apply(_delta(ANN, BOB, ME), 1.0)
         standing.apply(_delta(ANN, ME), 1.0)
     history = mine.history()
@@ -70,7 +70,7 @@ def test_who_has_followed_its_lineage_without_a_gap_votes() -> None:
 
 def test_a_round_missed_on_ones_own_lineage_costs_no_vote_and_another_lineage_does() -> None:
     standing = Standing(ME, ZEROS)
-    standing.enter_fork(START, ("ann", "me"))
+    standing.follow(START, ("ann", "me"))
     _move(standing, 4, History(START, ("ann", "bob")))
     assert (standing.votes, standing.base) == (True, ("ann", "bob"))
     _move(standing, 5, History(SPLIT, ("ann",)))
@@ -88,9 +88,9 @@ def test_uncounted_work_adds_up_without_changing_what_was_handed_over() -> None:
 def _split() -> Standing:
     """One round with the mesh, then two on a fork, of which it contributed to the first."""
     standing = Standing(ME, ZEROS)
-    standing.enter_fork(START, ("ann", "bob", "me"))
+    standing.follow(START, ("ann", "bob", "me"))
     standing.apply(_delta(ANN, BOB, ME, value=100.0), 1.0)
-    standing.enter_fork(SPLIT, ("ann", "me"))
+    standing.follow(SPLIT, ("ann", "me"))
     standing.apply(_delta(ANN, ME, value=1.0), 1.0)
     standing.apply(_delta(ANN, value=10.0), 1.0)
     return standing
@@ -110,8 +110,8 @@ def test_the_contributors_of_a_fork_carry_its_work_exactly_once_together() -> No
     result = ModelDelta((own[ME] + own[ANN]) / np.float32(2), 2.0, frozenset(own))
     carried = np.zeros(2, np.float32)
     for standing in (mine, anns):
-        standing.enter_fork(START, ("ann", "bob", "me"))
-        standing.enter_fork(SPLIT, ("ann", "me"))
+        standing.follow(START, ("ann", "bob", "me"))
+        standing.follow(SPLIT, ("ann", "me"))
         standing.apply(result, 1.0)
         _move(standing, 7, History(START, ("bob",)))
         assert standing.carry is not None
@@ -136,7 +136,7 @@ def test_a_move_along_the_fork_carries_nothing() -> None:
 def test_only_the_forks_that_are_left_behind_are_carried() -> None:
     for back_to, carry in ((SPLIT, 5.0), (START, 6.0), ((*START, Fork(1, 2, "other")), 6.0)):
         standing = _split()
-        standing.enter_fork(NESTED, ("me",))
+        standing.follow(NESTED, ("me",))
         standing.apply(_delta(ME, value=5.0), 1.0)
         _move(standing, 9, History(back_to, ("ann",)))
         assert _carry(standing) == carry
@@ -144,8 +144,8 @@ def test_only_the_forks_that_are_left_behind_are_carried() -> None:
 
 def test_the_result_that_was_applied_is_not_touched_by_what_is_added_to_the_carry() -> None:
     standing = Standing(ME, ZEROS)
-    standing.enter_fork(START, ("me",))
-    standing.enter_fork(SPLIT, ("me",))
+    standing.follow(START, ("me",))
+    standing.follow(SPLIT, ("me",))
     results: list[Vector] = []
     for value in (1.0, 2.0):
         delta = _delta(ME, value=value)

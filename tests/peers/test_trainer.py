@@ -197,15 +197,15 @@ def test_another_agent_goes_on_with_the_same_attempt_and_may_add_members() -> No
     trainer = _trainer()
     _say(trainer, RoundOpened(1, 1, digest_of(ZEROS), (ANN, ME), 1), 1.0)
     trainer.handle(_ready(_vector(1, 1, 1, 1)), 2.0)
-    assert _sent(_say(trainer, DeltaWanted(1, 0, 20), 2.1, BOB)) == []
+    assert _sent(_say(trainer, DeltaWanted(1, 1, 0, 20), 2.1, BOB)) == []
     assert _say(trainer, RoundOpened(5, 1, digest_of(ZEROS), MEMBERS, 1), 3.0) == []
     assert trainer.holdings()[0].contributors == {ME}
-    assert len(_sent(_say(trainer, DeltaWanted(1, 0, 20), 3.1, BOB), DeltaMessage)) == 1
+    assert len(_sent(_say(trainer, DeltaWanted(1, 1, 0, 20), 3.1, BOB), DeltaMessage)) == 1
 
 
 def test_a_round_opened_afresh_uses_the_own_delta_if_nothing_was_merged_into_it() -> None:
     trainer = _holding()
-    _say(trainer, DeltaWanted(1, 0, 20), 3.0, BOB)
+    _say(trainer, DeltaWanted(1, 1, 0, 20), 3.0, BOB)
     assert _say(trainer, AFRESH, 5.0) == []
     assert trainer.attempt() == (1, 2)
     np.testing.assert_array_equal(trainer.holdings()[0].values, _vector(1, 1, 1, 1))
@@ -283,11 +283,11 @@ def test_a_device_whose_training_diverged_leaves_instead_of_poisoning_the_mean()
 def test_4_3_a_receiver_says_when_it_is_ready_and_asks_again_on_its_timer() -> None:
     trainer = _holding()
     effects = _say(trainer, HOP, 3.0)
-    assert effects == [Send("ann", DeltaWanted(1, 0, 10))]
+    assert effects == [Send("ann", DeltaWanted(1, 1, 0, 10))]
     report = _report(trainer)
     assert (report.activity, report.incoming) == (Activity.RECEIVING, Incoming(0, 10, ANN))
     assert _sent(_say(trainer, HOP, 3.1)) == []
-    assert _sent(trainer.handle(Tick(), 4.0)) == [DeltaWanted(1, 0, 10)]
+    assert _sent(trainer.handle(Tick(), 4.0)) == [DeltaWanted(1, 1, 0, 10)]
 
 
 def test_3_2_2_theta_starts_from_1_and_adds_up() -> None:
@@ -339,7 +339,7 @@ def test_a_receiver_takes_one_partner_at_a_time() -> None:
 def test_a_receiver_gives_up_a_hop_of_which_nothing_comes() -> None:
     trainer = _receiving()
     trainer.handle(TransferProgressed(ANN, 1, 16), 8.0)
-    assert _sent(trainer.handle(Tick(), 13.1)) == [DeltaWanted(1, 0, 10)]
+    assert _sent(trainer.handle(Tick(), 13.1)) == [DeltaWanted(1, 1, 0, 10)]
     assert trainer.handle(Tick(), 18.2) == []
     (decision,) = _report(trainer).hops
     assert (decision.outcome, decision.reason) == (HopOutcome.ABORTED, "nothing came for 10 s")
@@ -391,7 +391,7 @@ def test_a_carrier_message_without_values_is_the_senders_fault() -> None:
 
 def test_a_sender_gives_its_delta_to_one_hop_until_it_is_released() -> None:
     trainer = _holding()
-    first, other = DeltaWanted(1, 0, 20), DeltaWanted(1, 0, 21)
+    first, other = DeltaWanted(1, 1, 0, 20), DeltaWanted(1, 1, 0, 21)
     effects = _say(trainer, first, 3.0, BOB)
     assert _sent(effects) == [DeltaMessage(1, 0, 20, 1.0, (ME,))]
     (holding,) = _report(trainer).holdings
@@ -409,19 +409,26 @@ def test_a_sender_gives_its_delta_to_one_hop_until_it_is_released() -> None:
 
 @pytest.mark.parametrize("asker", [Contributor("eve", 1), Contributor("bob", 2)], ids=["stranger", "restarted"])
 def test_only_members_of_the_round_get_a_delta(asker: Contributor) -> None:
-    assert _sent(_say(_holding(), DeltaWanted(1, 0, 20), 3.0, asker)) == []
+    assert _sent(_say(_holding(), DeltaWanted(1, 1, 0, 20), 3.0, asker)) == []
+
+
+def test_a_hop_of_a_round_that_was_begun_afresh_is_not_served_any_more() -> None:
+    trainer = _holding()
+    _say(trainer, AFRESH, 2.5)
+    assert _sent(_say(trainer, DeltaWanted(1, 1, 0, 20), 3.0, BOB)) == []
+    assert len(_sent(_say(trainer, DeltaWanted(1, 2, 0, 20), 3.0, BOB))) == 1
 
 
 def test_who_trains_or_receives_gives_nothing_away() -> None:
     training = _trainer()
     _say(training, OPENED, 1.0)
-    assert _sent(_say(training, DeltaWanted(1, 0, 20), 1.5, BOB)) == []
-    assert _sent(_say(_receiving(), DeltaWanted(1, 0, 20), 3.1, BOB)) == []
+    assert _sent(_say(training, DeltaWanted(1, 1, 0, 20), 1.5, BOB)) == []
+    assert _sent(_say(_receiving(), DeltaWanted(1, 1, 0, 20), 3.1, BOB)) == []
 
 
 def test_what_has_been_given_away_receives_nothing() -> None:
     trainer = _holding()
-    _say(trainer, DeltaWanted(1, 0, 20), 3.0, BOB)
+    _say(trainer, DeltaWanted(1, 1, 0, 20), 3.0, BOB)
     _say(trainer, HOP, 3.5)
     (decision,) = _report(trainer).hops
     assert decision.reason == "its partial mean has been given away"
@@ -603,7 +610,7 @@ def test_a_round_that_opens_ends_an_older_wish_to_catch_up() -> None:
     _say(trainer, CatchUp(1, 4, b"digest", BOB), 0.5)
     _say(trainer, OPENED, 1.0)
     trainer.handle(_ready(_vector(1, 1, 1, 1)), 2.0)
-    assert _sent(_say(trainer, HOP, 3.0)) == [DeltaWanted(1, 0, 10)]
+    assert _sent(_say(trainer, HOP, 3.0)) == [DeltaWanted(1, 1, 0, 10)]
 
 
 def test_a_model_is_given_to_whoever_asks_for_the_round_we_stand_at() -> None:
