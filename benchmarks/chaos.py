@@ -124,7 +124,8 @@ class Arena:
             time.monotonic(), kind, process.name, seen, was_agent, seconds, self.eye.closed, term, self.down()
         )
         self.book.faults.append(fault)
-        self.eye.forget(process.name)
+        if kind == "kill":
+            self.eye.forget(process.name)
 
     def close(self) -> None:
         for process in self.processes.values():

@@ -226,7 +226,7 @@ class MobileAgent:
         """It lacks a majority, and we may go on without; or nothing at all has happened for long."""
         if conducted.lacks_quorum:
             self.quorum = False
-            return self._is_patience_over(now)
+            return self._is_patience_over(conducted.base, now)
         self._lacking_since = None
         if now - conducted.progressed_at < _STALLS * self._settings.stall_s:
             return False
@@ -235,10 +235,17 @@ class MobileAgent:
         logger.warning("round %d does not get on: it is opened afresh", conducted.ledger.round_id)
         return True
 
-    def _is_patience_over(self, now: float) -> bool:
-        """Whether what is missing, a majority or any partner, has been missing for so long that we go on without."""
+    def _is_patience_over(self, base: tuple[str, ...], now: float) -> bool:
+        """Whether what is missing, a majority or any partner, has been missing for so long that we go on without.
+
+        Who is to wait for a majority waits for its presence: if it is here, but was started anew and so does not know
+        what it voted for, the mesh goes on as a fork.
+        """
         self._lacking_since = now if self._lacking_since is None else self._lacking_since
-        return not self._settings.waits_for_majority and now - self._lacking_since >= self._settings.partition_s
+        if now - self._lacking_since < self._settings.partition_s:
+            return False
+        present = {member.peer_id for member in self.following()}
+        return not self._settings.waits_for_majority or has_quorum(base, present, present)
 
     def _gather(self, now: float) -> list[Effect]:
         """Bring everybody to the same w(t); open the next round when enough are there."""
@@ -307,7 +314,7 @@ class MobileAgent:
             return True
         missing = sorted(set(base) - {member.peer_id for member in following})
         self._waiting_for = f"{', '.join(missing) or 'a partner'}: {len(current)} of {len(base)} members are here"
-        return self._is_patience_over(now) and (self.quorum or self._may_fork(current[0].report.round_id))
+        return self._is_patience_over(base, now) and (self.quorum or self._may_fork(current[0].report.round_id))
 
     def _may_fork(self, round_id: int) -> bool:
         """Not twice at one round: what a device gave away then could be in two forks, and nobody would know."""

@@ -86,6 +86,11 @@ class Conductor:
         """Where the members stand until the round is closed."""
         return self._opened.lineage, self.ledger.round_id - 1, self._opened.digest
 
+    @property
+    def base(self) -> tuple[str, ...]:
+        """Whose majority the round needs."""
+        return self._opened.base
+
     def hear(self, member: Member, report: PeerReport, now: float) -> None:
         """A member's report: the ledger takes it in, and the devices' books learn from hops that were merged."""
         before = self.ledger.reports.get(member.contributor)
@@ -95,10 +100,7 @@ class Conductor:
             source = self._members.get(hop.sender)
             if hop.state is HopState.MERGED and hop.decision and source:
                 learn_from_hop(source.device, member.device, hop.decision.size_bytes, hop.decision.seconds)
-        moves = (
-            before is None or report.activity is not before.activity or report.transfer not in (None, before.transfer)
-        )
-        if moves or report.activity is Activity.TRAINING:
+        if self.ledger.reports.get(member.contributor) is report and _has_moved(before, report):
             self.progressed_at = now
 
     def advance(self, now: float) -> list[Effect]:
@@ -344,11 +346,15 @@ class Conductor:
         return [
             member
             for member in self._following()
-            if member.contributor not in self._left_behind
-            and member.report.round_id == self.ledger.round_id - 1
-            and member.report.digest == self._opened.digest
-            and member.report.lineage in (self._opened.lineage, self._opened.lineage[:-1])
+            if member.contributor not in self._left_behind and self._stands_here(member)
         ]
+
+    def _stands_here(self, member: Member) -> bool:
+        """At w(round_id - 1), on this lineage or just where it forks."""
+        lineage, round_id, digest = member.at
+        forks_here = lineage == self._opened.lineage[:-1]
+        same = (round_id, digest) == (self.ledger.round_id - 1, self._opened.digest)
+        return same and (lineage == self._opened.lineage or forks_here)
 
     def _lose_the_absent(self) -> None:
         for peer in self.ledger.live():
@@ -361,6 +367,8 @@ class Conductor:
                 self.ledger.lose(peer, "gave the round up")
             elif member.problem:
                 self.ledger.lose(peer, "refused")
+            elif not self._stands_here(member):
+                self.ledger.lose(peer, "stands elsewhere")
 
     def _abandon(self, now: float, reason: str) -> list[Effect]:
         logger.warning("round %d of %d members: %s", self.ledger.round_id, len(self.ledger.members), reason)
@@ -377,3 +385,10 @@ def newest_staged(members: list[Member]) -> Staged | None:
     """What must become the round's result if anyone has staged anything: the latest order's, which may be closed."""
     staged = [member.report.staged for member in members if member.report.staged]
     return max(staged, key=lambda result: (result.term, result.version, result.digest), default=None)
+
+
+def _has_moved(before: PeerReport | None, report: PeerReport) -> bool:
+    """Whether this device gets on: it trains, does something else than before, or receives values."""
+    if before is None or report.activity is Activity.TRAINING or report.activity is not before.activity:
+        return True
+    return report.transfer is not None and report.transfer != before.transfer
