@@ -67,17 +67,20 @@ class Standing:
     def move_to(self, round_id: int, parameters: Vector, digest: bytes, history: History) -> None:
         """Take over another device's w. Rounds of a fork that is left behind are carried from here on."""
         left = range(shared_forks(self.lineage, history.lineage), len(self.lineage))
-        first_rounds = {level: self.lineage[level].round_id + 1 for level in left}
+        # Before its first round was over, the work at risk is in that round's open part, and not in what follows.
+        first_rounds = {
+            level: self.lineage[level].round_id + 1 for level in left if self.round_id > self.lineage[level].round_id
+        }
         if history.lineage != self.lineage:
             self.votes = False
         self.round_id, self.parameters, self.digest = round_id, parameters, digest
         self._take_history(history)
         for level in left:
             at_risk, since = self._at_risk.pop(level, None), self._since_fork.pop(level, None)
-            if since is not None and at_risk is not None and self.is_counted(first_rounds[level]):
-                since -= at_risk
             if since is not None:
                 self.add_carry(since)
+            if at_risk is not None and level in first_rounds and self.is_counted(first_rounds[level]):
+                self.add_carry(-at_risk)
 
     def add_carry(self, values: Vector) -> None:
         """Own work that was not counted: it enters the next own delta."""
@@ -97,8 +100,6 @@ class Standing:
         level = len(self.lineage) - 1
         if level < 1:
             return
-        if self.round_id > self.lineage[level].round_id + 1 and level not in self._since_fork:
-            self._at_risk.pop(level, None)  # it did not contribute to the first round after all
         if level in self._since_fork:
             np.add(self._since_fork[level], values, out=self._since_fork[level])
         else:
