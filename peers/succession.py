@@ -103,7 +103,7 @@ class Succession:
         """Whether it is this device's turn to lead. candidates: who else was heard lately; this device need not be."""
         if self.agent:
             return False
-        return now - self._alone_since >= self._patience_s() + self._rank(candidates) * self._settings.step_s
+        return now >= self._alone_since + self._patience_s() + self._rank(candidates) * self._settings.step_s
 
     def take_office(self, heard_term: int) -> int:
         """This device leads; the term it speaks under. heard_term: the highest that anybody has reported."""
