@@ -1,0 +1,80 @@
+"""What it takes to build the machine of one process again: kept with its story, and drawn from a simulated plan."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from mdl.delta import Contributor, Vector
+from mdl.errors import ConfigError
+from mdl.messages import History
+from peers.agent import AgentSettings
+from peers.peer import Peer
+from peers.succession import SuccessionSettings
+from peers.trainer import Trainer, TrainerSettings
+from scheduler.policies import POLICIES, make_policy
+
+
+class TrainerStart(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The trainer of a node as it starts: at w(round_id), with so many values and this digest."""
+
+    size: int
+    digest: bytes
+    schema_hash: str = ""
+    model: str = ""
+    round_id: int = 0
+    history: History = History()
+    settings: TrainerSettings = TrainerSettings()
+
+
+class Casting(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One process at its start. trainer: None on a dedicated agent. started_s: by the clock that its events have."""
+
+    me: Contributor
+    policy: str
+    agent: AgentSettings
+    succession: SuccessionSettings
+    trainer: TrainerStart | None = None
+    started_s: float = 0.0
+
+
+def cast_simulated(
+    me: Contributor, policy: str, peers: int, on_partition: str, trainer: TrainerStart | None, started_s: float
+) -> Casting:
+    """A process of a simulated mesh: everything takes a fraction of its usual time, so that a run is a few seconds."""
+    agent = AgentSettings(
+        min_peers=peers // 2 + 1,
+        lost_after_s=1.75,
+        retry_s=0.3,
+        stall_s=3.0,
+        partition_s=4.0,
+        waits_for_majority=on_partition == "wait",
+    )
+    succession = SuccessionSettings(lost_after_s=1.75, settle_s=0.4, step_s=0.25, start_s=0.9)
+    if trainer is not None:
+        settings = TrainerSettings(keep_deltas=True, report_s=0.5, retry_s=0.3, stall_s=2.0)
+        trainer = msgspec.structs.replace(trainer, schema_hash="schema", model="model", settings=settings)
+    return Casting(me, policy, agent, succession, trainer, started_s)
+
+
+def build_machine(casting: Casting, parameters: Vector | None = None) -> Peer:
+    """The machine of this process; parameters are its trainer's w, zeros if they are not known any longer.
+
+    Raises ConfigError if the policy does not exist.
+    """
+    if casting.policy not in POLICIES:
+        raise ConfigError(f"policy {casting.policy!r}: expected one of {', '.join(sorted(POLICIES))}")
+    trainer = None
+    if start := casting.trainer:
+        values = np.zeros(start.size, np.float32) if parameters is None else parameters
+        trainer = Trainer(
+            casting.me, values, start.schema_hash, start.model, start.settings, start.round_id, start.history
+        )
+    return Peer(
+        casting.me,
+        trainer,
+        lambda: make_policy(casting.policy),
+        casting.agent,
+        casting.succession,
+        casting.started_s,
+    )
