@@ -126,7 +126,8 @@ class MobileAgent:
         effects: list[Effect] = []
         match event:
             case Received(sender=sender, message=PeerReport() as report):
-                self._hear(sender, report, now)
+                if not self._hear(sender, report, now) and now < self._tick_at:
+                    return []  # nothing new, and nothing due
                 effects += self._flush(wait=True)  # at once, not at the end of the next round
             case Received(sender=sender, message=StatusWanted(since_round=since_round)):
                 status = mesh_status(self, self._policy.name, self._goal, self._finished, since_round, now)
@@ -143,7 +144,7 @@ class MobileAgent:
             if self.phase is phase:
                 break
         if now >= self._tick_at:
-            self._tick_at = now + self._settings.retry_s / 2
+            self._tick_at = now + self._settings.retry_s
         return effects
 
     def deadline(self) -> float | None:
@@ -184,14 +185,18 @@ class MobileAgent:
 
     # -- hearing ------------------------------------------------------------------------------------------------------
 
-    def _hear(self, sender: Contributor, report: PeerReport, now: float) -> None:
+    def _hear(self, sender: Contributor, report: PeerReport, now: float) -> bool:
+        """Whether anything is to be done about this report; most only say that a device is still there."""
+        known = self.members.get(sender)
+        before = known.report if known and known.alive else None
         member = self.members.hear(sender, report, now)
         if member is None:
-            return
+            return False
         if report.term > self.term:
             self._hear_higher_term(report)
         if self.round and report.agent == self.me.peer_id:
             self.round.hear(member, report, now)
+        return before is None or not _says_the_same(before, report)
 
     def _hear_higher_term(self, report: PeerReport) -> None:
         """Another agent spoke to this device, or we did before we were started anew."""
@@ -418,14 +423,16 @@ class MobileAgent:
     def _help_late(self, position: Position, now: float, taking_part: Collection[Contributor] = ()) -> list[Effect]:
         """Send whoever stands elsewhere to the least busy of those who have the mesh's model."""
         following = self.following()
-        current = sorted((member for member in following if member.at == position), key=poverty)
+        late = [member for member in following if member.at != position and member.contributor not in taking_part]
+        current = [member for member in following if member.at == position]
         effects: list[Effect] = []
-        if not current:
+        if not current or not late:
             return effects
+        current.sort(key=poverty)
         lineage, round_id, digest = position
         base = current[0].report.base
-        for member in following:
-            if member.at == position or member.contributor in taking_part or self._is_ahead(member, position):
+        for member in late:
+            if self._is_ahead(member, position):
                 continue
             if member.late_since is None:
                 member.late_since = now
@@ -464,3 +471,14 @@ class MobileAgent:
 def _newest_attempt(members: list[Member]) -> int:
     """The term that opened the round these have open; 0 if none has."""
     return max(member.report.open_term for member in members)
+
+
+def _says_the_same(before: PeerReport, report: PeerReport) -> bool:
+    """Whether two reports differ in nothing that an agent acts on."""
+    return before == msgspec.structs.replace(
+        report,
+        sequence=before.sequence,
+        resources=before.resources,
+        sent_bytes=before.sent_bytes,
+        transfer=before.transfer,
+    )

@@ -12,33 +12,31 @@ _PAUSES = 3.0
 
 
 class Arrivals:
-    """When one peer was heard. Silence beyond `patience_s` means that it is lost."""
+    """When one peer was heard. silent_at: when it counts as lost, unless it is heard before."""
 
     def __init__(self, now: float, shortest_s: float, longest_s: float) -> None:
         self.heard_at = now
         self._shortest_s = shortest_s
         self._longest_s = longest_s
         self._pause_s = 0.0
+        self.silent_at = now + self.patience_s
 
     @property
     def patience_s(self) -> float:
         """From shortest_s on a good network to longest_s on a bad one."""
         return min(self._longest_s, max(self._shortest_s, _PAUSES * self._pause_s))
 
-    @property
-    def silent_at(self) -> float:
-        """When it counts as lost, unless it is heard before."""
-        return self.heard_at + self.patience_s
-
     def hear(self, now: float) -> None:
         pause_s = now - self.heard_at
         self.heard_at = now
         if pause_s < self._longest_s:  # longer: it was away, which says nothing about the network
             self._pause_s = max(pause_s, _FADE * self._pause_s)
+        self.silent_at = now + self.patience_s
 
     def forgive(self, seconds: float) -> None:
         """This process itself was suspended so long: nobody else was silent."""
         self.heard_at += seconds
+        self.silent_at += seconds
 
     def is_silent(self, now: float) -> bool:
         return now >= self.silent_at

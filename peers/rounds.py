@@ -109,16 +109,19 @@ class RoundLedger:
 
     def holding(self, member: Contributor, segment: int = 0) -> Holding | None:
         report = self.reports.get(member)
-        if report is None:
-            return None
-        return next((holding for holding in report.holdings if holding.segment == segment), None)
+        if report is not None:
+            for holding in report.holdings:
+                if holding.segment == segment:
+                    return holding
+        return None
 
     def holders(self) -> list[Contributor]:
         """Live members that answer for a partial mean. A merged sender does not, even if its own report is late."""
+        carried = self._carried()
         return [
             member
             for member in self.live()
-            if (holding := self.holding(member)) and holding.sent_hop is None and not self._is_carried(member)
+            if member not in carried and (holding := self.holding(member)) and holding.sent_hop is None
         ]
 
     def undecided(self) -> list[Hop]:
@@ -141,10 +144,11 @@ class RoundLedger:
         it may still arrive, and nobody behind a lost receiver is freed.
         """
         may_arrive = bool(self.to_cancel())
+        carried = self._carried()
         hops = []
         for member in self.live():
             holding = self.holding(member)
-            if holding is None or holding.sent_hop is None or self._is_carried(member):
+            if holding is None or holding.sent_hop is None or member in carried:
                 continue
             hop = self.hops.get((holding.segment, holding.sent_hop))
             if hop is None:
@@ -194,6 +198,8 @@ class RoundLedger:
         each other's reach, or because they share contributors (two agents have ordered at the same time).
         """
         unable = {hop.sender: "its partial mean was refused" for hop in self.hops.values() if self._is_refused(hop)}
+        if not unable and not any(hop.state is HopState.ABORTED for hop in self.hops.values()) and not self._overlaps():
+            return {}
         free = sorted(self.free(), key=lambda peer: (-self._size(peer), peer))
         for number, peer in enumerate(free):
             for larger in free[:number]:
@@ -207,6 +213,11 @@ class RoundLedger:
             self.lose(peer, reason)
         return unable
 
+    def _overlaps(self) -> bool:
+        """Whether two holders share contributors."""
+        held = [who for peer in self.holders() if (holding := self.holding(peer)) for who in holding.contributors]
+        return len(held) > len(set(held))
+
     def _is_refused(self, hop: Hop) -> bool:
         reason = hop.decision.reason if hop.decision else ""
         return hop.state is HopState.ABORTED and reason.startswith("refused") and "count twice" not in reason
@@ -219,13 +230,14 @@ class RoundLedger:
         holding = self.holding(member)
         return len(holding.contributors) if holding else 0
 
-    def _is_carried(self, member: Contributor) -> bool:
-        """Whether a live member other than itself has merged this member's load (contributors travel together)."""
-        for other in self.live():
-            holding = self.holding(other)
-            if other != member and holding and member in holding.contributors:
-                return True
-        return False
+    def _carried(self) -> set[Contributor]:
+        """Whose load a live member other than itself has merged (contributors travel together)."""
+        carried: set[Contributor] = set()
+        for member in self.live():
+            holding = self.holding(member)
+            if holding and len(holding.contributors) > 1:
+                carried.update(who for who in holding.contributors if who != member)
+        return carried
 
 
 def recover(
