@@ -410,6 +410,24 @@ def test_what_the_others_counted_is_not_carried_either_if_the_forks_first_round_
     assert _carry(trainer) in (None, [0, 0, 0, 0])
 
 
+def test_what_the_others_counted_is_not_carried_either_if_the_forks_first_round_left_it_out() -> None:
+    trainer = _cut_off()
+    _close(trainer, (ANN,), 0, 4, 0, 0)
+    _move(trainer, 2, ALL_COUNTED)
+    assert _carry(trainer) in (None, [0, 0, 0, 0])
+
+
+def test_what_the_others_counted_is_not_carried_either_if_a_later_round_of_the_fork_has_it() -> None:
+    trainer = _cut_off()
+    _close(trainer, (ANN,), 0, 4, 0, 0)
+    _open(trainer)
+    _train(trainer, 0, 0, 3, 0)
+    assert _held(trainer) == [2, 0, 3, 0]
+    _close(trainer, (ME,), 2, 0, 3, 0)
+    _move(trainer, 4, ALL_COUNTED)
+    assert _carry(trainer) == [0, 0, 3, 0]
+
+
 def test_a_fork_that_is_opened_again_before_the_delta_is_recalled_is_at_the_same_risk() -> None:
     trainer = _trainer()
     _open(trainer, (START,))
