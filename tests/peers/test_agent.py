@@ -36,17 +36,18 @@ from peers.agent import AgentSettings, MobileAgent, Phase
 from scheduler.policies import make_policy
 
 A, B, C, D = (Contributor(name, 1) for name in "abcd")
-FRESH = PeerReport(0, 0, 0, b"w0", "schema", "lenet", 10, Activity.WAITING, 0)
+FRESH = PeerReport(0, 1, 0, b"w0", "schema", "lenet", 10, Activity.WAITING, 0, agent="agent")
 
 
 class Desk:
     """An agent, the last report of each trainer, and everything the agent has said, newest last."""
 
-    def __init__(self, rounds: int = 1, min_peers: int = 2, policy: str = "fifo", **settings: float) -> None:
-        options = AgentSettings(rounds=rounds, min_peers=min_peers, **settings)  # type: ignore[arg-type]
+    def __init__(self, rounds: int = 1, min_peers: int = 2, policy: str = "fifo", **settings: Any) -> None:
+        options = AgentSettings(rounds=rounds, min_peers=min_peers, **settings)
         self.agent = MobileAgent(Contributor("agent", 1), make_policy(policy), options)
         self.reports: dict[Contributor, PeerReport] = {}
         self.said: list[tuple[str, Any]] = []
+        self.newest: dict[type, Any] = {}
         self.recorded: list[RoundSummary] = []
         self.finish: Finish | None = None
         self.now = 0.0
@@ -55,6 +56,7 @@ class Desk:
         self.now += after_s
         effects = self.agent.handle(event, self.now)
         self.said += [(effect.receiver, effect.message) for effect in effects if isinstance(effect, Send)]
+        self.newest |= {type(effect.message): effect.message for effect in effects if isinstance(effect, Send)}
         self.recorded += [effect.summary for effect in effects if isinstance(effect, RecordRound)]
         self.finish = next((effect for effect in effects if isinstance(effect, Finish)), self.finish)
         return effects
@@ -65,10 +67,20 @@ class Desk:
         self.reports[peer] = msgspec.structs.replace(known, sequence=known.sequence + 1, **changes)
         return self.hand(Received(peer, self.reports[peer]), after_s)
 
+    def join(self, peer: Contributor, **changes: Any) -> None:
+        """It has heard RoundOpened, and takes part."""
+        opened = self.last(RoundOpened)
+        known: dict[str, Any] = {"activity": Activity.TRAINING, "term": self.agent.term, "votes": True}
+        known |= {"open_round": opened.round_id, "open_term": opened.attempt, "open_as": opened.term}
+        known |= {"lineage": opened.lineage, "goal": opened.planned_rounds}
+        if opened.lineage != self.reports[peer].lineage:
+            known["base"] = opened.base
+        self.report(peer, **known | changes)
+
     def hold(self, peer: Contributor, *others: Contributor, sent_hop: int | None = None, **changes: Any) -> None:
         contributors = tuple(sorted({peer, *others}))
         holding = Holding(0, float(len(contributors)), contributors, sent_hop)
-        self.report(peer, open_round=1, term=self.agent.term, holdings=(holding,), **changes)
+        self.join(peer, **{"activity": Activity.HOLDING, "holdings": (holding,)} | changes)
 
     def start(self, *peers: Contributor) -> None:
         """All are there, the round is opened and all hold their own delta."""
@@ -82,21 +94,34 @@ class Desk:
         return list(dict.fromkeys(message for _, message in self.said if isinstance(message, HopOrdered)))
 
     def merge(self, hop: HopOrdered, receiver: Contributor, *others: Contributor) -> None:
-        decision = HopDecision(0, hop.hop_id, HopOutcome.MERGED, 1.0, 40)
+        decision = HopDecision(0, hop.hop_id, hop.sender, HopOutcome.MERGED, 1.0, 40)
         self.hold(receiver, hop.sender, *others, hops=(*self.reports.get(receiver, FRESH).hops, decision))
 
     def receiver_of(self, hop: HopOrdered) -> Contributor:
         return next(Contributor(name, 1) for name, message in self.said if message == hop)
 
-    def stage(self, peer: Contributor, *contributors: Contributor) -> None:
-        staged = Staged(b"delta", float(len(contributors)), tuple(sorted(contributors)))
-        self.report(peer, staged=staged, activity=Activity.STAGED)
+    def stage(self, peer: Contributor, *contributors: Contributor, digest: bytes = b"delta", **changes: Any) -> None:
+        """It has the result, and says so to the order it follows."""
+        order = self.last(BroadcastOrdered)
+        who = tuple(sorted(contributors)) or order.contributors
+        staged = Staged(digest, float(len(who)), who, order.term, order.version)
+        self.report(peer, staged=staged, activity=Activity.STAGED, term=self.agent.term, **changes)
 
     def apply(self, peer: Contributor, **changes: Any) -> None:
-        self.report(peer, round_id=1, digest=b"w1", open_round=0, holdings=(), hops=(), staged=None, **changes)
+        """The round is closed, and it stands at the next model."""
+        known = self.reports[peer]
+        assert known.staged is not None
+        base = tuple(contributor.peer_id for contributor in known.staged.contributors)
+        done: dict[str, Any] = {
+            "round_id": known.round_id + 1,
+            "digest": f"w{known.round_id + 1}".encode(),
+            "base": base,
+        }
+        done |= {"activity": Activity.WAITING, "open_round": 0, "open_term": 0, "open_as": 0, "term": self.agent.term}
+        self.report(peer, **done | {"holdings": (), "hops": (), "staged": None} | changes)
 
     def last(self, kind: type) -> Any:
-        return next(message for _, message in reversed(self.said) if isinstance(message, kind))
+        return self.newest[kind]
 
     def told(self, kind: type) -> list[str]:
         return [receiver for receiver, message in self.said if isinstance(message, kind)]
@@ -108,9 +133,9 @@ class Desk:
                 self.report(peer, after_s=0.5 / len(alive))
 
 
-def _aggregated() -> Desk:
+def _aggregated(**settings: Any) -> Desk:
     """Two devices whose one hop is merged: the broadcast is ordered."""
-    desk = Desk()
+    desk = Desk(**settings)
     desk.start(A, B)
     (hop,) = desk.hops()
     desk.merge(hop, desk.receiver_of(hop))
@@ -136,7 +161,7 @@ def test_a_round_is_announced_again_until_each_members_report_shows_it() -> None
     desk = Desk()
     desk.report(A)
     desk.report(B)
-    desk.report(A, open_round=1, term=desk.agent.term)
+    desk.join(A)
     desk.said.clear()
     desk.hand(Tick(), 0.6)
     assert desk.told(RoundOpened) == ["b"]
@@ -164,7 +189,7 @@ def test_who_stands_at_an_older_model_is_sent_to_one_who_has_the_newest() -> Non
     desk = Desk()
     desk.report(A, round_id=4, digest=b"w4")
     desk.report(B, round_id=2, digest=b"w2")
-    assert desk.last(CatchUp) == CatchUp(1, 4, b"w4", A)
+    assert desk.last(CatchUp) == CatchUp(desk.agent.term, 4, b"w4", A)
     assert desk.told(CatchUp) == ["b"]
     desk.report(B, round_id=4, digest=b"w4")
     assert desk.last(RoundOpened).round_id == 5
@@ -182,24 +207,46 @@ def test_a_round_waits_for_a_newcomer_that_fetches_the_model_but_not_for_ever() 
     assert desk.last(RoundOpened).members == (A, B)
 
 
-def test_the_agent_never_waits_for_a_peer_that_is_ahead_of_the_mesh() -> None:
+def test_who_stands_at_a_later_round_of_no_lineage_is_brought_to_the_meshs_model() -> None:
+    """It has the file cache of another time: a mesh that has begun is senior to it."""
     desk = Desk(rounds=2)
     desk.start(A, B)
     desk.report(C, round_id=9, digest=b"w9")
     desk.merge(desk.hops()[0], desk.receiver_of(desk.hops()[0]))
     for peer in (A, B):
-        desk.stage(peer, A, B)
+        desk.stage(peer)
     for peer in (A, B):
         desk.apply(peer)
-    assert desk.last(RoundOpened).members == (A, B)
-    assert desk.last(RoundOpened).round_id == 2
+    assert desk.last(CatchUp).round_id == 1
+    assert set(desk.told(CatchUp)) == {"c"}
+    lineage = desk.reports[A].lineage
+    desk.report(C, round_id=1, digest=b"w1", lineage=lineage, base=("a", "b"))
+    opened = desk.last(RoundOpened)
+    assert (opened.round_id, opened.members, opened.base, opened.lineage) == (2, (A, B, C), ("a", "b"), lineage)
 
 
-def test_each_round_has_a_term_of_its_own_above_all_that_were_heard() -> None:
+def test_a_term_higher_than_its_own_makes_the_agent_speak_above_it_and_ask_everybody_anew() -> None:
+    """It was started anew, and its devices remember an earlier time in office."""
     desk = Desk()
     desk.report(A, term=7)
     desk.report(B, term=3)
-    assert desk.last(RoundOpened).term > 7
+    assert desk.agent.term > 7
+    assert desk.told(RoundOpened) == []
+    for peer in (A, B):
+        desk.report(peer, term=desk.agent.term)
+    first = desk.last(RoundOpened)
+    assert first.term > 7
+
+
+def test_each_round_has_a_term_of_its_own() -> None:
+    desk = _aggregated(rounds=2)
+    first = desk.last(RoundOpened)
+    for peer in (A, B):
+        desk.stage(peer)
+    for peer in (A, B):
+        desk.apply(peer)
+    second = desk.last(RoundOpened)
+    assert (second.round_id, second.term > first.term, second.attempt) == (2, True, second.term)
 
 
 # -- aggregating ------------------------------------------------------------------------------------------------------
@@ -245,7 +292,7 @@ def test_an_aborted_hop_releases_its_sender_and_is_ordered_anew() -> None:
     (hop,) = desk.hops()
     receiver = desk.receiver_of(hop)
     desk.hold(hop.sender, sent_hop=hop.hop_id)
-    aborted = HopDecision(0, hop.hop_id, HopOutcome.ABORTED, reason="nothing came")
+    aborted = HopDecision(0, hop.hop_id, hop.sender, HopOutcome.ABORTED, reason="nothing came")
     desk.hold(receiver, hops=(aborted,))
     assert desk.last(HopReleased).hop_id == hop.hop_id
     assert desk.told(HopReleased) == [hop.sender.peer_id]
@@ -258,7 +305,7 @@ def test_a_hop_that_shows_no_sign_of_life_is_cancelled_at_its_receiver() -> None
     desk = Desk(stall_s=3.0)
     desk.start(A, B)
     (hop,) = desk.hops()
-    desk.silence(C, A, B, for_s=3.0)
+    desk.silence(C, A, B, for_s=3.5)
     assert (desk.last(HopCancelled).hop_id, desk.told(HopCancelled)[0]) == (hop.hop_id, desk.receiver_of(hop).peer_id)
 
 
@@ -492,16 +539,35 @@ def test_a_status_holds_only_the_rounds_that_are_new_to_the_observer() -> None:
         assert [summary.round for summary in effect.message.finished] == rounds
 
 
-def test_a_result_that_one_may_have_applied_is_not_made_again_when_all_fall_silent() -> None:
+def _closing() -> Desk:
+    """Both have the result and are told that it stands; then nothing is heard of them for a while."""
     desk = _aggregated()
     for peer in (A, B):
-        desk.stage(peer, A, B)
+        desk.stage(peer)
+    assert desk.agent.phase is Phase.CLOSING
     desk.hand(Tick(), 5.0)
-    assert (desk.agent.phase, desk.agent.live_members()) == (Phase.CLOSING, [A, B])
-    evaluation = RoundEvaluation(1, Evaluation((1,), (0,), (0,), 0.1, 1))
-    desk.apply(A, evaluation=evaluation)
-    assert [summary.round for summary in desk.recorded] == [1]
-    assert desk.last(RoundOpened).round_id == 1
+    desk.said.clear()
+    return desk
+
+
+def test_a_result_that_one_has_applied_is_not_made_again_when_all_were_silent() -> None:
+    desk = _closing()
+    desk.apply(A)
+    desk.report(B)
+    assert (desk.told(RoundOpened), desk.told(CatchUp), desk.last(CatchUp).source) == ([], ["b"], A)
+
+
+def test_a_result_that_one_may_have_applied_becomes_the_rounds_when_all_were_silent() -> None:
+    desk = _closing()
+    desk.report(A)
+    desk.report(B)
+    order = desk.last(BroadcastOrdered)
+    assert (desk.agent.phase, order.digest, order.contributors) == (Phase.BROADCASTING, b"delta", (A, B))
+    assert order.term > desk.reports[A].staged.term  # type: ignore[union-attr]
+    desk.said.clear()
+    for peer in (A, B):
+        desk.stage(peer)
+    assert sorted(desk.told(RoundClosed)) == ["a", "b"]
 
 
 def test_a_holder_whose_theta_is_not_the_sum_of_its_contributors_weights_is_out_of_the_round() -> None:
@@ -512,7 +578,7 @@ def test_a_holder_whose_theta_is_not_the_sum_of_its_contributors_weights_is_out_
         desk.hold(peer, training=TrainingReport(0.5, 10, 1.0, theta=1.0))
     (hop,) = desk.hops()
     receiver = desk.receiver_of(hop)
-    decision = HopDecision(0, hop.hop_id, HopOutcome.MERGED, 1.0, 40)
+    decision = HopDecision(0, hop.hop_id, hop.sender, HopOutcome.MERGED, 1.0, 40)
     desk.report(receiver, holdings=(Holding(0, 1.0, (A, B)),), hops=(decision,))  # theta was not added
     assert desk.agent.ledger is not None
     assert desk.agent.ledger.lost == {receiver: "wrong theta"}
