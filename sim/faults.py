@@ -161,21 +161,26 @@ def draw_plan(
     rounds: int,
     level: str,
     policy: str = "greedy",
-    has_agent: bool = True,
-    on_partition: str = "wait",
+    has_agent: bool | None = None,
+    on_partition: str | None = None,
 ) -> FaultPlan:
-    """The plan of this seed: the same for ever, as long as this module is the same. level: one of LEVELS."""
-    plan = FaultPlan(seed, peers, rounds, policy, has_agent, on_partition)
+    """The plan of this seed: the same for ever, as long as this module is the same. level: one of LEVELS.
+
+    has_agent, on_partition: None draws them too, except at level none (an agent, which waits).
+    """
     rng = np.random.default_rng([seed, 0xFA017])
+    any_agent, any_partition = bool(rng.random() < 0.5), "continue" if rng.random() < 1 / 3 else "wait"
+    if level == "none":
+        any_agent, any_partition = True, "wait"
+    has_agent = any_agent if has_agent is None else has_agent
+    plan = FaultPlan(seed, peers, rounds, policy, has_agent, on_partition or any_partition)
     if level == "none":
         return plan
-    if level == "mild":
-        plan = msgspec.structs.replace(
-            plan, loss=_below(rng, 0.1), duplication=_below(rng, 0.05), jitter_s=_below(rng, 0.05)
-        )
-        return msgspec.structs.replace(plan, faults=_Draw(rng, plan).faults(int(rng.integers(0, 3)), _MILD))
-    plan = msgspec.structs.replace(plan, loss=_below(rng, 0.3), duplication=_below(rng, 0.1), jitter_s=_below(rng, 0.3))
-    return msgspec.structs.replace(plan, faults=_Draw(rng, plan).faults(int(rng.integers(1, 6)), _HARD))
+    most, kinds = (_MILD_NETWORK, _MILD) if level == "mild" else (_HARD_NETWORK, _HARD)
+    loss, duplication, jitter_s = (_below(rng, limit) for limit in most)
+    plan = msgspec.structs.replace(plan, loss=loss, duplication=duplication, jitter_s=jitter_s)
+    count = int(rng.integers(0, 3) if level == "mild" else rng.integers(1, 6))
+    return msgspec.structs.replace(plan, faults=_Draw(rng, plan).faults(count, kinds))
 
 
 class _Draw:
@@ -301,6 +306,9 @@ def _crash_on(draw: _Draw) -> list[AnyFault]:
     return [CrashOn(at_s=at_s, peer=peer, message=message, nth=nth, moment=moment, restart_after_s=back_s)]
 
 
+# Loss, duplication, jitter in seconds: at most.
+_MILD_NETWORK = (0.1, 0.05, 0.05)
+_HARD_NETWORK = (0.3, 0.1, 0.3)
 _MILD = (_crash, _suspend, _cut)
 _HARD = (
     _crash, _crash, _restart, _suspend, _suspend, _cut, _cut_one_way, _split, _clock_jump, _disk_full, _torn_file,

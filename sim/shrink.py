@@ -1,0 +1,90 @@
+"""The shortest plan that still fails: drops whatever is not needed for it. Pure; whoever calls says what fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from msgspec.structs import replace
+
+from sim.faults import AGENT_NODE, AnyFault, Crash, Cut, CutOneWay, FaultPlan, Restart, Split
+
+Fails = Callable[[FaultPlan], bool]
+
+
+def shrink_plan(plan: FaultPlan, fails: Fails, tries: int = 300) -> FaultPlan:
+    """The smallest plan found in so many runs that `fails`; `plan` itself does.
+
+    A peer's crash goes together with its restart: staying away would be another, harder fault.
+    """
+    left = [tries]
+
+    def still_fails(candidate: FaultPlan) -> bool:
+        left[0] -= 1
+        return left[0] >= 0 and fails(candidate)
+
+    while left[0] > 0:
+        smaller = next((candidate for candidate in _smaller(plan) if still_fails(candidate)), None)
+        if smaller is None:
+            break
+        plan = smaller
+    return plan
+
+
+def _smaller(plan: FaultPlan) -> Iterator[FaultPlan]:
+    """One step smaller, the boldest first."""
+    units = _units(plan)
+    size = len(units) // 2
+    while size >= 1:
+        for start in range(0, len(units), size):
+            kept = units[:start] + units[start + size :]
+            yield replace(plan, faults=_sorted(fault for unit in kept for fault in unit))
+        size //= 2
+    noises = [name for name in ("loss", "duplication", "jitter_s") if getattr(plan, name)]
+    if len(noises) > 1:
+        yield replace(plan, **dict.fromkeys(noises, 0.0))
+    for name in noises:
+        yield replace(plan, **{name: 0.0})
+    if plan.rounds > 1:
+        yield replace(plan, rounds=plan.rounds - 1)
+    if plan.peers > 2:
+        yield _without_last_peer(plan)
+    if plan.has_agent and not any(AGENT_NODE in _names(fault) for fault in plan.faults):
+        yield replace(plan, has_agent=False)
+    if plan.on_partition != "wait":
+        yield replace(plan, on_partition="wait")
+
+
+def _units(plan: FaultPlan) -> list[list[AnyFault]]:
+    """The faults, each crash together with the peer's next restart."""
+    units: list[list[AnyFault]] = []
+    waiting: dict[str, list[AnyFault]] = {}
+    for fault in plan.faults:
+        if isinstance(fault, Restart) and fault.peer in waiting:
+            waiting.pop(fault.peer).append(fault)
+            continue
+        units.append([fault])
+        if isinstance(fault, Crash):
+            waiting[fault.peer] = units[-1]
+    return units
+
+
+def _without_last_peer(plan: FaultPlan) -> FaultPlan:
+    gone = f"p{plan.peers - 1}"
+    faults: list[AnyFault] = []
+    for fault in plan.faults:
+        if isinstance(fault, Split):
+            group = tuple(peer for peer in fault.group if peer != gone)
+            faults += [replace(fault, group=group)] if group else []
+        elif gone not in _names(fault):
+            faults.append(fault)
+    return replace(plan, peers=plan.peers - 1, faults=tuple(faults))
+
+
+def _names(fault: AnyFault) -> tuple[str, ...]:
+    if isinstance(fault, Split):
+        return fault.group
+    return (fault.a, fault.b) if isinstance(fault, Cut | CutOneWay) else (fault.peer,)
+
+
+def _sorted(faults: Iterator[AnyFault]) -> tuple[AnyFault, ...]:
+    return tuple(sorted(faults, key=lambda fault: (fault.at_s, repr(fault))))
