@@ -1,0 +1,426 @@
+"""The mobile agent when it takes over, when a majority is missing, and when histories of the mesh meet."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from mdl.delta import Contributor
+from mdl.machine import StopRequested
+from mdl.messages import (
+    MAX_FORKS,
+    Activity,
+    BroadcastOrdered,
+    CatchUp,
+    Fork,
+    Holding,
+    HopCancelled,
+    HopReleased,
+    Incoming,
+    Lineage,
+    MeshFinished,
+    PeerReport,
+    ResourceState,
+    RoundClosed,
+    RoundOpened,
+    Staged,
+    Transfer,
+)
+from peers.agent import Phase
+
+spec = importlib.util.spec_from_file_location("peers_desk", Path(__file__).with_name("desk.py"))
+assert spec is not None
+assert spec.loader is not None
+desk_module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(desk_module)
+Desk, FRESH = desk_module.Desk, desk_module.FRESH
+A, B, C, D = desk_module.A, desk_module.B, desk_module.C, desk_module.D
+START: Lineage = (Fork(0, 3, "agent.1.1"),)
+SPLIT = (*START, Fork(2, 1, "c.1.9"))
+SETTLED = msgspec.structs.replace(
+    FRESH, round_id=4, digest=b"w4", lineage=START, base=("a", "b", "c"), votes=True, goal=0
+)
+PARTITION_S = 15.0
+
+
+def _mesh(*peers: Contributor, **settings: Any) -> Desk:
+    """A mesh of a, b and c at w4; only these are heard."""
+    desk = Desk(**{"rounds": 0} | settings)
+    for peer in peers:
+        desk.reports[peer] = SETTLED
+        desk.report(peer)
+    return desk
+
+
+def _opened_by(term: int, *peers: Contributor) -> dict[Contributor, PeerReport]:
+    """Round 5 of a, b and c is open from an earlier agent; each holds its own delta."""
+    open_round: dict[str, Any] = {"open_round": 5, "open_term": term, "open_as": term, "activity": Activity.HOLDING}
+    return {
+        peer: msgspec.structs.replace(SETTLED, **open_round, holdings=(Holding(0, 1.0, (peer,)),)) for peer in peers
+    }
+
+
+def _take_over(reports: dict[Contributor, PeerReport], **settings: Any) -> Desk:
+    """All of these were heard as long as nobody led; now they obey, one after the other."""
+    desk = Desk(**{"rounds": 0} | settings)
+    desk.reports |= reports
+    for agent in ("", "agent"):
+        for peer in reports:
+            desk.report(peer, agent=agent)
+    return desk
+
+
+# -- taking over ------------------------------------------------------------------------------------------------------
+
+
+def test_a_new_agent_waits_for_those_it_heard_to_obey_it_because_they_may_still_follow_another() -> None:
+    desk = _mesh(A, B)
+    assert desk.agent.phase is Phase.AGGREGATING
+    desk = Desk(rounds=0)
+    for peer in (A, B, C):
+        desk.reports[peer] = SETTLED
+    desk.report(C, agent="other")
+    desk.report(A)
+    desk.report(B)
+    assert (desk.agent.phase, desk.agent.waiting_for) == (Phase.GATHERING, "c to answer")
+    desk.report(C, agent="agent")
+    assert desk.last(RoundOpened).members == (A, B, C)
+
+
+def test_who_does_not_come_to_obey_is_waited_for_half_as_long_as_a_silence() -> None:
+    desk = Desk(rounds=0, lost_after_s=4.0)
+    for peer in (A, B, C):
+        desk.reports[peer] = SETTLED
+    desk.report(C, agent="other")
+    desk.report(A)
+    desk.report(B)
+    desk.pass_time(1.5, A, B, C)
+    assert desk.agent.phase is Phase.GATHERING
+    desk.pass_time(1.0, A, B, C)
+    assert desk.last(RoundOpened).members == (A, B)
+
+
+def test_the_round_that_another_agent_opened_is_finished_and_not_trained_again() -> None:
+    desk = _take_over(_opened_by(40, A, B, C))
+    assert desk.agent.attempt() == (5, 40)
+    opened = desk.last(RoundOpened)
+    assert (opened.attempt, opened.term > 40, opened.members) == (40, True, (A, B, C))
+    (hop,) = desk.hops()
+    assert hop.term == opened.term
+
+
+def test_a_hop_that_another_agent_ordered_is_waited_for() -> None:
+    reports = _opened_by(40, A, B, C)
+    receiving = {"incoming": Incoming(0, 7, A), "activity": Activity.RECEIVING}
+    reports[B] = msgspec.structs.replace(reports[B], **receiving)
+    desk = _take_over(reports)
+    assert [(hop.hop_id, hop.sender) for hop in desk.hops()] == [(7, A)]
+
+
+def test_what_was_given_to_a_device_that_is_gone_is_held_again() -> None:
+    reports = _opened_by(40, A, B, C)
+    reports[A] = msgspec.structs.replace(reports[A], holdings=(Holding(0, 1.0, (A,), 7, C),))
+    del reports[C]
+    desk = _take_over(reports)
+    assert (desk.told(HopReleased), desk.last(HopReleased).hop_id) == (["a"], 7)
+    assert desk.agent.live_members() == [A, B]
+
+
+def test_a_hop_whose_sender_is_gone_is_cancelled_before_anybody_holds_again() -> None:
+    reports = _opened_by(40, A, B, C)
+    reports[A] = msgspec.structs.replace(reports[A], holdings=(Holding(0, 1.0, (A,), 7, C),))
+    reports[B] = msgspec.structs.replace(reports[B], incoming=Incoming(0, 8, C), activity=Activity.RECEIVING)
+    del reports[C]
+    desk = _take_over(reports)
+    assert (desk.told(HopCancelled), desk.told(HopReleased)) == (["b"], [])
+
+
+def test_a_result_that_an_earlier_agent_left_with_one_member_becomes_the_rounds() -> None:
+    """It may be closed elsewhere: nothing else may be made of this round."""
+    reports = _opened_by(40, A, B, C)
+    staged = Staged(b"delta", 2.0, (A, B), 40, 1)
+    reports[B] = msgspec.structs.replace(reports[B], staged=staged, activity=Activity.STAGED)
+    desk = _take_over(reports)
+    order = desk.last(BroadcastOrdered)
+    assert (order.order[0], order.digest, order.contributors, order.theta) == (B, b"delta", (A, B), 2.0)
+    assert set(order.order) == {A, B, C}
+    assert order.term > 40
+    assert desk.hops() == []
+
+
+def test_of_two_results_that_were_left_the_later_orders_is_taken() -> None:
+    reports = _opened_by(40, A, B, C)
+    for peer, digest, term, version in ((A, b"old", 40, 3), (C, b"new", 50, 1), (B, b"older", 40, 2)):
+        staged = Staged(digest, 2.0, (A, B), term, version)
+        reports[peer] = msgspec.structs.replace(reports[peer], staged=staged, activity=Activity.STAGED)
+    order = _take_over(reports).last(BroadcastOrdered)
+    assert (order.order[0], order.digest) == (C, b"new")
+
+
+def test_a_promise_to_an_earlier_agent_must_be_given_again() -> None:
+    reports = _opened_by(40, A, B, C)
+    staged = Staged(b"delta", 3.0, (A, B, C), 40, 1)
+    for peer in reports:
+        reports[peer] = msgspec.structs.replace(reports[peer], staged=staged, activity=Activity.STAGED)
+    desk = _take_over(reports)
+    assert (desk.agent.phase, desk.told(RoundClosed)) == (Phase.BROADCASTING, [])
+    for peer in reports:
+        desk.stage(peer)
+    assert (desk.agent.phase, sorted(desk.told(RoundClosed))) == (Phase.CLOSING, ["a", "b", "c"])
+
+
+def test_a_round_that_some_have_applied_is_over_for_the_new_agent() -> None:
+    reports = _opened_by(40, A, B)
+    reports[C] = msgspec.structs.replace(SETTLED, round_id=5, digest=b"w5")
+    desk = _take_over(reports)
+    target = desk.last(CatchUp)
+    assert (set(desk.told(CatchUp)), target.source, target.round_id) == ({"a", "b"}, C, 5)
+    assert desk.told(RoundOpened) == []
+
+
+def test_the_goal_is_known_to_a_successor() -> None:
+    desk = Desk(rounds=3)
+    for peer in (A, B, C):
+        desk.reports[peer] = msgspec.structs.replace(SETTLED, goal=6)
+        desk.report(peer)
+    assert desk.last(RoundOpened).planned_rounds == 6
+
+
+def test_a_successor_sends_everybody_home_when_the_goal_has_been_reached() -> None:
+    desk = Desk(rounds=3)
+    for peer in (A, B, C):
+        desk.reports[peer] = msgspec.structs.replace(SETTLED, goal=4)
+        desk.report(peer)
+    assert desk.told(RoundOpened) == []
+    assert sorted(set(desk.told(MeshFinished))) == ["a", "b", "c"]
+    for peer in (A, B, C):
+        desk.report(peer, activity=Activity.LEFT)
+    assert desk.finish is not None
+    assert desk.finish.exit_code == 0
+
+
+# -- a higher term ----------------------------------------------------------------------------------------------------
+
+
+def test_the_agent_resigns_when_a_device_of_its_lineage_obeys_a_higher_term() -> None:
+    desk = _mesh(A, B, C)
+    desk.report(A, agent="other", term=desk.agent.term + 1)
+    assert desk.agent.resigned
+
+
+def test_the_agent_speaks_above_the_term_of_a_fork_to_be_heard_there() -> None:
+    desk = _mesh(A, B)
+    higher = desk.agent.term + 5
+    desk.reports[C] = msgspec.structs.replace(SETTLED, lineage=SPLIT, round_id=9, digest=b"w9", base=("c",))
+    desk.report(C, agent="c", term=higher)
+    assert (desk.agent.resigned, desk.agent.term > higher) == (False, True)
+
+
+def test_the_agent_of_a_junior_lineage_without_a_majority_resigns_for_a_senior_one() -> None:
+    desk = Desk(rounds=0)
+    fork = msgspec.structs.replace(SETTLED, lineage=SPLIT, base=("b", "c", "d"))
+    desk.reports[C] = fork
+    desk.report(C)
+    assert (desk.agent.lineage, desk.agent.quorum) == (SPLIT, False)
+    desk.reports[A] = SETTLED
+    desk.report(A, agent="other", term=desk.agent.term + 9)
+    assert desk.agent.resigned
+
+
+# -- without a majority -----------------------------------------------------------------------------------------------
+
+
+def test_a_majority_of_those_who_contributed_last_goes_on_without_the_others() -> None:
+    opened = _mesh(A, C).last(RoundOpened)
+    assert (opened.round_id, opened.members, opened.lineage, opened.base) == (5, (A, C), START, ("a", "b", "c"))
+
+
+def test_a_minority_waits_for_the_others_and_then_goes_on_as_a_fork() -> None:
+    desk = _mesh(B, min_peers=1)
+    assert (desk.agent.phase, desk.agent.waiting_for) == (Phase.GATHERING, "a, c: 1 of 3 members are here")
+    desk.pass_time(PARTITION_S - 1, B)
+    assert desk.told(RoundOpened) == []
+    desk.pass_time(1.5, B)
+    opened = desk.last(RoundOpened)
+    assert (opened.round_id, opened.members, opened.base) == (5, (B,), ("b",))
+    assert opened.lineage[:-1] == START
+    fork = opened.lineage[-1]
+    assert (fork.round_id, fork.size, fork.name.startswith("agent.1.")) == (4, 1, True)
+    assert desk.agent.lineage == opened.lineage
+
+
+def test_a_minority_whose_user_wants_it_to_wait_waits_for_ever() -> None:
+    desk = _mesh(B, min_peers=1, waits_for_majority=True)
+    desk.pass_time(10 * PARTITION_S, B)
+    assert desk.told(RoundOpened) == []
+    desk.reports[A] = SETTLED
+    desk.report(A)
+    assert desk.last(RoundOpened).lineage == START
+
+
+def test_a_minority_that_is_joined_in_time_does_not_fork() -> None:
+    desk = _mesh(B, min_peers=1)
+    desk.pass_time(PARTITION_S - 1, B)
+    desk.reports[C] = SETTLED
+    desk.report(C)
+    assert desk.last(RoundOpened).lineage == START
+    assert desk.last(RoundOpened).members == (B, C)
+
+
+def test_an_even_split_goes_on_where_the_smallest_id_is() -> None:
+    base = ("a", "b", "c", "d")
+    sides = []
+    for side in ((A, D), (B, C)):
+        desk = Desk(rounds=0)
+        for peer in side:
+            desk.reports[peer] = msgspec.structs.replace(SETTLED, base=base)
+            desk.report(peer)
+        sides.append(desk.agent.phase)
+    assert sides == [Phase.AGGREGATING, Phase.GATHERING]
+
+
+def test_a_majority_of_one_waits_for_a_partner_and_then_goes_on_without_a_fork() -> None:
+    desk = Desk(rounds=0)
+    desk.reports[A] = msgspec.structs.replace(SETTLED, base=("a", "b"))
+    desk.report(A)
+    assert desk.agent.waiting_for == "b: 1 of 2 members are here"
+    desk.pass_time(PARTITION_S + 0.5, A)
+    assert desk.last(RoundOpened).lineage == START
+
+
+def test_devices_that_forgot_what_they_voted_for_do_not_make_a_majority_unless_everybody_is_here() -> None:
+    base = ("a", "b", "c", "d")
+    reports = dict.fromkeys((A, B, C), msgspec.structs.replace(SETTLED, base=base))
+    reports[A] = msgspec.structs.replace(reports[A], votes=False)
+    desk = _take_over(reports)
+    desk.pass_time(5.0, A, B, C)
+    assert (desk.agent.phase, desk.agent.quorum) == (Phase.GATHERING, False)
+    desk.reports[D] = msgspec.structs.replace(SETTLED, base=base, votes=False)
+    desk.report(D)
+    assert desk.last(RoundOpened).members == (A, B, C, D)
+
+
+def test_a_mesh_forks_no_deeper_than_a_message_can_tell() -> None:
+    desk = Desk(rounds=0, min_peers=1)
+    deep = tuple(Fork(number, 1, "x") for number in range(MAX_FORKS))
+    desk.reports[B] = msgspec.structs.replace(SETTLED, lineage=deep)
+    desk.report(B)
+    desk.pass_time(3 * PARTITION_S, B)
+    assert desk.told(RoundOpened) == []
+
+
+def test_a_mesh_does_not_fork_twice_at_the_same_model() -> None:
+    """What a device gave away there could be in both."""
+    desk = Desk(rounds=0, min_peers=1)
+    desk.reports[B] = msgspec.structs.replace(SETTLED, lineage=(*START, Fork(4, 2, "x")), base=("a", "b", "c"))
+    desk.report(B)
+    desk.pass_time(3 * PARTITION_S, B)
+    assert desk.told(RoundOpened) == []
+
+
+# -- histories that meet ----------------------------------------------------------------------------------------------
+
+
+def _forked(
+    *peers: Contributor, lineage: Lineage = SPLIT, base: tuple[str, ...] = ("c",)
+) -> dict[Contributor, PeerReport]:
+    report = msgspec.structs.replace(SETTLED, lineage=lineage, base=base, round_id=9, digest=b"w9")
+    return dict.fromkeys(peers, report)
+
+
+def test_rule_8_who_comes_back_from_a_fork_is_brought_to_the_senior_lineage_though_it_is_further() -> None:
+    desk = _take_over(_forked(C) | dict.fromkeys((A, B), SETTLED))
+    target = desk.last(CatchUp)
+    assert set(desk.told(CatchUp)) == {"c"}
+    assert (target.round_id, target.digest, target.lineage, target.base) == (4, b"w4", START, ("a", "b", "c"))
+    assert target.source in (A, B)
+
+
+def test_a_fork_that_has_its_majority_goes_on_before_a_senior_rump() -> None:
+    reports = _forked(B, C, base=("b", "c", "d")) | {A: msgspec.structs.replace(SETTLED, base=("a", "x", "y"))}
+    desk = _take_over(reports)
+    assert (desk.agent.lineage, set(desk.told(CatchUp))) == (SPLIT, {"a"})
+
+
+def test_of_two_forks_that_have_their_majorities_the_larger_goes_on() -> None:
+    large, small = (*START, Fork(2, 2, "z")), (*START, Fork(2, 1, "a"))
+    desk = _take_over(_forked(C, lineage=small) | _forked(A, B, lineage=large, base=("a", "b")))
+    assert (desk.agent.lineage, set(desk.told(CatchUp))) == (large, {"c"})
+
+
+def test_a_device_without_any_history_never_makes_the_mesh_begin_anew() -> None:
+    desk = Desk(rounds=0)
+    for peer in (B, C, D):
+        desk.report(peer, agent="other")
+    desk.reports[A] = SETTLED
+    for peer in (A, B, C, D):
+        desk.report(peer, agent="agent")
+    assert (desk.agent.lineage, set(desk.told(CatchUp))) == (START, {"b", "c", "d"})
+
+
+# -- whom a late device asks ------------------------------------------------------------------------------------------
+
+
+def _late(desk: Desk) -> None:
+    desk.reports[C] = msgspec.structs.replace(SETTLED, round_id=3, digest=b"w3")
+
+
+def test_rule_7_a_device_that_comes_back_is_sent_to_the_least_busy_one() -> None:
+    desk = Desk(rounds=0)
+    _late(desk)
+    resources = {A: ResourceState(9, 1.0, in_use=True), B: ResourceState(1, 1.0), D: ResourceState(5, 1.0)}
+    for peer, state in resources.items():
+        desk.reports[peer] = msgspec.structs.replace(SETTLED, resources=state, agent="other")
+        desk.report(peer)
+    for peer in (*resources, C):
+        desk.report(peer, agent="agent")
+    assert desk.last(CatchUp).source == D
+
+
+def test_a_source_that_sends_nothing_is_replaced_by_the_next_one() -> None:
+    desk = Desk(rounds=0)
+    _late(desk)
+    for peer in (C, A, B):
+        desk.reports.setdefault(peer, SETTLED)
+        desk.report(peer)
+    first = desk.last(CatchUp).source
+    desk.pass_time(4.5, A, B, C)
+    assert desk.last(CatchUp).source == first
+    desk.pass_time(1.0, A, B, C)
+    assert {first, desk.last(CatchUp).source} == {A, B}
+
+
+def test_a_source_that_is_sending_is_kept() -> None:
+    desk = Desk(rounds=0)
+    _late(desk)
+    for peer in (C, A, B):
+        desk.reports.setdefault(peer, SETTLED)
+        desk.report(peer)
+    first = desk.last(CatchUp).source
+    for step in range(40):
+        desk.report(C, transfer=Transfer("a", step, 40))
+        desk.pass_time(0.5, A, B)
+    assert desk.last(CatchUp).source == first
+
+
+def test_a_device_that_stays_late_does_not_hold_up_the_mesh_and_is_still_helped() -> None:
+    desk = Desk(rounds=0)
+    _late(desk)
+    for peer in (C, A, B):
+        desk.reports.setdefault(peer, SETTLED)
+        desk.report(peer)
+    desk.pass_time(11.0, A, B, C)
+    assert desk.last(RoundOpened).members == (A, B)
+    desk.said.clear()
+    desk.pass_time(1.0, A, B, C)
+    assert set(desk.told(CatchUp)) == {"c"}
+
+
+def test_a_stop_in_the_middle_of_everything_is_a_stop() -> None:
+    desk = _take_over(_opened_by(40, A, B, C))
+    desk.hand(StopRequested())
+    assert sorted(set(desk.told(MeshFinished))) == ["a", "b", "c"]
+    assert desk.agent.attempt() == (0, 0)
