@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+import threading
+import traceback
+from pathlib import Path
+from types import FrameType
+
 import numpy as np
 
 from mdl.delta import Contributor
@@ -16,12 +22,15 @@ from sim.injector import Injector
 from sim.invariants import Invariants
 from sim.mesh import SimMesh
 from sim.network import Network
+from sim.shrink import shrink_plan
 from sim.verdict import Verdict, is_settled, judge
 
 # Half a megabyte at 2.5 to 5 MB/s: a hop takes 0.1 to 0.2 s, about as long as local training, so that faults find both.
 SIZE_BYTES = 500_000
 # Virtual seconds that a mesh may take to get through its rounds once all faults are over.
 PATIENCE_S = 60.0
+# Seconds of the wall clock after which a run is taken to be caught inside of one event: some 500 times its usual time.
+HANG_S = 20.0
 # What a bug in a machine may raise; anything else is one of the simulator.
 BUGS = (MdlError, AssertionError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 
@@ -75,16 +84,50 @@ def run_plan(plan: FaultPlan, record: bool = False) -> tuple[Verdict, SimMesh]:
         return judge(mesh, plan, done and settled()), mesh
     except BUGS as error:
         kind = error.kind if isinstance(error, InvariantError) else type(error).__name__
-        return (
-            Verdict(
-                plan.seed,
-                mesh.messages,
-                mesh.events,
-                round(mesh.now, 3),
-                mesh.accounts.rounds_closed(),
-                double=int(kind == "double"),
-                kind=kind,
-                problem=f"{kind}: {error}",
-            ),
-            mesh,
-        )
+        return _broken(mesh, plan, kind, str(error)), mesh
+
+
+def run_guarded(plan: FaultPlan, limit_s: float = HANG_S) -> Verdict:
+    """As run_plan, but a machine that never returns from an event is a verdict too. Main thread, POSIX; else as is."""
+    return _run_guarded(plan, False, limit_s)[0]
+
+
+def tell_plan(plan: FaultPlan, limit_s: float = HANG_S) -> tuple[Verdict, SimMesh]:
+    """As run_guarded, with the story."""
+    return _run_guarded(plan, True, limit_s)
+
+
+def shrink(plan: FaultPlan, kind: str, limit_s: float = HANG_S / 2) -> FaultPlan:
+    """The shortest plan found that fails in the same way."""
+    return shrink_plan(plan, lambda smaller: run_guarded(smaller, limit_s).kind == kind)
+
+
+def _run_guarded(plan: FaultPlan, record: bool, limit_s: float) -> tuple[Verdict, SimMesh]:
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        return run_plan(plan, record)
+    before = signal.signal(signal.SIGALRM, _interrupt)
+    signal.setitimer(signal.ITIMER_REAL, limit_s)
+    try:
+        return run_plan(plan, record)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _interrupt(_: int, frame: FrameType | None) -> None:
+    where = traceback.extract_stack(frame)[-1]
+    place = f"{Path(where.filename).name}, {where.name}" if frame else "somewhere"
+    raise InvariantError("hang", f"an event is never handled to its end; at {place}")
+
+
+def _broken(mesh: SimMesh, plan: FaultPlan, kind: str, problem: str) -> Verdict:
+    return Verdict(
+        plan.seed,
+        mesh.messages,
+        mesh.events,
+        round(mesh.now, 3),
+        mesh.accounts.rounds_closed(),
+        double=int(kind == "double"),
+        kind=kind,
+        problem=problem,
+    )

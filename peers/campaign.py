@@ -1,0 +1,145 @@
+"""Many seeds on many cores: `mdl sim run`. Chunks of seeds go to processes; what fails comes back by its seed."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import multiprocessing
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from peers.simulate import run_guarded
+from sim.faults import FaultPlan, draw_plan
+from sim.verdict import Verdict
+
+# Small enough that Ctrl-C and progress are quick, large enough that handing over costs nothing.
+_CHUNK = 25
+# Failing seeds that a run keeps; a mesh that is broken fails everywhere.
+_MOST_FAILURES = 1_000
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """What all seeds share. has_agent, on_partition: None draws them for each seed."""
+
+    peers: int = 6
+    rounds: int = 3
+    level: str = "hard"
+    policy: str = "greedy"
+    has_agent: bool | None = None
+    on_partition: str | None = None
+
+    def plan(self, seed: int) -> FaultPlan:
+        return draw_plan(
+            seed, self.peers, self.rounds, self.level, self.policy, self.has_agent, self.on_partition
+        )
+
+
+@dataclass
+class Totals:
+    """What became of all seeds so far. failing: the verdicts of those that failed, at most a thousand."""
+
+    seeds: int = 0
+    messages: int = 0
+    events: int = 0
+    rounds_closed: int = 0
+    lost_with_owner: int = 0
+    lost: int = 0
+    double: int = 0
+    stuck: int = 0
+    without_quorum: int = 0
+    violations: Counter[str] = field(default_factory=Counter)
+    failing: list[Verdict] = field(default_factory=list)
+
+    def add(self, verdict: Verdict) -> None:
+        self.seeds += 1
+        self.messages += verdict.messages
+        self.events += verdict.events
+        self.rounds_closed += verdict.rounds_closed
+        self.lost_with_owner += verdict.lost_with_owner
+        self.lost += verdict.lost
+        self.double += verdict.double
+        self.stuck += verdict.kind == "stuck"
+        self.without_quorum += verdict.without_quorum
+        if verdict.kind:
+            self.violations[verdict.kind] += 1
+            if len(self.failing) < _MOST_FAILURES:
+                self.failing.append(verdict)
+
+    def merge(self, other: Totals) -> None:
+        for name in ("seeds", "messages", "events", "rounds_closed", "lost_with_owner", "lost", "double", "stuck",
+                     "without_quorum"):  # fmt: skip
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.violations += other.violations
+        self.failing = (self.failing + other.failing)[:_MOST_FAILURES]
+
+
+def run_campaign(
+    campaign: Campaign, seeds: range, processes: int, progress: Callable[[Totals], None] | None = None
+) -> Totals:
+    """Run all seeds; `progress` sees the totals after each chunk. A KeyboardInterrupt ends all processes."""
+    totals = Totals()
+    for part in _run_chunks(campaign, seeds, processes):
+        totals.merge(part)
+        if progress:
+            progress(totals)
+    totals.failing.sort(key=lambda verdict: verdict.seed)
+    return totals
+
+
+def run_seeds(campaign: Campaign, seeds: range) -> Totals:
+    """Run these seeds here, one after the other."""
+    totals = Totals()
+    for seed in seeds:
+        totals.add(run_guarded(campaign.plan(seed)))
+    return totals
+
+
+@contextmanager
+def silent_machines() -> Iterator[None]:
+    """Without the machines' logs: thousands of seeds of warnings about faults that are on purpose."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+def count_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _run_chunks(campaign: Campaign, seeds: range, processes: int) -> Iterator[Totals]:
+    chunks = [seeds[start : start + _CHUNK] for start in range(0, len(seeds), _CHUNK)]
+    if processes <= 1 or len(chunks) <= 1:
+        with silent_machines():
+            yield from (run_seeds(campaign, chunk) for chunk in chunks)
+        return
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(min(processes, len(chunks)), mp_context=context, initializer=_prepare)
+    waiting = iter(chunks)
+    running: set[Future[Totals]] = set()
+    try:
+        while True:
+            while len(running) < 2 * processes and (chunk := next(waiting, None)) is not None:
+                running.add(pool.submit(run_seeds, campaign, chunk))
+            if not running:
+                return
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            yield from (future.result() for future in done)
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _prepare() -> None:
+    """In each process: Ctrl-C is the parent's to handle, and what was imported is never garbage."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    logging.disable(logging.CRITICAL)
+    gc.freeze()
