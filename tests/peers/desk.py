@@ -95,7 +95,8 @@ class Desk:
         order = self.last(BroadcastOrdered)
         who = tuple(sorted(contributors)) or order.contributors
         staged = Staged(digest, float(len(who)), who, order.term, order.version)
-        self.report(peer, staged=staged, activity=Activity.STAGED, term=self.agent.term, **changes)
+        now: dict[str, Any] = {"open_round": order.round_id, "activity": Activity.STAGED, "term": self.agent.term}
+        self.report(peer, staged=staged, **now | changes)
 
     def apply(self, peer: Contributor, **changes: Any) -> None:
         """The round is closed, and it stands at the next model."""
