@@ -183,6 +183,8 @@ def play(arena: Arena, plan: list[Planned], rng: np.random.Generator, progress: 
         was_agent = victim.name == arena.eye.leader()
         act = arena.kill if planned.kind == "kill" else arena.stop
         act(victim, was_agent, planned.seconds)
+        whom = f"{victim.name}{' (agent)' if was_agent else ''} for {planned.seconds:.1f} s"
+        print(f"{time.monotonic() - arena.book.began:6.1f} s: {planned.kind} {whom}", file=sys.stderr, flush=True)
 
 
 @dataclass

@@ -378,10 +378,11 @@ def _read_metrics(out: Path) -> tuple[set[int], int]:
 
 
 def _same_models(paths: list[Path]) -> bool:
-    """Whether all exports of the same round have the same bytes."""
+    """Whether all exports of the same round have the same floats (how many batches each device saw is its own)."""
     found: dict[str, set[bytes]] = {}
     for path in paths:
         arrays, metadata = read_safetensors(path)
-        content = b"".join(np.ascontiguousarray(arrays[name]).tobytes() for name in sorted(arrays))
+        floats = [arrays[name] for name in sorted(arrays) if arrays[name].dtype == np.float32]
+        content = b"".join(np.ascontiguousarray(values).tobytes() for values in floats)
         found.setdefault(metadata["mdl"], set()).add(content)
     return all(len(models) == 1 for models in found.values())
