@@ -275,6 +275,11 @@ def _add_data_commands() -> None:
     from peers.cli_data import app as data_app
 
     app.add_typer(data_app, name="data")
+    from peers.cli_sim import app as sim_app
+    from peers.cli_sim import replay
+
+    app.add_typer(sim_app, name="sim")
+    app.command("replay")(replay)
 
 
 def _load(path: Path | None, overrides: dict[str, object], assign: list[str] | None) -> Config:

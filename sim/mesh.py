@@ -82,12 +82,16 @@ class Watch:
 
 
 class StoryStep(msgspec.Struct, frozen=True):
-    """One line of a run's story. event: what a process was told, or what happened to the mesh, in words."""
+    """One line of a run's story. event: what a process was told, or what happened to the mesh, in words.
+
+    offset_s: how far the clock of the process is ahead.
+    """
 
     at_s: float
     who: Contributor | None
     event: Event | str
     effects: tuple[Effect, ...] = ()
+    offset_s: float = 0.0
 
 
 class SimMesh:
@@ -279,7 +283,7 @@ class SimMesh:
             self.refused += 1
             effects = []
         if self.story is not None:
-            self.story.append(StoryStep(self.now, node.contributor, event, tuple(effects)))
+            self.story.append(StoryStep(self.now, node.contributor, event, tuple(effects), node.offset_s))
         if self.watch:
             self.watch.after(node, event)
         for effect in effects:

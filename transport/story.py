@@ -1,7 +1,8 @@
-"""The last things a machine was told and what it decided: a failure in the field that can be read afterwards.
+"""The last things a machine was told and what it decided: a failure in the field that can be read, and replayed.
 
 Each entry is one line of JSON, encoded when it happens, so that no model is kept alive by it: bulk values appear as
-their length.
+their length, and those that came in also as their digest. A story that still has its beginning and says in its header
+how the machine was built can be stepped through the same machine again (`mdl replay`).
 """
 
 from __future__ import annotations
@@ -13,33 +14,56 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from mdl.delta import digest_of
 from mdl.machine import Effect, Event, Tick
 
 # About ten minutes of a trainer that reports once a second to an agent, at some 300 bytes each.
 STORY_LENGTH = 2_000
+# Ticks that decided nothing, between two entries: half an hour of an agent that looks at its clock four times a second.
+_MOST_TICKS = 8_000
 
 
 class Story:
-    """A bounded record of (time, event, effects)."""
+    """A bounded record of (time, event, effects). header: what it takes to build the machine again; set it at the start.
 
-    def __init__(self, length: int = STORY_LENGTH) -> None:
+    The file: if there is a header, a first line with it and with how many entries are left out at the beginning.
+    """
+
+    def __init__(self, length: int = STORY_LENGTH, header: msgspec.Struct | None = None) -> None:
+        self.header = header
+        self.left_out = 0
         self._lines: deque[bytes] = deque(maxlen=length)
-        self._encoder = msgspec.json.Encoder(enc_hook=_shorten)
+        self._ticks: list[float] = []
+        # Sets in order: the same run gives the same bytes.
+        self._encode = msgspec.json.Encoder(enc_hook=_shorten, order="deterministic").encode
+        self._encode_heard = msgspec.json.Encoder(enc_hook=_shorten_heard, order="deterministic").encode
 
     def __len__(self) -> int:
         return len(self._lines)
 
     def add(self, now: float, event: Event, effects: list[Effect]) -> None:
-        """Record one step; a tick that decided nothing is left out. now: seconds of the driver's clock."""
+        """Record one step. now: seconds of the driver's clock.
+
+        A tick that decided nothing is no entry; the next one says when it was, since it may have changed the machine.
+        """
         if isinstance(event, Tick) and not effects:
+            if len(self._ticks) < _MOST_TICKS:
+                self._ticks.append(now)
             return
-        entry = {"at_s": round(now, 6), "event": _named(event), "effects": [_named(effect) for effect in effects]}
-        self._lines.append(self._encoder.encode(entry))
+        heard = msgspec.Raw(self._encode_heard(_named(event)))
+        entry = {"at_s": now, "event": heard, "effects": [_named(effect) for effect in effects]}
+        if self._ticks:
+            entry["ticks"], self._ticks = self._ticks, []
+        self.left_out += len(self._lines) == self._lines.maxlen
+        self._lines.append(self._encode(entry))
 
     def save(self, path: Path) -> None:
         """Write the story as JSON lines, oldest first."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"".join(line + b"\n" for line in self._lines))
+        lines = list(self._lines)
+        if self.header is not None:
+            lines.insert(0, self._encode({"header": self.header, "left_out": self.left_out}))
+        path.write_bytes(b"".join(line + b"\n" for line in lines))
 
 
 def _named(item: Event | Effect) -> dict[str, Any]:
@@ -50,3 +74,10 @@ def _shorten(value: object) -> object:
     if isinstance(value, np.ndarray):
         return {"dtype": str(value.dtype), "size": int(value.size)}
     raise NotImplementedError(f"{type(value).__name__} in a story")
+
+
+def _shorten_heard(value: object) -> object:
+    """Digests tell two vectors apart, which is all that a machine's decisions depend on."""
+    if isinstance(value, np.ndarray):
+        return {"dtype": str(value.dtype), "size": int(value.size), "digest": digest_of(value)}
+    return _shorten(value)

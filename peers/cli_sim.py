@@ -1,0 +1,222 @@
+"""`mdl sim` and `mdl replay`: the simulated mesh as judge, and stories read again. Imports what is slow only when used."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from peers.campaign import Totals
+    from sim.faults import FaultPlan
+    from sim.verdict import Verdict
+
+app = typer.Typer(no_args_is_help=True, help="Judge the mesh under faults, in virtual time.")
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on the last line of stdout.")]
+# Failing seeds that are shrunk and told; the others are named.
+_SHRUNK = 3
+
+
+@app.command("run")
+def run(
+    peers: Annotated[int, typer.Option(help="How many devices.", min=1, max=64)] = 6,
+    rounds: Annotated[int, typer.Option(help="Rounds that each mesh has to get through.", min=1, max=20)] = 3,
+    faults: Annotated[str, typer.Option(help="none, mild or hard.")] = "hard",
+    seeds: Annotated[int, typer.Option(help="How many seeds.", min=1)] = 1000,
+    seed_from: Annotated[int, typer.Option(help="The first seed.", min=0)] = 0,
+    policy: Annotated[str, typer.Option(help="greedy, fifo, tree or ring.")] = "greedy",
+    agent: Annotated[str, typer.Option(help="any, dedicated (`mdl agent` leads first) or elected.")] = "any",
+    on_partition: Annotated[str, typer.Option(help="any, wait or continue.")] = "any",
+    plan: Annotated[Path | None, typer.Option(help="Run this saved plan alone, and tell its story.")] = None,
+    shrink: Annotated[bool, typer.Option(help="Look for the shortest plan that still fails.")] = True,
+    processes: Annotated[int | None, typer.Option(help="How many processes; one a core by default.", min=1)] = None,
+    out: Annotated[Path | None, typer.Option(help="Where failing plans and stories go.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Run fault plans, one for each seed; exit code 4 if a contribution is lost, counts twice, or a mesh is stuck."""
+    if plan is not None:
+        _run_plan(plan, out, as_json)
+        return
+    from peers.campaign import Campaign, count_cores, run_campaign
+
+    _check("--faults", faults, ("none", "mild", "hard"))
+    _check("--policy", policy, _policies())
+    _check("--agent", agent, ("any", "dedicated", "elected"))
+    _check("--on-partition", on_partition, ("any", "wait", "continue"))
+    campaign = Campaign(
+        peers,
+        rounds,
+        faults,
+        policy,
+        None if agent == "any" else agent == "dedicated",
+        None if on_partition == "any" else on_partition,
+    )
+    started = time.monotonic()
+    shown = _Progress(seeds, started)
+    totals = run_campaign(campaign, range(seed_from, seed_from + seeds), processes or count_cores(), shown.show)
+    elapsed_s = time.monotonic() - started
+    shown.end()
+    directory = _out_dir(out, "sim") if totals.failing else None
+    for verdict in totals.failing[:_SHRUNK] if directory else []:
+        _tell_failure(campaign.plan(verdict.seed), verdict, directory, shrink)
+    _end(totals, elapsed_s, directory, as_json)
+
+
+def replay(
+    story: Annotated[Path, typer.Argument(help="story-*.jsonl of a run, or of `mdl sim run`.")],
+    limit: Annotated[int, typer.Option(help="Print at most so many of the last steps; 0 prints all.", min=0)] = 0,
+    as_json: Json = False,
+) -> None:
+    """Step a recorded machine through what it saw, and compare what it does with what it did."""
+    from peers.campaign import silent_machines
+    from peers.replay import load_story, replay_story, tell_entries
+
+    entries = load_story(story)
+    if not as_json:
+        for line in tell_entries(entries, limit):
+            print(line)
+    with silent_machines():
+        result = replay_story(entries)
+    print(result.describe(), file=sys.stderr)
+    if as_json:
+        print(json.dumps(result.as_dict() | {"story": str(story)}))
+    if result.differs:
+        raise typer.Exit(4)
+
+
+class _Progress:
+    """A line on stderr that is written again; nothing where stderr is no terminal."""
+
+    def __init__(self, seeds: int, started: float) -> None:
+        self._seeds = seeds
+        self._started = started
+        self._shown = sys.stderr.isatty()
+
+    def show(self, totals: Totals) -> None:
+        if self._shown:
+            rate = totals.seeds / max(1e-9, time.monotonic() - self._started)
+            text = f"\r{totals.seeds}/{self._seeds} seeds, {rate:.0f} a second, {sum(totals.violations.values())} failed"
+            print(text, end="", file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        if self._shown:
+            print(file=sys.stderr)
+
+
+def _run_plan(path: Path, out: Path | None, as_json: bool) -> None:
+    from peers.campaign import silent_machines
+    from peers.simulate import tell_plan
+
+    plan = _read_plan(path)
+    with silent_machines():
+        verdict, mesh = tell_plan(plan)
+    from sim.telling import tell_story
+
+    if not as_json:
+        for line in tell_story(mesh.story or []):
+            print(line)
+    if out is not None:
+        _save_stories(mesh, _out_dir(out, "sim"))
+    print(f"plan {path}: {verdict.problem or 'nothing lost, nothing counted twice'}", file=sys.stderr)
+    if as_json:
+        import msgspec
+
+        print(json.dumps(msgspec.to_builtins(verdict)))
+    if verdict.kind:
+        raise typer.Exit(4)
+
+
+def _tell_failure(plan: FaultPlan, verdict: Verdict, directory: Path | None, shrink: bool) -> None:
+    """Shrink one failing plan; save it and its story, and print both."""
+    from peers.campaign import silent_machines
+    from peers.simulate import shrink as shrink_failing
+    from peers.simulate import tell_plan
+    from sim.faults import dump_plan
+    from sim.telling import tell_story
+
+    assert directory is not None
+    with silent_machines():
+        shortest = shrink_failing(plan, verdict.kind) if shrink else plan
+        told, mesh = tell_plan(shortest)
+    saved = directory / f"plan-{verdict.seed}.json"
+    saved.write_bytes(dump_plan(shortest))
+    lines = list(tell_story(mesh.story or []))
+    (directory / f"story-{verdict.seed}.txt").write_text("\n".join(lines) + "\n")
+    _save_stories(mesh, directory / f"seed-{verdict.seed}")
+    print(f"seed {verdict.seed}: {told.kind}: {told.problem}", file=sys.stderr)
+    print(f"  the shortest plan that still fails: {len(shortest.faults)} faults, in {saved}", file=sys.stderr)
+    print(dump_plan(shortest).decode(), file=sys.stderr)
+    print("\n".join(lines), file=sys.stderr)
+
+
+def _save_stories(mesh: object, directory: Path) -> None:
+    from peers.replay import save_stories
+    from sim.mesh import SimMesh
+
+    assert isinstance(mesh, SimMesh)
+    save_stories(mesh, directory)
+
+
+def _end(totals: Totals, elapsed_s: float, directory: Path | None, as_json: bool) -> None:
+    failing = [verdict.seed for verdict in totals.failing]
+    result = {
+        "seeds": totals.seeds,
+        "messages": totals.messages,
+        "rounds_closed": totals.rounds_closed,
+        "lost_with_owner": totals.lost_with_owner,
+        "lost": totals.lost,
+        "double": totals.double,
+        "stuck": totals.stuck,
+        "seeds_per_s": round(totals.seeds / max(1e-9, elapsed_s), 1),
+        "failing_seeds": failing,
+        "violations": dict(sorted(totals.violations.items())),
+        "without_quorum": totals.without_quorum,
+    }
+    if as_json:
+        print(json.dumps(result))
+    else:
+        for name, value in result.items():
+            print(f"{name:<16} {value}")
+    if failing:
+        print(f"mdl: {sum(totals.violations.values())} of {totals.seeds} seeds failed: {directory}", file=sys.stderr)
+        raise typer.Exit(4)
+
+
+def _read_plan(path: Path) -> FaultPlan:
+    import msgspec
+
+    from mdl.errors import ConfigError
+    from sim.faults import load_plan
+
+    try:
+        plan = load_plan(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}; expected a plan that `mdl sim run` saved") from None
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"{path}: {error}; expected a plan that `mdl sim run` saved") from None
+    _check(f"{path}: policy", plan.policy, _policies())
+    return plan
+
+
+def _policies() -> tuple[str, ...]:
+    from scheduler.policies import POLICIES
+
+    return tuple(POLICIES)
+
+
+def _check(name: str, value: str, valid: tuple[str, ...]) -> None:
+    from mdl.errors import ConfigError
+
+    if value not in valid:
+        raise ConfigError(f"{name} {value!r}: expected one of {', '.join(valid)}")
+
+
+def _out_dir(out: Path | None, kind: str) -> Path:
+    directory = out or Path("runs") / time.strftime(f"{kind}-%Y%m%d-%H%M%S")
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
