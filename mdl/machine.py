@@ -33,6 +33,16 @@ class PeerFound(msgspec.Struct, frozen=True):
     info: PeerInfo
 
 
+class NameTaken(msgspec.Struct, frozen=True):
+    """Another live process of this mesh has our peer id: its data directory is a copy of ours, or ours of its.
+
+    other: by its incarnation; the higher one was started later. address: HOST:PORT, "" if it is not known.
+    """
+
+    other: Contributor
+    address: str = ""
+
+
 class TransferProgressed(msgspec.Struct, frozen=True):
     """Part of a carrier message from `sender` has arrived; comes at most about once a second."""
 
@@ -81,6 +91,7 @@ Event: TypeAlias = (
     Tick
     | Received
     | PeerFound
+    | NameTaken
     | TransferProgressed
     | ResourcesSampled
     | LocalDeltaReady

@@ -1,12 +1,14 @@
 """Who is known, and where: one PeerInfo per peer id, and the greetings that are still unanswered.
 
 Introduced is not alive: only messages tell that. A peer's own word about itself (mDNS with its proof, or its Hello)
-counts more than what others pass on; a higher incarnation counts more than a lower one. Pure: `now` is an argument.
+counts more than what others pass on; a higher incarnation counts more than a lower one, unless that one is silent and
+the lower one still speaks (a data directory was copied, and the copy has left). Pure: `now` is an argument.
 """
 
 from __future__ import annotations
 
 import ipaddress
+import math
 import socket
 from dataclasses import dataclass
 
@@ -19,6 +21,14 @@ FIRST_GREETING_S = 0.2
 SLOWEST_GREETING_S = 5.0
 # Greeting an address goes on after its answer: a member started anew at the same address is found again.
 KEEP_GREETING_S = 15.0
+# A start of a peer that said nothing for so long gives way to an earlier one that still speaks.
+SILENT_S = 5.0
+# Signs of life that the earlier one must have given since, each a second after the one before: what a process that died
+# has left in the queues of a suspended node comes in one burst, and must not bring it back (fault rule 4).
+SIGNS = 3
+SIGN_PAUSE_S = 1.0
+# Of each peer id: the current start, and as many others that spoke last.
+OTHER_STARTS = 4
 # To listen here is to listen on all of a machine's addresses; nobody can connect to it.
 EVERY_HOST = ("0.0.0.0", "::")
 
@@ -61,35 +71,94 @@ def address_of(info: PeerInfo) -> Address:
     return Address(str(host), info.port)
 
 
+@dataclass
+class _Start:
+    """A start of a peer that is not the current one. signs: of life, since the current one's last word."""
+
+    info: PeerInfo
+    signs: int = 0
+    sign_at: float = -math.inf
+
+
 class Directory:
     """The peers that were introduced, this one not among them; at most MAX_MEMBERS."""
 
     def __init__(self, my_id: str) -> None:
         self._my_id = my_id
         self._peers: dict[str, PeerInfo] = {}
+        self._heard_at: dict[str, float] = {}
+        self._others: dict[str, dict[int, _Start]] = {}
 
-    def learn(self, info: PeerInfo, first_hand: bool) -> bool:
+    def learn(self, info: PeerInfo, first_hand: bool, now: float) -> bool:
         """True if this is news: a new peer, a higher incarnation, or (first hand only) a changed description."""
         known = self._peers.get(info.peer_id)
         if info.peer_id == self._my_id or known == info:
             return False
-        if known is None and len(self._peers) >= MAX_MEMBERS:
+        if known is None:
+            if len(self._peers) >= MAX_MEMBERS:
+                return False
+        elif info.incarnation == known.incarnation:
+            if not first_hand:
+                return False
+        elif info.incarnation < known.incarnation or info.incarnation in self._others.get(info.peer_id, ()):
+            self._set_aside(info, first_hand)
             return False
-        if known is not None and (info.incarnation, first_hand) <= (known.incarnation, False):
-            return False
+        else:
+            self._set_aside(known, True)
+        if known is None or known.incarnation != info.incarnation:
+            self._heard_at[info.peer_id] = now
         self._peers[info.peer_id] = info
+        return True
+
+    def hear(self, sender: Contributor, now: float) -> bool:
+        """A message has come; False if it does not count: a later start of the same peer is known (fault rule 4).
+
+        An earlier start that goes on speaking while the later one is silent becomes the current one again.
+        """
+        current = self._peers.get(sender.peer_id)
+        if current is None:
+            return True
+        if sender.incarnation == current.incarnation:
+            self._heard_at[sender.peer_id] = now
+            return True
+        start = self._others.get(sender.peer_id, {}).get(sender.incarnation)
+        if start is None:
+            return sender.incarnation > current.incarnation
+        self._take_sign(start, now)
+        if start.signs < SIGNS or now - self._heard_at[sender.peer_id] < SILENT_S:
+            return False
+        self._set_aside(current, True)
+        del self._others[sender.peer_id][sender.incarnation]
+        self._peers[sender.peer_id] = start.info
+        self._heard_at[sender.peer_id] = now
         return True
 
     def get(self, peer_id: str) -> PeerInfo | None:
         return self._peers.get(peer_id)
 
-    def is_outdated(self, sender: Contributor) -> bool:
-        """A later start of the same peer is known (fault rule 4)."""
-        known = self._peers.get(sender.peer_id)
-        return known is not None and sender.incarnation < known.incarnation
-
     def everyone(self) -> tuple[PeerInfo, ...]:
         return tuple(self._peers.values())
+
+    def others_called(self, peer_id: str) -> tuple[PeerInfo, ...]:
+        """Other starts of this peer, that may or may not have ended."""
+        return tuple(start.info for start in self._others.get(peer_id, {}).values())
+
+    def _set_aside(self, info: PeerInfo, first_hand: bool) -> None:
+        """Remember a start that is not, or no longer, the current one; whoever has been quiet longest is forgotten."""
+        others = self._others.setdefault(info.peer_id, {})
+        start = others.get(info.incarnation)
+        if start is not None:
+            start.info = info if first_hand else start.info
+            return
+        if len(others) >= OTHER_STARTS:
+            del others[min(others, key=lambda incarnation: (others[incarnation].sign_at, incarnation))]
+        others[info.incarnation] = _Start(info)
+
+    def _take_sign(self, start: _Start, now: float) -> None:
+        if start.sign_at <= self._heard_at[start.info.peer_id]:
+            start.signs, start.sign_at = 1, now
+        elif now - start.sign_at >= SIGN_PAUSE_S:
+            start.signs, start.sign_at = start.signs + 1, now
 
 
 @dataclass

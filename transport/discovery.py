@@ -77,6 +77,8 @@ def read_description(
 class Discovery(ServiceListener):
     """Announces `me` and hands every peer of the mesh to `found`, from another thread, until closed.
 
+    Another start of `me` too: an earlier one that is no more, or a process whose data directory was copied from ours.
+
     interfaces: names to use instead of the usual ones. loopback: 127.0.0.1 only, for peers on one machine.
     required: without multicast raise MeshNotFoundError instead of only warning (no address was given to join).
     """
@@ -121,7 +123,7 @@ class Discovery(ServiceListener):
         except RemoteProtocolError as error:
             logger.warning("announcement ignored: %s", error)
             return
-        if peer is not None and peer.peer_id != self._me.peer_id:
+        if peer is not None and (peer.peer_id, peer.incarnation) != (self._me.peer_id, self._me.incarnation):
             self._found(peer)
 
     def update_service(self, zc: Zeroconf, type_: str, name: str) -> None:

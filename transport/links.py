@@ -1,8 +1,9 @@
 """The links of one node: it receives on one ROUTER and sends through its outbox; nothing ever blocks.
 
 Whoever learns of a peer greets it; whoever is greeted answers with all the peers it knows. That is enough: of two peers
-that greet a third, the later one hears of the earlier. A machine sees only `Received` for whole messages, `PeerFound`
-and `TransferProgressed`. Not thread-safe: one thread owns a node's links. Knows no roles.
+that greet a third, the later one hears of the earlier. Who is called like this node is greeted too, once, so that both
+know (`transport/namesakes.py`). A machine sees only `Received` for whole messages, `PeerFound`, `NameTaken` and
+`TransferProgressed`. Not thread-safe: one thread owns a node's links. Knows no roles.
 """
 
 from __future__ import annotations
@@ -16,14 +17,16 @@ import zmq
 
 from mdl.delta import Contributor, Vector
 from mdl.errors import ConfigError, LocalProtocolError, RemoteProtocolError
-from mdl.machine import Event, PeerFound, Received
+from mdl.machine import Event, NameTaken, PeerFound, Received
 from mdl.messages import CARRIERS, Hello, PeerInfo, PeersKnown, Said
 from transport.bulk import IncomingTransfers, Outgoing, OutgoingTransfers, Step
 from transport.directory import Address, Directory, Greetings, address_of, is_loopback, parse_address
 from transport.keys import MeshKeys
+from transport.namesakes import Namesakes
 from transport.outbox import LinkCounts, Outbox
 from transport.sockets import answer_gate, open_gate, open_router
 from transport.wire import (
+    Body,
     ChunkSent,
     ChunksWanted,
     Envelope,
@@ -74,6 +77,8 @@ class Links:
         self.me = msgspec.structs.replace(me, host=listen_host, port=port)
         self.directory = Directory(me.peer_id)
         self.greetings = Greetings(addresses, now)
+        self._namesakes = Namesakes(Contributor(me.peer_id, me.incarnation))
+        self._now = now
         self._outbox = Outbox(self.context, keys, self.me, self.directory, self.counts)
         self._outgoing = OutgoingTransfers()
         self._incoming = IncomingTransfers(max_values)
@@ -100,16 +105,16 @@ class Links:
         address = address_of(info)
         if self.keys is None and not is_loopback(address.host):
             raise RemoteProtocolError(f"{info.peer_id} is at {info.host}: insecure links are for loopback only")
-        known = self.directory.get(info.peer_id)
-        if not self.directory.learn(info, first_hand):
+        if info.peer_id == self.me.peer_id:
+            if self._namesakes.meet(info, self._now):
+                self._outbox.greet(address)
             return []
-        if known is not None and known.incarnation != info.incarnation:
-            self._outgoing.forget(info.peer_id)
-        self._outbox.link_to(info.peer_id)
-        return [PeerFound(info)]
+        known = self.directory.get(info.peer_id)
+        return self._link_anew(known, info) if self.directory.learn(info, first_hand, self._now) else []
 
     def receive(self, now: float, budget: int = TURN) -> list[Event]:
         """Handle at most `budget` messages that have come, and whatever is due by now."""
+        self._now = now
         events: list[Event] = []
         for _ in range(budget):
             frames = self._next_frames()
@@ -125,7 +130,8 @@ class Links:
 
     def deadline(self) -> float | None:
         """When `receive` wants to be called even if nothing comes."""
-        times = (self._outgoing.deadline(), self._incoming.deadline(), self.greetings.deadline())
+        parts = (self._outgoing, self._incoming, self.greetings, self._namesakes)
+        times = [part.deadline() for part in parts]
         return min((time for time in times if time is not None), default=None)
 
     def is_sending(self) -> bool:
@@ -138,6 +144,8 @@ class Links:
 
     def close(self, linger_ms: int = 0) -> None:
         """Close everything. linger_ms: how long small messages that are still queued may take to get out."""
+        for address in self._namesakes.greeted():
+            self._outbox.stop_greeting(address, linger_ms)
         self._outbox.close(linger_ms)
         self.context.destroy(linger=0)
 
@@ -149,11 +157,35 @@ class Links:
             raise RemoteProtocolError(f"{type(envelope.body).__name__} with {len(frames) - 1} frames beside it")
         sender = envelope.sender
         if sender.peer_id == self.me.peer_id:
-            if sender.incarnation == self.me.incarnation:
-                return []  # greeted ourselves: our own address is in the join list
-            raise RemoteProtocolError(f"another node also calls itself {sender.peer_id!r}: give each its own name")
-        if self.directory.is_outdated(sender):
+            return self._on_namesake(sender, envelope.body, now)
+        known = self.directory.get(sender.peer_id)
+        if not self.directory.hear(sender, now):
+            if isinstance(envelope.body, Hello) and _introduces_itself(sender, envelope.body):
+                self.learn(envelope.body.me)  # where it is, should it turn out to be the one that lives
             return []
+        current = self.directory.get(sender.peer_id)
+        events = self._link_anew(known, current) if current is not None and current is not known else []
+        return events + self._on_accepted(envelope, frames, now)
+
+    def _on_namesake(self, sender: Contributor, body: Body, now: float) -> list[Event]:
+        """Somebody who calls itself like this node: ourselves by way of the join list, or a copy of us."""
+        if sender.incarnation == self.me.incarnation:
+            return []
+        if isinstance(body, Hello) and _introduces_itself(sender, body):
+            self.learn(body.me)
+        if not self._namesakes.hear(sender, now):
+            return []
+        return [NameTaken(sender, self._namesakes.address(sender))]
+
+    def _link_anew(self, known: PeerInfo | None, info: PeerInfo) -> list[Event]:
+        """A peer is there, or another start of it, or it has moved."""
+        if known is not None and known.incarnation != info.incarnation:
+            self._outgoing.forget(info.peer_id)
+        self._outbox.link_to(info.peer_id)
+        return [PeerFound(info)]
+
+    def _on_accepted(self, envelope: Envelope, frames: list[zmq.Frame], now: float) -> list[Event]:
+        sender = envelope.sender
         if isinstance(envelope.body, Hello):
             return self._on_hello(sender, envelope.body)
         if isinstance(envelope.body, PeersKnown):
@@ -181,10 +213,11 @@ class Links:
         return []
 
     def _on_hello(self, sender: Contributor, hello: Hello) -> list[Event]:
-        if (hello.me.peer_id, hello.me.incarnation) != (sender.peer_id, sender.incarnation):
+        if not _introduces_itself(sender, hello):
             raise RemoteProtocolError(f"{sender.peer_id} introduces itself as {hello.me.peer_id}")
         events = self.learn(hello.me)
-        self._outbox.tell_known(sender.peer_id, (self.me, *self.directory.everyone()))
+        namesakes = self.directory.others_called(sender.peer_id)
+        self._outbox.tell_known(sender.peer_id, (self.me, *namesakes, *self.directory.everyone()))
         return events
 
     def _on_peers(self, sender: Contributor, known: PeersKnown, now: float) -> list[Event]:
@@ -199,6 +232,11 @@ class Links:
     def _on_time(self, now: float) -> list[Event]:
         for address in self.greetings.due(now):
             self._outbox.greet(address)
+        for address in self._namesakes.unanswered(now):
+            self._outbox.stop_greeting(address)
+        if self._namesakes.is_sign_due(now):
+            for info in self.directory.everyone():
+                self._outbox.introduce(info.peer_id)
         return self._carry_out([*self._outgoing.on_time(now), *self._incoming.on_time(now)])
 
     def _carry_out(self, steps: list[Step]) -> list[Event]:
@@ -233,6 +271,10 @@ class Links:
             except zmq.Again:
                 return
             self.gate.send_multipart(answer_gate(request, self.keys.client_public))
+
+
+def _introduces_itself(sender: Contributor, hello: Hello) -> bool:
+    return (hello.me.peer_id, hello.me.incarnation) == (sender.peer_id, sender.incarnation)
 
 
 def _check_security(keys: MeshKeys | None, insecure: bool, hosts: list[str]) -> None:

@@ -76,7 +76,8 @@ class Outbox:
     def tell_known(self, receiver: str, infos: tuple[PeerInfo, ...]) -> None:
         link = self.link_to(receiver)
         if link is not None:
-            seen = tuple(self._as_seen_from(link.address, info) for info in infos if info.peer_id != receiver)
+            itself = self._directory.get(receiver)
+            seen = tuple(self._as_seen_from(link.address, info) for info in infos if info != itself)
             self.send(Outgoing(receiver, PeersKnown(seen[:MAX_MEMBERS])))
 
     def greet(self, address: Address) -> None:
@@ -84,6 +85,17 @@ class Outbox:
         if address not in self._greeters:
             self._greeters[address] = open_dealer(self._context, self._keys, address, bulk=False)
         self._put(self._greeters[address], self._hello(address), None)
+
+    def stop_greeting(self, address: Address, linger_ms: int = 0) -> None:
+        """Nobody answers there, or enough was said. linger_ms: how long a Hello that is still queued may take."""
+        if greeter := self._greeters.pop(address, None):
+            greeter.close(linger=linger_ms)
+
+    def introduce(self, peer_id: str) -> None:
+        """Say Hello once more to a peer that is known."""
+        link = self.link_to(peer_id)
+        if link is not None:
+            self._put(link.control, self._hello(link.address), None)
 
     def link_to(self, peer_id: str) -> _Link | None:
         """The link to where the peer is now; a new address or incarnation replaces it. None if nobody knows where."""

@@ -53,6 +53,16 @@ def test_a_peer_started_anew_is_found_with_its_new_incarnation(neighbourhood, ke
     assert neighbourhood.found["a"].get(timeout=PATIENCE_S).incarnation == 2
 
 
+def test_another_start_of_this_node_is_handed_on_and_this_one_is_not(neighbourhood, keys):
+    neighbourhood.add("a", keys, incarnation=1, port=5753)
+    neighbourhood.add("b", keys)
+    first = neighbourhood.found.pop("a")
+    neighbourhood.add("a", keys, incarnation=2, port=5754)
+    assert {(first.get(timeout=PATIENCE_S).peer_id) for _ in range(2)} == {"a", "b"}
+    found = [neighbourhood.found["a"].get(timeout=PATIENCE_S) for _ in range(2)]
+    assert {(info.peer_id, info.incarnation) for info in found} == {("a", 1), ("b", 1)}
+
+
 def test_two_nodes_of_the_same_name_and_start_do_not_crash(neighbourhood, keys):
     neighbourhood.add("a", keys)
     neighbourhood.add("twin", keys, port=5753)

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import threading
 import time
 
 import numpy as np
@@ -11,8 +12,9 @@ import zmq
 
 from mdl.delta import Contributor
 from mdl.errors import ConfigError, LocalProtocolError, RemoteProtocolError
-from mdl.machine import PeerFound, Received
+from mdl.machine import NameTaken, PeerFound, Received
 from mdl.messages import ModelMessage, ModelWanted, PeerInfo, Role, StatusWanted
+from transport.directory import SILENT_S
 from transport.links import Links
 from transport.wire import CHUNK_BYTES, MAX_FRAME_BYTES, TransferOffered, encode
 
@@ -194,21 +196,78 @@ def test_messages_of_an_older_start_are_dropped(mesh, keys):
     assert mesh.of("a", Received) == []
 
 
-def test_a_second_node_of_the_same_name_is_not_heard(mesh, keys):
-    mesh.add("a", keys)
-    mesh.links["first"] = mesh.links.pop("a")
-    mesh.events["first"] = []
-    twin = Links(
-        PeerInfo("a", 2, Role.TRAINER, "", 0),
-        keys,
-        max_values=1,
-        now=time.monotonic(),
-        listen_host="127.0.0.1",
-        join=[f"127.0.0.1:{mesh.links['first'].me.port}"],
-    )
-    mesh.links["twin"], mesh.events["twin"] = twin, []
-    assert mesh.until(lambda: mesh.links["first"].counts.refused > 0)
-    assert mesh.events["first"] == []
+def add_start(mesh, label, keys, *, incarnation, join):
+    """A start of "a" that the mesh of this test knows as `label`."""
+    joined = [f"127.0.0.1:{mesh.links[other].me.port}" for other in join]
+    info = PeerInfo("a", incarnation, Role.TRAINER, "", 0)
+    mesh.links[label] = Links(info, keys, max_values=1, now=time.monotonic(), listen_host="127.0.0.1", join=joined)
+    mesh.events[label] = []
+
+
+def address(mesh, label):
+    return f"127.0.0.1:{mesh.links[label].me.port}"
+
+
+@pytest.mark.parametrize("join", [("first",), ("b",)], ids=["one greets the other", "a third knows both"])
+def test_two_nodes_of_one_name_learn_of_each_other_once(mesh, keys, join):
+    add_start(mesh, "first", keys, incarnation=1, join=[])
+    mesh.add("b", keys, join=["first"])
+    assert know_each_other(mesh, "first", "b")
+    add_start(mesh, "copy", keys, incarnation=2, join=join)
+    assert mesh.until(lambda: mesh.of("first", NameTaken) and mesh.of("copy", NameTaken))
+    mesh.until(lambda: False, SHORT_S)
+    assert mesh.of("first", NameTaken) == [NameTaken(Contributor("a", 2), address(mesh, "copy"))]
+    assert mesh.of("copy", NameTaken) == [NameTaken(Contributor("a", 1), address(mesh, "first"))]
+    assert not [
+        found for label in ("first", "copy") for found in mesh.of(label, PeerFound) if found.info.peer_id == "a"
+    ]
+
+
+def test_a_copy_that_ends_at_once_has_told_the_first(mesh, keys):
+    add_start(mesh, "first", keys, incarnation=1, join=[])
+    add_start(mesh, "copy", keys, incarnation=2, join=[])
+    mesh.links["first"].learn(mesh.links["copy"].me)
+    assert mesh.until(lambda: mesh.of("copy", NameTaken))
+    end = threading.Thread(target=mesh.links.pop("copy").close, args=(500,))
+    end.start()
+    assert mesh.until(lambda: mesh.of("first", NameTaken))
+    end.join()
+
+
+def test_an_announcement_of_our_own_last_start_does_no_harm(mesh, keys):
+    """Nobody is there any more, we are there ourselves, or somebody else is."""
+    add_start(mesh, "this", keys, incarnation=5, join=[])
+    mesh.add("b", keys)
+    for port in (9, mesh.links["this"].me.port, mesh.links["b"].me.port):
+        mesh.links["this"].learn(PeerInfo("a", 4, Role.TRAINER, "127.0.0.1", port))
+    assert mesh.until(lambda: mesh.of("b", PeerFound))
+    mesh.until(lambda: False, SHORT_S)
+    assert mesh.of("this", NameTaken) == []
+    assert mesh.links["this"].counts.refused == 0
+    started = time.monotonic()
+    mesh.links.pop("this").close(linger_ms=500)
+    assert time.monotonic() - started < 2
+
+
+def test_when_the_copy_has_left_the_first_is_heard_and_reached_again_by_all(mesh, keys):
+    """Nobody but the first itself, which gives signs of life, tells the others."""
+    add_start(mesh, "first", keys, incarnation=1, join=[])
+    mesh.add("b", keys, join=["first"])
+    assert know_each_other(mesh, "first", "b")
+    add_start(mesh, "copy", keys, incarnation=2, join=["b"])
+    assert mesh.until(lambda: mesh.of("copy", NameTaken) and mesh.of("first", NameTaken))
+    mesh.kill("copy")
+    left = time.monotonic()
+    assert [found.info.incarnation for found in mesh.of("b", PeerFound)] == [1, 2]
+    send(mesh, "first", "b", StatusWanted(1))
+    assert mesh.until(lambda: len(mesh.of("b", PeerFound)) == 3)
+    assert SILENT_S - 1 < time.monotonic() - left < SILENT_S + 4
+    assert mesh.of("b", Received) == [], "what came in those seconds is dropped"
+    send(mesh, "first", "b", StatusWanted(2))
+    mesh.links["b"].send("a", StatusWanted(3), None, time.monotonic())
+    assert mesh.until(lambda: mesh.of("b", Received) and mesh.of("first", Received))
+    assert mesh.of("b", Received) == [Received(Contributor("a", 1), StatusWanted(2))]
+    assert mesh.of("first", Received) == [Received(Contributor("b", 1), StatusWanted(3))]
 
 
 def test_a_full_queue_drops_and_never_blocks(mesh, keys):

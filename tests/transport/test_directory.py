@@ -9,6 +9,10 @@ from mdl.errors import ConfigError, RemoteProtocolError
 from mdl.messages import MAX_MEMBERS, PeerInfo, Role
 from transport.directory import (
     KEEP_GREETING_S,
+    OTHER_STARTS,
+    SIGN_PAUSE_S,
+    SIGNS,
+    SILENT_S,
     SLOWEST_GREETING_S,
     Address,
     Directory,
@@ -22,40 +26,124 @@ def peer(peer_id="b", incarnation=1, host="192.0.2.7", port=5750):
     return PeerInfo(peer_id, incarnation, Role.TRAINER, host, port)
 
 
+def learned(*incarnations):
+    """A directory that was told of these starts of b, one each second, in this order."""
+    directory = Directory("a")
+    for second, incarnation in enumerate(incarnations):
+        directory.learn(peer(incarnation=incarnation, host=f"192.0.2.{incarnation}"), True, float(second))
+    return directory
+
+
+def current(directory):
+    return directory.get("b").incarnation
+
+
 def test_a_new_peer_is_news_once():
     directory = Directory("a")
-    assert directory.learn(peer(), first_hand=False)
-    assert not directory.learn(peer(), first_hand=False)
-    assert not directory.learn(peer(), first_hand=True)
+    assert directory.learn(peer(), False, 0.0)
+    assert not directory.learn(peer(), False, 0.0)
+    assert not directory.learn(peer(), True, 0.0)
     assert directory.everyone() == (peer(),)
 
 
 def test_nobody_can_tell_this_node_about_itself():
-    assert not Directory("a").learn(peer("a"), first_hand=True)
+    assert not Directory("a").learn(peer("a"), True, 0.0)
 
 
 def test_a_higher_incarnation_wins_and_a_lower_one_never():
     directory = Directory("a")
     for incarnation, news in ((2, True), (1, False), (3, True)):
-        assert directory.learn(peer(incarnation=incarnation), first_hand=True) == news
-    assert directory.get("b").incarnation == 3
-    assert directory.is_outdated(Contributor("b", 2))
-    assert not directory.is_outdated(Contributor("b", 3))
-    assert not directory.is_outdated(Contributor("unknown", 1))
+        assert directory.learn(peer(incarnation=incarnation), True, 0.0) == news
+    assert current(directory) == 3
+    assert not directory.hear(Contributor("b", 2), 0.0)
+    assert not directory.hear(Contributor("b", 1), 0.0)
+    assert directory.hear(Contributor("b", 3), 0.0)
+    assert directory.hear(Contributor("unknown", 1), 0.0)
 
 
 def test_only_the_peer_itself_can_move_to_another_address():
     directory = Directory("a")
-    directory.learn(peer(), first_hand=True)
-    assert not directory.learn(peer(host="192.0.2.8"), first_hand=False)
-    assert directory.learn(peer(host="192.0.2.8"), first_hand=True)
+    directory.learn(peer(), True, 0.0)
+    assert not directory.learn(peer(host="192.0.2.8"), False, 0.0)
+    assert directory.learn(peer(host="192.0.2.8"), True, 0.0)
     assert directory.get("b").host == "192.0.2.8"
 
 
 def test_no_more_than_max_members_are_remembered():
     directory = Directory("a")
-    news = [directory.learn(peer(f"p{i}"), first_hand=True) for i in range(MAX_MEMBERS + 2)]
+    news = [directory.learn(peer(f"p{i}"), True, 0.0) for i in range(MAX_MEMBERS + 2)]
     assert news[-3:] == [True, False, False]
+
+
+def test_an_earlier_start_that_still_speaks_is_current_again_once_the_later_one_is_silent():
+    """A copied data directory: the copy, started later, has left; the first one was there all the time."""
+    directory = learned(1, 2)
+    directory.hear(Contributor("b", 2), 3.0)
+    heard = [directory.hear(Contributor("b", 1), 3.5 + second) for second in range(6)]
+    assert heard == [False] * 5 + [True], "five seconds after the later one's last word"
+    assert directory.get("b").host == "192.0.2.1", "and can be reached"
+    assert not directory.hear(Contributor("b", 2), 9.0)
+
+
+def test_to_be_introduced_counts_as_a_word():
+    directory = learned(1, 2)
+    told = [now for now in (1.5, 2.5, 3.5, 4.5, 5.5, 6.1) if directory.hear(Contributor("b", 1), now)]
+    assert told == [6.1]
+
+
+def test_as_long_as_the_later_start_speaks_the_earlier_one_does_not_count():
+    directory = learned(1, 2)
+    for tenth in range(10, 600):
+        assert not directory.hear(Contributor("b", 1), tenth / 10)
+        if tenth % 40 == 0:
+            assert directory.hear(Contributor("b", 2), tenth / 10)
+
+
+def test_rule_4_what_a_dead_process_left_in_a_suspended_nodes_queues_does_not_bring_it_back():
+    """Two bursts, one before and one after the suspension, are no signs of life for seconds."""
+    directory = learned(1, 2)
+    for now in (1.1, 1.2, 60.0, 60.1, 60.3):
+        assert not directory.hear(Contributor("b", 1), now)
+    assert current(directory) == 2
+
+
+def test_signs_before_the_later_starts_last_word_do_not_count():
+    directory = learned(1, 2)
+    for now in (1.1, 2.2, 3.3):
+        directory.hear(Contributor("b", 1), now)
+    directory.hear(Contributor("b", 2), 4.0)
+    assert not directory.hear(Contributor("b", 1), 30.0)
+
+
+def test_a_later_start_that_left_is_not_current_again_because_somebody_still_mentions_it():
+    directory = learned(1, 2)
+    for second in range(8):
+        directory.hear(Contributor("b", 1), 2.0 + second)
+    assert current(directory) == 1
+    for first_hand in (False, True):
+        assert not directory.learn(peer(incarnation=2), first_hand, 11.0)
+    assert current(directory) == 1
+    assert directory.learn(peer(incarnation=3), True, 12.0), "one that is new is news"
+
+
+def test_a_copy_that_is_started_again_and_again_does_not_push_out_the_one_that_speaks():
+    directory, now = learned(1, 2), 2.0
+    for incarnation in range(3, 3 + 3 * OTHER_STARTS):
+        directory.hear(Contributor("b", 1), now)
+        now += SIGN_PAUSE_S
+        directory.learn(peer(incarnation=incarnation), True, now)
+        assert len(directory.others_called("b")) <= OTHER_STARTS
+    heard = [directory.hear(Contributor("b", 1), now + SIGN_PAUSE_S * i) for i in range(1, round(SILENT_S) + SIGNS)]
+    assert heard[-1]
+    assert current(directory) == 1
+
+
+def test_an_earlier_start_that_is_introduced_later_is_known_too():
+    """This node is younger than both."""
+    directory = learned(2, 1)
+    assert [info.incarnation for info in directory.others_called("b")] == [1]
+    assert directory.others_called("unknown") == ()
+    assert any(directory.hear(Contributor("b", 1), 1.0 + second) for second in range(7))
 
 
 @pytest.mark.parametrize("host", ["example.org", "", "0.0.0.0", "224.0.0.251", "999.1.1.1", "127.0.0.1/8"])
