@@ -15,6 +15,8 @@ Position: TypeAlias = tuple[Lineage, int, bytes]  # lineage, round, digest of w(
 
 # No silence shorter than this many reports is taken for a loss.
 _REPORTS_MISSED = 4
+# A later start that is gone for so long gives way to an earlier one that still reports: a copied data directory.
+_GONE_S = 5.0
 
 
 @dataclass
@@ -49,6 +51,7 @@ class Member:
 class Members:
     """peer id -> Member. A restarted peer replaces its old incarnation and keeps its device's book.
 
+    The other way round only if the later one is gone, and has been for some seconds: it was a copy of the earlier one.
     lost_after_s: no silence is longer without being taken for a loss; on a good network shorter ones are.
     """
 
@@ -61,7 +64,8 @@ class Members:
     def hear(self, sender: Contributor, report: PeerReport, now: float) -> Member | None:
         """The member, or None if the report is older than what is known."""
         known = self._table.get(sender.peer_id)
-        if known and known.contributor.incarnation > sender.incarnation:
+        is_outdated = known and known.contributor.incarnation > sender.incarnation
+        if known and is_outdated and (known.alive or now - known.heard_at < _GONE_S):
             return None
         if known and known.contributor == sender:
             if report.sequence <= known.report.sequence:

@@ -12,11 +12,12 @@ from collections.abc import Callable
 
 from mdl.config import Config
 from mdl.delta import Contributor
-from mdl.machine import Effect, Event, Finish, PeerFound, Received, Send, StopRequested, Tick
+from mdl.machine import Effect, Event, Finish, NameTaken, PeerFound, Received, Send, StopRequested, Tick
 from mdl.messages import (
     AgentMessage,
     AgentPresent,
     AgentResigned,
+    MemberRefused,
     PeerInfo,
     PeerReport,
     Role,
@@ -105,6 +106,8 @@ class Peer:
         match event:
             case PeerFound(info=info):
                 return self._meet(info)
+            case NameTaken():
+                return self._meet_namesake(event, now)
             case StopRequested():
                 return self._stop(event, now)
             case Received(sender=sender, message=AgentPresent() as claim):
@@ -129,18 +132,38 @@ class Peer:
         self.known[info.peer_id] = info
         return [Send(info.peer_id, self._claim())] if self.agent else []
 
+    def _meet_namesake(self, taken: NameTaken, now: float) -> list[Effect]:
+        """Two processes of one name: the one that was started later leaves, and tells its user what to do."""
+        at = f" at {taken.address}" if taken.address else ""
+        copied = "was its data directory copied?"
+        if taken.other.incarnation > self.me.incarnation:
+            logger.warning("another device%s, started later, is called %r too (%s)", at, self.me.peer_id, copied)
+            return []
+        problem = (
+            f"another device of this mesh{at} is called {self.me.peer_id!r} too ({copied}): "
+            f"give this one its own --name and --out"
+        )
+        effects = self._resign(now)
+        if self.trainer is None:
+            return [*effects, Finish(problem, 2)]
+        refused = MemberRefused(self.succession.term, self.trainer.round_id, problem)
+        return effects + self.trainer.handle(Received(self.me, refused), now)
+
     def _stop(self, event: StopRequested, now: float) -> list[Effect]:
         """A dedicated agent ends the mesh's run; a device that also leads hands over and leaves."""
         if self.trainer is None:
             if self.agent:
                 return self.agent.handle(event, now)
             return [Finish(exit_code=130)]
-        effects: list[Effect] = []
-        if self.agent:
-            resigned = AgentResigned(self.agent.term, self.trainer.round_id)
-            effects += self._to_everybody(resigned)
-            self._step_down(now)
-        return effects + self.trainer.handle(event, now)
+        return self._resign(now) + self.trainer.handle(event, now)
+
+    def _resign(self, now: float) -> list[Effect]:
+        """Hand the office over, if this node has it."""
+        if self.agent is None:
+            return []
+        effects = self._to_everybody(AgentResigned(self.agent.term, self.agent.attempt()[0]))
+        self._step_down(now)
+        return effects
 
     def _hear_claim(self, sender: Contributor, claim: AgentPresent, now: float) -> list[Effect]:
         if self.agent and sender.peer_id != self.me.peer_id:
@@ -148,11 +171,12 @@ class Peer:
                 if claim.term >= self.agent.term:
                     self._rise_above(claim.term)
                 return []
-            logger.info("%s leads now, under term %d", sender.peer_id, claim.term)
             self._step_down(now)
         before = self.succession.agent
         if not self.succession.hear_claim(sender, claim, now):
             return []
+        if before != sender.peer_id:
+            logger.info("%s leads now, under term %d", sender.peer_id, claim.term)
         if self.trainer and before != sender.peer_id:
             self.trainer.say_again()
         return []

@@ -38,6 +38,30 @@ def test_rule_4_a_new_incarnation_replaces_the_old_one_and_keeps_the_devices_boo
     assert members.get(Contributor("ann", 2)) is again
 
 
+def test_an_earlier_start_that_still_reports_is_the_member_again_when_the_later_one_is_gone() -> None:
+    """Somebody copied its data directory; the copy has left."""
+    members = Members(4.0)
+    first, copy = ANN, Contributor("ann", 2)
+    members.hear(first, _report(sequence=50), 1.0)
+    members.hear(copy, _report(sequence=1), 2.0)
+    members.expire(3.9)
+    assert members.hear(first, _report(sequence=51), 3.9) is None, "the copy is alive"
+    members.expire(4.0)
+    assert members.hear(first, _report(sequence=52), 6.9) is None, "a late message of a process that was started anew"
+    assert members.get(copy)
+    again = members.hear(first, _report(sequence=53), 7.0)
+    assert again is not None
+    assert (again.contributor, again.alive) == (first, True)
+    assert members.get(copy) is None
+    assert members.hear(copy, _report(sequence=2), 7.1), "and the other way round it is as ever"
+
+
+def test_rule_4_a_copy_that_says_that_it_leaves_is_not_followed_by_a_delayed_report_of_a_dead_process() -> None:
+    members = Members(4.0)
+    members.hear(Contributor("ann", 2), _report(activity=Activity.LEFT), 2.0)
+    assert members.hear(ANN, _report(sequence=51), 6.9) is None
+
+
 def test_the_silent_are_not_alive_until_they_are_heard_again() -> None:
     members = Members(4.0)
     members.hear(ANN, _report(), 1.0)
