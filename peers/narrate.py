@@ -1,8 +1,12 @@
-"""What a trainer tells the person in front of it: a line for each step of a round. Looks at a node, changes nothing."""
+"""What a trainer tells the person in front of it: a line for each step of a round. Looks at a node, changes nothing.
+
+What this node tells itself when it leads never reaches the driver: such steps are read from what it does.
+"""
 
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 
 from mdl.machine import (
     Effect,
@@ -13,14 +17,33 @@ from mdl.machine import (
     Received,
     ResourcesSampled,
     SaveModel,
+    Send,
     TrainLocally,
+    TransferProgressed,
 )
-from mdl.messages import CatchUp, DeltaMessage, Role, RoundOpened
+from mdl.messages import DeltaMessage, ModelWanted, Role, RoundOpened
 
 logger = logging.getLogger("mdl")
 
-# Without an agent by then, the user should hear what is missing.
+# Without anybody found by then, the user should hear what is missing.
 _PATIENCE_S = 4.0
+# A transfer that takes longer is worth a line; progress is told about once a second, from the first second on.
+_SLOW_S = 5.0
+_FIRST_PROGRESS_S = 1.0
+# A transfer that has not moved for so long is over: what comes then is another one (transport/bulk.py).
+_OVER_S = 10.0
+
+
+@dataclass
+class _Progress:
+    """One transfer to this device. since, from_bytes: its first sign; said: the user has heard of it."""
+
+    since: float
+    from_bytes: int
+    size_bytes: int
+    received_bytes: int
+    moved_at: float
+    said: bool = False
 
 
 class Narrator:
@@ -29,35 +52,75 @@ class Narrator:
     def __init__(self, mesh_name: str) -> None:
         self._mesh_name = mesh_name
         self._started: float | None = None
-        self._has_agent = False
+        self._is_alone = True
+        self._opened: RoundOpened | None = None
+        self._fetched: tuple[str, int] | None = None
+        self._transfers: dict[str, _Progress] = {}
 
     def look(self, now: float, event: Event, effects: list[Effect]) -> None:
         self._started = now if self._started is None else self._started
         match event:
             case PeerFound(info=info):
-                self._has_agent |= info.role is Role.AGENT
+                self._is_alone &= info.role is Role.OBSERVER
                 logger.info("found %s (%s) at %s:%d", info.peer_id, info.role.value, info.host, info.port)
-            case ResourcesSampled() if not self._has_agent and now - self._started >= _PATIENCE_S:
-                self._has_agent = True  # said once
-                logger.info(
-                    "no agent of mesh %r answers yet; start one with `mdl agent` on any device", self._mesh_name
-                )
+            case ResourcesSampled() if self._is_alone and now - self._started >= _PATIENCE_S:
+                self._is_alone = False  # said once
+                logger.info("%s", _describe_loneliness(self._mesh_name))
             case LocalDeltaReady(round_id=round_id, training=training):
                 took = f"{training.samples} windows in {training.seconds:.1f} s"
                 logger.info("round %d: trained on %s, loss %.3f", round_id, took, training.loss)
             case Received(sender=sender, message=DeltaMessage(round_id=round_id, theta=theta)):
                 logger.info("round %d: received %s's partial mean, theta %g", round_id, sender.peer_id, theta)
-            case Received(message=CatchUp(round_id=round_id, source=source)):
-                logger.info("fetching the model of round %d from %s", round_id, source.peer_id)
-            case Received(message=RoundOpened(round_id=round_id, members=members)) if _starts(effects):
-                logger.info("round %d: training with %d peers", round_id, len(members))
+            case Received(message=RoundOpened() as opened):
+                self._opened = opened
+            case TransferProgressed():
+                self._follow(now, event)
             case Evaluated(round_id=round_id, evaluation=evaluation) if evaluation.n:
                 share = f"{evaluation.accuracy:.1%} on this device's {evaluation.n} test windows"
                 logger.info("round %d: accuracy %s", round_id, share)
+        if isinstance(event, Received) and event.values is not None:
+            self._transfers.pop(event.sender.peer_id, None)
         for effect in effects:
-            if isinstance(effect, SaveModel):
-                logger.info("round %d: the mesh's model is here", effect.round_id)
+            self._tell(effect)
+
+    def _tell(self, effect: Effect) -> None:
+        match effect:
+            case Send(message=RoundOpened() as opened):
+                self._opened = opened  # this device leads
+            case TrainLocally(round_id=round_id) if self._opened and self._opened.round_id == round_id:
+                count = len(self._opened.members)
+                logger.info("round %d: training with %d peer%s", round_id, count, "" if count == 1 else "s")
+            case TrainLocally(round_id=round_id):
+                logger.info("round %d: training", round_id)
+            case Send(receiver=source, message=ModelWanted(round_id=round_id)):
+                if self._fetched != (source, round_id):  # asked again on a timer
+                    logger.info("fetching the model of round %d from %s", round_id, source)
+                self._fetched = source, round_id
+            case SaveModel(round_id=round_id):
+                logger.info("round %d: the mesh's model is here", round_id)
+
+    def _follow(self, now: float, event: TransferProgressed) -> None:
+        """Say once of each transfer that takes long how far it is: a slow network should not look like a hang."""
+        sender, received = event.sender.peer_id, event.received_bytes
+        known = self._transfers.get(sender)
+        is_same = known and known.size_bytes == event.size_bytes and received >= known.received_bytes
+        if known is None or not is_same or now - known.moved_at >= _OVER_S:
+            self._transfers[sender] = _Progress(now, received, event.size_bytes, received, now)
+            return
+        known.received_bytes, known.moved_at = received, now
+        took_s = now - known.since + _FIRST_PROGRESS_S
+        if known.said or took_s <= _SLOW_S:
+            return
+        known.said = True
+        rate_mb_s = (received - known.from_bytes) / (now - known.since) / 1e6
+        logger.info(
+            "receiving from %s: %.1f of %.1f MB after %.0f s, %.2f MB/s (a slow network?)",
+            *(sender, received / 1e6, event.size_bytes / 1e6, took_s, rate_mb_s),
+        )
 
 
-def _starts(effects: list[Effect]) -> bool:
-    return any(isinstance(effect, TrainLocally) for effect in effects)
+def _describe_loneliness(mesh_name: str) -> str:
+    return (
+        f"nobody else of mesh {mesh_name!r} is found yet; on the other device: mdl peer --code ... "
+        f"(mdl mesh list shows the code); if it runs already, mdl peer --join HOST:PORT"
+    )

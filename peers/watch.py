@@ -78,7 +78,8 @@ def look_around(
         found = [info for info in watcher.machine.peers.values() if info.role is not Role.OBSERVER]
         if status is None and not found:
             raise MeshNotFoundError(
-                f"nobody of mesh {mesh_name!r} answered within {wait_s:g} s; is `mdl agent` running?"
+                f"nobody of mesh {mesh_name!r} answered within {wait_s:g} s; on its devices: mdl peer --code ... "
+                f"(mdl mesh list shows the code); if they run already, mdl peers --join HOST:PORT"
             )
         if not quiet:
             _show(watcher, found, watch)
@@ -91,10 +92,10 @@ def look_around(
 
 def _show(watcher: Watcher, found: list[PeerInfo], watch: bool) -> None:
     console = Console()
-    if watcher.status is None:
+    if watcher.status is None and not watch:
         for info in found:
             console.print(f"{info.peer_id}  {info.role.value}  {info.host}:{info.port}")
-        console.print("no agent answers: start one with `mdl agent`")
+        console.print("nobody leads yet: one of them does a few seconds after they have met; look again, or --watch")
         return
     if not watch:
         console.print(draw_mesh(watcher.status, watcher.rounds))
