@@ -342,11 +342,11 @@ class Conductor:
         return self._members.following(self._me, self._office_term)
 
     def _recipients(self) -> list[Member]:
-        """Everybody alive who stands at w(round_id - 1), whether it contributed or not."""
+        """Everybody alive who stands at w(round_id - 1), whether it contributed or not, and has entered the lineage."""
         return [
             member
             for member in self._following()
-            if member.contributor not in self._left_behind and self._stands_here(member)
+            if member.contributor not in self._left_behind and member.at == self.position
         ]
 
     def _stands_here(self, member: Member) -> bool:

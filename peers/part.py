@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import isfinite
 
-from mdl.delta import Contributor, ModelDelta, Vector
+from mdl.delta import Contributor, ModelDelta
 from mdl.errors import RemoteProtocolError
 from mdl.messages import Activity, Holding, HopDecision, HopOrdered, Incoming
 from peers.spread import Spread
+from peers.standing import Work
 
 HopKey = tuple[int, int]  # segment, hop
 
@@ -20,7 +21,9 @@ class Part:
     attempt: term of the agent that first opened it; the same round opened as another attempt begins afresh.
     announced: the term under which it was announced last, with its members. is_at_risk: the own delta had been given
     away on the lineage that this round's fork has left.
-    given: segment -> the hop it was given away by, and its receiver. carried: earlier rounds' work in the own delta.
+    given: segment -> the hop it was given away by, and its receiver. works: earlier work in the own delta.
+    announced: the term under which it was announced last, with its members. was_given_before: in another attempt.
+    own_is_work: the own delta itself is among the works, because it may be counted on the lineage that was left.
     """
 
     round_id: int
@@ -29,8 +32,9 @@ class Part:
     heard_at: float = 0.0
     announced: int = 0
     holds: dict[int, ModelDelta] = field(default_factory=dict)
-    carried: Vector | None = None
-    is_at_risk: bool = False
+    works: tuple[Work, ...] = ()
+    was_given_before: bool = False
+    own_is_work: bool = False
     given: dict[int, tuple[int, Contributor]] = field(default_factory=dict)
     released: set[HopKey] = field(default_factory=set)
     decisions: dict[HopKey, HopDecision] = field(default_factory=dict)
@@ -61,7 +65,7 @@ class Part:
 
     def was_given(self) -> bool:
         """Whether another device may have merged what this one held, also if it was told to hold again."""
-        return bool(self.given or self.released)
+        return bool(self.given or self.released or self.was_given_before)
 
     def is_receiving(self, segment: int, hop_id: int) -> bool:
         return self.incoming is not None and (self.incoming.segment, self.incoming.hop_id) == (segment, hop_id)

@@ -54,6 +54,12 @@ def shared_forks(one: Lineage, other: Lineage) -> int:
     return count
 
 
+def has_in_common(one: Lineage, other: Lineage, round_id: int) -> bool:
+    """Whether w(round_id) is the same on both: neither has left the other before."""
+    common = shared_forks(one, other)
+    return all(fork.round_id >= round_id for fork in (*one[common:], *other[common:]))
+
+
 def next_term(known: int, peer_id: str) -> int:
     """The first term above `known` that is this device's own: two agents never order under the same one."""
     own = zlib.crc32(peer_id.encode()) % TERMS

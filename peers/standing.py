@@ -1,23 +1,43 @@
-"""Where a device stands: w(round_id) on one lineage of the mesh, and its own work that no round has counted yet.
+"""Where a device stands: w(round_id) on one lineage of the mesh, and its own work that is not counted there yet.
 
-A device that was suspended, cut off or too late for a round does not lose what it trained: the delta is carried into
-its next one. If it went on with a group of its own (a fork) and comes back, the results of the rounds that it
-contributed to there are carried likewise: each contributor brings its share, so that together they count once. What it
-had given away just before the fork, and contributed to the fork's first round too, is left out of that if the others
-have counted it.
+A device that was suspended, cut off or too late for a round does not lose what it trained: the delta goes into its next
+one. If it went on with a group of its own (a fork) and comes back, the results of the rounds that it contributed to
+there do so likewise: each contributor brings its share, so that together they count once. Work that had been given away
+before may have been counted without this device's knowledge: wherever it moves, the counts there (`History.counted`)
+tell, and what is counted is taken out again.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from mdl.delta import Contributor, ModelDelta, Vector, apply_delta, digest_of
 from mdl.messages import Counted, History, Lineage
-from peers.quorum import shared_forks
+from peers.quorum import has_in_common, shared_forks
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """Own work, float32 (P,), that w does not hold.
+
+    rounds: (lineage, round) of each own delta that it was part of: where one of them is counted, it is. fork: it is the
+    share in a fork's results up to a round, and part of w there. was_given: another device has had it.
+    """
+
+    values: Vector
+    rounds: tuple[tuple[Lineage, int], ...] = ()
+    fork: tuple[Lineage, int] | None = None
+    was_given: bool = False
+
+    def given_in(self, lineage: Lineage, round_id: int) -> Work:
+        """The same after it was part of an own delta that another device has had."""
+        return replace(self, rounds=(*self.rounds, (lineage, round_id)), was_given=True)
 
 
 class Standing:
-    """See the module. parameters: float32, shape (P,), never changed in place. carry: (P,), or None.
+    """See the module. parameters: float32, shape (P,), never changed in place. uncounted: enters the next own delta.
 
     votes: this process has followed its lineage since it joined a round of it, so it knows all it ever staged.
     """
@@ -26,34 +46,25 @@ class Standing:
         self.parameters = parameters
         self.round_id = round_id
         self.digest = digest_of(parameters)
-        self.carry: Vector | None = None
+        self.uncounted: tuple[Work, ...] = ()
         self.votes = False
         self.lineage: Lineage = ()
         self._me = me
         self._since_fork: dict[int, Vector] = {}
-        self._at_risk: dict[int, Vector] = {}
+        self._at_risk: dict[int, tuple[Work, ...]] = {}
         self._take_history(history or History())
 
     def history(self) -> History:
         counted = tuple(Counted(Contributor(*who), round_id) for who, round_id in sorted(self._counted_items()))
         return History(self.lineage, self.base, counted)
 
-    def is_counted(self, round_id: int) -> bool:
-        """Whether this process's work of that round is part of w, here and now."""
-        incarnation, last = self._counted.get(self._me.peer_id, (0, 0))
-        return incarnation == self._me.incarnation and last >= round_id
-
     def follow(self, lineage: Lineage, base: tuple[str, ...]) -> None:
         """Go on with the mesh; or with a group that starts, or leaves the others behind, at this very w."""
         if lineage != self.lineage:
             self.lineage, self.base, self.votes = lineage, base, True
 
-    def put_at_risk(self, values: Vector) -> None:
-        """Own work of the fork's first round that had been given away before: the others may have counted it."""
-        self._at_risk[len(self.lineage) - 1] = values
-
-    def apply(self, result: ModelDelta, eta: float) -> None:
-        """w(t + 1) = w(t) - eta * delta (Algorithm 1)."""
+    def apply(self, result: ModelDelta, eta: float, works: tuple[Work, ...] = ()) -> None:
+        """w(t + 1) = w(t) - eta * delta (Algorithm 1). works: what this device's own delta held of earlier work."""
         self.parameters = apply_delta(self.parameters, result.values, eta)
         self.digest = digest_of(self.parameters)
         self.round_id += 1
@@ -62,29 +73,45 @@ class Standing:
         for contributor in result.contributors:
             self._counted[contributor.peer_id] = (contributor.incarnation, self.round_id)
         if self._me in result.contributors:
-            self._remember_since_fork(result.values)
+            self._remember_since_fork(result.values, works)
+            self.uncounted = tuple(work for work in self.uncounted if not self.holds(work))
 
     def move_to(self, round_id: int, parameters: Vector, digest: bytes, history: History) -> None:
-        """Take over another device's w. Rounds of a fork that is left behind are carried from here on."""
-        left = range(shared_forks(self.lineage, history.lineage), len(self.lineage))
-        # Before its first round was over, the work at risk is in that round's open part, and not in what follows.
-        first_rounds = {
-            level: self.lineage[level].round_id + 1 for level in left if self.round_id > self.lineage[level].round_id
-        }
-        if history.lineage != self.lineage:
+        """Take over another device's w. Shares in a fork that is left behind are uncounted from here on."""
+        before, before_round = self.lineage, self.round_id
+        left = range(shared_forks(before, history.lineage), len(before))
+        if history.lineage != before:
             self.votes = False
         self.round_id, self.parameters, self.digest = round_id, parameters, digest
         self._take_history(history)
+        works = list(self.uncounted)
         for level in left:
-            at_risk, since = self._at_risk.pop(level, None), self._since_fork.pop(level, None)
-            if since is not None:
-                self.add_carry(since)
-            if at_risk is not None and level in first_rounds and self.is_counted(first_rounds[level]):
-                self.add_carry(-at_risk)
+            fork = before[: level + 1]
+            if (since := self._since_fork.pop(level, None)) is not None:
+                works.append(Work(since, fork=(fork, before_round)))
+            for work in self._at_risk.pop(level, ()):
+                if self.holds(work):
+                    works.append(Work(-work.values, fork=(fork, before_round)))
+        self.uncounted = tuple(work for work in works if not self.holds(work))
 
-    def add_carry(self, values: Vector) -> None:
-        """Own work that was not counted: it enters the next own delta."""
-        self.carry = values if self.carry is None else self.carry + values
+    def add(self, work: Work) -> None:
+        """Own work that a round has not counted, unless it turns out that it has."""
+        if not self.holds(work):
+            self.uncounted = (*self.uncounted, work)
+
+    def holds(self, work: Work) -> bool:
+        """Whether this work is part of w, here and now."""
+        if work.fork is not None:
+            fork, until = work.fork
+            if self.lineage[: len(fork)] == fork and self.round_id >= until:
+                return True
+        return any(self.is_counted(lineage, round_id) for lineage, round_id in work.rounds)
+
+    def is_counted(self, lineage: Lineage, round_id: int) -> bool:
+        """Whether this process's own delta of a round on a lineage is part of w, here and now."""
+        incarnation, last = self._counted.get(self._me.peer_id, (0, 0))
+        counted = incarnation == self._me.incarnation and last >= round_id
+        return counted and has_in_common(lineage, self.lineage, round_id - 1)
 
     def _take_history(self, history: History) -> None:
         self.lineage, self.base = history.lineage, history.base
@@ -95,7 +122,7 @@ class Standing:
     def _counted_items(self) -> list[tuple[tuple[str, int], int]]:
         return [((peer_id, incarnation), last) for peer_id, (incarnation, last) in self._counted.items()]
 
-    def _remember_since_fork(self, values: Vector) -> None:
+    def _remember_since_fork(self, values: Vector, works: tuple[Work, ...]) -> None:
         """Only a true fork can be given up; the first entry of a lineage is the start of the mesh."""
         level = len(self.lineage) - 1
         if level < 1:
@@ -104,3 +131,9 @@ class Standing:
             np.add(self._since_fork[level], values, out=self._since_fork[level])
         else:
             self._since_fork[level] = values.copy()
+        self._at_risk[level] = (*self._at_risk.get(level, ()), *(work for work in works if work.was_given))
+
+
+def total(works: tuple[Work, ...]) -> Vector | None:
+    """All of it together; None if there is none."""
+    return None if not works else sum((work.values for work in works[1:]), start=works[0].values.copy())

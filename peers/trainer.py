@@ -62,7 +62,7 @@ from mdl.messages import (
     Transfer,
 )
 from peers.part import Part
-from peers.standing import Standing
+from peers.standing import Standing, Work, total
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +79,13 @@ class TrainerSettings(msgspec.Struct, frozen=True):
     report_s: float = 0.5
     retry_s: float = 0.5
     stall_s: float = 10.0
+
+
+class Doing(msgspec.Struct, frozen=True):
+    """What the worker trains, or recalls, for a round: where the device stood, and whether another one has had it."""
+
+    lineage: Lineage
+    was_given: bool = False
 
 
 class Trainer:
@@ -105,7 +112,7 @@ class Trainer:
         self._model = model
         self._sent_bytes = 0
         self._training: TrainingReport | None = None
-        self._working_on = 0
+        self._doing: dict[int, Doing] = {}
         self._evaluation: RoundEvaluation | None = None
         self._transfer: Transfer | None = None
         self._catch_up: CatchUp | None = None
@@ -134,7 +141,7 @@ class Trainer:
     @property
     def carry(self) -> Vector | None:
         """Own work that no round has counted, and that is not in the delta of the open one yet."""
-        return self.standing.carry
+        return total(self.standing.uncounted)
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         effects = self._act(event, now)
@@ -250,14 +257,12 @@ class Trainer:
             self.part.members |= members  # another agent goes on with it, perhaps with more devices
             self.part.announced = opened.term
             return []
-        before = self.part or self._missed
-        forks = opened.lineage != standing.lineage and standing.lineage != ()
+        before, lineage = self.part or self._missed, standing.lineage
         standing.follow(opened.lineage, opened.base)
         self.part = Part(opened.round_id, opened.attempt, members, heard_at=now, announced=opened.term)
         self._catch_up = self._missed = self._transfer = None
         self._stop_asking()
-        self.part.is_at_risk = before is not None and (before.is_at_risk or (forks and before.was_given()))
-        return self._own_delta(self.part, before)
+        return self._own_delta(self.part, before, lineage)
 
     def _is_on(self, opened: RoundOpened) -> bool:
         """Whether the round is of this device's lineage, or starts a fork of it here and now."""
@@ -266,30 +271,32 @@ class Trainer:
             return True
         return opened.lineage[:-1] == standing.lineage and opened.lineage[-1].round_id == standing.round_id
 
-    def _own_delta(self, part: Part, before: Part | None) -> list[Effect]:
-        """Train; or, if the same round was open as another attempt, use what that gave."""
+    def _own_delta(self, part: Part, before: Part | None, lineage: Lineage) -> list[Effect]:
+        """Train; or, if the same round was open as another attempt, use what that gave.
+
+        lineage: of that attempt. If this one begins a fork, what was given away there may be counted on both sides.
+        """
         if before and before.holds:
+            part.was_given_before = before.was_given()
             if own := before.own_hold(self.me):
-                part.holds, part.carried = {0: own}, before.carried
-                if part.is_at_risk:
-                    self.standing.put_at_risk(own.values)
+                part.holds, part.works, part.own_is_work = {0: own}, before.works, before.own_is_work
+                if part.was_given_before and lineage != self.lineage:
+                    here = (lineage, part.round_id)
+                    part.works = tuple(work.given_in(*here) for work in _works_in(before, own, here))
+                    part.own_is_work = True
                 return []
-            return self._give_back(before, self.parameters)
-        if self._working_on == part.round_id:
+            return self._give_back(before, self.parameters, lineage)
+        if part.round_id in self._doing:
             return []  # it is being trained or recalled at this moment
         return self._train(part.round_id)
 
     def _train(self, round_id: int) -> list[Effect]:
-        self._working_on = round_id
+        self._doing[round_id] = Doing(self.lineage)
         self._training = None
         return [TrainLocally(round_id, self.parameters, self.goal)]
 
-    def _recall(self, round_id: int, parameters: Vector) -> list[Effect]:
-        self._working_on = round_id
-        return [RecallDelta(round_id, parameters)]
-
     def _hold_trained(self, ready: LocalDeltaReady) -> list[Effect]:
-        self._done_with(ready.round_id)
+        doing = self._doing.pop(ready.round_id, Doing(self.lineage))
         try:
             check_values(ready.delta.values, self.parameters.size)
         except RemoteProtocolError as error:
@@ -298,49 +305,47 @@ class Trainer:
             self._training = msgspec.structs.replace(ready.training, theta=ready.delta.theta)
             return self._hold(self.part, ready.delta)
         if self._missed and self._missed.round_id == ready.round_id and not self._missed.holds:
-            self._missed.holds = {0: ready.delta}  # whether it was counted, the model to come will tell
+            self._missed.holds = {0: ready.delta}
         else:
-            self.standing.add_carry(ready.delta.values)
+            self.standing.add(Work(ready.delta.values, ((doing.lineage, ready.round_id),)))
         return []
 
     def _hold_recalled(self, recalled: DeltaRecalled) -> list[Effect]:
-        self._done_with(recalled.round_id)
-        part = self.part
+        doing, part = self._doing.pop(recalled.round_id, Doing(self.lineage)), self.part
         wanted = part is not None and part.round_id == recalled.round_id and not part.holds
         if recalled.values is None:
             logger.warning("round %d: its own delta is not known any longer", recalled.round_id)
             return self._train(recalled.round_id) if wanted else []
+        work = Work(recalled.values, ((doing.lineage, recalled.round_id),), was_given=doing.was_given)
         if part is None or not wanted:
-            self.standing.add_carry(recalled.values)
+            self.standing.add(work)
             return []
         theta = self._training.theta if self._training else 1.0
-        if part.is_at_risk:
-            carried = self.standing.carry
-            self.standing.put_at_risk(recalled.values if carried is None else recalled.values + carried)
-        return self._hold(part, ModelDelta(recalled.values, theta, frozenset([self.me])))
+        effects = self._hold(part, ModelDelta(recalled.values, theta, frozenset([self.me])))
+        if work.was_given and doing.lineage != self.lineage:
+            part.works, part.own_is_work = (*part.works, work), True
+        return effects
 
     def _hold(self, part: Part, fresh: ModelDelta) -> list[Effect]:
         """The own delta of this round, with what earlier rounds did not count."""
-        part.carried, self.standing.carry = self.standing.carry, None
-        own = (
-            fresh if part.carried is None else ModelDelta(fresh.values + part.carried, fresh.theta, fresh.contributors)
-        )
+        part.works, self.standing.uncounted = self.standing.uncounted, ()
+        earlier = total(part.works)
+        values = fresh.values if earlier is None else fresh.values + earlier
+        own = ModelDelta(values, fresh.theta, fresh.contributors)
         part.holds = {0: own}
         self._changed = True
         return [KeepDelta(part.round_id, "own", own)] if self._settings.keep_deltas else []
 
-    def _done_with(self, round_id: int) -> None:
-        if self._working_on == round_id:
-            self._working_on = 0
-
-    def _give_back(self, part: Part, parameters: Vector) -> list[Effect]:
-        """A round went on without this device's work from `parameters`: it is carried into the next one."""
-        if own := part.own_hold(self.me):
-            self.standing.add_carry(own.values)
+    def _give_back(self, part: Part, parameters: Vector, lineage: Lineage) -> list[Effect]:
+        """A round went on without this device's work from `parameters` on `lineage`: it goes into the next one."""
+        given, here = part.was_given(), (lineage, part.round_id)
+        own = part.own_hold(self.me)
+        for work in _works_in(part, own, here) if own else part.works:
+            self.standing.add(work.given_in(*here) if given else work)
+        if own or part.own_is_work or not part.holds:  # it is here, or still being trained
             return []
-        if part.carried is not None:
-            self.standing.add_carry(part.carried)
-        return self._recall(part.round_id, parameters) if part.holds else []  # else it is still being trained
+        self._doing[part.round_id] = Doing(lineage, given)
+        return [RecallDelta(part.round_id, parameters)]
 
     # -- hop ----------------------------------------------------------------------------------------------------------
 
@@ -454,12 +459,12 @@ class Trainer:
         assert result is not None
         effects: list[Effect] = []
         if self.me not in result.contributors:
-            effects += self._give_back(part, self.parameters)
+            effects += self._give_back(part, self.parameters, self.lineage)
         if self._settings.keep_deltas:
             effects.append(KeepDelta(part.round_id, "global", result))
         self.part = None
         part.holds.clear()
-        self.standing.apply(result, self._settings.eta)
+        self.standing.apply(result, self._settings.eta, part.works)
         return effects + self._keep_standing()
 
     def _keep_standing(self) -> list[Effect]:
@@ -508,11 +513,13 @@ class Trainer:
 
     def _move_to(self, round_id: int, parameters: Vector, digest: bytes, history: History) -> list[Effect]:
         missed = self._missed or self.part
-        before = self.parameters
+        before, lineage = self.parameters, self.lineage
         self.standing.move_to(round_id, parameters, digest, history)
         self._catch_up = self._missed = self._transfer = self.part = None
-        counted = missed is None or self.standing.is_counted(missed.round_id)
-        effects = [] if missed is None or counted else self._give_back(missed, before)
+        effects: list[Effect] = []
+        if missed:
+            counted = self.standing.is_counted(lineage, missed.round_id)
+            effects = [] if counted else self._give_back(missed, before, lineage)
         return effects + self._keep_standing()
 
     # -- asking again, reporting, leaving -----------------------------------------------------------------------------
@@ -574,6 +581,14 @@ class Trainer:
             transfer=self._transfer,
             sent_bytes=self._sent_bytes,
         )
+
+
+def _works_in(part: Part, own: ModelDelta, here: tuple[Lineage, int]) -> tuple[Work, ...]:
+    """What an own delta that nothing was merged into consists of: earlier work, and that of its round."""
+    if part.own_is_work:
+        return part.works
+    earlier = total(part.works)
+    return (*part.works, Work(own.values if earlier is None else own.values - earlier, (here,)))
 
 
 def _values_of(event: Received) -> Vector:
