@@ -21,6 +21,7 @@ from mdl.delta import Contributor, Vector, digest_of
 from mdl.errors import ConfigError, DataError, RemoteProtocolError
 from mdl.machine import Effect, Event, SaveModel, Tick
 from peers.casting import Casting, build_machine
+from peers.peer import Peer
 from sim.mesh import SimMesh
 from sim.telling import tell_step
 from transport.story import Story
@@ -173,13 +174,12 @@ class _Pass:
             for at_s in entry.ticks:
                 if said := machine.handle(Tick(), at_s):
                     return self._differs(number, entry, f"at {at_s:.3f} a tick led to {_kinds(said)}, not to nothing")
+            self._recognise(entry.event, machine)
             try:
                 effects = machine.handle(_event(self._rename(entry.event), self._value), entry.at_s)
             except RemoteProtocolError:
                 effects = []
-            for effect in effects:
-                if isinstance(effect, SaveModel):
-                    self.vectors[_text(effect.digest)] = effect.parameters
+            self._keep_vectors(machine, effects)
             replayed = [_builtins(effect) for effect in effects]
             if len(replayed) != len(entry.effects):
                 recorded = ", ".join(next(iter(item)) for item in entry.effects) or "nothing"
@@ -193,6 +193,34 @@ class _Pass:
     def _differs(self, number: int, entry: Entry, text: str) -> Replayed:
         event = next(iter(entry.event))
         return Replayed(number, difference=f"step {number} (at {entry.at_s:.3f}, {event}): {text}")
+
+    def _recognise(self, event: dict[str, Any], machine: Peer) -> None:
+        """Another device's report of what this one has made itself, and may have told to nobody but its own agent."""
+        report = event.get("Received", {}).get("message", {})
+        trainer = machine.trainer
+        if report.get("type") != "PeerReport" or trainer is None:
+            return
+        lineage = msgspec.to_builtins(trainer.standing.lineage)
+        if (report["round_id"], report["lineage"]) == (trainer.round_id, list(lineage)):
+            self._learn(report["digest"], _text(trainer.digest))
+        result, staged = trainer.part.spread.staged if trainer.part else None, report["staged"]
+        if result and staged and trainer.part and report["open_round"] == trainer.part.round_id:
+            contributors = msgspec.convert(staged["contributors"], list[Contributor])
+            if frozenset(contributors) == result.contributors:
+                self._learn(staged["digest"], _text(trainer.part.spread.digest))
+
+    def _keep_vectors(self, machine: Peer, effects: list[Effect]) -> None:
+        """What the machine has made itself may come back to it from another device."""
+        for effect in effects:
+            if isinstance(effect, SaveModel):
+                self.vectors[_text(effect.digest)] = effect.parameters
+        part = machine.trainer.part if machine.trainer else None
+        if part and part.spread.staged:
+            self.vectors[_text(part.spread.digest)] = part.spread.staged.values
+
+    def _learn(self, recorded: str, replayed: str) -> None:
+        if recorded and replayed and self._name(recorded) != replayed:
+            self.renamed.setdefault(recorded, replayed)
 
     def _name(self, digest: str) -> str:
         """What a recorded digest is called in this replay."""
@@ -227,8 +255,8 @@ class _Pass:
         if key.endswith("digest") and isinstance(recorded, str) and isinstance(replayed, str):
             if not recorded or not replayed:
                 return "" if recorded == replayed else place
-            if "summary" not in place and self._name(recorded) != replayed:
-                self.renamed.setdefault(recorded, replayed)
+            if "summary" not in place:  # there it is in hexadecimal digits
+                self._learn(recorded, replayed)
             return ""
         if isinstance(recorded, dict) and isinstance(replayed, dict):
             if recorded.keys() != replayed.keys():

@@ -95,7 +95,7 @@ def _fields(item: msgspec.Struct, round_id: int | None = None) -> str:
         value = getattr(item, name)
         if name in _UNTOLD and not (round_id is None and name == "round_id" and not isinstance(item, PeerReport)):
             continue
-        if value != default and not isinstance(value, np.ndarray):
+        if not isinstance(value, np.ndarray) and value != default:
             told.append(f"{name} {_short(value)}")
     return f"{type(item).__name__} ({', '.join(told)})" if told else type(item).__name__
 
