@@ -86,7 +86,7 @@ def _move(trainer: Trainer, round_id: int, history: History, values: Vector = EL
 
 
 def _carry(trainer: Trainer) -> list[float] | None:
-    carry = trainer.standing.carry
+    carry = trainer.carry
     return None if carry is None else list(carry)
 
 
@@ -218,6 +218,15 @@ def test_who_missed_the_end_of_a_round_that_counted_it_carries_nothing() -> None
     assert (trainer.round_id, _carry(trainer)) == (1, None)
 
 
+def test_merged_work_of_a_round_that_counted_it_is_not_even_recalled() -> None:
+    trainer = _trainer()
+    _open(trainer)
+    _train(trainer, 1, 2, 3, 4)
+    _merge(trainer, 3, 3, 3, 3)
+    counted = tuple(Counted(member, 1) for member in MEMBERS)
+    assert _recalls(_move(trainer, 1, History((), ("ann", "bob", "me"), counted))) == []
+
+
 def test_who_missed_a_round_that_went_on_without_it_carries_its_delta() -> None:
     trainer = _trainer()
     _open(trainer)
@@ -267,6 +276,16 @@ def test_what_this_device_missed_was_only_the_word_so_it_applies_what_it_has_sta
     effects = _say(trainer, CatchUp(1, 1, digest_of(applied), ANN), 6.0)
     assert not any(isinstance(effect, Send) for effect in effects)
     assert (trainer.round_id, trainer.digest, _carry(trainer)) == (1, digest_of(applied), None)
+
+
+def test_a_staged_result_that_is_not_what_the_others_applied_is_not_applied() -> None:
+    trainer = _trainer()
+    _open(trainer)
+    _train(trainer, 1, 2, 3, 4)
+    _say(trainer, BroadcastOrdered(1, 1, trainer.digest, 1, (BOB, ME), 3.0, MEMBERS), 5.0)
+    _say(trainer, GlobalMessage(1, 3.0, MEMBERS), 5.1, BOB, _vector(5, 5, 5, 5))
+    _move(trainer, 1, History((), ("ann", "bob"), (Counted(ANN, 1), Counted(BOB, 1))))
+    assert (trainer.digest, _carry(trainer)) == (digest_of(ELSEWHERE), [1, 2, 3, 4])
 
 
 def test_a_model_of_another_lineage_than_the_agent_named_is_not_taken() -> None:
@@ -338,8 +357,8 @@ def test_a_round_number_that_another_lineage_has_too_does_not_count_this_devices
     assert trainer.standing.votes
     _move(trainer, 3, History((START,), ("ann", "bob"), (Counted(ANN, 3), Counted(ME, 1))))
     assert not trainer.standing.votes
-    assert not trainer.standing.is_counted(3)
-    assert trainer.standing.is_counted(1)
+    assert not trainer.standing.is_counted((START, SPLIT), 3)
+    assert trainer.standing.is_counted((START,), 1)
 
 
 # -- a fork that began in the middle of a round -----------------------------------------------------------------------

@@ -424,6 +424,17 @@ def test_without_an_agent_everybody_reports_to_everybody_and_no_more_than_that()
     assert len(room.leaders()) == 1
 
 
+def test_without_an_agent_news_wait_for_the_report_interval() -> None:
+    """Else everything that happens to anybody would be told to everybody at once."""
+    peer = _peer("ann")
+    peer.handle(PeerFound(PeerInfo("bob", 1, Role.TRAINER, "here", 1)), 0.0)
+    reports = [0]
+    for tenth in range(25):
+        effects = peer.handle(Evaluated(tenth, no_evaluation(2)), tenth / 10)
+        reports.append(sum(isinstance(effect, Send) for effect in effects))
+    assert sum(reports) == 4  # at 0.5, 1.0, 1.5 and 2.0
+
+
 def test_an_election_makes_one_agent_whatever_the_number_of_devices() -> None:
     for count in (2, 3, 5, 9, 16):
         room = Room(_peer("boss", dedicated=True), *(_peer(f"p{number:02d}") for number in range(count)))

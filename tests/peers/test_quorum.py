@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mdl.messages import Fork, Lineage
-from peers.quorum import TERMS, has_quorum, is_senior, next_term, shared_forks
+from peers.quorum import TERMS, has_in_common, has_quorum, is_senior, next_term, shared_forks
 
 PEER_IDS = st.text(min_size=1, max_size=12)
 GROUPS = st.sets(st.sampled_from("abcdefgh"))
@@ -97,6 +97,20 @@ def test_forks_are_shared_up_to_the_first_that_differs() -> None:
     assert shared_forks((), (START,)) == 0
     assert shared_forks((START, x), (START, y, x)) == 1
     assert shared_forks((START, x), (START, x, y)) == 2
+
+
+def test_a_model_is_shared_until_one_lineage_leaves_the_other() -> None:
+    one, other = (START, Fork(3, 2, "x")), (START, Fork(5, 1, "y"))
+    assert has_in_common(one, other, 3)
+    assert not has_in_common(one, other, 4)
+    assert has_in_common((START,), other, 5)
+    assert not has_in_common((START,), other, 6)
+    assert has_in_common(one, one, 99)
+
+
+@given(one=LINEAGES, other=LINEAGES, round_id=st.integers(0, 4))
+def test_sharing_a_model_is_mutual(one: Lineage, other: Lineage, round_id: int) -> None:
+    assert has_in_common(one, other, round_id) == has_in_common(other, one, round_id)
 
 
 @given(known=st.integers(0, 1 << 40), peer_id=PEER_IDS)

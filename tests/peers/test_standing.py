@@ -6,7 +6,7 @@ import numpy as np
 
 from mdl.delta import Contributor, ModelDelta, Vector, apply_delta, digest_of
 from mdl.messages import Counted, Fork, History
-from peers.standing import Standing
+from peers.standing import Standing, Work, total
 
 ME, ANN, BOB = (Contributor(name, 1) for name in ("me", "ann", "bob"))
 ZEROS = np.zeros(2, np.float32)
@@ -25,7 +25,8 @@ def _move(standing: Standing, round_id: int, history: History) -> None:
 
 
 def _carry(standing: Standing) -> float | None:
-    return None if standing.carry is None else float(standing.carry[0])
+    carry = total(standing.uncounted)
+    return None if carry is None else float(carry[0])
 
 
 def test_a_result_is_applied_and_its_contributors_decide_on_the_next_round() -> None:
@@ -52,12 +53,12 @@ def test_everybody_who_stands_there_says_the_same_history() -> None:
 
 def test_work_is_counted_up_to_the_last_round_this_very_process_contributed_to() -> None:
     standing = Standing(ME, ZEROS)
-    assert not standing.is_counted(1)
+    assert not standing.is_counted((), 1)
     standing.apply(_delta(ANN, ME), 1.0)
     standing.apply(_delta(ANN), 1.0)
-    assert (standing.is_counted(1), standing.is_counted(2)) == (True, False)
+    assert (standing.is_counted((), 1), standing.is_counted((), 2)) == (True, False)
     again = Standing(Contributor("me", 2), standing.parameters, 2, standing.history())
-    assert not again.is_counted(1)
+    assert not again.is_counted((), 1)
 
 
 def test_who_has_followed_its_lineage_without_a_gap_votes() -> None:
@@ -80,8 +81,8 @@ def test_a_round_missed_on_ones_own_lineage_costs_no_vote_and_another_lineage_do
 def test_uncounted_work_adds_up_without_changing_what_was_handed_over() -> None:
     standing = Standing(ME, ZEROS)
     first, second = _delta(value=1.0).values, _delta(value=2.0).values
-    standing.add_carry(first)
-    standing.add_carry(second)
+    standing.add(Work(first))
+    standing.add(Work(second))
     assert (_carry(standing), first[0], second[0]) == (3.0, 1.0, 2.0)
 
 
@@ -114,17 +115,40 @@ def test_the_contributors_of_a_fork_carry_its_work_exactly_once_together() -> No
         standing.follow(SPLIT, ("ann", "me"))
         standing.apply(result, 1.0)
         _move(standing, 7, History(START, ("bob",)))
-        assert standing.carry is not None
-        carried += standing.carry
+        carry = total(standing.uncounted)
+        assert carry is not None
+        carried += carry
     np.testing.assert_array_equal(carried, own[ME] + own[ANN])
 
 
 def test_a_fork_is_carried_once_however_often_the_device_moves() -> None:
     standing = _split()
+    for round_id in (7, 8):
+        _move(standing, round_id, History(START, ("bob",)))
+        assert _carry(standing) == 1.0
+
+
+def test_who_comes_back_to_the_fork_after_all_carries_nothing_of_what_is_in_its_model() -> None:
+    standing = _split()
     _move(standing, 7, History(START, ("bob",)))
-    _move(standing, 8, History(START, ("bob",)))
     _move(standing, 9, History(SPLIT, ("ann",)))
-    assert _carry(standing) == 1.0
+    assert _carry(standing) is None
+
+
+def test_work_is_dropped_wherever_the_counts_say_that_it_is_in() -> None:
+    for counted, carry in ((Counted(ME, 2), None), (Counted(ME, 1), 4.0), (Counted(Contributor("me", 2), 2), 4.0)):
+        standing = Standing(ME, ZEROS, 1, History(START, ("ann", "me")))
+        standing.add(Work(np.full(2, 4, np.float32), rounds=((START, 2),), was_given=True))
+        assert _carry(standing) == 4.0
+        _move(standing, 3, History(START, ("ann",), (counted,)))
+        assert _carry(standing) == carry
+
+
+def test_work_of_a_round_that_only_the_other_lineage_has_is_not_counted_there_by_its_number() -> None:
+    standing = Standing(ME, ZEROS, 1, History(SPLIT, ("me",)))
+    standing.add(Work(np.full(2, 4, np.float32), rounds=((SPLIT, 3),)))
+    _move(standing, 5, History((*START, Fork(1, 1, "other")), ("ann",), (Counted(ME, 5),)))
+    assert _carry(standing) == 4.0
 
 
 def test_a_move_along_the_fork_carries_nothing() -> None:
