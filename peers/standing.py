@@ -99,6 +99,16 @@ class Standing:
         if not self.holds(work):
             self.uncounted = (*self.uncounted, work)
 
+    def take(self, round_id: int) -> Work | None:
+        """What this device trained for a round from this very w, if no round has counted it: no need to train again."""
+        for work in self.uncounted:
+            if work.fork is not None or work.rounds[0][1] != round_id:
+                continue
+            if has_in_common(work.rounds[0][0], self.lineage, round_id - 1):
+                self.uncounted = tuple(other for other in self.uncounted if other is not work)
+                return work
+        return None
+
     def holds(self, work: Work) -> bool:
         """Whether this work is part of w, here and now."""
         if work.fork is not None:

@@ -113,6 +113,7 @@ class Trainer:
         self._sent_bytes = 0
         self._training: TrainingReport | None = None
         self._doing: dict[int, Doing] = {}
+        self._theta = 1.0
         self._evaluation: RoundEvaluation | None = None
         self._transfer: Transfer | None = None
         self._catch_up: CatchUp | None = None
@@ -288,6 +289,8 @@ class Trainer:
             return self._give_back(before, self.parameters, lineage)
         if part.round_id in self._doing:
             return []  # it is being trained or recalled at this moment
+        if work := self.standing.take(part.round_id):
+            return self._hold_again(part, work)
         return self._train(part.round_id)
 
     def _train(self, round_id: int) -> list[Effect]:
@@ -303,6 +306,7 @@ class Trainer:
             return self._leave(f"training diverged in round {ready.round_id}: {error}; try a lower learning rate", 4)
         if self.part and self.part.round_id == ready.round_id and not self.part.holds:
             self._training = msgspec.structs.replace(ready.training, theta=ready.delta.theta)
+            self._theta = ready.delta.theta
             return self._hold(self.part, ready.delta)
         if self._missed and self._missed.round_id == ready.round_id and not self._missed.holds:
             self._missed.holds = {0: ready.delta}
@@ -320,9 +324,12 @@ class Trainer:
         if part is None or not wanted:
             self.standing.add(work)
             return []
-        theta = self._training.theta if self._training else 1.0
-        effects = self._hold(part, ModelDelta(recalled.values, theta, frozenset([self.me])))
-        if work.was_given and doing.lineage != self.lineage:
+        return self._hold_again(part, work)
+
+    def _hold_again(self, part: Part, work: Work) -> list[Effect]:
+        """What was trained for this round before is its own delta; on a fork it may be counted elsewhere too."""
+        effects = self._hold(part, ModelDelta(work.values, self._theta, frozenset([self.me])))
+        if work.was_given and work.rounds[0][0] != self.lineage:
             part.works, part.own_is_work = (*part.works, work), True
         return effects
 

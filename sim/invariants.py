@@ -64,6 +64,8 @@ class Invariants:
         """A device has applied a global delta: it is the mean of what its contributors held, and counts once."""
         holder, seen = node.holder, self.seen[node]
         assert holder is not None
+        if kept.delta.contributors == {node.contributor}:  # alone: held and applied in one step
+            self.accounts.hold_own((kept.round_id, 0), seen.digest, node.contributor, kept.delta)
         if self.accounts.close(seen.digest, holder.digest, holder.round_id, kept.delta, node.peer_id):
             self.accounts.check_result(seen.digest, kept.delta, f"round {kept.round_id} of {node.peer_id}")
 
