@@ -1,0 +1,160 @@
+"""A whole node, but that its "training" is one number in a vector of any size: for fault tests.
+
+Real process, links, discovery, identity, file cache. Tells stdout, a line of JSON each, whatever a test waits for; ends
+as a user's node does, by signals, or when its stdin ends. Sums of whole numbers are exact in float32, so a test can add
+up what was contributed to a round.
+"""
+
+import argparse
+import json
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from mdl.checkpoint import CachedModel, ModelCache
+from mdl.config import load_config
+from mdl.delta import ModelDelta
+from mdl.evaluation import no_evaluation
+from mdl.machine import (
+    DeltaRecalled,
+    Evaluate,
+    Evaluated,
+    Finish,
+    KeepDelta,
+    LocalDeltaReady,
+    PeerFound,
+    RecallDelta,
+    RecordRound,
+    SaveModel,
+    TrainLocally,
+    TransferProgressed,
+)
+from mdl.messages import History, PeerInfo, Role, TrainingReport
+from peers.identity import claim_identity, release_identity
+from peers.node import drive, record_round, start_runtime, stopped_by_signals
+from peers.peer import make_peer
+from peers.trainer import Trainer, TrainerSettings
+from transport.keys import MeshKeys
+
+SCHEMA = "one number"
+
+
+class Device:
+    """The slow work of a node. Its delta in a round is the number told at the start of that round."""
+
+    def __init__(self, me, out, size):
+        self.me, self.size, self.cache = me, size, ModelCache(out)
+        self.numbers = np.random.default_rng([me.incarnation, *me.peer_id.encode()])
+        self.fresh = {}
+
+    def restore(self):
+        cached = self.cache.load()
+        if cached is None:
+            return 0, np.zeros(self.size, np.float32), History()
+        return cached.round_id, cached.values, msgspec.json.decode(cached.extra["history"], type=History)
+
+    def work(self, out):
+        return {
+            TrainLocally: self.train,
+            RecallDelta: lambda effect: DeltaRecalled(effect.round_id, self.fill(self.fresh.get(effect.round_id))),
+            Evaluate: lambda effect: Evaluated(effect.round_id, no_evaluation(0)),
+            SaveModel: self.save,
+            KeepDelta: self.tell_delta,
+            RecordRound: lambda effect: record_round(out, effect),
+        }
+
+    def train(self, effect):
+        number = self.fresh[effect.round_id] = int(self.numbers.integers(1, 1000))
+        tell(trained=effect.round_id, number=number)
+        delta = ModelDelta(self.fill(number), 1.0, frozenset([self.me]))
+        return LocalDeltaReady(effect.round_id, delta, TrainingReport(0.0, 1, 0.0))
+
+    def fill(self, number):
+        return None if number is None else np.full(self.size, number, np.float32)
+
+    def save(self, effect):
+        extra = {"history": msgspec.json.encode(effect.history).decode()}
+        self.cache.save(CachedModel(effect.parameters, effect.round_id, SCHEMA, "faults", extra))
+        tell(stands=effect.round_id, digest=effect.digest.hex(), forks=len(effect.history.lineage))
+
+    def tell_delta(self, effect):
+        delta = effect.delta
+        total = float(delta.values[0]) * delta.theta
+        assert np.ptp(delta.values) == 0
+        who = sorted((each.peer_id, each.incarnation) for each in delta.contributors)
+        tell(**{effect.name: effect.round_id}, sum=total, theta=delta.theta, contributors=who)
+
+
+class Teller:
+    """`observe` of the runtime: who leads, and how far what arrives has come."""
+
+    def __init__(self, machine):
+        self.machine, self.leads = machine, False
+
+    def look(self, now, event, effects):
+        if (self.machine.agent is not None) != self.leads:
+            self.leads = not self.leads
+            tell(leads=self.leads, term=self.machine.succession.term)
+        match event:
+            case PeerFound(info=info):
+                tell(found=info.peer_id, incarnation=info.incarnation)
+            case TransferProgressed(sender=sender, received_bytes=received, size_bytes=size):
+                part = self.machine.trainer.part
+                if part and part.incoming:
+                    carried = len(part.holds[0].contributors)
+                    tell(receives_from=sender.peer_id, share=received / size, holds=carried, round=part.round_id)
+        for effect in effects:
+            if isinstance(effect, Finish):
+                tell(ends=effect.exit_code, problem=effect.problem)
+
+
+def tell(**what):
+    sys.stdout.write(json.dumps(what) + "\n")
+    sys.stdout.flush()
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("code")
+    parser.add_argument("name")
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--agent", action="store_true", help="without a trainer, as `mdl agent`")
+    parser.add_argument("--values", type=int, default=1000)
+    parser.add_argument("--set", nargs="*", default=[])
+    given = parser.parse_args()
+    config = load_config(None, {}, given.set)
+    keys = MeshKeys.from_code(given.code)
+    me, out = claim_identity(given.out, given.name, given.out / given.name)
+    device = Device(me, out, given.values)
+    trainer = None
+    if not given.agent:
+        round_id, parameters, history = device.restore()
+        settings = TrainerSettings(keep_deltas=True, stall_s=config.faults.stall_s)
+        trainer = Trainer(me, parameters, SCHEMA, SCHEMA, settings, round_id, history)
+    machine = make_peer(me, trainer, config, time.monotonic())
+    runtime = start_runtime(
+        machine,
+        PeerInfo(me.peer_id, me.incarnation, Role.AGENT if given.agent else Role.TRAINER, "", 0, SCHEMA),
+        keys,
+        config.mesh,
+        max_values=given.values,
+        work=device.work(out),
+        observe=Teller(machine).look,
+        sample=trainer is not None,
+        story_path=out / "story.jsonl",
+    )
+    tell(ready=me.peer_id, incarnation=me.incarnation, round=trainer.round_id if trainer else None)
+    threading.Thread(target=lambda: (sys.stdin.read(), runtime.stop()), daemon=True).start()
+    with stopped_by_signals(runtime):
+        drive(runtime, keys.name, config.mesh)
+    release_identity(out)
+
+
+if __name__ == "__main__":
+    os.environ.pop("MDL_LIFELINE", None)
+    main()
