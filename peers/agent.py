@@ -165,8 +165,13 @@ class MobileAgent:
         return self.ledger.live() if self.ledger else []
 
     def is_settled(self) -> bool:
-        """The open round has its result: nobody is paired any more."""
-        return self.phase in (Phase.BROADCASTING, Phase.CLOSING)
+        """Whether holders may share contributors: the round has its result, or another agent has begun it.
+
+        What two agents have left behind is set right as soon as reports show it (`RoundLedger.lose_the_unable`).
+        """
+        return self.phase in (Phase.BROADCASTING, Phase.CLOSING) or (
+            self.ledger is not None and self.ledger.is_recovered
+        )
 
     def following(self) -> list[Member]:
         """The live members who obey this agent, since it took office."""

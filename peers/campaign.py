@@ -35,9 +35,7 @@ class Campaign:
     on_partition: str | None = None
 
     def plan(self, seed: int) -> FaultPlan:
-        return draw_plan(
-            seed, self.peers, self.rounds, self.level, self.policy, self.has_agent, self.on_partition
-        )
+        return draw_plan(seed, self.peers, self.rounds, self.level, self.policy, self.has_agent, self.on_partition)
 
 
 @dataclass

@@ -100,7 +100,9 @@ class _Progress:
     def show(self, totals: Totals) -> None:
         if self._shown:
             rate = totals.seeds / max(1e-9, time.monotonic() - self._started)
-            text = f"\r{totals.seeds}/{self._seeds} seeds, {rate:.0f} a second, {sum(totals.violations.values())} failed"
+            text = (
+                f"\r{totals.seeds}/{self._seeds} seeds, {rate:.0f} a second, {sum(totals.violations.values())} failed"
+            )
             print(text, end="", file=sys.stderr, flush=True)
 
     def end(self) -> None:

@@ -357,6 +357,7 @@ class Conductor:
         return same and (lineage == self._opened.lineage or forks_here)
 
     def _lose_the_absent(self) -> None:
+        following = {member.contributor for member in self._following()}
         for peer in self.ledger.live():
             member = self._members.get(peer)
             if member is None:
@@ -367,6 +368,8 @@ class Conductor:
                 self.ledger.lose(peer, "gave the round up")
             elif member.problem:
                 self.ledger.lose(peer, "refused")
+            elif peer not in following:
+                self.ledger.lose(peer, "obeys another agent")
             elif not self._stands_here(member):
                 self.ledger.lose(peer, "stands elsewhere")
 

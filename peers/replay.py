@@ -132,7 +132,9 @@ def tell_entries(recorded: Recorded, limit: int = 0) -> Iterator[str]:
     """Readable lines of the last `limit` steps, or of all; an entry of another version is shown as it is."""
     for entry in recorded.entries[-limit:] if limit else recorded.entries:
         try:
-            yield from tell_step(entry.at_s, recorded.who, _event(entry.event), [_effect(item) for item in entry.effects])
+            yield from tell_step(
+                entry.at_s, recorded.who, _event(entry.event), [_effect(item) for item in entry.effects]
+            )
         except msgspec.ValidationError:
             yield f"{entry.at_s:9.3f}  {recorded.who:<6} {entry.event} -> {entry.effects}"
 
@@ -276,7 +278,10 @@ def _read_header(line: bytes) -> tuple[Casting | None, str]:
     except msgspec.DecodeError as error:
         return None, f"its header is of another version ({error})"
     if header.left_out:
-        return casting, f"its first {header.left_out} steps are not kept, so the machine cannot be brought to where it was"
+        return (
+            casting,
+            f"its first {header.left_out} steps are not kept, so the machine cannot be brought to where it was",
+        )
     return casting, ""
 
 

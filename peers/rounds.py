@@ -56,7 +56,7 @@ class RoundLedger:
     """One round as the agent knows it from reports; every question below is answered from this state alone.
 
     attempt: the term that opened the round; reports of another attempt tell of one that was given up. term: of the
-    agent that orders now.
+    agent that orders now. is_recovered: another agent began, and may have freed senders that are carried after all.
     """
 
     round_id: int
@@ -68,6 +68,7 @@ class RoundLedger:
     reports: dict[Contributor, PeerReport] = field(default_factory=dict)
     ready_at: dict[Contributor, float] = field(default_factory=dict)
     hops: dict[HopKey, Hop] = field(default_factory=dict)
+    is_recovered: bool = False
 
     def __post_init__(self) -> None:
         self.term = self.term or self.attempt
@@ -134,8 +135,9 @@ class RoundLedger:
         return [member for member in self.holders() if member not in engaged]
 
     def to_cancel(self) -> list[Hop]:
-        """Undecided hops whose sender is lost: the receiver merges what it has or aborts, and says which."""
-        return [hop for hop in self.undecided() if hop.sender in self.lost]
+        """Undecided hops whose sender is lost, or carried already: the receiver merges or aborts, and says which."""
+        carried = self._carried() if self.is_recovered else set()
+        return [hop for hop in self.undecided() if hop.sender in self.lost or hop.sender in carried]
 
     def to_release(self) -> list[Hop]:
         """Hops whose live sender must hold again, because no live member carries what it sent.
@@ -282,7 +284,8 @@ def recover(
             hops.setdefault((hop.segment, hop.hop_id), hop)
     held = {who for report in ours.values() for holding in report.holdings for who in holding.contributors}
     partners = {peer for hop in hops.values() for peer in (hop.sender, hop.receiver)}
-    ledger = RoundLedger(round_id, frozenset({*reports, *held, *partners}), attempt, term, now, hops=hops)
+    members = frozenset({*reports, *held, *partners})
+    ledger = RoundLedger(round_id, members, attempt, term, now, hops=hops, is_recovered=True)
     for member in ledger.members - reports.keys():
         ledger.lose(member, "not heard by the new agent")
     for member, report in ours.items():
