@@ -249,6 +249,16 @@ def test_an_announcement_of_our_own_last_start_does_no_harm(mesh, keys):
     assert time.monotonic() - started < 2
 
 
+def test_an_earlier_start_that_is_not_heard_yet_is_known_from_its_hello(mesh, keys):
+    """To a node that met the copy first: so that it can be reached, should the copy leave."""
+    mesh.add("b", keys)
+    mesh.links["b"].learn(PeerInfo("a", 2, Role.TRAINER, "127.0.0.1", 9))
+    add_start(mesh, "first", keys, incarnation=1, join=["b"])
+    assert mesh.until(lambda: mesh.links["b"].directory.others_called("a"))
+    assert mesh.links["b"].directory.others_called("a")[0].port == mesh.links["first"].me.port
+    assert [found.info.incarnation for found in mesh.of("b", PeerFound)] == [2]
+
+
 def test_when_the_copy_has_left_the_first_is_heard_and_reached_again_by_all(mesh, keys):
     """Nobody but the first itself, which gives signs of life, tells the others."""
     add_start(mesh, "first", keys, incarnation=1, join=[])
