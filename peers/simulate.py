@@ -51,7 +51,7 @@ def build_mesh(plan: FaultPlan, record: bool = False) -> tuple[SimMesh, Injector
 
     invariants = Invariants(accounts)
     mesh = SimMesh(network, accounts, SIZE_BYTES, invariants.check, build, record)
-    mesh.on_close = invariants.close
+    mesh.on_close, mesh.on_say = invariants.close, invariants.say
     for peer_id in plan.node_ids():
         role = Role.AGENT if peer_id == AGENT_NODE else Role.TRAINER
         mesh.add(peer_id, role, build(peer_id, 1, [], 0.0), train_s=float(rng.uniform(0.2, 0.6)))

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from mdl.delta import Contributor, ModelDelta
-from mdl.machine import KeepDelta
-from mdl.messages import HopDecision
+from mdl.machine import KeepDelta, Send
+from mdl.messages import DeltaMessage, HopDecision, HopReleased
 from sim.accounts import Accounts, InvariantError
 from sim.mesh import SimMesh
 from sim.node import Holder, Keeper, Node, Part
@@ -55,6 +55,7 @@ class Invariants:
         if holder is not None:
             self._check_holder(mesh, node, holder, seen)
         if keeper is not None:
+            check_decided(node, keeper)
             attempt, authority = keeper.attempt(), authority_of(keeper)
             if attempt != seen.kept_attempt or authority != seen.kept_authority:
                 seen.kept_attempt, seen.kept_authority = attempt, authority
@@ -68,6 +69,14 @@ class Invariants:
             self.accounts.hold_own((kept.round_id, 0), seen.digest, node.contributor, kept.delta)
         if self.accounts.close(seen.digest, holder.digest, holder.round_id, kept.delta, node.peer_id):
             self.accounts.check_result(seen.digest, kept.delta, f"round {kept.round_id} of {node.peer_id}")
+
+    def say(self, mesh: SimMesh, node: Node, send: Send) -> None:
+        """What is about to be said: a delta is given to one hop, a sender is freed of a hop that nobody merged."""
+        message = send.message
+        if message.__class__ is DeltaMessage:
+            check_given(node, message)  # type: ignore[arg-type]
+        elif message.__class__ is HopReleased and node.keeper is not None:
+            check_freed(mesh, node.keeper, send.receiver)
 
     def _check_holder(self, mesh: SimMesh, node: Node, holder: Holder, seen: _Seen) -> None:
         part, attempt, authority = holder.part, holder.attempt(), obeyed_by(node)
@@ -147,6 +156,41 @@ def check_disjoint(mesh: SimMesh, keeper: Keeper) -> None:
             if other := seen.get(contributor):
                 raise InvariantError("disjoint", f"{contributor} is held by {other.peer_id} and by {peer.peer_id}")
             seen[contributor] = peer
+
+
+def check_given(node: Node, message: DeltaMessage) -> None:
+    """A sender serves the one hop that it gave its delta to, to a member, and none that it was freed of."""
+    part = node.holder.part if node.holder else None
+    if part is None:
+        return
+    hop_id, receiver = part.given.get(message.segment, (0, None))
+    if hop_id != message.hop_id or receiver not in part.members:
+        raise InvariantError("given", f"{node.peer_id} serves hop {message.hop_id}, which it has not given its delta to")
+    if (message.segment, message.hop_id) in part.released:
+        raise InvariantError("given", f"{node.peer_id} serves hop {message.hop_id} that it was freed of")
+
+
+def check_decided(node: Node, keeper: Keeper) -> None:
+    """Only a receiver decides a hop; an agent that takes over finds some that nobody remembers."""
+    ledger = getattr(keeper, "ledger", None)
+    if ledger is None:
+        return
+    for hop in ledger.hops.values():
+        if hop.decided_at is None and hop.state.value != "ordered" and not hop.reason.startswith("ordered by another"):
+            raise InvariantError("decided", f"{node.peer_id} has decided hop {hop.hop_id} without its receiver")
+
+
+def check_freed(mesh: SimMesh, keeper: Keeper, sender: str) -> None:
+    """Nobody is freed of a hop while a live member that follows this agent carries its load."""
+    attempt, authority, live = keeper.attempt(), authority_of(keeper), set(keeper.live_members())
+    for node in mesh.nodes.values():
+        holder = node.holder
+        if holder is None or not node.running or node.peer_id == sender or node.contributor not in live:
+            continue
+        if holder.attempt() != attempt or obeyed_by(node) != authority:
+            continue
+        if (hold := holder.holdings().get(0)) and mesh.nodes[sender].contributor in hold.contributors:
+            raise InvariantError("freed", f"{sender} is freed while {node.peer_id} carries its load")
 
 
 def authority_of(keeper: Keeper) -> object:

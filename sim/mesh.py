@@ -122,6 +122,7 @@ class SimMesh:
         self.messages = self.refused = self.events = 0
         self.watch: Watch | None = None
         self.on_close: Callable[[Node, KeepDelta], None] | None = None
+        self.on_say: Callable[[SimMesh, Node, Send], None] | None = None
         self._check = check
         self._build = build
         self._size_bytes = size_bytes
@@ -335,6 +336,8 @@ class SimMesh:
         del kept[:-_SAVES_KEPT]
 
     def _say(self, node: Node, send: Send) -> None:
+        if self.on_say is not None:
+            self.on_say(self, node, send)
         watch = self.watch
         if watch:
             watch.saying(node, send)

@@ -19,6 +19,9 @@ class Part(Protocol):
 
     holds: dict[int, ModelDelta]
     staged: ModelDelta | None
+    members: Collection[Contributor]
+    given: dict[int, tuple[int, Contributor]]
+    released: set[tuple[int, int]]
     decisions: dict[tuple[int, int], HopDecision]
 
 

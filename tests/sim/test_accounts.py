@@ -1,0 +1,71 @@
+"""The books and the invariants, each against a mistake that it must name."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mdl.delta import Contributor, ModelDelta, apply_delta, digest_of, pair_aggregate
+from sim.accounts import Accounts, InvariantError
+
+A, B = Contributor("a", 1), Contributor("b", 1)
+START = np.zeros(16, np.float32)
+ATTEMPT = (1, 1)
+
+
+def _two_hold() -> tuple[Accounts, ModelDelta, ModelDelta]:
+    accounts = Accounts(START)
+    deltas = [accounts.train(owner, 1, START, 1.0) for owner in (A, B)]
+    for owner, delta in zip((A, B), deltas, strict=True):
+        accounts.hold_own(ATTEMPT, accounts.start, owner, delta)
+    return accounts, deltas[0], deltas[1]
+
+
+def test_each_training_counts_once_in_the_mean_of_both() -> None:
+    accounts, mine, theirs = _two_hold()
+    result = pair_aggregate(mine, theirs)
+    after = digest_of(apply_delta(START, result.values, 1.0))
+    accounts.check_result(accounts.start, result, "round 1")
+    assert accounts.close(accounts.start, after, 1, result, "a")
+    assert not accounts.close(accounts.start, after, 1, result, "b")
+    assert [count for _, _, count in accounts.held_works(after)] == pytest.approx([1.0, 1.0])
+
+
+def test_training_the_same_round_from_the_same_parameters_is_the_same_work() -> None:
+    accounts = Accounts(START)
+    one, same = accounts.train(A, 1, START, 1.0), accounts.train(A, 1, START, 1.0)
+    other = accounts.train(A, 1, START + 1, 1.0)
+    assert np.array_equal(one.values, same.values)
+    assert not np.array_equal(one.values, other.values)
+    assert np.array_equal(accounts.recall(A, 1, START), one.values)
+    assert accounts.recall(B, 1, START) is None
+
+
+def test_a_training_that_counts_in_two_rounds_is_named() -> None:
+    accounts, mine, _ = _two_hold()
+    once = apply_delta(START, mine.values, 1.0)
+    twice = apply_delta(once, mine.values, 1.0)
+    accounts.close(accounts.start, digest_of(once), 1, mine, "a")
+    with pytest.raises(InvariantError, match="a/1's training of round 1 counts 2 times") as error:
+        accounts.close(digest_of(once), digest_of(twice), 2, mine, "a")
+    assert error.value.kind == "double"
+
+
+def test_a_mean_that_leaves_somebody_out_is_named() -> None:
+    accounts, mine, theirs = _two_hold()
+    false = ModelDelta(mine.values, 2.0, mine.contributors | theirs.contributors)
+    with pytest.raises(InvariantError, match="has no mean of a/1, b/1"):
+        accounts.check_mean(ATTEMPT, accounts.start, false, "b")
+
+
+def test_a_theta_that_is_not_added_is_named() -> None:
+    accounts, mine, theirs = _two_hold()
+    merged = pair_aggregate(mine, theirs)
+    with pytest.raises(InvariantError, match=r"has theta 1\.0 of a/1, b/1"):
+        accounts.check_mean(ATTEMPT, accounts.start, ModelDelta(merged.values, 1.0, merged.contributors), "b")
+
+
+def test_a_model_that_no_round_gave_is_named() -> None:
+    accounts, mine, _ = _two_hold()
+    with pytest.raises(InvariantError, match="to a model that no round gave"):
+        accounts.close(b"unknown", b"after", 1, mine, "a")

@@ -1,0 +1,121 @@
+"""Hard plans over many seeds: nothing lost, nothing counted twice, every mesh gets through; the same seed is the same."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from peers.campaign import Campaign, Totals, run_campaign, silent_machines
+from peers.simulate import run_guarded, tell_plan
+from sim.faults import LEVELS, Crash, Cut, FaultPlan, Restart, Suspend, draw_plan, dump_plan, load_plan
+from sim.shrink import shrink_plan
+from sim.telling import tell_story
+
+ROOT = Path(__file__).resolve().parents[2]
+_BLOCK = 50
+# Ends with the whole story, so that two processes can be compared; sets of strings have another order in each.
+_TELL = """
+import logging
+from peers.campaign import Campaign
+from peers.simulate import tell_plan
+from sim.telling import tell_story
+logging.disable(logging.CRITICAL)
+for seed in (3, 7, 14):
+    verdict, mesh = tell_plan(Campaign().plan(seed))
+    print(verdict)
+    print("\\n".join(tell_story(mesh.story)))
+"""
+
+
+def _failures(totals: Totals) -> list[str]:
+    return [f"seed {verdict.seed}: {verdict.kind}: {verdict.problem}" for verdict in totals.failing]
+
+
+@pytest.mark.parametrize("block", range(6))
+def test_hard_plans_lose_nothing_and_count_nothing_twice(block: int) -> None:
+    totals = run_campaign(Campaign(), range(block * _BLOCK, (block + 1) * _BLOCK), processes=1)
+    assert _failures(totals) == []
+    assert (totals.seeds, totals.lost, totals.double, totals.stuck) == (_BLOCK, 0, 0, 0)
+    assert totals.rounds_closed >= 3 * (_BLOCK - totals.without_quorum)
+
+
+@pytest.mark.parametrize("policy", ["fifo", "tree", "ring"])
+def test_every_policy_gets_through_hard_plans(policy: str) -> None:
+    assert _failures(run_campaign(Campaign(policy=policy), range(12), processes=1)) == []
+
+
+@pytest.mark.parametrize("peers", [1, 2, 3, 9])
+def test_meshes_of_any_size_get_through(peers: int) -> None:
+    assert _failures(run_campaign(Campaign(peers=peers), range(8), processes=1)) == []
+
+
+def test_without_faults_no_training_is_lost_for_any_reason() -> None:
+    totals = run_campaign(Campaign(level="none"), range(8), processes=1)
+    assert (_failures(totals), totals.lost_with_owner, totals.rounds_closed) == ([], 0, 24)
+
+
+def test_the_same_seed_tells_the_same_story_in_another_process() -> None:
+    def run(hash_seed: str) -> bytes:
+        environment = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run([sys.executable, "-c", _TELL], capture_output=True, timeout=60, cwd=ROOT, env=environment)
+        assert done.returncode == 0, done.stderr.decode()
+        return done.stdout
+
+    one = run("1")
+    assert len(one) > 10_000
+    assert one == run("2")
+
+
+def test_another_seed_tells_another_story() -> None:
+    plan = Campaign().plan(3)
+    with silent_machines():
+        one, another = (list(tell_story(tell_plan(p)[1].story or [])) for p in (plan, replace(plan, seed=4)))
+    assert one != another
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_plan_is_the_same_for_its_seed_and_survives_its_file(level: str) -> None:
+    for seed in range(200):
+        plan = draw_plan(seed, 6, 3, level)
+        assert load_plan(dump_plan(plan)) == plan == draw_plan(seed, 6, 3, level)
+
+
+def test_plans_keep_what_a_mesh_is_promised() -> None:
+    plans = [draw_plan(seed, 6, 3, "hard") for seed in range(2000)]
+    assert all(len(plan.stays_away()) <= 2 for plan in plans)
+    assert any(plan.stays_away() for plan in plans)
+    assert {type(fault).__name__ for plan in plans for fault in plan.faults} >= {
+        "Crash", "Restart", "Suspend", "Cut", "CutOneWay", "Split", "ClockJump", "DiskFull", "TornFile", "CrashOn",
+    }  # fmt: skip
+    assert 0.25 < max(plan.loss for plan in plans) <= 0.3
+
+
+def test_a_failing_plan_is_shrunk_to_what_makes_it_fail() -> None:
+    cause = Cut(at_s=2.0, a="p1", b="p2", for_s=1.0)
+    noise = (Crash(at_s=1.0, peer="p5"), Restart(at_s=3.0, peer="p5"), Suspend(at_s=0.5, peer="p0", for_s=1.0))
+    plan = FaultPlan(1, 6, 3, loss=0.2, jitter_s=0.1, faults=(noise[2], noise[0], cause, noise[1]))
+    shortest = shrink_plan(plan, lambda smaller: cause in smaller.faults)
+    assert shortest == FaultPlan(1, 3, 1, has_agent=False, faults=(cause,))
+
+
+def test_shrinking_never_leaves_a_crash_without_its_restart() -> None:
+    crash, restart = Crash(at_s=1.0, peer="p1"), Restart(at_s=3.0, peer="p1")
+    seen: list[FaultPlan] = []
+
+    def fails(plan: FaultPlan) -> bool:
+        seen.append(plan)
+        return len(plan.faults) == 2
+
+    shrink_plan(FaultPlan(1, 4, 2, faults=(crash, restart)), fails)
+    assert all(plan.faults in ((), (crash, restart)) for plan in seen)
+
+
+def test_a_plan_that_is_run_twice_gives_one_verdict() -> None:
+    plan = Campaign().plan(11)
+    with silent_machines():
+        assert run_guarded(plan) == run_guarded(plan) == tell_plan(plan)[0]

@@ -1,0 +1,79 @@
+"""A recorded process is stepped through what it saw, and does the same again; what cannot be replayed says so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mdl.delta import Contributor
+from mdl.errors import DataError
+from peers import trainer as trainer_module
+from peers.campaign import Campaign, silent_machines
+from peers.replay import load_story, replay_story, save_stories, tell_entries
+from peers.simulate import tell_plan
+from transport.story import Story
+
+
+@pytest.fixture(scope="module")
+def stories(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    with silent_machines():
+        return [
+            path
+            for seed in (3, 4, 7)
+            for path in save_stories(tell_plan(Campaign().plan(seed))[1], tmp_path_factory.mktemp("run"))
+        ]
+
+
+def test_every_process_of_a_hard_run_does_the_same_again(stories: list[Path]) -> None:
+    with silent_machines():
+        replays = [replay_story(load_story(path)) for path in stories]
+    assert [replay.describe() for replay in replays if replay.problem or replay.differs] == []
+    assert sum(replay.effects for replay in replays) > 1000
+
+
+def test_a_machine_that_does_otherwise_is_found_out(stories: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer_module.Trainer, "_serve_delta", lambda self, receiver, wanted: [])
+    with silent_machines():
+        replays = [replay_story(load_story(path)) for path in stories]
+    told = [replay.difference for replay in replays if replay.differs]
+    assert told
+    assert all(difference.startswith("step ") for difference in told)
+
+
+def test_a_story_is_told_in_lines(stories: list[Path]) -> None:
+    lines = [line for path in stories for line in tell_entries(load_story(path))]
+    assert any("hears RoundOpened (round 1" in line for line in lines)
+    assert any("-> agent: PeerReport at 0" in line or "-> p" in line for line in lines)
+
+
+def test_a_story_without_its_beginning_is_printed_only(stories: list[Path], tmp_path: Path) -> None:
+    header, *lines = stories[1].read_text().splitlines()
+    cut = tmp_path / "story.jsonl"
+    cut.write_text("\n".join([json.dumps(json.loads(header) | {"left_out": 5}), *lines[5:]]).replace('": ', '":') + "\n")
+    replayed = replay_story(load_story(cut))
+    assert replayed.describe().startswith("printed only: its first 5 steps are not kept")
+    cut.write_text("\n".join(lines) + "\n")
+    assert "no header" in replay_story(load_story(cut)).problem
+
+
+def test_a_file_that_is_no_story_is_refused_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "story.jsonl"
+    path.write_text('{"at_s": 1.0, "event": {"Tick": {}}}\nnonsense\n')
+    with pytest.raises(DataError, match=r"story\.jsonl, line 2: "):
+        load_story(path)
+    with pytest.raises(DataError, match="expected a story"):
+        load_story(tmp_path / "missing.jsonl")
+
+
+def test_a_bounded_story_says_how_much_is_left_out(tmp_path: Path) -> None:
+    from mdl.machine import StopRequested
+
+    story = Story(length=2, header=Contributor("a", 1))
+    for at_s in range(5):
+        story.add(float(at_s), StopRequested(), [])
+    story.save(tmp_path / "story.jsonl")
+    first, *rest = (tmp_path / "story.jsonl").read_text().splitlines()
+    assert json.loads(first) == {"header": {"peer_id": "a", "incarnation": 1}, "left_out": 3}
+    assert len(rest) == 2
