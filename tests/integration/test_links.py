@@ -256,7 +256,7 @@ def test_an_earlier_start_that_is_not_heard_yet_is_known_from_its_hello(mesh, ke
     add_start(mesh, "first", keys, incarnation=1, join=["b"])
     assert mesh.until(lambda: mesh.links["b"].directory.others_called("a"))
     assert mesh.links["b"].directory.others_called("a")[0].port == mesh.links["first"].me.port
-    assert [found.info.incarnation for found in mesh.of("b", PeerFound)] == [2]
+    assert mesh.links["b"].directory.get("a").incarnation == 2
 
 
 def test_when_the_copy_has_left_the_first_is_heard_and_reached_again_by_all(mesh, keys):
