@@ -48,6 +48,7 @@ _AT_ONCE = 0.12  # share of faults that follow the one before it at once
 _DEEP = 0.04  # share of faults that may take the majority away
 _AGENT_SHARE = 0.4  # share of kills that hit whoever leads
 _HANG_S = 60.0
+_DEAF_S = 60.0  # a process that runs, but takes no part for so long
 _CALM_ROUNDS = 5  # closed with everybody there, before the end
 _END_S = 20.0
 
@@ -194,6 +195,8 @@ class Progress:
     check: DeltaCheck
     give_up_at: float
     hangs: list[float] = field(default_factory=list)
+    deaf: list[str] = field(default_factory=list)
+    heard_at: dict[str, float] = field(default_factory=dict)
     majority_since: float = 0.0
     closed: int = 0
     closed_at: float = 0.0
@@ -215,6 +218,7 @@ class Progress:
             self.majority_since = now
             status = arena.eye.status
             print(f"HANG at {now - arena.book.began:.0f} s: {status}", file=sys.stderr)
+        self._restart_the_deaf(arena, now)
         for process in arena.processes.values():
             if process.child and process.child.process.poll() not in (None, -signal.SIGKILL):
                 raise SystemExit(f"{process.name} ended by itself: {process.child.problem()} ({process.child.log})")
@@ -224,6 +228,18 @@ class Progress:
             self.say_at = now + 10.0
             said = f"{what}, {self.closed} rounds, agent {arena.eye.leader() or '-'}, {len(arena.down())} down"
             print(f"{now - arena.book.began:6.0f} s: {said}", file=sys.stderr, flush=True)
+
+    def _restart_the_deaf(self, arena: Arena, now: float) -> None:
+        down = arena.down()
+        for name, process in arena.processes.items():
+            if name not in down or not process.is_running:
+                self.heard_at[name] = now
+            elif now - self.heard_at.setdefault(name, now) > _DEAF_S and process.child:
+                print(f"DEAF: {name}, process {process.child.process.pid}, is started again", file=sys.stderr)
+                self.deaf.append(name)
+                process.send(signal.SIGKILL)
+                process.child.process.wait()
+                arena.start(process)
 
 
 def run_mesh(
@@ -258,7 +274,15 @@ def run_mesh(
     check.look(time.monotonic(), last=True)
     models = sorted(out.glob("peer-*/global.safetensors"))
     accuracy = evaluate_model(models[0], given.data)["accuracy"]
-    return {"book": book, "eye": eye, "check": check, "hangs": progress.hangs, "accuracy": accuracy, "models": models}
+    return {
+        "book": book,
+        "eye": eye,
+        "check": check,
+        "hangs": progress.hangs,
+        "deaf": progress.deaf,
+        "accuracy": accuracy,
+        "models": models,
+    }
 
 
 def _end_all(arena: Arena) -> None:

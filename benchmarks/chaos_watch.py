@@ -255,6 +255,7 @@ def summarise(run: dict[str, Any]) -> dict[str, Any]:
         "rounds": _round_times(book, eye.sights),
         "rounds_not_closed": sum(each["round_s"] is None for each in marked),
         "hangs": len(run["hangs"]),
+        "deaf_processes": len(run["deaf"]),
         "double_counts": len(check.double | doubles),
         "rounds_with_two_results": check.split_rounds(),
         "rounds_recorded": recorded,
