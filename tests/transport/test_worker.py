@@ -1,12 +1,13 @@
 """The worker's thread and the story, without any network."""
 
+import base64
 import json
 import threading
 
 import numpy as np
 import pytest
 
-from mdl.delta import Contributor
+from mdl.delta import Contributor, digest_of
 from mdl.errors import DataError, LocalProtocolError
 from mdl.machine import Evaluate, Received, SaveModel, Send, Tick, TrainLocally, WorkFailed
 from mdl.messages import ModelMessage, StatusWanted
@@ -120,7 +121,8 @@ def test_a_story_is_bounded_readable_and_keeps_no_model_alive(tmp_path):
     story.save(tmp_path / "run" / "story.jsonl")
     lines = [json.loads(line) for line in (tmp_path / "run" / "story.jsonl").read_text().splitlines()]
     assert [line["at_s"] for line in lines] == [2, 3, 4]
-    assert lines[0]["event"]["Received"]["values"] == {"dtype": "float32", "size": 1000}
+    digest = base64.b64encode(digest_of(values)).decode()
+    assert lines[0]["event"]["Received"]["values"] == {"dtype": "float32", "size": 1000, "digest": digest}
     assert lines[0]["event"]["Received"]["message"]["round_id"] == 2
     assert lines[0]["effects"] == [
         {"Send": {"receiver": "b", "message": {"type": "StatusWanted", "since_round": 0}, "values": None}}
