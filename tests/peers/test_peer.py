@@ -31,7 +31,9 @@ from mdl.messages import (
     AgentPresent,
     AgentResigned,
     DeltaMessage,
+    Fork,
     GlobalMessage,
+    History,
     HopOrdered,
     MeshStatus,
     PeerInfo,
@@ -345,6 +347,35 @@ def test_a_claim_of_a_higher_term_makes_an_agent_step_down_at_once() -> None:
     assert peer.agent is not None
     peer.handle(Received(Contributor("bob", 1), AgentPresent(peer.agent.term + 1, 0)), 3.2)
     assert (peer.agent, peer.authority()[1]) == (None, "bob")
+
+
+def test_an_agent_speaks_above_a_higher_term_of_a_junior_lineage_to_be_heard_there() -> None:
+    lineage = (Fork(0, 3, "ann.1.1"),)
+    trainer = Trainer(
+        Contributor("ann", 1), ZEROS, "schema", "lenet", TrainerSettings(), 4, History(lineage, ("ann", "bob"))
+    )
+    peer = Peer(trainer.me, trainer, lambda: make_policy("greedy"), AgentSettings(), SUCCESSION)
+    peer.handle(PeerFound(PeerInfo("bob", 1, Role.TRAINER, "here", 1)), 0.0)
+    for now in (0.0, 1.5, 3.0):
+        peer.handle(Tick(), now)
+    assert peer.agent is not None
+    higher = peer.agent.term + 1_000_000
+    junior = AgentPresent(higher, 9, (*lineage, Fork(2, 1, "bob.1.9")))
+    effects = peer.handle(Received(Contributor("bob", 1), junior), 3.1)
+    (claim,) = (effect.message for effect in effects if isinstance(effect, Send))
+    assert isinstance(claim, AgentPresent)
+    assert (claim.term > higher, claim.lineage) == (True, lineage)
+
+
+def test_a_new_agent_is_told_at_once_where_the_device_stands() -> None:
+    peer = _peer("ann")
+    peer.handle(Received(Contributor("bob", 1), AgentPresent(7, 0)), 0.0)
+    peer.handle(Tick(), 0.6)
+    assert peer.handle(Received(Contributor("bob", 1), AgentPresent(7, 0)), 0.7) == []
+    (report,) = peer.handle(Received(Contributor("cat", 1), AgentPresent(9, 0)), 0.8)
+    assert isinstance(report, Send)
+    assert isinstance(report.message, PeerReport)
+    assert (report.receiver, report.message.agent, report.message.term) == ("cat", "cat", 9)
 
 
 def test_a_device_that_leads_hands_over_when_it_is_stopped() -> None:
