@@ -12,16 +12,23 @@ from peers.processes import Child
 
 
 class RoundReader:
-    """Follows metrics.jsonl while the agent writes it."""
+    """Follows the metrics.jsonl of a run's nodes while they write them. rounds: by number, each once."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, out: Path) -> None:
         self.rounds: list[RoundSummary] = []
-        self._path = path
+        self._out = out
 
     def new(self) -> list[RoundSummary]:
-        found = read_rounds(self._path)[len(self.rounds) :]
-        self.rounds += found
-        return found
+        """The rounds that were not there when it was last asked."""
+        known = {summary.round for summary in self.rounds}
+        self.rounds = read_run(self._out)
+        return [summary for summary in self.rounds if summary.round not in known]
+
+
+def read_run(out: Path) -> list[RoundSummary]:
+    """The rounds of all nodes: whoever led a round has written its line."""
+    rounds = {summary.round: summary for path in sorted(out.glob("*/metrics.jsonl")) for summary in read_rounds(path)}
+    return [rounds[number] for number in sorted(rounds)]
 
 
 def read_rounds(path: Path) -> list[RoundSummary]:
@@ -34,9 +41,8 @@ def read_rounds(path: Path) -> list[RoundSummary]:
 
 def collect_results(out: Path, trainers: list[Child]) -> Path | None:
     """Bring metrics and the newest global model to the run directory; the model's path, or None without one."""
-    metrics = out / "agent" / "metrics.jsonl"
-    if metrics.exists():
-        shutil.copyfile(metrics, out / "metrics.jsonl")
+    if rounds := read_run(out):
+        (out / "metrics.jsonl").write_bytes(b"".join(msgspec.json.encode(summary) + b"\n" for summary in rounds))
     reached = [(child.result().get("round_id", 0), out / child.name / "global.safetensors") for child in trainers]
     models = [(round_id, path) for round_id, path in reached if path.exists()]
     if not models:

@@ -107,7 +107,7 @@ def _train(run: Run, verifier: Verifier | None, console: Console, quiet: bool) -
     ):
         try:
             _start(run, children)
-            _follow(children, watcher, RoundReader(run.out / "agent" / "metrics.jsonl"), verifier, console, quiet)
+            _follow(children, watcher, RoundReader(run.out), verifier, console, quiet)
         finally:
             children.stop()
             saved = collect_results(run.out, children.running[1:])
@@ -154,14 +154,17 @@ def _start(run: Run, children: Children) -> None:
 def _follow(
     children: Children, watcher: Watcher, reader: RoundReader, verifier: Verifier | None, console: Console, quiet: bool
 ) -> None:
-    """Until the agent has ended; raises if a peer could not start, or too few are left."""
+    """Until all is done; raises if a node could not start, or too few are left.
+
+    The agent ends the run. If it is lost in the middle, a peer leads from there on, and the run ends with the peers.
+    """
     agent = children.running[0]
     told = ""
     draws = console.is_terminal and not quiet
     with Live(console=console, auto_refresh=False) if draws else nullcontext() as screen:
         ended = False
         while not ended:
-            ended = _has_ended(agent, _FRAME_S)
+            ended = all(_has_ended(child, _FRAME_S) for child in _waited_for(children, reader))
             for summary in reader.new():
                 if verifier:
                     verifier.check(summary)
@@ -173,10 +176,16 @@ def _follow(
             elif note != told:
                 console.print(note, soft_wrap=True, highlight=False)
             told = note
-    if agent.process.returncode:
+    if agent.process.returncode and not reader.rounds:
         raise MdlError(f"the agent failed: {agent.problem()} (log: {agent.log})")
     for child in children.running[1:]:
         _has_ended(child, _EXPORT_S)  # they save and export what they have
+
+
+def _waited_for(children: Children, reader: RoundReader) -> list[Child]:
+    """Who tells by its end that the run is over."""
+    agent, *trainers = children.running
+    return trainers if agent.process.poll() and reader.rounds else [agent]
 
 
 def _has_ended(child: Child, wait_s: float) -> bool:
@@ -194,12 +203,13 @@ def _check(children: Children, has_begun: bool) -> str:
     A mesh goes on without a peer it has lost; but the first round waits for all, and one alone has nobody to train
     with.
     """
-    trainers = children.running[1:]
+    agent, *trainers = children.running
     failed = [child for child in trainers if child.process.poll() not in (None, 0)]
     for child in failed:
         if child.process.returncode == 2:
             raise ConfigError(child.problem())
-    note = "; ".join(f"{child.name} ended early: {child.problem()}" for child in failed)
+    ended = [agent, *failed] if agent.process.poll() else failed
+    note = "; ".join(f"{child.name} ended early: {child.problem()}" for child in ended)
     left = len(trainers) - len(failed)
     if failed and (not has_begun or left < min(2, len(trainers))):
         raise MdlError(f"{left} of {len(trainers)} peers are left; {note} (logs: {failed[0].log.parent})")

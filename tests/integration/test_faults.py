@@ -319,3 +319,20 @@ def test_all_processes_killed_at_once_go_on_from_the_last_closed_round(tmp_path)
         assert all(len(line["contributors"]) == 3 for line in after.values())
     finally:
         home.close()
+
+
+def test_mdl_up_comes_to_its_end_without_its_agent(tmp_path):
+    home = product.Home(tmp_path / "home", tmp_path / "cache")
+    try:
+        out, planned = tmp_path / "run", 20
+        run = home.start("up", "-n", 3, "--epochs", planned, "--json", "--data", product.SMALL, "--out", out)
+        assert product.until(lambda: product.read_lines(out / "agent" / "metrics.jsonl")), run.told
+        next(child for child in run.children() if "agent" in child.cmdline()).kill()
+        assert run.end() == 0, run.told
+        assert "agent ended early: ended by SIGKILL" in run.told
+        rounds = product.read_lines(out / "metrics.jsonl")
+        assert rounds[-1]["round"] == planned
+        assert run.result()["rounds"] == len(rounds) >= planned - 1  # one may be closed that nobody wrote down
+        assert not product.processes_of(out)
+    finally:
+        home.close()
