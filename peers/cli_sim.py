@@ -1,4 +1,4 @@
-"""`mdl sim` and `mdl replay`: the simulated mesh as judge, and stories read again. Imports what is slow only when used."""
+"""`mdl sim` and `mdl replay`: the simulated mesh as judge, and stories read again. What is slow is imported late."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """`mdl replay`: reads the story of one process, builds its machine again and steps it through what it saw.
 
-Values are not in a story, only their sizes and digests. So vectors that are known to differ are fed instead, and digests
-are compared up to renaming: where the recorded machine said A, the replayed one must say B, always. What depends on the
+Values are not in a story, only their sizes and digests. So other vectors that differ likewise are fed, and digests are
+compared up to renaming: where the recorded machine said A, the replayed one must say B, always. What depends on the
 values themselves (a NaN that was refused) shows as a difference.
 """
 

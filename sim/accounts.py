@@ -27,6 +27,7 @@ class InvariantError(AssertionError):
         super().__init__(text)
         self.kind = kind
 
+
 Attempt: TypeAlias = tuple[int, int]  # round, the term that opened it
 
 

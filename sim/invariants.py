@@ -74,7 +74,7 @@ class Invariants:
         """What is about to be said: a delta is given to one hop, a sender is freed of a hop that nobody merged."""
         message = send.message
         if message.__class__ is DeltaMessage:
-            check_given(node, message)  # type: ignore[arg-type]
+            check_given(node, message)
         elif message.__class__ is HopReleased and node.keeper is not None:
             check_freed(mesh, node.keeper, send.receiver)
 
@@ -165,7 +165,9 @@ def check_given(node: Node, message: DeltaMessage) -> None:
         return
     hop_id, receiver = part.given.get(message.segment, (0, None))
     if hop_id != message.hop_id or receiver not in part.members:
-        raise InvariantError("given", f"{node.peer_id} serves hop {message.hop_id}, which it has not given its delta to")
+        raise InvariantError(
+            "given", f"{node.peer_id} serves hop {message.hop_id}, which it has not given its delta to"
+        )
     if (message.segment, message.hop_id) in part.released:
         raise InvariantError("given", f"{node.peer_id} serves hop {message.hop_id} that it was freed of")
 

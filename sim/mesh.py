@@ -65,7 +65,7 @@ Build: TypeAlias = Callable[[str, int, list[SaveModel], float], Machine]
 
 
 class Watch:
-    """Looks at the mesh from outside: the invariants, and the faults that wait for a message. Does nothing by itself."""
+    """Faults that wait for a message look at the mesh through this. Does nothing by itself."""
 
     def before(self, node: Node, event: Event) -> bool:
         """False if the process dies before it handles this."""
@@ -291,7 +291,7 @@ class SimMesh:
             if not node.running:
                 return
             if effect.__class__ is Send:
-                self._say(node, effect)  # type: ignore[arg-type]
+                self._say(node, effect)
             else:
                 self._carry_out(node, effect)
         if not node.running:

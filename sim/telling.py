@@ -11,8 +11,8 @@ import numpy as np
 from mdl.delta import Contributor, ModelDelta
 from mdl.machine import (
     Effect,
-    Event,
     Evaluated,
+    Event,
     Finish,
     LocalDeltaReady,
     PeerFound,

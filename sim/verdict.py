@@ -1,7 +1,7 @@
 """What became of a simulated run: every training that somebody held is counted, or is still to be, or has a reason.
 
-Counted in w plus what live devices are still to bring in must be 1 for each. Less is lost with its owner if that process
-is gone, and otherwise lost, which must never be; more would count twice.
+Counted in w plus what live devices are still to bring in must be 1 for each. Less is lost with its owner if that
+process is gone, and otherwise lost, which must never be; more would count twice.
 """
 
 from __future__ import annotations
@@ -134,5 +134,7 @@ def _has_quorum(mesh: SimMesh) -> bool:
 def _standings(mesh: SimMesh) -> str:
     told = [f"{node.peer_id} at {holder.round_id}" for node, holder in _holders(mesh)]
     leaders = [node.peer_id for node in mesh.nodes.values() if node.running and node.keeper is not None]
-    waits = {str(getattr(node.keeper, "waiting_for", "")) for node in mesh.nodes.values() if node.running and node.keeper}
+    waits = {
+        str(getattr(node.keeper, "waiting_for", "")) for node in mesh.nodes.values() if node.running and node.keeper
+    }
     return f"{', '.join(told)}; in office: {', '.join(leaders) or 'nobody'}; {'; '.join(sorted(waits))}"

@@ -24,7 +24,7 @@ _MOST_TICKS = 8_000
 
 
 class Story:
-    """A bounded record of (time, event, effects). header: what it takes to build the machine again; set it at the start.
+    """A bounded record of (time, event, effects). header: what it takes to build the machine again, set at the start.
 
     The file: if there is a header, a first line with it and with how many entries are left out at the beginning.
     """

@@ -10,7 +10,7 @@ from mdl.machine import StopRequested
 from peers.campaign import silent_machines
 from peers.simulate import build_mesh, run_plan
 from scheduler.policies import POLICIES
-from sim.faults import AnyFault, Crash, CrashOn, FaultPlan, Moment, OFFICE, Restart, Split, Suspend
+from sim.faults import OFFICE, AnyFault, Crash, CrashOn, FaultPlan, Moment, Restart, Split, Suspend
 from sim.mesh import SimMesh
 from sim.verdict import Verdict
 
@@ -47,9 +47,7 @@ def test_rounds_close_with_everybody(policy: str, count: int, has_agent: bool) -
 @pytest.mark.parametrize("message", ["RoundOpened", "HopOrdered", "BroadcastOrdered", "RoundClosed"])
 @pytest.mark.parametrize("has_agent", [True, False])
 def test_a_round_is_finished_by_another_agent_when_the_first_dies_at_any_step(message: str, has_agent: bool) -> None:
-    fault = CrashOn(
-        at_s=0.0, peer=OFFICE, message=message, nth=3, moment=Moment.AFTER_SAYING, restart_after_s=None
-    )
+    fault = CrashOn(at_s=0.0, peer=OFFICE, message=message, nth=3, moment=Moment.AFTER_SAYING, restart_after_s=None)
     verdict, mesh = _run(fault, has_agent=has_agent)
     gone = [node for node in mesh.nodes.values() if not node.running]
     assert len(gone) == 1

@@ -1,4 +1,4 @@
-"""Hard plans over many seeds: nothing lost, nothing counted twice, every mesh gets through; the same seed is the same."""
+"""Hard plans over many seeds: nothing lost, nothing counted twice, every mesh gets through; a seed is always the same."""
 
 from __future__ import annotations
 

@@ -51,7 +51,9 @@ def test_a_story_is_told_in_lines(stories: list[Path]) -> None:
 def test_a_story_without_its_beginning_is_printed_only(stories: list[Path], tmp_path: Path) -> None:
     header, *lines = stories[1].read_text().splitlines()
     cut = tmp_path / "story.jsonl"
-    cut.write_text("\n".join([json.dumps(json.loads(header) | {"left_out": 5}), *lines[5:]]).replace('": ', '":') + "\n")
+    cut.write_text(
+        "\n".join([json.dumps(json.loads(header) | {"left_out": 5}), *lines[5:]]).replace('": ', '":') + "\n"
+    )
     replayed = replay_story(load_story(cut))
     assert replayed.describe().startswith("printed only: its first 5 steps are not kept")
     cut.write_text("\n".join(lines) + "\n")

@@ -1,6 +1,6 @@
 """The judge has teeth: each rule of the machines, broken, is caught by a hard plan; unbroken code passes the same plan.
 
-Each mutation says in its name what is broken, and remembers the first seed of the default hard plans that catches it.
+Each mutation says in its name what is broken, and remembers a seed of the default hard plans that catches it.
 What plans bring out too rarely is caught by a check of its own.
 """
 
@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from mdl.delta import Contributor, ModelDelta, pair_aggregate
-from mdl.messages import Activity, HopOrdered, Holding, PeerReport
+from mdl.errors import RemoteProtocolError
+from mdl.messages import BroadcastOrdered, HopOrdered
 from peers import agent as agent_module
 from peers import trainer as trainer_module
 from peers.campaign import Campaign, silent_machines
@@ -28,6 +29,10 @@ from sim.verdict import Verdict
 
 # A plan takes about a twentieth of a second; a mutated machine may never return from an event.
 _LIMIT_S = 3.0
+
+
+# Tried where a changed machine is no longer caught by the seed that is remembered.
+_SEEDS = 400
 
 
 def run_seed(seed: int) -> Verdict:
@@ -141,29 +146,73 @@ MUTATIONS: dict[Callable[..., Any], tuple[Any, str, int]] = {
     _plain_mean_of_two: (trainer_module, "pair_aggregate", 0),
     _contributors_are_forgotten: (trainer_module, "pair_aggregate", 0),
     _a_sender_serves_any_hop: (Part, "give", 0),
-    _a_restarted_peer_is_still_a_member: (Part, "is_member", 0),
-    _a_released_hop_is_served_again: (Part, "release", 0),
+    _a_restarted_peer_is_still_a_member: (Part, "is_member", 244),
     _a_receiver_decides_again: (Trainer, "_fetch_delta", 0),
-    _senders_are_freed_without_a_search: (RoundLedger, "to_release", 0),
-    _senders_are_never_freed: (RoundLedger, "to_release", 0),
-    _the_agent_aborts_alone: (RoundLedger, "to_cancel", 0),
+    _senders_are_freed_without_a_search: (RoundLedger, "to_release", 38),
+    _senders_are_never_freed: (RoundLedger, "to_release", 4),
+    _the_agent_aborts_alone: (RoundLedger, "to_cancel", 8),
     _nobody_carries_what_was_merged: (RoundLedger, "_carried", 0),
-    _lost_members_come_back: (RoundLedger, "lose", 0),
-    _the_result_need_not_hold_everybody: (RoundLedger, "result", 0),
-    _an_outdated_broadcast_is_followed: (Spread, "is_outdated", 0),
-    _digests_are_not_compared: (Spread, "_is_result", 0),
-    _a_staged_result_is_applied_at_once: (Trainer, "_stage_received", 0),
-    _uncounted_work_is_dropped: (Standing, "add", 0),
-    _what_a_round_counted_comes_again: (Standing, "is_counted", 0),
-    _anybody_is_a_majority: (agent_module, "has_quorum", 0),
-    _older_terms_are_obeyed: (Succession, "admits", 0),
-    _nobody_takes_over: (Succession, "wants_office", 0),
+    _lost_members_come_back: (RoundLedger, "lose", 4),
+    _the_result_need_not_hold_everybody: (RoundLedger, "result", 56),
+    _a_staged_result_is_applied_at_once: (Trainer, "_stage_received", 37),
+    _uncounted_work_is_dropped: (Standing, "add", 19),
+    _what_a_round_counted_comes_again: (Standing, "is_counted", 22),
+    _anybody_is_a_majority: (agent_module, "has_quorum", 39),
+    _older_terms_are_obeyed: (Succession, "admits", 128),
+    _nobody_takes_over: (Succession, "wants_office", 2),
+}
+
+
+def _check_that_a_released_hop_stays_released() -> None:
+    part = Part(1, 1, frozenset([_ME, _OTHER]), holds={0: _DELTA})
+    assert part.give(0, 5, _OTHER)
+    part.release(0, 5)
+    assert not part.give(0, 5, _OTHER)
+
+
+def _check_that_an_older_broadcast_changes_nothing() -> None:
+    spread = Spread()
+    spread.follow(_order(version=2, digest=b""), _ME, None)
+    assert spread.is_outdated(_order(version=1, digest=b""))
+
+
+def _check_that_the_result_has_the_digest_of_the_order() -> None:
+    spread = Spread()
+    spread.follow(_order(version=1, digest=b"another"), _OTHER, _DELTA)
+    assert spread.staged is None
+
+
+def _order(version: int, digest: bytes) -> BroadcastOrdered:
+    return BroadcastOrdered(1, 1, b"", version, (_OTHER, _ME), 1.0, (_ME,), digest)
+
+
+_ME, _OTHER = Contributor("a", 1), Contributor("b", 1)
+_DELTA = ModelDelta(np.zeros(2, np.float32), 1.0, frozenset([_ME]))
+
+# What plans bring out in less than one of a thousand seeds, since another rule makes up for it.
+RARE: dict[Callable[..., Any], tuple[Any, str, Callable[[], None]]] = {
+    _a_released_hop_is_served_again: (Part, "release", _check_that_a_released_hop_stays_released),
+    _an_outdated_broadcast_is_followed: (Spread, "is_outdated", _check_that_an_older_broadcast_changes_nothing),
+    _digests_are_not_compared: (Spread, "_is_result", _check_that_the_result_has_the_digest_of_the_order),
 }
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__.strip("_"))
 def test_a_broken_rule_is_caught(mutation: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    where, name, seed = MUTATIONS[mutation]
-    assert not run_seed(seed).kind
+    where, name, likely = MUTATIONS[mutation]
     monkeypatch.setattr(where, name, mutation)
-    assert run_seed(seed).kind
+    caught = next((seed for seed in (likely, *range(_SEEDS)) if run_seed(seed).kind), None)
+    assert caught is not None
+    monkeypatch.undo()
+    assert not run_seed(caught).kind
+
+
+@pytest.mark.parametrize("mutation", RARE, ids=lambda mutation: mutation.__name__.strip("_"))
+def test_a_rule_that_rarely_decides_is_caught_by_its_own_check(
+    mutation: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where, name, check = RARE[mutation]
+    check()
+    monkeypatch.setattr(where, name, mutation)
+    with pytest.raises((AssertionError, RemoteProtocolError)):
+        check()
