@@ -297,10 +297,17 @@ class MobileAgent:
         """The history that goes on: one with a majority of its own, then the senior one."""
         best = following[0].report.lineage
         for lineage in {member.report.lineage for member in following} - {best}:
-            one, other = self._has_quorum(lineage, following), self._has_quorum(best, following)
+            one, other = self._has_claim(lineage, following), self._has_claim(best, following)
             if one > other or (one == other and is_senior(lineage, best)):
                 best = lineage
         return best
+
+    def _has_claim(self, lineage: Lineage, following: list[Member]) -> bool:
+        """A majority of those who decide stands here, though some may have forgotten what they voted for."""
+        here = [member for member in following if member.report.lineage == lineage]
+        position, ids = newest_position(here), {member.peer_id for member in here}
+        base = next(member.report.base for member in here if member.at == position)
+        return self._has_quorum(lineage, following) or has_quorum(base, ids, ids)
 
     def _has_quorum(self, lineage: Lineage, following: list[Member]) -> bool:
         on_it = [member for member in following if member.report.lineage == lineage]
@@ -337,6 +344,8 @@ class MobileAgent:
             return False
         if member.late_since is None:
             member.late_since = now
+        if is_senior(member.report.lineage, position[0]):
+            return False
         patience_s = _JOIN_TRANSFER_S if member.report.transfer else _JOIN_WINDOW_S
         return now - member.late_since < patience_s
 
@@ -441,6 +450,9 @@ class MobileAgent:
                 continue
             if member.late_since is None:
                 member.late_since = now
+            senior = is_senior(member.report.lineage, lineage)
+            if senior and now - member.late_since < self._settings.partition_s:
+                continue  # the others it was with may come as well, and then it is we who move
             waited = 0 if member.report.transfer else int((now - member.late_since) // _SOURCE_S)
             source = current[waited % len(current)].contributor
             target = CatchUp(self.term, round_id, digest, source, lineage, base)

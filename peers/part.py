@@ -23,7 +23,6 @@ class Part:
     away on the lineage that this round's fork has left.
     given: segment -> the hop it was given away by, and its receiver. works: earlier work in the own delta.
     announced: the term under which it was announced last, with its members. was_given_before: in another attempt.
-    own_is_work: the own delta itself is among the works, because it may be counted on the lineage that was left.
     """
 
     round_id: int
@@ -34,7 +33,6 @@ class Part:
     holds: dict[int, ModelDelta] = field(default_factory=dict)
     works: tuple[Work, ...] = ()
     was_given_before: bool = False
-    own_is_work: bool = False
     given: dict[int, tuple[int, Contributor]] = field(default_factory=dict)
     released: set[HopKey] = field(default_factory=set)
     decisions: dict[HopKey, HopDecision] = field(default_factory=dict)
@@ -64,8 +62,8 @@ class Part:
         return hold if hold and hold.contributors == frozenset([me]) else None
 
     def was_given(self) -> bool:
-        """Whether another device may have merged what this one held, also if it was told to hold again."""
-        return bool(self.given or self.released or self.was_given_before)
+        """Whether another device may have what this one held: by a hop, also a released one, or as the result."""
+        return bool(self.given or self.released or self.was_given_before or self.spread.staged)
 
     def is_receiving(self, segment: int, hop_id: int) -> bool:
         return self.incoming is not None and (self.incoming.segment, self.incoming.hop_id) == (segment, hop_id)

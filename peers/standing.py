@@ -3,8 +3,8 @@
 A device that was suspended, cut off or too late for a round does not lose what it trained: the delta goes into its next
 one. If it went on with a group of its own (a fork) and comes back, the results of the rounds that it contributed to
 there do so likewise: each contributor brings its share, so that together they count once. Work that had been given away
-before may have been counted without this device's knowledge: wherever it moves, the counts there (`History.counted`)
-tell, and what is counted is taken out again.
+may have been counted without this device's knowledge: it is kept back until the device stands where that can be known
+(`History.counted`). So nothing counts twice, at the price that a fork may have to do without it.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ class Work:
     """Own work, float32 (P,), that w does not hold.
 
     rounds: (lineage, round) of each own delta that it was part of: where one of them is counted, it is. fork: it is the
-    share in a fork's results up to a round, and part of w there. was_given: another device has had it.
+    share in a fork's results up to a round, and part of w there. given: as rounds, where another device has had it.
     """
 
     values: Vector
     rounds: tuple[tuple[Lineage, int], ...] = ()
     fork: tuple[Lineage, int] | None = None
-    was_given: bool = False
+    given: tuple[tuple[Lineage, int], ...] = ()
 
     def given_in(self, lineage: Lineage, round_id: int) -> Work:
         """The same after it was part of an own delta that another device has had."""
-        return replace(self, rounds=(*self.rounds, (lineage, round_id)), was_given=True)
+        here = (lineage, round_id)
+        return replace(self, rounds=(*self.rounds, here), given=(*self.given, here))
 
 
 class Standing:
@@ -51,7 +52,7 @@ class Standing:
         self.lineage: Lineage = ()
         self._me = me
         self._since_fork: dict[int, Vector] = {}
-        self._at_risk: dict[int, tuple[Work, ...]] = {}
+        self._empty: set[tuple[Lineage, int]] = set()
         self._take_history(history or History())
 
     def history(self) -> History:
@@ -63,8 +64,8 @@ class Standing:
         if lineage != self.lineage:
             self.lineage, self.base, self.votes = lineage, base, True
 
-    def apply(self, result: ModelDelta, eta: float, works: tuple[Work, ...] = ()) -> None:
-        """w(t + 1) = w(t) - eta * delta (Algorithm 1). works: what this device's own delta held of earlier work."""
+    def apply(self, result: ModelDelta, eta: float) -> None:
+        """w(t + 1) = w(t) - eta * delta (Algorithm 1)."""
         self.parameters = apply_delta(self.parameters, result.values, eta)
         self.digest = digest_of(self.parameters)
         self.round_id += 1
@@ -73,7 +74,7 @@ class Standing:
         for contributor in result.contributors:
             self._counted[contributor.peer_id] = (contributor.incarnation, self.round_id)
         if self._me in result.contributors:
-            self._remember_since_fork(result.values, works)
+            self._remember_since_fork(result.values)
             self.uncounted = tuple(work for work in self.uncounted if not self.holds(work))
 
     def move_to(self, round_id: int, parameters: Vector, digest: bytes, history: History) -> None:
@@ -89,9 +90,6 @@ class Standing:
             fork = before[: level + 1]
             if (since := self._since_fork.pop(level, None)) is not None:
                 works.append(Work(since, fork=(fork, before_round)))
-            for work in self._at_risk.pop(level, ()):
-                if self.holds(work):
-                    works.append(Work(-work.values, fork=(fork, before_round)))
         self.uncounted = tuple(work for work in works if not self.holds(work))
 
     def add(self, work: Work) -> None:
@@ -99,15 +97,37 @@ class Standing:
         if not self.holds(work):
             self.uncounted = (*self.uncounted, work)
 
-    def take(self, round_id: int) -> Work | None:
-        """What this device trained for a round from this very w, if no round has counted it: no need to train again."""
+    def take(self) -> tuple[Work, ...]:
+        """What can enter the next own delta: all that cannot be counted anywhere else."""
+        taken = tuple(work for work in self.uncounted if not self.is_uncertain(work))
+        self.uncounted = tuple(work for work in self.uncounted if work not in taken)
+        return taken
+
+    def find(self, round_id: int) -> Work | None:
+        """What this device has trained for a round from this very w, if no round has counted it."""
         for work in self.uncounted:
             if work.fork is not None or work.rounds[0][1] != round_id:
                 continue
             if has_in_common(work.rounds[0][0], self.lineage, round_id - 1):
-                self.uncounted = tuple(other for other in self.uncounted if other is not work)
                 return work
         return None
+
+    def hold_nothing(self, round_id: int) -> None:
+        """This device's delta of that round is empty here: that it is counted says nothing of its work elsewhere."""
+        self._empty.add((self.lineage, round_id))
+
+    def drop(self, work: Work) -> None:
+        self.uncounted = tuple(other for other in self.uncounted if other is not work)
+
+    def is_uncertain(self, work: Work) -> bool:
+        """Whether another device has had it in a round of which nothing is known here."""
+        return not all(self._knows(lineage, round_id) for lineage, round_id in work.given)
+
+    def _knows(self, lineage: Lineage, round_id: int) -> bool:
+        """Whether this w comes after that round on its lineage, so that the counts tell who was in it."""
+        beyond = self.lineage[len(lineage) :]
+        follows = self.lineage[: len(lineage)] == lineage and all(fork.round_id >= round_id for fork in beyond)
+        return follows and self.round_id >= round_id
 
     def holds(self, work: Work) -> bool:
         """Whether this work is part of w, here and now."""
@@ -118,9 +138,13 @@ class Standing:
         return any(self.is_counted(lineage, round_id) for lineage, round_id in work.rounds)
 
     def is_counted(self, lineage: Lineage, round_id: int) -> bool:
-        """Whether this process's own delta of a round on a lineage is part of w, here and now."""
-        incarnation, last = self._counted.get(self._me.peer_id, (0, 0))
-        counted = incarnation == self._me.incarnation and last >= round_id
+        """Whether this process's own delta of a round on a lineage is part of w, here and now.
+
+        The last round it was counted in tells: before it contributed to a later one, it stood here and knew of this.
+        """
+        counted = self._counted.get(self._me.peer_id) == (self._me.incarnation, round_id)
+        if any(self.lineage[: len(fork)] == fork and first == round_id for fork, first in self._empty):
+            return False
         return counted and has_in_common(lineage, self.lineage, round_id - 1)
 
     def _take_history(self, history: History) -> None:
@@ -132,7 +156,7 @@ class Standing:
     def _counted_items(self) -> list[tuple[tuple[str, int], int]]:
         return [((peer_id, incarnation), last) for peer_id, (incarnation, last) in self._counted.items()]
 
-    def _remember_since_fork(self, values: Vector, works: tuple[Work, ...]) -> None:
+    def _remember_since_fork(self, values: Vector) -> None:
         """Only a true fork can be given up; the first entry of a lineage is the start of the mesh."""
         level = len(self.lineage) - 1
         if level < 1:
@@ -141,7 +165,6 @@ class Standing:
             np.add(self._since_fork[level], values, out=self._since_fork[level])
         else:
             self._since_fork[level] = values.copy()
-        self._at_risk[level] = (*self._at_risk.get(level, ()), *(work for work in works if work.was_given))
 
 
 def total(works: tuple[Work, ...]) -> Vector | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 
 import msgspec
+import numpy as np
 
 from mdl.delta import Contributor, ModelDelta, Vector, apply_delta, check_values, digest_of, pair_aggregate
 from mdl.errors import RemoteProtocolError
@@ -275,21 +276,20 @@ class Trainer:
     def _own_delta(self, part: Part, before: Part | None, lineage: Lineage) -> list[Effect]:
         """Train; or, if the same round was open as another attempt, use what that gave.
 
-        lineage: of that attempt. If this one begins a fork, what was given away there may be counted on both sides.
+        lineage: of that attempt. If this one begins a fork, what was given away there may be counted on the other side:
+        it is kept back, and this device contributes nothing to the fork's first round.
         """
         if before and before.holds:
             part.was_given_before = before.was_given()
+            if part.was_given_before and lineage != self.lineage:
+                return self._give_back(before, self.parameters, lineage) + self._hold_nothing(part)
             if own := before.own_hold(self.me):
-                part.holds, part.works, part.own_is_work = {0: own}, before.works, before.own_is_work
-                if part.was_given_before and lineage != self.lineage:
-                    here = (lineage, part.round_id)
-                    part.works = tuple(work.given_in(*here) for work in _works_in(before, own, here))
-                    part.own_is_work = True
+                part.holds, part.works = {0: own}, before.works
                 return []
             return self._give_back(before, self.parameters, lineage)
         if part.round_id in self._doing:
             return []  # it is being trained or recalled at this moment
-        if work := self.standing.take(part.round_id):
+        if work := self.standing.find(part.round_id):
             return self._hold_again(part, work)
         return self._train(part.round_id)
 
@@ -320,22 +320,25 @@ class Trainer:
         if recalled.values is None:
             logger.warning("round %d: its own delta is not known any longer", recalled.round_id)
             return self._train(recalled.round_id) if wanted else []
-        work = Work(recalled.values, ((doing.lineage, recalled.round_id),), was_given=doing.was_given)
-        if part is None or not wanted:
-            self.standing.add(work)
-            return []
-        return self._hold_again(part, work)
+        here = ((doing.lineage, recalled.round_id),)
+        work = Work(recalled.values, here, given=here if doing.was_given else ())
+        self.standing.add(work)
+        return self._hold_again(part, work) if part is not None and wanted else []
 
     def _hold_again(self, part: Part, work: Work) -> list[Effect]:
-        """What was trained for this round before is its own delta; on a fork it may be counted elsewhere too."""
-        effects = self._hold(part, ModelDelta(work.values, self._theta, frozenset([self.me])))
-        if work.was_given and work.rounds[0][0] != self.lineage:
-            part.works, part.own_is_work = (*part.works, work), True
-        return effects
+        """What was trained for this round before is its own delta, unless it may be counted elsewhere."""
+        if self.standing.is_uncertain(work) and work.rounds[0][0] != self.lineage:
+            return self._hold_nothing(part)
+        self.standing.drop(work)
+        return self._hold(part, ModelDelta(work.values, self._theta, frozenset([self.me])))
+
+    def _hold_nothing(self, part: Part) -> list[Effect]:
+        self.standing.hold_nothing(part.round_id)
+        return self._hold(part, ModelDelta(np.zeros_like(self.parameters), self._theta, frozenset([self.me])))
 
     def _hold(self, part: Part, fresh: ModelDelta) -> list[Effect]:
         """The own delta of this round, with what earlier rounds did not count."""
-        part.works, self.standing.uncounted = self.standing.uncounted, ()
+        part.works = self.standing.take()
         earlier = total(part.works)
         values = fresh.values if earlier is None else fresh.values + earlier
         own = ModelDelta(values, fresh.theta, fresh.contributors)
@@ -347,9 +350,13 @@ class Trainer:
         """A round went on without this device's work from `parameters` on `lineage`: it goes into the next one."""
         given, here = part.was_given(), (lineage, part.round_id)
         own = part.own_hold(self.me)
-        for work in _works_in(part, own, here) if own else part.works:
+        for work in part.works:
             self.standing.add(work.given_in(*here) if given else work)
-        if own or part.own_is_work or not part.holds:  # it is here, or still being trained
+        if own:
+            earlier = total(part.works)
+            fresh = own.values if earlier is None else own.values - earlier
+            self.standing.add(Work(fresh, (here,), given=(here,) if given else ()))
+        if own or not part.holds:  # it is here, or still being trained
             return []
         self._doing[part.round_id] = Doing(lineage, given)
         return [RecallDelta(part.round_id, parameters)]
@@ -471,7 +478,7 @@ class Trainer:
             effects.append(KeepDelta(part.round_id, "global", result))
         self.part = None
         part.holds.clear()
-        self.standing.apply(result, self._settings.eta, part.works)
+        self.standing.apply(result, self._settings.eta)
         return effects + self._keep_standing()
 
     def _keep_standing(self) -> list[Effect]:
@@ -588,14 +595,6 @@ class Trainer:
             transfer=self._transfer,
             sent_bytes=self._sent_bytes,
         )
-
-
-def _works_in(part: Part, own: ModelDelta, here: tuple[Lineage, int]) -> tuple[Work, ...]:
-    """What an own delta that nothing was merged into consists of: earlier work, and that of its round."""
-    if part.own_is_work:
-        return part.works
-    earlier = total(part.works)
-    return (*part.works, Work(own.values if earlier is None else own.values - earlier, (here,)))
 
 
 def _values_of(event: Received) -> Vector:
