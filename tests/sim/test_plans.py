@@ -1,4 +1,4 @@
-"""Hard plans over many seeds: nothing lost, nothing counted twice, every mesh gets through; a seed is always the same."""
+"""Hard plans over many seeds: nothing lost, nothing counted twice, every mesh gets through."""
 
 from __future__ import annotations
 

@@ -20,11 +20,12 @@ from peers import trainer as trainer_module
 from peers.campaign import Campaign, silent_machines
 from peers.part import Part
 from peers.rounds import Hop, HopState, RoundLedger
-from peers.simulate import run_guarded
+from peers.simulate import run_guarded, run_plan
 from peers.spread import Spread
 from peers.standing import Standing
 from peers.succession import Succession
 from peers.trainer import Trainer
+from sim.faults import FaultPlan
 from sim.verdict import Verdict
 
 # A plan takes about a twentieth of a second; a mutated machine may never return from an event.
@@ -153,12 +154,11 @@ MUTATIONS: dict[Callable[..., Any], tuple[Any, str, int]] = {
     _the_agent_aborts_alone: (RoundLedger, "to_cancel", 8),
     _nobody_carries_what_was_merged: (RoundLedger, "_carried", 0),
     _lost_members_come_back: (RoundLedger, "lose", 4),
-    _the_result_need_not_hold_everybody: (RoundLedger, "result", 56),
     _a_staged_result_is_applied_at_once: (Trainer, "_stage_received", 37),
     _uncounted_work_is_dropped: (Standing, "add", 19),
     _what_a_round_counted_comes_again: (Standing, "is_counted", 22),
     _anybody_is_a_majority: (agent_module, "has_quorum", 39),
-    _older_terms_are_obeyed: (Succession, "admits", 128),
+    _older_terms_are_obeyed: (Succession, "admits", 286),
     _nobody_takes_over: (Succession, "wants_office", 2),
 }
 
@@ -182,6 +182,12 @@ def _check_that_the_result_has_the_digest_of_the_order() -> None:
     assert spread.staged is None
 
 
+def _check_that_a_round_holds_everybody() -> None:
+    with silent_machines():
+        mesh = run_plan(FaultPlan(1, 5, 3))[1]
+    assert [len(entry.contributors) for entry in mesh.accounts.closed.values()][2:] == [5, 5]
+
+
 def _order(version: int, digest: bytes) -> BroadcastOrdered:
     return BroadcastOrdered(1, 1, b"", version, (_OTHER, _ME), 1.0, (_ME,), digest)
 
@@ -189,9 +195,10 @@ def _order(version: int, digest: bytes) -> BroadcastOrdered:
 _ME, _OTHER = Contributor("a", 1), Contributor("b", 1)
 _DELTA = ModelDelta(np.zeros(2, np.float32), 1.0, frozenset([_ME]))
 
-# What plans bring out in less than one of a thousand seeds, since another rule makes up for it.
+# What plans bring out too rarely, since another rule makes up for it: by these alone nothing is lost or counts twice.
 RARE: dict[Callable[..., Any], tuple[Any, str, Callable[[], None]]] = {
     _a_released_hop_is_served_again: (Part, "release", _check_that_a_released_hop_stays_released),
+    _the_result_need_not_hold_everybody: (RoundLedger, "result", _check_that_a_round_holds_everybody),
     _an_outdated_broadcast_is_followed: (Spread, "is_outdated", _check_that_an_older_broadcast_changes_nothing),
     _digests_are_not_compared: (Spread, "_is_result", _check_that_the_result_has_the_digest_of_the_order),
 }

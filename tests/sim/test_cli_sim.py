@@ -1,0 +1,88 @@
+"""`mdl sim run` and `mdl replay` as a user runs them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from peers import campaign as campaign_module
+from peers import cli_sim
+from peers.campaign import Campaign, run_campaign
+from sim.faults import FaultPlan, dump_plan
+from sim.verdict import Verdict
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def _mdl(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "peers.cli", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT)
+
+
+def test_a_run_over_processes_ends_with_one_object() -> None:
+    done = _mdl("sim", "run", "--faults", "mild", "--seeds", 60, "--processes", 2, "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result["seeds"] == 60
+    assert (result["lost"], result["double"], result["stuck"], result["failing_seeds"]) == (0, 0, 0, [])
+    assert result["rounds_closed"] >= 180
+    assert {"messages", "lost_with_owner", "seeds_per_s", "violations"} <= result.keys()
+
+
+def test_seeds_give_the_same_totals_in_any_number_of_processes() -> None:
+    one, two = (run_campaign(Campaign(level="mild"), range(100, 130), processes) for processes in (1, 2))
+    assert one == two
+
+
+def test_a_saved_plan_is_run_and_its_stories_are_replayed(tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    plan.write_bytes(dump_plan(FaultPlan(5, 3, 1)))
+    told = _mdl("sim", "run", "--plan", plan, "--out", tmp_path / "out")
+    assert told.returncode == 0, told.stderr
+    assert "hears RoundOpened (round 1" in told.stdout
+    assert "nothing lost, nothing counted twice" in told.stderr
+    replayed = _mdl("replay", tmp_path / "out" / "story-p0-1.jsonl", "--json")
+    assert replayed.returncode == 0, replayed.stderr
+    assert json.loads(replayed.stdout.splitlines()[-1])["replayed"] is True
+
+
+def test_a_failing_seed_is_saved_shrunk_and_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(plan: FaultPlan, limit_s: float = 0.0) -> Verdict:
+        return Verdict(plan.seed, kind="lost", lost=1, problem="p0's training") if plan.loss else Verdict(plan.seed)
+
+    monkeypatch.setattr(campaign_module, "run_guarded", fails)
+    monkeypatch.setattr("peers.simulate.run_guarded", fails)
+    with pytest.raises(cli_sim.typer.Exit) as end:
+        cli_sim.run(6, 3, "hard", 1, 7, "greedy", "any", "any", None, True, 1, tmp_path, True)
+    assert end.value.exit_code == 4
+    out, err = capsys.readouterr()
+    result = json.loads(out.splitlines()[-1])
+    assert (result["failing_seeds"], result["lost"], result["violations"]) == ([7], 1, {"lost": 1})
+    shortest = json.loads((tmp_path / "plan-7.json").read_text())
+    assert (shortest["faults"], shortest["peers"], shortest["rounds"]) == ([], 2, 1)
+    assert shortest["loss"] > 0
+    assert "hears RoundOpened" in err
+    assert (tmp_path / "story-7.txt").exists()
+    assert list((tmp_path / "seed-7").glob("story-*.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("sim", "run", "--faults", "hardest"), "--faults 'hardest': expected one of none, mild, hard"),
+        (("sim", "run", "--policy", "best"), "--policy 'best': expected one of greedy, "),
+        (("sim", "run", "--plan", "missing.json"), "missing.json: No such file or directory; expected a plan"),
+        (("replay", "missing.jsonl"), "missing.jsonl: No such file or directory; expected a story"),
+    ],
+)
+def test_wrong_input_is_one_line_and_exit_code_2(arguments: tuple[str, ...], said: str) -> None:
+    done = _mdl(*arguments)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"mdl: {said}")
+    assert done.stderr.count("\n") == 1
