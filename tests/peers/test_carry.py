@@ -382,72 +382,57 @@ def _cut_off(*, merged: bool = False) -> Trainer:
     if merged:
         assert len(_recalls(effects)) == 1
         trainer.handle(DeltaRecalled(2, _vector(2, 0, 0, 0)), 4.0)
-    assert _held(trainer) == [2, 0, 0, 0]
     return trainer
 
 
-@pytest.mark.parametrize("merged", [False, True])
-def test_what_the_others_counted_before_the_cut_does_not_come_out_of_the_fork_again(merged: bool) -> None:
+BOTH_WAYS = pytest.mark.parametrize("merged", [False, True], ids=["alone", "merged away"])
+
+
+@BOTH_WAYS
+def test_what_the_others_may_have_counted_is_kept_back_and_the_fork_does_without_it(merged: bool) -> None:
     trainer = _cut_off(merged=merged)
-    _close(trainer, (ME,), 2, 0, 0, 0)
-    _move(trainer, 2, ALL_COUNTED)
-    assert _carry(trainer) in (None, [0, 0, 0, 0])
+    assert (_held(trainer), _carry(trainer)) == ([0, 0, 0, 0], [2, 0, 0, 0])
+    _close(trainer, (ME,), 0, 0, 0, 0)
+    _open(trainer)
+    _train(trainer, 0, 0, 3, 0)
+    assert (_held(trainer), _carry(trainer)) == ([0, 0, 3, 0], [2, 0, 0, 0])
 
 
-@pytest.mark.parametrize("merged", [False, True])
-def test_what_the_others_did_not_count_comes_out_of_the_fork(merged: bool) -> None:
-    trainer = _cut_off(merged=merged)
-    _close(trainer, (ME,), 2, 0, 0, 0)
-    _move(trainer, 2, LEFT_OUT)
-    assert _carry(trainer) == [2, 0, 0, 0]
+@BOTH_WAYS
+@pytest.mark.parametrize(("history", "carry"), [(ALL_COUNTED, None), (LEFT_OUT, [2, 0, 0, 0])], ids=["counted", "not"])
+def test_when_the_cut_heals_the_counts_tell_whether_it_was_in(
+    merged: bool, history: History, carry: list[float] | None
+) -> None:
+    for closes in (False, True):
+        trainer = _cut_off(merged=merged)
+        if closes:
+            _close(trainer, (ANN,), 0, 4, 0, 0)
+        _move(trainer, 2, history)
+        assert (_carry(trainer) or [0, 0, 0, 0]) == (carry or [0, 0, 0, 0])
 
 
-def test_with_a_partner_in_the_fork_the_two_carry_together_what_the_others_did_not_count() -> None:
-    """ann's own was [0, 4, 0, 0]: each of the two has the mean of both in its hands."""
+@pytest.mark.parametrize(("history", "own"), [(ALL_COUNTED, 0), (LEFT_OUT, 2)], ids=["counted", "not"])
+def test_what_a_fork_did_after_such_a_cut_comes_out_of_it_whole(history: History, own: float) -> None:
     trainer = _cut_off()
-    result = [1, 2, 0, 0]
-    _close(trainer, (ANN, ME), *result)
-    _move(trainer, 2, ALL_COUNTED)
-    carry = _carry(trainer)
-    assert carry is not None
-    assert [mine + anns for mine, anns in zip(carry, result, strict=True)] == [0, 4, 0, 0]
-
-
-def test_later_rounds_of_the_fork_come_out_whole() -> None:
-    trainer = _cut_off()
-    _close(trainer, (ME,), 2, 0, 0, 0)
+    _close(trainer, (ANN, ME), 0, 2, 0, 0)  # ann's own was [0, 4, 0, 0]
     _open(trainer)
     _train(trainer, 0, 0, 3, 0)
     _close(trainer, (ME,), 0, 0, 3, 0)
-    _move(trainer, 4, ALL_COUNTED)
-    assert _carry(trainer) == [0, 0, 3, 0]
+    _move(trainer, 4, history)
+    assert _carry(trainer) == [own, 2, 3, 0]
 
 
-def test_what_the_others_counted_is_not_carried_either_if_the_forks_first_round_never_closed() -> None:
+def test_what_was_kept_back_enters_the_next_round_once_it_is_known_not_to_be_in() -> None:
     trainer = _cut_off()
-    _move(trainer, 2, ALL_COUNTED)
-    assert _carry(trainer) in (None, [0, 0, 0, 0])
-
-
-def test_what_the_others_counted_is_not_carried_either_if_the_forks_first_round_left_it_out() -> None:
-    trainer = _cut_off()
-    _close(trainer, (ANN,), 0, 4, 0, 0)
-    _move(trainer, 2, ALL_COUNTED)
-    assert _carry(trainer) in (None, [0, 0, 0, 0])
-
-
-def test_what_the_others_counted_is_not_carried_either_if_a_later_round_of_the_fork_has_it() -> None:
-    trainer = _cut_off()
-    _close(trainer, (ANN,), 0, 4, 0, 0)
+    _close(trainer, (ME,), 0, 0, 0, 0)
+    _move(trainer, 2, LEFT_OUT)
     _open(trainer)
-    _train(trainer, 0, 0, 3, 0)
-    assert _held(trainer) == [2, 0, 3, 0]
-    _close(trainer, (ME,), 2, 0, 3, 0)
-    _move(trainer, 4, ALL_COUNTED)
-    assert _carry(trainer) == [0, 0, 3, 0]
+    _train(trainer, 0, 0, 0, 5)
+    assert _held(trainer) == [2, 0, 0, 5]
+    assert (_carry(trainer) or [0, 0, 0, 0]) == [0, 0, 0, 0]
 
 
-def test_a_fork_that_is_opened_again_before_the_delta_is_recalled_is_at_the_same_risk() -> None:
+def test_a_fork_that_is_opened_again_before_the_delta_is_recalled_keeps_it_back_too() -> None:
     trainer = _trainer()
     _open(trainer, (START,))
     _train(trainer, 1, 1, 1, 1)
@@ -459,6 +444,17 @@ def test_a_fork_that_is_opened_again_before_the_delta_is_recalled_is_at_the_same
     _open(trainer, (START, SPLIT), attempt=9)
     _open(trainer, (START, SPLIT), attempt=10)
     trainer.handle(DeltaRecalled(2, _vector(2, 0, 0, 0)), 4.0)
-    _close(trainer, (ME,), 2, 0, 0, 0)
+    assert _held(trainer) == [0, 0, 0, 0]
+    _close(trainer, (ME,), 0, 0, 0, 0)
     _move(trainer, 2, ALL_COUNTED)
-    assert _carry(trainer) in (None, [0, 0, 0, 0])
+    assert (_carry(trainer) or [0, 0, 0, 0]) == [0, 0, 0, 0]
+
+
+def test_a_result_that_was_staged_before_the_cut_may_be_closed_on_the_other_side() -> None:
+    """Nothing was given by a hop: but who has staged the result has all of it, and the majority may have, too."""
+    trainer = _trainer()
+    _open(trainer, (START,))
+    _train(trainer, 2, 0, 0, 0)
+    _say(trainer, BroadcastOrdered(1, 1, trainer.digest, 1, (ME, BOB), 1.0, (ME,)), 3.0)
+    _open(trainer, (START, Fork(0, 1, "me.1.9")), attempt=9)
+    assert (_held(trainer), _carry(trainer)) == ([0, 0, 0, 0], [2, 0, 0, 0])

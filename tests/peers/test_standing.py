@@ -138,7 +138,7 @@ def test_who_comes_back_to_the_fork_after_all_carries_nothing_of_what_is_in_its_
 def test_work_is_dropped_wherever_the_counts_say_that_it_is_in() -> None:
     for counted, carry in ((Counted(ME, 2), None), (Counted(ME, 1), 4.0), (Counted(Contributor("me", 2), 2), 4.0)):
         standing = Standing(ME, ZEROS, 1, History(START, ("ann", "me")))
-        standing.add(Work(np.full(2, 4, np.float32), rounds=((START, 2),), was_given=True))
+        standing.add(Work(np.full(2, 4, np.float32), rounds=((START, 2),), given=((START, 2),)))
         assert _carry(standing) == 4.0
         _move(standing, 3, History(START, ("ann",), (counted,)))
         assert _carry(standing) == carry
