@@ -139,6 +139,26 @@ class Mesh:
         """The first word that this round is closed; its line."""
         return self.wait_for(lambda name, line: line.get("global", 0) >= round_id, since)[2]
 
+    def balance(self, name, teller, last):
+        """(what this device has trained, what was counted of it) by round `last`, as `teller` applied it; None before.
+
+        A round's own delta is what the device told of last before the round was closed.
+        """
+        trained = counted = 0
+        own = {}
+        with self.changed:
+            for who, _, line in self.lines:
+                if who == name and "trained" in line:
+                    trained += line["number"]
+                if who == name and "own" in line:
+                    own[line["own"]] = (trained, line["sum"])
+                if who == teller and name in [each for each, _ in line.get("contributors", ())] and "global" in line:
+                    trained_then, put_in = own[line["global"]]
+                    counted += put_in
+                    if line["global"] >= last:
+                        return trained_then, round(counted)
+        return None
+
     def check(self):
         """Every round gave one result to all, in which each device counts once, with exactly what it put in."""
         own, results = {}, {}
@@ -257,8 +277,10 @@ def test_a_suspended_agent_is_succeeded_steps_down_when_it_wakes_and_takes_part_
         mesh.wait_for(lambda name, line: name == old and line.get("leads") is False, here)
         back = mesh.wait_for(lambda name, line: "global" in line and len(line["contributors"]) == 3, here)[2]
         assert back["global"] > two["global"]
-        mesh.closes(back["global"] + 3)
+        mesh.wait_for(lambda name, line: name == new.name and line.get("global", 0) >= back["global"] + 3, here)
         assert mesh.leader() == [new.name]
+        trained, counted = mesh.balance(old, new.name, back["global"] + 2)
+        assert counted == trained  # nothing of it is lost, nothing counts twice
         mesh.check()
 
 
@@ -275,15 +297,18 @@ def test_a_device_whose_link_is_down_for_a_while_brings_the_work_of_that_time_al
         mesh.wait_for(
             lambda name, line: "global" in line and [n for n, _ in line["contributors"]] == ["p1", "p2"], here
         )
-        # Alone it goes on by itself: a fork of the mesh.
-        mesh.wait_for(lambda name, line: name == "p3" and line.get("forks", 0) > 1, here)
+        # Alone it goes on by itself: a fork of the mesh, for some rounds.
+        alone = mesh.wait_for(lambda name, line: name == "p3" and line.get("forks", 0) > 1, here)[2]["stands"]
+        mesh.wait_for(lambda name, line: name == "p3" and line.get("stands", 0) >= alone + 3, here)
         here = mesh.here()
         lan.ip(f"-n {net.switch} link set v3 up")
         mesh.wait_for(lambda name, line: "global" in line and len(line["contributors"]) == 3, here)
         assert mesh.leader() == ["agent"]
-        # All it ever trained is in what it put in: on the mesh's rounds and on those of its own.
-        trained = sum(line["number"] for name, line in mesh.told("trained") if name == "p3")
-        assert trained > 0
+        # All that it trained by then is counted in the mesh's rounds, also what it did alone, and nothing twice.
+        back = mesh.wait_for(lambda name, line: name == "p1" and len(line.get("contributors", ())) == 3, here)[2]
+        mesh.wait_for(lambda name, line: name == "p1" and line.get("global", 0) >= back["global"] + 3, here)
+        trained, counted = mesh.balance("p3", "p1", back["global"] + 2)
+        assert counted == trained
 
 
 def test_all_processes_killed_at_once_go_on_from_the_last_closed_round(tmp_path):
