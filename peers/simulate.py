@@ -25,8 +25,8 @@ from sim.network import Network
 from sim.shrink import shrink_plan
 from sim.verdict import Verdict, is_settled, judge
 
-# Half a megabyte at 2.5 to 5 MB/s: a hop takes 0.1 to 0.2 s, about as long as local training, so that faults find both.
-SIZE_BYTES = 500_000
+# 0.3 MB at 2.5 to 5 MB/s: a hop takes 0.06 to 0.12 s, not much less than local training, so that faults find both.
+SIZE_BYTES = 300_000
 # Virtual seconds that a mesh may take to get through its rounds once all faults are over.
 PATIENCE_S = 60.0
 # Seconds of the wall clock after which a run is taken to be caught inside of one event: some 500 times its usual time.
@@ -54,7 +54,7 @@ def build_mesh(plan: FaultPlan, record: bool = False) -> tuple[SimMesh, Injector
     mesh.on_close, mesh.on_say = invariants.close, invariants.say
     for peer_id in plan.node_ids():
         role = Role.AGENT if peer_id == AGENT_NODE else Role.TRAINER
-        mesh.add(peer_id, role, build(peer_id, 1, [], 0.0), train_s=float(rng.uniform(0.2, 0.6)))
+        mesh.add(peer_id, role, build(peer_id, 1, [], 0.0), train_s=float(rng.uniform(0.15, 0.4)))
     return mesh, Injector(mesh, plan)
 
 

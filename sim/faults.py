@@ -308,7 +308,7 @@ def _crash_on(draw: _Draw) -> list[AnyFault]:
 
 # Loss, duplication, jitter in seconds: at most.
 _MILD_NETWORK = (0.1, 0.05, 0.05)
-_HARD_NETWORK = (0.3, 0.1, 0.3)
+_HARD_NETWORK = (0.3, 0.1, 0.15)
 _MILD = (_crash, _suspend, _cut)
 _HARD = (
     _crash, _crash, _restart, _suspend, _suspend, _cut, _cut_one_way, _split, _clock_jump, _disk_full, _torn_file,
