@@ -279,11 +279,15 @@ def _clock_jump(draw: _Draw) -> list[AnyFault]:
 
 
 def _disk_full(draw: _Draw) -> list[AnyFault]:
+    if not draw.minority:
+        return []
     return [DiskFull(at_s=draw.at_s(), peer=draw.disk(), for_s=draw.for_s())]
 
 
 def _torn_file(draw: _Draw) -> list[AnyFault]:
     """Matters at a restart alone, so there is one."""
+    if not draw.minority:
+        return []
     peer, at_s = draw.disk(), draw.at_s()
     back_s = round(at_s + draw.for_s(2.0), 3)
     return [TornFile(at_s=at_s, peer=peer), Crash(at_s=at_s, peer=peer), Restart(at_s=back_s, peer=peer)]

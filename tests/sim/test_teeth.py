@@ -14,7 +14,7 @@ import pytest
 
 from mdl.delta import Contributor, ModelDelta, pair_aggregate
 from mdl.errors import RemoteProtocolError
-from mdl.messages import BroadcastOrdered, HopOrdered
+from mdl.messages import AgentPresent, BroadcastOrdered, HopOrdered
 from peers import agent as agent_module
 from peers import trainer as trainer_module
 from peers.campaign import Campaign, silent_machines
@@ -23,7 +23,7 @@ from peers.rounds import Hop, HopState, RoundLedger
 from peers.simulate import run_guarded, run_plan
 from peers.spread import Spread
 from peers.standing import Standing
-from peers.succession import Succession
+from peers.succession import Succession, SuccessionSettings
 from peers.trainer import Trainer
 from sim.faults import FaultPlan
 from sim.verdict import Verdict
@@ -147,18 +147,16 @@ MUTATIONS: dict[Callable[..., Any], tuple[Any, str, int]] = {
     _plain_mean_of_two: (trainer_module, "pair_aggregate", 0),
     _contributors_are_forgotten: (trainer_module, "pair_aggregate", 0),
     _a_sender_serves_any_hop: (Part, "give", 0),
-    _a_restarted_peer_is_still_a_member: (Part, "is_member", 244),
-    _a_receiver_decides_again: (Trainer, "_fetch_delta", 0),
-    _senders_are_freed_without_a_search: (RoundLedger, "to_release", 38),
-    _senders_are_never_freed: (RoundLedger, "to_release", 4),
-    _the_agent_aborts_alone: (RoundLedger, "to_cancel", 8),
+    _a_receiver_decides_again: (Trainer, "_fetch_delta", 1),
+    _senders_are_freed_without_a_search: (RoundLedger, "to_release", 73),
+    _senders_are_never_freed: (RoundLedger, "to_release", 2),
+    _the_agent_aborts_alone: (RoundLedger, "to_cancel", 2),
     _nobody_carries_what_was_merged: (RoundLedger, "_carried", 0),
-    _lost_members_come_back: (RoundLedger, "lose", 4),
-    _a_staged_result_is_applied_at_once: (Trainer, "_stage_received", 37),
-    _uncounted_work_is_dropped: (Standing, "add", 19),
-    _what_a_round_counted_comes_again: (Standing, "is_counted", 22),
+    _lost_members_come_back: (RoundLedger, "lose", 2),
+    _a_staged_result_is_applied_at_once: (Trainer, "_stage_received", 8),
+    _uncounted_work_is_dropped: (Standing, "add", 5),
+    _what_a_round_counted_comes_again: (Standing, "is_counted", 58),
     _anybody_is_a_majority: (agent_module, "has_quorum", 39),
-    _older_terms_are_obeyed: (Succession, "admits", 286),
     _nobody_takes_over: (Succession, "wants_office", 2),
 }
 
@@ -168,6 +166,18 @@ def _check_that_a_released_hop_stays_released() -> None:
     assert part.give(0, 5, _OTHER)
     part.release(0, 5)
     assert not part.give(0, 5, _OTHER)
+
+
+def _check_that_a_restarted_peer_is_no_member() -> None:
+    part = Part(1, 1, frozenset([_ME]))
+    assert part.is_member(_ME, 1)
+    assert not part.is_member(Contributor("a", 2), 1)
+
+
+def _check_that_older_terms_are_not_obeyed() -> None:
+    succession = Succession(_ME, SuccessionSettings(), is_dedicated=False)
+    assert succession.hear_claim(_OTHER, AgentPresent(5, 1), 0.0)
+    assert not succession.admits(_OTHER, _order(version=1, digest=b""), 0.0)
 
 
 def _check_that_an_older_broadcast_changes_nothing() -> None:
@@ -199,6 +209,8 @@ _DELTA = ModelDelta(np.zeros(2, np.float32), 1.0, frozenset([_ME]))
 RARE: dict[Callable[..., Any], tuple[Any, str, Callable[[], None]]] = {
     _a_released_hop_is_served_again: (Part, "release", _check_that_a_released_hop_stays_released),
     _the_result_need_not_hold_everybody: (RoundLedger, "result", _check_that_a_round_holds_everybody),
+    _a_restarted_peer_is_still_a_member: (Part, "is_member", _check_that_a_restarted_peer_is_no_member),  # seed 414
+    _older_terms_are_obeyed: (Succession, "admits", _check_that_older_terms_are_not_obeyed),  # seed 992
     _an_outdated_broadcast_is_followed: (Spread, "is_outdated", _check_that_an_older_broadcast_changes_nothing),
     _digests_are_not_compared: (Spread, "_is_result", _check_that_the_result_has_the_digest_of_the_order),
 }
