@@ -210,7 +210,7 @@ RARE: dict[Callable[..., Any], tuple[Any, str, Callable[[], None]]] = {
     _a_released_hop_is_served_again: (Part, "release", _check_that_a_released_hop_stays_released),
     _the_result_need_not_hold_everybody: (RoundLedger, "result", _check_that_a_round_holds_everybody),
     _a_restarted_peer_is_still_a_member: (Part, "is_member", _check_that_a_restarted_peer_is_no_member),  # seed 414
-    _older_terms_are_obeyed: (Succession, "admits", _check_that_older_terms_are_not_obeyed),  # seed 992
+    _older_terms_are_obeyed: (Succession, "admits", _check_that_older_terms_are_not_obeyed),
     _an_outdated_broadcast_is_followed: (Spread, "is_outdated", _check_that_an_older_broadcast_changes_nothing),
     _digests_are_not_compared: (Spread, "_is_result", _check_that_the_result_has_the_digest_of_the_order),
 }
