@@ -28,7 +28,7 @@ from mdl.messages import (
     StatusWanted,
 )
 from peers.conductor import Conductor, newest_staged
-from peers.members import Member, Members, Position, newest_position
+from peers.members import Member, Members, Position, newest_position, newest_round
 from peers.phase import Phase
 from peers.quorum import has_quorum, is_senior, next_term
 from peers.repeater import Repeater
@@ -46,6 +46,8 @@ _JOIN_WINDOW_S = 10.0
 _JOIN_TRANSFER_S = 120.0
 # A source that has sent nothing for so long is replaced by another one.
 _SOURCE_S = 5.0
+# More phases do not follow from one event, as far as anybody can see; then the next event goes on.
+_STEPS = 8
 # A round in which nothing at all has happened for so many stalls is opened afresh.
 _STALLS = 4
 
@@ -72,7 +74,8 @@ class AgentSettings(msgspec.Struct, frozen=True):
 class MobileAgent:
     """See the module. members: what was heard, also before it took office. term: of its orders; grows with each round.
 
-    goal: the last round, if an earlier agent has named one. lineage: the one it leads. quorum: it has a majority.
+    goal: the last round, if an earlier agent has named one. lineage, round_id: where those it leads stand. quorum: they
+    are a majority of those who decide.
     """
 
     def __init__(
@@ -91,6 +94,7 @@ class MobileAgent:
         self.members = members or Members(settings.lost_after_s)
         self.round: Conductor | None = None
         self.lineage = lineage
+        self.round_id = 0
         self.quorum = False
         self.resigned = False
         self._office_term = term
@@ -138,7 +142,7 @@ class MobileAgent:
                 self._finish_up(now)
         self.members.expire(now)
         effects += self._refuse(now)
-        while True:
+        for _ in range(_STEPS):
             phase = self.phase
             effects += self._advance(now)
             if self.phase is phase:
@@ -208,10 +212,13 @@ class MobileAgent:
         if report.agent == self.me.peer_id:
             self.rise_above(report.term)
             self._office_term = self.term
-        elif report.lineage == self.lineage or (is_senior(report.lineage, self.lineage) and not self.quorum):
+        elif report.lineage == self.lineage or (not self.quorum and self._is_junior_to(report)):
             self.resigned = True
         else:
             self.rise_above(report.term)
+
+    def _is_junior_to(self, report: PeerReport) -> bool:
+        return is_senior(report.lineage, self.lineage, report.round_id, self.round_id)
 
     # -- advancing ----------------------------------------------------------------------------------------------------
 
@@ -269,6 +276,7 @@ class MobileAgent:
         self.lineage = self._choose_lineage(following)
         standing = [member for member in following if member.report.lineage == self.lineage]
         position = newest_position(standing)
+        self.round_id = position[1]
         self._goal = self._goal or max(member.report.goal for member in standing)
         if self._goal and position[1] >= self._goal:
             self._finish_up(now)
@@ -298,7 +306,8 @@ class MobileAgent:
         best = following[0].report.lineage
         for lineage in {member.report.lineage for member in following} - {best}:
             one, other = self._has_claim(lineage, following), self._has_claim(best, following)
-            if one > other or (one == other and is_senior(lineage, best)):
+            rounds = [newest_round(following, lineage), newest_round(following, best)]
+            if one > other or (one == other and is_senior(lineage, best, *rounds)):
                 best = lineage
         return best
 
@@ -344,7 +353,7 @@ class MobileAgent:
             return False
         if member.late_since is None:
             member.late_since = now
-        if is_senior(member.report.lineage, position[0]):
+        if is_senior(member.report.lineage, position[0], member.report.round_id, position[1]):
             return False
         patience_s = _JOIN_TRANSFER_S if member.report.transfer else _JOIN_WINDOW_S
         return now - member.late_since < patience_s
@@ -450,7 +459,7 @@ class MobileAgent:
                 continue
             if member.late_since is None:
                 member.late_since = now
-            senior = is_senior(member.report.lineage, lineage)
+            senior = is_senior(member.report.lineage, lineage, member.report.round_id, round_id)
             if senior and now - member.late_since < self._settings.partition_s:
                 continue  # the others it was with may come as well, and then it is we who move
             waited = 0 if member.report.transfer else int((now - member.late_since) // _SOURCE_S)

@@ -207,14 +207,7 @@ class Conductor:
     def _order_broadcast(self) -> BroadcastOrdered:
         """The root is a holder of the result; the richest of the rest are the inner nodes (3.2.3)."""
         assert self.result is not None
-        have = {member.contributor for member in self._recipients() if self._has(member)}
-        contributors = set(self.result.contributors)
-        sources = sorted(have) or [
-            peer
-            for peer in self.ledger.holders()
-            if (holding := self.ledger.holding(peer)) and set(holding.contributors) == contributors
-        ]
-        order = order_broadcast([member.contributor for member in self._recipients()], sources, self._members)
+        order = order_broadcast([member.contributor for member in self._recipients()], self._sources(), self._members)
         self._version += 1
         self._broadcast = BroadcastOrdered(
             self.ledger.term,
@@ -228,6 +221,19 @@ class Conductor:
         )
         return self._broadcast
 
+    def _sources(self) -> list[Contributor]:
+        """Who can give the result: those who have staged it; before anybody has, whoever holds it."""
+        assert self.result is not None
+        recipients = self._recipients()
+        if have := [member.contributor for member in recipients if self._has(member)]:
+            return have
+        contributors = set(self.result.contributors)
+        return [
+            member.contributor
+            for member in recipients
+            if (holding := self.ledger.holding(member.contributor)) and set(holding.contributors) == contributors
+        ]
+
     def _spread(self, now: float) -> list[Effect]:
         """Until everybody alive has staged the result, those included who were too late to contribute to it."""
         self._lose_the_absent()
@@ -237,13 +243,12 @@ class Conductor:
         recipients = self._recipients()
         if not recipients:
             return self._abandon(now, "nobody is left")
-        order = self._broadcast
-        assert order is not None
         having = [member for member in recipients if self._has(member)]
-        if not having and order.order[0] not in {member.contributor for member in recipients}:
+        if not self._sources():
             return self._lose_result(now)
         self._leave_the_stalled_behind(recipients, now)
-        recipients = self._recipients()
+        recipients, order = self._recipients(), self._broadcast
+        assert order is not None
         digests = {member.report.staged.digest for member in having if member.report.staged}
         if len(digests) > 1:
             self._digest = next(iter(sorted(digests)))
@@ -277,6 +282,8 @@ class Conductor:
             return self._abandon(now, "its result is lost")
         self.result = self._broadcast = None
         self._waited_since.clear()
+        self._stalled_once.clear()
+        self._left_behind.clear()
         self._enter(Phase.AGGREGATING, now)
         return []
 

@@ -134,6 +134,11 @@ class Members:
                 )
 
 
+def newest_round(members: list[Member], lineage: Lineage) -> int:
+    """The latest round that any of these is at on a lineage."""
+    return max(member.report.round_id for member in members if member.report.lineage == lineage)
+
+
 def newest_position(members: list[Member]) -> Position:
     """The latest round that any of these is at, and the digest most of them have there. members: of one lineage."""
     latest = max(member.report.round_id for member in members)

@@ -265,8 +265,7 @@ class Peer:
     def _claim(self) -> AgentPresent:
         agent = self.agent
         assert agent is not None
-        round_id = agent.attempt()[0]
-        return AgentPresent(agent.term, round_id, agent.lineage, agent.quorum, agent.successors())
+        return AgentPresent(agent.term, agent.round_id, agent.lineage, agent.quorum, agent.successors())
 
     def _to_everybody(self, message: Said) -> list[Effect]:
         return [Send(peer_id, message) for peer_id in self.known if peer_id != self.me.peer_id]

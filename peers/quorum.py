@@ -30,16 +30,19 @@ def has_quorum(base: Collection[str], voters: Collection[str], present: Collecti
     return 2 * len(votes) > len(members) or (2 * len(votes) == len(members) and min(members) in votes)
 
 
-def is_senior(one: Lineage, other: Lineage) -> bool:
+def is_senior(one: Lineage, other: Lineage, one_round: int = 0, other_round: int = 0) -> bool:
     """Whether `one` goes on when both are found to live, as far as their history tells.
 
-    What was forked from is senior to its forks; of two forks the larger is, then the one with the smaller name. A
-    device that never took part (no fork at all, not even the mesh's start) is junior to everybody.
+    What was forked from is senior to its forks; of two forks the larger is, then the one with the smaller name. Of two
+    starts of a mesh the one that has come further is, since nobody carries what the other gave. A device that never
+    took part (no fork at all, not even the mesh's start) is junior to everybody.
     """
     if one == other or not one or not other:
         return bool(one) and not other
     for mine, theirs in zip(one, other, strict=False):
         if mine != theirs:
+            if mine is one[0] and one_round != other_round:
+                return one_round > other_round
             return (-mine.size, mine.name, mine.round_id) < (-theirs.size, theirs.name, theirs.round_id)
     return len(one) < len(other)
 

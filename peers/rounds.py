@@ -200,13 +200,8 @@ class RoundLedger:
         each other's reach, or because they share contributors (two agents have ordered at the same time).
         """
         unable = {hop.sender: "its partial mean was refused" for hop in self.hops.values() if self._is_refused(hop)}
-        if not unable and not any(hop.state is HopState.ABORTED for hop in self.hops.values()) and not self._overlaps():
-            return {}
+        unable |= self._at_odds()
         free = sorted(self.free(), key=lambda peer: (-self._size(peer), peer))
-        for number, peer in enumerate(free):
-            for larger in free[:number]:
-                if larger not in unable and self._share(peer, larger):
-                    unable[peer] = f"its partial mean overlaps with that of {larger.peer_id}"
         if len(free) > 1 and self.failures(*(pair := self.next_try())) >= _TRIES:
             smaller = max(pair, key=free.index)
             unable.setdefault(smaller, "its partners are out of its reach")
@@ -215,30 +210,52 @@ class RoundLedger:
             self.lose(peer, reason)
         return unable
 
-    def _overlaps(self) -> bool:
-        """Whether two holders share contributors."""
-        held = [who for peer in self.holders() if (holding := self.holding(peer)) for who in holding.contributors]
-        return len(held) > len(set(held))
+    def _at_odds(self) -> dict[Contributor, str]:
+        """Of two devices that hold the same contributors, and others, the one that has fewer.
+
+        A sender whose report is late is none: all that it has is in what its receiver has.
+        """
+        held = {
+            peer: set(holding.contributors)
+            for peer in self.live()
+            if (holding := self.holding(peer)) and holding.sent_hop is None
+        }
+        if sum(map(len, held.values())) == len(set().union(*held.values())):
+            return {}
+        odds: dict[Contributor, str] = {}
+        order = sorted(held, key=lambda peer: (-len(held[peer]), peer))
+        for number, peer in enumerate(order):
+            for larger in order[:number]:
+                if larger not in odds and held[peer] & held[larger] and not held[peer] <= held[larger]:
+                    odds[peer] = f"its partial mean overlaps with that of {larger.peer_id}"
+        return odds
 
     def _is_refused(self, hop: Hop) -> bool:
         reason = hop.decision.reason if hop.decision else ""
         return hop.state is HopState.ABORTED and reason.startswith("refused") and "count twice" not in reason
-
-    def _share(self, one: Contributor, other: Contributor) -> bool:
-        mine, theirs = self.holding(one), self.holding(other)
-        return bool(mine and theirs and set(mine.contributors) & set(theirs.contributors))
 
     def _size(self, member: Contributor) -> int:
         holding = self.holding(member)
         return len(holding.contributors) if holding else 0
 
     def _carried(self) -> set[Contributor]:
-        """Whose load a live member other than itself has merged (contributors travel together)."""
+        """Whose load a live member other than itself has merged (contributors travel together).
+
+        What a member has given away counts as long as it may have to hold it again: not if its load is carried itself.
+        """
         carried: set[Contributor] = set()
+        given: list[tuple[Contributor, Holding]] = []
         for member in self.live():
             holding = self.holding(member)
-            if holding and len(holding.contributors) > 1:
+            if holding is None or len(holding.contributors) < 2:
+                continue
+            if holding.sent_hop is None:
                 carried.update(who for who in holding.contributors if who != member)
+            else:
+                given.append((member, holding))
+        again = [(member, holding) for member, holding in given if member not in carried]
+        for member, holding in again:
+            carried.update(who for who in holding.contributors if who != member)
         return carried
 
 

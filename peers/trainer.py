@@ -449,7 +449,7 @@ class Trainer:
             reason = "the round has its result already"
             self._decide(part, hop.segment, hop.hop_id, hop.sender, HopOutcome.ABORTED, now, reason)
         staged_before = part.spread.report()
-        ask = part.spread.follow(order, self.me, part.free_holds().get(0))
+        ask = part.spread.follow(order, self.me, part.holds.get(0))
         if part.spread.staged is None and part.spread.parent and (ask or self._ask_at is None):
             self._ask_at = now
         self._changed = self._changed or part.spread.report() != staged_before
