@@ -17,7 +17,7 @@ from typing import Any, get_args
 import msgspec
 import numpy as np
 
-from mdl.delta import Contributor, Vector, digest_of
+from mdl.delta import Contributor, Vector, apply_delta, digest_of
 from mdl.errors import ConfigError, DataError, RemoteProtocolError
 from mdl.machine import Effect, Event, SaveModel, Tick
 from peers.casting import Casting, build_machine
@@ -176,7 +176,7 @@ class _Pass:
             for at_s in entry.ticks:
                 if said := machine.handle(Tick(), at_s):
                     return self._differs(number, entry, f"at {at_s:.3f} a tick led to {_kinds(said)}, not to nothing")
-            self._recognise(entry.event, machine)
+            self._recognise(entry, machine)
             try:
                 effects = machine.handle(_event(self._rename(entry.event), self._value), entry.at_s)
             except RemoteProtocolError:
@@ -196,10 +196,16 @@ class _Pass:
         event = next(iter(entry.event))
         return Replayed(number, difference=f"step {number} (at {entry.at_s:.3f}, {event}): {text}")
 
-    def _recognise(self, event: dict[str, Any], machine: Peer) -> None:
-        """Another device's report of what this one has made itself, and may have told to nobody but its own agent."""
-        report = event.get("Received", {}).get("message", {})
+    def _recognise(self, entry: Entry, machine: Peer) -> None:
+        """What another device says of a model or result that this one makes itself, perhaps in this very step."""
+        report = entry.event.get("Received", {}).get("message", {})
         trainer = machine.trainer
+        if trainer and trainer.part and trainer.part.spread.staged and report.get("type") == "CatchUp":
+            saved = [item["SaveModel"]["digest"] for item in entry.effects if "SaveModel" in item]
+            if report["digest"] in saved and self.casting.trainer:
+                eta = self.casting.trainer.settings.eta
+                applied = apply_delta(trainer.parameters, trainer.part.spread.staged.values, eta)
+                self._learn(report["digest"], _text(digest_of(applied)))
         if report.get("type") != "PeerReport" or trainer is None:
             return
         lineage = msgspec.to_builtins(trainer.standing.lineage)
