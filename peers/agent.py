@@ -249,7 +249,7 @@ class MobileAgent:
             return False
         if any(member.report.activity is Activity.TRAINING for member in self.following()):
             return False
-        logger.warning("round %d does not get on: it is opened afresh", conducted.ledger.round_id)
+        logger.warning("round %d does not get on: it is taken up anew", conducted.ledger.round_id)
         return True
 
     def _is_patience_over(self, base: tuple[str, ...], now: float) -> bool:
@@ -427,16 +427,20 @@ class MobileAgent:
         if not others or late:
             self._between = Phase.FINISHED
             return [*effects, Finish(exit_code=130 if self._stopping else 0)]
-        if not self._stopping and (behind := self._bring_home(now)):
-            return effects + behind
+        if not self._stopping and self._is_anyone_behind():
+            return effects + self._bring_home(now)
         for member in others:
             effects += self._repeater.say(member.contributor, MeshFinished(self.term, member.report.round_id), now)
         return effects
 
+    def _is_anyone_behind(self) -> bool:
+        standing = [member for member in self.following() if member.report.lineage == self.lineage]
+        return bool(standing) and any(member.at != newest_position(standing) for member in self.following())
+
     def _bring_home(self, now: float) -> list[Effect]:
         """Who missed the last word of the last round takes the mesh's model along."""
         standing = [member for member in self.following() if member.report.lineage == self.lineage]
-        return self._help_late(newest_position(standing), now) if standing else []
+        return self._help_late(newest_position(standing), now)
 
     def _finish_up(self, now: float) -> None:
         self._between, self._finishing_at = Phase.FINISHING, now

@@ -207,7 +207,10 @@ class Conductor:
     def _order_broadcast(self) -> BroadcastOrdered:
         """The root is a holder of the result; the richest of the rest are the inner nodes (3.2.3)."""
         assert self.result is not None
-        order = order_broadcast([member.contributor for member in self._recipients()], self._sources(), self._members)
+        sources = self._sources()
+        turn = len(self._stalled_once) % max(1, len(sources))  # who could not reach its parent gets another one
+        sources = sources[turn:] + sources[:turn]
+        order = order_broadcast([member.contributor for member in self._recipients()], sources, self._members)
         self._version += 1
         self._broadcast = BroadcastOrdered(
             self.ledger.term,

@@ -141,6 +141,11 @@ class Trainer:
         return self.standing.lineage
 
     @property
+    def base(self) -> tuple[str, ...]:
+        """Whose majority decides on the next round."""
+        return self.standing.base
+
+    @property
     def carry(self) -> Vector | None:
         """Own work that no round has counted, and that is not in the delta of the open one yet."""
         return total(self.standing.uncounted)

@@ -121,12 +121,12 @@ def _holders(mesh: SimMesh) -> list[tuple[Node, Holder]]:
 
 
 def _has_quorum(mesh: SimMesh) -> bool:
-    """Whether most of the contributors of some newest round are running."""
+    """Whether most of those who decide on the newest round's successor are running: its contributors, or who began."""
     holders = _holders(mesh)
     newest = max(holders, key=lambda found: found[1].round_id, default=None)
     if newest is None:
         return False
-    base = {contributor.peer_id for contributor in mesh.accounts.closed[newest[1].digest].contributors}
+    base = set(getattr(newest[1], "base", ()))
     there = {node.peer_id for node, _ in holders} & base
     return 2 * len(there) > len(base) or (2 * len(there) == len(base) and bool(base) and min(base) in there) or not base
 

@@ -212,6 +212,17 @@ def test_a_successor_sends_everybody_home_when_the_goal_has_been_reached() -> No
     assert desk.finish.exit_code == 0
 
 
+def test_who_missed_the_last_word_takes_the_model_along_before_it_goes_home() -> None:
+    """Also those who have the model stay until then: they are where it comes from."""
+    reports = dict.fromkeys((A, B, C), msgspec.structs.replace(SETTLED, goal=4))
+    reports[C] = msgspec.structs.replace(reports[C], round_id=3, digest=b"w3")
+    desk = _take_over(reports, rounds=3)
+    desk.pass_time(2.0, A, B, C)
+    assert (desk.told(MeshFinished), set(desk.told(CatchUp))) == ([], {"c"})
+    desk.report(C, round_id=4, digest=b"w4")
+    assert sorted(set(desk.told(MeshFinished))) == ["a", "b", "c"]
+
+
 # -- a higher term ----------------------------------------------------------------------------------------------------
 
 
