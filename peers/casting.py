@@ -57,6 +57,22 @@ def cast_simulated(
     return Casting(me, policy, agent, succession, trainer, started_s)
 
 
+def cast_node(peer: Peer, policy: str, trainer: TrainerSettings | None, started_s: float) -> Casting:
+    """A node that is about to start, for the header of its story."""
+    start = None
+    if peer.trainer and trainer:
+        standing = peer.trainer.standing
+        start = TrainerStart(
+            standing.parameters.size,
+            standing.digest,
+            round_id=standing.round_id,
+            history=standing.history(),
+            settings=trainer,
+            **peer.trainer.describe(),
+        )
+    return Casting(peer.me, policy, peer.agent_settings, peer.settings, start, started_s)
+
+
 def build_machine(casting: Casting, parameters: Vector | None = None) -> Peer:
     """The machine of this process; parameters are its trainer's w, zeros if they are not known any longer.
 

@@ -19,6 +19,7 @@ from mdl.config import Config, MeshSection
 from mdl.delta import Contributor
 from mdl.machine import Effect, Event, Finish, Machine, PeerFound, RecordRound
 from mdl.messages import PeerInfo, Role
+from peers.casting import cast_node
 from peers.narrate import Narrator
 from peers.peer import make_peer
 from peers.sampler import sample_resources
@@ -99,7 +100,8 @@ def drive(runtime: Runtime, mesh_name: str, mesh: MeshSection) -> Finish:
 
 def run_agent(config: Config, me: Contributor, keys: MeshKeys | None, mesh_name: str, out: Path) -> Ended:
     """`mdl agent`: orders the aggregations, writes metrics.jsonl; stands by as long as another agent leads."""
-    machine = make_peer(me, None, config, time.monotonic())
+    now = time.monotonic()
+    machine = make_peer(me, None, config, now)
     info = PeerInfo(me.peer_id, me.incarnation, Role.AGENT, "", config.mesh.port)
     runtime = start_runtime(
         machine,
@@ -109,6 +111,7 @@ def run_agent(config: Config, me: Contributor, keys: MeshKeys | None, mesh_name:
         work={RecordRound: lambda effect: record_round(out, effect)},
         story_path=out / f"story-{me.peer_id}.jsonl",
     )
+    runtime.story.header = cast_node(machine, config.round.policy, None, now)
     with stopped_by_signals(runtime):
         finish = drive(runtime, mesh_name, config.mesh)
     runtime.save_story(out / f"story-{me.peer_id}.jsonl")
@@ -126,7 +129,8 @@ def run_trainer(config: Config, me: Contributor, keys: MeshKeys | None, mesh_nam
         eta=config.round.eta, keep_deltas=config.round.keep_deltas, stall_s=config.faults.stall_s
     )
     trainer = Trainer(me, parameters, device.schema_hash, device.summary, settings, round_id, history)
-    machine = make_peer(me, trainer, config, time.monotonic())
+    now = time.monotonic()
+    machine = make_peer(me, trainer, config, now)
     info = PeerInfo(me.peer_id, me.incarnation, Role.TRAINER, "", config.mesh.port, schema_hash=device.schema_hash)
     story = out / f"story-{me.peer_id}.jsonl"
 
@@ -148,6 +152,7 @@ def run_trainer(config: Config, me: Contributor, keys: MeshKeys | None, mesh_nam
         sample=True,
         story_path=story,
     )
+    runtime.story.header = cast_node(machine, config.round.policy, settings, now)
     logger.info("%s holds %d windows of %s", me.peer_id, len(device.train), config.data.spec)
     with stopped_by_signals(runtime):
         finish = drive(runtime, mesh_name, config.mesh)

@@ -57,9 +57,9 @@ class Peer:
         self.agent: MobileAgent | None = None
         self.succession = Succession(me, settings, trainer is None, now)
         self.known: dict[str, PeerInfo] = {}
+        self.agent_settings = agent_settings
+        self.settings = settings
         self._make_policy = make_policy
-        self._agent_settings = agent_settings
-        self._settings = settings
         self._members = Members(agent_settings.lost_after_s)
         self._claim_at = 0.0
         self._handled_at: float | None = None
@@ -213,7 +213,7 @@ class Peer:
             if self.succession.wants_office(self._members.alive(), now):
                 self._take_office(now)
         if self.agent and now >= self._claim_at:
-            self._claim_at = now + self._settings.heartbeat_s
+            self._claim_at = now + self.settings.heartbeat_s
             effects += self._to_everybody(self._claim())
         if self.agent:
             self.succession.term = max(self.succession.term, self.agent.term)
@@ -241,7 +241,7 @@ class Peer:
         goal = self.trainer.goal if self.trainer else 0
         lineage = self.trainer.standing.lineage if self.trainer else ()
         self.agent = MobileAgent(
-            self.me, self._make_policy(), self._agent_settings, self._members, term, goal, lineage, now
+            self.me, self._make_policy(), self.agent_settings, self._members, term, goal, lineage, now
         )
         self._claim_at = now
         if self.trainer:

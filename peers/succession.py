@@ -13,7 +13,7 @@ from __future__ import annotations
 import msgspec
 
 from mdl.delta import Contributor
-from mdl.messages import AgentMessage, AgentPresent
+from mdl.messages import AgentMessage, AgentPresent, RoundOpened
 from peers.liveness import Arrivals
 from peers.members import Member
 from peers.quorum import is_senior, next_term
@@ -75,6 +75,8 @@ class Succession:
             return False
         self.term = message.term
         self._arrivals.hear(now)
+        if isinstance(message, RoundOpened) and message.successors:
+            self.successors = message.successors
         return True
 
     def watch(self, now: float) -> bool:

@@ -171,6 +171,10 @@ class Trainer:
         """The agent asks, or is a new one: report at once."""
         self._changed = True
 
+    def describe(self) -> dict[str, str]:
+        """Which model this is: its schema hash, and a line for people."""
+        return {"schema_hash": self._schema_hash, "model": self._model}
+
     def holdings(self) -> dict[int, ModelDelta]:
         """Segment -> partial mean that this device still answers for: empty once it has been given away."""
         return self.part.free_holds() if self.part else {}
