@@ -43,9 +43,10 @@ _SETTINGS = (
     "round.keep_deltas=true",
 )
 AGENT = "agent"  # a dedicated one stands by without a word
-_GAP_S = 2.6  # between two faults, on average
+_GAP_S = 1.5  # until the next fault, on average, once enough others are there again
 _AT_ONCE = 0.12  # share of faults that follow the one before it at once
-_DEEP = 0.04  # share of faults that may take the majority away
+# How many may be down after a fault, as shares of the peers: one or two of six, seldom a majority.
+_DEPTHS, _DEPTH_SHARES = (0.17, 0.34, 0.7), (0.36, 0.6, 0.04)
 _AGENT_SHARE = 0.4  # share of kills that hit whoever leads
 _HANG_S = 60.0
 _DEAF_S = 60.0  # a process that runs, but takes no part for so long
@@ -136,13 +137,13 @@ class Arena:
 
 @dataclass(frozen=True)
 class Planned:
-    """gap_s after the fault before it; deep: also if that takes the majority away."""
+    """gap_s: since the moment it became possible; depth: the share of the peers that may be down with it."""
 
     kind: str
     agent: bool
     gap_s: float
     seconds: float
-    deep: bool
+    depth: float
 
 
 def draw_plan(kills: int, stops: int, rng: np.random.Generator) -> list[Planned]:
@@ -153,15 +154,15 @@ def draw_plan(kills: int, stops: int, rng: np.random.Generator) -> list[Planned]
         kind, agent = kinds[index]
         seconds = rng.uniform(0.5, 3.0) if kind == "kill" else rng.uniform(1.0, 8.0)
         gap_s = 0.0 if rng.random() < _AT_ONCE else float(rng.exponential(_GAP_S))
-        plan.append(Planned(kind, agent, gap_s, float(seconds), bool(rng.random() < _DEEP)))
+        depth = max(_DEPTHS[0] if gap_s else _DEPTHS[1], float(rng.choice(_DEPTHS, p=_DEPTH_SHARES)))
+        plan.append(Planned(kind, agent, gap_s, float(seconds), depth))
     return plan
 
 
 def choose_victim(arena: Arena, planned: Planned, rng: np.random.Generator) -> Process | None:
     """A process that is up; None as long as there is none of the wanted kind, or too few others would be left."""
     down = arena.down()
-    minority = (len(arena.processes) - 1) // 2
-    if len(down) >= (len(arena.processes) - 1 if planned.deep else minority):
+    if len(down) + 1 > max(1, round(planned.depth * len(arena.processes))):
         return None
     leader = arena.eye.leader()
     up = [process for process in arena.processes.values() if process.name not in down]
@@ -172,14 +173,16 @@ def choose_victim(arena: Arena, planned: Planned, rng: np.random.Generator) -> P
 
 
 def play(arena: Arena, plan: list[Planned], rng: np.random.Generator, progress: Progress) -> None:
-    """All faults of the plan, each at its moment or as soon after it as its victim is there."""
-    next_at = time.monotonic()
+    """All faults of the plan. What the mesh does at that moment has no influence on when they come."""
     for number, planned in enumerate(plan):
-        next_at = max(next_at, time.monotonic()) + planned.gap_s
+        what = f"fault {number + 1} of {len(plan)}"
+        while choose_victim(arena, planned, rng) is None:
+            progress.turn(arena, what)
+        strikes_at = time.monotonic() + planned.gap_s
         victim = None
         while victim is None:
-            progress.turn(arena, f"fault {number + 1} of {len(plan)}")
-            if time.monotonic() >= next_at:
+            progress.turn(arena, what)
+            if time.monotonic() >= strikes_at:
                 victim = choose_victim(arena, planned, rng)
         was_agent = victim.name == arena.eye.leader()
         act = arena.kill if planned.kind == "kill" else arena.stop

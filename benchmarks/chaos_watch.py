@@ -11,6 +11,7 @@ import os
 import platform
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,8 +25,9 @@ from mdl.config import MeshSection
 from mdl.delta import Contributor, Vector, digest_of
 from mdl.errors import MdlError
 from mdl.machine import Effect, Event, Finish, PeerFound, Received, Send, StopRequested
-from mdl.messages import MeshStatus, PeerInfo, Role, StatusWanted
+from mdl.messages import MeshStatus, PeerInfo, Role, RoundSummary, StatusWanted
 from peers.node import drive, start_runtime
+from peers.quorum import has_quorum
 from peers.rundir import read_rounds
 from transport.keys import MeshKeys
 
@@ -164,7 +166,8 @@ class DeltaCheck:
     """Reads, compares and deletes what `round.keep_deltas` writes while the mesh runs.
 
     worst: largest |global - mean of own| over the largest contributed value, of rounds whose own deltas are all known.
-    unknown: rounds of which an own delta was never written (its device was killed before).
+    unknown: rounds of which an own delta was never written (its device was killed before). double: a wrong theta.
+    twice: a device was counted in two of its lives.
     """
 
     def __init__(self, out: Path, names: list[str]) -> None:
@@ -173,6 +176,7 @@ class DeltaCheck:
         self.inexact: set[int] = set()
         self.unknown: set[int] = set()
         self.double: set[int] = set()
+        self.twice: set[int] = set()
         self.digests: dict[int, dict[bytes, set[str]]] = {}
         self._folders = {name: out / name / "deltas" for name in names}
         self._own: dict[int, dict[str, list[Vector]]] = {}
@@ -207,8 +211,10 @@ class DeltaCheck:
             self._own.setdefault(round_id, {}).setdefault(name, []).append(values)
             return
         contributors = metadata["contributors"].split(",")
-        if len(set(contributors)) < len(contributors) or float(metadata["theta"]) != len(contributors):
+        if float(metadata["theta"]) != len(contributors):
             self.double.add(round_id)
+        if len(set(contributors)) < len(contributors):
+            self.twice.add(round_id)
         digest = digest_of(values)
         self.digests.setdefault(round_id, {}).setdefault(digest, set()).add(name)
         if not {round_id} & (self.exact | self.inexact | self.unknown):
@@ -217,15 +223,21 @@ class DeltaCheck:
     def _verify(self, round_id: int) -> None:
         """A device that was started again may have written more than one own delta: one choice must fit."""
         for values, contributors in self._results.pop(round_id).values():
-            own = [self._own.get(round_id, {}).get(name, []) for name in contributors]
-            if not all(own):
+            choices = _choices(self._own.get(round_id, {}), Counter(contributors))
+            errors = [_error(values, choice) for choice in itertools.islice(choices, 256)]
+            if not errors:
                 self.unknown.add(round_id)
                 continue
-            errors = [_error(values, choice) for choice in itertools.islice(itertools.product(*own), 256)]
             self.worst = max(self.worst, min(errors)) if min(errors) <= _EXACT else self.worst
             (self.exact if min(errors) <= _EXACT else self.inexact).add(round_id)
         for old in [known for known in self._own if known <= round_id]:
             del self._own[old]
+
+
+def _choices(own: dict[str, list[Vector]], lives: Counter[str]) -> Iterator[tuple[Vector, ...]]:
+    """Every way to take as many different own deltas of each device as it has lives among the contributors."""
+    each = [itertools.combinations(own.get(name, []), count) for name, count in lives.items()]
+    return (tuple(itertools.chain(*choice)) for choice in itertools.product(*each))
 
 
 def _error(result: Vector, own: tuple[Vector, ...]) -> float:
@@ -237,12 +249,13 @@ def _error(result: Vector, own: tuple[Vector, ...]) -> float:
 def summarise(run: dict[str, Any]) -> dict[str, Any]:
     """The figures of a run with faults; all times in seconds."""
     book, eye, check = run["book"], run["eye"], run["check"]
-    marked = [_measure(fault, book, eye.sights) for fault in book.faults]
+    lines = _read_metrics(run["models"][0].parents[1])
+    marked = [_measure(fault, book, eye.sights, lines) for fault in book.faults]
     kills = [each for each in marked if each["kind"] == "kill"]
     stops = [each for each in marked if each["kind"] == "stop"]
     of_trainers = [each for each in kills if not each["agent"]]
     of_agents = [each for each in kills if each["agent"]]
-    doubles, recorded = _read_metrics(run["models"][0].parents[1])
+    doubles = {line.round for line in lines.values() if line.theta != len(line.contributors)}
     down = [len({*fault.down, fault.name}) for fault in book.faults]
     return {
         "seconds": round(book.ended - book.began, 1),
@@ -258,19 +271,22 @@ def summarise(run: dict[str, Any]) -> dict[str, Any]:
         "deaf_processes": len(run["deaf"]),
         "double_counts": len(check.double | doubles),
         "rounds_with_two_results": check.split_rounds(),
-        "rounds_recorded": recorded,
+        "rounds_with_a_device_twice": sorted(check.twice),
+        "rounds_recorded": len(lines),
         "rounds_exact": len(check.exact),
         "rounds_inexact": sorted(check.inexact),
         "rounds_unknown": len(check.unknown - check.exact),
         "max_relative_error": check.worst,
         "same_model_at_the_end": _same_models(run["models"]),
         "two_agents_s": _two_agents(eye.sights),
+        # "alone": no other fault before it was noticed and the round closed, and a majority of its voters was left.
         "notice_s": spread([each["notice_s"] for each in of_trainers]),
         "notice_alone_s": spread([each["notice_s"] for each in of_trainers if each["alone"]]),
         "takeover_s": spread([each["takeover_s"] for each in of_agents]),
         "takeover_alone_s": spread([each["takeover_s"] for each in of_agents if each["alone"]]),
         "round_after_kill_s": spread([each["round_s"] for each in kills]),
         "round_after_kill_alone_s": spread([each["round_s"] for each in kills if each["alone"]]),
+        "round_after_the_last_fault_s": spread([each["round_after_last_s"] for each in marked]),
         "round_after_stop_s": spread([each["round_s"] for each in stops]),
         "back_after_kill_s": spread([each["back_s"] for each in kills]),
         "back_after_stop_s": spread([each["back_s"] for each in stops]),
@@ -293,7 +309,7 @@ def describe_machine(load: float) -> dict[str, Any]:
     return {"cores": os.cpu_count(), "load_before": round(load, 2), "python": platform.python_version()}
 
 
-def _measure(fault: Fault, book: Book, sights: list[Sight]) -> dict[str, Any]:
+def _measure(fault: Fault, book: Book, sights: list[Sight], lines: dict[int, RoundSummary]) -> dict[str, Any]:
     after = [sight for sight in sights if sight.at > fault.at]
     undone = fault.at + fault.seconds
     if fault.kind == "kill":
@@ -306,6 +322,12 @@ def _measure(fault: Fault, book: Book, sights: list[Sight]) -> dict[str, Any]:
         notice = None  # it was back before anybody could miss it
     until = max([at for at in (notice, closed) if at is not None], default=fault.at)
     others = [other for other in book.faults if other is not fault and fault.at - 0.5 <= other.at <= until]
+    before_close = [
+        other.at for other in book.faults if fault.at <= other.at and (closed is None or other.at <= closed)
+    ]
+    voters = lines[fault.closed].contributors if fault.closed in lines else ()
+    left = set(voters) - {*fault.down, fault.name}
+    majority = not voters or has_quorum(voters, left, left)
 
     def since(moment: float | None, start: float = fault.at) -> float | None:
         return None if moment is None else round(moment - start, 3)
@@ -317,10 +339,12 @@ def _measure(fault: Fault, book: Book, sights: list[Sight]) -> dict[str, Any]:
         "agent": fault.was_agent,
         "undone_s": round(undone - fault.at, 3),
         "down_before": len(fault.down),
-        "alone": not fault.down and not others,
+        "majority_left": majority,
+        "alone": not others and majority,
         "notice_s": None if fault.was_agent else since(notice),
         "takeover_s": since(takeover) if fault.was_agent else None,
         "round_s": since(closed),
+        "round_after_last_s": since(closed, max(before_close)),
         "back_s": since(back, undone),
     }
 
@@ -367,15 +391,9 @@ def _two_agents(sights: list[Sight]) -> float:
     return round(longest, 2)
 
 
-def _read_metrics(out: Path) -> tuple[set[int], int]:
-    """Rounds whose line has a contributor twice or a wrong theta; how many rounds have a line."""
-    lines = [line for path in out.glob("*/metrics.jsonl") for line in read_rounds(path)]
-    wrong = {
-        line.round
-        for line in lines
-        if len(set(line.contributors)) < len(line.contributors) or line.theta != len(line.contributors)
-    }
-    return wrong, len({line.round for line in lines})
+def _read_metrics(out: Path) -> dict[int, RoundSummary]:
+    """The line of each round; one may lack it, if its agent was killed before it wrote it."""
+    return {line.round: line for path in out.glob("*/metrics.jsonl") for line in read_rounds(path)}
 
 
 def _same_models(paths: list[Path]) -> bool:
