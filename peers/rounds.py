@@ -265,7 +265,8 @@ def recover(
     """The ledger of an open round as its members' reports tell it, for an agent that did not open it.
 
     reports: of everybody alive, heard under the new term, so that nobody follows older orders any more. Whoever appears
-    in them as contributor or partner, but did not report, is lost.
+    in them as contributor or partner, but did not report, is lost. A device whose former process is a contributor waits
+    for the next round.
     """
     ours = {
         member: report
@@ -305,6 +306,9 @@ def recover(
     ledger = RoundLedger(round_id, members, attempt, term, now, hops=hops, is_recovered=True)
     for member in ledger.members - reports.keys():
         ledger.lose(member, "not heard by the new agent")
+    for member in reports:
+        if any(who.peer_id == member.peer_id and who != member for who in held):
+            ledger.lose(member, "what its former process gave is in the round already")
     for member, report in ours.items():
         ledger.hear(member, report, now)
     return ledger
