@@ -40,7 +40,10 @@ class Campaign:
 
 @dataclass
 class Totals:
-    """What became of all seeds so far. failing: the verdicts of those that failed, at most a thousand."""
+    """What became of all seeds so far. failing: the verdicts of those that failed, at most a thousand.
+
+    interrupted: by Ctrl-C, before all seeds were run.
+    """
 
     seeds: int = 0
     messages: int = 0
@@ -51,6 +54,7 @@ class Totals:
     double: int = 0
     stuck: int = 0
     without_quorum: int = 0
+    interrupted: bool = False
     violations: Counter[str] = field(default_factory=Counter)
     failing: list[Verdict] = field(default_factory=list)
 
@@ -80,12 +84,15 @@ class Totals:
 def run_campaign(
     campaign: Campaign, seeds: range, processes: int, progress: Callable[[Totals], None] | None = None
 ) -> Totals:
-    """Run all seeds; `progress` sees the totals after each chunk. A KeyboardInterrupt ends all processes."""
+    """Run all seeds; `progress` sees the totals after each chunk. Ctrl-C ends all processes and keeps what there is."""
     totals = Totals()
-    for part in _run_chunks(campaign, seeds, processes):
-        totals.merge(part)
-        if progress:
-            progress(totals)
+    try:
+        for part in _run_chunks(campaign, seeds, processes):
+            totals.merge(part)
+            if progress:
+                progress(totals)
+    except KeyboardInterrupt:
+        totals.interrupted = True
     totals.failing.sort(key=lambda verdict: verdict.seed)
     return totals
 

@@ -62,7 +62,7 @@ def run(
     elapsed_s = time.monotonic() - started
     shown.end()
     directory = _out_dir(out, "sim") if totals.failing else None
-    for verdict in totals.failing[:_SHRUNK] if directory else []:
+    for verdict in totals.failing[:_SHRUNK] if directory and not totals.interrupted else []:
         _tell_failure(campaign.plan(verdict.seed), verdict, directory, shrink)
     _end(totals, elapsed_s, directory, as_json)
 
@@ -187,6 +187,9 @@ def _end(totals: Totals, elapsed_s: float, directory: Path | None, as_json: bool
     if failing:
         print(f"mdl: {sum(totals.violations.values())} of {totals.seeds} seeds failed: {directory}", file=sys.stderr)
         raise typer.Exit(4)
+    if totals.interrupted:
+        print(f"mdl: interrupted after {totals.seeds} seeds", file=sys.stderr)
+        raise typer.Exit(130)
 
 
 def _read_plan(path: Path) -> FaultPlan:
