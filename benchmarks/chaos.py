@@ -43,10 +43,10 @@ _SETTINGS = (
     "round.keep_deltas=true",
 )
 AGENT = "agent"  # a dedicated one stands by without a word
-_GAP_S = 1.5  # until the next fault, on average, once enough others are there again
+_GAP_S = 1.0  # until the next fault, on average, once enough others are there again
 _AT_ONCE = 0.12  # share of faults that follow the one before it at once
 # How many may be down after a fault, as shares of the peers: one or two of six, seldom a majority.
-_DEPTHS, _DEPTH_SHARES = (0.17, 0.34, 0.7), (0.36, 0.6, 0.04)
+_DEPTHS, _DEPTH_SHARES = (0.17, 0.34, 0.7), (0.2, 0.76, 0.04)
 _AGENT_SHARE = 0.4  # share of kills that hit whoever leads
 _HANG_S = 60.0
 _DEAF_S = 60.0  # a process that runs, but takes no part for so long
@@ -324,7 +324,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--stops", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--rounds-per-epoch", type=int, default=6)
+    parser.add_argument("--rounds-per-epoch", type=int, default=3)
     parser.add_argument("--planned-rounds", type=int, default=200, help="over which the learning rate falls")
     parser.add_argument("--set", action="append", help="key=value, as for mdl peer")
     parser.add_argument("--no-reference", action="store_true", help="without the run that has no faults")
