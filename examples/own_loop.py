@@ -1,4 +1,4 @@
-"""Your own PyTorch loop on a mesh: `mdl agent` somewhere, `python examples/own_loop.py N` on device N."""
+"""Your own PyTorch loop on a mesh: `python examples/own_loop.py N` on device N, two or more; Ctrl-C ends it."""
 
 import sys
 

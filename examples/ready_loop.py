@@ -1,4 +1,4 @@
-"""The same in one call: model, optimizer, data and loss; the mesh does the rounds."""
+"""The same in one call: model, optimizer, data and loss; the mesh does the rounds, on two devices or more."""
 
 import sys
 
