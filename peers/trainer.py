@@ -1,8 +1,9 @@
 """One training device: the device side of Algorithm 1.
 
-Follow theta: born in `LocalDeltaReady`, grown in `_merge`, given away in `_serve_delta`, staged by the broadcast
-(`peers/spread.py`), applied in `_apply`. Rules: the receiver decides a hop once; a sender keeps what it gave away until
-the round is over; every handler may see a message twice; whoever still wants something asks again on its timer.
+Follow theta: born in `LocalDeltaReady` (`peers/ownwork.py`), grown in `_merge`, given away in `_serve_delta`, staged by
+the broadcast (`peers/spread.py`), applied in `_apply`. Rules: the receiver decides a hop once; a sender keeps what it
+gave away until the round is over; every handler may see a message twice; whoever still wants something asks again on
+its timer.
 Knows no sockets, no schedule, no other device's state, and obeys whoever `peers/peer.py` says is the agent.
 """
 
@@ -11,7 +12,6 @@ from __future__ import annotations
 import logging
 
 import msgspec
-import numpy as np
 
 from mdl.delta import Contributor, ModelDelta, Vector, apply_delta, check_values, digest_of, pair_aggregate
 from mdl.errors import RemoteProtocolError
@@ -24,13 +24,11 @@ from mdl.machine import (
     Finish,
     KeepDelta,
     LocalDeltaReady,
-    RecallDelta,
     Received,
     ResourcesSampled,
     SaveModel,
     Send,
     StopRequested,
-    TrainLocally,
     TransferProgressed,
     WorkFailed,
 )
@@ -59,11 +57,11 @@ from mdl.messages import (
     RoundClosed,
     RoundEvaluation,
     RoundOpened,
-    TrainingReport,
     Transfer,
 )
+from peers.ownwork import OwnWork
 from peers.part import Part
-from peers.standing import Standing, Work, total
+from peers.standing import Standing, total
 
 logger = logging.getLogger(__name__)
 
@@ -80,13 +78,6 @@ class TrainerSettings(msgspec.Struct, frozen=True):
     report_s: float = 0.5
     retry_s: float = 0.5
     stall_s: float = 10.0
-
-
-class Doing(msgspec.Struct, frozen=True):
-    """What the worker trains, or recalls, for a round: where the device stood, and whether another one has had it."""
-
-    lineage: Lineage
-    was_given: bool = False
 
 
 class Trainer:
@@ -112,9 +103,7 @@ class Trainer:
         self._schema_hash = schema_hash
         self._model = model
         self._sent_bytes = 0
-        self._training: TrainingReport | None = None
-        self._doing: dict[int, Doing] = {}
-        self._theta = 1.0
+        self._own = OwnWork(me, self.standing, settings.keep_deltas)
         self._evaluation: RoundEvaluation | None = None
         self._transfer: Transfer | None = None
         self._catch_up: CatchUp | None = None
@@ -195,7 +184,8 @@ class Trainer:
             case LocalDeltaReady():
                 return self._hold_trained(event)
             case DeltaRecalled():
-                return self._hold_recalled(event)
+                self._changed = True
+                return self._own.take_recalled(event, self.part, self.goal)
             case TransferProgressed(sender=sender, received_bytes=received, size_bytes=size):
                 self._transfer = Transfer(sender.peer_id, received, size)
                 if self.part and self.part.incoming and self.part.incoming.sender == sender:
@@ -273,7 +263,7 @@ class Trainer:
         self.part = Part(opened.round_id, opened.attempt, members, heard_at=now, announced=opened.term)
         self._catch_up = self._missed = self._transfer = None
         self._stop_asking()
-        return self._own_delta(self.part, before, lineage)
+        return self._own.begin(self.part, before, lineage, self.goal)
 
     def _is_on(self, opened: RoundOpened) -> bool:
         """Whether the round is of this device's lineage, or starts a fork of it here and now."""
@@ -282,93 +272,12 @@ class Trainer:
             return True
         return opened.lineage[:-1] == standing.lineage and opened.lineage[-1].round_id == standing.round_id
 
-    def _own_delta(self, part: Part, before: Part | None, lineage: Lineage) -> list[Effect]:
-        """Train; or, if the same round was open as another attempt, use what that gave.
-
-        lineage: of that attempt. If this one begins a fork, what was given away there may be counted on the other side:
-        it is kept back, and this device contributes nothing to the fork's first round.
-        """
-        if before and before.holds:
-            part.was_given_before = before.was_given()
-            if part.was_given_before and lineage != self.lineage:
-                return self._give_back(before, self.parameters, lineage) + self._hold_nothing(part)
-            if own := before.own_hold(self.me):
-                part.holds, part.works = {0: own}, before.works
-                return []
-            return self._give_back(before, self.parameters, lineage)
-        if part.round_id in self._doing:
-            return []  # it is being trained or recalled at this moment
-        if work := self.standing.find(part.round_id):
-            return self._hold_again(part, work)
-        return self._train(part.round_id)
-
-    def _train(self, round_id: int) -> list[Effect]:
-        self._doing[round_id] = Doing(self.lineage)
-        self._training = None
-        return [TrainLocally(round_id, self.parameters, self.goal)]
-
     def _hold_trained(self, ready: LocalDeltaReady) -> list[Effect]:
-        doing = self._doing.pop(ready.round_id, Doing(self.lineage))
+        self._changed = True
         try:
-            check_values(ready.delta.values, self.parameters.size)
+            return self._own.take_trained(ready, self.part, self._missed)
         except RemoteProtocolError as error:
             return self._leave(f"training diverged in round {ready.round_id}: {error}; try a lower learning rate", 4)
-        if self.part and self.part.round_id == ready.round_id and not self.part.holds:
-            self._training = msgspec.structs.replace(ready.training, theta=ready.delta.theta)
-            self._theta = ready.delta.theta
-            return self._hold(self.part, ready.delta)
-        if self._missed and self._missed.round_id == ready.round_id and not self._missed.holds:
-            self._missed.holds = {0: ready.delta}
-        else:
-            self.standing.add(Work(ready.delta.values, ((doing.lineage, ready.round_id),)))
-        return []
-
-    def _hold_recalled(self, recalled: DeltaRecalled) -> list[Effect]:
-        doing, part = self._doing.pop(recalled.round_id, Doing(self.lineage)), self.part
-        wanted = part is not None and part.round_id == recalled.round_id and not part.holds
-        if recalled.values is None:
-            logger.warning("round %d: its own delta is not known any longer", recalled.round_id)
-            return self._train(recalled.round_id) if wanted else []
-        here = ((doing.lineage, recalled.round_id),)
-        work = Work(recalled.values, here, given=here if doing.was_given else ())
-        self.standing.add(work)
-        return self._hold_again(part, work) if part is not None and wanted else []
-
-    def _hold_again(self, part: Part, work: Work) -> list[Effect]:
-        """What was trained for this round before is its own delta, unless it may be counted elsewhere."""
-        if self.standing.is_uncertain(work) and work.rounds[0][0] != self.lineage:
-            return self._hold_nothing(part)
-        self.standing.drop(work)
-        return self._hold(part, ModelDelta(work.values, self._theta, frozenset([self.me])))
-
-    def _hold_nothing(self, part: Part) -> list[Effect]:
-        self.standing.hold_nothing(part.round_id)
-        return self._hold(part, ModelDelta(np.zeros_like(self.parameters), self._theta, frozenset([self.me])))
-
-    def _hold(self, part: Part, fresh: ModelDelta) -> list[Effect]:
-        """The own delta of this round, with what earlier rounds did not count."""
-        part.works = self.standing.take()
-        earlier = total(part.works)
-        values = fresh.values if earlier is None else fresh.values + earlier
-        own = ModelDelta(values, fresh.theta, fresh.contributors)
-        part.holds = {0: own}
-        self._changed = True
-        return [KeepDelta(part.round_id, "own", own)] if self._settings.keep_deltas else []
-
-    def _give_back(self, part: Part, parameters: Vector, lineage: Lineage) -> list[Effect]:
-        """A round went on without this device's work from `parameters` on `lineage`: it goes into the next one."""
-        given, here = part.was_given(), (lineage, part.round_id)
-        own = part.own_hold(self.me)
-        for work in part.works:
-            self.standing.add(work.given_in(*here) if given else work)
-        if own:
-            earlier = total(part.works)
-            fresh = own.values if earlier is None else own.values - earlier
-            self.standing.add(Work(fresh, (here,), given=(here,) if given else ()))
-        if own or not part.holds:  # it is here, or still being trained
-            return []
-        self._doing[part.round_id] = Doing(lineage, given)
-        return [RecallDelta(part.round_id, parameters)]
 
     # -- hop ----------------------------------------------------------------------------------------------------------
 
@@ -482,7 +391,7 @@ class Trainer:
         assert result is not None
         effects: list[Effect] = []
         if self.me not in result.contributors:
-            effects += self._give_back(part, self.parameters, self.lineage)
+            effects += self._own.give_back(part, self.parameters, self.lineage)
         if self._settings.keep_deltas:
             effects.append(KeepDelta(part.round_id, "global", result))
         self.part = None
@@ -542,7 +451,7 @@ class Trainer:
         effects: list[Effect] = []
         if missed:
             counted = self.standing.is_counted(lineage, missed.round_id)
-            effects = [] if counted else self._give_back(missed, before, lineage)
+            effects = [] if counted else self._own.give_back(missed, before, lineage)
         return effects + self._keep_standing()
 
     # -- asking again, reporting, leaving -----------------------------------------------------------------------------
@@ -599,7 +508,7 @@ class Trainer:
             hops=tuple(part.decisions.values()) if part else (),
             staged=part.spread.report() if part else None,
             resources=self.resources,
-            training=self._training,
+            training=self._own.training,
             evaluation=self._evaluation,
             transfer=self._transfer,
             sent_bytes=self._sent_bytes,
