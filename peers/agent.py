@@ -27,8 +27,9 @@ from mdl.messages import (
     RoundSummary,
     StatusWanted,
 )
+from peers.choice import choose_lineage, may_decide
 from peers.conductor import Conductor, newest_staged
-from peers.members import Member, Members, Position, newest_position, newest_round
+from peers.members import Member, Members, Position, newest_position
 from peers.phase import Phase
 from peers.quorum import has_quorum, is_senior, next_term
 from peers.repeater import Repeater
@@ -273,7 +274,7 @@ class MobileAgent:
         if not following:
             self._waiting_for = "trainers"
             return []
-        self.lineage = self._choose_lineage(following)
+        self.lineage = choose_lineage(following)
         standing = [member for member in following if member.report.lineage == self.lineage]
         position = newest_position(standing)
         self.round_id = position[1]
@@ -301,30 +302,6 @@ class MobileAgent:
             return False
         return now - max(member.joined_at, self._in_office_since) < self._settings.lost_after_s / 2
 
-    def _choose_lineage(self, following: list[Member]) -> Lineage:
-        """The history that goes on: one with a majority of its own, then the senior one."""
-        best = following[0].report.lineage
-        for lineage in {member.report.lineage for member in following} - {best}:
-            one, other = self._has_claim(lineage, following), self._has_claim(best, following)
-            rounds = [newest_round(following, lineage), newest_round(following, best)]
-            if one > other or (one == other and is_senior(lineage, best, *rounds)):
-                best = lineage
-        return best
-
-    def _has_claim(self, lineage: Lineage, following: list[Member]) -> bool:
-        """A majority of those who decide stands here, though some may have forgotten what they voted for."""
-        here = [member for member in following if member.report.lineage == lineage]
-        position, ids = newest_position(here), {member.peer_id for member in here}
-        base = next(member.report.base for member in here if member.at == position)
-        return self._has_quorum(lineage, following) or has_quorum(base, ids, ids)
-
-    def _has_quorum(self, lineage: Lineage, following: list[Member]) -> bool:
-        on_it = [member for member in following if member.report.lineage == lineage]
-        position = newest_position(on_it)
-        base = next(member.report.base for member in on_it if member.at == position)
-        voters = {member.peer_id for member in on_it if member.report.votes}
-        return has_quorum(base, voters, {member.peer_id for member in following})
-
     def _may_start(self, current: list[Member]) -> bool:
         self.quorum = False
         if len(current) >= self._settings.min_peers:
@@ -334,7 +311,7 @@ class MobileAgent:
 
     def _may_go_on(self, following: list[Member], current: list[Member], base: tuple[str, ...], now: float) -> bool:
         """With a majority of those who decide, and a partner; without, only after a while, as a fork."""
-        self.quorum = self._has_quorum(self.lineage, following)
+        self.quorum = may_decide(self.lineage, following)
         if self.quorum and len(current) >= min(2, self._settings.min_peers):
             self._lacking_since = None
             return True
