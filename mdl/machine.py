@@ -136,12 +136,13 @@ class Evaluate(msgspec.Struct, frozen=True):
 
 
 class SaveModel(msgspec.Struct, frozen=True):
-    """Write `parameters` = w(round_id) and how it came about to the file cache."""
+    """Write `parameters` = w(round_id), how it came about, and the highest term that was heard to the file cache."""
 
     round_id: int
     parameters: Vector
     digest: bytes
     history: History = History()
+    term: int = 0
 
 
 class KeepDelta(msgspec.Struct, frozen=True):

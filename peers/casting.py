@@ -24,6 +24,7 @@ class TrainerStart(msgspec.Struct, frozen=True, omit_defaults=True):
     model: str = ""
     round_id: int = 0
     history: History = History()
+    term: int = 0
     settings: TrainerSettings = TrainerSettings()
 
 
@@ -67,6 +68,7 @@ def cast_node(peer: Peer, policy: str, trainer: TrainerSettings | None, started_
             standing.digest,
             round_id=standing.round_id,
             history=standing.history(),
+            term=peer.trainer.saved_term,
             settings=trainer,
             **peer.trainer.describe(),
         )
@@ -84,7 +86,14 @@ def build_machine(casting: Casting, parameters: Vector | None = None) -> Peer:
     if start := casting.trainer:
         values = np.zeros(start.size, np.float32) if parameters is None else parameters
         trainer = Trainer(
-            casting.me, values, start.schema_hash, start.model, start.settings, start.round_id, start.history
+            casting.me,
+            values,
+            start.schema_hash,
+            start.model,
+            start.settings,
+            start.round_id,
+            start.history,
+            start.term,
         )
     return Peer(
         casting.me,

@@ -41,6 +41,15 @@ logger = logging.getLogger(__name__)
 Work = dict[type[Effect], Callable[[Any], Event | None]]
 
 
+class State(msgspec.Struct, frozen=True):
+    """Where a device goes on from: w(round_id), how it came about, and the highest term it has heard."""
+
+    parameters: Vector
+    round_id: int = 0
+    history: History = History()
+    term: int = 0
+
+
 class Device:
     """One device's model and windows. Raises ConfigError or DataError for what does not fit.
 
@@ -74,12 +83,9 @@ class Device:
         classes = textwrap.shorten(", ".join(description.class_names), 120, placeholder=" ...")
         return f"{description.model} {description.channels}x{description.time} -> {classes}"
 
-    def restore(self) -> tuple[int, Vector, History]:
-        """Round, parameters and how they came about: from the file cache if it fits, else the fresh model."""
-        cached = self._cache.load()
-        if cached and (cached.mesh, cached.schema_hash) == (self._mesh, self.schema_hash):
-            return cached.round_id, cached.values, read_history(cached)
-        return 0, self.model.values().copy(), History()
+    def restore(self) -> State:
+        """What the file cache has, if it fits; else the fresh model."""
+        return restore_state(self._cache, self.schema_hash, self._mesh) or State(self.model.values().copy())
 
     def work(self) -> Work:
         """What the driver's worker thread calls for each slow effect."""
@@ -131,13 +137,17 @@ class Device:
 
 def describe_state(effect: SaveModel, schema_hash: str, mesh: str) -> CachedModel:
     """What goes into the file cache."""
-    history = msgspec.json.encode(effect.history).decode()
-    return CachedModel(effect.parameters, effect.round_id, schema_hash, mesh, {"history": history})
+    extra = {"history": msgspec.json.encode(effect.history).decode(), "term": str(effect.term)}
+    return CachedModel(effect.parameters, effect.round_id, schema_hash, mesh, extra)
 
 
-def read_history(cached: CachedModel) -> History:
-    """How the parameters in a file cache came about; an older cache does not say."""
-    return msgspec.json.decode(cached.extra.get("history", "{}"), type=History)
+def restore_state(cache: ModelCache, schema_hash: str, mesh: str) -> State | None:
+    """The last whole state of this model in this mesh; an older cache says nothing of its history and term."""
+    cached = cache.load()
+    if cached is None or (cached.mesh, cached.schema_hash) != (mesh, schema_hash):
+        return None
+    history = msgspec.json.decode(cached.extra.get("history", "{}"), type=History)
+    return State(cached.values, cached.round_id, history, int(cached.extra.get("term", "0")))
 
 
 def keep_delta(out: Path, me: Contributor, effect: KeepDelta) -> None:

@@ -35,9 +35,9 @@ from mdl.machine import (
     SaveModel,
     TrainLocally,
 )
-from mdl.messages import History, PeerInfo, Role, TrainingReport
+from mdl.messages import PeerInfo, Role, TrainingReport
 from mdl.training import TrainingCancelledError, model_delta
-from peers.device import describe_state, read_history
+from peers.device import State, describe_state, restore_state
 from peers.identity import claim_identity, find_code, release_identity, state_home
 from peers.node import drive, record_round, start_runtime
 from peers.peer import make_peer
@@ -91,13 +91,16 @@ class Member:
         self._cache = ModelCache(self._directory)
         self._todo: queue.SimpleQueue[TrainLocally | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[LocalDeltaReady | None] = queue.SimpleQueue()
-        cached = self._cache.load()
-        fits = cached is not None and (cached.mesh, cached.schema_hash) == (keys.name, self._flat.schema_hash)
-        round_id, parameters, history = 0, self._flat.values().copy(), History()
-        if cached and fits:
-            round_id, parameters, history = cached.round_id, cached.values, read_history(cached)
+        state = restore_state(self._cache, self._flat.schema_hash, keys.name) or State(self._flat.values().copy())
         self._machine = Trainer(
-            self._me, parameters, self._flat.schema_hash, type(model).__name__, TrainerSettings(), round_id, history
+            self._me,
+            state.parameters,
+            self._flat.schema_hash,
+            type(model).__name__,
+            TrainerSettings(),
+            state.round_id,
+            state.history,
+            state.term,
         )
         info = PeerInfo(
             self._me.peer_id, self._me.incarnation, Role.TRAINER, "", mesh.port, schema_hash=self._flat.schema_hash

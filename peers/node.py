@@ -124,11 +124,20 @@ def run_trainer(config: Config, me: Contributor, keys: MeshKeys | None, mesh_nam
     from peers.trainer import Trainer, TrainerSettings
 
     device = Device(config, me, mesh_name, out)
-    round_id, parameters, history = device.restore()
+    state = device.restore()
     settings = TrainerSettings(
         eta=config.round.eta, keep_deltas=config.round.keep_deltas, stall_s=config.faults.stall_s
     )
-    trainer = Trainer(me, parameters, device.schema_hash, device.summary, settings, round_id, history)
+    trainer = Trainer(
+        me,
+        state.parameters,
+        device.schema_hash,
+        device.summary,
+        settings,
+        state.round_id,
+        state.history,
+        state.term,
+    )
     now = time.monotonic()
     machine = make_peer(me, trainer, config, now)
     info = PeerInfo(me.peer_id, me.incarnation, Role.TRAINER, "", config.mesh.port, schema_hash=device.schema_hash)
@@ -146,7 +155,7 @@ def run_trainer(config: Config, me: Contributor, keys: MeshKeys | None, mesh_nam
         info,
         keys,
         config.mesh,
-        max_values=parameters.size,
+        max_values=state.parameters.size,
         work={**device.work(), RecordRound: lambda effect: record_round(out, effect)},
         observe=observe,
         sample=True,
@@ -160,7 +169,7 @@ def run_trainer(config: Config, me: Contributor, keys: MeshKeys | None, mesh_nam
     if trainer.round_id:
         device.export(out / "global.safetensors", trainer.round_id, trainer.parameters)
     sent_bytes = runtime.links.counts.sent_bytes
-    return Ended(finish.problem, finish.exit_code, trainer.round_id, sent_bytes, parameters.nbytes)
+    return Ended(finish.problem, finish.exit_code, trainer.round_id, sent_bytes, state.parameters.nbytes)
 
 
 def record_round(out: Path, effect: RecordRound) -> None:

@@ -19,8 +19,6 @@ class Part:
     """State of one device in one round. holds: segment -> partial mean, kept after it has been given away.
 
     attempt: term of the agent that first opened it; the same round opened as another attempt begins afresh.
-    announced: the term under which it was announced last, with its members. is_at_risk: the own delta had been given
-    away on the lineage that this round's fork has left.
     given: segment -> the hop it was given away by, and its receiver. works: earlier work in the own delta.
     announced: the term under which it was announced last, with its members. was_given_before: in another attempt.
     """

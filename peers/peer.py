@@ -10,9 +10,11 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
+import msgspec
+
 from mdl.config import Config
 from mdl.delta import Contributor
-from mdl.machine import Effect, Event, Finish, NameTaken, PeerFound, Received, Send, StopRequested, Tick
+from mdl.machine import Effect, Event, Finish, NameTaken, PeerFound, Received, SaveModel, Send, StopRequested, Tick
 from mdl.messages import (
     AgentMessage,
     AgentPresent,
@@ -56,6 +58,7 @@ class Peer:
         self.trainer = trainer
         self.agent: MobileAgent | None = None
         self.succession = Succession(me, settings, trainer is None, now)
+        self.succession.term = trainer.saved_term if trainer else 0
         self.known: dict[str, PeerInfo] = {}
         self.agent_settings = agent_settings
         self.settings = settings
@@ -74,6 +77,8 @@ class Peer:
             for effect in self._step(local.popleft(), now):
                 if isinstance(effect, Send) and effect.receiver == self.me.peer_id:
                     local.append(Received(self.me, effect.message, effect.values))
+                elif isinstance(effect, SaveModel):
+                    effects.append(msgspec.structs.replace(effect, term=self.succession.term))
                 else:
                     effects.append(effect)
             if not local:

@@ -64,7 +64,9 @@ def cast_process(plan: FaultPlan, peer_id: str, incarnation: int, saved: SaveMod
     if peer_id != AGENT_NODE:
         start = TrainerStart(DIMENSIONS, b"")
         if saved is not None:
-            start = TrainerStart(DIMENSIONS, saved.digest, round_id=saved.round_id, history=saved.history)
+            start = TrainerStart(
+                DIMENSIONS, saved.digest, round_id=saved.round_id, history=saved.history, term=saved.term
+            )
     me = Contributor(peer_id, incarnation)
     return cast_simulated(me, plan.policy, plan.peers, plan.on_partition, start, now)
 

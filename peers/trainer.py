@@ -92,8 +92,10 @@ class Trainer:
         settings: TrainerSettings,
         round_id: int = 0,
         history: History | None = None,
+        term: int = 0,
     ) -> None:
         self.me = me
+        self.saved_term = term
         self.standing = Standing(me, parameters, round_id, history)
         self.part: Part | None = None
         self.resources: ResourceState | None = None
