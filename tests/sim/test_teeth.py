@@ -15,7 +15,7 @@ import pytest
 from mdl.delta import Contributor, ModelDelta, pair_aggregate
 from mdl.errors import RemoteProtocolError
 from mdl.messages import AgentPresent, BroadcastOrdered, HopOrdered
-from peers import agent as agent_module
+from peers import choice as choice_module
 from peers import trainer as trainer_module
 from peers.campaign import Campaign, silent_machines
 from peers.part import Part
@@ -156,7 +156,7 @@ MUTATIONS: dict[Callable[..., Any], tuple[Any, str, int]] = {
     _a_staged_result_is_applied_at_once: (Trainer, "_stage_received", 8),
     _uncounted_work_is_dropped: (Standing, "add", 5),
     _what_a_round_counted_comes_again: (Standing, "is_counted", 58),
-    _anybody_is_a_majority: (agent_module, "has_quorum", 39),
+    _anybody_is_a_majority: (choice_module, "has_quorum", 39),
     _nobody_takes_over: (Succession, "wants_office", 2),
 }
 
