@@ -274,17 +274,17 @@ class MobileAgent:
         if not following:
             self._waiting_for = "trainers"
             return []
-        self.lineage = choose_lineage(following)
-        standing = [member for member in following if member.report.lineage == self.lineage]
+        standing = choose_lineage(following)
         position = newest_position(standing)
-        self.round_id = position[1]
+        self.lineage, self.round_id, _ = position
         self._goal = self._goal or max(member.report.goal for member in standing)
-        if self._goal and position[1] >= self._goal:
+        if self._goal and self.round_id >= self._goal:
             self._finish_up(now)
             return []
         effects = self._help_late(position, now)
-        current = [member for member in following if member.at == position]
+        current = [member for member in standing if member.at == position]
         base = current[0].report.base
+        self.quorum = may_decide(standing, following)
         if not (self._may_go_on(following, current, base, now) if self.lineage else self._may_start(current)):
             return effects
         left_open = newest_staged(current) is not None or _newest_attempt(current) > 0
@@ -297,13 +297,11 @@ class MobileAgent:
 
     def _hesitates(self, member: Member, now: float) -> bool:
         """Heard, but not obeying yet: its state may still change under another agent's orders."""
-        report = member.report
-        if report.agent == self.me.peer_id and report.term >= self._office_term:
+        if member.obeys(self.me.peer_id, self._office_term):
             return False
         return now - max(member.joined_at, self._in_office_since) < self._settings.lost_after_s / 2
 
     def _may_start(self, current: list[Member]) -> bool:
-        self.quorum = False
         if len(current) >= self._settings.min_peers:
             return True
         self._waiting_for = f"{len(current)} of {self._settings.min_peers} peers are ready"
@@ -311,17 +309,16 @@ class MobileAgent:
 
     def _may_go_on(self, following: list[Member], current: list[Member], base: tuple[str, ...], now: float) -> bool:
         """With a majority of those who decide, and a partner; without, only after a while, as a fork."""
-        self.quorum = may_decide(self.lineage, following)
         if self.quorum and len(current) >= min(2, self._settings.min_peers):
             self._lacking_since = None
             return True
         missing = sorted(set(base) - {member.peer_id for member in following})
         self._waiting_for = f"{', '.join(missing) or 'a partner'}: {len(current)} of {len(base)} members are here"
-        return self._is_patience_over(base, now) and (self.quorum or self._may_fork(current[0].report.round_id))
+        return self._is_patience_over(base, now) and (self.quorum or self._may_fork())
 
-    def _may_fork(self, round_id: int) -> bool:
+    def _may_fork(self) -> bool:
         """Not twice at one round: what a device gave away then could be in two forks, and nobody would know."""
-        return len(self.lineage) < 2 or (len(self.lineage) < MAX_FORKS and self.lineage[-1].round_id != round_id)
+        return len(self.lineage) < 2 or (len(self.lineage) < MAX_FORKS and self.lineage[-1].round_id != self.round_id)
 
     def _is_coming(self, member: Member, position: Position, now: float) -> bool:
         """Whether this member is about to stand at the mesh's model, so that it can be in the next round."""
@@ -400,24 +397,19 @@ class MobileAgent:
         effects = self._flush(wait=not late and not self._stopping)
         if self._pending:
             return effects
-        others = [member for member in self.following() if member.peer_id != self.me.peer_id]
+        following = self.following()
+        others = [member for member in following if member.peer_id != self.me.peer_id]
         if not others or late:
             self._between = Phase.FINISHED
             return [*effects, Finish(exit_code=130 if self._stopping else 0)]
-        if not self._stopping and self._is_anyone_behind():
-            return effects + self._bring_home(now)
+        standing = [member for member in following if member.report.lineage == self.lineage]
+        if standing and not self._stopping:
+            position = newest_position(standing)
+            if any(member.at != position for member in following):
+                return effects + self._help_late(position, now)  # nobody leaves without the last model
         for member in others:
             effects += self._repeater.say(member.contributor, MeshFinished(self.term, member.report.round_id), now)
         return effects
-
-    def _is_anyone_behind(self) -> bool:
-        standing = [member for member in self.following() if member.report.lineage == self.lineage]
-        return bool(standing) and any(member.at != newest_position(standing) for member in self.following())
-
-    def _bring_home(self, now: float) -> list[Effect]:
-        """Who missed the last word of the last round takes the mesh's model along."""
-        standing = [member for member in self.following() if member.report.lineage == self.lineage]
-        return self._help_late(newest_position(standing), now)
 
     def _finish_up(self, now: float) -> None:
         self._between, self._finishing_at = Phase.FINISHING, now

@@ -254,7 +254,7 @@ class Conductor:
         assert order is not None
         digests = {member.report.staged.digest for member in having if member.report.staged}
         if len(digests) > 1:
-            self._digest = next(iter(sorted(digests)))
+            self._digest = min(digests)
             order = self._order_broadcast()
         if order.term != self.ledger.term or {member.contributor for member in recipients} != set(order.order):
             order = self._order_broadcast()
@@ -268,9 +268,8 @@ class Conductor:
 
     def _decide(self, staged: list[Member], now: float) -> list[Effect]:
         """Everybody alive has the result; with a majority of those who decide it stands."""
-        following = self._members.following(self._me, self._office_term)
         voters = {member.peer_id for member in staged if member.report.votes}
-        present = {member.peer_id for member in following}
+        present = {member.peer_id for member in self._following()}
         self.lacks_quorum = not has_quorum(self._opened.base, voters, present)
         if self.lacks_quorum:
             missing = sorted(set(self._opened.base) - voters)

@@ -43,6 +43,10 @@ class Member:
     def at(self) -> Position:
         return self.report.lineage, self.report.round_id, self.report.digest
 
+    def obeys(self, agent: str, term: int) -> bool:
+        """Whether it follows this agent since this term, and so nobody else's orders any more."""
+        return self.report.agent == agent and self.report.term >= term
+
     @property
     def heard_at(self) -> float:
         return self.arrivals.heard_at
@@ -102,8 +106,8 @@ class Members:
         return [member for member in self.everyone() if member.alive and not member.problem]
 
     def following(self, agent: str, term: int) -> list[Member]:
-        """Those alive who obey this agent since this term: they follow nobody else's orders any more."""
-        return [member for member in self.alive() if member.report.agent == agent and member.report.term >= term]
+        """Those alive who obey this agent since this term."""
+        return [member for member in self.alive() if member.obeys(agent, term)]
 
     def get(self, contributor: Contributor) -> Member | None:
         member = self._table.get(contributor.peer_id)
@@ -132,11 +136,6 @@ class Members:
                     f"your model ({report.model}, {report.size:,} values) differs from the mesh's "
                     f"({first.model}, {first.size:,} values)"
                 )
-
-
-def newest_round(members: list[Member], lineage: Lineage) -> int:
-    """The latest round that any of these is at on a lineage."""
-    return max(member.report.round_id for member in members if member.report.lineage == lineage)
 
 
 def newest_position(members: list[Member]) -> Position:

@@ -83,8 +83,9 @@ class Peer:
                     effects.append(effect)
             if not local:
                 local.extend(self._lead(now, effects))
-        self._finished = self._finished or any(isinstance(effect, Finish) for effect in effects)
-        return _finish_last(effects)
+        effects = _finish_last(effects)
+        self._finished = self._finished or (bool(effects) and isinstance(effects[-1], Finish))
+        return effects
 
     def deadline(self) -> float | None:
         if self._finished:
@@ -307,6 +308,4 @@ def make_peer(me: Contributor, trainer: Trainer | None, config: Config, now: flo
 
 def _finish_last(effects: list[Effect]) -> list[Effect]:
     """What is said together with a Finish comes before it."""
-    return [effect for effect in effects if not isinstance(effect, Finish)] + [
-        effect for effect in effects if isinstance(effect, Finish)
-    ]
+    return sorted(effects, key=lambda effect: isinstance(effect, Finish))
