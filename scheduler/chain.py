@@ -5,29 +5,23 @@ A policy knows devices by what they reported and what hops showed; nothing here 
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Protocol, TypeAlias
 
 import msgspec
 
+from sim.devices import UsageKind
+from sim.timing import DeviceState as DeviceState
 
-class DeviceState(Enum):
-    """Where a device stands in this round. Only FREE devices may be paired."""
-
-    TRAINING = "training"
-    FREE = "free"
-    BUSY = "busy"
-    SEND = "send"
-    GET = "get"
-    DONE = "done"
-    DEAD = "dead"
+_ENDING = (DeviceState.TRAINING, DeviceState.BUSY, DeviceState.SEND, DeviceState.GET)
 
 
 class DeviceView(msgspec.Struct, frozen=True):
     """One device as the agent knows it. Unknown speeds are None until a hop has shown them.
 
     link_mb_s, merge_mb_s: MB/s. free_since_s: on the view's clock. energy_j: modelled, accumulated over rounds.
-    n_agg: hops it took part in this round. battery_percent: None on mains.
+    n_agg: hops it took part in this round. battery_percent: None on mains. kind, device_class: how it is used, and how
+    strong it is (0 strongest; None unknown). busy_for_s: how long it has been busy without a break. eta_ready_s: until
+    its training ends, expected or reported. op_left_s: active work that is left of its hop.
     """
 
     peer_id: str
@@ -43,6 +37,11 @@ class DeviceView(msgspec.Struct, frozen=True):
     in_use: bool | None = None
     cpu_percent: float = 0.0
     free_memory_bytes: int = 0
+    kind: UsageKind = UsageKind.IDLE
+    device_class: int | None = None
+    busy_for_s: float = 0.0
+    eta_ready_s: float = 0.0
+    op_left_s: float = 0.0
 
 
 class ChainView(msgspec.Struct, frozen=True):
@@ -51,10 +50,15 @@ class ChainView(msgspec.Struct, frozen=True):
     time_s: float
     size_mb: float
     devices: tuple[DeviceView, ...]
+    latency_s: float = 0.0
 
     def free(self) -> list[DeviceView]:
         """The devices that may be paired now."""
         return [device for device in self.devices if device.state is DeviceState.FREE]
+
+    def may_wait(self) -> bool:
+        """Somebody trains, is busy or aggregates, so that waiting ends."""
+        return any(device.state in _ENDING for device in self.devices)
 
 
 class Pair(msgspec.Struct, frozen=True):

@@ -40,6 +40,9 @@ class Tree:
                     devices[parent].peer_id,
                     f"tree: position {position} sends to its parent {parent}",
                 )
+        free = view.free()
+        if len(free) > 1 and not view.may_wait():
+            return Pair(free[-1].peer_id, free[0].peer_id, "tree: their parents are gone, the last sends to the first")
         return Wait("tree: no position has both itself and its parent ready")
 
 

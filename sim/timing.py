@@ -1,0 +1,310 @@
+"""The timing model of one iteration, in plain Python: who is idle, what a hop takes, when all is with one holder. Pure.
+
+A hop i -> j starts when both are idle. The transfer takes latency + size / min(link_i, link_j), then j merges for
+size / merge_j; work on a device stands still while it is busy; one partner at a time. Afterwards i is done and j holds
+both. A device whose battery gives out takes its own contribution with it; whoever gave it a load holds that load again
+(fault rule 3). The reference for `sim.batch`, which does the same for many scenarios at once.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from enum import Enum
+from math import inf
+
+from mdl.errors import LocalProtocolError
+from sim.scenario import Periods, Scenario, ScenarioDevice
+
+SEND_W = 1.0
+RECEIVE_W = 0.8
+MERGE_W = 1.5
+
+
+class DeviceState(Enum):
+    """Where a device stands in this round. Only FREE devices may be paired."""
+
+    TRAINING = "training"
+    FREE = "free"
+    BUSY = "busy"
+    SEND = "send"
+    GET = "get"
+    DONE = "done"
+    DEAD = "dead"
+
+
+@dataclass(frozen=True)
+class TimedHop:
+    """One hop. sent_s: the transfer ends, merged_s: the merge ends; both after all that stood in their way."""
+
+    sender: int
+    receiver: int
+    start_s: float
+    sent_s: float
+    merged_s: float
+    transfer_s: float
+    merge_s: float
+
+
+@dataclass
+class _Device:
+    given: ScenarioDevice
+    theta: float = 1.0
+    energy_j: float = 0.0
+    n_agg: int = 0
+    gone: DeviceState | None = None
+    hop: TimedHop | None = None
+    free_since_s: float = 0.0
+    sent_to: int | None = None
+    got_from: list[int] = field(default_factory=list)
+
+
+class Iteration:
+    """Plays one scenario: `start` hops among the idle, `advance` to the next moment at which anything changes.
+
+    hops: those that were merged or are under way. lost: devices whose own contribution is not in the result.
+    wasted_s: active seconds of hops that a death undid.
+    """
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.now_s = 0.0
+        self.hops: list[TimedHop] = []
+        self.lost: list[int] = []
+        self.wasted_s = 0.0
+        self._devices = [
+            _Device(given, energy_j=given.energy_j, free_since_s=given.ready_s) for given in scenario.devices
+        ]
+        self._bury(0.0)
+
+    # -- what is so now -----------------------------------------------------------------------------------------------
+
+    def state(self, index: int) -> DeviceState:
+        device = self._devices[index]
+        if device.gone is not None:
+            return device.gone
+        if device.hop is not None:
+            return DeviceState.SEND if device.hop.sender == index else DeviceState.GET
+        if device.given.ready_s > self.now_s:
+            return DeviceState.TRAINING
+        return DeviceState.FREE if self._period(index) is None else DeviceState.BUSY
+
+    def idle(self) -> list[int]:
+        """Devices that may be paired now."""
+        return [index for index in range(len(self._devices)) if self.state(index) is DeviceState.FREE]
+
+    def may_wait(self) -> bool:
+        """Somebody trains, is busy or aggregates: waiting ends."""
+        ending = (DeviceState.TRAINING, DeviceState.BUSY, DeviceState.SEND, DeviceState.GET)
+        return any(self.state(index) in ending for index in range(len(self._devices)))
+
+    def busy_for_s(self, index: int) -> float:
+        """How long the device has been busy without a break; 0 if it is not."""
+        period = self._period(index)
+        return self.now_s - period[0] if period else 0.0
+
+    def op_left_s(self, index: int) -> float:
+        """Active work that is left of the device's hop, for its own part in it."""
+        hop = self._devices[index].hop
+        if hop is None:
+            return 0.0
+        pair = (self._busy(hop.sender), self._busy(hop.receiver))
+        left_s = max(0.0, hop.transfer_s - active_s(pair, hop.start_s, min(self.now_s, hop.sent_s)))
+        if self.now_s >= hop.sent_s:
+            left_s = 0.0
+        if index == hop.sender:
+            return left_s
+        own = (pair[1],)
+        done_s = active_s(own, hop.sent_s, self.now_s) if self.now_s > hop.sent_s else 0.0
+        return left_s + max(0.0, hop.merge_s - done_s)
+
+    def theta(self, index: int) -> float:
+        return self._devices[index].theta
+
+    def energy_j(self, index: int) -> float:
+        return self._devices[index].energy_j
+
+    def n_agg(self, index: int) -> int:
+        return self._devices[index].n_agg
+
+    def free_since_s(self, index: int) -> float:
+        return self._devices[index].free_since_s
+
+    @property
+    def holders(self) -> list[int]:
+        return [index for index, device in enumerate(self._devices) if device.gone is None]
+
+    @property
+    def ended(self) -> bool:
+        """One holder is left and has merged everything (or nobody is left)."""
+        holders = self.holders
+        return len(holders) < 2 and all(self._devices[index].hop is None for index in holders)
+
+    @property
+    def makespan_s(self) -> float:
+        """When the last merge ended."""
+        return max((hop.merged_s for hop in self.hops), default=0.0)
+
+    # -- what a policy does -------------------------------------------------------------------------------------------
+
+    def start(self, sender: int, receiver: int) -> TimedHop:
+        """Order a hop now. Raises LocalProtocolError unless both are idle and two devices."""
+        idle = self.idle()
+        if sender == receiver or sender not in idle or receiver not in idle:
+            raise LocalProtocolError(f"hop {sender} -> {receiver} at {self.now_s:.3f} s: both must be idle")
+        hop = self.time_hop(sender, receiver, self.now_s)
+        self.hops.append(hop)
+        for index in (sender, receiver):
+            self._devices[index].hop = hop
+        return hop
+
+    def time_hop(self, sender: int, receiver: int, start_s: float) -> TimedHop:
+        """What a hop would take that starts then (with knowledge of the busy periods)."""
+        scenario = self.scenario
+        first, second = scenario.devices[sender], scenario.devices[receiver]
+        transfer_s = scenario.latency_s + scenario.size_mb / min(first.link_mb_s, second.link_mb_s)
+        merge_s = scenario.size_mb / second.merge_mb_s
+        sent_s = active_end_s((first.busy, second.busy), start_s, transfer_s)
+        merged_s = active_end_s((second.busy,), sent_s, merge_s)
+        return TimedHop(sender, receiver, start_s, sent_s, merged_s, transfer_s, merge_s)
+
+    def advance(self) -> bool:
+        """Go on to the next moment at which a stand changes; False if nothing will change any more."""
+        at_s = min((self._next_s(index) for index in range(len(self._devices))), default=inf)
+        if at_s == inf:
+            return False
+        self.now_s = at_s
+        self._bury(at_s)
+        for index, device in enumerate(self._devices):
+            hop = device.hop
+            if hop is not None and index == hop.sender and hop.sent_s <= at_s:
+                self._end_transfer(hop)
+        for index, device in enumerate(self._devices):
+            hop = device.hop
+            if hop is not None and index == hop.receiver and hop.merged_s <= at_s:
+                self._end_merge(hop)
+        return True
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _next_s(self, index: int) -> float:
+        device = self._devices[index]
+        if device.gone is DeviceState.DEAD:
+            return inf
+        dies_s = device.given.dies_at_s if device.given.dies_at_s is not None else inf
+        if device.gone is DeviceState.DONE:
+            return dies_s if device.sent_to is not None and dies_s > self.now_s else inf
+        found = [dies_s]
+        if device.given.ready_s > self.now_s:
+            found.append(device.given.ready_s)
+        if device.hop is not None:
+            found.append(device.hop.sent_s if index == device.hop.sender else device.hop.merged_s)
+        busy = self._busy(index)
+        place = _place(busy, self.now_s)
+        if place < len(busy):
+            found.append(busy[place][0])
+        if place and busy[place - 1][1] > self.now_s:
+            found.append(busy[place - 1][1])
+        return min(at_s for at_s in found if at_s > self.now_s)
+
+    def _end_transfer(self, hop: TimedHop) -> None:
+        sender, receiver = self._devices[hop.sender], self._devices[hop.receiver]
+        sender.hop, sender.gone, sender.sent_to = None, DeviceState.DONE, hop.receiver
+        sender.n_agg += 1
+        sender.energy_j += SEND_W * hop.transfer_s
+        receiver.energy_j += RECEIVE_W * hop.transfer_s
+        receiver.theta += sender.theta
+        receiver.got_from.append(hop.sender)
+
+    def _end_merge(self, hop: TimedHop) -> None:
+        receiver = self._devices[hop.receiver]
+        receiver.hop, receiver.free_since_s = None, hop.merged_s
+        receiver.n_agg += 1
+        receiver.energy_j += MERGE_W * hop.merge_s
+
+    def _bury(self, at_s: float) -> None:
+        for index, device in enumerate(self._devices):
+            dies_s = device.given.dies_at_s
+            if dies_s is None or dies_s > at_s or device.gone is DeviceState.DEAD:
+                continue
+            delivered = device.gone is DeviceState.DONE
+            device.gone = DeviceState.DEAD
+            if delivered:
+                continue  # its load has travelled on, and is freed again only if that one dies too
+            self._abort(index)
+            self.lost.append(index)
+            self._release(index, at_s)
+
+    def _abort(self, index: int) -> None:
+        """The hop it is part of is undone; before the transfer's end the other one is free again."""
+        hop = self._devices[index].hop
+        if hop is None:
+            return
+        self.hops.remove(hop)
+        self.wasted_s += hop.transfer_s
+        for end in (hop.sender, hop.receiver):
+            if self._devices[end].hop is hop:
+                self._devices[end].hop = None
+                self._devices[end].free_since_s = self.now_s
+
+    def _release(self, index: int, at_s: float) -> None:
+        """All loads that it carried are with those who gave them again, as far as they live."""
+        for giver in self._devices[index].got_from:
+            device = self._devices[giver]
+            hop = next((hop for hop in self.hops if (hop.sender, hop.receiver) == (giver, index)), None)
+            if hop is not None:
+                self.hops.remove(hop)
+                self.wasted_s += hop.transfer_s + hop.merge_s
+            if device.gone is DeviceState.DEAD:
+                self.lost.append(giver)
+                self._release(giver, at_s)
+            else:
+                device.gone, device.sent_to, device.free_since_s = None, None, at_s
+        self._devices[index].got_from = []
+
+    def _busy(self, index: int) -> Periods:
+        return self.scenario.devices[index].busy
+
+    def _period(self, index: int) -> tuple[float, float] | None:
+        busy = self._busy(index)
+        place = _place(busy, self.now_s)
+        return busy[place - 1] if place and busy[place - 1][1] > self.now_s else None
+
+
+def active_end_s(busy: tuple[Periods, ...], start_s: float, work_s: float) -> float:
+    """When work that stands still while any of these is busy ends, if it starts then."""
+    at_s, left_s = start_s, work_s
+    while True:
+        blocked_until_s, next_start_s = at_s, inf
+        for periods in busy:
+            place = _place(periods, at_s)
+            if place and periods[place - 1][1] > blocked_until_s:
+                blocked_until_s = periods[place - 1][1]
+            if place < len(periods):
+                next_start_s = min(next_start_s, periods[place][0])
+        if blocked_until_s > at_s:
+            at_s = blocked_until_s
+            continue
+        if left_s <= next_start_s - at_s:
+            return at_s + left_s
+        left_s -= next_start_s - at_s
+        at_s = next_start_s
+
+
+def active_s(busy: tuple[Periods, ...], start_s: float, end_s: float) -> float:
+    """Seconds between the two in which none of these is busy."""
+    total_s, at_s = 0.0, start_s
+    blocking = sorted(period for periods in busy for period in _overlapping(periods, start_s, end_s))
+    for begin_s, until_s in blocking:
+        total_s += max(0.0, begin_s - at_s)
+        at_s = max(at_s, until_s)
+    return total_s + max(0.0, end_s - at_s)
+
+
+def _overlapping(periods: Periods, start_s: float, end_s: float) -> Periods:
+    return periods[max(0, _place(periods, start_s) - 1) : _place(periods, end_s)]
+
+
+def _place(periods: Periods, at_s: float) -> int:
+    """How many of the periods have begun by then."""
+    return bisect_right(periods, (at_s, inf))
