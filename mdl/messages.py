@@ -19,6 +19,8 @@ PROTOCOL_VERSION = 1
 # Bounds of what a decoder accepts: far above any real mesh, far below what could hurt a small device.
 MAX_MEMBERS = 1024
 MAX_TEXT = 256
+# Busy periods of one device in one round that are kept: far more than a person would look at.
+MAX_PERIODS = 64
 # A mesh that was split this often without ever coming together again waits instead of splitting once more.
 MAX_FORKS = 16
 
@@ -356,7 +358,11 @@ class ModelMessage(Message, frozen=True):
 
 
 class HopSummary(msgspec.Struct, frozen=True):
-    """One hop of a round as the agent saw it. outcome: ordered, merged, aborted or lost."""
+    """One hop of a round as the agent saw it. outcome: ordered, merged, aborted or lost.
+
+    ordered_s, decided_s: since the round was opened, by the agent's clock. transfer_s: what the receiver measured, from
+    asking to having the values, without merging them.
+    """
 
     hop_id: Count
     sender: PeerId
@@ -366,10 +372,35 @@ class HopSummary(msgspec.Struct, frozen=True):
     decided_s: float | None
     reason: Text
     size_bytes: Count = 0
+    transfer_s: float = 0.0
+
+
+class DeviceRecord(msgspec.Struct, frozen=True):
+    """One device in a round as the agent saw it; seconds since the round was opened, by the agent's clock.
+
+    ready_s: it held its own delta; None if it never did. busy: when it was seen busy; an end of None: until the round's
+    end. lost: why the round went on without it, empty if it did not.
+    """
+
+    peer_id: PeerId
+    ready_s: float | None = None
+    link_mb_s: float | None = None
+    battery_percent: float | None = None
+    charging: bool | None = None
+    busy: Annotated[tuple[tuple[float, float | None], ...], Meta(max_length=MAX_PERIODS)] = ()
+    lost: Text = ""
+
+
+Schedule: TypeAlias = Annotated[tuple[HopSummary, ...], Meta(max_length=4 * MAX_MEMBERS)]
+DeviceRecords: TypeAlias = Annotated[tuple[DeviceRecord, ...], Meta(max_length=MAX_MEMBERS)]
 
 
 class RoundSummary(msgspec.Struct, frozen=True):
-    """One line of metrics.jsonl. Seconds are measured by the agent's clock, bytes are of model values alone."""
+    """One line of metrics.jsonl. Seconds are measured by the agent's clock, bytes are of model values alone.
+
+    hops: those that were merged. schedule: all that were ordered, with times and reasons; devices: what they were like
+    meanwhile. Both are empty in lines of older versions.
+    """
 
     round: Count
     theta: float
@@ -382,6 +413,8 @@ class RoundSummary(msgspec.Struct, frozen=True):
     macro_f1: float | None = None
     lost: tuple[PeerId, ...] = ()
     digest: str = ""
+    schedule: Schedule = ()
+    devices: DeviceRecords = ()
 
 
 class MemberStatus(msgspec.Struct, frozen=True):
@@ -405,7 +438,10 @@ class StatusWanted(Message, frozen=True):
 
 
 class MeshStatus(Message, frozen=True):
-    """The mesh as the agent sees it: what `mdl peers` and the live view show."""
+    """The mesh as the agent sees it: what `mdl peers` and the live view show.
+
+    devices, elapsed_s: of the open round, as its hops. finished: only the last of them tells its schedule.
+    """
 
     term: Count
     round_id: Count
@@ -413,9 +449,11 @@ class MeshStatus(Message, frozen=True):
     phase: Text
     policy: Text
     members: Annotated[tuple[MemberStatus, ...], Meta(max_length=MAX_MEMBERS)] = ()
-    hops: Annotated[tuple[HopSummary, ...], Meta(max_length=4 * MAX_MEMBERS)] = ()
+    hops: Schedule = ()
     finished: Annotated[tuple[RoundSummary, ...], Meta(max_length=MAX_MEMBERS)] = ()
     agent: Text = ""
+    devices: DeviceRecords = ()
+    elapsed_s: float = 0.0
 
 
 class Hello(Message, frozen=True):

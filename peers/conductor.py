@@ -31,7 +31,7 @@ from peers.phase import Phase
 from peers.quorum import has_quorum
 from peers.repeater import Repeater
 from peers.rounds import HopState, RoundLedger
-from peers.view import chain_view, order_broadcast
+from peers.view import chain_view, is_busy, order_broadcast
 from scheduler.chain import Pair, Policy, Wait
 from scheduler.devices import learn_from_hop
 
@@ -94,6 +94,7 @@ class Conductor:
     def hear(self, member: Member, report: PeerReport, now: float) -> None:
         """A member's report: the ledger takes it in, and the devices' books learn from hops that were merged."""
         before = self.ledger.reports.get(member.contributor)
+        self.ledger.note_busy(member.contributor, is_busy(member), now)
         for hop in self.ledger.hear(member.contributor, report, now):
             self.progressed_at = now
             logger.info("hop %d: %s -> %s %s", hop.hop_id, hop.sender.peer_id, hop.receiver.peer_id, hop.state.value)

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from mdl.delta import Contributor
-from mdl.messages import Holding, HopDecision, HopOutcome, PeerReport
+from mdl.messages import MAX_PERIODS, Holding, HopDecision, HopOutcome, PeerReport
 
 HopKey = tuple[int, int]  # segment, hop
+BusyPeriod = tuple[float, float | None]  # from, until; None: it still is
 # Hop ids of different terms never meet, also not those of a round that is opened again.
 _HOPS_PER_TERM = 1_000_000
 # Two devices that failed so often to aggregate, either way, are out of each other's reach.
@@ -68,6 +69,7 @@ class RoundLedger:
     reports: dict[Contributor, PeerReport] = field(default_factory=dict)
     ready_at: dict[Contributor, float] = field(default_factory=dict)
     hops: dict[HopKey, Hop] = field(default_factory=dict)
+    busy: dict[Contributor, list[BusyPeriod]] = field(default_factory=dict)
     is_recovered: bool = False
 
     def __post_init__(self) -> None:
@@ -94,6 +96,15 @@ class RoundLedger:
                 hop.decision, hop.decided_at = decision, now
                 decided.append(hop)
         return decided
+
+    def note_busy(self, member: Contributor, busy: bool, now: float) -> None:
+        """Remember when a device is seen busy, for those who ask later why it had to wait; decides nothing."""
+        periods = self.busy.setdefault(member, [])
+        was_busy = bool(periods) and periods[-1][1] is None
+        if busy and not was_busy and len(periods) < MAX_PERIODS:
+            periods.append((now, None))
+        elif was_busy and not busy:
+            periods[-1] = (periods[-1][0], now)
 
     def order_hop(self, sender: Contributor, receiver: Contributor, reason: str, now: float) -> Hop:
         number = len(self.hops) + 1

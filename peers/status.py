@@ -1,4 +1,7 @@
-"""What the agent tells people: the line of metrics.jsonl that ends a round, and the status an observer asks for."""
+"""What the agent tells people: the line of metrics.jsonl that ends a round, and the status an observer asks for.
+
+Both tell the schedule: each hop with its times and the policy's reason, and what each device was like meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,17 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from mdl.evaluation import Evaluation
-from mdl.messages import Holding, HopSummary, MemberStatus, MeshStatus, PeerReport, RoundSummary, Staged
+from mdl.messages import (
+    MAX_TEXT,
+    DeviceRecord,
+    Holding,
+    HopSummary,
+    MemberStatus,
+    MeshStatus,
+    PeerReport,
+    RoundSummary,
+    Staged,
+)
 from peers.members import Member
 from peers.rounds import Hop, HopState, RoundLedger
 
@@ -43,6 +56,8 @@ def summarise_round(
         loss=fmean(losses) if losses else None,
         lost=tuple(sorted(peer.peer_id for peer in ledger.lost)),
         digest=digest.hex(),
+        schedule=tuple(_hop_summary(hop, ledger) for hop in ledger.hops.values()),
+        devices=_device_records(ledger, applied),
     )
 
 
@@ -68,10 +83,21 @@ def mesh_status(
     members = tuple(_member_status(member, ledger, now) for member in agent.members.everyone())
     hops = tuple(_hop_summary(hop, ledger) for hop in ledger.hops.values()) if ledger else ()
     round_id = ledger.round_id if ledger else max((member.round_id for member in members), default=0)
-    new = tuple(summary for summary in finished if summary.round > since_round)
+    new = [summary for summary in finished if summary.round > since_round]
+    new = [msgspec.structs.replace(summary, schedule=(), devices=()) for summary in new[:-1]] + new[-1:]
     waiting = f": {agent.waiting_for}" if agent.phase.value == "gathering" and agent.waiting_for else ""
     return MeshStatus(
-        agent.term, round_id, goal, agent.phase.value + waiting, policy, members, hops, new, agent.me.peer_id
+        agent.term,
+        round_id,
+        goal,
+        agent.phase.value + waiting,
+        policy,
+        members,
+        hops,
+        tuple(new),
+        agent.me.peer_id,
+        devices=_device_records(ledger, agent.members.everyone()) if ledger else (),
+        elapsed_s=_since(ledger, now) if ledger else 0.0,
     )
 
 
@@ -107,8 +133,38 @@ def _hop_summary(hop: Hop, ledger: RoundLedger) -> HopSummary:
         hop.sender.peer_id,
         hop.receiver.peer_id,
         "lost" if lost else hop.state.value,
-        round(hop.ordered_at - ledger.opened_at, 6),
-        None if hop.decided_at is None else round(hop.decided_at - ledger.opened_at, 6),
-        hop.reason,
+        _since(ledger, hop.ordered_at),
+        None if hop.decided_at is None else _since(ledger, hop.decided_at),
+        hop.reason[:MAX_TEXT],
         hop.decision.size_bytes if hop.decision else 0,
+        round(hop.decision.seconds, 6) if hop.decision else 0.0,
     )
+
+
+def _device_records(ledger: RoundLedger, known: Iterable[Member]) -> tuple[DeviceRecord, ...]:
+    """All members of the round, by id. known: of these also the link speed is told."""
+    links = {member.contributor: member.device.link_mb_s for member in known}
+    records = []
+    for peer in sorted(ledger.members):
+        report, ready_at = ledger.reports.get(peer), ledger.ready_at.get(peer)
+        resources = report.resources if report else None
+        records.append(
+            DeviceRecord(
+                peer.peer_id,
+                None if ready_at is None else _since(ledger, ready_at),
+                links.get(peer),
+                resources.battery_percent if resources else None,
+                resources.charging if resources else None,
+                tuple(
+                    (_since(ledger, start), None if end is None else _since(ledger, end))
+                    for start, end in ledger.busy.get(peer, ())
+                ),
+                ledger.lost.get(peer, "")[:MAX_TEXT],
+            )
+        )
+    return tuple(records)
+
+
+def _since(ledger: RoundLedger, at: float) -> float:
+    """Seconds since the round was opened."""
+    return round(at - ledger.opened_at, 6)

@@ -26,7 +26,7 @@ def chain_view(ledger: RoundLedger, members: Members, now: float) -> ChainView:
         elif peer in receivers:
             state = DeviceState.GET
         elif peer in free:
-            state = DeviceState.BUSY if _is_busy(member) and not relaxed else DeviceState.FREE
+            state = DeviceState.BUSY if is_busy(member) and not relaxed else DeviceState.FREE
         else:
             state = DeviceState.DONE if holding else DeviceState.TRAINING
         if member:
@@ -41,6 +41,12 @@ def order_broadcast(
     """Those who have the result first, then the rest, richest first: early positions feed most children."""
     rest = [peer for peer in recipients if peer not in sources]
     return tuple(sources) + tuple(sorted(rest, key=lambda peer: poverty(members.get(peer))))
+
+
+def is_busy(member: Member) -> bool:
+    """Somebody is using the device: it comes last."""
+    resources = member.report.resources
+    return resources is not None and bool(resources.in_use)
 
 
 def _device_view(ledger: RoundLedger, peer: Contributor, member: Member | None, state: DeviceState) -> DeviceView:
@@ -66,15 +72,9 @@ def _device_view(ledger: RoundLedger, peer: Contributor, member: Member | None, 
     )
 
 
-def _is_busy(member: Member) -> bool:
-    """Somebody is using the device: it comes last."""
-    resources = member.report.resources
-    return resources is not None and bool(resources.in_use)
-
-
 def _nobody_else_to_come(ledger: RoundLedger, members: Members, free: set[Contributor]) -> bool:
     """Only busy devices are left to pair: they are paired all the same, or the round would never end."""
-    at_ease = {peer for peer in ledger.live() if (member := members.get(peer)) and not _is_busy(member)}
+    at_ease = {peer for peer in ledger.live() if (member := members.get(peer)) and not is_busy(member)}
     engaged = {peer for hop in ledger.undecided() for peer in (hop.sender, hop.receiver)}
     training = {peer for peer in ledger.live() if ledger.holding(peer) is None}
     return len(at_ease & (free | engaged | training)) < 2
@@ -87,4 +87,4 @@ def poverty(member: Member | None) -> tuple[bool, bool, float, float, str]:
     resources = member.report.resources
     low = resources.battery_percent is not None and resources.battery_percent < 30 and not resources.charging
     link_mb_s = member.device.link_mb_s or 0.0
-    return _is_busy(member), low, -link_mb_s, -resources.free_memory_bytes, member.contributor.peer_id
+    return is_busy(member), low, -link_mb_s, -resources.free_memory_bytes, member.contributor.peer_id

@@ -7,10 +7,23 @@ import pytest
 
 from mdl.delta import Contributor
 from mdl.evaluation import Evaluation, no_evaluation
-from mdl.messages import Activity, Holding, HopDecision, HopOutcome, PeerReport, RoundEvaluation, TrainingReport
+from mdl.machine import Received
+from mdl.messages import (
+    MAX_TEXT,
+    Activity,
+    Holding,
+    HopDecision,
+    HopOutcome,
+    PeerReport,
+    RoundEvaluation,
+    RoundSummary,
+    TrainingReport,
+)
+from peers.agent import AgentSettings, MobileAgent
 from peers.members import Members
 from peers.rounds import RoundLedger
-from peers.status import add_evaluations, summarise_round
+from peers.status import add_evaluations, mesh_status, summarise_round
+from scheduler.policies import make_policy
 
 A, B, C = (Contributor(name, 1) for name in "abc")
 REPORT = PeerReport(1, 1, 0, b"", "s", "m", 10, Activity.HOLDING, 1, 1, training=TrainingReport(0.5, 8, 1.0))
@@ -19,13 +32,15 @@ MARKS = {"reduced": 14.0, "closing": 17.0, "closed": 17.5}
 
 def _summary():  # type: ignore[no-untyped-def]
     ledger, members = RoundLedger(1, frozenset([A, B, C]), 1, opened_at=10.0), Members(4.0)
-    first, second = ledger.order_hop(A, B, "", 11.0), ledger.order_hop(C, B, "", 12.0)
+    first, second = ledger.order_hop(A, B, "x" * 300, 11.0), ledger.order_hop(C, B, "", 12.0)
     for peer, hops, ready_s in ((A, (), 11.0), (B, (first, second), 12.0), (C, (), 12.5)):
         merged = (HopDecision(0, hop.hop_id, hop.sender, HopOutcome.MERGED, 1.0, 40) for hop in hops[:1])
         aborted = (HopDecision(0, hop.hop_id, hop.sender, HopOutcome.ABORTED) for hop in hops[1:])
         report = msgspec.structs.replace(REPORT, holdings=(Holding(0, 1.0, (peer,)),), hops=(*merged, *aborted))
         ledger.hear(peer, report, ready_s)
         members.hear(peer, report, ready_s)
+    for busy, at in ((True, 10.5), (True, 11.0), (False, 11.5), (True, 13.0)):
+        ledger.note_busy(B, busy, at)
     ledger.lose(C, "silent")
     applied = [member for member in members.everyone() if member.contributor != C]
     return summarise_round(ledger, Holding(0, 2.0, (A, B)), MARKS, b"\x01\x02", applied)
@@ -81,3 +96,44 @@ def test_counts_over_other_classes_than_most_have_are_left_out(wrong: Evaluation
     assert complete
     assert summary.accuracy == 1.0
     assert add_evaluations(_summary(), [_evaluated(Evaluation((1, 0), (0,), (0, 0), 9.0, 9))])[0].accuracy is None
+
+
+def test_a_round_line_tells_each_hop_with_its_times_and_reason() -> None:
+    merged, aborted = _summary().schedule
+    assert (merged.sender, merged.receiver, merged.outcome, merged.reason) == ("a", "b", "merged", "x" * MAX_TEXT)
+    assert (merged.ordered_s, merged.decided_s, merged.transfer_s, merged.size_bytes) == (1.0, 2.0, 1.0, 40)
+    assert (aborted.sender, aborted.outcome, aborted.ordered_s, aborted.decided_s) == ("c", "aborted", 2.0, 2.0)
+
+
+def test_a_round_line_tells_when_each_device_was_ready_and_busy_and_why_it_was_lost() -> None:
+    first, second, third = _summary().devices
+    assert [device.ready_s for device in (first, second, third)] == [1.0, 2.0, 2.5]
+    assert (first.busy, second.busy, third.busy) == ((), ((0.5, 1.5), (3.0, None)), ())
+    assert (first.lost, third.lost) == ("", "silent")
+
+
+def test_a_line_of_an_older_version_is_read_without_a_schedule() -> None:
+    line = msgspec.to_builtins(_summary())
+    for name in ("schedule", "devices"):
+        del line[name]
+    old = msgspec.convert(line, RoundSummary)
+    assert (old.hops, old.schedule, old.devices) == ((("a", "b"),), (), ())
+    assert msgspec.json.decode(msgspec.json.encode(_summary()), type=RoundSummary) == _summary()
+
+
+def test_of_the_finished_rounds_in_a_status_only_the_last_tells_its_schedule() -> None:
+    agent = MobileAgent(Contributor("agent", 1), make_policy("fifo"), AgentSettings())
+    finished = [msgspec.structs.replace(_summary(), round=number) for number in (1, 2, 3)]
+    status = mesh_status(agent, "fifo", 0, finished, since_round=1, now=0.0)
+    assert [(line.round, len(line.schedule), len(line.devices)) for line in status.finished] == [(2, 0, 0), (3, 2, 3)]
+
+
+def test_the_status_tells_the_devices_of_the_open_round() -> None:
+    agent = MobileAgent(Contributor("agent", 1), make_policy("fifo"), AgentSettings(min_peers=2))
+    for sequence, named in ((1, ""), (2, "agent")):
+        for peer in (A, B):
+            report = PeerReport(sequence, 1, 0, b"", "s", "m", 10, Activity.WAITING, 0, agent=named)
+            agent.handle(Received(peer, report), 1.0)
+    status = mesh_status(agent, "fifo", 0, [], since_round=0, now=3.0)
+    assert [(device.peer_id, device.ready_s) for device in status.devices] == [("a", None), ("b", None)]
+    assert status.elapsed_s == 2.0
