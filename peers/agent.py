@@ -420,9 +420,11 @@ class MobileAgent:
         """Send whoever stands elsewhere to the least busy of those who have the mesh's model."""
         following = self.following()
         late = [member for member in following if member.at != position and member.contributor not in taking_part]
-        current = [member for member in following if member.at == position]
+        if not late:
+            return []
         effects: list[Effect] = []
-        if not current or not late:
+        current = [member for member in following if member.at == position]
+        if not current:
             return effects
         current.sort(key=poverty)
         lineage, round_id, digest = position

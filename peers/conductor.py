@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 class Conductor:
     """See the module. phase: CLOSED when it is done, ABANDONED when it cannot be. marks: phase -> when it began.
 
-    me: the agent's peer id. office_term: since when the members obey it. staged: the result that an earlier agent has
+    position: where the members stand until it is closed. me: the agent's peer id. office_term: since when the members obey it. staged: the result that an earlier agent has
     left with some members; it must become this round's. lacks_quorum: all that is missing to close is a majority.
     """
 
@@ -65,6 +65,8 @@ class Conductor:
         self.waiting_for = ""
         self.lacks_quorum = False
         self.progressed_at = ledger.opened_at
+        self.position: Position = (opened.lineage, ledger.round_id - 1, opened.digest)
+        self._before_fork: Position = (opened.lineage[:-1], ledger.round_id - 1, opened.digest)
         self._me = me
         self._office_term = office_term
         self._opened = opened
@@ -80,11 +82,6 @@ class Conductor:
         self._digest = b""
         if staged:
             self._begin_broadcast(staged, ledger.opened_at)
-
-    @property
-    def position(self) -> Position:
-        """Where the members stand until the round is closed."""
-        return self._opened.lineage, self.ledger.round_id - 1, self._opened.digest
 
     @property
     def base(self) -> tuple[str, ...]:
@@ -136,13 +133,12 @@ class Conductor:
 
     def _announce(self, now: float) -> list[Effect]:
         """Also to those who have it open from an earlier agent: its members may be others now."""
-        effects: list[Effect] = []
+        reports, term = self.ledger.reports, self._opened.term
+        deaf = [peer for peer in self.ledger.live() if peer not in reports or reports[peer].open_as < term]
+        if not deaf:
+            return []
         opened = msgspec.structs.replace(self._opened, term=self.ledger.term)
-        for peer in self.ledger.live():
-            report = self.ledger.reports.get(peer)
-            if report is None or report.open_as < self._opened.term:
-                effects += self._repeater.say(peer, opened, now)
-        return effects
+        return [effect for peer in deaf for effect in self._repeater.say(peer, opened, now)]
 
     def _mend(self, now: float) -> list[Effect]:
         """What a fault left behind: senders that must hold again, hops that their receiver has to decide."""
@@ -344,7 +340,7 @@ class Conductor:
         return any(self._is_applied(member) for member in self._following())
 
     def _is_applied(self, member: Member) -> bool:
-        return (member.report.lineage, member.report.round_id) == (self._opened.lineage, self.ledger.round_id)
+        return member.report.round_id == self.ledger.round_id and member.report.lineage == self._opened.lineage
 
     # -- all phases ---------------------------------------------------------------------------------------------------
 
@@ -353,21 +349,18 @@ class Conductor:
 
     def _recipients(self) -> list[Member]:
         """Everybody alive who stands at w(round_id - 1), whether it contributed or not, and has entered the lineage."""
+        position, left_behind = self.position, self._left_behind
         return [
             member
             for member in self._following()
-            if member.contributor not in self._left_behind and member.at == self.position
+            if member.at == position and member.contributor not in left_behind
         ]
 
     def _stands_here(self, member: Member) -> bool:
         """At w(round_id - 1), on this lineage or just where it forks."""
-        lineage, round_id, digest = member.at
-        forks_here = lineage == self._opened.lineage[:-1]
-        same = (round_id, digest) == (self.ledger.round_id - 1, self._opened.digest)
-        return same and (lineage == self._opened.lineage or forks_here)
+        return member.at in (self.position, self._before_fork)
 
     def _lose_the_absent(self) -> None:
-        following = {member.contributor for member in self._following()}
         for peer in self.ledger.live():
             member = self._members.get(peer)
             if member is None:
@@ -378,7 +371,7 @@ class Conductor:
                 self.ledger.lose(peer, "gave the round up")
             elif member.problem:
                 self.ledger.lose(peer, "refused")
-            elif peer not in following:
+            elif not member.obeys(self._me, self._office_term):
                 self.ledger.lose(peer, "obeys another agent")
             elif not self._stands_here(member):
                 self.ledger.lose(peer, "stands elsewhere")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from math import inf
 from typing import TypeAlias
 
 from mdl.delta import Contributor
@@ -21,7 +22,7 @@ _GONE_S = 5.0
 
 @dataclass
 class Member:
-    """One trainer as the agent hears it. problem: why it cannot take part, for the user.
+    """One trainer as the agent hears it. problem: why it cannot take part, for the user. at: where it stands.
 
     late_since: when the agent first waited for it to come to the mesh's model, until it stands there.
     """
@@ -34,14 +35,15 @@ class Member:
     problem: str = ""
     late_since: float | None = None
     device: DeviceBook = field(default_factory=DeviceBook)
+    at: Position = field(init=False)
 
-    @property
-    def peer_id(self) -> str:
-        return self.contributor.peer_id
+    def __post_init__(self) -> None:
+        self.peer_id = self.contributor.peer_id
+        self.take(self.report)
 
-    @property
-    def at(self) -> Position:
-        return self.report.lineage, self.report.round_id, self.report.digest
+    def take(self, report: PeerReport) -> None:
+        self.report = report
+        self.at = report.lineage, report.round_id, report.digest
 
     def obeys(self, agent: str, term: int) -> bool:
         """Whether it follows this agent since this term, and so nobody else's orders any more."""
@@ -56,12 +58,17 @@ class Members:
     """peer id -> Member. A restarted peer replaces its old incarnation and keeps its device's book.
 
     The other way round only if the later one is gone, and has been for some seconds: it was a copy of the earlier one.
-    lost_after_s: no silence is longer without being taken for a loss; on a good network shorter ones are.
+    lost_after_s: no silence is longer without being taken for a loss; on a good network shorter ones are. Who is alive
+    and whom they follow is asked far more often than it changes, so the lists are kept; callers do not change them.
     """
 
     def __init__(self, lost_after_s: float, report_s: float = 0.5) -> None:
         self._table: dict[str, Member] = {}
         self._sorted: list[Member] = []
+        self._alive: list[Member] | None = None
+        self._following: dict[tuple[str, int], list[Member]] = {}
+        self._is_one_model = False
+        self._silent_at = inf
         self._longest_s = lost_after_s
         self._shortest_s = min(lost_after_s, _REPORTS_MISSED * report_s)
 
@@ -74,9 +81,7 @@ class Members:
         if known and known.contributor == sender:
             if report.sequence <= known.report.sequence:
                 return None
-            known.report = report
-            known.arrivals.hear(now)
-            known.alive = report.activity is not Activity.LEFT
+            self._hear_again(known, report, now)
             return known
         if known is None and len(self._table) >= MAX_MEMBERS:
             return None
@@ -86,12 +91,18 @@ class Members:
         member = Member(sender, report, arrivals, now, alive, device=device)
         self._table[sender.peer_id] = member
         self._sorted = [self._table[peer_id] for peer_id in sorted(self._table)]
+        self._silent_at = min(self._silent_at, arrivals.silent_at)
+        self._forget_lists()
         return member
 
     def expire(self, now: float) -> None:
+        if now < self._silent_at:
+            return
         for member in self._table.values():
             if member.alive and member.arrivals.is_silent(now):
                 member.alive = False
+                self._forget_lists()
+        self._silent_at = min((member.arrivals.silent_at for member in self._table.values() if member.alive), default=inf)
 
     def forgive(self, seconds: float) -> None:
         """This process was suspended so long itself: nobody was silent."""
@@ -103,11 +114,17 @@ class Members:
 
     def alive(self) -> list[Member]:
         """Those heard lately whose model fits."""
-        return [member for member in self.everyone() if member.alive and not member.problem]
+        if self._alive is None:
+            self._alive = [member for member in self._sorted if member.alive and not member.problem]
+        return self._alive
 
     def following(self, agent: str, term: int) -> list[Member]:
         """Those alive who obey this agent since this term."""
-        return [member for member in self.alive() if member.obeys(agent, term)]
+        following = self._following.get((agent, term))
+        if following is None:
+            following = [member for member in self.alive() if member.obeys(agent, term)]
+            self._following[agent, term] = following
+        return following
 
     def get(self, contributor: Contributor) -> Member | None:
         member = self._table.get(contributor.peer_id)
@@ -115,9 +132,12 @@ class Members:
 
     def refuse_other_models(self) -> None:
         """The model of a mesh that has begun stands, else what most have, then the first; others are refused."""
+        if self._is_one_model:
+            return
         alive = self.alive()
         kinds = Counter((member.report.schema_hash, member.report.size) for member in alive)
         if len(kinds) < 2:
+            self._is_one_model = True
             return
         started = {(member.report.schema_hash, member.report.size) for member in alive if member.report.lineage}
         first = min(
@@ -136,6 +156,22 @@ class Members:
                     f"your model ({report.model}, {report.size:,} values) differs from the mesh's "
                     f"({first.model}, {first.size:,} values)"
                 )
+        self._forget_lists()
+
+    def _hear_again(self, known: Member, report: PeerReport, now: float) -> None:
+        before, alive = known.report, report.activity is not Activity.LEFT
+        known.take(report)
+        known.arrivals.hear(now)
+        self._silent_at = min(self._silent_at, known.arrivals.silent_at)
+        same_model = (report.schema_hash, report.size) == (before.schema_hash, before.size)
+        same_agent = (report.agent, report.term) == (before.agent, before.term)
+        if alive is not known.alive or not (same_model and same_agent):
+            known.alive = alive
+            self._forget_lists()
+
+    def _forget_lists(self) -> None:
+        self._alive, self._is_one_model = None, False
+        self._following.clear()
 
 
 def newest_position(members: list[Member]) -> Position:

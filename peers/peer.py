@@ -7,7 +7,6 @@ agent's. The node's own trainer and agent talk to each other as if through the n
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable
 
 import msgspec
@@ -72,31 +71,36 @@ class Peer:
     def handle(self, event: Event, now: float) -> list[Effect]:
         self._notice_suspension(now)
         effects: list[Effect] = []
-        local: deque[Event] = deque([event])
-        while local:
-            for effect in self._step(local.popleft(), now):
-                if isinstance(effect, Send) and effect.receiver == self.me.peer_id:
-                    local.append(Received(self.me, effect.message, effect.values))
+        last: list[Effect] = []
+        events = [event]
+        for each in events:  # grows by what this node says to itself
+            for effect in self._step(each, now):
+                if isinstance(effect, Send):
+                    if effect.receiver == self.me.peer_id:
+                        events.append(Received(self.me, effect.message, effect.values))
+                    else:
+                        effects.append(effect)
                 elif isinstance(effect, SaveModel):
                     effects.append(msgspec.structs.replace(effect, term=self.succession.term))
+                elif isinstance(effect, Finish):
+                    last.append(effect)
+                    self._finished = True
                 else:
                     effects.append(effect)
-            if not local:
-                local.extend(self._lead(now, effects))
-        effects = _finish_last(effects)
-        self._finished = self._finished or (bool(effects) and isinstance(effects[-1], Finish))
-        return effects
+            if each is events[-1]:
+                events += self._lead(now, effects)
+        return effects + last if last else effects
 
     def deadline(self) -> float | None:
         if self._finished:
             return None
-        now = self._handled_at or 0.0
-        times = [self.succession.deadline(now)] if self.agent is None else [self._claim_at]
-        if self.trainer:
-            times.append(self.trainer.deadline())
-        if self.agent and (due := self.agent.deadline()) is not None:
-            times.append(due)
-        return min(times)
+        if self.agent is None:
+            due = self.succession.deadline(self._handled_at or 0.0)
+        else:
+            due = self._claim_at
+            if (later := self.agent.deadline()) is not None and later < due:
+                due = later
+        return min(due, self.trainer.deadline()) if self.trainer else due
 
     def authority(self) -> tuple[int, str]:
         """The term and the id of the agent that this device obeys; "" if it knows none."""
@@ -110,26 +114,32 @@ class Peer:
 
     def _step(self, event: Event, now: float) -> list[Effect]:
         match event:
+            case Received():
+                return self._hear(event, now)
+            case Tick():
+                return self._tick(event, now)
             case PeerFound(info=info):
                 return self._meet(info)
             case NameTaken():
                 return self._meet_namesake(event, now)
             case StopRequested():
                 return self._stop(event, now)
-            case Received(sender=sender, message=AgentPresent() as claim):
-                return self._hear_claim(sender, claim, now)
-            case Received(sender=sender, message=AgentResigned() as resigned):
-                if self.succession.admits(sender, resigned, now):
+        return self.trainer.handle(event, now) if self.trainer else []
+
+    def _hear(self, event: Received, now: float) -> list[Effect]:
+        sender, message = event.sender, event.message
+        match message:
+            case PeerReport() | StatusWanted():
+                return self._hear_as_agent(event, now)
+            case AgentPresent():
+                return self._hear_claim(sender, message, now)
+            case AgentResigned():
+                if self.succession.admits(sender, message, now):
                     self.succession.give_up(now)
                 return []
-            case Received(sender=sender, message=AgentMessage() as order):
-                if self.trainer is None or not self.succession.admits(sender, order, now):
+            case AgentMessage():
+                if self.trainer is None or not self.succession.admits(sender, message, now):
                     return []
-                return self.trainer.handle(event, now)
-            case Received(message=PeerReport() | StatusWanted()):
-                return self._hear_as_agent(event, now)
-            case Tick():
-                return self._tick(event, now)
         return self.trainer.handle(event, now) if self.trainer else []
 
     def _meet(self, info: PeerInfo) -> list[Effect]:
@@ -304,8 +314,3 @@ def make_peer(me: Contributor, trainer: Trainer | None, config: Config, now: flo
     )
     settings = SuccessionSettings(lost_after_s=faults.lost_after_s)
     return Peer(me, trainer, lambda: make_policy(config.round.policy), agent_settings, settings, now)
-
-
-def _finish_last(effects: list[Effect]) -> list[Effect]:
-    """What is said together with a Finish comes before it."""
-    return sorted(effects, key=lambda effect: isinstance(effect, Finish))

@@ -8,9 +8,11 @@ same ledger from the members' reports (`recover`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import wraps
+from typing import TypeVar
 
 from mdl.delta import Contributor
 from mdl.messages import MAX_PERIODS, Holding, HopDecision, HopOutcome, PeerReport
@@ -52,12 +54,29 @@ class Hop:
     decision: HopDecision | None = None
 
 
+Answer = TypeVar("Answer")
+
+
+def remembered(question: Callable[[RoundLedger], Answer]) -> Callable[[RoundLedger], Answer]:
+    """Each question is asked several times between two changes: its answer is kept as long as it is true."""
+
+    @wraps(question)
+    def ask(ledger: RoundLedger) -> Answer:
+        known = ledger.answers.get(question)
+        if known is None:
+            known = ledger.answers[question] = question(ledger)
+        return known  # type: ignore[return-value]
+
+    return ask
+
+
 @dataclass
 class RoundLedger:
     """One round as the agent knows it from reports; every question below is answered from this state alone.
 
     attempt: the term that opened the round; reports of another attempt tell of one that was given up. term: of the
     agent that orders now. is_recovered: another agent began, and may have freed senders that are carried after all.
+    answers: what was asked since something last changed; nobody changes an answer.
     """
 
     round_id: int
@@ -71,6 +90,7 @@ class RoundLedger:
     hops: dict[HopKey, Hop] = field(default_factory=dict)
     busy: dict[Contributor, list[BusyPeriod]] = field(default_factory=dict)
     is_recovered: bool = False
+    answers: dict[object, object] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         self.term = self.term or self.attempt
@@ -81,7 +101,10 @@ class RoundLedger:
             return []
         if (report.open_round, report.open_term) != (self.round_id, self.attempt):
             return []
+        before = self.reports.get(member)
         self.reports[member] = report
+        if before is None or before.holdings != report.holdings:
+            self.answers.clear()
         if report.holdings:
             self.ready_at.setdefault(member, now)
         decided = []
@@ -95,6 +118,7 @@ class RoundLedger:
                 hop.state = HOP_MOVES[hop.state][decision.outcome]
                 hop.decision, hop.decided_at = decision, now
                 decided.append(hop)
+                self.answers.clear()
         return decided
 
     def note_busy(self, member: Contributor, busy: bool, now: float) -> None:
@@ -110,12 +134,15 @@ class RoundLedger:
         number = len(self.hops) + 1
         hop = Hop(0, self.term * _HOPS_PER_TERM + number, sender, receiver, reason, now)
         self.hops[hop.segment, hop.hop_id] = hop
+        self.answers.clear()
         return hop
 
     def lose(self, member: Contributor, reason: str) -> None:
         """Not heard of any more, restarted or left: out of this round for good."""
         self.lost.setdefault(member, reason)
+        self.answers.clear()
 
+    @remembered
     def live(self) -> list[Contributor]:
         return sorted(self.members - self.lost.keys())
 
@@ -127,6 +154,7 @@ class RoundLedger:
                     return holding
         return None
 
+    @remembered
     def holders(self) -> list[Contributor]:
         """Live members that answer for a partial mean. A merged sender does not, even if its own report is late."""
         carried = self._carried()
@@ -136,10 +164,12 @@ class RoundLedger:
             if member not in carried and (holding := self.holding(member)) and holding.sent_hop is None
         ]
 
+    @remembered
     def undecided(self) -> list[Hop]:
         """Ordered hops whose receiver lives: it will tell, or is asked."""
         return [hop for hop in self.hops.values() if hop.state is HopState.ORDERED and hop.receiver not in self.lost]
 
+    @remembered
     def free(self) -> list[Contributor]:
         """Holders without a partner at this moment (one partner at a time, 3.2.2)."""
         engaged = {peer for hop in self.undecided() for peer in (hop.sender, hop.receiver)}
@@ -150,6 +180,7 @@ class RoundLedger:
         carried = self._carried() if self.is_recovered else set()
         return [hop for hop in self.undecided() if hop.sender in self.lost or hop.sender in carried]
 
+    @remembered
     def to_release(self) -> list[Hop]:
         """Hops whose live sender must hold again, because no live member carries what it sent.
 
@@ -210,9 +241,10 @@ class RoundLedger:
         Who sent what its partner refused; the smaller of two holders that nobody can merge, because they are out of
         each other's reach, or because they share contributors (two agents have ordered at the same time).
         """
-        unable = {hop.sender: "its partial mean was refused" for hop in self.hops.values() if self._is_refused(hop)}
+        aborted = [hop for hop in self.hops.values() if hop.state is HopState.ABORTED]
+        unable = {hop.sender: "its partial mean was refused" for hop in aborted if self._is_refused(hop)}
         unable |= self._at_odds()
-        free = sorted(self.free(), key=lambda peer: (-self._size(peer), peer))
+        free = sorted(self.free(), key=lambda peer: (-self._size(peer), peer)) if aborted else []
         if len(free) > 1 and self.failures(*(pair := self.next_try())) >= _TRIES:
             smaller = max(pair, key=free.index)
             unable.setdefault(smaller, "its partners are out of its reach")
@@ -221,6 +253,7 @@ class RoundLedger:
             self.lose(peer, reason)
         return unable
 
+    @remembered
     def _at_odds(self) -> dict[Contributor, str]:
         """Of two devices that hold the same contributors, and others, the one that has fewer.
 
@@ -243,12 +276,13 @@ class RoundLedger:
 
     def _is_refused(self, hop: Hop) -> bool:
         reason = hop.decision.reason if hop.decision else ""
-        return hop.state is HopState.ABORTED and reason.startswith("refused") and "count twice" not in reason
+        return reason.startswith("refused") and "count twice" not in reason
 
     def _size(self, member: Contributor) -> int:
         holding = self.holding(member)
         return len(holding.contributors) if holding else 0
 
+    @remembered
     def _carried(self) -> set[Contributor]:
         """Whose load a live member other than itself has merged (contributors travel together).
 
