@@ -1,0 +1,95 @@
+"""The Q-network: the same in torch and NumPy, whatever the order and number of devices; saved and loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from mdl.errors import DataError
+from scheduler.numpyq import INVALID_Q, NumpyQ, draw_weights
+from scheduler.observation import FEATURES, UNVARIED, Bools, Floats
+from scheduler.qnet import QNetwork, load_policy, save_policy
+
+
+def _inputs(rows: int, count: int, seed: int = 0) -> tuple[Floats, Bools, Bools]:
+    rng = np.random.default_rng(seed)
+    features = rng.normal(size=(rows, count, len(FEATURES))).astype(np.float32)
+    exists = rng.random((rows, count)) < 0.8
+    exists[:, 0] = True
+    features *= exists[:, :, None]
+    valid = np.concatenate([features[:, :, FEATURES.index("may_pick")] > 0, np.ones((rows, 1), dtype=bool)], axis=1)
+    return features, exists, valid
+
+
+def _q(network: QNetwork, features: Floats, exists: Bools, valid: Bools) -> Floats:
+    with torch.no_grad():
+        q: Floats = network(*map(torch.from_numpy, (features, exists, valid))).numpy()
+    return q
+
+
+@pytest.mark.parametrize("count", [2, 9, 64])
+def test_torch_and_numpy_give_the_same_values(count: int) -> None:
+    network = QNetwork(seed=3)
+    inputs = _inputs(8, count)
+    assert np.allclose(_q(network, *inputs), network.plain()(*inputs), atol=1e-5)
+
+
+def test_a_device_has_the_same_value_wherever_it_stands() -> None:
+    features, exists, valid = _inputs(4, 9)
+    order = np.random.default_rng(1).permutation(9)
+    q = NumpyQ(draw_weights(np.random.default_rng(0)))
+    there = q(features[:, order], exists[:, order], valid[:, [*order, 9]])
+    assert np.allclose(q(features, exists, valid)[:, [*order, 9]], there, atol=1e-5)
+
+
+def test_padding_changes_no_value() -> None:
+    features, exists, valid = _inputs(4, 5)
+    q = NumpyQ(draw_weights(np.random.default_rng(0)))
+    wider = np.concatenate([features, np.zeros((4, 3, len(FEATURES)), np.float32)], axis=1)
+    none = np.zeros((4, 3), dtype=bool)
+    padded = q(
+        wider, np.concatenate([exists, none], axis=1), np.concatenate([valid[:, :5], none, valid[:, 5:]], axis=1)
+    )
+    assert np.allclose(q(features, exists, valid), padded[:, [0, 1, 2, 3, 4, 8]], atol=1e-5)
+
+
+def test_what_may_not_be_picked_is_masked() -> None:
+    features, exists, valid = _inputs(4, 5)
+    q = NumpyQ(draw_weights(np.random.default_rng(0)))(features, exists, valid)
+    assert (q[~valid] == np.float32(INVALID_Q)).all()
+    assert (q[valid] > -1e6).all()
+
+
+def test_columns_that_training_never_varied_have_no_effect() -> None:
+    features, exists, valid = _inputs(4, 5)
+    q = NumpyQ(draw_weights(np.random.default_rng(0)))
+    changed = features.copy()
+    for name in UNVARIED:
+        changed[:, :, FEATURES.index(name)] = 5.0
+    assert np.array_equal(q(features, exists, valid), q(changed, exists, valid))
+
+
+def test_a_policy_is_saved_and_loaded_with_its_metadata(tmp_path: Path) -> None:
+    network = QNetwork(seed=1)
+    save_policy(tmp_path / "policy.safetensors", network, {"seed": 1, "command": "train"})
+    loaded, metadata = load_policy(tmp_path / "policy.safetensors")
+    assert metadata["command"] == "train"
+    assert all(np.array_equal(values, loaded.weights()[name]) for name, values in network.weights().items())
+
+
+def test_a_file_that_is_no_policy_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "policy.safetensors"
+    path.write_bytes(b"nothing of that kind")
+    with pytest.raises(DataError, match=r"policy\.safetensors: no policy file"):
+        load_policy(path)
+
+
+def test_a_policy_of_other_columns_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "policy.safetensors"
+    save_policy(path, QNetwork(), {})
+    monkeypatch.setattr("scheduler.numpyq.FEATURES", (*FEATURES, "another"))
+    with pytest.raises(DataError, match="another observation"):
+        load_policy(path)
