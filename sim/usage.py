@@ -42,9 +42,9 @@ INTERACTIVE_SIGMA = 1.0
 # assumed to load a device as much as the interactive one, so that the two differ only in what can be foreseen.
 BUSY_SHARES = {
     UsageKind.SYNC: 0.012,
-    UsageKind.INTERACTIVE: 0.135,
-    UsageKind.CALL: 0.27,
-    UsageKind.BIMODAL: 0.135,
+    UsageKind.INTERACTIVE: 0.13,
+    UsageKind.CALL: 0.24,
+    UsageKind.BIMODAL: 0.13,
 }
 # Beyond so many deviations from the median a log-normal period has no more to tell (and float64 runs out).
 _LONGEST_DEVIATION = 8.0
