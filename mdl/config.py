@@ -94,6 +94,24 @@ class RoundSection(Section, frozen=True):
         _require(0 < self.eta <= 2, "round.eta", self.eta, "above 0, at most 2")
 
 
+class BusySection(Section, frozen=True):
+    """When a device counts as busy, so that its aggregations come last (3.3.1): any of these is enough.
+
+    in_use: somebody is using it. cpu_percent: of other processes; 100 = never. battery_percent: below, and not
+    charging. free_memory_mb: below.
+    """
+
+    in_use: bool = True
+    cpu_percent: float = 90.0
+    battery_percent: float = 5.0
+    free_memory_mb: float = 64.0
+
+    def __post_init__(self) -> None:
+        _require(0 < self.cpu_percent <= 100, "busy.cpu_percent", self.cpu_percent, "above 0, at most 100 (never)")
+        _require(0 <= self.battery_percent < 100, "busy.battery_percent", self.battery_percent, "from 0 to below 100")
+        _require(0 <= self.free_memory_mb < math.inf, "busy.free_memory_mb", self.free_memory_mb, "at least 0")
+
+
 class FaultSection(Section, frozen=True):
     """When somebody counts as lost. lost_after_s: the longest silence; on a good network a shorter one is enough.
 
@@ -121,6 +139,7 @@ class Config(Section, frozen=True):
     model: ModelSection = ModelSection()
     training: TrainingSettings = TrainingSettings()
     round: RoundSection = RoundSection()
+    busy: BusySection = BusySection()
     faults: FaultSection = FaultSection()
 
     def __post_init__(self) -> None:

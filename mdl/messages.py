@@ -54,7 +54,7 @@ class PeerInfo(msgspec.Struct, frozen=True):
 
 
 class ResourceState(msgspec.Struct, frozen=True):
-    """What a device tells about itself (3.3.1). None where the device has no such sensor."""
+    """What a device tells about itself (3.3.1). None where it has no such sensor. cpu_percent: of other processes."""
 
     free_memory_bytes: Count
     cpu_percent: float

@@ -12,6 +12,7 @@ from collections.abc import Collection
 
 import msgspec
 
+from mdl.config import BusySection
 from mdl.delta import Contributor
 from mdl.machine import Effect, Event, Finish, Received, RecordRound, Send, StopRequested
 from mdl.messages import (
@@ -58,7 +59,7 @@ class AgentSettings(msgspec.Struct, frozen=True):
 
     lost_after_s: the longest silence before a peer counts as lost. stall_s: a hop without any sign for so long is
     cancelled. partition_s: how long a group that lacks a majority waits for it, before it goes on by itself;
-    waits_for_majority: it never does.
+    waits_for_majority: it never does. busy: when a device counts as busy.
     """
 
     rounds: int = 0
@@ -70,6 +71,7 @@ class AgentSettings(msgspec.Struct, frozen=True):
     waits_for_majority: bool = False
     farewell_s: float = 20.0
     stop_s: float = 1.5
+    busy: BusySection = BusySection()
 
 
 class MobileAgent:
@@ -92,7 +94,7 @@ class MobileAgent:
     ) -> None:
         self.me = me
         self.term = term
-        self.members = members or Members(settings.lost_after_s)
+        self.members = members or Members(settings.lost_after_s, busy=settings.busy)
         self.round: Conductor | None = None
         self.lineage = lineage
         self.round_id = 0

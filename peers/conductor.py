@@ -92,6 +92,8 @@ class Conductor:
         """A member's report: the ledger takes it in, and the devices' books learn from hops that were merged."""
         before = self.ledger.reports.get(member.contributor)
         self.ledger.note_busy(member.contributor, is_busy(member), now)
+        if report.holdings and member.contributor not in self.ledger.ready_at:
+            member.device.learn_training(now - self.ledger.opened_at)
         for hop in self.ledger.hear(member.contributor, report, now):
             self.progressed_at = now
             logger.info("hop %d: %s -> %s %s", hop.hop_id, hop.sender.peer_id, hop.receiver.peer_id, hop.state.value)

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TypeAlias
 
+from mdl.config import BusySection
 from mdl.delta import Contributor
 from mdl.messages import MAX_MEMBERS, Activity, Lineage, PeerReport
 from peers.liveness import Arrivals
-from scheduler.devices import DeviceBook
+from scheduler.devices import DeviceBook, is_busy
 
 Position: TypeAlias = tuple[Lineage, int, bytes]  # lineage, round, digest of w(round)
 
@@ -58,17 +59,19 @@ class Members:
     """peer id -> Member. A restarted peer replaces its old incarnation and keeps its device's book.
 
     The other way round only if the later one is gone, and has been for some seconds: it was a copy of the earlier one.
-    lost_after_s: no silence is longer without being taken for a loss; on a good network shorter ones are. Who is alive
+    lost_after_s: no silence is longer without being taken for a loss; on a good network shorter ones are. busy: when a
+    device counts as busy. Who is alive
     and whom they follow is asked far more often than it changes, so the lists are kept; callers do not change them.
     """
 
-    def __init__(self, lost_after_s: float, report_s: float = 0.5) -> None:
+    def __init__(self, lost_after_s: float, report_s: float = 0.5, busy: BusySection | None = None) -> None:
         self._table: dict[str, Member] = {}
         self._sorted: list[Member] = []
         self._alive: list[Member] | None = None
         self._following: dict[tuple[str, int], list[Member]] = {}
         self._is_one_model = False
         self._silent_at = inf
+        self._busy = busy or BusySection()
         self._longest_s = lost_after_s
         self._shortest_s = min(lost_after_s, _REPORTS_MISSED * report_s)
 
@@ -82,6 +85,7 @@ class Members:
             if report.sequence <= known.report.sequence:
                 return None
             self._hear_again(known, report, now)
+            self._note_use(known, now)
             return known
         if known is None and len(self._table) >= MAX_MEMBERS:
             return None
@@ -89,11 +93,16 @@ class Members:
         alive = report.activity is not Activity.LEFT
         arrivals = Arrivals(now, self._shortest_s, self._longest_s)
         member = Member(sender, report, arrivals, now, alive, device=device)
+        self._note_use(member, now)
         self._table[sender.peer_id] = member
         self._sorted = [self._table[peer_id] for peer_id in sorted(self._table)]
         self._silent_at = min(self._silent_at, arrivals.silent_at)
         self._forget_lists()
         return member
+
+    def _note_use(self, member: Member, now: float) -> None:
+        if resources := member.report.resources:
+            member.device.note_use(is_busy(resources, self._busy), now)
 
     def expire(self, now: float) -> None:
         if now < self._silent_at:

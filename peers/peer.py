@@ -62,7 +62,7 @@ class Peer:
         self.agent_settings = agent_settings
         self.settings = settings
         self._make_policy = make_policy
-        self._members = Members(agent_settings.lost_after_s)
+        self._members = Members(agent_settings.lost_after_s, busy=agent_settings.busy)
         self._claim_at = 0.0
         self._handled_at: float | None = None
         self._rounds_led = 0
@@ -311,6 +311,7 @@ def make_peer(me: Contributor, trainer: Trainer | None, config: Config, now: flo
         stall_s=faults.stall_s,
         partition_s=faults.partition_s,
         waits_for_majority=faults.on_partition == "wait",
+        busy=config.busy,
     )
     settings = SuccessionSettings(lost_after_s=faults.lost_after_s)
     return Peer(me, trainer, lambda: make_policy(config.round.policy), agent_settings, settings, now)

@@ -1,4 +1,4 @@
-"""What a device can tell about itself (3.3.1): free memory, processor, battery, charging, in use."""
+"""What a device tells about itself (3.3.1): free memory, processor (what others take of it), battery, charging, in use."""
 
 from __future__ import annotations
 
@@ -12,14 +12,18 @@ from mdl.messages import ResourceState
 
 # Somebody who has typed within this time is using the device.
 _IN_USE_S = 60.0
+# What training takes itself does not make a device busy.
+_PROCESS = psutil.Process()
 
 
 def sample_resources(sent_bytes: int) -> ResourcesSampled:
     """Takes well under a millisecond. None where the device has no such sensor."""
+    cores = psutil.cpu_count() or 1
+    own_percent = _PROCESS.cpu_percent(None) / cores
     battery = psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
     state = ResourceState(
         free_memory_bytes=psutil.virtual_memory().available,
-        cpu_percent=psutil.cpu_percent(None),
+        cpu_percent=max(0.0, psutil.cpu_percent(None) - own_percent),
         battery_percent=float(battery.percent) if battery else None,
         charging=bool(battery.power_plugged) if battery else None,
         in_use=_is_in_use(),

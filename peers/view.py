@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from mdl.delta import Contributor
+from mdl.tree import tree_children
 from peers.members import Member, Members
 from peers.rounds import HopState, RoundLedger
 from scheduler.chain import ChainView, DeviceState, DeviceView
+from scheduler.devices import DeviceBook
+
+# What takes longer than expected is expected to take this share of its usual time again.
+_LATE_SHARE = 0.1
 
 
 def chain_view(ledger: RoundLedger, members: Members, now: float) -> ChainView:
@@ -31,45 +36,85 @@ def chain_view(ledger: RoundLedger, members: Members, now: float) -> ChainView:
             state = DeviceState.DONE if holding else DeviceState.TRAINING
         if member:
             size_mb = member.report.size * 4 / 1e6
-        devices.append(_device_view(ledger, peer, member, state))
+        devices.append(_device_view(ledger, members, peer, state, now))
     return ChainView(now, size_mb, tuple(devices))
 
 
 def order_broadcast(
     recipients: list[Contributor], sources: list[Contributor], members: Members
 ) -> tuple[Contributor, ...]:
-    """Those who have the result first, then the rest, richest first: early positions feed most children."""
+    """Those who have the result first; of the rest the richest feed others, the poorest are fed by a source at once.
+
+    A slow link takes as long as it takes: it must not begin late, nor hold up anybody else.
+    """
     rest = [peer for peer in recipients if peer not in sources]
-    return tuple(sources) + tuple(sorted(rest, key=lambda peer: poverty(members.get(peer))))
+    rest.sort(key=lambda peer: poverty(members.get(peer)))
+    places = range(len(sources), len(sources) + len(rest))
+    leaves = sorted((place for place in places if not tree_children(place, places.stop)), key=_depth, reverse=True)
+    at = dict(zip([place for place in places if place not in leaves] + leaves, rest, strict=True))
+    return tuple(sources) + tuple(at[place] for place in places)
+
+
+def _depth(place: int) -> int:
+    """How many transfers a place of the binomial tree is away from its root."""
+    return place.bit_count()
 
 
 def is_busy(member: Member) -> bool:
-    """Somebody is using the device: it comes last."""
-    resources = member.report.resources
-    return resources is not None and bool(resources.in_use)
+    """Its resources say so (`scheduler.devices.is_busy`): it comes last."""
+    return member.device.busy_since is not None
 
 
-def _device_view(ledger: RoundLedger, peer: Contributor, member: Member | None, state: DeviceState) -> DeviceView:
+def _device_view(
+    ledger: RoundLedger, members: Members, peer: Contributor, state: DeviceState, now: float
+) -> DeviceView:
+    member = members.get(peer)
     if member is None:
         return DeviceView(peer.peer_id, state)
-    resources = member.report.resources
+    resources, book = member.report.resources, member.device
     holding = ledger.holding(peer)
     decided = [hop for hop in ledger.hops.values() if peer in (hop.sender, hop.receiver)]
     merged_at = [hop.decided_at for hop in decided if hop.decided_at is not None]
     return DeviceView(
         peer.peer_id,
         state,
-        link_mb_s=member.device.link_mb_s,
+        link_mb_s=book.link_mb_s,
         free_since_s=max([ledger.ready_at.get(peer, 0.0), *merged_at]),
         n_agg=sum(hop.state is HopState.MERGED for hop in decided),
         theta=holding.theta if holding else 0.0,
-        energy_j=member.device.energy_j,
+        energy_j=book.energy_j,
         battery_percent=resources.battery_percent if resources else None,
         charging=resources.charging if resources else None,
         in_use=resources.in_use if resources else None,
         cpu_percent=resources.cpu_percent if resources else 0.0,
         free_memory_bytes=resources.free_memory_bytes if resources else 0,
+        kind=book.kind(now),
+        busy_for_s=book.busy_for_s(now),
+        eta_ready_s=_time_to_ready(book, now - ledger.opened_at) if state is DeviceState.TRAINING else 0.0,
+        op_left_s=_time_left(ledger, members, peer, now) if state in (DeviceState.SEND, DeviceState.GET) else 0.0,
     )
+
+
+def _time_to_ready(book: DeviceBook, elapsed_s: float) -> float:
+    """Expected; who trains for longer than usual is expected to need a part of that again."""
+    usual_s = book.training_s if book.training_s is not None else elapsed_s
+    return max(usual_s - elapsed_s, _LATE_SHARE * usual_s)
+
+
+def _time_left(ledger: RoundLedger, members: Members, peer: Contributor, now: float) -> float:
+    """Of the hop that this device is part of: by what has come so far, else by the speed of the slower link."""
+    hop = next(hop for hop in ledger.undecided() if peer in (hop.sender, hop.receiver))
+    receiver = members.get(hop.receiver)
+    elapsed_s = now - hop.ordered_at
+    transfer = receiver.report.transfer if receiver else None
+    if transfer and transfer.received_bytes:
+        return elapsed_s * max(0.0, transfer.size_bytes / transfer.received_bytes - 1.0)
+    ends = [member for end in (hop.sender, hop.receiver) if (member := members.get(end))]
+    speeds = [member.device.link_mb_s for member in ends if member.device.link_mb_s]
+    if not speeds:
+        return 0.0
+    usual_s = ends[0].report.size * 4 / 1e6 / min(speeds)
+    return max(usual_s - elapsed_s, _LATE_SHARE * usual_s)
 
 
 def _nobody_else_to_come(ledger: RoundLedger, members: Members, free: set[Contributor]) -> bool:

@@ -1,27 +1,83 @@
-"""What the agent learns of each device from real hops: link and merge speed, and the energy a hop costs (modelled).
+"""What the agent learns of each device: its link from hops, when it trains and how it is used from reports.
 
-Energy is modelled, not measured: a sender draws 1.0 W and a receiver 0.8 W while values travel.
+A link's speed is what hops have shown, merging included: values are merged as soon as they are there, and the receiver
+tells how long both took. Energy is modelled, not measured: 1.0 W to send, 0.8 W to receive (`sim.timing`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, field
 
-_SEND_W = 1.0
-_RECEIVE_W = 0.8
+from mdl.config import BusySection
+from mdl.messages import ResourceState
+from sim.devices import UsageKind
+from sim.timing import RECEIVE_W, SEND_W
+
 # A new measurement moves the estimate by this share: links of phones change within minutes.
 _LEARN = 0.3
+# Busy periods that tell how a device is used: the last ones.
+_PERIODS_KEPT = 20
+# Shorter periods are those of a device that syncs, longer ones of one in a call; a fifth of them is no accident.
+_SHORT_S, _LONG_S, _NOT_BY_ACCIDENT = 1.0, 6.0, 0.2
 
 
 @dataclass
 class DeviceBook:
-    """One device over all rounds. link_mb_s: None until a hop has shown it. energy_j: modelled."""
+    """One device over all rounds. link_mb_s: None until a hop has shown it. energy_j: modelled.
+
+    training_s: how long it trains in a round, None until seen. busy_since: None while it is not busy.
+    """
 
     link_mb_s: float | None = None
     energy_j: float = 0.0
+    training_s: float | None = None
+    busy_since: float | None = None
+    _busy_s: deque[float] = field(default_factory=lambda: deque(maxlen=_PERIODS_KEPT))
 
     def learn_link(self, mb_s: float) -> None:
-        self.link_mb_s = mb_s if self.link_mb_s is None else self.link_mb_s + _LEARN * (mb_s - self.link_mb_s)
+        """A hop cannot be faster than its link, so a higher rate than known is believed at once."""
+        known = self.link_mb_s
+        self.link_mb_s = mb_s if known is None or mb_s > known else known + _LEARN * (mb_s - known)
+
+    def learn_training(self, seconds: float) -> None:
+        known = self.training_s
+        self.training_s = seconds if known is None else known + _LEARN * (seconds - known)
+
+    def note_use(self, busy: bool, now: float) -> None:
+        if busy:
+            self.busy_since = now if self.busy_since is None else self.busy_since
+        elif self.busy_since is not None:
+            self._busy_s.append(now - self.busy_since)
+            self.busy_since = None
+
+    def busy_for_s(self, now: float) -> float:
+        return 0.0 if self.busy_since is None else now - self.busy_since
+
+    def kind(self, now: float) -> UsageKind:
+        """How it is used, by the lengths of its last busy periods, the present one included."""
+        lengths_s = sorted([*self._busy_s, self.busy_for_s(now)] if self.busy_since is not None else self._busy_s)
+        if not lengths_s:
+            return UsageKind.IDLE
+        short = sum(length_s < _SHORT_S for length_s in lengths_s) / len(lengths_s)
+        long = sum(length_s > _LONG_S for length_s in lengths_s) / len(lengths_s)
+        if min(short, long) >= _NOT_BY_ACCIDENT:
+            return UsageKind.BIMODAL
+        median_s = lengths_s[len(lengths_s) // 2]
+        if median_s < _SHORT_S:
+            return UsageKind.SYNC
+        return UsageKind.CALL if median_s > _LONG_S else UsageKind.INTERACTIVE
+
+
+def is_busy(resources: ResourceState, limits: BusySection) -> bool:
+    """Whether a device is to come last: in use, or short of processor, memory or battery (3.3.1)."""
+    battery = resources.battery_percent
+    return (
+        (limits.in_use and bool(resources.in_use))
+        or resources.cpu_percent > limits.cpu_percent
+        or resources.free_memory_bytes < limits.free_memory_mb * 1e6
+        or (battery is not None and battery < limits.battery_percent and not resources.charging)
+    )
 
 
 def learn_from_hop(sender: DeviceBook, receiver: DeviceBook, size_bytes: int, seconds: float) -> None:
@@ -33,5 +89,5 @@ def learn_from_hop(sender: DeviceBook, receiver: DeviceBook, size_bytes: int, se
         slower_end = device.link_mb_s is None or other.link_mb_s is None or device.link_mb_s <= other.link_mb_s
         if slower_end or (device.link_mb_s is not None and mb_s > device.link_mb_s):
             device.learn_link(mb_s)
-    sender.energy_j += _SEND_W * seconds
-    receiver.energy_j += _RECEIVE_W * seconds
+    sender.energy_j += SEND_W * seconds
+    receiver.energy_j += RECEIVE_W * seconds

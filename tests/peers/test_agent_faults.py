@@ -395,7 +395,11 @@ def _late(desk: Desk) -> None:
 def test_rule_7_a_device_that_comes_back_is_sent_to_the_least_busy_one() -> None:
     desk = Desk(rounds=0)
     _late(desk)
-    resources = {A: ResourceState(9, 1.0, in_use=True), B: ResourceState(1, 1.0), D: ResourceState(5, 1.0)}
+    resources = {
+        A: ResourceState(9 << 30, 1.0, in_use=True),
+        B: ResourceState(1 << 30, 1.0),
+        D: ResourceState(5 << 30, 1.0),
+    }
     for peer, state in resources.items():
         desk.reports[peer] = msgspec.structs.replace(SETTLED, resources=state, agent="other")
         desk.report(peer)

@@ -8,6 +8,7 @@ import pytest
 
 from mdl.delta import Contributor
 from mdl.messages import Activity, Holding, PeerReport, ResourceState
+from mdl.tree import tree_children, tree_parent
 from peers.members import Members
 from peers.rounds import RoundLedger
 from peers.view import chain_view, order_broadcast
@@ -81,7 +82,23 @@ def test_3_2_3_the_resource_rich_are_the_inner_nodes(poor: dict[str, Any], rich:
         for name, given in (("b", poor), ("c", rich), ("d", rich))
     }
     _, members = _mesh(**states)
-    assert order_broadcast([A, B, C, D], [A], members) == (A, C, D, B)
+    assert order_broadcast([A, B, C, D], [A], members) == (A, C, B, D)
+
+
+def test_a_slow_link_is_fed_by_the_root_at_once_and_feeds_nobody() -> None:
+    peers = [Contributor(name, 1) for name in "abcdef"]
+    members = Members(4.0)
+    for link_mb_s, peer in enumerate(peers, 1):
+        report = PeerReport(1, 1, 0, b"", "s", "m", 4, Activity.HOLDING, 1, 1, resources=ResourceState(1 << 30, 5.0))
+        member = members.hear(peer, report, 1.0)
+        assert member is not None
+        member.device.link_mb_s = float(link_mb_s)
+    order = order_broadcast(peers, [peers[5]], members)
+    slowest, place = peers[0], order.index(peers[0])
+    assert (tree_parent(place), tree_children(place, 6)) == (0, [])
+    assert order[1] == peers[4]
+    assert set(order) == set(peers)
+    assert slowest not in (order[0], order[1])
 
 
 def test_3_2_3_a_fast_link_stands_before_much_memory() -> None:
@@ -89,7 +106,7 @@ def test_3_2_3_a_fast_link_stands_before_much_memory() -> None:
     member = members.get(D)
     assert member is not None
     member.device.link_mb_s = 50.0
-    assert order_broadcast([A, B, C, D], [A], members) == (A, D, B, C)
+    assert order_broadcast([A, B, C, D], [A], members) == (A, D, C, B)
 
 
 def test_whoever_has_the_result_stands_first_and_who_is_no_recipient_stands_nowhere() -> None:
