@@ -30,8 +30,9 @@ _PAPER_LINK_MB_S = 10.0
 _PAPER_MERGE_MB_S = 1000.0
 _READY_DEVIATION_S = 0.7
 _STRAGGLERS = 0.1
-# Shares of the usage kinds idle, sync, interactive, call, bimodal in the dynamic family.
-_KINDS = (0.4, 0.15, 0.2, 0.1, 0.15)
+# The dynamic family is a busy hour: all kinds of use are as frequent, and come twice as often as over a whole day.
+_KINDS = (UsageKind.IDLE, UsageKind.SYNC, UsageKind.INTERACTIVE, UsageKind.CALL, UsageKind.BIMODAL)
+_GAP_SCALE = 0.5
 # Busy periods are drawn this far: the slowest policy ends long before, in a mesh of this many devices.
 _HORIZON_S_PER_DEVICE = 60.0
 # Of the dying family: how many devices are on their last percents, and the mean life of one percent (assumed).
@@ -157,8 +158,8 @@ def _draw_device(rng: np.random.Generator) -> ScenarioDevice:
 
 
 def _make_used(device: ScenarioDevice, n: int, rng: np.random.Generator) -> ScenarioDevice:
-    kind = UsageKind(int(rng.choice(len(_KINDS), p=_KINDS)))
-    periods = draw_busy_periods(kind, _HORIZON_S_PER_DEVICE * n, rng)
+    kind = _KINDS[int(rng.integers(len(_KINDS)))]
+    periods = draw_busy_periods(kind, _HORIZON_S_PER_DEVICE * n, rng, gap_scale=_GAP_SCALE)
     return msgspec.structs.replace(device, kind=kind, busy=periods)
 
 
