@@ -112,6 +112,12 @@ class BusySection(Section, frozen=True):
         _require(0 <= self.free_memory_mb < math.inf, "busy.free_memory_mb", self.free_memory_mb, "at least 0")
 
 
+class DeviceSection(Section, frozen=True):
+    """What this device cannot find out by itself. in_use_file: it counts as in use as long as this file exists."""
+
+    in_use_file: str = ""
+
+
 class FaultSection(Section, frozen=True):
     """When somebody counts as lost. lost_after_s: the longest silence; on a good network a shorter one is enough.
 
@@ -140,6 +146,7 @@ class Config(Section, frozen=True):
     training: TrainingSettings = TrainingSettings()
     round: RoundSection = RoundSection()
     busy: BusySection = BusySection()
+    device: DeviceSection = DeviceSection()
     faults: FaultSection = FaultSection()
 
     def __post_init__(self) -> None:

@@ -17,7 +17,7 @@ import msgspec
 
 from mdl.config import Config, MeshSection
 from mdl.delta import Contributor
-from mdl.machine import Effect, Event, Finish, Machine, PeerFound, RecordRound
+from mdl.machine import Effect, Event, Finish, Machine, PeerFound, RecordRound, ResourcesSampled
 from mdl.messages import PeerInfo, Role
 from peers.casting import cast_node
 from peers.narrate import Narrator
@@ -58,7 +58,7 @@ def start_runtime(
     work: Work | None = None,
     observe: Observe | None = None,
     story_path: Path | None = None,
-    sample: bool = False,
+    sample: Callable[[int], ResourcesSampled] | None = None,
 ) -> Runtime:
     """Links and the loop for one machine; nothing is announced before `drive`."""
     links = Links(
@@ -74,7 +74,7 @@ def start_runtime(
         machine,
         links,
         work or {},
-        sample=sample_resources if sample else None,
+        sample=sample,
         observe=observe,
         story_path=story_path,
     )
@@ -158,7 +158,7 @@ def run_trainer(config: Config, me: Contributor, keys: MeshKeys | None, mesh_nam
         max_values=state.parameters.size,
         work={**device.work(), RecordRound: lambda effect: record_round(out, effect)},
         observe=observe,
-        sample=True,
+        sample=lambda sent_bytes: sample_resources(sent_bytes, config.device.in_use_file),
         story_path=story,
     )
     runtime.story.header = cast_node(machine, config.round.policy, settings, now)

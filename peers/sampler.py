@@ -16,8 +16,8 @@ _IN_USE_S = 60.0
 _PROCESS = psutil.Process()
 
 
-def sample_resources(sent_bytes: int) -> ResourcesSampled:
-    """Takes well under a millisecond. None where the device has no such sensor."""
+def sample_resources(sent_bytes: int, in_use_file: str = "") -> ResourcesSampled:
+    """Takes well under a millisecond. None where the device has no such sensor; in use while in_use_file exists."""
     cores = psutil.cpu_count() or 1
     own_percent = _PROCESS.cpu_percent(None) / cores
     battery = psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
@@ -26,7 +26,7 @@ def sample_resources(sent_bytes: int) -> ResourcesSampled:
         cpu_percent=max(0.0, psutil.cpu_percent(None) - own_percent),
         battery_percent=float(battery.percent) if battery else None,
         charging=bool(battery.power_plugged) if battery else None,
-        in_use=_is_in_use(),
+        in_use=os.path.exists(in_use_file) if in_use_file else _is_in_use(),
     )
     return ResourcesSampled(state, sent_bytes)
 

@@ -131,6 +131,7 @@ def _plan(config: Config, peers: int, epochs: int, out: Path | None, verify: boo
         mesh=msgspec.structs.replace(config.mesh, loopback=True, join=(), port=0),
         round=msgspec.structs.replace(config.round, rounds=rounds, min_peers=peers, keep_deltas=verify),
         training=msgspec.structs.replace(config.training, planned_rounds=rounds),
+        busy=msgspec.structs.replace(config.busy, cpu_percent=100.0),  # they share one processor
     )
     out = out or Path("runs") / f"up-{datetime.now():%Y%m%d-%H%M%S}"
     try:

@@ -25,10 +25,14 @@ def why_not():
 
 
 class Lan:
-    """`size` hosts 10.213.0.1 ... on one switch. multicast=False: no mDNS between them, as in many guest networks."""
+    """`size` hosts 10.213.0.1 ... on one switch. mbit: of each host's link, or a list of them.
+
+    multicast=False: no mDNS between them, as in many guest networks.
+    """
 
     def __init__(self, size, mbit=100, multicast=True):
-        self.size, self.mbit, self.multicast = size, mbit, multicast
+        self.size, self.multicast = size, multicast
+        self.mbit = list(mbit) if isinstance(mbit, (list, tuple)) else [mbit] * size
         self.hosts = [f"10.213.0.{i + 1}" for i in range(size)]
         tag = f"mdl{uuid.uuid4().hex[:6]}"
         self.switch = f"{tag}s"
@@ -83,11 +87,12 @@ class Lan:
                 ip(f"-n {name} route add 224.0.0.0/4 dev eth0")
             else:  # nowhere to send a group's packets to
                 ip(f"-n {name} route add prohibit 224.0.0.0/4")
-            self._limit(name, "eth0")
-            self._limit(self.switch, f"v{i}")
+            self.limit(i, self.mbit[i], "add")
 
-    def _limit(self, namespace, device):
-        run(f"tc -n {namespace} qdisc add dev {device} root tbf rate {self.mbit}mbit burst 64kb latency 50ms")
+    def limit(self, i, mbit, verb="replace"):
+        """Host i's link gets this rate, both ways; also while it is used."""
+        for namespace, device in ((self.names[i], "eth0"), (self.switch, f"v{i}")):
+            run(f"tc -n {namespace} qdisc {verb} dev {device} root tbf rate {mbit}mbit burst 64kb latency 50ms")
 
 
 def ip(arguments):
