@@ -9,7 +9,7 @@ both. A device whose battery gives out takes its own contribution with it; whoev
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from math import inf
 
@@ -144,6 +144,14 @@ class Iteration:
     def makespan_s(self) -> float:
         """When the last merge ended."""
         return max((hop.merged_s for hop in self.hops), default=0.0)
+
+    def fork(self) -> Iteration:
+        """A copy that goes its own way from here."""
+        copy = Iteration.__new__(Iteration)
+        copy.scenario, copy.now_s, copy.wasted_s = self.scenario, self.now_s, self.wasted_s
+        copy.hops, copy.lost = self.hops.copy(), self.lost.copy()
+        copy._devices = [replace(device, got_from=device.got_from.copy()) for device in self._devices]
+        return copy
 
     # -- what a policy does -------------------------------------------------------------------------------------------
 

@@ -1,0 +1,166 @@
+"""The Chain-scheduler's environment: its spaces, rewards and ends, and what always holds in it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mdl.errors import ConfigError
+from scheduler.objective import Objective, finish, finish_batch, rollout_costs, unit_of
+from sim.batch import Batch
+from sim.packing import pack
+from sim.scenario import FAMILIES, draw_scenario
+from sim.timing import Iteration
+
+gymnasium = pytest.importorskip("gymnasium")
+
+from scheduler.env import CHAIN_ENV_ID, ILLEGAL_COST, ChainEnv, split_observation  # noqa: E402
+
+_TUNING = 500_000
+
+
+def _play(env: ChainEnv, rng: np.random.Generator, seed: int | None = None, **options: Any) -> list[tuple[Any, ...]]:
+    """Random valid actions to the end: (observation, reward, info) of every step."""
+    seen, info = env.reset(seed=seed, options=options)
+    story: list[tuple[Any, ...]] = [(seen, 0.0, info)]
+    while not info["end"]:
+        seen, reward, ended, truncated, info = env.step(rng.choice(np.flatnonzero(env.valid)))
+        assert ended == bool(info["end"])
+        assert not truncated
+        story.append((seen, reward, info))
+    return story
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("reward", ["raw", "shaped"])
+def test_the_environment_passes_the_checks_of_gymnasium(reward: str) -> None:
+    from gymnasium.utils.env_checker import check_env
+
+    check_env(gymnasium.make(CHAIN_ENV_ID, n=(3, 5), reward=reward).unwrapped, skip_render_check=True)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_two_rollouts_of_one_seed_are_equal(family: str) -> None:
+    stories = [_play(ChainEnv(family, (3, 7), prior_energy_j=3.0), np.random.default_rng(1), seed=5) for _ in range(2)]
+    assert len(stories[0]) == len(stories[1])
+    for one, other in zip(*stories, strict=True):
+        assert one[0].tolist() == other[0].tolist()
+        assert one[1:] == other[1:]
+
+
+@given(seed=st.integers(0, 2**31 - 1), family=st.sampled_from(list(FAMILIES)), n=st.integers(2, 8))
+@settings(max_examples=40, deadline=None)
+def test_whatever_is_picked_nothing_is_lost_and_time_goes_on(seed: int, family: str, n: int) -> None:
+    env = ChainEnv(family, n, max_n=8, reward="raw")
+    rng = np.random.default_rng(seed)
+    _, info = env.reset(seed=seed)
+    iteration, before_s, picks, waits = env.iteration, 0.0, 0, 0
+    while not info["end"]:
+        action = rng.choice(np.flatnonzero(env.valid))
+        waits += action == env.max_n
+        picks += action != env.max_n
+        _, _, _, _, info = env.step(action)
+        assert iteration.now_s >= before_s
+        before_s = iteration.now_s
+        partners = [
+            device for hop in iteration.hops if hop.merged_s > before_s for device in (hop.sender, hop.receiver)
+        ]
+        receivers = [hop.receiver for hop in iteration.hops if hop.merged_s > before_s]
+        assert len(receivers) == len(set(receivers))
+        assert len(partners) <= n
+        under_way = [hop for hop in iteration.hops if hop.sent_s > before_s]
+        held = sum(iteration.theta(device) for device in iteration.holders)
+        assert held == len(iteration.scenario.devices) - len(info["lost"])
+        assert all(iteration.state(hop.sender).value == "send" for hop in under_way)
+    if not info["lost"] and family != "dying":
+        assert picks == 2 * (n - 1)
+
+
+@pytest.mark.parametrize("family", ["hetero", "dynamic"])
+@pytest.mark.parametrize("reward", ["raw", "shaped"])
+def test_rewards_add_up_to_the_objective(family: str, reward: Literal["raw", "shaped"]) -> None:
+    objective = Objective(energy_weight=0.1)
+    for seed in range(5):
+        scenario = draw_scenario(family, 6, _TUNING + seed)
+        env = ChainEnv(family, 6, reward=reward, objective=objective)
+        total = sum(step[1] for step in _play(env, np.random.default_rng(seed), scenario=scenario))
+        reached = objective.value(env.iteration, unit_of(scenario))
+        greedy = Iteration(scenario)
+        if reward == "shaped":
+            finish(greedy, rollout_costs(scenario))
+        else:
+            while len(greedy.idle()) < 2:
+                greedy.advance()
+        assert total == pytest.approx(objective.value(greedy, unit_of(scenario)) - reached)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_rollout_of_a_batch_is_the_plain_one(family: str) -> None:
+    scenarios = [draw_scenario(family, n, _TUNING + n) for n in (3, 5, 9, 12)]
+    batch = Batch(pack(scenarios))
+    finish_batch(batch)
+    values = []
+    for scenario in scenarios:
+        iteration = Iteration(scenario)
+        finish(iteration, rollout_costs(scenario))
+        values.append(Objective().value(iteration, unit_of(scenario)))
+    assert Objective().values(batch).tolist() == pytest.approx(values, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("picks", "reason"),
+    [
+        ([0, 0], "device 0 is the sender of this pair"),
+        ([0, 1, 0], "device 0 is send"),
+        ([7], "device 7 does not exist"),
+        ([0, 8], "waiting: a receiver is to be picked"),
+    ],
+)
+def test_an_illegal_action_ends_the_episode_and_says_why(picks: list[int], reason: str) -> None:
+    env = ChainEnv("paper", 6, max_n=8)
+    everybody_free = next(
+        scenario
+        for scenario in (draw_scenario("paper", 6, _TUNING + seed) for seed in range(100))
+        if not any(device.busy for device in scenario.devices)
+    )
+    env.reset(options={"scenario": everybody_free})
+    for pick in picks[:-1]:
+        assert not env.step(np.int64(pick))[2]
+    _, reward, ended, _, info = env.step(np.int64(picks[-1]))
+    assert ended
+    assert reward == -ILLEGAL_COST * 6
+    assert (info["end"], info["reason"]) == ("illegal", reason)
+
+
+def test_an_observation_tells_apart_who_exists_and_what_is_valid() -> None:
+    env = ChainEnv("hetero", 4, max_n=6)
+    seen, _ = env.reset(seed=3)
+    features, exists, valid = split_observation(seen[None])
+    assert exists[0].tolist() == [True] * 4 + [False] * 2
+    assert valid[0].tolist() == env.valid.tolist()
+    assert features.shape[1:] == (6, seen.shape[1] - 2)
+    assert not features[0, 4:].any()
+
+
+def test_training_never_draws_a_scenario_that_judges() -> None:
+    env = ChainEnv(("paper", "hetero"), (3, 5))
+    numbers = [int(env.reset(seed=seed)[1]["scenario_id"].rsplit("-", 1)[1]) for seed in range(50)]
+    assert min(numbers) >= 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"family": "nowhere"}, "expected some of paper"),
+        ({"n": 1}, "expected 2 <= least"),
+        ({"n": (3, 9), "max_n": 8}, "expected 2 <= least"),
+        ({"reward": "gold"}, "expected shaped or raw"),
+    ],
+)
+def test_a_wrong_option_is_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        ChainEnv(**options)
