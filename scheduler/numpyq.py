@@ -79,15 +79,15 @@ class NumpyQ:
                 parts += [masked.sum(axis=1) / number, masked.max(axis=1)]
             return np.concatenate(parts, axis=1)
 
-        flat = np.maximum(apply("encode1", features.reshape(rows * count, -1)), 0.0)
+        flat = np.maximum(apply("encode1", features.reshape(rows * count, features.shape[2])), 0.0)
         flat = np.maximum(apply("encode2", flat), 0.0)
         for around, own in (("around1", "own1"), ("around2", "own2")):
-            context = apply(around, pool(flat.reshape(rows, count, -1)))
-            mixed = apply(own, flat).reshape(rows, count, -1)
+            context = apply(around, pool(flat.reshape(rows, count, HIDDEN)))
+            mixed = apply(own, flat).reshape(rows, count, HIDDEN)
             mixed += context[:, None, :]
-            flat = np.maximum(mixed, 0.0).reshape(rows * count, -1)
+            flat = np.maximum(mixed, 0.0).reshape(rows * count, HIDDEN)
         advantage = apply("advantage", flat).reshape(rows, count)
-        state = apply("state2", np.maximum(apply("state1", pool(flat.reshape(rows, count, -1))), 0.0))
+        state = apply("state2", np.maximum(apply("state1", pool(flat.reshape(rows, count, HIDDEN))), 0.0))
         q = np.concatenate([advantage, state[:, 1:]], axis=1) + state[:, :1]
         return np.where(valid, q, np.float32(INVALID_Q))
 

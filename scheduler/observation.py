@@ -306,3 +306,9 @@ def _share_above(values: Doubles, counted: Bools, existing: npt.NDArray[np.gener
     above = (values[:, None, :] > values[:, :, None]) & counted[:, None, :]
     share: Doubles = above.sum(axis=2) / existing
     return share
+
+
+def interrupted_link_times(stand: Stand) -> Doubles:
+    """Link time of each device in units (B, N), stretched by the share of time that its kind of use keeps it busy."""
+    times: Doubles = _hop_times(stand)[0] / (1.0 - _BUSY_SHARE[stand.kind])
+    return times
