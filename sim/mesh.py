@@ -36,7 +36,7 @@ from mdl.machine import (
     TrainLocally,
     TransferProgressed,
 )
-from mdl.messages import PeerInfo, ResourceState, Role, RoundSummary, Said, TrainingReport
+from mdl.messages import DeltaMessage, PeerInfo, ResourceState, Role, RoundSummary, Said, TrainingReport
 from sim.accounts import Accounts, InvariantError
 from sim.network import Network
 from sim.node import BACKLOG, Node
@@ -369,7 +369,8 @@ class SimMesh:
         if self._transfers.get(transfer, 0.0) > self.now:
             return  # as in the transport: what is under way is not started twice
         self._transfers[transfer] = self.now
-        for arrival in self.network.deliver(sender.peer_id, receiver, size_bytes, self.now):
+        is_merged = isinstance(send.message, DeltaMessage)
+        for arrival in self.network.deliver(sender.peer_id, receiver, size_bytes, self.now, is_merged):
             self._transfers[transfer] = arrival
             self._schedule(arrival - self.now, receiver, Received(sender, send.message, send.values.copy()))
             step = self.now + _PROGRESS_S

@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from sim.scenario import Periods
+from sim.timing import active_end_s
+
 # Random numbers are drawn so many at once: one by one they cost more than the rest of a delivery.
 _DRAWN_AT_ONCE = 1024
 
@@ -19,7 +22,8 @@ _DRAWN_AT_ONCE = 1024
 class Network:
     """rates_mb_s: peer id -> MB/s, both ways. loss, duplication: probabilities of one message, control or values.
 
-    cuts: (from, to) -> by how many faults nothing passes there at this moment.
+    cuts: (from, to) -> by how many faults nothing passes there at this moment. busy: peer id -> periods in which its
+    transfers and merges stand still; merge_mb_s: peer id -> MB/s (without: merging takes no time).
     """
 
     rng: np.random.Generator
@@ -30,6 +34,8 @@ class Network:
     loss: float = 0.0
     duplication: float = 0.0
     cuts: dict[tuple[str, str], int] = field(default_factory=dict)
+    busy: dict[str, Periods] = field(default_factory=dict)
+    merge_mb_s: dict[str, float] = field(default_factory=dict)
     _up_free_at: dict[str, float] = field(default_factory=dict)
     _down_free_at: dict[str, float] = field(default_factory=dict)
 
@@ -49,23 +55,27 @@ class Network:
         else:
             self.cuts.pop((sender, receiver), None)
 
-    def deliver(self, sender: str, receiver: str, size_bytes: int, now: float) -> list[float]:
-        """When the message arrives: no time if it is lost, two if it is duplicated."""
+    def deliver(self, sender: str, receiver: str, size_bytes: int, now: float, is_merged: bool = False) -> list[float]:
+        """When the message has arrived, and was merged: no time if it is lost, two if it is duplicated."""
         if self.cuts and (sender, receiver) in self.cuts:
             return []
         if self.loss and self._next() < self.loss:
             return []
-        first = self._arrival(sender, receiver, size_bytes, now)
+        first = self._arrival(sender, receiver, size_bytes, now, is_merged)
         if self.duplication and self._next() < self.duplication:
-            return [first, self._arrival(sender, receiver, size_bytes, now)]
+            return [first, self._arrival(sender, receiver, size_bytes, now, is_merged)]
         return [first]
 
-    def _arrival(self, sender: str, receiver: str, size_bytes: int, now: float) -> float:
+    def _arrival(self, sender: str, receiver: str, size_bytes: int, now: float, is_merged: bool) -> float:
         delay_s = self.latency_s + (self._next() * self.jitter_s if self.jitter_s else 0.0)
         if not size_bytes:
             return now + delay_s
         start = max(now, self._up_free_at.get(sender, 0.0), self._down_free_at.get(receiver, 0.0))
-        end = start + size_bytes / 1e6 / min(self.rate_mb_s(sender), self.rate_mb_s(receiver))
+        size_mb, busy = size_bytes / 1e6, self.busy.get(receiver, ())
+        transfer_s = size_mb / min(self.rate_mb_s(sender), self.rate_mb_s(receiver))
+        end = active_end_s((self.busy.get(sender, ()), busy), start, transfer_s) if self.busy else start + transfer_s
+        if is_merged and receiver in self.merge_mb_s:
+            end = active_end_s((busy,), end, size_mb / self.merge_mb_s[receiver])
         self._up_free_at[sender] = self._down_free_at[receiver] = end
         return end + delay_s
 
