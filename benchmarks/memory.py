@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ from mdl.machine import (
 from mdl.messages import PeerInfo, Role, TrainingReport
 from peers.identity import CODE_VARIABLE
 from peers.node import drive, run_agent, start_runtime
+from peers.peer import make_peer
 from peers.trainer import Trainer, TrainerSettings
 from transport.keys import MeshKeys, new_join_code
 
@@ -78,7 +80,8 @@ def run_peer(name: str, values: int) -> None:
     me = Contributor(name, 1)
     rng = np.random.default_rng([1, *name.encode()])
     scratch = np.zeros(values, np.float32)
-    machine = Trainer(me, scratch, "schema", "random", TrainerSettings())
+    trainer = Trainer(me, scratch, "schema", "random", TrainerSettings())
+    machine = make_peer(me, trainer, Config(mesh=_MESH), time.monotonic())
     meter = _Meter()
 
     def train(effect: TrainLocally) -> Event:
@@ -97,7 +100,6 @@ def run_peer(name: str, values: int) -> None:
             SaveModel: lambda e: None,
         },
         observe=meter.look,
-        sample=True,
     )
     drive(runtime, "memory", _MESH)
     print(json.dumps(meter.extra_bytes))
