@@ -90,7 +90,7 @@ def check_values(values: Vector, size: int) -> None:
     if values.shape != (size,):
         raise RemoteProtocolError(f"{values.size} values where the model has {size}")
     # min and max carry NaN and infinity along, and allocate nothing.
-    if size and not (values.min() >= -LARGEST_VALUE and values.max() <= LARGEST_VALUE):
+    if size and not (np.minimum.reduce(values) >= -LARGEST_VALUE and np.maximum.reduce(values) <= LARGEST_VALUE):
         raise RemoteProtocolError(f"values that are not finite or beyond {LARGEST_VALUE:g}")
 
 

@@ -17,6 +17,7 @@ from mdl.machine import Effect
 from mdl.messages import (
     Activity,
     BroadcastOrdered,
+    Contributors,
     Holding,
     HopCancelled,
     HopOrdered,
@@ -41,8 +42,9 @@ logger = logging.getLogger(__name__)
 class Conductor:
     """See the module. phase: CLOSED when it is done, ABANDONED when it cannot be. marks: phase -> when it began.
 
-    position: where the members stand until it is closed. me: the agent's peer id. office_term: since when the members obey it. staged: the result that an earlier agent has
-    left with some members; it must become this round's. lacks_quorum: all that is missing to close is a majority.
+    position: where the members stand until it is closed. me: the agent's peer id. office_term: since when the members
+    obey it. staged: the result that an earlier agent has left with some members; it must become this round's.
+    lacks_quorum: all that is missing to close is a majority.
     """
 
     def __init__(
@@ -80,6 +82,8 @@ class Conductor:
         self._waited_since: dict[Contributor, float] = {}
         self._stalled_once: set[Contributor] = set()
         self._digest = b""
+        self._looked_at = -1
+        self._is_applied_by_some = False
         if staged:
             self._begin_broadcast(staged, ledger.opened_at)
 
@@ -117,8 +121,8 @@ class Conductor:
     # -- aggregating --------------------------------------------------------------------------------------------------
 
     def _aggregate(self, now: float) -> list[Effect]:
-        self._lose_the_absent()
-        if self._anyone_applied():
+        self._look_around()
+        if self._is_applied_by_some:
             self._enter(Phase.CLOSING, now)
             return []
         if not self.ledger.live():
@@ -238,15 +242,15 @@ class Conductor:
 
     def _spread(self, now: float) -> list[Effect]:
         """Until everybody alive has staged the result, those included who were too late to contribute to it."""
-        self._lose_the_absent()
-        if self._anyone_applied():
+        self._look_around()
+        if self._is_applied_by_some:
             self._enter(Phase.CLOSING, now)
             return []
         recipients = self._recipients()
         if not recipients:
             return self._abandon(now, "nobody is left")
         having = [member for member in recipients if self._has(member)]
-        if not self._sources():
+        if not having and not self._sources():
             return self._lose_result(now)
         self._leave_the_stalled_behind(recipients, now)
         recipients, order = self._recipients(), self._broadcast
@@ -308,8 +312,8 @@ class Conductor:
             staged
             and self.result
             and member.report.open_round == self.ledger.round_id
-            and set(staged.contributors) == set(self.result.contributors)
             and self._digest in (b"", staged.digest)
+            and are_the_same(staged.contributors, self.result.contributors)
         )
 
     def _has_staged(self, member: Member) -> bool:
@@ -338,9 +342,6 @@ class Conductor:
         self._enter(Phase.CLOSED, now)
         return effects
 
-    def _anyone_applied(self) -> bool:
-        return any(self._is_applied(member) for member in self._following())
-
     def _is_applied(self, member: Member) -> bool:
         return member.report.round_id == self.ledger.round_id and member.report.lineage == self._opened.lineage
 
@@ -353,14 +354,20 @@ class Conductor:
         """Everybody alive who stands at w(round_id - 1), whether it contributed or not, and has entered the lineage."""
         position, left_behind = self.position, self._left_behind
         return [
-            member
-            for member in self._following()
-            if member.at == position and member.contributor not in left_behind
+            member for member in self._following() if member.at == position and member.contributor not in left_behind
         ]
 
     def _stands_here(self, member: Member) -> bool:
         """At w(round_id - 1), on this lineage or just where it forks."""
         return member.at in (self.position, self._before_fork)
+
+    def _look_around(self) -> None:
+        """Who is out of the round, and whether it is closed already; as long as nobody has moved, that is known."""
+        if self._looked_at == self._members.changes:
+            return
+        self._looked_at = self._members.changes
+        self._lose_the_absent()
+        self._is_applied_by_some = any(self._is_applied(member) for member in self._following())
 
     def _lose_the_absent(self) -> None:
         for peer in self.ledger.live():
@@ -393,6 +400,11 @@ def newest_staged(members: list[Member]) -> Staged | None:
     """What must become the round's result if anyone has staged anything: the latest order's, which may be closed."""
     staged = [member.report.staged for member in members if member.report.staged]
     return max(staged, key=lambda result: (result.term, result.version, result.digest), default=None)
+
+
+def are_the_same(some: Contributors, others: Contributors) -> bool:
+    """In whatever order."""
+    return some == others or set(some) == set(others)
 
 
 def _has_moved(before: PeerReport | None, report: PeerReport) -> bool:

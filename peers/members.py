@@ -60,8 +60,9 @@ class Members:
 
     The other way round only if the later one is gone, and has been for some seconds: it was a copy of the earlier one.
     lost_after_s: no silence is longer without being taken for a loss; on a good network shorter ones are. busy: when a
-    device counts as busy. Who is alive
-    and whom they follow is asked far more often than it changes, so the lists are kept; callers do not change them.
+    device counts as busy. Who is alive and whom they follow is asked far more often than it changes, so the lists are
+    kept; callers do not change them. changes: grows whenever somebody appears, is lost, follows another agent, stands
+    elsewhere or opens another round.
     """
 
     def __init__(self, lost_after_s: float, report_s: float = 0.5, busy: BusySection | None = None) -> None:
@@ -71,6 +72,7 @@ class Members:
         self._following: dict[tuple[str, int], list[Member]] = {}
         self._is_one_model = False
         self._silent_at = inf
+        self.changes = 0
         self._busy = busy or BusySection()
         self._longest_s = lost_after_s
         self._shortest_s = min(lost_after_s, _REPORTS_MISSED * report_s)
@@ -111,7 +113,9 @@ class Members:
             if member.alive and member.arrivals.is_silent(now):
                 member.alive = False
                 self._forget_lists()
-        self._silent_at = min((member.arrivals.silent_at for member in self._table.values() if member.alive), default=inf)
+        self._silent_at = min(
+            (member.arrivals.silent_at for member in self._table.values() if member.alive), default=inf
+        )
 
     def forgive(self, seconds: float) -> None:
         """This process was suspended so long itself: nobody was silent."""
@@ -168,17 +172,21 @@ class Members:
         self._forget_lists()
 
     def _hear_again(self, known: Member, report: PeerReport, now: float) -> None:
-        before, alive = known.report, report.activity is not Activity.LEFT
+        before, stood_at, alive = known.report, known.at, report.activity is not Activity.LEFT
         known.take(report)
         known.arrivals.hear(now)
         self._silent_at = min(self._silent_at, known.arrivals.silent_at)
         same_model = (report.schema_hash, report.size) == (before.schema_hash, before.size)
         same_agent = (report.agent, report.term) == (before.agent, before.term)
+        same_round = (report.open_round, report.open_term) == (before.open_round, before.open_term)
         if alive is not known.alive or not (same_model and same_agent):
             known.alive = alive
             self._forget_lists()
+        elif not same_round or known.at != stood_at:
+            self.changes += 1
 
     def _forget_lists(self) -> None:
+        self.changes += 1
         self._alive, self._is_one_model = None, False
         self._following.clear()
 

@@ -106,6 +106,8 @@ class Part:
         return Incoming(order.segment, order.hop_id, order.sender) if order else None
 
     def report_holdings(self) -> tuple[Holding, ...]:
+        if not self.holds:
+            return ()
         holdings = []
         for segment, hold in sorted(self.holds.items()):
             hop_id, receiver = self.given.get(segment, (None, None))

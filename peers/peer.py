@@ -69,7 +69,9 @@ class Peer:
         self._finished = False
 
     def handle(self, event: Event, now: float) -> list[Effect]:
-        self._notice_suspension(now)
+        if self._handled_at is not None and now - self._handled_at >= _SUSPENDED_S:
+            self._notice_suspension(now - self._handled_at)
+        self._handled_at = now
         effects: list[Effect] = []
         last: list[Effect] = []
         events = [event]
@@ -203,10 +205,9 @@ class Peer:
             effects = self.agent.handle(event, now)
             if self.agent.resigned:
                 self._step_down(now)
-            else:
-                self.succession.term = max(self.succession.term, self.agent.term)
             return effects
         if isinstance(event.message, PeerReport):
+            self._members.expire(now)
             self._members.hear(event.sender, event.message, now)
         return []
 
@@ -224,25 +225,25 @@ class Peer:
         """After each event: watch the agent, take the office, say so, report. Returns what we tell ourselves."""
         if self.succession.watch(now):
             logger.warning("the agent is silent")
-        if self.agent is None and not self._has_left():
+        if not self.succession.agent and not self._has_left():
             self._members.expire(now)
             if self.succession.wants_office(self._members.alive(), now):
                 self._take_office(now)
-        if self.agent and now >= self._claim_at:
-            self._claim_at = now + self.settings.heartbeat_s
-            effects += self._to_everybody(self._claim())
         if self.agent:
             self.succession.term = max(self.succession.term, self.agent.term)
-        return self._report(now, effects)
+            if now >= self._claim_at:
+                self._claim_at = now + self.settings.heartbeat_s
+                effects += self._to_everybody(self._claim())
+        if self.trainer and self.trainer.has_news(now):
+            return self._report(self.trainer, now, effects)
+        return []
 
-    def _report(self, now: float, effects: list[Effect]) -> list[Event]:
+    def _report(self, trainer: Trainer, now: float, effects: list[Effect]) -> list[Event]:
         """The trainer's report: to the agent, or to everybody as long as there is none."""
-        if self.trainer is None or not self.trainer.has_news(now):
-            return []
         agent = self.succession.agent
-        if not agent and not self.trainer.is_due(now) and not self.trainer.left:
+        if not agent and not trainer.is_due(now) and not trainer.left:
             return []  # to everybody, so at its interval only
-        report = self.trainer.report(self.succession.term, agent, now)
+        report = trainer.report(self.succession.term, agent, now)
         if agent == self.me.peer_id:
             return [Received(self.me, report)]
         if agent:
@@ -291,11 +292,7 @@ class Peer:
 
     # -- suspension ---------------------------------------------------------------------------------------------------
 
-    def _notice_suspension(self, now: float) -> None:
-        before, self._handled_at = self._handled_at, now
-        if before is None or now - before < _SUSPENDED_S:
-            return
-        away_s = now - before
+    def _notice_suspension(self, away_s: float) -> None:
         logger.warning("this device was suspended for %.0f s (SIGSTOP, or a closed lid?)", away_s)
         self._members.forgive(away_s)
         self.succession.forgive(away_s)

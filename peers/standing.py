@@ -56,8 +56,7 @@ class Standing:
         self._take_history(history or History())
 
     def history(self) -> History:
-        counted = tuple(Counted(Contributor(*who), round_id) for who, round_id in sorted(self._counted_items()))
-        return History(self.lineage, self.base, counted)
+        return History(self.lineage, self.base, tuple(self._counted[peer_id] for peer_id in sorted(self._counted)))
 
     def follow(self, lineage: Lineage, base: tuple[str, ...]) -> None:
         """Go on with the mesh; or with a group that starts, or leaves the others behind, at this very w."""
@@ -72,7 +71,7 @@ class Standing:
         self.base = tuple(sorted({contributor.peer_id for contributor in result.contributors}))
         self.votes = True
         for contributor in result.contributors:
-            self._counted[contributor.peer_id] = (contributor.incarnation, self.round_id)
+            self._counted[contributor.peer_id] = Counted(contributor, self.round_id)
         if self._me in result.contributors:
             self._remember_since_fork(result.values)
             self.uncounted = tuple(work for work in self.uncounted if not self.holds(work))
@@ -142,19 +141,14 @@ class Standing:
 
         The last round it was counted in tells: before it contributed to a later one, it stood here and knew of this.
         """
-        counted = self._counted.get(self._me.peer_id) == (self._me.incarnation, round_id)
+        counted = self._counted.get(self._me.peer_id) == Counted(self._me, round_id)
         if any(self.lineage[: len(fork)] == fork and first == round_id for fork, first in self._empty):
             return False
         return counted and has_in_common(lineage, self.lineage, round_id - 1)
 
     def _take_history(self, history: History) -> None:
         self.lineage, self.base = history.lineage, history.base
-        self._counted = {
-            entry.contributor.peer_id: (entry.contributor.incarnation, entry.round_id) for entry in history.counted
-        }
-
-    def _counted_items(self) -> list[tuple[tuple[str, int], int]]:
-        return [((peer_id, incarnation), last) for peer_id, (incarnation, last) in self._counted.items()]
+        self._counted = {entry.contributor.peer_id: entry for entry in history.counted}
 
     def _remember_since_fork(self, values: Vector) -> None:
         """Only a true fork can be given up; the first entry of a lineage is the start of the mesh."""

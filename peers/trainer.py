@@ -29,6 +29,7 @@ from mdl.machine import (
     SaveModel,
     Send,
     StopRequested,
+    Tick,
     TransferProgressed,
     WorkFailed,
 )
@@ -142,7 +143,7 @@ class Trainer:
         return total(self.standing.uncounted)
 
     def handle(self, event: Event, now: float) -> list[Effect]:
-        effects = self._act(event, now)
+        effects = [] if isinstance(event, Tick) else self._act(event, now)
         if self._ask_at is not None and now >= self._ask_at:
             effects += self._ask_again(now)
         return effects
@@ -179,8 +180,10 @@ class Trainer:
     def _act(self, event: Event, now: float) -> list[Effect]:
         match event:
             case Received(message=AgentMessage() as message):
-                self._changed = True  # the agent asks: our report is the answer
-                return self._obey(message, now)
+                effects = self._obey(message, now)
+                if not self._is_at_it(message):
+                    self._changed = True  # the agent asks: our report is the answer
+                return effects
             case Received():
                 return self._hear(event, now)
             case LocalDeltaReady():
@@ -196,7 +199,7 @@ class Trainer:
                 self.resources, self._sent_bytes = resources, sent_bytes
             case Evaluated(round_id=round_id, evaluation=evaluation):
                 self._evaluation = RoundEvaluation(round_id, evaluation)
-                self._changed = True
+                self._changed = self._changed or round_id == self.goal  # the run ends with it; else it can wait
             case WorkFailed(problem=problem):
                 return self._leave(problem, 4)
             case StopRequested():
@@ -227,6 +230,17 @@ class Trainer:
             case RoundClosed(digest=digest) if self.part.spread.staged and self.part.spread.digest == digest:
                 return self._apply(self.part)
         return []
+
+    def _is_at_it(self, order: AgentMessage) -> bool:
+        """Whether this device is doing what the agent wants: it reports when that is done."""
+        match order, self.part:
+            case HopOrdered(segment=segment, hop_id=hop_id), Part() as part:
+                return part.is_receiving(segment, hop_id)
+            case BroadcastOrdered(), Part() as part:
+                return part.spread.order == order and part.spread.staged is None
+            case CatchUp(), _:
+                return self._catch_up == order
+        return False
 
     def _hear(self, event: Received, now: float) -> list[Effect]:
         message, sender = event.message, event.sender
@@ -301,7 +315,6 @@ class Trainer:
             return []
         if not part.give(wanted.segment, wanted.hop_id, receiver):
             return []
-        self._changed = True
         hold = part.holds[wanted.segment]
         message = DeltaMessage(
             part.round_id, wanted.segment, wanted.hop_id, hold.theta, tuple(sorted(hold.contributors))
@@ -484,7 +497,7 @@ class Trainer:
 
     def report(self, term: int, agent: str, now: float) -> PeerReport:
         """The whole state, for whoever leads. term, agent: whom this device obeys."""
-        part, standing = self.part, self.standing
+        part, standing, (open_round, open_term) = self.part, self.standing, self.attempt()
         self._sequence += 1
         self._changed = False
         self._report_at = now + self._settings.report_s
@@ -497,8 +510,8 @@ class Trainer:
             model=self._model,
             size=standing.parameters.size,
             activity=Activity.LEFT if self.left else part.activity() if part else Activity.WAITING,
-            open_round=self.attempt()[0],
-            open_term=self.attempt()[1],
+            open_round=open_round,
+            open_term=open_term,
             open_as=part.announced if part else 0,
             agent=agent,
             lineage=standing.lineage,

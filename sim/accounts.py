@@ -86,15 +86,19 @@ class Accounts:
 
     def deliver(self, values: Vector) -> None:
         """A training's or a recall's result has reached its machine."""
-        self.under_way.difference_update(np.flatnonzero(values).tolist())
+        self.under_way.discard(int(values.argmax()))
 
-    def hold_own(self, attempt: Attempt, digest: bytes, owner: Contributor, own: ModelDelta) -> None:
-        """A trainer holds its own delta: from here on it must be counted, once."""
+    def hold_own(self, attempt: Attempt, digest: bytes, owner: Contributor, own: ModelDelta) -> bool:
+        """A trainer holds its own delta: from here on it must be counted, once. False if that is known."""
         key = (attempt, digest, owner)
-        if key not in self._own:
-            self._own[key] = own.values.copy()
-            self._attempts.setdefault(digest, {})[attempt] = None
-            self.held.update(np.flatnonzero(own.values).tolist())
+        if key in self._own:
+            return False
+        if own.theta != 1.0:
+            raise InvariantError("theta", f"{owner.peer_id} begins with theta {own.theta}")
+        self._own[key] = own.values.copy()
+        self._attempts.setdefault(digest, {})[attempt] = None
+        self.held.update(np.flatnonzero(own.values).tolist())
+        return True
 
     def check_mean(self, attempt: Attempt, digest: bytes, mean: ModelDelta, holder: str) -> None:
         """theta is the sum of the contributors' weights, and the values are their mean (Eq. 1, 3); weights are 1."""
@@ -111,14 +115,13 @@ class Accounts:
             raise InvariantError("mean", f"{name} has no mean of {_names(result.contributors)}")
 
     def _is_mean(self, attempt: Attempt, digest: bytes, mean: ModelDelta) -> bool:
-        total = np.zeros(self.size)
+        off = mean.values * np.float64(-mean.theta)
         for contributor in mean.contributors:
             own = self._own.get((attempt, digest, contributor))
             if own is None:
                 return False
-            total += own
-        total -= mean.values * mean.theta
-        return bool(max(total.max(), -total.min()) <= ROUNDING)
+            off += own
+        return bool(off @ off <= ROUNDING * ROUNDING)
 
     def close(self, before: bytes, after: bytes, round_id: int, result: ModelDelta, who: str) -> bool:
         """A device has applied a global delta: True if nobody had before. Raises if something counts twice now."""

@@ -7,8 +7,9 @@ of identities, since nothing that is held is changed in place. Machines are look
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from mdl.delta import Contributor, ModelDelta
 from mdl.machine import KeepDelta, Send
@@ -21,14 +22,16 @@ from sim.node import Holder, Keeper, Node, Part
 MOST_DELTAS = 2
 
 Attempt = tuple[int, int]
+# What `say` looks at before it is said.
+WATCHED: frozenset[type] = frozenset([DeltaMessage, HopReleased])
 
 
 @dataclass
 class _Seen:
-    """What a node held after its last event."""
+    """What a node held after its last event, and, in office, which hops were undecided."""
 
     digest: bytes = b""
-    attempt: Attempt = (0, 0)
+    part: Part | None = None
     authority: object = None
     hold: ModelDelta | None = None
     staged: ModelDelta | None = None
@@ -36,11 +39,14 @@ class _Seen:
     last_decision: HopDecision | None = None
     kept_attempt: Attempt = (0, 0)
     kept_authority: object = None
+    hops: Mapping[Any, Any] = field(default_factory=dict)
+    known_hops: int = 0
+    undecided: list[Any] = field(default_factory=list)
 
 
 @dataclass
 class Invariants:
-    """See the module. `check` is a SimMesh's, `close` its on_close."""
+    """See the module. `check` is a SimMesh's, `close` its on_close, `say` its on_say for what is in WATCHED."""
 
     accounts: Accounts
     seen: dict[Node, _Seen] = field(default_factory=dict)
@@ -55,8 +61,8 @@ class Invariants:
         if holder is not None:
             self._check_holder(mesh, node, holder, seen)
         if keeper is not None:
-            check_decided(node, keeper)
             attempt, authority = keeper.attempt(), authority_of(keeper)
+            check_decided(node, keeper, seen)
             if attempt != seen.kept_attempt or authority != seen.kept_authority:
                 seen.kept_attempt, seen.kept_authority = attempt, authority
                 check_disjoint(mesh, keeper)
@@ -73,27 +79,27 @@ class Invariants:
     def say(self, mesh: SimMesh, node: Node, send: Send) -> None:
         """What is about to be said: a delta is given to one hop, a sender is freed of a hop that nobody merged."""
         message = send.message
-        if message.__class__ is DeltaMessage:
+        if isinstance(message, DeltaMessage):
             check_given(node, message)
-        elif message.__class__ is HopReleased and node.keeper is not None:
+        elif isinstance(message, HopReleased) and node.keeper is not None:
             check_freed(mesh, node.keeper, send.receiver)
 
     def _check_holder(self, mesh: SimMesh, node: Node, holder: Holder, seen: _Seen) -> None:
-        part, attempt, authority = holder.part, holder.attempt(), obeyed_by(node)
+        part, authority = holder.part, obeyed_by(node)
         if holder.digest != seen.digest:
             seen.digest = holder.digest
             self._check_model(node, holder)
-        hold = holder.holdings().get(0) if part is not None else None
-        if hold is not seen.hold or attempt != seen.attempt or authority != seen.authority:
-            new = hold is not seen.hold or attempt != seen.attempt
-            seen.hold, seen.attempt, seen.authority = hold, attempt, authority
+        hold = held_by(part)
+        if hold is not seen.hold or part is not seen.part or authority != seen.authority:
+            new = hold is not seen.hold or part is not seen.part
+            seen.hold, seen.part, seen.authority = hold, part, authority
             if hold is not None:
                 if new:
                     self._check_hold(node, holder, hold)
                 for keeper in _keepers(mesh):
                     check_disjoint(mesh, keeper)
         if part is not None:
-            self._check_part(node, part, attempt, seen)
+            self._check_part(node, part, seen)
 
     def _check_model(self, node: Node, holder: Holder) -> None:
         """All who stand at round r of a lineage have the same parameters, then and ever after."""
@@ -105,11 +111,12 @@ class Invariants:
             raise InvariantError("digest", f"round {holder.round_id} differs between {peer_id} and {node.peer_id}")
 
     def _check_hold(self, node: Node, holder: Holder, hold: ModelDelta) -> None:
-        if hold.contributors == {node.contributor}:
-            self.accounts.hold_own(holder.attempt(), holder.digest, node.contributor, hold)
+        is_own = hold.contributors == {node.contributor}
+        if is_own and self.accounts.hold_own(holder.attempt(), holder.digest, node.contributor, hold):
+            return
         self.accounts.check_mean(holder.attempt(), holder.digest, hold, node.peer_id)
 
-    def _check_part(self, node: Node, part: Part, attempt: Attempt, seen: _Seen) -> None:
+    def _check_part(self, node: Node, part: Part, seen: _Seen) -> None:
         staged = staged_of(part)
         if staged is not seen.staged:
             seen.staged = staged
@@ -121,6 +128,7 @@ class Invariants:
         if last is seen.last_decision and len(part.decisions) == seen.decided:
             return
         seen.last_decision, seen.decided = last, len(part.decisions)
+        attempt = (part.round_id, part.attempt)
         for (segment, hop_id), decision in part.decisions.items():
             first = self.decisions.setdefault((attempt, node.contributor, segment, hop_id), decision)
             if first is not decision:
@@ -145,8 +153,12 @@ def check_disjoint(mesh: SimMesh, keeper: Keeper) -> None:
             continue
         if holder.attempt() != attempt or obeyed_by(node) != authority:
             continue
-        if hold := holder.holdings().get(0):
+        if hold := held_by(holder.part):
             holds[node.contributor] = hold
+    if sum(len(hold.contributors) for hold in holds.values()) == len(
+        {who for hold in holds.values() for who in hold.contributors}
+    ):
+        return
     carried = {who for holder, hold in holds.items() for who in hold.contributors if who != holder}
     seen: dict[Contributor, Contributor] = {}
     for peer, hold in holds.items():
@@ -172,14 +184,22 @@ def check_given(node: Node, message: DeltaMessage) -> None:
         raise InvariantError("given", f"{node.peer_id} serves hop {message.hop_id} that it was freed of")
 
 
-def check_decided(node: Node, keeper: Keeper) -> None:
-    """Only a receiver decides a hop; an agent that takes over finds some that nobody remembers."""
+def check_decided(node: Node, keeper: Keeper, seen: _Seen) -> None:
+    """Only a receiver decides a hop; an agent that takes over finds some that nobody remembers.
+
+    What is decided stays so: the others are looked at again.
+    """
     ledger = getattr(keeper, "ledger", None)
-    if ledger is None:
+    hops: Mapping[Any, Any] = ledger.hops if ledger else {}
+    if hops is not seen.hops or len(hops) != seen.known_hops:
+        seen.hops, seen.known_hops = hops, len(hops)
+        seen.undecided = list(hops.values())
+    if not seen.undecided:
         return
-    for hop in ledger.hops.values():
+    for hop in seen.undecided:
         if hop.decided_at is None and hop.state.value != "ordered" and not hop.reason.startswith("ordered by another"):
             raise InvariantError("decided", f"{node.peer_id} has decided hop {hop.hop_id} without its receiver")
+    seen.undecided = [hop for hop in seen.undecided if hop.decided_at is None]
 
 
 def check_freed(mesh: SimMesh, keeper: Keeper, sender: str) -> None:
@@ -191,7 +211,7 @@ def check_freed(mesh: SimMesh, keeper: Keeper, sender: str) -> None:
             continue
         if holder.attempt() != attempt or obeyed_by(node) != authority:
             continue
-        if (hold := holder.holdings().get(0)) and mesh.nodes[sender].contributor in hold.contributors:
+        if (hold := held_by(holder.part)) and mesh.nodes[sender].contributor in hold.contributors:
             raise InvariantError("freed", f"{sender} is freed while {node.peer_id} carries its load")
 
 
@@ -205,6 +225,11 @@ def obeyed_by(node: Node) -> object:
     """(term, peer id) of the agent that this node's trainer obeys; None where machines do not tell."""
     succession = getattr(node.machine, "succession", None)
     return (succession.term, succession.agent) if succession else None
+
+
+def held_by(part: Part | None) -> ModelDelta | None:
+    """The partial mean that this device answers for: none once it has been given away."""
+    return None if part is None or 0 in part.given else part.holds.get(0)
 
 
 def staged_of(part: Part) -> ModelDelta | None:

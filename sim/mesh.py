@@ -122,7 +122,7 @@ class SimMesh:
         self.messages = self.refused = self.events = 0
         self.watch: Watch | None = None
         self.on_close: Callable[[Node, KeepDelta], None] | None = None
-        self.on_say: Callable[[SimMesh, Node, Send], None] | None = None
+        self.on_say: dict[type, Callable[[SimMesh, Node, Send], None]] = {}
         self._check = check
         self._build = build
         self._size_bytes = size_bytes
@@ -267,17 +267,11 @@ class SimMesh:
         self.events += 1
         if self.events > MAX_EVENTS:
             raise InvariantError("endless", f"{MAX_EVENTS} events and no end")
-        if event is _TICK:
-            node.ticks = node.ticks + 1 if self.now - node.ticked_at < 2 * _CLOCK_STEP_S else 1
-            node.ticked_at = self.now
-            if node.ticks > MAX_TICKS:
-                raise InvariantError("spin", f"{node.peer_id} is due {MAX_TICKS} times in a row: it spins")
-        if self.watch and not self.watch.before(node, event):
+        watch = self.watch
+        if watch and not watch.before(node, event):
             return
-        if isinstance(event, LocalDeltaReady):
-            self.accounts.deliver(event.delta.values)
-        elif isinstance(event, DeltaRecalled) and event.values is not None:
-            self.accounts.deliver(event.values)
+        if event.__class__ is not Received:
+            self._note(node, event)
         try:
             effects = node.machine.handle(event, self.now + node.offset_s)
         except RemoteProtocolError:
@@ -285,8 +279,8 @@ class SimMesh:
             effects = []
         if self.story is not None:
             self.story.append(StoryStep(self.now, node.contributor, event, tuple(effects), node.offset_s))
-        if self.watch:
-            self.watch.after(node, event)
+        if watch:
+            watch.after(node, event)
         for effect in effects:
             if not node.running:
                 return
@@ -299,6 +293,18 @@ class SimMesh:
         self._plan_tick(node)
         if self._check is not None:
             self._check(self, node)
+
+    def _note(self, node: Node, event: Event) -> None:
+        """What its own driver tells a machine: see that it does not spin, and that its work is delivered."""
+        if event is _TICK:
+            node.ticks = node.ticks + 1 if self.now - node.ticked_at < 2 * _CLOCK_STEP_S else 1
+            node.ticked_at = self.now
+            if node.ticks > MAX_TICKS:
+                raise InvariantError("spin", f"{node.peer_id} is due {MAX_TICKS} times in a row: it spins")
+        elif isinstance(event, LocalDeltaReady):
+            self.accounts.deliver(event.delta.values)
+        elif isinstance(event, DeltaRecalled) and event.values is not None:
+            self.accounts.deliver(event.values)
 
     def _schedule(self, delay_s: float, target: Node | str, event: Event) -> None:
         self._count += 1
@@ -336,8 +342,8 @@ class SimMesh:
         del kept[:-_SAVES_KEPT]
 
     def _say(self, node: Node, send: Send) -> None:
-        if self.on_say is not None:
-            self.on_say(self, node, send)
+        if check := self.on_say.get(send.message.__class__):
+            check(self, node, send)
         watch = self.watch
         if watch:
             watch.saying(node, send)

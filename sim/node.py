@@ -15,8 +15,10 @@ BACKLOG = 1_000
 
 
 class Part(Protocol):
-    """What a holder has of its open round."""
+    """What a holder has of its open round, for one attempt at it: another one is another part."""
 
+    round_id: int
+    attempt: int
     holds: dict[int, ModelDelta]
     staged: ModelDelta | None
     members: Collection[Contributor]
@@ -32,8 +34,6 @@ class Holder(Protocol):
     digest: bytes
     parameters: Vector
     part: Part | None
-
-    def holdings(self) -> dict[int, ModelDelta]: ...
 
     def attempt(self) -> tuple[int, int]: ...
 
