@@ -1,23 +1,20 @@
-"""The fixed policies: tree, ring, fifo and greedy. `make_policy` finds one by name.
+"""Every policy by its name, and the three simplest: tree, ring and fifo.
 
 tree and ring order the devices by position, as the systems that MDLdroid compares with do (4.4); fifo takes whoever is
-free first, which is optimal on equal devices; greedy lets the costly send and the fast receive.
+free first, which is optimal on equal devices.
 """
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
-from statistics import fmean, median
 
 from mdl.errors import ConfigError
 from scheduler.chain import ChainView, Decision, DeviceState, DeviceView, Pair, Policy, Wait
+from scheduler.greedy import Greedy, too_few
+from sim.scenario import Scenario
 
 _GONE = (DeviceState.DONE, DeviceState.DEAD)
-# One joule above the mean costs as much as this many seconds of link time (shared over rounds, so that it evens out).
-_SECONDS_PER_JOULE = 0.05
-# A device on battery below this is better relieved of its load early.
-_LOW_BATTERY_PERCENT = 15.0
 
 
 class Tree:
@@ -70,55 +67,45 @@ class Fifo:
     def decide(self, view: ChainView) -> Decision:
         free = sorted(view.free(), key=lambda device: device.free_since_s)
         if len(free) < 2:
-            return Wait(_too_few(view))
+            return Wait(too_few(view))
         return Pair(free[0].peer_id, free[1].peer_id, "fifo: both have been free longest")
 
 
-class Greedy:
-    """The costliest device sends and is done with it, the cheapest receives.
+def make_policy(name: str, scenario: Scenario | None = None) -> Policy:
+    """A fresh policy. `optimal` sees the whole scenario, so it is there for judging only, and needs it.
 
-    Cost in seconds: link time of the delta, plus the energy it spent above the mean of all, plus one link time each for
-    being close to busy (in use, CPU full) and for a low battery.
+    Raises ConfigError with the closest valid name; for dqn also if its file is no policy (DataError).
     """
-
-    name = "greedy"
-
-    def decide(self, view: ChainView) -> Decision:
-        free = view.free()
-        if len(free) < 2:
-            return Wait(_too_few(view))
-        links = [device.link_mb_s for device in view.devices if device.link_mb_s]
-        typical_s = view.size_mb / median(links) if links else 1.0
-        energy_j = fmean(device.energy_j for device in view.devices)
-        costs = {device.peer_id: _cost_s(device, view.size_mb, typical_s, energy_j) for device in free}
-        ranked = sorted(free, key=lambda device: costs[device.peer_id])
-        sender, receiver = ranked[-1].peer_id, ranked[0].peer_id
-        return Pair(
-            sender,
-            receiver,
-            f"greedy: {sender} costs most ({costs[sender]:.2f} s), {receiver} least ({costs[receiver]:.2f} s)",
-        )
-
-
-POLICIES: dict[str, Callable[[], Policy]] = {"greedy": Greedy, "fifo": Fifo, "tree": Tree, "ring": Ring}
-
-
-def make_policy(name: str) -> Policy:
-    """Raises ConfigError with the closest valid name."""
+    if name == OPTIMAL:
+        if scenario is None:
+            raise ConfigError("policy 'optimal' knows when busy times end, so it can only judge scenarios, not decide")
+        return _make_optimal(scenario)
     if name not in POLICIES:
-        close = difflib.get_close_matches(name, POLICIES, 1)
+        close = difflib.get_close_matches(name, [*POLICIES, OPTIMAL], 1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise ConfigError(f"unknown policy {name!r}{hint} (valid: {', '.join(POLICIES)})")
     return POLICIES[name]()
 
 
-def _cost_s(device: DeviceView, size_mb: float, typical_s: float, mean_energy_j: float) -> float:
-    link_s = size_mb / device.link_mb_s if device.link_mb_s else typical_s
-    energy_s = _SECONDS_PER_JOULE * (device.energy_j - mean_energy_j)
-    near_busy = bool(device.in_use) or device.cpu_percent >= 95.0
-    battery = device.battery_percent
-    low = battery is not None and battery < _LOW_BATTERY_PERCENT and not device.charging
-    return link_s + energy_s + typical_s * (near_busy + low)
+def _make_greedy_without_waiting() -> Policy:
+    return Greedy(waiting=False, name="greedy-risk")
+
+
+def _make_optimal(scenario: Scenario) -> Policy:
+    from scheduler.optimal import Optimal
+
+    return Optimal(scenario)
+
+
+# What an agent may follow. greedy-risk is the best rule that never waits: what the planners and learners are held to.
+POLICIES: dict[str, Callable[[], Policy]] = {
+    "greedy": Greedy,
+    "greedy-risk": _make_greedy_without_waiting,
+    "fifo": Fifo,
+    "tree": Tree,
+    "ring": Ring,
+}
+OPTIMAL = "optimal"
 
 
 def _living_parent(devices: tuple[DeviceView, ...], position: int) -> int | None:
@@ -131,9 +118,3 @@ def _living_parent(devices: tuple[DeviceView, ...], position: int) -> int | None
 
 def _all_gone(devices: tuple[DeviceView, ...]) -> bool:
     return all(device.state in _GONE for device in devices)
-
-
-def _too_few(view: ChainView) -> str:
-    training = sum(device.state is DeviceState.TRAINING for device in view.devices)
-    busy = sum(device.state is DeviceState.BUSY for device in view.devices)
-    return f"waiting: fewer than two are free, {training} of {len(view.devices)} still train, {busy} are busy"
