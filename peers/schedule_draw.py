@@ -6,6 +6,7 @@ Every kind of span has a sign of its own, so that a chart without colours, or in
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -40,6 +41,8 @@ _LONGEST_NAME = 16
 _FEWEST_CELLS = 20
 _TICKS = 6
 _MOST_DELAYS = 40
+# Values of each half of a decision that are shown; all are in --json.
+_SHOWN_VALUES = 4
 
 
 def show_chart(chart: Chart, console: Console) -> None:
@@ -48,8 +51,9 @@ def show_chart(chart: Chart, console: Console) -> None:
 
 def draw_chart(chart: Chart, width: int = 80, plain: bool = False) -> RenderableType:
     """plain: only ASCII signs."""
-    parts: list[RenderableType] = [Text(chart.title, style="bold"), _draw_rows(chart, width, plain), Text()]
-    parts += [_draw_decisions(chart, plain)]
+    parts: list[RenderableType] = [Text(chart.title, style="bold"), _draw_rows(chart, width, plain)]
+    if chart.hops or chart.waits:
+        parts += [Text(), _draw_decisions(chart, plain)]
     if chart.delays:
         parts += [Text(), _draw_delays(chart, plain)]
     return Group(*parts)
@@ -68,19 +72,33 @@ def _is_plain(console: Console) -> bool:
 
 def _draw_rows(chart: Chart, width: int, plain: bool) -> RenderableType:
     margin = min(_LONGEST_NAME, max([len(row.device) for row in chart.rows], default=1)) + 1
-    cells = max(_FEWEST_CELLS, width - margin - 1)
-    lines = [_draw_row(row, chart.end_s, margin, cells, plain) for row in chart.rows]
-    lines.append(Text(" " * margin + _draw_axis(chart.end_s, cells), style="dim"))
+    scale = _Scale(chart.start_s, chart.end_s, max(_FEWEST_CELLS, width - margin - 1))
+    lines = [_draw_row(row, scale, margin, plain) for row in chart.rows]
+    lines.append(Text(" " * margin + _draw_axis(scale), style="dim"))
     kinds = {span.kind for row in chart.rows for span in row.spans}
     lines.append(_draw_legend(kinds, margin, width, plain))
     return Group(*lines)
 
 
-def _draw_row(row: Row, end_s: float, margin: int, cells: int, plain: bool) -> Text:
+@dataclass(frozen=True)
+class _Scale:
+    """Which cell a moment is in. A chart without any length has everything in the first."""
+
+    start_s: float
+    end_s: float
+    cells: int
+
+    def place(self, at_s: float) -> float:
+        """In cells, from 0 to `cells`; what lies before the start is at 0."""
+        length_s = self.end_s - self.start_s
+        return self.cells * min(1.0, max(0.0, (at_s - self.start_s) / length_s)) if length_s > 0 else 0.0
+
+
+def _draw_row(row: Row, scale: _Scale, margin: int, plain: bool) -> Text:
     line = Text(_clip(row.device, margin - 1).ljust(margin), no_wrap=True, overflow="crop")
-    kinds = _fill(row.spans, end_s, cells)
+    kinds = _fill(row.spans, scale)
     signs = [_SIGNS[kind][plain] for kind in kinds]
-    for begin, end, span in _hop_runs(row.spans, end_s, cells):
+    for begin, end, span in _hop_runs(row.spans, scale):
         mark = ("->" if plain else "→") if span.kind is SpanKind.SEND else ("<-" if plain else "←")
         label = f"{mark}{span.partner}"
         if len(label) <= end - begin:
@@ -90,21 +108,20 @@ def _draw_row(row: Row, end_s: float, margin: int, cells: int, plain: bool) -> T
     return line
 
 
-def _fill(spans: Sequence[Span], end_s: float, cells: int) -> list[SpanKind]:
+def _fill(spans: Sequence[Span], scale: _Scale) -> list[SpanKind]:
     """The kind of each cell: whatever takes most of it."""
-    kinds = [SpanKind.DONE] * cells
-    most = [0.0] * cells
-    per_cell_s = end_s / cells
-    for span in spans if per_cell_s > 0 else ():
-        first, last = int(span.start_s / per_cell_s), min(cells - 1, int(span.end_s / per_cell_s))
-        for cell in range(first, last + 1):
-            part_s = min(span.end_s, (cell + 1) * per_cell_s) - max(span.start_s, cell * per_cell_s)
-            if part_s > most[cell]:
-                kinds[cell], most[cell] = span.kind, part_s
+    kinds = [SpanKind.DONE] * scale.cells
+    most = [0.0] * scale.cells
+    for span in spans:
+        begin, end = scale.place(span.start_s), scale.place(span.end_s)
+        for cell in range(int(begin), min(scale.cells - 1, int(end)) + 1):
+            part = min(end, cell + 1) - max(begin, cell)
+            if part > most[cell]:
+                kinds[cell], most[cell] = span.kind, part
     return kinds
 
 
-def _hop_runs(spans: Sequence[Span], end_s: float, cells: int) -> list[tuple[int, int, Span]]:
+def _hop_runs(spans: Sequence[Span], scale: _Scale) -> list[tuple[int, int, Span]]:
     """First and last cell of each hop of a row, with the span that says which direction it goes."""
     runs: list[tuple[float, float, Span]] = []
     for span in spans:
@@ -115,22 +132,23 @@ def _hop_runs(spans: Sequence[Span], end_s: float, cells: int) -> list[tuple[int
             runs[-1] = (runs[-1][0], span.end_s, told)
         else:
             runs.append((span.start_s, span.end_s, span))
-    scale = cells / end_s if end_s > 0 else 0.0
-    return [(round(begin * scale), min(cells, round(end * scale)), span) for begin, end, span in runs]
+    return [(round(scale.place(begin)), round(scale.place(end)), span) for begin, end, span in runs]
 
 
-def _draw_axis(end_s: float, cells: int) -> str:
+def _draw_axis(scale: _Scale) -> str:
+    cells, length_s = scale.cells, scale.end_s - scale.start_s
     axis = [" "] * (cells + 1)
     for tick in range(_TICKS + 1):
-        place = round(tick * cells / _TICKS)
-        label = f"{end_s * tick / _TICKS:.{_decimals(end_s)}f}" + (" s" if tick == _TICKS else "")
-        begin = min(max(0, place - len(label) // 2), cells + 1 - len(label))
+        at_s = scale.start_s + length_s * tick / _TICKS
+        label = f"{at_s:.{choose_decimals(length_s)}f}" + (" s" if tick == _TICKS else "")
+        begin = min(max(0, round(tick * cells / _TICKS) - len(label) // 2), cells + 1 - len(label))
         axis[begin : begin + len(label)] = label
     return "".join(axis)
 
 
-def _decimals(end_s: float) -> int:
-    return 1 if end_s >= 10 else 2 if end_s >= 1 else 3
+def choose_decimals(length_s: float) -> int:
+    """Of seconds on an axis of this length."""
+    return 1 if length_s >= 10 else 2 if length_s >= 1 else 3
 
 
 def _draw_legend(kinds: set[SpanKind], margin: int, width: int, plain: bool) -> Text:
@@ -161,20 +179,21 @@ def _draw_decisions(chart: Chart, plain: bool) -> RenderableType:
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("hop", no_wrap=True)
     table.add_column("why", overflow="fold")
+    decimals = max(2, choose_decimals(chart.end_s - chart.start_s))
     decisions: list[ChartHop | Waited] = sorted([*chart.waits, *chart.hops], key=_decided_at)
     for each in decisions:
         why = Text(each.reason)
         if isinstance(each, ChartHop) and each.outcome != "merged":
             why = Text(f"{each.outcome}; ", style="red") + why
         if each.q:
-            why.append(f"\nQ: {_tell_q(each.q, plain)}", style="dim")
+            why.append(f"\nQ: {_tell_q(each.q)}", style="dim")
         if isinstance(each, ChartHop):
-            took = "" if each.end_s is None else f"{each.end_s - each.start_s:.2f}"
+            took = "" if each.end_s is None else f"{each.end_s - each.start_s:.{decimals}f}"
             hop = tell_hop(each.sender, each.receiver, plain)
-            table.add_row(str(each.number), f"{each.start_s:.2f}", took, hop, why)
+            table.add_row(str(each.number), f"{each.start_s:.{decimals}f}", took, hop, why)
         else:
-            times = f" ({each.times} times, until {each.until_s:.2f} s)" if each.times > 1 else ""
-            table.add_row("", f"{each.time_s:.2f}", "", "wait", why + Text(times), style="dim")
+            times = f" ({each.times} times, until {each.until_s:.{decimals}f} s)" if each.times > 1 else ""
+            table.add_row("", f"{each.time_s:.{decimals}f}", "", "wait", why + Text(times), style="dim")
     return table
 
 
@@ -184,9 +203,11 @@ def _decided_at(each: ChartHop | Waited) -> tuple[float, int]:
     return each.time_s, 1
 
 
-def _tell_q(q: Sequence[tuple[str, float]], plain: bool) -> str:
-    told = ", ".join(f"{action} {value:.3f}" for action, value in q)
-    return told.replace("→", "->") if plain else told
+def _tell_q(q: Sequence[tuple[str, float]]) -> str:
+    """The best alternatives: who sends, then to whom."""
+    first = [each for each in q if "->" not in each[0]]
+    told = [first[:_SHOWN_VALUES], [each for each in q if each not in first][:_SHOWN_VALUES]]
+    return "; ".join(", ".join(f"{action} {value:.2f}" for action, value in part) for part in told if part)
 
 
 # -- delays -----------------------------------------------------------------------------------------------------------
@@ -198,8 +219,9 @@ def _draw_delays(chart: Chart, plain: bool) -> RenderableType:
     table.add_column("s", justify="right", no_wrap=True)
     table.add_column("until its hop with", no_wrap=True)
     table.add_column("because", overflow="fold")
+    decimals = max(2, choose_decimals(chart.end_s - chart.start_s))
     for delay in chart.delays[:_MOST_DELAYS]:
-        table.add_row(delay.device, f"{delay.waited_s:.2f}", delay.partner, delay.why)
+        table.add_row(delay.device, f"{delay.waited_s:.{decimals}f}", delay.partner, delay.why)
     if len(chart.delays) > _MOST_DELAYS:
         table.add_row("...", "", "", f"{len(chart.delays) - _MOST_DELAYS} more; all are in --json")
     return table

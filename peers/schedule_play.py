@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import difflib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
+from copy import deepcopy
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from mdl.errors import ConfigError
-from scheduler.chain import ChainView, Decision, Pair, Policy, Wait
+from scheduler.chain import ChainView, Decision, Pair, Policy
 from scheduler.gantt import Note
 from scheduler.play import Played, play
 from scheduler.policies import POLICIES, make_policy
@@ -17,26 +20,33 @@ if TYPE_CHECKING:
     from sim.scenario import Scenario
 
 OPTIMAL = "optimal"
-# Alternatives of one decision that are kept.
-_MOST_ALTERNATIVES = 12
 
 
 class Watched:
-    """A policy, and what it decided. seconds: of each decision; explains: whether its alternatives are asked for."""
+    """A policy, and what it decided. seconds: of each decision; explains: whether its alternatives are asked for.
 
-    def __init__(self, policy: Policy, explains: bool = True) -> None:
+    names: what the policy hears devices called, by index; their numbers by default.
+    """
+
+    def __init__(self, policy: Policy, explains: bool = True, names: Sequence[str] = ()) -> None:
         self.name = policy.name
         self.notes: list[Note] = []
         self.seconds: list[float] = []
         self._policy = policy
+        self._names = names
         self._explain = getattr(policy, "explain", None) if explains else None
 
     def decide(self, view: ChainView) -> Decision:
+        if self._names:
+            view = _rename(view, self._names)
         alternatives = self._explain(view) if self._explain else ()
         started = time.perf_counter()
         decision = self._policy.decide(view)
         self.seconds.append(time.perf_counter() - started)
         self.notes.append(Note(view.time_s, decision, _tell_alternatives(alternatives)))
+        if self._names and isinstance(decision, Pair):
+            sender, receiver = (self._names.index(name) for name in (decision.sender, decision.receiver))
+            return Pair(str(sender), str(receiver), decision.reason)
         return decision
 
 
@@ -71,41 +81,33 @@ def online_policy(name: str) -> Policy:
 
 
 class Bench:
-    """Makes policies for one scenario after the other; loads what a policy needs once, if it can be reset."""
+    """Makes policies for one scenario after the other, so that none remembers the last; reads no file twice."""
 
     def __init__(self) -> None:
-        self._made: dict[str, Policy] = {}
+        self._fresh: dict[str, Policy] = {}
 
     def policy(self, name: str, scenario: Scenario) -> Policy:
         if name == OPTIMAL:
             from scheduler.optimal import Optimal
 
             return Optimal(scenario)
-        known = self._made.get(name)
-        reset: Callable[[], None] | None = getattr(known, "reset", None)
-        if known is not None and reset is not None:
-            reset()
-            return known
-        self._made[name] = make_policy(name)
-        return self._made[name]
+        if name not in self._fresh:
+            self._fresh[name] = make_policy(name)
+        return deepcopy(self._fresh[name])
 
 
-def play_watched(scenario: Scenario, policy: Policy, explains: bool = True) -> tuple[Played, Watched]:
-    watched = Watched(policy, explains)
+def play_watched(
+    scenario: Scenario, policy: Policy, explains: bool = True, names: Sequence[str] = ()
+) -> tuple[Played, Watched]:
+    watched = Watched(policy, explains, names)
     return play(scenario, watched), watched
 
 
-def _tell_alternatives(alternatives: Iterable[tuple[object, float]]) -> tuple[tuple[str, float], ...]:
-    ranked = sorted(alternatives, key=lambda each: -each[1])
-    return tuple((_tell_action(action), float(q)) for action, q in ranked[:_MOST_ALTERNATIVES])
+def _rename(view: ChainView, names: Sequence[str]) -> ChainView:
+    devices = (msgspec.structs.replace(device, peer_id=name) for device, name in zip(view.devices, names, strict=True))
+    return msgspec.structs.replace(view, devices=tuple(devices))
 
 
-def _tell_action(action: object) -> str:
-    match action:
-        case Pair(sender=sender, receiver=receiver):
-            return f"{sender} → {receiver}"
-        case Wait() | None:
-            return "wait"
-        case (sender, receiver):
-            return f"{sender} → {receiver}"
-    return str(action)
+def _tell_alternatives(alternatives: Iterable[tuple[str, float]]) -> tuple[tuple[str, float], ...]:
+    """In the order of the policy: who sends, the best first, then to whom."""
+    return tuple((action, float(q)) for action, q in alternatives)

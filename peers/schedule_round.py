@@ -14,7 +14,7 @@ from statistics import median
 
 import msgspec
 
-from mdl.errors import DataError
+from mdl.errors import DataError, MeshNotFoundError
 from mdl.messages import DeviceRecord, HopSummary, MeshStatus, RoundSummary
 from peers.rundir import read_rounds, read_run
 from scheduler.chain import ChainView, Decision, DeviceState, Pair, Wait
@@ -97,17 +97,23 @@ def finished_round(summary: RoundSummary, where: str, policy: str = "") -> RealR
 
 
 def live_round(status: MeshStatus, finished: Sequence[RoundSummary]) -> RealRound:
-    """The open round of a live mesh, or the last finished one between two rounds."""
-    if status.devices:
+    """The open round of a live mesh; the last finished one as long as nothing has been ordered in it.
+
+    Raises MeshNotFoundError if there is none of either.
+    """
+    told = [summary for summary in finished if summary.devices]
+    if status.devices and (status.hops or not told):
         undecided = any(hop.decided_s is None for hop in status.hops)
         over = bool(status.hops) and not undecided and "aggregat" not in status.phase
         ends = [hop.decided_s for hop in status.hops if hop.decided_s is not None]
         end_s = max(ends) if over else status.elapsed_s
         return RealRound(status.round_id, status.hops, status.devices, end_s, over, "live mesh", status.policy)
-    told = [summary for summary in finished if summary.devices]
     if not told:
-        raise DataError(f"live mesh: no round is open and none is finished yet (the mesh is {status.phase})")
-    return finished_round(told[-1], "live mesh", status.policy)
+        raise MeshNotFoundError(f"live mesh: no round is open and none is finished yet (it is {status.phase})")
+    ready = sum(device.ready_s is not None for device in status.devices)
+    opened = f"round {status.round_id} is open, {ready} of {len(status.devices)} are ready"
+    where = f"live mesh ({opened if status.devices else status.phase})"
+    return finished_round(told[-1], where, status.policy)
 
 
 def chart_real(real: RealRound) -> Chart:
@@ -149,7 +155,7 @@ def rebuild(real: RealRound) -> Rebuilt:
         for hop in sorted(merged, key=lambda hop: hop.ordered_s)
         if hop.sender in index and hop.receiver in index
     )
-    return Rebuilt(scenario, names, real.end_s, pairs, _tell_estimates(real, names, merged))
+    return Rebuilt(scenario, names, real.end_s, pairs, _tell_estimates(real, names))
 
 
 class Recorded:
@@ -166,7 +172,8 @@ class Recorded:
             free = all(view.devices[index].state is DeviceState.FREE for index in pair)
             if free and not held_up & set(pair):
                 self._left.remove(pair)
-                return Pair(str(pair[0]), str(pair[1]), "recorded: it was ordered so")
+                sender, receiver = (view.devices[index].peer_id for index in pair)
+                return Pair(sender, receiver, "recorded: it was ordered so")
             held_up |= set(pair)
         if view.may_wait():
             return Wait("recorded: the next hop cannot start yet")
@@ -199,14 +206,13 @@ def _close_periods(busy: Sequence[tuple[float, float | None]], end_s: float) -> 
     return tuple((start, end) for start, end in closed if end > start)
 
 
-def _tell_estimates(real: RealRound, names: Sequence[str], merged: Sequence[HopSummary]) -> tuple[str, ...]:
+def _tell_estimates(real: RealRound, names: Sequence[str]) -> tuple[str, ...]:
     left_out = [each.peer_id for each in real.devices if each.peer_id not in names]
     busy = [each.peer_id for each in real.devices if each.peer_id in names and each.busy]
-    receivers = {hop.receiver for hop in merged}
     told = [
         "links: what the agent knew after the round; a device's link shows only with a partner that is not slower",
-        "latency: the shortest time between order and report that was not transfer; merges: what is above it "
-        f"({len(receivers)} of {len(names)} devices merged, the others are taken as instant)",
+        "latency: the shortest time between order and report that was not transfer; merges: what is above it; a device "
+        "that never merged is taken to do so in no time",
         "ready and busy times: as the agent heard them in reports; they are taken not to depend on the order",
     ]
     if busy:

@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 
 from mdl.errors import ConfigError
+from peers.schedule_draw import choose_decimals
 from scheduler.gantt import Chart, ChartHop, Span, SpanKind
 
 _COLOURS = {
@@ -69,7 +70,8 @@ def _write(path: Path, picture: bytes) -> None:
 
 
 def _x(chart: Chart, at_s: float) -> float:
-    return _LEFT + (_WIDTH - _LEFT - _RIGHT) * (at_s / chart.end_s if chart.end_s > 0 else 0.0)
+    length_s = chart.end_s - chart.start_s
+    return _LEFT + (_WIDTH - _LEFT - _RIGHT) * (max(0.0, at_s - chart.start_s) / length_s if length_s > 0 else 0.0)
 
 
 def _y(chart: Chart, device: str) -> float:
@@ -79,9 +81,9 @@ def _y(chart: Chart, device: str) -> float:
 
 def _axis(chart: Chart) -> Iterator[str]:
     bottom = _TOP + _ROW * len(chart.rows)
-    decimals = 1 if chart.end_s >= 10 else 2 if chart.end_s >= 1 else 3
+    decimals = choose_decimals(chart.end_s - chart.start_s)
     for tick in range(_TICKS + 1):
-        at_s = chart.end_s * tick / _TICKS
+        at_s = chart.start_s + (chart.end_s - chart.start_s) * tick / _TICKS
         x = _x(chart, at_s)
         yield f'<line x1="{x:.1f}" y1="{_TOP}" x2="{x:.1f}" y2="{bottom}" stroke="#dddddd"/>'
         yield f'<text x="{x:.1f}" y="{bottom + 16}" text-anchor="middle">{at_s:.{decimals}f}</text>'
@@ -171,6 +173,7 @@ def _write_png(chart: Chart, path: Path) -> None:
         axes.text(hop.start_s, places[hop.sender], f" {hop.number}", color="white", va="center", fontsize=8)
     axes.set_yticks(list(places.values()), list(places))
     axes.set_ylim(len(chart.rows) - 0.4, -0.6)
+    axes.set_xlim(chart.start_s, chart.end_s)
     axes.set_xlabel("seconds")
     axes.set_title(chart.title)
     kinds = {span.kind for row in chart.rows for span in row.spans}

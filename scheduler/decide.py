@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
@@ -66,13 +67,13 @@ class BadLineError(Exception):
 class Decider:
     """Answers observations with the decisions of one policy; what a policy remembers ends with the iteration.
 
-    make: makes the policy. warn: hears once of fields that no observation has.
+    warn: hears once of fields that no observation has.
     """
 
-    def __init__(self, make: Callable[[], Policy], warn: Callable[[str], None] | None = None) -> None:
-        self._make = make
+    def __init__(self, policy: Policy, warn: Callable[[str], None] | None = None) -> None:
         self._warn = warn
-        self._policy = make()
+        self._fresh = policy
+        self._policy = deepcopy(policy)
         self._fallback = make_policy("greedy")
         self._id: Id | None = None
         self._free_since: dict[str, float] = {}
@@ -100,7 +101,7 @@ class Decider:
         return msgspec.json.encode({"pair": pair, "reason": decision.reason})
 
     def _begin_anew(self) -> None:
-        self._policy = self._make()
+        self._policy = deepcopy(self._fresh)
         self._free_since.clear()
 
     def _see(self, observed: Observed) -> ChainView:

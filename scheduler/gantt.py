@@ -20,6 +20,8 @@ from sim.timing import DeviceState, Iteration
 
 # Waiting for less than this share of the whole is no delay worth a line.
 _WORTH_TELLING = 0.01
+# Of what follows, so much is shown of the training before it.
+_LEAD_IN = 0.1
 
 
 class SpanKind(Enum):
@@ -51,7 +53,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class ChartHop(msgspec.Struct, frozen=True):
-    """sent_s, end_s: None as long as it is under way. q: the policy's values of the alternatives, best first."""
+    """sent_s, end_s: None as long as it is under way. q: the policy's values of the alternatives."""
 
     number: int
     sender: str
@@ -86,9 +88,13 @@ class Waited(msgspec.Struct, frozen=True):
 
 
 class Chart(msgspec.Struct, frozen=True):
-    """makespan_s: when one holder had everything; None as long as that is open. hops, waits: in the order of time."""
+    """makespan_s: when one holder had everything; None as long as that is open. hops, waits: in the order of time.
+
+    start_s: where there is something to see; before it everybody trained.
+    """
 
     title: str
+    start_s: float
     end_s: float
     makespan_s: float | None
     rows: tuple[Row, ...]
@@ -98,7 +104,7 @@ class Chart(msgspec.Struct, frozen=True):
 
 
 class Note(msgspec.Struct, frozen=True):
-    """One decision as it was made. q: what the policy thinks of the alternatives, best first; empty if it does not."""
+    """One decision as it was made. q: the policy's values of the alternatives; empty if it has none."""
 
     time_s: float
     decision: Pair | Wait
@@ -151,7 +157,9 @@ def chart_play(title: str, scenario: Scenario, played: Played, notes: Sequence[N
             )
         )
     delays = _find_delays(rows, hops, notes, end_s)
-    return Chart(title, end_s, played.makespan_s, rows, tuple(hops), _gather_waits(notes), delays)
+    return Chart(
+        title, _find_start_s(rows, end_s), end_s, played.makespan_s, rows, tuple(hops), _gather_waits(notes), delays
+    )
 
 
 def chart_round(
@@ -161,7 +169,15 @@ def chart_round(
     hops = tuple(_seen_hop(number, hop) for number, hop in enumerate(sorted(seen, key=lambda hop: hop.ordered_s), 1))
     rows = tuple(_seen_row(device, hops, end_s) for device in devices)
     delays = _find_delays(rows, hops, (), end_s)
-    return Chart(title, end_s, end_s if is_over else None, rows, hops, (), delays)
+    makespan_s = end_s if is_over else None
+    return Chart(title, _find_start_s(rows, end_s), end_s, makespan_s, rows, hops, (), delays)
+
+
+def _find_start_s(rows: Sequence[Row], end_s: float) -> float:
+    """0, unless everybody trains for most of the time: then shortly before the first of them is ready."""
+    ends = [row.spans[0].end_s if row.spans and row.spans[0].kind is SpanKind.TRAINING else 0.0 for row in rows]
+    ready_s = min(ends, default=0.0)
+    return max(0.0, ready_s - _LEAD_IN * (end_s - ready_s)) if end_s / 2.0 < ready_s < end_s else 0.0
 
 
 # -- a played scenario ------------------------------------------------------------------------------------------------
@@ -322,9 +338,10 @@ def _find_delays(
             if waited_s <= _WORTH_TELLING * end_s:
                 continue
             until_s = free[-1].end_s
-            why = _explain(spans[partner], partner, since_s, until_s, notes)
+            digits = 2 if end_s >= 10.0 else 3
+            why = _explain(spans[partner], partner, since_s, until_s, notes, digits)
             if until_s < hop.start_s:
-                why += f"; then {device} itself was busy until {hop.start_s:.2f} s"
+                why += f"; then {device} itself was busy until {hop.start_s:.{digits}f} s"
             delays.append(Delay(device, partner, since_s, until_s, waited_s, why))
     return tuple(delays)
 
@@ -349,14 +366,16 @@ _DID = {
 }
 
 
-def _explain(spans: Sequence[Span], partner: str, since_s: float, until_s: float, notes: Sequence[Note]) -> str:
+def _explain(
+    spans: Sequence[Span], partner: str, since_s: float, until_s: float, notes: Sequence[Note], digits: int
+) -> str:
     """What the partner did meanwhile; if it was free as well, what the policy said."""
     kept = [span for span in spans if span.kind in _DID and _overlap_s(span, since_s, until_s) > 0.0]
     if not kept:
         return f"{partner} was free too: {_why_free(since_s, until_s, notes)}"
     last = kept[-1]
     ended_s = max(span.end_s for span in spans if span is last or _is_same_hop(last, span))
-    told = f"{partner} {_DID[last.kind].format(last.partner)} until {ended_s:.2f} s"
+    told = f"{partner} {_DID[last.kind].format(last.partner)} until {ended_s:.{digits}f} s"
     if until_s - ended_s <= _WORTH_TELLING * until_s:
         return told
     return f"{told}, then {_why_free(ended_s, until_s, notes)}"

@@ -1,0 +1,313 @@
+"""`mdl schedule`: why the chain was ordered as it was, and what another order would give. What is slow comes late."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, BinaryIO
+
+import typer
+
+if TYPE_CHECKING:
+    from peers.schedule_round import RealRound
+    from peers.schedule_source import Look, Subject
+    from scheduler.decide import Decider
+    from scheduler.gantt import Chart
+    from sim.scenario import Scenario
+
+app = typer.Typer(
+    no_args_is_help=True, help="Why the aggregations were ordered as they were, and what another order would give."
+)
+
+_SOURCE_HELP = "Scenario file, run directory, or FAMILY:N:SEED (dynamic:9:17); without it the live mesh."
+_POLICIES_HELP = "Names with commas: dqn, dp, greedy, fifo, tree, ring, optimal."
+Source = Annotated[str | None, typer.Argument(help=_SOURCE_HELP, show_default=False)]
+Index = Annotated[int, typer.Option(help="Which scenario of a file, from 0.", min=0)]
+Round = Annotated[int | None, typer.Option("--round", help="Which round of a run; the last by default.", min=1)]
+Policies = Annotated[str, typer.Option(help=_POLICIES_HELP)]
+MeshName = Annotated[str | None, typer.Option("--mesh", help="Live: name of a mesh whose code is known here.")]
+Code = Annotated[str | None, typer.Option(help="Live: join code; also read from MDL_CODE.")]
+Join = Annotated[list[str] | None, typer.Option(help="Live: HOST:PORT of a member, where multicast is blocked.")]
+Interface = Annotated[list[str] | None, typer.Option(help="Live: look on this network interface.")]
+Loopback = Annotated[bool | None, typer.Option("--loopback", help="Live: look on this machine only.")]
+Wait = Annotated[float, typer.Option(help="Live: seconds to wait for the agent's answer.", min=0.1)]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on the last line of stdout.")]
+
+
+@app.command()
+def show(
+    source: Source = None,
+    policy: Annotated[
+        str | None, typer.Option(help="Play a scenario, or a round rebuilt as one, under this policy.")
+    ] = None,
+    index: Index = 0,
+    round_number: Round = None,
+    out: Annotated[Path | None, typer.Option(help="Also write the chart as FILE.svg or FILE.png.")] = None,
+    mesh: MeshName = None,
+    code: Code = None,
+    join: Join = None,
+    interface: Interface = None,
+    loopback: Loopback = None,
+    wait: Wait = 5.0,
+    as_json: AsJson = False,
+) -> None:
+    """Draw a schedule: who did what when, each decision with its reason, who waited for whom and why.
+
+    A round that was really run is drawn as it was recorded; with --policy it is rebuilt as a scenario and played.
+    A scenario is played, under greedy by default. Q-values are shown for policies that have them (dqn).
+    """
+    from rich.console import Console
+
+    from peers.schedule_draw import show_chart
+    from peers.schedule_round import chart_real
+    from peers.schedule_source import find_real, find_subject, rebuilt_subject
+
+    look = _looker(mesh, code, join, interface, loopback, wait)
+    _check_out(out)
+    real = find_real(source, round_number, look)
+    estimates: tuple[str, ...] = ()
+    if real and policy is None:
+        chart, shown = chart_real(real), real.policy
+    else:
+        subject = rebuilt_subject(real) if real else find_subject(source, index, round_number, look)
+        shown = policy or "greedy"
+        chart, estimates = _play_chart(subject, shown), subject.estimates
+    if out is not None:
+        from peers.schedule_svg import write_picture
+
+        write_picture(chart, out)
+    if as_json:
+        import msgspec
+
+        told = {"policy": shown, "recorded": bool(real and policy is None), "estimated": list(estimates)}
+        _print_json(told | msgspec.to_builtins(chart) | ({"out": str(out)} if out else {}))
+        return
+    console = Console()
+    show_chart(chart, console)
+    for text in estimates:
+        console.print(f"estimated: {text}", highlight=False, style="dim")
+    if out is not None:
+        print(f"written: {out}", file=sys.stderr)
+
+
+@app.command()
+def compare(
+    policies: Policies = "greedy,fifo,tree,ring",
+    family: Annotated[str, typer.Option(help="paper, hetero, dynamic or dying.")] = "dynamic",
+    n: Annotated[int, typer.Option("--n", "-n", help="Devices.", min=2, max=256)] = 9,
+    count: Annotated[int, typer.Option(help="How many scenarios.", min=1)] = 200,
+    seed_from: Annotated[int, typer.Option(help="The first seed.", min=0)] = 0,
+    scenarios: Annotated[Path | None, typer.Option(help="Play these scenarios (JSON lines) instead.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Play the same scenarios under several policies: makespan with spread, over the optimum, energy, losses."""
+    from rich.console import Console
+
+    from peers.schedule_compare import compare as compare_policies
+    from peers.schedule_compare import describe_comparison, show_comparison
+    from peers.schedule_play import parse_policies
+
+    names = parse_policies(policies)
+    what, planned, drawn = _draw_scenarios(family, n, count, seed_from, scenarios)
+    progress = _Progress()
+    found = compare_policies(names, what, drawn, planned, progress.show)
+    progress.end()
+    if as_json:
+        _print_json(describe_comparison(found))
+    else:
+        show_comparison(found, Console())
+    if found.interrupted:
+        raise typer.Exit(130)
+
+
+@app.command("what-if")
+def what_if(
+    source: Source = None,
+    assign: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="DEVICE.FIELD=VALUE: battery, charging, link, merge, busy (0-5), ready, kind, class, dies, energy.",
+        ),
+    ] = None,
+    policies: Policies = "greedy",
+    index: Index = 0,
+    round_number: Round = None,
+    mesh: MeshName = None,
+    code: Code = None,
+    join: Join = None,
+    interface: Interface = None,
+    loopback: Loopback = None,
+    wait: Wait = 5.0,
+    as_json: AsJson = False,
+) -> None:
+    """Change devices of a scenario and see the chain change: before and after, side by side."""
+    from rich.console import Console
+
+    from peers.schedule_play import parse_policies
+    from peers.schedule_source import find_subject
+    from peers.schedule_whatif import apply_changes, describe_outcomes, parse_changes, play_both, show_outcomes
+
+    names = parse_policies(policies)
+    subject = find_subject(source, index, round_number, _looker(mesh, code, join, interface, loopback, wait))
+    changes = parse_changes(assign or [], subject.names)
+    changed = apply_changes(subject.scenario, changes)
+    outcomes = play_both(subject.scenario, changed, names, subject.names)
+    if as_json:
+        told = describe_outcomes(subject.title, changes, outcomes, subject.names)
+        _print_json(told | {"estimated": list(subject.estimates)})
+        return
+    console = Console()
+    show_outcomes(subject.title, changes, outcomes, subject.names, console)
+    for text in subject.estimates:
+        console.print(f"estimated: {text}", highlight=False, style="dim")
+
+
+@app.command()
+def replay(
+    run: Annotated[Path, typer.Argument(help="Run directory of `mdl up`, or of one agent.")],
+    round_number: Annotated[int | None, typer.Option("--round", help="Only this round; all by default.", min=1)] = None,
+    policies: Policies = "greedy,fifo,tree,ring",
+    as_json: AsJson = False,
+) -> None:
+    """Play the rounds of a real run again under other policies: what would each have taken?"""
+    from rich.console import Console
+
+    from mdl.errors import ConfigError
+    from peers.schedule_play import parse_policies
+    from peers.schedule_replay import describe_replay, replay_run, show_replay
+
+    names = parse_policies(policies)
+    if not run.is_dir():
+        raise ConfigError(f"{run}: no such directory; expected the run directory of `mdl up`, or of an agent")
+    found = replay_run(run, round_number, names)
+    if as_json:
+        _print_json(describe_replay(found))
+    else:
+        show_replay(found, Console())
+
+
+@app.command()
+def decide(
+    policy: Annotated[str, typer.Option(help="dqn, dp, greedy, fifo, tree or ring.")] = "greedy",
+    as_json: Annotated[bool, typer.Option("--json", help="Answers are JSON in any case.")] = False,
+) -> None:
+    """Answer observations from stdin, one JSON object a line, with decisions on stdout, one a line, until its end.
+
+    {"id", "t", "mb", "lat", "devices": [{"id", "state", "bw", ...}]} is answered by {"pair": [sender, receiver],
+    "reason"}, {"wait": true, "reason"} or {"error"}; docs/schedule.md has all fields.
+    """
+    from peers.schedule_play import online_policy
+    from scheduler.decide import Decider
+
+    decider = Decider(online_policy(policy), lambda text: print(f"mdl: {text}", file=sys.stderr))
+    try:
+        _answer_all(decider, sys.stdin.buffer, sys.stdout.buffer)
+    except BrokenPipeError:
+        sys.stderr.close()  # nobody reads the answers any more: nothing to say, and nobody to say it to
+        raise typer.Exit(0) from None
+
+
+def _answer_all(decider: Decider, lines: BinaryIO, answers: BinaryIO) -> None:
+    """Each answer is written out before the next line is read."""
+    for line in _read_lines(lines):
+        answers.write(decider.answer(line) + b"\n")
+        answers.flush()
+
+
+def _read_lines(lines: BinaryIO) -> Iterator[bytes]:
+    """Of a line that is too long only the beginning is kept; it is too long then still."""
+    from scheduler.decide import MAX_LINE_BYTES
+
+    while line := lines.readline(MAX_LINE_BYTES + 1):
+        rest = line
+        while len(rest) > MAX_LINE_BYTES and not rest.endswith(b"\n"):
+            rest = lines.readline(MAX_LINE_BYTES + 1)
+        yield line
+
+
+def _play_chart(subject: Subject, policy: str) -> Chart:
+    """The chart of the subject's scenario under this policy, with its alternatives where the policy tells them."""
+    from peers.schedule_play import Bench, check_policy, play_watched
+    from scheduler.gantt import chart_play
+
+    check_policy(policy)
+    played, watched = play_watched(subject.scenario, Bench().policy(policy, subject.scenario), names=subject.names)
+    lost = f", lost: {', '.join(subject.names[index] for index in played.lost)}" if played.lost else ""
+    title = f"{subject.title}, policy {policy}: one holder after {played.makespan_s:.2f} s{lost}"
+    return chart_play(title, subject.scenario, played, watched.notes, subject.names)
+
+
+def _looker(
+    mesh: str | None,
+    code: str | None,
+    join: list[str] | None,
+    interface: list[str] | None,
+    loopback: bool | None,
+    wait_s: float,
+) -> Look:
+    """What looks at the live mesh if it comes to that."""
+
+    def look() -> RealRound:
+        from mdl.config import load_config
+        from peers.identity import find_code
+        from peers.schedule_source import look_at_mesh
+        from transport.keys import MeshKeys
+
+        overrides: dict[str, object] = {
+            "mesh.join": join or None,
+            "mesh.interfaces": interface or None,
+            "mesh.loopback": loopback,
+        }
+        settings = load_config(None, overrides, [])
+        keys = MeshKeys.from_code(find_code(mesh, code))
+        return look_at_mesh(settings.mesh, keys, keys.name, wait_s)
+
+    return look
+
+
+def _draw_scenarios(
+    family: str, n: int, count: int, seed_from: int, path: Path | None
+) -> tuple[str, int, Iterable[Scenario]]:
+    """What is played, in words; how many; and the scenarios, drawn as they are needed."""
+    from sim.scenario import draw_scenario, load_scenarios
+
+    if path is not None:
+        loaded = load_scenarios(path)
+        return str(path), len(loaded), loaded
+    draw_scenario(family, n, seed_from)  # raises before anything is played
+    seeds = range(seed_from, seed_from + count)
+    return (
+        f"{family}, {n} devices, seeds {seeds[0]} to {seeds[-1]}",
+        count,
+        (draw_scenario(family, n, s) for s in seeds),
+    )
+
+
+def _check_out(out: Path | None) -> None:
+    """Before anything is played."""
+    from mdl.errors import ConfigError
+
+    if out is not None and out.suffix.lower() not in (".svg", ".png"):
+        raise ConfigError(f"--out {out}: expected a name that ends in .svg or .png")
+
+
+class _Progress:
+    """A line on stderr that is written again; nothing where stderr is no terminal."""
+
+    def __init__(self) -> None:
+        self._shown = sys.stderr.isatty()
+
+    def show(self, played: int, planned: int) -> None:
+        if self._shown:
+            print(f"\r{played}/{planned} scenarios", end="", file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        if self._shown:
+            print("\r" + " " * 40 + "\r", end="", file=sys.stderr, flush=True)
+
+
+def _print_json(result: object) -> None:
+    print(json.dumps(result))

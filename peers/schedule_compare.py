@@ -1,0 +1,144 @@
+"""`mdl schedule compare`: the same scenarios under several policies, and what came of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, median, stdev
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from peers.schedule_play import OPTIMAL, Bench, play_watched
+from sim.scenario import Scenario
+
+# Of a normal distribution: 95 % lie within so many standard errors.
+_WITHIN_95 = 1.96
+
+
+@dataclass
+class Score:
+    """One policy over all scenarios; lists by scenario. decision_s: of each decision."""
+
+    makespan_s: list[float] = field(default_factory=list)
+    energy_variance_j2: list[float] = field(default_factory=list)
+    lost: list[int] = field(default_factory=list)
+    decision_s: list[float] = field(default_factory=list)
+
+
+@dataclass
+class Comparison:
+    """planned: scenarios that were to be played; interrupted: by Ctrl-C, after `played` of them."""
+
+    policies: tuple[str, ...]
+    what: str
+    planned: int
+    scores: dict[str, Score] = field(default_factory=dict)
+    interrupted: bool = False
+
+    @property
+    def played(self) -> int:
+        return len(self.scores[self.policies[0]].makespan_s)
+
+    @property
+    def reference(self) -> str:
+        """What the others are measured by: the optimum, if it is there, else the best of them."""
+        if OPTIMAL in self.policies:
+            return OPTIMAL
+        return min(self.policies, key=lambda name: fmean(self.scores[name].makespan_s))
+
+
+def compare(
+    policies: tuple[str, ...],
+    what: str,
+    scenarios: Iterable[Scenario],
+    planned: int,
+    show: Callable[[int, int], None],
+) -> Comparison:
+    """Each scenario under every policy before the next one, so that after Ctrl-C all have played the same.
+
+    show: hears how many of how many are played.
+    """
+    found = Comparison(policies, what, planned, {name: Score() for name in policies})
+    bench = Bench()
+    try:
+        for scenario in scenarios:
+            rows = [_play(name, scenario, bench) for name in policies]
+            for name, (makespan_s, variance, lost, seconds) in zip(policies, rows, strict=True):
+                score = found.scores[name]
+                score.makespan_s.append(makespan_s)
+                score.energy_variance_j2.append(variance)
+                score.lost.append(lost)
+                score.decision_s += seconds
+            show(found.played, planned)
+    except KeyboardInterrupt:
+        found.interrupted = True
+    return found
+
+
+def describe_comparison(found: Comparison) -> dict[str, Any]:
+    """What `--json` prints. over_percent: mean makespan over the reference's; paired: the mean of the ratios."""
+    reference = found.scores[found.reference].makespan_s if found.played else []
+    return {
+        "scenarios": found.what,
+        "planned": found.planned,
+        "played": found.played,
+        "interrupted": found.interrupted,
+        "reference": found.reference if found.played else None,
+        "policies": [_describe(name, found.scores[name], reference) for name in found.policies if found.played],
+    }
+
+
+def show_comparison(found: Comparison, console: Console) -> None:
+    if not found.played:
+        console.print("interrupted before the first scenario was played: nothing to compare")
+        return
+    described = describe_comparison(found)
+    over = "optimum" if found.reference == OPTIMAL else found.reference
+    table = Table(title=f"{found.what}: {found.played} scenarios", title_justify="left", box=None, pad_edge=False)
+    table.add_column("policy", no_wrap=True)
+    for column in ("makespan s", "95 %", f"over {over}", "energy var J²", "lost", "decision ms"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in described["policies"]:
+        decision_ms = row["decision_ms_median"]
+        table.add_row(
+            row["policy"],
+            f"{row['makespan_s']:.3f}",
+            f"± {row['interval_95_s']:.3f}",
+            "" if row["policy"] == found.reference else f"{row['over_percent']:+.1f} %",
+            f"{row['energy_variance_j2']:.3f}",
+            f"{row['lost_per_scenario']:.2f}" if row["lost"] else "0",
+            "-" if decision_ms is None else f"{decision_ms:.3f}",
+        )
+    console.print(table)
+    if found.interrupted:
+        console.print(f"interrupted: {found.played} of {found.planned} scenarios were played by all of them")
+
+
+def _play(name: str, scenario: Scenario, bench: Bench) -> tuple[float, float, int, list[float]]:
+    played, watched = play_watched(scenario, bench.policy(name, scenario), explains=False)
+    variance = float(np.var(played.energy_j))
+    # The optimum plans everything before its first decision: its decisions are no work.
+    return played.makespan_s, variance, len(played.lost), [] if name == OPTIMAL else watched.seconds
+
+
+def _describe(name: str, score: Score, reference: Sequence[float]) -> dict[str, Any]:
+    mean_s = fmean(score.makespan_s)
+    spread_s = stdev(score.makespan_s) if len(score.makespan_s) > 1 else 0.0
+    ratios = [own / best for own, best in zip(score.makespan_s, reference, strict=True) if best > 0]
+    return {
+        "policy": name,
+        "makespan_s": round(mean_s, 6),
+        "makespan_s_deviation": round(spread_s, 6),
+        "interval_95_s": round(_WITHIN_95 * spread_s / math.sqrt(len(score.makespan_s)), 6),
+        "over_percent": round(100.0 * (mean_s / fmean(reference) - 1.0), 3) if fmean(reference) > 0 else None,
+        "over_percent_paired": round(100.0 * (fmean(ratios) - 1.0), 3) if ratios else None,
+        "energy_variance_j2": round(fmean(score.energy_variance_j2), 6),
+        "lost": sum(score.lost),
+        "lost_per_scenario": round(fmean(score.lost), 4),
+        "decisions": len(score.decision_s),
+        "decision_ms_median": round(1e3 * median(score.decision_s), 4) if score.decision_s else None,
+    }
