@@ -280,6 +280,9 @@ def _add_data_commands() -> None:
 
     app.add_typer(sim_app, name="sim")
     app.command("replay")(replay)
+    from peers.cli_scheduler import app as scheduler_app
+
+    app.add_typer(scheduler_app, name="scheduler")
     from peers.cli_schedule import app as schedule_app
 
     app.add_typer(schedule_app, name="schedule")

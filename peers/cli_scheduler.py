@@ -1,0 +1,310 @@
+"""`mdl scheduler`: train the Chain-scheduler and evaluate a policy file. What is slow is imported late."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mdl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from scheduler.judging import Judged
+    from scheduler.train import Report, Trained
+    from sim.scenario import Scenario
+
+logger = logging.getLogger(__name__)
+
+app = typer.Typer(no_args_is_help=True, help="Train the scheduler that orders the chain, and evaluate what it learned.")
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on the last line of stdout.")]
+# Scenarios before and after refinement, of each cell that is watched.
+_COMPARED = 150
+
+
+@app.command("train")
+def train(
+    out: Annotated[Path, typer.Option(help="Where the policy goes (safetensors).")] = Path("policy.safetensors"),
+    steps: Annotated[int | None, typer.Option(help="How many batches of labels; about 1 s each on 2 cores.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="Train about so long instead.")] = None,
+    seed: Annotated[int, typer.Option(help="Every random choice follows from it.", min=0)] = 0,
+    processes: Annotated[int, typer.Option(help="Processes that make labels; 0 makes them here.", min=0)] = 2,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from what is in --out.")] = False,
+    finetune: Annotated[int, typer.Option(help="So many steps of DQN afterwards (needs mdl[train]).", min=0)] = 0,
+    variant: Annotated[str, typer.Option(help="chain, or paper: MDLdroid's own, for one --n (needs mdl[train]).")] = (
+        "chain"
+    ),
+    n: Annotated[int, typer.Option(help="Devices of --variant paper.", min=3, max=9)] = 9,
+    exploration: Annotated[str, typer.Option(help="tdge, dge or tge, for --variant paper.")] = "tdge",
+    as_json: Json = False,
+) -> None:
+    """Train a policy; Ctrl-C saves what there is. With --steps, the same seed gives the same policy on this machine."""
+    if variant not in ("chain", "paper"):
+        raise ConfigError(f"--variant {variant!r}: expected chain or paper")
+    if not out.parent.is_dir():
+        raise ConfigError(f"--out {out}: the directory {out.parent} does not exist")
+    if variant == "paper":
+        _train_paper(out, steps, minutes, seed, n, exploration, as_json)
+        return
+    if (steps is None) == (minutes is None):
+        raise ConfigError("give either --steps or --minutes")
+    if steps is not None and steps < 1:
+        raise ConfigError(f"--steps {steps}: must be at least 1")
+    if finetune:
+        _need_learning("--finetune")
+    _train_chain(out, steps, minutes, seed, processes, resume, finetune, as_json)
+
+
+@app.command("eval")
+def evaluate(
+    policy: Annotated[str, typer.Argument(help="A policy file, or the name of a policy.")],
+    family: Annotated[str, typer.Option(help="paper, hetero, dynamic or dying.")] = "dynamic",
+    n: Annotated[int, typer.Option(help="Devices.", min=2, max=128)] = 9,
+    count: Annotated[int, typer.Option(help="Scenarios.", min=1)] = 300,
+    seed_from: Annotated[int, typer.Option(help="The first seed; 0 to 299 are never trained on.", min=0)] = 0,
+    optimum: Annotated[bool, typer.Option(help="Compare with the exact optimum too (N up to 12).")] = True,
+    as_json: Json = False,
+) -> None:
+    """Play a policy on seeded scenarios: makespan with spread, against the greedy rule and the exact optimum."""
+    from sim.scenario import draw_scenario
+
+    scenarios = [draw_scenario(family, n, seed_from + number) for number in range(count)]
+    judged = [_judge(policy, scenarios), _judge("greedy", scenarios)]
+    if optimum and n <= 12 and family != "dying":
+        judged.append(_solve(scenarios))
+    rows = [_row(each, judged) for each in judged]
+    if not as_json:
+        _print_rows(rows, f"{family}, N = {n}, {count} scenarios from seed {seed_from}")
+    else:
+        print(json.dumps({"family": family, "n": n, "count": count, "seed_from": seed_from, "policies": rows}))
+
+
+def _train_chain(
+    out: Path,
+    steps: int | None,
+    minutes: float | None,
+    seed: int,
+    processes: int,
+    resume: bool,
+    finetune: int,
+    as_json: bool,
+) -> None:
+    from scheduler.train import plan_steps, train_policy
+
+    began_s = time.monotonic()
+    with _stopping() as stopped:
+        if steps is None:
+            assert minutes is not None
+            steps = plan_steps(minutes, seed, processes, time.monotonic)
+            logger.info("%d steps fit into %g minutes here", steps, minutes)
+        command = f"mdl scheduler train --steps {steps} --seed {seed} --processes {processes}"
+        with _bar() as show:
+            trained = train_policy(
+                steps,
+                seed,
+                processes,
+                out,
+                command,
+                resume=resume,
+                on_report=show,
+                should_stop=lambda: stopped() or _is_late(began_s, minutes),
+            )
+            if finetune and not stopped():
+                trained = _finetune(out, trained, finetune, seed, command, show, stopped)
+    result = {
+        "out": str(out),
+        "steps": trained.steps,
+        "seed": seed,
+        "ended": trained.ended,
+        "seconds": round(time.monotonic() - began_s, 1),
+        "less_than_greedy_percent": trained.figures,
+    }
+    _end_training(result, stopped(), as_json)
+
+
+def _finetune(
+    out: Path,
+    trained: Trained,
+    steps: int,
+    seed: int,
+    command: str,
+    show: Callable[[Report], None],
+    stopped: Callable[[], bool],
+) -> Trained:
+    """Refine by DQN, and keep the better of the two by what is watched."""
+    from scheduler.judging import watch
+    from scheduler.qnet import save_policy
+    from scheduler.train import Report, Trained
+    from scheduler.tuning import refine
+
+    gain = watch(_COMPARED)
+    before = gain(trained.network.plain())
+
+    def tell(step: int) -> bool:
+        if step % 100 == 0:
+            show(Report("dqn", step, steps, None, None))
+        return stopped()
+
+    network = refine(trained.network, steps, seed, on_step=tell)
+    after = gain(network.plain())
+    logger.info("before refinement %s, after %s", before, after)
+    if sum(after.values()) <= sum(before.values()):
+        logger.info("refinement did not help: the policy stays as it was")
+        return trained
+    kept = {"command": f"{command} --finetune {steps}", "seed": seed, "steps": trained.steps, "evaluation": after}
+    save_policy(out, network, dict(kept))
+    return Trained(network, trained.steps, trained.ended, after)
+
+
+def _train_paper(
+    out: Path, steps: int | None, minutes: float | None, seed: int, n: int, exploration: str, as_json: bool
+) -> None:
+    _need_learning("--variant paper")
+    if steps is None or minutes is not None:
+        raise ConfigError("--variant paper: give --steps (picks), such as 30000")
+    from scheduler.mlpq import save_mlp
+    from scheduler.train import Report
+    from scheduler.tuning import train_paper
+
+    began_s = time.monotonic()
+    with _stopping() as stopped, _bar() as show:
+
+        def tell(step: int) -> bool:
+            if step % 100 == 0:
+                show(Report("paper", step, steps, None, None))
+            return stopped()
+
+        run = train_paper(n, steps, seed, exploration=exploration, on_step=tell)
+    command = f"mdl scheduler train --variant paper --n {n} --steps {steps} --seed {seed} --exploration {exploration}"
+    recent = run.returns[-100:]
+    figures = {"episodes": len(run.returns), "mean_return": round(sum(recent) / max(1, len(recent)), 4)}
+    save_mlp(out, run.network(), {"command": command, "seed": seed, "steps": run.steps, "evaluation": figures})
+    result = {"out": str(out), "steps": run.steps, "seed": seed, "ended": run.steps >= steps, **figures}
+    _end_training(result | {"seconds": round(time.monotonic() - began_s, 1)}, stopped(), as_json)
+
+
+def _end_training(result: dict[str, object], stopped: bool, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(result))
+    else:
+        for name, value in result.items():
+            print(f"{name:<26} {value}")
+    if stopped:
+        print(f"mdl: interrupted, what was learned is in {result['out']}", file=sys.stderr)
+        raise typer.Exit(130)
+
+
+def _judge(policy: str, scenarios: list[Scenario]) -> Judged:
+    from scheduler.judging import judge_network, judge_policy
+
+    path = Path(policy)
+    if path.suffix != ".safetensors" and not path.is_file():
+        from scheduler.policies import make_policy
+
+        return judge_policy(policy, lambda: make_policy(policy), scenarios)
+    from scheduler.mlpq import load_mlp, variant_of
+
+    if variant_of(path) == "chain":
+        from scheduler.numpyq import NumpyQ, load_weights
+
+        return judge_network(path.name, NumpyQ(load_weights(path)[0]), scenarios)
+    from scheduler.paper_plan import FollowOrder
+
+    network, _ = load_mlp(path)
+    if network.n != len(scenarios[0].devices):
+        raise ConfigError(f"--n {len(scenarios[0].devices)}: {path} answers for {network.n} devices only")
+    return judge_policy(path.name, lambda: FollowOrder("paper", network.order), scenarios)
+
+
+def _solve(scenarios: list[Scenario]) -> Judged:
+    from scheduler.judging import Judged
+    from scheduler.optimal import solve
+
+    return Judged("optimum", tuple(solve(scenario).makespan_s for scenario in scenarios))
+
+
+def _row(judged: Judged, others: list[Judged]) -> dict[str, object]:
+    row: dict[str, object] = {
+        "policy": judged.name,
+        "mean_s": round(judged.mean_s, 3),
+        "interval95_s": round(judged.interval_s, 3),
+        "lost": judged.lost,
+        "energy_j2": round(judged.energy_variance, 3) if judged.energy_variances else None,
+        "quits": judged.quits,
+    }
+    for other in others[1:]:
+        row[f"over_{other.name}_percent"] = round(100.0 * (judged.mean_s / other.mean_s - 1.0), 2)
+    return row
+
+
+def _print_rows(rows: list[dict[str, object]], title: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, box=None, title_justify="left")
+    for name in rows[0]:
+        table.add_column(name.replace("_percent", " %").replace("_", " "), justify="right")
+    for row in rows:
+        table.add_row(*("" if value is None else str(value) for value in row.values()))
+    Console().print(table)
+
+
+def _need_learning(option: str) -> None:
+    from importlib.util import find_spec
+
+    missing = [name for name in ("gymnasium", "stable_baselines3") if find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"{option} needs {' and '.join(missing)}: install with  pip install 'mdl[train]'")
+
+
+def _is_late(began_s: float, minutes: float | None) -> bool:
+    return minutes is not None and time.monotonic() - began_s > 60.0 * minutes
+
+
+@contextmanager
+def _stopping() -> Iterator[Callable[[], bool]]:
+    """The first Ctrl-C is a wish to end and save, which the yielded function tells; the second one ends at once."""
+    wishes: list[int] = []
+
+    def wish(number: int, frame: FrameType | None) -> None:
+        if wishes:
+            raise KeyboardInterrupt
+        wishes.append(number)
+        print("mdl: saving what was learned (Ctrl-C again: at once, without)", file=sys.stderr)
+
+    before = signal.signal(signal.SIGINT, wish)
+    try:
+        yield lambda: bool(wishes)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _bar() -> Iterator[Callable[[Report], None]]:
+    """A progress bar on stderr; figures of evaluations are logged."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as progress:
+        tasks: dict[str, int] = {}
+
+        def show(report: Report) -> None:
+            if report.stage not in tasks:
+                tasks[report.stage] = progress.add_task(report.stage, total=report.steps)
+            progress.update(tasks[report.stage], completed=report.step, total=report.steps)  # type: ignore[arg-type]
+            if report.figures is not None:
+                figures = ", ".join(f"{cell} {value:+.1f} %" for cell, value in report.figures.items())
+                logger.info("step %d: less than the greedy rule: %s", report.step, figures)
+
+        yield show

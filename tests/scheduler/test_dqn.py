@@ -1,0 +1,212 @@
+"""DQN with our network and exploration, the strategies of exploration, and training as a command runs it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from mdl.errors import ConfigError, DataError
+from scheduler import exploration, train
+from scheduler.exploration import Exploration, decay_rate, target_decay_rate, target_gap, target_rate
+from scheduler.labels import Progress
+from scheduler.mlpq import load_mlp, save_mlp, variant_of
+from scheduler.paper import PaperRules, draw_busy
+from scheduler.paper_plan import PaperOptimum
+from scheduler.qnet import QNetwork, load_policy, save_policy
+
+pytest.importorskip("stable_baselines3")
+
+from scheduler.dqn import ChainPolicy, MaskedDQN, TellExploration, valid_actions
+from scheduler.env import ChainEnv, split_observation
+from scheduler.tuning import refine, train_paper
+
+
+def _model(env: ChainEnv, **options: Any) -> MaskedDQN:
+    settings: dict[str, Any] = {"seed": 0, "learning_starts": 50, "batch_size": 16, "buffer_size": 500, "device": "cpu"}
+    return MaskedDQN(ChainPolicy, env, valid=valid_actions, gamma=1.0, **(settings | options))
+
+
+def test_exploring_never_picks_what_is_illegal() -> None:
+    ends: list[str] = []
+
+    class Watched(ChainEnv):
+        def step(self, action: np.int64) -> Any:
+            result = super().step(action)
+            ends.append(result[4]["end"])
+            return result
+
+    model = _model(Watched(("paper", "dynamic"), (3, 5), reward="raw"))
+    model.explore_by(lambda: 0.5)
+    model.learn(200)
+    assert "goal" in ends
+    assert "illegal" not in ends
+
+
+def test_the_exploration_rate_is_what_the_schedule_says() -> None:
+    model = _model(ChainEnv("paper", 3, reward="raw"))
+    model.explore_by(lambda: 0.25 if model.num_timesteps < 40 else 0.125)
+    assert model.exploration_rate == 0.25
+    model.learn(60)
+    assert model.exploration_rate == 0.125
+
+
+def test_the_same_seed_gives_the_same_network() -> None:
+    one, other = (refine(QNetwork(4), 120, seed=1).weights() for _ in range(2))
+    assert all(np.array_equal(one[name], other[name]) for name in one)
+    assert not np.array_equal(one["encode1.weight"], QNetwork(4).weights()["encode1.weight"])
+
+
+def test_the_policy_of_stable_baselines_values_as_the_network_does() -> None:
+    env = ChainEnv("hetero", 4, max_n=6)
+    model = _model(env)
+    network = QNetwork(9)
+    assert isinstance(model.policy, ChainPolicy)
+    model.policy.load(network)
+    seen = env.reset(seed=2)[0][None]
+    features, exists, valid = (torch.from_numpy(array) for array in split_observation(seen))
+    with torch.no_grad():
+        assert torch.equal(model.q_net(torch.from_numpy(seen)), network(features, exists, valid))
+        assert torch.equal(model.q_net_target(torch.from_numpy(seen)), network(features, exists, valid))
+
+
+def test_double_dqn_lets_the_network_pick_and_the_target_value() -> None:
+    moved = []
+    for double in (True, False):
+        model = _model(ChainEnv("hetero", 4, reward="raw"), double=double, max_grad_norm=1e9, learning_rate=0.0)
+        model.learn(60)
+        with torch.no_grad():
+            for parameter in model.q_net_target.parameters():
+                parameter.mul_(-1.0)
+        torch.manual_seed(0)
+        np.random.seed(0)  # noqa: NPY002 (the replay buffer draws from it)
+        model.train(1, 16)
+        moved.append([parameter.grad.clone() for parameter in model.q_net.parameters() if parameter.grad is not None])
+    assert any(not torch.allclose(one, other) for one, other in zip(*moved, strict=True))
+
+
+def test_every_finished_episode_is_told() -> None:
+    strategy = Exploration("dge", 1.0, 0.0)
+    model = _model(ChainEnv("paper", 3, reward="raw"))
+    told = TellExploration(strategy)
+    model.learn(60, callback=told)
+    assert strategy.episode == len(told.returns) > 5
+
+
+def test_the_paper_network_is_kept_and_plays_the_same(tmp_path: Path) -> None:
+    run = train_paper(4, 300, seed=0)
+    network = run.network()
+    seen = run.model.observation_space.sample()[None]
+    with torch.no_grad():
+        assert network(seen) == pytest.approx(run.model.q_net(torch.from_numpy(seen)).numpy(), abs=1e-5)
+    path = tmp_path / "paper.safetensors"
+    save_mlp(path, network, {"seed": 0})
+    kept, metadata = load_mlp(path)
+    assert (metadata["seed"], variant_of(path), kept.n) == (0, "paper", 4)
+    assert kept.order((1, 0, 0, 0)) == network.order((1, 0, 0, 0))
+    save_policy(path, QNetwork(0), {})
+    with pytest.raises(DataError, match="no policy of the paper's variant"):
+        load_mlp(path)
+
+
+def test_tdge_explores_less_than_either_of_its_halves() -> None:
+    for episode in (0, 10, 400, 4000):
+        for mean in (-2.0, -1.0, 0.0):
+            both = target_decay_rate(episode, mean, -0.5, -2.0)
+            assert both <= decay_rate(episode)
+            assert both <= target_rate(mean, -0.5, -2.0)
+
+
+def test_the_gap_to_the_target_runs_from_one_to_zero() -> None:
+    assert [target_gap(mean, 1.0, -1.0) for mean in (-3.0, -1.0, 0.0, 1.0, 2.0)] == [1.0, 1.0, 0.5, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("name", ["tdge", "dge", "tge"])
+def test_a_strategy_starts_at_the_first_rate_and_ends_at_the_last(name: str) -> None:
+    strategy = Exploration(name, 0.0, -2.0, decay_episodes=20.0)
+    assert strategy.rate == exploration.FIRST
+    for _ in range(400):
+        strategy.end_episode(0.0)
+    assert strategy.rate == pytest.approx(exploration.LAST)
+
+
+@pytest.mark.parametrize("n", [3, 4, 5])
+def test_eq_8_phi_is_what_was_measured(n: int) -> None:
+    rules = PaperRules()
+    optimum = PaperOptimum(n, rules, may_quit=False)
+    starts = draw_busy(n, 2000, np.random.default_rng([n, 1_000_000]))
+    best = [optimum.best_return((start > 0).astype(int).tolist()) for start in starts]
+    assert np.mean(best) - exploration.ideal_return(n, rules) == pytest.approx(exploration.PHI[n], abs=6e-4)
+
+
+def test_a_wrong_strategy_is_named() -> None:
+    with pytest.raises(ConfigError, match="expected one of tdge, dge, tge"):
+        Exploration("boltzmann", 1.0, 0.0)
+
+
+class _Labels:
+    """Stands in for training on labels: as many steps, no labels."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[int, int, bool]] = []
+
+    def __call__(self, steps: int, seed: int, processes: int, *, start: Any = None, on_progress: Any = None) -> Any:
+        self.calls.append((steps, seed, start is not None))
+        network = QNetwork(seed)
+        for step in range(1, steps + 1):
+            if on_progress is not None and on_progress(Progress(step, steps, 0.5, step, network)):
+                break
+        return network
+
+
+@pytest.fixture
+def labels(monkeypatch: pytest.MonkeyPatch) -> _Labels:
+    stand_in = _Labels()
+    monkeypatch.setattr(train, "train_on_labels", stand_in)
+    monkeypatch.setattr(train, "watch", lambda count: lambda network: {"paper 9": 1.5})
+    return stand_in
+
+
+def test_training_that_was_stopped_is_kept_and_resumed(labels: _Labels, tmp_path: Path) -> None:
+    out = tmp_path / "policy.safetensors"
+    asked = iter([False] * 6 + [True] * 100)
+    first = train.train_policy(20, 3, 0, out, "mdl scheduler train", should_stop=lambda: next(asked))
+    assert (first.steps, first.ended) == (7, False)
+    assert load_policy(out)[1]["steps"] == 7
+    second = train.train_policy(20, 3, 0, out, "mdl scheduler train", resume=True)
+    assert (second.steps, second.ended) == (20, True)
+    assert load_policy(out)[1]["evaluation"] == {"paper 9": 1.5}
+    assert labels.calls == [(20, 3, False), (13, 10, True)]
+    with pytest.raises(ConfigError, match="has had 20 already"):
+        train.train_policy(20, 3, 0, out, "mdl scheduler train", resume=True)
+
+
+def test_training_is_evaluated_and_saved_on_its_way(labels: _Labels, tmp_path: Path) -> None:
+    reports: list[train.Report] = []
+    train.train_policy(40, 0, 0, tmp_path / "p.safetensors", "mdl scheduler train", on_report=reports.append)
+    assert [report.step for report in reports] == list(range(1, 41))
+    assert [report.step for report in reports if report.figures] == list(range(4, 41, 4))
+
+
+def test_resuming_needs_a_file(labels: _Labels, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="does not exist"):
+        train.train_policy(5, 0, 0, tmp_path / "none.safetensors", "mdl scheduler train", resume=True)
+
+
+def test_minutes_become_steps_by_trying_a_few(labels: _Labels) -> None:
+    ticks = iter([100.0, 108.0])
+    assert train.plan_steps(2.0, 0, 0, lambda: next(ticks)) == int(0.9 * 112.0 / 8.0 * 8)
+
+
+def test_without_the_learning_libraries_one_line_says_how_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    from typer.testing import CliRunner
+
+    from peers import cli_scheduler
+
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    result = CliRunner().invoke(cli_scheduler.app, ["train", "--variant", "paper", "--steps", "10"])
+    assert isinstance(result.exception, ConfigError)
+    assert "pip install 'mdl[train]'" in str(result.exception)
