@@ -79,7 +79,10 @@ class TrainingSettings(Section, frozen=True):
 
 
 class RoundSection(Section, frozen=True):
-    """rounds 0: until stopped. theta: what a device weighs, 1 each ("peer") or its windows ("samples"). eta: Alg. 1."""
+    """rounds 0: until stopped. theta: what a device weighs, 1 each ("peer") or its windows ("samples"). eta: Alg. 1.
+
+    relearn: the policy dqn goes on learning beside the mesh, from the rounds it has really had (3.3.3).
+    """
 
     rounds: int = 0
     min_peers: int = 2
@@ -87,6 +90,7 @@ class RoundSection(Section, frozen=True):
     theta: Literal["peer", "samples"] = "peer"
     eta: float = 1.0
     keep_deltas: bool = False
+    relearn: bool = True
 
     def __post_init__(self) -> None:
         _require(self.rounds >= 0, "round.rounds", self.rounds, "0 (until stopped) or more")

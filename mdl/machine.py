@@ -87,6 +87,10 @@ class StopRequested(msgspec.Struct, frozen=True):
     """The user wants to stop: finish cleanly."""
 
 
+class PolicyLearned(msgspec.Struct, frozen=True):
+    """A better policy is there: rounds that are opened from now on are ordered by it."""
+
+
 Event: TypeAlias = (
     Tick
     | Received
@@ -98,6 +102,7 @@ Event: TypeAlias = (
     | DeltaRecalled
     | Evaluated
     | WorkFailed
+    | PolicyLearned
     | StopRequested
 )
 

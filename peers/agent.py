@@ -160,6 +160,10 @@ class MobileAgent:
     def rounds_closed(self) -> int:
         return self._rounds_done
 
+    def use_policy(self, policy: Policy) -> None:
+        """From the next round on."""
+        self._policy = policy
+
     def attempt(self) -> tuple[int, int]:
         """The open round and the term that first opened it; zeros for none."""
         return (self.ledger.round_id, self.ledger.attempt) if self.ledger else (0, 0)

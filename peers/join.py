@@ -41,7 +41,7 @@ from peers.device import State, describe_state, restore_state
 from peers.identity import claim_identity, find_code, release_identity, state_home
 from peers.node import drive, record_round, start_runtime
 from peers.peer import make_peer
-from peers.sampler import sample_resources
+from peers.sampler import Sampler
 from peers.trainer import Trainer, TrainerSettings
 from transport.keys import MeshKeys
 
@@ -108,7 +108,7 @@ class Member:
         )
         peer = make_peer(self._me, self._machine, Config(), time.monotonic())
         self._runtime = start_runtime(
-            peer, info, keys, mesh, max_values=self._flat.size, work=self._work(), sample=sample_resources
+            peer, info, keys, mesh, max_values=self._flat.size, work=self._work(), sample=Sampler()
         )
         self._thread = threading.Thread(target=self._drive, name="mdl-member", daemon=True)
 

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +22,9 @@ from mdl.messages import PeerInfo, Role
 from peers.casting import cast_node
 from peers.narrate import Narrator
 from peers.peer import make_peer
-from peers.sampler import sample_resources
+from peers.processes import LIFELINE_VARIABLE
+from peers.relearner import FOLDER, Relearner, make_own_policy
+from peers.sampler import Sampler
 from transport.discovery import Discovery
 from transport.keys import MeshKeys
 from transport.links import Links
@@ -32,9 +34,6 @@ from transport.worker import Work
 logger = logging.getLogger(__name__)
 
 Observe = Callable[[float, Event, list[Effect]], None]
-
-# A node that was started by another one ends with it (`mdl up`): it reads its standard input until that closes.
-LIFELINE_VARIABLE = "MDL_LIFELINE"
 
 
 @dataclass(frozen=True)
@@ -101,18 +100,20 @@ def drive(runtime: Runtime, mesh_name: str, mesh: MeshSection) -> Finish:
 def run_agent(config: Config, me: Contributor, keys: MeshKeys | None, mesh_name: str, out: Path) -> Ended:
     """`mdl agent`: orders the aggregations, writes metrics.jsonl; stands by as long as another agent leads."""
     now = time.monotonic()
-    machine = make_peer(me, None, config, now)
+    machine = make_peer(me, None, config, now, lambda: make_own_policy(config, out))
     info = PeerInfo(me.peer_id, me.incarnation, Role.AGENT, "", config.mesh.port)
+    sampler = Sampler(config.device.in_use_file)
     runtime = start_runtime(
         machine,
         info,
         keys,
         config.mesh,
-        work={RecordRound: lambda effect: record_round(out, effect)},
+        work={RecordRound: lambda effect: record_round(out, effect, relearner)},
         story_path=out / f"story-{me.peer_id}.jsonl",
     )
     runtime.story.header = cast_node(machine, config.round.policy, None, now)
-    with stopped_by_signals(runtime):
+    relearner = _make_relearner(config, out, runtime, sampler)
+    with stopped_by_signals(runtime), closing(relearner):
         finish = drive(runtime, mesh_name, config.mesh)
     runtime.save_story(out / f"story-{me.peer_id}.jsonl")
     return Ended(finish.problem, finish.exit_code, machine.rounds_closed(), runtime.links.counts.sent_bytes)
@@ -139,10 +140,10 @@ def run_trainer(config: Config, me: Contributor, keys: MeshKeys | None, mesh_nam
         state.term,
     )
     now = time.monotonic()
-    machine = make_peer(me, trainer, config, now)
+    machine = make_peer(me, trainer, config, now, lambda: make_own_policy(config, out))
     info = PeerInfo(me.peer_id, me.incarnation, Role.TRAINER, "", config.mesh.port, schema_hash=device.schema_hash)
     story = out / f"story-{me.peer_id}.jsonl"
-
+    sampler = Sampler(config.device.in_use_file)
     narrator = Narrator(mesh_name)
 
     def observe(now: float, event: Event, effects: list[Effect]) -> None:
@@ -156,14 +157,15 @@ def run_trainer(config: Config, me: Contributor, keys: MeshKeys | None, mesh_nam
         keys,
         config.mesh,
         max_values=state.parameters.size,
-        work={**device.work(), RecordRound: lambda effect: record_round(out, effect)},
+        work={**device.work(), RecordRound: lambda effect: record_round(out, effect, relearner)},
         observe=observe,
-        sample=lambda sent_bytes: sample_resources(sent_bytes, config.device.in_use_file),
+        sample=sampler,
         story_path=story,
     )
     runtime.story.header = cast_node(machine, config.round.policy, settings, now)
     logger.info("%s holds %d windows of %s", me.peer_id, len(device.train), config.data.spec)
-    with stopped_by_signals(runtime):
+    relearner = _make_relearner(config, out, runtime, sampler)
+    with stopped_by_signals(runtime), closing(relearner):
         finish = drive(runtime, mesh_name, config.mesh)
     runtime.save_story(story)
     if trainer.round_id:
@@ -172,11 +174,18 @@ def run_trainer(config: Config, me: Contributor, keys: MeshKeys | None, mesh_nam
     return Ended(finish.problem, finish.exit_code, trainer.round_id, sent_bytes, state.parameters.nbytes)
 
 
-def record_round(out: Path, effect: RecordRound) -> None:
-    """Append the line of a round that this node has led."""
+def _make_relearner(config: Config, out: Path, runtime: Runtime, sampler: Sampler) -> Relearner:
+    is_on = config.round.relearn and config.round.policy == "dqn"
+    return Relearner(out / FOLDER, config.busy, sampler.last, runtime.post, is_on)
+
+
+def record_round(out: Path, effect: RecordRound, relearner: Relearner | None = None) -> None:
+    """Append the line of a round that this node has led; the scheduler may learn from it."""
     with (out / "metrics.jsonl").open("ab") as file:
         file.write(msgspec.json.encode(effect.summary) + b"\n")
     logger.info("%s", describe_round(effect))
+    if relearner:
+        relearner.hear(effect.summary)
 
 
 def describe_round(effect: RecordRound) -> str:

@@ -13,7 +13,19 @@ import msgspec
 
 from mdl.config import Config
 from mdl.delta import Contributor
-from mdl.machine import Effect, Event, Finish, NameTaken, PeerFound, Received, SaveModel, Send, StopRequested, Tick
+from mdl.machine import (
+    Effect,
+    Event,
+    Finish,
+    NameTaken,
+    PeerFound,
+    PolicyLearned,
+    Received,
+    SaveModel,
+    Send,
+    StopRequested,
+    Tick,
+)
 from mdl.messages import (
     AgentMessage,
     AgentPresent,
@@ -122,6 +134,9 @@ class Peer:
                 return self._tick(event, now)
             case PeerFound(info=info):
                 return self._meet(info)
+            case PolicyLearned():
+                if self.agent:
+                    self.agent.use_policy(self._make_policy())
             case NameTaken():
                 return self._meet_namesake(event, now)
             case StopRequested():
@@ -298,8 +313,10 @@ class Peer:
         self.succession.forgive(away_s)
 
 
-def make_peer(me: Contributor, trainer: Trainer | None, config: Config, now: float) -> Peer:
-    """A node as its configuration wants it; `now` of the driver's clock."""
+def make_peer(
+    me: Contributor, trainer: Trainer | None, config: Config, now: float, policy: Callable[[], Policy] | None = None
+) -> Peer:
+    """A node as its configuration wants it; `now` of the driver's clock. policy: instead of the configured one."""
     faults = config.faults
     agent_settings = AgentSettings(
         rounds=config.round.rounds,
@@ -311,4 +328,5 @@ def make_peer(me: Contributor, trainer: Trainer | None, config: Config, now: flo
         busy=config.busy,
     )
     settings = SuccessionSettings(lost_after_s=faults.lost_after_s)
-    return Peer(me, trainer, lambda: make_policy(config.round.policy), agent_settings, settings, now)
+    policy = policy or (lambda: make_policy(config.round.policy))
+    return Peer(me, trainer, policy, agent_settings, settings, now)

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from peers.identity import CODE_VARIABLE
-from peers.node import LIFELINE_VARIABLE
 
+# A node that was started by another one ends with it (`mdl up`): it reads its standard input until that closes.
+LIFELINE_VARIABLE = "MDL_LIFELINE"
 # After this a process that was asked to stop is killed.
 _STOP_S = 2.5
 

@@ -1,4 +1,4 @@
-"""What a device tells about itself (3.3.1): free memory, processor (what others take of it), battery, charging, in use."""
+"""What a device tells about itself (3.3.1): free memory, what others take of its processor, battery, in use."""
 
 from __future__ import annotations
 
@@ -12,23 +12,32 @@ from mdl.messages import ResourceState
 
 # Somebody who has typed within this time is using the device.
 _IN_USE_S = 60.0
-# What training takes itself does not make a device busy.
-_PROCESS = psutil.Process()
 
 
-def sample_resources(sent_bytes: int, in_use_file: str = "") -> ResourcesSampled:
-    """Takes well under a millisecond. None where the device has no such sensor; in use while in_use_file exists."""
-    cores = psutil.cpu_count() or 1
-    own_percent = _PROCESS.cpu_percent(None) / cores
-    battery = psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
-    state = ResourceState(
-        free_memory_bytes=psutil.virtual_memory().available,
-        cpu_percent=max(0.0, psutil.cpu_percent(None) - own_percent),
-        battery_percent=float(battery.percent) if battery else None,
-        charging=bool(battery.power_plugged) if battery else None,
-        in_use=os.path.exists(in_use_file) if in_use_file else _is_in_use(),
-    )
-    return ResourcesSampled(state, sent_bytes)
+class Sampler:
+    """Asks the device; takes well under a millisecond. in_use_file: it counts as in use while this file exists."""
+
+    def __init__(self, in_use_file: str = "") -> None:
+        self._in_use_file = in_use_file
+        self._process = psutil.Process()
+        self._last: ResourceState | None = None
+
+    def __call__(self, sent_bytes: int) -> ResourcesSampled:
+        battery = psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
+        # What training takes itself does not make a device busy.
+        own_percent = self._process.cpu_percent(None) / (psutil.cpu_count() or 1)
+        self._last = ResourceState(
+            free_memory_bytes=psutil.virtual_memory().available,
+            cpu_percent=max(0.0, psutil.cpu_percent(None) - own_percent),
+            battery_percent=float(battery.percent) if battery else None,
+            charging=bool(battery.power_plugged) if battery else None,
+            in_use=os.path.exists(self._in_use_file) if self._in_use_file else _is_in_use(),
+        )
+        return ResourcesSampled(self._last, sent_bytes)
+
+    def last(self) -> ResourceState:
+        """As it was told last; the processor is measured from one call to the next, so others do not call."""
+        return self._last or self(0).resources
 
 
 def _is_in_use() -> bool | None:

@@ -129,7 +129,7 @@ def _plan(config: Config, peers: int, epochs: int, out: Path | None, verify: boo
     config = msgspec.structs.replace(
         config,
         mesh=msgspec.structs.replace(config.mesh, loopback=True, join=(), port=0),
-        round=msgspec.structs.replace(config.round, rounds=rounds, min_peers=peers, keep_deltas=verify),
+        round=msgspec.structs.replace(config.round, rounds=rounds, min_peers=peers, keep_deltas=verify, relearn=False),
         training=msgspec.structs.replace(config.training, planned_rounds=rounds),
         busy=msgspec.structs.replace(config.busy, cpu_percent=100.0),  # they share one processor
     )

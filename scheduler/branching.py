@@ -12,12 +12,13 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from scheduler.lockstep import MARGIN, Picks, finish, stand_of_rows
+from scheduler.lockstep import Picks, finish, stand_of_rows
 from scheduler.numpyq import NumpyQ, Weights
-from scheduler.observation import Bools, Doubles, Floats, Integers, observe_receivers, observe_senders
+from scheduler.observation import look_at, observe_receivers, observe_senders
+from scheduler.stand import Bools, Doubles, Floats, Integers
 from sim.batch import Batch
 from sim.packing import Packed, pack
-from sim.scenario import Scenario, draw_scenario
+from sim.scenario import Scenario, draw_scenario, vary_scenario
 
 # Scenarios of training; those of tuning and judging lie below.
 FIRST_TRAINING_SEED = 1_000_000
@@ -31,6 +32,8 @@ _FAMILIES = ("paper", "hetero", "dynamic", "dying")
 _FAMILY_SHARES = (0.06, 0.28, 0.58, 0.08)
 # Share of scenarios of another model size than the family's own.
 _RESIZED = 0.3
+# Of scenarios while re-learning, how many are variants of those seen; the rest keeps what was learned before.
+_SEEN_SHARE = 0.75
 # How much chance is mixed into the play that finds states; of its picks, how many wait; of senders, how many are any.
 _CHANCE = (0.0, 0.0, 0.1, 0.3)
 _CHANCE_WAITS = 0.2
@@ -38,17 +41,21 @@ _ANY_SENDER = 0.25
 # At most so many picks of one state are tried: the current ones, the best by value, and any others.
 _TRIED = 12
 _TRIED_BEST = 5
-_STATES_A_SCENARIO = 4
+_STATES_A_SCENARIO = 8
 
 
 class LabelJob(msgspec.Struct, frozen=True):
-    """One chunk to produce. sizes: least and greatest N. weights: the policy, None for the greedy one."""
+    """One chunk to produce. sizes: least and greatest N. weights: the policy, None for the layout alone.
+
+    seen: what a real mesh was like; most scenarios are then variants of these.
+    """
 
     seed: int
     number: int
     scenarios: int
     sizes: tuple[int, int]
     weights: Weights | None = None
+    seen: tuple[Scenario, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -70,25 +77,26 @@ def produce_labels(job: LabelJob) -> Labels:
     """The same job gives the same labels."""
     rng = np.random.default_rng([job.seed, job.number])
     packed = _draw_packed(job, rng)
-    picks = Picks(NumpyQ(job.weights), MARGIN) if job.weights is not None else Picks(None)
+    picks = Picks(None if job.weights is None else NumpyQ(job.weights))
     states = _meet_states(Batch(packed), picks, job.sizes[1], rng)
     everyone = np.arange(len(states))
-    stand = stand_of_rows(states, everyone)
-    features = observe_senders(stand)
-    senders, values = picks.pick_senders(stand, features)
-    picked = senders.copy()
+    look = look_at(stand_of_rows(states, everyone))
+    picked, values = picks.pick_senders(look)
+    features, valid, _ = observe_senders(look)
+    features = features.copy()
     # Half of the states with a choice of receivers are about it: for the policy's sender (if it does not wait), or any.
-    _, valid = observe_receivers(stand, features, np.full(len(states), -1))
     chance = _any_valid(valid[:, :-1], rng)
-    second = (rng.random(len(states)) < 0.5) & (valid[:, :-1].sum(axis=1) > 2)
-    senders = np.where((rng.random(len(states)) < _ANY_SENDER) | (senders == valid.shape[1] - 1), chance, senders)
+    senders = np.where((rng.random(len(states)) < _ANY_SENDER) | (picked == valid.shape[1] - 1), chance, picked)
+    rows = np.flatnonzero((rng.random(len(states)) < 0.5) & (valid[:, :-1].sum(axis=1) > 2))
+    part = look.take(rows)
+    features[rows], valid[rows], _ = observe_receivers(part, senders[rows])
+    picked[rows], values[rows] = picks.pick_receivers(part, senders[rows])
+    second = np.zeros(len(states), dtype=np.bool_)
+    second[rows] = True
     senders = np.where(second, senders, -1)
-    features, valid = observe_receivers(stand, features, senders)
-    rows = np.flatnonzero(second)
-    picked[rows], values[rows] = picks.pick_receivers(stand.take(rows), features[rows], senders[rows])
     tried = _select(valid, values, picked, rng)
     found = _try(states, picks, senders, tried)
-    return Labels(features, stand.exists, valid, tried, found)
+    return Labels(features, look.stand.exists, valid, tried, found)
 
 
 def draw_training_scenario(sizes: tuple[int, int], rng: np.random.Generator) -> Scenario:
@@ -101,8 +109,14 @@ def draw_training_scenario(sizes: tuple[int, int], rng: np.random.Generator) -> 
     return scenario
 
 
+def _draw_scenario(job: LabelJob, rng: np.random.Generator) -> Scenario:
+    if job.seen and rng.random() < _SEEN_SHARE:
+        return vary_scenario(job.seen[int(rng.integers(len(job.seen)))], rng)
+    return draw_training_scenario(job.sizes, rng)
+
+
 def _draw_packed(job: LabelJob, rng: np.random.Generator) -> Packed:
-    packed = pack([draw_training_scenario(job.sizes, rng) for _ in range(job.scenarios)])
+    packed = pack([_draw_scenario(job, rng) for _ in range(job.scenarios)])
     # Energy of earlier rounds: from a fresh mesh to one that is far out of balance.
     spread = packed.unit_s[:, None] * rng.uniform(0.0, 5.0, (job.scenarios, 1))
     packed.energy_j[:] = rng.exponential(1.0, packed.energy_j.shape) * spread * packed.exists
@@ -172,8 +186,7 @@ def _try(states: Batch, picks: Picks, senders: Integers, tried: Bools) -> Floats
     sender, receiver = np.where(second, senders[rows], actions), actions.copy()
     first = np.flatnonzero(~second & ~waiting)
     if len(first):
-        stand = stand_of_rows(branches, first)
-        receiver[first], _ = picks.pick_receivers(stand, observe_senders(stand), sender[first])
+        receiver[first], _ = picks.pick_receivers(look_at(stand_of_rows(branches, first)), sender[first])
     pairs = np.flatnonzero(~waiting)
     branches.start(pairs, sender[pairs], receiver[pairs])
     branches.advance(waiting)

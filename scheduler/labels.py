@@ -20,21 +20,22 @@ import torch
 from mdl.errors import ConfigError
 from scheduler.branching import LabelJob, Labels, produce_labels
 from scheduler.qnet import QNetwork
+from sim.scenario import Scenario
 
 # Chunks by size of mesh: least and greatest N, scenarios a chunk. One cycle; small and middle sizes come more often.
 _CYCLE: tuple[tuple[tuple[int, int], int], ...] = (
-    ((7, 10), 240),
-    ((11, 16), 120),
-    ((3, 6), 300),
-    ((7, 10), 240),
-    ((17, 24), 60),
-    ((7, 10), 240),
-    ((11, 16), 120),
-    ((32, 64), 12),
+    ((7, 10), 150),
+    ((11, 16), 70),
+    ((3, 6), 200),
+    ((7, 10), 150),
+    ((17, 24), 30),
+    ((7, 10), 150),
+    ((11, 16), 70),
+    ((25, 40), 8),
 )
 # Chunks in the air, so that workers are never idle; the weights of a chunk are that much older.
 _AHEAD = 3
-# Share of the steps whose rollouts are greedy.
+# Share of the steps whose rollouts follow the layout alone.
 _GREEDY_SHARE = 0.15
 # Chunks kept for training: enough to smooth, few enough that all come from recent policies.
 _REPLAY = 96
@@ -66,12 +67,14 @@ def train_on_labels(
     processes: int = 1,
     *,
     start: QNetwork | None = None,
+    seen: tuple[Scenario, ...] = (),
     on_progress: Callable[[Progress], bool | None] | None = None,
 ) -> QNetwork:
     """Train for `steps` chunks of labels. The same steps, seed and number of processes give the same network.
 
     processes: workers beside this process that produce labels; 0 produces them here. start: a network to go on from
-    (then no label is greedy). on_progress is called after every step and ends training early by returning True.
+    (then no label is greedy). seen: what a real mesh was like, to learn it above all (`scheduler.relearn`). on_progress
+    is called after every step and ends training early by returning True.
     Raises ConfigError for steps below 1.
     """
     if steps < 1:
@@ -86,7 +89,7 @@ def train_on_labels(
     def job(number: int) -> LabelJob:
         greedy = start is None and number < _GREEDY_SHARE * steps
         sizes, scenarios = _CYCLE[number % len(_CYCLE)]
-        return LabelJob(seed, number, scenarios, sizes, None if greedy else mean)
+        return LabelJob(seed, number, scenarios, sizes, None if greedy else mean, seen)
 
     for step, labels in enumerate(_produce(job, steps, processes), 1):
         if len(labels):

@@ -35,6 +35,8 @@ _KINDS = (UsageKind.IDLE, UsageKind.SYNC, UsageKind.INTERACTIVE, UsageKind.CALL,
 _GAP_SCALE = 0.5
 # Busy periods are drawn this far: the slowest policy ends long before, in a mesh of this many devices.
 _HORIZON_S_PER_DEVICE = 60.0
+# How links and training times of one device vary from round to round (log-normal).
+_VARIATION = 0.2
 # Of the dying family: how many devices are on their last percents, and the mean life of one percent (assumed).
 _DYING = 0.25
 _LOW_BATTERY_PERCENT = 5.0
@@ -76,6 +78,11 @@ def draw_scenario(family: str, n: int, seed: int) -> Scenario:
         raise ConfigError(f"a scenario needs at least 2 devices, not {n}")
     rng = np.random.default_rng([list(FAMILIES).index(family), n, seed])
     return Scenario(f"{family}-{n}-{seed}", family, _SIZE_MB, _LATENCY_S, FAMILIES[family](n, rng))
+
+
+def vary_scenario(scenario: Scenario, rng: np.random.Generator) -> Scenario:
+    """The same devices as they may be another time: links and training vary, who is used is busy at other times."""
+    return msgspec.structs.replace(scenario, devices=tuple(_vary(device, scenario, rng) for device in scenario.devices))
 
 
 def save_scenarios(scenarios: Iterable[Scenario], path: Path) -> None:
@@ -154,6 +161,18 @@ def _draw_device(rng: np.random.Generator) -> ScenarioDevice:
         ready_s += float(rng.uniform(1.0, 4.0))
     return ScenarioDevice(
         ready_s, draw_link_mb_s(device_class, rng), draw_merge_mb_s(device_class, rng), device_class=device_class
+    )
+
+
+def _vary(device: ScenarioDevice, scenario: Scenario, rng: np.random.Generator) -> ScenarioDevice:
+    busy: Periods = ()
+    if device.kind is not UsageKind.IDLE:
+        busy = draw_busy_periods(device.kind, _HORIZON_S_PER_DEVICE * len(scenario.devices), rng)
+    return msgspec.structs.replace(
+        device,
+        ready_s=device.ready_s * float(np.exp(rng.normal(0.0, _VARIATION))),
+        link_mb_s=device.link_mb_s * float(np.exp(rng.normal(0.0, _VARIATION))),
+        busy=busy,
     )
 
 

@@ -38,7 +38,7 @@ from mdl.messages import History, PeerInfo, Role, TrainingReport
 from peers.identity import claim_identity, release_identity
 from peers.node import drive, record_round, start_runtime, stopped_by_signals
 from peers.peer import make_peer
-from peers.sampler import sample_resources
+from peers.sampler import Sampler
 from peers.trainer import Trainer, TrainerSettings
 from transport.keys import MeshKeys
 
@@ -146,7 +146,7 @@ def main():
         max_values=given.values,
         work=device.work(out),
         observe=Teller(machine).look,
-        sample=sample_resources if trainer else None,
+        sample=Sampler() if trainer else None,
         story_path=out / "story.jsonl",
     )
     tell(ready=me.peer_id, incarnation=me.incarnation, round=trainer.round_id if trainer else None)

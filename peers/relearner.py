@@ -1,0 +1,168 @@
+"""Lets the scheduler go on learning beside the mesh (MDLdroid 3.3.3): when, from what, and in a process of its own.
+
+It learns when three conditions hold: the mesh is another than the one it learned from last; enough rounds were seen;
+and this device is at ease (not busy, and not on its battery). One slot follows a closed round, at the lowest priority;
+nothing waits for it. What is learned, and when it is taken, is `scheduler.relearn`'s.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from mdl.config import BusySection, Config
+from mdl.errors import DataError
+from mdl.machine import Event, PolicyLearned
+from mdl.messages import ResourceState, RoundSummary
+from peers.schedule_round import finished_round, rebuild
+from scheduler.chain import Policy
+from scheduler.devices import is_busy
+from scheduler.policies import make_policy
+from sim.scenario import Scenario, load_scenarios, save_scenarios
+
+logger = logging.getLogger(__name__)
+
+FOLDER = "scheduler"
+_SEEN, _DRAFT, _POLICY, _LEARNED = "seen.jsonl", "draft.safetensors", "chain.safetensors", "learned.json"
+# Rounds that are kept to learn from, and how many there must be.
+MOST_SEEN, LEAST_SEEN = 96, 24
+# The mesh is as its last rounds were.
+_RECENT = 8
+
+
+class Relearner:
+    """See the module. sample: this device's resources now. post: takes PolicyLearned, from another thread.
+
+    is_on: the user wants it, and the policy is one that learns; else nothing is remembered either.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        busy: BusySection,
+        sample: Callable[[], ResourceState],
+        post: Callable[[Event], None],
+        is_on: bool = True,
+    ) -> None:
+        self._directory = directory
+        self._busy = busy
+        self._sample = sample
+        self._post = post
+        self._is_on = is_on
+        self._slot: subprocess.Popen[str] | None = None
+        self._closed = False
+
+    def hear(self, summary: RoundSummary) -> None:
+        """A round that this node led is closed: remember it, and learn for a slot if the conditions hold."""
+        if not self._is_on:
+            return
+        try:
+            scenario = rebuild(finished_round(summary, "this mesh")).scenario
+        except DataError as error:
+            logger.debug("round %d teaches nothing: %s", summary.round, error)
+            return
+        seen = [*self._load_seen(), scenario][-MOST_SEEN:]
+        self._directory.mkdir(parents=True, exist_ok=True)
+        draft = self._directory / (_SEEN + ".new")
+        save_scenarios(seen, draft)
+        draft.replace(self._directory / _SEEN)
+        if self._may_learn(seen):
+            self._start_slot(seen)
+
+    def close(self) -> None:
+        """The node ends: a slot that is under way is given up, the draft before it stays."""
+        self._closed = True
+        if self._slot and self._slot.poll() is None:
+            self._slot.kill()
+
+    def _may_learn(self, seen: Sequence[Scenario]) -> bool:
+        if self._slot and self._slot.poll() is None:
+            return False
+        is_under_way = (self._directory / _DRAFT).exists()
+        has_changed = describe_mesh(seen) != self._load_learned()
+        return len(seen) >= LEAST_SEEN and (is_under_way or has_changed) and is_at_ease(self._sample(), self._busy)
+
+    def _start_slot(self, seen: Sequence[Scenario]) -> None:
+        command = [sys.executable, "-m", "peers.relearner", str(self._directory)]
+        self._slot = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        waiting = (self._slot, describe_mesh(seen))
+        threading.Thread(target=self._wait, args=waiting, name="mdl-relearner", daemon=True).start()
+
+    def _wait(self, slot: subprocess.Popen[str], mesh: list[int]) -> None:
+        told, complaint = slot.communicate()
+        if self._closed:
+            return
+        if slot.returncode:
+            logger.warning("learning the schedule failed: %s", complaint.strip().splitlines()[-1:])
+            return
+        ended = json.loads(told.splitlines()[-1])
+        if ended["slot"] < ended["slots"]:
+            return
+        (self._directory / _LEARNED).write_text(json.dumps(mesh))
+        before_s, after_s = ended["before_s"], ended["after_s"]
+        if ended["adopted"]:
+            logger.info("the schedule was re-learned: %.2f s instead of %.2f s on rounds held out", after_s, before_s)
+            self._post(PolicyLearned())
+        else:
+            logger.info("the schedule stays: re-learned %.2f s, before %.2f s on rounds held out", after_s, before_s)
+
+    def _load_seen(self) -> list[Scenario]:
+        path = self._directory / _SEEN
+        return load_scenarios(path) if path.exists() else []
+
+    def _load_learned(self) -> list[int]:
+        path = self._directory / _LEARNED
+        return msgspec.json.decode(path.read_bytes(), type=list[int]) if path.exists() else []
+
+
+def describe_mesh(seen: Sequence[Scenario]) -> list[int]:
+    """What makes it another mesh: how many devices, and how fast their links are, to a factor of two."""
+    recent = seen[-_RECENT:]
+    count = round(sum(len(scenario.devices) for scenario in recent) / len(recent))
+    speeds = sorted(device.link_mb_s for scenario in recent for device in scenario.devices)
+    places = [int((index + 0.5) * len(speeds) / count) for index in range(count)]
+    return [round(math.log2(speeds[place])) for place in places]
+
+
+def is_at_ease(resources: ResourceState, busy: BusySection) -> bool:
+    return not is_busy(resources, busy) and (resources.battery_percent is None or bool(resources.charging))
+
+
+def make_own_policy(config: Config, directory: Path | None) -> Policy:
+    """The configured policy; dqn as this device has re-learned it, if it has."""
+    path = directory / FOLDER / _POLICY if directory else None
+    if config.round.policy == "dqn" and path and path.exists():
+        from scheduler.learned import Learned
+
+        try:
+            return Learned(path)
+        except DataError as error:
+            logger.warning("the shipped schedule is used: %s", error)
+    return make_policy(config.round.policy)
+
+
+def main() -> None:
+    """One slot, at the lowest priority and on one core."""
+    os.nice(19)
+    import torch
+
+    from scheduler.relearn import run_slot
+
+    torch.set_num_threads(1)
+    ended = run_slot(Path(sys.argv[1]))
+    sys.stdout.write(msgspec.json.encode(ended).decode() + "\n")
+
+
+if __name__ == "__main__":
+    main()

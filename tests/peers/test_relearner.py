@@ -1,0 +1,137 @@
+"""When the scheduler goes on learning beside the mesh (3.3.3), and that nothing waits for it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from mdl.config import BusySection
+from mdl.machine import PolicyLearned
+from mdl.messages import DeviceRecord, HopSummary, ResourceState, RoundSummary
+from peers import relearner
+from peers.relearner import LEAST_SEEN, MOST_SEEN, Relearner, describe_mesh, is_at_ease
+from sim.scenario import draw_scenario, load_scenarios
+
+EASE = ResourceState(1 << 30, 5.0)
+
+
+def closed_round(number: int, seconds: float = 1.0) -> RoundSummary:
+    """b sends 1 MB to a in so many seconds."""
+    hop = HopSummary(1, "b", "a", "merged", 0.1, 0.1 + seconds, "", 1_000_000, seconds)
+    devices = (DeviceRecord("a", 0.0), DeviceRecord("b", 0.1))
+    return RoundSummary(number, 2.0, ("a", "b"), (("b", "a"),), {}, 1, None, schedule=(hop,), devices=devices)
+
+
+class Slots:
+    """Stands in for the process of a slot: remembers that it was started, and says what it is told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **said: object) -> None:
+        self.started = 0
+        script = tmp_path / "slot.py"
+        script.write_text(f"print({json.dumps(json.dumps(said))})")
+        really = relearner.subprocess.Popen
+
+        def start(command: list[str], **options: object) -> object:
+            assert command[1:3] == ["-m", "peers.relearner"]
+            self.started += 1
+            return really([sys.executable, str(script)], **options)  # type: ignore[call-overload]
+
+        monkeypatch.setattr(relearner.subprocess, "Popen", start)
+
+
+def settle(learner: Relearner) -> None:
+    """Until the slot has ended and was heard."""
+    for thread in relearner.threading.enumerate():
+        if thread.name == "mdl-relearner":
+            thread.join(20.0)
+
+
+@pytest.fixture
+def posted() -> list[object]:
+    return []
+
+
+def make(tmp_path: Path, posted: list[object], resources: ResourceState = EASE, is_on: bool = True) -> Relearner:
+    return Relearner(tmp_path / "scheduler", BusySection(), lambda: resources, posted.append, is_on)
+
+
+def test_3_3_3_it_learns_once_enough_rounds_were_seen_and_a_better_policy_is_taken(
+    tmp_path: Path, posted: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slots = Slots(monkeypatch, tmp_path, slot=12, slots=12, adopted=True, before_s=2.0, after_s=1.0)
+    learner = make(tmp_path, posted)
+    for number in range(1, LEAST_SEEN):
+        learner.hear(closed_round(number))
+    assert slots.started == 0
+    learner.hear(closed_round(LEAST_SEEN))
+    assert slots.started == 1
+    settle(learner)
+    assert posted == [PolicyLearned()]
+    learner.hear(closed_round(LEAST_SEEN + 1))
+    assert slots.started == 1  # the mesh is as it was: nothing to learn
+
+
+def test_3_3_3_a_mesh_that_has_changed_is_learned_anew(
+    tmp_path: Path, posted: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slots = Slots(monkeypatch, tmp_path, slot=12, slots=12, adopted=False, before_s=2.0, after_s=2.0)
+    learner = make(tmp_path, posted)
+    for number in range(LEAST_SEEN):
+        learner.hear(closed_round(number))
+    settle(learner)
+    assert (slots.started, posted) == (1, [])
+    for number in range(10):
+        learner.hear(closed_round(number, seconds=8.0))
+        settle(learner)
+    assert slots.started > 1
+
+
+@pytest.mark.parametrize(
+    "resources",
+    [ResourceState(1 << 30, 5.0, in_use=True), ResourceState(1 << 30, 5.0, 80.0, False), ResourceState(1 << 20, 5.0)],
+)
+def test_3_3_3_a_device_that_is_not_at_ease_does_not_learn(
+    tmp_path: Path, posted: list[object], monkeypatch: pytest.MonkeyPatch, resources: ResourceState
+) -> None:
+    slots = Slots(monkeypatch, tmp_path, slot=1, slots=12)
+    learner = make(tmp_path, posted, resources)
+    for number in range(LEAST_SEEN + 2):
+        learner.hear(closed_round(number))
+    assert slots.started == 0
+    assert not is_at_ease(resources, BusySection())
+    assert is_at_ease(ResourceState(1 << 30, 5.0, 80.0, True), BusySection())
+
+
+def test_who_does_not_want_it_remembers_nothing(tmp_path: Path, posted: list[object]) -> None:
+    make(tmp_path, posted, is_on=False).hear(closed_round(1))
+    assert not (tmp_path / "scheduler").exists()
+
+
+def test_only_the_last_rounds_are_kept(tmp_path: Path, posted: list[object]) -> None:
+    learner = make(tmp_path, posted, ResourceState(1 << 30, 5.0, in_use=True))
+    for number in range(MOST_SEEN + 5):
+        learner.hear(closed_round(number))
+    seen = load_scenarios(tmp_path / "scheduler" / "seen.jsonl")
+    assert (len(seen), seen[-1].scenario_id) == (MOST_SEEN, f"round-{MOST_SEEN + 4}")
+
+
+def test_a_slot_that_fails_changes_nothing(
+    tmp_path: Path, posted: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Slots(monkeypatch, tmp_path)
+    (tmp_path / "slot.py").write_text("raise SystemExit('no')")
+    learner = make(tmp_path, posted)
+    for number in range(LEAST_SEEN):
+        learner.hear(closed_round(number))
+    settle(learner)
+    assert posted == []
+
+
+def test_another_mesh_is_one_with_other_devices_or_links_twice_as_fast() -> None:
+    small, large = draw_scenario("paper", 3, 0), draw_scenario("paper", 4, 0)
+    assert describe_mesh([small]) == describe_mesh([small] * 5)
+    assert describe_mesh([small]) != describe_mesh([large])
+    assert describe_mesh([draw_scenario("hetero", 3, 1)]) != describe_mesh([small])
