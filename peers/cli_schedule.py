@@ -199,10 +199,10 @@ def decide(
     {"id", "t", "mb", "lat", "devices": [{"id", "state", "bw", ...}]} is answered by {"pair": [sender, receiver],
     "reason"}, {"wait": true, "reason"} or {"error"}; docs/schedule.md has all fields.
     """
-    from peers.schedule_play import online_policy
     from scheduler.decide import Decider
+    from scheduler.policies import make_policy
 
-    decider = Decider(online_policy(policy), lambda text: print(f"mdl: {text}", file=sys.stderr))
+    decider = Decider(make_policy(policy), lambda text: print(f"mdl: {text}", file=sys.stderr))
     try:
         _answer_all(decider, sys.stdin.buffer, sys.stdout.buffer)
     except BrokenPipeError:

@@ -12,7 +12,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from peers.schedule_play import OPTIMAL, Bench, play_watched
+from peers.schedule_play import Bench, play_watched
+from scheduler.policies import OPTIMAL
 from sim.scenario import Scenario
 
 # Of a normal distribution: 95 % lie within so many standard errors.
@@ -80,7 +81,8 @@ def compare(
 
 
 def describe_comparison(found: Comparison) -> dict[str, Any]:
-    """What `--json` prints. over_percent: mean makespan over the reference's; paired: the mean of the ratios."""
+    """What `--json` prints. over_percent: mean makespan over the reference's, with the 95 % interval of that ratio
+    over these scenarios; paired: the mean of the ratios."""
     reference = found.scores[found.reference].makespan_s if found.played else []
     return {
         "scenarios": found.what,
@@ -108,7 +110,7 @@ def show_comparison(found: Comparison, console: Console) -> None:
             row["policy"],
             f"{row['makespan_s']:.3f}",
             f"± {row['interval_95_s']:.3f}",
-            "" if row["policy"] == found.reference else f"{row['over_percent']:+.1f} %",
+            "" if row["policy"] == found.reference else _tell_over(row),
             f"{row['energy_variance_j2']:.3f}",
             f"{row['lost_per_scenario']:.2f}" if row["lost"] else "0",
             "-" if decision_ms is None else f"{decision_ms:.3f}",
@@ -135,6 +137,7 @@ def _describe(name: str, score: Score, reference: Sequence[float]) -> dict[str, 
         "makespan_s_deviation": round(spread_s, 6),
         "interval_95_s": round(_WITHIN_95 * spread_s / math.sqrt(len(score.makespan_s)), 6),
         "over_percent": round(100.0 * (mean_s / fmean(reference) - 1.0), 3) if fmean(reference) > 0 else None,
+        "over_percent_interval_95": _over_interval(score.makespan_s, reference),
         "over_percent_paired": round(100.0 * (fmean(ratios) - 1.0), 3) if ratios else None,
         "energy_variance_j2": round(fmean(score.energy_variance_j2), 6),
         "lost": sum(score.lost),
@@ -142,3 +145,19 @@ def _describe(name: str, score: Score, reference: Sequence[float]) -> dict[str, 
         "decisions": len(score.decision_s),
         "decision_ms_median": round(1e3 * median(score.decision_s), 4) if score.decision_s else None,
     }
+
+
+def _tell_over(row: dict[str, Any]) -> str:
+    return (
+        "" if row["over_percent"] is None else f"{row['over_percent']:+.1f} ± {row['over_percent_interval_95']:.1f} %"
+    )
+
+
+def _over_interval(own_s: Sequence[float], reference_s: Sequence[float]) -> float | None:
+    """Of the ratio of two means over the same scenarios, in percent (linearised: Cochran, ratio estimators)."""
+    mean_s = fmean(reference_s)
+    if mean_s <= 0.0 or len(own_s) < 2:
+        return None if mean_s <= 0.0 else 0.0
+    ratio = fmean(own_s) / mean_s
+    rest_s = [own - ratio * best for own, best in zip(own_s, reference_s, strict=True)]
+    return round(100.0 * _WITHIN_95 * stdev(rest_s) / math.sqrt(len(rest_s)) / mean_s, 3)

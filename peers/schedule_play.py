@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import time
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
@@ -14,12 +13,10 @@ from mdl.errors import ConfigError
 from scheduler.chain import ChainView, Decision, Pair, Policy
 from scheduler.gantt import Note
 from scheduler.play import Played, play
-from scheduler.policies import POLICIES, make_policy
+from scheduler.policies import OPTIMAL, make_policy
 
 if TYPE_CHECKING:
     from sim.scenario import Scenario
-
-OPTIMAL = "optimal"
 
 
 class Watched:
@@ -62,22 +59,8 @@ def parse_policies(text: str) -> tuple[str, ...]:
 
 def check_policy(name: str) -> None:
     """Raises ConfigError with the closest valid name."""
-    if name == OPTIMAL:
-        return
-    known = tuple(dict.fromkeys([*POLICIES, OPTIMAL]))
-    if name not in known:
-        close = difflib.get_close_matches(name, known, 1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise ConfigError(f"unknown policy {name!r}{hint} (valid: {', '.join(known)})")
-    make_policy(name)
-
-
-def online_policy(name: str) -> Policy:
-    """A policy that knows only what it is shown. Raises ConfigError for `optimal`, which knows the future."""
-    if name == OPTIMAL:
-        raise ConfigError("policy 'optimal' knows when busy times end, so it can only judge scenarios, not decide")
-    check_policy(name)
-    return make_policy(name)
+    if name != OPTIMAL:
+        make_policy(name)
 
 
 class Bench:
@@ -88,9 +71,7 @@ class Bench:
 
     def policy(self, name: str, scenario: Scenario) -> Policy:
         if name == OPTIMAL:
-            from scheduler.optimal import Optimal
-
-            return Optimal(scenario)
+            return make_policy(name, scenario)
         if name not in self._fresh:
             self._fresh[name] = make_policy(name)
         return deepcopy(self._fresh[name])
