@@ -14,6 +14,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -35,6 +36,8 @@ FOLDER = "scheduler"
 _SEEN, _DRAFT, _POLICY, _LEARNED = "seen.jsonl", "draft.safetensors", "chain.safetensors", "learned.json"
 # Rounds that are kept to learn from, and how many there must be.
 MOST_SEEN, LEAST_SEEN = 96, 24
+# A decision that takes longer is made by the fallback: a round is not to wait for the scheduler.
+_DECISION_S = 0.05
 # The mesh is as its last rounds were.
 _RECENT = 8
 
@@ -141,15 +144,16 @@ def is_at_ease(resources: ResourceState, busy: BusySection) -> bool:
 
 def make_own_policy(config: Config, directory: Path | None) -> Policy:
     """The configured policy; dqn as this device has re-learned it, if it has."""
-    path = directory / FOLDER / _POLICY if directory else None
-    if config.round.policy == "dqn" and path and path.exists():
-        from scheduler.learned import Learned
+    if config.round.policy != "dqn":
+        return make_policy(config.round.policy)
+    from scheduler.learned import Learned
 
-        try:
-            return Learned(path)
-        except DataError as error:
-            logger.warning("the shipped schedule is used: %s", error)
-    return make_policy(config.round.policy)
+    path = directory / FOLDER / _POLICY if directory else None
+    try:
+        return Learned(path if path and path.exists() else None, deadline_s=_DECISION_S, clock=time.perf_counter)
+    except DataError as error:
+        logger.warning("the shipped schedule is used: %s", error)
+        return Learned(deadline_s=_DECISION_S, clock=time.perf_counter)
 
 
 def main() -> None:
