@@ -138,8 +138,8 @@ class Decider:
             return
         given = _parse(line)
         _warn_unknown(self._warn, given, Observed, "")
-        for device in given["devices"][:1]:
-            _warn_unknown(self._warn, device, ObservedDevice, " of a device")
+        fields = {name: None for device in given["devices"] for name in device}
+        _warn_unknown(self._warn, fields, ObservedDevice, " of a device")
 
 
 def _pair_anyway(fallback: Policy, view: ChainView, why: str) -> Decision:

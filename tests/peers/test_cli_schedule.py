@@ -478,7 +478,7 @@ def test_a_field_that_no_observation_has_is_told_once() -> None:
     told: list[str] = []
     decider = Decider(make_policy("fifo"), told.append)
     observation = _observation("free", "free")
-    observation["devices"][0]["batery"] = 3
+    observation["devices"][1]["batery"] = 3
     for _ in range(2):
         _ask(decider, observation)
     assert told == ["field 'batery' of a device is unknown and ignored; did you mean 'battery'?"]
