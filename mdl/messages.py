@@ -361,7 +361,7 @@ class HopSummary(msgspec.Struct, frozen=True):
     """One hop of a round as the agent saw it. outcome: ordered, merged, aborted or lost.
 
     ordered_s, decided_s: since the round was opened, by the agent's clock. transfer_s: what the receiver measured, from
-    asking to having the values, without merging them.
+    asking to having the values.
     """
 
     hop_id: Count
@@ -379,7 +379,8 @@ class DeviceRecord(msgspec.Struct, frozen=True):
     """One device in a round as the agent saw it; seconds since the round was opened, by the agent's clock.
 
     ready_s: it held its own delta; None if it never did. busy: when it was seen busy; an end of None: until the round's
-    end. lost: why the round went on without it, empty if it did not.
+    end. lost: why the round went on without it, empty if it did not. kind: how it is used, by the busy periods seen in
+    all rounds: 0 idle, 1 sync, 2 interactive, 3 call, 4 bimodal.
     """
 
     peer_id: PeerId
@@ -389,6 +390,7 @@ class DeviceRecord(msgspec.Struct, frozen=True):
     charging: bool | None = None
     busy: Annotated[tuple[tuple[float, float | None], ...], Meta(max_length=MAX_PERIODS)] = ()
     lost: Text = ""
+    kind: Count = 0
 
 
 Schedule: TypeAlias = Annotated[tuple[HopSummary, ...], Meta(max_length=4 * MAX_MEMBERS)]

@@ -141,7 +141,7 @@ def rebuild(real: RealRound) -> Rebuilt:
             each.ready_s or 0.0,
             links[each.peer_id],
             _merge_mb_s(each.peer_id, merged, size_mb, latency_s),
-            UsageKind.INTERACTIVE if each.busy else UsageKind.IDLE,
+            _kind_of(each),
             battery_percent=100.0 if each.battery_percent is None else each.battery_percent,
             charging=bool(each.charging),
             busy=_close_periods(each.busy, real.end_s),
@@ -199,6 +199,12 @@ def _merge_mb_s(peer: str, merged: Sequence[HopSummary], size_mb: float, latency
     merges_s = [_overhead_s(hop) - latency_s for hop in merged if hop.receiver == peer]
     merge_s = median(merges_s) if merges_s else 0.0
     return min(_FAST_MERGE_MB_S, size_mb / max(_SHORTEST_S, merge_s))
+
+
+def _kind_of(device: DeviceRecord) -> UsageKind:
+    """As it was recorded; a device that was busy is not idle, however little had been seen of it."""
+    known = UsageKind(device.kind) if device.kind < len(UsageKind) else UsageKind.IDLE
+    return UsageKind.INTERACTIVE if device.busy and known is UsageKind.IDLE else known
 
 
 def _close_periods(busy: Sequence[tuple[float, float | None]], end_s: float) -> tuple[tuple[float, float], ...]:

@@ -87,7 +87,7 @@ def _axis(chart: Chart) -> Iterator[str]:
         x = _x(chart, at_s)
         yield f'<line x1="{x:.1f}" y1="{_TOP}" x2="{x:.1f}" y2="{bottom}" stroke="#dddddd"/>'
         yield f'<text x="{x:.1f}" y="{bottom + 16}" text-anchor="middle">{at_s:.{decimals}f}</text>'
-    yield f'<text x="{_LEFT - 10}" y="{bottom + 16}" text-anchor="end">seconds</text>'
+    yield f'<text x="{_LEFT - 26}" y="{bottom + 16}" text-anchor="end">seconds</text>'
 
 
 def _bars(chart: Chart) -> Iterator[str]:

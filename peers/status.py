@@ -57,7 +57,7 @@ def summarise_round(
         lost=tuple(sorted(peer.peer_id for peer in ledger.lost)),
         digest=digest.hex(),
         schedule=tuple(_hop_summary(hop, ledger) for hop in ledger.hops.values()),
-        devices=_device_records(ledger, applied),
+        devices=_device_records(ledger, applied, marks["closed"]),
     )
 
 
@@ -96,7 +96,7 @@ def mesh_status(
         hops,
         tuple(new),
         agent.me.peer_id,
-        devices=_device_records(ledger, agent.members.everyone()) if ledger else (),
+        devices=_device_records(ledger, agent.members.everyone(), now) if ledger else (),
         elapsed_s=_since(ledger, now) if ledger else 0.0,
     )
 
@@ -141,18 +141,18 @@ def _hop_summary(hop: Hop, ledger: RoundLedger) -> HopSummary:
     )
 
 
-def _device_records(ledger: RoundLedger, known: Iterable[Member]) -> tuple[DeviceRecord, ...]:
-    """All members of the round, by id. known: of these also the link speed is told."""
-    links = {member.contributor: member.device.link_mb_s for member in known}
+def _device_records(ledger: RoundLedger, known: Iterable[Member], now: float) -> tuple[DeviceRecord, ...]:
+    """All members of the round, by id. known: of these also the link speed and the kind of use are told."""
+    books = {member.contributor: member.device for member in known}
     records = []
     for peer in sorted(ledger.members):
         report, ready_at = ledger.reports.get(peer), ledger.ready_at.get(peer)
-        resources = report.resources if report else None
+        resources, book = report.resources if report else None, books.get(peer)
         records.append(
             DeviceRecord(
                 peer.peer_id,
                 None if ready_at is None else _since(ledger, ready_at),
-                links.get(peer),
+                book.link_mb_s if book else None,
                 resources.battery_percent if resources else None,
                 resources.charging if resources else None,
                 tuple(
@@ -160,6 +160,7 @@ def _device_records(ledger: RoundLedger, known: Iterable[Member]) -> tuple[Devic
                     for start, end in ledger.busy.get(peer, ())
                 ),
                 ledger.lost.get(peer, "")[:MAX_TEXT],
+                int(book.kind(now)) if book else 0,
             )
         )
     return tuple(records)

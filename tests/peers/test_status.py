@@ -41,6 +41,7 @@ def _summary():  # type: ignore[no-untyped-def]
         members.hear(peer, report, ready_s)
     for busy, at in ((True, 10.5), (True, 11.0), (False, 11.5), (True, 13.0)):
         ledger.note_busy(B, busy, at)
+    members.everyone()[1].device.note_use(True, 13.0)
     ledger.lose(C, "silent")
     applied = [member for member in members.everyone() if member.contributor != C]
     return summarise_round(ledger, Holding(0, 2.0, (A, B)), MARKS, b"\x01\x02", applied)
@@ -110,6 +111,7 @@ def test_a_round_line_tells_when_each_device_was_ready_and_busy_and_why_it_was_l
     assert [device.ready_s for device in (first, second, third)] == [1.0, 2.0, 2.5]
     assert (first.busy, second.busy, third.busy) == ((), ((0.5, 1.5), (3.0, None)), ())
     assert (first.lost, third.lost) == ("", "silent")
+    assert (first.kind, second.kind) == (0, 2)
 
 
 def test_a_line_of_an_older_version_is_read_without_a_schedule() -> None:
