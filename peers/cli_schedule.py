@@ -22,11 +22,13 @@ app = typer.Typer(
 )
 
 _SOURCE_HELP = "Scenario file, run directory, or FAMILY:N:SEED (dynamic:9:17); without it the live mesh."
-_POLICIES_HELP = "Names with commas: dqn, dp, greedy, fifo, tree, ring, optimal."
+_POLICIES_HELP = "Names with commas: dqn, dp, greedy, fifo, tree, ring, optimal; by default "
 Source = Annotated[str | None, typer.Argument(help=_SOURCE_HELP, show_default=False)]
 Index = Annotated[int, typer.Option(help="Which scenario of a file, from 0.", min=0)]
 Round = Annotated[int | None, typer.Option("--round", help="Which round of a run; the last by default.", min=1)]
-Policies = Annotated[str, typer.Option(help=_POLICIES_HELP)]
+# Both spellings, since both are natural.
+_POLICIES = ("--policies", "--policy")
+Policies = Annotated[str | None, typer.Option(*_POLICIES, help=f"{_POLICIES_HELP}those that are quick.")]
 MeshName = Annotated[str | None, typer.Option("--mesh", help="Live: name of a mesh whose code is known here.")]
 Code = Annotated[str | None, typer.Option(help="Live: join code; also read from MDL_CODE.")]
 Join = Annotated[list[str] | None, typer.Option(help="Live: HOST:PORT of a member, where multicast is blocked.")]
@@ -56,7 +58,8 @@ def show(
     """Draw a schedule: who did what when, each decision with its reason, who waited for whom and why.
 
     A round that was really run is drawn as it was recorded; with --policy it is rebuilt as a scenario and played.
-    A scenario is played, under greedy by default. Q-values are shown for policies that have them (dqn).
+    A scenario is played, under the policy of the configuration by default. Q-values are shown for policies that have
+    them (dqn).
     """
     from rich.console import Console
 
@@ -72,7 +75,7 @@ def show(
         chart, shown = chart_real(real), real.policy
     else:
         subject = rebuilt_subject(real) if real else find_subject(source, index, round_number, look)
-        shown = policy or "greedy"
+        shown = policy or _usual_policy()
         chart, estimates = _play_chart(subject, shown), subject.estimates
     if out is not None:
         from peers.schedule_svg import write_picture
@@ -94,7 +97,7 @@ def show(
 
 @app.command()
 def compare(
-    policies: Policies = "greedy,fifo,tree,ring",
+    policies: Policies = None,
     family: Annotated[str, typer.Option(help="paper, hetero, dynamic or dying.")] = "dynamic",
     n: Annotated[int, typer.Option("--n", "-n", help="Devices.", min=2, max=256)] = 9,
     count: Annotated[int, typer.Option(help="How many scenarios.", min=1)] = 200,
@@ -109,7 +112,8 @@ def compare(
     from peers.schedule_compare import describe_comparison, show_comparison
     from peers.schedule_play import parse_policies
 
-    names = parse_policies(policies)
+    can_solve = scenarios is None and n <= 12 and family != "dying"
+    names = parse_policies(policies or _quick_policies(can_solve))
     what, planned, drawn = _draw_scenarios(family, n, count, seed_from, scenarios)
     progress = _Progress()
     found = compare_policies(names, what, drawn, planned, progress.show)
@@ -132,7 +136,9 @@ def what_if(
             help="DEVICE.FIELD=VALUE: battery, charging, link, merge, busy (0-5), ready, kind, class, dies, energy.",
         ),
     ] = None,
-    policies: Policies = "greedy",
+    policies: Annotated[
+        str | None, typer.Option(*_POLICIES, help=f"{_POLICIES_HELP}the one of the configuration.")
+    ] = None,
     index: Index = 0,
     round_number: Round = None,
     mesh: MeshName = None,
@@ -150,7 +156,7 @@ def what_if(
     from peers.schedule_source import find_subject
     from peers.schedule_whatif import apply_changes, describe_outcomes, parse_changes, play_both, show_outcomes
 
-    names = parse_policies(policies)
+    names = parse_policies(policies or _usual_policy())
     subject = find_subject(source, index, round_number, _looker(mesh, code, join, interface, loopback, wait))
     changes = parse_changes(assign or [], subject.names)
     changed = apply_changes(subject.scenario, changes)
@@ -169,7 +175,7 @@ def what_if(
 def replay(
     run: Annotated[Path, typer.Argument(help="Run directory of `mdl up`, or of one agent.")],
     round_number: Annotated[int | None, typer.Option("--round", help="Only this round; all by default.", min=1)] = None,
-    policies: Policies = "greedy,fifo,tree,ring",
+    policies: Policies = None,
     as_json: AsJson = False,
 ) -> None:
     """Play the rounds of a real run again under other policies: what would each have taken?"""
@@ -179,7 +185,7 @@ def replay(
     from peers.schedule_play import parse_policies
     from peers.schedule_replay import describe_replay, replay_run, show_replay
 
-    names = parse_policies(policies)
+    names = parse_policies(policies or _quick_policies(False))
     if not run.is_dir():
         raise ConfigError(f"{run}: no such directory; expected the run directory of `mdl up`, or of an agent")
     found = replay_run(run, round_number, names)
@@ -284,6 +290,21 @@ def _draw_scenarios(
         count,
         (draw_scenario(family, n, s) for s in seeds),
     )
+
+
+def _usual_policy() -> str:
+    """What an agent follows unless it is told otherwise."""
+    from mdl.config import RoundSection
+
+    return RoundSection().policy
+
+
+def _quick_policies(can_solve: bool) -> str:
+    """Those that take no noticeable time, and the optimum to judge them by where it can be found."""
+    from scheduler.policies import OPTIMAL, POLICIES
+
+    names = [name for name in ("dqn", "greedy", "fifo", "tree", "ring") if name in POLICIES]
+    return ",".join([*names, OPTIMAL] if can_solve else names)
 
 
 def _check_out(out: Path | None) -> None:

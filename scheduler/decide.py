@@ -93,7 +93,7 @@ class Decider:
             self._begin_anew()
         self._id = observed.id
         view = self._see(observed)
-        decision = self._decide(view)
+        decision = self._decide(view, any(device.state in _ENDING for device in observed.devices))
         if isinstance(decision, Wait):
             return msgspec.json.encode({"wait": True, "reason": decision.reason})
         ids = {str(device.id): device.id for device in observed.devices}
@@ -120,14 +120,14 @@ class Decider:
             devices.append(_view(device, name, state, since_s))
         return ChainView(now_s, observed.mb, tuple(devices), observed.lat or 0.0)
 
-    def _decide(self, view: ChainView) -> Decision:
+    def _decide(self, view: ChainView, may_wait: bool) -> Decision:
         """The policy's decision; never a pair that is not idle, never waiting for nobody."""
         free = [device.peer_id for device in view.devices if device.state is DeviceState.FREE]
         if len(free) < 2:
             return Wait(f"{len(free)} of {len(view.devices)} may be paired, it takes two")
         decision = self._policy.decide(view)
         if isinstance(decision, Wait):
-            return decision if view.may_wait() else _pair_anyway(self._fallback, view, decision.reason)
+            return decision if may_wait else _pair_anyway(self._fallback, view, decision.reason)
         if decision.sender != decision.receiver and {decision.sender, decision.receiver} <= set(free):
             return decision
         wrong = f"{self._policy.name} paired {decision.sender} and {decision.receiver}, which are not both idle"
@@ -150,6 +150,8 @@ def _pair_anyway(fallback: Policy, view: ChainView, why: str) -> Decision:
     return Pair(decision.sender, decision.receiver, f"{decision.reason} (instead: {why})")
 
 
+# What ends by itself, so that waiting ends.
+_ENDING = (DeviceState.TRAINING, DeviceState.BUSY, DeviceState.SEND, DeviceState.GET)
 _VALID = {
     "state": ", ".join(state.value for state in DeviceState),
     "kind": ", ".join(f"{kind.value} {kind.name.lower()}" for kind in UsageKind),

@@ -403,9 +403,10 @@ def test_waiting_is_never_answered_when_nothing_is_under_way_and_two_are_idle() 
         def decide(self, view: ChainView) -> Decision:
             return Wait("I wait")
 
-    answer = _ask(Decider(Stubborn()), _observation("free", "free"))
-    assert sorted(answer["pair"]) == [0, 1]
-    assert "I wait" in answer["reason"]
+    for observation in (_observation("free", "free"), _observation("free", "free", "free", "done", idle=[0, 1])):
+        answer = _ask(Decider(Stubborn()), observation)
+        assert sorted(answer["pair"]) == [0, 1]
+        assert "I wait" in answer["reason"]
 
 
 def test_fewer_than_two_idle_devices_are_waited_for() -> None:
