@@ -128,8 +128,11 @@ class _MaskedQ(BasePolicy):
 class TellExploration(BaseCallback):
     """Tells an `Exploration` the return of each finished episode; keeps them all in `returns`."""
 
-    def __init__(self, exploration: Exploration | None = None) -> None:
+    def __init__(
+        self, exploration: Exploration | None = None, on_episode: Callable[[int], None] = lambda episodes: None
+    ) -> None:
         super().__init__()
+        self._on_episode = on_episode
         self.returns: list[float] = []
         self._exploration = exploration
         self._sums: npt.NDArray[np.float64] = np.zeros(0)
@@ -144,6 +147,7 @@ class TellExploration(BaseCallback):
             if self._exploration is not None:
                 self._exploration.end_episode(self.returns[-1])
             self._sums[row] = 0.0
+            self._on_episode(len(self.returns))
         return True
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import numpy.typing as npt
 from gymnasium import spaces
 
 from scheduler.paper import Floats, Integers, PaperChain, PaperRules, draw_busy, observe_paper
@@ -48,6 +49,11 @@ class ChainPaperEnv(gymnasium.Env[Floats, np.int64]):
         self.observation_space: spaces.Space[Floats] = spaces.Box(0.0, 1.0, (width,), np.float32)
         self._chain = PaperChain((0,) * n, self.rules)
 
+    @property
+    def legal(self) -> npt.NDArray[np.bool_]:
+        """Who may be picked now, bool (n,)."""
+        return np.array(self._chain.legal())
+
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Floats, dict[str, Any]]:
         super().reset(seed=seed)
         given = (options or {}).get("busy")
@@ -71,7 +77,7 @@ class ChainPaperEnv(gymnasium.Env[Floats, np.int64]):
     def _info(self) -> dict[str, Any]:
         chain = self._chain
         end = "illegal" if chain.illegal else "goal" if chain.ended else ""
-        return {"legal": np.array(chain.legal()), "n_agg": self._n_agg(), "end": end}
+        return {"legal": self.legal, "n_agg": self._n_agg(), "end": end}
 
 
 if PAPER_ENV_ID not in gymnasium.registry:

@@ -102,11 +102,12 @@ def train_paper(
     start: MaskedDQN | None = None,
     on_step: Callable[[int], bool | None] = lambda step: None,
     on_model: Callable[[MaskedDQN], None] = lambda model: None,
+    on_episode: Callable[[int], None] = lambda episodes: None,
 ) -> PaperRun:
     """The paper's DQN: an MLP on its five states, exploring by TDGE, DGE or TGE. Illegal picks are answers like others.
 
     start: a model to go on from (its weights are copied). on_step (steps so far) ends it early by returning True;
-    on_model is handed the model before it learns. decay_episodes: of DGE and TDGE; a third of the episodes that
+    on_model is handed the model before it learns; on_episode hears how many episodes have ended. decay_episodes: of DGE and TDGE; a third of the episodes that
     fit by default.
     """
     torch.set_num_threads(1)
@@ -138,6 +139,6 @@ def train_paper(
     )
     model.explore_by(lambda: strategy.rate)
     on_model(model)
-    told = TellExploration(strategy)
+    told = TellExploration(strategy, on_episode)
     model.learn(steps, callback=CallbackList([told, _Follow(on_step)]))
     return PaperRun(model, told.returns)
