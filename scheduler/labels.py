@@ -38,8 +38,8 @@ _AHEAD = 3
 # Share of the steps whose rollouts follow the layout alone.
 _GREEDY_SHARE = 0.15
 # Chunks kept for training: enough to smooth, few enough that all come from recent policies.
-_REPLAY = 96
-_UPDATES_A_STEP = 6
+_REPLAY = 64
+_UPDATES_A_STEP = 8
 _MINIBATCH = 256
 _RATE = 1e-3
 _LAST_RATE = 5e-5

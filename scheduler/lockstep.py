@@ -10,24 +10,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scheduler.numpyq import INVALID_Q, NumpyQ
-from scheduler.observation import (
-    FREE,
-    Bools,
-    Doubles,
-    Floats,
-    Integers,
-    Stand,
-    interrupted_link_times,
-    observe_receivers,
-    observe_senders,
-)
+from scheduler.layout import lay_out, picks_now, prospects
+from scheduler.numpyq import NumpyQ
+from scheduler.observation import COLUMN, Look, look_at, observe_receivers, observe_senders
+from scheduler.stand import DONE, FREE, Bools, Doubles, Floats, Integers, Stand
 from sim.batch import Batch
+
+_ENERGY = COLUMN["energy"]
 
 Rule = Callable[[Stand], tuple[Integers, Integers]]
 
-# A pick differs from the greedy one only if its value is this much better, in transfers of the median link.
+# A pick differs from the one of the layout only if its value is this much better, in transfers of the median link.
 MARGIN = 0.05
+# What it is worth that a device sends, or does not receive, which has spent e joules more than the mean per watt and
+# transfer: so many times arcsinh(e), in transfers. Balance over rounds comes from it; it is not learned.
+ENERGY_TRANSFERS = 0.03
 
 
 @dataclass(frozen=True)
@@ -102,64 +99,53 @@ def stand_of_rows(batch: Batch, rows: Integers) -> Stand:
     )
 
 
-def greedy_rule(stand: Stand) -> tuple[Integers, Integers]:
-    """Whose transfer takes longest sends, whose takes shortest receives; it never waits.
-
-    A transfer takes the link time, stretched by the share of time that its kind of use keeps the device busy. Among
-    equals the first sends and the last receives.
-    """
-    costs = interrupted_link_times(stand)
-    free = (stand.state == FREE) & stand.exists
-    return np.where(free, costs, -np.inf).argmax(axis=1), _cheapest(costs, free)
+def layout_rule(stand: Stand) -> tuple[Integers, Integers]:
+    """What the layout of `scheduler.layout` starts now."""
+    expected, free = prospects(stand), (stand.state == FREE) & stand.exists
+    wait = ((stand.state < DONE) & stand.exists & ~free).any(axis=1)
+    return picks_now(lay_out(expected), expected.costs, free, wait)
 
 
 class Picks:
-    """A rule in two picks, the sender and then the receiver: the network's, or the greedy ones without a network.
+    """A rule in two picks, the sender and then the receiver: the network's, or without a network those of the layout.
 
-    The best value is picked, unless the greedy pick is within the margin of it.
+    The best value is picked, where the pick of the layout has `margin` in its favour, and energy above the mean speaks
+    for sending and against receiving.
     """
 
-    def __init__(self, q: NumpyQ | None, margin: float = MARGIN) -> None:
-        self._q = q
-        self._margin = margin
+    def __init__(self, q: NumpyQ | None, margin: float = MARGIN, energy: float = ENERGY_TRANSFERS) -> None:
+        self._q, self._margin, self._energy = q, margin, energy
 
     def __call__(self, stand: Stand) -> tuple[Integers, Integers]:
-        features = observe_senders(stand)
-        senders, _ = self.pick_senders(stand, features)
+        if self._q is None:
+            return layout_rule(stand)
+        look = look_at(stand)
+        senders, _ = self.pick_senders(look)
         waits = senders == stand.state.shape[1]
         pairing = np.flatnonzero(~waits)
         receivers = np.full(len(senders), -1)
         if len(pairing):
-            receivers[pairing], _ = self.pick_receivers(stand.take(pairing), features[pairing], senders[pairing])
+            receivers[pairing], _ = self.pick_receivers(look.take(pairing), senders[pairing])
         return np.where(waits, -1, senders), receivers
 
-    def pick_senders(self, stand: Stand, features: Floats) -> tuple[Integers, Floats]:
-        """Positions (N for waiting) and the values (B, N + 1) they were chosen by."""
-        nobody = np.full(len(features), -1)
-        values = self._values(stand, *observe_receivers(stand, features, nobody))
-        greedy, _ = greedy_rule(stand)
-        return self._choose(values, greedy), values
+    def pick_senders(self, look: Look) -> tuple[Integers, Floats]:
+        """Positions (N for waiting), and the network's values (B, N + 1), zeros without a network."""
+        return self._choose(look, *observe_senders(look), self._energy)
 
-    def pick_receivers(self, stand: Stand, features: Floats, senders: Integers) -> tuple[Integers, Floats]:
-        observed, valid = observe_receivers(stand, features, senders)
-        values = self._values(stand, observed, valid)
-        greedy = _cheapest(interrupted_link_times(stand), valid[:, :-1])
-        return self._choose(values, greedy), values
+    def pick_receivers(self, look: Look, senders: Integers) -> tuple[Integers, Floats]:
+        """Positions, and the values as above."""
+        return self._choose(look, *observe_receivers(look, senders), -self._energy)
 
-    def _values(self, stand: Stand, observed: Floats, valid: Bools) -> Floats:
+    def _choose(
+        self, look: Look, features: Floats, valid: Bools, planned: Integers, energy: float
+    ) -> tuple[Integers, Floats]:
         if self._q is None:
-            return np.where(valid, np.float32(0.0), np.float32(INVALID_Q))
-        return self._q(observed, stand.exists, valid)
-
-    def _choose(self, values: Floats, greedy: Integers) -> Integers:
-        rows = np.arange(len(values))
-        best = values.argmax(axis=1)
-        return np.where(values[rows, best] > values[rows, greedy] + self._margin, best, greedy)
-
-
-def _cheapest(costs: Doubles, allowed: Bools) -> Integers:
-    last: Integers = costs.shape[1] - 1 - np.where(allowed, costs, np.inf)[:, ::-1].argmin(axis=1)
-    return last
+            return planned, np.zeros(valid.shape, dtype=np.float32)
+        values = self._q(features, look.stand.exists, valid)
+        scores = values.copy()
+        scores[:, :-1] += energy * features[:, :, _ENERGY]
+        scores[np.arange(len(values)), planned] += self._margin
+        return scores.argmax(axis=1), values
 
 
 def _note(outcome: Outcome, ids: Integers, batch: Batch) -> None:

@@ -18,13 +18,15 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from mdl.errors import DataError
-from scheduler.observation import COLUMN, FEATURES, UNVARIED, Bools, Floats
+from scheduler.observation import COLUMN, FEATURES, UNVARIED
+from scheduler.stand import Bools, Floats
 
 INVALID_Q = -1e9
 HIDDEN = 48
 _MAY_PICK = COLUMN["may_pick"]
 # Pools of a layer: mean and maximum over all, and over those that may be picked.
 _POOLS = 4
+_HEADS = ("advantage", "state2")
 _METADATA_KEY = "mdl"
 
 Weights = dict[str, npt.NDArray[np.float32]]
@@ -118,10 +120,13 @@ def save_weights(path: Path, weights: Weights, metadata: dict[str, object]) -> N
 
 
 def draw_weights(rng: np.random.Generator) -> Weights:
-    """A fresh network (He initialisation); columns that the simulated mesh never varies start without effect."""
+    """A fresh network (He initialisation) that values all picks alike, so that it leaves them to the layout.
+
+    Columns that the simulated mesh never varies start without effect.
+    """
     weights: Weights = {}
     for name, (outputs, inputs) in layer_shapes().items():
-        scale = np.sqrt(2.0 / inputs) * (0.1 if name in ("advantage", "state2") else 1.0)
+        scale = 0.0 if name in _HEADS else np.sqrt(2.0 / inputs)
         weights[f"{name}.weight"] = (rng.standard_normal((outputs, inputs)) * scale).astype(np.float32)
         weights[f"{name}.bias"] = np.zeros(outputs, dtype=np.float32)
     weights["encode1.weight"][:, [COLUMN[name] for name in UNVARIED]] = 0.0

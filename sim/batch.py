@@ -13,6 +13,7 @@ from math import inf
 import numpy as np
 import numpy.typing as npt
 
+from mdl.errors import LocalProtocolError
 from sim.packing import Bools, Doubles, Integers, Packed
 from sim.timing import MERGE_W, RECEIVE_W, SEND_W, DeviceState
 
@@ -170,8 +171,11 @@ class Batch:
     # -- what a policy does -------------------------------------------------------------------------------------------
 
     def start(self, rows: Integers, senders: Integers, receivers: Integers) -> None:
-        """Order one hop in each of these rows, now; both ends must be idle."""
+        """Order one hop in each of these rows, now. Raises LocalProtocolError unless both are idle and two devices."""
         state, packed = self._state, self.packed
+        idle = self.idle()
+        if not (idle[rows, senders] & idle[rows, receivers] & (senders != receivers)).all():
+            raise LocalProtocolError("a hop was ordered among devices that are not idle")
         which = state.which[rows]
         slower = np.minimum(packed.link_mb_s[which, senders], packed.link_mb_s[which, receivers])
         transfer = packed.latency_s[which] + packed.size_mb[which] / slower

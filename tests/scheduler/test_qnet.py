@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from mdl.errors import DataError
-from scheduler.numpyq import INVALID_Q, NumpyQ, draw_weights
-from scheduler.observation import FEATURES, UNVARIED, Bools, Floats
+from scheduler.numpyq import INVALID_Q, NumpyQ, Weights, draw_weights
+from scheduler.observation import FEATURES, UNVARIED
 from scheduler.qnet import QNetwork, load_policy, save_policy
+from scheduler.stand import Bools, Floats
 
 
 def _inputs(rows: int, count: int, seed: int = 0) -> tuple[Floats, Bools, Bools]:
@@ -24,6 +25,13 @@ def _inputs(rows: int, count: int, seed: int = 0) -> tuple[Floats, Bools, Bools]
     return features, exists, valid
 
 
+def _weights(seed: int) -> Weights:
+    """Those of a network that has learned something, be it nonsense: fresh ones value all picks alike."""
+    rng = np.random.default_rng(seed)
+    weights = draw_weights(rng)
+    return {name: values + rng.normal(0, 0.1, values.shape).astype(np.float32) for name, values in weights.items()}
+
+
 def _q(network: QNetwork, features: Floats, exists: Bools, valid: Bools) -> Floats:
     with torch.no_grad():
         q: Floats = network(*map(torch.from_numpy, (features, exists, valid))).numpy()
@@ -32,7 +40,7 @@ def _q(network: QNetwork, features: Floats, exists: Bools, valid: Bools) -> Floa
 
 @pytest.mark.parametrize("count", [2, 9, 64])
 def test_torch_and_numpy_give_the_same_values(count: int) -> None:
-    network = QNetwork(seed=3)
+    network = QNetwork(weights=_weights(3))
     inputs = _inputs(8, count)
     assert np.allclose(_q(network, *inputs), network.plain()(*inputs), atol=1e-5)
 
@@ -40,14 +48,14 @@ def test_torch_and_numpy_give_the_same_values(count: int) -> None:
 def test_a_device_has_the_same_value_wherever_it_stands() -> None:
     features, exists, valid = _inputs(4, 9)
     order = np.random.default_rng(1).permutation(9)
-    q = NumpyQ(draw_weights(np.random.default_rng(0)))
+    q = NumpyQ(_weights(0))
     there = q(features[:, order], exists[:, order], valid[:, [*order, 9]])
     assert np.allclose(q(features, exists, valid)[:, [*order, 9]], there, atol=1e-5)
 
 
 def test_padding_changes_no_value() -> None:
     features, exists, valid = _inputs(4, 5)
-    q = NumpyQ(draw_weights(np.random.default_rng(0)))
+    q = NumpyQ(_weights(0))
     wider = np.concatenate([features, np.zeros((4, 3, len(FEATURES)), np.float32)], axis=1)
     none = np.zeros((4, 3), dtype=bool)
     padded = q(
@@ -58,14 +66,16 @@ def test_padding_changes_no_value() -> None:
 
 def test_what_may_not_be_picked_is_masked() -> None:
     features, exists, valid = _inputs(4, 5)
-    q = NumpyQ(draw_weights(np.random.default_rng(0)))(features, exists, valid)
+    q = NumpyQ(_weights(0))(features, exists, valid)
     assert (q[~valid] == np.float32(INVALID_Q)).all()
     assert (q[valid] > -1e6).all()
 
 
 def test_columns_that_training_never_varied_have_no_effect() -> None:
     features, exists, valid = _inputs(4, 5)
-    q = NumpyQ(draw_weights(np.random.default_rng(0)))
+    weights = draw_weights(np.random.default_rng(0))
+    weights["advantage.weight"][:] = 1.0
+    q = NumpyQ(weights)
     changed = features.copy()
     for name in UNVARIED:
         changed[:, :, FEATURES.index(name)] = 5.0

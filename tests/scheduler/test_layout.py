@@ -1,0 +1,53 @@
+"""The layout: one chain by a plain loop and many side by side are the same schedule, and each is a possible one."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import numpy as np
+import pytest
+
+from scheduler.layout import Prospects, lay_out
+from scheduler.lockstep import Picks, finish
+from scheduler.play import play
+from scheduler.policies import Fifo
+from sim.batch import Batch
+from sim.packing import pack
+from sim.scenario import draw_scenario
+
+
+def _prospects(rows: int, count: int, seed: int) -> Prospects:
+    rng = np.random.default_rng(seed)
+    free = np.where(rng.random((rows, count)) < 0.4, 0.0, 3.0 * rng.random((rows, count)))
+    free[rng.random((rows, count)) < 0.15] = np.inf
+    return Prospects(3.0 * rng.random((rows, count)), 3.0 * rng.random((rows, count)), free)
+
+
+def _row(expected: Prospects, row: int) -> Prospects:
+    return Prospects(*(getattr(expected, field.name)[row : row + 1] for field in fields(expected)))
+
+
+@pytest.mark.parametrize("count", [2, 3, 9, 20])
+def test_many_chains_are_laid_out_as_each_of_them_alone(count: int) -> None:
+    expected = _prospects(60, count, count)
+    together = lay_out(expected)
+    for row in range(60):
+        alone = lay_out(_row(expected, row))
+        assert np.array_equal(together.starts[row], alone.starts[0])
+        assert np.array_equal(together.targets[row], alone.targets[0])
+        assert together.ends[row] == alone.ends[0]
+
+
+def test_everyone_who_is_coming_sends_once_except_the_last_holder() -> None:
+    expected = _prospects(200, 9, 1)
+    layout = lay_out(expected)
+    coming = np.isfinite(expected.free)
+    assert ((layout.targets >= 0) == np.isfinite(layout.starts)).all()
+    assert ((layout.targets >= 0).sum(axis=1) == np.maximum(coming.sum(axis=1) - 1, 0)).all()
+    assert (layout.starts >= expected.free)[layout.targets >= 0].all()
+
+
+def test_on_equal_devices_the_layout_is_the_optimum_that_fifo_is() -> None:
+    scenarios = [draw_scenario("paper", n, seed) for n in (3, 6, 9) for seed in range(20)]
+    laid_out = finish(Batch(pack(scenarios)), Picks(None)).makespan_s
+    assert laid_out == pytest.approx([play(scenario, Fifo()).makespan_s for scenario in scenarios])
