@@ -22,8 +22,6 @@ from sim.node import Holder, Keeper, Node, Part
 MOST_DELTAS = 2
 
 Attempt = tuple[int, int]
-# What `say` looks at before it is said.
-WATCHED: frozenset[type] = frozenset([DeltaMessage, HopReleased])
 
 
 @dataclass
@@ -46,7 +44,7 @@ class _Seen:
 
 @dataclass
 class Invariants:
-    """See the module. `check` is a SimMesh's, `close` its on_close, `say` its on_say for what is in WATCHED."""
+    """See the module. `check` is a SimMesh's, `close` its on_close, `say` its on_say."""
 
     accounts: Accounts
     seen: dict[Node, _Seen] = field(default_factory=dict)
@@ -79,9 +77,9 @@ class Invariants:
     def say(self, mesh: SimMesh, node: Node, send: Send) -> None:
         """What is about to be said: a delta is given to one hop, a sender is freed of a hop that nobody merged."""
         message = send.message
-        if isinstance(message, DeltaMessage):
+        if message.__class__ is DeltaMessage:
             check_given(node, message)
-        elif isinstance(message, HopReleased) and node.keeper is not None:
+        elif message.__class__ is HopReleased and node.keeper is not None:
             check_freed(mesh, node.keeper, send.receiver)
 
     def _check_holder(self, mesh: SimMesh, node: Node, holder: Holder, seen: _Seen) -> None:

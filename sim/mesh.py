@@ -122,7 +122,7 @@ class SimMesh:
         self.messages = self.refused = self.events = 0
         self.watch: Watch | None = None
         self.on_close: Callable[[Node, KeepDelta], None] | None = None
-        self.on_say: dict[type, Callable[[SimMesh, Node, Send], None]] = {}
+        self.on_say: Callable[[SimMesh, Node, Send], None] | None = None
         self._check = check
         self._build = build
         self._size_bytes = size_bytes
@@ -342,8 +342,8 @@ class SimMesh:
         del kept[:-_SAVES_KEPT]
 
     def _say(self, node: Node, send: Send) -> None:
-        if check := self.on_say.get(send.message.__class__):
-            check(self, node, send)
+        if self.on_say is not None:
+            self.on_say(self, node, send)
         watch = self.watch
         if watch:
             watch.saying(node, send)
