@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
-    from peers.schedule_round import RealRound
-    from peers.schedule_source import Look, Subject
-    from scheduler.decide import Decider
-    from scheduler.gantt import Chart
-    from sim.scenario import Scenario
+    from peers.schedule_source import Subject
+    from scheduler.chart import Chart
 
 app = typer.Typer(
     no_args_is_help=True, help="Why the aggregations were ordered as they were, and what another order would give."
@@ -65,9 +61,9 @@ def show(
 
     from peers.schedule_draw import show_chart
     from peers.schedule_round import chart_real
-    from peers.schedule_source import find_real, find_subject, rebuilt_subject
+    from peers.schedule_source import find_real, find_subject, looker, rebuilt_subject
 
-    look = _looker(mesh, code, join, interface, loopback, wait)
+    look = looker(mesh, code, join, interface, loopback, wait)
     _check_out(out)
     real = find_real(source, round_number, look)
     estimates: tuple[str, ...] = ()
@@ -111,10 +107,11 @@ def compare(
     from peers.schedule_compare import compare as compare_policies
     from peers.schedule_compare import describe_comparison, show_comparison
     from peers.schedule_play import parse_policies
+    from peers.schedule_source import draw_scenarios
 
     can_solve = scenarios is None and n <= 12 and family != "dying"
     names = parse_policies(policies or _quick_policies(can_solve))
-    what, planned, drawn = _draw_scenarios(family, n, count, seed_from, scenarios)
+    what, planned, drawn = draw_scenarios(family, n, count, seed_from, scenarios)
     progress = _Progress()
     found = compare_policies(names, what, drawn, planned, progress.show)
     progress.end()
@@ -153,11 +150,11 @@ def what_if(
     from rich.console import Console
 
     from peers.schedule_play import parse_policies
-    from peers.schedule_source import find_subject
+    from peers.schedule_source import find_subject, looker
     from peers.schedule_whatif import apply_changes, describe_outcomes, parse_changes, play_both, show_outcomes
 
     names = parse_policies(policies or _usual_policy())
-    subject = find_subject(source, index, round_number, _looker(mesh, code, join, interface, loopback, wait))
+    subject = find_subject(source, index, round_number, looker(mesh, code, join, interface, loopback, wait))
     changes = parse_changes(assign or [], subject.names)
     changed = apply_changes(subject.scenario, changes)
     outcomes = play_both(subject.scenario, changed, names, subject.names)
@@ -205,33 +202,16 @@ def decide(
     {"id", "t", "mb", "lat", "devices": [{"id", "state", "bw", ...}]} is answered by {"pair": [sender, receiver],
     "reason"}, {"wait": true, "reason"} or {"error"}; docs/schedule.md has all fields.
     """
+    from peers.schedule_decide import answer_all
     from scheduler.decide import Decider
     from scheduler.policies import make_policy
 
     decider = Decider(make_policy(policy), lambda text: print(f"mdl: {text}", file=sys.stderr))
     try:
-        _answer_all(decider, sys.stdin.buffer, sys.stdout.buffer)
+        answer_all(decider, sys.stdin.buffer, sys.stdout.buffer)
     except BrokenPipeError:
         sys.stderr.close()  # nobody reads the answers any more: nothing to say, and nobody to say it to
         raise typer.Exit(0) from None
-
-
-def _answer_all(decider: Decider, lines: BinaryIO, answers: BinaryIO) -> None:
-    """Each answer is written out before the next line is read."""
-    for line in _read_lines(lines):
-        answers.write(decider.answer(line) + b"\n")
-        answers.flush()
-
-
-def _read_lines(lines: BinaryIO) -> Iterator[bytes]:
-    """Of a line that is too long only the beginning is kept; it is too long then still."""
-    from scheduler.decide import MAX_LINE_BYTES
-
-    while line := lines.readline(MAX_LINE_BYTES + 1):
-        rest = line
-        while len(rest) > MAX_LINE_BYTES and not rest.endswith(b"\n"):
-            rest = lines.readline(MAX_LINE_BYTES + 1)
-        yield line
 
 
 def _play_chart(subject: Subject, policy: str) -> Chart:
@@ -244,52 +224,6 @@ def _play_chart(subject: Subject, policy: str) -> Chart:
     lost = f", lost: {', '.join(subject.names[index] for index in played.lost)}" if played.lost else ""
     title = f"{subject.title}, policy {policy}: one holder after {played.makespan_s:.2f} s{lost}"
     return chart_play(title, subject.scenario, played, watched.notes, subject.names)
-
-
-def _looker(
-    mesh: str | None,
-    code: str | None,
-    join: list[str] | None,
-    interface: list[str] | None,
-    loopback: bool | None,
-    wait_s: float,
-) -> Look:
-    """What looks at the live mesh if it comes to that."""
-
-    def look() -> RealRound:
-        from mdl.config import load_config
-        from peers.identity import find_code
-        from peers.schedule_source import look_at_mesh
-        from transport.keys import MeshKeys
-
-        overrides: dict[str, object] = {
-            "mesh.join": join or None,
-            "mesh.interfaces": interface or None,
-            "mesh.loopback": loopback,
-        }
-        settings = load_config(None, overrides, [])
-        keys = MeshKeys.from_code(find_code(mesh, code))
-        return look_at_mesh(settings.mesh, keys, keys.name, wait_s)
-
-    return look
-
-
-def _draw_scenarios(
-    family: str, n: int, count: int, seed_from: int, path: Path | None
-) -> tuple[str, int, Iterable[Scenario]]:
-    """What is played, in words; how many; and the scenarios, drawn as they are needed."""
-    from sim.scenario import draw_scenario, load_scenarios
-
-    if path is not None:
-        loaded = load_scenarios(path)
-        return str(path), len(loaded), loaded
-    draw_scenario(family, n, seed_from)  # raises before anything is played
-    seeds = range(seed_from, seed_from + count)
-    return (
-        f"{family}, {n} devices, seeds {seeds[0]} to {seeds[-1]}",
-        count,
-        (draw_scenario(family, n, s) for s in seeds),
-    )
 
 
 def _usual_policy() -> str:

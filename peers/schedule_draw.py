@@ -12,7 +12,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from scheduler.gantt import Chart, ChartHop, Row, Span, SpanKind, Waited
+from scheduler.chart import Chart, ChartHop, Row, Span, SpanKind, Waited
 
 # Kind -> sign, sign where only ASCII can be printed, style.
 _SIGNS = {
@@ -185,6 +185,10 @@ def _draw_decisions(chart: Chart, plain: bool) -> RenderableType:
         why = Text(each.reason)
         if isinstance(each, ChartHop) and each.outcome != "merged":
             why = Text(f"{each.outcome}; ", style="red") + why
+        if isinstance(each, ChartHop) and each.stalled_s > 0.0:
+            by = " and ".join(each.stalled_by)
+            were = "was" if len(each.stalled_by) == 1 else "were"
+            why.append(f"; {each.stalled_s:.{decimals}f} s of it stood still: {by} {were} busy", style="red")
         if each.q:
             why.append(f"\nQ: {_tell_q(each.q)}", style="dim")
         if isinstance(each, ChartHop):

@@ -11,7 +11,7 @@ import msgspec
 
 from mdl.errors import ConfigError
 from scheduler.chain import ChainView, Decision, Pair, Policy
-from scheduler.gantt import Note
+from scheduler.chart import Note
 from scheduler.play import Played, play
 from scheduler.policies import OPTIMAL, make_policy
 

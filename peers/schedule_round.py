@@ -18,7 +18,8 @@ from mdl.errors import DataError, MeshNotFoundError
 from mdl.messages import DeviceRecord, HopSummary, MeshStatus, RoundSummary
 from peers.rundir import read_rounds, read_run
 from scheduler.chain import ChainView, Decision, DeviceState, Pair, Wait
-from scheduler.gantt import Chart, SeenDevice, SeenHop, chart_round
+from scheduler.chart import Chart, SeenDevice, SeenHop
+from scheduler.gantt_round import chart_round
 from sim.devices import UsageKind
 from sim.scenario import Scenario, ScenarioDevice
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -71,7 +71,50 @@ def rebuilt_subject(real: RealRound) -> Subject:
     return Subject(f"rebuilt from {real.title}", rebuilt.scenario, rebuilt.names, rebuilt.estimates, real)
 
 
-def look_at_mesh(mesh: MeshSection, keys: MeshKeys | None, mesh_name: str, wait_s: float) -> RealRound:
+def looker(
+    mesh: str | None,
+    code: str | None,
+    join: list[str] | None,
+    interface: list[str] | None,
+    loopback: bool | None,
+    wait_s: float,
+) -> Look:
+    """What looks at the live mesh if it comes to that."""
+
+    def look() -> RealRound:
+        from mdl.config import load_config
+        from peers.identity import find_code
+        from transport.keys import MeshKeys
+
+        overrides: dict[str, object] = {
+            "mesh.join": join or None,
+            "mesh.interfaces": interface or None,
+            "mesh.loopback": loopback,
+        }
+        settings = load_config(None, overrides, [])
+        keys = MeshKeys.from_code(find_code(mesh, code))
+        return _look_at_mesh(settings.mesh, keys, keys.name, wait_s)
+
+    return look
+
+
+def draw_scenarios(
+    family: str, n: int, count: int, seed_from: int, path: Path | None
+) -> tuple[str, int, Iterable[Scenario]]:
+    """What is played, in words; how many; and the scenarios, drawn as they are needed."""
+    if path is not None:
+        loaded = load_scenarios(path)
+        return str(path), len(loaded), loaded
+    draw_scenario(family, n, seed_from)  # raises before anything is played
+    seeds = range(seed_from, seed_from + count)
+    return (
+        f"{family}, {n} devices, seeds {seeds[0]} to {seeds[-1]}",
+        count,
+        (draw_scenario(family, n, s) for s in seeds),
+    )
+
+
+def _look_at_mesh(mesh: MeshSection, keys: MeshKeys | None, mesh_name: str, wait_s: float) -> RealRound:
     """Ask the agent of a live mesh, as `mdl peers` does. Raises MeshNotFoundError if it does not answer in `wait_s`."""
     status, finished = _ask(mesh, keys, mesh_name, wait_s)
     return live_round(status, finished)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mdl.errors import ConfigError
 from peers.schedule_draw import choose_decimals
-from scheduler.gantt import Chart, ChartHop, Span, SpanKind
+from scheduler.chart import Chart, ChartHop, Span, SpanKind
 
 _COLOURS = {
     SpanKind.TRAINING: "#f2c14e",

@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 
 from mdl.errors import ConfigError, DataError, MdlError, MeshNotFoundError
 from mdl.messages import DeviceRecord, HopSummary, MeshStatus, RoundSummary
-from peers import cli_schedule
 from peers.cli_schedule import app
 from peers.schedule_compare import compare, describe_comparison
+from peers.schedule_decide import answer_all
 from peers.schedule_draw import draw_chart
 from peers.schedule_play import Bench, parse_policies, play_watched
 from peers.schedule_replay import RECORDED, replay_run
@@ -26,8 +26,9 @@ from peers.schedule_source import find_subject
 from peers.schedule_svg import draw_svg, write_picture
 from peers.schedule_whatif import apply_changes, parse_changes, play_both
 from scheduler.chain import ChainView, Decision, Wait
+from scheduler.chart import Chart, SpanKind
 from scheduler.decide import MAX_LINE_BYTES, Decider
-from scheduler.gantt import Chart, SpanKind, chart_play
+from scheduler.gantt import chart_play
 from scheduler.policies import POLICIES, make_policy
 from sim.devices import UsageKind
 from sim.scenario import Scenario, ScenarioDevice, draw_scenario, save_scenarios
@@ -74,6 +75,8 @@ def test_a_hop_that_stands_still_because_one_of_the_two_is_busy_shows_it_at_both
     chart = _chart(_scenario(_device(), busy))
     assert [kind for kind, *_ in _spans(chart, "0")] == ["send", "stalled", "send", "done"]
     assert [kind for kind, *_ in _spans(chart, "1")] == ["receive", "stalled", "receive", "merge"]
+    assert (chart.hops[0].stalled_s, chart.hops[0].stalled_by) == (pytest.approx(0.5), ("1",))
+    assert "0.50 s of it stood still: 1 was busy" in _text(chart, 120)
 
 
 def test_a_hop_that_a_death_undoes_is_told_as_such_and_its_sender_holds_again() -> None:
@@ -486,11 +489,11 @@ def test_a_field_that_no_observation_has_is_told_once() -> None:
 
 
 def test_lines_are_read_and_answered_one_by_one_whatever_their_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scheduler.decide.MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr("peers.schedule_decide.MAX_LINE_BYTES", 1000)
     line = json.dumps(_observation("free", "free")).encode()
     lines = io.BytesIO(b"x" * 5000 + b"\n" + line + b"\n" + b"\n" + line)
     answers = io.BytesIO()
-    cli_schedule._answer_all(Decider(make_policy("fifo")), lines, answers)
+    answer_all(Decider(make_policy("fifo")), lines, answers)
     kinds = [next(iter(json.loads(answer))) for answer in answers.getvalue().splitlines()]
     assert kinds == ["error", "pair", "error", "pair"]
 
