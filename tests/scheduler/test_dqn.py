@@ -30,6 +30,15 @@ def _model(env: ChainEnv, **options: Any) -> MaskedDQN:
     return MaskedDQN(ChainPolicy, env, valid=valid_actions, gamma=1.0, **(settings | options))
 
 
+def _network(seed: int) -> QNetwork:
+    """With opinions: a fresh one has none."""
+    rng = np.random.default_rng(seed)
+    weights = QNetwork(seed).weights()
+    return QNetwork(
+        weights={name: rng.normal(0.0, 0.1, values.shape).astype(np.float32) for name, values in weights.items()}
+    )
+
+
 def test_exploring_never_picks_what_is_illegal() -> None:
     ends: list[str] = []
 
@@ -55,15 +64,15 @@ def test_the_exploration_rate_is_what_the_schedule_says() -> None:
 
 
 def test_the_same_seed_gives_the_same_network() -> None:
-    one, other = (refine(QNetwork(4), 120, seed=1).weights() for _ in range(2))
+    one, other = (refine(_network(4), 120, seed=1).weights() for _ in range(2))
     assert all(np.array_equal(one[name], other[name]) for name in one)
-    assert not np.array_equal(one["encode1.weight"], QNetwork(4).weights()["encode1.weight"])
+    assert not np.array_equal(one["encode1.weight"], _network(4).weights()["encode1.weight"])
 
 
 def test_the_policy_of_stable_baselines_values_as_the_network_does() -> None:
     env = ChainEnv("hetero", 4, max_n=6)
     model = _model(env)
-    network = QNetwork(9)
+    network = _network(9)
     assert isinstance(model.policy, ChainPolicy)
     model.policy.load(network)
     seen = env.reset(seed=2)[0][None]
@@ -77,8 +86,10 @@ def test_double_dqn_lets_the_network_pick_and_the_target_value() -> None:
     moved = []
     for double in (True, False):
         model = _model(ChainEnv("hetero", 6, reward="raw"), double=double, max_grad_norm=1e9, learning_rate=0.0)
+        assert isinstance(model.policy, ChainPolicy)
+        model.policy.load(_network(1))
         model.learn(60)
-        model.q_net_target.network.load_weights(QNetwork(5).weights())  # type: ignore[operator]
+        model.q_net_target.network.load_weights(_network(2).weights())  # type: ignore[operator]
         torch.manual_seed(0)
         np.random.seed(0)  # noqa: NPY002 (the replay buffer draws from it)
         model.train(1, 16)
