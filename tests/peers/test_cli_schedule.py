@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from mdl.errors import ConfigError, DataError, MdlError, MeshNotFoundError
 from mdl.messages import DeviceRecord, HopSummary, MeshStatus, RoundSummary
+from peers.campaign import Campaign, silent_machines
 from peers.cli_schedule import app
 from peers.schedule_compare import compare, describe_comparison
 from peers.schedule_decide import answer_all
@@ -25,7 +26,8 @@ from peers.schedule_round import chart_real, finished_round, live_round, rebuild
 from peers.schedule_source import find_subject
 from peers.schedule_svg import draw_svg, write_picture
 from peers.schedule_whatif import apply_changes, parse_changes, play_both
-from scheduler.chain import ChainView, Decision, Wait
+from peers.simulate import run_plan
+from scheduler.chain import ChainView, Decision, Pair, Wait
 from scheduler.chart import Chart, SpanKind
 from scheduler.decide import MAX_LINE_BYTES, Decider
 from scheduler.gantt import chart_play
@@ -294,6 +296,14 @@ def _replayed(summary: RoundSummary) -> float:
     return play_watched(rebuilt.scenario, Recorded(rebuilt.pairs))[0].makespan_s
 
 
+def test_what_a_simulated_mesh_recorded_takes_as_long_on_the_model_within_3_percent() -> None:
+    with silent_machines():
+        _, mesh = run_plan(Campaign(level="none").plan(901))
+    assert mesh.rounds
+    for summary in mesh.rounds:
+        assert _replayed(summary) == pytest.approx(rebuild(finished_round(summary, "mesh")).measured_s, rel=0.03)
+
+
 def test_a_run_is_played_again_under_other_policies(tmp_path: Path) -> None:
     idle = tuple(msgspec.structs.replace(device, busy=()) for device in DEVICES)
     run = _run(tmp_path / "run", _summary(1, devices=idle), _summary(2, devices=idle), _summary(3, schedule=()))
@@ -445,6 +455,38 @@ def test_what_a_policy_remembers_ends_with_the_iteration() -> None:
         answer = _ask(decider, _observation("free", "free", "training"))
     assert answer["reason"] == "asked 2 times"
     assert _ask(decider, _observation("free", "free", "training", id="next"))["reason"] == "asked 1 times"
+
+
+class _ByLines:
+    """Decides a view as another program would have it decided: over the protocol, and nothing else."""
+
+    def __init__(self, policy: str) -> None:
+        self.name = policy
+        self._decider = Decider(make_policy(policy))
+
+    def decide(self, view: ChainView) -> Decision:
+        devices = [
+            {"id": int(each.peer_id), "state": each.state.value, "bw": each.link_mb_s, "compute": each.merge_mb_s}
+            | {"kind": int(each.kind), "cls": each.device_class, "battery": each.battery_percent}
+            | {"charging": each.charging, "busy_for": each.busy_for_s, "eta_ready": each.eta_ready_s}
+            | {"op_left": each.op_left_s, "nagg": each.n_agg, "theta": each.theta, "energy": each.energy_j}
+            for each in view.devices
+        ]
+        observation = {"id": 1, "t": view.time_s, "mb": view.size_mb, "lat": view.latency_s, "devices": devices}
+        idle = [int(each.peer_id) for each in view.free()]
+        answer = _ask(self._decider, observation | {"n": len(devices), "idle": idle})
+        if "wait" in answer:
+            return Wait(answer["reason"])
+        sender, receiver = answer["pair"]
+        return Pair(str(sender), str(receiver), answer["reason"])
+
+
+@pytest.mark.parametrize("policy", ["greedy", "greedy-risk", "tree", "ring"])
+def test_a_policy_decides_by_lines_as_it_does_in_the_agent(policy: str) -> None:
+    for family in ("hetero", "dynamic", "dying"):
+        scenario = draw_scenario(family, 7, 5)
+        by_lines, direct = (play_watched(scenario, each)[0] for each in (_ByLines(policy), make_policy(policy)))
+        assert by_lines == direct
 
 
 @pytest.mark.parametrize(
