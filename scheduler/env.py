@@ -103,11 +103,11 @@ class ChainEnv(gymnasium.Env[Floats, np.int64]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Floats, dict[str, Any]]:
         super().reset(seed=seed)
         given = (options or {}).get("scenario")
-        self._begin(given or self._draw())
+        self._begin(given or self.draw(self.np_random))
         while self._over:  # so few survive that there is nothing to decide
             if given:
                 raise ConfigError(f"scenario {given.scenario_id}: there is nothing to decide")
-            self._begin(self._draw())
+            self._begin(self.draw(self.np_random))
         self._so_far = self._value()
         return self._observe(), self._info("")
 
@@ -130,6 +130,19 @@ class ChainEnv(gymnasium.Env[Floats, np.int64]):
         reward, self._so_far = self._so_far - value, value
         return self._observe(), reward, self._over, False, self._info("goal" if self._over else "")
 
+    def draw(self, rng: np.random.Generator) -> Scenario:
+        """A scenario to train on, as `reset` draws them."""
+        family = self.families[int(rng.integers(len(self.families)))]
+        n = int(rng.integers(self.n_range[0], self.n_range[1] + 1))
+        scenario = draw_scenario(family, n, int(rng.integers(FIRST_TRAINING_SEED, _SEEDS)))
+        if not self.prior_energy_j:
+            return scenario
+        spent = rng.exponential(self.prior_energy_j, n).tolist()
+        devices = tuple(
+            replace(device, energy_j=joules) for device, joules in zip(scenario.devices, spent, strict=True)
+        )
+        return replace(scenario, devices=devices)
+
     def _begin(self, scenario: Scenario) -> None:
         if len(scenario.devices) > self.max_n:
             raise ConfigError(f"scenario {scenario.scenario_id}: {len(scenario.devices)} devices, at most {self.max_n}")
@@ -138,18 +151,6 @@ class ChainEnv(gymnasium.Env[Floats, np.int64]):
         self.iteration = Iteration(scenario)
         self._sender = None
         self._move_on()
-
-    def _draw(self) -> Scenario:
-        family = self.families[int(self.np_random.integers(len(self.families)))]
-        n = int(self.np_random.integers(self.n_range[0], self.n_range[1] + 1))
-        scenario = draw_scenario(family, n, int(self.np_random.integers(FIRST_TRAINING_SEED, _SEEDS)))
-        if not self.prior_energy_j:
-            return scenario
-        spent = self.np_random.exponential(self.prior_energy_j, n).tolist()
-        devices = tuple(
-            replace(device, energy_j=joules) for device, joules in zip(scenario.devices, spent, strict=True)
-        )
-        return replace(scenario, devices=devices)
 
     def _move_on(self) -> None:
         """To the next moment at which a pair can be made, or to the end."""
@@ -214,4 +215,8 @@ def split_observation(seen: Floats) -> tuple[Floats, npt.NDArray[np.bool_], npt.
 
 
 if CHAIN_ENV_ID not in gymnasium.registry:
-    gymnasium.register(CHAIN_ENV_ID, entry_point="scheduler.env:ChainEnv")
+    gymnasium.register(
+        CHAIN_ENV_ID,
+        entry_point="scheduler.env:ChainEnv",
+        vector_entry_point="scheduler.vector_env:ChainVectorEnv",
+    )

@@ -19,6 +19,7 @@ from sim.timing import Iteration
 gymnasium = pytest.importorskip("gymnasium")
 
 from scheduler.env import CHAIN_ENV_ID, ILLEGAL_COST, ChainEnv, split_observation  # noqa: E402
+from scheduler.vector_env import ChainVectorEnv  # noqa: E402
 
 _TUNING = 500_000
 
@@ -164,3 +165,49 @@ def test_training_never_draws_a_scenario_that_judges() -> None:
 def test_a_wrong_option_is_named(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         ChainEnv(**options)
+
+
+@pytest.mark.parametrize("reward", ["raw", "shaped"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_vector_environment_does_what_single_ones_do(family: str, reward: Literal["raw", "shaped"]) -> None:
+    from gymnasium.utils import seeding
+
+    count = 6
+    vector = ChainVectorEnv(count, family=family, n=(3, 6), reward=reward, pool=30)
+    seen, info = vector.reset(seed=7)
+    single = ChainEnv(family, (3, 6), reward=reward)
+    drawn = seeding.np_random(7)[0]
+    singles = [ChainEnv(family, (3, 6), reward=reward) for _ in range(count)]
+    compared = []
+    for env, row in zip(singles, seen, strict=True):
+        try:
+            compared.append(np.array_equal(env.reset(options={"scenario": single.draw(drawn)})[0], row))
+        except ConfigError:  # nothing to decide in it: the vector took another one
+            compared.append(False)
+    assert sum(compared) >= count - 1
+    rng, running = np.random.default_rng(0), np.array(compared)
+    while running.any():
+        draws = np.where(info["valid"], rng.random(info["valid"].shape), -1.0)
+        draws[:, :-1] -= 2.0 * (rng.random(draws[:, :-1].shape) < 0.02)  # now and then something illegal
+        actions = draws.argmax(axis=1)
+        seen, rewards, ended, _, info = vector.step(actions)
+        for row in np.flatnonzero(running):
+            alone, reward_alone, over, _, _ = singles[row].step(actions[row])
+            assert rewards[row] == pytest.approx(reward_alone, abs=1e-6)
+            assert ended[row] == over
+            if not over:
+                assert seen[row] == pytest.approx(alone, abs=1e-5)
+        running &= ~ended
+
+
+def test_a_vector_of_environments_goes_on_and_on() -> None:
+    vector = ChainVectorEnv(4, family=("paper", "dying"), n=4, pool=9)
+    _, info = vector.reset(seed=1)
+    rng, ends = np.random.default_rng(0), 0
+    for _ in range(80):
+        actions = np.where(info["valid"], rng.random(info["valid"].shape), -1.0).argmax(axis=1)
+        seen, _, ended, _, info = vector.step(actions)
+        ends += int(ended.sum())
+        assert vector.observation_space.contains(seen)
+        assert info["valid"].any(axis=1).all()
+    assert ends > 10
