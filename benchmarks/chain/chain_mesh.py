@@ -1,0 +1,246 @@
+"""Policies on the simulated mesh: Fig. 9 and 10, families and N against the optimum, energy, dying devices, times."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import sqrt
+from statistics import fmean, median, pvariance, stdev
+from typing import Any
+
+from scheduler.chain import ChainView, Decision, Policy
+from scheduler.greedy import Greedy
+from scheduler.judging import half_width
+from scheduler.optimal import solve
+from scheduler.paper import PaperRules
+from scheduler.paper_plan import FollowOrder, PaperOptimum
+from scheduler.play import Played, play
+from scheduler.policies import make_policy
+from scheduler.rounds import draw_rounds, play_rounds
+from scheduler.tuning import train_paper
+from sim.scenario import Scenario, draw_scenario
+
+CELLS = (
+    *(("paper", n) for n in range(3, 10)),
+    ("hetero", 5),
+    ("hetero", 9),
+    ("dynamic", 5),
+    ("dynamic", 9),
+    ("hetero", 16),
+    ("dynamic", 16),
+    ("hetero", 32),
+    ("dynamic", 32),
+    ("hetero", 64),
+    ("dynamic", 64),
+)
+_LARGEST_SOLVED = 9
+_LARGE = 32
+_ROUNDS = 20
+_PAPER_PICKS = {3: 6_000, 4: 8_000, 5: 12_000, 6: 16_000, 7: 20_000, 8: 24_000, 9: 28_000}
+_LEAST_DECISIONS = 200
+# What the paper's text states (4.4): its scheduler's latency below Tree's and Ring's, averaged over N.
+_PAPER_STATES = {"tree": 23.0, "ring": 53.0}
+
+
+class Timed:
+    """A policy whose decisions are timed in CPU seconds."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.name, self._policy = policy.name, policy
+        self.seconds: list[float] = []
+
+    def decide(self, view: ChainView) -> Decision:
+        began = time.process_time()
+        decision = self._policy.decide(view)
+        self.seconds.append(time.process_time() - began)
+        return decision
+
+
+@dataclass
+class Scores:
+    """One policy on the scenarios of a cell, in order."""
+
+    makespans_s: list[float]
+    variances_j2: list[float]
+    lost: list[int]
+    wasted_s: list[float]
+    quits: int = 0
+
+
+def measure_figures(runs: int, names: list[str]) -> dict[str, Any]:
+    """Fig. 9 and 10: latency and energy variance of one round on equal devices, up to half of them busy, N = 3 to 9."""
+    found: dict[str, Any] = {}
+    for n in range(3, 10):
+        scenarios = [draw_scenario("paper", n, seed) for seed in range(runs)]
+        policies: dict[str, Callable[[], Policy]] = {name: _maker(name) for name in names}
+        policies |= _paper_policies(n)
+        scores = {name: _score(make, scenarios) for name, make in policies.items()}
+        optimum = [solve(scenario).makespan_s for scenario in scenarios]
+        found[str(n)] = {"optimum": _mean(optimum)} | {
+            name: _mean(score.makespans_s)
+            | {"energy_j2": round(fmean(score.variances_j2), 4), "quits": score.quits}
+            | {"energy_of_tree": round(fmean(score.variances_j2) / fmean(scores["tree"].variances_j2), 3)}
+            for name, score in scores.items()
+        }
+        print(f"fig9-10: N = {n} done", file=sys.stderr, flush=True)
+    return {"by_n": found, "less_than": _average_gains(found), "paper_less_than_percent": _PAPER_STATES, "runs": runs}
+
+
+def measure_cells(count: int, names: list[str]) -> dict[str, Any]:
+    """Makespans over the exact optimum (N up to 9) and under greedy-risk, by family and N, on the test seeds."""
+    found: dict[str, Any] = {}
+    for family, n in CELLS:
+        scenarios = [draw_scenario(family, n, seed) for seed in range(count if n < _LARGE else max(1, count // 3))]
+        scores = {name: _score(_maker(name), scenarios) for name in names}
+        row = {name: _mean(score.makespans_s) for name, score in scores.items()}
+        for name, score in scores.items():
+            row[name] |= {"energy_j2": round(fmean(score.variances_j2), 3)}
+            for other in ("tree", "ring", "greedy", "greedy-risk"):
+                if other in scores and other != name:
+                    row[name][f"less_than_{other}_percent"] = _less(score.makespans_s, scores[other].makespans_s)
+        if n <= _LARGEST_SOLVED:
+            optimum = [solve(scenario).makespan_s for scenario in scenarios]
+            for name, score in scores.items():
+                row[name] |= _over(score.makespans_s, optimum)
+            row["optimum"] = _mean(optimum)
+        found[f"{family} {n}"] = row | {"scenarios": len(scenarios)}
+        print(f"cells: {family} {n} done", file=sys.stderr, flush=True)
+    return {"by_cell": found}
+
+
+def measure_energy(meshes: int, names: list[str]) -> dict[str, Any]:
+    """Variance of what devices have spent after 20 rounds, and the time of these rounds, against Tree and Ring."""
+    found: dict[str, Any] = {}
+    for family in ("paper", "hetero", "dynamic"):
+        variances: dict[str, list[float]] = {name: [] for name in names}
+        times_s: dict[str, list[float]] = {name: [] for name in names}
+        for seed in range(meshes):
+            rounds = draw_rounds(family, 9, seed, _ROUNDS)
+            for name in names:
+                played = play_rounds(rounds, make_policy(name))
+                variances[name].append(pvariance(played[-1].energy_j))
+                times_s[name].append(fmean(each.makespan_s for each in played))
+        found[family] = {
+            name: {
+                "energy_j2": round(fmean(variances[name]), 4),
+                "interval95_j2": round(half_width(variances[name]), 4),
+                "mean_s": round(fmean(times_s[name]), 3),
+            }
+            | {
+                f"of_{other}": round(fmean(variances[name]) / fmean(variances[other]), 5)
+                for other in ("tree", "ring")
+                if other in names
+            }
+            for name in names
+        }
+        print(f"energy: {family} done", file=sys.stderr, flush=True)
+    return {"after_20_rounds_of_9": found, "meshes": meshes}
+
+
+def measure_dying(count: int, names: list[str]) -> dict[str, Any]:
+    """What is lost where batteries give out, by policies that know the battery and one that does not."""
+    policies: dict[str, Callable[[], Policy]] = {name: _maker(name) for name in names}
+    policies["greedy, battery unknown"] = lambda: Greedy(battery=False)
+    policies["greedy-risk, battery unknown"] = lambda: Greedy(battery=False, waiting=False)
+    found: dict[str, Any] = {}
+    for n in (9, 16):
+        scenarios = [draw_scenario("dying", n, seed) for seed in range(count)]
+        found[str(n)] = {}
+        for name, make in policies.items():
+            score = _score(make, scenarios)
+            found[str(n)][name] = _mean(score.makespans_s) | {
+                "lost_contributions": round(fmean(score.lost), 4),
+                "lost_interval95": round(half_width(score.lost), 4),
+                "wasted_s": round(fmean(score.wasted_s), 3),
+            }
+        print(f"dying: N = {n} done", file=sys.stderr, flush=True)
+    return {"by_n": found, "scenarios": count}
+
+
+def measure_times(names: list[str]) -> dict[str, Any]:
+    """Median CPU milliseconds of a decision, dynamic family."""
+    found: dict[str, Any] = {}
+    for n in (9, 64):
+        found[str(n)] = {}
+        for name in names:
+            seconds: list[float] = []
+            seed = 0
+            while len(seconds) < _LEAST_DECISIONS:
+                timed = Timed(make_policy(name))
+                play(draw_scenario("dynamic", n, seed), timed)
+                seconds += timed.seconds
+                seed += 1
+            found[str(n)][name] = round(1000.0 * median(seconds), 4)
+    return {"median_cpu_ms": found}
+
+
+def _paper_policies(n: int) -> dict[str, Callable[[], Policy]]:
+    """The literal variant: the exact optimum of Eq. 7, and a DQN trained on it (the MLP on five states)."""
+    printed = PaperRules(printed_sign=True)
+    optima = {
+        "paper: optimum of Eq. 7": PaperOptimum(n, PaperRules(), may_quit=False),
+        "paper: optimum of Eq. 7, printed sign": PaperOptimum(n, printed, may_quit=False),
+        "paper: optimum of Eq. 7, in rounds": PaperOptimum(n, PaperRules(busy="rounds"), may_quit=False),
+    }
+    network = train_paper(n, _PAPER_PICKS[n], seed=0).network()
+    policies: dict[str, Callable[[], Policy]] = {
+        name: (lambda name=name, optimum=optimum: FollowOrder(name, optimum.best_order))
+        for name, optimum in optima.items()
+    }
+    policies["paper: DQN (MLP, TDGE)"] = lambda: FollowOrder("paper", network.order)
+    return policies
+
+
+def _maker(name: str) -> Callable[[], Policy]:
+    """One policy for all scenarios: loading a network each time would be most of the work."""
+    policy = make_policy(name)
+    return lambda: policy
+
+
+def _score(make: Callable[[], Policy], scenarios: list[Scenario]) -> Scores:
+    scores = Scores([], [], [], [])
+    for scenario in scenarios:
+        policy = make()
+        played: Played = play(scenario, policy)
+        scores.makespans_s.append(played.makespan_s)
+        scores.variances_j2.append(pvariance(played.energy_j))
+        scores.lost.append(len(played.lost))
+        scores.wasted_s.append(played.wasted_s)
+        scores.quits += isinstance(policy, FollowOrder) and policy.quits
+    return scores
+
+
+def _mean(values: list[float]) -> dict[str, Any]:
+    return {"mean_s": round(fmean(values), 4), "interval95_s": round(half_width(values), 4)}
+
+
+def _over(values: list[float], optimum: list[float]) -> dict[str, Any]:
+    """Percent of mean over mean; the interval is that of the paired differences."""
+    differences = [value - best for value, best in zip(values, optimum, strict=True)]
+    scale = 100.0 / fmean(optimum)
+    return {
+        "over_optimum_percent": round(scale * fmean(differences), 2),
+        "over_optimum_interval95": round(scale * half_width(differences), 2),
+    }
+
+
+def _less(values: list[float], others: list[float]) -> float:
+    return round(100.0 * (1.0 - fmean(values) / fmean(others)), 2)
+
+
+def _average_gains(found: dict[str, Any]) -> dict[str, Any]:
+    """How much less time than Tree and Ring, in percent: the mean over N of each N's gain, and at N = 9."""
+    policies = [name for name in found["9"] if name not in ("tree", "ring")]
+    gains: dict[str, Any] = {}
+    for name in policies:
+        gains[name] = {}
+        for other in ("tree", "ring"):
+            by_n = [100.0 * (1.0 - row[name]["mean_s"] / row[other]["mean_s"]) for row in found.values()]
+            gains[name][other] = {
+                "mean_percent": round(fmean(by_n), 1),
+                "spread_over_n": round(stdev(by_n) / sqrt(len(by_n)) * 1.96, 1),
+                "at_9_percent": round(by_n[-1], 1),
+            }
+    return gains

@@ -1,0 +1,112 @@
+"""The Chain-scheduler measured: MDLdroid's Fig. 6, 8, 9 and 10 made again, and what it gains on unequal, used devices.
+
+    python benchmarks/scheduler.py --part all
+    python benchmarks/scheduler.py --part cells --count 300 --policies dqn,dp,greedy
+
+Parts: phi (Eq. 8), fig6 (exploration), fig8 (re-learning), fig9-10 (latency and energy against Tree and Ring), cells
+(families and N against the optimum), energy (20 rounds), dying (what is lost), times (of a decision), speed (of the
+environments). Each writes its part of benchmarks/results/scheduler.json; fig9-10, fig6 and fig8 are drawn as
+scheduler.svg. Test seeds 0 to 299 are for judging only; training draws from 1,000,000 up. The paper's figures are those
+that its text gives; what it only draws is "not stated here".
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+# This file has the name of the package that it measures: its folder must not be searched for it.
+sys.path[0] = str(Path(__file__).resolve().parent / "chain")
+
+from chain_mesh import measure_cells, measure_dying, measure_energy, measure_figures, measure_times  # noqa: E402
+from chain_paper import measure_exploration, measure_phi, measure_relearning, measure_speed  # noqa: E402
+from chain_plot import draw_scheduler  # noqa: E402
+
+_OUT = Path(__file__).parent / "results" / "scheduler.json"
+_POLICIES = "tree,ring,fifo,greedy-risk,greedy,dp,dqn"
+
+PARTS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
+    "phi": lambda options: measure_phi(),
+    "fig6": lambda options: measure_exploration(options.seeds),
+    "fig8": lambda options: measure_relearning(options.seeds),
+    "fig9-10": lambda options: measure_figures(options.runs, _names(options)),
+    "cells": lambda options: measure_cells(options.count, _names(options)),
+    "energy": lambda options: measure_energy(options.meshes, _names(options)),
+    "dying": lambda options: measure_dying(options.count, _names(options)),
+    "times": lambda options: measure_times(_names(options)),
+    "speed": lambda options: measure_speed(),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--part", action="append", choices=["all", "plot", *PARTS], help="may be given several times")
+    parser.add_argument("--policies", default=_POLICIES, help="names; those that are not built are left out")
+    parser.add_argument("--count", type=int, default=300, help="scenarios of a cell (at N of 32 and more a third)")
+    parser.add_argument("--runs", type=int, default=50, help="runs of Fig. 9 and 10 for each N")
+    parser.add_argument("--seeds", type=int, default=10, help="trainings for each bar of Fig. 6 and 8")
+    parser.add_argument("--meshes", type=int, default=20, help="meshes that live for 20 rounds")
+    parser.add_argument("--out", type=Path, default=_OUT)
+    options = parser.parse_args()
+    asked = options.part or ["all"]
+    result = json.loads(options.out.read_text()) if options.out.is_file() else {}
+    for part in PARTS if "all" in asked else [part for part in asked if part in PARTS]:
+        began_s = time.process_time()
+        found = PARTS[part](options)
+        merged = _merge(result.get(part, {}), found)
+        command = f"python benchmarks/scheduler.py --part {part} {_settings(part, options)}".strip()
+        result[part] = merged | {
+            "command": command,
+            "machine": f"{platform.machine()}, one core, Python {platform.python_version()}",
+            "cpu_s": round(time.process_time() - began_s, 1),
+        }
+        options.out.write_text(json.dumps(result, indent=1) + "\n")
+        print(json.dumps({part: found}), flush=True)
+    options.out.with_suffix(".svg").write_text(draw_scheduler(result))
+
+
+def _names(options: argparse.Namespace) -> list[str]:
+    """Those of the asked policies that are there."""
+    from mdl.errors import MdlError
+    from scheduler.policies import make_policy
+
+    found = []
+    for name in options.policies.split(","):
+        try:
+            make_policy(name)
+        except (MdlError, ImportError, OSError) as error:
+            print(f"{name} is left out: {error}", file=sys.stderr)
+        else:
+            found.append(name)
+    return found
+
+
+def _settings(part: str, options: argparse.Namespace) -> str:
+    given = {
+        "fig6": f"--seeds {options.seeds}",
+        "fig8": f"--seeds {options.seeds}",
+        "fig9-10": f"--runs {options.runs}",
+        "cells": f"--count {options.count}",
+        "energy": f"--meshes {options.meshes}",
+        "dying": f"--count {options.count}",
+    }
+    return given.get(part, "")
+
+
+def _merge(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """New figures replace old ones; what was not measured now stays."""
+    merged = dict(old)
+    for key, value in new.items():
+        both = isinstance(value, dict) and isinstance(old.get(key), dict)
+        merged[key] = _merge(old[key], value) if both else value
+    return merged
+
+
+if __name__ == "__main__":
+    main()
