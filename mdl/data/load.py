@@ -13,6 +13,7 @@ from mdl.data.cache import load_cached, stamp_files
 from mdl.data.catalogue import find_installed
 from mdl.data.csv_streams import CsvOptions, find_csv_files, read_csv
 from mdl.data.motion import MotionOptions, make_motion
+from mdl.data.places import PlaceOptions, read_places
 from mdl.data.semg import SemgOptions, read_semg
 from mdl.data.spec import Spec, parse_spec, read_options
 from mdl.data.uci_har import read_uci_har
@@ -51,6 +52,9 @@ def _prepare(spec: Spec, seed: int) -> tuple[list[object], Callable[[], DataSet]
         case "npz":
             arrays, path = read_options(spec, ArrayOptions), _locate(spec)
             return _stamp([path], spec), lambda: read_npz(path, arrays)
+        case "places":
+            places = read_options(spec, PlaceOptions)
+            return _stamp(find_csv_files(spec.path), spec), lambda: read_places(spec.path, places)
         case _:
             csv = read_options(spec, CsvOptions)
             return _stamp(find_csv_files(spec.path), spec), lambda: read_csv(spec.path, csv)

@@ -15,8 +15,8 @@ import msgspec
 
 from mdl.errors import ConfigError
 
-SOURCES = ("motion", "uci-har", "semg", "npz", "csv")
-_NEEDS_PATH = ("npz", "csv")
+SOURCES = ("motion", "uci-har", "semg", "npz", "csv", "places")
+_NEEDS_PATH = ("npz", "csv", "places")
 _FACTORY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _Options = TypeVar("_Options", bound=msgspec.Struct)
 

@@ -1,0 +1,224 @@
+"""Sequences of places: places:PATH, a file, folder or glob of CSV files; by default each file is one person.
+
+places:log.csv?time=time&place=app       a column that names the place (or app), places are its distinct names
+places:gps/*.csv.gz?utc_offset=-4        columns latitude and longitude, places are the cells of a fixed grid
+
+The grid is a constant of the mesh, not learned from anybody's data: whoever shares `centre` and `cell` shares the
+meaning of the classes. Where no centre is given it is the median of the fixes at PATH, which only fits if all of them
+lie on one machine. What leaves this module is never finer than a cell.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Annotated
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from mdl.data.csv_streams import find_csv_files
+from mdl.data.spec import describe_choices
+from mdl.data.visits import Stays, find_stays, keep_active_days, make_sequences, take_stays
+from mdl.data.windows import DataSet, Integers, Windows, make_windows
+from mdl.errors import ConfigError, DataError
+
+TEST_SHARE = 0.2
+_METRES_A_DEGREE = 111_320.0
+# A column named `place` is used where there is one; else these two make a grid.
+_FIX_COLUMNS = ("latitude", "longitude")
+
+
+class PlaceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """time, place, subject: columns. centre: "latitude,longitude" of the grid. cell: metres; rows, columns: of cells.
+
+    utc_offset: hours, added to UNIX times. accuracy: metres; coarser fixes are dropped. steps: stays in a history.
+    hole: windows of 10 minutes that a stay bridges. active: stays that make a day count.
+    """
+
+    time: str = "time"
+    place: str = ""
+    subject: str = ""
+    centre: str = ""
+    cell: Annotated[float, msgspec.Meta(ge=10)] = 150.0
+    rows: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 22
+    columns: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 14
+    utc_offset: Annotated[float, msgspec.Meta(ge=-14, le=14)] = 0.0
+    accuracy: Annotated[float, msgspec.Meta(gt=0)] = 100.0
+    steps: Annotated[int, msgspec.Meta(ge=1, le=256)] = 8
+    hole: Annotated[int, msgspec.Meta(ge=0)] = 6
+    active: Annotated[int, msgspec.Meta(ge=1)] = 3
+
+
+@dataclass(frozen=True)
+class PlaceLog:
+    """Everybody's stays. places: names of the places 0..; stays: by person, the names in order."""
+
+    places: tuple[str, ...]
+    stays: dict[str, Stays]
+
+
+def read_places(path: str, options: PlaceOptions) -> DataSet:
+    """Sequences as windows x (n, 6, steps), y the next place; the last fifth of each person's days is for testing.
+
+    A test history never reaches back over that cut, so that no stay is on both sides.
+    """
+    log = read_stays(path, options)
+    sides: list[list[Windows]] = [[], []]
+    for number, stays in enumerate(log.stays.values()):
+        for side, part in enumerate(cut_days(stays, TEST_SHARE)):
+            x, y = make_sequences(part, options.steps)
+            sides[side].append(make_windows(x, y, np.full(len(y), number), np.full(len(y), 2 * number + side)))
+    train, test = (_join(windows) for windows in sides)
+    if not len(train) or not len(test):
+        raise DataError(f"{path}: no sequences; expected people with active days (active={options.active}) of stays")
+    return DataSet(
+        "places", train, test, log.places, "time",
+        description=f"next of {len(log.places)} places from {options.steps} stays", subject_names=tuple(log.stays),
+    )  # fmt: skip
+
+
+def read_stays(path: str, options: PlaceOptions) -> PlaceLog:
+    """Each person's stays on active days. Raises ConfigError or DataError naming file and line."""
+    moments = [moment for file in find_csv_files(path) for moment in _read_file(file, options)]
+    if not moments:
+        raise DataError(f"{path}: no usable row; fixes coarser than accuracy={options.accuracy:g} m are dropped")
+    people = sorted({moment.subject for moment in moments})
+    names, numbers = _number_places(moments, options)
+    times = np.array([moment.time_s for moment in moments], np.int64)
+    subject = np.searchsorted(np.array(people), np.array([moment.subject for moment in moments]))
+    stays = {
+        name: keep_active_days(
+            find_stays(times[subject == index], numbers[subject == index], options.hole), options.active
+        )
+        for index, name in enumerate(people)
+    }
+    return PlaceLog(names, stays)
+
+
+def cut_days(stays: Stays, share: float) -> tuple[Stays, Stays]:
+    """The stays of the first days, and those of the last `share` of the days on which there are any."""
+    days = np.unique(stays.day)
+    if not len(days):
+        return stays, stays
+    late = stays.day >= days[-max(1, round(share * len(days)))]
+    return take_stays(stays, ~late), take_stays(stays, late)
+
+
+@dataclass(frozen=True)
+class _Moment:
+    subject: str
+    time_s: int
+    place: str
+    fix: tuple[float, float]
+
+
+def _number_places(moments: list[_Moment], options: PlaceOptions) -> tuple[tuple[str, ...], Integers]:
+    if moments[0].place:
+        names, numbers = np.unique(np.array([moment.place for moment in moments]), return_inverse=True)
+        return tuple(names.tolist()), numbers.astype(np.int64)
+    fixes = np.array([moment.fix for moment in moments])
+    cells = tuple(f"cell {row}-{column}" for row in range(options.rows) for column in range(options.columns))
+    return cells, _find_cells(fixes, _parse_centre(options.centre) or np.median(fixes, axis=0), options)
+
+
+def _find_cells(fixes: NDArray[np.float64], centre: object, options: PlaceOptions) -> Integers:
+    """Row-major cell numbers, -1 outside the grid."""
+    latitude, longitude = np.asarray(centre, np.float64)
+    north = (fixes[:, 0] - latitude) * _METRES_A_DEGREE
+    east = (fixes[:, 1] - longitude) * _METRES_A_DEGREE * math.cos(math.radians(latitude))
+    row = np.floor(north / options.cell + options.rows / 2).astype(np.int64)
+    column = np.floor(east / options.cell + options.columns / 2).astype(np.int64)
+    inside = (row >= 0) & (row < options.rows) & (column >= 0) & (column < options.columns)
+    return np.where(inside, row * options.columns + column, -1)
+
+
+def _parse_centre(text: str) -> tuple[float, float] | None:
+    if not text:
+        return None
+    try:
+        latitude, longitude = (float(part) for part in text.split(","))
+    except ValueError:
+        latitude = longitude = math.nan
+    if not (abs(latitude) < 90 and abs(longitude) <= 180):
+        raise ConfigError(f"places: centre={text}: expected latitude,longitude in degrees, as in 43.7,-72.3")
+    return latitude, longitude
+
+
+def _read_file(file: Path, options: PlaceOptions) -> Iterator[_Moment]:
+    with _open_text(file) as lines:
+        rows = csv.reader(lines)
+        try:
+            header = [name.strip() for name in next(rows, [])]
+            index = _find_columns(file, header, options)
+            for row in rows:
+                if row and (moment := _read_row(row, index, file, rows.line_num, options)):
+                    yield moment
+        except (OSError, EOFError, csv.Error, UnicodeDecodeError) as error:
+            raise DataError(f"{file}: damaged ({error})") from None
+
+
+def _open_text(file: Path) -> IO[str]:
+    if file.name.endswith(".gz"):
+        return gzip.open(file, "rt", encoding="utf-8-sig", newline="")
+    return file.open(encoding="utf-8-sig", newline="")
+
+
+def _find_columns(file: Path, header: list[str], options: PlaceOptions) -> dict[str, int]:
+    place = options.place or ("place" if "place" in header else "")
+    wanted = {
+        "time": options.time,
+        **({"place": place} if place else dict(zip(_FIX_COLUMNS, _FIX_COLUMNS, strict=True))),
+    }
+    if options.subject:
+        wanted["subject"] = options.subject
+    for name in wanted.values():
+        if name not in header:
+            raise ConfigError(f"{file}: no column {name!r}; {describe_choices(name, header)}")
+    if not place and "accuracy" in header:
+        wanted["accuracy"] = "accuracy"
+    return {key: header.index(name) for key, name in wanted.items()}
+
+
+def _read_row(row: list[str], index: dict[str, int], file: Path, line: int, options: PlaceOptions) -> _Moment | None:
+    """None for a fix that is too coarse, or a place without a name."""
+    cells = {key: row[at].strip() if at < len(row) else "" for key, at in index.items()}
+    subject = cells.get("subject", file.name.partition(".")[0])
+    time_s = _parse_time(cells["time"], f"{file}, line {line}", options)
+    if "place" in cells:
+        return _Moment(subject, time_s, cells["place"], (0.0, 0.0)) if cells["place"] else None
+    try:
+        fix = float(cells["latitude"]), float(cells["longitude"])
+        coarse = float(cells.get("accuracy") or 0.0) > options.accuracy
+    except ValueError:
+        raise DataError(f"{file}, line {line}: the position is no number; expected degrees and metres") from None
+    if not (abs(fix[0]) <= 90 and abs(fix[1]) <= 180):
+        raise DataError(f"{file}, line {line}: the position is outside -90..90, -180..180 degrees")
+    return None if coarse else _Moment(subject, time_s, "", fix)
+
+
+def _parse_time(text: str, where: str, options: PlaceOptions) -> int:
+    """Local seconds: UNIX time plus the offset, or the clock that an ISO time shows."""
+    try:
+        return math.floor(float(text) + options.utc_offset * 3600)
+    except (ValueError, OverflowError):
+        pass
+    try:
+        return math.floor(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp())
+    except ValueError:
+        raise DataError(f"{where}: time {text!r}; expected UNIX seconds or an ISO date and time") from None
+
+
+def _join(parts: list[Windows]) -> Windows:
+    return Windows(
+        np.concatenate([part.x for part in parts]),
+        np.concatenate([part.y for part in parts]),
+        np.concatenate([part.subject for part in parts]),
+        np.concatenate([part.group for part in parts]),
+    )

@@ -1,0 +1,244 @@
+"""Dual distillation (Colla 3.3): a device learns from the cloud's model, and the cloud's from its devices' models.
+
+Only outputs are compared, so teacher and student may differ in size, and in the classes they tell apart: classes are
+known by their numbers in the label space of the mesh. Eq. 2: `soft_cross_entropy`; Eq. 3: `client_loss`; Eq. 4:
+`cloud_loss`. docs/colla-notes.md says how each is read. Fits any model; knows nothing of peers, rounds or messages.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import torch
+from torch import Tensor, nn
+
+from mdl.config import Section
+from mdl.errors import ConfigError, DataError
+
+
+class DistillSettings(Section, frozen=True):
+    """How a student learns. Raises ConfigError that names the first value out of range.
+
+    teacher_weight: lambda, the teacher's part of the loss. temperature: above 1 softens teacher and student alike.
+    patience: epochs without a better validation loss until the student stops; 0 trains all `epochs`.
+    """
+
+    teacher_weight: float = 0.5
+    temperature: float = 1.0
+    learning_rate: float = 0.005
+    weight_decay: float = 0.0
+    batch_size: int = 32
+    epochs: int = 30
+    patience: int = 5
+
+    def __post_init__(self) -> None:
+        _require(0 <= self.teacher_weight <= 1, "distill.teacher_weight", self.teacher_weight, "from 0 to 1")
+        _require(0 < self.temperature < math.inf, "distill.temperature", self.temperature, "above 0")
+        _require(0 < self.learning_rate < math.inf, "distill.learning_rate", self.learning_rate, "above 0")
+        _require(0 <= self.weight_decay < math.inf, "distill.weight_decay", self.weight_decay, "at least 0")
+        _require(self.batch_size >= 1, "distill.batch_size", self.batch_size, "at least 1")
+        _require(self.epochs >= 1, "distill.epochs", self.epochs, "at least 1")
+        _require(self.patience >= 0, "distill.patience", self.patience, "0 (no early stopping) or more")
+
+
+class Examples(msgspec.Struct, frozen=True):
+    """x: what the model takes, (n, ...). y: int64 (n,), positions in the student's last layer.
+
+    teacher: float32 (n, K), the teacher's probabilities for the student's classes, or None without a teacher.
+    """
+
+    x: Tensor
+    y: Tensor
+    teacher: Tensor | None = None
+
+
+class StudentTraining(msgspec.Struct, frozen=True):
+    """epochs: trained; best_epoch: whose parameters the student kept; losses: validation loss of each epoch."""
+
+    epochs: int
+    best_epoch: int
+    losses: tuple[float, ...]
+
+
+def soften(logits: Tensor, temperature: float = 1.0) -> Tensor:
+    """Probabilities softmax(z / T), the same shape as the logits (n, K)."""
+    return torch.softmax(logits / temperature, dim=-1)
+
+
+def pick_classes(probabilities: Tensor, teacher_classes: Tensor, student_classes: Tensor) -> Tensor:
+    """The teacher's probabilities (n, C) for the student's classes, renormalised: (n, K).
+
+    teacher_classes, student_classes: distinct class numbers, int64 (C,) and (K,). A class the teacher does not know
+    gets 0. A row in which the teacher gives all of the student's classes nothing stays 0: it teaches nothing there.
+    """
+    picked = _place(probabilities, teacher_classes, student_classes)
+    total = picked.sum(dim=-1, keepdim=True)
+    return torch.where(total > 0, picked / total.clamp_min(torch.finfo(picked.dtype).tiny), torch.zeros_like(picked))
+
+
+def locate_classes(y: Tensor, classes: Tensor) -> Tensor:
+    """Class numbers (n,) as positions in a last layer that knows `classes` (K,); -1 for a class it does not know."""
+    equal = y[:, None] == classes[None, :]
+    position: Tensor = torch.where(equal.any(dim=1), equal.int().argmax(dim=1), -1)
+    return position
+
+
+def pad_classes(probabilities: Tensor, client_classes: Tensor, cloud_classes: Tensor) -> Tensor:
+    """A client's probabilities (n, K) among the cloud's classes, zero for those it lacks: (n, C).
+
+    What the client gives to classes the cloud does not know is left out, and not renormalised.
+    """
+    return _place(probabilities, client_classes, cloud_classes)
+
+
+def average_teachers(padded: Sequence[Tensor], weights: Sequence[float] | None = None) -> Tensor:
+    """The weighted mean of the clients' padded probabilities, each (n, C); equal weights if none are given.
+
+    Cross-entropy is linear in the teacher, so one mean teacher stands for the mean of the clients' terms in Eq. 4.
+    """
+    if not padded:
+        raise ConfigError("no client model to learn from: the cloud needs at least one")
+    given = list(weights) if weights is not None else [1.0] * len(padded)
+    total = math.fsum(given)
+    if len(given) != len(padded) or not total > 0 or min(given) < 0:
+        raise ConfigError(f"teacher weights {given}: expected {len(padded)} numbers, none below 0, not all 0")
+    mean = torch.zeros_like(padded[0])
+    for share, probabilities in zip(given, padded, strict=True):
+        mean += probabilities * (share / total)
+    return mean
+
+
+def keep_best(scores: Sequence[float], keep: int | float) -> list[int]:
+    """Which client models may teach (Colla Fig. 14): the best by score, in their order. Ties go to the earlier one.
+
+    keep: an int is a number of models ("Top-70"), a float a share of them, at least one model.
+    """
+    if keep <= 0 or (isinstance(keep, float) and keep > 1):
+        raise ConfigError(f"keep is {keep}: it must be a number of models, or a share above 0 and at most 1.0")
+    count = min(len(scores), keep if isinstance(keep, int) else max(1, round(keep * len(scores))))
+    ranked = sorted(range(len(scores)), key=lambda index: (-scores[index], index))
+    return sorted(ranked[:count])
+
+
+def soft_cross_entropy(logits: Tensor, teacher: Tensor, temperature: float = 1.0) -> Tensor:
+    """Eq. 2: -T^2 mean_n sum_k q_nk log softmax(z_n / T)_k, a scalar. No gradient reaches the teacher.
+
+    logits: (n, K) of the student; teacher: q, (n, K), softened with the same T. T^2 keeps the gradient's size.
+    """
+    log_p = torch.log_softmax(logits / temperature, dim=-1)
+    return -(temperature**2) * (teacher.detach() * log_p).sum(dim=-1).mean()
+
+
+def client_loss(logits: Tensor, y: Tensor, teacher: Tensor | None, settings: DistillSettings) -> Tensor:
+    """Eq. 3: (1 - lambda) CE(y, p) + lambda CE(q, p); plain cross-entropy without a teacher. Scalar.
+
+    logits (n, K), y int64 (n,), teacher (n, K) as `pick_classes` gives it.
+    """
+    hard = nn.functional.cross_entropy(logits, y)
+    if teacher is None:
+        return hard
+    soft = soft_cross_entropy(logits, teacher, settings.temperature)
+    return (1 - settings.teacher_weight) * hard + settings.teacher_weight * soft
+
+
+def cloud_loss(logits: Tensor, y: Tensor, clients: Sequence[Tensor], settings: DistillSettings) -> Tensor:
+    """Eq. 4: (1 - lambda) CE(y, p) + lambda / N sum_i CE(pad(q_i), p). Scalar.
+
+    logits (n, C), y int64 (n,), clients: N tensors (n, C) as `pad_classes` gives them.
+    """
+    return client_loss(logits, y, average_teachers(clients), settings)
+
+
+def train_student(
+    student: nn.Module,
+    train: Examples,
+    validation: Examples | None,
+    settings: DistillSettings,
+    generator: torch.Generator,
+) -> StudentTraining:
+    """Train with Adam on Eq. 3 (or 4: the teacher is then the clients' mean), stop early, keep the best epoch.
+
+    Without validation examples, or with patience 0, all epochs are trained and the last is kept. Only parameters that
+    require a gradient move. generator draws the batches and the dropout. Raises DataError if the loss is not finite.
+    """
+    trainable = [parameter for parameter in student.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.Adam(trainable, settings.learning_rate, weight_decay=settings.weight_decay)
+    stops = validation is not None and len(validation.y) > 0 and settings.patience > 0
+    best, best_epoch, losses = _copy(student), 0, [_validate(student, validation, settings)] if stops else []
+    for epoch in range(1, settings.epochs + 1):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
+            _train_epoch(student, optimizer, train, settings, generator)
+        if not stops:
+            continue
+        losses.append(_validate(student, validation, settings))
+        if losses[-1] < losses[best_epoch]:
+            best, best_epoch = _copy(student), epoch
+        elif epoch - best_epoch >= settings.patience:
+            break
+    if stops:
+        student.load_state_dict(best)
+        return StudentTraining(len(losses) - 1, best_epoch, tuple(losses))
+    return StudentTraining(settings.epochs, settings.epochs, ())
+
+
+def predict_probabilities(model: nn.Module, x: Tensor, temperature: float = 1.0, batch_size: int = 512) -> Tensor:
+    """softmax(z / T), float32 (n, K), without gradients; every submodule's training mode is left as it was."""
+    modes = [(part, part.training) for part in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            return torch.cat([soften(model(batch), temperature) for batch in _batches(x, batch_size)])
+    finally:
+        for part, training in modes:
+            part.training = training
+
+
+def _require(holds: bool, key: str, value: float, valid: str) -> None:
+    if not holds:
+        raise ConfigError(f"{key} is {value}: it must be {valid}")
+
+
+def _place(probabilities: Tensor, here: Tensor, there: Tensor) -> Tensor:
+    """Columns for the classes `here`, moved to where `there` has the same class; 0 where it has another."""
+    equal = there[:, None] == here[None, :]
+    known = equal.any(dim=1)
+    placed = probabilities.new_zeros((len(probabilities), len(there)))
+    placed[:, known] = probabilities[:, equal.int().argmax(dim=1)[known]]
+    return placed
+
+
+def _train_epoch(
+    student: nn.Module, optimizer: torch.optim.Optimizer, train: Examples, settings: DistillSettings,
+    generator: torch.Generator,
+) -> None:  # fmt: skip
+    student.train()
+    for rows in _batches(torch.randperm(len(train.y), generator=generator), settings.batch_size):
+        teacher = None if train.teacher is None else train.teacher[rows]
+        loss = client_loss(student(train.x[rows]), train.y[rows], teacher, settings)
+        if not math.isfinite(float(loss.detach())):
+            raise DataError(
+                f"the loss is {float(loss.detach())}: lower distill.learning_rate ({settings.learning_rate:g})"
+            )
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+
+def _validate(student: nn.Module, validation: Examples | None, settings: DistillSettings) -> float:
+    """Plain cross-entropy: what the student is judged by does not depend on its teacher."""
+    assert validation is not None
+    probabilities = predict_probabilities(student, validation.x)
+    picked = probabilities[torch.arange(len(validation.y)), validation.y]
+    return float(-picked.clamp_min(torch.finfo(picked.dtype).tiny).log().mean())
+
+
+def _batches(rows: Tensor, size: int) -> Iterator[Tensor]:
+    for start in range(0, len(rows), size):
+        yield rows[start : start + size]
+
+
+def _copy(student: nn.Module) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in student.state_dict().items()}

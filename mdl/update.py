@@ -1,0 +1,132 @@
+"""What a device uploads of its model: only what has changed since it was pulled (Colla 3.1), as safetensors bytes.
+
+A matrix of which few rows changed travels as those rows and their numbers, whichever is smaller. Both sides hold what
+was pulled; applying the update to it gives the device's model, bit for bit. Bytes from a device are checked fully
+before anything is built from them. Knows nothing of how they travel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from mdl.errors import RemoteProtocolError
+from mdl.recurrent import RecurrentModel
+
+_CLASSES = "class_ids"
+_ROWS, _VALUES = "@rows", "@values"
+_LAST_LAYER = ("classify.weight", "classify.bias")
+# The cloud's largest model has half a megabyte; whatever is far beyond it is not an update.
+LARGEST_UPDATE_BYTES = 8 << 20
+
+
+def changed_tensors(model: RecurrentModel, pulled: RecurrentModel) -> dict[str, Tensor]:
+    """The tensors of `model` that differ from `pulled`; the last layer's rows are compared class by class.
+
+    NAME: the whole tensor. NAME@rows (int32) and NAME@values: changed rows only. class_ids (int32): whenever the
+    classes are not the pulled ones.
+    """
+    changed: dict[str, Tensor] = {}
+    if model.class_ids.tolist() != pulled.class_ids.tolist():
+        changed[_CLASSES] = model.class_ids.to(torch.int32)
+    before = _align_last_layer(pulled, model.class_ids)
+    for name, parameter in model.named_parameters():
+        changed |= _difference(name, parameter.detach(), before[name])
+    return changed
+
+
+def encode_update(model: RecurrentModel, pulled: RecurrentModel) -> bytes:
+    """The upload; its length is what a cycle costs. Empty bytes never occur: no change is a header alone."""
+    return save({name: tensor.contiguous() for name, tensor in changed_tensors(model, pulled).items()})
+
+
+def apply_update(pulled: RecurrentModel, update: bytes) -> RecurrentModel:
+    """The device's model. Raises RemoteProtocolError, naming the tensor, if the update does not fit `pulled`."""
+    tensors = _decode(update)
+    class_ids = _read_classes(tensors, pulled)
+    state = _align_last_layer(pulled, class_ids)
+    for name in {key.partition("@")[0] for key in tensors}:
+        if name not in state:
+            raise RemoteProtocolError(f"update names {name[:60]!r}, which is no tensor of this model")
+        state[name] = _patch(name, state[name], tensors)
+        if not bool(torch.isfinite(state[name]).all()):
+            raise RemoteProtocolError(f"update of {name} holds NaN or infinity")
+    fresh = [label for label in class_ids.tolist() if label not in set(pulled.class_ids.tolist())]
+    if fresh and not set(_LAST_LAYER) <= {key.partition("@")[0] for key in tensors}:
+        raise RemoteProtocolError(f"update adds class {fresh[0]} without its row of the last layer")
+    with torch.random.fork_rng(devices=[]):
+        made = RecurrentModel(pulled.size, pulled.places, class_ids.tolist())
+    made.load_state_dict({**state, _CLASSES: class_ids})
+    return made
+
+
+def _align_last_layer(pulled: RecurrentModel, class_ids: Tensor) -> dict[str, Tensor]:
+    """The pulled tensors, with the last layer's rows in the order of `class_ids`; NaN for a class that is new."""
+    state = {name: parameter.detach().clone() for name, parameter in pulled.named_parameters()}
+    at = {label: row for row, label in enumerate(pulled.class_ids.tolist())}
+    rows = [at.get(label, -1) for label in class_ids.tolist()]
+    for name in _LAST_LAYER:
+        aligned = state[name][rows]
+        aligned[[row < 0 for row in rows]] = torch.nan
+        state[name] = aligned
+    return state
+
+
+def _difference(name: str, now: Tensor, before: Tensor) -> dict[str, Tensor]:
+    # NaN, a row that is new, differs from everything.
+    rows = torch.nonzero((now != before).reshape(len(now), -1).any(dim=1))[:, 0]
+    if not len(rows):
+        return {}
+    row_bytes = now[0].numel() * now.element_size()
+    if now.ndim < 2 or len(rows) * (row_bytes + 4) >= len(now) * row_bytes:
+        return {name: now}
+    return {name + _ROWS: rows.to(torch.int32), name + _VALUES: now[rows]}
+
+
+def _decode(update: bytes) -> dict[str, Tensor]:
+    if len(update) > LARGEST_UPDATE_BYTES:
+        raise RemoteProtocolError(f"update of {len(update)} bytes; at most {LARGEST_UPDATE_BYTES} are read")
+    try:
+        tensors: dict[str, Tensor] = load(update)
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise RemoteProtocolError(f"update is no safetensors: {' '.join(str(error).split())[:200]}") from None
+    return tensors
+
+
+def _read_classes(tensors: dict[str, Tensor], pulled: RecurrentModel) -> Tensor:
+    if _CLASSES not in tensors:
+        return pulled.class_ids
+    # Taken out: what is left names parameters.
+    given = tensors.pop(_CLASSES)
+    numbers = given.tolist() if given.dtype == torch.int32 and given.ndim == 1 else []
+    if not numbers or len(set(numbers)) != len(numbers) or min(numbers) < 0 or max(numbers) >= pulled.places:
+        raise RemoteProtocolError(f"update has wrong class_ids: expected distinct int32 below {pulled.places}")
+    return given.to(torch.int64)
+
+
+def _patch(name: str, before: Tensor, tensors: Mapping[str, Tensor]) -> Tensor:
+    whole, rows, values = tensors.get(name), tensors.get(name + _ROWS), tensors.get(name + _VALUES)
+    if whole is not None and rows is None and values is None:
+        if whole.dtype == before.dtype and whole.shape == before.shape:
+            return whole
+    elif whole is None and rows is not None and values is not None and _rows_fit(rows, values, before):
+        patched = before.clone()
+        patched[rows.long()] = values
+        return patched
+    raise RemoteProtocolError(f"update of {name} does not fit {tuple(before.shape)} {before.dtype}")
+
+
+def _rows_fit(rows: Tensor, values: Tensor, before: Tensor) -> bool:
+    return (
+        rows.dtype == torch.int32
+        and rows.ndim == 1
+        and len(rows) > 0
+        and values.dtype == before.dtype
+        and values.shape == (len(rows), *before.shape[1:])
+        and bool((rows >= 0).all())
+        and bool((rows < len(before)).all())
+    )
