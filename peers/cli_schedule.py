@@ -18,7 +18,7 @@ app = typer.Typer(
 )
 
 _SOURCE_HELP = "Scenario file, run directory, or FAMILY:N:SEED (dynamic:9:17); without it the live mesh."
-_POLICIES_HELP = "Names with commas: dqn, dp, greedy, fifo, tree, ring, optimal; by default "
+_POLICIES_HELP = "Names with commas: dqn, dp, greedy, greedy-risk, fifo, tree, ring, optimal; by default "
 Source = Annotated[str | None, typer.Argument(help=_SOURCE_HELP, show_default=False)]
 Index = Annotated[int, typer.Option(help="Which scenario of a file, from 0.", min=0)]
 Round = Annotated[int | None, typer.Option("--round", help="Which round of a run; the last by default.", min=1)]

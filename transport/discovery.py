@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from ipaddress import IPv4Interface
 
 import msgspec
-from zeroconf import Error, IPVersion, ServiceBrowser, ServiceInfo, ServiceListener, Zeroconf
+from zeroconf import Error, IPVersion, NotRunningException, ServiceBrowser, ServiceInfo, ServiceListener, Zeroconf
 
 from mdl.errors import MeshNotFoundError, RemoteProtocolError
 from mdl.messages import PROTOCOL_VERSION, PeerInfo
@@ -114,7 +114,10 @@ class Discovery(ServiceListener):
         """A service appeared. Other meshes are told apart by its name, before anything is asked of them."""
         if not name.startswith(fingerprint_of(self._keys, self._mesh)):
             return
-        info = zc.get_service_info(type_, name, timeout=_DETAILS_MS)
+        try:
+            info = zc.get_service_info(type_, name, timeout=_DETAILS_MS)
+        except NotRunningException:
+            return  # closed while it was being asked about
         if info is None or info.port is None:
             return
         record = {key: value or "" for key, value in info.decoded_properties.items()}

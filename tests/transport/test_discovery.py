@@ -3,6 +3,7 @@
 from ipaddress import IPv4Interface
 
 import pytest
+from zeroconf import NotRunningException
 
 from mdl.errors import ConfigError, MeshNotFoundError, RemoteProtocolError
 from mdl.messages import PeerInfo, Role
@@ -92,6 +93,21 @@ def test_without_multicast_it_needs_an_address_to_join_and_then_only_warns(monke
         Discovery(ME, "home", KEYS, print, loopback=True)
     Discovery(ME, "home", KEYS, print, loopback=True, required=False).close()
     assert "mDNS is not available" in caplog.text
+
+
+def test_a_service_that_appears_while_discovery_is_closed_is_left_alone(monkeypatch):
+    def no_multicast(**_):
+        raise OSError("no multicast")
+
+    class Closed:
+        def get_service_info(self, *_, **__):
+            raise NotRunningException
+
+    monkeypatch.setattr(discovery, "Zeroconf", no_multicast)
+    found = []
+    watching = Discovery(ME, "home", KEYS, found.append, loopback=True, required=False)
+    watching.add_service(Closed(), "_mdl._tcp.local.", discovery.fingerprint_of(KEYS, "home"))
+    assert found == []
 
 
 def test_the_gate_lets_in_the_meshs_client_key_alone():
