@@ -35,7 +35,7 @@ _COMPARED = 150
 @app.command("train")
 def train(
     out: Annotated[Path, typer.Option(help="Where the policy goes (safetensors).")] = Path("policy.safetensors"),
-    steps: Annotated[int | None, typer.Option(help="How many batches of labels; about 1 s each on 2 cores.")] = None,
+    steps: Annotated[int | None, typer.Option(help="How many batches of labels.")] = None,
     minutes: Annotated[float | None, typer.Option(help="Train about so long instead.")] = None,
     seed: Annotated[int, typer.Option(help="Every random choice follows from it.", min=0)] = 0,
     processes: Annotated[int, typer.Option(help="Processes that make labels; 0 makes them here.", min=0)] = 2,

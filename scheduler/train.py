@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.resources import as_file, files
 from pathlib import Path
 
 import torch
@@ -14,6 +15,7 @@ import torch
 from mdl.errors import ConfigError
 from scheduler.judging import watch
 from scheduler.labels import Progress, train_on_labels
+from scheduler.learned import SHIPPED
 from scheduler.qnet import QNetwork, load_policy, save_policy
 
 # Steps that tell how long one takes: a cycle of all sizes of mesh.
@@ -75,7 +77,8 @@ def train_policy(
     def follow(progress: Progress) -> bool:
         last[:] = [progress]
         stops = should_stop()
-        measured = progress.step % every == 0 and not stops
+        # An early network waits so often that judging it would take longer than training it.
+        measured = progress.step % every == 0 and progress.step >= 2 * every and not stops
         if measured:
             figures.update(gain(progress.network.plain()))
             keep(progress.network, done + progress.step)
@@ -92,11 +95,16 @@ def train_policy(
 
 
 def plan_steps(minutes: float, seed: int, processes: int, clock: Callable[[], float]) -> int:
-    """How many steps fit in so many minutes here, by trying a few. clock: seconds."""
+    """How many steps fit in so many minutes here, by trying a few with the shipped policy. clock: seconds.
+
+    An untrained network would not do: it waits so often that its rollouts take many times as long.
+    """
     if not minutes > 0:
         raise ConfigError(f"--minutes {minutes}: must be above 0")
+    with as_file(files("scheduler") / "data" / SHIPPED) as shipped:
+        start, _ = load_policy(shipped)
     began_s = clock()
-    train_on_labels(_TRIAL_STEPS, seed, processes, start=QNetwork(seed))
+    train_on_labels(_TRIAL_STEPS, seed, processes, start=start)
     trial_s = clock() - began_s
     left_s = 60.0 * minutes - trial_s
     return max(_TRIAL_STEPS, int(_PLANNED_SHARE * left_s / trial_s * _TRIAL_STEPS))

@@ -197,7 +197,7 @@ def test_training_is_evaluated_and_saved_on_its_way(labels: _Labels, tmp_path: P
     reports: list[train.Report] = []
     train.train_policy(40, 0, 0, tmp_path / "p.safetensors", "mdl scheduler train", on_report=reports.append)
     assert [report.step for report in reports] == list(range(1, 41))
-    assert [report.step for report in reports if report.figures] == list(range(4, 41, 4))
+    assert [report.step for report in reports if report.figures] == list(range(8, 41, 4))
 
 
 def test_resuming_needs_a_file(labels: _Labels, tmp_path: Path) -> None:
@@ -205,7 +205,8 @@ def test_resuming_needs_a_file(labels: _Labels, tmp_path: Path) -> None:
         train.train_policy(5, 0, 0, tmp_path / "none.safetensors", "mdl scheduler train", resume=True)
 
 
-def test_minutes_become_steps_by_trying_a_few(labels: _Labels) -> None:
+def test_minutes_become_steps_by_trying_a_few(labels: _Labels, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(train, "load_policy", lambda path: (QNetwork(0), {}))
     ticks = iter([100.0, 108.0])
     assert train.plan_steps(2.0, 0, 0, lambda: next(ticks)) == int(0.9 * 112.0 / 8.0 * 8)
 
