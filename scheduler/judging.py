@@ -12,6 +12,7 @@ import numpy as np
 from scheduler.chain import Policy
 from scheduler.lockstep import Picks, finish
 from scheduler.numpyq import NumpyQ
+from scheduler.paper import energy_variance
 from scheduler.paper_plan import FollowOrder
 from scheduler.play import play
 from sim.batch import Batch
@@ -69,7 +70,7 @@ def judge_network(name: str, network: NumpyQ | None, scenarios: Sequence[Scenari
         outcome = finish(Batch(packed), Picks(network))
         makespans += outcome.makespan_s.tolist()
         variances += [
-            float(np.var(energy_j[: len(scenario.devices)]))
+            energy_variance(energy_j[: len(scenario.devices)])
             for energy_j, scenario in zip(outcome.energy_j, part, strict=True)
         ]
         lost += int(outcome.lost.sum())
@@ -83,7 +84,7 @@ def judge_policy(name: str, make: Callable[[], Policy], scenarios: Sequence[Scen
     return Judged(
         name,
         tuple(each.makespan_s for each in played),
-        tuple(float(np.var(each.energy_j)) for each in played),
+        tuple(energy_variance(np.array(each.energy_j)) for each in played),
         sum(len(each.lost) for each in played),
         sum(isinstance(policy, FollowOrder) and policy.quits for policy in policies),
     )
