@@ -170,6 +170,14 @@ def test_a_chart_can_be_drawn_with_ascii_alone() -> None:
     assert _text(chart, 80, plain=True).isascii()
 
 
+def test_a_name_that_a_hop_has_no_room_for_is_left_out() -> None:
+    scenario = _scenario(_device(), _device(), _device(30.0))
+    text = _text(_chart(scenario, "fifo", names=("one", "an-endless-name", "three")), 80)
+    row = next(line for line in text.splitlines() if line.startswith("an-endless-name"))
+    assert "←one" not in row
+    assert len(row) <= 80
+
+
 def test_what_everybody_trained_through_is_cut_off() -> None:
     chart = _chart(_scenario(_device(100.0), _device(100.1)))
     assert chart.start_s == pytest.approx(100.0 - 0.1 * 1.2)
@@ -211,7 +219,7 @@ HOPS = (_hop(1, "a", "b", 0.5), _hop(2, "b", "c", 1.6))
 DEVICES = (
     DeviceRecord("a", 0.2, 10.0, 80.0, False),
     DeviceRecord("b", 0.5, 10.0, busy=((0.0, 0.3),)),
-    DeviceRecord("c", 0.1, None, busy=((0.2, None),)),
+    DeviceRecord("c", 0.1, None, busy=((0.0, 0.05), (0.2, None))),
     DeviceRecord("d", None, lost="silent"),
 )
 
@@ -239,6 +247,8 @@ def test_a_real_round_is_drawn_from_its_record() -> None:
         ("send", 0.5, 1.6, "b"),
         ("done", 1.6, 2.7, ""),
     ]
+    for row in chart.rows:
+        assert all(one.end_s == other.start_s for one, other in pairwise(row.spans))
     assert _spans(chart, "c")[1:3] == [("waiting", 0.1, 0.2, ""), ("busy", 0.2, 1.6, "")]
     assert _spans(chart, "d") == [("lost", 0.0, 2.7, "")]
     assert [delay.why for delay in chart.delays if delay.device == "a"] == ["b trained until 0.500 s"]
@@ -330,6 +340,16 @@ def test_policies_are_compared_on_the_same_scenarios_by_the_optimum() -> None:
     assert ring["over_percent"] > 20.0
     assert ring["interval_95_s"] > 0.0
     assert (optimal["decision_ms_median"], fifo["lost"]) == (None, 0)
+    played = [play_watched(scenario, make_policy("ring"))[0].makespan_s for scenario in scenarios]
+    assert ring["makespan_s"] == pytest.approx(sum(played) / 6)
+
+
+def test_no_scenario_is_played_by_a_policy_that_remembers_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(POLICIES, "counting", _Counting)
+    bench, scenario = Bench(), draw_scenario("paper", 3, 1)
+    first, second = (bench.policy("counting", scenario) for _ in range(2))
+    first.decide(ChainView(0.0, 1.0, ()))
+    assert second.decide(ChainView(0.0, 1.0, ())) == Wait("asked 1 times")
 
 
 def test_ctrl_c_keeps_what_all_policies_have_played() -> None:

@@ -15,6 +15,7 @@ from mdl.messages import (
     HopDecision,
     HopOutcome,
     PeerReport,
+    ResourceState,
     RoundEvaluation,
     RoundSummary,
     TrainingReport,
@@ -139,3 +140,8 @@ def test_the_status_tells_the_devices_of_the_open_round() -> None:
     status = mesh_status(agent, "fifo", 0, [], since_round=0, now=3.0)
     assert [(device.peer_id, device.ready_s) for device in status.devices] == [("a", None), ("b", None)]
     assert status.elapsed_s == 2.0
+    used = ResourceState(1 << 30, 5.0, in_use=True)
+    busy = PeerReport(3, 1, 0, b"", "s", "m", 10, Activity.TRAINING, 0, agent="agent", resources=used)
+    agent.handle(Received(A, busy), 4.0)
+    status = mesh_status(agent, "fifo", 0, [], since_round=0, now=5.0)
+    assert [device.busy for device in status.devices] == [((3.0, None),), ()]
