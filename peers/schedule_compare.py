@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from peers.schedule_play import Bench, play_watched
+from scheduler.paper import energy_variance
 from scheduler.policies import OPTIMAL
 from sim.scenario import Scenario
 
@@ -122,7 +123,7 @@ def show_comparison(found: Comparison, console: Console) -> None:
 
 def _play(name: str, scenario: Scenario, bench: Bench) -> tuple[float, float, int, list[float]]:
     played, watched = play_watched(scenario, bench.policy(name, scenario), explains=False)
-    variance = float(np.var(played.energy_j))
+    variance = energy_variance(np.array(played.energy_j))
     # The optimum plans everything before its first decision: its decisions are no work.
     return played.makespan_s, variance, len(played.lost), [] if name == OPTIMAL else watched.seconds
 
