@@ -25,7 +25,8 @@ MAX_LINE_BYTES = 1 << 22
 MAX_DEVICES = 1024
 
 Id: TypeAlias = int | str
-Seconds: TypeAlias = Annotated[float, Meta(ge=0)]
+# Clocks are subtracted from one another: what is left may be a hair below 0.
+Seconds: TypeAlias = Annotated[float, Meta(ge=-1e-3)]
 Speed: TypeAlias = Annotated[float, Meta(gt=0)]
 
 
@@ -118,7 +119,7 @@ class Decider:
                 since_s = now_s
                 self._free_since.pop(name, None)
             devices.append(_view(device, name, state, since_s))
-        return ChainView(now_s, observed.mb, tuple(devices), observed.lat or 0.0)
+        return ChainView(now_s, observed.mb, tuple(devices), max(0.0, observed.lat or 0.0))
 
     def _decide(self, view: ChainView, may_wait: bool) -> Decision:
         """The policy's decision; never a pair that is not idle, never waiting for nobody."""
@@ -230,9 +231,9 @@ def _view(device: ObservedDevice, name: str, state: DeviceState, since_s: float)
         charging=device.charging,
         kind=device.kind or UsageKind.IDLE,
         device_class=device.cls,
-        busy_for_s=device.busy_for or 0.0,
-        eta_ready_s=device.eta_ready or 0.0,
-        op_left_s=device.op_left or 0.0,
+        busy_for_s=max(0.0, device.busy_for or 0.0),
+        eta_ready_s=max(0.0, device.eta_ready or 0.0),
+        op_left_s=max(0.0, device.op_left or 0.0),
     )
 
 

@@ -442,6 +442,15 @@ def test_waiting_is_never_answered_when_nothing_is_under_way_and_two_are_idle() 
         assert "I wait" in answer["reason"]
 
 
+def test_a_time_that_is_left_may_be_a_hair_below_zero_and_no_more() -> None:
+    decider = Decider(make_policy("greedy"))
+    observation = _observation("free", "free", "busy")
+    observation["devices"][2]["eta_ready"] = -1e-12
+    assert "pair" in _ask(decider, observation)
+    observation["devices"][2]["eta_ready"] = -1
+    assert "eta_ready" in _ask(decider, observation)["error"]
+
+
 def test_fewer_than_two_idle_devices_are_waited_for() -> None:
     decider = Decider(make_policy("greedy"))
     assert _ask(decider, _observation("free", "training"))["wait"] is True
