@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from peers.schedule_source import Subject
     from scheduler.chart import Chart
 
@@ -57,8 +59,6 @@ def show(
     A scenario is played, under the policy of the configuration by default. Q-values are shown for policies that have
     them (dqn).
     """
-    from rich.console import Console
-
     from peers.schedule_draw import show_chart
     from peers.schedule_round import chart_real
     from peers.schedule_source import find_real, find_subject, looker, rebuilt_subject
@@ -83,10 +83,10 @@ def show(
         told = {"policy": shown, "recorded": bool(real and policy is None), "estimated": list(estimates)}
         _print_json(told | msgspec.to_builtins(chart) | ({"out": str(out)} if out else {}))
         return
-    console = Console()
+    console = _console()
     show_chart(chart, console)
     for text in estimates:
-        console.print(f"estimated: {text}", highlight=False, style="dim")
+        console.print(f"estimated: {text}", style="dim")
     if out is not None:
         print(f"written: {out}", file=sys.stderr)
 
@@ -102,8 +102,6 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Play the same scenarios under several policies: makespan with spread, over the optimum, energy, losses."""
-    from rich.console import Console
-
     from peers.schedule_compare import compare as compare_policies
     from peers.schedule_compare import describe_comparison, show_comparison
     from peers.schedule_play import parse_policies
@@ -118,7 +116,7 @@ def compare(
     if as_json:
         _print_json(describe_comparison(found))
     else:
-        show_comparison(found, Console())
+        show_comparison(found, _console())
     if found.interrupted:
         raise typer.Exit(130)
 
@@ -147,8 +145,6 @@ def what_if(
     as_json: AsJson = False,
 ) -> None:
     """Change devices of a scenario and see the chain change: before and after, side by side."""
-    from rich.console import Console
-
     from peers.schedule_play import parse_policies
     from peers.schedule_source import find_subject, looker
     from peers.schedule_whatif import apply_changes, describe_outcomes, parse_changes, play_both, show_outcomes
@@ -162,10 +158,10 @@ def what_if(
         told = describe_outcomes(subject.title, changes, outcomes, subject.names)
         _print_json(told | {"estimated": list(subject.estimates)})
         return
-    console = Console()
+    console = _console()
     show_outcomes(subject.title, changes, outcomes, subject.names, console)
     for text in subject.estimates:
-        console.print(f"estimated: {text}", highlight=False, style="dim")
+        console.print(f"estimated: {text}", style="dim")
 
 
 @app.command()
@@ -176,8 +172,6 @@ def replay(
     as_json: AsJson = False,
 ) -> None:
     """Play the rounds of a real run again under other policies: what would each have taken?"""
-    from rich.console import Console
-
     from mdl.errors import ConfigError
     from peers.schedule_play import parse_policies
     from peers.schedule_replay import describe_replay, replay_run, show_replay
@@ -189,7 +183,7 @@ def replay(
     if as_json:
         _print_json(describe_replay(found))
     else:
-        show_replay(found, Console())
+        show_replay(found, _console())
 
 
 @app.command()
@@ -262,6 +256,13 @@ class _Progress:
     def end(self) -> None:
         if self._shown:
             print("\r" + " " * 40 + "\r", end="", file=sys.stderr, flush=True)
+
+
+def _console() -> Console:
+    """Devices and directories may be called anything: nothing in their names is markup."""
+    from rich.console import Console
+
+    return Console(markup=False, highlight=False)
 
 
 def _print_json(result: object) -> None:

@@ -110,11 +110,11 @@ def show_replay(replay: Replay, console: Console) -> None:
     if 1 < count <= _MOST_ROUNDS_SHOWN:
         console.print()
         console.print(_draw_rounds(replay))
-    console.print("\nestimated, so take it with care:", highlight=False)
+    console.print("\nestimated, so take it with care:")
     for text in described["estimated"]:
-        console.print(f"- {text}", highlight=False)
+        console.print(f"- {text}")
     for number, why in replay.left_out.items():
-        console.print(f"- round {number} is left out: {why}", highlight=False)
+        console.print(f"- round {number} is left out: {why}")
 
 
 def _play(rebuilt: Rebuilt, policy: Policy, spent: dict[str, float]) -> Played:

@@ -105,7 +105,7 @@ def show_outcomes(
     for each in outcomes:
         console.print()
         console.print(_draw(each, names))
-        console.print(_sum_up(each), highlight=False)
+        console.print(_sum_up(each))
     fields = {change.field for change in changes}
     if "battery_percent" in fields and "dies_at_s" not in fields:
         console.print("a battery level changes what a policy expects; to let a device fail: --set DEVICE.dies=SECONDS")
