@@ -24,18 +24,18 @@ from typing import Any
 # This file has the name of the package that it measures: its folder must not be searched for it.
 sys.path[0] = str(Path(__file__).resolve().parent / "chain")
 
-from chain_mesh import measure_cells, measure_dying, measure_energy, measure_figures, measure_times  # noqa: E402
+from chain_mesh import PAPER, measure_cells, measure_dying, measure_energy, measure_figures, measure_times  # noqa: E402
 from chain_paper import measure_exploration, measure_phi, measure_relearning, measure_speed  # noqa: E402
 from chain_plot import draw_scheduler  # noqa: E402
 
 _OUT = Path(__file__).parent / "results" / "scheduler.json"
-_POLICIES = "tree,ring,fifo,greedy-risk,greedy,dp,dqn"
+_POLICIES = "tree,ring,fifo,greedy-risk,greedy,dp,dqn,paper"
 
 PARTS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "phi": lambda options: measure_phi(),
     "fig6": lambda options: measure_exploration(options.seeds),
     "fig8": lambda options: measure_relearning(options.seeds),
-    "fig9-10": lambda options: measure_figures(options.runs, _names(options)),
+    "fig9-10": lambda options: measure_figures(options.runs, _names(options, literal=True)),
     "cells": lambda options: measure_cells(options.count, _names(options)),
     "energy": lambda options: measure_energy(options.meshes, _names(options)),
     "dying": lambda options: measure_dying(options.count, _names(options)),
@@ -47,7 +47,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", action="append", choices=["all", "plot", *PARTS], help="may be given several times")
-    parser.add_argument("--policies", default=_POLICIES, help="names; those that are not built are left out")
+    parser.add_argument("--policies", default=_POLICIES, help="names, and paper for its literal variant (fig9-10)")
     parser.add_argument("--count", type=int, default=300, help="scenarios of a cell (at N of 32 and more a third)")
     parser.add_argument("--runs", type=int, default=50, help="runs of Fig. 9 and 10 for each N")
     parser.add_argument("--seeds", type=int, default=10, help="trainings for each bar of Fig. 6 and 8")
@@ -71,13 +71,16 @@ def main() -> None:
     options.out.with_suffix(".svg").write_text(draw_scheduler(result))
 
 
-def _names(options: argparse.Namespace) -> list[str]:
-    """Those of the asked policies that are there."""
+def _names(options: argparse.Namespace, *, literal: bool = False) -> list[str]:
+    """Those of the asked policies that are there; with `literal`, "paper" for the paper's own variant too."""
     from mdl.errors import MdlError
     from scheduler.policies import make_policy
 
     found = []
     for name in options.policies.split(","):
+        if name == PAPER:
+            found += [name] if literal else []
+            continue
         try:
             make_policy(name)
         except (MdlError, ImportError, OSError) as error:
