@@ -26,9 +26,9 @@ _LOW_BATTERY_TRANSFERS = 4.0
 FULL_CPU_PERCENT = 95.0
 # Periods of use come this much more often than over a whole day: rounds run while people are about. The figures are
 # flat between 1 and 3.
-_RUSH = 2.0
+RUSH = 2.0
 # Whoever receives is exposed to its user for its own transfer and for about so many typical ones before it.
-_EXPOSED_TRANSFERS = 3.0
+EXPOSED_TRANSFERS = 3.0
 # A second of waiting counts double: what is expected may come late, and a pair that works is no longer in the way.
 _WAITING_COUNTS = 2.0
 # A second that a device comes later makes it as much less costly in the layout, so that energy alone lets nobody wait.
@@ -82,7 +82,7 @@ class Greedy:
         low = self._battery and is_low(device)
         cost_s = (
             link_s
-            + pauses * (link_s + _EXPOSED_TRANSFERS * typical_s)
+            + pauses * (link_s + EXPOSED_TRANSFERS * typical_s)
             + self._energy * (device.energy_j - mean_j)
             + typical_s * (near_busy + _LOW_BATTERY_TRANSFERS * low)
         )
@@ -142,7 +142,7 @@ def too_few(view: ChainView) -> str:
 
 
 _PAUSES_PER_SECOND = {
-    kind: 0.0 if isinf(mean_gap_s(kind)) else _RUSH * expected_busy_s(kind) / mean_gap_s(kind) for kind in UsageKind
+    kind: 0.0 if isinf(mean_gap_s(kind)) else RUSH * expected_busy_s(kind) / mean_gap_s(kind) for kind in UsageKind
 }
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from mdl.errors import ConfigError
 from scheduler.chain import ChainView, Decision, DeviceState, DeviceView, Pair, Policy, Wait
 from scheduler.greedy import Greedy, too_few
+from scheduler.planner import Planner
 from sim.scenario import Scenario
 
 _GONE = (DeviceState.DONE, DeviceState.DEAD)
@@ -101,6 +102,7 @@ def _make_optimal(scenario: Scenario) -> Policy:
 POLICIES: dict[str, Callable[[], Policy]] = {
     "greedy": Greedy,
     "greedy-risk": _make_greedy_without_waiting,
+    "dp": Planner,
     "fifo": Fifo,
     "tree": Tree,
     "ring": Ring,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mdl.errors import ConfigError
@@ -41,7 +41,7 @@ def views(draw: st.DrawFn, ends_known: bool = True) -> ChainView:
             eta_ready_s=draw(seconds),
             op_left_s=draw(seconds),
         )
-        for number in range(draw(st.integers(1, 12)))
+        for number in range(draw(st.integers(1, 8)))
     ]
     return ChainView(draw(st.floats(0, 1e6)), draw(st.floats(0, 100)), tuple(devices))
 
@@ -64,6 +64,7 @@ def _play(policy: str, count: int) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
+@settings(max_examples=30)
 @given(view=views())
 def test_any_view_gives_a_legal_pair_or_a_reason_to_wait(policy: str, view: ChainView) -> None:
     decision = make_policy(policy).decide(view)
@@ -76,6 +77,7 @@ def test_any_view_gives_a_legal_pair_or_a_reason_to_wait(policy: str, view: Chai
 
 
 @pytest.mark.parametrize("policy", ["greedy", "greedy-risk", "fifo"])
+@settings(max_examples=30)
 @given(view=views(ends_known=False))
 def test_no_one_waits_for_what_may_never_end_while_two_are_free(policy: str, view: ChainView) -> None:
     assert isinstance(make_policy(policy).decide(view), Pair) == (len(view.free()) >= 2)
