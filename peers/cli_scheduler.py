@@ -19,9 +19,7 @@ from mdl.errors import ConfigError
 if TYPE_CHECKING:
     from types import FrameType
 
-    from scheduler.judging import Judged
     from scheduler.train import Report, Trained
-    from sim.scenario import Scenario
 
 logger = logging.getLogger(__name__)
 
@@ -76,15 +74,16 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Play a policy on seeded scenarios: makespan with spread, against the greedy rule and the exact optimum."""
+    from peers.policy_eval import describe, judge, judge_optimum, print_rows
     from sim.scenario import draw_scenario
 
     scenarios = [draw_scenario(family, n, seed_from + number) for number in range(count)]
-    judged = [_judge(policy, scenarios), _judge("greedy", scenarios)]
+    judged = [judge(policy, scenarios), judge("greedy", scenarios)]
     if optimum and n <= 12 and family != "dying":
-        judged.append(_solve(scenarios))
-    rows = [_row(each, judged) for each in judged]
+        judged.append(judge_optimum(scenarios))
+    rows = [describe(each, judged) for each in judged]
     if not as_json:
-        _print_rows(rows, f"{family}, N = {n}, {count} scenarios from seed {seed_from}")
+        print_rows(rows, f"{family}, N = {n}, {count} scenarios from seed {seed_from}")
     else:
         print(json.dumps({"family": family, "n": n, "count": count, "seed_from": seed_from, "policies": rows}))
 
@@ -202,61 +201,6 @@ def _end_training(result: dict[str, object], stopped: bool, as_json: bool) -> No
     if stopped:
         print(f"mdl: interrupted, what was learned is in {result['out']}", file=sys.stderr)
         raise typer.Exit(130)
-
-
-def _judge(policy: str, scenarios: list[Scenario]) -> Judged:
-    from scheduler.judging import judge_network, judge_policy
-
-    path = Path(policy)
-    if path.suffix != ".safetensors" and not path.is_file():
-        from scheduler.policies import make_policy
-
-        return judge_policy(policy, lambda: make_policy(policy), scenarios)
-    from scheduler.mlpq import load_mlp, variant_of
-
-    if variant_of(path) == "chain":
-        from scheduler.numpyq import NumpyQ, load_weights
-
-        return judge_network(path.name, NumpyQ(load_weights(path)[0]), scenarios)
-    from scheduler.paper_plan import FollowOrder
-
-    network, _ = load_mlp(path)
-    if network.n != len(scenarios[0].devices):
-        raise ConfigError(f"--n {len(scenarios[0].devices)}: {path} answers for {network.n} devices only")
-    return judge_policy(path.name, lambda: FollowOrder("paper", network.order), scenarios)
-
-
-def _solve(scenarios: list[Scenario]) -> Judged:
-    from scheduler.judging import Judged
-    from scheduler.optimal import solve
-
-    return Judged("optimum", tuple(solve(scenario).makespan_s for scenario in scenarios))
-
-
-def _row(judged: Judged, others: list[Judged]) -> dict[str, object]:
-    row: dict[str, object] = {
-        "policy": judged.name,
-        "mean_s": round(judged.mean_s, 3),
-        "interval95_s": round(judged.interval_s, 3),
-        "lost": judged.lost,
-        "energy_j2": round(judged.energy_variance, 3) if judged.energy_variances else None,
-        "quits": judged.quits,
-    }
-    for other in others[1:]:
-        row[f"over_{other.name}_percent"] = round(100.0 * (judged.mean_s / other.mean_s - 1.0), 2)
-    return row
-
-
-def _print_rows(rows: list[dict[str, object]], title: str) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=title, box=None, title_justify="left")
-    for name in rows[0]:
-        table.add_column(name.replace("_percent", " %").replace("_", " "), justify="right")
-    for row in rows:
-        table.add_row(*("" if value is None else str(value) for value in row.values()))
-    Console().print(table)
 
 
 def _need_learning(option: str) -> None:

@@ -101,7 +101,7 @@ def measure_cells(count: int, names: list[str]) -> dict[str, Any]:
         scores = {name: _score(_maker(name), scenarios) for name in names}
         row = {name: _mean(score.makespans_s) for name, score in scores.items()}
         for name, score in scores.items():
-            row[name] |= {"energy_j2": round(fmean(score.variances_j2), 3)}
+            row[name] |= {"energy_j2": round(fmean(score.variances_j2), 3), "scenarios": len(scenarios)}
             for other in ("tree", "ring", "greedy", "greedy-risk"):
                 if other in scores and other != name:
                     row[name][f"less_than_{other}_percent"] = _less(score.makespans_s, scores[other].makespans_s)
@@ -110,7 +110,7 @@ def measure_cells(count: int, names: list[str]) -> dict[str, Any]:
             for name, score in scores.items():
                 row[name] |= _over(score.makespans_s, optimum)
             row["optimum"] = _mean(optimum)
-        found[f"{family} {n}"] = row | {"scenarios": len(scenarios)}
+        found[f"{family} {n}"] = row
         print(f"cells: {family} {n} done", file=sys.stderr, flush=True)
     return {"by_cell": found}
 
