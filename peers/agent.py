@@ -34,7 +34,7 @@ from peers.members import Member, Members, Position, newest_position
 from peers.phase import Phase
 from peers.quorum import has_quorum, is_senior, next_term
 from peers.repeater import Repeater
-from peers.rounds import RoundLedger, recover
+from peers.rounds import RoundLedger, is_forgotten, recover
 from peers.status import add_evaluations, mesh_status, summarise_round
 from peers.view import poverty
 from scheduler.chain import Policy
@@ -133,9 +133,11 @@ class MobileAgent:
         effects: list[Effect] = []
         match event:
             case Received(sender=sender, message=PeerReport() as report):
-                if not self._hear(sender, report, now) and now < self._tick_at:
-                    return []  # nothing new, and nothing due
-                effects += self._flush(wait=True)  # at once, not at the end of the next round
+                is_moved = self._hear(sender, report, now)
+                if self._pending and report.evaluation and report.evaluation.round_id == self._pending.round:
+                    effects += self._flush(wait=True)  # at once, not at the end of the next round
+                if not is_moved and now < self._tick_at:
+                    return effects  # nothing follows from it, and nothing is due
             case Received(sender=sender, message=StatusWanted(since_round=since_round)):
                 status = mesh_status(self, self._policy.name, self._goal, self._finished, since_round, now)
                 return [Send(sender.peer_id, status)]
@@ -202,7 +204,7 @@ class MobileAgent:
     # -- hearing ------------------------------------------------------------------------------------------------------
 
     def _hear(self, sender: Contributor, report: PeerReport, now: float) -> bool:
-        """Whether anything is to be done about this report; most only say that a device is still there."""
+        """Whether anything can follow from this report now; what is overlooked here is seen at the next repetition."""
         known = self.members.get(sender)
         before = known.report if known and known.alive else None
         member = self.members.hear(sender, report, now)
@@ -212,7 +214,9 @@ class MobileAgent:
             self._hear_higher_term(report)
         if self.round and report.agent == self.me.peer_id:
             self.round.hear(member, report, now)
-        return before is None or not _says_the_same(before, report)
+        if before is None:
+            return True
+        return not _says_the_same(before, report) and (self.round is None or self.round.is_moved_by(member, before))
 
     def _hear_higher_term(self, report: PeerReport) -> None:
         """Another agent spoke to this device, or we did before we were started anew."""
@@ -347,6 +351,9 @@ class MobileAgent:
         self.term = next_term(self.term, self.me.peer_id)
         lineage, round_id, digest = position
         staged, attempt = newest_staged(current), _newest_attempt(current)
+        reports = {member.contributor: member.report for member in current}
+        if staged is None and is_forgotten(round_id + 1, attempt, reports):
+            attempt = 0
         if not self.quorum:
             name = f"{self.me.peer_id}.{self.me.incarnation}.{self.term}"
             lineage = (*lineage, Fork(round_id, len(current), name))
@@ -357,7 +364,6 @@ class MobileAgent:
         if self._settings.rounds and not self._goal:
             self._goal = round_id + self._settings.rounds
         if attempt or staged:
-            reports = {member.contributor: member.report for member in current}
             ledger = recover(round_id + 1, attempt, self.term, reports, now)
             logger.info("round %d goes on with %d members", round_id + 1, len(ledger.live()))
         else:

@@ -14,6 +14,10 @@ from peers.succession import SuccessionSettings
 from peers.trainer import Trainer, TrainerSettings
 from scheduler.policies import POLICIES, make_policy
 
+# Of a simulated process. Reports and heartbeats are rare: two that get lost in a row make a loss (in the field it takes
+# four to eight), so that devices are given up by mistake and agents succeeded, often. Repetitions share their ticks.
+_REPORT_S, _RETRY_S, _LOST_AFTER_S = 1.0, 0.25, 2.0
+
 
 class TrainerStart(msgspec.Struct, frozen=True, omit_defaults=True):
     """The trainer of a node as it starts: at w(round_id), with so many values and this digest."""
@@ -42,18 +46,18 @@ class Casting(msgspec.Struct, frozen=True, omit_defaults=True):
 def cast_simulated(
     me: Contributor, policy: str, peers: int, on_partition: str, trainer: TrainerStart | None, started_s: float
 ) -> Casting:
-    """A process of a simulated mesh: everything takes a fraction of its usual time, so that a run is a few seconds."""
+    """A process of a simulated mesh: losses and stalls show in a fraction of the usual time; a run is a few seconds."""
     agent = AgentSettings(
         min_peers=peers // 2 + 1,
-        lost_after_s=1.75,
-        retry_s=0.3,
+        lost_after_s=_LOST_AFTER_S,
+        retry_s=_RETRY_S,
         stall_s=3.0,
         partition_s=4.0,
         waits_for_majority=on_partition == "wait",
     )
-    succession = SuccessionSettings(lost_after_s=1.75, settle_s=0.4, step_s=0.25, start_s=0.9)
+    succession = SuccessionSettings(_REPORT_S, _LOST_AFTER_S, settle_s=0.8, step_s=0.25, start_s=1.8)
     if trainer is not None:
-        settings = TrainerSettings(keep_deltas=True, report_s=0.5, retry_s=0.3, stall_s=2.0)
+        settings = TrainerSettings(keep_deltas=True, report_s=_REPORT_S, retry_s=_RETRY_S, stall_s=2.0)
         trainer = msgspec.structs.replace(trainer, schema_hash="schema", model="model", settings=settings)
     return Casting(me, policy, agent, succession, trainer, started_s)
 

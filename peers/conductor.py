@@ -107,6 +107,21 @@ class Conductor:
         if self.ledger.reports.get(member.contributor) is report and _has_moved(before, report):
             self.progressed_at = now
 
+    def is_moved_by(self, member: Member, before: PeerReport) -> bool:
+        """Whether this member's newest report can lead to anything; others are waited for, or it has only begun."""
+        report = member.report
+        stood_at = (before.lineage, before.round_id, before.digest)
+        was_here = before.agent == self._me and stood_at in (self.position, self._before_fork)
+        if not (was_here and member.alive and member.obeys(self._me, self._office_term)):
+            return True
+        if self.phase is Phase.CLOSING and self._is_applied(member):
+            return not any(self._has(other) for other in self._recipients())
+        if member.at != self.position or before.open_term == self.ledger.attempt != report.open_term:
+            return True
+        if self.phase is Phase.AGGREGATING:
+            return (report.holdings, report.hops, report.staged) != (before.holdings, before.hops, before.staged)
+        return self.phase is not Phase.BROADCASTING or all(self._has_staged(other) for other in self._recipients())
+
     def advance(self, now: float) -> list[Effect]:
         """Do what the ledger asks for; call again until the phase stays."""
         match self.phase:

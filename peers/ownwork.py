@@ -51,13 +51,16 @@ class OwnWork:
             if part.was_given_before and lineage != standing.lineage:
                 return self.give_back(before, standing.parameters, lineage) + self._hold_nothing(part)
             if own := before.own_hold(self._me):
-                part.holds, part.works = {0: own}, before.works
+                part.holds, part.works, part.is_empty = {0: own}, before.works, before.is_empty
                 return []
-            return self.give_back(before, standing.parameters, lineage)
+            effects = self.give_back(before, standing.parameters, lineage)
+            return effects + self._hold_nothing(part) if before.is_empty else effects
         if part.round_id in self._doing:
             return []  # it is being trained or recalled at this moment
         if work := standing.find(part.round_id):
             return self._hold_again(part, work)
+        if standing.is_shared(part.round_id):
+            return self._hold_nothing(part)
         return self._train(part.round_id, goal)
 
     def take_trained(self, ready: LocalDeltaReady, part: Part | None, missed: Part | None) -> list[Effect]:
@@ -95,6 +98,8 @@ class OwnWork:
         own = part.own_hold(self._me)
         for work in part.works:
             self._standing.add(work.given_in(*here) if given else work)
+        if part.is_empty:
+            return []
         if own:
             earlier = total(part.works)
             fresh = own.values if earlier is None else own.values - earlier
@@ -118,6 +123,7 @@ class OwnWork:
 
     def _hold_nothing(self, part: Part) -> list[Effect]:
         self._standing.hold_nothing(part.round_id)
+        part.is_empty = True
         nothing = np.zeros_like(self._standing.parameters)
         return self._hold(part, ModelDelta(nothing, self._theta, frozenset([self._me])))
 

@@ -21,6 +21,7 @@ class Part:
     attempt: term of the agent that first opened it; the same round opened as another attempt begins afresh.
     given: segment -> the hop it was given away by, and its receiver. works: earlier work in the own delta.
     announced: the term under which it was announced last, with its members. was_given_before: in another attempt.
+    is_empty: nothing was trained for it, since that may be counted, or comes, elsewhere.
     """
 
     round_id: int
@@ -31,6 +32,7 @@ class Part:
     holds: dict[int, ModelDelta] = field(default_factory=dict)
     works: tuple[Work, ...] = ()
     was_given_before: bool = False
+    is_empty: bool = False
     given: dict[int, tuple[int, Contributor]] = field(default_factory=dict)
     released: set[HopKey] = field(default_factory=set)
     decisions: dict[HopKey, HopDecision] = field(default_factory=dict)

@@ -304,6 +304,21 @@ class RoundLedger:
         return carried
 
 
+def is_forgotten(round_id: int, attempt: int, reports: Mapping[Contributor, PeerReport]) -> bool:
+    """Whether somebody here took part in this attempt, stood elsewhere meanwhile, and so does not know what it decided.
+
+    The others tell of it as a contributor or a partner; nobody can go on with such an attempt.
+    """
+    there = {member for member, report in reports.items() if _is_open(report, round_id, attempt)}
+    involved: set[Contributor] = set()
+    for member in there:
+        report = reports[member]
+        involved.update(decision.sender for decision in report.hops)
+        for holding in report.holdings:
+            involved.update(holding.contributors, [holding.sent_to] if holding.sent_to else [])
+    return not involved.isdisjoint(reports.keys() - there)
+
+
 def recover(
     round_id: int, attempt: int, term: int, reports: Mapping[Contributor, PeerReport], now: float
 ) -> RoundLedger:
@@ -313,11 +328,7 @@ def recover(
     in them as contributor or partner, but did not report, is lost. A device whose former process is a contributor waits
     for the next round.
     """
-    ours = {
-        member: report
-        for member, report in reports.items()
-        if (report.open_round, report.open_term) == (round_id, attempt)
-    }
+    ours = {member: report for member, report in reports.items() if _is_open(report, round_id, attempt)}
     hops: dict[HopKey, Hop] = {}
     for member, report in ours.items():
         for decision in report.hops:
@@ -357,3 +368,7 @@ def recover(
     for member, report in ours.items():
         ledger.hear(member, report, now)
     return ledger
+
+
+def _is_open(report: PeerReport, round_id: int, attempt: int) -> bool:
+    return (report.open_round, report.open_term) == (round_id, attempt)

@@ -24,12 +24,14 @@ class Work:
 
     rounds: (lineage, round) of each own delta that it was part of: where one of them is counted, it is. fork: it is the
     share in a fork's results up to a round, and part of w there. given: as rounds, where another device has had it.
+    trained: as rounds, of such a share: whose own trainings are in it.
     """
 
     values: Vector
     rounds: tuple[tuple[Lineage, int], ...] = ()
     fork: tuple[Lineage, int] | None = None
     given: tuple[tuple[Lineage, int], ...] = ()
+    trained: tuple[tuple[Lineage, int], ...] = ()
 
     def given_in(self, lineage: Lineage, round_id: int) -> Work:
         """The same after it was part of an own delta that another device has had."""
@@ -52,6 +54,7 @@ class Standing:
         self.lineage: Lineage = ()
         self._me = me
         self._since_fork: dict[int, Vector] = {}
+        self._trained_since: dict[int, tuple[tuple[Lineage, int], ...]] = {}
         self._empty: set[tuple[Lineage, int]] = set()
         self._take_history(history or History())
 
@@ -88,7 +91,8 @@ class Standing:
         for level in left:
             fork = before[: level + 1]
             if (since := self._since_fork.pop(level, None)) is not None:
-                works.append(Work(since, fork=(fork, before_round)))
+                trained = self._trained_since.pop(level, ())
+                works.append(Work(since, fork=(fork, before_round), trained=trained))
         self.uncounted = tuple(work for work in works if not self.holds(work))
 
     def add(self, work: Work) -> None:
@@ -110,6 +114,11 @@ class Standing:
             if has_in_common(work.rounds[0][0], self.lineage, round_id - 1):
                 return work
         return None
+
+    def is_shared(self, round_id: int) -> bool:
+        """Whether what this device has trained for a round from this very w comes with its share in a fork."""
+        trained = [entry for work in self.uncounted for entry in work.trained]
+        return any(first == round_id and has_in_common(fork, self.lineage, round_id - 1) for fork, first in trained)
 
     def hold_nothing(self, round_id: int) -> None:
         """This device's delta of that round is empty here: that it is counted says nothing of its work elsewhere."""
@@ -142,8 +151,9 @@ class Standing:
         The last round it was counted in tells: before it contributed to a later one, it stood here and knew of this.
         """
         counted = self._counted.get(self._me.peer_id) == Counted(self._me, round_id)
-        if any(self.lineage[: len(fork)] == fork and first == round_id for fork, first in self._empty):
-            return False
+        for fork, first in self._empty:
+            if fork != lineage and first == round_id and self.lineage[: len(fork)] == fork:
+                return False
         return counted and has_in_common(lineage, self.lineage, round_id - 1)
 
     def _take_history(self, history: History) -> None:
@@ -159,6 +169,9 @@ class Standing:
             np.add(self._since_fork[level], values, out=self._since_fork[level])
         else:
             self._since_fork[level] = values.copy()
+        if (self.lineage, self.round_id) not in self._empty:
+            trained = self._trained_since.get(level, ())
+            self._trained_since[level] = (*trained, (self.lineage, self.round_id))
 
 
 def total(works: tuple[Work, ...]) -> Vector | None:

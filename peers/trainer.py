@@ -315,6 +315,7 @@ class Trainer:
             return []
         if not part.give(wanted.segment, wanted.hop_id, receiver):
             return []
+        self._changed = True  # if the receiver is lost now, the agent must not take this for a free holder
         hold = part.holds[wanted.segment]
         message = DeltaMessage(
             part.round_id, wanted.segment, wanted.hop_id, hold.theta, tuple(sorted(hold.contributors))

@@ -458,3 +458,44 @@ def test_a_result_that_was_staged_before_the_cut_may_be_closed_on_the_other_side
     _say(trainer, BroadcastOrdered(1, 1, trainer.digest, 1, (ME, BOB), 1.0, (ME,)), 3.0)
     _open(trainer, (START, Fork(0, 1, "me.1.9")), attempt=9)
     assert (_held(trainer), _carry(trainer)) == ([0, 0, 0, 0], [2, 0, 0, 0])
+
+
+# -- back to where the others still are -------------------------------------------------------------------------------
+
+BACK = History((START,), ("ann", "bob", "me"))
+
+
+def _back_at_the_fork() -> Trainer:
+    """It trained round 2, alone with a group; the others are still at w(1), and it comes back to them."""
+    trainer = _trainer(1, BACK)
+    _open(trainer, (START, SPLIT))
+    _train(trainer, 4, 4, 4, 4)
+    _close(trainer, (ME,), 4, 4, 4, 4)
+    assert trainer.round_id == 2
+    _move(trainer, 1, BACK, ZEROS)
+    return trainer
+
+
+def test_a_round_that_a_fork_has_counted_is_not_trained_a_second_time_for_the_others() -> None:
+    trainer = _back_at_the_fork()
+    assert _open(trainer, attempt=9) == []
+    assert (_held(trainer), _carry(trainer)) == ([4, 4, 4, 4], None)
+    _close(trainer, MEMBERS, 3, 3, 3, 3)
+    assert _carry(trainer) is None
+    assert any(isinstance(effect, TrainLocally) for effect in _open(trainer))
+
+
+def test_what_was_not_trained_is_not_recalled_either_when_that_round_goes_on_without_it() -> None:
+    trainer = _back_at_the_fork()
+    _open(trainer, attempt=9)
+    _merge(trainer, 1, 1, 1, 1)
+    assert _recalls(_close(trainer, (ANN, BOB), 3, 3, 3, 3)) == []
+    assert _carry(trainer) == [4, 4, 4, 4]
+
+
+def test_nor_when_it_is_opened_afresh_after_something_was_merged() -> None:
+    trainer = _back_at_the_fork()
+    _open(trainer, attempt=9)
+    _merge(trainer, 1, 1, 1, 1)
+    assert _open(trainer, attempt=10) == []
+    assert _held(trainer) == [4, 4, 4, 4]
