@@ -26,7 +26,8 @@ def test_a_straggler_is_left_out_after_the_deadline_alone() -> None:
     devices = (quick, quick, quick, ScenarioDevice(100.0, 10.0, 1000.0))
     scenario = Scenario("late", "late", 10.0, 0.0, devices)
     closed = play_with_quorum(scenario, Greedy(), 0.75, 0.5)
-    assert (closed.ended_s, closed.contributions) == (pytest.approx(1.5 * 2.02), 3)
+    assert closed.ended_s == pytest.approx(1.5 * 2.02)
+    assert closed.contributions == 3
     assert play_with_quorum(scenario, Greedy(), 0.75, 60.0).contributions == 4
     assert play_with_quorum(scenario, Greedy(), 1.0, 0.0).contributions == 4
 
