@@ -248,6 +248,8 @@ class RoundLedger:
         if len(free) > 1 and self.failures(*(pair := self.next_try())) >= _TRIES:
             smaller = max(pair, key=free.index)
             unable.setdefault(smaller, "its partners are out of its reach")
+        if not unable:
+            return unable
         unable = {peer: reason for peer, reason in unable.items() if peer not in self.lost}
         for peer, reason in unable.items():
             self.lose(peer, reason)
@@ -259,13 +261,13 @@ class RoundLedger:
 
         A sender whose report is late is none: all that it has is in what its receiver has.
         """
-        held = {
-            peer: set(holding.contributors)
-            for peer in self.live()
-            if (holding := self.holding(peer)) and holding.sent_hop is None
+        holdings = {
+            peer: holding for peer in self.live() if (holding := self.holding(peer)) and holding.sent_hop is None
         }
-        if sum(map(len, held.values())) == len(set().union(*held.values())):
+        everybody = [who for holding in holdings.values() for who in holding.contributors]
+        if len(everybody) == len(set(everybody)):
             return {}
+        held = {peer: set(holding.contributors) for peer, holding in holdings.items()}
         odds: dict[Contributor, str] = {}
         order = sorted(held, key=lambda peer: (-len(held[peer]), peer))
         for number, peer in enumerate(order):

@@ -125,6 +125,8 @@ class Injector(Watch):
             trap.left -= 1
             if trap.left == 0:
                 self._crash(node, fault)
+                if all(other.left <= 0 for traps in self._traps.values() for other in traps):
+                    self.disarm()
 
     def _crash(self, node: Node, fault: CrashOn) -> None:
         self._tell(f"{node.peer_id} crashes {fault.moment.value} {fault.message} number {fault.nth}")

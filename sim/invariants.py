@@ -7,7 +7,7 @@ of identities, since nothing that is held is changed in place. Machines are look
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +33,7 @@ class _Seen:
     authority: object = None
     hold: ModelDelta | None = None
     staged: ModelDelta | None = None
+    released: frozenset[tuple[int, int]] = frozenset()
     decided: int = 0
     last_decision: HopDecision | None = None
     kept_attempt: Attempt = (0, 0)
@@ -78,7 +79,7 @@ class Invariants:
         """What is about to be said: a delta is given to one hop, a sender is freed of a hop that nobody merged."""
         message = send.message
         if message.__class__ is DeltaMessage:
-            check_given(node, message)
+            check_given(node, message, self.seen[node].released)
         elif message.__class__ is HopReleased and node.keeper is not None:
             check_freed(mesh, node.keeper, send.receiver)
 
@@ -88,6 +89,8 @@ class Invariants:
             seen.digest = holder.digest
             self._check_model(node, holder)
         hold = held_by(part)
+        if part is not seen.part:
+            seen.released = frozenset()
         if hold is not seen.hold or part is not seen.part or authority != seen.authority:
             new = hold is not seen.hold or part is not seen.part
             seen.hold, seen.part, seen.authority = hold, part, authority
@@ -115,6 +118,8 @@ class Invariants:
         self.accounts.check_mean(holder.attempt(), holder.digest, hold, node.peer_id)
 
     def _check_part(self, node: Node, part: Part, seen: _Seen) -> None:
+        if len(part.released) != len(seen.released):
+            seen.released = frozenset(part.released)
         staged = staged_of(part)
         if staged is not seen.staged:
             seen.staged = staged
@@ -168,18 +173,23 @@ def check_disjoint(mesh: SimMesh, keeper: Keeper) -> None:
             seen[contributor] = peer
 
 
-def check_given(node: Node, message: DeltaMessage) -> None:
-    """A sender serves the one hop that it gave its delta to, to a member, and none that it was freed of."""
-    part = node.holder.part if node.holder else None
+def check_given(node: Node, message: DeltaMessage, released: Collection[tuple[int, int]]) -> None:
+    """A sender serves the one hop that it gave its delta to, to a member, and none that it was freed of.
+
+    released: before this event. The agent on this very node may free it of a hop right after it has served it.
+    """
+    part, hop = node.holder.part if node.holder else None, (message.segment, message.hop_id)
     if part is None:
+        return
+    if hop in released:
+        raise InvariantError("given", f"{node.peer_id} serves hop {message.hop_id} that it was freed of")
+    if hop in part.released:
         return
     hop_id, receiver = part.given.get(message.segment, (0, None))
     if hop_id != message.hop_id or receiver not in part.members:
         raise InvariantError(
             "given", f"{node.peer_id} serves hop {message.hop_id}, which it has not given its delta to"
         )
-    if (message.segment, message.hop_id) in part.released:
-        raise InvariantError("given", f"{node.peer_id} serves hop {message.hop_id} that it was freed of")
 
 
 def check_decided(node: Node, keeper: Keeper, seen: _Seen) -> None:
