@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
 
 class Watched:
-    """A policy, and what it decided. seconds: of each decision; explains: whether its alternatives are asked for.
+    """A policy, and what it decided. explains: whether its alternatives are asked for.
 
-    names: what the policy hears devices called, by index; their numbers by default.
+    seconds: of each decision, of processor time, so that what else runs does not count. names: what the policy hears
+    devices called, by index; their numbers by default.
     """
 
     def __init__(self, policy: Policy, explains: bool = True, names: Sequence[str] = ()) -> None:
@@ -37,9 +38,9 @@ class Watched:
         if self._names:
             view = _rename(view, self._names)
         alternatives = self._explain(view) if self._explain else ()
-        started = time.perf_counter()
+        started = time.thread_time()
         decision = self._policy.decide(view)
-        self.seconds.append(time.perf_counter() - started)
+        self.seconds.append(time.thread_time() - started)
         self.notes.append(Note(view.time_s, decision, _tell_alternatives(alternatives)))
         if self._names and isinstance(decision, Pair):
             sender, receiver = (self._names.index(name) for name in (decision.sender, decision.receiver))
