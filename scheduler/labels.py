@@ -1,8 +1,8 @@
 """Trains the Q-network on labels: policy iteration by trying every pick (see `scheduler.branching`).
 
-The first labels come from the greedy policy played to the end, later ones from the network itself, so that each
-generation improves on the last. What is learned is how much better one pick is than another in the same state (their
-luck is the same, so it cancels out), and beside it the value of the state.
+The first labels come from the layout (scheduler.layout) played to the end, later ones from the network itself, so that
+each generation improves on the last. What is learned is how much better one pick is than another in the same state
+(their luck is the same, so it cancels out), and beside it the value of the state.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from sim.scenario import Scenario
 
 # Chunks by size of mesh: least and greatest N, scenarios a chunk. One cycle; small and middle sizes come more often.
 _CYCLE: tuple[tuple[tuple[int, int], int], ...] = (
-    ((7, 10), 150),
-    ((11, 16), 70),
-    ((3, 6), 200),
-    ((7, 10), 150),
-    ((17, 24), 30),
-    ((7, 10), 150),
-    ((11, 16), 70),
-    ((25, 40), 8),
+    ((7, 10), 400),
+    ((11, 16), 160),
+    ((3, 6), 400),
+    ((7, 10), 400),
+    ((17, 24), 60),
+    ((7, 10), 400),
+    ((11, 16), 160),
+    ((25, 40), 12),
 )
 # Chunks in the air, so that workers are never idle; the weights of a chunk are that much older.
 _AHEAD = 3
 # Share of the steps whose rollouts follow the layout alone.
-_GREEDY_SHARE = 0.15
+_LAYOUT_SHARE = 0.35
 # Chunks kept for training: enough to smooth, few enough that all come from recent policies.
-_REPLAY = 64
-_UPDATES_A_STEP = 8
-_MINIBATCH = 256
-_RATE = 1e-3
-_LAST_RATE = 5e-5
+_REPLAY = 128
+_UPDATES_A_STEP = 4
+_MINIBATCH = 1024
+_RATE = 7e-4
+_LAST_RATE = 1e-5
 _STATE_VALUE_WEIGHT = 0.01
 # Labels beyond so many transfers from the mean of their state are cut: rare long calls would drown the rest.
 _CUT = 8.0
@@ -73,8 +73,8 @@ def train_on_labels(
     """Train for `steps` chunks of labels. The same steps, seed and number of processes give the same network.
 
     processes: workers beside this process that produce labels; 0 produces them here. start: a network to go on from
-    (then no label is greedy). seen: what a real mesh was like, to learn it above all (`scheduler.relearn`). on_progress
-    is called after every step and ends training early by returning True.
+    (then it makes the first labels, too). seen: what a real mesh was like, to learn it above all (`scheduler.relearn`).
+    on_progress is called after every step and ends training early by returning True.
     Raises ConfigError for steps below 1.
     """
     if steps < 1:
@@ -87,9 +87,9 @@ def train_on_labels(
     states = 0
 
     def job(number: int) -> LabelJob:
-        greedy = start is None and number < _GREEDY_SHARE * steps
+        first = start is None and number < _LAYOUT_SHARE * steps
         sizes, scenarios = _CYCLE[number % len(_CYCLE)]
-        return LabelJob(seed, number, scenarios, sizes, None if greedy else mean, seen)
+        return LabelJob(seed, number, scenarios, sizes, None if first else mean, seen)
 
     for step, labels in enumerate(_produce(job, steps, processes), 1):
         if len(labels):

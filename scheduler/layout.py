@@ -24,7 +24,7 @@ from scheduler.stand import (
     Stand,
     energy_above_mean,
     expected_rest,
-    hop_times,
+    link_times,
 )
 
 # Gaps that are kept of one receiver's time; when there are more, the earliest part of a gap that is cut is forgotten.
@@ -39,18 +39,24 @@ _WAITING_COUNTS = 2.0
 _LATE_SAVES = 0.6
 _LOW_BATTERY_PERCENT = 15.0
 _LOW_BATTERY_TRANSFERS = 1.0
-_ENERGY_AMONG_EQUALS = 1e-6
+# Energy evens out over rounds: what a device has spent above the mean makes it as much costlier, and it sends earlier.
+_ENERGY_TRANSFERS = 0.02
+_MOST_ENERGY = 50.0
 _PAUSES: Doubles = _RUSH * BUSY_SHARE / (1.0 - BUSY_SHARE)
 
 
 @dataclass(frozen=True)
 class Prospects:
     """Of each device (B, N). costs: of keeping it as a receiver. hops: its transfer, with the pauses to expect. free:
-    when it is expected to be free, infinite if never."""
+    when it is expected to be free, infinite if never. link: its transfer undisturbed. rest: of its busy period, 0 if it
+    is not busy. energy: accumulated above the mean of all."""
 
     costs: Doubles
     hops: Doubles
     free: Doubles
+    link: Doubles
+    rest: Doubles
+    energy: Doubles
 
 
 @dataclass(frozen=True)
@@ -66,18 +72,22 @@ class Layout:
 
 
 def prospects(stand: Stand) -> Prospects:
-    """What may be expected of each device by its link, its kind of use, its battery; energy counts among equals."""
-    link_time = hop_times(stand)[0]
+    """What may be expected of each device by its link, its kind of use, its battery and its energy."""
+    link_time = link_times(stand)
+    energy = energy_above_mean(stand)
     pauses = _PAUSES[stand.kind]
     low = (stand.battery < _LOW_BATTERY_PERCENT) & ~stand.charging
     costs = link_time + pauses * (link_time + _EXPOSED_TRANSFERS)
-    costs += _LOW_BATTERY_TRANSFERS * low + _ENERGY_AMONG_EQUALS * energy_above_mean(stand)
-    holds = (stand.state < DONE) & (stand.state != SEND) & stand.exists
-    rest = np.where(stand.busy_for > 0.0, expected_rest(stand), 0.0)
+    costs += _LOW_BATTERY_TRANSFERS * low + _ENERGY_TRANSFERS * np.minimum(
+        np.maximum(energy, -_MOST_ENERGY), _MOST_ENERGY
+    )
+    holds = (stand.state < DONE) & stand.exists
+    rest = np.where(holds & (stand.busy_for > 0.0), expected_rest(stand), 0.0)
     times = (stand.eta_ready + stand.op_left) / stand.unit_s[:, None] + rest
     # Of whom nothing is known nothing is expected.
-    times = np.where(holds & (times > 0.0), times, inf)
-    return Prospects(costs, link_time * (1.0 + pauses), np.where((stand.state == FREE) & stand.exists, 0.0, times))
+    times = np.where(holds & (times > 0.0) & (stand.state != SEND), times, inf)
+    times = np.where((stand.state == FREE) & stand.exists, 0.0, times)
+    return Prospects(costs, link_time * (1.0 + pauses), times, link_time, rest, energy)
 
 
 def lay_out(expected: Prospects) -> Layout:

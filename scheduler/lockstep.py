@@ -5,26 +5,23 @@ A rule takes a Stand of rows in which at least two devices are free and returns 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from scheduler.layout import lay_out, picks_now, prospects
 from scheduler.numpyq import NumpyQ
-from scheduler.observation import COLUMN, Look, look_at, observe_receivers, observe_senders
+from scheduler.observation import Look, look_at, observe_receivers, observe_senders
 from scheduler.stand import DONE, FREE, Bools, Doubles, Floats, Integers, Stand
 from sim.batch import Batch
-
-_ENERGY = COLUMN["energy"]
+from sim.packing import pack
+from sim.scenario import draw_scenario
 
 Rule = Callable[[Stand], tuple[Integers, Integers]]
 
 # A pick differs from the one of the layout only if its value is this much better, in transfers of the median link.
-MARGIN = 0.05
-# What it is worth that a device sends, or does not receive, which has spent e joules more than the mean per watt and
-# transfer: so many times arcsinh(e), in transfers. Balance over rounds comes from it; it is not learned.
-ENERGY_TRANSFERS = 0.03
+MARGIN = 0.5
 
 
 @dataclass(frozen=True)
@@ -35,6 +32,12 @@ class Outcome:
     energy_j: Doubles
     lost: Integers
     wasted_s: Doubles
+
+
+def evaluate(q: NumpyQ | None, family: str, n: int, seeds: Iterable[int], margin: float = MARGIN) -> Outcome:
+    """Play the scenarios of these seeds; the same as `scheduler.play.play` with Learned (or the layout) on each."""
+    packed = pack([draw_scenario(family, n, seed) for seed in seeds])
+    return finish(Batch(packed), Picks(q, margin))
 
 
 def finish(batch: Batch, rule: Rule) -> Outcome:
@@ -109,12 +112,11 @@ def layout_rule(stand: Stand) -> tuple[Integers, Integers]:
 class Picks:
     """A rule in two picks, the sender and then the receiver: the network's, or without a network those of the layout.
 
-    The best value is picked, where the pick of the layout has `margin` in its favour, and energy above the mean speaks
-    for sending and against receiving.
+    The best value is picked, where the pick of the layout has `margin` in its favour.
     """
 
-    def __init__(self, q: NumpyQ | None, margin: float = MARGIN, energy: float = ENERGY_TRANSFERS) -> None:
-        self._q, self._margin, self._energy = q, margin, energy
+    def __init__(self, q: NumpyQ | None, margin: float = MARGIN) -> None:
+        self._q, self._margin = q, margin
 
     def __call__(self, stand: Stand) -> tuple[Integers, Integers]:
         if self._q is None:
@@ -130,20 +132,17 @@ class Picks:
 
     def pick_senders(self, look: Look) -> tuple[Integers, Floats]:
         """Positions (N for waiting), and the network's values (B, N + 1), zeros without a network."""
-        return self._choose(look, *observe_senders(look), self._energy)
+        return self._choose(look, *observe_senders(look))
 
     def pick_receivers(self, look: Look, senders: Integers) -> tuple[Integers, Floats]:
         """Positions, and the values as above."""
-        return self._choose(look, *observe_receivers(look, senders), -self._energy)
+        return self._choose(look, *observe_receivers(look, senders))
 
-    def _choose(
-        self, look: Look, features: Floats, valid: Bools, planned: Integers, energy: float
-    ) -> tuple[Integers, Floats]:
+    def _choose(self, look: Look, features: Floats, valid: Bools, planned: Integers) -> tuple[Integers, Floats]:
         if self._q is None:
             return planned, np.zeros(valid.shape, dtype=np.float32)
         values = self._q(features, look.stand.exists, valid)
         scores = values.copy()
-        scores[:, :-1] += energy * features[:, :, _ENERGY]
         scores[np.arange(len(values)), planned] += self._margin
         return scores.argmax(axis=1), values
 

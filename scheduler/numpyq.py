@@ -59,6 +59,8 @@ class NumpyQ:
 
     def __call__(self, features: Floats, exists: Bools, valid: Bools) -> Floats:
         """Q (B, M + 1) of features (B, M, F); what may not be picked has INVALID_Q."""
+        if len(features) == 1 and exists.all():
+            return self._decide_one(features[0], valid)
         rows, count, _ = features.shape
         may_pick = features[:, :, _MAY_PICK] > 0
         counts = (
@@ -92,6 +94,45 @@ class NumpyQ:
         state = apply("state2", np.maximum(apply("state1", pool(flat.reshape(rows, count, HIDDEN))), 0.0))
         q = np.concatenate([advantage, state[:, 1:]], axis=1) + state[:, :1]
         return np.where(valid, q, np.float32(INVALID_Q))
+
+    def _decide_one(self, features: Floats, valid: Bools) -> Floats:
+        """The same for one chain of which all devices exist, in fewer and smaller steps: a decision must be quick."""
+        linear, count = self._linear, len(features)
+        may_pick = np.flatnonzero(features[:, _MAY_PICK])
+        means = np.empty((2, count), dtype=np.float32)
+        means[0], means[1] = 1.0 / count, features[:, _MAY_PICK] / max(1, len(may_pick))
+        pooled = np.zeros(_POOLS * HIDDEN, dtype=np.float32)
+
+        def pool(values: Floats) -> Floats:
+            pooled.reshape(2, 2, HIDDEN)[:, 0] = means @ values
+            values.max(axis=0, out=pooled[HIDDEN : 2 * HIDDEN])
+            if len(may_pick):
+                values[may_pick].max(axis=0, out=pooled[3 * HIDDEN :])
+            return pooled
+
+        hidden = features
+        for name in ("encode1", "encode2"):
+            weight, bias = linear[name]
+            hidden = hidden @ weight
+            hidden += bias
+            np.maximum(hidden, 0.0, out=hidden)
+        for around, own in (("around1", "own1"), ("around2", "own2")):
+            (around_weight, around_bias), (weight, bias) = linear[around], linear[own]
+            context = pool(hidden) @ around_weight
+            context += around_bias
+            context += bias
+            hidden = hidden @ weight
+            hidden += context
+            np.maximum(hidden, 0.0, out=hidden)
+        (weight, bias), (last, last_bias) = linear["state1"], linear["state2"]
+        state = np.maximum(pool(hidden) @ weight + bias, 0.0) @ last + last_bias
+        q = np.empty((1, count + 1), dtype=np.float32)
+        weight, bias = linear["advantage"]
+        q[0, :count] = (hidden @ weight)[:, 0] + bias
+        q[0, count] = state[1]
+        q += state[0]
+        q[~valid] = INVALID_Q
+        return q
 
 
 def load_weights(path: Path) -> tuple[Weights, dict[str, object]]:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scheduler.chain import ChainView
-from scheduler.layout import Layout, lay_out, picks_now, prospects, receivers_for
+from scheduler.layout import Layout, Prospects, lay_out, picks_now, prospects, receivers_for
 from scheduler.stand import (
     BUSY_SHARE,
     DONE,
@@ -25,9 +25,6 @@ from scheduler.stand import (
     Floats,
     Integers,
     Stand,
-    energy_above_mean,
-    expected_rest,
-    hop_times,
     stand_of,
 )
 from sim.usage import UsageKind, expected_busy_s
@@ -93,6 +90,8 @@ UNVARIED = ("cpu", "free_memory", "in_use", "link_unknown", "merge_unknown")
 _LONGEST = 12.0
 _KINDS = tuple(UsageKind)
 _BUSY_LENGTH_S: Doubles = np.array([expected_busy_s(kind) if kind is not UsageKind.ONCE else 0.0 for kind in _KINDS])
+# Ten times the merge time in transfers of whoever has not merged yet.
+_UNKNOWN_MERGE = 0.2
 # A device on battery below this is close to its end.
 _LOW_BATTERY_PERCENT = 5.0
 
@@ -138,7 +137,7 @@ def look_at(stand: Stand) -> Look:
     free = (stand.state == FREE) & stand.exists
     wait = ((stand.state < DONE) & stand.exists & ~free).any(axis=1)
     planned = picks_now(layout, costs, free, wait)
-    return Look(stand, _describe(stand, costs, layout, planned), costs, layout, planned)
+    return Look(stand, _describe(stand, expected, layout, planned), costs, layout, planned)
 
 
 def observe_senders(look: Look) -> tuple[Floats, Bools, Integers]:
@@ -169,46 +168,48 @@ def observe_receivers(look: Look, senders: Integers) -> tuple[Floats, Bools, Int
     return features, valid, planned
 
 
-def _describe(stand: Stand, costs: Doubles, layout: Layout, planned: tuple[Integers, Integers]) -> Floats:
+def _describe(stand: Stand, expected: Prospects, layout: Layout, planned: tuple[Integers, Integers]) -> Floats:
     rows, count = stand.state.shape
     exists, unit = stand.exists, stand.unit_s[:, None]
     features = np.zeros((rows, count, len(FEATURES)), dtype=np.float32)
-    features[:, :, : len(STATES)] = (stand.state[:, :, None] == np.arange(len(STATES))) & exists[:, :, None]
-    free = (stand.state == FREE) & exists
-    holds = (stand.state < DONE) & exists
-    link_time, merge_time = hop_times(stand)
-    kinds = stand.kind
-    share = BUSY_SHARE[kinds]
-    busy_for = np.where(holds, stand.busy_for, 0.0)
-    rest = np.where(busy_for > 0.0, expected_rest(stand), 0.0)
-    # Work stands still while its device is busy, which stretches it by the share of time that is left.
-    under_way = np.where(stand.state == SEND, np.inf, stand.op_left / unit / (1.0 - share))
-    free_in = np.where(holds, stand.eta_ready / unit + rest + under_way, np.inf)
-    time_left = np.minimum(free_in, _LONGEST)
 
     def put(name: str, values: npt.NDArray[np.generic]) -> None:
         features[:, :, COLUMN[name]] = values
 
+    features[:, :, : len(STATES)] = stand.state[:, :, None] == np.arange(len(STATES))
+    first = COLUMN["kind_idle"]
+    features[:, :, first : first + len(_KINDS)] = stand.kind[:, :, None] == np.arange(len(_KINDS))
+    free = (stand.state == FREE) & exists
+    holds = (stand.state < DONE) & exists
+    op_left = stand.op_left / unit
+    share = BUSY_SHARE[stand.kind]
+    # Work stands still while its device is busy, which stretches it by the share of time that is left.
+    under_way = np.where(stand.state == SEND, np.inf, op_left / (1.0 - share))
+    eta_ready = stand.eta_ready / unit
+    free_in = np.where(holds, eta_ready + expected.rest + under_way, np.inf)
+    time_left = np.minimum(free_in, _LONGEST)
     put("may_pick", free)
     put("free_in", time_left)
     put("free_in_log", np.log1p(time_left))
-    put("eta_ready", np.minimum(stand.eta_ready / unit, _LONGEST))
-    put("op_left", np.minimum(stand.op_left / unit, _LONGEST))
-    put("busy_for", np.log1p(busy_for / unit))
-    put("expected_rest", np.minimum(rest, _LONGEST))
-    put("link_time", np.minimum(link_time, _LONGEST))
-    put("link_time_log", np.log(np.clip(link_time, 0.01, 100.0)))
-    put("link_unknown", np.isnan(stand.link) & exists)
-    put("merge_time", np.minimum(10.0 * merge_time, _LONGEST))
-    put("merge_unknown", np.isnan(stand.merge) & exists)
-    first = COLUMN["kind_idle"]
-    features[:, :, first : first + len(_KINDS)] = (kinds[:, :, None] == np.arange(len(_KINDS))) & exists[:, :, None]
+    put("eta_ready", np.minimum(eta_ready, _LONGEST))
+    put("op_left", np.minimum(op_left, _LONGEST))
+    put("busy_for", np.log1p(holds * stand.busy_for / unit))
+    put("expected_rest", np.minimum(expected.rest, _LONGEST))
+    put("link_time", np.minimum(expected.link, _LONGEST))
+    put("link_time_log", np.log(np.minimum(np.maximum(expected.link, 0.01), 100.0)))
+    put("link_unknown", np.isnan(stand.link))
+    merge_unknown = np.isnan(stand.merge)
+    put(
+        "merge_time",
+        np.where(merge_unknown, 0.2, np.minimum(10.0 * stand.size_mb[:, None] / stand.merge / unit, _LONGEST)),
+    )
+    put("merge_unknown", merge_unknown)
     put("busy_share", 4.0 * share)
-    put("busy_length", np.log1p(_BUSY_LENGTH_S[kinds] / unit))
-    put("risk", np.minimum(4.0 * share * link_time, _LONGEST))
+    put("busy_length", np.log1p(_BUSY_LENGTH_S[stand.kind] / unit))
+    put("risk", np.minimum(4.0 * share * expected.link, _LONGEST))
     battery = np.where(np.isnan(stand.battery), 100.0, stand.battery)
     put("battery", battery / 100.0)
-    put("battery_low", np.where(stand.charging, 0.0, np.maximum(0.0, 1.0 - battery / _LOW_BATTERY_PERCENT)))
+    put("battery_low", ~stand.charging * np.maximum(0.0, 1.0 - battery / _LOW_BATTERY_PERCENT))
     put("charging", stand.charging)
     put("cpu", stand.cpu / 100.0)
     put("free_memory", np.log1p(stand.free_memory / 1e9))
@@ -216,27 +217,37 @@ def _describe(stand: Stand, costs: Doubles, layout: Layout, planned: tuple[Integ
     put("n_agg", np.log1p(stand.n_agg))
     existing = np.maximum(1, exists.sum(axis=1, keepdims=True))
     put("theta_share", np.minimum(1.0, stand.theta / existing))
-    put("energy", energy_above_mean(stand))
-    put("slower_share", _share_above(link_time, holds, existing))
+    put("energy", np.arcsinh(expected.energy))
+    put("slower_share", _share_above(expected.link, holds, existing))
     put("earlier_share", _share_above(-free_in, holds, existing))
-    holders = holds.sum(axis=1, keepdims=True)
-    put("devices_log", np.log(existing))
-    put("holders_log", np.log1p(holders))
-    put("holders_share", holders / existing)
-    put("free_log", np.log1p(free.sum(axis=1, keepdims=True)))
-    put("unit_log", np.log(np.clip(unit, 1e-3, 1e3)))
-    put("size_log", np.log1p(stand.size_mb[:, None]) / 4.0)
-    put("time_log", np.log1p(np.maximum(0.0, stand.time_s[:, None]) / unit))
-    put("wait_valid", (holds & ~free).any(axis=1, keepdims=True))
-    put("cost", np.minimum(costs, _LONGEST))
+    put("cost", np.minimum(expected.costs, _LONGEST))
     put("plan_start", np.minimum(layout.starts, _LONGEST))
-    put("plan_ends", np.minimum(layout.ends, 4.0 * _LONGEST)[:, None] / 4.0)
     waits = planned[0] < 0
-    put("plan_waits", waits[:, None])
     pairs = np.flatnonzero(~waits)
     features[pairs, planned[0][pairs], COLUMN["plan_sends"]] = 1.0
     features[pairs, planned[1][pairs], COLUMN["plan_receives"]] = 1.0
-    features *= exists[:, :, None]
+    common = np.empty((rows, len(_COMMON)))
+    holders, free_count = holds.sum(axis=1), free.sum(axis=1)
+    for column, values in enumerate(
+        (
+            np.log(existing[:, 0]),
+            np.log1p(holders),
+            holders / existing[:, 0],
+            np.log1p(free_count),
+            np.log(np.minimum(np.maximum(stand.unit_s, 1e-3), 1e3)),
+            np.log1p(stand.size_mb) / 4.0,
+            np.log1p(np.maximum(0.0, stand.time_s) / stand.unit_s),
+            0.0,
+            0.0,
+            holders > free_count,
+            waits,
+            np.minimum(layout.ends, 4.0 * _LONGEST) / 4.0,
+        )
+    ):
+        common[:, column] = values
+    features[:, :, len(_OWN) :] = common[:, None, :]
+    if not exists.all():
+        features *= exists[:, :, None]
     return features
 
 

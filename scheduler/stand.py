@@ -116,12 +116,10 @@ def stand_of(view: ChainView) -> Stand:
     )
 
 
-def hop_times(stand: Stand) -> tuple[Doubles, Doubles]:
-    """Transfer over the own link and merge of each device in units; unknown ones take the unit, or no time to merge."""
-    unit = stand.unit_s[:, None]
-    link_time = (stand.latency_s[:, None] + stand.size_mb[:, None] / stand.link) / unit
-    merge_time = stand.size_mb[:, None] / stand.merge / unit
-    return np.where(np.isnan(link_time), 1.0, link_time), np.where(np.isnan(merge_time), 0.02, merge_time)
+def link_times(stand: Stand) -> Doubles:
+    """Transfer over the own link of each device in units (B, N); over an unknown one it takes the unit."""
+    times: Doubles = (stand.latency_s[:, None] + stand.size_mb[:, None] / stand.link) / stand.unit_s[:, None]
+    return np.where(np.isnan(times), 1.0, times)
 
 
 def expected_rest(stand: Stand) -> Doubles:
@@ -133,15 +131,9 @@ def expected_rest(stand: Stand) -> Doubles:
     return rest
 
 
-def interrupted_link_times(stand: Stand) -> Doubles:
-    """Link time of each device in units (B, N), stretched by the share of time that its kind of use keeps it busy."""
-    times: Doubles = hop_times(stand)[0] / (1.0 - BUSY_SHARE[stand.kind])
-    return times
-
-
 def energy_above_mean(stand: Stand) -> Doubles:
-    """arcsinh of accumulated energy above the mean of all, per watt and transfer of the median link (B, N)."""
+    """Accumulated energy above the mean of all, per watt and transfer of the median link (B, N)."""
     exists = stand.exists
     mean = np.where(exists, stand.energy, 0.0).sum(axis=1, keepdims=True) / exists.sum(axis=1, keepdims=True)
-    above: Doubles = np.arcsinh((stand.energy - mean) / stand.unit_s[:, None]) * exists
+    above: Doubles = (stand.energy - mean) / stand.unit_s[:, None] * exists
     return above

@@ -20,6 +20,7 @@ def _inputs(rows: int, count: int, seed: int = 0) -> tuple[Floats, Bools, Bools]
     features = rng.normal(size=(rows, count, len(FEATURES))).astype(np.float32)
     exists = rng.random((rows, count)) < 0.8
     exists[:, 0] = True
+    features[:, :, FEATURES.index("may_pick")] = rng.random((rows, count)) < 0.6
     features *= exists[:, :, None]
     valid = np.concatenate([features[:, :, FEATURES.index("may_pick")] > 0, np.ones((rows, 1), dtype=bool)], axis=1)
     return features, exists, valid
@@ -43,6 +44,17 @@ def test_torch_and_numpy_give_the_same_values(count: int) -> None:
     network = QNetwork(weights=_weights(3))
     inputs = _inputs(8, count)
     assert np.allclose(_q(network, *inputs), network.plain()(*inputs), atol=1e-5)
+
+
+@pytest.mark.parametrize("count", [2, 9, 64])
+def test_one_chain_alone_has_the_values_it_has_among_others(count: int) -> None:
+    q = NumpyQ(_weights(2))
+    features, exists, valid = _inputs(6, count)
+    exists[:] = True
+    together = q(features, exists, valid)
+    for row in range(6):
+        alone = q(features[row : row + 1], exists[row : row + 1], valid[row : row + 1])
+        assert np.allclose(alone[0], together[row], atol=1e-5)
 
 
 def test_a_device_has_the_same_value_wherever_it_stands() -> None:

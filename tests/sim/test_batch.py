@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from mdl.errors import LocalProtocolError
 from sim.batch import Batch
 from sim.packing import pack
 from sim.scenario import FAMILIES, draw_scenario
@@ -70,6 +71,14 @@ def test_random_play_gives_the_same_story_as_the_reference(family: str) -> None:
     if family == "dying":
         assert batch.lost.any()
         assert (batch.wasted_s > 0).any()
+
+
+def test_who_is_not_idle_is_not_paired() -> None:
+    batch = Batch(pack([draw_scenario("hetero", 4, 0)]))
+    training = np.flatnonzero(~batch.idle()[0])
+    assert len(training) > 1
+    with pytest.raises(LocalProtocolError, match="not idle"):
+        batch.start(np.array([0]), training[:1], training[1:2])
 
 
 def test_a_branch_leaves_what_it_came_from_as_it_was() -> None:
