@@ -81,6 +81,8 @@ class TrainingSettings(Section, frozen=True):
 class RoundSection(Section, frozen=True):
     """rounds 0: until stopped. theta: what a device weighs, 1 each ("peer") or its windows ("samples"). eta: Alg. 1.
 
+    deadline_s: a round does not wait longer than this for devices that still train, if a share `quorum` of its members
+    is ready; what they train is in a later round (0: it waits for all).
     relearn: the policy dqn goes on learning beside the mesh, from the rounds it has really had (3.3.3).
     """
 
@@ -91,11 +93,15 @@ class RoundSection(Section, frozen=True):
     eta: float = 1.0
     keep_deltas: bool = False
     relearn: bool = True
+    deadline_s: float = 0.0
+    quorum: float = 0.75
 
     def __post_init__(self) -> None:
         _require(self.rounds >= 0, "round.rounds", self.rounds, "0 (until stopped) or more")
         _require(self.min_peers >= 1, "round.min_peers", self.min_peers, "at least 1")
         _require(0 < self.eta <= 2, "round.eta", self.eta, "above 0, at most 2")
+        _require(0 <= self.deadline_s < math.inf, "round.deadline_s", self.deadline_s, "0 (none) or more")
+        _require(0 < self.quorum <= 1, "round.quorum", self.quorum, "above 0, at most 1")
 
 
 class BusySection(Section, frozen=True):

@@ -29,7 +29,7 @@ from mdl.messages import (
     StatusWanted,
 )
 from peers.choice import choose_lineage, may_decide
-from peers.conductor import Conductor, newest_staged
+from peers.conductor import Conductor, TimeLimit, newest_staged
 from peers.members import Member, Members, Position, newest_position
 from peers.phase import Phase
 from peers.quorum import has_quorum, is_senior, next_term
@@ -59,7 +59,7 @@ class AgentSettings(msgspec.Struct, frozen=True):
 
     lost_after_s: the longest silence before a peer counts as lost. stall_s: a hop without any sign for so long is
     cancelled. partition_s: how long a group that lacks a majority waits for it, before it goes on by itself;
-    waits_for_majority: it never does. busy: when a device counts as busy.
+    waits_for_majority: it never does. busy: when a device counts as busy. limit: for devices that train long.
     """
 
     rounds: int = 0
@@ -72,6 +72,7 @@ class AgentSettings(msgspec.Struct, frozen=True):
     farewell_s: float = 20.0
     stop_s: float = 1.5
     busy: BusySection = BusySection()
+    limit: TimeLimit = TimeLimit()
 
 
 class MobileAgent:
@@ -109,6 +110,7 @@ class MobileAgent:
         self._goal = goal
         self._lacking_since: float | None = None
         self._rounds_done = 0
+        self._left_out: frozenset[Contributor] = frozenset()
         self._pending: RoundSummary | None = None
         self._finished: list[RoundSummary] = []
         self._repeater = Repeater(settings.retry_s)
@@ -390,6 +392,7 @@ class MobileAgent:
             self._policy,
             self._repeater,
             self._settings.stall_s,
+            msgspec.structs.replace(self._settings.limit, spared=self._left_out),
             staged,
         )
 
@@ -400,6 +403,7 @@ class MobileAgent:
         digest = closed.applied[0].report.digest
         self._pending = summarise_round(closed.ledger, closed.result, closed.marks, digest, closed.applied)
         self._rounds_done += 1
+        self._left_out = frozenset(closed.left_out)
         return effects
 
     def _say_goodbye(self, now: float) -> list[Effect]:

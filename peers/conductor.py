@@ -39,6 +39,17 @@ from scheduler.devices import learn_from_hop
 logger = logging.getLogger(__name__)
 
 
+class TimeLimit(msgspec.Struct, frozen=True):
+    """A round goes on without devices that train for longer, if this share of its members is ready. 0: no limit.
+
+    spared: who was left out of the round before; nobody is left out twice in a row.
+    """
+
+    deadline_s: float = 0.0
+    quorum: float = 0.75
+    spared: frozenset[Contributor] = frozenset()
+
+
 class Conductor:
     """See the module. phase: CLOSED when it is done, ABANDONED when it cannot be. marks: phase -> when it began.
 
@@ -57,6 +68,7 @@ class Conductor:
         policy: Policy,
         repeater: Repeater,
         stall_s: float,
+        limit: TimeLimit,
         staged: Staged | None = None,
     ) -> None:
         self.ledger = ledger
@@ -76,6 +88,8 @@ class Conductor:
         self._policy = policy
         self._repeater = repeater
         self._stall_s = stall_s
+        self._limit = limit
+        self.left_out: set[Contributor] = set()
         self._broadcast: BroadcastOrdered | None = None
         self._version = 0
         self._left_behind: set[Contributor] = set()
@@ -142,6 +156,7 @@ class Conductor:
             return []
         if not self.ledger.live():
             return self._abandon(now, "nobody is left")
+        self._leave_out_the_slow(now)
         effects = self._announce(now) + self._mend(now)
         if result := self._find_result():
             self._begin_broadcast(result, now)
@@ -151,6 +166,18 @@ class Conductor:
             order = HopOrdered(self.ledger.term, self.ledger.round_id, hop.segment, hop.hop_id, hop.sender)
             effects += self._repeater.say(hop.receiver, order, now)
         return effects
+
+    def _leave_out_the_slow(self, now: float) -> None:
+        """Past the deadline: what they train is carried into a later round, as if they had been away (Standing)."""
+        ledger, limit = self.ledger, self._limit
+        if not limit.deadline_s or now - ledger.opened_at < limit.deadline_s:
+            return
+        training = [peer for peer in ledger.live() if ledger.holding(peer) is None]
+        if len(ledger.members) - len(training) >= max(1.0, limit.quorum * len(ledger.members)):
+            for peer in set(training) - limit.spared:
+                self.left_out.add(peer)
+                logger.info("round %d goes on without %s: it still trains", ledger.round_id, peer.peer_id)
+                ledger.lose(peer, "left out: it still trained at the deadline")
 
     def _announce(self, now: float) -> list[Effect]:
         """Also to those who have it open from an earlier agent: its members may be others now."""

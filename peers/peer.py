@@ -38,6 +38,7 @@ from mdl.messages import (
     StatusWanted,
 )
 from peers.agent import AgentSettings, MobileAgent
+from peers.conductor import TimeLimit
 from peers.members import Members
 from peers.succession import Succession, SuccessionSettings, outranks
 from peers.trainer import Trainer
@@ -326,6 +327,7 @@ def make_peer(
         partition_s=faults.partition_s,
         waits_for_majority=faults.on_partition == "wait",
         busy=config.busy,
+        limit=TimeLimit(config.round.deadline_s, config.round.quorum),
     )
     settings = SuccessionSettings(lost_after_s=faults.lost_after_s)
     policy = policy or (lambda: make_policy(config.round.policy))

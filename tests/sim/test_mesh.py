@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
+import msgspec
 import pytest
 
 from mdl.machine import StopRequested
 from peers.campaign import silent_machines
+from peers.conductor import TimeLimit
+from peers.peer import Peer
 from peers.simulate import build_mesh, run_plan
 from scheduler.policies import POLICIES
 from sim.faults import OFFICE, AnyFault, Crash, CrashOn, FaultPlan, Moment, Restart, Split, Suspend
 from sim.mesh import SimMesh
-from sim.verdict import Verdict
+from sim.verdict import Verdict, is_settled, judge
 
 
 @pytest.fixture(autouse=True)
@@ -110,3 +114,23 @@ def test_a_device_that_is_stopped_is_not_waited_for() -> None:
     assert mesh.accounts.rounds_closed() >= closed + 2
     assert mesh.nodes["p3"].finished is not None
     assert _contributors(mesh)[-1] == {"p0", "p1", "p2"}
+
+
+def test_a_round_with_a_deadline_does_not_wait_for_a_device_that_trains_long_and_loses_nothing_of_it() -> None:
+    plan = FaultPlan(1, 5, 6)
+    mesh, injector = build_mesh(plan)
+    for node in mesh.nodes.values():
+        assert isinstance(node.machine, Peer)
+        limit = TimeLimit(deadline_s=1.0, quorum=0.6)
+        node.machine.agent_settings = msgspec.structs.replace(node.machine.agent_settings, limit=limit)
+    mesh.nodes["p3"].train_s = 2.5
+    settled = is_settled(mesh, plan.rounds)
+    assert mesh.run(60.0, lambda: mesh.now >= injector.ends_s and settled())
+    left_out = [summary.lost == ("p3",) for summary in mesh.rounds]
+    assert True in left_out
+    assert not any(twice == (True, True) for twice in pairwise(left_out))
+    assert "p3" in mesh.rounds[left_out.index(True) + 1].contributors
+    verdict = judge(mesh, plan, settled())
+    assert (verdict.problem, verdict.lost, verdict.double) == ("", 0, 0)
+    seconds = {left: summary.seconds["total"] for left, summary in zip(left_out, mesh.rounds, strict=True)}
+    assert seconds[True] < 2.0 < seconds[False]
