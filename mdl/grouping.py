@@ -1,8 +1,8 @@
 """Which devices' models are of a kind (Colla 3.2): distances of their outputs, groups by affinity propagation.
 
-All models answer the same rows of the cloud's data; who answers alike belongs together, and each group gets a teacher of
-its own. Affinity propagation takes no K: a preference decides how many exemplars arise, and it is searched for each K
-of the paper's {2, 3, 5, 10}. Needs scikit-learn, which only a cloud has (the extra `cloud`).
+All models answer the same rows of the cloud's data; who answers alike belongs together, and each group gets a teacher
+of its own. Affinity propagation takes no K: a preference decides how many exemplars arise, and it is searched for each
+K of the paper's {2, 3, 5, 10}. Needs scikit-learn, which only a cloud has (the extra `cloud`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mdl.errors import ConfigError, DataError
 Matrix = NDArray[np.float64]
 
 GROUP_COUNTS = (2, 3, 5, 10)
-# A client gives classes it lacks exactly 0, and the logarithm of 0 would outweigh all else: about 1 in 1,000 is "never".
+# A client gives classes it lacks exactly 0, and the logarithm of 0 would outweigh all else: 1 in 1,000 is "never".
 _LEAST_PROBABILITY = 1e-3
 # Halvings of the preference's range: the last step is a millionth of it.
 _HALVINGS = 20

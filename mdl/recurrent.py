@@ -47,9 +47,6 @@ class RecurrentModel(nn.Module):
         self.classify = nn.Linear(size.hidden, len(class_ids))
         self.class_ids: Tensor
         self.register_buffer("class_ids", torch.tensor(class_ids, dtype=torch.int64))
-        # A place is as likely here as there before anything is learned; the default of 1 drowns the rest.
-        for table in self.embed:
-            nn.init.normal_(table.weight, std=0.1)  # type: ignore[arg-type]
 
     def forward(self, x: Tensor) -> Tensor:
         steps, _ = self.lstm(self.read_stays(x))
