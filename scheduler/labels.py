@@ -26,10 +26,10 @@ from sim.scenario import Scenario
 _CYCLE: tuple[tuple[tuple[int, int], int], ...] = (
     ((7, 10), 400),
     ((11, 16), 160),
-    ((3, 6), 400),
+    ((3, 6), 300),
     ((7, 10), 400),
-    ((17, 24), 60),
-    ((7, 10), 400),
+    ((11, 16), 160),
+    ((17, 24), 70),
     ((11, 16), 160),
     ((25, 40), 12),
 )
@@ -45,7 +45,7 @@ _RATE = 7e-4
 _LAST_RATE = 1e-5
 _STATE_VALUE_WEIGHT = 0.01
 # Labels beyond so many transfers from the mean of their state are cut: rare long calls would drown the rest.
-_CUT = 8.0
+_CUT = 5.0
 # The policy that is kept is a running mean of the weights.
 _MEAN_DECAY = 0.995
 

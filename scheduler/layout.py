@@ -38,7 +38,8 @@ _WAITING_COUNTS = 2.0
 # A transfer's time that a device comes later makes it as much less costly in the order of senders.
 _LATE_SAVES = 0.6
 _LOW_BATTERY_PERCENT = 15.0
-_LOW_BATTERY_TRANSFERS = 1.0
+# On the dying family a quarter fewer contributions are lost by it, at no cost in time; more costs time.
+_LOW_BATTERY_TRANSFERS = 2.0
 # Energy evens out over rounds: what a device has spent above the mean makes it as much costlier, and it sends earlier.
 _ENERGY_TRANSFERS = 0.02
 _MOST_ENERGY = 50.0

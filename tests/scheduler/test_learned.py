@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -16,6 +18,8 @@ from scheduler.learned import Learned
 from scheduler.lockstep import Picks, finish
 from scheduler.numpyq import draw_weights, save_weights
 from scheduler.play import play, view_of
+from scheduler.policies import Tree
+from scheduler.rounds import draw_rounds, play_rounds
 from sim.batch import Batch
 from sim.packing import pack
 from sim.scenario import FAMILIES, draw_scenario
@@ -149,3 +153,17 @@ def test_the_reason_and_the_explanation_name_the_values_of_the_alternatives() ->
     senders = [value for name, value in told if "->" not in name]
     assert senders == sorted(senders, reverse=True)
     assert all(value < 5.0 for _, value in told)
+
+
+def test_energy_evens_out_over_twenty_rounds_of_equal_devices() -> None:
+    rounds = draw_rounds("paper", 9, 25_000, 20)
+    spent = {policy.name: play_rounds(rounds, policy)[-1].energy_j for policy in (Learned(), Tree())}
+    assert np.var(spent["dqn"]) < 0.01 * np.var(spent["tree"])
+
+
+def test_a_peer_that_decides_loads_no_torch() -> None:
+    code = (
+        "import sys, scheduler.learned; print(sorted({'torch', 'gymnasium', 'stable_baselines3'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"
