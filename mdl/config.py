@@ -88,7 +88,7 @@ class RoundSection(Section, frozen=True):
 
     rounds: int = 0
     min_peers: int = 2
-    policy: str = "greedy"
+    policy: str = "dqn"
     theta: Literal["peer", "samples"] = "peer"
     eta: float = 1.0
     keep_deltas: bool = False

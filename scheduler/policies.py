@@ -81,10 +81,8 @@ def make_policy(name: str, scenario: Scenario | None = None) -> Policy:
         if scenario is None:
             raise ConfigError("policy 'optimal' knows when busy times end, so it can only judge scenarios, not decide")
         return _make_optimal(scenario)
-    if name == LEARNED:
-        return _make_learned()
     if name not in POLICIES:
-        close = difflib.get_close_matches(name, [*POLICIES, LEARNED, OPTIMAL], 1)
+        close = difflib.get_close_matches(name, [*POLICIES, OPTIMAL], 1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise ConfigError(f"unknown policy {name!r}{hint} (valid: {', '.join(POLICIES)})")
     return POLICIES[name]()
@@ -108,6 +106,7 @@ def _make_optimal(scenario: Scenario) -> Policy:
 
 # What an agent may follow. greedy-risk is the best rule that never waits: what the planners and learners are held to.
 POLICIES: dict[str, Callable[[], Policy]] = {
+    "dqn": _make_learned,
     "greedy": Greedy,
     "greedy-risk": _make_greedy_without_waiting,
     "dp": Planner,
@@ -116,8 +115,6 @@ POLICIES: dict[str, Callable[[], Policy]] = {
     "ring": Ring,
 }
 OPTIMAL = "optimal"
-# By its name alone until a trained policy is shipped: what stands in POLICIES must work wherever the package is.
-LEARNED = "dqn"
 
 
 def _living_parent(devices: tuple[DeviceView, ...], position: int) -> int | None:

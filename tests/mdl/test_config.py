@@ -35,7 +35,7 @@ def test_what_is_saved_is_read_again(tmp_path: Path) -> None:
     config = load_config(None, {"seed": 7, "mesh.join": ["host:1"], "data.spec": 'npz:a "b".npz', "round.eta": 0.5})
     save_config(config, tmp_path / "config.toml")
     assert load_config(tmp_path / "config.toml", {}) == config
-    assert 'policy = "greedy"' in show_config(config)
+    assert 'policy = "dqn"' in show_config(config)
 
 
 @given(text=st.text(max_size=20))
