@@ -198,7 +198,7 @@ class MobileAgent:
 
     def rise_above(self, term: int) -> None:
         """Somebody on another lineage speaks with a higher term: speak above it, to be heard there."""
-        self.term = next_term(max(self.term, term), self.me.peer_id)
+        self.term = next_term(max(self.term, term), self.me)
         self._repeater.clear()
         if self.ledger:
             self.ledger.term = self.term
@@ -350,7 +350,7 @@ class MobileAgent:
         A round is opened under a term of its own: whoever has it open from an older one begins it afresh. Without a
         majority on this lineage it is a fork that begins, with all who are here.
         """
-        self.term = next_term(self.term, self.me.peer_id)
+        self.term = next_term(self.term, self.me)
         lineage, round_id, digest = position
         staged, attempt = newest_staged(current), _newest_attempt(current)
         reports = {member.contributor: member.report for member in current}
@@ -476,10 +476,10 @@ class MobileAgent:
         """Record the last round once everybody's evaluation of it is there, or now if it cannot wait."""
         if self._pending is None:
             return []
-        reports = [member.report for member in self.members.alive()]
-        summary, complete = add_evaluations(self._pending, reports)
-        if wait and not complete:
+        reports, round_id = [member.report for member in self.members.alive()], self._pending.round
+        if wait and any(report.evaluation is None or report.evaluation.round_id != round_id for report in reports):
             return []
+        summary, _ = add_evaluations(self._pending, reports)
         self._pending = None
         self._finished = [*self._finished, summary][-_REMEMBERED_ROUNDS:]
         return [RecordRound(summary)]

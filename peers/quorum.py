@@ -9,9 +9,10 @@ from __future__ import annotations
 import zlib
 from collections.abc import Collection
 
+from mdl.delta import Contributor
 from mdl.messages import Lineage
 
-# Terms are dealt out by the peer id, one in so many to each.
+# Terms are dealt out to the processes, one in so many to each.
 TERMS = 1 << 16
 
 
@@ -63,7 +64,10 @@ def has_in_common(one: Lineage, other: Lineage, round_id: int) -> bool:
     return all(fork.round_id >= round_id for fork in (*one[common:], *other[common:]))
 
 
-def next_term(known: int, peer_id: str) -> int:
-    """The first term above `known` that is this device's own: two agents never order under the same one."""
-    own = zlib.crc32(peer_id.encode()) % TERMS
+def next_term(known: int, who: Contributor) -> int:
+    """The first term above `known` that is this process's own: two agents never order under the same one.
+
+    Nor do two starts of one: the second may lead before it has heard of the first one's term.
+    """
+    own = zlib.crc32(f"{who.peer_id}/{who.incarnation}".encode()) % TERMS
     return (known // TERMS + (own <= known % TERMS)) * TERMS + own

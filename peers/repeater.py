@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import cast
 
 from mdl.delta import Contributor
@@ -19,7 +20,7 @@ class Repeater:
     def say(self, peer: Contributor, message: AgentMessage, now: float) -> list[Effect]:
         """The message, or nothing if it was said to this peer a moment ago."""
         key = (peer.peer_id, message)
-        if now - self._said.get(key, -1e9) < self._retry_s:
+        if now - self._said.get(key, -inf) < self._retry_s:
             return []
         self._said[key] = now
         return [Send(peer.peer_id, cast(Said, message))]

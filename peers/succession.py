@@ -109,7 +109,7 @@ class Succession:
 
     def take_office(self, heard_term: int) -> int:
         """This device leads; the term it speaks under. heard_term: the highest that anybody has reported."""
-        self.term = next_term(max(self.term, heard_term), self.me.peer_id)
+        self.term = next_term(max(self.term, heard_term), self.me)
         self.agent = self._spoken_by = self.me.peer_id
         self._claim, self._knew_one = None, True
         return self.term

@@ -83,6 +83,7 @@ def _count(mesh: SimMesh, verdict: Verdict) -> Verdict:
     for node, holder in live:
         coming += _pending(accounts, node, holder)
     with_owner, lost, twice = 0, [], []
+    gone = _gone_with_a_fork(mesh, digest)
     for work, dimension, count in accounts.held_works(digest):
         owner = mesh.nodes[work.owner.peer_id]
         owner_lives = owner.running and owner.contributor == work.owner
@@ -91,7 +92,7 @@ def _count(mesh: SimMesh, verdict: Verdict) -> Verdict:
         if total > 1 + ROUNDING:
             twice.append(f"{name} counts {count:.3g} and comes {total - count:.3g} times more")
         elif total < 1 - ROUNDING:
-            if owner_lives:
+            if owner_lives and total + gone[dimension] < 1 - ROUNDING:
                 lost.append(f"{name} counts {count:.3g} and {total - count:.3g} is to come")
             else:
                 with_owner += 1
@@ -104,6 +105,23 @@ def _count(mesh: SimMesh, verdict: Verdict) -> Verdict:
         kind=kind,
         problem="; ".join((twice + lost)[:3]),
     )
+
+
+def _gone_with_a_fork(mesh: SimMesh, digest: bytes) -> NDArray[np.float64]:
+    """What rounds of forks that were left behind had counted, and what of it their contributors can bring no more.
+
+    Each of them has its share, in memory; the share of a process that is gone is lost with that process.
+    """
+    closed, gone, followed = mesh.accounts.closed, np.zeros(mesh.accounts.size), set()
+    while digest in closed:
+        followed.add(digest)
+        digest = closed[digest].before
+    live = {node.contributor for node in mesh.nodes.values() if node.running}
+    for after, entry in closed.items():
+        if after not in followed:
+            share = len(entry.contributors - live) / len(entry.contributors)
+            gone += share * (entry.counts - closed[entry.before].counts)
+    return gone
 
 
 def _pending(accounts: Accounts, node: Node, holder: Holder) -> NDArray[np.float32]:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mdl.delta import Contributor
 from mdl.messages import Fork, Lineage
 from peers.quorum import TERMS, has_in_common, has_quorum, is_senior, next_term, shared_forks
 
@@ -115,13 +116,21 @@ def test_sharing_a_model_is_mutual(one: Lineage, other: Lineage, round_id: int) 
 
 @given(known=st.integers(0, 1 << 40), peer_id=PEER_IDS)
 def test_a_term_of_ones_own_is_above_all_that_were_known_and_no_higher_than_needed(known: int, peer_id: str) -> None:
-    term = next_term(known, peer_id)
+    term = next_term(known, Contributor(peer_id, 1))
     assert known < term <= known + TERMS
-    assert next_term(term, peer_id) == term + TERMS
+    assert next_term(term, Contributor(peer_id, 1)) == term + TERMS
 
 
 def test_two_agents_never_order_under_the_same_term() -> None:
     """Whatever either has heard: each peer id has terms of its own."""
     for one, other in combinations([f"peer-{number}" for number in range(20)], 2):
-        dealt = [{next_term(known, peer_id) for known in range(0, 10 * TERMS, 7919)} for peer_id in (one, other)]
+        dealt = [
+            {next_term(known, Contributor(peer_id, 1)) for known in range(0, 10 * TERMS, 7919)}
+            for peer_id in (one, other)
+        ]
         assert not dealt[0] & dealt[1]
+
+
+def test_two_starts_of_one_agent_never_order_under_the_same_term() -> None:
+    """The later one may lead before anybody has told it of the earlier one's term."""
+    assert len({next_term(0, Contributor("agent", incarnation)) for incarnation in range(1, 50)}) == 49
