@@ -14,18 +14,17 @@ import pytest
 
 from mdl.delta import Contributor, ModelDelta, pair_aggregate
 from mdl.errors import RemoteProtocolError
-from mdl.messages import AgentPresent, BroadcastOrdered, HopOrdered
+from mdl.messages import BroadcastOrdered, HopOrdered
 from peers import choice as choice_module
 from peers import trainer as trainer_module
 from peers.campaign import Campaign, silent_machines
 from peers.part import Part
 from peers.rounds import Hop, HopState, RoundLedger
-from peers.simulate import run_guarded, run_plan
+from peers.simulate import run_guarded
 from peers.spread import Spread
 from peers.standing import Standing
-from peers.succession import Succession, SuccessionSettings
+from peers.succession import Succession
 from peers.trainer import Trainer
-from sim.faults import FaultPlan
 from sim.verdict import Verdict
 
 # A plan takes about a twentieth of a second; a mutated machine may never return from an event.
@@ -33,7 +32,7 @@ _LIMIT_S = 3.0
 
 
 # Tried where a changed machine is no longer caught by the seed that is remembered.
-_SEEDS = 400
+_SEEDS = 1000
 
 
 def run_seed(seed: int) -> Verdict:
@@ -155,9 +154,12 @@ MUTATIONS: dict[Callable[..., Any], tuple[Any, str, int]] = {
     _lost_members_come_back: (RoundLedger, "lose", 10),
     _a_staged_result_is_applied_at_once: (Trainer, "_stage_received", 225),
     _uncounted_work_is_dropped: (Standing, "add", 5),
-    _what_a_round_counted_comes_again: (Standing, "is_counted", 14),
+    _what_a_round_counted_comes_again: (Standing, "is_counted", 11),
     _anybody_is_a_majority: (choice_module, "has_quorum", 0),
     _nobody_takes_over: (Succession, "wants_office", 2),
+    _digests_are_not_compared: (Spread, "_is_result", 4),
+    _older_terms_are_obeyed: (Succession, "admits", 539),
+    _the_result_need_not_hold_everybody: (RoundLedger, "result", 395),
 }
 
 
@@ -174,28 +176,10 @@ def _check_that_a_restarted_peer_is_no_member() -> None:
     assert not part.is_member(Contributor("a", 2), 1)
 
 
-def _check_that_older_terms_are_not_obeyed() -> None:
-    succession = Succession(_ME, SuccessionSettings(), is_dedicated=False)
-    assert succession.hear_claim(_OTHER, AgentPresent(5, 1), 0.0)
-    assert not succession.admits(_OTHER, _order(version=1, digest=b""), 0.0)
-
-
 def _check_that_an_older_broadcast_changes_nothing() -> None:
     spread = Spread()
     spread.follow(_order(version=2, digest=b""), _ME, None)
     assert spread.is_outdated(_order(version=1, digest=b""))
-
-
-def _check_that_the_result_has_the_digest_of_the_order() -> None:
-    spread = Spread()
-    spread.follow(_order(version=1, digest=b"another"), _OTHER, _DELTA)
-    assert spread.staged is None
-
-
-def _check_that_a_round_holds_everybody() -> None:
-    with silent_machines():
-        mesh = run_plan(FaultPlan(1, 5, 3))[1]
-    assert [len(entry.contributors) for entry in mesh.accounts.closed.values()][2:] == [5, 5]
 
 
 def _order(version: int, digest: bytes) -> BroadcastOrdered:
@@ -208,11 +192,8 @@ _DELTA = ModelDelta(np.zeros(2, np.float32), 1.0, frozenset([_ME]))
 # What plans bring out too rarely, since another rule makes up for it: by these alone nothing is lost or counts twice.
 RARE: dict[Callable[..., Any], tuple[Any, str, Callable[[], None]]] = {
     _a_released_hop_is_served_again: (Part, "release", _check_that_a_released_hop_stays_released),
-    _the_result_need_not_hold_everybody: (RoundLedger, "result", _check_that_a_round_holds_everybody),
-    _a_restarted_peer_is_still_a_member: (Part, "is_member", _check_that_a_restarted_peer_is_no_member),  # seed 414
-    _older_terms_are_obeyed: (Succession, "admits", _check_that_older_terms_are_not_obeyed),
+    _a_restarted_peer_is_still_a_member: (Part, "is_member", _check_that_a_restarted_peer_is_no_member),
     _an_outdated_broadcast_is_followed: (Spread, "is_outdated", _check_that_an_older_broadcast_changes_nothing),
-    _digests_are_not_compared: (Spread, "_is_result", _check_that_the_result_has_the_digest_of_the_order),
 }
 
 
