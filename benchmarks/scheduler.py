@@ -1,7 +1,7 @@
 """The Chain-scheduler measured: MDLdroid's Fig. 6, 8, 9 and 10 made again, and what it gains on unequal, used devices.
 
     python benchmarks/scheduler.py --part all
-    python benchmarks/scheduler.py --part cells --count 300 --policies dqn,dp,greedy
+    python benchmarks/scheduler.py --part cells --cell "dynamic 9" --policies greedy-risk,greedy,dp,dqn
 
 Parts: phi (Eq. 8), fig6 (exploration), fig8 (re-learning), fig9-10 (latency and energy against Tree and Ring), cells
 (families and N against the optimum), energy (20 rounds), dying (what is lost), times (of a decision), speed (of the
@@ -24,61 +24,81 @@ from typing import Any
 # This file has the name of the package that it measures: its folder must not be searched for it.
 sys.path[0] = str(Path(__file__).resolve().parent / "chain")
 
-from chain_mesh import PAPER, measure_cells, measure_dying, measure_energy, measure_figures, measure_times  # noqa: E402
+from chain_mesh import (  # noqa: E402
+    LITERAL,
+    Keep,
+    measure_cells,
+    measure_dying,
+    measure_energy,
+    measure_figures,
+    measure_times,
+)
 from chain_paper import measure_exploration, measure_phi, measure_relearning, measure_speed  # noqa: E402
 from chain_plot import draw_scheduler  # noqa: E402
 
 _OUT = Path(__file__).parent / "results" / "scheduler.json"
-_POLICIES = "tree,ring,fifo,greedy-risk,greedy,dp,dqn,paper"
+_POLICIES = "tree,ring,fifo,greedy-risk,greedy,dp,dqn,eq7,paper"
 
-PARTS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
-    "phi": lambda options: measure_phi(),
-    "fig6": lambda options: measure_exploration(options.seeds),
-    "fig8": lambda options: measure_relearning(options.seeds),
-    "fig9-10": lambda options: measure_figures(options.runs, _names(options, literal=True)),
-    "cells": lambda options: measure_cells(options.count, _names(options)),
-    "energy": lambda options: measure_energy(options.meshes, _names(options)),
-    "dying": lambda options: measure_dying(options.count, _names(options)),
-    "times": lambda options: measure_times(_names(options)),
-    "speed": lambda options: measure_speed(),
+PARTS: dict[str, Callable[[argparse.Namespace, Keep], dict[str, Any]]] = {
+    "phi": lambda options, keep: measure_phi(),
+    "fig6": lambda options, keep: measure_exploration(options.seeds),
+    "fig8": lambda options, keep: measure_relearning(options.seeds),
+    "fig9-10": lambda options, keep: measure_figures(options.runs, _names(options, literal=True), keep),
+    "cells": lambda options, keep: measure_cells(options.count, _names(options), options.cell or [], keep),
+    "energy": lambda options, keep: measure_energy(options.meshes, _names(options)),
+    "dying": lambda options, keep: measure_dying(options.count, _names(options)),
+    "times": lambda options, keep: measure_times(_names(options)),
+    "speed": lambda options, keep: measure_speed(),
 }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", action="append", choices=["all", "plot", *PARTS], help="may be given several times")
-    parser.add_argument("--policies", default=_POLICIES, help="names, and paper for its literal variant (fig9-10)")
+    parser.add_argument("--policies", default=_POLICIES, help="names; for fig9-10 also eq7 and paper")
     parser.add_argument("--count", type=int, default=300, help="scenarios of a cell (at N of 32 and more a third)")
+    parser.add_argument("--cell", action="append", help='such as "hetero 9"; all by default')
     parser.add_argument("--runs", type=int, default=50, help="runs of Fig. 9 and 10 for each N")
     parser.add_argument("--seeds", type=int, default=10, help="trainings for each bar of Fig. 6 and 8")
     parser.add_argument("--meshes", type=int, default=20, help="meshes that live for 20 rounds")
     parser.add_argument("--out", type=Path, default=_OUT)
     options = parser.parse_args()
     asked = options.part or ["all"]
-    result = json.loads(options.out.read_text()) if options.out.is_file() else {}
     for part in PARTS if "all" in asked else [part for part in asked if part in PARTS]:
-        began_s = time.process_time()
-        found = PARTS[part](options)
-        merged = _merge(result.get(part, {}), found)
-        command = f"python benchmarks/scheduler.py --part {part} {_settings(part, options)}".strip()
-        result[part] = merged | {
-            "command": command,
-            "machine": f"{platform.machine()}, one core, Python {platform.python_version()}",
-            "cpu_s": round(time.process_time() - began_s, 1),
-        }
+        _measure(part, options)
+    options.out.with_suffix(".svg").write_text(draw_scheduler(_read(options.out)))
+
+
+def _measure(part: str, options: argparse.Namespace) -> None:
+    """Run one part; what is there is written as it comes, so that an interrupted part keeps it."""
+    began_s = time.process_time()
+    command = f"python benchmarks/scheduler.py --part {part} {_settings(part, options)}".strip()
+    machine = f"{platform.machine()}, one core, Python {platform.python_version()}"
+
+    def keep(found: dict[str, Any]) -> None:
+        result = _read(options.out)
+        told = {"command": command, "machine": machine, "cpu_s": round(time.process_time() - began_s, 1)}
+        result[part] = _merge(result.get(part, {}), found) | told
         options.out.write_text(json.dumps(result, indent=1) + "\n")
-        print(json.dumps({part: found}), flush=True)
-    options.out.with_suffix(".svg").write_text(draw_scheduler(result))
+
+    found = PARTS[part](options, keep)
+    keep(found)
+    print(json.dumps({part: found}), flush=True)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+    return found
 
 
 def _names(options: argparse.Namespace, *, literal: bool = False) -> list[str]:
-    """Those of the asked policies that are there; with `literal`, "paper" for the paper's own variant too."""
+    """Those of the asked policies that are there; with `literal`, the paper's own variant too."""
     from mdl.errors import MdlError
     from scheduler.policies import make_policy
 
     found = []
     for name in options.policies.split(","):
-        if name == PAPER:
+        if name in LITERAL:
             found += [name] if literal else []
             continue
         try:

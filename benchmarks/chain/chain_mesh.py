@@ -22,6 +22,8 @@ from scheduler.rounds import draw_rounds, play_rounds
 from scheduler.tuning import train_paper
 from sim.scenario import Scenario, draw_scenario
 
+Keep = Callable[[dict[str, Any]], None]
+
 CELLS = (
     *(("paper", n) for n in range(3, 10)),
     ("hetero", 5),
@@ -35,8 +37,8 @@ CELLS = (
     ("hetero", 64),
     ("dynamic", 64),
 )
-# Stands for the literal variant among the names of policies.
-PAPER = "paper"
+# Stand for the literal variant among the names of policies: the optima of its reward, and its DQN (a minute to train).
+LITERAL = ("eq7", "paper")
 _LARGEST_SOLVED = 9
 _LARGE = 32
 _ROUNDS = 20
@@ -71,16 +73,18 @@ class Scores:
     quits: int = 0
 
 
-def measure_figures(runs: int, names: list[str]) -> dict[str, Any]:
+def measure_figures(runs: int, names: list[str], keep: Keep) -> dict[str, Any]:
     """Fig. 9 and 10: latency and energy variance of one round on equal devices, up to half of them busy, N = 3 to 9.
 
-    names: with tree and ring, which the others are compared with; "paper" is the literal variant.
+    names: with tree and ring, which the others are compared with; eq7 and paper are the literal variant. keep is told
+    what is there after each N.
     """
     found: dict[str, Any] = {}
     for n in range(3, 10):
         scenarios = [draw_scenario("paper", n, seed) for seed in range(runs)]
-        policies: dict[str, Callable[[], Policy]] = {name: _maker(name) for name in names if name != PAPER}
-        policies |= _paper_policies(n) if PAPER in names else {}
+        policies: dict[str, Callable[[], Policy]] = {name: _maker(name) for name in names if name not in LITERAL}
+        policies |= _optima_of_the_reward(n) if "eq7" in names else {}
+        policies |= _dqn_of_the_reward(n) if "paper" in names else {}
         scores = {name: _score(make, scenarios) for name, make in policies.items()}
         optimum = [solve(scenario).makespan_s for scenario in scenarios]
         found[str(n)] = {"optimum": _mean(optimum)} | {
@@ -89,14 +93,20 @@ def measure_figures(runs: int, names: list[str]) -> dict[str, Any]:
             | {"energy_of_tree": round(fmean(score.variances_j2) / fmean(scores["tree"].variances_j2), 3)}
             for name, score in scores.items()
         }
+        keep({"by_n": found})
         print(f"fig9-10: N = {n} done", file=sys.stderr, flush=True)
     return {"by_n": found, "less_than": _average_gains(found), "paper_less_than_percent": _PAPER_STATES, "runs": runs}
 
 
-def measure_cells(count: int, names: list[str]) -> dict[str, Any]:
-    """Makespans over the exact optimum (N up to 9) and under greedy-risk, by family and N, on the test seeds."""
+def measure_cells(count: int, names: list[str], cells: list[str], keep: Keep) -> dict[str, Any]:
+    """Makespans over the exact optimum (N up to 9) and under greedy-risk, by family and N, on the test seeds.
+
+    cells: such as "hetero 9"; none means all. keep is told what is there after each.
+    """
     found: dict[str, Any] = {}
     for family, n in CELLS:
+        if cells and f"{family} {n}" not in cells:
+            continue
         scenarios = [draw_scenario(family, n, seed) for seed in range(count if n < _LARGE else max(1, count // 3))]
         scores = {name: _score(_maker(name), scenarios) for name in names}
         row = {name: _mean(score.makespans_s) for name, score in scores.items()}
@@ -111,6 +121,7 @@ def measure_cells(count: int, names: list[str]) -> dict[str, Any]:
                 row[name] |= _over(score.makespans_s, optimum)
             row["optimum"] = _mean(optimum)
         found[f"{family} {n}"] = row
+        keep({"by_cell": found})
         print(f"cells: {family} {n} done", file=sys.stderr, flush=True)
     return {"by_cell": found}
 
@@ -181,21 +192,23 @@ def measure_times(names: list[str]) -> dict[str, Any]:
     return {"median_cpu_ms": found}
 
 
-def _paper_policies(n: int) -> dict[str, Callable[[], Policy]]:
-    """The literal variant: the exact optimum of Eq. 7, and a DQN trained on it (the MLP on five states)."""
-    printed = PaperRules(printed_sign=True)
+def _optima_of_the_reward(n: int) -> dict[str, Callable[[], Policy]]:
+    """What Eq. 7 asks for, exactly, in three readings; quitting is left out, since it makes no round."""
     optima = {
         "paper: optimum of Eq. 7": PaperOptimum(n, PaperRules(), may_quit=False),
-        "paper: optimum of Eq. 7, printed sign": PaperOptimum(n, printed, may_quit=False),
+        "paper: optimum of Eq. 7, printed sign": PaperOptimum(n, PaperRules(printed_sign=True), may_quit=False),
         "paper: optimum of Eq. 7, in rounds": PaperOptimum(n, PaperRules(busy="rounds"), may_quit=False),
     }
-    network = train_paper(n, _PAPER_PICKS[n], seed=0).network()
-    policies: dict[str, Callable[[], Policy]] = {
+    return {
         name: (lambda name=name, optimum=optimum: FollowOrder(name, optimum.best_order))
         for name, optimum in optima.items()
     }
-    policies["paper: DQN (MLP, TDGE)"] = lambda: FollowOrder("paper", network.order)
-    return policies
+
+
+def _dqn_of_the_reward(n: int) -> dict[str, Callable[[], Policy]]:
+    """A DQN trained on Eq. 7 (the MLP on five states)."""
+    network = train_paper(n, _PAPER_PICKS[n], seed=0).network()
+    return {"paper: DQN (MLP, TDGE)": lambda: FollowOrder("paper", network.order)}
 
 
 def _maker(name: str) -> Callable[[], Policy]:
