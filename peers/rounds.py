@@ -158,11 +158,7 @@ class RoundLedger:
     def holders(self) -> list[Contributor]:
         """Live members that answer for a partial mean. A merged sender does not, even if its own report is late."""
         carried = self._carried()
-        return [
-            member
-            for member in self.live()
-            if member not in carried and (holding := self.holding(member)) and holding.sent_hop is None
-        ]
+        return [member for member, held in self._held().items() if held.sent_hop is None and member not in carried]
 
     @remembered
     def undecided(self) -> list[Hop]:
@@ -190,9 +186,8 @@ class RoundLedger:
         may_arrive = bool(self.to_cancel())
         carried = self._carried()
         hops = []
-        for member in self.live():
-            holding = self.holding(member)
-            if holding is None or holding.sent_hop is None or member in carried:
+        for member, holding in self._held().items():
+            if holding.sent_hop is None or member in carried:
                 continue
             hop = self.hops.get((holding.segment, holding.sent_hop))
             if hop is None:
@@ -203,8 +198,7 @@ class RoundLedger:
 
     def is_settled(self) -> bool:
         """Nobody trains, nothing is under way and nobody is to hold again: only an order can change anything."""
-        heard = all(self.holding(member) for member in self.live())
-        return heard and not self.undecided() and not self.to_release()
+        return len(self._held()) == len(self.live()) and not self.undecided() and not self.to_release()
 
     def result(self) -> Contributor | None:
         """The last holder, once its partial mean has every live member in it and nothing is under way."""
@@ -256,14 +250,17 @@ class RoundLedger:
         return unable
 
     @remembered
+    def _held(self) -> dict[Contributor, Holding]:
+        """What each live member holds or has given away, of those that have told."""
+        return {member: holding for member in self.live() if (holding := self.holding(member))}
+
+    @remembered
     def _at_odds(self) -> dict[Contributor, str]:
         """Of two devices that hold the same contributors, and others, the one that has fewer.
 
         A sender whose report is late is none: all that it has is in what its receiver has.
         """
-        holdings = {
-            peer: holding for peer in self.live() if (holding := self.holding(peer)) and holding.sent_hop is None
-        }
+        holdings = {peer: holding for peer, holding in self._held().items() if holding.sent_hop is None}
         everybody = [who for holding in holdings.values() for who in holding.contributors]
         if len(everybody) == len(set(everybody)):
             return {}
@@ -292,9 +289,8 @@ class RoundLedger:
         """
         carried: set[Contributor] = set()
         given: list[tuple[Contributor, Holding]] = []
-        for member in self.live():
-            holding = self.holding(member)
-            if holding is None or len(holding.contributors) < 2:
+        for member, holding in self._held().items():
+            if len(holding.contributors) < 2:
                 continue
             if holding.sent_hop is None:
                 carried.update(who for who in holding.contributors if who != member)

@@ -97,7 +97,7 @@ class Accounts:
             raise InvariantError("theta", f"{owner.peer_id} begins with theta {own.theta}")
         self._own[key] = own.values.copy()
         self._attempts.setdefault(digest, {})[attempt] = None
-        self.held.update(np.flatnonzero(own.values).tolist())
+        self.held.update(own.values.nonzero()[0].tolist())
         return True
 
     def check_mean(self, attempt: Attempt, digest: bytes, mean: ModelDelta, holder: str) -> None:
@@ -131,10 +131,9 @@ class Accounts:
             raise InvariantError("model", f"{who} applied round {round_id} to a model that no round gave")
         counts = self.closed[before].counts + result.values.astype(np.float64) * result.theta
         self.closed[after] = Closed(before, round_id, result.contributors, counts)
-        twice = np.flatnonzero(counts > 1 + ROUNDING)
-        if twice.size:
-            work = self.work(int(twice[0]))
-            amount = counts[twice[0]]
+        most = int(counts.argmax())
+        if counts[most] > 1 + ROUNDING:
+            work, amount = self.work(most), counts[most]
             what = f"{work.owner.peer_id}/{work.owner.incarnation}'s training of round {work.round_id}"
             raise InvariantError("double", f"{what} counts {amount:.3g} times in round {round_id} of {who}")
         return True

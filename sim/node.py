@@ -83,5 +83,5 @@ class Node:
     def keeper(self) -> Keeper | None:
         """The mobile agent on this node, if it is in office."""
         if self._has_office:
-            return cast("Keeper | None", self.machine.agent)  # type: ignore[attr-defined]
-        return cast(Keeper, self.machine) if self._is_keeper else None
+            return self.machine.agent  # type: ignore[attr-defined, no-any-return]
+        return self.machine if self._is_keeper else None  # type: ignore[return-value]
