@@ -21,7 +21,7 @@ from sim.scenario import draw_scenario
 Rule = Callable[[Stand], tuple[Integers, Integers]]
 
 # A pick differs from the one of the layout only if its value is this much better, in transfers of the median link.
-MARGIN = 0.5
+MARGIN = 0.3
 
 
 @dataclass(frozen=True)
