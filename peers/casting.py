@@ -55,7 +55,7 @@ def cast_simulated(
         partition_s=4.0,
         waits_for_majority=on_partition == "wait",
     )
-    succession = SuccessionSettings(_REPORT_S, _LOST_AFTER_S, settle_s=0.8, step_s=0.25, start_s=1.8)
+    succession = SuccessionSettings(_REPORT_S, _LOST_AFTER_S, settle_s=0.8, step_s=0.25, start_s=2.8)
     if trainer is not None:
         settings = TrainerSettings(keep_deltas=True, report_s=_REPORT_S, retry_s=_RETRY_S, stall_s=2.0)
         trainer = msgspec.structs.replace(trainer, schema_hash="schema", model="model", settings=settings)

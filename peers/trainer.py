@@ -142,6 +142,11 @@ class Trainer:
         """Own work that no round has counted, and that is not in the delta of the open one yet."""
         return total(self.standing.uncounted)
 
+    @property
+    def kept_back(self) -> Vector | None:
+        """The part of `carry` that may be counted elsewhere: it is in no delta before more is known."""
+        return total(tuple(work for work in self.standing.uncounted if self.standing.is_uncertain(work)))
+
     def handle(self, event: Event, now: float) -> list[Effect]:
         effects = [] if isinstance(event, Tick) else self._act(event, now)
         if self._ask_at is not None and now >= self._ask_at:

@@ -189,7 +189,7 @@ class _Draw:
     def __init__(self, rng: np.random.Generator, plan: FaultPlan) -> None:
         self.rng = rng
         self.plan = plan
-        self.window_s = 0.8 * plan.rounds + 1.9  # the start, and what the rounds take at least
+        self.window_s = 0.8 * plan.rounds + 2.6  # the start, and what the rounds take at least
         self.minority = (plan.peers - 1) // 2
         self.may_stay_away = rng.random() < 0.2
         self.away: set[str] = set()

@@ -1,7 +1,8 @@
 """What became of a simulated run: every training that somebody held is counted, or is still to be, or has a reason.
 
 Counted in w plus what live devices are still to bring in must be 1 for each. Less is lost with its owner if that
-process is gone, and otherwise lost, which must never be; more would count twice.
+process is gone, and otherwise lost, which must never be; more would count twice. What a device keeps back, since it may
+be counted elsewhere, is not lost, and as long as that is not known it does not come.
 """
 
 from __future__ import annotations
@@ -79,9 +80,11 @@ def _count(mesh: SimMesh, verdict: Verdict) -> Verdict:
     if not live:
         return verdict
     digest = live[0][1].digest
-    coming = np.zeros(accounts.size)
+    coming, kept_back = np.zeros(accounts.size), np.zeros(accounts.size)
     for node, holder in live:
         coming += _pending(accounts, node, holder)
+        if (kept := getattr(holder, "kept_back", None)) is not None:
+            kept_back += kept
     with_owner, lost, twice = 0, [], []
     gone = _gone_with_a_fork(mesh, digest)
     for work, dimension, count in accounts.held_works(digest):
@@ -89,7 +92,7 @@ def _count(mesh: SimMesh, verdict: Verdict) -> Verdict:
         owner_lives = owner.running and owner.contributor == work.owner
         total = count + coming[dimension] + (owner_lives and dimension in accounts.under_way)
         name = f"{work.owner.peer_id}/{work.owner.incarnation}'s training of round {work.round_id}"
-        if total > 1 + ROUNDING:
+        if total - kept_back[dimension] > 1 + ROUNDING:
             twice.append(f"{name} counts {count:.3g} and comes {total - count:.3g} times more")
         elif total < 1 - ROUNDING:
             if owner_lives and total + gone[dimension] < 1 - ROUNDING:

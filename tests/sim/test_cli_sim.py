@@ -76,7 +76,7 @@ def test_a_failing_seed_is_saved_shrunk_and_told(
     ("arguments", "said"),
     [
         (("sim", "run", "--faults", "hardest"), "--faults 'hardest': expected one of none, mild, hard"),
-        (("sim", "run", "--policy", "best"), "--policy 'best': expected one of greedy, "),
+        (("sim", "run", "--policy", "best"), "--policy 'best': expected one of dqn, greedy, "),
         (("sim", "run", "--plan", "missing.json"), "missing.json: No such file or directory; expected a plan"),
         (("replay", "missing.jsonl"), "missing.jsonl: No such file or directory; expected a story"),
     ],
