@@ -107,8 +107,8 @@ def train_paper(
     """The paper's DQN: an MLP on its five states, exploring by TDGE, DGE or TGE. Illegal picks are answers like others.
 
     start: a model to go on from (its weights are copied). on_step (steps so far) ends it early by returning True;
-    on_model is handed the model before it learns; on_episode hears how many episodes have ended.
-    fit by default.
+    on_model is handed the model before it learns; on_episode hears how many episodes have ended. decay_episodes: of
+    DGE and TDGE; a third of the episodes that fit by default.
     """
     torch.set_num_threads(1)
     rules = rules or PaperRules()
