@@ -44,6 +44,8 @@ from mdl.recurrent import CLOUD_SIZE, DEVICE_SIZE, build_recurrent, count_parame
 # Who competes in Table 1; the others stand beside them.
 RIVALS = ("DT", "CT", "DT-ws")
 COLLA = "Colla"
+# (grouped, customised last layer): Fig. 9 and Fig. 10 leave one out at a time.
+VARIANTS = {COLLA: (True, True), "Colla, one group": (False, True), "Colla, unified last layer": (True, False)}
 
 
 def main() -> int:
@@ -84,11 +86,9 @@ def measure_seed(log: PlaceLog, recipe: Recipe, seed: int, options: argparse.Nam
             for number, person in enumerate(people)
         ]
     colla: dict[str, Any] = {}
-    for name, grouped, customized in (
-        (COLLA, True, True),
-        ("Colla, one group", False, True),
-        ("Colla, unified last layer", True, False),
-    ):
+    for name, (grouped, customized) in VARIANTS.items():
+        if name != COLLA and not options.variants:
+            continue
         accuracies, clients, groupings = run_colla(cloud, people, recipe, seed, grouped=grouped, customized=customized)
         methods[name] = accuracies[-1]
         colla[name] = _describe_costs(accuracies, clients, groupings)
@@ -219,6 +219,7 @@ def _parse_options() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--devices", type=int, default=100, help="at most so many, to try something out")
     parser.add_argument("--utc-offset", type=float, default=-4.0)
+    parser.add_argument("--variants", action=argparse.BooleanOptionalAction, default=True, help="Fig. 9 and Fig. 10")
     parser.add_argument("--tune", action="store_true", help="leave the test days out of sight")
     parser.add_argument("--set", default="{}", help='parts of the recipe as JSON, for example {"cycles": 2}')
     return parser.parse_args()

