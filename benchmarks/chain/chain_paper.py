@@ -19,6 +19,7 @@ from scheduler.paper import PaperBatch, PaperRules, draw_busy, observe_paper
 from scheduler.paper_env import ChainPaperEnv
 from scheduler.paper_plan import PaperOptimum
 from scheduler.tuning import plain_mlp, train_paper
+from scheduler.vector_env import ChainVectorEnv
 
 # Picks of one training by N; some 1,500 episodes of full length.
 _PICKS = {5: 12_000, 7: 16_000, 9: 24_000}
@@ -88,6 +89,9 @@ def measure_speed() -> dict[str, Any]:
     found["paper env, steps/s"] = _rate(_stepper(ChainPaperEnv(9), rng))
     for reward in ("raw", "shaped"):
         found[f"chain env, dynamic 9, {reward}, picks/s"] = _rate(_stepper(ChainEnv("dynamic", 9, reward=reward), rng))
+    for family in ("hetero", "dynamic"):
+        vector = _VectorStepper(ChainVectorEnv(1024, family=family, n=9, reward="raw", pool=2048), rng)
+        found[f"chain vector env of 1024, {family} 9, raw, picks/s"] = _rate(vector.step, seconds=1.0, runs=3)
     return {"rates": found}
 
 
@@ -186,6 +190,21 @@ def _stepper(env: ChainPaperEnv | ChainEnv, rng: np.random.Generator) -> Any:
         return 1
 
     return step
+
+
+class _VectorStepper:
+    """Random valid picks; waits only where nothing else is valid."""
+
+    def __init__(self, env: ChainVectorEnv, rng: np.random.Generator) -> None:
+        self._env, self._rng = env, rng
+        self._valid = env.reset(seed=0)[1]["valid"]
+
+    def step(self) -> int:
+        valid = self._valid.copy()
+        valid[:, -1] &= ~valid[:, :-1].any(axis=1)
+        actions = np.where(valid, self._rng.random(valid.shape), -1.0).argmax(axis=1)
+        self._valid = self._env.step(actions)[4]["valid"]
+        return len(actions)
 
 
 def _rate(step: Any, seconds: float = 0.6, runs: int = 5) -> int:
