@@ -97,7 +97,12 @@ class Relearner:
     def _start_slot(self, seen: Sequence[Scenario]) -> None:
         command = [sys.executable, "-m", "peers.relearner", str(self._directory)]
         self._slot = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
         )
         waiting = (self._slot, describe_mesh(seen))
         threading.Thread(target=self._wait, args=waiting, name="mdl-relearner", daemon=True).start()

@@ -33,6 +33,8 @@ _CYCLE: tuple[tuple[tuple[int, int], int], ...] = (
     ((11, 16), 160),
     ((25, 40), 12),
 )
+# Scenarios a chunk while re-learning: of the size that the mesh has.
+_SEEN_SCENARIOS = 96
 # Chunks in the air, so that workers are never idle; the weights of a chunk are that much older.
 _AHEAD = 3
 # Share of the steps whose rollouts follow the layout alone.
@@ -85,10 +87,12 @@ def train_on_labels(
     optimiser = torch.optim.Adam(network.parameters(), lr=_RATE)
     replay: deque[Labels] = deque(maxlen=_REPLAY)
     states = 0
+    counts = [len(scenario.devices) for scenario in seen] or [2]
+    seen_sizes = (min(counts), max(counts))
 
     def job(number: int) -> LabelJob:
         first = start is None and number < _LAYOUT_SHARE * steps
-        sizes, scenarios = _CYCLE[number % len(_CYCLE)]
+        sizes, scenarios = (seen_sizes, _SEEN_SCENARIOS) if seen else _CYCLE[number % len(_CYCLE)]
         return LabelJob(seed, number, scenarios, sizes, None if first else mean, seen)
 
     for step, labels in enumerate(_produce(job, steps, processes), 1):

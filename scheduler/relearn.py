@@ -25,8 +25,8 @@ from scheduler.qnet import QNetwork, load_policy, save_policy
 from sim.scenario import Scenario, load_scenarios, vary_scenario
 
 SEEN, DRAFT, POLICY = "seen.jsonl", "draft.safetensors", "chain.safetensors"
-SLOTS = 12
-_STEPS_A_SLOT = 8
+SLOTS = 24
+_STEPS_A_SLOT = 3
 # Every third round is kept for judging, each in so many variants.
 _HELD_OUT = 3
 _VARIANTS = 8
