@@ -302,19 +302,9 @@ class RoundLedger:
         return carried
 
 
-def is_forgotten(round_id: int, attempt: int, reports: Mapping[Contributor, PeerReport]) -> bool:
-    """Whether somebody here took part in this attempt, stood elsewhere meanwhile, and so does not know what it decided.
-
-    The others tell of it as a contributor or a partner; nobody can go on with such an attempt.
-    """
-    there = {member for member, report in reports.items() if _is_open(report, round_id, attempt)}
-    involved: set[Contributor] = set()
-    for member in there:
-        report = reports[member]
-        involved.update(decision.sender for decision in report.hops)
-        for holding in report.holdings:
-            involved.update(holding.contributors, [holding.sent_to] if holding.sent_to else [])
-    return not involved.isdisjoint(reports.keys() - there)
+def is_open_for_all(round_id: int, attempt: int, reports: Mapping[Contributor, PeerReport]) -> bool:
+    """Whether everybody here is in this attempt. Who is not may have been, and not know what it decided there."""
+    return all(_is_open(report, round_id, attempt) for report in reports.values())
 
 
 def recover(

@@ -17,6 +17,10 @@ from mdl.delta import Contributor, ModelDelta, Vector, apply_delta, digest_of
 from mdl.messages import Counted, History, Lineage
 from peers.quorum import has_in_common, shared_forks
 
+# Two agents that have not heard of each other start a mesh each; they meet within so many rounds, or never add up. The
+# share in the rounds since then is one more vector in memory, so long.
+_START_ROUNDS = 2
+
 
 @dataclass(frozen=True, eq=False)
 class Work:
@@ -161,9 +165,12 @@ class Standing:
         self._counted = {entry.contributor.peer_id: entry for entry in history.counted}
 
     def _remember_since_fork(self, values: Vector) -> None:
-        """Only a true fork can be given up; the first entry of a lineage is the start of the mesh."""
+        """What may be given up: a true fork; and the start of a mesh, as long as another start may still turn up."""
         level = len(self.lineage) - 1
-        if level < 1:
+        if level < 1 and self.round_id > _START_ROUNDS:
+            self._since_fork.pop(0, None)
+            self._trained_since.pop(0, None)
+        if level < 0 or (level < 1 and self.round_id > _START_ROUNDS):
             return
         if level in self._since_fork:
             np.add(self._since_fork[level], values, out=self._since_fork[level])

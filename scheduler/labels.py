@@ -39,6 +39,8 @@ _SEEN_SCENARIOS = 96
 _AHEAD = 3
 # Share of the steps whose rollouts follow the layout alone.
 _LAYOUT_SHARE = 0.35
+# At least so many: a network that knows nothing yet waits and waits in its rollouts.
+_LEAST_LAYOUT = 24
 # Chunks kept for training: enough to smooth, few enough that all come from recent policies.
 _REPLAY = 128
 _UPDATES_A_STEP = 4
@@ -91,7 +93,7 @@ def train_on_labels(
     seen_sizes = (min(counts), max(counts))
 
     def job(number: int) -> LabelJob:
-        first = start is None and number < _LAYOUT_SHARE * steps
+        first = start is None and number < max(_LAYOUT_SHARE * steps, _LEAST_LAYOUT)
         sizes, scenarios = (seen_sizes, _SEEN_SCENARIOS) if seen else _CYCLE[number % len(_CYCLE)]
         return LabelJob(seed, number, scenarios, sizes, None if first else mean, seen)
 

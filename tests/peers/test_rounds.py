@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mdl.delta import Contributor
 from mdl.messages import Activity, Holding, HopDecision, HopOutcome, Incoming, PeerReport, TrainingReport
-from peers.rounds import Hop, HopState, RoundLedger, is_forgotten, recover
+from peers.rounds import Hop, HopState, RoundLedger, is_open_for_all, recover
 
 A, B, C, D = (Contributor(name, 1) for name in "abcd")
 TERM = 3
@@ -440,11 +440,9 @@ def test_two_agents_orders_at_the_same_time_cost_the_smaller_holder_its_place_an
     assert (ledger.holders(), ledger.to_release(), ledger.result()) == ([C], [], C)
 
 
-def test_nobody_goes_on_with_an_attempt_that_one_of_its_partners_has_left_and_forgotten() -> None:
-    """b merged a's delta, stood elsewhere for a while, and came back."""
-    away = _says(B, attempt=0)
-    assert is_forgotten(1, ATTEMPT, {A: _says(A, given=(7, B)), B: away})
-    assert is_forgotten(1, ATTEMPT, {A: _says(A, B, merged=((7, B),)), B: away})
-    assert not is_forgotten(1, ATTEMPT, {A: _says(A, given=(7, B)), C: away}), "it never was a partner"
-    assert not is_forgotten(1, ATTEMPT, {A: _says(A, given=(7, B)), Contributor("b", 2): away}), "started anew"
-    assert not is_forgotten(1, ATTEMPT, {A: _says(A, given=(7, B)), B: _says(B, A, merged=((7, A),))})
+def test_an_attempt_is_gone_on_with_only_if_all_who_are_here_are_in_it() -> None:
+    """b may have merged a's delta, have stood elsewhere for a while, and have come back."""
+    there = {A: _says(A, given=(7, B)), B: _says(B, A, merged=((7, A),))}
+    assert is_open_for_all(1, ATTEMPT, there)
+    assert not is_open_for_all(1, ATTEMPT, there | {B: _says(B, attempt=0)})
+    assert not is_open_for_all(1, ATTEMPT, there | {C: _says(C, attempt=ATTEMPT - 1)})
