@@ -173,12 +173,17 @@ class Staged(msgspec.Struct, frozen=True):
     version: Count = 0
 
 
+# Of the attempts a device has taken part in: more do not come up between two that an agent may go on with.
+ATTEMPTS_TOLD = 4
+
+
 class PeerReport(Message, frozen=True):
     """A trainer's whole state: heartbeat, answer and confirmation in one.
 
     sequence grows with every report of one incarnation, so that a late one never overwrites a newer one. agent: whom it
     obeys, empty if it knows none. votes: it has followed its lineage without a gap in its memory. open_round and
-    open_term name the round it takes part in, open_as the term in which it heard of it last.
+    open_term name the round it takes part in, open_as the term in which it heard of it last; entered
+    are the last attempts at any round that it took part in.
     """
 
     sequence: Count
@@ -192,6 +197,7 @@ class PeerReport(Message, frozen=True):
     open_round: Count
     open_term: Count = 0
     open_as: Count = 0
+    entered: Annotated[tuple[Count, ...], Meta(max_length=ATTEMPTS_TOLD)] = ()
     agent: Text = ""
     lineage: Lineage = ()
     base: PeerIds = ()

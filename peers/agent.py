@@ -34,7 +34,7 @@ from peers.members import Member, Members, Position, newest_position
 from peers.phase import Phase
 from peers.quorum import has_quorum, is_senior, next_term
 from peers.repeater import Repeater
-from peers.rounds import RoundLedger, is_open_for_all, recover
+from peers.rounds import RoundLedger, has_been_left, recover
 from peers.status import add_evaluations, mesh_status, summarise_round
 from peers.view import poverty
 from scheduler.chain import Policy
@@ -354,7 +354,7 @@ class MobileAgent:
         lineage, round_id, digest = position
         staged, attempt = newest_staged(current), _newest_attempt(current)
         reports = {member.contributor: member.report for member in current}
-        if staged is None and not is_open_for_all(round_id + 1, attempt, reports):
+        if staged is None and has_been_left(round_id + 1, attempt, reports):
             attempt = 0
         if not self.quorum:
             name = f"{self.me.peer_id}.{self.me.incarnation}.{self.term}"

@@ -302,9 +302,13 @@ class RoundLedger:
         return carried
 
 
-def is_open_for_all(round_id: int, attempt: int, reports: Mapping[Contributor, PeerReport]) -> bool:
-    """Whether everybody here is in this attempt. Who is not may have been, and not know what it decided there."""
-    return all(_is_open(report, round_id, attempt) for report in reports.values())
+def has_been_left(round_id: int, attempt: int, reports: Mapping[Contributor, PeerReport]) -> bool:
+    """Whether somebody here took part in this attempt, has stood elsewhere since, and knows nothing of it any more.
+
+    What others hold of its work then, and what it would hold now, may both hold the same training.
+    """
+    away = [report for report in reports.values() if not _is_open(report, round_id, attempt)]
+    return any(attempt in report.entered for report in away)
 
 
 def recover(

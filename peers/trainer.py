@@ -34,6 +34,7 @@ from mdl.machine import (
     WorkFailed,
 )
 from mdl.messages import (
+    ATTEMPTS_TOLD,
     Activity,
     AgentMessage,
     BroadcastOrdered,
@@ -111,6 +112,7 @@ class Trainer:
         self._transfer: Transfer | None = None
         self._catch_up: CatchUp | None = None
         self._missed: Part | None = None
+        self._entered: tuple[int, ...] = ()
         self._sequence = 0
         self._changed = True
         self._report_at = 0.0
@@ -282,6 +284,7 @@ class Trainer:
         before, lineage = self.part or self._missed, standing.lineage
         standing.follow(opened.lineage, opened.base)
         self.part = Part(opened.round_id, opened.attempt, members, heard_at=now, announced=opened.term)
+        self._entered = (*self._entered, opened.attempt)[-ATTEMPTS_TOLD:]
         self._catch_up = self._missed = self._transfer = None
         self._stop_asking()
         return self._own.begin(self.part, before, lineage, self.goal)
@@ -519,6 +522,7 @@ class Trainer:
             open_round=open_round,
             open_term=open_term,
             open_as=part.announced if part else 0,
+            entered=self._entered,
             agent=agent,
             lineage=standing.lineage,
             base=standing.base,

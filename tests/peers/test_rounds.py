@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from mdl.delta import Contributor
 from mdl.messages import Activity, Holding, HopDecision, HopOutcome, Incoming, PeerReport, TrainingReport
-from peers.rounds import Hop, HopState, RoundLedger, is_open_for_all, recover
+from peers.rounds import Hop, HopState, RoundLedger, has_been_left, recover
 
 A, B, C, D = (Contributor(name, 1) for name in "abcd")
 TERM = 3
@@ -440,9 +442,11 @@ def test_two_agents_orders_at_the_same_time_cost_the_smaller_holder_its_place_an
     assert (ledger.holders(), ledger.to_release(), ledger.result()) == ([C], [], C)
 
 
-def test_an_attempt_is_gone_on_with_only_if_all_who_are_here_are_in_it() -> None:
+def test_nobody_goes_on_with_an_attempt_that_somebody_here_has_left() -> None:
     """b may have merged a's delta, have stood elsewhere for a while, and have come back."""
     there = {A: _says(A, given=(7, B)), B: _says(B, A, merged=((7, A),))}
-    assert is_open_for_all(1, ATTEMPT, there)
-    assert not is_open_for_all(1, ATTEMPT, there | {B: _says(B, attempt=0)})
-    assert not is_open_for_all(1, ATTEMPT, there | {C: _says(C, attempt=ATTEMPT - 1)})
+    away = _says(B, attempt=0)
+    assert not has_been_left(1, ATTEMPT, there)
+    assert has_been_left(1, ATTEMPT, there | {B: msgspec.structs.replace(away, entered=(ATTEMPT - 1, ATTEMPT))})
+    assert not has_been_left(1, ATTEMPT, there | {B: away}), "it was never in it"
+    assert not has_been_left(1, ATTEMPT, there | {Contributor("b", 2): away}), "it was started anew"
