@@ -37,7 +37,7 @@ WRONG = {
     "config gone": (("up", "--config", "gone.toml"), "cannot read gone.toml"),
     "unknown option": (("up", "--polices", "ring"), "No such option: --polices"),
     "unknown command": (("uo",), "No such command 'uo'"),
-    "unknown policy": (("up", "--policy", "rings"), "valid: greedy"),
+    "unknown policy": (("up", "--policy", "rings"), "valid: dqn"),
     "no directory": (("up", "--data", SMALL, "--out", "bad.toml/run"), "--out bad.toml/run: Not a directory"),
     "malformed code": (("peer", "--code", "hello"), "join code: no ':' in it"),
     "no code": (("agent", "--mesh", "attic"), "no code is known for mesh 'attic'"),

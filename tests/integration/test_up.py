@@ -42,7 +42,7 @@ def test_a_run_verifies_compares_and_leaves_all_that_is_promised(home, tmp_path)
     assert run.code == 0, run.told
     result = run.result()
     assert list(result) == RESULT_KEYS
-    assert (result["peers"], result["rounds"], result["policy"]) == (3, 2, "greedy")
+    assert (result["peers"], result["rounds"], result["policy"]) == (3, 2, "dqn")
     assert result["max_relative_error"] <= 1e-6
     assert all(0 < result[key] <= 1 for key in ("accuracy", "accuracy_alone", "accuracy_central"))
     assert result["wire_bytes"] > 2 * 2 * result["model_bytes"]  # two hops and two copies of the result a round
