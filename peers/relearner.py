@@ -27,13 +27,14 @@ from mdl.messages import ResourceState, RoundSummary
 from peers.schedule_round import finished_round, rebuild
 from scheduler.chain import Policy
 from scheduler.devices import is_busy
+from scheduler.learned import DRAFT, POLICY, SEEN, Learned
 from scheduler.policies import make_policy
 from sim.scenario import Scenario, load_scenarios, save_scenarios
 
 logger = logging.getLogger(__name__)
 
 FOLDER = "scheduler"
-_SEEN, _DRAFT, _POLICY, _LEARNED = "seen.jsonl", "draft.safetensors", "chain.safetensors", "learned.json"
+_LEARNED = "learned.json"
 # Rounds that are kept to learn from, and how many there must be.
 MOST_SEEN, LEAST_SEEN = 96, 24
 # A decision that takes longer is made by the fallback: a round is not to wait for the scheduler.
@@ -75,9 +76,9 @@ class Relearner:
             return
         seen = [*self._load_seen(), scenario][-MOST_SEEN:]
         self._directory.mkdir(parents=True, exist_ok=True)
-        draft = self._directory / (_SEEN + ".new")
+        draft = self._directory / (SEEN + ".new")
         save_scenarios(seen, draft)
-        draft.replace(self._directory / _SEEN)
+        draft.replace(self._directory / SEEN)
         if self._may_learn(seen):
             self._start_slot(seen)
 
@@ -90,7 +91,7 @@ class Relearner:
     def _may_learn(self, seen: Sequence[Scenario]) -> bool:
         if self._slot and self._slot.poll() is None:
             return False
-        is_under_way = (self._directory / _DRAFT).exists()
+        is_under_way = (self._directory / DRAFT).exists()
         has_changed = describe_mesh(seen) != self._load_learned()
         return len(seen) >= LEAST_SEEN and (is_under_way or has_changed) and is_at_ease(self._sample(), self._busy)
 
@@ -126,7 +127,7 @@ class Relearner:
             logger.info("the schedule stays: re-learned %.2f s, before %.2f s on rounds held out", after_s, before_s)
 
     def _load_seen(self) -> list[Scenario]:
-        path = self._directory / _SEEN
+        path = self._directory / SEEN
         return load_scenarios(path) if path.exists() else []
 
     def _load_learned(self) -> list[int]:
@@ -151,9 +152,7 @@ def make_own_policy(config: Config, directory: Path | None) -> Policy:
     """The configured policy; dqn as this device has re-learned it, if it has."""
     if config.round.policy != "dqn":
         return make_policy(config.round.policy)
-    from scheduler.learned import Learned
-
-    path = directory / FOLDER / _POLICY if directory else None
+    path = directory / FOLDER / POLICY if directory else None
     try:
         return Learned(path if path and path.exists() else None, deadline_s=_DECISION_S, clock=time.perf_counter)
     except DataError as error:

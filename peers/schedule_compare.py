@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median, stdev
@@ -13,12 +12,10 @@ from rich.console import Console
 from rich.table import Table
 
 from peers.schedule_play import Bench, play_watched
+from scheduler.judging import half_width
 from scheduler.paper import energy_variance
 from scheduler.policies import OPTIMAL
 from sim.scenario import Scenario
-
-# Of a normal distribution: 95 % lie within so many standard errors.
-_WITHIN_95 = 1.96
 
 
 @dataclass
@@ -136,7 +133,7 @@ def _describe(name: str, score: Score, reference: Sequence[float]) -> dict[str, 
         "policy": name,
         "makespan_s": round(mean_s, 6),
         "makespan_s_deviation": round(spread_s, 6),
-        "interval_95_s": round(_WITHIN_95 * spread_s / math.sqrt(len(score.makespan_s)), 6),
+        "interval_95_s": round(half_width(score.makespan_s), 6),
         "over_percent": round(100.0 * (mean_s / fmean(reference) - 1.0), 3) if fmean(reference) > 0 else None,
         "over_percent_interval_95": _over_interval(score.makespan_s, reference),
         "over_percent_paired": round(100.0 * (fmean(ratios) - 1.0), 3) if ratios else None,
@@ -161,4 +158,4 @@ def _over_interval(own_s: Sequence[float], reference_s: Sequence[float]) -> floa
         return None if mean_s <= 0.0 else 0.0
     ratio = fmean(own_s) / mean_s
     rest_s = [own - ratio * best for own, best in zip(own_s, reference_s, strict=True)]
-    return round(100.0 * _WITHIN_95 * stdev(rest_s) / math.sqrt(len(rest_s)) / mean_s, 3)
+    return round(100.0 * half_width(rest_s) / mean_s, 3)

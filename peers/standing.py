@@ -167,10 +167,11 @@ class Standing:
     def _remember_since_fork(self, values: Vector) -> None:
         """What may be given up: a true fork; and the start of a mesh, as long as another start may still turn up."""
         level = len(self.lineage) - 1
-        if level < 1 and self.round_id > _START_ROUNDS:
+        if level < 0:
+            return
+        if level == 0 and self.round_id > _START_ROUNDS:
             self._since_fork.pop(0, None)
             self._trained_since.pop(0, None)
-        if level < 0 or (level < 1 and self.round_id > _START_ROUNDS):
             return
         if level in self._since_fork:
             np.add(self._since_fork[level], values, out=self._since_fork[level])

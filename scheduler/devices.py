@@ -1,7 +1,7 @@
 """What the agent learns of each device: its link from hops, when it trains and how it is used from reports.
 
 A link's speed is what hops have shown, merging included: values are merged as soon as they are there, and the receiver
-tells how long both took. Energy is modelled, not measured: 1.0 W to send, 0.8 W to receive (`sim.timing`).
+tells how long both took. Energy is modelled, not measured: 1.0 W to send, 0.8 W to receive (`sim.devices`).
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 
 from mdl.config import BusySection
 from mdl.messages import ResourceState
-from sim.devices import UsageKind
-from sim.timing import RECEIVE_W, SEND_W
+from sim.devices import RECEIVE_W, SEND_W, UsageKind
 
 # A new measurement moves the estimate by this share: links of phones change within minutes.
 _LEARN = 0.3

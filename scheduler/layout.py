@@ -13,6 +13,7 @@ from math import inf
 
 import numpy as np
 
+from scheduler.greedy import EXPOSED_TRANSFERS, RUSH
 from scheduler.stand import (
     BUSY_SHARE,
     DONE,
@@ -29,10 +30,6 @@ from scheduler.stand import (
 
 # Gaps that are kept of one receiver's time; when there are more, the earliest part of a gap that is cut is forgotten.
 MAX_GAPS = 6
-# Periods of use come this much more often than over a whole day: rounds run while people are about.
-_RUSH = 2.0
-# Whoever receives is exposed to its user for its own transfer and for about so many typical ones before it.
-_EXPOSED_TRANSFERS = 3.0
 # A transfer of waiting counts double: what is expected may come late, and a pair that works is no longer in the way.
 _WAITING_COUNTS = 2.0
 # A transfer's time that a device comes later makes it as much less costly in the order of senders.
@@ -43,7 +40,7 @@ _LOW_BATTERY_TRANSFERS = 2.0
 # Energy evens out over rounds: what a device has spent above the mean makes it as much costlier, and it sends earlier.
 _ENERGY_TRANSFERS = 0.02
 _MOST_ENERGY = 50.0
-_PAUSES: Doubles = _RUSH * BUSY_SHARE / (1.0 - BUSY_SHARE)
+_PAUSES: Doubles = RUSH * BUSY_SHARE / (1.0 - BUSY_SHARE)
 
 
 @dataclass(frozen=True)
@@ -78,7 +75,7 @@ def prospects(stand: Stand) -> Prospects:
     energy = energy_above_mean(stand)
     pauses = _PAUSES[stand.kind]
     low = (stand.battery < _LOW_BATTERY_PERCENT) & ~stand.charging
-    costs = link_time + pauses * (link_time + _EXPOSED_TRANSFERS)
+    costs = link_time + pauses * (link_time + EXPOSED_TRANSFERS)
     costs += _LOW_BATTERY_TRANSFERS * low + _ENERGY_TRANSFERS * np.minimum(
         np.maximum(energy, -_MOST_ENERGY), _MOST_ENERGY
     )

@@ -21,6 +21,8 @@ from scheduler.stand import Floats, stand_of
 from sim.usage import UsageKind
 
 SHIPPED = "chain.safetensors"
+# In a device's folder for re-learning: the rounds it has seen, what is learned so far, and the policy if it is better.
+SEEN, DRAFT, POLICY = "seen.jsonl", "draft.safetensors", SHIPPED
 # Trained up to 64 devices; beyond twice of that nothing was measured.
 MAX_DEVICES = 128
 _EXPLAINED = 3

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sim.batch import Batch
-from sim.devices import UsageKind, busy_rate
+from sim.devices import SEND_W, UsageKind, busy_rate
 from sim.scenario import Scenario
-from sim.timing import SEND_W, Iteration
+from sim.timing import Iteration
 
 Doubles = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]

@@ -20,11 +20,10 @@ import numpy as np
 
 from scheduler.judging import judge_network
 from scheduler.labels import train_on_labels
-from scheduler.learned import SHIPPED
+from scheduler.learned import DRAFT, POLICY, SEEN, SHIPPED
 from scheduler.qnet import QNetwork, load_policy, save_policy
 from sim.scenario import Scenario, load_scenarios, vary_scenario
 
-SEEN, DRAFT, POLICY = "seen.jsonl", "draft.safetensors", "chain.safetensors"
 SLOTS = 24
 _STEPS_A_SLOT = 3
 # Every third round is kept for judging, each in so many variants.

@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from mdl.errors import LocalProtocolError
+from sim.devices import MERGE_W, RECEIVE_W, SEND_W
 from sim.packing import Bools, Doubles, Integers, Packed
-from sim.timing import MERGE_W, RECEIVE_W, SEND_W, DeviceState
+from sim.timing import DeviceState
 
 Codes = npt.NDArray[np.int8]
 

@@ -14,11 +14,8 @@ from enum import Enum
 from math import inf
 
 from mdl.errors import LocalProtocolError
+from sim.devices import MERGE_W, RECEIVE_W, SEND_W
 from sim.scenario import Periods, Scenario, ScenarioDevice
-
-SEND_W = 1.0
-RECEIVE_W = 0.8
-MERGE_W = 1.5
 
 
 class DeviceState(Enum):
