@@ -83,6 +83,9 @@ def test_a_killed_peer_does_not_stop_the_mesh_and_ctrl_c_saves_the_model(home, t
     run = home.start("up", "-n", 3, "--epochs", 1000, "--verify", "--json", "--data", SMALL, "--out", out)
     assert product.until(lambda: rounds_of(out)), run.told
     (victim,) = [child for child in run.children() if "peer-2" in child.cmdline()]
+    log = out / "logs" / "peer-2.log"
+    trained = log.read_text().count("trained on")
+    assert product.until(lambda: log.read_text().count("trained on") > trained)  # so it is in an open round
     victim.kill()
     assert product.until(lambda: rounds_of(out)[-1]["contributors"] == ["peer-1", "peer-3"]), run.told
     reached = rounds_of(out)[-1]["round"]
