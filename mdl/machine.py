@@ -12,7 +12,16 @@ import msgspec
 
 from mdl.delta import Contributor, ModelDelta, Vector
 from mdl.evaluation import Evaluation
-from mdl.messages import History, PeerInfo, ResourceState, RoundSummary, Said, TrainingReport
+from mdl.messages import (
+    History,
+    LessonMessage,
+    PeerInfo,
+    ResourceState,
+    RoundSummary,
+    Said,
+    TrainingReport,
+    UpdateMessage,
+)
 
 
 class Tick(msgspec.Struct, frozen=True):
@@ -83,6 +92,37 @@ class WorkFailed(msgspec.Struct, frozen=True):
     problem: str
 
 
+class UpdateReady(msgspec.Struct, frozen=True):
+    """This device has an update for the cloud: bytes as float32 words. Fields as in UpdateOffered."""
+
+    number: int
+    version: int
+    digest: bytes
+    values: Vector
+
+
+class UpdateStored(msgspec.Struct, frozen=True):
+    """The cloud has an update on its disk, or has refused it: `problem` is then one line."""
+
+    sender: Contributor
+    pupil: str
+    number: int
+    problem: str = ""
+
+
+class CycleTaught(msgspec.Struct, frozen=True):
+    """The cloud has learned from its pupils and has something new for them, safely on its disk.
+
+    lessons: packed small models by group as float32 words, -1 the base. groups: of each pupil. learned: the number of
+    the last update of each pupil that is in it.
+    """
+
+    cycle: int
+    lessons: dict[int, Vector]
+    groups: dict[str, int]
+    learned: dict[str, int]
+
+
 class StopRequested(msgspec.Struct, frozen=True):
     """The user wants to stop: finish cleanly."""
 
@@ -103,6 +143,9 @@ Event: TypeAlias = (
     | Evaluated
     | WorkFailed
     | PolicyLearned
+    | UpdateReady
+    | UpdateStored
+    | CycleTaught
     | StopRequested
 )
 
@@ -164,6 +207,28 @@ class RecordRound(msgspec.Struct, frozen=True):
     summary: RoundSummary
 
 
+class StudyLesson(msgspec.Struct, frozen=True):
+    """A learner has the cloud's model: learn from it; a device by itself answers UpdateReady with its `number`."""
+
+    number: int
+    lesson: LessonMessage
+    values: Vector
+
+
+class StoreUpdate(msgspec.Struct, frozen=True):
+    """The cloud has received an update: check it and keep it; answers UpdateStored."""
+
+    sender: Contributor
+    update: UpdateMessage
+    values: Vector
+
+
+class TeachCycle(msgspec.Struct, frozen=True):
+    """The cloud: learn from the updates that are on the disk (cycle 0: from the cloud's own data); CycleTaught."""
+
+    cycle: int
+
+
 class Finish(msgspec.Struct, frozen=True):
     """This machine is done; the driver lets queued work and messages out, then stops.
 
@@ -174,7 +239,19 @@ class Finish(msgspec.Struct, frozen=True):
     exit_code: int = 0
 
 
-Effect: TypeAlias = Send | TrainLocally | RecallDelta | Evaluate | SaveModel | KeepDelta | RecordRound | Finish
+Effect: TypeAlias = (
+    Send
+    | TrainLocally
+    | RecallDelta
+    | Evaluate
+    | SaveModel
+    | KeepDelta
+    | RecordRound
+    | StudyLesson
+    | StoreUpdate
+    | TeachCycle
+    | Finish
+)
 
 
 class Machine(Protocol):

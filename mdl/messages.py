@@ -1,6 +1,6 @@
 """What peers say to one another. Frozen structs: the decoder checks every type; random bytes do not become a message.
 
-Three messages announce bulk values (`CARRIERS`): those travel as raw little-endian float32 beside the header.
+Some messages announce bulk values (`CARRIERS`): those travel as raw little-endian float32 beside the header.
 A report is the sender's whole state, not a change: whoever missed ten reports knows everything after the eleventh.
 """
 
@@ -54,13 +54,17 @@ class PeerInfo(msgspec.Struct, frozen=True):
 
 
 class ResourceState(msgspec.Struct, frozen=True):
-    """What a device tells about itself (3.3.1). None where it has no such sensor. cpu_percent: of other processes."""
+    """What a device tells about itself (3.3.1). None where it has no such sensor. cpu_percent: of other processes.
+
+    merge_mb_s: how fast it merged the last time, the transfer left out; None before its first merge.
+    """
 
     free_memory_bytes: Count
     cpu_percent: float
     battery_percent: float | None = None
     charging: bool | None = None
     in_use: bool | None = None
+    merge_mb_s: float | None = None
 
 
 class Activity(Enum):
@@ -386,7 +390,7 @@ class DeviceRecord(msgspec.Struct, frozen=True):
 
     ready_s: it held its own delta; None if it never did. busy: when it was seen busy; an end of None: until the round's
     end. lost: why the round went on without it, empty if it did not. kind: how it is used, by the busy periods seen in
-    all rounds: 0 idle, 1 sync, 2 interactive, 3 call, 4 bimodal.
+    all rounds: 0 idle, 1 sync, 2 interactive, 3 call, 4 bimodal. merge_mb_s: as its merges have shown it.
     """
 
     peer_id: PeerId
@@ -397,6 +401,7 @@ class DeviceRecord(msgspec.Struct, frozen=True):
     busy: Annotated[tuple[tuple[float, float | None], ...], Meta(max_length=MAX_PERIODS)] = ()
     lost: Text = ""
     kind: Count = 0
+    merge_mb_s: float | None = None
 
 
 Schedule: TypeAlias = Annotated[tuple[HopSummary, ...], Meta(max_length=4 * MAX_MEMBERS)]
@@ -464,6 +469,87 @@ class MeshStatus(Message, frozen=True):
     elapsed_s: float = 0.0
 
 
+class LessonWanted(Message, frozen=True):
+    """A learner to the cloud (Colla, stage 2): is there anything newer than this version? 0: it has nothing yet.
+
+    pupil: whose model it is, a device's or a whole mesh's; its members ask in its name. schema_hash, model: what the
+    pupil's model is, for the cloud to compare with its own.
+    """
+
+    pupil: PeerId
+    schema_hash: Text
+    model: Text = ""
+    version: Count = 0
+
+
+class LessonCurrent(Message, frozen=True):
+    """The cloud to a learner: this is the newest version there is for the pupil; 0 as long as it has nothing to teach.
+
+    Sent as an answer, and to all who have been heard lately when a cycle ends. cycle: the cloud's last one.
+    """
+
+    pupil: PeerId
+    version: Count
+    cycle: Count = 0
+    synchronous: bool = False
+
+
+class LessonMessage(Message, frozen=True):
+    """The cloud's small model for the pupil's group; carries its packed bytes as float32 words. group -1: the base."""
+
+    pupil: PeerId
+    version: Count
+    cycle: Count = 0
+    group: int = -1
+    synchronous: bool = False
+
+
+class UpdateOffered(Message, frozen=True):
+    """A learner to the cloud (stage 3): the pupil's model has changed; asked again until it is taken or refused.
+
+    number: grows with every update of a pupil. digest: of its bytes. version: of the lesson that it is a change of.
+    """
+
+    pupil: PeerId
+    schema_hash: Text
+    number: Count
+    digest: Digest
+    version: Count
+
+
+class UpdateWanted(Message, frozen=True):
+    """The cloud: send it."""
+
+    pupil: PeerId
+    number: Count
+    digest: Digest
+
+
+class UpdateMessage(Message, frozen=True):
+    """What was offered; carries its bytes as float32 words."""
+
+    pupil: PeerId
+    schema_hash: Text
+    number: Count
+    digest: Digest
+    version: Count
+
+
+class UpdateTaken(Message, frozen=True):
+    """The cloud has this update, or a later one of the pupil, on its disk."""
+
+    pupil: PeerId
+    number: Count
+
+
+class PupilRefused(Message, frozen=True):
+    """The cloud cannot use this model or update, and why. number: of the update; 0 if it is the model as such."""
+
+    pupil: PeerId
+    reason: Text
+    number: Count = 0
+
+
 class Hello(Message, frozen=True):
     """A node introduces itself to an address it was given (`--join`), or to a peer it found."""
 
@@ -497,7 +583,15 @@ Said: TypeAlias = (
     | ModelMessage
     | StatusWanted
     | MeshStatus
+    | LessonWanted
+    | LessonCurrent
+    | LessonMessage
+    | UpdateOffered
+    | UpdateWanted
+    | UpdateMessage
+    | UpdateTaken
+    | PupilRefused
     | Hello
     | PeersKnown
 )
-CARRIERS = (DeltaMessage, GlobalMessage, ModelMessage)
+CARRIERS = (DeltaMessage, GlobalMessage, ModelMessage, LessonMessage, UpdateMessage)

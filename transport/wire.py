@@ -19,10 +19,12 @@ from mdl.messages import (
     Count,
     DeltaMessage,
     GlobalMessage,
+    LessonMessage,
     Message,
     ModelMessage,
     Said,
     Text,
+    UpdateMessage,
 )
 
 # A status of 1024 members is about 300 KiB; what a decoder makes of 1 MiB still fits any device.
@@ -32,7 +34,7 @@ CHUNK_BYTES = 1 << 18
 # What one ZeroMQ frame may hold; libzmq drops the connection of whoever sends more. CURVE adds some 33 bytes.
 MAX_FRAME_BYTES = max(MAX_HEADER_BYTES, CHUNK_BYTES) + 256
 
-Carrier: TypeAlias = DeltaMessage | GlobalMessage | ModelMessage
+Carrier: TypeAlias = DeltaMessage | GlobalMessage | ModelMessage | LessonMessage | UpdateMessage
 # 2^33 float32 are 32 GiB: beyond any model that a device of a mesh can train.
 ValueCount: TypeAlias = Annotated[int, Meta(ge=1, le=1 << 33)]
 
