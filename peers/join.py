@@ -41,7 +41,7 @@ from peers.device import State, describe_state, restore_state
 from peers.identity import claim_identity, find_code, release_identity, state_home
 from peers.node import drive, record_round, start_runtime
 from peers.peer import make_peer
-from peers.sampler import Sampler
+from peers.sampler import MergeTimer, Sampler
 from peers.trainer import Trainer, TrainerSettings
 from transport.keys import MeshKeys
 
@@ -93,6 +93,7 @@ class Member:
         self._todo: queue.SimpleQueue[TrainLocally | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[LocalDeltaReady | None] = queue.SimpleQueue()
         state = restore_state(self._cache, self._flat.schema_hash, keys.name) or State(self._flat.values().copy())
+        merges = MergeTimer()
         self._machine = Trainer(
             self._me,
             state.parameters,
@@ -102,13 +103,14 @@ class Member:
             state.round_id,
             state.history,
             state.term,
+            merges,
         )
         info = PeerInfo(
             self._me.peer_id, self._me.incarnation, Role.TRAINER, "", mesh.port, schema_hash=self._flat.schema_hash
         )
         peer = make_peer(self._me, self._machine, Config(), time.monotonic())
         self._runtime = start_runtime(
-            peer, info, keys, mesh, max_values=self._flat.size, work=self._work(), sample=Sampler()
+            peer, info, keys, mesh, max_values=self._flat.size, work=self._work(), sample=Sampler(merges=merges)
         )
         self._thread = threading.Thread(target=self._drive, name="mdl-member", daemon=True)
 

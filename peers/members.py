@@ -105,6 +105,7 @@ class Members:
     def _note_use(self, member: Member, now: float) -> None:
         if resources := member.report.resources:
             member.device.note_use(is_busy(resources, self._busy), now)
+            member.device.learn_merge(resources.merge_mb_s)
 
     def expire(self, now: float) -> None:
         if now < self._silent_at:

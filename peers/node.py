@@ -24,7 +24,7 @@ from peers.narrate import Narrator
 from peers.peer import make_peer
 from peers.processes import LIFELINE_VARIABLE
 from peers.relearner import FOLDER, Relearner, make_own_policy
-from peers.sampler import Sampler
+from peers.sampler import MergeTimer, Sampler
 from transport.discovery import Discovery
 from transport.keys import MeshKeys
 from transport.links import Links
@@ -129,6 +129,7 @@ def run_trainer(config: Config, me: Contributor, keys: MeshKeys | None, mesh_nam
     settings = TrainerSettings(
         eta=config.round.eta, keep_deltas=config.round.keep_deltas, stall_s=config.faults.stall_s
     )
+    merges = MergeTimer()
     trainer = Trainer(
         me,
         state.parameters,
@@ -138,12 +139,13 @@ def run_trainer(config: Config, me: Contributor, keys: MeshKeys | None, mesh_nam
         state.round_id,
         state.history,
         state.term,
+        merges,
     )
     now = time.monotonic()
     machine = make_peer(me, trainer, config, now, lambda: make_own_policy(config, out))
     info = PeerInfo(me.peer_id, me.incarnation, Role.TRAINER, "", config.mesh.port, schema_hash=device.schema_hash)
     story = out / f"story-{me.peer_id}.jsonl"
-    sampler = Sampler(config.device.in_use_file)
+    sampler = Sampler(config.device.in_use_file, merges)
     narrator = Narrator(mesh_name)
 
     def observe(now: float, event: Event, effects: list[Effect]) -> None:

@@ -1,4 +1,4 @@
-"""What a device tells about itself (3.3.1): free memory, what others take of its processor, battery, in use."""
+"""What a device tells about itself (3.3.1): free memory, what others take of its processor, battery, use, merging."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 
 import psutil
 
+from mdl.delta import ModelDelta, Vector, pair_aggregate
 from mdl.machine import ResourcesSampled
 from mdl.messages import ResourceState
 
@@ -14,11 +15,39 @@ from mdl.messages import ResourceState
 _IN_USE_S = 60.0
 
 
-class Sampler:
-    """Asks the device; takes well under a millisecond. in_use_file: it counts as in use while this file exists."""
+class MergeTimer:
+    """`pair_aggregate`, timed: a machine reads no clock, so it is handed this one, and how fast it was comes back to it
+    with its resources."""
 
-    def __init__(self, in_use_file: str = "") -> None:
+    def __init__(self) -> None:
+        self._last_mb_s: float | None = None
+        self._bytes = 0
+        self._seconds = 0.0
+
+    def __call__(self, mine: ModelDelta, theirs: ModelDelta, out: Vector | None = None) -> ModelDelta:
+        began_s = time.perf_counter()
+        merged = pair_aggregate(mine, theirs, out)
+        self._seconds += time.perf_counter() - began_s
+        self._bytes += merged.values.nbytes
+        return merged
+
+    def rate_mb_s(self) -> float | None:
+        """Of all merges since this was asked last; as before if there was none, None if there never was."""
+        if self._seconds > 0.0:
+            self._last_mb_s = self._bytes / 1e6 / self._seconds
+            self._bytes, self._seconds = 0, 0.0
+        return self._last_mb_s
+
+
+class Sampler:
+    """Asks the device; takes well under a millisecond. in_use_file: it counts as in use while this file exists.
+
+    merges: of its trainer, if it has one.
+    """
+
+    def __init__(self, in_use_file: str = "", merges: MergeTimer | None = None) -> None:
         self._in_use_file = in_use_file
+        self._merges = merges
         self._process = psutil.Process()
         self._last: ResourceState | None = None
 
@@ -32,6 +61,7 @@ class Sampler:
             battery_percent=float(battery.percent) if battery else None,
             charging=bool(battery.power_plugged) if battery else None,
             in_use=os.path.exists(self._in_use_file) if self._in_use_file else _is_in_use(),
+            merge_mb_s=self._merges.rate_mb_s() if self._merges else None,
         )
         return ResourcesSampled(self._last, sent_bytes)
 

@@ -161,6 +161,7 @@ def _device_records(ledger: RoundLedger, known: Iterable[Member], now: float) ->
                 ),
                 ledger.lost.get(peer, "")[:MAX_TEXT],
                 int(book.kind(now)) if book else 0,
+                book.merge_mb_s if book else None,
             )
         )
     return tuple(records)

@@ -10,6 +10,7 @@ Knows no sockets, no schedule, no other device's state, and obeys whoever `peers
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import msgspec
 
@@ -83,7 +84,10 @@ class TrainerSettings(msgspec.Struct, frozen=True):
 
 
 class Trainer:
-    """See the module. standing: the model it has. part: its part in the open round, if any. goal: the last round."""
+    """See the module. standing: the model it has. part: its part in the open round, if any. goal: the last round.
+
+    merge: `pair_aggregate`, or the same on a clock.
+    """
 
     def __init__(
         self,
@@ -95,6 +99,7 @@ class Trainer:
         round_id: int = 0,
         history: History | None = None,
         term: int = 0,
+        merge: Callable[[ModelDelta, ModelDelta, Vector], ModelDelta] = pair_aggregate,
     ) -> None:
         self.me = me
         self.saved_term = term
@@ -107,6 +112,7 @@ class Trainer:
         self._schema_hash = schema_hash
         self._model = model
         self._sent_bytes = 0
+        self._pair_aggregate = merge
         self._own = OwnWork(me, self.standing, settings.keep_deltas)
         self._evaluation: RoundEvaluation | None = None
         self._transfer: Transfer | None = None
@@ -345,7 +351,7 @@ class Trainer:
         except RemoteProtocolError as error:
             self._decide(part, order.segment, order.hop_id, sender, HopOutcome.ABORTED, now, f"refused: {error}")
             raise
-        part.holds[order.segment] = pair_aggregate(mine, theirs, out=values)
+        part.holds[order.segment] = self._pair_aggregate(mine, theirs, values)
         self._decide(part, order.segment, order.hop_id, sender, HopOutcome.MERGED, now, "", values.nbytes)
         return []
 

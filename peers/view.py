@@ -79,6 +79,7 @@ def _device_view(
         peer.peer_id,
         state,
         link_mb_s=book.link_mb_s,
+        merge_mb_s=book.merge_mb_s,
         free_since_s=max([ledger.ready_at.get(peer, 0.0), *merged_at]),
         n_agg=sum(hop.state is HopState.MERGED for hop in decided),
         theta=holding.theta if holding else 0.0,

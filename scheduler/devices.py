@@ -1,17 +1,19 @@
 """What the agent learns of each device: its link from hops, when it trains and how it is used from reports.
 
-A link's speed is what hops have shown, merging included: values are merged as soon as they are there, and the receiver
-tells how long both took. Energy is modelled, not measured: 1.0 W to send, 0.8 W to receive (`sim.devices`).
+A link's speed is what hops have shown: the receiver tells how long the values took. Its merges it times by themselves,
+and tells how fast the last ones were. Energy is modelled, not measured: 1.0 W to send, 0.8 W to receive, 1.5 W to merge
+(`sim.devices`).
 """
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from math import inf
 
 from mdl.config import BusySection
 from mdl.messages import ResourceState
-from sim.devices import RECEIVE_W, SEND_W, UsageKind
+from sim.devices import MERGE_W, RECEIVE_W, SEND_W, UsageKind
 
 # A new measurement moves the estimate by this share: links of phones change within minutes.
 _LEARN = 0.3
@@ -23,21 +25,28 @@ _SHORT_S, _LONG_S, _NOT_BY_ACCIDENT = 1.0, 6.0, 0.2
 
 @dataclass
 class DeviceBook:
-    """One device over all rounds. link_mb_s: None until a hop has shown it. energy_j: modelled.
+    """One device over all rounds. link_mb_s, merge_mb_s: None until a hop has shown it. energy_j: modelled.
 
     training_s: how long it trains in a round, None until seen. busy_since: None while it is not busy.
     """
 
     link_mb_s: float | None = None
+    merge_mb_s: float | None = None
     energy_j: float = 0.0
     training_s: float | None = None
     busy_since: float | None = None
+    _merge_told_mb_s: float | None = None
     _busy_s: deque[float] = field(default_factory=lambda: deque(maxlen=_PERIODS_KEPT))
 
     def learn_link(self, mb_s: float) -> None:
         """A hop cannot be faster than its link, so a higher rate than known is believed at once."""
-        known = self.link_mb_s
-        self.link_mb_s = mb_s if known is None or mb_s > known else known + _LEARN * (mb_s - known)
+        self.link_mb_s = _learn_rate(self.link_mb_s, mb_s)
+
+    def learn_merge(self, mb_s: float | None) -> None:
+        """What the device tells of its last merges; the same figure again is no other measurement."""
+        if mb_s is not None and 0.0 < mb_s < inf and mb_s != self._merge_told_mb_s:
+            self._merge_told_mb_s = mb_s
+            self.merge_mb_s = _learn_rate(self.merge_mb_s, mb_s)
 
     def learn_training(self, seconds: float) -> None:
         known = self.training_s
@@ -90,3 +99,10 @@ def learn_from_hop(sender: DeviceBook, receiver: DeviceBook, size_bytes: int, se
             device.learn_link(mb_s)
     sender.energy_j += SEND_W * seconds
     receiver.energy_j += RECEIVE_W * seconds
+    if receiver.merge_mb_s is not None:
+        receiver.energy_j += MERGE_W * size_bytes / 1e6 / receiver.merge_mb_s
+
+
+def _learn_rate(known: float | None, mb_s: float) -> float:
+    """What has been as fast once can be; what is slower than known may be so for other reasons."""
+    return mb_s if known is None or mb_s > known else known + _LEARN * (mb_s - known)

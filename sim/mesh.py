@@ -209,9 +209,9 @@ class SimMesh:
 
     def run(self, until_s: float, stop: Callable[[], bool] | None = None) -> bool:
         """Run until all have finished or `stop` says so: True; False if virtual time `until_s` came first."""
-        queue, nodes = self._queue, self.nodes
+        queue, nodes, pop = self._queue, self.nodes, heapq.heappop
         while queue and queue[0][0] <= until_s:
-            at, _, target, item = heapq.heappop(queue)
+            at, _, target, item = pop(queue)
             if target is None:
                 self.now = at
                 item()  # type: ignore[operator]
@@ -226,9 +226,14 @@ class SimMesh:
             if item is _TICK and not self._is_due(node):
                 continue
             self._handle(node, item)  # type: ignore[arg-type]
-            if stop and stop():
+            if stop is not None and stop():
                 return True
         return all(node.finished or not node.running for node in nodes.values())
+
+    def end(self) -> None:
+        """Nothing more is to be run: lets go of what refers back to the mesh, so that its memory is free at once."""
+        self._queue.clear()
+        self.watch = self._build = self._check = self.on_close = self.on_say = None
 
     def _keep(self, node: Node, event: Event) -> None:
         """For a suspended process: its own work stands still too, messages queue up."""
@@ -268,7 +273,7 @@ class SimMesh:
         if self.events > MAX_EVENTS:
             raise InvariantError("endless", f"{MAX_EVENTS} events and no end")
         watch = self.watch
-        if watch and not watch.before(node, event):
+        if watch is not None and not watch.before(node, event):
             return
         if event.__class__ is not Received:
             self._note(node, event)
@@ -279,15 +284,17 @@ class SimMesh:
             effects = []
         if self.story is not None:
             self.story.append(StoryStep(self.now, node.contributor, event, tuple(effects), node.offset_s))
-        if watch:
+        if watch is not None:
             watch.after(node, event)
         for effect in effects:
             if not node.running:
                 return
-            if effect.__class__ is Send:
-                self._say(node, effect)
-            else:
+            if effect.__class__ is not Send:
                 self._carry_out(node, effect)
+            elif watch is None:
+                self._send(node, effect)  # type: ignore[arg-type]
+            else:
+                self._send_watched(watch, node, effect)  # type: ignore[arg-type]
         if not node.running:
             return
         self._plan_tick(node)
@@ -341,29 +348,25 @@ class SimMesh:
         kept.append(effect)
         del kept[:-_SAVES_KEPT]
 
-    def _say(self, node: Node, send: Send) -> None:
-        if self.on_say is not None:
-            self.on_say(self, node, send)
-        watch = self.watch
-        if watch:
-            watch.saying(node, send)
-            if not node.running:
-                return
-        self._send(node.contributor, send)
-        if watch:
+    def _send_watched(self, watch: Watch, node: Node, send: Send) -> None:
+        watch.saying(node, send)
+        if node.running:
+            self._send(node, send)
             watch.said(node, send)
 
-    def _send(self, sender: Contributor, send: Send) -> None:
+    def _send(self, node: Node, send: Send) -> None:
         self.messages += 1
         receiver = send.receiver
+        if self.on_say is not None and send.message.__class__ in self.judged:
+            self.on_say(self, node, send)
         if receiver not in self.nodes:
             return
         if send.values is not None:
-            self._send_values(sender, send)
+            self._send_values(node.contributor, send)
             return
-        arrivals = self.network.deliver(sender.peer_id, receiver, 0, self.now)
+        arrivals = self.network.deliver(node.peer_id, receiver, 0, self.now)
         if arrivals:
-            event = Received(sender, send.message)
+            event = Received(node.contributor, send.message)
             for arrival in arrivals:
                 self._count += 1
                 heapq.heappush(self._queue, (arrival, self._count, receiver, event))
@@ -378,6 +381,8 @@ class SimMesh:
         is_merged = isinstance(send.message, DeltaMessage)
         for arrival in self.network.deliver(sender.peer_id, receiver, size_bytes, self.now, is_merged):
             self._transfers[transfer] = arrival
+            if is_merged and receiver in self.network.merge_mb_s:
+                self._schedule(arrival - self.now, receiver, self._merged(receiver))
             self._schedule(arrival - self.now, receiver, Received(sender, send.message, send.values.copy()))
             step = self.now + _PROGRESS_S
             while step < arrival:

@@ -96,6 +96,26 @@ def test_energy_is_modelled_1_w_to_send_and_0_8_w_to_receive() -> None:
     assert (sender.energy_j, receiver.energy_j) == (10.0, 8.0)
 
 
+def test_a_receiver_that_is_known_to_merge_slowly_spends_energy_on_it() -> None:
+    sender, receiver = DeviceBook(), DeviceBook(merge_mb_s=2.0)
+    learn_from_hop(sender, receiver, 10 * MB, 10.0)
+    assert receiver.energy_j == pytest.approx(8.0 + 1.5 * 5.0)
+
+
+def test_a_faster_merge_is_believed_at_once_and_a_slower_one_in_part() -> None:
+    book = DeviceBook()
+    for told_mb_s, known_mb_s in ((None, None), (100.0, 100.0), (200.0, 200.0), (100.0, 170.0), (100.0, 170.0)):
+        book.learn_merge(told_mb_s)
+        assert book.merge_mb_s == known_mb_s
+
+
+@pytest.mark.parametrize("told_mb_s", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_merge_speed_that_cannot_be_teaches_nothing(told_mb_s: float) -> None:
+    book = DeviceBook()
+    book.learn_merge(told_mb_s)
+    assert book.merge_mb_s is None
+
+
 @pytest.mark.parametrize(("size_bytes", "seconds"), [(0, 1.0), (MB, 0.0), (MB, -1.0)])
 def test_a_hop_without_size_or_time_teaches_nothing(size_bytes: int, seconds: float) -> None:
     sender, receiver = DeviceBook(), DeviceBook()

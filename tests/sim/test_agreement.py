@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mdl.delta import Contributor
-from mdl.messages import Role, RoundOpened
+from mdl.messages import Role, RoundOpened, RoundSummary
 from peers.agent import AgentSettings
 from peers.campaign import silent_machines
 from peers.peer import Peer
@@ -50,8 +50,8 @@ def _silent() -> Iterator[None]:
         yield
 
 
-def run_mesh(scenario: Scenario, hops: list[tuple[str, str]]) -> float:
-    """The same on the simulated mesh, with the real machines: seconds from the opening to the last merge."""
+def run_mesh(scenario: Scenario, hops: list[tuple[str, str]]) -> RoundSummary:
+    """The same on the simulated mesh, with the real machines."""
     ids, start = [f"{index}" for index in range(len(scenario.devices))], np.zeros(DIMENSIONS, np.float32)
     latency_s = scenario.latency_s / MESSAGES_PER_HOP
     network = Network(np.random.default_rng(0), latency_s=latency_s)
@@ -77,9 +77,14 @@ def run_mesh(scenario: Scenario, hops: list[tuple[str, str]]) -> float:
         peer = Peer(me, trainer, lambda: make_policy("fifo"), settings, SuccessionSettings(), 0.0)
         mesh.add(peer_id, Role.TRAINER, peer, train_s=device.ready_s)
     assert mesh.run(5000.0, lambda: bool(mesh.rounds))
-    schedule = mesh.rounds[0].schedule
-    assert sorted((hop.sender, hop.receiver) for hop in schedule) == sorted(hops)
-    return max(hop.decided_s for hop in schedule if hop.decided_s is not None)
+    assert sorted((hop.sender, hop.receiver) for hop in mesh.rounds[0].schedule) == sorted(hops)
+    return mesh.rounds[0]
+
+
+def play_hops(scenario: Scenario, policy: str) -> tuple[float, list[tuple[str, str]]]:
+    """On the timing model: the makespan, and its hops."""
+    played = play(scenario, make_policy(policy))
+    return played.makespan_s, [(str(one.hop.sender), str(one.hop.receiver)) for one in played.ordered]
 
 
 @pytest.mark.parametrize("policy", ["fifo", "greedy", "tree", "ring"])
@@ -88,6 +93,17 @@ def run_mesh(scenario: Scenario, hops: list[tuple[str, str]]) -> float:
 def test_the_timing_model_and_the_simulated_mesh_agree_within_one_percent(family: str, n: int, policy: str) -> None:
     for seed in range(3):
         scenario = draw_scenario(family, n, seed)
-        played = play(scenario, make_policy(policy))
-        hops = [(str(one.hop.sender), str(one.hop.receiver)) for one in played.ordered]
-        assert run_mesh(scenario, hops) == pytest.approx(played.makespan_s, rel=0.01)
+        makespan_s, hops = play_hops(scenario, policy)
+        merged_at = [hop.decided_s for hop in run_mesh(scenario, hops).schedule if hop.decided_s is not None]
+        assert max(merged_at) == pytest.approx(makespan_s, rel=0.01)
+
+
+def test_the_agent_learns_from_hops_how_fast_each_receiver_merges() -> None:
+    scenario = draw_scenario("hetero", 9, 0)
+    _, hops = play_hops(scenario, "greedy")
+    receivers = {receiver for _, receiver in hops}
+    learned = {device.peer_id: device.merge_mb_s for device in run_mesh(scenario, hops).devices}
+    assert learned == {
+        str(index): pytest.approx(device.merge_mb_s) if str(index) in receivers else None
+        for index, device in enumerate(scenario.devices)
+    }
