@@ -91,7 +91,9 @@ def run_plan(plan: FaultPlan, record: bool = False) -> tuple[Verdict, SimMesh]:
 
 def run_guarded(plan: FaultPlan, limit_s: float = HANG_S) -> Verdict:
     """As run_plan, but a machine that never returns from an event is a verdict too. Main thread, POSIX; else as is."""
-    return _run_guarded(plan, False, limit_s)[0]
+    verdict, mesh = _run_guarded(plan, False, limit_s)
+    mesh.end()
+    return verdict
 
 
 def tell_plan(plan: FaultPlan, limit_s: float = HANG_S) -> tuple[Verdict, SimMesh]:

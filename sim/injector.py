@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from mdl.machine import Event, Received, Send
+from mdl.messages import Said
 from sim.faults import (
     OFFICE,
     AnyFault,
@@ -101,22 +102,22 @@ class Injector(Watch):
     # -- what waits for a message -------------------------------------------------------------------------------------
 
     def before(self, node: Node, event: Event) -> bool:
-        if isinstance(event, Received):
-            self._spring(node, type(event.message).__name__, Moment.BEFORE_HEARING)
+        if event.__class__ is Received:
+            self._spring(node, event.message, Moment.BEFORE_HEARING)  # type: ignore[union-attr]
         return node.running
 
     def after(self, node: Node, event: Event) -> None:
-        if isinstance(event, Received):
-            self._spring(node, type(event.message).__name__, Moment.AFTER_HEARING)
+        if event.__class__ is Received:
+            self._spring(node, event.message, Moment.AFTER_HEARING)  # type: ignore[union-attr]
 
     def saying(self, node: Node, send: Send) -> None:
-        self._spring(node, type(send.message).__name__, Moment.BEFORE_SAYING)
+        self._spring(node, send.message, Moment.BEFORE_SAYING)
 
     def said(self, node: Node, send: Send) -> None:
-        self._spring(node, type(send.message).__name__, Moment.AFTER_SAYING)
+        self._spring(node, send.message, Moment.AFTER_SAYING)
 
-    def _spring(self, node: Node, message: str, moment: Moment) -> None:
-        for trap in self._traps.get(message, ()):
+    def _spring(self, node: Node, message: Said, moment: Moment) -> None:
+        for trap in self._traps.get(message.__class__.__name__, ()):
             fault = trap.fault
             if trap.left <= 0 or fault.moment is not moment or self.mesh.now < fault.at_s:
                 continue

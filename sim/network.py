@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 
@@ -40,7 +41,7 @@ class Network:
     _down_free_at: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._next = self._uniforms().__next__
+        self._next = chain.from_iterable(self._batches()).__next__
 
     def rate_mb_s(self, peer_id: str) -> float:
         return self.rates_mb_s.get(peer_id, self.default_mb_s)
@@ -59,17 +60,21 @@ class Network:
         """When the message has arrived, and was merged: no time if it is lost, two if it is duplicated."""
         if self.cuts and (sender, receiver) in self.cuts:
             return []
-        if self.loss and self._next() < self.loss:
+        draw = self._next
+        if self.loss and draw() < self.loss:
             return []
-        first = self._arrival(sender, receiver, size_bytes, now, is_merged)
-        if self.duplication and self._next() < self.duplication:
-            return [first, self._arrival(sender, receiver, size_bytes, now, is_merged)]
+        if size_bytes:
+            first = self._arrival(sender, receiver, size_bytes, now, is_merged)
+        else:
+            first = now + (self.latency_s + (draw() * self.jitter_s if self.jitter_s else 0.0))
+        if self.duplication and draw() < self.duplication:
+            if size_bytes:
+                return [first, self._arrival(sender, receiver, size_bytes, now, is_merged)]
+            return [first, now + (self.latency_s + (draw() * self.jitter_s if self.jitter_s else 0.0))]
         return [first]
 
     def _arrival(self, sender: str, receiver: str, size_bytes: int, now: float, is_merged: bool) -> float:
         delay_s = self.latency_s + (self._next() * self.jitter_s if self.jitter_s else 0.0)
-        if not size_bytes:
-            return now + delay_s
         start = max(now, self._up_free_at.get(sender, 0.0), self._down_free_at.get(receiver, 0.0))
         size_mb, busy = size_bytes / 1e6, self.busy.get(receiver, ())
         transfer_s = size_mb / min(self.rate_mb_s(sender), self.rate_mb_s(receiver))
@@ -79,6 +84,6 @@ class Network:
         self._up_free_at[sender] = self._down_free_at[receiver] = end
         return end + delay_s
 
-    def _uniforms(self) -> Iterator[float]:
+    def _batches(self) -> Iterator[list[float]]:
         while True:
-            yield from self.rng.random(_DRAWN_AT_ONCE).tolist()
+            yield self.rng.random(_DRAWN_AT_ONCE).tolist()

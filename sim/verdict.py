@@ -40,10 +40,10 @@ class Verdict(msgspec.Struct, frozen=True):
 
 def is_settled(mesh: SimMesh, rounds: int) -> Callable[[], bool]:
     """Whether all live devices stand at the same w, of this round or a later one."""
-    accounts = mesh.accounts
+    closed = mesh.accounts.closed  # one more than the rounds
 
     def settled() -> bool:
-        if accounts.rounds_closed() < rounds:
+        if len(closed) <= rounds:
             return False
         digest = b""
         for node in mesh.nodes.values():
