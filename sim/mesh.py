@@ -357,7 +357,7 @@ class SimMesh:
     def _send(self, node: Node, send: Send) -> None:
         self.messages += 1
         receiver = send.receiver
-        if self.on_say is not None:
+        if self.on_say is not None and send.message.__class__ in self.judged:
             self.on_say(self, node, send)
         if receiver not in self.nodes:
             return
@@ -370,6 +370,11 @@ class SimMesh:
             for arrival in arrivals:
                 self._count += 1
                 heapq.heappush(self._queue, (arrival, self._count, receiver, event))
+
+    def _merged(self, receiver: str) -> Event:
+        """A device tells how fast it merges once it has done so: here that is over when the values are there."""
+        resources = self.nodes[receiver].resources
+        return ResourcesSampled(msgspec.structs.replace(resources, merge_mb_s=self.network.merge_mb_s[receiver]))
 
     def _send_values(self, sender: Contributor, send: Send) -> None:
         assert send.values is not None
