@@ -357,7 +357,7 @@ class SimMesh:
     def _send(self, node: Node, send: Send) -> None:
         self.messages += 1
         receiver = send.receiver
-        if self.on_say is not None and send.message.__class__ in self.judged:
+        if self.on_say is not None:
             self.on_say(self, node, send)
         if receiver not in self.nodes:
             return
