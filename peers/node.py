@@ -58,7 +58,7 @@ def start_runtime(
     observe: Observe | None = None,
     story_path: Path | None = None,
     sample: Callable[[int], ResourcesSampled] | None = None,
-) -> Runtime:
+) -> Runtime[Links]:
     """Links and the loop for one machine; nothing is announced before `drive`."""
     links = Links(
         info,
@@ -79,7 +79,7 @@ def start_runtime(
     )
 
 
-def drive(runtime: Runtime, mesh_name: str, mesh: MeshSection) -> Finish:
+def drive(runtime: Runtime[Links], mesh_name: str, mesh: MeshSection) -> Finish:
     """Announce the node, find the others, run until the machine finishes."""
     links = runtime.links
     discovery = Discovery(
@@ -176,7 +176,7 @@ def run_trainer(config: Config, me: Contributor, keys: MeshKeys | None, mesh_nam
     return Ended(finish.problem, finish.exit_code, trainer.round_id, sent_bytes, state.parameters.nbytes)
 
 
-def _make_relearner(config: Config, out: Path, runtime: Runtime, sampler: Sampler) -> Relearner:
+def _make_relearner(config: Config, out: Path, runtime: Runtime[Links], sampler: Sampler) -> Relearner:
     is_on = config.round.relearn and config.round.policy == "dqn"
     return Relearner(out / FOLDER, config.busy, sampler.last, runtime.post, is_on)
 
@@ -204,7 +204,7 @@ def describe_round(effect: RecordRound) -> str:
 
 
 @contextmanager
-def stopped_by_signals(runtime: Runtime) -> Iterator[None]:
+def stopped_by_signals(runtime: Runtime[Links]) -> Iterator[None]:
     """Ctrl-C or SIGTERM once finishes cleanly, twice ends at once; likewise the end of a parent that started us."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     for number in before:
@@ -218,7 +218,7 @@ def stopped_by_signals(runtime: Runtime) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _follow_parent(runtime: Runtime) -> None:
+def _follow_parent(runtime: Runtime[Links]) -> None:
     while os.read(sys.stdin.fileno(), 4096):
         pass
     runtime.stop()

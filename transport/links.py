@@ -16,30 +16,19 @@ import msgspec
 import zmq
 
 from mdl.delta import Contributor, Vector
-from mdl.errors import ConfigError, LocalProtocolError, RemoteProtocolError
-from mdl.machine import Event, NameTaken, PeerFound, Received
-from mdl.messages import CARRIERS, Hello, PeerInfo, PeersKnown, Said
-from transport.bulk import IncomingTransfers, Outgoing, OutgoingTransfers, Step
+from mdl.errors import ConfigError, RemoteProtocolError
+from mdl.machine import Event, NameTaken, PeerFound
+from mdl.messages import Hello, PeerInfo, PeersKnown, Said
+from transport.bulk import Outgoing, Step
 from transport.directory import Address, Directory, Greetings, address_of, is_loopback, parse_address
 from transport.keys import MeshKeys
 from transport.namesakes import Namesakes
-from transport.outbox import LinkCounts, Outbox
-from transport.sockets import answer_gate, open_gate, open_router
-from transport.wire import (
-    Body,
-    ChunkSent,
-    ChunksWanted,
-    Envelope,
-    TransferDropped,
-    TransferEnded,
-    TransferOffered,
-    decode,
-)
+from transport.outbox import Outbox
+from transport.sockets import TURN, LinkCounts, check_security, open_gate, open_router, serve_gate, take_frames
+from transport.transfers import Transfers, check_frames
+from transport.wire import Body, Envelope, decode
 
 logger = logging.getLogger(__name__)
-
-# Messages handled in one turn: even if chunks come without end, timers run every few milliseconds.
-TURN = 64
 
 
 class Links:
@@ -63,7 +52,7 @@ class Links:
         insecure: bool = False,
     ) -> None:
         addresses = [parse_address(text) for text in join]
-        _check_security(keys, insecure, [listen_host, *(address.host for address in addresses)])
+        check_security(keys, insecure, [listen_host, *(address.host for address in addresses)])
         self.keys = keys
         self.counts = LinkCounts()
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -80,8 +69,7 @@ class Links:
         self._namesakes = Namesakes(Contributor(me.peer_id, me.incarnation))
         self._now = now
         self._outbox = Outbox(self.context, keys, self.me, self.directory, self.counts)
-        self._outgoing = OutgoingTransfers()
-        self._incoming = IncomingTransfers(max_values)
+        self._transfers = Transfers(max_values)
 
     def __enter__(self) -> Links:
         return self
@@ -91,14 +79,7 @@ class Links:
 
     def send(self, receiver: str, message: Said, values: Vector | None, now: float) -> None:
         """Best effort, never blocks. values: with a carrier message only, and never changed again by anyone."""
-        if isinstance(message, CARRIERS):
-            if values is None:
-                raise LocalProtocolError(f"{type(message).__name__} without its values")
-            self._carry_out(self._outgoing.offer(receiver, message, values, now))
-        elif values is not None:
-            raise LocalProtocolError(f"{type(message).__name__} carries no values")
-        else:
-            self._outbox.send(Outgoing(receiver, message))
+        self._carry_out(self._transfers.send(receiver, message, values, now))
 
     def learn(self, info: PeerInfo, first_hand: bool = True) -> list[Event]:
         """A peer was introduced: greet it if that is news. Raises RemoteProtocolError for an address that is none."""
@@ -117,26 +98,27 @@ class Links:
         self._now = now
         events: list[Event] = []
         for _ in range(budget):
-            frames = self._next_frames()
+            frames = take_frames(self.router, self.counts)
             if frames is None:
                 break
             try:
-                events += self._handle(frames, now)
+                events += self._handle(frames[1:] or [zmq.Frame(b"")], now)
             except RemoteProtocolError as error:
                 self.counts.refused += 1
                 logger.warning("message refused: %s", error)
-        self._answer_gate()
+        if self.gate is not None and self.keys is not None:
+            serve_gate(self.gate, self.keys)
         return events + self._on_time(now)
 
     def deadline(self) -> float | None:
         """When `receive` wants to be called even if nothing comes."""
-        parts = (self._outgoing, self._incoming, self.greetings, self._namesakes)
+        parts = (self._transfers, self.greetings, self._namesakes)
         times = [part.deadline() for part in parts]
         return min((time for time in times if time is not None), default=None)
 
     def is_sending(self) -> bool:
         """Bulk transfers that this node offered have not all arrived."""
-        return len(self._outgoing) > 0
+        return len(self._transfers) > 0
 
     def pollable(self) -> list[zmq.Socket[bytes]]:
         """What a poll loop waits on before calling `receive`."""
@@ -152,9 +134,7 @@ class Links:
     def _handle(self, frames: list[zmq.Frame], now: float) -> list[Event]:
         """Frames after the ROUTER's identity: a header, and with a chunk its bytes."""
         envelope = decode(frames[0].buffer)
-        has_payload = len(frames) == 2
-        if len(frames) > 2 or has_payload != isinstance(envelope.body, ChunkSent):
-            raise RemoteProtocolError(f"{type(envelope.body).__name__} with {len(frames) - 1} frames beside it")
+        check_frames(envelope, frames)
         sender = envelope.sender
         if sender.peer_id == self.me.peer_id:
             return self._on_namesake(sender, envelope.body, now)
@@ -180,7 +160,7 @@ class Links:
     def _link_anew(self, known: PeerInfo | None, info: PeerInfo) -> list[Event]:
         """A peer is there, or another start of it, or it has moved."""
         if known is not None and known.incarnation != info.incarnation:
-            self._outgoing.forget(info.peer_id)
+            self._transfers.forget(info.peer_id)
         self._outbox.link_to(info.peer_id)
         return [PeerFound(info)]
 
@@ -190,27 +170,7 @@ class Links:
             return self._on_hello(sender, envelope.body)
         if isinstance(envelope.body, PeersKnown):
             return self._on_peers(sender, envelope.body, now)
-        return self._carry_out(self._on_body(envelope, frames, now))
-
-    def _on_body(self, envelope: Envelope, frames: list[zmq.Frame], now: float) -> list[Step]:
-        sender = envelope.sender
-        match envelope.body:
-            case TransferOffered() as offered:
-                return self._incoming.on_offered(sender, offered, now)
-            case ChunkSent() as chunk:
-                return self._incoming.on_chunk(sender, chunk, frames[1].buffer, now)
-            case ChunksWanted() as wanted:
-                return self._outgoing.on_wanted(sender, wanted, now)
-            case TransferDropped() as dropped:
-                self._incoming.on_dropped(sender, dropped)
-            case TransferEnded() as ended:
-                if reason := self._outgoing.on_ended(sender, ended):
-                    logger.warning("%s refused a transfer: %s", sender.peer_id, reason)
-            case body if isinstance(body, CARRIERS):
-                raise RemoteProtocolError(f"{type(body).__name__} without its values")
-            case body:
-                return [Received(sender, body)]
-        return []
+        return self._carry_out(self._transfers.take(envelope, frames, now))
 
     def _on_hello(self, sender: Contributor, hello: Hello) -> list[Event]:
         if not _introduces_itself(sender, hello):
@@ -237,7 +197,7 @@ class Links:
         if self._namesakes.is_sign_due(now):
             for info in self.directory.everyone():
                 self._outbox.introduce(info.peer_id)
-        return self._carry_out([*self._outgoing.on_time(now), *self._incoming.on_time(now)])
+        return self._carry_out(self._transfers.on_time(now))
 
     def _carry_out(self, steps: list[Step]) -> list[Event]:
         events: list[Event] = []
@@ -248,37 +208,6 @@ class Links:
                 events.append(step)
         return events
 
-    def _next_frames(self) -> list[zmq.Frame] | None:
-        """The next message without the ROUTER's identity. Of one with too many frames only the first few are kept."""
-        try:
-            self.router.recv(zmq.NOBLOCK)
-        except zmq.Again:
-            return None
-        frames: list[zmq.Frame] = []
-        while self.router.getsockopt(zmq.RCVMORE):
-            frame = self.router.recv(zmq.NOBLOCK, copy=False)
-            self.counts.received_bytes += len(frame)
-            if len(frames) < 3:
-                frames.append(frame)
-        return frames or [zmq.Frame(b"")]
-
-    def _answer_gate(self) -> None:
-        if self.gate is None or self.keys is None:
-            return
-        for _ in range(TURN):
-            try:
-                request = self.gate.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            self.gate.send_multipart(answer_gate(request, self.keys.client_public))
-
 
 def _introduces_itself(sender: Contributor, hello: Hello) -> bool:
     return (hello.me.peer_id, hello.me.incarnation) == (sender.peer_id, sender.incarnation)
-
-
-def _check_security(keys: MeshKeys | None, insecure: bool, hosts: list[str]) -> None:
-    if insecure != (keys is None):
-        raise ConfigError("insecure: a mesh without a join code needs insecure = true, one with a join code forbids it")
-    if insecure and (beyond := [host for host in hosts if not is_loopback(host)]):
-        raise ConfigError(f"insecure: {beyond[0]} is beyond loopback; only 127.0.0.1 may go without a join code")

@@ -18,20 +18,10 @@ from mdl.messages import MAX_MEMBERS, Hello, PeerInfo, PeersKnown
 from transport.bulk import Outgoing
 from transport.directory import EVERY_HOST, Address, Directory, address_of, is_loopback
 from transport.keys import MeshKeys
-from transport.sockets import local_host_towards, open_dealer
+from transport.sockets import LinkCounts, local_host_towards, open_dealer
 from transport.wire import Body, encode
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass
-class LinkCounts:
-    """What went over the links, frames of the protocol included; TCP and CURVE overhead not."""
-
-    sent_bytes: int = 0
-    received_bytes: int = 0
-    dropped: int = 0
-    refused: int = 0
 
 
 @dataclass

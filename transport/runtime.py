@@ -14,12 +14,15 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Generic, Protocol, TypeVar
 
 import zmq
 
+from mdl.delta import Vector
 from mdl.errors import RemoteProtocolError
 from mdl.machine import Effect, Event, Finish, Machine, PeerFound, Send, StopRequested, Tick
-from transport.links import TURN, Links
+from mdl.messages import PeerInfo, Said
+from transport.sockets import TURN, LinkCounts
 from transport.story import Story
 from transport.worker import Work, Worker
 
@@ -33,7 +36,30 @@ _LONGEST_WAIT_S = 1.0
 Observer = Callable[[float, Event, list[Effect]], None]
 
 
-class Runtime:
+class Endpoint(Protocol):
+    """What connects a node with others: `transport.links` in a mesh, `transport.hub` between a cloud and learners."""
+
+    counts: LinkCounts
+
+    def send(self, receiver: str, message: Said, values: Vector | None, now: float) -> None: ...
+
+    def learn(self, info: PeerInfo) -> list[Event]: ...
+
+    def receive(self, now: float) -> list[Event]: ...
+
+    def deadline(self) -> float | None: ...
+
+    def is_sending(self) -> bool: ...
+
+    def pollable(self) -> list[zmq.Socket[bytes]]: ...
+
+    def close(self, linger_ms: int = 0) -> None: ...
+
+
+LinksT = TypeVar("LinksT", bound=Endpoint)
+
+
+class Runtime(Generic[LinksT]):
     """Runs `machine` until it finishes.
 
     work: what carries out each kind of effect but Send and Finish, in the worker's thread; its event goes back to the
@@ -46,7 +72,7 @@ class Runtime:
     def __init__(
         self,
         machine: Machine,
-        links: Links,
+        links: LinksT,
         work: Work,
         *,
         sample: Callable[[int], Event] | None = None,

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import zmq
 
 from mdl.errors import ConfigError
-from transport.directory import Address
+from transport.directory import Address, is_loopback
 from transport.keys import MeshKeys
 from transport.wire import MAX_FRAME_BYTES
 
@@ -33,6 +34,26 @@ HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 2_000, 10_000
 UNACKNOWLEDGED_MS = 10_000
 RECONNECT_MS, RECONNECT_MAX_MS = 100, 2_000
 _MECHANISM_VERSION = b"1.0"
+# Messages handled in one turn: even if chunks come without end, timers run every few milliseconds.
+TURN = 64
+
+
+@dataclass
+class LinkCounts:
+    """What went over the links, frames of the protocol included; TCP and CURVE overhead not."""
+
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    dropped: int = 0
+    refused: int = 0
+
+
+def check_security(keys: MeshKeys | None, insecure: bool, hosts: Iterable[str]) -> None:
+    """Raises ConfigError for links without keys that were not asked for, or that lead beyond loopback."""
+    if insecure != (keys is None):
+        raise ConfigError("insecure: a mesh without a join code needs insecure = true, one with a join code forbids it")
+    if insecure and (beyond := [host for host in hosts if not is_loopback(host)]):
+        raise ConfigError(f"insecure: {beyond[0]} is beyond loopback; only 127.0.0.1 may go without a join code")
 
 
 def open_router(context: zmq.Context[zmq.Socket[bytes]], keys: MeshKeys | None, address: Address) -> zmq.Socket[bytes]:
@@ -40,6 +61,7 @@ def open_router(context: zmq.Context[zmq.Socket[bytes]], keys: MeshKeys | None, 
     router = context.socket(zmq.ROUTER)
     router.linger = 0
     router.rcvhwm = RECEIVE_QUEUE
+    router.sndhwm = BULK_QUEUE
     router.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
     router.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
     router.setsockopt(zmq.IPV6, int(":" in address.host))
@@ -64,24 +86,40 @@ def open_dealer(
     context: zmq.Context[zmq.Socket[bytes]], keys: MeshKeys | None, address: Address, bulk: bool
 ) -> zmq.Socket[bytes]:
     """A socket that sends to one peer's ROUTER. It connects in the background, for as long as it takes."""
-    dealer = context.socket(zmq.DEALER)
-    dealer.linger = 0
+    dealer = _prepare_dealer(context, keys, address)
     dealer.sndhwm = BULK_QUEUE if bulk else CONTROL_QUEUE
     dealer.rcvhwm = 1
+    if not bulk:
+        dealer.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
+        dealer.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
+    dealer.connect(address.endpoint())
+    return dealer
+
+
+def open_spoke(context: zmq.Context[zmq.Socket[bytes]], keys: MeshKeys | None, address: Address) -> zmq.Socket[bytes]:
+    """A socket that sends to a ROUTER and receives what that answers on the same connection."""
+    dealer = _prepare_dealer(context, keys, address)
+    dealer.sndhwm = CONTROL_QUEUE
+    dealer.rcvhwm = RECEIVE_QUEUE
+    dealer.connect(address.endpoint())
+    return dealer
+
+
+def _prepare_dealer(
+    context: zmq.Context[zmq.Socket[bytes]], keys: MeshKeys | None, address: Address
+) -> zmq.Socket[bytes]:
+    dealer = context.socket(zmq.DEALER)
+    dealer.linger = 0
     dealer.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
     dealer.setsockopt(zmq.IPV6, int(":" in address.host))
     dealer.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
     dealer.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
     dealer.setsockopt(zmq.TCP_MAXRT, UNACKNOWLEDGED_MS)
     _keep_alive(dealer)
-    if not bulk:
-        dealer.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
-        dealer.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
     if keys is not None:
         dealer.setsockopt(zmq.CURVE_SERVERKEY, keys.server_public)
         dealer.setsockopt(zmq.CURVE_PUBLICKEY, keys.client_public)
         dealer.setsockopt(zmq.CURVE_SECRETKEY, keys.client_secret)
-    dealer.connect(address.endpoint())
     return dealer
 
 
@@ -107,6 +145,30 @@ def answer_gate(request: Sequence[bytes], client_public: bytes) -> list[bytes]:
         logger.warning("a client with other keys was turned away from %s", padded[3].decode("utf-8", "replace"))
     status = [b"200", b"OK"] if allowed else [b"400", b"not a member of this mesh"]
     return [_MECHANISM_VERSION, request_id, *status, b"", b""]
+
+
+def serve_gate(gate: zmq.Socket[bytes], keys: MeshKeys) -> None:
+    """Answer who waits at the gate by now."""
+    for _ in range(TURN):
+        try:
+            request = gate.recv_multipart(zmq.NOBLOCK)
+        except zmq.Again:
+            return
+        gate.send_multipart(answer_gate(request, keys.client_public))
+
+
+def take_frames(endpoint: zmq.Socket[bytes], counts: LinkCounts) -> list[zmq.Frame] | None:
+    """The next message, None if there is none; of one with too many frames only the first few are kept."""
+    try:
+        frames = [endpoint.recv(zmq.NOBLOCK, copy=False)]
+    except zmq.Again:
+        return None
+    while endpoint.getsockopt(zmq.RCVMORE):
+        frame = endpoint.recv(zmq.NOBLOCK, copy=False)
+        counts.received_bytes += len(frame)
+        if len(frames) < 4:
+            frames.append(frame)
+    return frames
 
 
 def local_host_towards(host: str) -> str:

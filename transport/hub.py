@@ -1,0 +1,197 @@
+"""A cloud and its learners: the learners dial, so that neither NAT nor a firewall of a home matters, and all that the
+cloud says goes back over the connection that the learner opened.
+
+The same keys, envelopes and bulk transfers as between peers (`transport.links`), on one socket: `Hub` is the cloud's
+end, a `Spoke` a learner's. Whoever is heard lately has a route back; nothing else is known of a learner here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import zmq
+
+from mdl.delta import Contributor, Vector
+from mdl.errors import ConfigError, RemoteProtocolError
+from mdl.machine import Event
+from mdl.messages import MAX_MEMBERS, PeerInfo, Said
+from transport.bulk import Outgoing, Step
+from transport.directory import Address, parse_address
+from transport.keys import MeshKeys
+from transport.sockets import (
+    TURN,
+    LinkCounts,
+    check_security,
+    open_gate,
+    open_router,
+    open_spoke,
+    serve_gate,
+    take_frames,
+)
+from transport.transfers import Transfers, check_frames
+from transport.wire import Envelope, decode, encode
+
+logger = logging.getLogger(__name__)
+
+
+class _End:
+    """What both ends share. One thread owns it."""
+
+    def __init__(self, me: Contributor, keys: MeshKeys | None, max_values: int) -> None:
+        self.me = me
+        self.keys = keys
+        self.counts = LinkCounts()
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._transfers = Transfers(max_values)
+        self._endpoint: zmq.Socket[bytes]
+
+    def learn(self, info: PeerInfo) -> list[Event]:
+        """Nobody is introduced here: learners dial."""
+        return []
+
+    def send(self, receiver: str, message: Said, values: Vector | None, now: float) -> None:
+        """Best effort, never blocks. values: with a carrier message only, and never changed again by anyone."""
+        self._carry_out(self._transfers.send(receiver, message, values, now))
+
+    def receive(self, now: float) -> list[Event]:
+        """Handle a bounded number of messages that have come, and whatever is due by now."""
+        events: list[Event] = []
+        for _ in range(TURN):
+            frames = take_frames(self._endpoint, self.counts)
+            if frames is None:
+                break
+            try:
+                events += self._handle(frames, now)
+            except RemoteProtocolError as error:
+                self.counts.refused += 1
+                logger.warning("message refused: %s", error)
+        return events + self._carry_out(self._transfers.on_time(now))
+
+    def deadline(self) -> float | None:
+        return self._transfers.deadline()
+
+    def is_sending(self) -> bool:
+        return len(self._transfers) > 0
+
+    def pollable(self) -> list[zmq.Socket[bytes]]:
+        return [self._endpoint]
+
+    def close(self, linger_ms: int = 0) -> None:
+        self._endpoint.close(linger=linger_ms)
+        self.context.destroy(linger=linger_ms)
+
+    def _handle(self, frames: list[zmq.Frame], now: float) -> list[Event]:
+        raise NotImplementedError
+
+    def _route(self, receiver: str) -> list[bytes] | None:
+        """The frames before a header to this receiver; None if there is no way to it."""
+        raise NotImplementedError
+
+    def _take(self, envelope: Envelope, frames: Sequence[zmq.Frame], now: float) -> list[Event]:
+        return self._carry_out(self._transfers.take(envelope, frames, now))
+
+    def _carry_out(self, steps: list[Step]) -> list[Event]:
+        events: list[Event] = []
+        for step in steps:
+            if isinstance(step, Outgoing):
+                self._put(step)
+            else:
+                events.append(step)
+        return events
+
+    def _put(self, outgoing: Outgoing) -> None:
+        route = self._route(outgoing.receiver)
+        if route is None:
+            self.counts.dropped += 1
+            return
+        header = encode(self.me, outgoing.body)
+        frames: list[bytes | memoryview] = [*route, header]
+        if outgoing.payload is not None:
+            frames.append(outgoing.payload)
+        try:
+            self._endpoint.send_multipart(frames, zmq.NOBLOCK, copy=outgoing.payload is None)
+        except zmq.ZMQError as error:
+            if error.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):
+                raise
+            self.counts.dropped += 1
+            return
+        self.counts.sent_bytes += len(header) + (0 if outgoing.payload is None else len(outgoing.payload))
+
+
+class Hub(_End):
+    """The cloud's end: listens at HOST:PORT, port 0 a free one. Raises ConfigError if it cannot, as `Links` does."""
+
+    def __init__(
+        self,
+        me: Contributor,
+        keys: MeshKeys | None,
+        *,
+        max_values: int,
+        listen_host: str = "0.0.0.0",
+        port: int = 0,
+        insecure: bool = False,
+    ) -> None:
+        check_security(keys, insecure, [listen_host])
+        super().__init__(me, keys, max_values)
+        self._gate = open_gate(self.context) if keys is not None else None
+        try:
+            self._endpoint = open_router(self.context, keys, Address(listen_host, port))
+        except ConfigError:
+            self.context.destroy(linger=0)
+            raise
+        self.port = int(self._endpoint.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
+        # Of each learner: its incarnation, and the connection it spoke on last; who has been silent longest goes first.
+        self._routes: OrderedDict[str, tuple[int, bytes]] = OrderedDict()
+
+    def receive(self, now: float) -> list[Event]:
+        events = super().receive(now)
+        if self._gate is not None and self.keys is not None:
+            serve_gate(self._gate, self.keys)
+        return events
+
+    def pollable(self) -> list[zmq.Socket[bytes]]:
+        return [self._endpoint] if self._gate is None else [self._endpoint, self._gate]
+
+    def _handle(self, frames: list[zmq.Frame], now: float) -> list[Event]:
+        """Frames: the connection's identity, a header, and with a chunk its bytes."""
+        identity, rest = frames[0].bytes, frames[1:] or [zmq.Frame(b"")]
+        envelope = decode(rest[0].buffer)
+        check_frames(envelope, rest)
+        peer_id, incarnation = envelope.sender.peer_id, envelope.sender.incarnation
+        known = self._routes.get(peer_id)
+        if known is not None and known[0] > incarnation:
+            return []  # it was started anew since (fault rule 4)
+        if known is not None and known[0] < incarnation:
+            self._transfers.forget(peer_id)
+        self._routes[peer_id] = incarnation, identity
+        self._routes.move_to_end(peer_id)
+        while len(self._routes) > MAX_MEMBERS:
+            self._routes.popitem(last=False)
+        return self._take(envelope, rest, now)
+
+    def _route(self, receiver: str) -> list[bytes] | None:
+        route = self._routes.get(receiver)
+        return None if route is None else [route[1]]
+
+
+class Spoke(_End):
+    """A learner's end: dials `address`, HOST:PORT, and again whenever the connection breaks. Raises ConfigError."""
+
+    def __init__(
+        self, me: Contributor, keys: MeshKeys | None, address: str, *, max_values: int, insecure: bool = False
+    ) -> None:
+        where = parse_address(address)
+        check_security(keys, insecure, [where.host])
+        super().__init__(me, keys, max_values)
+        self._endpoint = open_spoke(self.context, keys, where)
+
+    def _handle(self, frames: list[zmq.Frame], now: float) -> list[Event]:
+        self.counts.received_bytes += len(frames[0])
+        envelope = decode(frames[0].buffer)
+        check_frames(envelope, frames)
+        return self._take(envelope, frames, now)
+
+    def _route(self, receiver: str) -> list[bytes] | None:
+        return []

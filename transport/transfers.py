@@ -1,0 +1,80 @@
+"""Bulk values of one node, both directions: what a link hands over, and what it has to send for them.
+
+`transport.links` and `transport.hub` differ in how frames find their way; what the frames mean is the same.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import zmq
+
+from mdl.delta import Vector
+from mdl.errors import LocalProtocolError, RemoteProtocolError
+from mdl.machine import Received
+from mdl.messages import CARRIERS, Said
+from transport.bulk import IncomingTransfers, Outgoing, OutgoingTransfers, Step
+from transport.wire import ChunkSent, ChunksWanted, Envelope, TransferDropped, TransferEnded, TransferOffered
+
+logger = logging.getLogger(__name__)
+
+
+class Transfers:
+    """max_values: the largest vector that is ever accepted."""
+
+    def __init__(self, max_values: int) -> None:
+        self._outgoing = OutgoingTransfers()
+        self._incoming = IncomingTransfers(max_values)
+
+    def __len__(self) -> int:
+        """Transfers that this node offered and that have not all arrived."""
+        return len(self._outgoing)
+
+    def send(self, receiver: str, message: Said, values: Vector | None, now: float) -> list[Step]:
+        """A message as it leaves. Raises LocalProtocolError if a carrier lacks its values, or another has some."""
+        if isinstance(message, CARRIERS):
+            if values is None:
+                raise LocalProtocolError(f"{type(message).__name__} without its values")
+            return self._outgoing.offer(receiver, message, values, now)
+        if values is not None:
+            raise LocalProtocolError(f"{type(message).__name__} carries no values")
+        return [Outgoing(receiver, message)]
+
+    def take(self, envelope: Envelope, frames: Sequence[zmq.Frame], now: float) -> list[Step]:
+        """A checked envelope and its frames, the header first. Raises RemoteProtocolError."""
+        sender = envelope.sender
+        match envelope.body:
+            case TransferOffered() as offered:
+                return self._incoming.on_offered(sender, offered, now)
+            case ChunkSent() as chunk:
+                return self._incoming.on_chunk(sender, chunk, frames[1].buffer, now)
+            case ChunksWanted() as wanted:
+                return self._outgoing.on_wanted(sender, wanted, now)
+            case TransferDropped() as dropped:
+                self._incoming.on_dropped(sender, dropped)
+            case TransferEnded() as ended:
+                if reason := self._outgoing.on_ended(sender, ended):
+                    logger.warning("%s refused a transfer: %s", sender.peer_id, reason)
+            case body if isinstance(body, CARRIERS):
+                raise RemoteProtocolError(f"{type(body).__name__} without its values")
+            case body:
+                return [Received(sender, body)]
+        return []
+
+    def forget(self, receiver: str) -> None:
+        """The receiver was started anew: what was promised to its predecessor is void."""
+        self._outgoing.forget(receiver)
+
+    def on_time(self, now: float) -> list[Step]:
+        return [*self._outgoing.on_time(now), *self._incoming.on_time(now)]
+
+    def deadline(self) -> float | None:
+        times = [part.deadline() for part in (self._outgoing, self._incoming)]
+        return min((time for time in times if time is not None), default=None)
+
+
+def check_frames(envelope: Envelope, frames: Sequence[zmq.Frame]) -> None:
+    """A chunk has one frame beside its header, all else none. Raises RemoteProtocolError."""
+    if len(frames) > 2 or (len(frames) == 2) != isinstance(envelope.body, ChunkSent):
+        raise RemoteProtocolError(f"{type(envelope.body).__name__} with {len(frames) - 1} frames beside it")
