@@ -103,12 +103,12 @@ class Injector(Watch):
 
     def before(self, node: Node, event: Event) -> bool:
         if event.__class__ is Received:
-            self._spring(node, event.message, Moment.BEFORE_HEARING)  # type: ignore[union-attr]
+            self._spring(node, event.message, Moment.BEFORE_HEARING)
         return node.running
 
     def after(self, node: Node, event: Event) -> None:
         if event.__class__ is Received:
-            self._spring(node, event.message, Moment.AFTER_HEARING)  # type: ignore[union-attr]
+            self._spring(node, event.message, Moment.AFTER_HEARING)
 
     def saying(self, node: Node, send: Send) -> None:
         self._spring(node, send.message, Moment.BEFORE_SAYING)

@@ -30,12 +30,14 @@ class _Seen:
 
     digest: bytes = b""
     part: Part | None = None
-    authority: object = None
+    term: int = 0
+    agent: str = ""
     hold: ModelDelta | None = None
     staged: ModelDelta | None = None
     released: frozenset[tuple[int, int]] = frozenset()
     decided: int = 0
     last_decision: HopDecision | None = None
+    kept_ledger: object = None
     kept_attempt: Attempt = (0, 0)
     kept_authority: object = None
     hops: Mapping[Any, Any] = field(default_factory=dict)
@@ -56,15 +58,23 @@ class Invariants:
         seen = self.seen.get(node)
         if seen is None:
             seen = self.seen[node] = _Seen()
-        holder, keeper = node.holder, node.keeper
+        holder, keeper, succession = node.holder, node.keeper, node.succession
         if holder is not None:
-            self._check_holder(mesh, node, holder, seen)
+            part, digest = holder.part, holder.digest
+            if digest != seen.digest:
+                seen.digest = digest
+                self._check_model(node, holder)
+            hold = None if part is None or 0 in part.given else part.holds.get(0)
+            if (
+                hold is not seen.hold
+                or part is not seen.part
+                or (succession is not None and (succession.term != seen.term or succession.agent != seen.agent))
+            ):
+                self._check_held(mesh, node, holder, hold, seen)
+            if part is not None:
+                self._check_part(node, part, seen)
         if keeper is not None:
-            attempt, authority = keeper.attempt(), authority_of(keeper)
-            check_decided(node, keeper, seen)
-            if attempt != seen.kept_attempt or authority != seen.kept_authority:
-                seen.kept_attempt, seen.kept_authority = attempt, authority
-                check_disjoint(mesh, keeper)
+            self._check_keeper(mesh, node, keeper, seen)
 
     def close(self, node: Node, kept: KeepDelta) -> None:
         """A device has applied a global delta: it is the mean of what its contributors held, and counts once."""
@@ -83,24 +93,29 @@ class Invariants:
         elif message.__class__ is HopReleased and node.keeper is not None:
             check_freed(mesh, node.keeper, send.receiver)
 
-    def _check_holder(self, mesh: SimMesh, node: Node, holder: Holder, seen: _Seen) -> None:
-        part, authority = holder.part, obeyed_by(node)
-        if holder.digest != seen.digest:
-            seen.digest = holder.digest
-            self._check_model(node, holder)
-        hold = held_by(part)
+    def _check_held(self, mesh: SimMesh, node: Node, holder: Holder, hold: ModelDelta | None, seen: _Seen) -> None:
+        """It holds something else, or for somebody else, than after its last event."""
+        part, is_new = holder.part, hold is not seen.hold or holder.part is not seen.part
         if part is not seen.part:
             seen.released = frozenset()
-        if hold is not seen.hold or part is not seen.part or authority != seen.authority:
-            new = hold is not seen.hold or part is not seen.part
-            seen.hold, seen.part, seen.authority = hold, part, authority
-            if hold is not None:
-                if new:
-                    self._check_hold(node, holder, hold)
-                for keeper in _keepers(mesh):
-                    check_disjoint(mesh, keeper)
-        if part is not None:
-            self._check_part(node, part, seen)
+        seen.hold, seen.part = hold, part
+        if node.succession is not None:
+            seen.term, seen.agent = node.succession.term, node.succession.agent
+        if hold is not None:
+            if is_new:
+                self._check_hold(node, holder, hold)
+            for keeper in _keepers(mesh):
+                check_disjoint(mesh, keeper)
+
+    def _check_keeper(self, mesh: SimMesh, node: Node, keeper: Keeper, seen: _Seen) -> None:
+        ledger, authority = getattr(keeper, "ledger", None), authority_of(keeper)
+        check_decided(node, ledger.hops if ledger else {}, seen)
+        if ledger is not None and ledger is seen.kept_ledger and authority == seen.kept_authority:
+            return  # of one ledger the attempt never changes
+        attempt = keeper.attempt()
+        if attempt != seen.kept_attempt or authority != seen.kept_authority:
+            check_disjoint(mesh, keeper)
+        seen.kept_ledger, seen.kept_attempt, seen.kept_authority = ledger, attempt, authority
 
     def _check_model(self, node: Node, holder: Holder) -> None:
         """All who stand at round r of a lineage have the same parameters, then and ever after."""
@@ -192,13 +207,12 @@ def check_given(node: Node, message: DeltaMessage, released: Collection[tuple[in
         )
 
 
-def check_decided(node: Node, keeper: Keeper, seen: _Seen) -> None:
+def check_decided(node: Node, hops: Mapping[Any, Any], seen: _Seen) -> None:
     """Only a receiver decides a hop; an agent that takes over finds some that nobody remembers.
 
-    What is decided stays so: the others are looked at again.
+    hops: those that the agent on this node has ordered in its round. What is decided stays so: the others are looked at
+    again.
     """
-    ledger = getattr(keeper, "ledger", None)
-    hops: Mapping[Any, Any] = ledger.hops if ledger else {}
     if hops is not seen.hops or len(hops) != seen.known_hops:
         seen.hops, seen.known_hops = hops, len(hops)
         seen.undecided = list(hops.values())
@@ -231,7 +245,7 @@ def authority_of(keeper: Keeper) -> object:
 
 def obeyed_by(node: Node) -> object:
     """(term, peer id) of the agent that this node's trainer obeys; None where machines do not tell."""
-    succession = getattr(node.machine, "succession", None)
+    succession = node.succession
     return (succession.term, succession.agent) if succession else None
 
 

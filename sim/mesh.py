@@ -292,9 +292,9 @@ class SimMesh:
             if effect.__class__ is not Send:
                 self._carry_out(node, effect)
             elif watch is None:
-                self._send(node, effect)  # type: ignore[arg-type]
+                self._send(node, effect)
             else:
-                self._send_watched(watch, node, effect)  # type: ignore[arg-type]
+                self._send_watched(watch, node, effect)
         if not node.running:
             return
         self._plan_tick(node)

@@ -38,6 +38,13 @@ class Holder(Protocol):
     def attempt(self) -> tuple[int, int]: ...
 
 
+class Authority(Protocol):
+    """Whom a machine obeys: the highest term it has heard, and the agent's peer id."""
+
+    term: int
+    agent: str
+
+
 class Keeper(Protocol):
     """A machine, or the part of one, that keeps a round open, and knows who still counts in it."""
 
@@ -76,6 +83,7 @@ class Node:
         self.contributor = Contributor(self.info.peer_id, self.info.incarnation)
         own = self.machine if self.info.role is Role.TRAINER else None
         self.holder = cast("Holder | None", getattr(self.machine, "trainer", own))
+        self.succession = cast("Authority | None", getattr(self.machine, "succession", None))
         self._has_office = hasattr(self.machine, "trainer")
         self._is_keeper = self.info.role is Role.AGENT and not self._has_office
 
