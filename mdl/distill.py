@@ -8,7 +8,7 @@ known by their numbers in the label space of the mesh. Eq. 2: `soft_cross_entrop
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from mdl.config import Section
 from mdl.errors import ConfigError, DataError
+from mdl.training import TrainingCancelledError
 
 
 class DistillSettings(Section, frozen=True):
@@ -157,17 +158,21 @@ def train_student(
     validation: Examples | None,
     settings: DistillSettings,
     generator: torch.Generator,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> StudentTraining:
     """Train with Adam on Eq. 3 (or 4: the teacher is then the clients' mean), stop early, keep the best epoch.
 
     Without validation examples, or with patience 0, all epochs are trained and the last is kept. Only parameters that
-    require a gradient move. generator draws the batches and the dropout. Raises DataError if the loss is not finite.
+    require a gradient move. generator draws the batches and the dropout. stopped: asked before each epoch.
+    Raises DataError if the loss is not finite, TrainingCancelledError.
     """
     trainable = [parameter for parameter in student.parameters() if parameter.requires_grad]
     optimizer = torch.optim.Adam(trainable, settings.learning_rate, weight_decay=settings.weight_decay)
     stops = validation is not None and len(validation.y) > 0 and settings.patience > 0
     best, best_epoch, losses = _copy(student), 0, [_validate(student, validation, settings)] if stops else []
     for epoch in range(1, settings.epochs + 1):
+        if stopped():
+            raise TrainingCancelledError(f"stopped before epoch {epoch} of {settings.epochs}")
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
             _train_epoch(student, optimizer, train, settings, generator)

@@ -8,6 +8,7 @@ K of the paper's {2, 3, 5, 10}. Needs scikit-learn, which only a cloud has (the 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import math
 import warnings
 from collections.abc import Iterable
@@ -40,6 +41,11 @@ class Grouping(msgspec.Struct, frozen=True):
     @property
     def count(self) -> int:
         return len(self.exemplars)
+
+
+def can_group() -> bool:
+    """Whether scikit-learn is installed."""
+    return importlib.util.find_spec("sklearn") is not None
 
 
 def model_distances(outputs: NDArray[np.floating]) -> Matrix:

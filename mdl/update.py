@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from mdl.delta import LARGEST_VALUE
 from mdl.errors import RemoteProtocolError
 from mdl.recurrent import RecurrentModel
 
@@ -53,8 +54,8 @@ def apply_update(pulled: RecurrentModel, update: bytes) -> RecurrentModel:
         if name not in state:
             raise RemoteProtocolError(f"update names {name[:60]!r}, which is no tensor of this model")
         state[name] = _patch(name, state[name], tensors)
-        if not bool(torch.isfinite(state[name]).all()):
-            raise RemoteProtocolError(f"update of {name} holds NaN or infinity")
+        if not bool((state[name].abs() <= LARGEST_VALUE).all()):
+            raise RemoteProtocolError(f"update of {name} holds NaN, infinity or values beyond {LARGEST_VALUE:g}")
     fresh = [label for label in class_ids.tolist() if label not in set(pulled.class_ids.tolist())]
     if fresh and not set(_LAST_LAYER) <= {key.partition("@")[0] for key in tensors}:
         raise RemoteProtocolError(f"update adds class {fresh[0]} without its row of the last layer")

@@ -1,0 +1,269 @@
+"""Families of models that a cloud teaches: its own large one, and the small one its clients train (Colla 3.1, 3.2).
+
+RecurrentKind: the M-RNN for sequences of places; a device's last layer has the classes its owner has seen, and only
+what changed is uploaded. WindowKind: any two models for windows of sensor data; all classes always, one flat vector.
+Whatever comes as bytes is checked fully before a model is built from it. Knows nothing of peers, rounds or messages.
+"""
+
+from __future__ import annotations
+
+import copy
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor, nn
+
+from mdl.data.visits import FEATURES
+from mdl.data.windows import DataSet
+from mdl.delta import LARGEST_VALUE, Vector, check_values
+from mdl.errors import LocalProtocolError, RemoteProtocolError
+from mdl.flat import FlatModel, Schema, hash_schema
+from mdl.models import build_model
+from mdl.recurrent import (
+    CLOUD_SIZE,
+    DEVICE_SIZE,
+    RecurrentModel,
+    build_recurrent,
+    copy_embeddings,
+    customize_classes,
+    pretrain_embeddings,
+)
+from mdl.update import apply_update, encode_update
+
+_CLASSES = "class_ids"
+_VALUES = "values"
+# What safetensors adds to the tensors: a line of JSON for each, and M-RNN has 14.
+_LONGEST_HEADER_BYTES = 64 << 10
+
+
+class ModelKind(Protocol):
+    """What a cloud has to know of the models it teaches. All bytes have a length that is a multiple of 4."""
+
+    @property
+    def schema_hash(self) -> str:
+        """Of the small model and its classes; a client with another one has another task."""
+
+    @property
+    def summary(self) -> str:
+        """One line for people."""
+
+    def build_large(self, seed: int) -> nn.Module:
+        """The cloud's model, all classes, its parameters fixed by `seed`."""
+
+    def build_small(self, seed: int) -> nn.Module:
+        """The clients' model, all classes, its parameters fixed by `seed`."""
+
+    def pretrain(self, large: nn.Module, x: Tensor, y: Tensor, epochs: int, generator: torch.Generator) -> None:
+        """What the large model learns before it is trained as a whole; nothing for most kinds."""
+
+    def start_small(self, large: nn.Module, seed: int) -> nn.Module:
+        """A fresh small model with what it shares with the large one."""
+
+    def class_ids(self, model: nn.Module) -> Tensor:
+        """Class numbers of the last layer's rows, int64 (K,)."""
+
+    def pack(self, model: nn.Module) -> bytes:
+        """The whole model as safetensors."""
+
+    def unpack(self, data: bytes, *, large: bool = False) -> nn.Module:
+        """The packed model. Raises RemoteProtocolError in one line if it does not fit."""
+
+    def customize(self, pulled: nn.Module, classes: Sequence[int], generator: torch.Generator) -> nn.Module:
+        """A copy to train on, for a device that has seen these classes."""
+
+    def encode_update(self, model: nn.Module, pulled: nn.Module) -> bytes:
+        """What a client uploads of its model when `pulled` is what it had from the cloud."""
+
+    def apply_update(self, pulled: nn.Module, update: bytes) -> nn.Module:
+        """The client's model. Raises RemoteProtocolError naming what is wrong: garbage, NaN, another shape, values
+        beyond any model's."""
+
+
+class RecurrentKind:
+    """M-RNN, 32-128 in the cloud and 4-16 on the devices; the last layer is customised (3.1).
+
+    classes: names of all places. The embeddings are the cloud's: a device leaves them as they are and uploads none.
+    """
+
+    def __init__(self, classes: Sequence[str], small: str = DEVICE_SIZE, large: str = CLOUD_SIZE) -> None:
+        self._names, self._sizes = tuple(classes), (small, large)
+        self.schema_hash = hash_schema(_with_classes(_shapes(self.build_small(0)), self._names))
+        self.summary = f"M-RNN {small} of {large} -> {_shorten(self._names)}"
+
+    def build_large(self, seed: int) -> RecurrentModel:
+        return build_recurrent(self._sizes[1], len(self._names), range(len(self._names)), seed)
+
+    def build_small(self, seed: int) -> RecurrentModel:
+        return build_recurrent(self._sizes[0], len(self._names), range(len(self._names)), seed)
+
+    def pretrain(self, large: nn.Module, x: Tensor, y: Tensor, epochs: int, generator: torch.Generator) -> None:
+        if epochs:
+            pretrain_embeddings(_recurrent(large), x, y, epochs, 0.01, generator)
+
+    def start_small(self, large: nn.Module, seed: int) -> RecurrentModel:
+        small = self.build_small(seed)
+        copy_embeddings(_recurrent(large), small)
+        small.train_embeddings(False)
+        return small
+
+    def class_ids(self, model: nn.Module) -> Tensor:
+        return _recurrent(model).class_ids
+
+    def pack(self, model: nn.Module) -> bytes:
+        return save({name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()})
+
+    def unpack(self, data: bytes, *, large: bool = False) -> RecurrentModel:
+        size = self._sizes[1 if large else 0]
+        whole = self.build_large(0) if large else self.build_small(0)
+        longest = 4 * sum(p.numel() for p in whole.parameters()) + 8 * len(self._names) + _LONGEST_HEADER_BYTES
+        tensors = _decode(data, longest)
+        classes = self._read_classes(tensors.pop(_CLASSES, None))
+        model = build_recurrent(size, len(self._names), classes, 0)
+        _check_tensors(tensors, dict(_shapes(model)))
+        model.load_state_dict({**tensors, _CLASSES: torch.tensor(classes)})
+        return model
+
+    def customize(self, pulled: nn.Module, classes: Sequence[int], generator: torch.Generator) -> RecurrentModel:
+        made = customize_classes(_recurrent(pulled), classes, generator)
+        made.train_embeddings(False)
+        return made
+
+    def encode_update(self, model: nn.Module, pulled: nn.Module) -> bytes:
+        return encode_update(_recurrent(model), _recurrent(pulled))
+
+    def apply_update(self, pulled: nn.Module, update: bytes) -> RecurrentModel:
+        return apply_update(_recurrent(pulled), update)
+
+    def _read_classes(self, given: Tensor | None) -> list[int]:
+        numbers = given.tolist() if given is not None and given.dtype == torch.int64 and given.ndim == 1 else []
+        distinct = len(set(numbers)) == len(numbers)
+        if not numbers or not distinct or min(numbers) < 0 or max(numbers) >= len(self._names):
+            raise RemoteProtocolError(f"model has wrong class_ids: expected distinct int64 below {len(self._names)}")
+        return [int(number) for number in numbers]
+
+
+class WindowKind:
+    """Two models of `mdl.models` for windows (channels, length); clients have all classes and upload all values.
+
+    classes: their names. seed: of the module that received values are put into, as a user's own factory may draw.
+    Raises ConfigError if a model does not fit the windows.
+    """
+
+    def __init__(
+        self, small: str, large: str, channels: int, length: int, classes: Sequence[str], seed: int = 0
+    ) -> None:
+        self._models, self._shape, self._names, self._seed = (small, large), (channels, length), tuple(classes), seed
+        flat = FlatModel(self.build_small(seed))
+        self.schema_hash = hash_schema(_with_classes(flat.schema, self._names))
+        self.summary = f"{small} of {large} {channels}x{length} -> {_shorten(self._names)}"
+        self._size = flat.size
+
+    def build_large(self, seed: int) -> nn.Module:
+        return build_model(self._models[1], *self._shape, len(self._names), seed)
+
+    def build_small(self, seed: int) -> nn.Module:
+        return build_model(self._models[0], *self._shape, len(self._names), seed)
+
+    def pretrain(self, large: nn.Module, x: Tensor, y: Tensor, epochs: int, generator: torch.Generator) -> None:
+        """Nothing: two convolutional models share no part that could be trained for both."""
+
+    def start_small(self, large: nn.Module, seed: int) -> nn.Module:
+        return self.build_small(seed)
+
+    def class_ids(self, model: nn.Module) -> Tensor:
+        return torch.arange(len(self._names))
+
+    def pack(self, model: nn.Module) -> bytes:
+        """One float32 vector under the name "values": what `FlatModel.load` takes, batch-norm statistics included."""
+        return save({_VALUES: torch.from_numpy(_flat_values(model))})
+
+    def unpack(self, data: bytes, *, large: bool = False) -> nn.Module:
+        flat = FlatModel(self.build_large(self._seed) if large else self.build_small(self._seed))
+        tensors = _decode(data, 4 * flat.size + _LONGEST_HEADER_BYTES)
+        _check_tensors(tensors, {_VALUES: (flat.size,)})
+        flat.load(tensors[_VALUES].numpy())
+        return flat.module
+
+    def customize(self, pulled: nn.Module, classes: Sequence[int], generator: torch.Generator) -> nn.Module:
+        """A copy with all classes: peers of a mesh exchange models of one shape."""
+        return copy.deepcopy(pulled)
+
+    def encode_update(self, model: nn.Module, pulled: nn.Module) -> bytes:
+        """The whole model as little-endian float32: after an epoch no value is what it was."""
+        return _flat_values(model).astype("<f4", copy=False).tobytes()
+
+    def apply_update(self, pulled: nn.Module, update: bytes) -> nn.Module:
+        if len(update) != 4 * self._size:
+            raise RemoteProtocolError(f"update of {len(update)} bytes, where this model has {4 * self._size}")
+        values = np.frombuffer(update, "<f4").astype(np.float32)
+        check_values(values, self._size)
+        flat = FlatModel(copy.deepcopy(pulled))
+        flat.load(values)
+        return flat.module
+
+
+def kind_of(data: DataSet, small: str, large: str, seed: int) -> ModelKind:
+    """The kind that fits `data`; "" for the sizes or models that are usual for it. Raises ConfigError.
+
+    Places: M-RNN of sizes EMBEDDING-HIDDEN. Windows: names of `mdl.models`, or package.module:factory.
+    """
+    if is_places(data):
+        return RecurrentKind(data.classes, small or DEVICE_SIZE, large or CLOUD_SIZE)
+    return WindowKind(small or "lenet", large or "alexnet", *data.shape, data.classes, seed)
+
+
+def is_places(data: DataSet) -> bool:
+    """Whether its windows are sequences of stays."""
+    return data.name == "places" and data.shape[0] == len(FEATURES)
+
+
+def _recurrent(model: nn.Module) -> RecurrentModel:
+    if not isinstance(model, RecurrentModel):
+        raise LocalProtocolError(f"an M-RNN was expected, this is {type(model).__name__}")
+    return model
+
+
+def _shapes(model: nn.Module) -> Schema:
+    return [(name, tuple(parameter.shape)) for name, parameter in model.named_parameters()]
+
+
+def _with_classes(schema: Schema, names: Sequence[str]) -> Schema:
+    """Models whose last layers mean different classes are different, even where the layers have the same size."""
+    return [*schema, *((f"class {name}", ()) for name in names)]
+
+
+def _shorten(names: Sequence[str]) -> str:
+    return textwrap.shorten(", ".join(names), 120, placeholder=" ...")
+
+
+def _flat_values(model: nn.Module) -> Vector:
+    return FlatModel(copy.deepcopy(model)).values()
+
+
+def _decode(data: bytes, longest: int) -> dict[str, Tensor]:
+    if len(data) > longest:
+        raise RemoteProtocolError(f"model of {len(data)} bytes; at most {longest} can be one")
+    try:
+        tensors: dict[str, Tensor] = load(data)
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise RemoteProtocolError(f"model is no safetensors: {' '.join(str(error).split())[:200]}") from None
+    return tensors
+
+
+def _check_tensors(tensors: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """The same names, shapes, float32, and no value that could not be a parameter's. Raises RemoteProtocolError."""
+    for name in sorted(tensors.keys() ^ shapes.keys()):
+        raise RemoteProtocolError(
+            f"tensor {name[:60]!r} is {'no tensor of this model' if name in tensors else 'missing'}"
+        )
+    for name, shape in shapes.items():
+        tensor = tensors[name]
+        if tensor.dtype != torch.float32 or tuple(tensor.shape) != shape:
+            raise RemoteProtocolError(f"{name} is {tensor.dtype} {tuple(tensor.shape)}, not float32 {shape}")
+        if not bool((tensor.abs() <= LARGEST_VALUE).all()):
+            raise RemoteProtocolError(f"{name} holds values that are not finite or beyond {LARGEST_VALUE:g}")
