@@ -10,7 +10,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -80,19 +80,12 @@ def write_safetensors(path: Path, arrays: Arrays, metadata: Mapping[str, str], p
     The arrays are streamed, never copied into one buffer: a small device has no second model's worth of memory.
     previous: where an existing file at `path` is moved to first.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            _write_synced(temporary, arrays, metadata)
-            if previous is not None and path.exists():
-                path.replace(previous)
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-        _sync_directory(path.parent)
-    except OSError as error:
-        raise MdlError(f"cannot save {path}: {error.strerror or error}") from error
+    _write_whole(path, lambda temporary: _write_synced(temporary, arrays, metadata), previous)
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """A small file that is never half a file; raises MdlError if the disk refuses."""
+    _write_whole(path, lambda temporary: _write_bytes_synced(temporary, content))
 
 
 def read_safetensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
@@ -131,6 +124,29 @@ def _check_cache(path: Path, arrays: Arrays, metadata: dict[str, str]) -> Cached
 def _checksum(metadata: Mapping[str, str]) -> str:
     """Over the description, which holds the values' digest: together they cover the file."""
     return hashlib.blake2b(json.dumps(metadata, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def _write_whole(path: Path, write: Callable[[Path], None], previous: Path | None = None) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            write(temporary)
+            if previous is not None and path.exists():
+                path.replace(previous)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        _sync_directory(path.parent)
+    except OSError as error:
+        raise MdlError(f"cannot save {path}: {error.strerror or error}") from error
+
+
+def _write_bytes_synced(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _write_synced(path: Path, arrays: Arrays, metadata: Mapping[str, str]) -> None:

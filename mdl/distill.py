@@ -15,8 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from mdl.config import Section
-from mdl.errors import ConfigError, DataError
-from mdl.training import TrainingCancelledError
+from mdl.errors import ConfigError, DataError, TrainingCancelledError
 
 
 class DistillSettings(Section, frozen=True):

@@ -31,3 +31,7 @@ class MeshNotFoundError(MdlError):
     """No mesh, no agent or no peers where the user expected some."""
 
     exit_code = 3
+
+
+class TrainingCancelledError(MdlError):
+    """The user stopped this process in the middle of its training; nothing of it is used."""

@@ -93,31 +93,31 @@ class WorkFailed(msgspec.Struct, frozen=True):
 
 
 class UpdateReady(msgspec.Struct, frozen=True):
-    """This device has an update for the cloud: bytes as float32 words. Fields as in UpdateOffered."""
+    """This device has an update for the cloud: its bytes as float32 words. The other fields as in UpdateOffered."""
 
     number: int
-    version: int
-    digest: bytes
     values: Vector
+    version: int = 0
+    group: int = -1
 
 
 class UpdateStored(msgspec.Struct, frozen=True):
     """The cloud has an update on its disk, or has refused it: `problem` is then one line."""
 
     sender: Contributor
-    pupil: str
-    number: int
+    update: UpdateMessage
     problem: str = ""
+    pull_again: bool = False
 
 
 class CycleTaught(msgspec.Struct, frozen=True):
-    """The cloud has learned from its pupils and has something new for them, safely on its disk.
+    """The cloud has learned from its pupils, and what it can teach now is on its disk.
 
-    lessons: packed small models by group as float32 words, -1 the base. groups: of each pupil. learned: the number of
+    lessons: packed small models by group as float32 words, -1 the base. groups: of the pupils. learned: the number of
     the last update of each pupil that is in it.
     """
 
-    cycle: int
+    version: int
     lessons: dict[int, Vector]
     groups: dict[str, int]
     learned: dict[str, int]
@@ -208,7 +208,7 @@ class RecordRound(msgspec.Struct, frozen=True):
 
 
 class StudyLesson(msgspec.Struct, frozen=True):
-    """A learner has the cloud's model: learn from it; a device by itself answers UpdateReady with its `number`."""
+    """A learner has the cloud's model: learn from it. A device by itself answers UpdateReady with this number."""
 
     number: int
     lesson: LessonMessage
@@ -224,9 +224,12 @@ class StoreUpdate(msgspec.Struct, frozen=True):
 
 
 class TeachCycle(msgspec.Struct, frozen=True):
-    """The cloud: learn from the updates that are on the disk (cycle 0: from the cloud's own data); CycleTaught."""
+    """The cloud: make this version of what it teaches, from the updates on its disk; 1 from its own data alone.
 
-    cycle: int
+    Answers CycleTaught.
+    """
+
+    version: int
 
 
 class Finish(msgspec.Struct, frozen=True):

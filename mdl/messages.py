@@ -485,12 +485,12 @@ class LessonWanted(Message, frozen=True):
 class LessonCurrent(Message, frozen=True):
     """The cloud to a learner: this is the newest version there is for the pupil; 0 as long as it has nothing to teach.
 
-    Sent as an answer, and to all who have been heard lately when a cycle ends. cycle: the cloud's last one.
+    Sent as an answer, and to all who have been heard lately when a cycle ends. Version 1 is the base model; each cycle
+    makes the next one. synchronous: a learner waits for a newer version before its next update.
     """
 
     pupil: PeerId
     version: Count
-    cycle: Count = 0
     synchronous: bool = False
 
 
@@ -499,7 +499,6 @@ class LessonMessage(Message, frozen=True):
 
     pupil: PeerId
     version: Count
-    cycle: Count = 0
     group: int = -1
     synchronous: bool = False
 
@@ -507,14 +506,16 @@ class LessonMessage(Message, frozen=True):
 class UpdateOffered(Message, frozen=True):
     """A learner to the cloud (stage 3): the pupil's model has changed; asked again until it is taken or refused.
 
-    number: grows with every update of a pupil. digest: of its bytes. version: of the lesson that it is a change of.
+    number: grows with every update of a pupil. digest: of its bytes. version, group: of the lesson that it is a change
+    of; what a mesh uploads is whole, and has version 0.
     """
 
     pupil: PeerId
     schema_hash: Text
     number: Count
     digest: Digest
-    version: Count
+    version: Count = 0
+    group: int = -1
 
 
 class UpdateWanted(Message, frozen=True):
@@ -532,7 +533,8 @@ class UpdateMessage(Message, frozen=True):
     schema_hash: Text
     number: Count
     digest: Digest
-    version: Count
+    version: Count = 0
+    group: int = -1
 
 
 class UpdateTaken(Message, frozen=True):
@@ -543,11 +545,15 @@ class UpdateTaken(Message, frozen=True):
 
 
 class PupilRefused(Message, frozen=True):
-    """The cloud cannot use this model or update, and why. number: of the update; 0 if it is the model as such."""
+    """The cloud cannot use this model or update, and why. number: of the update; 0 if it is the model as such.
+
+    pull_again: the lesson that it is a change of is too old; nothing is wrong with the learner.
+    """
 
     pupil: PeerId
     reason: Text
     number: Count = 0
+    pull_again: bool = False
 
 
 class Hello(Message, frozen=True):

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from mdl.config import TrainingSettings
 from mdl.delta import Vector
-from mdl.errors import DataError, MdlError
+from mdl.distill import soft_cross_entropy
+from mdl.errors import DataError, TrainingCancelledError
 from mdl.flat import FlatModel
 from mdl.optimizer import FlatOptimizer
 
@@ -28,8 +29,15 @@ Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 _LAST_SHARE = 0.01
 
 
-class TrainingCancelledError(MdlError):
-    """The user stopped the device in the middle of a round's training; nothing of it is used."""
+class Teacher(msgspec.Struct, frozen=True):
+    """What a cloud's model says of this device's windows (Colla, Eq. 3), row by row.
+
+    probabilities: float32 (n, classes), softened with `temperature`. weight: lambda, the teacher's part of the loss.
+    """
+
+    probabilities: Vector
+    weight: float
+    temperature: float
 
 
 class LocalTraining(msgspec.Struct, frozen=True):
@@ -63,9 +71,15 @@ class LocalTrainer:
         self._optimizer = FlatOptimizer(model, settings.optimizer, settings.momentum, settings.weight_decay)
 
     def train_round(
-        self, parameters: Vector, round_id: int, is_cancelled: Callable[[], bool] = lambda: False
+        self,
+        parameters: Vector,
+        round_id: int,
+        is_cancelled: Callable[[], bool] = lambda: False,
+        teacher: Teacher | None = None,
     ) -> LocalTraining:
         """Load w(round_id - 1), train, and return w_i. Rounds count from 1. is_cancelled: asked before each step.
+
+        teacher: adds a distillation term to this round's loss.
 
         Raises DataError if the loss is not finite, or a label lies beyond the model's classes; TrainingCancelledError.
         """
@@ -80,11 +94,11 @@ class LocalTrainer:
                 if is_cancelled():
                     raise TrainingCancelledError(f"round {round_id}: stopped at step {step} of {len(batches)}")
                 rate = schedule_rate(self.settings, round_id - 1 + step / len(batches))
-                total += self._take_step(batch, round_id, rate) * len(batch)
+                total += self._take_step(batch, round_id, rate, teacher) * len(batch)
         samples = sum(map(len, batches))
         return LocalTraining(self.model.values(), total / samples, samples, len(batches))
 
-    def _take_step(self, batch: NDArray[np.int64], round_id: int, rate: float) -> float:
+    def _take_step(self, batch: NDArray[np.int64], round_id: int, rate: float, teacher: Teacher | None) -> float:
         # Sorted reads are kinder to a memory-mapped file, and the order within a batch means nothing.
         rows = np.sort(batch)
         x, y = torch.from_numpy(np.array(self._x[rows])), torch.from_numpy(np.array(self._y[rows], np.int64))
@@ -95,6 +109,11 @@ class LocalTrainer:
         value = float(loss.detach())
         if not math.isfinite(value):
             raise DataError(_explain(value, x.numpy(), rows, round_id, self.settings.learning_rate))
+        if teacher is not None:
+            taught = torch.from_numpy(teacher.probabilities[rows])
+            loss = (1 - teacher.weight) * loss + teacher.weight * soft_cross_entropy(
+                logits, taught, teacher.temperature
+            )
         self._optimizer.clear()
         loss.backward()
         self._optimizer.step(rate)

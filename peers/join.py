@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from mdl.checkpoint import ModelCache
 from mdl.config import Config, MeshSection
 from mdl.delta import ModelDelta
-from mdl.errors import ConfigError, MdlError
+from mdl.errors import ConfigError, MdlError, TrainingCancelledError
 from mdl.evaluation import no_evaluation
 from mdl.flat import FlatModel
 from mdl.machine import (
@@ -36,7 +36,7 @@ from mdl.machine import (
     TrainLocally,
 )
 from mdl.messages import PeerInfo, Role, TrainingReport
-from mdl.training import TrainingCancelledError, model_delta
+from mdl.training import model_delta
 from peers.device import State, describe_state, restore_state
 from peers.identity import claim_identity, find_code, release_identity, state_home
 from peers.node import drive, record_round, start_runtime

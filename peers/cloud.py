@@ -1,0 +1,274 @@
+"""The cloud: hands out lessons, takes updates, and decides when to learn from them (Colla 3.1, stages 1 to 4).
+
+Learners ask, the cloud answers; it never has to reach anybody. An update counts once it is on the disk, and only then
+does its learner hear so; a cycle counts once all it made is on the disk. So whatever ends this process, nothing of a
+pupil is lost, and a cycle that was under way is done again. Knows nothing of files, models and sockets.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from math import inf
+
+import msgspec
+
+from mdl.delta import Contributor, Vector
+from mdl.machine import (
+    CycleTaught,
+    Effect,
+    Event,
+    Finish,
+    Received,
+    Send,
+    StopRequested,
+    StoreUpdate,
+    TeachCycle,
+    TransferProgressed,
+    UpdateStored,
+    WorkFailed,
+)
+from mdl.messages import (
+    MAX_MEMBERS,
+    LessonCurrent,
+    LessonMessage,
+    LessonWanted,
+    PupilRefused,
+    UpdateMessage,
+    UpdateOffered,
+    UpdateTaken,
+    UpdateWanted,
+)
+
+logger = logging.getLogger(__name__)
+
+# Updates that are on their way at the same time: as many as a node takes in at once (transport/bulk.py).
+_MOST_COMING = 2
+# An update that has not moved for so long is not coming any more; another learner may send its own.
+_STUCK_S = 15.0
+# After a cycle that failed.
+_PAUSE_S = 60.0
+# Whoever was heard within this time is told when there is something new, and counted on in a synchronous cycle.
+_PRESENT_S = 60.0
+MAX_PUPILS = 256
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+
+
+class CloudSettings(msgspec.Struct, frozen=True):
+    """updates: of different pupils that make a cycle worth it; patience_s: or so long after the first of them.
+
+    synchronous: a cycle waits for all pupils that are there, and they wait for it.
+    """
+
+    updates: int = 2
+    patience_s: float = 30.0
+    synchronous: bool = False
+
+
+class CloudState(msgspec.Struct, frozen=True):
+    """What is on the disk: the last cycle, if there was one, and (number, digest) of each pupil's update."""
+
+    taught: CycleTaught | None = None
+    stored: dict[str, tuple[int, bytes]] = {}
+
+
+@dataclass
+class _Coming:
+    """An update that one learner was asked to send."""
+
+    sender: Contributor
+    number: int
+    moved_at: float
+
+
+@dataclass
+class _Heard:
+    """Learners and pupils that speak, who was silent longest first."""
+
+    learners: OrderedDict[str, tuple[float, str]] = field(default_factory=OrderedDict)
+    pupils: OrderedDict[str, float] = field(default_factory=OrderedDict)
+
+    def hear(self, learner: str, pupil: str, now: float) -> None:
+        self.learners[learner] = now, pupil
+        self.pupils[pupil] = now
+        for heard, key in ((self.learners, learner), (self.pupils, pupil)):
+            heard.move_to_end(key)
+            while len(heard) > MAX_MEMBERS:
+                heard.popitem(last=False)
+
+
+class Cloud:
+    """See the module. schema_hash, model: of the pupils' small model. state: from the disk.
+
+    version: of what it teaches, 0 before it has anything. refusals: by pupil, why it was refused the last time.
+    """
+
+    def __init__(self, schema_hash: str, model: str, settings: CloudSettings, state: CloudState, now: float) -> None:
+        self.refusals: OrderedDict[str, str] = OrderedDict()
+        self.stored = dict(state.stored)
+        self._schema_hash = schema_hash
+        self._model = model
+        self._settings = settings
+        self._taught = state.taught
+        self._heard = _Heard()
+        self._coming: dict[str, _Coming] = {}
+        self._teaching = False
+        self._teach_after = now
+        self._waiting_since = now
+
+    @property
+    def version(self) -> int:
+        return self._taught.version if self._taught else 0
+
+    def pending(self) -> list[str]:
+        """Pupils whose last update is in no cycle yet."""
+        learned = self._taught.learned if self._taught else {}
+        return sorted(pupil for pupil, (number, _) in self.stored.items() if number != learned.get(pupil))
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        match event:
+            case Received(sender=sender, message=message, values=values):
+                effects = self._hear(sender, message, values, now)
+            case TransferProgressed(sender=sender):
+                effects = self._on_progress(sender, now)
+            case UpdateStored():
+                effects = self._on_stored(event, now)
+            case CycleTaught():
+                effects = self._on_taught(event, now)
+            case WorkFailed(effect=effect, problem=problem):
+                effects = self._on_failed(effect, problem, now)
+            case StopRequested():
+                return [Finish()]
+            case _:
+                effects = []
+        return effects + self._teach(now)
+
+    def deadline(self) -> float | None:
+        if self._teaching:
+            return None
+        return max(self._due_at(), self._teach_after) if self._due_at() < inf else None
+
+    def _hear(self, sender: Contributor, message: object, values: Vector | None, now: float) -> list[Effect]:
+        if not isinstance(message, LessonWanted | UpdateOffered | UpdateMessage):
+            return []
+        if problem := self._find_fault(message):
+            return self._refuse(sender, message.pupil, problem)
+        self._heard.hear(sender.peer_id, message.pupil, now)
+        match message:
+            case LessonWanted(pupil=pupil, version=version):
+                return [self._answer(sender, pupil, version)]
+            case UpdateOffered():
+                return self._on_offered(sender, message, now)
+            case _:
+                return self._on_update(sender, message, values, now)
+
+    def _find_fault(self, message: LessonWanted | UpdateOffered | UpdateMessage) -> str:
+        if not _NAME.fullmatch(message.pupil):
+            return f"{message.pupil[:40]!r} is no name: use 1 to 64 letters, digits, '.', '-' and '_'"
+        if message.schema_hash != self._schema_hash:
+            theirs = getattr(message, "model", "") or f"model {message.schema_hash[:16]}"
+            return f"another task: {theirs}; this cloud teaches {self._model}"
+        if message.pupil not in self.stored and len(self.stored) >= MAX_PUPILS:
+            return f"this cloud has {MAX_PUPILS} pupils, which is as many as it takes"
+        return ""
+
+    def _refuse(self, sender: Contributor, pupil: str, reason: str, number: int = 0) -> list[Effect]:
+        if self.refusals.get(pupil) != reason:
+            logger.warning("refused %s (from %s): %s", pupil[:64], sender.peer_id, reason)
+        self.refusals[pupil] = reason
+        while len(self.refusals) > MAX_PUPILS:
+            self.refusals.popitem(last=False)
+        return [Send(sender.peer_id, PupilRefused(pupil, reason[:256], number))]
+
+    def _answer(self, sender: Contributor, pupil: str, version: int) -> Effect:
+        if self._taught is None or version == self.version:
+            return Send(sender.peer_id, LessonCurrent(pupil, self.version, self._settings.synchronous))
+        group = self._taught.groups.get(pupil, -1)
+        lesson = LessonMessage(pupil, self.version, group, self._settings.synchronous)
+        return Send(sender.peer_id, lesson, self._taught.lessons[group])
+
+    def _on_offered(self, sender: Contributor, offered: UpdateOffered, now: float) -> list[Effect]:
+        pupil = offered.pupil
+        if self._has(pupil, offered.number, offered.digest):
+            return [Send(sender.peer_id, UpdateTaken(pupil, self.stored[pupil][0]))]
+        self._coming = {name: it for name, it in self._coming.items() if now - it.moved_at < _STUCK_S}
+        coming = self._coming.get(pupil)
+        is_wanted = len(self._coming) < _MOST_COMING if coming is None else coming.sender == sender
+        if not is_wanted:
+            return []  # it asks again; another member of its mesh may be quicker, or somebody else's is on its way
+        if coming is None or coming.number != offered.number:
+            self._coming[pupil] = _Coming(sender, offered.number, now)
+        return [Send(sender.peer_id, UpdateWanted(pupil, offered.number, offered.digest))]
+
+    def _on_update(self, sender: Contributor, update: UpdateMessage, values: Vector | None, now: float) -> list[Effect]:
+        coming = self._coming.get(update.pupil)
+        if values is None or coming is None or (coming.sender, coming.number) != (sender, update.number):
+            return []  # nobody asked for it
+        coming.moved_at = now
+        return [StoreUpdate(sender, update, values)]
+
+    def _on_progress(self, sender: Contributor, now: float) -> list[Effect]:
+        for coming in self._coming.values():
+            if coming.sender == sender:
+                coming.moved_at = now
+        return []
+
+    def _on_stored(self, event: UpdateStored, now: float) -> list[Effect]:
+        sender, update = event.sender, event.update
+        self._coming.pop(update.pupil, None)
+        if event.pull_again:
+            return [Send(sender.peer_id, PupilRefused(update.pupil, event.problem, update.number, pull_again=True))]
+        if event.problem:
+            return self._refuse(sender, update.pupil, event.problem, update.number)
+        if not self.pending():
+            self._waiting_since = now
+        self.refusals.pop(update.pupil, None)
+        self.stored[update.pupil] = update.number, update.digest
+        return [Send(sender.peer_id, UpdateTaken(update.pupil, update.number))]
+
+    def _on_taught(self, event: CycleTaught, now: float) -> list[Effect]:
+        self._taught, self._teaching = event, False
+        self._teach_after = self._waiting_since = now
+        return [
+            Send(learner, LessonCurrent(pupil, event.version, self._settings.synchronous))
+            for learner, (heard_at, pupil) in self._heard.learners.items()
+            if now - heard_at < _PRESENT_S
+        ]
+
+    def _on_failed(self, effect: str, problem: str, now: float) -> list[Effect]:
+        if effect != TeachCycle.__name__:
+            logger.error("%s: %s", effect, problem)
+            self._coming.clear()
+            return []
+        if self._taught is None:
+            return [Finish(problem, 4)]
+        logger.error("cycle %d failed, again in %.0f s: %s", self.version + 1, _PAUSE_S, problem)
+        self._teaching, self._teach_after = False, now + _PAUSE_S
+        return []
+
+    def _teach(self, now: float) -> list[Effect]:
+        if self._teaching or now < self._teach_after or now < self._due_at():
+            return []
+        self._teaching = True
+        return [TeachCycle(self.version + 1)]
+
+    def _due_at(self) -> float:
+        """When the next cycle should begin; at once for the first, which needs no pupils."""
+        if self._taught is None:
+            return -inf
+        pending = self.pending()
+        if not pending:
+            return inf
+        enough = len(pending) >= self._settings.updates
+        if enough and self._settings.synchronous:
+            last = max(self._heard.pupils.values(), default=0.0)
+            present = {pupil for pupil, heard_at in self._heard.pupils.items() if last - heard_at < _PRESENT_S}
+            enough = present <= set(pending)
+        return -inf if enough else self._waiting_since + self._settings.patience_s
+
+    def _has(self, pupil: str, number: int, digest: bytes) -> bool:
+        """This update, or a later one of the pupil."""
+        known = self.stored.get(pupil)
+        return known is not None and (known[0] > number or known == (number, digest))

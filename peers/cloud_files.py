@@ -1,0 +1,201 @@
+"""What a cloud keeps: its lessons, version by version, and the last model of each pupil; and the slow work on them.
+
+    cloud.json              version, groups, and which updates are in it: written last, so that a cycle is whole or not
+    lessons/00002/          large-G.safetensors and small-G.safetensors of each group G, "base" among them
+    pupils/NAME.safetensors the pupil's model as the cloud decoded it
+    cycles.jsonl            one line a cycle: pupils, groups, scores, seconds
+
+Every file appears whole or not at all. Nothing here is anybody's data: the cloud only ever has models of its pupils.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from torch import nn
+
+from mdl.checkpoint import read_safetensors, write_bytes, write_safetensors
+from mdl.delta import Vector
+from mdl.errors import ConfigError, DataError, RemoteProtocolError
+from mdl.kinds import ModelKind
+from mdl.machine import CycleTaught, StoreUpdate, TeachCycle, UpdateStored
+from mdl.teaching import BASE, Classroom, Cycle, Pupil, Teacher
+from peers.cloud import CloudState
+
+logger = logging.getLogger(__name__)
+
+# Versions that an update may still be a change of.
+KEPT_VERSIONS = 16
+_MODEL = "model"
+
+
+class Catalogue(msgspec.Struct, frozen=True):
+    """cloud.json. version 0: nothing is taught yet. groups, learned: as in CycleTaught."""
+
+    schema_hash: str
+    model: str
+    version: int = 0
+    groups: dict[str, int] = {}
+    learned: dict[str, int] = {}
+
+
+class CloudFiles:
+    """The cloud's directory. Raises ConfigError if it is another task's.
+
+    store and teach are called by worker threads, each by one; they share the lessons on the disk alone.
+    """
+
+    def __init__(self, directory: Path, kind: ModelKind, classroom: Classroom) -> None:
+        self._directory = directory
+        self._kind = kind
+        self._classroom = classroom
+        self._stopped = threading.Event()
+        self.catalogue = self._load_catalogue()
+
+    def stop(self) -> None:
+        """End a cycle at its next epoch; it is done again by the next process."""
+        self._stopped.set()
+
+    def state(self) -> CloudState:
+        """What the machine starts from."""
+        stored = {}
+        for path in sorted((self._directory / "pupils").glob("*.safetensors")):
+            try:
+                metadata = read_safetensors(path)[1]
+                stored[path.stem] = int(metadata["number"]), bytes.fromhex(metadata["digest"])
+            except (DataError, KeyError, ValueError) as error:
+                logger.warning("pupil skipped: %s: %s", path, error)
+        return CloudState(self._taught() if self.catalogue.version else None, stored)
+
+    def store(self, effect: StoreUpdate) -> UpdateStored:
+        """Decode an update and keep the model that it makes."""
+        update, sender = effect.update, effect.sender
+        pulled_path = self._lesson(max(update.version, 1), "small", update.group if update.version else BASE)
+        if not pulled_path.exists():
+            return UpdateStored(sender, update, f"version {update.version} is not kept any more", pull_again=True)
+        try:
+            model = self._kind.apply_update(self._read(pulled_path), effect.values.tobytes())
+        except RemoteProtocolError as error:
+            return UpdateStored(sender, update, str(error))
+        metadata = {"number": str(update.number), "digest": update.digest.hex(), "from": sender.peer_id}
+        self._write(self._pupil(update.pupil), self._kind.pack(model), metadata)
+        return UpdateStored(sender, update)
+
+    def teach(self, effect: TeachCycle) -> CycleTaught:
+        """One cycle: version 1 from the cloud's own data, each later one from the pupils. Writes all of it."""
+        started, version = time.perf_counter(), effect.version
+        pupils, learned = self._read_pupils()
+        if version == 1:
+            cycle = Cycle({BASE: self._classroom.bootstrap(self._stopped.is_set)}, {}, {}, {}, ())
+            learned = {}
+        else:
+            cycle = self._classroom.teach(version, self._read_teachers(), pupils, self._stopped.is_set)
+        folder = self._directory / "lessons" / f"{version:05d}"
+        shutil.rmtree(folder, ignore_errors=True)  # of a cycle that did not end
+        for group, teacher in cycle.teachers.items():
+            for name, model in (("large", teacher.large), ("small", teacher.small)):
+                self._write(self._lesson(version, name, group), self._kind.pack(model), {})
+        self.catalogue = msgspec.structs.replace(self.catalogue, version=version, groups=cycle.groups, learned=learned)
+        self._save_catalogue()
+        self._record(cycle, version, time.perf_counter() - started)
+        shutil.rmtree(self._directory / "lessons" / f"{version - KEPT_VERSIONS:05d}", ignore_errors=True)
+        return self._taught()
+
+    def _read_pupils(self) -> tuple[list[Pupil], dict[str, int]]:
+        pupils, learned = [], {}
+        for path in sorted((self._directory / "pupils").glob("*.safetensors")):
+            group = self.catalogue.groups.get(path.stem, BASE)
+            try:
+                metadata = read_safetensors(path)[1]
+                pupils.append(Pupil(path.stem, group, self._read(path)))
+            except (DataError, RemoteProtocolError) as error:
+                logger.warning("pupil %s does not teach: %s", path.stem, error)
+                continue
+            learned[path.stem] = int(metadata["number"])
+        return pupils, learned
+
+    def _read_teachers(self) -> dict[int, Teacher]:
+        """What was taught last; a group without a teacher of its own is the base's."""
+        version = self.catalogue.version
+        return {
+            group: Teacher(
+                self._read(self._lesson(version, "large", group), large=True),
+                self._read(self._lesson(version, "small", group)),
+            )
+            for group in self._groups()
+        }
+
+    def _taught(self) -> CycleTaught:
+        catalogue = self.catalogue
+        lessons = {
+            group: _words(self._bytes(self._lesson(catalogue.version, "small", group))) for group in self._groups()
+        }
+        return CycleTaught(catalogue.version, lessons, catalogue.groups, catalogue.learned)
+
+    def _groups(self) -> list[int]:
+        return [BASE, *sorted(set(self.catalogue.groups.values()) - {BASE})]
+
+    def _record(self, cycle: Cycle, version: int, seconds: float) -> None:
+        sizes: dict[str, list[str]] = {}
+        for name, group in sorted(cycle.groups.items()):
+            sizes.setdefault(str(group), []).append(name)
+        line = {
+            "version": version,
+            "groups": sizes,
+            "silhouettes": {str(count): score for count, score in cycle.silhouettes.items()},
+            "scores": {name: round(score, 4) for name, score in cycle.scores.items()},
+            "left_out": list(cycle.left_out),
+            "seconds": round(seconds, 3),
+        }
+        with (self._directory / "cycles.jsonl").open("ab") as file:
+            file.write(msgspec.json.encode(line) + b"\n")
+        if version == 1:
+            logger.info("the base model is ready after %.1f s", seconds)
+        else:
+            logger.info("cycle %d: %d pupils in %d groups, %.1f s", version - 1, len(cycle.groups), len(sizes), seconds)
+
+    def _load_catalogue(self) -> Catalogue:
+        fresh = Catalogue(self._kind.schema_hash, self._kind.summary)
+        path = self._directory / "cloud.json"
+        if not path.exists():
+            return fresh
+        try:
+            found = msgspec.json.decode(path.read_bytes(), type=Catalogue)
+        except (OSError, msgspec.DecodeError) as error:
+            raise ConfigError(f"{path}: {error}") from None
+        if found.schema_hash != fresh.schema_hash:
+            raise ConfigError(
+                f"{self._directory} is a cloud for {found.model}, not for {fresh.model}; choose another --out"
+            )
+        return found
+
+    def _save_catalogue(self) -> None:
+        write_bytes(self._directory / "cloud.json", msgspec.json.format(msgspec.json.encode(self.catalogue)))
+
+    def _lesson(self, version: int, name: str, group: int) -> Path:
+        return (
+            self._directory / "lessons" / f"{version:05d}" / f"{name}-{'base' if group == BASE else group}.safetensors"
+        )
+
+    def _pupil(self, name: str) -> Path:
+        return self._directory / "pupils" / f"{name}.safetensors"
+
+    def _write(self, path: Path, packed: bytes, metadata: dict[str, str]) -> None:
+        write_safetensors(path, {_MODEL: np.frombuffer(packed, np.uint8)}, metadata)
+
+    def _bytes(self, path: Path) -> bytes:
+        return read_safetensors(path)[0][_MODEL].tobytes()
+
+    def _read(self, path: Path, *, large: bool = False) -> nn.Module:
+        return self._kind.unpack(self._bytes(path), large=large)
+
+
+def _words(packed: bytes) -> Vector:
+    """Bytes as they travel: float32 words, of which nobody reads the values."""
+    return np.frombuffer(packed, "<f4")

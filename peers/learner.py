@@ -1,0 +1,206 @@
+"""A learner of a cloud: asks for lessons, offers updates, and goes on by itself when nobody answers (Colla 3.1).
+
+It speaks for a pupil: for itself, or for the mesh it is a member of. All members of a mesh have the same model and may
+all offer it: the cloud takes it from one of them. What is wanted is asked for again until it is there; an update is
+kept until the cloud says that it has it. Knows nothing of files, models and training.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from mdl.delta import Contributor, Vector, digest_of
+from mdl.machine import Effect, Event, Finish, Received, Send, StopRequested, StudyLesson, UpdateReady, WorkFailed
+from mdl.messages import (
+    LessonCurrent,
+    LessonMessage,
+    LessonWanted,
+    PupilRefused,
+    Said,
+    UpdateMessage,
+    UpdateOffered,
+    UpdateTaken,
+    UpdateWanted,
+)
+
+# Who is at the other end of a spoke: there is nobody else.
+CLOUD = "cloud"
+
+
+class LearnerSettings(msgspec.Struct, frozen=True):
+    """studies: lessons that a device by itself learns from, each giving an update; 0: updates come from elsewhere.
+
+    retry_s: until something is asked for again; poll_s: between two questions for something newer. patience_s: a device
+    by itself goes on with the lesson it has if nothing newer comes for so long, unless the cloud is synchronous.
+    gives_up_s: without an answer since its start, 0 never.
+    """
+
+    studies: int = 0
+    retry_s: float = 1.0
+    poll_s: float = 5.0
+    patience_s: float = 60.0
+    gives_up_s: float = 0.0
+
+
+@dataclass
+class _Offer:
+    ready: UpdateReady
+    digest: bytes
+
+
+class Learner:
+    """See the module. number: of the last update that this pupil has made in earlier runs.
+
+    heard_at: when the cloud last said something, None if it never has. refused: why the cloud does not want this pupil.
+    """
+
+    def __init__(
+        self, pupil: str, schema_hash: str, model: str, settings: LearnerSettings, now: float, number: int = 0
+    ) -> None:
+        self.pupil = pupil
+        self.version = 0
+        self.heard_at: float | None = None
+        self.refused = ""
+        self.taken = 0
+        self._schema_hash = schema_hash
+        self._model = model
+        self._settings = settings
+        self._number = number
+        self._started = now
+        self._synchronous = False
+        self._studying = False
+        self._offer: _Offer | None = None
+        self._ask_at = now
+        self._offer_at = now
+        self._again_at: float | None = None
+        self._takes_same = False
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        effects = self._take(event, now)
+        return effects if any(isinstance(effect, Finish) for effect in effects) else effects + self._speak(now)
+
+    def deadline(self) -> float | None:
+        times = [self._offer_at if self._offer else self._ask_at]
+        if self._is_idle() and self._again_at is not None and not self._takes_same:
+            times.append(self._again_at)
+        if self.heard_at is None and self._settings.gives_up_s:
+            times.append(self._started + self._settings.gives_up_s)
+        return min(times)
+
+    def _take(self, event: Event, now: float) -> list[Effect]:
+        match event:
+            case Received(message=message, values=values):
+                return self._hear(message, values, now)
+            case UpdateReady():
+                self._studying = False
+                self._offer = _Offer(event, digest_of(event.values))
+                self._number = max(self._number, event.number)
+                self._offer_at = now
+            case WorkFailed(problem=problem):
+                return [Finish(problem, 4)] if self._settings.studies else []
+            case StopRequested():
+                return [Finish()]
+        return self._give_up(now)
+
+    def _hear(self, message: Said, values: Vector | None, now: float) -> list[Effect]:
+        if getattr(message, "pupil", self.pupil) != self.pupil:
+            return []
+        self.heard_at = now
+        match message:
+            case LessonMessage() as lesson if values is not None:
+                return self._study(lesson, values, now)
+            case LessonCurrent(version=version, synchronous=synchronous):
+                self._synchronous = synchronous
+                if version < self.version:
+                    self.version = 0  # another cloud, or one that has lost its memory
+                if version > self.version:
+                    self._ask_at = now
+            case UpdateWanted(number=number, digest=digest) if offer := self._offered(number, digest):
+                ready = offer.ready
+                update = UpdateMessage(self.pupil, self._schema_hash, ready.number, digest, ready.version, ready.group)
+                return [Send(CLOUD, update, ready.values)]
+            case UpdateTaken(number=number):
+                return self._on_taken(number, now)
+            case PupilRefused():
+                return self._on_refused(message, now)
+        return []
+
+    def _study(self, lesson: LessonMessage, values: Vector, now: float) -> list[Effect]:
+        """A device by itself takes one lesson at a time; a mesh always has the newest."""
+        is_news = lesson.version > self.version or self._takes_same
+        if not is_news or not (self._is_idle() or not self._settings.studies):
+            return []
+        self.refused = ""
+        self.version, self._synchronous = lesson.version, lesson.synchronous
+        self._ask_at = now + self._settings.poll_s
+        self._studying, self._again_at, self._takes_same = self._settings.studies > 0, None, False
+        return [StudyLesson(self._number + 1, lesson, values)]
+
+    def _on_taken(self, number: int, now: float) -> list[Effect]:
+        if self._offer is None or number < self._offer.ready.number:
+            return []
+        if self._settings.studies and number > self._offer.ready.number:
+            # This device has forgotten how far it was: what it offers is news all the same.
+            self._offer.ready = msgspec.structs.replace(self._offer.ready, number=number + 1)
+            self._number, self._offer_at = number + 1, now
+            return []
+        self._offer = None
+        self.taken += 1
+        self._again_at = now + self._settings.patience_s
+        return [Finish()] if self.taken == self._settings.studies else []
+
+    def _on_refused(self, refused: PupilRefused, now: float) -> list[Effect]:
+        if refused.number and (self._offer is None or refused.number != self._offer.ready.number):
+            return []
+        self._offer = None
+        if refused.pull_again:
+            self.version, self._ask_at = 0, now
+            return []
+        self.refused = refused.reason
+        self._ask_at = now + self._settings.poll_s
+        return [Finish(f"the cloud refused: {refused.reason}", 2)] if self._settings.studies else []
+
+    def _speak(self, now: float) -> list[Effect]:
+        """Whatever is due: one question at a time."""
+        if self._offer is not None:
+            if now < self._offer_at:
+                return []
+            self._offer_at = now + self._settings.retry_s
+            ready = self._offer.ready
+            offered = UpdateOffered(
+                self.pupil, self._schema_hash, ready.number, self._offer.digest, ready.version, ready.group
+            )
+            return [Send(CLOUD, offered)]
+        if self._studying:
+            self._ask_at = now + self._settings.poll_s
+            return []
+        waited = self._is_idle() and self._again_at is not None and now >= self._again_at
+        if waited and not self._takes_same and not self._synchronous:
+            self._takes_same, self._ask_at = True, now
+        if now < self._ask_at:
+            return []
+        # Again and again until something comes; then only now and then, in case the cloud's own word was lost.
+        is_urgent = self._takes_same or not (self.version or self.refused)
+        self._ask_at = now + (self._settings.retry_s if is_urgent else self._settings.poll_s)
+        known = 0 if self._takes_same else self.version
+        return [Send(CLOUD, LessonWanted(self.pupil, self._schema_hash, self._model, known))]
+
+    def _is_idle(self) -> bool:
+        return bool(self._settings.studies) and not self._studying and self._offer is None
+
+    def _offered(self, number: int, digest: bytes) -> _Offer | None:
+        offer = self._offer
+        return offer if offer and (offer.ready.number, offer.digest) == (number, digest) else None
+
+    def _give_up(self, now: float) -> list[Effect]:
+        limit_s = self._settings.gives_up_s
+        if self.heard_at is not None or not limit_s or now - self._started < limit_s:
+            return []
+        return [Finish(f"no cloud answered for {limit_s:g} s", 3)]
+
+
+def cloud_contributor() -> Contributor:
+    """Who a cloud is on its own links."""
+    return Contributor(CLOUD, 1)
