@@ -146,6 +146,38 @@ class FaultSection(Section, frozen=True):
         _require(0 <= self.partition_s < math.inf, "faults.partition_s", self.partition_s, "at least 0")
 
 
+class CloudSection(Section, frozen=True):
+    """Learning with a cloud (Colla). address: HOST:PORT of one, empty for none.
+
+    people: training people of the data set who are the cloud's, and no device's. every: rounds from one upload of the
+    mesh's model, and one round with the teacher's term, to the next. teacher_weight: lambda, the teacher's part of a
+    device's loss; temperature: softens it.
+    Of the cloud itself: large: its model. updates: of different pupils that start a cycle; patience_s: or so long after
+    the first. synchronous: cycles wait for all pupils. keep: the share of pupils' models that teach. groups: by kind.
+    """
+
+    address: str = ""
+    people: int = 0
+    every: int = 2
+    teacher_weight: float = 0.5
+    temperature: float = 2.0
+    large: str = ""
+    updates: int = 2
+    patience_s: float = 30.0
+    synchronous: bool = False
+    keep: float = 1.0
+    groups: bool = True
+
+    def __post_init__(self) -> None:
+        for key in ("every", "updates"):
+            _require(getattr(self, key) >= 1, f"cloud.{key}", getattr(self, key), "at least 1")
+        _require(self.people >= 0, "cloud.people", self.people, "0 (none) or more")
+        _require(0 <= self.teacher_weight <= 1, "cloud.teacher_weight", self.teacher_weight, "from 0 to 1")
+        _require(0 < self.temperature < math.inf, "cloud.temperature", self.temperature, "above 0")
+        _require(0 <= self.patience_s < math.inf, "cloud.patience_s", self.patience_s, "at least 0")
+        _require(0 < self.keep <= 1, "cloud.keep", self.keep, "above 0, at most 1")
+
+
 class Config(Section, frozen=True):
     """All of it. seed: every random choice of a run follows from it."""
 
@@ -158,6 +190,7 @@ class Config(Section, frozen=True):
     busy: BusySection = BusySection()
     device: DeviceSection = DeviceSection()
     faults: FaultSection = FaultSection()
+    cloud: CloudSection = CloudSection()
 
     def __post_init__(self) -> None:
         _require(self.seed >= 0, "seed", self.seed, "at least 0")

@@ -506,8 +506,8 @@ class LessonMessage(Message, frozen=True):
 class UpdateOffered(Message, frozen=True):
     """A learner to the cloud (stage 3): the pupil's model has changed; asked again until it is taken or refused.
 
-    number: grows with every update of a pupil. digest: of its bytes. version, group: of the lesson that it is a change
-    of; what a mesh uploads is whole, and has version 0.
+    digest: of its bytes. number: the pupil's count, a mesh's is the round. version, group: of the lesson that it is a
+    change of; what a mesh uploads is whole, and has version 0.
     """
 
     pupil: PeerId
@@ -522,7 +522,6 @@ class UpdateWanted(Message, frozen=True):
     """The cloud: send it."""
 
     pupil: PeerId
-    number: Count
     digest: Digest
 
 
@@ -538,21 +537,21 @@ class UpdateMessage(Message, frozen=True):
 
 
 class UpdateTaken(Message, frozen=True):
-    """The cloud has this update, or a later one of the pupil, on its disk."""
+    """The cloud has had this update on its disk: what it keeps of the pupil is that, or something newer."""
 
     pupil: PeerId
-    number: Count
+    digest: Digest
 
 
 class PupilRefused(Message, frozen=True):
-    """The cloud cannot use this model or update, and why. number: of the update; 0 if it is the model as such.
+    """The cloud cannot use this model or update, and why. digest: of the update; empty if it is the model as such.
 
     pull_again: the lesson that it is a change of is too old; nothing is wrong with the learner.
     """
 
     pupil: PeerId
     reason: Text
-    number: Count = 0
+    digest: Digest = b""
     pull_again: bool = False
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from math import inf
 
@@ -32,6 +32,7 @@ from mdl.machine import (
 )
 from mdl.messages import (
     MAX_MEMBERS,
+    MAX_TEXT,
     LessonCurrent,
     LessonMessage,
     LessonWanted,
@@ -53,6 +54,8 @@ _PAUSE_S = 60.0
 # Whoever was heard within this time is told when there is something new, and counted on in a synchronous cycle.
 _PRESENT_S = 60.0
 MAX_PUPILS = 256
+# Of each pupil: digests of updates that were taken. A member of its mesh that is late offers what another one has sent.
+_REMEMBERED = 8
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
@@ -68,10 +71,10 @@ class CloudSettings(msgspec.Struct, frozen=True):
 
 
 class CloudState(msgspec.Struct, frozen=True):
-    """What is on the disk: the last cycle, if there was one, and (number, digest) of each pupil's update."""
+    """What is on the disk: the last cycle, if there was one, and the digest of each pupil's update."""
 
     taught: CycleTaught | None = None
-    stored: dict[str, tuple[int, bytes]] = {}
+    stored: dict[str, bytes] = {}
 
 
 @dataclass
@@ -79,7 +82,7 @@ class _Coming:
     """An update that one learner was asked to send."""
 
     sender: Contributor
-    number: int
+    digest: bytes
     moved_at: float
 
 
@@ -108,6 +111,7 @@ class Cloud:
     def __init__(self, schema_hash: str, model: str, settings: CloudSettings, state: CloudState, now: float) -> None:
         self.refusals: OrderedDict[str, str] = OrderedDict()
         self.stored = dict(state.stored)
+        self._had = {pupil: deque([digest], _REMEMBERED) for pupil, digest in state.stored.items()}
         self._schema_hash = schema_hash
         self._model = model
         self._settings = settings
@@ -125,7 +129,7 @@ class Cloud:
     def pending(self) -> list[str]:
         """Pupils whose last update is in no cycle yet."""
         learned = self._taught.learned if self._taught else {}
-        return sorted(pupil for pupil, (number, _) in self.stored.items() if number != learned.get(pupil))
+        return sorted(pupil for pupil, digest in self.stored.items() if digest != learned.get(pupil))
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         match event:
@@ -174,13 +178,13 @@ class Cloud:
             return f"this cloud has {MAX_PUPILS} pupils, which is as many as it takes"
         return ""
 
-    def _refuse(self, sender: Contributor, pupil: str, reason: str, number: int = 0) -> list[Effect]:
+    def _refuse(self, sender: Contributor, pupil: str, reason: str, digest: bytes = b"") -> list[Effect]:
         if self.refusals.get(pupil) != reason:
             logger.warning("refused %s (from %s): %s", pupil[:64], sender.peer_id, reason)
         self.refusals[pupil] = reason
         while len(self.refusals) > MAX_PUPILS:
             self.refusals.popitem(last=False)
-        return [Send(sender.peer_id, PupilRefused(pupil, reason[:256], number))]
+        return [Send(sender.peer_id, PupilRefused(pupil, reason[:MAX_TEXT], digest))]
 
     def _answer(self, sender: Contributor, pupil: str, version: int) -> Effect:
         if self._taught is None or version == self.version:
@@ -191,20 +195,20 @@ class Cloud:
 
     def _on_offered(self, sender: Contributor, offered: UpdateOffered, now: float) -> list[Effect]:
         pupil = offered.pupil
-        if self._has(pupil, offered.number, offered.digest):
-            return [Send(sender.peer_id, UpdateTaken(pupil, self.stored[pupil][0]))]
+        if offered.digest in self._had.get(pupil, ()):
+            return [Send(sender.peer_id, UpdateTaken(pupil, offered.digest))]
         self._coming = {name: it for name, it in self._coming.items() if now - it.moved_at < _STUCK_S}
         coming = self._coming.get(pupil)
         is_wanted = len(self._coming) < _MOST_COMING if coming is None else coming.sender == sender
         if not is_wanted:
             return []  # it asks again; another member of its mesh may be quicker, or somebody else's is on its way
-        if coming is None or coming.number != offered.number:
-            self._coming[pupil] = _Coming(sender, offered.number, now)
-        return [Send(sender.peer_id, UpdateWanted(pupil, offered.number, offered.digest))]
+        if coming is None or coming.digest != offered.digest:
+            self._coming[pupil] = _Coming(sender, offered.digest, now)
+        return [Send(sender.peer_id, UpdateWanted(pupil, offered.digest))]
 
     def _on_update(self, sender: Contributor, update: UpdateMessage, values: Vector | None, now: float) -> list[Effect]:
         coming = self._coming.get(update.pupil)
-        if values is None or coming is None or (coming.sender, coming.number) != (sender, update.number):
+        if values is None or coming is None or (coming.sender, coming.digest) != (sender, update.digest):
             return []  # nobody asked for it
         coming.moved_at = now
         return [StoreUpdate(sender, update, values)]
@@ -219,14 +223,15 @@ class Cloud:
         sender, update = event.sender, event.update
         self._coming.pop(update.pupil, None)
         if event.pull_again:
-            return [Send(sender.peer_id, PupilRefused(update.pupil, event.problem, update.number, pull_again=True))]
+            return [Send(sender.peer_id, PupilRefused(update.pupil, event.problem, update.digest, pull_again=True))]
         if event.problem:
-            return self._refuse(sender, update.pupil, event.problem, update.number)
+            return self._refuse(sender, update.pupil, event.problem, update.digest)
         if not self.pending():
             self._waiting_since = now
         self.refusals.pop(update.pupil, None)
-        self.stored[update.pupil] = update.number, update.digest
-        return [Send(sender.peer_id, UpdateTaken(update.pupil, update.number))]
+        self.stored[update.pupil] = update.digest
+        self._had.setdefault(update.pupil, deque(maxlen=_REMEMBERED)).append(update.digest)
+        return [Send(sender.peer_id, UpdateTaken(update.pupil, update.digest))]
 
     def _on_taught(self, event: CycleTaught, now: float) -> list[Effect]:
         self._taught, self._teaching = event, False
@@ -267,8 +272,3 @@ class Cloud:
             present = {pupil for pupil, heard_at in self._heard.pupils.items() if last - heard_at < _PRESENT_S}
             enough = present <= set(pending)
         return -inf if enough else self._waiting_since + self._settings.patience_s
-
-    def _has(self, pupil: str, number: int, digest: bytes) -> bool:
-        """This update, or a later one of the pupil."""
-        known = self.stored.get(pupil)
-        return known is not None and (known[0] > number or known == (number, digest))

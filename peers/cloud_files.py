@@ -21,7 +21,7 @@ import numpy as np
 from torch import nn
 
 from mdl.checkpoint import read_safetensors, write_bytes, write_safetensors
-from mdl.delta import Vector
+from mdl.delta import Vector, digest_of
 from mdl.errors import ConfigError, DataError, RemoteProtocolError
 from mdl.kinds import ModelKind
 from mdl.machine import CycleTaught, StoreUpdate, TeachCycle, UpdateStored
@@ -36,13 +36,13 @@ _MODEL = "model"
 
 
 class Catalogue(msgspec.Struct, frozen=True):
-    """cloud.json. version 0: nothing is taught yet. groups, learned: as in CycleTaught."""
+    """cloud.json. version 0: nothing is taught yet. groups, learned: as in CycleTaught, digests in hexadecimal."""
 
     schema_hash: str
     model: str
     version: int = 0
     groups: dict[str, int] = {}
-    learned: dict[str, int] = {}
+    learned: dict[str, str] = {}
 
 
 class CloudFiles:
@@ -68,7 +68,7 @@ class CloudFiles:
         for path in sorted((self._directory / "pupils").glob("*.safetensors")):
             try:
                 metadata = read_safetensors(path)[1]
-                stored[path.stem] = int(metadata["number"]), bytes.fromhex(metadata["digest"])
+                stored[path.stem] = bytes.fromhex(metadata["digest"])
             except (DataError, KeyError, ValueError) as error:
                 logger.warning("pupil skipped: %s: %s", path, error)
         return CloudState(self._taught() if self.catalogue.version else None, stored)
@@ -79,6 +79,8 @@ class CloudFiles:
         pulled_path = self._lesson(max(update.version, 1), "small", update.group if update.version else BASE)
         if not pulled_path.exists():
             return UpdateStored(sender, update, f"version {update.version} is not kept any more", pull_again=True)
+        if digest_of(effect.values) != update.digest:
+            return UpdateStored(sender, update, "its bytes are not what was announced")
         try:
             model = self._kind.apply_update(self._read(pulled_path), effect.values.tobytes())
         except RemoteProtocolError as error:
@@ -107,7 +109,7 @@ class CloudFiles:
         shutil.rmtree(self._directory / "lessons" / f"{version - KEPT_VERSIONS:05d}", ignore_errors=True)
         return self._taught()
 
-    def _read_pupils(self) -> tuple[list[Pupil], dict[str, int]]:
+    def _read_pupils(self) -> tuple[list[Pupil], dict[str, str]]:
         pupils, learned = [], {}
         for path in sorted((self._directory / "pupils").glob("*.safetensors")):
             group = self.catalogue.groups.get(path.stem, BASE)
@@ -117,7 +119,7 @@ class CloudFiles:
             except (DataError, RemoteProtocolError) as error:
                 logger.warning("pupil %s does not teach: %s", path.stem, error)
                 continue
-            learned[path.stem] = int(metadata["number"])
+            learned[path.stem] = metadata["digest"]
         return pupils, learned
 
     def _read_teachers(self) -> dict[int, Teacher]:
@@ -136,7 +138,8 @@ class CloudFiles:
         lessons = {
             group: _words(self._bytes(self._lesson(catalogue.version, "small", group))) for group in self._groups()
         }
-        return CycleTaught(catalogue.version, lessons, catalogue.groups, catalogue.learned)
+        learned = {pupil: bytes.fromhex(digest) for pupil, digest in catalogue.learned.items()}
+        return CycleTaught(catalogue.version, lessons, catalogue.groups, learned)
 
     def _groups(self) -> list[int]:
         return [BASE, *sorted(set(self.catalogue.groups.values()) - {BASE})]

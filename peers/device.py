@@ -14,7 +14,16 @@ import numpy as np
 
 from mdl.checkpoint import CachedModel, ModelCache, write_safetensors
 from mdl.config import Config
-from mdl.data import DataSet, default_cache_dir, load_data, parse_shard, shard_test, split_windows, take_windows
+from mdl.data import (
+    DataSet,
+    default_cache_dir,
+    load_data,
+    parse_shard,
+    private_part,
+    shard_test,
+    split_windows,
+    take_windows,
+)
 from mdl.delta import Contributor, ModelDelta, Vector
 from mdl.errors import MdlError
 from mdl.evaluation import evaluate
@@ -34,7 +43,7 @@ from mdl.machine import (
 )
 from mdl.messages import History, TrainingReport
 from mdl.models import build_model
-from mdl.training import LocalTrainer, model_delta
+from mdl.training import LocalTrainer, Teacher, model_delta
 
 logger = logging.getLogger(__name__)
 
@@ -53,11 +62,13 @@ class State(msgspec.Struct, frozen=True):
 class Device:
     """One device's model and windows. Raises ConfigError or DataError for what does not fit.
 
-    theta: weight of its deltas (3.2.2). out: where results and the file cache go.
+    theta: weight of its deltas (3.2.2). out: where results and the file cache go. teacher: what a cloud says of its
+    windows, once it has; every so many rounds it takes part in the loss. May be set from another thread.
     """
 
     def __init__(self, config: Config, me: Contributor, mesh: str, out: Path) -> None:
         data = load_data(config.data.spec, default_cache_dir(), config.seed)
+        data = private_part(data, config.cloud.people, config.seed)
         shard = parse_shard(config.data.shard)
         rows = split_windows(data.train, config.data.split, shard.count, config.seed)[shard.index - 1]
         self.train = take_windows(data.train, rows)
@@ -75,6 +86,8 @@ class Device:
         self._cache = ModelCache(out)
         self._stopped = False
         self._trained_round = 0
+        self._every = config.cloud.every
+        self.teacher: Teacher | None = None
 
     @property
     def summary(self) -> str:
@@ -110,7 +123,8 @@ class Device:
         started = time.perf_counter()
         if effect.planned_rounds:
             self._trainer.settings = msgspec.structs.replace(self._settings, planned_rounds=effect.planned_rounds)
-        result = self._trainer.train_round(effect.parameters, effect.round_id, lambda: self._stopped)
+        teacher = self.teacher if (effect.round_id - 1) % self._every == 0 else None
+        result = self._trainer.train_round(effect.parameters, effect.round_id, lambda: self._stopped, teacher)
         self._trained_round = effect.round_id
         delta = ModelDelta(model_delta(effect.parameters, result.values), self.theta, frozenset([self._me]))
         report = TrainingReport(result.loss, result.samples, time.perf_counter() - started)

@@ -117,12 +117,15 @@ class Learner:
                     self.version = 0  # another cloud, or one that has lost its memory
                 if version > self.version:
                     self._ask_at = now
-            case UpdateWanted(number=number, digest=digest) if offer := self._offered(number, digest):
-                ready = offer.ready
+            case UpdateWanted(digest=digest) if self._offer and digest == self._offer.digest:
+                ready = self._offer.ready
                 update = UpdateMessage(self.pupil, self._schema_hash, ready.number, digest, ready.version, ready.group)
                 return [Send(CLOUD, update, ready.values)]
-            case UpdateTaken(number=number):
-                return self._on_taken(number, now)
+            case UpdateTaken(digest=digest) if self._offer and digest == self._offer.digest:
+                self._offer = None
+                self.taken += 1
+                self._again_at = now + self._settings.patience_s
+                return [Finish()] if self.taken == self._settings.studies else []
             case PupilRefused():
                 return self._on_refused(message, now)
         return []
@@ -138,21 +141,8 @@ class Learner:
         self._studying, self._again_at, self._takes_same = self._settings.studies > 0, None, False
         return [StudyLesson(self._number + 1, lesson, values)]
 
-    def _on_taken(self, number: int, now: float) -> list[Effect]:
-        if self._offer is None or number < self._offer.ready.number:
-            return []
-        if self._settings.studies and number > self._offer.ready.number:
-            # This device has forgotten how far it was: what it offers is news all the same.
-            self._offer.ready = msgspec.structs.replace(self._offer.ready, number=number + 1)
-            self._number, self._offer_at = number + 1, now
-            return []
-        self._offer = None
-        self.taken += 1
-        self._again_at = now + self._settings.patience_s
-        return [Finish()] if self.taken == self._settings.studies else []
-
     def _on_refused(self, refused: PupilRefused, now: float) -> list[Effect]:
-        if refused.number and (self._offer is None or refused.number != self._offer.ready.number):
+        if refused.digest and (self._offer is None or refused.digest != self._offer.digest):
             return []
         self._offer = None
         if refused.pull_again:
@@ -189,10 +179,6 @@ class Learner:
 
     def _is_idle(self) -> bool:
         return bool(self._settings.studies) and not self._studying and self._offer is None
-
-    def _offered(self, number: int, digest: bytes) -> _Offer | None:
-        offer = self._offer
-        return offer if offer and (offer.ready.number, offer.digest) == (number, digest) else None
 
     def _give_up(self, now: float) -> list[Effect]:
         limit_s = self._settings.gives_up_s

@@ -20,7 +20,7 @@ from rich.live import Live
 from rich.text import Text
 
 from mdl.config import Config, save_config, show_config
-from mdl.data import DataSet, default_cache_dir, load_data, split_windows
+from mdl.data import DataSet, default_cache_dir, load_data, private_part, split_windows
 from mdl.errors import ConfigError, DataError, MdlError
 from peers.liveview import describe_summary, draw_mesh, show_result
 from peers.processes import Child, Children
@@ -124,6 +124,7 @@ def _plan(config: Config, peers: int, epochs: int, out: Path | None, verify: boo
         raise ConfigError(f"--epochs {epochs}: expected at least 1")
     make_policy(config.round.policy)
     data = load_data(config.data.spec, default_cache_dir(), config.seed)
+    data = private_part(data, config.cloud.people, config.seed)
     split_windows(data.train, config.data.split, peers, config.seed)
     rounds = epochs * config.training.rounds_per_epoch
     config = msgspec.structs.replace(

@@ -3,7 +3,7 @@
 from mdl.data.catalogue import default_cache_dir
 from mdl.data.describe import describe_data, measure_channels
 from mdl.data.load import load_data
-from mdl.data.split import Shard, parse_shard, shard_test, split_windows
+from mdl.data.split import Shard, donated_part, parse_shard, private_part, shard_test, split_windows
 from mdl.data.windows import DataSet, Windows, check_data, make_windows, take_windows
 
 __all__ = [
@@ -13,10 +13,12 @@ __all__ = [
     "check_data",
     "default_cache_dir",
     "describe_data",
+    "donated_part",
     "load_data",
     "make_windows",
     "measure_channels",
     "parse_shard",
+    "private_part",
     "shard_test",
     "split_windows",
     "take_windows",

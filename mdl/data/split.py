@@ -6,10 +6,12 @@ and takes its own share, and nothing about it needs to be sent.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import numpy as np
 
-from mdl.data.windows import Integers, Windows
+from mdl.data.windows import DataSet, Integers, Windows, take_windows
 from mdl.errors import ConfigError
 
 _FORMS = "subject, iid, dirichlet:ALPHA (ALPHA > 0)"
@@ -57,9 +59,27 @@ def split_windows(windows: Windows, how: str, count: int, seed: int) -> list[Int
     return shares
 
 
+def private_part(data: DataSet, people: int, seed: int) -> DataSet:
+    """Without the training windows of `people` people, drawn, who gave theirs to a cloud. Raises ConfigError."""
+    return _take_people(data, people, seed, given=False) if people else data
+
+
+def donated_part(data: DataSet, people: int, seed: int) -> DataSet:
+    """What `private_part` leaves out; with people 0 all of it: a public data set. Raises ConfigError."""
+    return _take_people(data, people, seed, given=True) if people else data
+
+
 def shard_test(count: int, shard: Shard) -> Integers:
     """Rows of `count` test windows that this peer evaluates: over all N shards each row exactly once, evenly."""
     return np.arange(shard.index - 1, count, shard.count, dtype=np.int64)
+
+
+def _take_people(data: DataSet, people: int, seed: int, *, given: bool) -> DataSet:
+    subjects = np.unique(data.train.subject)
+    if people >= len(subjects):
+        raise ConfigError(f"cloud.people {people}: the data has {len(subjects)} training people; leave at least one")
+    drawn = np.random.default_rng([seed, len(subjects)]).permutation(subjects)[:people]
+    return replace(data, train=take_windows(data.train, np.isin(data.train.subject, drawn) == given))
 
 
 def _deal_subjects(windows: Windows, count: int, rng: np.random.Generator) -> tuple[Integers, Integers]:

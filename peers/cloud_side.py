@@ -1,0 +1,128 @@
+"""A mesh member's own line to a cloud, in a thread beside the round: what the mesh learned goes up, lessons come down.
+
+The chain, theta and the broadcast know nothing of it. A lesson is what the cloud's model says of this device's windows;
+a round trains with it if it is there, and without it if it is not: no round ever waits for a cloud.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+
+from mdl.config import Config
+from mdl.delta import Contributor, Vector
+from mdl.distill import predict_probabilities
+from mdl.errors import MdlError
+from mdl.kinds import WindowKind
+from mdl.machine import Effect, Event, SaveModel, StopRequested, StudyLesson, Tick, UpdateReady
+from mdl.training import Teacher
+from peers.device import Device
+from peers.learner import CLOUD, Learner, LearnerSettings
+from transport.hub import Spoke
+from transport.keys import MeshKeys
+from transport.runtime import Runtime
+
+logger = logging.getLogger(__name__)
+
+# A cloud that says nothing for so long is away: it answers every question, and is asked every few seconds.
+_AWAY_S = 15.0
+# Beside the values of a packed model.
+_HEADER_BYTES = 4096
+_BATCH = 512
+
+
+class CloudSide:
+    """See the module. Opens its connection at once; `close` ends it.
+
+    mesh: the pupil's name. Raises ConfigError for an address that is none.
+    """
+
+    def __init__(self, config: Config, me: Contributor, keys: MeshKeys | None, mesh: str, device: Device) -> None:
+        settings, description = config.cloud, device.description
+        self._settings = settings
+        self._device = device
+        self._kind = WindowKind(
+            description.model,
+            description.model,
+            description.channels,
+            description.time,
+            description.class_names,
+            description.seed,
+        )
+        now = time.monotonic()
+        self._learner = Learner(mesh, device.schema_hash, device.summary, LearnerSettings(), now)
+        self._said_away = self._said_refused = ""
+        self._started = now
+        self._runtime = Runtime(
+            self._learner,
+            Spoke(
+                me,
+                keys,
+                settings.address,
+                max_values=device.model.size + _HEADER_BYTES // 4,
+                insecure=config.mesh.insecure,
+            ),
+            {StudyLesson: self._study},
+            observe=self._look,
+        )
+        self._thread = threading.Thread(target=self._run, name="mdl-cloud-side", daemon=True)
+        self._thread.start()
+
+    def hear(self, effect: SaveModel) -> None:
+        """The mesh has closed a round: every so many of them, its model goes up."""
+        if effect.round_id and effect.round_id % self._settings.every == 0:
+            self._runtime.post(UpdateReady(effect.round_id, effect.parameters))
+
+    def close(self) -> None:
+        self._runtime.stop()
+        self._thread.join(3.0)
+
+    def sent_bytes(self) -> int:
+        return self._runtime.links.counts.sent_bytes
+
+    def _run(self) -> None:
+        try:
+            self._runtime.run()
+        except Exception:
+            logger.exception("the line to the cloud has ended; the mesh goes on without it")
+
+    def _study(self, effect: StudyLesson) -> None:
+        """Ask the cloud's model about this device's windows; the answers are all that training needs of it."""
+        try:
+            teacher = self._kind.unpack(effect.values.tobytes())
+        except MdlError as error:
+            logger.warning("the cloud's lesson %d is of no use: %s", effect.lesson.version, error)
+            return
+        probabilities = _ask(teacher, self._device.train.x, self._settings.temperature)
+        self._device.teacher = Teacher(probabilities, self._settings.teacher_weight, self._settings.temperature)
+        logger.info("lesson %d of the cloud is here", effect.lesson.version)
+
+    def _look(self, now: float, event: Event, effects: Iterable[Effect]) -> None:
+        if isinstance(event, StopRequested):
+            return
+        heard_at = self._learner.heard_at or self._started
+        away = f"the cloud at {self._settings.address} does not answer; the mesh goes on without it"
+        if isinstance(event, Tick) and now - heard_at > _AWAY_S and not self._said_away:
+            self._said_away = away
+            logger.warning(away)
+        elif self._said_away and now - heard_at < _AWAY_S:
+            self._said_away = ""
+            logger.info("the %s answers again", CLOUD)
+        if self._learner.refused != self._said_refused:
+            self._said_refused = self._learner.refused
+            if self._said_refused:
+                logger.warning("the cloud refused: %s", self._said_refused)
+
+
+def _ask(teacher: torch.nn.Module, x: Vector, temperature: float) -> Vector:
+    """The teacher's probabilities for windows that may be memory-mapped, float32 (n, classes)."""
+    parts = [
+        predict_probabilities(teacher, torch.from_numpy(np.array(x[start : start + _BATCH])), temperature).numpy()
+        for start in range(0, len(x), _BATCH)
+    ]
+    return np.concatenate(parts)
