@@ -41,7 +41,7 @@ from peers.agent import AgentSettings, MobileAgent
 from peers.conductor import TimeLimit
 from peers.members import Members
 from peers.succession import Succession, SuccessionSettings, outranks
-from peers.trainer import Trainer
+from peers.trainer import ORDERS, Trainer
 from scheduler.chain import Policy
 from scheduler.policies import make_policy
 
@@ -90,20 +90,22 @@ class Peer:
         events = [event]
         for each in events:  # grows by what this node says to itself
             for effect in self._step(each, now):
-                if isinstance(effect, Send):
+                if type(effect) is Send:
                     if effect.receiver == self.me.peer_id:
                         events.append(Received(self.me, effect.message, effect.values))
                     else:
                         effects.append(effect)
-                elif isinstance(effect, SaveModel):
-                    effects.append(msgspec.structs.replace(effect, term=self.succession.term))
-                elif isinstance(effect, Finish):
+                elif type(effect) is Finish:
                     last.append(effect)
                     self._finished = True
+                elif type(effect) is SaveModel:
+                    effects.append(msgspec.structs.replace(effect, term=self.succession.term))
                 else:
                     effects.append(effect)
             if each is events[-1]:
-                events += self._lead(now, effects)
+                self._lead(now, effects)
+                if (report := self._report(now, effects)) is not None:
+                    events.append(Received(self.me, report))
         return effects + last if last else effects
 
     def deadline(self) -> float | None:
@@ -112,10 +114,13 @@ class Peer:
         if self.agent is None:
             due = self.succession.deadline(self._handled_at or 0.0)
         else:
-            due = self._claim_at
-            if (later := self.agent.deadline()) is not None and later < due:
+            due, later = self._claim_at, self.agent.deadline()
+            if later is not None and later < due:
                 due = later
-        return min(due, self.trainer.deadline()) if self.trainer else due
+        if self.trainer is not None:
+            reports_at = self.trainer.deadline()
+            return reports_at if reports_at < due else due
+        return due
 
     def authority(self) -> tuple[int, str]:
         """The term and the id of the agent that this device obeys; "" if it knows none."""
@@ -128,11 +133,11 @@ class Peer:
     # -- events -------------------------------------------------------------------------------------------------------
 
     def _step(self, event: Event, now: float) -> list[Effect]:
+        if type(event) is Received:
+            return self._hear(event, now)
+        if type(event) is Tick:
+            return self._tick(event, now)
         match event:
-            case Received():
-                return self._hear(event, now)
-            case Tick():
-                return self._tick(event, now)
             case PeerFound(info=info):
                 return self._meet(info)
             case PolicyLearned():
@@ -145,20 +150,20 @@ class Peer:
         return self.trainer.handle(event, now) if self.trainer else []
 
     def _hear(self, event: Received, now: float) -> list[Effect]:
-        sender, message = event.sender, event.message
-        match message:
-            case PeerReport() | StatusWanted():
-                return self._hear_as_agent(event, now)
-            case AgentPresent():
-                return self._hear_claim(sender, message, now)
-            case AgentResigned():
-                if self.succession.admits(sender, message, now):
-                    self.succession.give_up(now)
-                return []
-            case AgentMessage():
-                if self.trainer is None or not self.succession.admits(sender, message, now):
-                    return []
-        return self.trainer.handle(event, now) if self.trainer else []
+        message, kind = event.message, type(event.message)
+        if kind is PeerReport or kind is StatusWanted:
+            return self._hear_as_agent(event, now)
+        if type(message) is AgentPresent:
+            return self._hear_claim(event.sender, message, now)
+        if type(message) is AgentResigned:
+            if self.succession.admits(event.sender, message, now):
+                self.succession.give_up(now)
+            return []
+        if self.trainer is None:
+            return []
+        if kind in ORDERS and not self.succession.admits(event.sender, message, now):  # type: ignore[arg-type]
+            return []
+        return self.trainer.handle(event, now)
 
     def _meet(self, info: PeerInfo) -> list[Effect]:
         if info.role is Role.OBSERVER:
@@ -222,7 +227,7 @@ class Peer:
             if self.agent.resigned:
                 self._step_down(now)
             return effects
-        if isinstance(event.message, PeerReport):
+        if type(event.message) is PeerReport:
             self._members.expire(now)
             self._members.hear(event.sender, event.message, now)
         return []
@@ -237,36 +242,40 @@ class Peer:
 
     # -- leading ------------------------------------------------------------------------------------------------------
 
-    def _lead(self, now: float, effects: list[Effect]) -> list[Event]:
-        """After each event: watch the agent, take the office, say so, report. Returns what we tell ourselves."""
-        if self.succession.watch(now):
+    def _lead(self, now: float, effects: list[Effect]) -> None:
+        """After each event: watch the agent, take the office, say so."""
+        succession = self.succession
+        if succession.watch(now):
             logger.warning("the agent is silent")
-        if not self.succession.agent and not self._has_left():
+        if not succession.agent and succession.is_patient_no_more(now) and not self._has_left():
             self._members.expire(now)
-            if self.succession.wants_office(self._members.alive(), now):
+            if succession.wants_office(self._members.alive(), now):
                 self._take_office(now)
-        if self.agent:
-            self.succession.term = max(self.succession.term, self.agent.term)
+        if self.agent is not None:
+            if self.agent.term > succession.term:
+                succession.term = self.agent.term
             if now >= self._claim_at:
                 self._claim_at = now + self.settings.heartbeat_s
                 effects += self._to_everybody(self._claim())
-        if self.trainer and self.trainer.has_news(now):
-            return self._report(self.trainer, now, effects)
-        return []
 
-    def _report(self, trainer: Trainer, now: float, effects: list[Effect]) -> list[Event]:
-        """The trainer's report: to the agent, or to everybody as long as there is none."""
-        agent = self.succession.agent
+    def _report(self, now: float, effects: list[Effect]) -> PeerReport | None:
+        """The trainer's report, if there is news: to the agent, or to everybody as long as there is none.
+
+        Returned if it is for this node's own agent.
+        """
+        trainer, agent = self.trainer, self.succession.agent
+        if trainer is None or not trainer.has_news(now):
+            return None
         if not agent and not trainer.is_due(now) and not trainer.left:
-            return []  # to everybody, so at its interval only
+            return None  # to everybody, so at its interval only
         report = trainer.report(self.succession.term, agent, now)
         if agent == self.me.peer_id:
-            return [Received(self.me, report)]
+            return report
         if agent:
             effects.append(Send(agent, report))
-            return []
+            return None
         effects += self._to_everybody(report)
-        return [Received(self.me, report)]
+        return report
 
     def _take_office(self, now: float) -> None:
         reports = [member.report for member in self._members.alive()]

@@ -75,7 +75,7 @@ class Succession:
             return False
         self.term = message.term
         self._arrivals.hear(now)
-        if isinstance(message, RoundOpened) and message.successors:
+        if type(message) is RoundOpened and message.successors:
             self.successors = message.successors
         return True
 
@@ -101,9 +101,13 @@ class Succession:
             return self._arrivals.silent_at
         return max(now + self._settings.step_s / 2, self._alone_since + self._patience_s())
 
+    def is_patient_no_more(self, now: float) -> bool:
+        """Whether it may be this device's turn to lead: nobody has for long enough."""
+        return now >= self._alone_since + self._patience_s()
+
     def wants_office(self, candidates: list[Member], now: float) -> bool:
         """Whether it is this device's turn to lead. candidates: who else was heard lately; this device need not be."""
-        if self.agent:
+        if self.agent or not self.is_patient_no_more(now):
             return False
         return now >= self._alone_since + self._patience_s() + self._rank(candidates) * self._settings.step_s
 

@@ -219,7 +219,7 @@ def check_decided(node: Node, hops: Mapping[Any, Any], seen: _Seen) -> None:
     if not seen.undecided:
         return
     for hop in seen.undecided:
-        if hop.decided_at is None and hop.state.value != "ordered" and not hop.reason.startswith("ordered by another"):
+        if hop.decided_at is None and hop.state._value_ != "ordered" and not hop.reason.startswith("ordered by another"):
             raise InvariantError("decided", f"{node.peer_id} has decided hop {hop.hop_id} without its receiver")
     seen.undecided = [hop for hop in seen.undecided if hop.decided_at is None]
 

@@ -308,9 +308,9 @@ class SimMesh:
             node.ticked_at = self.now
             if node.ticks > MAX_TICKS:
                 raise InvariantError("spin", f"{node.peer_id} is due {MAX_TICKS} times in a row: it spins")
-        elif isinstance(event, LocalDeltaReady):
+        elif type(event) is LocalDeltaReady:
             self.accounts.deliver(event.delta.values)
-        elif isinstance(event, DeltaRecalled) and event.values is not None:
+        elif type(event) is DeltaRecalled and event.values is not None:
             self.accounts.deliver(event.values)
 
     def _schedule(self, delay_s: float, target: Node | str, event: Event) -> None:
@@ -320,26 +320,25 @@ class SimMesh:
     # -- effects ------------------------------------------------------------------------------------------------------
 
     def _carry_out(self, node: Node, effect: Effect) -> None:
-        match effect:
-            case TrainLocally(round_id=round_id, parameters=parameters):
-                delta = self.accounts.train(node.contributor, round_id, parameters, node.theta)
-                training = TrainingReport(1.0 / round_id, 100, node.train_s, node.theta)
-                self._schedule(node.train_s, node, LocalDeltaReady(round_id, delta, training))
-            case RecallDelta(round_id=round_id, parameters=parameters):
-                values = self.accounts.recall(node.contributor, round_id, parameters)
-                self._schedule(_RECALL_S, node, DeltaRecalled(round_id, values))
-            case Evaluate(round_id=round_id):
-                self._schedule(_EVALUATION_S, node, Evaluated(round_id, no_evaluation(1)))
-            case SaveModel():
-                self._save(node.peer_id, effect)
-            case KeepDelta(round_id=round_id, name=name):
-                self.kept[round_id, node.peer_id, name] = effect
-                if name == "global" and self.on_close is not None:
-                    self.on_close(node, effect)
-            case RecordRound(summary=summary):
-                self.rounds.append(summary)
-            case Finish():
-                node.finished, node.running = effect, False
+        if type(effect) is KeepDelta:
+            self.kept[effect.round_id, node.peer_id, effect.name] = effect
+            if effect.name == "global" and self.on_close is not None:
+                self.on_close(node, effect)
+        elif type(effect) is TrainLocally:
+            delta = self.accounts.train(node.contributor, effect.round_id, effect.parameters, node.theta)
+            training = TrainingReport(1.0 / effect.round_id, 100, node.train_s, node.theta)
+            self._schedule(node.train_s, node, LocalDeltaReady(effect.round_id, delta, training))
+        elif type(effect) is Evaluate:
+            self._schedule(_EVALUATION_S, node, Evaluated(effect.round_id, no_evaluation(1)))
+        elif type(effect) is SaveModel:
+            self._save(node.peer_id, effect)
+        elif type(effect) is RecordRound:
+            self.rounds.append(effect.summary)
+        elif type(effect) is RecallDelta:
+            values = self.accounts.recall(node.contributor, effect.round_id, effect.parameters)
+            self._schedule(_RECALL_S, node, DeltaRecalled(effect.round_id, values))
+        elif type(effect) is Finish:
+            node.finished, node.running = effect, False
 
     def _save(self, peer_id: str, effect: SaveModel) -> None:
         if self.now < self.full_until.get(peer_id, 0.0):
@@ -383,7 +382,7 @@ class SimMesh:
         if self._transfers.get(transfer, 0.0) > self.now:
             return  # as in the transport: what is under way is not started twice
         self._transfers[transfer] = self.now
-        is_merged = isinstance(send.message, DeltaMessage)
+        is_merged = type(send.message) is DeltaMessage
         for arrival in self.network.deliver(sender.peer_id, receiver, size_bytes, self.now, is_merged):
             self._transfers[transfer] = arrival
             if is_merged and receiver in self.network.merge_mb_s:
