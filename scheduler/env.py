@@ -13,8 +13,9 @@ from msgspec.structs import replace
 
 from mdl.errors import ConfigError
 from scheduler.objective import Objective, finish, rollout_costs, unit_of
-from scheduler.observation import COLUMN, FEATURES, observe
+from scheduler.observation import COLUMN, FEATURES, Look, look_at, observe_receivers, observe_senders
 from scheduler.play import view_of
+from scheduler.stand import stand_of
 from sim.scenario import FAMILIES, Scenario, draw_scenario
 from sim.timing import Iteration
 
@@ -109,6 +110,7 @@ class ChainEnv(gymnasium.Env[Floats, np.int64]):
                 raise ConfigError(f"scenario {given.scenario_id}: there is nothing to decide")
             self._begin(self.draw(self.np_random))
         self._so_far = self._value()
+        self._look = self._look_around()
         return self._observe(), self._info("")
 
     def step(self, action: np.int64) -> tuple[Floats, float, bool, bool, dict[str, Any]]:
@@ -117,16 +119,18 @@ class ChainEnv(gymnasium.Env[Floats, np.int64]):
             reason = self._why_illegal(pick)
             cost = -ILLEGAL_COST * len(self._scenario.devices)
             return self._observe(), cost, True, False, self._info("illegal") | {"reason": reason}
-        if pick == self.max_n:
+        if picks_sender := self._sender is None and pick < self.max_n:
+            self._sender = pick
+        elif self._sender is None:
             self._over = not self.iteration.advance()
             self._move_on()
-        elif self._sender is None:
-            self._sender = pick
         else:
             self.iteration.start(self._sender, pick)
             self._sender = None
             self._move_on()
-        value = self._value()
+        if not picks_sender:
+            self._look = self._look_around()
+        value = self._value() if self.shaped or not picks_sender else self._so_far
         reward, self._so_far = self._so_far - value, value
         return self._observe(), reward, self._over, False, self._info("goal" if self._over else "")
 
@@ -166,15 +170,22 @@ class ChainEnv(gymnasium.Env[Floats, np.int64]):
         finish(fork, self._costs, self._sender)
         return self.objective.value(fork, self._unit_s)
 
+    def _look_around(self) -> Look:
+        return look_at(stand_of(view_of(self.iteration)))
+
     def _observe(self) -> Floats:
-        seen = observe(view_of(self.iteration), self._sender)
-        n = len(seen.features)
+        """Nothing but who is picked changes from the first pick of a pair to the second."""
+        if self._sender is None:
+            features, valid, _ = observe_senders(self._look)
+        else:
+            features, valid, _ = observe_receivers(self._look, np.array([self._sender]))
+        n = features.shape[1]
         table = np.zeros((self.max_n, LEADING + len(FEATURES)), np.float32)
         table[:n, 0] = 1.0
-        table[:n, 1] = seen.valid[:n]
-        table[:n, LEADING:] = seen.features
+        table[:n, 1] = valid[0, :n]
+        table[:n, LEADING:] = features[0]
         self._valid[:] = False
-        self._valid[:n], self._valid[-1] = seen.valid[:n], seen.valid[n]
+        self._valid[:n], self._valid[-1] = valid[0, :n], valid[0, n]
         return table
 
     def _info(self, end: str) -> dict[str, Any]:

@@ -68,6 +68,9 @@ class Layout:
     def take(self, rows: Integers) -> Layout:
         return Layout(self.starts[rows], self.targets[rows], self.ends[rows])
 
+    def put(self, rows: Integers, fresh: Layout) -> None:
+        self.starts[rows], self.targets[rows], self.ends[rows] = fresh.starts, fresh.targets, fresh.ends
+
 
 def prospects(stand: Stand) -> Prospects:
     """What may be expected of each device by its link, its kind of use, its battery and its energy."""

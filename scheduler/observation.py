@@ -122,6 +122,13 @@ class Look:
         planned = self.planned[0][rows], self.planned[1][rows]
         return Look(self.stand.take(rows), self.features[rows], self.costs[rows], self.layout.take(rows), planned)
 
+    def put(self, rows: Integers, fresh: Look) -> None:
+        """Write over these rows."""
+        self.stand.put(rows, fresh.stand)
+        self.layout.put(rows, fresh.layout)
+        self.features[rows], self.costs[rows] = fresh.features, fresh.costs
+        self.planned[0][rows], self.planned[1][rows] = fresh.planned
+
 
 def observe(view: ChainView, sender: int | None = None) -> Observation:
     """What one view shows, to pick the sender or, with `sender` (its position) given, the receiver."""
@@ -201,7 +208,9 @@ def _describe(stand: Stand, expected: Prospects, layout: Layout, planned: tuple[
     merge_unknown = np.isnan(stand.merge)
     put(
         "merge_time",
-        np.where(merge_unknown, 0.2, np.minimum(10.0 * stand.size_mb[:, None] / stand.merge / unit, _LONGEST)),
+        np.where(
+            merge_unknown, _UNKNOWN_MERGE, np.minimum(10.0 * stand.size_mb[:, None] / stand.merge / unit, _LONGEST)
+        ),
     )
     put("merge_unknown", merge_unknown)
     put("busy_share", 4.0 * share)

@@ -61,6 +61,11 @@ class Stand:
     def take(self, rows: Integers) -> Stand:
         return replace(self, **{name: getattr(self, name)[rows] for name in self.__dataclass_fields__})
 
+    def put(self, rows: Integers, fresh: Stand) -> None:
+        """Write over these rows."""
+        for name in self.__dataclass_fields__:
+            getattr(self, name)[rows] = getattr(fresh, name)
+
 
 def stand_of(view: ChainView) -> Stand:
     """A view as a batch of one."""

@@ -13,7 +13,7 @@ from gymnasium.vector.utils import batch_space
 from scheduler.env import ILLEGAL_COST, LEADING, ChainEnv
 from scheduler.lockstep import stand_of_rows
 from scheduler.objective import Objective, finish_batch
-from scheduler.observation import FEATURES, look_at, observe_receivers, observe_senders
+from scheduler.observation import FEATURES, Look, look_at, observe_receivers, observe_senders
 from sim.batch import Batch
 from sim.packing import pack
 
@@ -57,7 +57,8 @@ class ChainVectorEnv(VectorEnv[Floats, Actions, npt.NDArray[Any]]):
         self._over = self._move_on(np.ones(self.num_envs, np.bool_))
         self._renew(self._over)
         self._so_far = self._values()
-        return self._observe(), {"valid": self._valid.copy(), "illegal": np.zeros(self.num_envs, np.bool_)}
+        seen = self._observe(np.ones(self.num_envs, np.bool_))
+        return seen, {"valid": self._valid.copy(), "illegal": np.zeros(self.num_envs, np.bool_)}
 
     def step(
         self, actions: Actions
@@ -72,14 +73,15 @@ class ChainVectorEnv(VectorEnv[Floats, Actions, npt.NDArray[Any]]):
         stuck = waits & ~self._batch.advance(waits)
         self._over = self._move_on(~illegal & ~sends) | stuck
         values = self._values()
-        devices = self._packed.exists[self._batch.which].sum(axis=1)
-        rewards = np.where(illegal, -ILLEGAL_COST * devices, self._so_far - values)
+        rewards = self._so_far - values
+        if illegal.any():
+            rewards[illegal] = -ILLEGAL_COST * self._packed.exists[self._batch.which[illegal]].sum(axis=1)
         ended = self._over | illegal
         if self._renew(ended):
             values = np.where(ended, self._values(), values)
         self._so_far = values
         info = {"illegal": illegal}
-        seen = self._observe()
+        seen = self._observe(~sends)
         return seen, rewards, ended, np.zeros(self.num_envs, np.bool_), info | {"valid": self._valid.copy()}
 
     def _move_on(self, rows: Bools) -> Bools:
@@ -118,18 +120,28 @@ class ChainVectorEnv(VectorEnv[Floats, Actions, npt.NDArray[Any]]):
         finish_batch(fork, self._senders)
         return objective.values(fork)
 
-    def _observe(self) -> Floats:
-        look = look_at(stand_of_rows(self._batch, np.arange(self.num_envs)))
-        features, valid, _ = observe_senders(look)
-        picked = np.flatnonzero(self._senders >= 0)
-        if len(picked):
-            features, valid = features.copy(), valid.copy()
-            features[picked], valid[picked], _ = observe_receivers(look.take(picked), self._senders[picked])
-        n, max_n = features.shape[1], self.single_observation_space.shape[0]  # type: ignore[index]
-        seen = np.zeros((self.num_envs, max_n, LEADING + len(FEATURES)), np.float32)
+    def _observe(self, moved: Bools) -> Floats:
+        """What is seen now. moved: where anything but the pick of a sender has happened since the last look."""
+        look = self._look_again(np.flatnonzero(moved))
+        count, n = look.stand.exists.shape
+        seen = np.zeros((count, self.single_observation_space.shape[0], LEADING + len(FEATURES)), np.float32)  # type: ignore[index]
+        self._valid = np.zeros((count, seen.shape[1] + 1), np.bool_)
         seen[:, :n, 0] = look.stand.exists
-        seen[:, :n, 1] = valid[:, :n]
-        seen[:, :n, LEADING:] = features
-        self._valid = np.zeros((self.num_envs, max_n + 1), np.bool_)
-        self._valid[:, :n], self._valid[:, -1] = valid[:, :n], valid[:, n]
+        picking, picked = np.flatnonzero(self._senders < 0), np.flatnonzero(self._senders >= 0)
+        for rows, senders in ((picking, None), (picked, self._senders[picked])):
+            if not len(rows):
+                continue
+            there = look if len(rows) == count else look.take(rows)
+            features, valid, _ = observe_senders(there) if senders is None else observe_receivers(there, senders)
+            seen[rows, :n, LEADING:] = features
+            seen[rows, :n, 1] = self._valid[rows, :n] = valid[:, :n]
+            self._valid[rows, -1] = valid[:, n]
         return seen
+
+    def _look_again(self, rows: Actions) -> Look:
+        """Looks at these rows; of the others what was seen before still holds."""
+        if len(rows) == self.num_envs:
+            self._look = look_at(stand_of_rows(self._batch, rows))
+        elif len(rows):
+            self._look.put(rows, look_at(stand_of_rows(self._batch, rows)))
+        return self._look
