@@ -56,7 +56,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", action="append", choices=["all", "plot", *PARTS], help="may be given several times")
     parser.add_argument("--policies", default=_POLICIES, help="names; for fig9-10 also eq7 and paper")
-    parser.add_argument("--count", type=int, default=300, help="scenarios of a cell (at N of 32 and more a third)")
+    parser.add_argument("--count", type=int, default=300, help="scenarios of a cell (of gauges at N >= 32 a third)")
     parser.add_argument("--cell", action="append", help='such as "hetero 9"; all by default')
     parser.add_argument("--runs", type=int, default=50, help="runs of Fig. 9 and 10 for each N")
     parser.add_argument("--seeds", type=int, default=10, help="trainings for each bar of Fig. 6 and 8")

@@ -40,15 +40,17 @@ def draw_scheduler(result: dict[str, Any]) -> str:
 
 
 def _draw_lines(by_n: dict[str, Any], names: list[str], key: str, left: int, title: str) -> list[str]:
+    """A line for each policy; it ends where the policy has no round left (one that quits)."""
     top, bottom, width = 50, 330, 400
     sizes = sorted(int(n) for n in by_n)
-    most = max(by_n[str(n)][name][key] for n in sizes for name in names)
+    values = {name: {n: by_n[str(n)][name][key] for n in sizes if key in by_n[str(n)][name]} for name in names}
+    most = max(value for row in values.values() for value in row.values())
     across, down = width / (sizes[-1] - sizes[0]), (bottom - top) / most
     parts = [_text(left, 30, title, size=15), *_draw_axes(left, top, left + width, bottom)]
     parts += [_text(left + (n - sizes[0]) * across, bottom + 18, str(n), "middle") for n in sizes]
     parts += [_text(left - 6, top + 8, f"{most:.1f}", "end"), _text(left - 6, bottom, "0", "end")]
     for name in names:
-        points = [f"{left + (n - sizes[0]) * across:.1f},{bottom - by_n[str(n)][name][key] * down:.1f}" for n in sizes]
+        points = [f"{left + (n - sizes[0]) * across:.1f},{bottom - y * down:.1f}" for n, y in values[name].items()]
         dashed = ' stroke-dasharray="5 4"' if name == "optimum" else ""
         line = " ".join(points)
         parts.append(f'<polyline points="{line}" fill="none" stroke="{_COLOURS[name]}" stroke-width="2"{dashed}/>')
