@@ -25,7 +25,7 @@ _BLOCK = 1 << 16
 LARGEST_VALUE = 1e6
 
 
-class Contributor(msgspec.Struct, frozen=True, order=True):
+class Contributor(msgspec.Struct, frozen=True, order=True, cache_hash=True):
     """One start of one peer's process. A restarted peer is another contributor."""
 
     peer_id: str

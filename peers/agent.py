@@ -31,7 +31,7 @@ from mdl.messages import (
 from peers.choice import choose_lineage, may_decide
 from peers.conductor import Conductor, TimeLimit, newest_staged
 from peers.members import Member, Members, Position, newest_position
-from peers.phase import Phase
+from peers.phase import ABANDONED, BROADCASTING, CLOSED, CLOSING, FINISHED, FINISHING, GATHERING, Phase
 from peers.quorum import has_quorum, is_senior, next_term
 from peers.repeater import Repeater
 from peers.rounds import RoundLedger, has_been_left, recover
@@ -105,7 +105,7 @@ class MobileAgent:
         self._in_office_since = now
         self._policy = policy
         self._settings = settings
-        self._between = Phase.GATHERING
+        self._between = GATHERING
         self._waiting_for = ""
         self._goal = goal
         self._lacking_since: float | None = None
@@ -114,6 +114,7 @@ class MobileAgent:
         self._pending: RoundSummary | None = None
         self._finished: list[RoundSummary] = []
         self._repeater = Repeater(settings.retry_s)
+        self._together: tuple[int, Position] | None = None  # when all stood there, by the members' changes
         self._stopping = False
         self._finishing_at = 0.0
         self._tick_at = 0.0
@@ -159,7 +160,7 @@ class MobileAgent:
         return effects
 
     def deadline(self) -> float | None:
-        return None if self.phase is Phase.FINISHED else self._tick_at
+        return None if self.phase is FINISHED else self._tick_at
 
     def rounds_closed(self) -> int:
         return self._rounds_done
@@ -184,7 +185,7 @@ class MobileAgent:
 
         What two agents have left behind is set right as soon as reports show it (`RoundLedger.lose_the_unable`).
         """
-        return self.phase in (Phase.BROADCASTING, Phase.CLOSING) or (
+        return self.phase is BROADCASTING or self.phase is CLOSING or (
             self.ledger is not None and self.ledger.is_recovered
         )
 
@@ -237,16 +238,13 @@ class MobileAgent:
 
     def _advance(self, now: float) -> list[Effect]:
         if self.round is None:
-            match self._between:
-                case Phase.GATHERING:
-                    return self._gather(now)
-                case Phase.FINISHING:
-                    return self._say_goodbye(now)
-            return []
+            if self._between is GATHERING:
+                return self._gather(now)
+            return self._say_goodbye(now) if self._between is FINISHING else []
         effects = self.round.advance(now)
-        if self.round.phase is Phase.CLOSED:
+        if self.round.phase is CLOSED:
             effects += self._close(self.round, now)
-        if self.round.phase in (Phase.CLOSED, Phase.ABANDONED) or self._is_hopeless(self.round, now):
+        if self.round.phase is CLOSED or self.round.phase is ABANDONED or self._is_hopeless(self.round, now):
             self.round = None
         else:
             effects += self._help_late(self.round.position, now, self.round.ledger.live())
@@ -416,7 +414,7 @@ class MobileAgent:
         following = self.following()
         others = [member for member in following if member.peer_id != self.me.peer_id]
         if not others or late:
-            self._between = Phase.FINISHED
+            self._between = FINISHED
             return [*effects, Finish(exit_code=130 if self._stopping else 0)]
         standing = [member for member in following if member.report.lineage == self.lineage]
         if standing and not self._stopping:
@@ -428,14 +426,19 @@ class MobileAgent:
         return effects
 
     def _finish_up(self, now: float) -> None:
-        self._between, self._finishing_at = Phase.FINISHING, now
+        self._between, self._finishing_at = FINISHING, now
 
     # -- pieces -------------------------------------------------------------------------------------------------------
 
     def _help_late(self, position: Position, now: float, taking_part: Collection[Contributor] = ()) -> list[Effect]:
         """Send whoever stands elsewhere to the least busy of those who have the mesh's model."""
+        if self._together == (self.members.changes, position):
+            return []
         following = self.following()
-        late = [member for member in following if member.at != position and member.contributor not in taking_part]
+        elsewhere = [member for member in following if member.at != position]
+        if not elsewhere:
+            self._together = self.members.changes, position
+        late = [member for member in elsewhere if member.contributor not in taking_part]
         if not late:
             return []
         effects: list[Effect] = []
@@ -466,6 +469,8 @@ class MobileAgent:
     def _refuse(self, now: float) -> list[Effect]:
         self.members.refuse_other_models()
         effects: list[Effect] = []
+        if not self.members.has_refused:
+            return effects
         for member in self.members.everyone():
             if member.problem and member.alive:
                 refusal = MemberRefused(self.term, member.report.round_id, member.problem)
@@ -492,6 +497,8 @@ def _newest_attempt(members: list[Member]) -> int:
 
 def _says_the_same(before: PeerReport, report: PeerReport) -> bool:
     """Whether two reports differ in nothing that an agent acts on."""
+    if before.activity is not report.activity or before.holdings != report.holdings:
+        return False
     return before == msgspec.structs.replace(
         report,
         sequence=before.sequence,

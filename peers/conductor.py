@@ -28,15 +28,17 @@ from mdl.messages import (
     Staged,
 )
 from peers.members import Member, Members, Position
-from peers.phase import Phase
+from peers.phase import ABANDONED, AGGREGATING, BROADCASTING, CLOSED, CLOSING, Phase
 from peers.quorum import has_quorum
 from peers.repeater import Repeater
-from peers.rounds import HopState, RoundLedger
+from peers.rounds import MERGED, RoundLedger
 from peers.view import chain_view, is_busy, order_broadcast
 from scheduler.chain import Pair, Policy, Wait
 from scheduler.devices import learn_from_hop
 
 logger = logging.getLogger(__name__)
+
+_TRAINING, _RECEIVING = Activity.TRAINING, Activity.RECEIVING
 
 
 class TimeLimit(msgspec.Struct, frozen=True):
@@ -72,7 +74,7 @@ class Conductor:
         staged: Staged | None = None,
     ) -> None:
         self.ledger = ledger
-        self.phase = Phase.AGGREGATING
+        self.phase = AGGREGATING
         self.marks = {"opened": ledger.opened_at}
         self.result: Holding | Staged | None = None
         self.applied: list[Member] = []
@@ -116,7 +118,7 @@ class Conductor:
             self.progressed_at = now
             logger.info("hop %d: %s -> %s %s", hop.hop_id, hop.sender.peer_id, hop.receiver.peer_id, hop.state.value)
             source = self._members.get(hop.sender)
-            if hop.state is HopState.MERGED and hop.decision and source:
+            if hop.state is MERGED and hop.decision and source:
                 learn_from_hop(source.device, member.device, hop.decision.size_bytes, hop.decision.seconds)
         if self.ledger.reports.get(member.contributor) is report and _has_moved(before, report):
             self.progressed_at = now
@@ -128,31 +130,28 @@ class Conductor:
         was_here = before.agent == self._me and stood_at in (self.position, self._before_fork)
         if not (was_here and member.alive and member.obeys(self._me, self._office_term)):
             return True
-        if self.phase is Phase.CLOSING and self._is_applied(member):
+        if self.phase is CLOSING and self._is_applied(member):
             return not any(self._has(other) for other in self._recipients())
         if member.at != self.position or before.open_term == self.ledger.attempt != report.open_term:
             return True
-        if self.phase is Phase.AGGREGATING:
+        if self.phase is AGGREGATING:
             return (report.holdings, report.hops, report.staged) != (before.holdings, before.hops, before.staged)
-        return self.phase is not Phase.BROADCASTING or all(self._has_staged(other) for other in self._recipients())
+        return self.phase is not BROADCASTING or all(self._has_staged(other) for other in self._recipients())
 
     def advance(self, now: float) -> list[Effect]:
         """Do what the ledger asks for; call again until the phase stays."""
-        match self.phase:
-            case Phase.AGGREGATING:
-                return self._aggregate(now)
-            case Phase.BROADCASTING:
-                return self._spread(now)
-            case Phase.CLOSING:
-                return self._close(now)
-        return []
+        if self.phase is AGGREGATING:
+            return self._aggregate(now)
+        if self.phase is BROADCASTING:
+            return self._spread(now)
+        return self._close(now) if self.phase is CLOSING else []
 
     # -- aggregating --------------------------------------------------------------------------------------------------
 
     def _aggregate(self, now: float) -> list[Effect]:
         self._look_around()
         if self._is_applied_by_some:
-            self._enter(Phase.CLOSING, now)
+            self._enter(CLOSING, now)
             return []
         if not self.ledger.live():
             return self._abandon(now, "nobody is left")
@@ -182,7 +181,9 @@ class Conductor:
     def _announce(self, now: float) -> list[Effect]:
         """Also to those who have it open from an earlier agent: its members may be others now."""
         reports, term = self.ledger.reports, self._opened.term
-        deaf = [peer for peer in self.ledger.live() if peer not in reports or reports[peer].open_as < term]
+        deaf = [
+            peer for peer in self.ledger.live() if (report := reports.get(peer)) is None or report.open_as < term
+        ]
         if not deaf:
             return []
         opened = msgspec.structs.replace(self._opened, term=self.ledger.term)
@@ -197,16 +198,17 @@ class Conductor:
         for hop in self.ledger.to_release():
             effects += self._repeater.say(hop.sender, HopReleased(term, round_id, hop.segment, hop.hop_id), now)
         stalled = [hop for hop in self.ledger.undecided() if self._is_stalled(hop.receiver, hop.ordered_at, now)]
-        for hop in self.ledger.to_cancel() + stalled:
+        for hop in [*self.ledger.to_cancel(), *stalled]:
             cancelled = HopCancelled(term, round_id, hop.segment, hop.hop_id, hop.sender)
             effects += self._repeater.say(hop.receiver, cancelled, now)
         return effects
 
     def _is_stalled(self, receiver: Contributor, ordered_at: float, now: float) -> bool:
         """The receiver has shown no sign of this hop for long: neither progress nor a decision."""
+        if now - ordered_at < self._stall_s:
+            return False
         report = self.ledger.reports.get(receiver)
-        receiving = report is not None and report.activity is Activity.RECEIVING
-        return not receiving and now - ordered_at >= self._stall_s
+        return report is None or report.activity is not _RECEIVING
 
     def _pair_up(self, now: float) -> None:
         """Ask the policy for pairs as long as it has any."""
@@ -247,7 +249,7 @@ class Conductor:
         self.result, self._digest = result, result.digest if isinstance(result, Staged) else b""
         self.marks.setdefault("reduced", now)
         self._order_broadcast()
-        self._enter(Phase.BROADCASTING, now)
+        self._enter(BROADCASTING, now)
 
     def _order_broadcast(self) -> BroadcastOrdered:
         """The root is a holder of the result; the richest of the rest are the inner nodes (3.2.3)."""
@@ -286,7 +288,7 @@ class Conductor:
         """Until everybody alive has staged the result, those included who were too late to contribute to it."""
         self._look_around()
         if self._is_applied_by_some:
-            self._enter(Phase.CLOSING, now)
+            self._enter(CLOSING, now)
             return []
         recipients = self._recipients()
         if not recipients:
@@ -320,7 +322,7 @@ class Conductor:
             missing = sorted(set(self._opened.base) - voters)
             self.waiting_for = f"a majority: {', '.join(missing)} of {len(self._opened.base)} members are missing"
             return []
-        self._enter(Phase.CLOSING, now)
+        self._enter(CLOSING, now)
         return []
 
     def _lose_result(self, now: float) -> list[Effect]:
@@ -331,7 +333,7 @@ class Conductor:
         self._waited_since.clear()
         self._stalled_once.clear()
         self._left_behind.clear()
-        self._enter(Phase.AGGREGATING, now)
+        self._enter(AGGREGATING, now)
         return []
 
     def _leave_the_stalled_behind(self, recipients: list[Member], now: float) -> None:
@@ -381,7 +383,7 @@ class Conductor:
         if self.result is None:
             return self._abandon(now, "it was closed by another agent")
         self.applied = applied
-        self._enter(Phase.CLOSED, now)
+        self._enter(CLOSED, now)
         return effects
 
     def _is_applied(self, member: Member) -> bool:
@@ -429,7 +431,7 @@ class Conductor:
 
     def _abandon(self, now: float, reason: str) -> list[Effect]:
         logger.warning("round %d of %d members: %s", self.ledger.round_id, len(self.ledger.members), reason)
-        self._enter(Phase.ABANDONED, now)
+        self._enter(ABANDONED, now)
         return []
 
     def _enter(self, phase: Phase, now: float) -> None:
@@ -441,7 +443,9 @@ class Conductor:
 def newest_staged(members: list[Member]) -> Staged | None:
     """What must become the round's result if anyone has staged anything: the latest order's, which may be closed."""
     staged = [member.report.staged for member in members if member.report.staged]
-    return max(staged, key=lambda result: (result.term, result.version, result.digest), default=None)
+    if not staged:
+        return None
+    return max(staged, key=lambda result: (result.term, result.version, result.digest))
 
 
 def are_the_same(some: Contributors, others: Contributors) -> bool:
@@ -451,6 +455,6 @@ def are_the_same(some: Contributors, others: Contributors) -> bool:
 
 def _has_moved(before: PeerReport | None, report: PeerReport) -> bool:
     """Whether this device gets on: it trains, does something else than before, or receives values."""
-    if before is None or report.activity is Activity.TRAINING or report.activity is not before.activity:
+    if before is None or report.activity is _TRAINING or report.activity is not before.activity:
         return True
     return report.transfer is not None and report.transfer != before.transfer

@@ -24,13 +24,17 @@ class Arrivals:
     @property
     def patience_s(self) -> float:
         """From shortest_s on a good network to longest_s on a bad one."""
-        return min(self._longest_s, max(self._shortest_s, _PAUSES * self._pause_s))
+        usual_s = _PAUSES * self._pause_s
+        if usual_s < self._shortest_s:
+            return self._shortest_s
+        return usual_s if usual_s < self._longest_s else self._longest_s
 
     def hear(self, now: float) -> None:
         pause_s = now - self.heard_at
         self.heard_at = now
         if pause_s < self._longest_s:  # longer: it was away, which says nothing about the network
-            self._pause_s = max(pause_s, _FADE * self._pause_s)
+            faded_s = _FADE * self._pause_s
+            self._pause_s = pause_s if pause_s > faded_s else faded_s
         self.silent_at = now + self.patience_s
 
     def forgive(self, seconds: float) -> None:

@@ -15,6 +15,7 @@ from scheduler.devices import DeviceBook, is_busy
 
 Position: TypeAlias = tuple[Lineage, int, bytes]  # lineage, round, digest of w(round)
 
+_LEFT = Activity.LEFT
 # No silence shorter than this many reports is taken for a loss.
 _REPORTS_MISSED = 4
 # A later start that is gone for so long gives way to an earlier one that still reports: a copied data directory.
@@ -61,7 +62,7 @@ class Members:
     The other way round only if the later one is gone, and has been for some seconds: it was a copy of the earlier one.
     lost_after_s: no silence is longer without being taken for a loss; on a good network shorter ones are. busy: when a
     device counts as busy. Who is alive and whom they follow is asked far more often than it changes, so the lists are
-    kept; callers do not change them. changes: grows whenever somebody appears, is lost, follows another agent, stands
+    kept; callers do not change them. has_refused: whether somebody's model did not fit. changes: grows whenever somebody appears, is lost, follows another agent, stands
     elsewhere or opens another round.
     """
 
@@ -71,6 +72,7 @@ class Members:
         self._alive: list[Member] | None = None
         self._following: dict[tuple[str, int], list[Member]] = {}
         self._is_one_model = False
+        self.has_refused = False
         self._silent_at = inf
         self.changes = 0
         self._busy = busy or BusySection()
@@ -80,19 +82,21 @@ class Members:
     def hear(self, sender: Contributor, report: PeerReport, now: float) -> Member | None:
         """The member, or None if the report is older than what is known."""
         known = self._table.get(sender.peer_id)
-        is_outdated = known and known.contributor.incarnation > sender.incarnation
-        if known and is_outdated and (known.alive or now - known.heard_at < _GONE_S):
-            return None
         if known and known.contributor == sender:
             if report.sequence <= known.report.sequence:
                 return None
+            resources = known.report.resources
             self._hear_again(known, report, now)
-            self._note_use(known, now)
+            if report.resources is not resources:
+                self._note_use(known, now)
             return known
+        is_outdated = known and known.contributor.incarnation > sender.incarnation
+        if known and is_outdated and (known.alive or now - known.heard_at < _GONE_S):
+            return None
         if known is None and len(self._table) >= MAX_MEMBERS:
             return None
         device = known.device if known else DeviceBook()
-        alive = report.activity is not Activity.LEFT
+        alive = report.activity is not _LEFT
         arrivals = Arrivals(now, self._shortest_s, self._longest_s)
         member = Member(sender, report, arrivals, now, alive, device=device)
         self._note_use(member, now)
@@ -166,6 +170,7 @@ class Members:
         for member in alive:
             report = member.report
             if (report.schema_hash, report.size) != (first.schema_hash, first.size):
+                self.has_refused = True
                 member.problem = (
                     f"your model ({report.model}, {report.size:,} values) differs from the mesh's "
                     f"({first.model}, {first.size:,} values)"
@@ -173,17 +178,19 @@ class Members:
         self._forget_lists()
 
     def _hear_again(self, known: Member, report: PeerReport, now: float) -> None:
-        before, stood_at, alive = known.report, known.at, report.activity is not Activity.LEFT
+        before, stood_at, alive = known.report, known.at, report.activity is not _LEFT
         known.take(report)
         known.arrivals.hear(now)
-        self._silent_at = min(self._silent_at, known.arrivals.silent_at)
-        same_model = (report.schema_hash, report.size) == (before.schema_hash, before.size)
-        same_agent = (report.agent, report.term) == (before.agent, before.term)
-        same_round = (report.open_round, report.open_term) == (before.open_round, before.open_term)
+        if known.arrivals.silent_at < self._silent_at:
+            self._silent_at = known.arrivals.silent_at
+        same_model = report.size == before.size and report.schema_hash == before.schema_hash
+        same_agent = report.agent == before.agent and report.term == before.term
         if alive is not known.alive or not (same_model and same_agent):
             known.alive = alive
             self._forget_lists()
-        elif not same_round or known.at != stood_at:
+        elif (
+            report.open_round != before.open_round or report.open_term != before.open_term or known.at != stood_at
+        ):
             self.changes += 1
 
     def _forget_lists(self) -> None:

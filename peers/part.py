@@ -13,6 +13,10 @@ from peers.standing import Work
 
 HopKey = tuple[int, int]  # segment, hop
 
+# Looked up once: see peers/phase.py.
+_TRAINING, _HOLDING, _RECEIVING = Activity.TRAINING, Activity.HOLDING, Activity.RECEIVING
+_SENT, _STAGED = Activity.SENT, Activity.STAGED
+
 
 @dataclass
 class Part:
@@ -42,12 +46,12 @@ class Part:
 
     def activity(self) -> Activity:
         if self.spread.staged:
-            return Activity.STAGED
+            return _STAGED
         if not self.holds:
-            return Activity.TRAINING
+            return _TRAINING
         if self.incoming:
-            return Activity.RECEIVING
-        return Activity.SENT if len(self.given) == len(self.holds) else Activity.HOLDING
+            return _RECEIVING
+        return _SENT if len(self.given) == len(self.holds) else _HOLDING
 
     def is_member(self, peer: Contributor, round_id: int) -> bool:
         """Whether a message of this peer and round belongs here: a restarted peer is no member any more."""

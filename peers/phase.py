@@ -17,3 +17,7 @@ class Phase(Enum):
     ABANDONED = "abandoned"
     FINISHING = "finishing"
     FINISHED = "finished"
+
+
+# Looked up once: asking an enum for a member costs a quarter of a microsecond (CPython 3.11), and an agent asks often.
+GATHERING, AGGREGATING, BROADCASTING, CLOSING, CLOSED, ABANDONED, FINISHING, FINISHED = Phase

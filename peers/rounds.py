@@ -31,11 +31,14 @@ class HopState(Enum):
     ABORTED = "aborted"
 
 
+# Looked up once: see peers/phase.py.
+ORDERED, MERGED, ABORTED = HopState
+
 # The legal moves of a hop: decided once, for ever.
 HOP_MOVES = {
-    HopState.ORDERED: {HopOutcome.MERGED: HopState.MERGED, HopOutcome.ABORTED: HopState.ABORTED},
-    HopState.MERGED: {},
-    HopState.ABORTED: {},
+    ORDERED: {HopOutcome.MERGED: MERGED, HopOutcome.ABORTED: ABORTED},
+    MERGED: {},
+    ABORTED: {},
 }
 
 
@@ -49,7 +52,7 @@ class Hop:
     receiver: Contributor
     reason: str
     ordered_at: float
-    state: HopState = HopState.ORDERED
+    state: HopState = ORDERED
     decided_at: float | None = None
     decision: HopDecision | None = None
 
@@ -110,11 +113,9 @@ class RoundLedger:
         decided = []
         for decision in report.hops:
             hop = self.hops.get((decision.segment, decision.hop_id))
-            if (
-                hop
-                and (hop.sender, hop.receiver) == (decision.sender, member)
-                and decision.outcome in HOP_MOVES[hop.state]
-            ):
+            if hop is None or hop.state is not ORDERED:
+                continue
+            if (hop.sender, hop.receiver) == (decision.sender, member) and decision.outcome in HOP_MOVES[hop.state]:
                 hop.state = HOP_MOVES[hop.state][decision.outcome]
                 hop.decision, hop.decided_at = decision, now
                 decided.append(hop)
@@ -123,7 +124,11 @@ class RoundLedger:
 
     def note_busy(self, member: Contributor, busy: bool, now: float) -> None:
         """Remember when a device is seen busy, for those who ask later why it had to wait; decides nothing."""
-        periods = self.busy.setdefault(member, [])
+        periods = self.busy.get(member)
+        if periods is None:
+            if not busy:
+                return
+            periods = self.busy[member] = []
         was_busy = bool(periods) and periods[-1][1] is None
         if busy and not was_busy and len(periods) < MAX_PERIODS:
             periods.append((now, None))
@@ -139,8 +144,9 @@ class RoundLedger:
 
     def lose(self, member: Contributor, reason: str) -> None:
         """Not heard of any more, restarted or left: out of this round for good."""
-        self.lost.setdefault(member, reason)
-        self.answers.clear()
+        if member not in self.lost:
+            self.lost[member] = reason
+            self.answers.clear()
 
     @remembered
     def live(self) -> list[Contributor]:
@@ -163,7 +169,7 @@ class RoundLedger:
     @remembered
     def undecided(self) -> list[Hop]:
         """Ordered hops whose receiver lives: it will tell, or is asked."""
-        return [hop for hop in self.hops.values() if hop.state is HopState.ORDERED and hop.receiver not in self.lost]
+        return [hop for hop in self.hops.values() if hop.state is ORDERED and hop.receiver not in self.lost]
 
     @remembered
     def free(self) -> list[Contributor]:
@@ -171,6 +177,7 @@ class RoundLedger:
         engaged = {peer for hop in self.undecided() for peer in (hop.sender, hop.receiver)}
         return [member for member in self.holders() if member not in engaged]
 
+    @remembered
     def to_cancel(self) -> list[Hop]:
         """Undecided hops whose sender is lost, or carried already: the receiver merges or aborts, and says which."""
         carried = self._carried() if self.is_recovered else set()
@@ -192,7 +199,7 @@ class RoundLedger:
             hop = self.hops.get((holding.segment, holding.sent_hop))
             if hop is None:
                 continue
-            if hop.state is HopState.ABORTED or (hop.receiver in self.lost and not may_arrive):
+            if hop.state is ABORTED or (hop.receiver in self.lost and not may_arrive):
                 hops.append(hop)
         return hops
 
@@ -220,7 +227,7 @@ class RoundLedger:
     def failures(self, one: Contributor, other: Contributor) -> int:
         """How often hops between these two were tried in vain, either way."""
         return sum(
-            hop.state is HopState.ABORTED and {hop.sender, hop.receiver} == {one, other} for hop in self.hops.values()
+            hop.state is ABORTED and {hop.sender, hop.receiver} == {one, other} for hop in self.hops.values()
         )
 
     def next_try(self) -> tuple[Contributor, Contributor]:
@@ -235,9 +242,11 @@ class RoundLedger:
         Who sent what its partner refused; the smaller of two holders that nobody can merge, because they are out of
         each other's reach, or because they share contributors (two agents have ordered at the same time).
         """
-        aborted = [hop for hop in self.hops.values() if hop.state is HopState.ABORTED]
+        aborted, odds = self._aborted(), self._at_odds()
+        if not aborted and not odds:
+            return {}
         unable = {hop.sender: "its partial mean was refused" for hop in aborted if self._is_refused(hop)}
-        unable |= self._at_odds()
+        unable |= odds
         free = sorted(self.free(), key=lambda peer: (-self._size(peer), peer)) if aborted else []
         if len(free) > 1 and self.failures(*(pair := self.next_try())) >= _TRIES:
             smaller = max(pair, key=free.index)
@@ -248,6 +257,10 @@ class RoundLedger:
         for peer, reason in unable.items():
             self.lose(peer, reason)
         return unable
+
+    @remembered
+    def _aborted(self) -> list[Hop]:
+        return [hop for hop in self.hops.values() if hop.state is ABORTED]
 
     @remembered
     def _held(self) -> dict[Contributor, Holding]:
@@ -324,7 +337,7 @@ def recover(
     hops: dict[HopKey, Hop] = {}
     for member, report in ours.items():
         for decision in report.hops:
-            state = HopState.MERGED if decision.outcome is HopOutcome.MERGED else HopState.ABORTED
+            state = MERGED if decision.outcome is HopOutcome.MERGED else ABORTED
             hop = Hop(
                 decision.segment, decision.hop_id, decision.sender, member, "ordered by another agent", now, state
             )
@@ -345,7 +358,7 @@ def recover(
                 holding.sent_to,
                 "ordered by another agent",
                 now,
-                HopState.ABORTED if holding.sent_to in ours else HopState.ORDERED,
+                ABORTED if holding.sent_to in ours else ORDERED,
             )
             hops.setdefault((hop.segment, hop.hop_id), hop)
     held = {who for report in ours.values() for holding in report.holdings for who in holding.contributors}

@@ -69,6 +69,7 @@ from peers.standing import Standing, total
 logger = logging.getLogger(__name__)
 
 
+_WAITING, _LEFT = Activity.WAITING, Activity.LEFT
 # What only the agent says. Told apart by their type: a miss of isinstance is slow with these classes.
 ORDERS = frozenset(AgentMessage.__subclasses__())
 
@@ -529,7 +530,7 @@ class Trainer:
             schema_hash=self._schema_hash,
             model=self._model,
             size=standing.parameters.size,
-            activity=Activity.LEFT if self.left else part.activity() if part else Activity.WAITING,
+            activity=_LEFT if self.left else part.activity() if part else _WAITING,
             open_round=open_round,
             open_term=open_term,
             open_as=part.announced if part else 0,

@@ -5,10 +5,11 @@ from __future__ import annotations
 from mdl.delta import Contributor
 from mdl.tree import tree_children
 from peers.members import Member, Members
-from peers.rounds import HopState, RoundLedger
+from peers.rounds import MERGED, RoundLedger
 from scheduler.chain import ChainView, DeviceState, DeviceView
 from scheduler.devices import DeviceBook
 
+_TRAINING, _FREE, _BUSY, _SEND, _GET, _DONE, _DEAD = DeviceState
 # What takes longer than expected is expected to take this share of its usual time again.
 _LATE_SHARE = 0.1
 
@@ -19,25 +20,40 @@ def chain_view(ledger: RoundLedger, members: Members, now: float) -> ChainView:
     relaxed = _nobody_else_to_come(ledger, members, free)
     senders = {hop.sender for hop in ledger.undecided()}
     receivers = {hop.receiver for hop in ledger.undecided()}
+    merges, free_since = _hops_so_far(ledger)
     size_mb = 0.0
     devices = []
     for peer in sorted(ledger.members):
         member = members.get(peer)
         holding = ledger.holding(peer)
         if member is None or peer in ledger.lost:
-            state = DeviceState.DEAD
+            state = _DEAD
         elif peer in senders:
-            state = DeviceState.SEND
+            state = _SEND
         elif peer in receivers:
-            state = DeviceState.GET
+            state = _GET
         elif peer in free:
-            state = DeviceState.BUSY if is_busy(member) and not relaxed else DeviceState.FREE
+            state = _BUSY if is_busy(member) and not relaxed else _FREE
         else:
-            state = DeviceState.DONE if holding else DeviceState.TRAINING
+            state = _DONE if holding else _TRAINING
         if member:
             size_mb = member.report.size * 4 / 1e6
-        devices.append(_device_view(ledger, members, peer, state, now))
+        since_s = max(ledger.ready_at.get(peer, 0.0), free_since.get(peer, 0.0))
+        devices.append(_device_view(ledger, members, peer, state, merges.get(peer, 0), since_s, now))
     return ChainView(now, size_mb, tuple(devices))
+
+
+def _hops_so_far(ledger: RoundLedger) -> tuple[dict[Contributor, int], dict[Contributor, float]]:
+    """How many merges each member took part in, and when its last hop was decided."""
+    merges: dict[Contributor, int] = {}
+    decided_at: dict[Contributor, float] = {}
+    for hop in ledger.hops.values():
+        for peer in (hop.sender, hop.receiver):
+            if hop.state is MERGED:
+                merges[peer] = merges.get(peer, 0) + 1
+            if hop.decided_at is not None:
+                decided_at[peer] = max(decided_at.get(peer, 0.0), hop.decided_at)
+    return merges, decided_at
 
 
 def order_broadcast(
@@ -66,22 +82,26 @@ def is_busy(member: Member) -> bool:
 
 
 def _device_view(
-    ledger: RoundLedger, members: Members, peer: Contributor, state: DeviceState, now: float
+    ledger: RoundLedger,
+    members: Members,
+    peer: Contributor,
+    state: DeviceState,
+    merges: int,
+    free_since_s: float,
+    now: float,
 ) -> DeviceView:
     member = members.get(peer)
     if member is None:
         return DeviceView(peer.peer_id, state)
     resources, book = member.report.resources, member.device
     holding = ledger.holding(peer)
-    decided = [hop for hop in ledger.hops.values() if peer in (hop.sender, hop.receiver)]
-    merged_at = [hop.decided_at for hop in decided if hop.decided_at is not None]
     return DeviceView(
         peer.peer_id,
         state,
         link_mb_s=book.link_mb_s,
         merge_mb_s=book.merge_mb_s,
-        free_since_s=max([ledger.ready_at.get(peer, 0.0), *merged_at]),
-        n_agg=sum(hop.state is HopState.MERGED for hop in decided),
+        free_since_s=free_since_s,
+        n_agg=merges,
         theta=holding.theta if holding else 0.0,
         energy_j=book.energy_j,
         battery_percent=resources.battery_percent if resources else None,
@@ -91,8 +111,8 @@ def _device_view(
         free_memory_bytes=resources.free_memory_bytes if resources else 0,
         kind=book.kind(now),
         busy_for_s=book.busy_for_s(now),
-        eta_ready_s=_time_to_ready(book, now - ledger.opened_at) if state is DeviceState.TRAINING else 0.0,
-        op_left_s=_time_left(ledger, members, peer, now) if state in (DeviceState.SEND, DeviceState.GET) else 0.0,
+        eta_ready_s=_time_to_ready(book, now - ledger.opened_at) if state is _TRAINING else 0.0,
+        op_left_s=_time_left(ledger, members, peer, now) if (state is _SEND or state is _GET) else 0.0,
     )
 
 

@@ -27,6 +27,7 @@ from sim.faults import (
 from sim.mesh import SimMesh, StoryStep, Watch
 from sim.node import Node
 
+BEFORE_HEARING, AFTER_HEARING, BEFORE_SAYING, AFTER_SAYING = Moment
 Pairs = list[tuple[str, str]]
 
 
@@ -103,18 +104,18 @@ class Injector(Watch):
 
     def before(self, node: Node, event: Event) -> bool:
         if event.__class__ is Received:
-            self._spring(node, event.message, Moment.BEFORE_HEARING)
+            self._spring(node, event.message, BEFORE_HEARING)
         return node.running
 
     def after(self, node: Node, event: Event) -> None:
         if event.__class__ is Received:
-            self._spring(node, event.message, Moment.AFTER_HEARING)
+            self._spring(node, event.message, AFTER_HEARING)
 
     def saying(self, node: Node, send: Send) -> None:
-        self._spring(node, send.message, Moment.BEFORE_SAYING)
+        self._spring(node, send.message, BEFORE_SAYING)
 
     def said(self, node: Node, send: Send) -> None:
-        self._spring(node, send.message, Moment.AFTER_SAYING)
+        self._spring(node, send.message, AFTER_SAYING)
 
     def _spring(self, node: Node, message: Said, moment: Moment) -> None:
         for trap in self._traps.get(message.__class__.__name__, ()):

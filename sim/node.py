@@ -80,7 +80,9 @@ class Node:
 
     def __post_init__(self) -> None:
         self.peer_id = self.info.peer_id
-        self.contributor = Contributor(self.info.peer_id, self.info.incarnation)
+        me = Contributor(self.info.peer_id, self.info.incarnation)
+        own_me = getattr(self.machine, "me", None)
+        self.contributor: Contributor = own_me if own_me == me else me  # the same object compares faster
         own = self.machine if self.info.role is Role.TRAINER else None
         self.holder = cast("Holder | None", getattr(self.machine, "trainer", own))
         self.succession = cast("Authority | None", getattr(self.machine, "succession", None))
