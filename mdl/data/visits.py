@@ -18,9 +18,9 @@ FEATURES = ("place", "hour", "minute", "weekday", "duration", "gap")
 WINDOW_S = 600
 WINDOWS_A_DAY = 86_400 // WINDOW_S
 WINDOWS_AN_HOUR = 3_600 // WINDOW_S
-# Place codes below this are not places: 0 is "before the record begins", 1 a place the model has no embedding for.
+# Place codes below this are not places: 0 is "before the record begins", and 1 is kept free, so that models have the
+# paper's number of parameters (docs/colla-notes.md).
 FIRST_PLACE_CODE = 2
-_UNKNOWN_PLACE = 1
 
 
 @dataclass(frozen=True)
@@ -105,14 +105,6 @@ def make_sequences(stays: Stays, steps: int) -> tuple[Floats, Integers]:
     padded = np.concatenate([np.zeros((steps, len(FEATURES)), np.int64), codes])
     view = np.lib.stride_tricks.sliding_window_view(padded, steps, axis=0)[1 : len(codes)]
     return np.ascontiguousarray(view, dtype=np.float32), stays.place[1:].copy()
-
-
-def hide_places(x: Floats, known: Integers) -> Floats:
-    """A copy in which every place code that is not among the places `known` has become "unknown"."""
-    hidden = x.copy()
-    is_known = np.isin(x[:, 0].astype(np.int64) - FIRST_PLACE_CODE, known) | (x[:, 0] < FIRST_PLACE_CODE)
-    hidden[:, 0][~is_known] = _UNKNOWN_PLACE
-    return hidden
 
 
 def _vote(window: Integers, place: Integers) -> tuple[Integers, Integers]:

@@ -15,7 +15,6 @@ from mdl.data.visits import (
     encode_stays,
     feature_sizes,
     find_stays,
-    hide_places,
     keep_active_days,
     make_sequences,
 )
@@ -83,12 +82,6 @@ def test_a_sequence_is_the_history_and_the_next_place() -> None:
     assert x.shape == (2, 6, 2)
     assert x[:, 0].tolist() == [[0, 3], [3, 4]]
     assert x[0, :, 0].tolist() == [0] * 6
-
-
-def test_places_a_model_does_not_know_are_hidden() -> None:
-    x, _ = make_sequences(_stays((0, 1), (10, 2), (20, 3)), steps=2)
-    assert hide_places(x, np.array([2]))[:, 0].tolist() == [[0, 1], [1, 4]]
-    assert x[:, 0].tolist() == [[0, 3], [3, 4]]
 
 
 def test_the_cut_goes_between_days() -> None:
