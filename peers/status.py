@@ -30,6 +30,10 @@ from peers.rounds import Hop, HopState, RoundLedger
 if TYPE_CHECKING:
     from peers.agent import MobileAgent
 
+# A receiver accepts a little more than this (transport.wire.MAX_HEADER_BYTES): the rest is who says it.
+_ROOM_BYTES = 1_000_000
+_ENCODE = msgspec.msgpack.Encoder().encode
+
 
 def summarise_round(
     ledger: RoundLedger, result: Holding | Staged, marks: dict[str, float], digest: bytes, applied: list[Member]
@@ -84,9 +88,8 @@ def mesh_status(
     hops = tuple(_hop_summary(hop, ledger) for hop in ledger.hops.values()) if ledger else ()
     round_id = ledger.round_id if ledger else max((member.round_id for member in members), default=0)
     new = [summary for summary in finished if summary.round > since_round]
-    new = [msgspec.structs.replace(summary, schedule=(), devices=()) for summary in new[:-1]] + new[-1:]
     waiting = f": {agent.waiting_for}" if agent.phase.value == "gathering" and agent.waiting_for else ""
-    return MeshStatus(
+    status = MeshStatus(
         agent.term,
         round_id,
         goal,
@@ -94,11 +97,25 @@ def mesh_status(
         policy,
         members,
         hops,
-        tuple(new),
+        (),
         agent.me.peer_id,
         devices=_device_records(ledger, agent.members.everyone(), now) if ledger else (),
         elapsed_s=_since(ledger, now) if ledger else 0.0,
     )
+    return msgspec.structs.replace(status, finished=_newest_that_fit(new, _ROOM_BYTES - len(_ENCODE(status))))
+
+
+def _newest_that_fit(finished: list[RoundSummary], room_bytes: int) -> tuple[RoundSummary, ...]:
+    """In order; only the last one tells its schedule, and it does not either where the mesh is too large for that."""
+    kept: list[RoundSummary] = []
+    for summary in reversed(finished):
+        slim = msgspec.structs.replace(summary, schedule=(), devices=())
+        told = summary if not kept and len(_ENCODE(summary)) <= room_bytes else slim
+        room_bytes -= len(_ENCODE(told))
+        if room_bytes < 0:
+            break
+        kept.append(told)
+    return tuple(reversed(kept))
 
 
 def _classes(evaluation: Evaluation) -> int | None:

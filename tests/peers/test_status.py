@@ -25,6 +25,7 @@ from peers.members import Members
 from peers.rounds import RoundLedger
 from peers.status import add_evaluations, mesh_status, summarise_round
 from scheduler.policies import make_policy
+from transport.wire import MAX_HEADER_BYTES, encode
 
 A, B, C = (Contributor(name, 1) for name in "abc")
 REPORT = PeerReport(1, 1, 0, b"", "s", "m", 10, Activity.HOLDING, 1, 1, training=TrainingReport(0.5, 8, 1.0))
@@ -129,6 +130,23 @@ def test_of_the_finished_rounds_in_a_status_only_the_last_tells_its_schedule() -
     finished = [msgspec.structs.replace(_summary(), round=number) for number in (1, 2, 3)]
     status = mesh_status(agent, "fifo", 0, finished, since_round=1, now=0.0)
     assert [(line.round, len(line.schedule), len(line.devices)) for line in status.finished] == [(2, 0, 0), (3, 2, 3)]
+
+
+def test_a_status_has_the_newest_rounds_that_a_message_can_carry() -> None:
+    agent = MobileAgent(Contributor("agent", 1), make_policy("fifo"), AgentSettings())
+    hops = tuple((f"device-{number}", "device-0") for number in range(1, 500))
+    schedule = _summary().schedule * 1000
+    finished = [
+        msgspec.structs.replace(_summary(), round=number, hops=hops, schedule=schedule) for number in range(1, 200)
+    ]
+    status = mesh_status(agent, "fifo", 0, finished, since_round=0, now=0.0)
+    assert 0.8 * MAX_HEADER_BYTES < len(encode(agent.me, status)) <= MAX_HEADER_BYTES
+    assert [line.round for line in status.finished] == [*range(200 - len(status.finished), 200)]
+    assert len(status.finished[-1].schedule) == 2000
+    much = [msgspec.structs.replace(line, schedule=schedule * 2) for line in finished]
+    status = mesh_status(agent, "fifo", 0, much, since_round=0, now=0.0)
+    assert len(encode(agent.me, status)) <= MAX_HEADER_BYTES
+    assert (status.finished[-1].round, status.finished[-1].schedule) == (199, ())
 
 
 def test_the_status_tells_the_devices_of_the_open_round() -> None:
