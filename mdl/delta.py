@@ -23,6 +23,8 @@ Vector: TypeAlias = NDArray[np.float32]
 _BLOCK = 1 << 16
 # A delta beyond this is no training step but a fault or an attack: one such value would drown the mean of all others.
 LARGEST_VALUE = 1e6
+# Values whose squares sum up to less are none of them beyond LARGEST_VALUE, whatever rounding does to the sum.
+_SMALL_SQUARES = 0.9 * LARGEST_VALUE**2
 
 
 class Contributor(msgspec.Struct, frozen=True, order=True, cache_hash=True):
@@ -89,8 +91,12 @@ def check_values(values: Vector, size: int) -> None:
     """Refuse what would poison a mean. Raises RemoteProtocolError on a wrong size, NaN, infinity or |value| > 1e6."""
     if values.shape != (size,):
         raise RemoteProtocolError(f"{values.size} values where the model has {size}")
-    # min and max carry NaN and infinity along, and allocate nothing.
-    if size and not (np.minimum.reduce(values) >= -LARGEST_VALUE and np.maximum.reduce(values) <= LARGEST_VALUE):
+    # The sum of squares is quick, and small enough for all but a few; min and max carry NaN and infinity along.
+    if (
+        size
+        and not values @ values < _SMALL_SQUARES
+        and not (np.minimum.reduce(values) >= -LARGEST_VALUE and np.maximum.reduce(values) <= LARGEST_VALUE)
+    ):
         raise RemoteProtocolError(f"values that are not finite or beyond {LARGEST_VALUE:g}")
 
 

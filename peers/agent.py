@@ -160,7 +160,7 @@ class MobileAgent:
         return effects
 
     def deadline(self) -> float | None:
-        return None if self.phase is FINISHED else self._tick_at
+        return None if self._between is FINISHED and self.round is None else self._tick_at
 
     def rounds_closed(self) -> int:
         return self._rounds_done
@@ -185,8 +185,10 @@ class MobileAgent:
 
         What two agents have left behind is set right as soon as reports show it (`RoundLedger.lose_the_unable`).
         """
-        return self.phase is BROADCASTING or self.phase is CLOSING or (
-            self.ledger is not None and self.ledger.is_recovered
+        return (
+            self.phase is BROADCASTING
+            or self.phase is CLOSING
+            or (self.ledger is not None and self.ledger.is_recovered)
         )
 
     def following(self) -> list[Member]:

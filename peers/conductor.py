@@ -181,9 +181,7 @@ class Conductor:
     def _announce(self, now: float) -> list[Effect]:
         """Also to those who have it open from an earlier agent: its members may be others now."""
         reports, term = self.ledger.reports, self._opened.term
-        deaf = [
-            peer for peer in self.ledger.live() if (report := reports.get(peer)) is None or report.open_as < term
-        ]
+        deaf = [peer for peer in self.ledger.live() if (report := reports.get(peer)) is None or report.open_as < term]
         if not deaf:
             return []
         opened = msgspec.structs.replace(self._opened, term=self.ledger.term)

@@ -62,15 +62,16 @@ class Members:
     The other way round only if the later one is gone, and has been for some seconds: it was a copy of the earlier one.
     lost_after_s: no silence is longer without being taken for a loss; on a good network shorter ones are. busy: when a
     device counts as busy. Who is alive and whom they follow is asked far more often than it changes, so the lists are
-    kept; callers do not change them. has_refused: whether somebody's model did not fit. changes: grows whenever somebody appears, is lost, follows another agent, stands
-    elsewhere or opens another round.
+    kept; callers do not change them. has_refused: whether somebody's model did not fit. changes: grows whenever
+    somebody appears, is lost, follows another agent, stands elsewhere or opens another round.
     """
 
     def __init__(self, lost_after_s: float, report_s: float = 0.5, busy: BusySection | None = None) -> None:
         self._table: dict[str, Member] = {}
         self._sorted: list[Member] = []
         self._alive: list[Member] | None = None
-        self._following: dict[tuple[str, int], list[Member]] = {}
+        self._followed: tuple[str, int] | None = None
+        self._followers: list[Member] = []
         self._is_one_model = False
         self.has_refused = False
         self._silent_at = inf
@@ -138,11 +139,11 @@ class Members:
 
     def following(self, agent: str, term: int) -> list[Member]:
         """Those alive who obey this agent since this term."""
-        following = self._following.get((agent, term))
-        if following is None:
-            following = [member for member in self.alive() if member.obeys(agent, term)]
-            self._following[agent, term] = following
-        return following
+        if self._followed == (agent, term):
+            return self._followers
+        self._followed = (agent, term)
+        self._followers = [member for member in self.alive() if member.obeys(agent, term)]
+        return self._followers
 
     def get(self, contributor: Contributor) -> Member | None:
         member = self._table.get(contributor.peer_id)
@@ -188,15 +189,12 @@ class Members:
         if alive is not known.alive or not (same_model and same_agent):
             known.alive = alive
             self._forget_lists()
-        elif (
-            report.open_round != before.open_round or report.open_term != before.open_term or known.at != stood_at
-        ):
+        elif report.open_round != before.open_round or report.open_term != before.open_term or known.at != stood_at:
             self.changes += 1
 
     def _forget_lists(self) -> None:
         self.changes += 1
-        self._alive, self._is_one_model = None, False
-        self._following.clear()
+        self._alive, self._followed, self._is_one_model = None, None, False
 
 
 def newest_position(members: list[Member]) -> Position:

@@ -27,7 +27,6 @@ from mdl.machine import (
     Tick,
 )
 from mdl.messages import (
-    AgentMessage,
     AgentPresent,
     AgentResigned,
     MemberRefused,

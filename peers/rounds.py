@@ -226,9 +226,7 @@ class RoundLedger:
 
     def failures(self, one: Contributor, other: Contributor) -> int:
         """How often hops between these two were tried in vain, either way."""
-        return sum(
-            hop.state is ABORTED and {hop.sender, hop.receiver} == {one, other} for hop in self.hops.values()
-        )
+        return sum(hop.state is ABORTED and {hop.sender, hop.receiver} == {one, other} for hop in self.hops.values())
 
     def next_try(self) -> tuple[Contributor, Contributor]:
         """Of the free holders the pair that failed least; in the other direction than last time."""

@@ -75,12 +75,17 @@ def run_plan(plan: FaultPlan, record: bool = False) -> tuple[Verdict, SimMesh]:
     """Run one plan to its end; the mesh has the story if `record`."""
     mesh, injector = build_mesh(plan, record)
     settled = is_settled(mesh, plan.rounds)
+    closed = mesh.accounts.closed
+
+    def is_done() -> bool:
+        return len(closed) > plan.rounds and mesh.now >= injector.ends_s and settled()
+
     try:
         done = False
         while not done:
             ends_s = injector.ends_s
             mesh.run(ends_s)
-            done = mesh.run(ends_s + PATIENCE_S, lambda: mesh.now >= injector.ends_s and settled())
+            done = mesh.run(ends_s + PATIENCE_S, is_done)
             if injector.ends_s == ends_s:
                 break
         return judge(mesh, plan, done and settled()), mesh

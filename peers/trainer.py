@@ -91,7 +91,7 @@ class TrainerSettings(msgspec.Struct, frozen=True):
 class Trainer:
     """See the module. standing: the model it has. part: its part in the open round, if any. goal: the last round.
 
-    merge: `pair_aggregate`, or the same on a clock.
+    merge: instead of `pair_aggregate`, the same on a clock.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Trainer:
         round_id: int = 0,
         history: History | None = None,
         term: int = 0,
-        merge: Callable[[ModelDelta, ModelDelta, Vector], ModelDelta] = pair_aggregate,
+        merge: Callable[[ModelDelta, ModelDelta, Vector], ModelDelta] | None = None,
     ) -> None:
         self.me = me
         self.saved_term = term
@@ -117,7 +117,7 @@ class Trainer:
         self._schema_hash = schema_hash
         self._model = model
         self._sent_bytes = 0
-        self._pair_aggregate = merge
+        self._pair_aggregate = merge or pair_aggregate
         self._own = OwnWork(me, self.standing, settings.keep_deltas)
         self._evaluation: RoundEvaluation | None = None
         self._transfer: Transfer | None = None

@@ -103,22 +103,24 @@ class Injector(Watch):
     # -- what waits for a message -------------------------------------------------------------------------------------
 
     def before(self, node: Node, event: Event) -> bool:
-        if event.__class__ is Received:
+        if type(event) is Received and type(event.message).__name__ in self._traps:
             self._spring(node, event.message, BEFORE_HEARING)
         return node.running
 
     def after(self, node: Node, event: Event) -> None:
-        if event.__class__ is Received:
+        if type(event) is Received and type(event.message).__name__ in self._traps:
             self._spring(node, event.message, AFTER_HEARING)
 
     def saying(self, node: Node, send: Send) -> None:
-        self._spring(node, send.message, BEFORE_SAYING)
+        if type(send.message).__name__ in self._traps:
+            self._spring(node, send.message, BEFORE_SAYING)
 
     def said(self, node: Node, send: Send) -> None:
-        self._spring(node, send.message, AFTER_SAYING)
+        if type(send.message).__name__ in self._traps:
+            self._spring(node, send.message, AFTER_SAYING)
 
     def _spring(self, node: Node, message: Said, moment: Moment) -> None:
-        for trap in self._traps.get(message.__class__.__name__, ()):
+        for trap in self._traps[type(message).__name__]:
             fault = trap.fault
             if trap.left <= 0 or fault.moment is not moment or self.mesh.now < fault.at_s:
                 continue

@@ -38,6 +38,7 @@ class _Seen:
     decided: int = 0
     last_decision: HopDecision | None = None
     kept_ledger: object = None
+    kept_term: int = 0
     kept_attempt: Attempt = (0, 0)
     kept_authority: object = None
     hops: Mapping[Any, Any] = field(default_factory=dict)
@@ -108,14 +109,16 @@ class Invariants:
                 check_disjoint(mesh, keeper)
 
     def _check_keeper(self, mesh: SimMesh, node: Node, keeper: Keeper, seen: _Seen) -> None:
-        ledger, authority = getattr(keeper, "ledger", None), authority_of(keeper)
-        check_decided(node, ledger.hops if ledger else {}, seen)
-        if ledger is not None and ledger is seen.kept_ledger and authority == seen.kept_authority:
-            return  # of one ledger the attempt never changes
-        attempt = keeper.attempt()
+        ledger, term = getattr(keeper, "ledger", None), getattr(keeper, "term", 0)
+        if ledger is not None:
+            check_decided(node, ledger.hops, seen)
+            if ledger is seen.kept_ledger and term == seen.kept_term:
+                return  # of one ledger the attempt never changes
+        attempt, authority = keeper.attempt(), authority_of(keeper)
         if attempt != seen.kept_attempt or authority != seen.kept_authority:
             check_disjoint(mesh, keeper)
-        seen.kept_ledger, seen.kept_attempt, seen.kept_authority = ledger, attempt, authority
+        seen.kept_ledger, seen.kept_term = ledger, term
+        seen.kept_attempt, seen.kept_authority = attempt, authority
 
     def _check_model(self, node: Node, holder: Holder) -> None:
         """All who stand at round r of a lineage have the same parameters, then and ever after."""
@@ -219,7 +222,11 @@ def check_decided(node: Node, hops: Mapping[Any, Any], seen: _Seen) -> None:
     if not seen.undecided:
         return
     for hop in seen.undecided:
-        if hop.decided_at is None and hop.state._value_ != "ordered" and not hop.reason.startswith("ordered by another"):
+        if (
+            hop.decided_at is None
+            and hop.state._value_ != "ordered"
+            and not hop.reason.startswith("ordered by another")
+        ):
             raise InvariantError("decided", f"{node.peer_id} has decided hop {hop.hop_id} without its receiver")
     seen.undecided = [hop for hop in seen.undecided if hop.decided_at is None]
 
