@@ -59,6 +59,7 @@ def show(
     A scenario is played, under the policy of the configuration by default. Q-values are shown for policies that have
     them (dqn).
     """
+    from peers.schedule_devices import draw_devices, real_devices, scenario_devices
     from peers.schedule_draw import show_chart
     from peers.schedule_round import chart_real
     from peers.schedule_source import find_real, find_subject, looker, rebuilt_subject
@@ -68,11 +69,12 @@ def show(
     real = find_real(source, round_number, look)
     estimates: tuple[str, ...] = ()
     if real and policy is None:
-        chart, shown = chart_real(real), real.policy
+        chart, shown, devices = chart_real(real), real.policy, real_devices(real)
     else:
         subject = rebuilt_subject(real) if real else find_subject(source, index, round_number, look)
         shown = policy or _usual_policy()
         chart, estimates = _play_chart(subject, shown), subject.estimates
+        devices = scenario_devices(subject.scenario, subject.names)
     if out is not None:
         from peers.schedule_svg import write_picture
 
@@ -81,10 +83,13 @@ def show(
         import msgspec
 
         told = {"policy": shown, "recorded": bool(real and policy is None), "estimated": list(estimates)}
+        told["devices"] = msgspec.to_builtins(devices)
         _print_json(told | msgspec.to_builtins(chart) | ({"out": str(out)} if out else {}))
         return
     console = _console()
     show_chart(chart, console)
+    console.print()
+    console.print(draw_devices(devices))
     for text in estimates:
         console.print(f"estimated: {text}", style="dim")
     if out is not None:

@@ -135,13 +135,14 @@ def rebuild(real: RealRound) -> Rebuilt:
         raise DataError(f"{real.where}: round {real.number}: fewer than two devices merged anything")
     names = tuple(each.peer_id for each in devices)
     size_mb = median(hop.size_bytes for hop in merged) / 1e6
-    latency_s = min(_overhead_s(hop) for hop in merged)
+    known = {each.peer_id: each.merge_mb_s for each in devices}
+    latency_s = min(_overhead_s(hop) - _known_merge_s(hop, known) for hop in merged)
     links = _find_links(devices, merged)
     made = tuple(
         ScenarioDevice(
             each.ready_s or 0.0,
             links[each.peer_id],
-            _merge_mb_s(each.peer_id, merged, size_mb, latency_s),
+            each.merge_mb_s or _merge_mb_s(each.peer_id, merged, size_mb, latency_s),
             _kind_of(each),
             battery_percent=100.0 if each.battery_percent is None else each.battery_percent,
             charging=bool(each.charging),
@@ -187,6 +188,12 @@ def _overhead_s(hop: HopSummary) -> float:
     return max(0.0, (hop.decided_s or 0.0) - hop.ordered_s - hop.transfer_s)
 
 
+def _known_merge_s(hop: HopSummary, known: dict[str, float | None]) -> float:
+    """Of its receiver, if it has told how fast it merges; at most what was not transfer."""
+    merge_mb_s = known.get(hop.receiver)
+    return min(_overhead_s(hop), hop.size_bytes / 1e6 / merge_mb_s) if merge_mb_s else 0.0
+
+
 def _find_links(devices: Sequence[DeviceRecord], merged: Sequence[HopSummary]) -> dict[str, float]:
     """As the agent knew them afterwards; else the fastest hop a device had, else the median of the others."""
     rates: dict[str, list[float]] = {}
@@ -218,8 +225,9 @@ def _tell_estimates(real: RealRound, names: Sequence[str]) -> tuple[str, ...]:
     busy = [each.peer_id for each in real.devices if each.peer_id in names and each.busy]
     told = [
         "links: what the agent knew after the round; a device's link shows only with a partner that is not slower",
-        "latency: the shortest time between order and report that was not transfer; merges: what is above it; a device "
-        "that never merged is taken to do so in no time",
+        "latency: the shortest time between order and report that was neither transfer nor merge",
+        "merges: as the device has told; where it has not, what is above latency and transfer; a device that never "
+        "merged is taken to do so in no time",
         "ready and busy times: as the agent heard them in reports; they are taken not to depend on the order",
     ]
     if busy:

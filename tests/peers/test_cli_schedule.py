@@ -19,6 +19,7 @@ from peers.campaign import Campaign, silent_machines
 from peers.cli_schedule import app
 from peers.schedule_compare import compare, describe_comparison
 from peers.schedule_decide import answer_all
+from peers.schedule_devices import ShownDevice, draw_devices, real_devices
 from peers.schedule_draw import draw_chart
 from peers.schedule_play import Bench, parse_policies, play_watched
 from peers.schedule_replay import RECORDED, replay_run
@@ -297,6 +298,24 @@ def test_a_rebuilt_round_takes_as_long_on_the_model_as_it_was_measured() -> None
     assert any("left out" in text and "d" in text for text in rebuilt.estimates)
     idle = tuple(msgspec.structs.replace(device, busy=()) for device in DEVICES)
     assert _replayed(_summary(devices=idle)) == pytest.approx(2.7, abs=0.01)
+
+
+def test_a_rebuilt_device_merges_as_fast_as_it_told_and_that_is_no_latency() -> None:
+    devices = tuple(msgspec.structs.replace(device, busy=(), merge_mb_s=200.0) for device in DEVICES)
+    rebuilt = rebuild(finished_round(_summary(devices=devices), "run"))
+    assert [device.merge_mb_s for device in rebuilt.scenario.devices] == [200.0, 200.0, 200.0]
+    assert rebuilt.scenario.latency_s == pytest.approx(0.05)
+    assert _replayed(_summary(devices=devices)) == pytest.approx(2.7, abs=0.01)
+
+
+def test_show_tells_what_is_known_of_each_device() -> None:
+    devices = tuple(msgspec.structs.replace(device, merge_mb_s=2500.0, kind=3) for device in DEVICES[:1])
+    shown = real_devices(finished_round(_summary(devices=devices), "run"))
+    assert shown == (ShownDevice("a", 0.2, 10.0, 2500.0, "call", 80.0),)
+    console = Console(file=io.StringIO(), width=80)
+    console.print(draw_devices([*shown, ShownDevice("b", None, None, None, "idle", None)]))
+    lines = [line.split() for line in console.file.getvalue().splitlines()[-2:]]  # type: ignore[attr-defined]
+    assert lines == [["a", "0.200", "10", "2500", "80", "%", "call"], ["b", *["not", "known"] * 2, "mains", "idle"]]
 
 
 def _replayed(summary: RoundSummary) -> float:
