@@ -113,12 +113,12 @@ class UpdateStored(msgspec.Struct, frozen=True):
 class CycleTaught(msgspec.Struct, frozen=True):
     """The cloud has learned from its pupils, and what it can teach now is on its disk.
 
-    lessons: packed small models by group as float32 words, -1 the base. groups: of the pupils. learned: the digest of
-    each pupil's update that is in it.
+    lessons: packed small models as float32 words, by the group's number in decimal, "-1" is the base. groups: of the
+    pupils. learned: the digest of each pupil's update that is in it.
     """
 
     version: int
-    lessons: dict[int, Vector]
+    lessons: dict[str, Vector]
     groups: dict[str, int]
     learned: dict[str, bytes]
 

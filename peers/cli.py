@@ -6,11 +6,8 @@ Exit codes: 0 done, 2 the user's input is wrong, 3 no mesh or peers found, 4 the
 from __future__ import annotations
 
 import gc
-import json
 import logging
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,12 +15,34 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mdl.errors import MdlError
+from peers.cli_options import (
+    AsJson,
+    Assign,
+    CloudAt,
+    Code,
+    ConfigFile,
+    DataSpec,
+    Insecure,
+    Interface,
+    Join,
+    Listen,
+    Loopback,
+    MeshName,
+    Model,
+    Out,
+    Policy,
+    Port,
+    Seed,
+    Split,
+    find_keys,
+    identified,
+    load_settings,
+    mesh_overrides,
+    print_json,
+)
 
 if TYPE_CHECKING:
-    from mdl.config import Config
-    from mdl.delta import Contributor
     from peers.node import Ended
-    from transport.keys import MeshKeys
 
 app = typer.Typer(
     help="Train one model together on the devices you have: no server, and the data never leaves the device.",
@@ -34,24 +53,6 @@ app = typer.Typer(
 )
 mesh_app = typer.Typer(help="Make and list meshes: a mesh is a name and a join code.", no_args_is_help=True)
 app.add_typer(mesh_app, name="mesh")
-
-MeshName = Annotated[str | None, typer.Option("--mesh", help="Name of a mesh whose code is known on this machine.")]
-Code = Annotated[str | None, typer.Option(help="Join code, from `mdl mesh new`; also read from MDL_CODE.")]
-Join = Annotated[list[str] | None, typer.Option(help="HOST:PORT of a member, where multicast is blocked.")]
-Listen = Annotated[str | None, typer.Option(help="IP address to listen on; all by default.")]
-Port = Annotated[int | None, typer.Option(help="TCP port to listen on; any free one by default.")]
-Interface = Annotated[list[str] | None, typer.Option(help="Announce on this network interface.")]
-Loopback = Annotated[bool | None, typer.Option("--loopback", help="Meet peers on this machine only.")]
-Insecure = Annotated[bool | None, typer.Option("--insecure", help="No encryption; for loopback only.")]
-DataSpec = Annotated[str | None, typer.Option("--data", help="motion, uci-har:PATH, csv:PATH?..., npz:PATH, pkg:make.")]
-Model = Annotated[str | None, typer.Option(help="lenet, alexnet, cnn-lstm, or package.module:factory.")]
-Split = Annotated[str | None, typer.Option(help="Who holds what: subject, iid or dirichlet:ALPHA.")]
-Policy = Annotated[str | None, typer.Option(help="Who aggregates with whom: greedy, fifo, tree or ring.")]
-Seed = Annotated[int | None, typer.Option(help="Every random choice follows from it.")]
-Out = Annotated[Path | None, typer.Option(help="Run directory for results.")]
-ConfigFile = Annotated[Path | None, typer.Option("--config", help="TOML file; options override it.")]
-Assign = Annotated[list[str] | None, typer.Option("--set", help="key=value, e.g. training.learning_rate=0.01.")]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on the last line of stdout.")]
 
 
 @app.command()
@@ -65,6 +66,8 @@ def up(
     split: Split = None,
     seed: Seed = None,
     baselines: Annotated[bool, typer.Option("--baselines", help="Also train alone and central.")] = False,
+    cloud: Annotated[bool, typer.Option("--cloud", help="With a cloud peer that teaches the mesh.")] = False,
+    donors: Annotated[int | None, typer.Option(help="Training people whose data is the cloud's; a quarter.")] = None,
     verify: Annotated[bool, typer.Option("--verify", help="Check each global delta against the central mean.")] = False,
     out: Out = None,
     config: ConfigFile = None,
@@ -80,12 +83,13 @@ def up(
         "model.name": model,
         "training.rounds_per_epoch": rounds_per_epoch,
         "round.policy": policy,
+        "cloud.people": donors,
         "seed": seed,
     }
-    settings = _load(config, overrides, assign)
-    result = run_up(settings, peers, epochs, out, baselines=baselines, verify=verify, quiet=as_json)
+    settings = load_settings(config, overrides, assign)
+    result = run_up(settings, peers, epochs, out, cloud=cloud, baselines=baselines, verify=verify, quiet=as_json)
     if as_json:
-        _print_json(result)
+        print_json(result)
 
 
 @app.command()
@@ -103,6 +107,7 @@ def peer(
     interface: Interface = None,
     loopback: Loopback = None,
     insecure: Insecure = None,
+    cloud: CloudAt = None,
     seed: Seed = None,
     out: Out = None,
     config: ConfigFile = None,
@@ -115,14 +120,15 @@ def peer(
         "data.shard": shard,
         "data.split": split,
         "model.name": model,
+        "cloud.address": cloud,
         "seed": seed,
     }
-    overrides |= _mesh_overrides(join, listen, port, interface, loopback, insecure)
-    settings = _load(config, overrides, assign)
+    overrides |= mesh_overrides(join, listen, port, interface, loopback, insecure)
+    settings = load_settings(config, overrides, assign)
     from peers.node import run_trainer
 
-    keys, mesh_name = _find_keys(mesh, code, settings)
-    with _identified(mesh_name, name, out) as (me, directory):
+    keys, mesh_name = find_keys(mesh, code, settings)
+    with identified(mesh_name, name, out) as (me, directory):
         ended = run_trainer(settings, me, keys, mesh_name, directory)
     saved = f"the model of round {ended.round_id} is in {directory / 'global.safetensors'}"
     print(saved if ended.round_id else "no round was finished, nothing is saved", file=sys.stderr)
@@ -150,12 +156,12 @@ def agent(
 ) -> None:
     """Order the aggregations of a mesh (the mobile agent); holds no data and no model."""
     overrides: dict[str, object] = {"round.rounds": rounds, "round.min_peers": min_peers, "round.policy": policy}
-    overrides |= _mesh_overrides(join, listen, port, interface, loopback, insecure)
-    settings = _load(config, overrides, assign)
+    overrides |= mesh_overrides(join, listen, port, interface, loopback, insecure)
+    settings = load_settings(config, overrides, assign)
     from peers.node import run_agent
 
-    keys, mesh_name = _find_keys(mesh, code, settings)
-    with _identified(mesh_name, name, out) as (me, directory):
+    keys, mesh_name = find_keys(mesh, code, settings)
+    with identified(mesh_name, name, out) as (me, directory):
         ended = run_agent(settings, me, keys, mesh_name, directory)
     print(f"{ended.round_id} rounds ordered; what they gave is in {directory / 'metrics.jsonl'}", file=sys.stderr)
     _end(ended, {"agent": me.peer_id, "mesh": mesh_name, "run_dir": str(directory)}, as_json)
@@ -173,13 +179,13 @@ def peers(
     as_json: AsJson = False,
 ) -> None:
     """Show who is in the mesh, what each is doing, and the hops of the open round."""
-    settings = _load(None, _mesh_overrides(join, None, None, interface, loopback, None), None)
+    settings = load_settings(None, mesh_overrides(join, None, None, interface, loopback, None), None)
     from peers.watch import look_around
 
-    keys, mesh_name = _find_keys(mesh, code, settings)
+    keys, mesh_name = find_keys(mesh, code, settings)
     result = look_around(settings.mesh, keys, mesh_name, wait, watch=watch, quiet=as_json)
     if as_json:
-        _print_json(result)
+        print_json(result)
 
 
 @app.command("eval")
@@ -193,7 +199,7 @@ def evaluate(
 
     result = evaluate_model(model, data)
     if as_json:
-        _print_json(result)
+        print_json(result)
     else:
         show_evaluation(result)
 
@@ -210,7 +216,7 @@ def predict(
 
     result = predict_windows(model, data, limit)
     if as_json:
-        _print_json(result)
+        print_json(result)
     else:
         show_predictions(result)
 
@@ -230,7 +236,7 @@ def new_mesh(
     code = new_join_code(name)
     path = remember_code(code)
     if as_json:
-        _print_json({"mesh": name, "code": code, "file": str(path)})
+        print_json({"mesh": name, "code": code, "file": str(path)})
         return
     print(code)
     print(f"remembered in {path}; on the other devices: mdl peer --code {code}", file=sys.stderr)
@@ -243,7 +249,7 @@ def list_meshes(as_json: AsJson = False) -> None:
 
     known = known_meshes()
     if as_json:
-        _print_json({"meshes": [{"mesh": name, "code": code} for name, code in known.items()]})
+        print_json({"meshes": [{"mesh": name, "code": code} for name, code in known.items()]})
         return
     for name, code in known.items():
         print(f"{name:<16} {code}")
@@ -286,71 +292,18 @@ def _add_data_commands() -> None:
     from peers.cli_schedule import app as schedule_app
 
     app.add_typer(schedule_app, name="schedule")
+    from peers.cli_cloud import register
 
-
-def _load(path: Path | None, overrides: dict[str, object], assign: list[str] | None) -> Config:
-    from mdl.config import load_config
-
-    return load_config(path, overrides, assign or [])
-
-
-def _mesh_overrides(
-    join: list[str] | None,
-    listen: str | None,
-    port: int | None,
-    interface: list[str] | None,
-    loopback: bool | None,
-    insecure: bool | None,
-) -> dict[str, object]:
-    return {
-        "mesh.join": join or None,
-        "mesh.listen": listen,
-        "mesh.port": port,
-        "mesh.interfaces": interface or None,
-        "mesh.loopback": loopback,
-        "mesh.insecure": insecure,
-    }
-
-
-def _find_keys(mesh: str | None, code: str | None, settings: Config) -> tuple[MeshKeys | None, str]:
-    from mdl.errors import ConfigError
-    from peers.identity import find_code, remember_code
-    from transport.keys import MeshKeys
-
-    if settings.mesh.insecure and not settings.mesh.loopback:
-        raise ConfigError("--insecure: without a join code only on this machine; add --loopback")
-    if settings.mesh.insecure:
-        print("mdl: --insecure: nothing is encrypted, and anyone on this machine can join", file=sys.stderr)
-        return None, mesh or "insecure"
-    found = find_code(mesh, code)
-    keys = MeshKeys.from_code(found)
-    if code:
-        remember_code(found)
-    return keys, keys.name
-
-
-@contextmanager
-def _identified(mesh_name: str, name: str | None, out: Path | None) -> Iterator[tuple[Contributor, Path]]:
-    from peers.identity import claim_identity, release_identity, state_home
-
-    me, directory = claim_identity(state_home(mesh_name), name, out)
-    try:
-        yield me, directory
-    finally:
-        release_identity(directory)
+    register(app)
 
 
 def _end(ended: Ended, result: dict[str, object], as_json: bool) -> None:
     if as_json:
-        _print_json(result | asdict(ended))
+        print_json(result | asdict(ended))
     if ended.problem:
         print(f"mdl: {ended.problem}", file=sys.stderr)
     if ended.problem or ended.exit_code:
         raise typer.Exit(ended.exit_code or 4)
-
-
-def _print_json(result: object) -> None:
-    print(json.dumps(result))
 
 
 if __name__ == "__main__":

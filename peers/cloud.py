@@ -191,7 +191,7 @@ class Cloud:
             return Send(sender.peer_id, LessonCurrent(pupil, self.version, self._settings.synchronous))
         group = self._taught.groups.get(pupil, -1)
         lesson = LessonMessage(pupil, self.version, group, self._settings.synchronous)
-        return Send(sender.peer_id, lesson, self._taught.lessons[group])
+        return Send(sender.peer_id, lesson, self._taught.lessons[str(group)])
 
     def _on_offered(self, sender: Contributor, offered: UpdateOffered, now: float) -> list[Effect]:
         pupil = offered.pupil

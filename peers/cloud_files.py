@@ -136,7 +136,7 @@ class CloudFiles:
     def _taught(self) -> CycleTaught:
         catalogue = self.catalogue
         lessons = {
-            group: _words(self._bytes(self._lesson(catalogue.version, "small", group))) for group in self._groups()
+            str(group): _words(self._bytes(self._lesson(catalogue.version, "small", group))) for group in self._groups()
         }
         learned = {pupil: bytes.fromhex(digest) for pupil, digest in catalogue.learned.items()}
         return CycleTaught(catalogue.version, lessons, catalogue.groups, learned)

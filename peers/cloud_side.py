@@ -7,6 +7,7 @@ a round trains with it if it is there, and without it if it is not: no round eve
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Iterable
@@ -26,6 +27,7 @@ from peers.learner import CLOUD, Learner, LearnerSettings
 from transport.hub import Spoke
 from transport.keys import MeshKeys
 from transport.runtime import Runtime
+from transport.worker import Work
 
 logger = logging.getLogger(__name__)
 
@@ -34,12 +36,14 @@ _AWAY_S = 15.0
 # Beside the values of a packed model.
 _HEADER_BYTES = 4096
 _BATCH = 512
+CLOUD_CODE_VARIABLE = "MDL_CLOUD_CODE"
 
 
 class CloudSide:
     """See the module. Opens its connection at once; `close` ends it.
 
-    mesh: the pupil's name. Raises ConfigError for an address that is none.
+    mesh: the pupil's name. keys: the mesh's; a cloud with a code of its own is reached with MDL_CLOUD_CODE.
+    Raises ConfigError for an address that is none.
     """
 
     def __init__(self, config: Config, me: Contributor, keys: MeshKeys | None, mesh: str, device: Device) -> None:
@@ -62,7 +66,7 @@ class CloudSide:
             self._learner,
             Spoke(
                 me,
-                keys,
+                cloud_keys(keys),
                 settings.address,
                 max_values=device.model.size + _HEADER_BYTES // 4,
                 insecure=config.mesh.insecure,
@@ -73,10 +77,16 @@ class CloudSide:
         self._thread = threading.Thread(target=self._run, name="mdl-cloud-side", daemon=True)
         self._thread.start()
 
-    def hear(self, effect: SaveModel) -> None:
-        """The mesh has closed a round: every so many of them, its model goes up."""
-        if effect.round_id and effect.round_id % self._settings.every == 0:
-            self._runtime.post(UpdateReady(effect.round_id, effect.parameters))
+    def join(self, work: Work) -> Work:
+        """The device's work, with an eye on the rounds that close: every so many of them, the mesh's model goes up."""
+        save = work[SaveModel]
+
+        def save_and_offer(effect: SaveModel) -> Event | None:
+            if effect.round_id and effect.round_id % self._settings.every == 0:
+                self._runtime.post(UpdateReady(effect.round_id, effect.parameters))
+            return save(effect)
+
+        return {**work, SaveModel: save_and_offer}
 
     def close(self) -> None:
         self._runtime.stop()
@@ -117,6 +127,12 @@ class CloudSide:
             self._said_refused = self._learner.refused
             if self._said_refused:
                 logger.warning("the cloud refused: %s", self._said_refused)
+
+
+def cloud_keys(keys: MeshKeys | None) -> MeshKeys | None:
+    """A cloud may serve many meshes, with a join code of its own; else it has the mesh's. Raises ConfigError."""
+    code = os.environ.get(CLOUD_CODE_VARIABLE)
+    return MeshKeys.from_code(code) if code else keys
 
 
 def _ask(teacher: torch.nn.Module, x: Vector, temperature: float) -> Vector:

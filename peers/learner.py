@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from mdl.delta import Contributor, Vector, digest_of
+from mdl.delta import Vector, digest_of
 from mdl.machine import Effect, Event, Finish, Received, Send, StopRequested, StudyLesson, UpdateReady, WorkFailed
 from mdl.messages import (
     LessonCurrent,
@@ -185,8 +185,3 @@ class Learner:
         if self.heard_at is not None or not limit_s or now - self._started < limit_s:
             return []
         return [Finish(f"no cloud answered for {limit_s:g} s", 3)]
-
-
-def cloud_contributor() -> Contributor:
-    """Who a cloud is on its own links."""
-    return Contributor(CLOUD, 1)

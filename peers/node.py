@@ -9,9 +9,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -121,7 +122,8 @@ def run_agent(config: Config, me: Contributor, keys: MeshKeys | None, mesh_name:
 
 def run_trainer(config: Config, me: Contributor, keys: MeshKeys | None, mesh_name: str, out: Path) -> Ended:
     """`mdl peer`: trains, aggregates, keeps its file cache, and exports the global model when it ends."""
-    from peers.device import Device  # imports torch, which an agent never needs
+    from peers.cloud_side import CloudSide  # imports torch, which an agent never needs
+    from peers.device import Device
     from peers.trainer import Trainer, TrainerSettings
 
     device = Device(config, me, mesh_name, out)
@@ -153,13 +155,15 @@ def run_trainer(config: Config, me: Contributor, keys: MeshKeys | None, mesh_nam
         if any(isinstance(effect, Finish) for effect in effects):
             device.stop()
 
+    cloud = CloudSide(config, me, keys, mesh_name, device) if config.cloud.address else None
+    work = cloud.join(device.work()) if cloud else device.work()
     runtime = start_runtime(
         machine,
         info,
         keys,
         config.mesh,
         max_values=state.parameters.size,
-        work={**device.work(), RecordRound: lambda effect: record_round(out, effect, relearner)},
+        work={**work, RecordRound: lambda effect: record_round(out, effect, relearner)},
         observe=observe,
         sample=sampler,
         story_path=story,
@@ -167,12 +171,12 @@ def run_trainer(config: Config, me: Contributor, keys: MeshKeys | None, mesh_nam
     runtime.story.header = cast_node(machine, config.round.policy, settings, now)
     logger.info("%s holds %d windows of %s", me.peer_id, len(device.train), config.data.spec)
     relearner = _make_relearner(config, out, runtime, sampler)
-    with stopped_by_signals(runtime), closing(relearner):
+    with stopped_by_signals(runtime), closing(relearner), closing(cloud) if cloud else nullcontext():
         finish = drive(runtime, mesh_name, config.mesh)
     runtime.save_story(story)
     if trainer.round_id:
         device.export(out / "global.safetensors", trainer.round_id, trainer.parameters)
-    sent_bytes = runtime.links.counts.sent_bytes
+    sent_bytes = runtime.links.counts.sent_bytes + (cloud.sent_bytes() if cloud else 0)
     return Ended(finish.problem, finish.exit_code, trainer.round_id, sent_bytes, state.parameters.nbytes)
 
 
@@ -204,7 +208,7 @@ def describe_round(effect: RecordRound) -> str:
 
 
 @contextmanager
-def stopped_by_signals(runtime: Runtime[Links]) -> Iterator[None]:
+def stopped_by_signals(runtime: Runtime[Any]) -> Iterator[None]:
     """Ctrl-C or SIGTERM once finishes cleanly, twice ends at once; likewise the end of a parent that started us."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     for number in before:
@@ -218,7 +222,7 @@ def stopped_by_signals(runtime: Runtime[Links]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _follow_parent(runtime: Runtime[Links]) -> None:
+def _follow_parent(runtime: Runtime[Any]) -> None:
     while os.read(sys.stdin.fileno(), 4096):
         pass
     runtime.stop()

@@ -51,12 +51,16 @@ class Child:
 
 @dataclass
 class Children:
-    """All processes of a run. Use as a context manager: on the way out every one of them has ended."""
+    """All processes of a run. Use as a context manager: on the way out every one of them has ended.
+
+    beside: what is no node of the mesh, a cloud.
+    """
 
     logs: Path
     code: str
     threads: int
     running: list[Child] = field(default_factory=list)
+    beside: list[Child] = field(default_factory=list)
 
     def __enter__(self) -> Children:
         self.logs.mkdir(parents=True, exist_ok=True)
@@ -88,11 +92,11 @@ class Children:
 
     def stop(self) -> None:
         """Ask all to finish; kill who has not within 2.5 s."""
-        for child in self.running:
+        for child in [*self.running, *self.beside]:
             if child.process.poll() is None:
                 child.process.send_signal(signal.SIGINT)
         give_up_at = time.monotonic() + _STOP_S
-        for child in self.running:
+        for child in [*self.running, *self.beside]:
             try:
                 child.process.wait(max(0.0, give_up_at - time.monotonic()))
             except subprocess.TimeoutExpired:

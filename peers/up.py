@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from statistics import median
 from typing import Any
 
 import msgspec
+import numpy as np
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
@@ -37,7 +39,7 @@ _EXPORT_S = 10.0
 
 @dataclass(frozen=True)
 class Run:
-    """What one `mdl up` is about to do. rounds: aggregations in total."""
+    """What one `mdl up` is about to do. rounds: aggregations in total. cloud: with a cloud of its own."""
 
     config: Config
     peers: int
@@ -45,10 +47,19 @@ class Run:
     data: DataSet
     out: Path
     verify: bool
+    cloud: bool = False
 
 
 def run_up(
-    config: Config, peers: int, epochs: int, out: Path | None, *, baselines: bool, verify: bool, quiet: bool
+    config: Config,
+    peers: int,
+    epochs: int,
+    out: Path | None,
+    *,
+    cloud: bool = False,
+    baselines: bool = False,
+    verify: bool = False,
+    quiet: bool = False,
 ) -> dict[str, Any]:
     """Train; returns what `--json` prints. quiet: no live view, one line a round on stderr.
 
@@ -59,7 +70,7 @@ def run_up(
     console = Console(stderr=quiet)
     verifier: Verifier | None = None
     with _interrupted_by_signals():
-        run = _plan(config, peers, epochs, out, verify)
+        run = _plan(config, peers, epochs, out, verify, cloud)
         console.print(Text(show_config(run.config).strip(), style="dim"))
         if run.data.synthetic:
             console.print(f"{run.data.name} is synthetic data: its figures say nothing about real people")
@@ -106,6 +117,8 @@ def _train(run: Run, verifier: Verifier | None, console: Console, quiet: bool) -
         Watcher(run.config.mesh, MeshKeys.from_code(code), "up") as watcher,
     ):
         try:
+            if run.cloud:
+                _start_cloud(run, children, console)
             _start(run, children)
             _follow(children, watcher, RoundReader(run.out), verifier, console, quiet)
         finally:
@@ -116,7 +129,7 @@ def _train(run: Run, verifier: Verifier | None, console: Console, quiet: bool) -
     return [child.result() for child in children.running]
 
 
-def _plan(config: Config, peers: int, epochs: int, out: Path | None, verify: bool) -> Run:
+def _plan(config: Config, peers: int, epochs: int, out: Path | None, verify: bool, cloud: bool) -> Run:
     """Check everything that can be checked before a process is started."""
     if peers < 1:
         raise ConfigError(f"-n {peers}: expected at least 1 peer")
@@ -124,6 +137,8 @@ def _plan(config: Config, peers: int, epochs: int, out: Path | None, verify: boo
         raise ConfigError(f"--epochs {epochs}: expected at least 1")
     make_policy(config.round.policy)
     data = load_data(config.data.spec, default_cache_dir(), config.seed)
+    if cloud:
+        config = _with_cloud(config, data)
     data = private_part(data, config.cloud.people, config.seed)
     split_windows(data.train, config.data.split, peers, config.seed)
     rounds = epochs * config.training.rounds_per_epoch
@@ -142,7 +157,32 @@ def _plan(config: Config, peers: int, epochs: int, out: Path | None, verify: boo
         save_config(config, out / "config.toml")
     except OSError as error:
         raise ConfigError(f"--out {out}: {error.strerror}") from None
-    return Run(config, peers, rounds, data, out, verify)
+    return Run(config, peers, rounds, data, out, verify, cloud)
+
+
+def _with_cloud(config: Config, data: DataSet) -> Config:
+    """A cloud on this machine: a quarter of the training people gave it their data, unless the user says how many."""
+    people = config.cloud.people or max(1, len(np.unique(data.train.subject)) // 4)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    # One mesh is all it will have: each upload of it is worth a cycle.
+    section = msgspec.structs.replace(config.cloud, people=people, address=address, updates=1)
+    return msgspec.structs.replace(config, cloud=section)
+
+
+def _start_cloud(run: Run, children: Children, console: Console) -> None:
+    """The cloud first learns from its own people; the mesh begins when it has something to teach."""
+    port = run.config.cloud.address.rpartition(":")[2]
+    out = run.out / "cloud"
+    config = str(run.out / "config.toml")
+    child = children.start("cloud", "cloud", "--json", "--config", config, "--port", port, "--out", str(out))
+    told = f"the cloud learns from {run.config.cloud.people} people who gave it their data"
+    with console.status(told) if console.is_terminal else nullcontext():
+        while not (out / "cloud.json").exists():
+            if _has_ended(child, _FRAME_S):
+                raise MdlError(f"the cloud failed: {child.problem()} (log: {child.log})")
+    children.running.remove(child)
+    children.beside.append(child)
 
 
 def _start(run: Run, children: Children) -> None:

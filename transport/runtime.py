@@ -100,7 +100,7 @@ class Runtime(Generic[LinksT]):
         self._stops = 0
         self._finish: Finish | None = None
         self._next_sample = clock()
-        self._worker = Worker(work, self.post, self._crash)
+        self._worker = Worker(work, self.post, self.crash)
 
     def post(self, event: Event) -> None:
         """Hand an event to the machine, from any thread or a signal handler."""
@@ -224,7 +224,8 @@ class Runtime(Generic[LinksT]):
                 raise item
         return self._finish if self._finish is not None else Finish("stopped at once, as asked twice")
 
-    def _crash(self, error: BaseException) -> None:
+    def crash(self, error: BaseException) -> None:
+        """Something that belongs to this node has failed in another thread: `run` raises it."""
         self._posted.put(error)
         self._wake()
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from mdl.errors import LocalProtocolError, MdlError
-from mdl.machine import Effect, Evaluate, Event, TrainLocally, WorkFailed
+from mdl.machine import Effect, Evaluate, Event, StudyLesson, TeachCycle, TrainLocally, WorkFailed
 
 Work: TypeAlias = Mapping[type[Effect], Callable[[Any], Event | None]]
 
@@ -17,7 +17,7 @@ MAX_WAITING = 64
 # A model being written is waited for, even on a slow disk; longer than this it hangs.
 _WRITE_S = 10.0
 # What a stop need not wait for: its result would come too late for anyone.
-_IDLE_AFTER_STOP = (TrainLocally, Evaluate)
+_IDLE_AFTER_STOP = (TrainLocally, Evaluate, StudyLesson, TeachCycle)
 
 
 class Worker:

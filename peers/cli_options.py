@@ -1,0 +1,92 @@
+"""Options that several commands share, and what they do with them. Heavy imports wait until a command runs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from mdl.config import Config
+    from mdl.delta import Contributor
+    from transport.keys import MeshKeys
+
+MeshName = Annotated[str | None, typer.Option("--mesh", help="Name of a mesh whose code is known on this machine.")]
+Code = Annotated[str | None, typer.Option(help="Join code, from `mdl mesh new`; also read from MDL_CODE.")]
+Join = Annotated[list[str] | None, typer.Option(help="HOST:PORT of a member, where multicast is blocked.")]
+Listen = Annotated[str | None, typer.Option(help="IP address to listen on; all by default.")]
+Port = Annotated[int | None, typer.Option(help="TCP port to listen on; any free one by default.")]
+Interface = Annotated[list[str] | None, typer.Option(help="Announce on this network interface.")]
+Loopback = Annotated[bool | None, typer.Option("--loopback", help="Meet peers on this machine only.")]
+Insecure = Annotated[bool | None, typer.Option("--insecure", help="No encryption; for loopback only.")]
+DataSpec = Annotated[str | None, typer.Option("--data", help="motion, uci-har:PATH, csv:PATH?..., npz:PATH, pkg:make.")]
+Model = Annotated[str | None, typer.Option(help="lenet, alexnet, cnn-lstm, or package.module:factory.")]
+Split = Annotated[str | None, typer.Option(help="Who holds what: subject, iid or dirichlet:ALPHA.")]
+Policy = Annotated[str | None, typer.Option(help="Who aggregates with whom: greedy, fifo, tree or ring.")]
+CloudAt = Annotated[str | None, typer.Option("--cloud", help="HOST:PORT of a cloud that teaches this mesh.")]
+Seed = Annotated[int | None, typer.Option(help="Every random choice follows from it.")]
+Out = Annotated[Path | None, typer.Option(help="Run directory for results.")]
+ConfigFile = Annotated[Path | None, typer.Option("--config", help="TOML file; options override it.")]
+Assign = Annotated[list[str] | None, typer.Option("--set", help="key=value, e.g. training.learning_rate=0.01.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on the last line of stdout.")]
+
+
+def load_settings(path: Path | None, overrides: dict[str, object], assign: list[str] | None) -> Config:
+    from mdl.config import load_config
+
+    return load_config(path, overrides, assign or [])
+
+
+def mesh_overrides(
+    join: list[str] | None,
+    listen: str | None,
+    port: int | None,
+    interface: list[str] | None,
+    loopback: bool | None,
+    insecure: bool | None,
+) -> dict[str, object]:
+    return {
+        "mesh.join": join or None,
+        "mesh.listen": listen,
+        "mesh.port": port,
+        "mesh.interfaces": interface or None,
+        "mesh.loopback": loopback,
+        "mesh.insecure": insecure,
+    }
+
+
+def find_keys(mesh: str | None, code: str | None, settings: Config) -> tuple[MeshKeys | None, str]:
+    from mdl.errors import ConfigError
+    from peers.identity import find_code, remember_code
+    from transport.keys import MeshKeys
+
+    if settings.mesh.insecure and not settings.mesh.loopback:
+        raise ConfigError("--insecure: without a join code only on this machine; add --loopback")
+    if settings.mesh.insecure:
+        print("mdl: --insecure: nothing is encrypted, and anyone on this machine can join", file=sys.stderr)
+        return None, mesh or "insecure"
+    found = find_code(mesh, code)
+    keys = MeshKeys.from_code(found)
+    if code:
+        remember_code(found)
+    return keys, keys.name
+
+
+@contextmanager
+def identified(mesh_name: str, name: str | None, out: Path | None) -> Iterator[tuple[Contributor, Path]]:
+    from peers.identity import claim_identity, release_identity, state_home
+
+    me, directory = claim_identity(state_home(mesh_name), name, out)
+    try:
+        yield me, directory
+    finally:
+        release_identity(directory)
+
+
+def print_json(result: object) -> None:
+    print(json.dumps(result))
