@@ -447,22 +447,42 @@ class MobileAgent:
         current = [member for member in following if member.at == position]
         if not current:
             return effects
-        current.sort(key=poverty)
-        lineage, round_id, digest = position
-        base = current[0].report.base
+        for member in late:
+            if member.late_since is None and not self._is_ahead(member, position):
+                member.late_since = now
+        ends = self._ends_to_reach(late, position, now)
         for member in late:
             if self._is_ahead(member, position):
                 continue
-            if member.late_since is None:
-                member.late_since = now
-            senior = is_senior(member.report.lineage, lineage, member.report.round_id, round_id)
-            if senior and now - member.late_since < self._settings.partition_s:
+            assert member.late_since is not None
+            lineage, round_id, _ = end = ends.get(member.report.lineage, position)
+            if member.at == end:
+                continue  # others of its lineage are to come here before they all leave it
+            senior = is_senior(member.report.lineage, position[0], member.report.round_id, position[1])
+            if end is position and senior and now - member.late_since < self._settings.partition_s:
                 continue  # the others it was with may come as well, and then it is we who move
+            sources = sorted((other for other in self.members.alive() if other.at == end), key=poverty)
             waited = 0 if member.report.transfer else int((now - member.late_since) // _SOURCE_S)
-            source = current[waited % len(current)].contributor
-            target = CatchUp(self.term, round_id, digest, source, lineage, base)
+            source = sources[waited % len(sources)]
+            target = CatchUp(self.term, round_id, end[2], source.contributor, lineage, source.report.base)
             effects += self._repeater.say(member.contributor, target, now)
         return effects
+
+    def _ends_to_reach(self, late: list[Member], position: Position, now: float) -> dict[Lineage, Position]:
+        """The last round of each lineage that is left behind, if some who are late have not come to it yet.
+
+        They go there first, for a while: each contributor brings its share of what is left behind, so all of them must
+        know that it was closed; and perhaps they are the majority there, and need not leave it.
+        """
+        ends: dict[Lineage, Position] = {}
+        for member in late:
+            lineage = member.report.lineage
+            if lineage and lineage != position[0] and lineage not in ends:
+                end = newest_position([other for other in self.members.alive() if other.report.lineage == lineage])
+                behind = [other for other in late if other.report.lineage == lineage and other.at != end]
+                if any(now - (other.late_since or now) < self._settings.partition_s for other in behind):
+                    ends[lineage] = end
+        return ends
 
     def _is_ahead(self, member: Member, position: Position) -> bool:
         """It has applied the round that the others are about to."""

@@ -83,14 +83,20 @@ class Standing:
             self._remember_since_fork(result.values)
             self.uncounted = tuple(work for work in self.uncounted if not self.holds(work))
 
-    def move_to(self, round_id: int, parameters: Vector, digest: bytes, history: History) -> None:
-        """Take over another device's w. Shares in a fork that is left behind are uncounted from here on."""
-        before, before_round = self.lineage, self.round_id
+    def move_to(self, round_id: int, parameters: Vector, digest: bytes, history: History, eta: float) -> None:
+        """Take over another device's w. Shares in a fork that is left behind are uncounted from here on.
+
+        A round that this device has contributed to, and whose result it never had, is what this w has changed by.
+        """
+        before, before_round, before_parameters = self.lineage, self.round_id, self.parameters
         left = range(shared_forks(before, history.lineage), len(before))
         if history.lineage != before:
             self.votes = False
         self.round_id, self.parameters, self.digest = round_id, parameters, digest
         self._take_history(history)
+        is_next = history.lineage == before and round_id == before_round + 1
+        if is_next and self._counted.get(self._me.peer_id) == Counted(self._me, round_id):
+            self._remember_since_fork((before_parameters - parameters) / np.float32(eta))
         works = list(self.uncounted)
         for level in left:
             fork = before[: level + 1]

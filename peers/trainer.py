@@ -482,7 +482,7 @@ class Trainer:
     def _move_to(self, round_id: int, parameters: Vector, digest: bytes, history: History) -> list[Effect]:
         missed = self._missed or self.part
         before, lineage = self.parameters, self.lineage
-        self.standing.move_to(round_id, parameters, digest, history)
+        self.standing.move_to(round_id, parameters, digest, history, self._settings.eta)
         self._catch_up = self._missed = self._transfer = self.part = None
         effects: list[Effect] = []
         if missed:

@@ -375,6 +375,28 @@ def test_of_two_forks_that_have_their_majorities_the_larger_goes_on() -> None:
     assert (desk.agent.lineage, set(desk.told(CatchUp))) == (large, {"c"})
 
 
+def test_who_has_not_come_to_the_last_round_of_a_fork_goes_there_before_all_leave_it() -> None:
+    behind = msgspec.structs.replace(_forked(D)[D], round_id=8, digest=b"w8")
+    desk = _take_over(_forked(C) | {D: behind} | dict.fromkeys((A, B), SETTLED))
+    target = desk.last(CatchUp)
+    assert set(desk.told(CatchUp)) == {"d"}
+    assert (target.round_id, target.digest, target.lineage, target.source) == (9, b"w9", SPLIT, C)
+    desk.report(D, round_id=9, digest=b"w9")
+    desk.pass_time(1.0, A, B, C, D)
+    assert set(desk.told(CatchUp)) == {"c", "d"}
+    assert desk.last(CatchUp).lineage == START
+
+
+def test_a_fork_waits_no_longer_than_a_partition_for_one_that_cannot_come_to_its_last_round() -> None:
+    behind = msgspec.structs.replace(_forked(D)[D], round_id=8, digest=b"w8")
+    desk = _take_over(_forked(C) | {D: behind} | dict.fromkeys((A, B), SETTLED))
+    desk.pass_time(PARTITION_S - 2.0, A, B, C, D)
+    assert set(desk.told(CatchUp)) == {"d"}
+    desk.pass_time(3.0, A, B, C, D)
+    assert set(desk.told(CatchUp)) == {"c", "d"}
+    assert desk.last(CatchUp).lineage == START
+
+
 def test_a_device_without_any_history_never_makes_the_mesh_begin_anew() -> None:
     desk = Desk(rounds=0)
     for peer in (B, C, D):

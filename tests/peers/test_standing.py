@@ -21,7 +21,7 @@ def _delta(*who: Contributor, value: float = 1.0) -> ModelDelta:
 
 def _move(standing: Standing, round_id: int, history: History) -> None:
     values = np.full(2, 40 + round_id, np.float32)
-    standing.move_to(round_id, values, digest_of(values), history)
+    standing.move_to(round_id, values, digest_of(values), history, eta=1.0)
 
 
 def _carry(standing: Standing) -> float | None:
@@ -178,3 +178,23 @@ def test_the_result_that_was_applied_is_not_touched_by_what_is_added_to_the_carr
     assert [values[0] for values in results] == [1.0, 2.0]
     _move(standing, 9, History(START, ("ann",)))
     assert _carry(standing) == 3.0
+
+
+def test_a_round_whose_result_a_contributor_never_had_is_part_of_its_share_in_the_fork() -> None:
+    standing = Standing(ME, ZEROS)
+    standing.follow(SPLIT, ("bob", "me"))
+    values = np.full(2, -1.5, np.float32)  # w(1) = w(0) - 0.5 * 3
+    standing.move_to(
+        1, values, digest_of(values), History(SPLIT, ("bob", "me"), (Counted(BOB, 1), Counted(ME, 1))), 0.5
+    )
+    assert _carry(standing) is None
+    _move(standing, 1, History(START, ("ann",), (Counted(ANN, 1),)))
+    assert _carry(standing) == 3.0
+
+
+def test_a_round_of_others_is_no_part_of_a_share() -> None:
+    standing = Standing(ME, ZEROS)
+    standing.follow(SPLIT, ("bob", "me"))
+    _move(standing, 1, History(SPLIT, ("bob",), (Counted(BOB, 1),)))
+    _move(standing, 1, History(START, ("ann",), (Counted(ANN, 1),)))
+    assert _carry(standing) is None

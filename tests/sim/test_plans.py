@@ -44,6 +44,11 @@ def test_hard_plans_lose_nothing_and_count_nothing_twice(block: int) -> None:
     assert totals.rounds_closed >= 3 * (_BLOCK - totals.without_quorum)
 
 
+@pytest.mark.parametrize("seed", [28615, 30551])
+def test_plans_that_once_lost_a_share_in_a_fork_lose_nothing(seed: int) -> None:
+    assert _failures(run_campaign(Campaign(), range(seed, seed + 1), processes=1)) == []
+
+
 @pytest.mark.parametrize("policy", ["fifo", "tree", "ring"])
 def test_every_policy_gets_through_hard_plans(policy: str) -> None:
     assert _failures(run_campaign(Campaign(policy=policy), range(12), processes=1)) == []
