@@ -16,6 +16,7 @@ import platform
 import sys
 import time
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -24,26 +25,20 @@ import msgspec
 import numpy as np
 import torch
 from colla_plot import draw_cdf
-from colla_recipe import (
-    Client,
-    Cloud,
-    Person,
-    Recipe,
-    accuracy,
-    run_colla,
-    split_people,
-    train_alone,
-)
+from colla_recipe import Client, Person, Recipe, UnifiedKind, run_colla, split_people, train_alone
 
 from mdl.data.places import PlaceLog, PlaceOptions, read_stays
 from mdl.data.visits import FIRST_PLACE_CODE
 from mdl.errors import MdlError
-from mdl.grouping import Grouping
-from mdl.recurrent import CLOUD_SIZE, DEVICE_SIZE, build_recurrent, count_parameters
+from mdl.kinds import RecurrentKind
+from mdl.recurrent import CLOUD_SIZE, DEVICE_SIZE, count_parameters
+from mdl.teaching import Classroom, Cycle, accuracy_of
 
 # Who competes in Table 1; the others stand beside them.
 RIVALS = ("DT", "CT", "DT-ws")
 COLLA = "Colla"
+# Devices are told apart by their sequences: below 100, below 300, and above.
+SIZES = (0, 100, 300, 1_000_000)
 # (grouped, customised last layer): Fig. 9 and Fig. 10 leave one out at a time.
 VARIANTS = {COLLA: (True, True), "Colla, one group": (False, True), "Colla, unified last layer": (True, False)}
 
@@ -52,7 +47,7 @@ def main() -> int:
     options = _parse_options()
     torch.set_num_threads(1)
     try:
-        recipe = msgspec.convert(json.loads(options.set), Recipe)
+        recipe = msgspec.convert(_merge(msgspec.to_builtins(Recipe()), json.loads(options.set)), Recipe)
         log = read_stays(options.data, PlaceOptions(utc_offset=options.utc_offset))
         result: dict[str, Any] = {"seeds": []}
         for seed in options.seeds:
@@ -67,41 +62,49 @@ def main() -> int:
 
 
 def measure_seed(log: PlaceLog, recipe: Recipe, seed: int, options: argparse.Namespace) -> dict[str, Any]:
-    """One draw of the cloud's people: every method's accuracies by device, and what Colla cost."""
+    """One draw of the cloud's people: every method's accuracies by device and cycle, and what Colla cost."""
     started = time.process_time()
     data, people = split_people(log, recipe, seed, options.tune)
     people = people[: options.devices]
-    places = len(log.places)
-    cloud = Cloud(places, data, recipe, seed)
-    last = recipe.cycles
-    methods: dict[str, list[float]] = {
-        "Markov": [guess_markov(person, last) for person in people],
-        "tree": [guess_tree(person, last, seed) for person in people],
-        "CT": [accuracy(cloud.base, person.test) for person in people],
-        "CT small": [accuracy(cloud.base_small, person.test) for person in people],
+    kind = RecurrentKind(log.places)
+    base = Classroom(kind, *data, recipe.teaching, seed).bootstrap()
+    cycles = range(1, recipe.cycles + 1)
+    methods: dict[str, list[list[float]]] = {
+        "Markov": [[guess_markov(_seen(person, cycle, recipe), person) for person in people] for cycle in cycles],
+        "tree": [[guess_tree(_seen(person, cycle, recipe), person, seed) for person in people] for cycle in cycles],
+        "CT": [[accuracy_of(kind, base.large, *person.test) for person in people]] * recipe.cycles,
+        "CT small": [[accuracy_of(kind, base.small, *person.test) for person in people]] * recipe.cycles,
     }
-    for name, start in (("DT", None), ("DT-ws", cloud.base_small)):
+    for name, start in (("DT", None), ("DT-ws", base.small)):
         methods[name] = [
-            accuracy(train_alone(person, places, start, recipe, last, seed + number), person.test)
-            for number, person in enumerate(people)
+            [
+                accuracy_of(kind, train_alone(kind, person, start, recipe, cycle, seed + number), *person.test)
+                for number, person in enumerate(people)
+            ]
+            for cycle in cycles
         ]
     colla: dict[str, Any] = {}
     for name, (grouped, customized) in VARIANTS.items():
         if name != COLLA and not options.variants:
             continue
-        accuracies, clients, groupings = run_colla(cloud, people, recipe, seed, grouped=grouped, customized=customized)
-        methods[name] = accuracies[-1]
-        colla[name] = _describe_costs(accuracies, clients, groupings)
+        own_kind = kind if customized else UnifiedKind(log.places)
+        settings = msgspec.structs.replace(recipe.teaching, groups=grouped and recipe.teaching.groups)
+        classroom = Classroom(own_kind, *data, settings, seed)
+        methods[name], clients, taught = run_colla(classroom, own_kind, base, people, recipe, seed)
+        colla[name] = _describe_costs(methods[name], clients, taught)
+    sizes = [[len(_seen(person, cycle, recipe)[1]) for person in people] for cycle in cycles]
     figures = {
         "seed": seed,
         "devices": len(people),
-        "cloud_sequences": len(data[1]),
-        "device_sequences": sorted(len(person.seen(last)[1]) for person in people),
-        "unseen_share": mean(_unseen_share(person, last) for person in people),
-        "methods": {name: [round(value, 4) for value in values] for name, values in methods.items()},
-        "table": {name: _describe(values) for name, values in methods.items()},
+        "cloud_sequences": min(len(data[1]), recipe.teaching.rows),
+        "device_sequences": sizes,
+        "unseen_share": mean(_unseen_share(person, recipe.cycles) for person in people),
+        "methods": {
+            name: [[round(value, 4) for value in values] for values in after] for name, after in methods.items()
+        },
+        "table": {name: _describe(after[-1]) for name, after in methods.items()},
         "colla": colla,
-        "wins": _count_wins(methods, [*RIVALS, COLLA]),
+        "wins": _count_wins({name: after[-1] for name, after in methods.items()}, [*RIVALS, COLLA]),
         "cpu_s": round(time.process_time() - started, 1),
     }
     print(json.dumps({"seed": seed, "table": figures["table"], "cpu_s": figures["cpu_s"]}), file=sys.stderr, flush=True)
@@ -121,14 +124,17 @@ def summarise(
     relative = [
         seed["table"][COLLA]["median"] / max(seed["table"][name]["median"] for name in RIVALS) - 1 for seed in seeds
     ]
-    every = build_recurrent(CLOUD_SIZE, len(log.places), range(len(log.places)), 0)
-    small = build_recurrent(DEVICE_SIZE, len(log.places), range(len(log.places)), 0)
+    kind = RecurrentKind(log.places)
     return {
         "data": "studentlife_gps, cells of a fixed grid" if options.utc_offset else "places",
         "tuning": options.tune,
         "places": len(log.places),
-        "parameters": {CLOUD_SIZE: count_parameters(every), DEVICE_SIZE: count_parameters(small)},
+        "parameters": {
+            CLOUD_SIZE: count_parameters(kind.build_large(0)),
+            DEVICE_SIZE: count_parameters(kind.build_small(0)),
+        },
         "table": table,
+        "by_sequences": _split_by_size(seeds),
         "colla_median_over_best_rival": [round(value, 4) for value in relative],
         "paper": {"median_over_rivals": 0.21, "best_share": 0.68, "data": "private campus WiFi set, not this one"},
         "recipe": msgspec.to_builtins(recipe),
@@ -145,9 +151,9 @@ def show_table(result: dict[str, Any]) -> str:
     return "\n".join([*lines, f"Colla's median over the best of {', '.join(RIVALS)}: {_percent(result)}"])
 
 
-def guess_markov(person: Person, cycle: int) -> float:
+def guess_markov(seen: tuple[torch.Tensor, torch.Tensor], person: Person) -> float:
     """First order: the place that most often followed the last one; the most frequent place after an unknown one."""
-    x, y = person.seen(cycle)
+    x, y = seen
     follows: dict[int, Counter[int]] = {}
     for here, there in zip(_last_places(x), y.tolist(), strict=True):
         follows.setdefault(here, Counter())[there] += 1
@@ -157,13 +163,33 @@ def guess_markov(person: Person, cycle: int) -> float:
     return float(np.mean(np.array(guesses) == y_test.numpy()))
 
 
-def guess_tree(person: Person, cycle: int, seed: int) -> float:
+def guess_tree(seen: tuple[torch.Tensor, torch.Tensor], person: Person, seed: int) -> float:
     """A decision tree on the six features of the last stay; leaves of at least five."""
     from sklearn.tree import DecisionTreeClassifier
 
-    x, y = person.seen(cycle)
+    x, y = seen
     tree = DecisionTreeClassifier(min_samples_leaf=5, random_state=seed).fit(x[:, :, -1].numpy(), y.numpy())
     return float(tree.score(person.test[0][:, :, -1].numpy(), person.test[1].numpy()))
+
+
+def _split_by_size(seeds: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """After each cycle, the devices by how many sequences they had: mean accuracy of each method, all seeds pooled."""
+    rows = []
+    for cycle in range(len(seeds[0]["device_sequences"])):
+        for low, high in pairwise(SIZES):
+            values: dict[str, list[float]] = {}
+            for seed in seeds:
+                for name, after in seed["methods"].items():
+                    held = zip(after[cycle], seed["device_sequences"][cycle], strict=True)
+                    values.setdefault(name, []).extend(value for value, size in held if low <= size < high)
+            if devices := len(values[COLLA]):
+                means = {name: round(mean(found), 4) for name, found in values.items()}
+                rows.append({"cycle": cycle + 1, "sequences_from": low, "devices": devices, "mean": means})
+    return rows
+
+
+def _seen(person: Person, cycle: int, recipe: Recipe) -> tuple[torch.Tensor, torch.Tensor]:
+    return person.seen(cycle, recipe.device_rows)
 
 
 def _last_places(x: torch.Tensor) -> list[int]:
@@ -179,14 +205,16 @@ def _describe(values: list[float]) -> dict[str, float]:
     return {"mean": round(mean(values), 4), "median": round(median(values), 4)}
 
 
-def _describe_costs(accuracies: list[list[float]], clients: list[Client], groupings: list[Grouping]) -> dict[str, Any]:
+def _describe_costs(accuracies: list[list[float]], clients: list[Client], taught: list[Cycle]) -> dict[str, Any]:
     cycles = range(len(accuracies))
     return {
         "cycles": [_describe(values) for values in accuracies],
         "upload_bytes": [_spread([client.upload_bytes[cycle] for client in clients]) for cycle in cycles],
+        "download_bytes": [_spread([client.download_bytes[cycle] for client in clients]) for cycle in cycles],
         "update_cpu_s": [_spread([round(client.update_cpu_s[cycle], 3) for client in clients]) for cycle in cycles],
-        "groups": [sorted(Counter(grouping.groups).values()) for grouping in groupings],
-        "silhouettes": [{str(k): score for k, score in grouping.silhouettes.items()} for grouping in groupings],
+        "groups": [sorted(Counter(cycle.groups.values()).values()) for cycle in taught],
+        "silhouettes": [{str(k): score for k, score in cycle.silhouettes.items()} for cycle in taught],
+        "left_out": [len(cycle.left_out) for cycle in taught],
     }
 
 
@@ -208,8 +236,14 @@ def _write(result: dict[str, Any], out: Path) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(result, indent=1) + "\n")
     shown = ("Markov", *RIVALS, COLLA)
-    pooled = {name: [value for seed in result["seeds"] for value in seed["methods"][name]] for name in shown}
+    pooled = {name: [value for seed in result["seeds"] for value in seed["methods"][name][-1]] for name in shown}
     out.with_suffix(".svg").write_text(draw_cdf(f"Next place, {len(result['seeds'])} seeds, last cycle", pooled))
+
+
+def _merge(whole: dict[str, Any], parts: dict[str, Any]) -> dict[str, Any]:
+    """The whole with these parts changed, table by table."""
+    changed = {key: _merge(whole[key], part) if isinstance(part, dict) else part for key, part in parts.items()}
+    return whole | changed
 
 
 def _parse_options() -> argparse.Namespace:
@@ -221,7 +255,9 @@ def _parse_options() -> argparse.Namespace:
     parser.add_argument("--utc-offset", type=float, default=-4.0)
     parser.add_argument("--variants", action=argparse.BooleanOptionalAction, default=True, help="Fig. 9 and Fig. 10")
     parser.add_argument("--tune", action="store_true", help="leave the test days out of sight")
-    parser.add_argument("--set", default="{}", help='parts of the recipe as JSON, for example {"cycles": 2}')
+    parser.add_argument(
+        "--set", default="{}", help='parts of the recipe as JSON, for example {"teaching": {"keep": 0.7}}'
+    )
     return parser.parse_args()
 
 

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mdl.config import Section
 from mdl.distill import (
     DistillSettings,
     Examples,
@@ -28,44 +27,20 @@ from mdl.distill import (
     predict_probabilities,
     train_student,
 )
-from mdl.errors import ConfigError, DataError
-from mdl.grouping import GROUP_COUNTS, can_group, group_models, model_distances
-from mdl.kinds import ModelKind, RecurrentKind
+from mdl.errors import DataError
+from mdl.grouping import can_group, group_models, model_distances
+from mdl.kinds import ModelKind
+from mdl.teaching_settings import TeachingSettings, suggest_client, suggest_teaching
+
+__all__ = [
+    "BASE", "Classroom", "Cycle", "Pupil", "Teacher", "TeachingSettings", "accuracy_of", "suggest_client",
+    "suggest_teaching", "teacher_probabilities", "update_client",
+]  # fmt: skip
 
 # The teacher of whoever belongs to no group: a new device.
 BASE = -1
 # A tenth of the examples tells when to stop; with fewer examples than this a tenth tells nothing.
 _HELD_SHARE, _FEWEST_TO_HOLD = 10, 20
-
-
-class TeachingSettings(Section, frozen=True):
-    """How the cloud learns; `suggest_teaching` has values that were measured for a kind. Raises ConfigError.
-
-    bootstrap: stage 1. compress: large to small, with the large model's probabilities. cloud_update: stage 4.
-    compress_update_epochs: of compressing an updated teacher, which goes on from the small model it had.
-    rows: the cloud learns from at most so many of its examples; update_rows: of them, with its pupils; compared_rows:
-    and compares its pupils on so many. keep: the share of the pupils that teach, 1 for all.
-    groups: whether pupils are grouped; group_counts: the K that are tried. pretrain_epochs: of the embeddings.
-    """
-
-    bootstrap: DistillSettings = DistillSettings(epochs=15, learning_rate=0.002, patience=4)
-    compress: DistillSettings = DistillSettings(epochs=15, learning_rate=0.002, teacher_weight=0.8, patience=0)
-    cloud_update: DistillSettings = DistillSettings(epochs=3, learning_rate=0.001, teacher_weight=0.5, patience=0)
-    compress_update_epochs: int = 5
-    rows: int = 3000
-    update_rows: int = 1500
-    compared_rows: int = 400
-    keep: float = 1.0
-    groups: bool = True
-    group_counts: tuple[int, ...] = GROUP_COUNTS
-    pretrain_epochs: int = 5
-
-    def __post_init__(self) -> None:
-        for key in ("rows", "update_rows", "compared_rows", "compress_update_epochs"):
-            _require(getattr(self, key) >= 1, key, getattr(self, key), "at least 1")
-        _require(0 < self.keep <= 1, "keep", self.keep, "above 0 and at most 1")
-        _require(self.pretrain_epochs >= 0, "pretrain_epochs", self.pretrain_epochs, "at least 0")
-        _require(min(self.group_counts, default=2) >= 2, "group_counts", list(self.group_counts), "numbers from 2 on")
 
 
 class Teacher(NamedTuple):
@@ -218,25 +193,6 @@ class Classroom:
         train_student(small, Examples(x, y, soft), None, settings, generator, stopped)
 
 
-def suggest_teaching(kind: ModelKind) -> TeachingSettings:
-    """Settings that were measured for the kind (docs/colla-notes.md)."""
-    if not isinstance(kind, RecurrentKind):
-        return TeachingSettings()
-    return TeachingSettings(
-        bootstrap=DistillSettings(epochs=8, batch_size=64, learning_rate=0.005, patience=2),
-        compress=DistillSettings(epochs=40, batch_size=64, learning_rate=0.01, teacher_weight=0.8, patience=0),
-        cloud_update=DistillSettings(epochs=3, batch_size=64, learning_rate=0.002, patience=0),
-        compress_update_epochs=12,
-    )
-
-
-def suggest_client(kind: ModelKind) -> DistillSettings:
-    """How a client of this kind updates its model (stage 3)."""
-    if not isinstance(kind, RecurrentKind):
-        return DistillSettings(epochs=5, learning_rate=0.001, teacher_weight=0.3, patience=0)
-    return DistillSettings(epochs=12, batch_size=64, learning_rate=0.02, teacher_weight=0.3, patience=0)
-
-
 def update_client(
     kind: ModelKind,
     pulled: nn.Module,
@@ -293,8 +249,3 @@ def _most_common(groups: Sequence[int]) -> int:
 def _draw(*numbers: int) -> torch.Generator:
     seed = np.random.SeedSequence([number + 1 for number in numbers]).generate_state(1, np.uint64)[0]
     return torch.Generator().manual_seed(int(seed >> np.uint64(1)))
-
-
-def _require(holds: bool, key: str, value: object, valid: str) -> None:
-    if not holds:
-        raise ConfigError(f"{key} is {value}: it must be {valid}")
