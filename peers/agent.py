@@ -111,6 +111,7 @@ class MobileAgent:
         self._lacking_since: float | None = None
         self._rounds_done = 0
         self._left_out: frozenset[Contributor] = frozenset()
+        self._vanished: frozenset[str] = frozenset()
         self._pending: RoundSummary | None = None
         self._finished: list[RoundSummary] = []
         self._repeater = Repeater(settings.retry_s)
@@ -356,6 +357,7 @@ class MobileAgent:
         reports = {member.contributor: member.report for member in current}
         if staged is None and has_been_left(round_id + 1, attempt, reports):
             attempt = 0
+        contributed_last = frozenset(base)
         if not self.quorum:
             name = f"{self.me.peer_id}.{self.me.incarnation}.{self.term}"
             lineage = (*lineage, Fork(round_id, len(current), name))
@@ -371,6 +373,7 @@ class MobileAgent:
         else:
             members = frozenset(member.contributor for member in current)
             ledger = RoundLedger(round_id + 1, members, self.term, opened_at=now)
+        self._vanished = contributed_last - {member.peer_id for member in ledger.members}
         opened = RoundOpened(
             self.term,
             round_id + 1,
@@ -401,7 +404,9 @@ class MobileAgent:
         assert closed.result is not None
         effects = self._flush(wait=False)
         digest = closed.applied[0].report.digest
-        self._pending = summarise_round(closed.ledger, closed.result, closed.marks, digest, closed.applied)
+        self._pending = summarise_round(
+            closed.ledger, closed.result, closed.marks, digest, closed.applied, self._vanished
+        )
         self._rounds_done += 1
         self._left_out = frozenset(closed.left_out)
         return effects

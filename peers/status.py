@@ -36,9 +36,17 @@ _ENCODE = msgspec.msgpack.Encoder().encode
 
 
 def summarise_round(
-    ledger: RoundLedger, result: Holding | Staged, marks: dict[str, float], digest: bytes, applied: list[Member]
+    ledger: RoundLedger,
+    result: Holding | Staged,
+    marks: dict[str, float],
+    digest: bytes,
+    applied: list[Member],
+    vanished: frozenset[str] = frozenset(),
 ) -> RoundSummary:
-    """Seconds: train until the last delta was ready, aggregate until one held all, broadcast until all had it."""
+    """Seconds: train until the last delta was ready, aggregate until one held all, broadcast until all had it.
+
+    vanished: who contributed to the round before and was gone when this one was opened: lost too.
+    """
     merged = [hop for hop in ledger.hops.values() if hop.state is HopState.MERGED]
     losses = [report.training.loss for report in ledger.reports.values() if report.training]
     size_bytes = applied[0].report.size * 4
@@ -58,7 +66,7 @@ def summarise_round(
         seconds={phase: round(value, 6) for phase, value in seconds.items()},
         bytes=sum(hop.decision.size_bytes for hop in merged if hop.decision) + size_bytes * (len(applied) - 1),
         loss=fmean(losses) if losses else None,
-        lost=tuple(sorted(peer.peer_id for peer in ledger.lost)),
+        lost=tuple(sorted({peer.peer_id for peer in ledger.lost} | vanished)),
         digest=digest.hex(),
         schedule=tuple(_hop_summary(hop, ledger) for hop in ledger.hops.values()),
         devices=_device_records(ledger, applied, marks["closed"]),

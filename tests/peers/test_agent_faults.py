@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from mdl.delta import Contributor
+from mdl.evaluation import no_evaluation
 from mdl.machine import StopRequested
 from mdl.messages import (
     MAX_FORKS,
@@ -25,6 +26,7 @@ from mdl.messages import (
     PeerReport,
     ResourceState,
     RoundClosed,
+    RoundEvaluation,
     RoundOpened,
     Staged,
     Transfer,
@@ -257,6 +259,22 @@ def test_the_agent_of_a_junior_lineage_without_a_majority_resigns_for_a_senior_o
 def test_a_majority_of_those_who_contributed_last_goes_on_without_the_others() -> None:
     opened = _mesh(A, C).last(RoundOpened)
     assert (opened.round_id, opened.members, opened.lineage, opened.base) == (5, (A, C), START, ("a", "b", "c"))
+
+
+def test_who_vanished_between_two_rounds_is_named_in_the_next_ones_line_and_in_no_other() -> None:
+    desk = _mesh(A, B)  # of a, b and c, who contributed to the last round
+    for round_id in (5, 6):
+        for peer in (A, B):
+            desk.hold(peer)
+        hop = desk.hops()[-1]
+        desk.merge(hop, desk.receiver_of(hop))
+        for peer in (A, B):
+            desk.stage(peer)
+        for peer in (A, B):
+            desk.apply(peer)
+        for peer in (A, B):
+            desk.report(peer, evaluation=RoundEvaluation(round_id, no_evaluation(1)))
+    assert [(summary.round, summary.lost) for summary in desk.recorded] == [(5, ("c",)), (6, ())]
 
 
 def test_a_minority_waits_for_the_others_and_then_goes_on_as_a_fork() -> None:
