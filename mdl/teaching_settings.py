@@ -42,16 +42,6 @@ class TeachingSettings(Section, frozen=True):
         _require(min(self.group_counts, default=2) >= 2, "group_counts", list(self.group_counts), "numbers from 2 on")
 
 
-PLACES_TEACHING = TeachingSettings(
-    bootstrap=DistillSettings(epochs=8, batch_size=64, learning_rate=0.005, patience=2),
-    compress=DistillSettings(epochs=40, batch_size=64, learning_rate=0.01, teacher_weight=0.8, patience=0),
-    cloud_update=DistillSettings(epochs=3, batch_size=64, learning_rate=0.002, patience=0),
-    compress_update_epochs=12,
-)
-PLACES_CLIENT = DistillSettings(epochs=12, batch_size=64, learning_rate=0.02, teacher_weight=0.3, patience=0)
-WINDOWS_CLIENT = DistillSettings(epochs=5, learning_rate=0.001, teacher_weight=0.3, patience=0)
-
-
 def suggest_teaching(kind: ModelKind) -> TeachingSettings:
     """For the cloud: what was measured for this kind."""
     return PLACES_TEACHING if isinstance(kind, RecurrentKind) else TeachingSettings()
@@ -65,3 +55,14 @@ def suggest_client(kind: ModelKind) -> DistillSettings:
 def _require(holds: bool, key: str, value: object, valid: str) -> None:
     if not holds:
         raise ConfigError(f"{key} is {value}: it must be {valid}")
+
+
+# Below the checks that they have to pass.
+PLACES_TEACHING = TeachingSettings(
+    bootstrap=DistillSettings(epochs=8, batch_size=64, learning_rate=0.005, patience=2),
+    compress=DistillSettings(epochs=40, batch_size=64, learning_rate=0.01, teacher_weight=0.8, patience=0),
+    cloud_update=DistillSettings(epochs=3, batch_size=64, learning_rate=0.002, patience=0),
+    compress_update_epochs=12,
+)
+PLACES_CLIENT = DistillSettings(epochs=12, batch_size=64, learning_rate=0.02, teacher_weight=0.3, patience=0)
+WINDOWS_CLIENT = DistillSettings(epochs=5, learning_rate=0.001, teacher_weight=0.3, patience=0)
