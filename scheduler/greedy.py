@@ -29,15 +29,19 @@ FULL_CPU_PERCENT = 95.0
 RUSH = 2.0
 # Whoever receives is exposed to its user for its own transfer and for about so many typical ones before it.
 EXPOSED_TRANSFERS = 3.0
-# A second of waiting counts double: what is expected may come late, and a pair that works is no longer in the way.
-_WAITING_COUNTS = 2.0
-# A second that a device comes later makes it as much less costly in the layout, so that energy alone lets nobody wait.
-_LATE_SAVES = 0.6
+# Time of waiting counts double: what is expected may come late, and a pair that works is no longer in the way.
+WAITING_COUNTS = 2.0
+# Time that a device comes later makes it as much less costly in the layout, so that energy alone lets nobody wait.
+LATE_SAVES = 0.6
 _LATEST_S = 1e9
 
 
 class Greedy:
-    """risk: weighs the kind of use. waiting: may wait for a better partner. energy: seconds a joule above the mean.
+    """The policy for one view, in seconds. `scheduler.layout` is its sibling for many chains at once, in transfers.
+
+    What is learned starts from that one, so it keeps its own ways with gaps and low batteries: the two may disagree.
+
+    risk: weighs the kind of use. waiting: may wait for a better partner. energy: seconds a joule above the mean.
 
     battery: relieves devices whose battery is low.
     """
@@ -87,8 +91,8 @@ class Greedy:
             + typical_s * (near_busy + _LOW_BATTERY_TRANSFERS * low)
         )
         free_s = expected_free_s(device, typical_s)
-        hop_s, rank_s = link_s * (1.0 + pauses), cost_s - _LATE_SAVES * min(free_s, _LATEST_S)
-        return _Weighed(device.peer_id, cost_s, hop_s, rank_s, _WAITING_COUNTS * free_s)
+        hop_s, rank_s = link_s * (1.0 + pauses), cost_s - LATE_SAVES * min(free_s, _LATEST_S)
+        return _Weighed(device.peer_id, cost_s, hop_s, rank_s, WAITING_COUNTS * free_s)
 
 
 @dataclass(slots=True)

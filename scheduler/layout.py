@@ -13,7 +13,7 @@ from math import inf
 
 import numpy as np
 
-from scheduler.greedy import EXPOSED_TRANSFERS, RUSH
+from scheduler.greedy import EXPOSED_TRANSFERS, LATE_SAVES, LOW_BATTERY_PERCENT, RUSH, WAITING_COUNTS
 from scheduler.stand import (
     BUSY_SHARE,
     DONE,
@@ -30,11 +30,6 @@ from scheduler.stand import (
 
 # Gaps that are kept of one receiver's time; when there are more, the earliest part of a gap that is cut is forgotten.
 MAX_GAPS = 6
-# A transfer of waiting counts double: what is expected may come late, and a pair that works is no longer in the way.
-_WAITING_COUNTS = 2.0
-# A transfer's time that a device comes later makes it as much less costly in the order of senders.
-_LATE_SAVES = 0.6
-_LOW_BATTERY_PERCENT = 15.0
 # On the dying family a quarter fewer contributions are lost by it, at no cost in time; more costs time.
 _LOW_BATTERY_TRANSFERS = 2.0
 # Energy evens out over rounds: what a device has spent above the mean makes it as much costlier, and it sends earlier.
@@ -77,7 +72,7 @@ def prospects(stand: Stand) -> Prospects:
     link_time = link_times(stand)
     energy = energy_above_mean(stand)
     pauses = _PAUSES[stand.kind]
-    low = (stand.battery < _LOW_BATTERY_PERCENT) & ~stand.charging
+    low = (stand.battery < LOW_BATTERY_PERCENT) & ~stand.charging
     costs = link_time + pauses * (link_time + EXPOSED_TRANSFERS)
     costs += _LOW_BATTERY_TRANSFERS * low + _ENERGY_TRANSFERS * np.minimum(
         np.maximum(energy, -_MOST_ENERGY), _MOST_ENERGY
@@ -93,8 +88,8 @@ def prospects(stand: Stand) -> Prospects:
 
 def lay_out(expected: Prospects) -> Layout:
     """The schedule of all hops that are due, as the module describes it."""
-    free = _WAITING_COUNTS * expected.free
-    ranks = expected.costs - _LATE_SAVES * np.where(expected.free < inf, expected.free, 0.0)
+    free = WAITING_COUNTS * expected.free
+    ranks = expected.costs - LATE_SAVES * np.where(expected.free < inf, expected.free, 0.0)
     if len(free) > 1:
         return _lay_out_many(ranks, expected.costs, expected.hops, free)
     return _lay_out_one(*(array[0].tolist() for array in (ranks, expected.costs, expected.hops, free)))

@@ -11,19 +11,13 @@ from dataclasses import dataclass
 from statistics import median, pstdev
 
 import numpy as np
-import numpy.typing as npt
 
+from scheduler.greedy import EXPOSED_TRANSFERS
+from scheduler.stand import BUSY_SHARE, Bools, Doubles, Integers
 from sim.batch import Batch
-from sim.devices import SEND_W, UsageKind, busy_rate
+from sim.devices import SEND_W
 from sim.scenario import Scenario
 from sim.timing import Iteration
-
-Doubles = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
-
-_BUSY_SHARE = np.array([busy_rate(kind) for kind in UsageKind])
-# Whoever receives is exposed to its user for its own transfer and for about so many typical ones before it.
-_EXPOSED_TRANSFERS = 3.0
 
 
 @dataclass(frozen=True)
@@ -61,7 +55,7 @@ def unit_of(scenario: Scenario) -> float:
 def rollout_costs(scenario: Scenario) -> Doubles:
     """What the rule ranks by, shape (n,), in transfers of the median link: link time, lengthened by the kind's risk."""
     links = np.array([device.link_mb_s for device in scenario.devices])
-    share = _BUSY_SHARE[[device.kind for device in scenario.devices]]
+    share = BUSY_SHARE[[device.kind for device in scenario.devices]]
     return _cost(scenario.size_mb / links / unit_of(scenario), share)
 
 
@@ -84,7 +78,7 @@ def batch_costs(batch: Batch) -> Doubles:
     """`rollout_costs` of each row, shape (B, N)."""
     packed, which = batch.packed, batch.which
     time = packed.size_mb[which, None] / packed.link_mb_s[which] / packed.unit_s[which, None]
-    return _cost(time, _BUSY_SHARE[packed.kind[which]])
+    return _cost(time, BUSY_SHARE[packed.kind[which]])
 
 
 def finish_batch(batch: Batch, senders: Integers | None = None) -> None:
@@ -102,7 +96,7 @@ def finish_batch(batch: Batch, senders: Integers | None = None) -> None:
         moving = batch.advance(moving) & ~batch.ended()
 
 
-def _pair_by_rule(batch: Batch, costs: Doubles, moving: npt.NDArray[np.bool_]) -> None:
+def _pair_by_rule(batch: Batch, costs: Doubles, moving: Bools) -> None:
     while True:
         idle = batch.idle()
         rows = np.flatnonzero(moving & (idle.sum(axis=1) >= 2))
@@ -115,5 +109,5 @@ def _pair_by_rule(batch: Batch, costs: Doubles, moving: npt.NDArray[np.bool_]) -
 
 
 def _cost(link_time: Doubles, share: Doubles) -> Doubles:
-    costs: Doubles = link_time + share / (1.0 - share) * (link_time + _EXPOSED_TRANSFERS)
+    costs: Doubles = link_time + share / (1.0 - share) * (link_time + EXPOSED_TRANSFERS)
     return costs

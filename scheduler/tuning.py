@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList
@@ -22,6 +22,8 @@ _SIZES = (3, 16)
 _FAMILIES = ("paper", "hetero", "dynamic", "dynamic")
 _PRIOR_ENERGY_J = 3.0
 _FIRST_RATE = 0.1
+# Of both kinds of training; all else is the paper's variant's own.
+_ALIKE: dict[str, Any] = {"buffer_size": 50_000, "train_freq": 4, "device": "cpu"}
 
 
 @dataclass(frozen=True)
@@ -76,12 +78,10 @@ def refine(
         seed=seed,
         learning_rate=2e-4,
         gamma=1.0,
-        buffer_size=50_000,
         learning_starts=min(1000, steps // 4),
         batch_size=128,
-        train_freq=4,
         target_update_interval=1000,
-        device="cpu",
+        **_ALIKE,
     )
     assert isinstance(model.policy, ChainPolicy)
     model.policy.load(network)
@@ -120,13 +120,11 @@ def train_paper(
         seed=seed,
         learning_rate=1e-3,
         gamma=0.99,
-        buffer_size=50_000,
         learning_starts=200,
         batch_size=64,
-        train_freq=4,
         target_update_interval=500,
         policy_kwargs={"net_arch": [64, 64]},
-        device="cpu",
+        **_ALIKE,
     )
     if start is not None:
         model.policy.load_state_dict(start.policy.state_dict())
