@@ -4,10 +4,11 @@
     python benchmarks/scheduler.py --part cells --cell "dynamic 9" --policies greedy-risk,greedy,dp,dqn
 
 Parts: phi (Eq. 8), fig6 (exploration), fig8 (re-learning), fig9-10 (latency and energy against Tree and Ring), cells
-(families and N against the optimum), energy (20 rounds), dying (what is lost), times (of a decision), speed (of the
-environments). Each writes its part of benchmarks/results/scheduler.json; fig9-10, fig6 and fig8 are drawn as
-scheduler.svg. Test seeds 0 to 299 are for judging only; training draws from 1,000,000 up. The paper's figures are those
-that its text gives; what it only draws is "not stated here".
+(families and N against the optimum), energy (20 rounds), dying (what is lost), quorum (a round without its slowest),
+detaching (of hops that stand still), times (of a decision), speed (of the environments). Each writes its part of
+benchmarks/results/scheduler.json; fig9-10, fig6 and fig8 are drawn as scheduler.svg. Test seeds 0 to 299 are for
+judging only; training draws from 1,000,000 up. The paper's figures are those that its text gives; what it only draws is
+"not stated here".
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from chain_mesh import (  # noqa: E402
     measure_figures,
     measure_times,
 )
+from chain_options import measure_detaching, measure_quorum  # noqa: E402
 from chain_paper import measure_exploration, measure_phi, measure_relearning, measure_speed  # noqa: E402
 from chain_plot import draw_scheduler  # noqa: E402
 
@@ -47,6 +49,8 @@ PARTS: dict[str, Callable[[argparse.Namespace, Keep], dict[str, Any]]] = {
     "cells": lambda options, keep: measure_cells(options.count, _names(options), options.cell or [], keep),
     "energy": lambda options, keep: measure_energy(options.meshes, _names(options)),
     "dying": lambda options, keep: measure_dying(options.count, _names(options)),
+    "quorum": lambda options, keep: measure_quorum(options.count),
+    "detaching": lambda options, keep: measure_detaching(options.count),
     "times": lambda options, keep: measure_times(_names(options)),
     "speed": lambda options, keep: measure_speed(),
 }
@@ -118,6 +122,8 @@ def _settings(part: str, options: argparse.Namespace) -> str:
         "cells": f"--count {options.count}",
         "energy": f"--meshes {options.meshes}",
         "dying": f"--count {options.count}",
+        "quorum": f"--count {options.count}",
+        "detaching": f"--count {options.count}",
     }
     return given.get(part, "")
 
