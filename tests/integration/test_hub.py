@@ -1,0 +1,143 @@
+"""A cloud's end and its learners' ends on loopback: who gets through, and what survives a restart of either."""
+
+import time
+
+import numpy as np
+import pytest
+import zmq
+
+from mdl.delta import Contributor
+from mdl.errors import ConfigError
+from mdl.machine import Received
+from mdl.messages import LessonCurrent, LessonMessage, LessonWanted, UpdateMessage
+from transport.hub import Hub, Spoke
+
+VALUES = np.random.default_rng(1).standard_normal(1 << 20).astype(np.float32)  # 4 MiB
+PATIENCE_S = 20.0
+
+
+class Star:
+    """One hub and its spokes in one thread: `until` runs them all until something is true."""
+
+    def __init__(self):
+        self.ends, self.events = {}, {}
+
+    def add_hub(self, keys, *, port=0, max_values=1 << 20, incarnation=1):
+        hub = Hub(Contributor("cloud", incarnation), keys, max_values=max_values, listen_host="127.0.0.1", port=port)
+        return self._add("cloud", hub)
+
+    def add_spoke(self, peer_id, keys, port, *, incarnation=1, label=None):
+        spoke = Spoke(Contributor(peer_id, incarnation), keys, f"127.0.0.1:{port}", max_values=1 << 20)
+        return self._add(label or peer_id, spoke)
+
+    def _add(self, label, end):
+        self.ends[label] = end
+        self.events.setdefault(label, [])
+        return end
+
+    def kill(self, label):
+        self.ends.pop(label).close()
+
+    def send(self, label, receiver, message, values=None):
+        self.ends[label].send(receiver, message, values, time.monotonic())
+
+    def received(self, label, kind=object):
+        return [e for e in self.events[label] if isinstance(e, Received) and isinstance(e.message, kind)]
+
+    def until(self, claim, patience_s=PATIENCE_S):
+        give_up_at = time.monotonic() + patience_s
+        while not (found := claim()) and time.monotonic() < give_up_at:
+            poller = zmq.Poller()
+            for end in self.ends.values():
+                for endpoint in end.pollable():
+                    poller.register(endpoint, zmq.POLLIN)
+            poller.poll(20)
+            for label, end in self.ends.items():
+                self.events[label] += end.receive(time.monotonic())
+        return found
+
+
+@pytest.fixture
+def star():
+    star = Star()
+    yield star
+    for label in list(star.ends):
+        star.kill(label)
+
+
+def wanted(pupil):
+    return LessonWanted(pupil, "schema")
+
+
+def test_questions_and_models_pass_both_ways_over_the_connection_a_learner_opened(star, keys):
+    port = star.add_hub(keys).port
+    for name in ("a", "b"):
+        star.add_spoke(name, keys, port)
+        star.send(name, "cloud", wanted(name))
+    assert star.until(lambda: len(star.received("cloud", LessonWanted)) == 2)
+    star.send("cloud", "a", LessonCurrent("a", 1))
+    star.send("cloud", "b", LessonMessage("b", 1), VALUES)
+    star.send("a", "cloud", UpdateMessage("a", "schema", 1, b"d"), VALUES[::-1].copy())
+    assert star.until(lambda: star.received("a") and star.received("b") and star.received("cloud", UpdateMessage))
+    assert star.received("a")[0].message == LessonCurrent("a", 1)
+    assert star.received("b")[0].values.tobytes() == VALUES.tobytes()
+    (update,) = star.received("cloud", UpdateMessage)
+    assert (update.sender, update.values.tobytes()) == (Contributor("a", 1), VALUES[::-1].tobytes())
+
+
+def test_without_the_join_code_nobody_is_heard(star, keys, other_keys):
+    port = star.add_hub(keys).port
+    star.add_spoke("stranger", other_keys, port)
+    star.add_spoke("a", keys, port)
+    star.send("stranger", "cloud", wanted("stranger"))
+    star.send("a", "cloud", wanted("a"))
+    assert star.until(lambda: star.received("cloud"))
+    star.until(lambda: False, 0.5)
+    assert {event.sender.peer_id for event in star.received("cloud")} == {"a"}
+
+
+def test_what_a_learner_offers_beyond_the_models_size_is_never_allocated(star, keys):
+    port = star.add_hub(keys, max_values=1000).port
+    star.add_spoke("a", keys, port)
+    star.send("a", "cloud", UpdateMessage("a", "schema", 1, b"d"), VALUES)
+    assert star.until(lambda: not star.ends["a"].is_sending() and star.ends["a"].counts.received_bytes)
+    assert not star.received("cloud")
+
+
+def test_a_cloud_that_is_started_anew_at_its_address_is_found_again(star, keys):
+    port = star.add_hub(keys).port
+    star.add_spoke("a", keys, port)
+    star.send("a", "cloud", wanted("a"))
+    assert star.until(lambda: star.received("cloud"))
+    star.kill("cloud")
+    star.events["cloud"].clear()
+    star.add_hub(keys, port=port, incarnation=2)
+
+    def asked_again():
+        star.send("a", "cloud", wanted("a"))
+        return star.received("cloud")
+
+    assert star.until(asked_again)
+    star.send("cloud", "a", LessonCurrent("a", 3))
+    assert star.until(lambda: star.received("a"))
+
+
+def test_an_earlier_start_of_a_learner_is_not_heard_any_more_and_gets_no_answers(star, keys):
+    port = star.add_hub(keys).port
+    star.add_spoke("a", keys, port, incarnation=1, label="old")
+    star.add_spoke("a", keys, port, incarnation=2, label="new")
+    star.send("new", "cloud", wanted("a"))
+    assert star.until(lambda: star.received("cloud"))
+    star.send("old", "cloud", wanted("a"))
+    star.until(lambda: False, 0.5)
+    assert [event.sender.incarnation for event in star.received("cloud")] == [2]
+    star.send("cloud", "a", LessonCurrent("a", 1))
+    assert star.until(lambda: star.received("new"))
+    assert not star.received("old")
+
+
+def test_without_keys_only_loopback_is_reached(keys):
+    with pytest.raises(ConfigError, match="beyond loopback"):
+        Spoke(Contributor("a", 1), None, "192.0.2.1:5750", max_values=1, insecure=True)
+    with pytest.raises(ConfigError, match="join code"):
+        Spoke(Contributor("a", 1), keys, "127.0.0.1:5750", max_values=1, insecure=True)
