@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from mdl.errors import ConfigError
 from scheduler.objective import Objective, finish, finish_batch, rollout_costs, unit_of
+from scheduler.observation import observe
+from scheduler.play import view_of
 from sim.batch import Batch
 from sim.packing import pack
 from sim.scenario import FAMILIES, draw_scenario
@@ -145,6 +147,19 @@ def test_an_observation_tells_apart_who_exists_and_what_is_valid() -> None:
     assert valid[0].tolist() == env.valid.tolist()
     assert features.shape[1:] == (6, seen.shape[1] - 2)
     assert not features[0, 4:].any()
+
+
+def test_what_was_seen_before_a_pick_is_not_shown_after_it() -> None:
+    env, rng = ChainEnv("dynamic", 7), np.random.default_rng(3)
+    seen, over = env.reset(seed=11)[0], False
+    picked: int | None = None
+    while not over:
+        afresh = observe(view_of(env.iteration), picked)
+        assert np.array_equal(seen[:, 2:], afresh.features)
+        assert np.array_equal(env.valid, afresh.valid)
+        action = int(rng.choice(np.flatnonzero(env.valid)))
+        picked = action if picked is None and action < env.max_n else None
+        seen, _, over, _, _ = env.step(np.int64(action))
 
 
 def test_training_never_draws_a_scenario_that_judges() -> None:

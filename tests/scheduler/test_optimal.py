@@ -93,13 +93,13 @@ def _least_by_any_action(scenario: Scenario, actions: tuple[tuple[int, int] | No
     return min(found, default=float("inf"))
 
 
-@settings(max_examples=15)
+@settings(max_examples=15, deadline=None)
 @given(scenario=scenarios(most=3))
 def test_no_sequence_of_pairs_and_waits_is_faster(scenario: Scenario) -> None:
     assert solve(scenario).makespan_s == pytest.approx(_least_by_any_action(scenario), abs=1e-9)
 
 
-@settings(max_examples=12)
+@settings(max_examples=12, deadline=None)
 @given(scenario=scenarios())
 def test_no_order_of_hops_is_faster(scenario: Scenario) -> None:
     orders = _orders(tuple(range(len(scenario.devices))))
@@ -107,7 +107,7 @@ def test_no_order_of_hops_is_faster(scenario: Scenario) -> None:
     assert solve(scenario).makespan_s == pytest.approx(least_s, abs=1e-9)
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(scenario=scenarios(most=6))
 def test_playing_the_plan_takes_exactly_its_makespan(scenario: Scenario) -> None:
     optimal = Optimal(scenario)
