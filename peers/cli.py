@@ -108,6 +108,10 @@ def peer(
     loopback: Loopback = None,
     insecure: Insecure = None,
     cloud: CloudAt = None,
+    rounds: Annotated[
+        int | None,
+        typer.Option(help="End after so many rounds, with the whole mesh if this device leads it; 0: until Ctrl-C."),
+    ] = None,
     seed: Seed = None,
     out: Out = None,
     config: ConfigFile = None,
@@ -116,6 +120,7 @@ def peer(
 ) -> None:
     """Train on this device, together with the other peers of the mesh."""
     overrides: dict[str, object] = {
+        "round.rounds": rounds,
         "data.spec": data,
         "data.shard": shard,
         "data.split": split,

@@ -18,9 +18,10 @@ import msgspec
 
 from mdl.config import Config, MeshSection
 from mdl.delta import Contributor
-from mdl.machine import Effect, Event, Finish, Machine, PeerFound, RecordRound, ResourcesSampled
+from mdl.machine import Effect, Event, Finish, Machine, PeerFound, RecordRound, ResourcesSampled, StopRequested
 from mdl.messages import PeerInfo, Role
 from peers.casting import cast_node
+from peers.limit import RoundLimit
 from peers.narrate import Narrator
 from peers.peer import make_peer
 from peers.processes import LIFELINE_VARIABLE
@@ -149,11 +150,15 @@ def run_trainer(config: Config, me: Contributor, keys: MeshKeys | None, mesh_nam
     story = out / f"story-{me.peer_id}.jsonl"
     sampler = Sampler(config.device.in_use_file, merges)
     narrator = Narrator(mesh_name)
+    limit = RoundLimit(config.round.rounds, state.round_id)
 
     def observe(now: float, event: Event, effects: list[Effect]) -> None:
         narrator.look(now, event, effects)
         if any(isinstance(effect, Finish) for effect in effects):
             device.stop()
+        if limit.is_reached(trainer.round_id, trainer.goal):
+            logger.info("%d rounds are done", config.round.rounds)
+            runtime.post(StopRequested())
 
     cloud = CloudSide(config, me, keys, mesh_name, device) if config.cloud.address else None
     work = cloud.join(device.work()) if cloud else device.work()
@@ -177,7 +182,8 @@ def run_trainer(config: Config, me: Contributor, keys: MeshKeys | None, mesh_nam
     if trainer.round_id:
         device.export(out / "global.safetensors", trainer.round_id, trainer.parameters)
     sent_bytes = runtime.links.counts.sent_bytes + (cloud.sent_bytes() if cloud else 0)
-    return Ended(finish.problem, finish.exit_code, trainer.round_id, sent_bytes, state.parameters.nbytes)
+    exit_code = 0 if limit.is_over and not finish.problem else finish.exit_code
+    return Ended(finish.problem, exit_code, trainer.round_id, sent_bytes, state.parameters.nbytes)
 
 
 def _make_relearner(config: Config, out: Path, runtime: Runtime[Links], sampler: Sampler) -> Relearner:
