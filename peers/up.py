@@ -276,6 +276,17 @@ def _summarise(run: Run, results: list[dict[str, Any]], verifier: Verifier | Non
         "model_bytes": max(result.get("model_bytes", 0) for result in results),
         "max_relative_error": verifier.worst if verifier else None,
         "run_dir": str(run.out),
+    } | ({"cloud": _describe_cloud(run)} if run.cloud else {})
+
+
+def _describe_cloud(run: Run) -> dict[str, Any]:
+    """What the cloud made of it; it ended with the others."""
+    lines = (run.out / "cloud" / "cycles.jsonl").read_bytes().splitlines()
+    cycles = [msgspec.json.decode(line) for line in lines]
+    return {
+        "people": run.config.cloud.people,
+        "version": cycles[-1]["version"],
+        "cycle_s": [cycle["seconds"] for cycle in cycles],
     }
 
 

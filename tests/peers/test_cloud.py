@@ -261,6 +261,14 @@ def test_a_lesson_that_comes_twice_is_studied_once_and_a_newer_one_again() -> No
     assert learner.version == 2
 
 
+def test_a_cloud_that_has_lost_its_memory_teaches_from_its_first_version_on() -> None:
+    learner = _learner()
+    learner.handle(_heard(LessonMessage("ann", 7), BASE), 1.0)
+    (wanted,) = _said(learner.handle(_heard(LessonCurrent("ann", 1)), 2.0), CLOUD)
+    assert wanted.version == 0
+    assert any(isinstance(e, StudyLesson) for e in learner.handle(_heard(LessonMessage("ann", 1), BASE), 2.5))
+
+
 def test_an_update_is_offered_until_the_cloud_has_it() -> None:
     learner, values = _learner(), _update(1, 2)
     offered = UpdateOffered("ann", "schema", 4, digest_of(values))

@@ -1,0 +1,168 @@
+"""A cloud and devices that learn with it, as users run them: real processes, killed and started again."""
+
+import importlib.util
+import json
+import signal
+import socket
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+HERE = Path(__file__).parent
+spec = importlib.util.spec_from_file_location("mdl_product", HERE / "product.py")
+product = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(product)
+
+DATA = "motion?people=6&test_people=2&windows=60"
+CODE = "ward:2222-2222-2222-2222-2222"
+COMMON = ("--data", DATA, "--set", "cloud.people=2", "--seed", "1")
+
+
+@pytest.fixture
+def home(tmp_path, tmp_path_factory):
+    home = product.Home(tmp_path / "home", tmp_path_factory.getbasetemp() / "cache")
+    yield home
+    home.close()
+
+
+@pytest.fixture
+def code(home):
+    return home.run("mesh", "new", "ward", "--json").result()["code"]
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+def start_cloud(home, port, out, *more):
+    return home.start("cloud", *COMMON, "--large", "lenet", "--loopback", "--port", port, "--out", out, "--json", *more)
+
+
+def version_of(out):
+    path = out / "cloud.json"
+    return json.loads(path.read_bytes())["version"] if path.exists() else 0
+
+
+def test_devices_learn_with_a_cloud_that_is_killed_in_the_middle_of_a_cycle(home, code, tmp_path):
+    out, port = tmp_path / "cloud", free_port()
+    cloud = start_cloud(home, port, out, "--synchronous", "--updates", "2")
+    learners = [
+        home.start("learn", *COMMON, "--cloud", f"127.0.0.1:{port}", "--name", f"dev-{index}", "--shard", f"{index}/2",
+                   "--cycles", "2", "--out", tmp_path / f"dev-{index}", "--json")
+        for index in (1, 2)
+    ]  # fmt: skip
+    # Both first updates are on the disk and a cycle has begun: its lessons are half written, or not at all.
+    assert product.until(lambda: len(list((out / "pupils").glob("*.safetensors"))) == 2), cloud.told
+    assert version_of(out) == 1
+    kept = {path.name: path.read_bytes() for path in (out / "pupils").glob("*.safetensors")}
+    cloud.process.kill()
+    cloud.end()
+    assert version_of(out) == 1
+    assert {path.name: path.read_bytes() for path in (out / "pupils").glob("*.safetensors")} == kept
+
+    again = start_cloud(home, port, out, "--synchronous", "--updates", "2")
+    for index, learner in enumerate(learners, 1):
+        assert learner.end() == 0, learner.told
+        result = learner.result()
+        assert (result["studies"], result["version"]) == (2, 2)
+        assert len(result["upload_bytes"]) == 2
+        assert (tmp_path / f"dev-{index}" / "personal.safetensors").exists()
+    assert product.until(lambda: version_of(out) == 3), again.told
+    assert again.interrupt(signal.SIGINT) < 15
+    result = again.result()
+    assert (result["version"], result["pupils"], result["refused"]) == (3, 2, {})
+    versions = [line["version"] for line in product.read_lines(out / "cycles.jsonl")]
+    assert versions == [1, 2, 3], "the cycle that was cut off is done once"
+    assert again.code == 0, again.told
+
+
+def test_garbage_and_another_task_are_refused_and_named(home, code, tmp_path):
+    from mdl.delta import Contributor
+    from peers.learner import CLOUD
+    from transport.hub import Spoke
+    from transport.keys import MeshKeys
+
+    out, port = tmp_path / "cloud", free_port()
+    cloud = start_cloud(home, port, out)
+    assert product.until(lambda: version_of(out) == 1), cloud.told
+    stranger = home.run("learn", "--data", DATA, "--model", "alexnet", "--cloud", f"127.0.0.1:{port}",
+                        "--name", "stranger", "--out", tmp_path / "stranger")  # fmt: skip
+    assert stranger.code == 2
+    assert stranger.complaint.startswith("mdl: the cloud refused: another task: alexnet")
+
+    schema = json.loads((out / "cloud.json").read_bytes())["schema_hash"]
+    noise = np.full(1000, np.nan, np.float32)
+    reason = offer_garbage(Spoke(Contributor("joker", 1), MeshKeys.from_code(code), f"127.0.0.1:{port}", max_values=1),
+                           schema, noise, CLOUD)  # fmt: skip
+    assert "update of 4000 bytes" in reason
+    cloud.interrupt()
+    result = cloud.result()
+    assert set(result["refused"]) == {"stranger", "joker"}
+    assert result["pupils"] == 0
+    assert "refused joker" in cloud.told
+    assert not list(out.glob("pupils/*"))
+
+
+def offer_garbage(spoke, schema, values, cloud):
+    """What the cloud answers to an update of these values."""
+    import time
+
+    import zmq
+
+    from mdl.delta import digest_of
+    from mdl.messages import PupilRefused, UpdateMessage, UpdateOffered, UpdateWanted
+
+    digest, answers = digest_of(values), []
+    spoke.send(cloud, UpdateOffered("joker", schema, 1, digest), None, time.monotonic())
+
+    def hear():
+        for endpoint in spoke.pollable():
+            endpoint.poll(50, zmq.POLLIN)
+        for event in spoke.receive(time.monotonic()):
+            if isinstance(event.message, UpdateWanted):
+                spoke.send(cloud, UpdateMessage("joker", schema, 1, digest), values, time.monotonic())
+            elif isinstance(event.message, PupilRefused):
+                answers.append(event.message.reason)
+        return answers
+
+    assert product.until(hear)
+    spoke.close()
+    return answers[0]
+
+
+def test_up_with_a_cloud_trains_with_lessons_and_gives_the_meshs_model_back(home, tmp_path):
+    out = tmp_path / "run"
+    run = home.run("up", "-n", 2, "--cloud", "--epochs", 6, "--data", DATA, "--set", "cloud.every=1",
+                   "--set", "cloud.large=lenet", "--verify", "--json", "--out", out)  # fmt: skip
+    assert run.code == 0, run.told
+    result = run.result()
+    assert (result["rounds"], result["cloud"]["people"]) == (6, 1)
+    assert result["max_relative_error"] <= 1e-6, "a teacher changes what a device learns, not how deltas are added"
+    assert result["cloud"]["version"] >= 1
+    for peer in ("peer-1", "peer-2"):
+        assert "lesson 1 of the cloud is here" in (out / "logs" / f"{peer}.log").read_text()
+    assert len(list((out / "cloud" / "pupils").iterdir())) == 1
+    assert not product.processes_of(out)
+
+
+def test_a_mesh_goes_on_without_its_cloud(home, tmp_path):
+    run = home.run("up", "-n", 2, "--epochs", 2, "--data", DATA, "--set", f"cloud.address=127.0.0.1:{free_port()}",
+                   "--json", "--out", tmp_path / "run")  # fmt: skip
+    assert run.code == 0, run.told
+    assert run.result()["rounds"] == 2
+
+
+def test_what_a_user_gets_wrong_is_said_in_one_line(home, code, tmp_path):
+    for words, complaint in (
+        (("learn", "--data", DATA), "which cloud? give --cloud HOST:PORT"),
+        (("learn", "--data", DATA, "--cloud", "nowhere"), "give HOST:PORT"),
+        (("cloud", "--data", DATA, "--set", "cloud.people=6"), "the data has 6 training people; leave at least one"),
+        (("up", "--cloud", "--donors", "6", "--data", DATA), "the data has 6 training people; leave at least one"),
+        (("learn", "--data", DATA, "--cloud", "127.0.0.1:1", "--set", "cloud.every=0"), "cloud.every is 0"),
+    ):
+        run = home.run(*words, "--out", tmp_path / "out")
+        assert run.code == 2, (words, run.told)
+        assert complaint in run.complaint, words
+        assert "Traceback" not in run.told
