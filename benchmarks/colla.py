@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
 import sys
@@ -24,11 +25,12 @@ from typing import Any
 import msgspec
 import numpy as np
 import torch
+from colla_baselines import guess_markov, guess_tree, unseen_share
 from colla_plot import draw_cdf
 from colla_recipe import Client, Person, Recipe, UnifiedKind, run_colla, split_people, train_alone
+from torch import nn
 
 from mdl.data.places import PlaceLog, PlaceOptions, read_stays
-from mdl.data.visits import FIRST_PLACE_CODE
 from mdl.errors import MdlError
 from mdl.kinds import RecurrentKind
 from mdl.recurrent import CLOUD_SIZE, DEVICE_SIZE, count_parameters
@@ -39,6 +41,8 @@ RIVALS = ("DT", "CT", "DT-ws")
 COLLA = "Colla"
 # Devices are told apart by their sequences: below 100, below 300, and above.
 SIZES = (0, 100, 300, 1_000_000)
+# What the warm start would be worth if the cloud had all days of all devices.
+POOLED = "DT-ws, all days pooled"
 # (grouped, customised last layer): Fig. 9 and Fig. 10 leave one out at a time.
 VARIANTS = {COLLA: (True, True), "Colla, one group": (False, True), "Colla, unified last layer": (True, False)}
 
@@ -76,13 +80,12 @@ def measure_seed(log: PlaceLog, recipe: Recipe, seed: int, options: argparse.Nam
         "CT small": [[accuracy_of(kind, base.small, *person.test) for person in people]] * recipe.cycles,
     }
     for name, start in (("DT", None), ("DT-ws", base.small)):
-        methods[name] = [
-            [
-                accuracy_of(kind, train_alone(kind, person, start, recipe, cycle, seed + number), *person.test)
-                for number, person in enumerate(people)
-            ]
-            for cycle in cycles
-        ]
+        methods[name] = [_train_everybody(kind, people, start, recipe, cycle, seed) for cycle in cycles]
+    if options.variants:
+        pooled = _pool(data, people, recipe)
+        settings = msgspec.structs.replace(recipe.teaching, rows=len(pooled[1]))
+        informed = Classroom(kind, *pooled, settings, seed).bootstrap().small
+        methods[POOLED] = [_train_everybody(kind, people, informed, recipe, cycle, seed) for cycle in cycles]
     colla: dict[str, Any] = {}
     for name, (grouped, customized) in VARIANTS.items():
         if name != COLLA and not options.variants:
@@ -98,12 +101,15 @@ def measure_seed(log: PlaceLog, recipe: Recipe, seed: int, options: argparse.Nam
         "devices": len(people),
         "cloud_sequences": min(len(data[1]), recipe.teaching.rows),
         "device_sequences": sizes,
-        "unseen_share": mean(_unseen_share(person, recipe.cycles) for person in people),
+        "unseen_share": mean(unseen_share(_seen(person, recipe.cycles, recipe), person) for person in people),
         "methods": {
             name: [[round(value, 4) for value in values] for values in after] for name, after in methods.items()
         },
         "table": {name: _describe(after[-1]) for name, after in methods.items()},
         "colla": colla,
+        "over_warm_start": [
+            _pair(taught, alone) for taught, alone in zip(methods[COLLA], methods["DT-ws"], strict=True)
+        ],
         "wins": _count_wins({name: after[-1] for name, after in methods.items()}, [*RIVALS, COLLA]),
         "cpu_s": round(time.process_time() - started, 1),
     }
@@ -151,25 +157,28 @@ def show_table(result: dict[str, Any]) -> str:
     return "\n".join([*lines, f"Colla's median over the best of {', '.join(RIVALS)}: {_percent(result)}"])
 
 
-def guess_markov(seen: tuple[torch.Tensor, torch.Tensor], person: Person) -> float:
-    """First order: the place that most often followed the last one; the most frequent place after an unknown one."""
-    x, y = seen
-    follows: dict[int, Counter[int]] = {}
-    for here, there in zip(_last_places(x), y.tolist(), strict=True):
-        follows.setdefault(here, Counter())[there] += 1
-    anywhere = Counter(y.tolist())
-    x_test, y_test = person.test
-    guesses = [follows.get(here, anywhere).most_common(1)[0][0] for here in _last_places(x_test)]
-    return float(np.mean(np.array(guesses) == y_test.numpy()))
+def _train_everybody(
+    kind: RecurrentKind, people: list[Person], start: nn.Module | None, recipe: Recipe, cycle: int, seed: int
+) -> list[float]:
+    return [
+        accuracy_of(kind, train_alone(kind, person, start, recipe, cycle, seed + number), *person.test)
+        for number, person in enumerate(people)
+    ]
 
 
-def guess_tree(seen: tuple[torch.Tensor, torch.Tensor], person: Person, seed: int) -> float:
-    """A decision tree on the six features of the last stay; leaves of at least five."""
-    from sklearn.tree import DecisionTreeClassifier
+def _pool(
+    data: tuple[torch.Tensor, torch.Tensor], people: list[Person], recipe: Recipe
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """What a cloud would have if all devices gave it their days (not the test): no exchange of models can tell more."""
+    parts = [data, *(person.seen(recipe.cycles) for person in people)]
+    return torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts])
 
-    x, y = seen
-    tree = DecisionTreeClassifier(min_samples_leaf=5, random_state=seed).fit(x[:, :, -1].numpy(), y.numpy())
-    return float(tree.score(person.test[0][:, :, -1].numpy(), person.test[1].numpy()))
+
+def _pair(values: list[float], others: list[float]) -> dict[str, float]:
+    """The mean difference over the devices, and its standard error."""
+    differences = np.array(values) - np.array(others)
+    error = differences.std(ddof=1) / math.sqrt(len(differences)) if len(differences) > 1 else math.nan
+    return {"mean": round(float(differences.mean()), 4), "standard_error": round(float(error), 4)}
 
 
 def _split_by_size(seeds: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -190,15 +199,6 @@ def _split_by_size(seeds: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _seen(person: Person, cycle: int, recipe: Recipe) -> tuple[torch.Tensor, torch.Tensor]:
     return person.seen(cycle, recipe.device_rows)
-
-
-def _last_places(x: torch.Tensor) -> list[int]:
-    return [int(code) - FIRST_PLACE_CODE for code in x[:, 0, -1]]
-
-
-def _unseen_share(person: Person, cycle: int) -> float:
-    """Test stays at places that the person never went to before: wrong for every model that knows only its own."""
-    return float(1 - np.isin(person.test[1].numpy(), person.seen(cycle)[1].numpy()).mean())
 
 
 def _describe(values: list[float]) -> dict[str, float]:
@@ -253,7 +253,9 @@ def _parse_options() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--devices", type=int, default=100, help="at most so many, to try something out")
     parser.add_argument("--utc-offset", type=float, default=-4.0)
-    parser.add_argument("--variants", action=argparse.BooleanOptionalAction, default=True, help="Fig. 9 and Fig. 10")
+    parser.add_argument(
+        "--variants", action=argparse.BooleanOptionalAction, default=True, help="Fig. 9 and 10, and pooled days"
+    )
     parser.add_argument("--tune", action="store_true", help="leave the test days out of sight")
     parser.add_argument(
         "--set", default="{}", help='parts of the recipe as JSON, for example {"teaching": {"keep": 0.7}}'

@@ -18,7 +18,8 @@ class TeachingSettings(Section, frozen=True):
     bootstrap: stage 1. compress: large to small, with the large model's probabilities. cloud_update: stage 4.
     compress_update_epochs: of compressing an updated teacher, which goes on from the small model it had.
     rows: the cloud learns from at most so many of its examples; update_rows: of them, with its pupils; compared_rows:
-    and compares its pupils on so many. keep: the share of the pupils that teach, 1 for all.
+    and compares its pupils on so many. keep: the share of the pupils that teach, 1 for all. least_score: who teaches is
+    right on at least so many of the cloud's examples, as a share of what the base model is right on.
     groups: whether pupils are grouped; group_counts: the K that are tried. pretrain_epochs: of the embeddings.
     """
 
@@ -30,6 +31,7 @@ class TeachingSettings(Section, frozen=True):
     update_rows: int = 1500
     compared_rows: int = 400
     keep: float = 1.0
+    least_score: float = 0.0
     groups: bool = True
     group_counts: tuple[int, ...] = GROUP_COUNTS
     pretrain_epochs: int = 5
@@ -38,6 +40,7 @@ class TeachingSettings(Section, frozen=True):
         for key in ("rows", "update_rows", "compared_rows", "compress_update_epochs"):
             _require(getattr(self, key) >= 1, key, getattr(self, key), "at least 1")
         _require(0 < self.keep <= 1, "keep", self.keep, "above 0 and at most 1")
+        _require(0 <= self.least_score <= 1, "least_score", self.least_score, "from 0 to 1")
         _require(self.pretrain_epochs >= 0, "pretrain_epochs", self.pretrain_epochs, "at least 0")
         _require(min(self.group_counts, default=2) >= 2, "group_counts", list(self.group_counts), "numbers from 2 on")
 
@@ -61,8 +64,9 @@ def _require(holds: bool, key: str, value: object, valid: str) -> None:
 PLACES_TEACHING = TeachingSettings(
     bootstrap=DistillSettings(epochs=8, batch_size=64, learning_rate=0.005, patience=2),
     compress=DistillSettings(epochs=40, batch_size=64, learning_rate=0.01, teacher_weight=0.8, patience=0),
-    cloud_update=DistillSettings(epochs=3, batch_size=64, learning_rate=0.002, patience=0),
+    cloud_update=DistillSettings(epochs=3, batch_size=64, learning_rate=0.002, teacher_weight=0.9, patience=0),
     compress_update_epochs=12,
+    update_rows=3000,
 )
 PLACES_CLIENT = DistillSettings(epochs=12, batch_size=64, learning_rate=0.02, teacher_weight=0.3, patience=0)
 WINDOWS_CLIENT = DistillSettings(epochs=5, learning_rate=0.001, teacher_weight=0.3, patience=0)
