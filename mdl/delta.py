@@ -94,7 +94,7 @@ def check_values(values: Vector, size: int) -> None:
     # The sum of squares is quick, and small enough for all but a few; min and max carry NaN and infinity along.
     if (
         size
-        and not values @ values < _SMALL_SQUARES
+        and not values.dot(values) < _SMALL_SQUARES
         and not (np.minimum.reduce(values) >= -LARGEST_VALUE and np.maximum.reduce(values) <= LARGEST_VALUE)
     ):
         raise RemoteProtocolError(f"values that are not finite or beyond {LARGEST_VALUE:g}")

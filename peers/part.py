@@ -43,6 +43,7 @@ class Part:
     incoming: HopOrdered | None = None
     incoming_since: float = 0.0
     spread: Spread = field(default_factory=Spread)
+    _told: tuple[ModelDelta | None, object, tuple[Holding, ...]] = (None, None, ())
 
     def activity(self) -> Activity:
         if self.spread.staged:
@@ -112,10 +113,15 @@ class Part:
         return Incoming(order.segment, order.hop_id, order.sender) if order else None
 
     def report_holdings(self) -> tuple[Holding, ...]:
+        """What each segment's partial mean consists of; the last answer, as long as it is right."""
         if not self.holds:
             return ()
+        hold, given, told = self._told
+        if len(self.holds) == 1 and hold is self.holds.get(0) and given is self.given.get(0):
+            return told
         holdings = []
         for segment, hold in sorted(self.holds.items()):
             hop_id, receiver = self.given.get(segment, (None, None))
             holdings.append(Holding(segment, hold.theta, tuple(sorted(hold.contributors)), hop_id, receiver))
-        return tuple(holdings)
+        self._told = self.holds.get(0), self.given.get(0), tuple(holdings)
+        return self._told[2]
