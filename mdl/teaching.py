@@ -122,8 +122,9 @@ class Classroom:
         base = {BASE: teachers[BASE]}
         every = self._kind.class_ids(teachers[BASE].large)
         outputs = [self._answer(pupil.model, every) for pupil in pupils]
-        scores = [float((answer.argmax(1) == self._update_y).float().mean()) for answer in outputs]
-        teaching = self._choose(outputs, scores)
+        scores = [self._score(answer) for answer in outputs]
+        least = self._settings.least_score * self._score(self._answer(teachers[BASE].small, every))
+        teaching = self._choose(outputs, scores, least)
         groups, silhouettes = self._group(outputs, teaching)
         for group in sorted({groups[index] for index in teaching}):
             members = [index for index in teaching if groups[index] == group]
@@ -144,12 +145,19 @@ class Classroom:
         probabilities = predict_probabilities(model, self._update_x, self._settings.cloud_update.temperature)
         return pad_classes(probabilities, self._kind.class_ids(model), every)
 
-    def _choose(self, outputs: Sequence[Tensor], scores: Sequence[float]) -> list[int]:
-        """Who teaches (Fig. 14), out of those whose outputs are finite."""
-        finite = [index for index, answer in enumerate(outputs) if bool(torch.isfinite(answer).all())]
-        if not finite:
+    def _score(self, answer: Tensor) -> float:
+        return float((answer.argmax(1) == self._update_y).float().mean())
+
+    def _choose(self, outputs: Sequence[Tensor], scores: Sequence[float], least: float) -> list[int]:
+        """Who teaches (Fig. 14), out of those whose outputs are finite and who know enough to be listened to."""
+        able = [
+            index
+            for index, answer in enumerate(outputs)
+            if bool(torch.isfinite(answer).all()) and scores[index] >= least
+        ]
+        if not able:
             return []
-        return [finite[at] for at in keep_best([scores[index] for index in finite], float(self._settings.keep))]
+        return [able[at] for at in keep_best([scores[index] for index in able], float(self._settings.keep))]
 
     def _group(self, outputs: Sequence[Tensor], teaching: Sequence[int]) -> tuple[list[int], dict[int, float]]:
         """Each pupil's group. Those left out shape none: they go to the group whose exemplar answers most alike."""

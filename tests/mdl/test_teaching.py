@@ -152,6 +152,16 @@ def test_a_pupil_whose_outputs_are_not_finite_does_not_teach() -> None:
     assert set(room.teach(1, {BASE: _fresh()}, [Pupil("broken", BASE, broken)]).teachers) == {BASE}
 
 
+def test_who_knows_much_less_than_the_base_is_not_listened_to() -> None:
+    x, y = _windows()
+    settings = TeachingSettings(
+        cloud_update=QUICK, compress=QUICK, compress_update_epochs=1, groups=False, least_score=0.8
+    )
+    base = Teacher(WINDOWS.build_large(0), _train(0))
+    cycle = Classroom(WINDOWS, x, y, settings, 0).teach(1, {BASE: base}, [_pupil("knows"), _pupil("guesses", 1)])
+    assert cycle.left_out == ("guesses",)
+
+
 def test_without_pupils_the_base_is_all_there_is() -> None:
     cycle = Classroom(WINDOWS, *_windows(), SETTINGS, 0).teach(1, {BASE: _fresh()}, [])
     assert (set(cycle.teachers), cycle.groups, cycle.left_out) == ({BASE}, {}, ())
