@@ -14,12 +14,12 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mdl.distill import (
     DistillSettings,
     Examples,
-    average_teachers,
     keep_best,
     locate_classes,
     pad_classes,
@@ -72,6 +72,14 @@ class Cycle(msgspec.Struct, frozen=True):
     left_out: tuple[str, ...]
 
 
+class _Heard(NamedTuple):
+    """What a pupil says of the cloud's examples. compared: probabilities, float32 (compared rows, C)."""
+
+    compared: NDArray[np.float32]
+    score: float
+    is_finite: bool
+
+
 class Classroom:
     """The cloud's examples and settings; it keeps no model.
 
@@ -119,24 +127,23 @@ class Classroom:
         teacher goes on from the teacher most of its pupils had. Pupils' names must differ.
         Raises TrainingCancelledError if `stopped`, which is asked before each epoch; nothing is half done then.
         """
-        base = {BASE: teachers[BASE]}
+        made = {BASE: teachers[BASE]}
         every = self._kind.class_ids(teachers[BASE].large)
-        outputs = [self._answer(pupil.model, every) for pupil in pupils]
-        scores = [self._score(answer) for answer in outputs]
-        least = self._settings.least_score * self._score(self._answer(teachers[BASE].small, every))
-        teaching = self._choose(outputs, scores, least)
-        groups, silhouettes = self._group(outputs, teaching)
+        heard = [self._hear(pupil.model, every) for pupil in pupils]
+        least = self._settings.least_score * self._hear(teachers[BASE].small, every).score
+        teaching = self._choose(heard, least)
+        groups, silhouettes = self._group(heard, teaching)
         for group in sorted({groups[index] for index in teaching}):
-            members = [index for index in teaching if groups[index] == group]
-            before = teachers.get(_most_common([pupils[index].group for index in members]), teachers[BASE])
+            members = [pupils[index] for index in teaching if groups[index] == group]
+            before = teachers.get(_most_common([pupil.group for pupil in members]), teachers[BASE])
             generator = _draw(self._seed, 2, number, group)
-            base[group] = self._learn(before, [outputs[index] for index in members], generator, stopped)
+            made[group] = self._learn(before, members, every, generator, stopped)
         names = [pupil.name for pupil in pupils]
         return Cycle(
-            base,
+            made,
             dict(zip(names, groups, strict=True)),
             silhouettes,
-            dict(zip(names, scores, strict=True)),
+            {name: one.score for name, one in zip(names, heard, strict=True)},
             tuple(name for index, name in enumerate(names) if index not in teaching),
         )
 
@@ -145,46 +152,58 @@ class Classroom:
         probabilities = predict_probabilities(model, self._update_x, self._settings.cloud_update.temperature)
         return pad_classes(probabilities, self._kind.class_ids(model), every)
 
-    def _score(self, answer: Tensor) -> float:
-        return float((answer.argmax(1) == self._update_y).float().mean())
+    def _hear(self, model: nn.Module, every: Tensor) -> _Heard:
+        answer = self._answer(model, every)
+        # A copy: what all pupils say of all rows would be too much to keep.
+        compared = answer[: self._settings.compared_rows].nan_to_num().numpy().copy()
+        score = float((answer.argmax(1) == self._update_y).float().mean())
+        return _Heard(compared, score, bool(torch.isfinite(answer).all()))
 
-    def _choose(self, outputs: Sequence[Tensor], scores: Sequence[float], least: float) -> list[int]:
+    def _choose(self, heard: Sequence[_Heard], least: float) -> list[int]:
         """Who teaches (Fig. 14), out of those whose outputs are finite and who know enough to be listened to."""
-        able = [
-            index
-            for index, answer in enumerate(outputs)
-            if bool(torch.isfinite(answer).all()) and scores[index] >= least
-        ]
+        able = [index for index, one in enumerate(heard) if one.is_finite and one.score >= least]
         if not able:
             return []
-        return [able[at] for at in keep_best([scores[index] for index in able], float(self._settings.keep))]
+        return [able[at] for at in keep_best([heard[index].score for index in able], float(self._settings.keep))]
 
-    def _group(self, outputs: Sequence[Tensor], teaching: Sequence[int]) -> tuple[list[int], dict[int, float]]:
+    def _group(self, heard: Sequence[_Heard], teaching: Sequence[int]) -> tuple[list[int], dict[int, float]]:
         """Each pupil's group. Those left out shape none: they go to the group whose exemplar answers most alike."""
         if not teaching:
-            return [BASE] * len(outputs), {}
+            return [BASE] * len(heard), {}
         if self.without_groups or len(teaching) < 2:
-            return [0] * len(outputs), {}
-        finite = [torch.nan_to_num(answer)[: self._settings.compared_rows].numpy() for answer in outputs]
-        distances = model_distances(np.stack(finite))
+            return [0] * len(heard), {}
+        distances = model_distances(np.stack([one.compared for one in heard]))
         grouping = group_models(distances[np.ix_(teaching, teaching)], self._settings.group_counts, self._seed)
         exemplars = [teaching[at] for at in grouping.exemplars]
-        groups = [int(distances[index, exemplars].argmin()) for index in range(len(outputs))]
+        groups = [int(distances[index, exemplars].argmin()) for index in range(len(heard))]
         for at, index in enumerate(teaching):
             groups[index] = grouping.groups[at]
         return groups, grouping.silhouettes
 
     def _learn(
-        self, before: Teacher, outputs: Sequence[Tensor], generator: torch.Generator, stopped: Callable[[], bool]
+        self,
+        before: Teacher,
+        members: Sequence[Pupil],
+        every: Tensor,
+        generator: torch.Generator,
+        stopped: Callable[[], bool],
     ) -> Teacher:
+        """Eq. 4 with the mean of the members' outputs, and compression."""
         kind, settings = self._kind, self._settings
         large = kind.customize(before.large, kind.class_ids(before.large).tolist(), generator)
         small = kind.customize(before.small, kind.class_ids(before.small).tolist(), generator)
-        train = Examples(self._update_x, self._update_y, average_teachers(outputs))
+        train = Examples(self._update_x, self._update_y, self._average(members, every))
         train_student(large, train, None, settings.cloud_update, generator, stopped)
         again = msgspec.structs.replace(settings.compress, epochs=settings.compress_update_epochs)
         self._compress(large, small, (self._update_x, self._update_y), again, generator, stopped)
         return Teacher(large, small)
+
+    def _average(self, members: Sequence[Pupil], every: Tensor) -> Tensor:
+        """`average_teachers`, one pupil at a time: only what each says of a few rows was kept."""
+        mean = torch.zeros(len(self._update_y), len(every))
+        for pupil in members:
+            mean += self._answer(pupil.model, every) * (1 / len(members))
+        return mean
 
     def _compress(
         self,
