@@ -133,7 +133,13 @@ def measure_cells(count: int, names: list[str], cells: list[str], keep: Keep) ->
 
 
 def measure_energy(meshes: int, names: list[str]) -> dict[str, Any]:
-    """Variance of what devices have spent after 20 rounds, and the time of these rounds, against Tree and Ring."""
+    """Variance of what devices have spent after 20 rounds, and the time of these rounds, against Tree and Ring.
+
+    One policy more, without regard to energy, shows what the balance costs in time.
+    """
+    policies: dict[str, Callable[[], Policy]] = {name: _maker(name) for name in names}
+    policies["greedy, energy ignored"] = lambda: Greedy(energy=0.0)
+    names = list(policies)
     found: dict[str, Any] = {}
     for family in ("paper", "hetero", "dynamic"):
         variances: dict[str, list[float]] = {name: [] for name in names}
@@ -141,7 +147,7 @@ def measure_energy(meshes: int, names: list[str]) -> dict[str, Any]:
         for seed in range(meshes):
             rounds = draw_rounds(family, 9, seed, _ROUNDS)
             for name in names:
-                played = play_rounds(rounds, make_policy(name))
+                played = play_rounds(rounds, policies[name]())
                 variances[name].append(pvariance(played[-1].energy_j))
                 times_s[name].append(fmean(each.makespan_s for each in played))
         found[family] = {
