@@ -27,6 +27,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # before this folder: a benchmark is called like a package
+
 from chaos_plot import draw_chaos
 from chaos_watch import Book, DeltaCheck, Eye, Fault, describe_machine, summarise, watch
 
