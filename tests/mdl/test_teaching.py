@@ -29,8 +29,9 @@ from mdl.training import TrainingCancelledError
 WINDOWS = WindowKind("lenet", "lenet", 1, 16, ("left", "middle", "right"))
 PLACES = RecurrentKind([f"cell {number}" for number in range(8)], "4-16", "8-16")
 QUICK = DistillSettings(epochs=4, learning_rate=0.005, batch_size=16, patience=0)
+BRIEF = DistillSettings(epochs=1, learning_rate=0.005, batch_size=16, patience=0)
 SETTINGS = TeachingSettings(
-    bootstrap=QUICK, compress=QUICK, cloud_update=QUICK, compress_update_epochs=2, groups=False, pretrain_epochs=1
+    bootstrap=BRIEF, compress=BRIEF, cloud_update=BRIEF, compress_update_epochs=1, groups=False, pretrain_epochs=1
 )
 
 
@@ -80,7 +81,7 @@ def _bytes(kind: ModelKind, teacher: Teacher) -> tuple[bytes, bytes]:
 def test_bootstrapping_teaches_the_large_model_and_through_it_the_small_one(
     kind: ModelKind, data: tuple[Tensor, Tensor]
 ) -> None:
-    epochs = 5 if kind is WINDOWS else 40
+    epochs = 5 if kind is WINDOWS else 20
     long = DistillSettings(epochs=epochs, learning_rate=0.02, batch_size=16, patience=0)
     settings = TeachingSettings(bootstrap=long, compress=long)
     base = Classroom(kind, *data, settings, 0).bootstrap()
@@ -172,7 +173,7 @@ def test_pupils_of_two_kinds_get_two_teachers() -> None:
     turned = (y + 1) % 3
     pupils = [_pupil("a"), _pupil("b", 1), _pupil("c"), _pupil("d", 1)]
     by_pupils = DistillSettings(epochs=6, learning_rate=0.005, batch_size=16, teacher_weight=1.0, patience=0)
-    settings = TeachingSettings(cloud_update=by_pupils, compress=QUICK, compress_update_epochs=1, group_counts=(2,))
+    settings = TeachingSettings(cloud_update=by_pupils, compress=BRIEF, compress_update_epochs=1, group_counts=(2,))
     cycle = Classroom(WINDOWS, x, y, settings, 0).teach(1, {BASE: _fresh()}, pupils)
     groups = cycle.groups
     assert groups["a"] == groups["c"] != groups["b"] == groups["d"]
