@@ -26,6 +26,7 @@ SEEN, DRAFT, POLICY = "seen.jsonl", "draft.safetensors", SHIPPED
 # Trained up to 64 devices; beyond twice of that nothing was measured.
 MAX_DEVICES = 128
 _EXPLAINED = 3
+_KINDS = len(UsageKind)
 
 
 class Learned:
@@ -139,7 +140,7 @@ def _with_known_kinds(view: ChainView) -> ChainView:
 
 
 def _is_known(kind: int) -> bool:
-    return 0 <= kind < len(UsageKind)
+    return 0 <= kind < _KINDS
 
 
 def _tell(view: ChainView, values: Floats, picked: int) -> str:

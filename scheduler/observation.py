@@ -92,6 +92,8 @@ _KINDS = tuple(UsageKind)
 _BUSY_LENGTH_S: Doubles = np.array([expected_busy_s(kind) if kind is not UsageKind.ONCE else 0.0 for kind in _KINDS])
 # Ten times the merge time in transfers of whoever has not merged yet.
 _UNKNOWN_MERGE = 0.2
+_FIRST_KIND = COLUMN["kind_idle"]
+_STATE_CODES, _KIND_CODES = (np.arange(len(codes))[:, None, None] for codes in (STATES, _KINDS))
 # A device on battery below this is close to its end.
 _LOW_BATTERY_PERCENT = 5.0
 
@@ -179,13 +181,14 @@ def _describe(stand: Stand, expected: Prospects, layout: Layout, planned: tuple[
     rows, count = stand.state.shape
     exists, unit = stand.exists, stand.unit_s[:, None]
     features = np.zeros((rows, count, len(FEATURES)), dtype=np.float32)
+    # Column by column: for one chain each in one piece, since a decision must be quick.
+    columns = features.transpose(2, 0, 1) if rows > 1 else np.zeros((len(FEATURES), 1, count))
 
     def put(name: str, values: npt.NDArray[np.generic]) -> None:
-        features[:, :, COLUMN[name]] = values
+        columns[COLUMN[name]] = values
 
-    features[:, :, : len(STATES)] = stand.state[:, :, None] == np.arange(len(STATES))
-    first = COLUMN["kind_idle"]
-    features[:, :, first : first + len(_KINDS)] = stand.kind[:, :, None] == np.arange(len(_KINDS))
+    columns[: len(STATES)] = stand.state == _STATE_CODES
+    columns[_FIRST_KIND : _FIRST_KIND + len(_KINDS)] = stand.kind == _KIND_CODES
     free = (stand.state == FREE) & exists
     holds = (stand.state < DONE) & exists
     op_left = stand.op_left / unit
@@ -233,9 +236,9 @@ def _describe(stand: Stand, expected: Prospects, layout: Layout, planned: tuple[
     put("plan_start", np.minimum(layout.starts, _LONGEST))
     waits = planned[0] < 0
     pairs = np.flatnonzero(~waits)
-    features[pairs, planned[0][pairs], COLUMN["plan_sends"]] = 1.0
-    features[pairs, planned[1][pairs], COLUMN["plan_receives"]] = 1.0
-    common = np.empty((rows, len(_COMMON)))
+    columns[COLUMN["plan_sends"], pairs, planned[0][pairs]] = 1.0
+    columns[COLUMN["plan_receives"], pairs, planned[1][pairs]] = 1.0
+    common = np.empty((len(_COMMON), rows))
     holders, free_count = holds.sum(axis=1), free.sum(axis=1)
     for column, values in enumerate(
         (
@@ -253,8 +256,10 @@ def _describe(stand: Stand, expected: Prospects, layout: Layout, planned: tuple[
             np.minimum(layout.ends, 4.0 * _LONGEST) / 4.0,
         )
     ):
-        common[:, column] = values
-    features[:, :, len(_OWN) :] = common[:, None, :]
+        common[column] = values
+    columns[len(_OWN) :] = common[:, :, None]
+    if rows == 1:
+        features[:] = columns.transpose(1, 2, 0)
     if not exists.all():
         features *= exists[:, :, None]
     return features
