@@ -103,8 +103,9 @@ class Peer:
                     effects.append(effect)
             if each is events[-1]:
                 self._lead(now, effects)
-                if (report := self._report(now, effects)) is not None:
-                    events.append(Received(self.me, report))
+                trainer = self.trainer
+                if trainer is not None and trainer.has_news(now):
+                    events += self._report(trainer, now, effects)
         return effects + last if last else effects
 
     def deadline(self) -> float | None:
@@ -244,7 +245,7 @@ class Peer:
     def _lead(self, now: float, effects: list[Effect]) -> None:
         """After each event: watch the agent, take the office, say so."""
         succession = self.succession
-        if succession.watch(now):
+        if self.agent is None and succession.watch(now):
             logger.warning("the agent is silent")
         if not succession.agent and succession.is_patient_no_more(now) and not self._has_left():
             self._members.expire(now)
@@ -257,24 +258,19 @@ class Peer:
                 self._claim_at = now + self.settings.heartbeat_s
                 effects += self._to_everybody(self._claim())
 
-    def _report(self, now: float, effects: list[Effect]) -> PeerReport | None:
-        """The trainer's report, if there is news: to the agent, or to everybody as long as there is none.
-
-        Returned if it is for this node's own agent.
-        """
-        trainer, agent = self.trainer, self.succession.agent
-        if trainer is None or not trainer.has_news(now):
-            return None
+    def _report(self, trainer: Trainer, now: float, effects: list[Effect]) -> list[Event]:
+        """The trainer's report: to the agent, or to everybody as long as there is none. Returns what is for us."""
+        agent = self.succession.agent
         if not agent and not trainer.is_due(now) and not trainer.left:
-            return None  # to everybody, so at its interval only
+            return []  # to everybody, so at its interval only
         report = trainer.report(self.succession.term, agent, now)
         if agent == self.me.peer_id:
-            return report
+            return [Received(self.me, report)]
         if agent:
             effects.append(Send(agent, report))
-            return None
+            return []
         effects += self._to_everybody(report)
-        return report
+        return [Received(self.me, report)]
 
     def _take_office(self, now: float) -> None:
         reports = [member.report for member in self._members.alive()]

@@ -73,7 +73,15 @@ class Invariants:
             ):
                 self._check_held(mesh, node, holder, hold, seen)
             if part is not None:
-                self._check_part(node, part, seen)
+                if len(part.released) != len(seen.released):
+                    seen.released = frozenset(part.released)
+                if part.decisions:
+                    self._check_decisions(node, part, seen)
+                staged = staged_of(part)
+                if staged is not seen.staged:
+                    seen.staged = staged
+                    if count_vectors(part) > MOST_DELTAS:
+                        raise InvariantError("memory", f"{node.peer_id} holds {count_vectors(part)} deltas")
         if keeper is not None:
             self._check_keeper(mesh, node, keeper, seen)
 
@@ -135,16 +143,8 @@ class Invariants:
             return
         self.accounts.check_mean(holder.attempt(), holder.digest, hold, node.peer_id)
 
-    def _check_part(self, node: Node, part: Part, seen: _Seen) -> None:
-        if len(part.released) != len(seen.released):
-            seen.released = frozenset(part.released)
-        staged = staged_of(part)
-        if staged is not seen.staged:
-            seen.staged = staged
-            if count_vectors(part) > MOST_DELTAS:
-                raise InvariantError("memory", f"{node.peer_id} holds {count_vectors(part)} deltas")
-        if not part.decisions:
-            return
+    def _check_decisions(self, node: Node, part: Part, seen: _Seen) -> None:
+        """No hop is decided a second time."""
         last = next(reversed(part.decisions.values()))
         if last is seen.last_decision and len(part.decisions) == seen.decided:
             return

@@ -275,7 +275,7 @@ class SimMesh:
         watch = self.watch
         if watch is not None and not watch.before(node, event):
             return
-        if event.__class__ is not Received:
+        if type(event) is not Received:
             self._note(node, event)
         try:
             effects = node.machine.handle(event, self.now + node.offset_s)
