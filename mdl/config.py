@@ -149,18 +149,21 @@ class FaultSection(Section, frozen=True):
 class CloudSection(Section, frozen=True):
     """Learning with a cloud (Colla). address: HOST:PORT of one, empty for none.
 
-    people: training people of the data set who are the cloud's, and no device's. every: rounds from one upload of the
-    mesh's model, and one round with the teacher's term, to the next. teacher_weight: lambda, the teacher's part of a
-    device's loss; temperature: softens it.
+    people: training people of the data set who are the cloud's, and no device's. upload_every: rounds from one upload
+    of the mesh's model to the next. lesson_every: rounds from one that has the teacher's term in its loss to the next.
+    teacher_weight: lambda, the teacher's part of the loss; temperature: softens what it says. warm_start_s: a device
+    that has no model yet waits so long for the cloud's and starts from it; 0: it starts from its own.
     Of the cloud itself: large: its model. updates: of different pupils that start a cycle; patience_s: or so long after
     the first. synchronous: cycles wait for all pupils. keep: the share of pupils' models that teach. groups: by kind.
     """
 
     address: str = ""
     people: int = 0
-    every: int = 2
-    teacher_weight: float = 0.5
+    upload_every: int = 5
+    lesson_every: int = 1
+    teacher_weight: float = 0.4
     temperature: float = 2.0
+    warm_start_s: float = 10.0
     large: str = ""
     updates: int = 2
     patience_s: float = 30.0
@@ -169,11 +172,12 @@ class CloudSection(Section, frozen=True):
     groups: bool = True
 
     def __post_init__(self) -> None:
-        for key in ("every", "updates"):
+        for key in ("upload_every", "lesson_every", "updates"):
             _require(getattr(self, key) >= 1, f"cloud.{key}", getattr(self, key), "at least 1")
         _require(self.people >= 0, "cloud.people", self.people, "0 (none) or more")
         _require(0 <= self.teacher_weight <= 1, "cloud.teacher_weight", self.teacher_weight, "from 0 to 1")
         _require(0 < self.temperature < math.inf, "cloud.temperature", self.temperature, "above 0")
+        _require(0 <= self.warm_start_s < math.inf, "cloud.warm_start_s", self.warm_start_s, "0 (none) or more")
         _require(0 <= self.patience_s < math.inf, "cloud.patience_s", self.patience_s, "at least 0")
         _require(0 < self.keep <= 1, "cloud.keep", self.keep, "above 0, at most 1")
 

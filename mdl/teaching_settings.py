@@ -47,7 +47,7 @@ class TeachingSettings(Section, frozen=True):
 
 def suggest_teaching(kind: ModelKind) -> TeachingSettings:
     """For the cloud: what was measured for this kind."""
-    return PLACES_TEACHING if isinstance(kind, RecurrentKind) else TeachingSettings()
+    return PLACES_TEACHING if isinstance(kind, RecurrentKind) else WINDOWS_TEACHING
 
 
 def suggest_client(kind: ModelKind) -> DistillSettings:
@@ -68,5 +68,7 @@ PLACES_TEACHING = TeachingSettings(
     compress_update_epochs=12,
     update_rows=3000,
 )
+# A mesh whose devices have seen few activities each knows less than the cloud for many rounds.
+WINDOWS_TEACHING = TeachingSettings(least_score=0.8)
 PLACES_CLIENT = DistillSettings(epochs=12, batch_size=64, learning_rate=0.02, teacher_weight=0.3, patience=0)
 WINDOWS_CLIENT = DistillSettings(epochs=5, learning_rate=0.001, teacher_weight=0.3, patience=0)

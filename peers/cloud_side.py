@@ -19,6 +19,7 @@ from mdl.config import Config
 from mdl.delta import Contributor, Vector
 from mdl.distill import predict_probabilities
 from mdl.errors import MdlError
+from mdl.flat import FlatModel
 from mdl.kinds import WindowKind
 from mdl.machine import Effect, Event, SaveModel, StopRequested, StudyLesson, Tick, UpdateReady
 from mdl.training import Teacher
@@ -61,6 +62,8 @@ class CloudSide:
         now = time.monotonic()
         self._learner = Learner(mesh, device.schema_hash, device.summary, LearnerSettings(), now)
         self._said_away = self._said_refused = ""
+        self._first: Vector | None = None
+        self._has_first = threading.Event()
         self._started = now
         self._runtime = Runtime(
             self._learner,
@@ -77,12 +80,22 @@ class CloudSide:
         self._thread = threading.Thread(target=self._run, name="mdl-cloud-side", daemon=True)
         self._thread.start()
 
+    def warm_start(self) -> Vector | None:
+        """The cloud's model for a device that has none yet, float32 (P,); None if it does not come in time.
+
+        All fresh devices of a mesh get the same one; whoever does not catches up with those who do, or they with it.
+        """
+        self._has_first.wait(self._settings.warm_start_s)
+        if self._first is None and self._settings.warm_start_s:
+            logger.warning("no lesson within %g s: this device starts from its own", self._settings.warm_start_s)
+        return self._first
+
     def join(self, work: Work) -> Work:
         """The device's work, with an eye on the rounds that close: every so many of them, the mesh's model goes up."""
         save = work[SaveModel]
 
         def save_and_offer(effect: SaveModel) -> Event | None:
-            if effect.round_id and effect.round_id % self._settings.every == 0:
+            if effect.round_id and effect.round_id % self._settings.upload_every == 0:
                 self._runtime.post(UpdateReady(effect.round_id, effect.parameters))
             return save(effect)
 
@@ -108,6 +121,9 @@ class CloudSide:
         except MdlError as error:
             logger.warning("the cloud's lesson %d is of no use: %s", effect.lesson.version, error)
             return
+        if self._first is None:
+            self._first = FlatModel(teacher).values().copy()
+            self._has_first.set()
         probabilities = _ask(teacher, self._device.train.x, self._settings.temperature)
         self._device.teacher = Teacher(probabilities, self._settings.teacher_weight, self._settings.temperature)
         logger.info("lesson %d of the cloud is here", effect.lesson.version)

@@ -86,7 +86,7 @@ class Device:
         self._cache = ModelCache(out)
         self._stopped = False
         self._trained_round = 0
-        self._every = config.cloud.every
+        self._lesson_every = config.cloud.lesson_every
         self.teacher: Teacher | None = None
 
     @property
@@ -123,7 +123,7 @@ class Device:
         started = time.perf_counter()
         if effect.planned_rounds:
             self._trainer.settings = msgspec.structs.replace(self._settings, planned_rounds=effect.planned_rounds)
-        teacher = self.teacher if (effect.round_id - 1) % self._every == 0 else None
+        teacher = self.teacher if (effect.round_id - 1) % self._lesson_every == 0 else None
         result = self._trainer.train_round(effect.parameters, effect.round_id, lambda: self._stopped, teacher)
         self._trained_round = effect.round_id
         delta = ModelDelta(model_delta(effect.parameters, result.values), self.theta, frozenset([self._me]))

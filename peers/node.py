@@ -124,11 +124,14 @@ def run_agent(config: Config, me: Contributor, keys: MeshKeys | None, mesh_name:
 def run_trainer(config: Config, me: Contributor, keys: MeshKeys | None, mesh_name: str, out: Path) -> Ended:
     """`mdl peer`: trains, aggregates, keeps its file cache, and exports the global model when it ends."""
     from peers.cloud_side import CloudSide  # imports torch, which an agent never needs
-    from peers.device import Device
+    from peers.device import Device, State
     from peers.trainer import Trainer, TrainerSettings
 
     device = Device(config, me, mesh_name, out)
     state = device.restore()
+    cloud = CloudSide(config, me, keys, mesh_name, device) if config.cloud.address else None
+    if cloud and not state.round_id and (values := cloud.warm_start()) is not None:
+        state = State(values)
     settings = TrainerSettings(
         eta=config.round.eta, keep_deltas=config.round.keep_deltas, stall_s=config.faults.stall_s
     )
@@ -160,7 +163,6 @@ def run_trainer(config: Config, me: Contributor, keys: MeshKeys | None, mesh_nam
             logger.info("%d rounds are done", config.round.rounds)
             runtime.post(StopRequested())
 
-    cloud = CloudSide(config, me, keys, mesh_name, device) if config.cloud.address else None
     work = cloud.join(device.work()) if cloud else device.work()
     runtime = start_runtime(
         machine,
