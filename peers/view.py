@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mdl.delta import Contributor
+from mdl.messages import ResourceState
 from mdl.tree import tree_children
 from peers.members import Member, Members
 from peers.rounds import MERGED, RoundLedger
@@ -10,6 +11,7 @@ from scheduler.chain import ChainView, DeviceState, DeviceView
 from scheduler.devices import DeviceBook
 
 _TRAINING, _FREE, _BUSY, _SEND, _GET, _DONE, _DEAD = DeviceState
+_NOTHING_KNOWN = ResourceState(free_memory_bytes=0, cpu_percent=0.0)
 # What takes longer than expected is expected to take this share of its usual time again.
 _LATE_SHARE = 0.1
 
@@ -17,7 +19,6 @@ _LATE_SHARE = 0.1
 def chain_view(ledger: RoundLedger, members: Members, now: float) -> ChainView:
     """The round as a policy sees it; devices in the order of their ids."""
     free = set(ledger.free())
-    relaxed = _nobody_else_to_come(ledger, members, free)
     senders = {hop.sender for hop in ledger.undecided()}
     receivers = {hop.receiver for hop in ledger.undecided()}
     merges, free_since = _hops_so_far(ledger)
@@ -25,21 +26,24 @@ def chain_view(ledger: RoundLedger, members: Members, now: float) -> ChainView:
     devices = []
     for peer in sorted(ledger.members):
         member = members.get(peer)
+        if member is None:
+            devices.append(DeviceView(peer.peer_id, _DEAD))
+            continue
         holding = ledger.holding(peer)
-        if member is None or peer in ledger.lost:
+        if peer in ledger.lost:
             state = _DEAD
         elif peer in senders:
             state = _SEND
         elif peer in receivers:
             state = _GET
         elif peer in free:
-            state = _BUSY if is_busy(member) and not relaxed else _FREE
+            state = _BUSY if is_busy(member) and not _nobody_else_to_come(ledger, members, free) else _FREE
         else:
             state = _DONE if holding else _TRAINING
-        if member:
-            size_mb = member.report.size * 4 / 1e6
+        size_mb = member.report.size * 4 / 1e6
         since_s = max(ledger.ready_at.get(peer, 0.0), free_since.get(peer, 0.0))
-        devices.append(_device_view(ledger, members, peer, state, merges.get(peer, 0), since_s, now))
+        theta = holding.theta if holding else 0.0
+        devices.append(_device_view(ledger, members, member, state, merges.get(peer, 0), since_s, theta, now))
     return ChainView(now, size_mb, tuple(devices))
 
 
@@ -84,35 +88,32 @@ def is_busy(member: Member) -> bool:
 def _device_view(
     ledger: RoundLedger,
     members: Members,
-    peer: Contributor,
+    member: Member,
     state: DeviceState,
     merges: int,
     free_since_s: float,
+    theta: float,
     now: float,
 ) -> DeviceView:
-    member = members.get(peer)
-    if member is None:
-        return DeviceView(peer.peer_id, state)
-    resources, book = member.report.resources, member.device
-    holding = ledger.holding(peer)
+    resources, book = member.report.resources or _NOTHING_KNOWN, member.device
     return DeviceView(
-        peer.peer_id,
+        member.peer_id,
         state,
-        link_mb_s=book.link_mb_s,
-        merge_mb_s=book.merge_mb_s,
-        free_since_s=free_since_s,
-        n_agg=merges,
-        theta=holding.theta if holding else 0.0,
-        energy_j=book.energy_j,
-        battery_percent=resources.battery_percent if resources else None,
-        charging=resources.charging if resources else None,
-        in_use=resources.in_use if resources else None,
-        cpu_percent=resources.cpu_percent if resources else 0.0,
-        free_memory_bytes=resources.free_memory_bytes if resources else 0,
-        kind=book.kind(now),
+        book.link_mb_s,
+        book.merge_mb_s,
+        free_since_s,
+        merges,
+        theta,
+        book.energy_j,
+        resources.battery_percent,
+        resources.charging,
+        resources.in_use,
+        resources.cpu_percent,
+        resources.free_memory_bytes,
+        book.kind(now),
         busy_for_s=book.busy_for_s(now),
         eta_ready_s=_time_to_ready(book, now - ledger.opened_at) if state is _TRAINING else 0.0,
-        op_left_s=_time_left(ledger, members, peer, now) if (state is _SEND or state is _GET) else 0.0,
+        op_left_s=_time_left(ledger, members, member.contributor, now) if (state is _SEND or state is _GET) else 0.0,
     )
 
 
