@@ -1,0 +1,116 @@
+"""What a cloud gives a mesh whose devices have seen few activities each: `mdl up` with one and without one.
+
+    python benchmarks/cloud_mesh.py --out benchmarks/results/cloud_mesh.json
+    python benchmarks/cloud_mesh.py --data uci-har:PATH --donors 4 --out benchmarks/results/cloud_mesh_har.json
+
+Real processes. The same people are the cloud's in both: without a cloud their windows are nobody's. The test people are
+in neither. The cloud's first models stand beside the mesh: what devices would have if they only pulled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from mdl.checkpoint import read_safetensors
+from mdl.config import load_config
+from mdl.data import default_cache_dir, load_data
+from mdl.evaluation import evaluate
+from mdl.kinds import kind_of
+
+
+def main() -> None:
+    options = _parse_options()
+    torch.set_num_threads(1)
+    runs = []
+    for seed in options.seeds:
+        runs.append(measure_seed(options, seed))
+        print(json.dumps(runs[-1]), file=sys.stderr, flush=True)
+    result = {
+        "command": " ".join(["python", "benchmarks/cloud_mesh.py", *_public(sys.argv[1:])]),
+        "median": {key: median(run[key] for run in runs) for key in ("with", "without", "cloud_small", "cloud_large")},
+        "gain_points": [round(100 * (run["with"] - run["without"]), 1) for run in runs],
+        "runs": runs,
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}",
+    }
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps({key: result[key] for key in ("median", "gain_points")}))
+
+
+def measure_seed(options: argparse.Namespace, seed: int) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder)
+        plain = run_up(options, seed, out / "without")
+        taught = run_up(options, seed, out / "with", "--cloud")
+        small, large = test_cloud(options, seed, out / "with" / "cloud")
+    return {
+        "seed": seed,
+        "without": round(plain["accuracy"], 4),
+        "with": round(taught["accuracy"], 4),
+        "cloud_small": round(small, 4),
+        "cloud_large": round(large, 4),
+        "round_s": [round(run["round_s_median"], 2) for run in (plain, taught)],
+        "wire_bytes": [run["wire_bytes"] for run in (plain, taught)],
+        "cloud": taught["cloud"],
+    }
+
+
+def run_up(options: argparse.Namespace, seed: int, out: Path, *more: str) -> dict[str, Any]:
+    """One `mdl up`; its result."""
+    words = [
+        *("up", "--json", "-n", options.peers, "--data", options.data, "--split", options.split),
+        *("--epochs", options.epochs, "--donors", options.donors, "--seed", seed, "--out", out, *more),
+        *(word for setting in options.set for word in ("--set", setting)),
+    ]
+    done = subprocess.run([sys.executable, "-m", "peers.cli", *map(str, words)], capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"mdl up failed: {done.stderr.strip().splitlines()[-1]}")
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def test_cloud(options: argparse.Namespace, seed: int, folder: Path) -> tuple[float, float]:
+    """Accuracy of the cloud's first small and large model on the same test people."""
+    settings = [f"cloud.people={options.donors}", *options.set]
+    config = load_config(None, {"data.spec": options.data, "seed": seed}, settings)
+    data = load_data(options.data, default_cache_dir(), seed)
+    kind = kind_of(data, config.model.name, config.cloud.large, seed)
+    accuracies = []
+    for name in ("small", "large"):
+        packed = read_safetensors(folder / "lessons" / "00001" / f"{name}-base.safetensors")[0]["model"].tobytes()
+        model = kind.unpack(packed, large=name == "large")
+        accuracies.append(evaluate(model, data.test.x, data.test.y, len(data.classes)).accuracy)
+    return accuracies[0], accuracies[1]
+
+
+def _public(words: list[str]) -> list[str]:
+    """The command without where the data lies on this machine."""
+    return [word.partition(":")[0] + ":PATH" if ":" in word and "/" in word else word for word in words]
+
+
+def _parse_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--data", default="motion")
+    parser.add_argument("--split", default="dirichlet:0.1")
+    parser.add_argument("--peers", type=int, default=4)
+    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--donors", type=int, default=6)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--set", action="append", default=[], help="key=value for `mdl up`")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
