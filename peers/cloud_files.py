@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 # Versions that an update may still be a change of.
 KEPT_VERSIONS = 16
-_MODEL = "model"
+_MODEL, _CATALOGUE = "model", "cloud.json"
 
 
 class Catalogue(msgspec.Struct, frozen=True):
@@ -103,8 +103,9 @@ class CloudFiles:
         for group, teacher in cycle.teachers.items():
             for name, model in (("large", teacher.large), ("small", teacher.small)):
                 self._write(self._lesson(version, name, group), self._kind.pack(model), {})
-        self.catalogue = msgspec.structs.replace(self.catalogue, version=version, groups=cycle.groups, learned=learned)
-        self._save_catalogue()
+        catalogue = msgspec.structs.replace(self.catalogue, version=version, groups=cycle.groups, learned=learned)
+        write_bytes(self._directory / _CATALOGUE, msgspec.json.format(msgspec.json.encode(catalogue)))
+        self.catalogue = catalogue
         self._record(cycle, version, time.perf_counter() - started)
         shutil.rmtree(self._directory / "lessons" / f"{version - KEPT_VERSIONS:05d}", ignore_errors=True)
         return self._taught()
@@ -165,7 +166,7 @@ class CloudFiles:
 
     def _load_catalogue(self) -> Catalogue:
         fresh = Catalogue(self._kind.schema_hash, self._kind.summary)
-        path = self._directory / "cloud.json"
+        path = self._directory / _CATALOGUE
         if not path.exists():
             return fresh
         try:
@@ -177,9 +178,6 @@ class CloudFiles:
                 f"{self._directory} is a cloud for {found.model}, not for {fresh.model}; choose another --out"
             )
         return found
-
-    def _save_catalogue(self) -> None:
-        write_bytes(self._directory / "cloud.json", msgspec.json.format(msgspec.json.encode(self.catalogue)))
 
     def _lesson(self, version: int, name: str, group: int) -> Path:
         return (

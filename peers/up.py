@@ -120,7 +120,7 @@ def _train(run: Run, verifier: Verifier | None, console: Console, quiet: bool) -
             if run.cloud:
                 _start_cloud(run, children, console)
             _start(run, children)
-            _follow(children, watcher, RoundReader(run.out), verifier, console, quiet)
+            _follow(run, children, watcher, verifier, console, quiet)
         finally:
             children.stop()
             saved = collect_results(run.out, children.running[1:])
@@ -178,7 +178,7 @@ def _start_cloud(run: Run, children: Children, console: Console) -> None:
     child = children.start("cloud", "cloud", "--json", "--config", config, "--port", port, "--out", str(out))
     told = f"the cloud learns from {run.config.cloud.people} people who gave it their data"
     with console.status(told) if console.is_terminal else nullcontext():
-        while not (out / "cloud.json").exists():
+        while not _read_cycles(run):
             if _has_ended(child, _FRAME_S):
                 raise MdlError(f"the cloud failed: {child.problem()} (log: {child.log})")
     children.running.remove(child)
@@ -194,13 +194,13 @@ def _start(run: Run, children: Children) -> None:
 
 
 def _follow(
-    children: Children, watcher: Watcher, reader: RoundReader, verifier: Verifier | None, console: Console, quiet: bool
+    run: Run, children: Children, watcher: Watcher, verifier: Verifier | None, console: Console, quiet: bool
 ) -> None:
     """Until all is done; raises if a node could not start, or too few are left.
 
     The agent ends the run. If it is lost in the middle, a peer leads from there on, and the run ends with the peers.
     """
-    agent = children.running[0]
+    agent, reader = children.running[0], RoundReader(run.out)
     told = ""
     draws = console.is_terminal and not quiet
     with Live(console=console, auto_refresh=False) if draws else nullcontext() as screen:
@@ -212,7 +212,8 @@ def _follow(
                     verifier.check(summary)
                 if screen is None:
                     console.print(describe_summary(summary), soft_wrap=True, highlight=False)
-            note = _check(children, bool(reader.rounds))
+            notes = [_check(children, bool(reader.rounds)), *(_tell_cloud(run, child) for child in children.beside)]
+            note = "; ".join(note for note in notes if note)
             if screen is not None:
                 screen.update(draw_mesh(watcher.status, reader.rounds, note, console.height), refresh=True)
             elif note != told:
@@ -279,10 +280,24 @@ def _summarise(run: Run, results: list[dict[str, Any]], verifier: Verifier | Non
     } | ({"cloud": _describe_cloud(run)} if run.cloud else {})
 
 
+def _tell_cloud(run: Run, cloud: Child) -> str:
+    """What the cloud has done by now, in a few words."""
+    if cloud.process.poll() is not None:
+        return f"the cloud ended early, the mesh goes on: {cloud.problem()}"
+    last = _read_cycles(run)[-1]
+    return f"cloud: version {last['version']}, " + ("from its own people" if last["version"] == 1 else "from the mesh")
+
+
+def _read_cycles(run: Run) -> list[dict[str, Any]]:
+    """The whole lines of its file; there is one before the mesh begins."""
+    path = run.out / "cloud" / "cycles.jsonl"
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    return [msgspec.json.decode(line) for line in lines]
+
+
 def _describe_cloud(run: Run) -> dict[str, Any]:
     """What the cloud made of it; it ended with the others."""
-    lines = (run.out / "cloud" / "cycles.jsonl").read_bytes().splitlines()
-    cycles = [msgspec.json.decode(line) for line in lines]
+    cycles = _read_cycles(run)
     return {
         "people": run.config.cloud.people,
         "version": cycles[-1]["version"],
