@@ -45,6 +45,8 @@ from transport.worker import Work, Worker
 
 logger = logging.getLogger("mdl")
 
+# Where a cloud listens unless it is told otherwise: its devices look for it there after a restart.
+PORT = 7777
 # Beside a model's own bytes: names, shapes and class numbers.
 _HEADER_BYTES = 64 << 10
 PERSONAL, _RECORD = "personal.safetensors", "learner.json"
@@ -95,7 +97,7 @@ def run_cloud(config: Config, me: Contributor, keys: MeshKeys | None, out: Path)
         keys,
         max_values=(len(kind.pack(kind.build_small(0))) + _HEADER_BYTES) // 4,
         listen_host="127.0.0.1" if config.mesh.loopback else config.mesh.listen or "0.0.0.0",
-        port=config.mesh.port,
+        port=config.mesh.port or PORT,
         insecure=config.mesh.insecure,
     )
     logger.info("%s: %d examples of %s", kind.summary, len(data.train), config.data.spec)

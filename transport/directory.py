@@ -48,15 +48,15 @@ def is_loopback(host: str) -> bool:
     return ipaddress.ip_address(host).is_loopback
 
 
-def parse_address(text: str) -> Address:
-    """HOST:PORT or [IPV6]:PORT, names resolved. Raises ConfigError naming the text and what would be valid."""
+def parse_address(text: str, key: str = "join") -> Address:
+    """HOST:PORT or [IPV6]:PORT, names resolved. Raises ConfigError naming the key, the text and what would be valid."""
     host, colon, port_text = text.rpartition(":")
     if not colon or not host or not port_text.isdecimal() or not 1 <= int(port_text) <= 65535:
-        raise ConfigError(f"join {text!r}: give HOST:PORT, for example 192.168.1.20:5750")
+        raise ConfigError(f"{key} {text!r}: give HOST:PORT, for example 192.168.1.20:5750")
     try:
         found = socket.getaddrinfo(host.strip("[]"), int(port_text), type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
-        raise ConfigError(f"join {text!r}: no address is known for {host!r}; give its IP address") from None
+        raise ConfigError(f"{key} {text!r}: no address is known for {host!r}; give its IP address") from None
     return Address(str(found[0][4][0]), int(port_text))
 
 

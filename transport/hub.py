@@ -182,7 +182,7 @@ class Spoke(_End):
     def __init__(
         self, me: Contributor, keys: MeshKeys | None, address: str, *, max_values: int, insecure: bool = False
     ) -> None:
-        where = parse_address(address)
+        where = parse_address(address, "cloud")
         check_security(keys, insecure, [where.host])
         super().__init__(me, keys, max_values)
         self._endpoint = open_spoke(self.context, keys, where)
