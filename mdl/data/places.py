@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import hashlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -124,8 +125,16 @@ def _number_places(moments: list[_Moment], options: PlaceOptions) -> tuple[tuple
         names, numbers = np.unique(np.array([moment.place for moment in moments]), return_inverse=True)
         return tuple(names.tolist()), numbers.astype(np.int64)
     fixes = np.array([moment.fix for moment in moments])
-    cells = tuple(f"cell {row}-{column}" for row in range(options.rows) for column in range(options.columns))
-    return cells, _find_cells(fixes, _parse_centre(options.centre) or np.median(fixes, axis=0), options)
+    centre = np.asarray(_parse_centre(options.centre) or np.median(fixes, axis=0), np.float64)
+    grid = _name_grid(centre, options)
+    cells = tuple(f"cell {grid} {row}-{column}" for row in range(options.rows) for column in range(options.columns))
+    return cells, _find_cells(fixes, centre, options)
+
+
+def _name_grid(centre: NDArray[np.float64], options: PlaceOptions) -> str:
+    """Tells grids apart whose cells mean other places, without saying where they are."""
+    text = f"{centre[0]:.6f} {centre[1]:.6f} {options.cell:g}"
+    return hashlib.blake2b(text.encode(), digest_size=3).hexdigest()
 
 
 def _find_cells(fixes: NDArray[np.float64], centre: object, options: PlaceOptions) -> Integers:

@@ -138,8 +138,19 @@ def test_fixes_fall_into_the_cells_of_the_grid(tmp_path: Path) -> None:
     _write_fixes(tmp_path / "gps.csv.gz")
     options = PlaceOptions(centre="43,-72", cell=100, rows=10, columns=10, active=1)
     log = read_stays(str(tmp_path / "gps.csv.gz"), options)
-    assert [log.places[number] for number in log.stays["gps"].place] == ["cell 5-5", "cell 7-5"]
+    names = [log.places[number] for number in log.stays["gps"].place]
+    assert [name.rpartition(" ")[2] for name in names] == ["5-5", "7-5"]
     assert len(log.places) == 100
+
+
+def test_cells_of_two_grids_have_different_names(tmp_path: Path) -> None:
+    _write_fixes(tmp_path / "gps.csv.gz")
+    grids = [
+        read_stays(str(tmp_path / "gps.csv.gz"), PlaceOptions(centre=centre, cell=cell, active=1)).places
+        for centre, cell in (("43,-72", 100), ("43,-72", 100), ("43,-71.999", 100), ("43,-72", 150))
+    ]
+    assert grids[0] == grids[1]
+    assert len({grid[0] for grid in grids}) == 3
 
 
 def test_the_offset_moves_the_clock(tmp_path: Path) -> None:
