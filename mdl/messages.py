@@ -503,11 +503,10 @@ class LessonMessage(Message, frozen=True):
     synchronous: bool = False
 
 
-class UpdateOffered(Message, frozen=True):
-    """A learner to the cloud (stage 3): the pupil's model has changed; asked again until it is taken or refused.
+class UpdateNamed(Message, frozen=True):
+    """What names an update of a pupil (stage 3). digest: of its bytes. number: the pupil's count, a mesh's is the round.
 
-    digest: of its bytes. number: the pupil's count, a mesh's is the round. version, group: of the lesson that it is a
-    change of; what a mesh uploads is whole, and has version 0.
+    version, group: of the lesson that it is a change of; what a mesh uploads is whole, and has version 0.
     """
 
     pupil: PeerId
@@ -518,6 +517,10 @@ class UpdateOffered(Message, frozen=True):
     group: int = -1
 
 
+class UpdateOffered(UpdateNamed, frozen=True):
+    """A learner to the cloud: the pupil's model has changed; asked again until it is taken or refused."""
+
+
 class UpdateWanted(Message, frozen=True):
     """The cloud: send it."""
 
@@ -525,15 +528,8 @@ class UpdateWanted(Message, frozen=True):
     digest: Digest
 
 
-class UpdateMessage(Message, frozen=True):
+class UpdateMessage(UpdateNamed, frozen=True):
     """What was offered; carries its bytes as float32 words."""
-
-    pupil: PeerId
-    schema_hash: Text
-    number: Count
-    digest: Digest
-    version: Count = 0
-    group: int = -1
 
 
 class UpdateTaken(Message, frozen=True):
