@@ -504,8 +504,9 @@ class LessonMessage(Message, frozen=True):
 
 
 class UpdateNamed(Message, frozen=True):
-    """What names an update of a pupil (stage 3). digest: of its bytes. number: the pupil's count, a mesh's is the round.
+    """What names an update of a pupil (stage 3).
 
+    digest: of its bytes. number: the pupil's count, a mesh's is the round.
     version, group: of the lesson that it is a change of; what a mesh uploads is whole, and has version 0.
     """
 
