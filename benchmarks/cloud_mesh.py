@@ -37,7 +37,7 @@ def main() -> None:
         runs.append(measure_seed(options, seed))
         print(json.dumps(runs[-1]), file=sys.stderr, flush=True)
     result = {
-        "command": " ".join(["python", "benchmarks/cloud_mesh.py", *_public(sys.argv[1:])]),
+        "command": _describe_command(options),
         "median": {key: median(run[key] for run in runs) for key in ("with", "without", "cloud_small", "cloud_large")},
         "gain_points": [round(100 * (run["with"] - run["without"]), 1) for run in runs],
         "runs": runs,
@@ -94,9 +94,15 @@ def test_cloud(options: argparse.Namespace, seed: int, folder: Path) -> tuple[fl
     return accuracies[0], accuracies[1]
 
 
-def _public(words: list[str]) -> list[str]:
-    """The command without where the data lies on this machine."""
-    return [word.partition(":")[0] + ":PATH" if ":" in word and "/" in word else word for word in words]
+def _describe_command(options: argparse.Namespace) -> str:
+    """The command, without where anything lies on this machine."""
+    source, colon, _ = options.data.partition(":")
+    words = [
+        *("--data", source + (":PATH" if colon else ""), "--split", options.split, "--peers", options.peers),
+        *("--epochs", options.epochs, "--donors", options.donors, "--seeds", *options.seeds),
+        *(word for setting in options.set for word in ("--set", setting)),
+    ]
+    return " ".join(["python benchmarks/cloud_mesh.py", *map(str, words)])
 
 
 def _parse_options() -> argparse.Namespace:
