@@ -160,7 +160,7 @@ def test_what_a_user_gets_wrong_is_said_in_one_line(home, code, tmp_path):
         (("learn", "--data", DATA, "--cloud", "nowhere"), "give HOST:PORT"),
         (("cloud", "--data", DATA, "--set", "cloud.people=6"), "the data has 6 training people; leave at least one"),
         (("up", "--cloud", "--donors", "6", "--data", DATA), "the data has 6 training people; leave at least one"),
-        (("learn", "--data", DATA, "--cloud", "127.0.0.1:1", "--set", "cloud.upload_every=0"), "cloud.upload_every is 0"),
+        (("learn", "--cloud", "127.0.0.1:1", "--set", "cloud.upload_every=0"), "cloud.upload_every is 0"),
     ):
         run = home.run(*words, "--out", tmp_path / "out")
         assert run.code == 2, (words, run.told)
