@@ -25,6 +25,8 @@ from typing import Any
 import numpy as np
 import psutil
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # before this folder: a benchmark is called like a package
+
 from mdl.config import Config, MeshSection, RoundSection
 from mdl.delta import Contributor, ModelDelta
 from mdl.evaluation import no_evaluation
