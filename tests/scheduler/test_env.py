@@ -56,7 +56,7 @@ def test_two_rollouts_of_one_seed_are_equal(family: str) -> None:
 
 
 @given(seed=st.integers(0, 2**31 - 1), family=st.sampled_from(list(FAMILIES)), n=st.integers(2, 8))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_whatever_is_picked_nothing_is_lost_and_time_goes_on(seed: int, family: str, n: int) -> None:
     env = ChainEnv(family, n, max_n=8, reward="raw")
     rng = np.random.default_rng(seed)

@@ -64,7 +64,7 @@ def _play(policy: str, count: int) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(view=views())
 def test_any_view_gives_a_legal_pair_or_a_reason_to_wait(policy: str, view: ChainView) -> None:
     decision = make_policy(policy).decide(view)
@@ -77,7 +77,7 @@ def test_any_view_gives_a_legal_pair_or_a_reason_to_wait(policy: str, view: Chai
 
 
 @pytest.mark.parametrize("policy", ["greedy", "greedy-risk", "fifo"])
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(view=views(ends_known=False))
 def test_no_one_waits_for_what_may_never_end_while_two_are_free(policy: str, view: ChainView) -> None:
     assert isinstance(make_policy(policy).decide(view), Pair) == (len(view.free()) >= 2)
