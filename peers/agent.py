@@ -466,12 +466,18 @@ class MobileAgent:
             senior = is_senior(member.report.lineage, position[0], member.report.round_id, position[1])
             if end is position and senior and now - member.late_since < self._settings.partition_s:
                 continue  # the others it was with may come as well, and then it is we who move
+            if end is position and _may_be_counted(member, position) and self._is_just_late(member, now):
+                continue  # the others of its round may be heard in a moment, and have closed it
             sources = sorted((other for other in self.members.alive() if other.at == end), key=poverty)
             waited = 0 if member.report.transfer else int((now - member.late_since) // _SOURCE_S)
             source = sources[waited % len(sources)]
             target = CatchUp(self.term, round_id, end[2], source.contributor, lineage, source.report.base)
             effects += self._repeater.say(member.contributor, target, now)
         return effects
+
+    def _is_just_late(self, member: Member, now: float) -> bool:
+        """Others whom this agent has not heard yet had no time to answer it."""
+        return member.late_since is not None and now - member.late_since < self._settings.lost_after_s / 2
 
     def _ends_to_reach(self, late: list[Member], position: Position, now: float) -> dict[Lineage, Position]:
         """The last round of each lineage that is left behind, if some who are late have not come to it yet.
@@ -515,6 +521,14 @@ class MobileAgent:
         self._pending = None
         self._finished = [*self._finished, summary][-_REMEMBERED_ROUNDS:]
         return [RecordRound(summary)]
+
+
+def _may_be_counted(member: Member, position: Position) -> bool:
+    """Whether what it gave away in a round of another lineage may be in a result there that it has not heard of."""
+    report = member.report
+    if report.lineage == position[0] or not report.open_round:
+        return False
+    return report.staged is not None or any(holding.sent_hop is not None for holding in report.holdings)
 
 
 def _newest_attempt(members: list[Member]) -> int:

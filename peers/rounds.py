@@ -368,6 +368,9 @@ def recover(
     for member in reports:
         if any(who.peer_id == member.peer_id and who != member for who in held):
             ledger.lose(member, "what its former process gave is in the round already")
+    for member, report in reports.items():
+        if attempt in report.entered and member not in ours:
+            ledger.lose(member, "it has left this attempt, which may have its work already")
     for member, report in ours.items():
         ledger.hear(member, report, now)
     return ledger

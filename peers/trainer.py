@@ -64,6 +64,7 @@ from mdl.messages import (
 )
 from peers.ownwork import OwnWork
 from peers.part import Part
+from peers.quorum import has_in_common
 from peers.standing import Standing, total
 
 logger = logging.getLogger(__name__)
@@ -432,7 +433,7 @@ class Trainer:
             effects.append(KeepDelta(part.round_id, "global", result))
         self.part = None
         part.holds.clear()
-        self.standing.apply(result, self._settings.eta)
+        self.standing.apply(result, self._settings.eta, part.works)
         return effects + self._keep_standing()
 
     def _keep_standing(self) -> list[Effect]:
@@ -454,7 +455,7 @@ class Trainer:
         late = same_lineage and (same_model or target.round_id < standing.round_id)
         if late or self._catch_up == target or self.left:
             return []
-        if same_model:
+        if same_model and has_in_common(standing.lineage, target.lineage, target.round_id):
             history = History(target.lineage, target.base, standing.history().counted)
             return self._move_to(target.round_id, self.parameters, target.digest, history)
         part = self.part
@@ -482,7 +483,8 @@ class Trainer:
     def _move_to(self, round_id: int, parameters: Vector, digest: bytes, history: History) -> list[Effect]:
         missed = self._missed or self.part
         before, lineage = self.parameters, self.lineage
-        self.standing.move_to(round_id, parameters, digest, history, self._settings.eta)
+        works, staged = (missed.works, missed.spread.staged) if missed else ((), None)
+        self.standing.move_to(round_id, parameters, digest, history, self._settings.eta, works, staged)
         self._catch_up = self._missed = self._transfer = self.part = None
         effects: list[Effect] = []
         if missed:

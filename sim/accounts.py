@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdl.delta import Contributor, ModelDelta, Vector, digest_of
+from mdl.messages import Lineage
 
 # Trainings of one run that can be told apart: some four times what a hard plan of six peers and three rounds needs.
 DIMENSIONS = 256
@@ -29,6 +30,13 @@ class InvariantError(AssertionError):
 
 
 Attempt: TypeAlias = tuple[int, int]  # round, the term that opened it
+Model: TypeAlias = tuple[bytes, Lineage]  # its digest, and the forks on the way to it
+
+
+def model_at(digest: bytes, lineage: Lineage, round_id: int) -> Model:
+    """The model of a device that stands at this round of a lineage: a fork has w(r) in common up to its own round."""
+    beyond = next((level for level, fork in enumerate(lineage) if fork.round_id >= round_id), len(lineage))
+    return digest, lineage[:beyond]
 
 
 @dataclass(frozen=True)
@@ -44,21 +52,26 @@ class Work:
 class Closed:
     """A closed round in the history of a model: what it was applied to, and what is counted up to here."""
 
-    before: bytes
+    before: Model
     round_id: int
     contributors: frozenset[Contributor]
     counts: NDArray[np.float64]
 
 
 class Accounts:
-    """See the module. closed: digest of w(r) -> how it came to be; the start has no entry of its own in `rounds`."""
+    """See the module. closed: a model -> how it came to be; the start has no entry of its own in `rounds`.
+
+    A model is a digest and the line of history that led to it: a round of the mesh that consists of one fork's share
+    alone has the very result that the fork had, and yet counts only that share.
+    """
 
     def __init__(self, start: Vector) -> None:
         self.works: dict[Work, int] = {}
         self.held: set[int] = set()
         self.under_way: set[int] = set()
         self.start = digest_of(start)
-        self.closed = {self.start: Closed(b"", 0, frozenset(), np.zeros(start.size))}
+        self.closed: dict[Model, Closed] = {(self.start, ()): Closed((b"", ()), 0, frozenset(), np.zeros(start.size))}
+        self._known = {self.start}
         self.size = start.size
         self._own: dict[tuple[Attempt, bytes, Contributor], Vector] = {}
         self._attempts: dict[bytes, dict[Attempt, None]] = {}
@@ -123,13 +136,14 @@ class Accounts:
             off += own
         return bool(off @ off <= ROUNDING * ROUNDING)
 
-    def close(self, before: bytes, after: bytes, round_id: int, result: ModelDelta, who: str) -> bool:
+    def close(self, before: Model, after: Model, round_id: int, result: ModelDelta, who: str) -> bool:
         """A device has applied a global delta: True if nobody had before. Raises if something counts twice now."""
         if after in self.closed:
             return False
         if before not in self.closed:
             raise InvariantError("model", f"{who} applied round {round_id} to a model that no round gave")
         counts = self.closed[before].counts + result.values.astype(np.float64) * result.theta
+        self._known.add(after[0])
         self.closed[after] = Closed(before, round_id, result.contributors, counts)
         most = int(counts.argmax())
         if counts[most] > 1 + ROUNDING:
@@ -142,7 +156,7 @@ class Accounts:
         return next(work for work, number in self.works.items() if number == dimension)
 
     def is_known(self, digest: bytes) -> bool:
-        return digest in self.closed
+        return digest in self._known
 
     def rounds_closed(self) -> int:
         return len(self.closed) - 1
@@ -151,9 +165,9 @@ class Accounts:
         """The own delta that a device held in this attempt, as it was before anything was merged into it."""
         return self._own.get((attempt, digest, owner))
 
-    def held_works(self, digest: bytes) -> list[tuple[Work, int, float]]:
+    def held_works(self, model: Model) -> list[tuple[Work, int, float]]:
         """Trainings that somebody held, their dimension, and how much of each is counted in this model."""
-        counts = self.closed[digest].counts
+        counts = self.closed[model].counts
         return [
             (work, dimension, float(counts[dimension]))
             for work, dimension in self.works.items()

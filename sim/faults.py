@@ -141,9 +141,13 @@ class FaultPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return max((fault.at_s + getattr(fault, "for_s", 0.0) for fault in self.faults), default=0.0)
 
     def stays_away(self) -> frozenset[str]:
-        """Who may crash and not come back."""
-        returns = {fault.peer for fault in self.faults if isinstance(fault, Restart)}
-        gone = {fault.peer for fault in self.faults if isinstance(fault, Crash)} - returns
+        """Who may crash and not come back: also who was restarted before, and crashes once more."""
+        returns: dict[str, float] = {}
+        for fault in self.faults:
+            if isinstance(fault, Restart):
+                returns[fault.peer] = max(fault.at_s, returns.get(fault.peer, 0.0))
+        crashes = [fault for fault in self.faults if isinstance(fault, Crash)]
+        gone = {fault.peer for fault in crashes if fault.at_s > returns.get(fault.peer, -1.0)}
         return frozenset(
             gone | {fault.peer for fault in self.faults if isinstance(fault, CrashOn) and fault.restart_after_s is None}
         )

@@ -14,7 +14,7 @@ from typing import Any
 from mdl.delta import Contributor, ModelDelta
 from mdl.machine import KeepDelta, Send
 from mdl.messages import DeltaMessage, HopDecision, HopReleased
-from sim.accounts import Accounts, InvariantError
+from sim.accounts import Accounts, InvariantError, Model, model_at
 from sim.mesh import SimMesh
 from sim.node import Holder, Keeper, Node, Part
 
@@ -91,7 +91,9 @@ class Invariants:
         assert holder is not None
         if kept.delta.contributors == {node.contributor}:  # alone: held and applied in one step
             self.accounts.hold_own((kept.round_id, 0), seen.digest, node.contributor, kept.delta)
-        if self.accounts.close(seen.digest, holder.digest, holder.round_id, kept.delta, node.peer_id):
+        lineage, round_id = getattr(holder, "lineage", ()), holder.round_id
+        before = model_at(seen.digest, lineage, round_id - 1)
+        if self.accounts.close(before, model_of(holder), round_id, kept.delta, node.peer_id):
             self.accounts.check_result(seen.digest, kept.delta, f"round {kept.round_id} of {node.peer_id}")
 
     def say(self, mesh: SimMesh, node: Node, send: Send) -> None:
@@ -242,6 +244,11 @@ def check_freed(mesh: SimMesh, keeper: Keeper, sender: str) -> None:
             continue
         if (hold := held_by(holder.part)) and mesh.nodes[sender].contributor in hold.contributors:
             raise InvariantError("freed", f"{sender} is freed while {node.peer_id} carries its load")
+
+
+def model_of(holder: Holder) -> Model:
+    """Where this device stands, for the books; machines that know no lineages all follow one."""
+    return model_at(holder.digest, getattr(holder, "lineage", ()), holder.round_id)
 
 
 def authority_of(keeper: Keeper) -> object:

@@ -13,8 +13,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.accounts import ROUNDING, Accounts
+from sim.accounts import ROUNDING, Accounts, Model
 from sim.faults import FaultPlan
+from sim.invariants import model_of
 from sim.mesh import SimMesh
 from sim.node import Holder, Node
 
@@ -79,15 +80,15 @@ def _count(mesh: SimMesh, verdict: Verdict) -> Verdict:
     live = _holders(mesh)
     if not live:
         return verdict
-    digest = live[0][1].digest
+    model = model_of(live[0][1])
     coming, kept_back = np.zeros(accounts.size), np.zeros(accounts.size)
     for node, holder in live:
         coming += _pending(accounts, node, holder)
         if (kept := getattr(holder, "kept_back", None)) is not None:
             kept_back += kept
     with_owner, lost, twice = 0, [], []
-    gone = _gone_with_a_fork(mesh, digest)
-    for work, dimension, count in accounts.held_works(digest):
+    gone = _gone_with_a_fork(mesh, model)
+    for work, dimension, count in accounts.held_works(model):
         owner = mesh.nodes[work.owner.peer_id]
         owner_lives = owner.running and owner.contributor == work.owner
         total = count + coming[dimension] + (owner_lives and dimension in accounts.under_way)
@@ -110,15 +111,15 @@ def _count(mesh: SimMesh, verdict: Verdict) -> Verdict:
     )
 
 
-def _gone_with_a_fork(mesh: SimMesh, digest: bytes) -> NDArray[np.float64]:
+def _gone_with_a_fork(mesh: SimMesh, model: Model) -> NDArray[np.float64]:
     """What rounds of forks that were left behind had counted, and what of it their contributors can bring no more.
 
     Each of them has its share, in memory; the share of a process that is gone is lost with that process.
     """
     closed, gone, followed = mesh.accounts.closed, np.zeros(mesh.accounts.size), set()
-    while digest in closed:
-        followed.add(digest)
-        digest = closed[digest].before
+    while model in closed:
+        followed.add(model)
+        model = closed[model].before
     live = {node.contributor for node in mesh.nodes.values() if node.running}
     for after, entry in closed.items():
         if after not in followed:

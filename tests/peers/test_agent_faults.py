@@ -415,6 +415,17 @@ def test_a_fork_waits_no_longer_than_a_partition_for_one_that_cannot_come_to_its
     assert desk.last(CatchUp).lineage == START
 
 
+def test_who_gave_its_work_away_in_a_fork_leaves_it_only_when_the_others_there_had_time_to_be_heard() -> None:
+    given = (Holding(0, 1.0, (D,), 7, C),)
+    behind = msgspec.structs.replace(
+        _forked(D)[D], round_id=8, digest=b"w8", activity=Activity.SENT, open_round=9, open_term=3, holdings=given
+    )
+    desk = _take_over({D: behind} | dict.fromkeys((A, B), SETTLED))
+    assert desk.told(CatchUp) == []
+    desk.pass_time(3.0, A, B, D)
+    assert set(desk.told(CatchUp)) == {"d"}
+
+
 def test_a_device_without_any_history_never_makes_the_mesh_begin_anew() -> None:
     desk = Desk(rounds=0)
     for peer in (B, C, D):

@@ -450,3 +450,10 @@ def test_nobody_goes_on_with_an_attempt_that_somebody_here_has_left() -> None:
     assert has_been_left(1, ATTEMPT, there | {B: msgspec.structs.replace(away, entered=(ATTEMPT - 1, ATTEMPT))})
     assert not has_been_left(1, ATTEMPT, there | {B: away}), "it was never in it"
     assert not has_been_left(1, ATTEMPT, there | {Contributor("b", 2): away}), "it was started anew"
+
+
+def test_who_has_left_an_attempt_that_must_go_on_is_no_member_of_it_any_more() -> None:
+    """Its result is staged somewhere, so it may be closed: who would begin it again holds something else now."""
+    away = msgspec.structs.replace(_says(B, attempt=0), entered=(ATTEMPT,))
+    ledger = _recovered((A, _says(A, B)), (B, away), (C, _says(C, attempt=0)))
+    assert (ledger.live(), set(ledger.lost)) == ([A, C], {B})

@@ -198,3 +198,74 @@ def test_a_round_of_others_is_no_part_of_a_share() -> None:
     _move(standing, 1, History(SPLIT, ("bob",), (Counted(BOB, 1),)))
     _move(standing, 1, History(START, ("ann",), (Counted(ANN, 1),)))
     assert _carry(standing) is None
+
+
+def _join(standing: Standing, lineage: tuple[Fork, ...], *who: Contributor, value: float = 1.0) -> None:
+    """Contribute to a lineage's next round, with all that may enter it."""
+    standing.follow(lineage, tuple(contributor.peer_id for contributor in who))
+    standing.apply(_delta(*who, value=value), 1.0, standing.take())
+
+
+X, Y = ((*START, Fork(0, 2, name)) for name in ("x", "y"))
+
+
+def test_what_one_fork_brought_into_another_is_taken_off_where_it_counts_already() -> None:
+    """Its share in y is 3, and 1 of what the others bring of y is its share in x: it counts in x, and not again."""
+    standing = Standing(ME, ZEROS)
+    _join(standing, X, ANN, ME, value=1.0)
+    standing.move_to(0, ZEROS, digest_of(ZEROS), History(START), 1.0)
+    assert _carry(standing) == 1.0
+    _join(standing, Y, BOB, ME, value=3.0)
+    assert _carry(standing) is None
+    standing.move_to(0, ZEROS, digest_of(ZEROS), History(X), 1.0)
+    assert (_carry(standing), standing.take()) == (3.0, ()), "whether x has its round again is not known yet"
+    _move(standing, 1, History(X, ("ann", "me"), (Counted(ANN, 1), Counted(ME, 1))))
+    assert _carry(standing) == 2.0
+    assert len(standing.take()) == 1
+
+
+def test_what_one_fork_brought_into_another_comes_with_it_where_neither_goes_on() -> None:
+    standing = Standing(ME, ZEROS)
+    _join(standing, X, ANN, ME, value=1.0)
+    standing.move_to(0, ZEROS, digest_of(ZEROS), History(START), 1.0)
+    _join(standing, Y, BOB, ME, value=3.0)
+    _move(standing, 1, History(START, ("ann",)))
+    assert _carry(standing) == 3.0
+
+
+def test_a_lineage_that_is_left_at_its_very_start_is_carried_by_those_who_contributed() -> None:
+    standing = Standing(ME, ZEROS)
+    _join(standing, START, ANN, ME, value=5.0)
+    _move(standing, 2, History(Y, ("bob",)))
+    assert _carry(standing) == 5.0
+    _move(standing, 1, History(START, ("ann", "me")))
+    assert _carry(standing) is None
+
+
+def test_work_given_in_an_earlier_attempt_of_a_round_enters_the_next_attempt_and_no_other_round() -> None:
+    given = Work(ZEROS + 1, rounds=((START, 2),), given=((START, 2),))
+    for lineage, taken in ((START, (given,)), ((*START, Fork(1, 2, "x")), ())):
+        standing = Standing(ME, ZEROS, 1, History(lineage, ("ann", "me")))
+        standing.add(given)
+        assert standing.take() == taken
+
+
+def test_a_training_that_comes_with_a_share_is_known_by_its_w_on_another_lineage_too() -> None:
+    standing = Standing(ME, ZEROS)
+    _join(standing, X, ANN, ME, value=1.0)
+    same = standing.parameters, standing.digest
+    _join(standing, X, ANN, ME, value=2.0)
+    standing.move_to(1, *same, History(START, ("bob",), (Counted(BOB, 1),)), 1.0)
+    assert standing.is_shared(2)
+    assert not standing.is_shared(3)
+
+
+def test_the_share_of_a_staged_round_comes_where_the_fork_has_gone_further_than_the_next_one() -> None:
+    for who, carry in (((ANN, ME), 3.0), ((ANN, BOB), None)):
+        standing = Standing(ME, ZEROS)
+        standing.follow(X, ("ann", "me"))
+        history = History(X, ("ann",), (Counted(ANN, 2), Counted(ME, 1)))
+        values = ZEROS + 9
+        standing.move_to(2, values, digest_of(values), history, 1.0, (), _delta(*who, value=3.0))
+        _move(standing, 1, History(START, ("bob",)))
+        assert _carry(standing) == carry

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from mdl.delta import Contributor, ModelDelta, apply_delta, digest_of, pair_aggregate
-from sim.accounts import Accounts, InvariantError
+from mdl.messages import Fork
+from sim.accounts import Accounts, InvariantError, model_at
 
 A, B = Contributor("a", 1), Contributor("b", 1)
 START = np.zeros(16, np.float32)
@@ -24,10 +25,10 @@ def _two_hold() -> tuple[Accounts, ModelDelta, ModelDelta]:
 def test_each_training_counts_once_in_the_mean_of_both() -> None:
     accounts, mine, theirs = _two_hold()
     result = pair_aggregate(mine, theirs)
-    after = digest_of(apply_delta(START, result.values, 1.0))
+    after = (digest_of(apply_delta(START, result.values, 1.0)), ())
     accounts.check_result(accounts.start, result, "round 1")
-    assert accounts.close(accounts.start, after, 1, result, "a")
-    assert not accounts.close(accounts.start, after, 1, result, "b")
+    assert accounts.close((accounts.start, ()), after, 1, result, "a")
+    assert not accounts.close((accounts.start, ()), after, 1, result, "b")
     assert [count for _, _, count in accounts.held_works(after)] == pytest.approx([1.0, 1.0])
 
 
@@ -45,10 +46,22 @@ def test_a_training_that_counts_in_two_rounds_is_named() -> None:
     accounts, mine, _ = _two_hold()
     once = apply_delta(START, mine.values, 1.0)
     twice = apply_delta(once, mine.values, 1.0)
-    accounts.close(accounts.start, digest_of(once), 1, mine, "a")
+    accounts.close((accounts.start, ()), (digest_of(once), ()), 1, mine, "a")
     with pytest.raises(InvariantError, match="a/1's training of round 1 counts 2 times") as error:
-        accounts.close(digest_of(once), digest_of(twice), 2, mine, "a")
+        accounts.close((digest_of(once), ()), (digest_of(twice), ()), 2, mine, "a")
     assert error.value.kind == "double"
+
+
+def test_the_same_model_on_another_lineage_has_counts_of_its_own() -> None:
+    """One contributor that brings its share in a fork, and nothing else, makes the very w that the fork had."""
+    accounts, mine, theirs = _two_hold()
+    result = pair_aggregate(mine, theirs)
+    digest, fork = digest_of(apply_delta(START, result.values, 1.0)), Fork(0, 2, "x")
+    start, forked = model_at(accounts.start, (fork,), 0), model_at(digest, (fork,), 1)
+    assert accounts.close(start, forked, 1, result, "a")
+    assert accounts.close(start, (digest, ()), 1, ModelDelta(result.values, 1.0, mine.contributors), "a")
+    assert [count for _, _, count in accounts.held_works(forked)] == pytest.approx([1.0, 1.0])
+    assert [count for _, _, count in accounts.held_works((digest, ()))] == pytest.approx([0.5, 0.5])
 
 
 def test_a_mean_that_leaves_somebody_out_is_named() -> None:
@@ -68,4 +81,4 @@ def test_a_theta_that_is_not_added_is_named() -> None:
 def test_a_model_that_no_round_gave_is_named() -> None:
     accounts, mine, _ = _two_hold()
     with pytest.raises(InvariantError, match="to a model that no round gave"):
-        accounts.close(b"unknown", b"after", 1, mine, "a")
+        accounts.close((b"unknown", ()), (b"after", ()), 1, mine, "a")

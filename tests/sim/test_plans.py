@@ -44,8 +44,8 @@ def test_hard_plans_lose_nothing_and_count_nothing_twice(block: int) -> None:
     assert totals.rounds_closed >= 3 * (_BLOCK - totals.without_quorum)
 
 
-@pytest.mark.parametrize("seed", [28615, 30551])
-def test_plans_that_once_lost_a_share_in_a_fork_lose_nothing(seed: int) -> None:
+@pytest.mark.parametrize("seed", [28615, 30551, 64407, 70964, 82569, 83315, 84474, 85856, 90941, 96317])
+def test_plans_that_once_lost_or_doubled_a_share_in_a_fork_do_neither(seed: int) -> None:
     assert _failures(run_campaign(Campaign(), range(seed, seed + 1), processes=1)) == []
 
 
@@ -98,6 +98,12 @@ def test_plans_keep_what_a_mesh_is_promised() -> None:
         "Crash", "Restart", "Suspend", "Cut", "CutOneWay", "Split", "ClockJump", "DiskFull", "TornFile", "CrashOn",
     }  # fmt: skip
     assert 0.25 < max(plan.loss for plan in plans) <= 0.3
+
+
+def test_who_crashes_once_more_after_its_restart_stays_away() -> None:
+    faults = (Crash(at_s=1.0, peer="p0"), Restart(at_s=2.0, peer="p0"), Crash(at_s=1.0, peer="p1"))
+    assert FaultPlan(1, 6, 3, faults=faults).stays_away() == {"p1"}
+    assert FaultPlan(1, 6, 3, faults=(*faults, Crash(at_s=3.0, peer="p0"))).stays_away() == {"p0", "p1"}
 
 
 def test_a_failing_plan_is_shrunk_to_what_makes_it_fail() -> None:

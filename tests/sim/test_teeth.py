@@ -159,7 +159,7 @@ MUTATIONS: dict[Callable[..., Any], tuple[Any, str, int]] = {
     _anybody_is_a_majority: (choice_module, "has_quorum", 0),
     _nobody_takes_over: (Succession, "wants_office", 2),
     _digests_are_not_compared: (Spread, "_is_result", 2),
-    _older_terms_are_obeyed: (Succession, "admits", 600),
+    _older_terms_are_obeyed: (Succession, "admits", 1395),
 }
 
 
