@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -100,6 +100,11 @@ def hash_schema(schema: Schema) -> str:
     """16 hex digits that tell two models' names and shapes apart."""
     lines = "\n".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in schema)
     return hashlib.blake2b(lines.encode(), digest_size=8).hexdigest()
+
+
+def hash_task(schema: Schema, class_names: Iterable[str]) -> str:
+    """Of the schema and the classes: last layers of one size whose rows mean different classes must not meet."""
+    return hash_schema([*schema, *((f"class {name}", ()) for name in class_names)])
 
 
 def schema_difference(a: Schema, b: Schema) -> str:

@@ -14,15 +14,14 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from mdl.data.visits import FEATURES
 from mdl.data.windows import DataSet
 from mdl.delta import LARGEST_VALUE, Vector, check_values
 from mdl.errors import LocalProtocolError, RemoteProtocolError
-from mdl.flat import FlatModel, Schema, hash_schema
+from mdl.flat import FlatModel, Schema, hash_task
 from mdl.models import build_model
 from mdl.recurrent import (
     CLOUD_SIZE,
@@ -33,7 +32,7 @@ from mdl.recurrent import (
     customize_classes,
     pretrain_embeddings,
 )
-from mdl.update import apply_update, encode_update
+from mdl.update import apply_update, decode_tensors, encode_update
 
 _CLASSES = "class_ids"
 _VALUES = "values"
@@ -92,7 +91,7 @@ class RecurrentKind:
 
     def __init__(self, classes: Sequence[str], small: str = DEVICE_SIZE, large: str = CLOUD_SIZE) -> None:
         self._names, self._sizes = tuple(classes), (small, large)
-        self.schema_hash = hash_schema(_with_classes(_shapes(self.build_small(0)), self._names))
+        self.schema_hash = hash_task(_shapes(self.build_small(0)), self._names)
         self.summary = f"M-RNN {small} of {large} -> {_shorten(self._names)}"
 
     def build_large(self, seed: int) -> RecurrentModel:
@@ -121,7 +120,7 @@ class RecurrentKind:
         size = self._sizes[1 if large else 0]
         whole = self.build_large(0) if large else self.build_small(0)
         longest = 4 * sum(p.numel() for p in whole.parameters()) + 8 * len(self._names) + _LONGEST_HEADER_BYTES
-        tensors = _decode(data, longest)
+        tensors = decode_tensors(data, longest, "model")
         classes = self._read_classes(tensors.pop(_CLASSES, None))
         model = build_recurrent(size, len(self._names), classes, 0)
         _check_tensors(tensors, dict(_shapes(model)))
@@ -159,7 +158,7 @@ class WindowKind:
     ) -> None:
         self._models, self._shape, self._names, self._seed = (small, large), (channels, length), tuple(classes), seed
         flat = FlatModel(self.build_small(seed))
-        self.schema_hash = hash_schema(_with_classes(flat.schema, self._names))
+        self.schema_hash = hash_task(flat.schema, self._names)
         self.summary = f"{small} of {large} {channels}x{length} -> {_shorten(self._names)}"
         self._size = flat.size
 
@@ -184,7 +183,7 @@ class WindowKind:
 
     def unpack(self, data: bytes, *, large: bool = False) -> nn.Module:
         flat = FlatModel(self.build_large(self._seed) if large else self.build_small(self._seed))
-        tensors = _decode(data, 4 * flat.size + _LONGEST_HEADER_BYTES)
+        tensors = decode_tensors(data, 4 * flat.size + _LONGEST_HEADER_BYTES, "model")
         _check_tensors(tensors, {_VALUES: (flat.size,)})
         flat.load(tensors[_VALUES].numpy())
         return flat.module
@@ -232,27 +231,12 @@ def _shapes(model: nn.Module) -> Schema:
     return [(name, tuple(parameter.shape)) for name, parameter in model.named_parameters()]
 
 
-def _with_classes(schema: Schema, names: Sequence[str]) -> Schema:
-    """Models whose last layers mean different classes are different, even where the layers have the same size."""
-    return [*schema, *((f"class {name}", ()) for name in names)]
-
-
 def _shorten(names: Sequence[str]) -> str:
     return textwrap.shorten(", ".join(names), 120, placeholder=" ...")
 
 
 def _flat_values(model: nn.Module) -> Vector:
     return FlatModel(copy.deepcopy(model)).values()
-
-
-def _decode(data: bytes, longest: int) -> dict[str, Tensor]:
-    if len(data) > longest:
-        raise RemoteProtocolError(f"model of {len(data)} bytes; at most {longest} can be one")
-    try:
-        tensors: dict[str, Tensor] = load(data)
-    except (SafetensorError, ValueError, KeyError) as error:
-        raise RemoteProtocolError(f"model is no safetensors: {' '.join(str(error).split())[:200]}") from None
-    return tensors
 
 
 def _check_tensors(tensors: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]]) -> None:

@@ -47,7 +47,7 @@ def encode_update(model: RecurrentModel, pulled: RecurrentModel) -> bytes:
 
 def apply_update(pulled: RecurrentModel, update: bytes) -> RecurrentModel:
     """The device's model. Raises RemoteProtocolError, naming the tensor, if the update does not fit `pulled`."""
-    tensors = _decode(update)
+    tensors = decode_tensors(update, LARGEST_UPDATE_BYTES, "update")
     class_ids = _read_classes(tensors, pulled)
     state = _align_last_layer(pulled, class_ids)
     for name in {key.partition("@")[0] for key in tensors}:
@@ -88,13 +88,14 @@ def _difference(name: str, now: Tensor, before: Tensor) -> dict[str, Tensor]:
     return {name + _ROWS: rows.to(torch.int32), name + _VALUES: now[rows]}
 
 
-def _decode(update: bytes) -> dict[str, Tensor]:
-    if len(update) > LARGEST_UPDATE_BYTES:
-        raise RemoteProtocolError(f"update of {len(update)} bytes; at most {LARGEST_UPDATE_BYTES} are read")
+def decode_tensors(data: bytes, longest: int, what: str) -> dict[str, Tensor]:
+    """Bytes from elsewhere as named tensors. Raises RemoteProtocolError that names `what`, also beyond `longest`."""
+    if len(data) > longest:
+        raise RemoteProtocolError(f"{what} of {len(data)} bytes; at most {longest} can be one")
     try:
-        tensors: dict[str, Tensor] = load(update)
+        tensors: dict[str, Tensor] = load(data)
     except (SafetensorError, ValueError, KeyError) as error:
-        raise RemoteProtocolError(f"update is no safetensors: {' '.join(str(error).split())[:200]}") from None
+        raise RemoteProtocolError(f"{what} is no safetensors: {' '.join(str(error).split())[:200]}") from None
     return tensors
 
 

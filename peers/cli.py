@@ -8,7 +8,6 @@ from __future__ import annotations
 import gc
 import logging
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -34,6 +33,7 @@ from peers.cli_options import (
     Port,
     Seed,
     Split,
+    end,
     find_keys,
     identified,
     load_settings,
@@ -42,7 +42,7 @@ from peers.cli_options import (
 )
 
 if TYPE_CHECKING:
-    from peers.node import Ended
+    pass
 
 app = typer.Typer(
     help="Train one model together on the devices you have: no server, and the data never leaves the device.",
@@ -137,7 +137,7 @@ def peer(
         ended = run_trainer(settings, me, keys, mesh_name, directory)
     saved = f"the model of round {ended.round_id} is in {directory / 'global.safetensors'}"
     print(saved if ended.round_id else "no round was finished, nothing is saved", file=sys.stderr)
-    _end(ended, {"peer": me.peer_id, "mesh": mesh_name, "run_dir": str(directory)}, as_json)
+    end(ended, {"peer": me.peer_id, "mesh": mesh_name, "run_dir": str(directory)}, as_json)
 
 
 @app.command()
@@ -169,7 +169,7 @@ def agent(
     with identified(mesh_name, name, out) as (me, directory):
         ended = run_agent(settings, me, keys, mesh_name, directory)
     print(f"{ended.round_id} rounds ordered; what they gave is in {directory / 'metrics.jsonl'}", file=sys.stderr)
-    _end(ended, {"agent": me.peer_id, "mesh": mesh_name, "run_dir": str(directory)}, as_json)
+    end(ended, {"agent": me.peer_id, "mesh": mesh_name, "run_dir": str(directory)}, as_json)
 
 
 @app.command()
@@ -300,15 +300,6 @@ def _add_data_commands() -> None:
     from peers.cli_cloud import register
 
     register(app)
-
-
-def _end(ended: Ended, result: dict[str, object], as_json: bool) -> None:
-    if as_json:
-        print_json(result | asdict(ended))
-    if ended.problem:
-        print(f"mdl: {ended.problem}", file=sys.stderr)
-    if ended.problem or ended.exit_code:
-        raise typer.Exit(ended.exit_code or 4)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,16 +21,15 @@ from peers.cli_options import (
     Port,
     Seed,
     Split,
+    end,
     find_keys,
     identified,
     load_settings,
     mesh_overrides,
-    print_json,
 )
 
 if TYPE_CHECKING:
     from mdl.config import Config
-    from transport.keys import MeshKeys
 
 Small = Annotated[
     str | None, typer.Option("--model", help="The pupils' model: lenet, ..., or EMBEDDING-HIDDEN for places.")
@@ -75,7 +73,7 @@ def cloud(
     with identified(mesh_name, "cloud", out) as (me, directory):
         ended = run_cloud(settings, me, keys, directory)
     print(f"version {ended.version} of {ended.pupils} pupils is in {directory}", file=sys.stderr)
-    _end(asdict(ended) | {"cloud": mesh_name, "run_dir": str(directory)}, as_json)
+    end(ended, {"cloud": mesh_name, "run_dir": str(directory)}, as_json)
 
 
 def learn(
@@ -111,20 +109,14 @@ def learn(
     settings = load_settings(config, overrides, assign)
     _check_learner(settings)
     from peers.cloud_node import PERSONAL, run_learner
+    from peers.identity import cloud_keys
 
     keys, mesh_name = find_keys(mesh, code, settings)
     with identified(mesh_name, name, out) as (me, directory):
         ended = run_learner(settings, me, cloud_keys(keys), directory, cycles)
     saved = f"this device's model is in {directory / PERSONAL}"
     print(saved if ended.studies else "no lesson was learned from", file=sys.stderr)
-    _end(asdict(ended) | {"peer": me.peer_id, "run_dir": str(directory)}, as_json)
-
-
-def cloud_keys(keys: MeshKeys | None) -> MeshKeys | None:
-    """A cloud with a join code of its own is reached with MDL_CLOUD_CODE."""
-    from peers.cloud_side import cloud_keys
-
-    return cloud_keys(keys)
+    end(ended, {"peer": me.peer_id, "run_dir": str(directory)}, as_json)
 
 
 def _check_learner(settings: Config) -> None:
@@ -132,14 +124,6 @@ def _check_learner(settings: Config) -> None:
 
     if not settings.cloud.address:
         raise ConfigError("which cloud? give --cloud HOST:PORT; `mdl cloud` says on which port it listens")
-
-
-def _end(result: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        print_json(result)
-    if result["problem"]:
-        print(f"mdl: {result['problem']}", file=sys.stderr)
-        raise typer.Exit(result["exit_code"] or 4)
 
 
 def register(app: typer.Typer) -> None:

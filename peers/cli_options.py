@@ -6,8 +6,9 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, cast
 
 import typer
 
@@ -86,6 +87,26 @@ def identified(mesh_name: str, name: str | None, out: Path | None) -> Iterator[t
         yield me, directory
     finally:
         release_identity(directory)
+
+
+class HasEnded(Protocol):
+    """A dataclass that says how a node ended."""
+
+    @property
+    def problem(self) -> str: ...
+
+    @property
+    def exit_code(self) -> int: ...
+
+
+def end(ended: HasEnded, result: dict[str, object], as_json: bool) -> None:
+    """Say how a node ended, and end the command as it did."""
+    if as_json:
+        print_json(result | asdict(cast(Any, ended)))
+    if ended.problem:
+        print(f"mdl: {ended.problem}", file=sys.stderr)
+    if ended.problem or ended.exit_code:
+        raise typer.Exit(ended.exit_code or 4)
 
 
 def print_json(result: object) -> None:

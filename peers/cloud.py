@@ -152,7 +152,8 @@ class Cloud:
     def deadline(self) -> float | None:
         if self._teaching:
             return None
-        return max(self._due_at(), self._teach_after) if self._due_at() < inf else None
+        due_at = max(self._due_at(), self._teach_after)
+        return due_at if due_at < inf else None
 
     def _hear(self, sender: Contributor, message: object, values: Vector | None, now: float) -> list[Effect]:
         if not isinstance(message, LessonWanted | UpdateOffered | UpdateMessage):

@@ -92,11 +92,11 @@ class CloudFiles:
     def teach(self, effect: TeachCycle) -> CycleTaught:
         """One cycle: version 1 from the cloud's own data, each later one from the pupils. Writes all of it."""
         started, version = time.perf_counter(), effect.version
-        pupils, learned = self._read_pupils()
+        learned: dict[str, str] = {}
         if version == 1:
             cycle = Cycle({BASE: self._classroom.bootstrap(self._stopped.is_set)}, {}, {}, {}, ())
-            learned = {}
         else:
+            pupils, learned = self._read_pupils()
             cycle = self._classroom.teach(version, self._read_teachers(), pupils, self._stopped.is_set)
         folder = self._directory / "lessons" / f"{version:05d}"
         shutil.rmtree(folder, ignore_errors=True)  # of a cycle that did not end
@@ -115,8 +115,8 @@ class CloudFiles:
         for path in sorted((self._directory / "pupils").glob("*.safetensors")):
             group = self.catalogue.groups.get(path.stem, BASE)
             try:
-                metadata = read_safetensors(path)[1]
-                pupils.append(Pupil(path.stem, group, self._read(path)))
+                arrays, metadata = read_safetensors(path)
+                pupils.append(Pupil(path.stem, group, self._kind.unpack(arrays[_MODEL].tobytes())))
             except (DataError, RemoteProtocolError) as error:
                 logger.warning("pupil %s does not teach: %s", path.stem, error)
                 continue

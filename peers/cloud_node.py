@@ -22,10 +22,7 @@ from mdl.data import (
     default_cache_dir,
     donated_part,
     load_data,
-    parse_shard,
-    private_part,
     shard_test,
-    split_windows,
     take_windows,
 )
 from mdl.delta import Contributor
@@ -35,7 +32,7 @@ from mdl.machine import Event, StopRequested, StoreUpdate, StudyLesson, TeachCyc
 from mdl.teaching import Classroom, accuracy_of, suggest_client, suggest_teaching, update_client
 from peers.cloud import Cloud, CloudSettings
 from peers.cloud_files import CloudFiles
-from peers.device import device_seed
+from peers.device import device_seed, load_share
 from peers.learner import CLOUD, Learner, LearnerSettings
 from peers.node import stopped_by_signals
 from transport.hub import Hub, Spoke
@@ -52,7 +49,7 @@ _HEADER_BYTES = 64 << 10
 PERSONAL, _RECORD = "personal.safetensors", "learner.json"
 # `mdl learn` ends with code 3 if nobody answers for so long.
 _NOBODY_S = 20.0
-# A cycle that is under way ends at its next batch.
+# A cycle that is under way ends at its next epoch.
 _DRAIN_S = 5.0
 
 
@@ -172,12 +169,8 @@ class Student:
     """A device's own examples and model, and stage 3 on them. Raises ConfigError or DataError for what does not fit."""
 
     def __init__(self, config: Config, out: Path) -> None:
-        data = load_data(config.data.spec, default_cache_dir(), config.seed)
-        shard = parse_shard(config.data.shard)
-        private = private_part(data, config.cloud.people, config.seed)
-        rows = split_windows(private.train, config.data.split, shard.count, config.seed)[shard.index - 1]
+        data, self.train, shard = load_share(config)
         self.kind = make_kind(config, data)
-        self.train = take_windows(private.train, rows)
         known = np.isin(data.test.subject, self.train.subject)
         # Of data cut in time, its own people's last days; of others, its share of the people held out.
         test_rows = np.flatnonzero(known) if known.any() else shard_test(len(data.test), shard)

@@ -7,12 +7,10 @@ a round trains with it if it is there, and without it if it is not: no round eve
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Iterable
 
-import numpy as np
 import torch
 
 from mdl.config import Config
@@ -24,6 +22,7 @@ from mdl.kinds import WindowKind
 from mdl.machine import Effect, Event, SaveModel, StopRequested, StudyLesson, Tick, UpdateReady
 from mdl.training import Teacher
 from peers.device import Device
+from peers.identity import cloud_keys
 from peers.learner import CLOUD, Learner, LearnerSettings
 from transport.hub import Spoke
 from transport.keys import MeshKeys
@@ -36,8 +35,6 @@ logger = logging.getLogger(__name__)
 _AWAY_S = 15.0
 # Beside the values of a packed model.
 _HEADER_BYTES = 4096
-_BATCH = 512
-CLOUD_CODE_VARIABLE = "MDL_CLOUD_CODE"
 
 
 class CloudSide:
@@ -111,7 +108,7 @@ class CloudSide:
     def _run(self) -> None:
         try:
             self._runtime.run()
-        except Exception:
+        except Exception:  # the outermost loop of this thread: a bug in it is no reason to stop the mesh
             logger.exception("the line to the cloud has ended; the mesh goes on without it")
 
     def _study(self, effect: StudyLesson) -> None:
@@ -124,8 +121,9 @@ class CloudSide:
         if self._first is None:
             self._first = FlatModel(teacher).values().copy()
             self._has_first.set()
-        probabilities = _ask(teacher, self._device.train.x, self._settings.temperature)
-        self._device.teacher = Teacher(probabilities, self._settings.teacher_weight, self._settings.temperature)
+        windows = torch.from_numpy(self._device.train.x)
+        probabilities = predict_probabilities(teacher, windows, self._settings.temperature)
+        self._device.teacher = Teacher(probabilities.numpy(), self._settings.teacher_weight, self._settings.temperature)
         logger.info("lesson %d of the cloud is here", effect.lesson.version)
 
     def _look(self, now: float, event: Event, effects: Iterable[Effect]) -> None:
@@ -143,18 +141,3 @@ class CloudSide:
             self._said_refused = self._learner.refused
             if self._said_refused:
                 logger.warning("the cloud refused: %s", self._said_refused)
-
-
-def cloud_keys(keys: MeshKeys | None) -> MeshKeys | None:
-    """A cloud may serve many meshes, with a join code of its own; else it has the mesh's. Raises ConfigError."""
-    code = os.environ.get(CLOUD_CODE_VARIABLE)
-    return MeshKeys.from_code(code) if code else keys
-
-
-def _ask(teacher: torch.nn.Module, x: Vector, temperature: float) -> Vector:
-    """The teacher's probabilities for windows that may be memory-mapped, float32 (n, classes)."""
-    parts = [
-        predict_probabilities(teacher, torch.from_numpy(np.array(x[start : start + _BATCH])), temperature).numpy()
-        for start in range(0, len(x), _BATCH)
-    ]
-    return np.concatenate(parts)

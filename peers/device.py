@@ -16,6 +16,8 @@ from mdl.checkpoint import CachedModel, ModelCache, write_safetensors
 from mdl.config import Config
 from mdl.data import (
     DataSet,
+    Shard,
+    Windows,
     default_cache_dir,
     load_data,
     parse_shard,
@@ -28,7 +30,7 @@ from mdl.delta import Contributor, ModelDelta, Vector
 from mdl.errors import MdlError
 from mdl.evaluation import evaluate
 from mdl.export import ModelDescription, export_model
-from mdl.flat import FlatModel, hash_schema
+from mdl.flat import FlatModel, hash_task
 from mdl.machine import (
     DeltaRecalled,
     Effect,
@@ -67,16 +69,11 @@ class Device:
     """
 
     def __init__(self, config: Config, me: Contributor, mesh: str, out: Path) -> None:
-        data = load_data(config.data.spec, default_cache_dir(), config.seed)
-        data = private_part(data, config.cloud.people, config.seed)
-        shard = parse_shard(config.data.shard)
-        rows = split_windows(data.train, config.data.split, shard.count, config.seed)[shard.index - 1]
-        self.train = take_windows(data.train, rows)
+        data, self.train, shard = load_share(config)
         self.test = take_windows(data.test, shard_test(len(data.test), shard))
         self.model = build_flat_model(config, data)
         self.description = describe_model(config, data, mesh)
-        # Devices whose last layers mean different classes must not meet, even if the layers have the same size.
-        self.schema_hash = hash_schema([*self.model.schema, *((f"class {name}", ()) for name in data.classes)])
+        self.schema_hash = hash_task(self.model.schema, data.classes)
         self.theta = float(len(self.train)) if config.round.theta == "samples" else 1.0
         self._me = me
         self._mesh = mesh
@@ -147,6 +144,15 @@ class Device:
             self._cache.save(describe_state(effect, self.schema_hash, self._mesh))
         except MdlError as error:  # the mesh has the model; this device only loses its shortcut after a restart
             logger.warning("round %d is not in the file cache: %s", effect.round_id, error)
+
+
+def load_share(config: Config) -> tuple[DataSet, Windows, Shard]:
+    """The data without what was given to a cloud, this device's training windows in it, and which share that is."""
+    data = load_data(config.data.spec, default_cache_dir(), config.seed)
+    data = private_part(data, config.cloud.people, config.seed)
+    shard = parse_shard(config.data.shard)
+    rows = split_windows(data.train, config.data.split, shard.count, config.seed)[shard.index - 1]
+    return data, take_windows(data.train, rows), shard
 
 
 def describe_state(effect: SaveModel, schema_hash: str, mesh: str) -> CachedModel:

@@ -13,9 +13,10 @@ import psutil
 
 from mdl.delta import Contributor
 from mdl.errors import ConfigError
-from transport.keys import parse_join_code
+from transport.keys import MeshKeys, parse_join_code
 
 CODE_VARIABLE = "MDL_CODE"
+CLOUD_CODE_VARIABLE = "MDL_CLOUD_CODE"
 # Whoever finds the leftovers of an ended process removes them and tries again; others may do so at the same moment.
 _TAKE_OVERS = 3
 
@@ -72,6 +73,12 @@ def find_code(mesh: str | None, code: str | None) -> str:
             f"no code is known for mesh {mesh!r}; give --code CODE once (known: {', '.join(known) or '-'})"
         )
     return known[mesh]
+
+
+def cloud_keys(keys: MeshKeys | None) -> MeshKeys | None:
+    """A cloud may serve many meshes, with a join code of its own; else it has the mesh's. Raises ConfigError."""
+    code = os.environ.get(CLOUD_CODE_VARIABLE)
+    return MeshKeys.from_code(code) if code else keys
 
 
 def known_meshes() -> dict[str, str]:

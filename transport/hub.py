@@ -8,6 +8,7 @@ end, a `Spoke` a learner's. Whoever is heard lately has a route back; nothing el
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Sequence
 
@@ -36,7 +37,7 @@ from transport.wire import Envelope, decode, encode
 logger = logging.getLogger(__name__)
 
 
-class _End:
+class _End(ABC):
     """What both ends share. One thread owns it."""
 
     def __init__(self, me: Contributor, keys: MeshKeys | None, max_values: int) -> None:
@@ -82,12 +83,13 @@ class _End:
         self._endpoint.close(linger=linger_ms)
         self.context.destroy(linger=linger_ms)
 
+    @abstractmethod
     def _handle(self, frames: list[zmq.Frame], now: float) -> list[Event]:
-        raise NotImplementedError
+        """A message as it came. Raises RemoteProtocolError."""
 
+    @abstractmethod
     def _route(self, receiver: str) -> list[bytes] | None:
         """The frames before a header to this receiver; None if there is no way to it."""
-        raise NotImplementedError
 
     def _take(self, envelope: Envelope, frames: Sequence[zmq.Frame], now: float) -> list[Event]:
         return self._carry_out(self._transfers.take(envelope, frames, now))
