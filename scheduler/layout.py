@@ -33,7 +33,11 @@ MAX_GAPS = 6
 # On the dying family a quarter fewer contributions are lost by it, at no cost in time; more costs time.
 _LOW_BATTERY_TRANSFERS = 2.0
 # Energy evens out over rounds: what a device has spent above the mean makes it as much costlier, and it sends earlier.
+# One round alone takes nobody further from the mean than so much; what is beyond was left by earlier rounds, and counts
+# more. Up to there the weight is the price in time of each round.
 _ENERGY_TRANSFERS = 0.02
+_ENERGY_OF_A_ROUND = 12.0
+_EARLIER_COUNTS = 2.0
 _MOST_ENERGY = 50.0
 _PAUSES: Doubles = RUSH * BUSY_SHARE / (1.0 - BUSY_SHARE)
 
@@ -74,9 +78,7 @@ def prospects(stand: Stand) -> Prospects:
     pauses = _PAUSES[stand.kind]
     low = (stand.battery < LOW_BATTERY_PERCENT) & ~stand.charging
     costs = link_time + pauses * (link_time + EXPOSED_TRANSFERS)
-    costs += _LOW_BATTERY_TRANSFERS * low + _ENERGY_TRANSFERS * np.minimum(
-        np.maximum(energy, -_MOST_ENERGY), _MOST_ENERGY
-    )
+    costs += _LOW_BATTERY_TRANSFERS * low + _ENERGY_TRANSFERS * _weighed_energy(energy)
     holds = (stand.state < DONE) & stand.exists
     rest = np.where(holds & (stand.busy_for > 0.0), expected_rest(stand), 0.0)
     times = (stand.eta_ready + stand.op_left) / stand.unit_s[:, None] + rest
@@ -121,6 +123,13 @@ def cheapest(costs: Doubles, allowed: Bools) -> Integers:
     """Of equals the last."""
     last: Integers = costs.shape[1] - 1 - np.where(allowed, costs, inf)[:, ::-1].argmin(axis=1)
     return last
+
+
+def _weighed_energy(energy: Doubles) -> Doubles:
+    counted = np.minimum(np.maximum(energy, -_MOST_ENERGY), _MOST_ENERGY)
+    of_round = np.minimum(np.maximum(energy, -_ENERGY_OF_A_ROUND), _ENERGY_OF_A_ROUND)
+    weighed: Doubles = of_round + _EARLIER_COUNTS * (counted - of_round)
+    return weighed
 
 
 def _lay_out_one(ranks: list[float], costs: list[float], hops: list[float], free: list[float]) -> Layout:
