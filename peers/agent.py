@@ -297,7 +297,7 @@ class MobileAgent:
         effects = self._help_late(position, now)
         current = [member for member in standing if member.at == position]
         base = current[0].report.base
-        self.quorum = may_decide(standing, following)
+        self.quorum = may_decide(standing)
         if not (self._may_go_on(following, current, base, now) if self.lineage else self._may_start(current)):
             return effects
         left_open = newest_staged(current) is not None or _newest_attempt(current) > 0
@@ -327,11 +327,7 @@ class MobileAgent:
             return True
         missing = sorted(set(base) - {member.peer_id for member in following})
         self._waiting_for = f"{', '.join(missing) or 'a partner'}: {len(current)} of {len(base)} members are here"
-        return self._is_patience_over(base, now) and (self.quorum or self._may_fork())
-
-    def _may_fork(self) -> bool:
-        """Not twice at one round: what a device gave away then could be in two forks, and nobody would know."""
-        return len(self.lineage) < 2 or (len(self.lineage) < MAX_FORKS and self.lineage[-1].round_id != self.round_id)
+        return self._is_patience_over(base, now) and (self.quorum or len(self.lineage) < MAX_FORKS)
 
     def _is_coming(self, member: Member, position: Position, now: float) -> bool:
         """Whether this member is about to stand at the mesh's model, so that it can be in the next round."""
@@ -449,51 +445,25 @@ class MobileAgent:
         if not late:
             return []
         effects: list[Effect] = []
-        current = [member for member in following if member.at == position]
-        if not current:
+        if not any(member.at == position for member in following):
             return effects
-        for member in late:
-            if member.late_since is None and not self._is_ahead(member, position):
-                member.late_since = now
-        ends = self._ends_to_reach(late, position, now)
+        lineage, round_id, digest = position
+        sources = sorted((other for other in self.members.alive() if other.at == position), key=poverty)
         for member in late:
             if self._is_ahead(member, position):
                 continue
-            assert member.late_since is not None
-            lineage, round_id, _ = end = ends.get(member.report.lineage, position)
-            if member.at == end:
-                continue  # others of its lineage are to come here before they all leave it
-            senior = is_senior(member.report.lineage, position[0], member.report.round_id, position[1])
-            if end is position and senior and now - member.late_since < self._settings.partition_s:
+            if member.late_since is None:
+                member.late_since = now
+            late_s = now - member.late_since
+            if late_s < self._settings.partition_s and is_senior(
+                member.report.lineage, lineage, member.report.round_id, round_id
+            ):
                 continue  # the others it was with may come as well, and then it is we who move
-            if end is position and _may_be_counted(member, position) and self._is_just_late(member, now):
-                continue  # the others of its round may be heard in a moment, and have closed it
-            sources = sorted((other for other in self.members.alive() if other.at == end), key=poverty)
-            waited = 0 if member.report.transfer else int((now - member.late_since) // _SOURCE_S)
+            waited = 0 if member.report.transfer else int(late_s // _SOURCE_S)
             source = sources[waited % len(sources)]
-            target = CatchUp(self.term, round_id, end[2], source.contributor, lineage, source.report.base)
+            target = CatchUp(self.term, round_id, digest, source.contributor, lineage, source.report.base)
             effects += self._repeater.say(member.contributor, target, now)
         return effects
-
-    def _is_just_late(self, member: Member, now: float) -> bool:
-        """Others whom this agent has not heard yet had no time to answer it."""
-        return member.late_since is not None and now - member.late_since < self._settings.lost_after_s / 2
-
-    def _ends_to_reach(self, late: list[Member], position: Position, now: float) -> dict[Lineage, Position]:
-        """The last round of each lineage that is left behind, if some who are late have not come to it yet.
-
-        They go there first, for a while: each contributor brings its share of what is left behind, so all of them must
-        know that it was closed; and perhaps they are the majority there, and need not leave it.
-        """
-        ends: dict[Lineage, Position] = {}
-        for member in late:
-            lineage = member.report.lineage
-            if lineage and lineage != position[0] and lineage not in ends:
-                end = newest_position([other for other in self.members.alive() if other.report.lineage == lineage])
-                behind = [other for other in late if other.report.lineage == lineage and other.at != end]
-                if any(now - (other.late_since or now) < self._settings.partition_s for other in behind):
-                    ends[lineage] = end
-        return ends
 
     def _is_ahead(self, member: Member, position: Position) -> bool:
         """It has applied the round that the others are about to."""
@@ -521,14 +491,6 @@ class MobileAgent:
         self._pending = None
         self._finished = [*self._finished, summary][-_REMEMBERED_ROUNDS:]
         return [RecordRound(summary)]
-
-
-def _may_be_counted(member: Member, position: Position) -> bool:
-    """Whether what it gave away in a round of another lineage may be in a result there that it has not heard of."""
-    report = member.report
-    if report.lineage == position[0] or not report.open_round:
-        return False
-    return report.staged is not None or any(holding.sent_hop is not None for holding in report.holdings)
 
 
 def _newest_attempt(members: list[Member]) -> int:

@@ -17,22 +17,27 @@ def choose_lineage(following: list[Member]) -> list[Member]:
         groups.setdefault(member.report.lineage, []).append(member)
     best, *others = groups.values()
     for group in others:
-        one, other = _has_claim(group, following), _has_claim(best, following)
+        one, other = _has_claim(group), _has_claim(best)
         if one > other or (one == other and _is_senior(group, best)):
             best = group
     return best
 
 
-def may_decide(standing: list[Member], following: list[Member]) -> bool:
-    """Whether those who stand on one lineage, or all who are here, may decide on its next round."""
+def may_decide(standing: list[Member]) -> bool:
+    """Whether those who stand on one lineage may decide on its next round."""
     voters = {member.peer_id for member in standing if member.report.votes}
-    return has_quorum(_base(standing), voters, {member.peer_id for member in following})
+    return has_quorum(_base(standing), voters, present(standing))
 
 
-def _has_claim(standing: list[Member], following: list[Member]) -> bool:
+def present(standing: list[Member]) -> set[str]:
+    """Who can tell that nothing more was decided on the lineage on which these stand; a restart has forgotten it."""
+    return {member.peer_id for member in standing if not member.report.was_further}
+
+
+def _has_claim(standing: list[Member]) -> bool:
     """A majority of those who decide stands here, though some may have forgotten what they voted for."""
     ids = {member.peer_id for member in standing}
-    return may_decide(standing, following) or has_quorum(_base(standing), ids, ids)
+    return may_decide(standing) or has_quorum(_base(standing), ids, ids)
 
 
 def _is_senior(one: list[Member], other: list[Member]) -> bool:

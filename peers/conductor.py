@@ -27,6 +27,7 @@ from mdl.messages import (
     RoundOpened,
     Staged,
 )
+from peers.choice import present
 from peers.members import Member, Members, Position
 from peers.phase import ABANDONED, AGGREGATING, BROADCASTING, CLOSED, CLOSING, Phase
 from peers.quorum import has_quorum
@@ -314,8 +315,8 @@ class Conductor:
     def _decide(self, staged: list[Member], now: float) -> list[Effect]:
         """Everybody alive has the result; with a majority of those who decide it stands."""
         voters = {member.peer_id for member in staged if member.report.votes}
-        present = {member.peer_id for member in self._following()}
-        self.lacks_quorum = not has_quorum(self._opened.base, voters, present)
+        here = [member for member in self._following() if member.report.lineage == self._opened.lineage]
+        self.lacks_quorum = not has_quorum(self._opened.base, voters, present(here))
         if self.lacks_quorum:
             missing = sorted(set(self._opened.base) - voters)
             self.waiting_for = f"a majority: {', '.join(missing)} of {len(self._opened.base)} members are missing"

@@ -23,9 +23,9 @@ class Part:
     """State of one device in one round. holds: segment -> partial mean, kept after it has been given away.
 
     attempt: term of the agent that first opened it; the same round opened as another attempt begins afresh.
-    given: segment -> the hop it was given away by, and its receiver. works: earlier work in the own delta.
-    announced: the term under which it was announced last, with its members. was_given_before: in another attempt.
-    is_empty: nothing was trained for it, since that may be counted, or comes, elsewhere.
+    given: segment -> the hop it was given away by, and its receiver. fresh: what was trained for it, without its values
+    where they can be recalled; works: earlier work in the own delta. announced: the term under which it was announced
+    last, with its members. is_empty: nothing was trained for it, since that comes with earlier work.
     """
 
     round_id: int
@@ -34,8 +34,8 @@ class Part:
     heard_at: float = 0.0
     announced: int = 0
     holds: dict[int, ModelDelta] = field(default_factory=dict)
+    fresh: Work | None = None
     works: tuple[Work, ...] = ()
-    was_given_before: bool = False
     is_empty: bool = False
     given: dict[int, tuple[int, Contributor]] = field(default_factory=dict)
     released: set[HopKey] = field(default_factory=set)
@@ -65,10 +65,6 @@ class Part:
         """This device's own delta, as long as nothing has been merged into it."""
         hold = self.holds.get(0)
         return hold if hold and hold.contributors == frozenset([me]) else None
-
-    def was_given(self) -> bool:
-        """Whether another device may have what this one held: by a hop, also a released one, or as the result."""
-        return bool(self.given or self.released or self.was_given_before or self.spread.staged)
 
     def is_receiving(self, segment: int, hop_id: int) -> bool:
         return self.incoming is not None and (self.incoming.segment, self.incoming.hop_id) == (segment, hop_id)

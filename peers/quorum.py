@@ -34,18 +34,23 @@ def has_quorum(base: Collection[str], voters: Collection[str], present: Collecti
 def is_senior(one: Lineage, other: Lineage, one_round: int = 0, other_round: int = 0) -> bool:
     """Whether `one` goes on when both are found to live, as far as their history tells.
 
-    What was forked from is senior to its forks; of two forks the larger is, then the one with the smaller name. Of two
-    starts of a mesh the one that has come further is, since nobody carries what the other gave. A device that never
-    took part (no fork at all, not even the mesh's start) is junior to everybody.
+    Who has more of the history that they share: what was forked from is senior to its forks if it has gone on without
+    them, else they hold all that it has; of two forks the later one is, then the larger, then the one with the smaller
+    name. Of two starts of a mesh the one that has come further is, since nobody carries what the other gave. A device
+    that never took part (no fork at all, not even the mesh's start) is junior to everybody.
     """
     if one == other or not one or not other:
         return bool(one) and not other
-    for mine, theirs in zip(one, other, strict=False):
-        if mine != theirs:
-            if mine is one[0] and one_round != other_round:
-                return one_round > other_round
-            return (-mine.size, mine.name, mine.round_id) < (-theirs.size, theirs.name, theirs.round_id)
-    return len(one) < len(other)
+    common = shared_forks(one, other)
+    mine, theirs = one[common:], other[common:]
+    if not common and one_round != other_round:
+        return one_round > other_round
+    left, others_left = (mine[0].round_id if mine else one_round), (theirs[0].round_id if theirs else other_round)
+    if common and left != others_left:
+        return left > others_left
+    if not mine or not theirs:
+        return bool(mine)
+    return (-mine[0].size, mine[0].name, left) < (-theirs[0].size, theirs[0].name, others_left)
 
 
 def shared_forks(one: Lineage, other: Lineage) -> int:

@@ -158,8 +158,8 @@ class Trainer:
 
     @property
     def kept_back(self) -> Vector | None:
-        """The part of `carry` that may be counted elsewhere: it is in no delta before more is known."""
-        return total(tuple(work for work in self.standing.uncounted if self.standing.is_uncertain(work)))
+        """The part of `carry` that the next rounds of this very lineage count: it is in no delta till then."""
+        return total(tuple(work for work in self.standing.uncounted if self.standing.is_under_way(work)))
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         effects = [] if type(event) is Tick else self._act(event, now)
@@ -405,6 +405,7 @@ class Trainer:
             self._decide(part, hop.segment, hop.hop_id, hop.sender, HopOutcome.ABORTED, now, reason)
         staged_before = part.spread.report()
         ask = part.spread.follow(order, self.me, part.holds.get(0))
+        self._note_staged(part)
         if part.spread.staged is None and part.spread.parent and (ask or self._ask_at is None):
             self._ask_at = now
         self._changed = self._changed or part.spread.report() != staged_before
@@ -416,24 +417,29 @@ class Trainer:
             return []
         check_values(values, self.parameters.size)
         part.spread.stage(ModelDelta(values, message.theta, frozenset(message.contributors)))
+        self._note_staged(part)
         self._transfer = None
         self._changed = True
         self._stop_asking()
         return [*part.spread.serve_waiting(part.round_id)]
+
+    def _note_staged(self, part: Part) -> None:
+        """The result may be closed from here on, whatever this device hears of it."""
+        if part.spread.staged:
+            self.standing.note_further(part.round_id)
 
     # -- apply --------------------------------------------------------------------------------------------------------
 
     def _apply(self, part: Part) -> list[Effect]:
         result = part.spread.staged
         assert result is not None
-        effects: list[Effect] = []
-        if self.me not in result.contributors:
-            effects += self._own.give_back(part, self.parameters, self.lineage)
+        before = self.parameters
+        self.standing.apply(result, self._settings.eta)
+        effects = self._own.give_back(part, before, self.lineage)
         if self._settings.keep_deltas:
             effects.append(KeepDelta(part.round_id, "global", result))
         self.part = None
         part.holds.clear()
-        self.standing.apply(result, self._settings.eta, part.works)
         return effects + self._keep_standing()
 
     def _keep_standing(self) -> list[Effect]:
@@ -483,13 +489,9 @@ class Trainer:
     def _move_to(self, round_id: int, parameters: Vector, digest: bytes, history: History) -> list[Effect]:
         missed = self._missed or self.part
         before, lineage = self.parameters, self.lineage
-        works, staged = (missed.works, missed.spread.staged) if missed else ((), None)
-        self.standing.move_to(round_id, parameters, digest, history, self._settings.eta, works, staged)
+        self.standing.move_to(round_id, parameters, digest, history)
         self._catch_up = self._missed = self._transfer = self.part = None
-        effects: list[Effect] = []
-        if missed:
-            counted = self.standing.is_counted(lineage, missed.round_id)
-            effects = [] if counted else self._own.give_back(missed, before, lineage)
+        effects = self._own.give_back(missed, before, lineage) if missed else []
         return effects + self._keep_standing()
 
     # -- asking again, reporting, leaving -----------------------------------------------------------------------------
@@ -542,6 +544,7 @@ class Trainer:
             standing.lineage,
             standing.base,
             standing.votes,
+            standing.was_further() and not (part and part.spread.staged),
             self.goal,
             part.report_incoming() if part else None,
             part.report_holdings() if part else (),

@@ -1,8 +1,8 @@
 """What became of a simulated run: every training that somebody held is counted, or is still to be, or has a reason.
 
 Counted in w plus what live devices are still to bring in must be 1 for each. Less is lost with its owner if that
-process is gone, and otherwise lost, which must never be; more would count twice. What a device keeps back, since it may
-be counted elsewhere, is not lost, and as long as that is not known it does not come.
+process is gone, and otherwise lost, which must never be; more would count twice. What a device keeps back comes once,
+or is counted by the rounds that it is about to take over.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.accounts import ROUNDING, Accounts, Model
+from sim.accounts import ROUNDING, Accounts
 from sim.faults import FaultPlan
 from sim.invariants import model_of
 from sim.mesh import SimMesh
@@ -87,7 +87,6 @@ def _count(mesh: SimMesh, verdict: Verdict) -> Verdict:
         if (kept := getattr(holder, "kept_back", None)) is not None:
             kept_back += kept
     with_owner, lost, twice = 0, [], []
-    gone = _gone_with_a_fork(mesh, model)
     for work, dimension, count in accounts.held_works(model):
         owner = mesh.nodes[work.owner.peer_id]
         owner_lives = owner.running and owner.contributor == work.owner
@@ -96,7 +95,7 @@ def _count(mesh: SimMesh, verdict: Verdict) -> Verdict:
         if total - kept_back[dimension] > 1 + ROUNDING:
             twice.append(f"{name} counts {count:.3g} and comes {total - count:.3g} times more")
         elif total < 1 - ROUNDING:
-            if owner_lives and total + gone[dimension] < 1 - ROUNDING:
+            if owner_lives:
                 lost.append(f"{name} counts {count:.3g} and {total - count:.3g} is to come")
             else:
                 with_owner += 1
@@ -109,23 +108,6 @@ def _count(mesh: SimMesh, verdict: Verdict) -> Verdict:
         kind=kind,
         problem="; ".join((twice + lost)[:3]),
     )
-
-
-def _gone_with_a_fork(mesh: SimMesh, model: Model) -> NDArray[np.float64]:
-    """What rounds of forks that were left behind had counted, and what of it their contributors can bring no more.
-
-    Each of them has its share, in memory; the share of a process that is gone is lost with that process.
-    """
-    closed, gone, followed = mesh.accounts.closed, np.zeros(mesh.accounts.size), set()
-    while model in closed:
-        followed.add(model)
-        model = closed[model].before
-    live = {node.contributor for node in mesh.nodes.values() if node.running}
-    for after, entry in closed.items():
-        if after not in followed:
-            share = len(entry.contributors - live) / len(entry.contributors)
-            gone += share * (entry.counts - closed[entry.before].counts)
-    return gone
 
 
 def _pending(accounts: Accounts, node: Node, holder: Holder) -> NDArray[np.float32]:

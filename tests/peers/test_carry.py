@@ -363,25 +363,24 @@ def test_a_round_number_that_another_lineage_has_too_does_not_count_this_devices
 
 # -- a fork that began in the middle of a round -----------------------------------------------------------------------
 
-ALL_COUNTED = History((START,), ("ann", "bob", "me"), tuple(Counted(member, 2) for member in MEMBERS))
-LEFT_OUT = History((START,), ("ann", "bob"), (Counted(ANN, 2), Counted(BOB, 2), Counted(ME, 1)))
+FORK = Fork(5, 1, "me.1.9")
+BEFORE = History((START,), ("ann", "bob", "me"))
+ALL_COUNTED = History((START,), ("ann", "bob", "me"), tuple(Counted(member, 6) for member in MEMBERS))
+LEFT_OUT = History((START,), ("ann", "bob"), (Counted(ANN, 6), Counted(BOB, 6), Counted(ME, 1)))
 
 
 def _cut_off(*, merged: bool = False) -> Trainer:
-    """It has given its delta of round 2 away, [2, 0, 0, 0], when the mesh is cut in two and its half forks."""
-    trainer = _trainer()
-    _open(trainer, (START,))
-    _train(trainer, 1, 1, 1, 1)
-    _close(trainer, MEMBERS, 1, 1, 1, 1)
+    """It has given its delta of round 6 away, [2, 0, 0, 0], when the mesh is cut in two and its half forks."""
+    trainer = _trainer(5, BEFORE)
     _open(trainer)
     _train(trainer, 2, 0, 0, 0)
     if merged:
         _merge(trainer, 0, 6, 0, 0)
-    _say(trainer, DeltaWanted(2, 1, 0, 20), 3.0, BOB)
-    effects = _open(trainer, (START, SPLIT), attempt=9)
+    _say(trainer, DeltaWanted(6, 1, 0, 20), 3.0, BOB)
+    effects = _open(trainer, (START, FORK), attempt=9)
     if merged:
         assert len(_recalls(effects)) == 1
-        trainer.handle(DeltaRecalled(2, _vector(2, 0, 0, 0)), 4.0)
+        trainer.handle(DeltaRecalled(6, _vector(2, 0, 0, 0)), 4.0)
     return trainer
 
 
@@ -389,13 +388,14 @@ BOTH_WAYS = pytest.mark.parametrize("merged", [False, True], ids=["alone", "merg
 
 
 @BOTH_WAYS
-def test_what_the_others_may_have_counted_is_kept_back_and_the_fork_does_without_it(merged: bool) -> None:
+def test_a_fork_begins_with_what_was_given_away_before_the_cut(merged: bool) -> None:
+    """Each device brings in its own work alone, so the others' count of it stays on their side."""
     trainer = _cut_off(merged=merged)
-    assert (_held(trainer), _carry(trainer)) == ([0, 0, 0, 0], [2, 0, 0, 0])
-    _close(trainer, (ME,), 0, 0, 0, 0)
+    assert (_held(trainer), _carry(trainer)) == ([2, 0, 0, 0], None)
+    _close(trainer, (ME,), 2, 0, 0, 0)
     _open(trainer)
     _train(trainer, 0, 0, 3, 0)
-    assert (_held(trainer), _carry(trainer)) == ([0, 0, 3, 0], [2, 0, 0, 0])
+    assert (_held(trainer), _carry(trainer)) == ([0, 0, 3, 0], None)
 
 
 @BOTH_WAYS
@@ -406,58 +406,57 @@ def test_when_the_cut_heals_the_counts_tell_whether_it_was_in(
     for closes in (False, True):
         trainer = _cut_off(merged=merged)
         if closes:
-            _close(trainer, (ANN,), 0, 4, 0, 0)
-        _move(trainer, 2, history)
-        assert (_carry(trainer) or [0, 0, 0, 0]) == (carry or [0, 0, 0, 0])
+            _close(trainer, (ANN, ME), 1, 2, 0, 0)
+        _move(trainer, 6, history)
+        assert _carry(trainer) == carry
 
 
 @pytest.mark.parametrize(("history", "own"), [(ALL_COUNTED, 0), (LEFT_OUT, 2)], ids=["counted", "not"])
-def test_what_a_fork_did_after_such_a_cut_comes_out_of_it_whole(history: History, own: float) -> None:
+def test_of_what_a_fork_did_after_such_a_cut_each_device_brings_its_own(history: History, own: float) -> None:
     trainer = _cut_off()
-    _close(trainer, (ANN, ME), 0, 2, 0, 0)  # ann's own was [0, 4, 0, 0]
+    _close(trainer, (ANN, ME), 1, 2, 0, 0)  # ann's own was [0, 4, 0, 0]
     _open(trainer)
     _train(trainer, 0, 0, 3, 0)
     _close(trainer, (ME,), 0, 0, 3, 0)
-    _move(trainer, 4, history)
-    assert _carry(trainer) == [own, 2, 3, 0]
+    _move(trainer, 8, history)
+    assert _carry(trainer) == [own, 0, 3, 0]
 
 
-def test_what_was_kept_back_enters_the_next_round_once_it_is_known_not_to_be_in() -> None:
+def test_what_the_others_did_not_count_enters_the_next_round() -> None:
     trainer = _cut_off()
-    _close(trainer, (ME,), 0, 0, 0, 0)
-    _move(trainer, 2, LEFT_OUT)
+    _close(trainer, (ME,), 2, 0, 0, 0)
+    _move(trainer, 6, LEFT_OUT)
     _open(trainer)
     _train(trainer, 0, 0, 0, 5)
-    assert _held(trainer) == [2, 0, 0, 5]
-    assert (_carry(trainer) or [0, 0, 0, 0]) == [0, 0, 0, 0]
+    assert (_held(trainer), _carry(trainer)) == ([2, 0, 0, 5], None)
 
 
-def test_a_fork_that_is_opened_again_before_the_delta_is_recalled_keeps_it_back_too() -> None:
-    trainer = _trainer()
-    _open(trainer, (START,))
-    _train(trainer, 1, 1, 1, 1)
-    _close(trainer, MEMBERS, 1, 1, 1, 1)
+def test_a_fork_that_is_opened_again_before_the_delta_is_recalled_waits_for_it_too() -> None:
+    trainer = _trainer(5, BEFORE)
     _open(trainer)
     _train(trainer, 2, 0, 0, 0)
     _merge(trainer, 0, 6, 0, 0)
-    _say(trainer, DeltaWanted(2, 1, 0, 20), 3.0, BOB)
-    _open(trainer, (START, SPLIT), attempt=9)
-    _open(trainer, (START, SPLIT), attempt=10)
-    trainer.handle(DeltaRecalled(2, _vector(2, 0, 0, 0)), 4.0)
-    assert _held(trainer) == [0, 0, 0, 0]
-    _close(trainer, (ME,), 0, 0, 0, 0)
-    _move(trainer, 2, ALL_COUNTED)
-    assert (_carry(trainer) or [0, 0, 0, 0]) == [0, 0, 0, 0]
+    _say(trainer, DeltaWanted(6, 1, 0, 20), 3.0, BOB)
+    _open(trainer, (START, FORK), attempt=9)
+    _open(trainer, (START, FORK), attempt=10)
+    trainer.handle(DeltaRecalled(6, _vector(2, 0, 0, 0)), 4.0)
+    assert _held(trainer) == [2, 0, 0, 0]
+    _close(trainer, (ME,), 2, 0, 0, 0)
+    _move(trainer, 6, ALL_COUNTED)
+    assert _carry(trainer) is None
 
 
-def test_a_result_that_was_staged_before_the_cut_may_be_closed_on_the_other_side() -> None:
-    """Nothing was given by a hop: but who has staged the result has all of it, and the majority may have, too."""
-    trainer = _trainer()
-    _open(trainer, (START,))
+def test_who_has_staged_a_result_says_so_when_it_comes_back_to_decide_on_it_again() -> None:
+    trainer = _trainer(5, BEFORE)
+    _open(trainer)
     _train(trainer, 2, 0, 0, 0)
-    _say(trainer, BroadcastOrdered(1, 1, trainer.digest, 1, (ME, BOB), 1.0, (ME,)), 3.0)
-    _open(trainer, (START, Fork(0, 1, "me.1.9")), attempt=9)
-    assert (_held(trainer), _carry(trainer)) == ([0, 0, 0, 0], [2, 0, 0, 0])
+    _say(trainer, BroadcastOrdered(1, 6, trainer.digest, 1, (ME, BOB), 1.0, (ME,)), 3.0)
+    assert not trainer.report(1, "agent", 3.0).was_further  # it has it, and says which
+    _open(trainer, (START, FORK), attempt=9)
+    assert not trainer.report(1, "agent", 4.0).was_further
+    _say(trainer, CatchUp(1, 5, trainer.digest, ANN, (START,), BEFORE.base), 5.0)
+    assert trainer.standing.lineage == (START,)
+    assert trainer.report(1, "agent", 5.0).was_further
 
 
 # -- back to where the others still are -------------------------------------------------------------------------------

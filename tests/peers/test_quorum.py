@@ -17,6 +17,21 @@ GROUPS = st.sets(st.sampled_from("abcdefgh"))
 FORKS = st.builds(Fork, st.integers(0, 3), st.integers(1, 3), st.sampled_from(["x", "y"]))
 LINEAGES = st.lists(FORKS, max_size=3).map(tuple)
 START = Fork(0, 4, "a.1.1")
+Place = tuple[Lineage, int]
+
+
+def _place(lineage: Lineage, round_id: int) -> Place:
+    """Forks begin one after the other, and nobody stands before the last of them."""
+    rounds = sorted(fork.round_id for fork in lineage)
+    forks = tuple(Fork(at, fork.size, fork.name) for at, fork in zip(rounds, lineage, strict=True))
+    return forks, max([round_id, *rounds])
+
+
+PLACES = st.builds(_place, LINEAGES, st.integers(0, 5))
+
+
+def _goes_on(one: Place, other: Place) -> bool:
+    return is_senior(one[0], other[0], one[1], other[1])
 
 
 @pytest.mark.parametrize(
@@ -62,29 +77,31 @@ def test_more_votes_never_cost_a_majority(base: set[str], voters: set[str], more
         assert has_quorum(base, voters | more, voters | more)
 
 
-@given(one=LINEAGES, other=LINEAGES)
-def test_of_two_different_lineages_exactly_one_is_senior(one: Lineage, other: Lineage) -> None:
-    assert is_senior(one, other) + is_senior(other, one) == (one != other)
+@given(one=PLACES, other=PLACES)
+def test_of_two_different_lineages_exactly_one_is_senior(one: Place, other: Place) -> None:
+    assert _goes_on(one, other) + _goes_on(other, one) == (one[0] != other[0])
 
 
-@given(st.lists(LINEAGES, min_size=3, max_size=3, unique=True))
-def test_seniority_is_one_order_for_everybody(lineages: list[Lineage]) -> None:
-    for one, other, third in permutations(lineages):
-        if is_senior(one, other) and is_senior(other, third):
-            assert is_senior(one, third)
+@given(st.lists(PLACES, min_size=3, max_size=3, unique_by=lambda place: place[0]))
+def test_seniority_is_one_order_for_everybody(places: list[Place]) -> None:
+    for one, other, third in permutations(places):
+        if _goes_on(one, other) and _goes_on(other, third):
+            assert _goes_on(one, third)
 
 
-def test_what_was_forked_from_is_senior_to_its_forks() -> None:
+def test_what_was_forked_from_is_senior_to_its_forks_once_it_has_gone_on_without_them() -> None:
     fork = (START, Fork(3, 9, "b"))
-    assert is_senior((START,), fork)
-    assert is_senior(fork, (*fork, Fork(5, 2, "c")))
+    for round_id, is_so in ((4, True), (3, False), (1, False)):
+        assert is_senior((START,), fork, round_id, 7) is is_so
+        assert is_senior(fork, (START,), 7, round_id) is not is_so
 
 
-def test_of_two_forks_the_larger_is_senior_then_the_one_with_the_smaller_name() -> None:
+def test_of_two_forks_the_later_is_senior_then_the_larger_then_the_one_with_the_smaller_name() -> None:
     large, small = (START, Fork(3, 3, "z")), (START, Fork(3, 2, "a"))
     assert is_senior(large, small)
     assert is_senior((START, Fork(3, 2, "a")), (START, Fork(3, 2, "b")))
     assert is_senior((*large, Fork(9, 1, "y")), small)
+    assert is_senior((START, Fork(4, 1, "y")), large)
 
 
 def test_who_never_took_part_is_junior_to_everybody() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mdl.delta import Contributor, ModelDelta, Vector, apply_delta, digest_of
+from mdl.delta import Contributor, ModelDelta, apply_delta, digest_of
 from mdl.messages import Counted, Fork, History
 from peers.standing import Standing, Work, total
 
@@ -21,7 +21,7 @@ def _delta(*who: Contributor, value: float = 1.0) -> ModelDelta:
 
 def _move(standing: Standing, round_id: int, history: History) -> None:
     values = np.full(2, 40 + round_id, np.float32)
-    standing.move_to(round_id, values, digest_of(values), history, eta=1.0)
+    standing.move_to(round_id, values, digest_of(values), history)
 
 
 def _carry(standing: Standing) -> float | None:
@@ -86,59 +86,73 @@ def test_uncounted_work_adds_up_without_changing_what_was_handed_over() -> None:
     assert (_carry(standing), first[0], second[0]) == (3.0, 1.0, 2.0)
 
 
+def _contribute(standing: Standing, own: float, *others: Contributor, fresh: bool = True) -> None:
+    """A round with what this device trained for it, and all that is to come in with it."""
+    here, trained = (standing.lineage, standing.round_id + 1), ((standing.round_id + 1, standing.digest),)
+    works = standing.take()
+    standing.apply(_delta(ME, *others, value=100.0 + standing.round_id), 1.0)
+    if fresh:
+        works += (Work(np.full(2, own, np.float32), trained),)
+    standing.add(*(work.given_in(here) for work in works))
+
+
 def _split() -> Standing:
     """One round with the mesh, then two on a fork, of which it contributed to the first."""
     standing = Standing(ME, ZEROS)
     standing.follow(START, ("ann", "bob", "me"))
-    standing.apply(_delta(ANN, BOB, ME, value=100.0), 1.0)
+    _contribute(standing, 100.0, ANN, BOB)
     standing.follow(SPLIT, ("ann", "me"))
-    standing.apply(_delta(ANN, ME, value=1.0), 1.0)
+    _contribute(standing, 1.0, ANN)
     standing.apply(_delta(ANN, value=10.0), 1.0)
     return standing
 
 
-def test_rounds_of_a_fork_are_carried_when_it_is_left_behind_and_only_those_it_contributed_to() -> None:
+def test_own_work_in_rounds_of_a_fork_is_carried_when_it_is_left_behind_and_nothing_of_the_others() -> None:
     standing = _split()
     assert _carry(standing) is None
-    _move(standing, 7, History(START, ("bob",)))
+    _move(standing, 7, History(START, ("bob",), (Counted(ME, 1),)))
     assert _carry(standing) == 1.0
-
-
-def test_the_contributors_of_a_fork_carry_its_work_exactly_once_together() -> None:
-    """Each carries the mean; so many means, of weight one each, are the sum of what was put in."""
-    mine, anns = Standing(ME, ZEROS), Standing(ANN, ZEROS)
-    own = {ME: np.array([1, 5], np.float32), ANN: np.array([3, 7], np.float32)}
-    result = ModelDelta((own[ME] + own[ANN]) / np.float32(2), 2.0, frozenset(own))
-    carried = np.zeros(2, np.float32)
-    for standing in (mine, anns):
-        standing.follow(START, ("ann", "bob", "me"))
-        standing.follow(SPLIT, ("ann", "me"))
-        standing.apply(result, 1.0)
-        _move(standing, 7, History(START, ("bob",)))
-        carry = total(standing.uncounted)
-        assert carry is not None
-        carried += carry
-    np.testing.assert_array_equal(carried, own[ME] + own[ANN])
 
 
 def test_a_fork_is_carried_once_however_often_the_device_moves() -> None:
     standing = _split()
     for round_id in (7, 8):
-        _move(standing, round_id, History(START, ("bob",)))
+        _move(standing, round_id, History(START, ("bob",), (Counted(ME, 1),)))
         assert _carry(standing) == 1.0
 
 
 def test_who_comes_back_to_the_fork_after_all_carries_nothing_of_what_is_in_its_model() -> None:
     standing = _split()
-    _move(standing, 7, History(START, ("bob",)))
-    _move(standing, 9, History(SPLIT, ("ann",)))
+    _move(standing, 7, History(START, ("bob",), (Counted(ME, 1),)))
+    _move(standing, 9, History(SPLIT, ("ann",), (Counted(ME, 2),)))
     assert _carry(standing) is None
+
+
+def test_who_comes_back_to_the_middle_of_a_fork_brings_nothing_that_its_next_rounds_count() -> None:
+    standing = _split()
+    for own in (2.0, 3.0):
+        _contribute(standing, own, ANN)  # rounds 4 and 5, after 2
+    _move(standing, 7, History(START, ("bob",), (Counted(ME, 1),)))
+    assert _carry(standing) == 6.0
+    _move(standing, 4, History(SPLIT, ("ann",), (Counted(ME, 4),)))
+    assert (_carry(standing), standing.take()) == (3.0, ()), "round 5 is closed there, and will be taken over"
+    _move(standing, 5, History(SPLIT, ("ann",), (Counted(ME, 5),)))
+    assert _carry(standing) is None
+
+
+def test_memory_does_not_grow_with_the_rounds_of_a_fork() -> None:
+    standing = _split()
+    for own in range(20):
+        _contribute(standing, float(own), ANN)
+    assert len(standing._in_w) == 2
+    _move(standing, 7, History(START, ("bob",), (Counted(ME, 1),)))
+    assert (_carry(standing), len(standing.uncounted)) == (1.0 + sum(range(20)), 2)
 
 
 def test_work_is_dropped_wherever_the_counts_say_that_it_is_in() -> None:
     for counted, carry in ((Counted(ME, 2), None), (Counted(ME, 1), 4.0), (Counted(Contributor("me", 2), 2), 4.0)):
         standing = Standing(ME, ZEROS, 1, History(START, ("ann", "me")))
-        standing.add(Work(np.full(2, 4, np.float32), rounds=((START, 2),), given=((START, 2),)))
+        standing.add(Work(np.full(2, 4, np.float32), rounds=((START, 2),)))
         assert _carry(standing) == 4.0
         _move(standing, 3, History(START, ("ann",), (counted,)))
         assert _carry(standing) == carry
@@ -153,7 +167,7 @@ def test_work_of_a_round_that_only_the_other_lineage_has_is_not_counted_there_by
 
 def test_a_move_along_the_fork_carries_nothing() -> None:
     standing = _split()
-    _move(standing, 7, History(SPLIT, ("ann",)))
+    _move(standing, 7, History(SPLIT, ("ann",), (Counted(ME, 2),)))
     assert _carry(standing) is None
 
 
@@ -161,111 +175,86 @@ def test_only_the_forks_that_are_left_behind_are_carried() -> None:
     for back_to, carry in ((SPLIT, 5.0), (START, 6.0), ((*START, Fork(1, 2, "other")), 6.0)):
         standing = _split()
         standing.follow(NESTED, ("me",))
-        standing.apply(_delta(ME, value=5.0), 1.0)
-        _move(standing, 9, History(back_to, ("ann",)))
+        _contribute(standing, 5.0)
+        _move(standing, 9, History(back_to, ("ann",), (Counted(ME, 2),)))
         assert _carry(standing) == carry
 
 
-def test_the_result_that_was_applied_is_not_touched_by_what_is_added_to_the_carry() -> None:
-    standing = Standing(ME, ZEROS)
-    standing.follow(START, ("me",))
-    standing.follow(SPLIT, ("me",))
-    results: list[Vector] = []
-    for value in (1.0, 2.0):
-        delta = _delta(ME, value=value)
-        results.append(delta.values)
-        standing.apply(delta, 1.0)
-    assert [values[0] for values in results] == [1.0, 2.0]
-    _move(standing, 9, History(START, ("ann",)))
-    assert _carry(standing) == 3.0
-
-
-def test_a_round_whose_result_a_contributor_never_had_is_part_of_its_share_in_the_fork() -> None:
-    standing = Standing(ME, ZEROS)
-    standing.follow(SPLIT, ("bob", "me"))
-    values = np.full(2, -1.5, np.float32)  # w(1) = w(0) - 0.5 * 3
-    standing.move_to(
-        1, values, digest_of(values), History(SPLIT, ("bob", "me"), (Counted(BOB, 1), Counted(ME, 1))), 0.5
-    )
-    assert _carry(standing) is None
-    _move(standing, 1, History(START, ("ann",), (Counted(ANN, 1),)))
-    assert _carry(standing) == 3.0
-
-
-def test_a_round_of_others_is_no_part_of_a_share() -> None:
-    standing = Standing(ME, ZEROS)
-    standing.follow(SPLIT, ("bob", "me"))
-    _move(standing, 1, History(SPLIT, ("bob",), (Counted(BOB, 1),)))
-    _move(standing, 1, History(START, ("ann",), (Counted(ANN, 1),)))
-    assert _carry(standing) is None
-
-
-def _join(standing: Standing, lineage: tuple[Fork, ...], *who: Contributor, value: float = 1.0) -> None:
-    """Contribute to a lineage's next round, with all that may enter it."""
-    standing.follow(lineage, tuple(contributor.peer_id for contributor in who))
-    standing.apply(_delta(*who, value=value), 1.0, standing.take())
+def test_a_fork_that_is_left_before_its_last_round_brings_that_round() -> None:
+    standing = _split()
+    _contribute(standing, 7.0, ANN)
+    _move(standing, 3, History((*SPLIT, Fork(3, 2, "other")), ("ann",), (Counted(ME, 2),)))
+    assert _carry(standing) == 7.0
 
 
 X, Y = ((*START, Fork(0, 2, name)) for name in ("x", "y"))
+THERE = ZEROS, digest_of(ZEROS)
 
 
-def test_what_one_fork_brought_into_another_is_taken_off_where_it_counts_already() -> None:
-    """Its share in y is 3, and 1 of what the others bring of y is its share in x: it counts in x, and not again."""
-    standing = Standing(ME, ZEROS)
-    _join(standing, X, ANN, ME, value=1.0)
-    standing.move_to(0, ZEROS, digest_of(ZEROS), History(START), 1.0)
-    assert _carry(standing) == 1.0
-    _join(standing, Y, BOB, ME, value=3.0)
-    assert _carry(standing) is None
-    standing.move_to(0, ZEROS, digest_of(ZEROS), History(X), 1.0)
-    assert (_carry(standing), standing.take()) == (3.0, ()), "whether x has its round again is not known yet"
-    _move(standing, 1, History(X, ("ann", "me"), (Counted(ANN, 1), Counted(ME, 1))))
-    assert _carry(standing) == 2.0
-    assert len(standing.take()) == 1
-
-
-def test_what_one_fork_brought_into_another_comes_with_it_where_neither_goes_on() -> None:
-    standing = Standing(ME, ZEROS)
-    _join(standing, X, ANN, ME, value=1.0)
-    standing.move_to(0, ZEROS, digest_of(ZEROS), History(START), 1.0)
-    _join(standing, Y, BOB, ME, value=3.0)
-    _move(standing, 1, History(START, ("ann",)))
-    assert _carry(standing) == 3.0
+def test_what_one_fork_brought_into_another_counts_once_whichever_of_them_goes_on() -> None:
+    """3 of x and 1 of y were trained; in y both count, and x counts its own."""
+    cases: tuple[tuple[History, float | None], ...] = (
+        (History(X, ("ann", "me"), (Counted(ANN, 1), Counted(ME, 1))), 1.0),
+        (History(Y, ("bob", "me"), (Counted(BOB, 1), Counted(ME, 1))), None),
+        (History(START, ("ann",), (Counted(ANN, 1),)), 4.0),
+    )
+    for history, carry in cases:
+        standing = Standing(ME, ZEROS)
+        standing.follow(X, ("ann", "me"))
+        _contribute(standing, 3.0, ANN)
+        standing.move_to(0, *THERE, History(START))
+        assert _carry(standing) == 3.0
+        standing.follow(Y, ("bob", "me"))
+        _contribute(standing, 1.0, BOB)
+        assert _carry(standing) is None
+        _move(standing, 1, history)
+        assert _carry(standing) == carry
 
 
 def test_a_lineage_that_is_left_at_its_very_start_is_carried_by_those_who_contributed() -> None:
     standing = Standing(ME, ZEROS)
-    _join(standing, START, ANN, ME, value=5.0)
+    standing.follow(START, ("ann", "me"))
+    _contribute(standing, 5.0, ANN)
     _move(standing, 2, History(Y, ("bob",)))
     assert _carry(standing) == 5.0
-    _move(standing, 1, History(START, ("ann", "me")))
+    _move(standing, 1, History(START, ("ann", "me"), (Counted(ME, 1),)))
     assert _carry(standing) is None
 
 
-def test_work_given_in_an_earlier_attempt_of_a_round_enters_the_next_attempt_and_no_other_round() -> None:
-    given = Work(ZEROS + 1, rounds=((START, 2),), given=((START, 2),))
-    for lineage, taken in ((START, (given,)), ((*START, Fork(1, 2, "x")), ())):
-        standing = Standing(ME, ZEROS, 1, History(lineage, ("ann", "me")))
-        standing.add(given)
-        assert standing.take() == taken
-
-
-def test_a_training_that_comes_with_a_share_is_known_by_its_w_on_another_lineage_too() -> None:
-    standing = Standing(ME, ZEROS)
-    _join(standing, X, ANN, ME, value=1.0)
-    same = standing.parameters, standing.digest
-    _join(standing, X, ANN, ME, value=2.0)
-    standing.move_to(1, *same, History(START, ("bob",), (Counted(BOB, 1),)), 1.0)
-    assert standing.is_shared(2)
-    assert not standing.is_shared(3)
-
-
-def test_the_share_of_a_staged_round_comes_where_the_fork_has_gone_further_than_the_next_one() -> None:
-    for who, carry in (((ANN, ME), 3.0), ((ANN, BOB), None)):
+def test_two_starts_of_a_mesh_add_up_within_their_first_rounds_and_not_later() -> None:
+    for rounds, carry in ((2, 2.0), (3, None)):
         standing = Standing(ME, ZEROS)
-        standing.follow(X, ("ann", "me"))
-        history = History(X, ("ann",), (Counted(ANN, 2), Counted(ME, 1)))
-        values = ZEROS + 9
-        standing.move_to(2, values, digest_of(values), history, 1.0, (), _delta(*who, value=3.0))
-        _move(standing, 1, History(START, ("bob",)))
+        standing.follow(START, ("ann", "me"))
+        for _ in range(rounds):
+            _contribute(standing, 1.0, ANN)
+        _move(standing, 9, History((Fork(0, 3, "bob.1.1"),), ("bob",)))
         assert _carry(standing) == carry
+
+
+def test_what_was_trained_from_this_very_w_is_found_or_comes_in_a_sum_on_another_lineage_too() -> None:
+    standing = Standing(ME, ZEROS)
+    standing.follow(X, ("ann", "me"))
+    _contribute(standing, 1.0, ANN)
+    same = standing.parameters, standing.digest
+    _contribute(standing, 2.0, ANN)
+    standing.move_to(1, *same, History(START, ("bob",), (Counted(BOB, 1),)))
+    found = standing.find(2)
+    assert found is not None
+    assert (found.values[0], standing.find(3)) == (2.0, None)
+    standing.follow(X, ("ann",))
+    standing.move_to(2, ZEROS, digest_of(ZEROS), History(X, ("ann",), (Counted(ME, 2),)))
+    _contribute(standing, 4.0, ANN)
+    standing.move_to(1, *same, History(START, ("bob",), (Counted(BOB, 1),)))
+    assert standing.find(2) is None
+    assert (standing.is_in_a_sum(2), standing.is_in_a_sum(3)) == (True, False)
+
+
+def test_how_far_it_has_been_on_a_lineage_is_remembered_for_those_it_left() -> None:
+    standing = _split()  # round 1 of START, and up to round 3 of SPLIT
+    assert not standing.was_further()
+    for lineage, round_id, is_so in ((START, 0, True), (START, 1, False), (SPLIT, 2, True), (SPLIT, 3, False)):
+        _move(standing, round_id, History(lineage))
+        assert standing.was_further() is is_so
+    for number in range(100):
+        _move(standing, number, History((*START, Fork(0, 1, f"x{number}"))))
+    assert len(standing._furthest) <= 16

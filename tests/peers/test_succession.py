@@ -98,12 +98,13 @@ def test_an_agent_that_was_given_up_is_obeyed_again_when_it_is_heard_again() -> 
 
 def test_an_agent_of_another_lineage_is_obeyed_only_with_a_majority_or_a_senior_lineage() -> None:
     succession = _led_by(ANN, 5)
+    assert succession.hear_claim(ANN, _claim(5, round_id=5), 1.0)
     assert not succession.hear_claim(BOB, _claim(9, lineage=SPLIT), 1.1)
     assert succession.agent == "ann"
     other = _succession()
     other.hear_claim(BOB, _claim(9, lineage=SPLIT), 1.0)
-    assert not other.hear_claim(ANN, _claim(5), 1.1)  # its term is too low to be heard: it will speak above ours
-    assert other.hear_claim(ANN, _claim(10), 1.2)
+    assert not other.hear_claim(ANN, _claim(5, round_id=5), 1.1)  # too low a term to be heard: it will speak above ours
+    assert other.hear_claim(ANN, _claim(10, round_id=5), 1.2)
     assert other.agent == "ann"
 
 
@@ -115,8 +116,9 @@ def test_an_agent_of_another_lineage_is_obeyed_only_with_a_majority_or_a_senior_
         (_claim(5, quorum=False), _claim(4), True),
         (_claim(5, lineage=SPLIT), _claim(4, quorum=False), True),
         (_claim(5, quorum=False), _claim(4, lineage=SPLIT), False),
-        (_claim(1), _claim(9, lineage=SPLIT), True),
-        (_claim(9, lineage=SPLIT), _claim(1), False),
+        (_claim(1, round_id=5), _claim(9, lineage=SPLIT), True),
+        (_claim(9, lineage=SPLIT), _claim(1, round_id=5), False),
+        (_claim(1, lineage=SPLIT), _claim(9), True),
         (_claim(1, quorum=False), _claim(9, lineage=(), quorum=False), True),
     ],
     ids=[
@@ -127,6 +129,7 @@ def test_an_agent_of_another_lineage_is_obeyed_only_with_a_majority_or_a_senior_
         "rump against a fork with a majority",
         "senior lineage",
         "junior lineage",
+        "a fork that holds all that the other has",
         "a mesh that has begun against one that has not",
     ],
 )

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mdl.delta import Contributor, ModelDelta, pair_aggregate
+from mdl.delta import Contributor, ModelDelta, digest_of, pair_aggregate
 from mdl.errors import RemoteProtocolError
-from mdl.messages import BroadcastOrdered, HopOrdered
+from mdl.messages import AgentPresent, BroadcastOrdered, Fork, History, HopOrdered, HopReleased
 from peers import choice as choice_module
 from peers import trainer as trainer_module
 from peers.campaign import Campaign, silent_machines
@@ -22,8 +22,8 @@ from peers.part import Part
 from peers.rounds import Hop, HopState, RoundLedger
 from peers.simulate import run_guarded, run_plan
 from peers.spread import Spread
-from peers.standing import Standing
-from peers.succession import Succession
+from peers.standing import Standing, Work
+from peers.succession import Succession, SuccessionSettings
 from peers.trainer import Trainer
 from sim.faults import FaultPlan
 from sim.verdict import Verdict
@@ -119,8 +119,16 @@ def _a_staged_result_is_applied_at_once(self: Trainer, message: Any, values: Any
     return effects
 
 
-def _uncounted_work_is_dropped(self: Standing, work: Any) -> None:
+def _uncounted_work_is_dropped(self: Standing, *works: Any) -> None:
     return None
+
+
+def _what_a_fork_counted_is_forgotten(self: Standing, lineage: Any) -> bool:
+    return False
+
+
+def _who_was_further_decides_again(self: Standing) -> bool:
+    return False
 
 
 def _what_a_round_counted_comes_again(self: Standing, lineage: Any, round_id: int) -> bool:
@@ -155,11 +163,10 @@ MUTATIONS: dict[Callable[..., Any], tuple[Any, str, int]] = {
     _lost_members_come_back: (RoundLedger, "lose", 57),
     _a_staged_result_is_applied_at_once: (Trainer, "_stage_received", 933),
     _uncounted_work_is_dropped: (Standing, "add", 0),
-    _what_a_round_counted_comes_again: (Standing, "is_counted", 24),
+    _what_a_round_counted_comes_again: (Standing, "is_counted", 0),
     _anybody_is_a_majority: (choice_module, "has_quorum", 0),
     _nobody_takes_over: (Succession, "wants_office", 2),
     _digests_are_not_compared: (Spread, "_is_result", 2),
-    _older_terms_are_obeyed: (Succession, "admits", 1395),
 }
 
 
@@ -188,11 +195,38 @@ def _check_that_a_round_holds_everybody() -> None:
     assert [len(entry.contributors) for entry in mesh.accounts.closed.values()][2:] == [5, 5]
 
 
+def _check_that_older_terms_are_not_obeyed() -> None:
+    succession = Succession(_ME, SuccessionSettings(), False)
+    succession.hear_claim(_OTHER, AgentPresent(7, 0), 1.0)
+    assert not succession.admits(_OTHER, HopReleased(6, 1, 0, 1), 1.1)
+
+
+def _check_that_a_fork_that_is_left_is_brought_along() -> None:
+    standing = _forked()
+    standing.move_to(0, _START, digest_of(_START), History(_FORKS[:1]))
+    assert [work.values[0] for work in standing.uncounted] == [1.0]
+
+
+def _check_that_who_was_further_says_so() -> None:
+    standing = _forked()
+    standing.move_to(0, _START, digest_of(_START), History(_FORKS))
+    assert standing.was_further()
+
+
+def _forked() -> Standing:
+    standing = Standing(_ME, _START, history=History(_FORKS))
+    standing.apply(ModelDelta(_START + 1, 1.0, frozenset([_ME])), 1.0)
+    standing.add(Work(_START + 1, ((1, digest_of(_START)),), rounds=((_FORKS, 1),)))
+    return standing
+
+
 def _order(version: int, digest: bytes) -> BroadcastOrdered:
     return BroadcastOrdered(1, 1, b"", version, (_OTHER, _ME), 1.0, (_ME,), digest)
 
 
 _ME, _OTHER = Contributor("a", 1), Contributor("b", 1)
+_START = np.zeros(2, np.float32)
+_FORKS = (Fork(0, 2, "a.1.1"), Fork(0, 1, "a.1.2"))
 _DELTA = ModelDelta(np.zeros(2, np.float32), 1.0, frozenset([_ME]))
 
 # What plans bring out too rarely, since another rule makes up for it: by these alone nothing is lost or counts twice.
@@ -201,6 +235,9 @@ RARE: dict[Callable[..., Any], tuple[Any, str, Callable[[], None]]] = {
     _the_result_need_not_hold_everybody: (RoundLedger, "result", _check_that_a_round_holds_everybody),
     _a_restarted_peer_is_still_a_member: (Part, "is_member", _check_that_a_restarted_peer_is_no_member),
     _an_outdated_broadcast_is_followed: (Spread, "is_outdated", _check_that_an_older_broadcast_changes_nothing),
+    _older_terms_are_obeyed: (Succession, "admits", _check_that_older_terms_are_not_obeyed),
+    _what_a_fork_counted_is_forgotten: (Standing, "may_be_left", _check_that_a_fork_that_is_left_is_brought_along),
+    _who_was_further_decides_again: (Standing, "was_further", _check_that_who_was_further_says_so),
 }
 
 
