@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import textwrap
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,7 @@ class Device:
         self._trainer = LocalTrainer(self.model, self.train.x, self.train.y, self._settings)
         self._cache = ModelCache(out)
         self._stopped = False
-        self._trained_round = 0
+        self._trained_from: Callable[[], Vector | None] = lambda: None
         self._lesson_every = config.cloud.lesson_every
         self.teacher: Teacher | None = None
 
@@ -122,19 +123,19 @@ class Device:
             self._trainer.settings = msgspec.structs.replace(self._settings, planned_rounds=effect.planned_rounds)
         teacher = self.teacher if (effect.round_id - 1) % self._lesson_every == 0 else None
         result = self._trainer.train_round(effect.parameters, effect.round_id, lambda: self._stopped, teacher)
-        self._trained_round = effect.round_id
+        self._trained_from = weakref.ref(effect.parameters)
         delta = ModelDelta(model_delta(effect.parameters, result.values), self.theta, frozenset([self._me]))
         report = TrainingReport(result.loss, result.samples, time.perf_counter() - started)
         return LocalDeltaReady(effect.round_id, delta, report)
 
     def _recall(self, effect: RecallDelta) -> Event:
         """The model still holds w_i, unless something else was loaded into it."""
-        if self._trained_round != effect.round_id:
+        if self._trained_from() is not effect.parameters:
             return DeltaRecalled(effect.round_id, None)
         return DeltaRecalled(effect.round_id, model_delta(effect.parameters, self.model.values()))
 
     def _evaluate(self, effect: Evaluate) -> Event:
-        self._trained_round = 0
+        self._trained_from = lambda: None
         self.model.load(effect.parameters)
         counts = evaluate(self.model.module, self.test.x, self.test.y, self.description.classes)
         return Evaluated(effect.round_id, counts)

@@ -10,6 +10,7 @@ import logging
 import queue
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 
 from mdl.checkpoint import ModelCache
 from mdl.config import Config, MeshSection
-from mdl.delta import ModelDelta
+from mdl.delta import ModelDelta, Vector
 from mdl.errors import ConfigError, MdlError, TrainingCancelledError
 from mdl.evaluation import no_evaluation
 from mdl.flat import FlatModel
@@ -87,7 +88,7 @@ class Member:
         self._flat = FlatModel(model)
         self._me, self._directory = claim_identity(state_home(keys.name), name, out)
         self._theta = theta
-        self._trained_round = 0
+        self._trained_from: Callable[[], Vector | None] = lambda: None
         self._mesh_name, self._mesh = keys.name, mesh
         self._cache = ModelCache(self._directory)
         self._todo: queue.SimpleQueue[TrainLocally | None] = queue.SimpleQueue()
@@ -189,12 +190,12 @@ class Member:
             ready = self._done.get()  # of a round that went on without us
         if ready is None:
             raise TrainingCancelledError(f"round {effect.round_id}: the loop has ended")
-        self._trained_round = effect.round_id
+        self._trained_from = weakref.ref(effect.parameters)
         return ready
 
     def _recall(self, effect: RecallDelta) -> Event:
         """The loop waits for its next round, so the model still holds w_i."""
-        if self._trained_round != effect.round_id:
+        if self._trained_from() is not effect.parameters:
             return DeltaRecalled(effect.round_id, None)
         return DeltaRecalled(effect.round_id, model_delta(effect.parameters, self._flat.values()))
 

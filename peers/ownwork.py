@@ -17,7 +17,7 @@ from mdl.delta import Contributor, ModelDelta, Vector, check_values
 from mdl.machine import DeltaRecalled, Effect, KeepDelta, LocalDeltaReady, RecallDelta, TrainLocally
 from mdl.messages import Lineage, TrainingReport
 from peers.part import Part
-from peers.standing import Round, Standing, Work, total
+from peers.standing import Standing, Work, total
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class OwnWork:
             if own := before.own_hold(self._me):
                 part.holds, part.is_empty, here = {0: own}, before.is_empty, (lineage, before.round_id)
                 part.works = tuple(work.given_in(here) for work in before.works)
-                part.fresh = self._keep(self._fresh_in(before, here))
+                part.fresh = before.fresh.given_in(here) if before.fresh else None
                 return []
             effects = self.give_back(before, standing.parameters, lineage)
             if before.is_empty:
@@ -57,7 +57,9 @@ class OwnWork:
             return effects  # it is being trained or recalled at this moment
         if work := standing.find(part.round_id):
             standing.drop(work)
-            return effects + self._hold(part, work)
+            effects += self._hold(part, work)
+            part.fresh = work  # the trained model holds something else by now
+            return effects
         if standing.is_in_a_sum(part.round_id):
             return effects + self._hold_nothing(part)
         return effects + self._train(part.round_id, goal)
@@ -74,7 +76,8 @@ class OwnWork:
             self._theta = ready.delta.theta
             return self._hold(part, work)
         if missed and missed.round_id == ready.round_id and not missed.holds:
-            missed.holds, missed.fresh = {0: ready.delta}, work  # whether it was counted, the model to come will tell
+            # Whether it was counted, the model to come will tell.
+            missed.holds, missed.fresh = {0: ready.delta}, replace(work, values=_NOTHING)
         else:
             self._standing.add(work)
         return []
@@ -93,35 +96,24 @@ class OwnWork:
         return []
 
     def give_back(self, part: Part, parameters: Vector, lineage: Lineage) -> list[Effect]:
-        """A round is over, which began at `parameters` on `lineage`: what it did not count goes into the next one."""
+        """A round is over, which began at `parameters` on `lineage`: what it did not count goes into the next one.
+
+        What it did count is remembered where others may go on without that round.
+        """
         standing, here = self._standing, (lineage, part.round_id)
         standing.add(*(work.given_in(here) for work in part.works))
-        fresh = self._fresh_in(part, here)
-        if fresh is None:
+        if part.fresh is None:
             return []  # there was none, or it is still being trained
+        fresh = part.fresh.given_in(here)
         if fresh.values.size:
             standing.add(fresh)
-        elif not standing.is_counted(*here):
+        elif own := part.own_hold(self._me):
+            earlier = total(part.works)
+            standing.add(replace(fresh, values=own.values if earlier is None else own.values - earlier))
+        elif standing.may_be_left(lineage) or not standing.is_counted(*here):
             self._doing[part.round_id] = fresh
             return [RecallDelta(part.round_id, parameters)]
         return []
-
-    def _fresh_in(self, part: Part, here: Round) -> Work | None:
-        """What was trained for a round and may have been given away in it; with its values, if they are here still."""
-        if part.fresh is None:
-            return None
-        fresh = part.fresh.given_in(here)
-        own = part.own_hold(self._me)
-        if own is None or fresh.values.size:
-            return fresh
-        earlier = total(part.works)
-        return replace(fresh, values=own.values if earlier is None else own.values - earlier)
-
-    def _keep(self, fresh: Work | None) -> Work | None:
-        """Merging it away frees its memory, and it can be recalled; where the round may be left behind it is kept."""
-        if fresh is None or self._standing.may_be_left(self._standing.lineage):
-            return fresh
-        return replace(fresh, values=_NOTHING)
 
     def _done(self, round_id: int, values: Vector) -> Work:
         return replace(self._doing.pop(round_id, Work(_NOTHING)), values=values)
@@ -142,7 +134,7 @@ class OwnWork:
         earlier = total(part.works)
         values = fresh.values if earlier is None else fresh.values + earlier
         if not part.is_empty:
-            part.fresh = self._keep(fresh)
+            part.fresh = replace(fresh, values=_NOTHING)
         own = ModelDelta(values, self._theta, frozenset([self._me]))
         part.holds = {0: own}
         return [KeepDelta(part.round_id, "own", own)] if self._keeps else []

@@ -24,8 +24,8 @@ class Part:
 
     attempt: term of the agent that first opened it; the same round opened as another attempt begins afresh.
     given: segment -> the hop it was given away by, and its receiver. fresh: what was trained for it, without its values
-    where they can be recalled; works: earlier work in the own delta. announced: the term under which it was announced
-    last, with its members. is_empty: nothing was trained for it, since that comes with earlier work.
+    where the trained model still has them; works: earlier work in the own delta. announced: the term under which it was
+    announced last, with its members. is_empty: nothing was trained for it, since that comes with earlier work.
     """
 
     round_id: int

@@ -325,17 +325,21 @@ class SimMesh:
             if effect.name == "global" and self.on_close is not None:
                 self.on_close(node, effect)
         elif type(effect) is TrainLocally:
+            node.trained_from = effect.parameters
             delta = self.accounts.train(node.contributor, effect.round_id, effect.parameters, node.theta)
             training = TrainingReport(1.0 / effect.round_id, 100, node.train_s, node.theta)
             self._schedule(node.train_s, node, LocalDeltaReady(effect.round_id, delta, training))
         elif type(effect) is Evaluate:
+            node.trained_from = None
             self._schedule(_EVALUATION_S, node, Evaluated(effect.round_id, no_evaluation(1)))
         elif type(effect) is SaveModel:
             self._save(node.peer_id, effect)
         elif type(effect) is RecordRound:
             self.rounds.append(effect.summary)
         elif type(effect) is RecallDelta:
-            values = self.accounts.recall(node.contributor, effect.round_id, effect.parameters)
+            values = None
+            if node.trained_from is effect.parameters:  # else its model holds something else by now
+                values = self.accounts.recall(node.contributor, effect.round_id, effect.parameters)
             self._schedule(_RECALL_S, node, DeltaRecalled(effect.round_id, values))
         elif type(effect) is Finish:
             node.finished, node.running = effect, False

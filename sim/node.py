@@ -60,6 +60,7 @@ class Node:
     """One start of one process. theta: weight of its deltas. train_s: virtual seconds of local training.
 
     offset_s: how far its clock is ahead of the mesh's. backlog: what came while it was suspended.
+    trained_from: the w that its model was trained from, until something else is loaded.
     """
 
     info: PeerInfo
@@ -77,6 +78,7 @@ class Node:
     resume_at: float = 0.0
     backlog: list[Event] = field(default_factory=list)
     known: set[Contributor] = field(default_factory=set)
+    trained_from: Vector | None = None
 
     def __post_init__(self) -> None:
         self.peer_id = self.info.peer_id

@@ -90,11 +90,11 @@ def _count(mesh: SimMesh, verdict: Verdict) -> Verdict:
     for work, dimension, count in accounts.held_works(model):
         owner = mesh.nodes[work.owner.peer_id]
         owner_lives = owner.running and owner.contributor == work.owner
-        total = count + coming[dimension] + (owner_lives and dimension in accounts.under_way)
+        total = count + coming[dimension]
         name = f"{work.owner.peer_id}/{work.owner.incarnation}'s training of round {work.round_id}"
         if total - kept_back[dimension] > 1 + ROUNDING:
             twice.append(f"{name} counts {count:.3g} and comes {total - count:.3g} times more")
-        elif total < 1 - ROUNDING:
+        elif total < 1 - ROUNDING and not (owner_lives and dimension in accounts.under_way):
             if owner_lives:
                 lost.append(f"{name} counts {count:.3g} and {total - count:.3g} is to come")
             else:
