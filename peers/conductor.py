@@ -152,8 +152,7 @@ class Conductor:
     def _aggregate(self, now: float) -> list[Effect]:
         self._look_around()
         if self._is_applied_by_some:
-            self._enter(CLOSING, now)
-            return []
+            return self._abandon(now, "another agent has closed it, perhaps with another result")
         if not self.ledger.live():
             return self._abandon(now, "nobody is left")
         self._leave_out_the_slow(now)
@@ -287,8 +286,7 @@ class Conductor:
         """Until everybody alive has staged the result, those included who were too late to contribute to it."""
         self._look_around()
         if self._is_applied_by_some:
-            self._enter(CLOSING, now)
-            return []
+            return self._abandon(now, "another agent has closed it, perhaps with another result")
         recipients = self._recipients()
         if not recipients:
             return self._abandon(now, "nobody is left")
@@ -315,14 +313,24 @@ class Conductor:
     def _decide(self, staged: list[Member], now: float) -> list[Effect]:
         """Everybody alive has the result; with a majority of those who decide it stands."""
         voters = {member.peer_id for member in staged if member.report.votes}
-        here = [member for member in self._following() if member.report.lineage == self._opened.lineage]
-        self.lacks_quorum = not has_quorum(self._opened.base, voters, present(here))
+        self.lacks_quorum = not has_quorum(self._opened.base, voters, present(staged))
         if self.lacks_quorum:
+            deaf = [member for member in self._following() if member.contributor in self._left_behind]
+            if has_quorum(self._opened.base, {member.peer_id for member in deaf if member.report.votes}, ()):
+                return self._leave_the_staged_behind(staged, now)
             missing = sorted(set(self._opened.base) - voters)
             self.waiting_for = f"a majority: {', '.join(missing)} of {len(self._opened.base)} members are missing"
             return []
         self._enter(CLOSING, now)
         return []
+
+    def _leave_the_staged_behind(self, staged: list[Member], now: float) -> list[Effect]:
+        """A majority is out of reach of all who have the result: it goes on without them, and without the result."""
+        effects = self._lose_result(now)
+        for member in staged:
+            self.ledger.lose(member.contributor, "its partners are out of its reach")
+            self._left_behind.add(member.contributor)
+        return effects
 
     def _lose_result(self, now: float) -> list[Effect]:
         """The result is lost with its only holder: aggregate again what the others still have."""
@@ -379,8 +387,6 @@ class Conductor:
             return effects
         if not applied:
             return self._abandon(now, "nobody is left")
-        if self.result is None:
-            return self._abandon(now, "it was closed by another agent")
         self.applied = applied
         self._enter(CLOSED, now)
         return effects

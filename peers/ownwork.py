@@ -57,9 +57,7 @@ class OwnWork:
             return effects  # it is being trained or recalled at this moment
         if work := standing.find(part.round_id):
             standing.drop(work)
-            effects += self._hold(part, work)
-            part.fresh = work  # the trained model holds something else by now
-            return effects
+            return effects + self._hold(part, work)
         if standing.is_in_a_sum(part.round_id):
             return effects + self._hold_nothing(part)
         return effects + self._train(part.round_id, goal)
@@ -71,13 +69,15 @@ class OwnWork:
         """
         work = self._done(ready.round_id, ready.delta.values)
         check_values(work.values, self._standing.parameters.size)
+        self._theta = ready.delta.theta
         if part and part.round_id == ready.round_id and not part.holds:
             self.training = msgspec.structs.replace(ready.training, theta=ready.delta.theta)
-            self._theta = ready.delta.theta
-            return self._hold(part, work)
+            effects = self._hold(part, work)
+            if work.trained == ((part.round_id, self._standing.digest),):
+                part.fresh = replace(work, values=_NOTHING)  # the trained model has them until the round is over
+            return effects
         if missed and missed.round_id == ready.round_id and not missed.holds:
-            # Whether it was counted, the model to come will tell.
-            missed.holds, missed.fresh = {0: ready.delta}, replace(work, values=_NOTHING)
+            missed.holds, missed.fresh = {0: ready.delta}, work  # whether it was counted, the model to come will tell
         else:
             self._standing.add(work)
         return []
@@ -110,8 +110,8 @@ class OwnWork:
         elif own := part.own_hold(self._me):
             earlier = total(part.works)
             standing.add(replace(fresh, values=own.values if earlier is None else own.values - earlier))
-        elif standing.may_be_left(lineage) or not standing.is_counted(*here):
-            self._doing[part.round_id] = fresh
+        elif standing.may_be_left(here) or not standing.is_counted(*here):
+            self._doing[part.round_id] = fresh.counted_in(here) if standing.is_counted(*here) else fresh
             return [RecallDelta(part.round_id, parameters)]
         return []
 
@@ -134,7 +134,7 @@ class OwnWork:
         earlier = total(part.works)
         values = fresh.values if earlier is None else fresh.values + earlier
         if not part.is_empty:
-            part.fresh = replace(fresh, values=_NOTHING)
+            part.fresh = fresh
         own = ModelDelta(values, self._theta, frozenset([self._me]))
         part.holds = {0: own}
         return [KeepDelta(part.round_id, "own", own)] if self._keeps else []

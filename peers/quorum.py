@@ -19,8 +19,9 @@ TERMS = 1 << 16
 def has_quorum(base: Collection[str], voters: Collection[str], present: Collection[str]) -> bool:
     """Whether `voters` may decide for `base` (peer ids); an even split is decided by the side of the smallest id.
 
-    present: who is heard at all. If everybody of the base is, nothing can have been decided elsewhere, so that even
-    those may decide who forgot what they voted for (a restarted device: its memory of an open round is gone).
+    present: who stands there and has never been further. If everybody of the base does, nothing can have been decided
+    elsewhere, so that even those may decide who forgot what they voted for (a restarted device: its memory of an open
+    round is gone).
     """
     if not base:
         return False
@@ -36,21 +37,21 @@ def is_senior(one: Lineage, other: Lineage, one_round: int = 0, other_round: int
 
     Who has more of the history that they share: what was forked from is senior to its forks if it has gone on without
     them, else they hold all that it has; of two forks the later one is, then the larger, then the one with the smaller
-    name. Of two starts of a mesh the one that has come further is, since nobody carries what the other gave. A device
-    that never took part (no fork at all, not even the mesh's start) is junior to everybody.
+    name. Of two starts of a mesh the one that has come further is, since nobody carries for ever what the other gave. A
+    device that never took part (no fork at all, not even the mesh's start) is junior to everybody.
     """
     if one == other or not one or not other:
         return bool(one) and not other
     common = shared_forks(one, other)
-    mine, theirs = one[common:], other[common:]
-    if not common and one_round != other_round:
-        return one_round > other_round
+    trunk = max(common, 1)  # the forks up to which they are compared: two starts by how far each has come
+    mine, theirs = one[trunk:], other[trunk:]
     left, others_left = (mine[0].round_id if mine else one_round), (theirs[0].round_id if theirs else other_round)
-    if common and left != others_left:
+    if left != others_left:
         return left > others_left
-    if not mine or not theirs:
+    if common and not (mine and theirs):
         return bool(mine)
-    return (-mine[0].size, mine[0].name, left) < (-theirs[0].size, theirs[0].name, others_left)
+    first, second = one[common], other[common]
+    return (-first.size, first.name, first.round_id) < (-second.size, second.name, second.round_id)
 
 
 def shared_forks(one: Lineage, other: Lineage) -> int:

@@ -17,8 +17,11 @@ from mdl.messages import Counted, History, Lineage
 # Two agents that have not heard of each other start a mesh each; they meet within so many rounds, or never add up. The
 # own work of the rounds since then is one more vector in memory, so long.
 _START_ROUNDS = 2
-# Lineages that a device remembers how far it has been on.
+# Memory is bounded, however often a mesh falls apart: lineages on which it is known how far this device has been,
+# trainings known of a sum, and works of which it is known that they were given elsewhere, too.
 _LINEAGES_KNOWN = 16
+_TRAININGS_KNOWN = 16
+_MOST_APART = 8
 
 Round: TypeAlias = tuple[Lineage, int]
 
@@ -62,7 +65,9 @@ class Standing:
         self._me = me
         self._in_w: tuple[Work, ...] = ()
         self._furthest: dict[Lineage, int] = {}
+        self._shared_round = round_id
         self._take_history(history or History())
+        self.note_further(round_id)
 
     def history(self) -> History:
         return History(self.lineage, self.base, tuple(self._counted[peer_id] for peer_id in sorted(self._counted)))
@@ -70,7 +75,8 @@ class Standing:
     def follow(self, lineage: Lineage, base: tuple[str, ...]) -> None:
         """Go on with the mesh; or with a group that starts, or leaves the others behind, at this very w."""
         if lineage != self.lineage:
-            self.lineage, self.base, self.votes = lineage, base, True
+            self.lineage, self.base = lineage, base
+            self.votes = not self.was_further()
 
     def apply(self, result: ModelDelta, eta: float) -> None:
         """w(t + 1) = w(t) - eta * delta (Algorithm 1)."""
@@ -113,7 +119,7 @@ class Standing:
 
     def take(self) -> tuple[Work, ...]:
         """What enters the next own delta."""
-        taken = tuple(work for work in self.uncounted if not self.is_under_way(work))
+        taken = tuple(work for work in self.uncounted if not (self.is_under_way(work) or self.is_split(work)))
         self.uncounted = tuple(work for work in self.uncounted if work not in taken)
         return taken
 
@@ -130,8 +136,10 @@ class Standing:
 
     def is_under_way(self, work: Work) -> bool:
         """Whether this device follows the very rounds that have counted it, and has not come to their end yet."""
-        if any(lineage == self.lineage and self.round_id < round_id for lineage, round_id in work.counted):
-            return True
+        return any(lineage == self.lineage and self.round_id < round_id for lineage, round_id in work.counted)
+
+    def is_split(self, work: Work) -> bool:
+        """Whether w holds a part of this sum, since the others left the fork in the middle of it: it is lost."""
         return bool(work.since) and work.since <= self._reach(work.counted[0][0]) < work.counted[0][1]
 
     def is_counted(self, lineage: Lineage, round_id: int) -> bool:
@@ -141,12 +149,19 @@ class Standing:
         """
         return self._counted.get(self._me.peer_id) == Counted(self._me, round_id) and self._reach(lineage) >= round_id
 
-    def may_be_left(self, lineage: Lineage) -> bool:
-        """Whether others may go on without the rounds of this lineage.
+    def may_be_left(self, here: Round) -> bool:
+        """Whether others may go on without this round.
 
-        A fork; and the start of a mesh, as long as another start may still turn up.
+        On a fork; in the first rounds of a mesh, as long as another start may still turn up; and a last round of which
+        the others may not have heard.
         """
-        return len(lineage) > 1 or (len(lineage) == 1 and self.round_id <= _START_ROUNDS)
+        (lineage, round_id), is_start = here, self.round_id <= _START_ROUNDS
+        return len(lineage) > 1 or (bool(lineage) and (is_start or round_id > self._shared_round))
+
+    def share(self) -> None:
+        """Others stand at this w, too: it stays a part of theirs."""
+        self._shared_round = self.round_id
+        self._settle()
 
     def _reach(self, lineage: Lineage) -> int:
         """The last round on this lineage that w holds; -1 if it holds none."""
@@ -160,10 +175,14 @@ class Standing:
         for work in (*self._in_w, *self.uncounted):
             here = self._counts_in(work)
             if here is None:
-                uncounted.append(work)
-            elif self.may_be_left(here[0]):
+                uncounted.append(replace(work, rounds=self._open_rounds(work)))
+            elif self.may_be_left(here):
                 in_w.append(work.counted_in(here))
-        self.uncounted, self._in_w = tuple(uncounted), self._add_up(in_w)
+        self.uncounted, self._in_w = _add_up_plain(uncounted), self._add_up(in_w)
+
+    def _open_rounds(self, work: Work) -> tuple[Round, ...]:
+        """Those that may still count it; of the others history has told that they did not."""
+        return tuple(here for here in work.rounds if self._reach(here[0]) < here[1])
 
     def _counts_in(self, work: Work) -> Round | None:
         """The round by which this work is part of w, if it is."""
@@ -184,16 +203,27 @@ class Standing:
                 continue
             first = work.since or last
             if known := sums.get(lineage):
-                values, trained = known.values + work.values, known.trained + work.trained
+                values, trained = known.values + work.values, (*known.trained, *work.trained)[-_TRAININGS_KNOWN:]
                 last, first = max(last, known.counted[0][1]), min(first, known.since)
                 sums[lineage] = Work(values, trained, counted=((lineage, last),), since=first)
             else:
                 sums[lineage] = Work(work.values, work.trained, counted=((lineage, last),), since=first)
-        return (*sums.values(), *apart)
+        return (*sums.values(), *apart[-_MOST_APART:])
 
     def _take_history(self, history: History) -> None:
         self.lineage, self.base = history.lineage, history.base
         self._counted = {entry.contributor.peer_id: entry for entry in history.counted}
+
+
+def _add_up_plain(works: list[Work]) -> tuple[Work, ...]:
+    """One sum of all works that were never given away, as far as it matters: they stay together from here on."""
+    plain = [work for work in works if not (work.rounds or work.counted)]
+    if len(plain) < 2:
+        return tuple(works)
+    trained = tuple(training for work in plain for training in work.trained)[-_TRAININGS_KNOWN:]
+    values = total(tuple(plain))
+    assert values is not None
+    return (Work(values, trained), *(work for work in works if work not in plain))
 
 
 def total(works: tuple[Work, ...]) -> Vector | None:

@@ -154,7 +154,7 @@ class Trainer:
     @property
     def carry(self) -> Vector | None:
         """Own work that no round has counted, and that is not in the delta of the open one yet."""
-        return total(self.standing.uncounted)
+        return total(tuple(work for work in self.standing.uncounted if not self.standing.is_split(work)))
 
     @property
     def kept_back(self) -> Vector | None:
@@ -295,7 +295,11 @@ class Trainer:
             self.part.announced = opened.term
             return []
         before, lineage = self.part or self._missed, standing.lineage
+        if before and before.spread.staged:
+            standing.votes = False  # on this lineage it has promised that result
         standing.follow(opened.lineage, opened.base)
+        if len(members) > 1:
+            standing.share()
         self.part = Part(opened.round_id, opened.attempt, members, heard_at=now, announced=opened.term)
         self._entered = (*self._entered, opened.attempt)[-ATTEMPTS_TOLD:]
         self._catch_up = self._missed = self._transfer = None
@@ -526,6 +530,7 @@ class Trainer:
         self._sequence += 1
         self._changed = False
         self._report_at = now + self._settings.report_s
+        was_further = standing.was_further() and not (part and part.spread.staged)
         # In the order of its fields: by their names this would take most of the time of a report.
         return PeerReport(
             self._sequence,
@@ -543,8 +548,8 @@ class Trainer:
             agent,
             standing.lineage,
             standing.base,
-            standing.votes,
-            standing.was_further() and not (part and part.spread.staged),
+            standing.votes and not was_further,
+            was_further,
             self.goal,
             part.report_incoming() if part else None,
             part.report_holdings() if part else (),

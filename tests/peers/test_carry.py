@@ -459,6 +459,35 @@ def test_who_has_staged_a_result_says_so_when_it_comes_back_to_decide_on_it_agai
     assert trainer.report(1, "agent", 5.0).was_further
 
 
+def test_a_vote_that_is_forgotten_is_none() -> None:
+    """It has staged round 6, is sent to a later model that never comes, and is to begin round 6 afresh."""
+    trainer = _trainer(5, BEFORE)
+    trainer.standing.votes = True
+    _open(trainer)
+    _train(trainer, 2, 0, 0, 0)
+    _say(trainer, BroadcastOrdered(1, 6, trainer.digest, 1, (ME, BOB), 1.0, (ME,)), 3.0)
+    assert trainer.report(1, "agent", 3.0).votes
+    _say(trainer, CatchUp(1, 8, b"w8", ANN, (START,), BEFORE.base), 4.0)
+    report = trainer.report(1, "agent", 4.0)
+    assert (report.votes, report.was_further, report.staged) == (False, True, None)
+    _open(trainer, attempt=9)
+    _say(trainer, BroadcastOrdered(9, 6, trainer.digest, 1, (ME, BOB), 1.0, (ME,)), 5.0)
+    report = trainer.report(9, "agent", 5.0)
+    assert report.staged is not None
+    assert not report.votes
+
+
+def test_what_was_trained_from_another_model_is_kept_since_it_cannot_be_recalled() -> None:
+    trainer = _trainer(5, BEFORE)
+    _open(trainer)
+    _move(trainer, 5, History((START, FORK), ("ann",)))
+    assert _open(trainer, attempt=9) == []  # round 6 is being trained, from the model that was left
+    _train(trainer, 2, 0, 0, 0, round_id=6)
+    _merge(trainer, 0, 6, 0, 0)
+    assert _recalls(_close(trainer, (ANN, BOB), 0, 3, 0, 0)) == []
+    assert _carry(trainer) == [2, 0, 0, 0]
+
+
 # -- back to where the others still are -------------------------------------------------------------------------------
 
 BACK = History((START,), ("ann", "bob", "me"))

@@ -21,10 +21,10 @@ Place = tuple[Lineage, int]
 
 
 def _place(lineage: Lineage, round_id: int) -> Place:
-    """Forks begin one after the other, and nobody stands before the last of them."""
+    """Of one mesh: forks begin one after the other, and nobody stands before the last of them."""
     rounds = sorted(fork.round_id for fork in lineage)
     forks = tuple(Fork(at, fork.size, fork.name) for at, fork in zip(rounds, lineage, strict=True))
-    return forks, max([round_id, *rounds])
+    return (START, *forks), max([round_id, *rounds])
 
 
 PLACES = st.builds(_place, LINEAGES, st.integers(0, 5))

@@ -89,6 +89,7 @@ def test_uncounted_work_adds_up_without_changing_what_was_handed_over() -> None:
 def _contribute(standing: Standing, own: float, *others: Contributor, fresh: bool = True) -> None:
     """A round with what this device trained for it, and all that is to come in with it."""
     here, trained = (standing.lineage, standing.round_id + 1), ((standing.round_id + 1, standing.digest),)
+    standing.share()
     works = standing.take()
     standing.apply(_delta(ME, *others, value=100.0 + standing.round_id), 1.0)
     if fresh:
@@ -222,12 +223,22 @@ def test_a_lineage_that_is_left_at_its_very_start_is_carried_by_those_who_contri
 
 
 def test_two_starts_of_a_mesh_add_up_within_their_first_rounds_and_not_later() -> None:
-    for rounds, carry in ((2, 2.0), (3, None)):
+    for rounds, carry in ((2, 2.0), (3, 1.0)):  # of the last one the others may not have heard
         standing = Standing(ME, ZEROS)
         standing.follow(START, ("ann", "me"))
         for _ in range(rounds):
             _contribute(standing, 1.0, ANN)
         _move(standing, 9, History((Fork(0, 3, "bob.1.1"),), ("bob",)))
+        assert _carry(standing) == carry
+
+
+def test_a_last_round_of_which_the_others_have_not_heard_is_carried_when_they_go_on_without_it() -> None:
+    for has_gone_on, carry in ((False, 1.0), (True, None)):
+        standing = Standing(ME, ZEROS, 5, History(START, ("ann", "me")))
+        _contribute(standing, 1.0, ANN)
+        if has_gone_on:
+            standing.share()  # the others are about to train round 7 from it
+        _move(standing, 6, History((*START, Fork(5, 2, "ann.1.7")), ("ann",)))
         assert _carry(standing) == carry
 
 
@@ -247,6 +258,37 @@ def test_what_was_trained_from_this_very_w_is_found_or_comes_in_a_sum_on_another
     standing.move_to(1, *same, History(START, ("bob",), (Counted(BOB, 1),)))
     assert standing.find(2) is None
     assert (standing.is_in_a_sum(2), standing.is_in_a_sum(3)) == (True, False)
+
+
+def test_a_sum_that_is_left_in_its_middle_is_lost_and_what_came_after_it_is_not() -> None:
+    standing = _split()
+    for own in (2.0, 4.0, 8.0):
+        _contribute(standing, own, ANN)  # rounds 4, 5 and 6
+    _move(standing, 7, History((*SPLIT, Fork(4, 2, "other")), ("ann",), (Counted(ME, 4),)))
+    assert [work.values[0] for work in standing.take()] == [8.0]
+    assert [standing.is_split(work) for work in standing.uncounted] == [True]
+
+
+def test_memory_does_not_grow_however_often_a_device_is_left_out_or_away() -> None:
+    standing = Standing(ME, ZEROS, 5, History(START, ("ann", "me")))
+    for number in range(50):
+        standing.apply(_delta(ANN), 1.0)
+        standing.add(*standing.take(), Work(ZEROS + 1, ((6 + number, b""),), rounds=((START, 6 + number),)))
+    assert (_carry(standing), len(standing.uncounted), standing.uncounted[0].rounds) == (50.0, 1, ())
+    standing = _split()
+    for number in range(20):
+        standing.follow((*SPLIT, Fork(standing.round_id, 1, f"x{number}")), ("me",))
+        _contribute(standing, 1.0)
+        _move(standing, standing.round_id, History(SPLIT, ("ann",), (Counted(ME, 2),)))
+        _contribute(standing, 1.0, ANN)
+    assert len(standing._in_w) < 12
+
+
+def test_a_restarted_device_knows_how_far_it_was() -> None:
+    standing = Standing(ME, ZEROS, 6, History(START, ("ann", "me")))
+    _move(standing, 5, History((*START, Fork(5, 1, "x"))))
+    _move(standing, 5, History(START))
+    assert standing.was_further()
 
 
 def test_how_far_it_has_been_on_a_lineage_is_remembered_for_those_it_left() -> None:
