@@ -61,8 +61,8 @@ class Closed:
 class Accounts:
     """See the module. closed: a model -> how it came to be; the start has no entry of its own in `rounds`.
 
-    A model is a digest and the line of history that led to it: a round of the mesh that consists of one fork's share
-    alone has the very result that the fork had, and yet counts only that share.
+    A model is a digest and the line of history that led to it: a round of the mesh that consists of what one device
+    brings along from a fork alone has the very result that it had there, and yet another history.
     """
 
     def __init__(self, start: Vector) -> None:
