@@ -85,7 +85,7 @@ class Standing:
         self.round_id += 1
         self.base = tuple(sorted({contributor.peer_id for contributor in result.contributors}))
         self.votes = True
-        for contributor in result.contributors:
+        for contributor in sorted(result.contributors):  # of two starts of a process, both in it, the later one's
             self._counted[contributor.peer_id] = Counted(contributor, self.round_id)
         self.note_further(self.round_id)
         self._settle()

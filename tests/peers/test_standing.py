@@ -51,6 +51,14 @@ def test_everybody_who_stands_there_says_the_same_history() -> None:
     assert Standing(BOB, ZEROS, 2, history).history() == history
 
 
+def test_of_two_starts_of_one_process_in_a_round_the_later_ones_work_is_told_to_be_counted() -> None:
+    for restarts in range(2, 12):
+        later = Contributor("me", restarts)
+        standing = Standing(later, ZEROS)
+        standing.apply(_delta(*(Contributor("me", number) for number in range(1, restarts + 1))), 1.0)
+        assert standing.is_counted((), 1)
+
+
 def test_work_is_counted_up_to_the_last_round_this_very_process_contributed_to() -> None:
     standing = Standing(ME, ZEROS)
     assert not standing.is_counted((), 1)
