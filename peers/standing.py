@@ -96,6 +96,7 @@ class Standing:
             self.votes = False
         self.round_id, self.parameters, self.digest = round_id, parameters, digest
         self._take_history(history)
+        self._shared_round = min(self._shared_round, round_id)
         self.note_further(round_id)
         self._settle()
 
