@@ -22,7 +22,7 @@ MAX_TEXT = 256
 # Busy periods of one device in one round that are kept: far more than a person would look at.
 MAX_PERIODS = 64
 # A mesh that was split this often without ever coming together again waits instead of splitting once more.
-MAX_FORKS = 16
+MAX_FORKS = 64
 
 Text: TypeAlias = Annotated[str, Meta(max_length=MAX_TEXT)]
 PeerId: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64)]

@@ -201,11 +201,16 @@ class MobileAgent:
         return tuple(member.peer_id for member in sorted(self.following(), key=poverty))
 
     def rise_above(self, term: int) -> None:
-        """Somebody on another lineage speaks with a higher term: speak above it, to be heard there."""
+        """Somebody on another lineage speaks with a higher term: speak above it, to be heard there.
+
+        What was promised to this agent was promised under its former term, so the open round is taken up again.
+        """
         self.term = next_term(max(self.term, term), self.me)
         self._repeater.clear()
-        if self.ledger:
-            self.ledger.term = self.term
+        if self.round and self.round.phase is CLOSING:
+            self.round.ledger.term = self.term
+        else:
+            self.round, self._office_term = None, self.term
 
     # -- hearing ------------------------------------------------------------------------------------------------------
 
@@ -228,7 +233,6 @@ class MobileAgent:
         """Another agent spoke to this device, or we did before we were started anew."""
         if report.agent == self.me.peer_id:
             self.rise_above(report.term)
-            self._office_term = self.term
         elif report.lineage == self.lineage or (not self.quorum and self._is_junior_to(report)):
             self.resigned = True
         else:

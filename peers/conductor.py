@@ -95,6 +95,7 @@ class Conductor:
         self.left_out: set[Contributor] = set()
         self._broadcast: BroadcastOrdered | None = None
         self._version = 0
+        self._since = 0  # the version from which on orders name this result
         self._left_behind: set[Contributor] = set()
         self._waited_since: dict[Contributor, float] = {}
         self._stalled_once: set[Contributor] = set()
@@ -246,6 +247,7 @@ class Conductor:
     def _begin_broadcast(self, result: Holding | Staged, now: float) -> None:
         self.result, self._digest = result, result.digest if isinstance(result, Staged) else b""
         self.marks.setdefault("reduced", now)
+        self._since = self._version + 1
         self._order_broadcast()
         self._enter(BROADCASTING, now)
 
@@ -299,6 +301,7 @@ class Conductor:
         digests = {member.report.staged.digest for member in having if member.report.staged}
         if len(digests) > 1:
             self._digest = min(digests)
+            self._since = self._version + 1
             order = self._order_broadcast()
         if order.term != self.ledger.term or {member.contributor for member in recipients} != set(order.order):
             order = self._order_broadcast()
@@ -321,6 +324,8 @@ class Conductor:
             missing = sorted(set(self._opened.base) - voters)
             self.waiting_for = f"a majority: {', '.join(missing)} of {len(self._opened.base)} members are missing"
             return []
+        assert staged[0].report.staged is not None
+        self._digest = staged[0].report.staged.digest
         self._enter(CLOSING, now)
         return []
 
@@ -368,9 +373,12 @@ class Conductor:
         )
 
     def _has_staged(self, member: Member) -> bool:
-        """Whether this member has promised it to this agent: an earlier agent's promise must be given again."""
-        staged = member.report.staged
-        return self._has(member) and staged is not None and staged.term == self.ledger.term
+        """Whether this member has promised it to this agent: what it promised to an earlier one must be given again.
+
+        So must a promise under this term that was followed by an order of another result.
+        """
+        staged, ballot = member.report.staged, (self.ledger.term, self._since)
+        return self._has(member) and staged is not None and (staged.term, staged.version) >= ballot
 
     # -- closing ------------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from math import inf
 
 import msgspec
 
@@ -76,6 +77,7 @@ class Peer:
         self._make_policy = make_policy
         self._members = Members(agent_settings.lost_after_s, busy=agent_settings.busy)
         self._claim_at = 0.0
+        self._heard_at = -inf  # anything from another node
         self._handled_at: float | None = None
         self._rounds_led = 0
         self._finished = False
@@ -151,6 +153,10 @@ class Peer:
 
     def _hear(self, event: Received, now: float) -> list[Effect]:
         message, kind = event.message, type(event.message)
+        if event.sender is not self.me and event.sender.peer_id != self.me.peer_id:
+            if self._is_deaf(now):
+                self._claim_at = now
+            self._heard_at = now
         if kind is PeerReport or kind is StatusWanted:
             return self._hear_as_agent(event, now)
         if type(message) is AgentPresent:
@@ -256,7 +262,8 @@ class Peer:
                 succession.term = self.agent.term
             if now >= self._claim_at:
                 self._claim_at = now + self.settings.heartbeat_s
-                effects += self._to_everybody(self._claim())
+                if not self._is_deaf(now):
+                    effects += self._to_everybody(self._claim())
 
     def _report(self, trainer: Trainer, now: float, effects: list[Effect]) -> list[Event]:
         """The trainer's report: to the agent, or to everybody as long as there is none. Returns what is for us."""
@@ -303,6 +310,10 @@ class Peer:
         agent = self.agent
         assert agent is not None
         return AgentPresent(agent.term, agent.round_id, agent.lineage, agent.quorum, agent.successors())
+
+    def _is_deaf(self, now: float) -> bool:
+        """Nothing comes in: who does not hear the others must not keep them from following somebody else."""
+        return now - self._heard_at >= self.settings.lost_after_s
 
     def _to_everybody(self, message: Said) -> list[Effect]:
         return [Send(peer_id, message) for peer_id in self.known if peer_id != self.me.peer_id]

@@ -78,13 +78,13 @@ class Standing:
             self.lineage, self.base = lineage, base
             self.votes = not self.was_further()
 
-    def apply(self, result: ModelDelta, eta: float) -> None:
-        """w(t + 1) = w(t) - eta * delta (Algorithm 1)."""
+    def apply(self, result: ModelDelta, eta: float, votes: bool = True) -> None:
+        """w(t + 1) = w(t) - eta * delta (Algorithm 1). votes: it has taken part in this round's aggregation."""
         self.parameters = apply_delta(self.parameters, result.values, eta)
         self.digest = digest_of(self.parameters)
         self.round_id += 1
         self.base = tuple(sorted({contributor.peer_id for contributor in result.contributors}))
-        self.votes = True
+        self.votes = self.votes or votes
         for contributor in sorted(result.contributors):  # of two starts of a process, both in it, the later one's
             self._counted[contributor.peer_id] = Counted(contributor, self.round_id)
         self.note_further(self.round_id)

@@ -438,7 +438,7 @@ class Trainer:
         result = part.spread.staged
         assert result is not None
         before = self.parameters
-        self.standing.apply(result, self._settings.eta)
+        self.standing.apply(result, self._settings.eta, votes=part.attempt > 0)
         effects = self._own.give_back(part, before, self.lineage)
         if self._settings.keep_deltas:
             effects.append(KeepDelta(part.round_id, "global", result))

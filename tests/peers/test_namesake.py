@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from mdl.delta import Contributor
-from mdl.machine import Finish, NameTaken, Send, Tick
-from mdl.messages import Activity, AgentPresent, AgentResigned, PeerInfo, PeerReport, Role
+from mdl.machine import Finish, NameTaken, Received, Send, Tick
+from mdl.messages import Activity, AgentPresent, AgentResigned, PeerInfo, PeerReport, Role, StatusWanted
 from peers.agent import AgentSettings
 from peers.casting import Casting, TrainerStart, build_machine
 from peers.peer import Peer
@@ -29,6 +29,7 @@ def _node(trains: bool = True) -> Peer:
 def _leading(trains: bool = True) -> Peer:
     node = _node(trains)
     node.known["bob"] = PeerInfo("bob", 1, Role.TRAINER, "192.0.2.9", 1)
+    node.handle(Received(Contributor("bob", 1), StatusWanted()), 19.0)
     effects = node.handle(Tick(), 20.0)
     assert AgentPresent in [type(effect.message) for effect in effects if isinstance(effect, Send)]
     assert node.agent

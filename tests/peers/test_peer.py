@@ -367,6 +367,19 @@ def test_an_agent_speaks_above_a_higher_term_of_a_junior_lineage_to_be_heard_the
     assert (claim.term > higher, claim.lineage) == (True, lineage)
 
 
+def test_who_hears_nobody_does_not_keep_the_others_from_following_somebody_else() -> None:
+    """Its inbound firewall is shut: it takes the office, since it hears no agent, but claims nothing."""
+    peer, bob = _peer("ann"), Contributor("bob", 1)
+    peer.handle(PeerFound(PeerInfo("bob", 1, Role.TRAINER, "here", 1)), 0.0)
+    said = [effect for tenth in range(100) for effect in peer.handle(Tick(), tenth / 10)]
+    assert peer.agent is not None
+    assert not any(isinstance(effect, Send) and isinstance(effect.message, AgentPresent) for effect in said)
+    effects = peer.handle(Received(bob, StatusWanted()), 10.0)
+    assert any(isinstance(effect, Send) and isinstance(effect.message, AgentPresent) for effect in effects)
+    said = [effect for tenth in range(140, 200) for effect in peer.handle(Tick(), tenth / 10)]
+    assert not any(isinstance(effect, Send) and isinstance(effect.message, AgentPresent) for effect in said)
+
+
 def test_a_new_agent_is_told_at_once_where_the_device_stands() -> None:
     peer = _peer("ann")
     peer.handle(Received(Contributor("bob", 1), AgentPresent(7, 0)), 0.0)

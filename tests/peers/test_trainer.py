@@ -548,7 +548,8 @@ def test_a_device_that_was_too_late_for_a_round_takes_its_result_all_the_same() 
     trainer.handle(Received(ANN, GlobalMessage(1, 2.0, (ANN, BOB)), result), 6.0)
     assert _report(trainer).activity is Activity.STAGED
     _say(trainer, RoundClosed(1, 1, digest_of(result)), 7.0)
-    assert (trainer.round_id, trainer.standing.base, trainer.standing.votes) == (1, ("ann", "bob"), True)
+    assert (trainer.round_id, trainer.standing.base) == (1, ("ann", "bob"))
+    assert not trainer.standing.votes  # an earlier start of it may have voted on the next one
     assert trainer.carry is None
 
 
