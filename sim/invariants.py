@@ -102,7 +102,7 @@ class Invariants:
         if message.__class__ is DeltaMessage:
             check_given(node, message, self.seen[node].released)
         elif message.__class__ is HopReleased and node.keeper is not None:
-            check_freed(mesh, node.keeper, send.receiver)
+            check_freed(mesh, node.keeper, send.receiver, message)
 
     def _check_held(self, mesh: SimMesh, node: Node, holder: Holder, hold: ModelDelta | None, seen: _Seen) -> None:
         """It holds something else, or for somebody else, than after its last event."""
@@ -233,8 +233,14 @@ def check_decided(node: Node, hops: Mapping[Any, Any], seen: _Seen) -> None:
     seen.undecided = [hop for hop in seen.undecided if hop.decided_at is None]
 
 
-def check_freed(mesh: SimMesh, keeper: Keeper, sender: str) -> None:
-    """Nobody is freed of a hop while a live member that follows this agent carries its load."""
+def check_freed(mesh: SimMesh, keeper: Keeper, sender: str, message: HopReleased) -> None:
+    """Nobody is freed of a hop while a live member that follows this agent carries its load.
+
+    Unless it has been freed of it before, and the agent has not heard so yet: then it is only told again.
+    """
+    held = mesh.nodes[sender].holder
+    if held is None or held.part is None or held.part.given.get(message.segment, (0, None))[0] != message.hop_id:
+        return
     attempt, authority, live = keeper.attempt(), authority_of(keeper), set(keeper.live_members())
     for node in mesh.nodes.values():
         holder = node.holder
