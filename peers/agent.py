@@ -200,17 +200,18 @@ class MobileAgent:
         """Who takes over if this agent falls silent, the resource-richest first."""
         return tuple(member.peer_id for member in sorted(self.following(), key=poverty))
 
-    def rise_above(self, term: int) -> None:
-        """Somebody on another lineage speaks with a higher term: speak above it, to be heard there.
+    def rise_above(self, term: int, now: float) -> None:
+        """Speak under a higher term: somebody on another lineage does, or the open round does not get on.
 
-        What was promised to this agent was promised under its former term, so the open round is taken up again.
+        What was promised and reported to this agent was so under its former term: it waits for that again, and then
+        takes the open round up.
         """
         self.term = next_term(max(self.term, term), self.me)
         self._repeater.clear()
         if self.round and self.round.phase is CLOSING:
             self.round.ledger.term = self.term
         else:
-            self.round, self._office_term = None, self.term
+            self.round, self._office_term, self._in_office_since = None, self.term, now
 
     # -- hearing ------------------------------------------------------------------------------------------------------
 
@@ -222,21 +223,21 @@ class MobileAgent:
         if member is None:
             return False
         if report.term > self.term:
-            self._hear_higher_term(report)
+            self._hear_higher_term(report, now)
         if self.round and report.agent == self.me.peer_id:
             self.round.hear(member, report, now)
         if before is None:
             return True
         return not _says_the_same(before, report) and (self.round is None or self.round.is_moved_by(member, before))
 
-    def _hear_higher_term(self, report: PeerReport) -> None:
+    def _hear_higher_term(self, report: PeerReport, now: float) -> None:
         """Another agent spoke to this device, or we did before we were started anew."""
         if report.agent == self.me.peer_id:
-            self.rise_above(report.term)
+            self.rise_above(report.term, now)
         elif report.lineage == self.lineage or (not self.quorum and self._is_junior_to(report)):
             self.resigned = True
         else:
-            self.rise_above(report.term)
+            self.rise_above(report.term, now)
 
     def _is_junior_to(self, report: PeerReport) -> bool:
         return is_senior(report.lineage, self.lineage, report.round_id, self.round_id)
@@ -251,19 +252,26 @@ class MobileAgent:
         effects = self.round.advance(now)
         if self.round.phase is CLOSED:
             effects += self._close(self.round, now)
-        if self.round.phase is CLOSED or self.round.phase is ABANDONED or self._is_hopeless(self.round, now):
+        if self.round.phase is CLOSED or self.round.phase is ABANDONED or self._is_given_up(self.round, now):
             self.round = None
+        elif self._does_not_get_on(self.round, now):
+            self.round = None
+            self.rise_above(self.term, now)
         else:
             effects += self._help_late(self.round.position, now, self.round.ledger.live())
         return effects
 
-    def _is_hopeless(self, conducted: Conductor, now: float) -> bool:
-        """It lacks a majority, and we may go on without; or nothing at all has happened for long."""
+    def _is_given_up(self, conducted: Conductor, now: float) -> bool:
+        """It lacks a majority, and we may go on without."""
         if conducted.lacks_quorum:
             self.quorum = False
             return self._is_patience_over(conducted.base, now)
         self._lacking_since = None
-        if now - conducted.progressed_at < _STALLS * self._settings.stall_s:
+        return False
+
+    def _does_not_get_on(self, conducted: Conductor, now: float) -> bool:
+        """Nothing at all has happened for long."""
+        if conducted.lacks_quorum or now - conducted.progressed_at < _STALLS * self._settings.stall_s:
             return False
         if any(member.report.activity is Activity.TRAINING for member in self.following()):
             return False

@@ -214,7 +214,7 @@ class Peer:
         if self.agent and sender.peer_id != self.me.peer_id:
             if not outranks(claim, sender, self._claim(), self.me.peer_id):
                 if claim.term >= self.agent.term:
-                    self._rise_above(claim.term)
+                    self._rise_above(claim.term, now)
                 return []
             self._step_down(now)
         before = self.succession.agent
@@ -270,8 +270,11 @@ class Peer:
         agent = self.succession.agent
         if not agent and not trainer.is_due(now) and not trainer.left:
             return []  # to everybody, so at its interval only
+        is_due = trainer.is_due(now)
         report = trainer.report(self.succession.term, agent, now)
         if agent == self.me.peer_id:
+            if is_due and self._is_deaf(now):
+                effects += self._to_everybody(report)  # they may be as deaf as this one, for want of anybody who speaks
             return [Received(self.me, report)]
         if agent:
             effects.append(Send(agent, report))
@@ -300,9 +303,9 @@ class Peer:
         self.agent = None
         self.succession.give_up(now)
 
-    def _rise_above(self, term: int) -> None:
+    def _rise_above(self, term: int, now: float) -> None:
         assert self.agent is not None
-        self.agent.rise_above(term)
+        self.agent.rise_above(term, now)
         self.succession.term = self.agent.term
         self._claim_at = 0.0
 

@@ -50,7 +50,27 @@ def test_hard_plans_lose_nothing_and_count_nothing_twice(block: int) -> None:
 
 @pytest.mark.parametrize(
     "seed",
-    [2149, 20586, 28615, 29500, 30551, 64407, 70964, 82569, 83315, 84474, 85856, 86998, 90941, 96317, 201911, 208281],
+    [
+        2149,
+        13964,
+        20586,
+        23119,
+        28615,
+        29500,
+        30551,
+        64407,
+        70661,
+        70964,
+        82569,
+        83315,
+        84474,
+        85856,
+        86998,
+        90941,
+        96317,
+        201911,
+        208281,
+    ],
 )
 def test_plans_that_once_lost_or_doubled_what_a_fork_had_counted_do_neither(seed: int) -> None:
     assert _failures(run_campaign(Campaign(), range(seed, seed + 1), processes=1)) == []
