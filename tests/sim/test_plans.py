@@ -72,7 +72,7 @@ def test_hard_plans_lose_nothing_and_count_nothing_twice(block: int) -> None:
         208281,
     ],
 )
-def test_plans_that_once_lost_or_doubled_what_a_fork_had_counted_do_neither(seed: int) -> None:
+def test_plans_that_once_failed_do_not(seed: int) -> None:
     assert _failures(run_campaign(Campaign(), range(seed, seed + 1), processes=1)) == []
 
 
