@@ -225,6 +225,44 @@ def test_who_missed_the_last_word_takes_the_model_along_before_it_goes_home() ->
     assert sorted(set(desk.told(MeshFinished))) == ["a", "b", "c"]
 
 
+def test_a_promise_for_another_result_of_the_same_term_must_be_given_again() -> None:
+    """The first result is lost with its only holder, who comes back after another one has been ordered."""
+    reports = _opened_by(40, A, B, C)
+    whole = Holding(0, 3.0, (A, B, C))
+    reports[A] = msgspec.structs.replace(reports[A], activity=Activity.HOLDING, holdings=(whole,))
+    for peer in (B, C):
+        given = Holding(0, 1.0, (peer,), 7, A)
+        reports[peer] = msgspec.structs.replace(reports[peer], activity=Activity.SENT, holdings=(given,))
+    desk = _take_over(reports)
+    first = desk.last(BroadcastOrdered)
+    desk.stage(A)
+    conducted = desk.agent.round
+    assert conducted is not None
+    conducted._lose_result(desk.now)
+    desk.pass_time(1.0, A, B, C)
+    again = desk.last(BroadcastOrdered)
+    assert (again.term, again.version > first.version, again.digest) == (first.term, True, b"delta")
+    for peer in (B, C):
+        desk.stage(peer)
+    assert desk.agent.phase is Phase.BROADCASTING  # a's is a promise of the first order
+    desk.stage(A)
+    assert desk.agent.phase is Phase.CLOSING
+
+
+def test_who_speaks_above_a_fork_asks_for_every_promise_again() -> None:
+    desk = _take_over(_opened_by(40, A, B, C))
+    term = desk.agent.term
+    assert desk.agent.round is not None
+    desk.agent.rise_above(term + 1_000_000, desk.now)
+    assert (desk.agent.round, desk.agent.following()) == (None, [])
+    for peer in (A, B):
+        desk.report(peer, term=desk.agent.term)
+    assert desk.agent.round is None  # c was heard, and has not answered yet
+    desk.report(C, term=desk.agent.term)
+    assert desk.agent.round is not None
+    assert desk.agent.attempt()[1] == 40
+
+
 # -- a higher term ----------------------------------------------------------------------------------------------------
 
 
