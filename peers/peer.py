@@ -267,10 +267,9 @@ class Peer:
 
     def _report(self, trainer: Trainer, now: float, effects: list[Effect]) -> list[Event]:
         """The trainer's report: to the agent, or to everybody as long as there is none. Returns what is for us."""
-        agent = self.succession.agent
-        if not agent and not trainer.is_due(now) and not trainer.left:
+        agent, is_due = self.succession.agent, trainer.is_due(now)
+        if not agent and not is_due and not trainer.left:
             return []  # to everybody, so at its interval only
-        is_due = trainer.is_due(now)
         report = trainer.report(self.succession.term, agent, now)
         if agent == self.me.peer_id:
             if is_due and self._is_deaf(now):
