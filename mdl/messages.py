@@ -21,7 +21,7 @@ MAX_MEMBERS = 1024
 MAX_TEXT = 256
 # Busy periods of one device in one round that are kept: far more than a person would look at.
 MAX_PERIODS = 64
-# A mesh that was split this often without ever coming together again waits instead of splitting once more.
+# A mesh that has forked so often in its life (a lineage never gets shorter) waits for a majority from then on.
 MAX_FORKS = 64
 
 Text: TypeAlias = Annotated[str, Meta(max_length=MAX_TEXT)]

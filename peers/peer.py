@@ -153,7 +153,7 @@ class Peer:
 
     def _hear(self, event: Received, now: float) -> list[Effect]:
         message, kind = event.message, type(event.message)
-        if event.sender is not self.me and event.sender.peer_id != self.me.peer_id:
+        if event.sender.peer_id != self.me.peer_id:
             if self._is_deaf(now):
                 self._claim_at = now
             self._heard_at = now
