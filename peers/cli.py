@@ -40,6 +40,7 @@ from peers.cli_options import (
     mesh_overrides,
     print_json,
 )
+from transport.loglimit import FloodFilter
 
 if TYPE_CHECKING:
     pass
@@ -266,6 +267,8 @@ def main() -> None:
     """Entry point: runs the command and turns errors into one line and an exit code."""
     _add_data_commands()
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s: %(message)s")
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(FloodFilter())
     try:
         sys.exit(app(standalone_mode=False) or 0)
     except MdlError as error:

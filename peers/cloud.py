@@ -42,6 +42,7 @@ from mdl.messages import (
     UpdateTaken,
     UpdateWanted,
 )
+from transport.loglimit import LogLimit
 
 logger = logging.getLogger(__name__)
 
@@ -118,6 +119,7 @@ class Cloud:
         self._taught = state.taught
         self._heard = _Heard()
         self._coming: dict[str, _Coming] = {}
+        self._lines = LogLimit(logger)
         self._teaching = False
         self._teach_after = now
         self._waiting_since = now
@@ -132,6 +134,7 @@ class Cloud:
         return sorted(pupil for pupil, digest in self.stored.items() if digest != learned.get(pupil))
 
     def handle(self, event: Event, now: float) -> list[Effect]:
+        self._lines.on_time(now)
         match event:
             case Received(sender=sender, message=message, values=values):
                 effects = self._hear(sender, message, values, now)
@@ -159,7 +162,7 @@ class Cloud:
         if not isinstance(message, LessonWanted | UpdateOffered | UpdateMessage):
             return []
         if problem := self._find_fault(message):
-            return self._refuse(sender, message.pupil, problem)
+            return self._refuse(sender, message.pupil, problem, now)
         self._heard.hear(sender.peer_id, message.pupil, now)
         match message:
             case LessonWanted(pupil=pupil, version=version):
@@ -179,9 +182,9 @@ class Cloud:
             return f"this cloud has {MAX_PUPILS} pupils, which is as many as it takes"
         return ""
 
-    def _refuse(self, sender: Contributor, pupil: str, reason: str, digest: bytes = b"") -> list[Effect]:
+    def _refuse(self, sender: Contributor, pupil: str, reason: str, now: float, digest: bytes = b"") -> list[Effect]:
         if self.refusals.get(pupil) != reason:
-            logger.warning("refused %s (from %s): %s", pupil[:64], sender.peer_id, reason)
+            self._lines.warning(now, sender.peer_id, "refused %s (from %s): %s", pupil[:64], sender.peer_id, reason)
         self.refusals[pupil] = reason
         while len(self.refusals) > MAX_PUPILS:
             self.refusals.popitem(last=False)
@@ -226,7 +229,7 @@ class Cloud:
         if event.pull_again:
             return [Send(sender.peer_id, PupilRefused(update.pupil, event.problem, update.digest, pull_again=True))]
         if event.problem:
-            return self._refuse(sender, update.pupil, event.problem, update.digest)
+            return self._refuse(sender, update.pupil, event.problem, now, update.digest)
         if not self.pending():
             self._waiting_since = now
         self.refusals.pop(update.pupil, None)
@@ -245,7 +248,7 @@ class Cloud:
 
     def _on_failed(self, effect: str, problem: str, now: float) -> list[Effect]:
         if effect != TeachCycle.__name__:
-            logger.error("%s: %s", effect, problem)
+            self._lines.log(logging.ERROR, now, "", "%s: %s", effect, problem)
             self._coming.clear()
             return []
         if self._taught is None:

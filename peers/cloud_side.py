@@ -26,6 +26,7 @@ from peers.identity import cloud_keys
 from peers.learner import CLOUD, Learner, LearnerSettings
 from transport.hub import Spoke
 from transport.keys import MeshKeys
+from transport.loglimit import LogLimit
 from transport.runtime import Runtime
 from transport.worker import Work
 
@@ -62,6 +63,7 @@ class CloudSide:
         self._first: Vector | None = None
         self._has_first = threading.Event()
         self._started = now
+        self._lines = LogLimit(logger)
         self._runtime = Runtime(
             self._learner,
             Spoke(
@@ -116,7 +118,8 @@ class CloudSide:
         try:
             teacher = self._kind.unpack(effect.values.tobytes())
         except MdlError as error:
-            logger.warning("the cloud's lesson %d is of no use: %s", effect.lesson.version, error)
+            text = "the cloud's lesson %d is of no use: %s"
+            self._lines.warning(time.monotonic(), "", text, effect.lesson.version, error)
             return
         if self._first is None:
             self._first = FlatModel(teacher).values().copy()
@@ -140,4 +143,4 @@ class CloudSide:
         if self._learner.refused != self._said_refused:
             self._said_refused = self._learner.refused
             if self._said_refused:
-                logger.warning("the cloud refused: %s", self._said_refused)
+                self._lines.warning(now, "", "the cloud refused: %s", self._said_refused)

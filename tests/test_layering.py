@@ -22,6 +22,8 @@ PURE = (
     "mdl/teaching.py",
     "mdl/teaching_settings.py",
     "mdl/tree.py",
+    "transport/bulk.py",
+    "transport/loglimit.py",
     "peers/agent.py",
     "peers/cloud.py",
     "peers/conductor.py",

@@ -11,6 +11,7 @@ import hashlib
 import logging
 import re
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from ipaddress import IPv4Interface
 
@@ -21,6 +22,7 @@ from mdl.errors import MeshNotFoundError, RemoteProtocolError
 from mdl.messages import PROTOCOL_VERSION, PeerInfo
 from transport.interfaces import LOOPBACK, choose_host, usable_interfaces
 from transport.keys import MeshKeys
+from transport.loglimit import LogLimit
 
 logger = logging.getLogger(__name__)
 
@@ -99,6 +101,7 @@ class Discovery(ServiceListener):
         self._keys = keys
         self._found = found
         self._own = [LOOPBACK] if loopback else usable_interfaces(interfaces)
+        self._lines = LogLimit(logger)
         self._zeroconf: Zeroconf | None = None
         self._announcer = threading.Thread(target=self._announce, name="mdl-mdns", daemon=True)
         self._start(required)
@@ -124,7 +127,7 @@ class Discovery(ServiceListener):
         try:
             peer = read_description(record, info.port, self._keys, self._mesh, self._own)
         except RemoteProtocolError as error:
-            logger.warning("announcement ignored: %s", error)
+            self._lines.warning(time.monotonic(), "", "announcement ignored: %s", error)
             return
         if peer is not None and (peer.peer_id, peer.incarnation) != (self._me.peer_id, self._me.incarnation):
             self._found(peer)

@@ -21,6 +21,7 @@ from mdl.messages import MAX_MEMBERS, PeerInfo, Said
 from transport.bulk import Outgoing, Step
 from transport.directory import Address, parse_address
 from transport.keys import MeshKeys
+from transport.loglimit import LogLimit
 from transport.sockets import (
     TURN,
     LinkCounts,
@@ -36,6 +37,9 @@ from transport.wire import Envelope, decode, encode
 
 logger = logging.getLogger(__name__)
 
+# What libzmq calls a connection unless its owner does; at a learner the beginning of a header, of its only cloud.
+_IDENTITY_BYTES = 5
+
 
 class _End(ABC):
     """What both ends share. One thread owns it."""
@@ -45,7 +49,8 @@ class _End(ABC):
         self.keys = keys
         self.counts = LinkCounts()
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._transfers = Transfers(max_values)
+        self._lines = LogLimit(logger)
+        self._transfers = Transfers(max_values, self._lines)
         self._endpoint: zmq.Socket[bytes]
 
     def learn(self, info: PeerInfo) -> list[Event]:
@@ -67,7 +72,8 @@ class _End(ABC):
                 events += self._handle(frames, now)
             except RemoteProtocolError as error:
                 self.counts.refused += 1
-                logger.warning("message refused: %s", error)
+                self._lines.warning(now, frames[0].bytes[:_IDENTITY_BYTES], "message refused: %s", error)
+        self._lines.on_time(now)
         return events + self._carry_out(self._transfers.on_time(now))
 
     def deadline(self) -> float | None:
@@ -150,7 +156,7 @@ class Hub(_End):
     def receive(self, now: float) -> list[Event]:
         events = super().receive(now)
         if self._gate is not None and self.keys is not None:
-            serve_gate(self._gate, self.keys)
+            serve_gate(self._gate, self.keys, self._lines, now)
         return events
 
     def pollable(self) -> list[zmq.Socket[bytes]]:

@@ -22,6 +22,7 @@ from mdl.messages import Hello, PeerInfo, PeersKnown, Said
 from transport.bulk import Outgoing, Step
 from transport.directory import Address, Directory, Greetings, address_of, is_loopback, parse_address
 from transport.keys import MeshKeys
+from transport.loglimit import LogLimit
 from transport.namesakes import Namesakes
 from transport.outbox import Outbox
 from transport.sockets import TURN, LinkCounts, check_security, open_gate, open_router, serve_gate, take_frames
@@ -68,8 +69,9 @@ class Links:
         self.greetings = Greetings(addresses, now)
         self._namesakes = Namesakes(Contributor(me.peer_id, me.incarnation))
         self._now = now
+        self._lines = LogLimit(logger)
         self._outbox = Outbox(self.context, keys, self.me, self.directory, self.counts)
-        self._transfers = Transfers(max_values)
+        self._transfers = Transfers(max_values, self._lines)
 
     def __enter__(self) -> Links:
         return self
@@ -105,9 +107,9 @@ class Links:
                 events += self._handle(frames[1:] or [zmq.Frame(b"")], now)
             except RemoteProtocolError as error:
                 self.counts.refused += 1
-                logger.warning("message refused: %s", error)
+                self._lines.warning(now, frames[0].bytes, "message refused: %s", error)
         if self.gate is not None and self.keys is not None:
-            serve_gate(self.gate, self.keys)
+            serve_gate(self.gate, self.keys, self._lines, now)
         return events + self._on_time(now)
 
     def deadline(self) -> float | None:
@@ -190,6 +192,7 @@ class Links:
         return events
 
     def _on_time(self, now: float) -> list[Event]:
+        self._lines.on_time(now)
         for address in self.greetings.due(now):
             self._outbox.greet(address)
         for address in self._namesakes.unanswered(now):

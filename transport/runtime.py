@@ -20,8 +20,9 @@ import zmq
 
 from mdl.delta import Vector
 from mdl.errors import RemoteProtocolError
-from mdl.machine import Effect, Event, Finish, Machine, PeerFound, Send, StopRequested, Tick
+from mdl.machine import Effect, Event, Finish, Machine, PeerFound, Received, Send, StopRequested, Tick
 from mdl.messages import PeerInfo, Said
+from transport.loglimit import LogLimit
 from transport.sockets import TURN, LinkCounts
 from transport.story import Story
 from transport.worker import Work, Worker
@@ -100,6 +101,7 @@ class Runtime(Generic[LinksT]):
         self._stops = 0
         self._finish: Finish | None = None
         self._next_sample = clock()
+        self._lines = LogLimit(logger)
         self._worker = Worker(work, self.post, self.crash)
 
     def post(self, event: Event) -> None:
@@ -139,9 +141,10 @@ class Runtime(Generic[LinksT]):
         """One look around: messages (a bounded number), posted events (likewise), then whatever is due."""
         poller.poll(self._wait_ms())
         now = self._clock()
+        self._lines.on_time(now)
         for event in self.links.receive(now):
             self._step(event, now)
-        for event in self._take_posted():
+        for event in self._take_posted(now):
             self._step(event, now)
         for _ in range(_TICKS_PER_TURN):
             deadline = self._machine.deadline()
@@ -163,7 +166,7 @@ class Runtime(Generic[LinksT]):
         wait_s = _LONGEST_WAIT_S if due is None else min(max(due - self._clock(), 0.0), _LONGEST_WAIT_S)
         return int(wait_s * 1000) + (1 if wait_s > 0 else 0)
 
-    def _take_posted(self) -> list[Event]:
+    def _take_posted(self, now: float) -> list[Event]:
         """What other threads posted. A PeerFound is learned first: only news goes on to the machine."""
         with contextlib.suppress(BlockingIOError):
             self._wake_reader.recv(4096)
@@ -175,15 +178,15 @@ class Runtime(Generic[LinksT]):
                 break
             if isinstance(item, BaseException):
                 raise item
-            events += self._learn(item) if isinstance(item, PeerFound) else [item]
+            events += self._learn(item, now) if isinstance(item, PeerFound) else [item]
         return events
 
-    def _learn(self, found: PeerFound) -> list[Event]:
+    def _learn(self, found: PeerFound, now: float) -> list[Event]:
         try:
             return self.links.learn(found.info)
         except RemoteProtocolError as error:
             self.links.counts.refused += 1
-            logger.warning("peer refused: %s", error)
+            self._lines.warning(now, found.info.peer_id, "peer refused: %s", error)
             return []
 
     def _step(self, event: Event, now: float) -> None:
@@ -193,7 +196,8 @@ class Runtime(Generic[LinksT]):
             effects = self._machine.handle(event, now)
         except RemoteProtocolError as error:
             self.links.counts.refused += 1
-            logger.warning("message refused: %s", error)
+            sender = event.sender.peer_id if isinstance(event, Received) else ""
+            self._lines.warning(now, sender, "message refused: %s", error)
             effects = []
         self.story.add(now, event, effects)
         if self._observe is not None:

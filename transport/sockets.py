@@ -5,7 +5,6 @@ One context per node, because ZAP is per context. The ROUTER only receives, DEAL
 
 from __future__ import annotations
 
-import logging
 import socket
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,9 +14,8 @@ import zmq
 from mdl.errors import ConfigError
 from transport.directory import Address, is_loopback
 from transport.keys import MeshKeys
+from transport.loglimit import LogLimit
 from transport.wire import MAX_FRAME_BYTES
-
-logger = logging.getLogger(__name__)
 
 ZAP_ADDRESS = "inproc://zeromq.zap.01"
 # Per connection: eight windows of chunks, or a minute of reports. Whoever sends more waits in its own queue.
@@ -33,7 +31,7 @@ HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 2_000, 10_000
 # Bulk connections are judged by unacknowledged bytes: a ping would wait behind megabytes and look lost.
 UNACKNOWLEDGED_MS = 10_000
 RECONNECT_MS, RECONNECT_MAX_MS = 100, 2_000
-_MECHANISM_VERSION = b"1.0"
+_MECHANISM_VERSION, _REFUSED = b"1.0", b"400"
 # Messages handled in one turn: even if chunks come without end, timers run every few milliseconds.
 TURN = 64
 
@@ -141,20 +139,22 @@ def answer_gate(request: Sequence[bytes], client_public: bytes) -> list[bytes]:
         and mechanism == b"CURVE"
         and credentials == zmq.utils.z85.decode(client_public)
     )
-    if not allowed:
-        logger.warning("a client with other keys was turned away from %s", padded[3].decode("utf-8", "replace"))
-    status = [b"200", b"OK"] if allowed else [b"400", b"not a member of this mesh"]
+    status = [b"200", b"OK"] if allowed else [_REFUSED, b"not a member of this mesh"]
     return [_MECHANISM_VERSION, request_id, *status, b"", b""]
 
 
-def serve_gate(gate: zmq.Socket[bytes], keys: MeshKeys) -> None:
+def serve_gate(gate: zmq.Socket[bytes], keys: MeshKeys, lines: LogLimit, now: float) -> None:
     """Answer who waits at the gate by now."""
     for _ in range(TURN):
         try:
             request = gate.recv_multipart(zmq.NOBLOCK)
         except zmq.Again:
             return
-        gate.send_multipart(answer_gate(request, keys.client_public))
+        reply = answer_gate(request, keys.client_public)
+        if reply[2] == _REFUSED:
+            host = request[3].decode("ascii", "replace") if len(request) > 3 else "somewhere"
+            lines.warning(now, host, "a client with other keys was turned away from %s", host)
+        gate.send_multipart(reply)
 
 
 def take_frames(endpoint: zmq.Socket[bytes], counts: LinkCounts) -> list[zmq.Frame] | None:

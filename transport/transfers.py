@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 
 import zmq
@@ -15,15 +14,15 @@ from mdl.errors import LocalProtocolError, RemoteProtocolError
 from mdl.machine import Received
 from mdl.messages import CARRIERS, Said
 from transport.bulk import IncomingTransfers, Outgoing, OutgoingTransfers, Step
+from transport.loglimit import LogLimit
 from transport.wire import ChunkSent, ChunksWanted, Envelope, TransferDropped, TransferEnded, TransferOffered
-
-logger = logging.getLogger(__name__)
 
 
 class Transfers:
-    """max_values: the largest vector that is ever accepted."""
+    """max_values: the largest vector that is ever accepted. lines: where refusals are told."""
 
-    def __init__(self, max_values: int) -> None:
+    def __init__(self, max_values: int, lines: LogLimit) -> None:
+        self._lines = lines
         self._outgoing = OutgoingTransfers()
         self._incoming = IncomingTransfers(max_values)
 
@@ -55,7 +54,7 @@ class Transfers:
                 self._incoming.on_dropped(sender, dropped)
             case TransferEnded() as ended:
                 if reason := self._outgoing.on_ended(sender, ended):
-                    logger.warning("%s refused a transfer: %s", sender.peer_id, reason)
+                    self._lines.warning(now, sender.peer_id, "%s refused a transfer: %s", sender.peer_id, reason)
             case body if isinstance(body, CARRIERS):
                 raise RemoteProtocolError(f"{type(body).__name__} without its values")
             case body:

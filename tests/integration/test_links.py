@@ -147,6 +147,18 @@ def test_frames_that_are_too_large_too_many_or_nonsense_change_nothing(mesh):
     assert mesh.links["a"].counts.received_bytes == received_bytes, "libzmq dropped it before we saw it"
 
 
+def test_refused_messages_are_counted_and_not_all_written(mesh, caplog):
+    mesh.add("a", None, insecure=True)
+    dealer = open_insecure_dealer(mesh, "a")
+    for number in range(2000):
+        dealer.send(os.urandom(20))
+        if number % 500 == 0:
+            assert mesh.until(lambda sent=number: mesh.links["a"].counts.refused >= sent)
+    assert mesh.until(lambda: mesh.links["a"].counts.refused == 2000)
+    refused = [text for text in caplog.messages if "refused" in text]
+    assert 1 <= len(refused) <= 12, "three lines each ten seconds, and how many more there were"
+
+
 def test_a_vector_larger_than_the_model_is_refused(mesh, keys):
     mesh.add("a", keys)
     mesh.add("small", keys, join=["a"], max_values=1000)

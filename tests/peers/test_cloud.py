@@ -172,6 +172,15 @@ def test_a_name_that_could_leave_the_folder_is_refused(name: str) -> None:
     assert "no name" in refused.reason
 
 
+def test_a_learner_that_is_refused_in_ever_new_words_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    cloud = _cloud()
+    for number in range(5000):
+        cloud.handle(Received(ANN, LessonWanted(f"a pupil of no name {number}", "schema")), number / 1000)
+    assert 3 <= len(caplog.messages) <= 4
+    cloud.handle(Tick(), 20.0)
+    assert "and 4,997 more in the last" in caplog.messages[-1]
+
+
 def test_there_are_only_so_many_pupils() -> None:
     stored = {f"pupil-{number}": b"d" for number in range(MAX_PUPILS)}
     cloud = _cloud(CloudSettings(updates=9, patience_s=1e9), CloudState(TAUGHT, stored))

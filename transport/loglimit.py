@@ -1,0 +1,96 @@
+"""Log lines about what others do, so that nobody can fill a disk by doing it often.
+
+The first lines of a kind about a peer are written as they come, the rest of the period is counted and told in one line.
+Pure but for the logger: `now` is an argument, in seconds of any clock. A kind is the constant text of a line.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+# Enough to see what goes wrong; who breaks the protocol once has rarely more to say.
+LINES = 3
+PERIOD_S = 10.0
+# Kinds and peers told apart at a time; all others share a key for each kind. With LINES and 200 bytes a line this is
+# 2.6 KB/s at most, whatever comes.
+MAX_KEYS = 32
+# Of one text a whole process writes no more in a period: a round of 100 devices has as many hops.
+LINES_OF_A_TEXT = 200
+# The program has some hundred constant texts; a library that makes up its own shares the last one.
+_MAX_TEXTS = 512
+
+
+@dataclass
+class _Heard:
+    """One key's period. like: the last line that was written, level: its level."""
+
+    since: float
+    level: int
+    written: int = 0
+    unwritten: int = 0
+    like: str = ""
+
+
+class LogLimit:
+    """At most `lines` for each (text, peer) in PERIOD_S. peer: whoever caused it, as well as that can be told."""
+
+    def __init__(self, logger: logging.Logger, lines: int = LINES) -> None:
+        self._logger = logger
+        self._lines = lines
+        self._heard: dict[tuple[str, Hashable], _Heard] = {}
+
+    def warning(self, now: float, peer: Hashable, text: str, *fields: object) -> None:
+        self.log(logging.WARNING, now, peer, text, *fields)
+
+    def log(self, level: int, now: float, peer: Hashable, text: str, *fields: object) -> None:
+        """Write a line, or count it. text, fields: as for `logging`; fields are not formatted in vain."""
+        self.on_time(now)
+        key = (text, peer)
+        if key not in self._heard and len(self._heard) >= MAX_KEYS:
+            key = (text, None)  # as many as there are texts
+        heard = self._heard.setdefault(key, _Heard(now, level))
+        if heard.written >= self._lines:
+            heard.unwritten += 1
+            return
+        heard.written += 1
+        heard.like = text % fields
+        self._logger.log(level, text, *fields)
+
+    def on_time(self, now: float) -> None:
+        """Tell what was not written of the periods that are over."""
+        for key, heard in list(self._heard.items()):
+            if now - heard.since < PERIOD_S:
+                continue
+            del self._heard[key]
+            if heard.unwritten:
+                text = "and %s more in the last %.0f s like: %s"
+                self._logger.log(heard.level, text, f"{heard.unwritten:,}", now - heard.since, heard.like)
+
+
+class FloodFilter(logging.Filter):
+    """For a process's handler: of one text no more than LINES_OF_A_TEXT in PERIOD_S, whoever writes it.
+
+    The next line of this text says how many were left out.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._heard: dict[str, _Heard] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the line is written."""
+        key = str(record.msg) if record.msg in self._heard or len(self._heard) < _MAX_TEXTS else ""
+        heard = self._heard.setdefault(key, _Heard(record.created, record.levelno))
+        left_out = 0
+        if not 0 <= record.created - heard.since < PERIOD_S:
+            left_out = heard.unwritten
+            self._heard[key] = heard = _Heard(record.created, record.levelno)
+        if heard.written >= LINES_OF_A_TEXT:
+            heard.unwritten += 1
+            return False
+        heard.written += 1
+        if left_out:
+            record.msg, record.args = f"{record.getMessage()} (and {left_out:,} more like it before)", None
+        return True
