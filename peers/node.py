@@ -8,9 +8,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
+from ipaddress import IPv4Interface
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from peers.peer import make_peer
 from peers.processes import LIFELINE_VARIABLE
 from peers.relearner import FOLDER, Relearner, make_own_policy
 from peers.sampler import MergeTimer, Sampler
+from transport.addresses import AddressWatch
 from transport.discovery import Discovery
 from transport.keys import MeshKeys
 from transport.links import Links
@@ -93,9 +95,17 @@ def drive(runtime: Runtime[Links], mesh_name: str, mesh: MeshSection) -> Finish:
         loopback=mesh.loopback,
         required=not mesh.join,
     )
+
+    def move(own: Sequence[IPv4Interface], kept: frozenset[str]) -> None:
+        runtime.move(kept)
+        discovery.move(own)
+
+    watch = None if mesh.loopback else AddressWatch(mesh.interfaces or None, move)
     try:
         return runtime.run()
     finally:
+        if watch:
+            watch.close()
         discovery.close()
 
 

@@ -187,5 +187,10 @@ class Greetings:
         if greeting := self._greetings.get(address):
             greeting.due_at, greeting.pause_s = now + KEEP_GREETING_S, KEEP_GREETING_S
 
+    def begin_again(self, now: float) -> None:
+        """This machine has moved: the addresses are strange to it once more."""
+        for greeting in self._greetings.values():
+            greeting.due_at, greeting.pause_s = now, FIRST_GREETING_S
+
     def deadline(self) -> float | None:
         return min((greeting.due_at for greeting in self._greetings.values()), default=None)

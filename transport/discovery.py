@@ -103,15 +103,22 @@ class Discovery(ServiceListener):
         self._own = [LOOPBACK] if loopback else usable_interfaces(interfaces)
         self._lines = LogLimit(logger)
         self._zeroconf: Zeroconf | None = None
-        self._announcer = threading.Thread(target=self._announce, name="mdl-mdns", daemon=True)
+        self._announcer: threading.Thread | None = None
         self._start(required)
 
     def close(self) -> None:
         """Say goodbye on the network and stop; takes up to about 0.7 s (RFC 6762 repeats packets)."""
         if self._zeroconf is not None:
-            self._announcer.join(_CLOSE_S)
+            if self._announcer is not None:
+                self._announcer.join(_CLOSE_S)
             self._zeroconf.close()
             self._zeroconf = None
+
+    def move(self, own: Sequence[IPv4Interface]) -> None:
+        """This machine has other addresses now: announce them, and listen there. Not from several threads at once."""
+        self.close()
+        self._own = list(own)
+        self._start(required=False)
 
     def add_service(self, zc: Zeroconf, type_: str, name: str) -> None:
         """A service appeared. Other meshes are told apart by its name, before anything is asked of them."""
@@ -145,6 +152,7 @@ class Discovery(ServiceListener):
                 hosts = [str(interface.ip) for interface in self._own]
                 self._zeroconf = Zeroconf(interfaces=list(hosts), ip_version=IPVersion.V4Only)
                 ServiceBrowser(self._zeroconf, SERVICE, listener=self)
+                self._announcer = threading.Thread(target=self._announce, name="mdl-mdns", daemon=True)
                 self._announcer.start()
                 return
             except (OSError, Error) as error:

@@ -57,6 +57,10 @@ class _End(ABC):
         """Nobody is introduced here: learners dial."""
         return []
 
+    def move(self, kept: frozenset[str]) -> list[Event]:
+        """Nothing: a learner dials again when its connection is seen to be broken (UNACKNOWLEDGED_MS)."""
+        return []
+
     def send(self, receiver: str, message: Said, values: Vector | None, now: float) -> None:
         """Best effort, never blocks. values: with a carrier message only, and never changed again by anyone."""
         self._carry_out(self._transfers.send(receiver, message, values, now))

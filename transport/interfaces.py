@@ -55,6 +55,16 @@ def choose_host(offered: Sequence[str], own: Sequence[IPv4Interface]) -> str | N
     return str(reachable[0]) if reachable else None
 
 
+def name_of(host: str) -> str | None:
+    """The interface that carries this address of ours; None if none does."""
+    return next((name for name, found in psutil.net_if_addrs().items() if host in [a.address for a in found]), None)
+
+
+def hosts_on(name: str) -> list[str]:
+    """The IPv4 addresses of an interface, none if it is gone."""
+    return [a.address for a in psutil.net_if_addrs().get(name, ()) if a.family == socket.AF_INET]
+
+
 def _default_address() -> str | None:
     """This machine's address on its default route, if it has one; nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

@@ -8,6 +8,7 @@ know (`transport/namesakes.py`). A machine sees only `Received` for whole messag
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Iterable
 from types import TracebackType
@@ -20,7 +21,8 @@ from mdl.errors import ConfigError, RemoteProtocolError
 from mdl.machine import Event, NameTaken, PeerFound
 from mdl.messages import Hello, PeerInfo, PeersKnown, Said
 from transport.bulk import Outgoing, Step
-from transport.directory import Address, Directory, Greetings, address_of, is_loopback, parse_address
+from transport.directory import EVERY_HOST, Address, Directory, Greetings, address_of, is_loopback, parse_address
+from transport.interfaces import hosts_on, name_of
 from transport.keys import MeshKeys
 from transport.loglimit import LogLimit
 from transport.namesakes import Namesakes
@@ -65,6 +67,7 @@ class Links:
             raise
         port = int(self.router.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
         self.me = msgspec.structs.replace(me, host=listen_host, port=port)
+        self._interface = None if listen_host in EVERY_HOST else name_of(listen_host)
         self.directory = Directory(me.peer_id)
         self.greetings = Greetings(addresses, now)
         self._namesakes = Namesakes(Contributor(me.peer_id, me.incarnation))
@@ -94,6 +97,18 @@ class Links:
             return []
         known = self.directory.get(info.peer_id)
         return self._link_anew(known, info) if self.directory.learn(info, first_hand, self._now) else []
+
+    def move(self, kept: frozenset[str]) -> list[Event]:
+        """This machine's addresses have changed: greet everybody again whose connection left from one that is gone.
+
+        kept: the addresses it had all along. Who listens at one address only listens at the interface's new one.
+        """
+        host = self.me.host
+        if self._interface and host not in kept and (found := hosts_on(self._interface)) and host not in found:
+            self._listen_at(found[0])
+        self._outbox.move(self.me, kept)
+        self.greetings.begin_again(self._now)
+        return []
 
     def receive(self, now: float, budget: int = TURN) -> list[Event]:
         """Handle at most `budget` messages that have come, and whatever is due by now."""
@@ -132,6 +147,17 @@ class Links:
             self._outbox.stop_greeting(address, linger_ms)
         self._outbox.close(linger_ms)
         self.context.destroy(linger=0)
+
+    def _listen_at(self, host: str) -> None:
+        try:
+            self.router.bind(Address(host, self.me.port).endpoint())
+        except zmq.ZMQError as error:
+            logger.warning("cannot listen at %s port %d: %s", host, self.me.port, error)
+            return
+        with contextlib.suppress(zmq.ZMQError):  # it went with its address
+            self.router.unbind(Address(self.me.host, self.me.port).endpoint())
+        logger.warning("listening at %s now, no more at %s", host, self.me.host)
+        self.me = msgspec.structs.replace(self.me, host=host)
 
     def _handle(self, frames: list[zmq.Frame], now: float) -> list[Event]:
         """Frames after the ROUTER's identity: a header, and with a chunk its bytes."""

@@ -26,10 +26,18 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class _Link:
+    """own_host: this machine's address on the way to the peer, when it was connected."""
+
     address: Address
     incarnation: int
+    own_host: str
     control: zmq.Socket[bytes]
     bulk: zmq.Socket[bytes] | None = None
+
+    def close(self, linger_ms: int = 0) -> None:
+        self.control.close(linger=linger_ms)
+        if self.bulk is not None:
+            self.bulk.close(linger=0)
 
 
 class Outbox:
@@ -96,20 +104,27 @@ class Outbox:
         if link is not None and (link.address, link.incarnation) == (address, info.incarnation):
             return link
         if link is not None:
-            link.control.close(linger=0)
-            if link.bulk is not None:
-                link.bulk.close(linger=0)
+            link.close()
         control = open_dealer(self._context, self._keys, address, bulk=False)
-        link = self._links[peer_id] = _Link(address, info.incarnation, control)
+        link = self._links[peer_id] = _Link(address, info.incarnation, local_host_towards(address.host), control)
         self._put(control, self._hello(address), None)
         return link
+
+    def move(self, me: PeerInfo, kept: frozenset[str]) -> None:
+        """Connect anew, and say Hello, where the way there does not begin at an address that was there all along."""
+        self._me = me
+        for address in list(self._greeters):
+            self.stop_greeting(address)
+        for peer_id, link in list(self._links.items()):
+            if link.own_host not in kept or link.own_host != local_host_towards(link.address.host):
+                link.close()
+                del self._links[peer_id]
+                self.link_to(peer_id)
 
     def close(self, linger_ms: int) -> None:
         """Close all links. linger_ms: how long small messages that are still queued may take to get out."""
         for link in self._links.values():
-            link.control.close(linger=linger_ms)
-            if link.bulk is not None:
-                link.bulk.close(linger=0)
+            link.close(linger_ms)
         self._links.clear()
 
     def _put(self, dealer: zmq.Socket[bytes], body: Body, payload: memoryview | None) -> None:

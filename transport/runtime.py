@@ -13,6 +13,7 @@ import queue
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
@@ -34,6 +35,14 @@ _TICKS_PER_TURN = 8
 # Nothing waits longer than this for the loop to look around, should a wake-up ever be missed.
 _LONGEST_WAIT_S = 1.0
 
+
+@dataclass(frozen=True)
+class _Moved:
+    """This machine's addresses have changed; kept: those it had all along."""
+
+    kept: frozenset[str]
+
+
 Observer = Callable[[float, Event, list[Effect]], None]
 
 
@@ -45,6 +54,8 @@ class Endpoint(Protocol):
     def send(self, receiver: str, message: Said, values: Vector | None, now: float) -> None: ...
 
     def learn(self, info: PeerInfo) -> list[Event]: ...
+
+    def move(self, kept: frozenset[str]) -> list[Event]: ...
 
     def receive(self, now: float) -> list[Event]: ...
 
@@ -94,7 +105,7 @@ class Runtime(Generic[LinksT]):
         self._flush_s = flush_s
         self._drain_s = drain_s
         self._clock = clock
-        self._posted: queue.SimpleQueue[Event | BaseException] = queue.SimpleQueue()
+        self._posted: queue.SimpleQueue[Event | _Moved | BaseException] = queue.SimpleQueue()
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._wake_reader.setblocking(False)
         self._wake_writer.setblocking(False)
@@ -107,6 +118,11 @@ class Runtime(Generic[LinksT]):
     def post(self, event: Event) -> None:
         """Hand an event to the machine, from any thread or a signal handler."""
         self._posted.put(event)
+        self._wake()
+
+    def move(self, kept: frozenset[str]) -> None:
+        """This machine's addresses have changed, from any thread; kept: those that were there all along."""
+        self._posted.put(_Moved(kept))
         self._wake()
 
     def stop(self) -> None:
@@ -178,7 +194,10 @@ class Runtime(Generic[LinksT]):
                 break
             if isinstance(item, BaseException):
                 raise item
-            events += self._learn(item, now) if isinstance(item, PeerFound) else [item]
+            if isinstance(item, _Moved):
+                events += self.links.move(item.kept)
+            else:
+                events += self._learn(item, now) if isinstance(item, PeerFound) else [item]
         return events
 
     def _learn(self, found: PeerFound, now: float) -> list[Event]:

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 import uuid
 
 COMMAND_S = 10.0
@@ -50,10 +51,10 @@ class Lan:
     def __exit__(self, *_):
         self.remove()
 
-    def start(self, i, *arguments):
+    def start(self, i, *arguments, stderr=None):
         """Run this Python with `arguments` on host i; stdin ends with the LAN, stdout is line by line."""
         command = ["ip", "netns", "exec", self.names[i], sys.executable, *map(str, arguments)]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True)
         self.processes.append(process)
         return process
 
@@ -88,6 +89,16 @@ class Lan:
             else:  # nowhere to send a group's packets to
                 ip(f"-n {name} route add prohibit 224.0.0.0/4")
             self.limit(i, self.mbit[i], "add")
+
+    def move(self, i, host, away_s=0.0):
+        """Host i loses its address, and gets this one after a while: another lease, or another network."""
+        ip(f"-n {self.names[i]} addr del {self.hosts[i]}/24 dev eth0")
+        if away_s:
+            time.sleep(away_s)
+        ip(f"-n {self.names[i]} addr add {host}/24 dev eth0")
+        ip(f"-n {self.names[i]} route replace {'' if self.multicast else 'prohibit '}224.0.0.0/4"
+           + (" dev eth0" if self.multicast else ""))  # fmt: skip
+        self.hosts[i] = host
 
     def limit(self, i, mbit, verb="replace"):
         """Host i's link gets this rate, both ways; also while it is used."""

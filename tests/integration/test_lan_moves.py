@@ -1,0 +1,80 @@
+"""A host whose address changes in the middle of a run: another lease, another Wi-Fi."""
+
+import importlib.util
+import json
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from transport.keys import new_join_code
+
+HERE = Path(__file__).parent
+spec = importlib.util.spec_from_file_location("mdl_lan_moves", HERE / "lan.py")
+lan = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(lan)
+
+REASON = lan.why_not()
+pytestmark = pytest.mark.skipif(REASON is not None, reason=REASON or "")
+
+PATIENCE_S = 40.0
+# Rounds of this mesh take a tenth of a second or two; a lost device costs 2 s.
+BACK_S = 8.0
+
+
+class Node:
+    """A node of tests/integration/fault_node.py on a host, and the rounds it stands at so far."""
+
+    def __init__(self, net, host, code, folder, *arguments):
+        self.rounds, self.errors, self._changed = [], folder / f"{host}.err", threading.Condition()
+        with self.errors.open("w") as stderr:
+            self.process = net.start(
+                host, HERE / "fault_node.py", code, f"p{host}", folder / f"host-{host}", *arguments, stderr=stderr
+            )
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self):
+        for line in self.process.stdout:
+            told = json.loads(line)
+            if "global" in told:
+                with self._changed:
+                    self.rounds.append((time.monotonic(), told["global"], len(told["contributors"])))
+                    self._changed.notify_all()
+
+    def wait_for(self, rounds, contributors, since, patience_s=PATIENCE_S):
+        """Whether it applies so many more rounds with so many contributors."""
+
+        def there():
+            return sum(at >= since and count == contributors for at, _, count in self.rounds) >= rounds
+
+        with self._changed:
+            return self._changed.wait_for(there, patience_s)
+
+
+@pytest.mark.parametrize("multicast", [True, False])
+def test_a_host_that_gets_another_address_is_back_within_seconds(tmp_path, multicast):
+    code = new_join_code("moves")
+    with lan.Lan(3, multicast=multicast) as net:
+        joins = [] if multicast else [f"mesh.join={json.dumps([f'{host}:5750' for host in net.hosts])}"]
+        options = ["--set", "round.min_peers=3", "mesh.port=5750", *joins]
+        nodes = [Node(net, host, code, tmp_path, *options) for host in range(3)]
+        assert all(node.wait_for(3, 3, 0.0) for node in nodes)
+        for host, away_s in ((2, 0.5), (0, 0.5)):  # one of them, or both, led at some time
+            net.move(host, f"10.213.0.{100 + host}", away_s)
+            moved = time.monotonic()
+            assert all(node.wait_for(5, 3, moved, BACK_S) for node in nodes), [n.errors.read_text() for n in nodes]
+        told = nodes[2].errors.read_text()
+        assert told.count("this device's address has changed: it is at 10.213.0.102 now") == 1
+
+
+def test_who_listens_at_one_address_listens_at_the_new_one(tmp_path):
+    code = new_join_code("moves")
+    with lan.Lan(2) as net:
+        first = Node(net, 0, code, tmp_path, "--set", "round.min_peers=2", f"mesh.listen={net.hosts[0]!r}")
+        second = Node(net, 1, code, tmp_path, "--set", "round.min_peers=2")
+        assert first.wait_for(2, 2, 0.0)
+        net.move(0, "10.213.0.77", 0.5)
+        moved = time.monotonic()
+        assert second.wait_for(5, 2, moved, BACK_S), first.errors.read_text()
+        assert "listening at 10.213.0.77 now" in first.errors.read_text()

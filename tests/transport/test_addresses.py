@@ -1,0 +1,59 @@
+"""What is told of a machine's own addresses. No network: the looks are given."""
+
+from ipaddress import IPv4Interface
+
+import pytest
+
+from mdl.errors import ConfigError
+from transport import addresses
+from transport.addresses import AddressWatch
+
+HOME, LEASE, CABLE = (IPv4Interface(f"{host}/24") for host in ("192.168.1.20", "192.168.1.77", "10.0.0.2"))
+
+
+@pytest.fixture
+def watch(monkeypatch):
+    """A function that changes the addresses and has the watch look; returns what was told."""
+    told, now = [], [HOME]
+    monkeypatch.setattr(addresses, "LOOK_EVERY_S", 3600.0)
+    monkeypatch.setattr(addresses, "usable_interfaces", lambda asked: list(now))
+    watching = AddressWatch(None, lambda own, kept: told.append((list(own), set(kept))))
+
+    def look(*interfaces):
+        told.clear()
+        now[:] = interfaces
+        watching.look()
+        return list(told)
+
+    yield look
+    watching.close()
+
+
+def test_nothing_is_told_as_long_as_nothing_changes(watch):
+    assert watch(HOME) == []
+
+
+def test_another_address_is_told_with_those_that_were_there_all_along(watch, caplog):
+    assert watch(HOME, CABLE) == [([HOME, CABLE], {"192.168.1.20"})]
+    assert watch(LEASE, CABLE) == [([LEASE, CABLE], {"10.0.0.2"})]
+    assert "it is at 192.168.1.77, 10.0.0.2 now" in caplog.text
+
+
+def test_without_any_address_nothing_can_be_done_until_one_is_back_even_the_old_one(watch, caplog):
+    assert watch() == []
+    assert "this device is on no network any more (it was at 192.168.1.20)" in caplog.text
+    assert watch() == []
+    assert watch(HOME) == [([HOME], set())]
+    assert watch(HOME, CABLE) == [([HOME, CABLE], {"192.168.1.20"})]
+
+
+def test_an_interface_that_was_asked_for_and_is_down_is_no_network(monkeypatch):
+    def gone(asked):
+        raise ConfigError(f"interfaces: {asked[0]!r} is not up")
+
+    monkeypatch.setattr(addresses, "usable_interfaces", gone)
+    told = []
+    watching = AddressWatch(["wlan0"], lambda own, kept: told.append(own))
+    watching.look()
+    watching.close()
+    assert told == []

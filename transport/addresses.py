@@ -1,0 +1,76 @@
+"""Watching this machine's own addresses: a laptop changes its Wi-Fi, a lease runs out, a cable is pulled.
+
+Connections from an address that is gone are dead, and the others look for this node where it is no more. So whoever
+watches tells the links and the announcements at once, and the user in one line.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from ipaddress import IPv4Interface
+
+from mdl.errors import ConfigError
+from transport.interfaces import usable_interfaces
+
+logger = logging.getLogger(__name__)
+
+# A look takes a millisecond; a peer counts as lost after 2 s of silence, so that a new address is told before.
+LOOK_EVERY_S = 1.0
+# The thread may be in the middle of a new announcement (RFC 6762 repeats packets) when it is to end.
+_END_S = 2.0
+
+Moved = Callable[[Sequence[IPv4Interface], frozenset[str]], None]
+
+
+class AddressWatch:
+    """Calls `moved` from its own thread with the addresses as they are now, and those that were there all along.
+
+    asked: interface names, as for `usable_interfaces`. Not called while this machine is on no network at all, but as
+    soon as it is on one again, also if the addresses are the old ones: connections have stood still meanwhile.
+    """
+
+    def __init__(self, asked: Sequence[str] | None, moved: Moved) -> None:
+        self._asked, self._moved = asked, moved
+        self._last = self._look()
+        self._kept = _hosts(self._last)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="mdl-addresses", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._ended.set()
+        self._thread.join(_END_S)
+
+    def _watch(self) -> None:
+        while not self._ended.wait(LOOK_EVERY_S):
+            self.look()
+
+    def look(self) -> None:
+        """Compare with the last look."""
+        before, now = self._last, self._look()
+        if now == before:
+            return
+        self._last = now
+        self._kept &= _hosts(now)
+        if not now:
+            logger.warning("this device is on no network any more (it was at %s)", _describe(before))
+            return
+        logger.warning("this device's address has changed: it is at %s now, the others are told", _describe(now))
+        kept, self._kept = self._kept, _hosts(now)
+        self._moved(now, kept)
+
+    def _look(self) -> list[IPv4Interface]:
+        try:
+            return usable_interfaces(self._asked)
+        except ConfigError:  # an interface that was asked for is down
+            return []
+
+
+def _hosts(interfaces: Sequence[IPv4Interface]) -> frozenset[str]:
+    return frozenset(str(interface.ip) for interface in interfaces)
+
+
+def _describe(interfaces: Sequence[IPv4Interface]) -> str:
+    return ", ".join(str(interface.ip) for interface in interfaces) or "none"
