@@ -39,9 +39,9 @@ class MeshSection(Section, frozen=True):
 
 
 class DataSection(Section, frozen=True):
-    """spec: see `mdl data inspect --help`. split and shard say which part of it this device holds."""
+    """spec: see `mdl data inspect --help`; empty if none is given. split, shard: which part of it this device holds."""
 
-    spec: str = "motion"
+    spec: str = ""
     split: str = "subject"
     shard: str = "1/1"
 

@@ -38,6 +38,7 @@ from peers.cli_options import (
     identified,
     load_settings,
     mesh_overrides,
+    need_data,
     print_json,
 )
 from transport.loglimit import FloodFilter
@@ -134,6 +135,7 @@ def peer(
     from peers.node import run_trainer
 
     keys, mesh_name = find_keys(mesh, code, settings)
+    need_data(settings)
     with identified(mesh_name, name, out) as (me, directory):
         ended = run_trainer(settings, me, keys, mesh_name, directory)
     saved = f"the model of round {ended.round_id} is in {directory / 'global.safetensors'}"

@@ -26,6 +26,7 @@ from peers.cli_options import (
     identified,
     load_settings,
     mesh_overrides,
+    need_data,
 )
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ def cloud(
     from peers.cloud_node import run_cloud
 
     keys, mesh_name = find_keys(mesh, code, settings)
+    need_data(settings)
     with identified(mesh_name, "cloud", out) as (me, directory):
         ended = run_cloud(settings, me, keys, directory)
     print(f"version {ended.version} of {ended.pupils} pupils is in {directory}", file=sys.stderr)
@@ -112,6 +114,7 @@ def learn(
     from peers.identity import cloud_keys
 
     keys, mesh_name = find_keys(mesh, code, settings)
+    need_data(settings)
     with identified(mesh_name, name, out) as (me, directory):
         ended = run_learner(settings, me, cloud_keys(keys), directory, cycles)
     saved = f"this device's model is in {directory / PERSONAL}"

@@ -43,6 +43,13 @@ def load_settings(path: Path | None, overrides: dict[str, object], assign: list[
     return load_config(path, overrides, assign or [])
 
 
+def need_data(settings: Config) -> None:
+    """Raises ConfigError unless the settings name their data, before anything is written for this device."""
+    from mdl.data.spec import parse_spec
+
+    parse_spec(settings.data.spec)
+
+
 def mesh_overrides(
     join: list[str] | None,
     listen: str | None,

@@ -33,6 +33,8 @@ from scheduler.policies import make_policy
 from transport.keys import MeshKeys, new_join_code
 
 _FRAME_S = 0.2
+# What is trained on where nothing is asked for: `mdl up` shows that all works, and says that this is synthetic.
+_SHOWN_DATA = "motion"
 # How long the peers may take to write their files after the last round.
 _EXPORT_S = 10.0
 
@@ -136,6 +138,8 @@ def _plan(config: Config, peers: int, epochs: int, out: Path | None, verify: boo
     if epochs < 1:
         raise ConfigError(f"--epochs {epochs}: expected at least 1")
     make_policy(config.round.policy)
+    if not config.data.spec:
+        config = msgspec.structs.replace(config, data=msgspec.structs.replace(config.data, spec=_SHOWN_DATA))
     data = load_data(config.data.spec, default_cache_dir(), config.seed)
     if cloud:
         config = _with_cloud(config, data)

@@ -31,7 +31,15 @@ class Spec(msgspec.Struct, frozen=True):
 
 
 def parse_spec(text: str) -> Spec:
-    """Take a data spec apart. Raises ConfigError on an unknown source, a missing path or a malformed option."""
+    """Take a data spec apart. Raises ConfigError on an unknown source, a missing path or a malformed option.
+
+    Nothing stands for the synthetic `motion`: whoever trains on data that nobody recorded has asked for it.
+    """
+    if not text:
+        raise ConfigError(
+            "which data? give --data, as in --data 'csv:walk.csv?label=activity' or --data uci-har; "
+            "--data motion is synthetic"
+        )
     body, options = _split_options(text)
     source, _, path = body.partition(":")
     if source in SOURCES:
