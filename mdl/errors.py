@@ -1,10 +1,29 @@
 """What can go wrong, told apart by who has to act on it."""
 
+from collections.abc import Mapping
+
 
 class MdlError(Exception):
-    """Base of every error that mdl raises on purpose; its text is one line for the user."""
+    """Base of every error that mdl raises on purpose; its text is one line for the user.
+
+    hint: what the user can do next, where the text does not say it; `--json` has it beside the text.
+    """
 
     exit_code = 4
+    hint = "what came before this on stderr says how it came about"
+
+
+class UnfinishedError(MdlError):
+    """A command that did not get to its end, or found what it looked for: as 4 or 130, with what it has all the same.
+
+    result: what it would have printed with `--json`; that object then says `error`, `hint` and `exit_code` too.
+    """
+
+    def __init__(self, problem: str, exit_code: int, result: Mapping[str, object], hint: str = "") -> None:
+        super().__init__(problem)
+        self.exit_code = exit_code
+        self.result = dict(result)
+        self.hint = hint
 
 
 class LocalProtocolError(MdlError):
@@ -19,18 +38,21 @@ class ConfigError(MdlError):
     """The user's configuration is wrong: names the key, the value and what would be valid."""
 
     exit_code = 2
+    hint = "give what is valid; mdl COMMAND --help lists the options"
 
 
 class DataError(MdlError):
     """The user's data is wrong: names the file and line, the value and what would be valid."""
 
     exit_code = 2
+    hint = "mdl data inspect SPEC reads the data alone and shows what is in it"
 
 
 class MeshNotFoundError(MdlError):
     """No mesh, no agent or no peers where the user expected some."""
 
     exit_code = 3
+    hint = "start it there (mdl peer --code CODE), or give a member's address: --join HOST:PORT"
 
 
 class TrainingCancelledError(MdlError):

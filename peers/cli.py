@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mdl.errors import MdlError
+from peers.cli_failure import run_guarded
 from peers.cli_options import (
     AsJson,
     Assign,
@@ -139,8 +139,8 @@ def peer(
     with identified(mesh_name, name, out) as (me, directory):
         ended = run_trainer(settings, me, keys, mesh_name, directory)
     saved = f"the model of round {ended.round_id} is in {directory / 'global.safetensors'}"
-    print(saved if ended.round_id else "no round was finished, nothing is saved", file=sys.stderr)
-    end(ended, {"peer": me.peer_id, "mesh": mesh_name, "run_dir": str(directory)}, as_json)
+    told = saved if ended.round_id else "no round was finished, nothing is saved"
+    end(ended, {"peer": me.peer_id, "mesh": mesh_name, "run_dir": str(directory)}, as_json, told)
 
 
 @app.command()
@@ -171,8 +171,8 @@ def agent(
     keys, mesh_name = find_keys(mesh, code, settings)
     with identified(mesh_name, name, out) as (me, directory):
         ended = run_agent(settings, me, keys, mesh_name, directory)
-    print(f"{ended.round_id} rounds ordered; what they gave is in {directory / 'metrics.jsonl'}", file=sys.stderr)
-    end(ended, {"agent": me.peer_id, "mesh": mesh_name, "run_dir": str(directory)}, as_json)
+    told = f"{ended.round_id} rounds ordered; what they gave is in {directory / 'metrics.jsonl'}"
+    end(ended, {"agent": me.peer_id, "mesh": mesh_name, "run_dir": str(directory)}, as_json, told)
 
 
 @app.command()
@@ -266,28 +266,24 @@ def list_meshes(as_json: AsJson = False) -> None:
 
 
 def main() -> None:
-    """Entry point: runs the command and turns errors into one line and an exit code."""
-    _add_data_commands()
+    """Entry point: runs the command; whatever ends it becomes one line and an exit code (`peers/cli_failure.py`)."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s: %(message)s")
     for handler in logging.getLogger().handlers:
         handler.addFilter(FloodFilter())
     try:
-        sys.exit(app(standalone_mode=False) or 0)
-    except MdlError as error:
-        print(f"mdl: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
-    except (KeyboardInterrupt, typer.Abort):
-        sys.exit(130)
-    except Exception as error:
-        if hasattr(error, "format_message"):  # typer's own usage errors
-            print(f"mdl: {error.format_message()}", file=sys.stderr)
-            sys.exit(2)
-        raise
+        sys.exit(run_guarded(_run, as_json="--json" in sys.argv))
     finally:
         gc.freeze()  # or the interpreter's last collection walks through all of torch: 0.5 to 2 s after Ctrl-C
 
 
-def _add_data_commands() -> None:
+def _run() -> int | None:
+    add_groups()
+    code: int | None = app(standalone_mode=False, prog_name="mdl")
+    return code
+
+
+def add_groups() -> None:
+    """The commands that other modules have."""
     from peers.cli_data import app as data_app
 
     app.add_typer(data_app, name="data")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -74,8 +73,8 @@ def cloud(
     need_data(settings)
     with identified(mesh_name, "cloud", out) as (me, directory):
         ended = run_cloud(settings, me, keys, directory)
-    print(f"version {ended.version} of {ended.pupils} pupils is in {directory}", file=sys.stderr)
-    end(ended, {"cloud": mesh_name, "run_dir": str(directory)}, as_json)
+    told = f"version {ended.version} of {ended.pupils} pupils is in {directory}"
+    end(ended, {"cloud": mesh_name, "run_dir": str(directory)}, as_json, told)
 
 
 def learn(
@@ -117,9 +116,8 @@ def learn(
     need_data(settings)
     with identified(mesh_name, name, out) as (me, directory):
         ended = run_learner(settings, me, cloud_keys(keys), directory, cycles)
-    saved = f"this device's model is in {directory / PERSONAL}"
-    print(saved if ended.studies else "no lesson was learned from", file=sys.stderr)
-    end(ended, {"peer": me.peer_id, "run_dir": str(directory)}, as_json)
+    told = f"this device's model is in {directory / PERSONAL}" if ended.studies else "no lesson was learned from"
+    end(ended, {"peer": me.peer_id, "run_dir": str(directory)}, as_json, told)
 
 
 def _check_learner(settings: Config) -> None:

@@ -106,14 +106,16 @@ class HasEnded(Protocol):
     def exit_code(self) -> int: ...
 
 
-def end(ended: HasEnded, result: dict[str, object], as_json: bool) -> None:
-    """Say how a node ended, and end the command as it did."""
-    if as_json:
-        print_json(result | asdict(cast(Any, ended)))
-    if ended.problem:
-        print(f"mdl: {ended.problem}", file=sys.stderr)
+def end(ended: HasEnded, result: dict[str, object], as_json: bool, saved: str) -> None:
+    """Say how a node ended and what is saved, and end the command as it did."""
+    from mdl.errors import UnfinishedError
+
+    told = result | asdict(cast(Any, ended))
+    print(saved, file=sys.stderr)
     if ended.problem or ended.exit_code:
-        raise typer.Exit(ended.exit_code or 4)
+        raise UnfinishedError(ended.problem or "interrupted", ended.exit_code or 4, told, saved)
+    if as_json:
+        print_json(told)
 
 
 def print_json(result: object) -> None:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mdl.errors import UnfinishedError
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -118,12 +120,13 @@ def compare(
     progress = _Progress()
     found = compare_policies(names, what, drawn, planned, progress.show)
     progress.end()
-    if as_json:
-        _print_json(describe_comparison(found))
-    else:
+    if not as_json:
         show_comparison(found, _console())
     if found.interrupted:
-        raise typer.Exit(130)
+        told = f"interrupted: {found.played} of {found.planned} scenarios were played by all of them"
+        raise UnfinishedError(told, 130, describe_comparison(found))
+    if as_json:
+        _print_json(describe_comparison(found))
 
 
 @app.command("what-if")

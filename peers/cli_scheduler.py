@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mdl.errors import ConfigError
+from mdl.errors import ConfigError, UnfinishedError
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -193,14 +193,13 @@ def _train_paper(
 
 
 def _end_training(result: dict[str, object], stopped: bool, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(result))
-    else:
+    if not as_json:
         for name, value in result.items():
             print(f"{name:<26} {value}")
     if stopped:
-        print(f"mdl: interrupted, what was learned is in {result['out']}", file=sys.stderr)
-        raise typer.Exit(130)
+        raise UnfinishedError(f"interrupted, what was learned is in {result['out']}", 130, result)
+    if as_json:
+        print(json.dumps(result))
 
 
 def _need_learning(option: str) -> None:

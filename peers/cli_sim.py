@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mdl.errors import UnfinishedError
+
 if TYPE_CHECKING:
     from peers.campaign import Totals
     from sim.faults import FaultPlan
@@ -82,11 +84,12 @@ def replay(
             print(line)
     with silent_machines():
         result = replay_story(entries)
+    told = result.as_dict() | {"story": str(story)}
+    if result.differs:
+        raise UnfinishedError(result.describe(), 4, told)
     print(result.describe(), file=sys.stderr)
     if as_json:
-        print(json.dumps(result.as_dict() | {"story": str(story)}))
-    if result.differs:
-        raise typer.Exit(4)
+        print(json.dumps(told))
 
 
 class _Progress:
@@ -111,6 +114,8 @@ class _Progress:
 
 
 def _run_plan(path: Path, out: Path | None, as_json: bool) -> None:
+    import msgspec
+
     from peers.campaign import silent_machines
     from peers.simulate import tell_plan
 
@@ -124,13 +129,12 @@ def _run_plan(path: Path, out: Path | None, as_json: bool) -> None:
             print(line)
     if out is not None:
         _save_stories(mesh, _out_dir(out, "sim"))
+    told = msgspec.to_builtins(verdict)
+    if verdict.kind:
+        raise UnfinishedError(f"plan {path}: {verdict.problem}", 4, told)
     print(f"plan {path}: {verdict.problem or 'nothing lost, nothing counted twice'}", file=sys.stderr)
     if as_json:
-        import msgspec
-
-        print(json.dumps(msgspec.to_builtins(verdict)))
-    if verdict.kind:
-        raise typer.Exit(4)
+        print(json.dumps(told))
 
 
 def _tell_failure(plan: FaultPlan, verdict: Verdict, directory: Path | None, shrink: bool) -> None:
@@ -179,17 +183,17 @@ def _end(totals: Totals, elapsed_s: float, directory: Path | None, as_json: bool
         "violations": dict(sorted(totals.violations.items())),
         "without_quorum": totals.without_quorum,
     }
-    if as_json:
-        print(json.dumps(result))
-    else:
+    if not as_json:
         for name, value in result.items():
             print(f"{name:<16} {value}")
     if failing:
-        print(f"mdl: {sum(totals.violations.values())} of {totals.seeds} seeds failed: {directory}", file=sys.stderr)
-        raise typer.Exit(4)
+        raise UnfinishedError(
+            f"{sum(totals.violations.values())} of {totals.seeds} seeds failed: {directory}", 4, result
+        )
     if totals.interrupted:
-        print(f"mdl: interrupted after {totals.seeds} seeds", file=sys.stderr)
-        raise typer.Exit(130)
+        raise UnfinishedError(f"interrupted after {totals.seeds} seeds", 130, result)
+    if as_json:
+        print(json.dumps(result))
 
 
 def _read_plan(path: Path) -> FaultPlan:

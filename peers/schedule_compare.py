@@ -94,7 +94,6 @@ def describe_comparison(found: Comparison) -> dict[str, Any]:
 
 def show_comparison(found: Comparison, console: Console) -> None:
     if not found.played:
-        console.print("interrupted before the first scenario was played: nothing to compare")
         return
     described = describe_comparison(found)
     over = "optimum" if found.reference == OPTIMAL else found.reference
@@ -114,8 +113,6 @@ def show_comparison(found: Comparison, console: Console) -> None:
             "-" if decision_ms is None else f"{decision_ms:.3f}",
         )
     console.print(table)
-    if found.interrupted:
-        console.print(f"interrupted: {found.played} of {found.planned} scenarios were played by all of them")
 
 
 def _play(name: str, scenario: Scenario, bench: Bench) -> tuple[float, float, int, list[float]]:

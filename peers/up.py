@@ -23,7 +23,7 @@ from rich.text import Text
 
 from mdl.config import Config, save_config, show_config
 from mdl.data import DataSet, default_cache_dir, load_data, private_part, split_windows
-from mdl.errors import ConfigError, DataError, MdlError
+from mdl.errors import ConfigError, DataError, MdlError, UnfinishedError
 from peers.liveview import describe_summary, draw_mesh, show_result
 from peers.processes import Child, Children
 from peers.rundir import RoundReader, collect_results, describe_interrupt, read_rounds, remove_traces
@@ -66,7 +66,7 @@ def run_up(
     """Train; returns what `--json` prints. quiet: no live view, one line a round on stderr.
 
     Raises ConfigError or DataError before a model is trained, and leaves no run directory then; MdlError if the run
-    failed; KeyboardInterrupt after Ctrl-C or SIGTERM, when all has been saved.
+    failed; UnfinishedError after Ctrl-C or SIGTERM, when all has been saved.
     """
     started = time.monotonic()
     console = Console(stderr=quiet)
@@ -86,8 +86,7 @@ def run_up(
             remove_traces(run.out)
             raise
         except KeyboardInterrupt:
-            console.print(describe_interrupt(run.out), soft_wrap=True, highlight=False)
-            raise
+            raise UnfinishedError(describe_interrupt(run.out), 130, {"run_dir": str(run.out)}) from None
     (run.out / "result.json").write_bytes(msgspec.json.format(msgspec.json.encode(result)))
     if not quiet:
         show_result(result, console)

@@ -108,7 +108,7 @@ def test_ctrl_c_at_start_up_leaves_nothing_running(home, tmp_path):
     assert product.until(lambda: len(run.children()) == 3)
     assert run.interrupt() < STOPPED_S
     assert run.code == 130
-    assert "interrupted before the first round was finished" in run.said
+    assert "interrupted before the first round was finished" in run.complaint
     assert "Traceback" not in run.told
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from mdl.errors import UnfinishedError
 from peers import campaign as campaign_module
 from peers import cli_sim
 from peers.campaign import Campaign, run_campaign
@@ -58,11 +59,10 @@ def test_a_failing_seed_is_saved_shrunk_and_told(
 
     monkeypatch.setattr(campaign_module, "run_guarded", fails)
     monkeypatch.setattr("peers.simulate.run_guarded", fails)
-    with pytest.raises(cli_sim.typer.Exit) as end:
+    with pytest.raises(UnfinishedError) as end:
         cli_sim.run(6, 3, "hard", 1, 7, "greedy", "any", "any", None, True, 1, tmp_path, True)
     assert end.value.exit_code == 4
-    out, err = capsys.readouterr()
-    result = json.loads(out.splitlines()[-1])
+    err, result = capsys.readouterr().err, end.value.result
     assert (result["failing_seeds"], result["lost"], result["violations"]) == ([7], 1, {"lost": 1})
     shortest = json.loads((tmp_path / "plan-7.json").read_text())
     assert (shortest["faults"], shortest["peers"], shortest["rounds"]) == ([], 2, 1)

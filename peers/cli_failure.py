@@ -1,0 +1,109 @@
+"""What a command says when it fails: one line on stderr, with `--json` one object on stdout, and an exit code.
+
+The one place for all commands. Whatever ends a command comes here as an exception, or as the exit code it asked for.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import typer
+
+from mdl.errors import MdlError, UnfinishedError
+
+INTERRUPTED = 130
+# A full disk, or a quota or file size that is reached.
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """error: the line for the user. hint: what to do next, "" if nothing helps. result: what there is all the same."""
+
+    error: str
+    hint: str
+    exit_code: int
+    result: dict[str, object] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, object]:
+        return self.result | {"error": self.error, "hint": self.hint, "exit_code": self.exit_code}
+
+
+def run_guarded(command: Callable[[], int | None], as_json: bool) -> int:
+    """Run a command to its end; returns the exit code. as_json: a failure is the last line of stdout too."""
+    try:
+        code = command() or 0
+        sys.stdout.flush()
+        failure = _describe_code(code) if code else None
+    except BaseException as error:  # noqa: BLE001 - nothing is further out
+        failure = describe_failure(error)
+    if failure is None:
+        return 0
+    print(f"mdl: {failure.error}", file=sys.stderr)
+    _print_last(json.dumps(failure.as_dict()) if as_json else "")
+    return failure.exit_code
+
+
+def describe_failure(error: BaseException) -> Failure:
+    """What ended a command, in the user's words. A traceback is printed for what can only be a bug."""
+    match error:
+        case UnfinishedError():
+            return Failure(_one_line(str(error)), error.hint, error.exit_code, error.result)
+        case MdlError():
+            return Failure(_one_line(str(error)), error.hint, error.exit_code)
+        case KeyboardInterrupt() | typer.Abort():
+            return _describe_code(INTERRUPTED)
+        case OSError():
+            return _describe_refusal(error)
+        case MemoryError():
+            return Failure("out of memory", "a smaller model, batch or data set needs less", 4)
+        case SystemExit():  # what typer makes of a closed pipe; commands raise errors
+            return _describe_refusal(BrokenPipeError())
+    if hasattr(error, "format_message"):
+        return _describe_usage(error)
+    traceback.print_exception(error)
+    told = _one_line(f"{type(error).__name__}: {error}")
+    return Failure(told, "a bug in mdl: please report it with the traceback on stderr", 4)
+
+
+def _describe_code(code: int) -> Failure:
+    """For a command that has said all, or cannot: it was interrupted."""
+    return Failure("interrupted" if code == INTERRUPTED else f"failed with code {code}", "", code)
+
+
+def _describe_usage(error: Any) -> Failure:
+    """Typer's own errors: an unknown command or option, a value that is none, nothing at all."""
+    path, told = error.ctx.command_path if error.ctx else "mdl", error.format_message()
+    if told.startswith("Usage:"):  # nothing was given: the help
+        print(told, file=sys.stderr)
+        told = f"{path}: no command is given"
+    return Failure(_one_line(told), f"{path} --help lists what is valid", 2)
+
+
+def _describe_refusal(error: OSError) -> Failure:
+    """The system refused something that nobody expected it to: a disk that is full, a place that is not ours."""
+    where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
+    reason = error.strerror or str(error) or type(error).__name__
+    if isinstance(error, BrokenPipeError):
+        return Failure("nobody reads the output any more", "", 4)
+    hint = "make room there, or choose another place" if error.errno in _NO_ROOM else ""
+    return Failure(_one_line(f"{where}{reason}"), hint, 4)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _print_last(text: str) -> None:
+    """On stdout, unless that is what failed; nothing is left there for the interpreter's end to fail on."""
+    try:
+        print(text, end="\n" if text else "", flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
