@@ -598,3 +598,5 @@ Said: TypeAlias = (
     | PeersKnown
 )
 CARRIERS = (DeltaMessage, GlobalMessage, ModelMessage, LessonMessage, UpdateMessage)
+# Each is answered with a carrier.
+ASKS = (DeltaWanted, GlobalWanted, ModelWanted, LessonWanted, UpdateWanted)

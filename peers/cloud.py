@@ -43,12 +43,13 @@ from mdl.messages import (
     UpdateWanted,
 )
 from transport.loglimit import LogLimit
+from transport.places import Places
 
 logger = logging.getLogger(__name__)
 
 # Updates that are on their way at the same time: as many as a node takes in at once (transport/bulk.py).
 _MOST_COMING = 2
-# An update that has not moved for so long is not coming any more; another learner may send its own.
+# An update of which no new byte came for so long is not coming any more; another learner may send its own.
 _STUCK_S = 15.0
 # After a cycle that failed.
 _PAUSE_S = 60.0
@@ -80,11 +81,13 @@ class CloudState(msgspec.Struct, frozen=True):
 
 @dataclass
 class _Coming:
-    """An update that one learner was asked to send."""
+    """An update that one learner was asked to send. received_bytes: as many of a message of its own have come."""
 
     sender: Contributor
+    pupil: str
     digest: bytes
     moved_at: float
+    received_bytes: int = 0
 
 
 @dataclass
@@ -119,6 +122,7 @@ class Cloud:
         self._taught = state.taught
         self._heard = _Heard()
         self._coming: dict[str, _Coming] = {}
+        self._places = Places(_MOST_COMING, _STUCK_S)
         self._lines = LogLimit(logger)
         self._teaching = False
         self._teach_after = now
@@ -138,8 +142,8 @@ class Cloud:
         match event:
             case Received(sender=sender, message=message, values=values):
                 effects = self._hear(sender, message, values, now)
-            case TransferProgressed(sender=sender):
-                effects = self._on_progress(sender, now)
+            case TransferProgressed():
+                effects = self._on_progress(event, now)
             case UpdateStored():
                 effects = self._on_stored(event, now)
             case CycleTaught():
@@ -201,31 +205,41 @@ class Cloud:
         pupil = offered.pupil
         if offered.digest in self._had.get(pupil, ()):
             return [Send(sender.peer_id, UpdateTaken(pupil, offered.digest))]
-        self._coming = {name: it for name, it in self._coming.items() if now - it.moved_at < _STUCK_S}
-        coming = self._coming.get(pupil)
-        is_wanted = len(self._coming) < _MOST_COMING if coming is None else coming.sender == sender
-        if not is_wanted:
+        for stuck in [it for it in self._coming.values() if now - it.moved_at >= _STUCK_S]:
+            self._end_coming(stuck)
+        coming = self._coming.get(sender.peer_id)
+        if coming is not None and coming.pupil != pupil:
+            return []  # one update a learner
+        if not self._places.ask(sender.peer_id, now, topic=pupil):
             return []  # it asks again; another member of its mesh may be quicker, or somebody else's is on its way
-        if coming is None or coming.digest != offered.digest:
-            self._coming[pupil] = _Coming(sender, offered.digest, now)
+        if coming is None:
+            coming = self._coming[sender.peer_id] = _Coming(sender, pupil, offered.digest, now)
+        coming.sender, coming.digest = sender, offered.digest  # a newer one has the time that the first one had
         return [Send(sender.peer_id, UpdateWanted(pupil, offered.digest))]
 
     def _on_update(self, sender: Contributor, update: UpdateMessage, values: Vector | None, now: float) -> list[Effect]:
-        coming = self._coming.get(update.pupil)
-        if values is None or coming is None or (coming.sender, coming.digest) != (sender, update.digest):
+        coming = self._coming.get(sender.peer_id)
+        expected = coming and (coming.sender, coming.pupil, coming.digest)
+        if values is None or coming is None or expected != (sender, update.pupil, update.digest):
             return []  # nobody asked for it
         coming.moved_at = now
         return [StoreUpdate(sender, update, values)]
 
-    def _on_progress(self, sender: Contributor, now: float) -> list[Effect]:
-        for coming in self._coming.values():
-            if coming.sender == sender:
-                coming.moved_at = now
+    def _on_progress(self, event: TransferProgressed, now: float) -> list[Effect]:
+        """More of it is here. Whoever begins something else again and again brings nothing more."""
+        coming = self._coming.get(event.sender.peer_id)
+        if coming and coming.sender == event.sender and event.received_bytes > coming.received_bytes:
+            coming.received_bytes, coming.moved_at = event.received_bytes, now
         return []
+
+    def _end_coming(self, coming: _Coming) -> None:
+        del self._coming[coming.sender.peer_id]
+        self._places.give_back(coming.sender.peer_id)
 
     def _on_stored(self, event: UpdateStored, now: float) -> list[Effect]:
         sender, update = event.sender, event.update
-        self._coming.pop(update.pupil, None)
+        if (coming := self._coming.get(sender.peer_id)) and coming.pupil == update.pupil:
+            self._end_coming(coming)
         if event.pull_again:
             return [Send(sender.peer_id, PupilRefused(update.pupil, event.problem, update.digest, pull_again=True))]
         if event.problem:
@@ -249,7 +263,8 @@ class Cloud:
     def _on_failed(self, effect: str, problem: str, now: float) -> list[Effect]:
         if effect != TeachCycle.__name__:
             self._lines.log(logging.ERROR, now, "", "%s: %s", effect, problem)
-            self._coming.clear()
+            for coming in list(self._coming.values()):
+                self._end_coming(coming)
             return []
         if self._taught is None:
             return [Finish(problem, 4)]

@@ -2,15 +2,16 @@
 
 The receiver drives: it checks the offer, allocates the destination once, and gives credit for a window of chunks.
 Chunks count only in order; a gap or a pause makes it ask again from where it stands, so a broken connection resumes.
-Both sides drop a transfer that does not move for EXPIRY_S. A carrier message is delivered whole or not at all.
+Both sides drop a transfer that is silent, stands still or is too slow (`Pace`): only bytes that move keep it alive, not
+messages about it. A carrier message is delivered whole or not at all.
 The sender's chunks are views of its array: nothing is copied there. Knows no sockets and no clock.
 """
 
 from __future__ import annotations
 
 import sys
-from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from math import inf
 from typing import TypeAlias
 
 import numpy as np
@@ -31,17 +32,14 @@ from transport.wire import (
 
 # Credit that keeps a 1 Gbit/s link of 10 ms busy (1.25 MB) with some to spare, and a small device's memory free.
 WINDOW_BYTES = 8 * CHUNK_BYTES
-# New credit every quarter window: often enough that the sender never waits, seldom enough to cost nothing.
-_CREDIT_STEP_BYTES = WINDOW_BYTES // 4
-# One delta at a time is the rule (3.2.2); the second is a catch-up that may overlap. Bounds the receiver's memory.
-MAX_INCOMING = 2
 # The root of a binomial tree over 1024 peers has 10 children; offers hold no copy of the values.
 MAX_OUTGOING = 16
 RETRY_S = 1.0
 EXPIRY_S = 10.0
-PROGRESS_S = 1.0
-# Ids of transfers that arrived, so that a repeated offer is answered "done" instead of fetched again.
-_REMEMBERED = 64
+# A window that was repeated in vain keeps the slowest link that is accepted busy for so long, and brings nothing new.
+STALL_S = 30.0
+# A chunk each EXPIRY_S, of which repetition may take the half: on slower links a small model takes minutes.
+SLOWEST_BYTES_S = CHUNK_BYTES / EXPIRY_S / 2
 
 
 @dataclass(frozen=True)
@@ -57,13 +55,37 @@ Step: TypeAlias = Outgoing | Received | TransferProgressed
 
 
 @dataclass
+class Pace:
+    """How a transfer gets on. heard_at: of any message that fits; moved_at: of one that made `moved` bytes more."""
+
+    started_at: float
+    heard_at: float
+    moved_at: float
+    moved: int = 0
+
+    def move(self, moved: int, now: float) -> None:
+        self.heard_at = self.moved_at = now
+        self.moved = moved
+
+    def ends_at(self) -> float:
+        """When it is given up unless something moves."""
+        slowest_at = self.started_at + STALL_S + self.moved / SLOWEST_BYTES_S
+        return min(self.heard_at + EXPIRY_S, self.moved_at + STALL_S, slowest_at)
+
+
+@dataclass
 class _Sending:
+    """pace: what the receiver has; position: where sending goes on; furthest: all before it was sent once."""
+
     receiver: str
     message: Carrier
     data: memoryview
-    heard_at: float
+    pace: Pace
     offered_at: float
     position: int = 0
+    furthest: int = 0
+    repeated_at: float = -inf
+    wanted: bool = False
 
 
 class OutgoingTransfers:
@@ -77,12 +99,19 @@ class OutgoingTransfers:
         return len(self._sending)
 
     def offer(self, receiver: str, message: Carrier, values: Vector, now: float) -> list[Step]:
-        """Start to send `message` with `values`, unless just that is on its way. Empty too if MAX_OUTGOING are."""
-        under_way = any(s.receiver == receiver and s.message == message for s in self._sending.values())
-        if under_way or len(self._sending) >= MAX_OUTGOING:
+        """Start to send `message` with `values`, unless just that is on its way.
+
+        With MAX_OUTGOING under way it takes the place of the oldest offer that nobody has asked for; empty without one.
+        """
+        if any(s.receiver == receiver and s.message == message for s in self._sending.values()):
             return []
+        if len(self._sending) >= MAX_OUTGOING:
+            unwanted = next((i for i, s in self._sending.items() if not s.wanted and s.receiver != receiver), None)
+            if unwanted is None:
+                return []
+            del self._sending[unwanted]
         transfer_id, self._next_id = self._next_id, self._next_id + 1
-        self._sending[transfer_id] = _Sending(receiver, message, _bytes_of(values), now, now)
+        self._sending[transfer_id] = _Sending(receiver, message, _bytes_of(values), Pace(now, now, now), now)
         return [self._offered(transfer_id)]
 
     def on_wanted(self, sender: Contributor, wanted: ChunksWanted, now: float) -> list[Step]:
@@ -90,11 +119,21 @@ class OutgoingTransfers:
         sending = self._of(sender, wanted.transfer_id)
         if sending is None:
             return [Outgoing(sender.peer_id, TransferDropped(wanted.transfer_id))]
-        if wanted.offset_bytes % CHUNK_BYTES or wanted.offset_bytes >= len(sending.data):
+        if wanted.offset_bytes % CHUNK_BYTES or wanted.offset_bytes > sending.furthest:
+            raise RemoteProtocolError(f"chunks wanted from {wanted.offset_bytes}, {sending.furthest} bytes were sent")
+        if wanted.offset_bytes >= len(sending.data):
             raise RemoteProtocolError(f"chunks wanted from {wanted.offset_bytes} of {len(sending.data)} bytes")
-        sending.heard_at = now
-        if wanted.again or sending.position < wanted.offset_bytes:
-            sending.position = wanted.offset_bytes
+        if wanted.offset_bytes < sending.pace.moved:
+            return []  # outdated: the receiver has said since that it has more
+        sending.pace.heard_at = now
+        if wanted.offset_bytes > sending.pace.moved or not sending.wanted:
+            sending.pace.move(wanted.offset_bytes, now)
+        elif wanted.again and now - sending.repeated_at < RETRY_S / 2:
+            return []  # a window of megabytes for each small message would be a weapon
+        sending.wanted = True
+        if wanted.again:
+            sending.position, sending.repeated_at = wanted.offset_bytes, now
+        sending.position = max(sending.position, wanted.offset_bytes)
         limit = min(wanted.limit_bytes, wanted.offset_bytes + WINDOW_BYTES, len(sending.data))
         steps: list[Step] = []
         while sending.position < limit:
@@ -102,6 +141,7 @@ class OutgoingTransfers:
             sending.position = min(start + CHUNK_BYTES, len(sending.data))
             payload = sending.data[start : sending.position]
             steps.append(Outgoing(sending.receiver, ChunkSent(wanted.transfer_id, start), payload))
+        sending.furthest = max(sending.furthest, sending.position)
         return steps
 
     def on_ended(self, sender: Contributor, ended: TransferEnded) -> str | None:
@@ -116,17 +156,17 @@ class OutgoingTransfers:
         self._sending = {i: s for i, s in self._sending.items() if s.receiver != receiver}
 
     def on_time(self, now: float) -> list[Step]:
-        """Offer again what nobody has answered; drop what has not been asked for since EXPIRY_S."""
-        self._sending = {i: s for i, s in self._sending.items() if now - s.heard_at < EXPIRY_S}
+        """Offer again what nobody has answered; drop what does not get on."""
+        self._sending = {i: s for i, s in self._sending.items() if now < s.pace.ends_at()}
         steps: list[Step] = []
         for transfer_id, sending in self._sending.items():
-            if now - max(sending.heard_at, sending.offered_at) >= RETRY_S:
+            if now - max(sending.pace.heard_at, sending.offered_at) >= RETRY_S:
                 sending.offered_at = now
                 steps.append(self._offered(transfer_id))
         return steps
 
     def deadline(self) -> float | None:
-        return min((max(s.heard_at, s.offered_at) + RETRY_S for s in self._sending.values()), default=None)
+        return min((max(s.pace.heard_at, s.offered_at) + RETRY_S for s in self._sending.values()), default=None)
 
     def _of(self, receiver: Contributor, transfer_id: int) -> _Sending | None:
         sending = self._sending.get(transfer_id)
@@ -135,146 +175,6 @@ class OutgoingTransfers:
     def _offered(self, transfer_id: int) -> Outgoing:
         sending = self._sending[transfer_id]
         return Outgoing(sending.receiver, TransferOffered(transfer_id, len(sending.data) // 4, sending.message))
-
-
-@dataclass
-class _Receiving:
-    message: Carrier
-    values: Vector
-    data: memoryview
-    heard_at: float
-    moved_at: float
-    asked_at: float
-    reported_at: float
-    offset: int = 0
-    limit: int = 0
-    retries: int = 0
-    slowest_s: float = RETRY_S
-    doubtful_s: float = 0.0
-    asked_offset: int = field(default=-1)
-
-    def patience_s(self) -> float:
-        """How long a pause may be before asking again: a slow link is not a broken one, and repetition makes it slower.
-
-        The base follows the slowest recent chunk; after the first retry it doubles, which leaves five tries on a fast
-        link and two on the slowest before the transfer expires.
-        """
-        base_s = min(max(RETRY_S, 3 * self.slowest_s), EXPIRY_S / 3)
-        return base_s if self.retries == 0 else 2 * base_s
-
-
-class IncomingTransfers:
-    """The receiver's side: at most MAX_INCOMING destinations, each at most `max_values` float32 large."""
-
-    def __init__(self, max_values: int) -> None:
-        self.max_values = max_values
-        self._receiving: dict[tuple[Contributor, int], _Receiving] = {}
-        self._arrived: deque[tuple[Contributor, int]] = deque(maxlen=_REMEMBERED)
-
-    def __len__(self) -> int:
-        return len(self._receiving)
-
-    def on_offered(self, sender: Contributor, offered: TransferOffered, now: float) -> list[Step]:
-        """Allocate the destination and give the first credit; refuse what is no vector of this model's size.
-
-        A sender that is offered again has its credit repeated. With MAX_INCOMING under way the offer has to come again.
-        """
-        key = (sender, offered.transfer_id)
-        if key in self._arrived:
-            return [Outgoing(sender.peer_id, TransferEnded(offered.transfer_id))]
-        if receiving := self._receiving.get(key):
-            return [self._wanted(key, receiving, again=False)]
-        if offered.size > self.max_values:
-            reason = f"{offered.size} values offered, at most {self.max_values} are accepted"
-            return [Outgoing(sender.peer_id, TransferEnded(offered.transfer_id, reason))]
-        self._drop_older(sender)
-        if len(self._receiving) >= MAX_INCOMING:
-            return []
-        values = np.empty(offered.size, dtype="<f4")
-        receiving = _Receiving(offered.message, values, values.data.cast("B"), now, now, now, now)
-        self._receiving[key] = receiving
-        return [self._wanted(key, receiving, again=False)]
-
-    def on_chunk(self, sender: Contributor, chunk: ChunkSent, payload: memoryview, now: float) -> list[Step]:
-        """Copy the next chunk into place. Raises RemoteProtocolError if it does not fit; repeated ones are ignored."""
-        key = (sender, chunk.transfer_id)
-        receiving = self._receiving.get(key)
-        if receiving is None:
-            return []
-        receiving.heard_at = now
-        if chunk.offset_bytes < receiving.offset:  # it came twice: the pause was no loss, this link is slow
-            receiving.slowest_s = max(receiving.slowest_s, receiving.doubtful_s)
-            return []
-        if chunk.offset_bytes > receiving.offset:
-            return self._ask_once(key, receiving, now)
-        end = min(chunk.offset_bytes + CHUNK_BYTES, len(receiving.data))
-        if len(payload) != end - chunk.offset_bytes:
-            raise RemoteProtocolError(f"a chunk of {len(payload)} bytes at {chunk.offset_bytes} of {end}")
-        receiving.data[chunk.offset_bytes : end] = payload
-        if receiving.retries == 0:
-            receiving.slowest_s = max(receiving.slowest_s / 2, now - receiving.moved_at)
-        else:  # a loss or a slow link: a second copy will tell
-            receiving.doubtful_s = now - receiving.moved_at
-        receiving.offset, receiving.moved_at, receiving.retries = end, now, 0
-        if end == len(receiving.data):
-            return self._complete(key, receiving)
-        steps = self._progress(sender, receiving, now)
-        if receiving.limit - end <= WINDOW_BYTES - _CREDIT_STEP_BYTES:
-            steps.append(self._wanted(key, receiving, again=False))
-        return steps
-
-    def on_dropped(self, sender: Contributor, dropped: TransferDropped) -> None:
-        """The sender has given it up: free the destination."""
-        self._receiving.pop((sender, dropped.transfer_id), None)
-
-    def on_time(self, now: float) -> list[Step]:
-        """Ask again where nothing comes any more; drop what has been silent since EXPIRY_S."""
-        steps: list[Step] = []
-        for key, receiving in list(self._receiving.items()):
-            if now - receiving.heard_at >= EXPIRY_S:
-                del self._receiving[key]
-                steps.append(Outgoing(key[0].peer_id, TransferEnded(key[1], f"nothing came for {EXPIRY_S:g} s")))
-            elif now >= self._due(receiving):
-                receiving.retries += 1
-                receiving.asked_at, receiving.asked_offset = now, -1
-                steps.append(self._wanted(key, receiving, again=True))
-        return steps
-
-    def deadline(self) -> float | None:
-        return min((min(r.heard_at + EXPIRY_S, self._due(r)) for r in self._receiving.values()), default=None)
-
-    def _due(self, receiving: _Receiving) -> float:
-        return max(receiving.heard_at, receiving.asked_at) + receiving.patience_s()
-
-    def _drop_older(self, sender: Contributor) -> None:
-        """What an earlier incarnation was sending will never be finished: its memory is free again."""
-        older = [k for k in self._receiving if k[0].peer_id == sender.peer_id and k[0] < sender]
-        for key in older:
-            del self._receiving[key]
-
-    def _ask_once(self, key: tuple[Contributor, int], receiving: _Receiving, now: float) -> list[Step]:
-        """A chunk is missing. The rest of its window is on the way and useless: ask once, not for each of them."""
-        if receiving.asked_offset == receiving.offset:
-            return []
-        receiving.asked_offset, receiving.asked_at = receiving.offset, now
-        return [self._wanted(key, receiving, again=True)]
-
-    def _wanted(self, key: tuple[Contributor, int], receiving: _Receiving, again: bool) -> Outgoing:
-        receiving.limit = receiving.offset + WINDOW_BYTES
-        return Outgoing(key[0].peer_id, ChunksWanted(key[1], receiving.offset, receiving.limit, again))
-
-    def _complete(self, key: tuple[Contributor, int], receiving: _Receiving) -> list[Step]:
-        del self._receiving[key]
-        self._arrived.append(key)
-        sender, transfer_id = key
-        done = Outgoing(sender.peer_id, TransferEnded(transfer_id))
-        return [done, Received(sender, receiving.message, receiving.values)]
-
-    def _progress(self, sender: Contributor, receiving: _Receiving, now: float) -> list[Step]:
-        if now - receiving.reported_at < PROGRESS_S:
-            return []
-        receiving.reported_at = now
-        return [TransferProgressed(sender, receiving.offset, len(receiving.data))]
 
 
 def _bytes_of(values: Vector) -> memoryview:

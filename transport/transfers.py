@@ -12,8 +12,9 @@ import zmq
 from mdl.delta import Vector
 from mdl.errors import LocalProtocolError, RemoteProtocolError
 from mdl.machine import Received
-from mdl.messages import CARRIERS, Said
-from transport.bulk import IncomingTransfers, Outgoing, OutgoingTransfers, Step
+from mdl.messages import ASKS, CARRIERS, Said
+from transport.bulk import Outgoing, OutgoingTransfers, Step
+from transport.incoming import IncomingTransfers
 from transport.loglimit import LogLimit
 from transport.wire import ChunkSent, ChunksWanted, Envelope, TransferDropped, TransferEnded, TransferOffered
 
@@ -36,6 +37,8 @@ class Transfers:
             if values is None:
                 raise LocalProtocolError(f"{type(message).__name__} without its values")
             return self._outgoing.offer(receiver, message, values, now)
+        if isinstance(message, ASKS):
+            self._incoming.ask(receiver, now)
         if values is not None:
             raise LocalProtocolError(f"{type(message).__name__} carries no values")
         return [Outgoing(receiver, message)]

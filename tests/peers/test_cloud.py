@@ -22,6 +22,7 @@ from mdl.machine import (
     StudyLesson,
     TeachCycle,
     Tick,
+    TransferProgressed,
     UpdateReady,
     UpdateStored,
     WorkFailed,
@@ -134,6 +135,46 @@ def test_no_more_updates_are_on_their_way_than_a_node_takes_in() -> None:
     assert cloud.handle(Received(CAT, _offer("cat", _update(1))), 1.0) == []
     cloud.handle(UpdateStored(ANN, _message(_offer("ann", _update(1)))), 2.0)
     assert cloud.handle(Received(CAT, _offer("cat", _update(1))), 2.1)
+
+
+def test_offers_alone_hold_no_place_and_whoever_waits_longest_is_next() -> None:
+    """Two learners that offered again and again, ever new digests, once held both places for good."""
+    cloud, number, turns = _cloud(), 0, []
+    for tenth in range(1, 400):
+        for who in (ANN, BOB):
+            number += 1
+            cloud.handle(Received(who, _offer(who.peer_id, _update(number))), tenth / 10)
+        if tenth % 10 == 0:
+            turns += cloud.handle(Received(CAT, _offer("cat", _update(1))), tenth / 10)
+    assert turns
+    assert turns[0] == Send("cat", UpdateWanted("cat", _offer("cat", _update(1)).digest))
+
+
+def test_a_learner_has_one_place_whatever_pupils_it_speaks_for() -> None:
+    cloud = _cloud()
+    wanted = [cloud.handle(Received(ANN, _offer(pupil, _update(1))), 1.0) for pupil in ("one", "two", "three")]
+    assert [len(effects) for effects in wanted] == [1, 0, 0]
+    assert cloud.handle(Received(BOB, _offer("bob", _update(1))), 1.1)
+
+
+def test_only_new_bytes_keep_a_place() -> None:
+    cloud, now = _cloud(CloudSettings(updates=9)), 1.0
+    cloud.handle(Received(ANN, _offer("home", _update(1))), now)
+    for size in (10, 20, 30):  # a slow link
+        now += 14.0
+        cloud.handle(TransferProgressed(ANN, size, 1000), now)
+        assert cloud.handle(Received(BOB, _offer("home", _update(1))), now) == []
+    for _ in range(2):  # something else, begun again and again
+        now += 7.6
+        cloud.handle(TransferProgressed(ANN, 30, 1000), now)
+    assert cloud.handle(Received(BOB, _offer("home", _update(1))), now)
+
+
+def test_members_of_one_mesh_do_not_keep_another_from_a_free_place() -> None:
+    cloud = _cloud()
+    for number in range(5):
+        cloud.handle(Received(Contributor(f"of home {number}", 1), _offer("home", _update(1))), 1.0 + number / 10)
+    assert cloud.handle(Received(CAT, _offer("cat", _update(1))), 2.0)
 
 
 def test_an_update_that_nobody_asked_for_is_not_stored() -> None:

@@ -13,14 +13,14 @@ from mdl.machine import Received, TransferProgressed
 from mdl.messages import ModelMessage
 from transport.bulk import (
     EXPIRY_S,
-    MAX_INCOMING,
     MAX_OUTGOING,
     RETRY_S,
+    STALL_S,
     WINDOW_BYTES,
-    IncomingTransfers,
     Outgoing,
     OutgoingTransfers,
 )
+from transport.incoming import ASKED_S, MAX_INCOMING, IncomingTransfers
 from transport.wire import (
     CHUNK_BYTES,
     ChunkSent,
@@ -190,6 +190,9 @@ def test_the_same_message_is_not_sent_twice_at_once_but_may_be_sent_again_later(
     pair.offer(values, ModelMessage(2, b""))
     assert len(pair.outgoing) == 2
     pair.run()
+    assert len(pair.received()) == 1, "one after the other"
+    pair.pass_time(RETRY_S)
+    pair.run()
     pair.offer(values)
     pair.run()
     assert len(pair.received()) == 3
@@ -202,24 +205,193 @@ def test_a_larger_vector_than_the_model_is_refused_before_anything_is_allocated(
     assert "at most 1000" in pair.wire[0].body.reason
 
 
+class Crowd:
+    """A receiver, and senders of which each says what a test likes."""
+
+    def __init__(self, chunks=4):
+        self.incoming, self.values = IncomingTransfers(1 << 24), vector(chunks, 0)
+        self.data, self.events = self.values.data.cast("B"), []
+
+    def offer(self, name, now, transfer_id=1, incarnation=1):
+        """What the receiver says to an offer; True if it asks for chunks."""
+        sender = Contributor(name, incarnation)
+        steps = self.incoming.on_offered(sender, TransferOffered(transfer_id, self.values.size, MODEL), now)
+        self.events += steps
+        return any(isinstance(step, Outgoing) and isinstance(step.body, ChunksWanted) for step in steps)
+
+    def chunk(self, name, index, now, transfer_id=1):
+        start = index * CHUNK_BYTES
+        steps = self.incoming.on_chunk(
+            Contributor(name, 1), ChunkSent(transfer_id, start), self.data[start : start + CHUNK_BYTES], now
+        )
+        self.events += steps
+        return steps
+
+    def tiny(self, name, now, offset=0):
+        with pytest.raises(RemoteProtocolError):
+            self.incoming.on_chunk(Contributor(name, 1), ChunkSent(1, offset), memoryview(b"1234"), now)
+
+    def on_time(self, now):
+        self.events += self.incoming.on_time(now)
+
+    def received(self):
+        return [event.sender.peer_id for event in self.events if isinstance(event, Received)]
+
+
 def test_no_more_than_two_vectors_come_in_at_once_and_a_later_offer_has_its_turn():
-    pair = Pair()
-    for round_id in range(MAX_INCOMING + 1):
-        pair.offer(vector(1), ModelMessage(round_id, b""))
-    for _ in range(MAX_INCOMING + 1):
-        pair.deliver()
-    assert len(pair.incoming) == MAX_INCOMING
-    pair.run()
-    assert len(pair.received()) == MAX_INCOMING
-    pair.pass_time(RETRY_S)
-    pair.run()
-    assert len(pair.received()) == MAX_INCOMING + 1
+    crowd = Crowd(chunks=1)
+    assert [crowd.offer(name, 0.0) for name in "abc"] == [True] * MAX_INCOMING + [False]
+    crowd.chunk("a", 0, 0.1)
+    assert crowd.offer("c", 1.0)
+    for name in "bc":
+        crowd.chunk(name, 0, 1.1)
+    assert crowd.received() == ["a", "b", "c"]
+
+
+def test_one_transfer_a_sender():
+    crowd = Crowd()
+    assert crowd.offer("a", 0.0, transfer_id=1)
+    assert not crowd.offer("a", 0.1, transfer_id=2)
+    assert len(crowd.incoming) == 1
+    assert crowd.offer("b", 0.2), "so that one sender never has both places"
+
+
+def test_a_sender_that_has_given_its_transfer_up_may_begin_another():
+    """Its word that it did was lost."""
+    crowd = Crowd()
+    assert crowd.offer("a", 0.0, transfer_id=1)
+    assert crowd.offer("a", 7.0, transfer_id=2)
+    assert len(crowd.incoming) == 1
+
+
+def test_tiny_messages_do_not_hold_a_place():
+    """Four a second once held both, and no round closed."""
+    crowd, now, got = Crowd(), 0.0, []
+    for name in "ab":
+        assert crowd.offer(name, now)
+    while now < 2 * EXPIRY_S and not got:
+        now += 0.25
+        for name in "ab":
+            crowd.tiny(name, now, offset=0 if now < EXPIRY_S else CHUNK_BYTES)
+        crowd.on_time(now)
+        got += [name for name in "c" if crowd.offer(name, now)]
+    assert got == ["c"]
+    assert now <= EXPIRY_S + 0.5
+
+
+def test_chunks_that_are_here_already_hold_a_place_no_longer_than_a_slow_link_needs():
+    crowd, now = Crowd(), 0.0
+    crowd.offer("a", now)
+    crowd.chunk("a", 0, now)
+    while len(crowd.incoming):
+        now += 1.0
+        crowd.chunk("a", 0, now)
+        crowd.on_time(now)
+    assert now == STALL_S
+
+
+def test_a_transfer_that_is_slower_than_any_link_ends():
+    crowd, now, sent = Crowd(chunks=64), 0.0, 0
+    crowd.offer("a", now)
+    while len(crowd.incoming) and sent < 64:
+        now += 29.0  # each time just before it would be given up
+        for second in range(4):
+            if sent:
+                crowd.chunk("a", 0, now - 28.0 + 9.0 * second)
+        crowd.chunk("a", sent, now)
+        crowd.on_time(now)
+        sent += 1
+    assert sent < 8
+    assert crowd.received() == []
+
+
+def test_a_place_goes_to_whoever_has_waited_longest_and_never_to_who_just_had_one():
+    crowd = Crowd()
+    for name in "abcd":
+        crowd.offer(name, 0.0 if name in "ab" else ord(name) / 1000)
+    turns, now = [], 0.0
+    while len(turns) < 6:
+        now += 1.0
+        crowd.on_time(now)
+        for name in "abdc":  # a, b never send a byte, and ask first
+            before = {sender.peer_id for sender, _ in crowd.incoming._receiving}
+            if crowd.offer(name, now, transfer_id=int(now)) and name not in before:
+                turns.append(name)
+    assert sorted(turns[:2]) == ["c", "d"]
+    assert sorted(turns[2:4]) == ["a", "b"]
+
+
+def test_whoever_this_node_asked_goes_before_those_who_only_offer():
+    crowd = Crowd()
+    for name in "ab":
+        assert crowd.offer(name, 0.0)
+    assert not crowd.offer("c", 0.1)
+    crowd.incoming.ask("c", 0.2)
+    assert crowd.offer("c", 0.3), "it has the place of one that nobody asked for"
+    ended = [step for step in crowd.events if isinstance(step, Outgoing) and isinstance(step.body, TransferEnded)]
+    assert [(step.receiver, step.body.reason) for step in ended] == [("a", "another one was asked")]
+    crowd.incoming.ask("d", 0.4)
+    assert crowd.offer("d", 0.5)
+    crowd.incoming.ask("e", 0.6)
+    assert not crowd.offer("e", 0.7), "those that were asked wait for each other"
+    assert not crowd.offer("f", 0.8)
+    crowd.incoming.on_dropped(Contributor("c", 1), TransferDropped(1))
+    assert not crowd.offer("f", 0.9)
+    assert crowd.offer("e", 1.0)
+
+
+def test_who_was_asked_long_ago_waits_like_others():
+    crowd = Crowd()
+    crowd.incoming.ask("c", 0.0)
+    for name in "ab":
+        assert crowd.offer(name, ASKED_S)
+    assert not crowd.offer("c", ASKED_S + 0.1)
 
 
 def test_a_sender_does_not_offer_without_bound():
+    """The oldest offer that nobody has answered gives way; what is under way does not."""
     outgoing = OutgoingTransfers()
-    offers = [outgoing.offer(f"p{i}", MODEL, vector(0), 0.0) for i in range(MAX_OUTGOING + 4)]
-    assert [len(steps) for steps in offers] == [1] * MAX_OUTGOING + [0] * 4
+    for number in range(MAX_OUTGOING + 4):
+        assert outgoing.offer(f"p{number}", MODEL, vector(0), 0.0)
+        assert len(outgoing) <= MAX_OUTGOING
+    for number in range(4, MAX_OUTGOING + 4):
+        assert outgoing.on_wanted(Contributor(f"p{number}", 1), ChunksWanted(number + 1, 0, WINDOW_BYTES), 0.1)
+    assert outgoing.offer("one more", MODEL, vector(0), 0.2) == []
+
+
+def asked(outgoing, offset, now, again=False):
+    """Bytes that a request brings."""
+    steps = outgoing.on_wanted(RECEIVER, ChunksWanted(1, offset, 1 << 60, again), now)
+    return sum(len(step.payload) for step in steps)
+
+
+def test_small_requests_do_not_bring_megabytes_each():
+    outgoing = OutgoingTransfers()
+    outgoing.offer("receiver", MODEL, vector(40), 0.0)
+    sent = asked(outgoing, 0, 0.0)
+    for number in range(1, 1000):
+        sent += asked(outgoing, 0, number / 1000, again=True)
+    assert sent <= 3 * WINDOW_BYTES
+    assert asked(outgoing, CHUNK_BYTES, 1.0, again=True) == WINDOW_BYTES
+    assert asked(outgoing, 0, 1.1, again=True) == 0, "it said that it has this"
+
+
+def test_requests_without_progress_do_not_hold_a_transfer():
+    outgoing, now = OutgoingTransfers(), 0.0
+    outgoing.offer("receiver", MODEL, vector(40), now)
+    while len(outgoing):
+        asked(outgoing, 0, now, again=True)
+        now += 1.0
+        outgoing.on_time(now)
+    assert now <= STALL_S + 1.0
+
+
+def test_a_receiver_cannot_have_what_was_not_sent():
+    outgoing = OutgoingTransfers()
+    outgoing.offer("receiver", MODEL, vector(40), 0.0)
+    asked(outgoing, 0, 0.0)
+    with pytest.raises(RemoteProtocolError, match="were sent"):
+        asked(outgoing, WINDOW_BYTES + CHUNK_BYTES, 0.1)
 
 
 def test_both_sides_let_go_of_a_transfer_that_does_not_move():

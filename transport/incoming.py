@@ -1,0 +1,220 @@
+"""Bulk values that come in: the receiver's side of `transport.bulk`, a pure state machine.
+
+It decides whose offer has a place, allocates the destination once, and asks for chunks until all are there.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from math import inf
+
+import numpy as np
+
+from mdl.delta import Contributor, Vector
+from mdl.errors import RemoteProtocolError
+from mdl.machine import Received, TransferProgressed
+from transport.bulk import EXPIRY_S, RETRY_S, WINDOW_BYTES, Outgoing, Pace, Step
+from transport.places import Places
+from transport.wire import (
+    CHUNK_BYTES,
+    Carrier,
+    ChunkSent,
+    ChunksWanted,
+    TransferDropped,
+    TransferEnded,
+    TransferOffered,
+)
+
+# New credit every quarter window: often enough that the sender never waits, seldom enough to cost nothing.
+_CREDIT_STEP_BYTES = WINDOW_BYTES // 4
+# One delta at a time is the rule (3.2.2); the second is a catch-up that may overlap. Bounds the receiver's memory.
+MAX_INCOMING = 2
+PROGRESS_S = 1.0
+# Ids of transfers that arrived, so that a repeated offer is answered "done" instead of fetched again.
+_REMEMBERED = 64
+# Whoever this node asked for values goes before others that offer some; it asks again each second or two.
+ASKED_S = 30.0
+# Peers asked at the same time: a partner, a parent, somebody to catch up with, and those of them that were lost.
+_MAX_ASKED = 16
+
+
+@dataclass
+class _Receiving:
+    message: Carrier
+    values: Vector
+    data: memoryview
+    pace: Pace
+    asked_at: float
+    reported_at: float
+    limit: int = 0
+    retries: int = 0
+    slowest_s: float = RETRY_S
+    doubtful_s: float = 0.0
+    asked_offset: int = field(default=-1)
+
+    @property
+    def offset(self) -> int:
+        """All before it is here."""
+        return self.pace.moved
+
+    def patience_s(self) -> float:
+        """How long a pause may be before asking again: a slow link is not a broken one, and repetition makes it slower.
+
+        The base follows the slowest recent chunk; after the first retry it doubles, which leaves five tries on a fast
+        link and two on the slowest before the transfer expires.
+        """
+        base_s = min(max(RETRY_S, 3 * self.slowest_s), EXPIRY_S / 3)
+        return base_s if self.retries == 0 else 2 * base_s
+
+
+class IncomingTransfers:
+    """The receiver's side: at most MAX_INCOMING destinations, each at most `max_values` float32 large.
+
+    One a sender: who has two to send, or does not get on, has no more of the places than others (`transport.places`).
+    """
+
+    def __init__(self, max_values: int) -> None:
+        self.max_values = max_values
+        self._receiving: dict[tuple[Contributor, int], _Receiving] = {}
+        self._arrived: deque[tuple[Contributor, int]] = deque(maxlen=_REMEMBERED)
+        self._places = Places(MAX_INCOMING, 3 * RETRY_S)
+        self._asked: dict[str, float] = {}
+
+    def ask(self, peer_id: str, now: float) -> None:
+        """This node has asked a peer for values: its offer goes before those that nobody asked for."""
+        self._asked.pop(peer_id, None)
+        self._asked[peer_id] = now
+        if len(self._asked) > _MAX_ASKED:
+            del self._asked[next(iter(self._asked))]
+
+    def __len__(self) -> int:
+        return len(self._receiving)
+
+    def on_offered(self, sender: Contributor, offered: TransferOffered, now: float) -> list[Step]:
+        """Allocate the destination and give the first credit; refuse what is no vector of this model's size.
+
+        A sender that is offered again has its credit repeated. Without a free place the offer has to come again.
+        """
+        key = (sender, offered.transfer_id)
+        if key in self._arrived:
+            return [Outgoing(sender.peer_id, TransferEnded(offered.transfer_id))]
+        if receiving := self._receiving.get(key):
+            return [self._wanted(key, receiving, again=False)]
+        if offered.size > self.max_values:
+            reason = f"{offered.size} values offered, at most {self.max_values} are accepted"
+            return [Outgoing(sender.peer_id, TransferEnded(offered.transfer_id, reason))]
+        self._drop_former(sender, now)
+        steps = self._make_room(sender, now)
+        if any(other.peer_id == sender.peer_id for other, _ in self._receiving):
+            return steps
+        if not self._places.ask(sender.peer_id, now, first=self._is_asked(sender, now)):
+            return steps
+        values = np.empty(offered.size, dtype="<f4")
+        receiving = _Receiving(offered.message, values, values.data.cast("B"), Pace(now, now, now), now, now)
+        self._receiving[key] = receiving
+        return [*steps, self._wanted(key, receiving, again=False)]
+
+    def on_chunk(self, sender: Contributor, chunk: ChunkSent, payload: memoryview, now: float) -> list[Step]:
+        """Copy the next chunk into place. Raises RemoteProtocolError if it does not fit; repeated ones are ignored."""
+        key = (sender, chunk.transfer_id)
+        receiving = self._receiving.get(key)
+        if receiving is None:
+            return []
+        end = min(chunk.offset_bytes + CHUNK_BYTES, len(receiving.data))
+        if chunk.offset_bytes % CHUNK_BYTES or len(payload) != end - chunk.offset_bytes:
+            raise RemoteProtocolError(f"a chunk of {len(payload)} bytes at {chunk.offset_bytes} of {end}")
+        receiving.pace.heard_at = now
+        if chunk.offset_bytes < receiving.offset:  # it came twice: the pause was no loss, this link is slow
+            receiving.slowest_s = max(receiving.slowest_s, receiving.doubtful_s)
+            return []
+        if chunk.offset_bytes > receiving.offset:
+            return self._ask_once(key, receiving, now)
+        receiving.data[chunk.offset_bytes : end] = payload
+        if receiving.retries == 0:
+            receiving.slowest_s = max(receiving.slowest_s / 2, now - receiving.pace.moved_at)
+        else:  # a loss or a slow link: a second copy will tell
+            receiving.doubtful_s = now - receiving.pace.moved_at
+        receiving.pace.move(end, now)
+        receiving.retries = 0
+        if end == len(receiving.data):
+            return self._complete(key, receiving)
+        steps = self._progress(sender, receiving, now)
+        if receiving.limit - end <= WINDOW_BYTES - _CREDIT_STEP_BYTES:
+            steps.append(self._wanted(key, receiving, again=False))
+        return steps
+
+    def on_dropped(self, sender: Contributor, dropped: TransferDropped) -> None:
+        """The sender has given it up: free the destination."""
+        self._drop((sender, dropped.transfer_id))
+
+    def on_time(self, now: float) -> list[Step]:
+        """Ask again where nothing comes any more; drop what does not get on."""
+        steps: list[Step] = []
+        for key, receiving in list(self._receiving.items()):
+            if now >= receiving.pace.ends_at():
+                since_s, size = now - receiving.pace.started_at, len(receiving.data)
+                reason = f"it does not get on: {receiving.offset} of {size} bytes came in {since_s:.0f} s"
+                steps.append(self._give_up(key, reason))
+            elif now >= self._due(receiving):
+                receiving.retries += 1
+                receiving.asked_at, receiving.asked_offset = now, -1
+                steps.append(self._wanted(key, receiving, again=True))
+        return steps
+
+    def deadline(self) -> float | None:
+        return min((min(r.pace.ends_at(), self._due(r)) for r in self._receiving.values()), default=None)
+
+    def _due(self, receiving: _Receiving) -> float:
+        return max(receiving.pace.heard_at, receiving.asked_at) + receiving.patience_s()
+
+    def _drop_former(self, sender: Contributor, now: float) -> None:
+        """What an earlier incarnation was sending, or this one does not go on with, will never be finished."""
+        for key, receiving in list(self._receiving.items()):
+            is_silent = key[0] == sender and now - receiving.pace.heard_at >= 2 * receiving.patience_s()
+            if is_silent or (key[0].peer_id == sender.peer_id and key[0] < sender):
+                self._drop(key)
+
+    def _is_asked(self, sender: Contributor, now: float) -> bool:
+        return now - self._asked.get(sender.peer_id, -inf) < ASKED_S
+
+    def _make_room(self, sender: Contributor, now: float) -> list[Step]:
+        """Whoever this node asked need not wait for one that offers of its own accord."""
+        last = self._places.last_of_line()
+        if last is None or last == sender.peer_id or sender.peer_id in self._places or not self._is_asked(sender, now):
+            return []
+        return [self._give_up(key, "another one was asked") for key in list(self._receiving) if key[0].peer_id == last]
+
+    def _give_up(self, key: tuple[Contributor, int], reason: str) -> Outgoing:
+        self._drop(key)
+        return Outgoing(key[0].peer_id, TransferEnded(key[1], reason))
+
+    def _drop(self, key: tuple[Contributor, int]) -> None:
+        """Its memory and its place are free again."""
+        if self._receiving.pop(key, None) is not None:
+            self._places.give_back(key[0].peer_id)
+
+    def _ask_once(self, key: tuple[Contributor, int], receiving: _Receiving, now: float) -> list[Step]:
+        """A chunk is missing. The rest of its window is on the way and useless: ask once, not for each of them."""
+        if receiving.asked_offset == receiving.offset:
+            return []
+        receiving.asked_offset, receiving.asked_at = receiving.offset, now
+        return [self._wanted(key, receiving, again=True)]
+
+    def _wanted(self, key: tuple[Contributor, int], receiving: _Receiving, again: bool) -> Outgoing:
+        receiving.limit = receiving.offset + WINDOW_BYTES
+        return Outgoing(key[0].peer_id, ChunksWanted(key[1], receiving.offset, receiving.limit, again))
+
+    def _complete(self, key: tuple[Contributor, int], receiving: _Receiving) -> list[Step]:
+        self._drop(key)
+        self._asked.pop(key[0].peer_id, None)
+        self._arrived.append(key)
+        sender, transfer_id = key
+        done = Outgoing(sender.peer_id, TransferEnded(transfer_id))
+        return [done, Received(sender, receiving.message, receiving.values)]
+
+    def _progress(self, sender: Contributor, receiving: _Receiving, now: float) -> list[Step]:
+        if now - receiving.reported_at < PROGRESS_S:
+            return []
+        receiving.reported_at = now
+        return [TransferProgressed(sender, receiving.offset, len(receiving.data))]
