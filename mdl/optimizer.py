@@ -27,7 +27,9 @@ class FlatOptimizer:
         self._kind = kind
         self._momentum = momentum
         self._weight_decay = weight_decay
-        self._parameters = model.trainable()
+        self._stretches = model.trainable()
+        vector = torch.from_numpy(model.values())
+        self._parameters = [vector[part.start : part.stop] for part in self._stretches]
         self._gradients = [torch.zeros_like(part) for part in self._parameters]
         self._first = [torch.zeros_like(part) for part in self._parameters]
         self._second = [torch.zeros_like(part) for part in self._parameters] if kind == "adam" else []
@@ -35,8 +37,15 @@ class FlatOptimizer:
         self._model = model
 
     def attach(self) -> None:
-        """Let the model's gradients come here: needed before a round, as optimizers of several devices may share it."""
-        self._model.gather_gradients(self._gradients)
+        """Let the model's gradients come here: needed before a round, as optimizers of several devices may share it.
+
+        Raises ConfigError if other parameters are trainable than at the start.
+        """
+        self._model.attach_gradients(self._stretches, self._gradients)
+
+    def check(self) -> None:
+        """Raise ConfigError if the module has come loose from what this steps along: it was not trained then."""
+        self._model.check_attached(self._stretches, self._gradients)
 
     def clear(self) -> None:
         """Forget the gradients of the last step."""

@@ -81,7 +81,8 @@ class LocalTrainer:
 
         teacher: adds a distillation term to this round's loss.
 
-        Raises DataError if the loss is not finite, or a label lies beyond the model's classes; TrainingCancelledError.
+        Raises DataError if the loss is not finite, or a label lies beyond the model's classes; ConfigError if the
+        module moves its parameters while it computes; TrainingCancelledError.
         """
         self.model.load(parameters)
         self.model.module.train()
@@ -95,8 +96,9 @@ class LocalTrainer:
                     raise TrainingCancelledError(f"round {round_id}: stopped at step {step} of {len(batches)}")
                 rate = schedule_rate(self.settings, round_id - 1 + step / len(batches))
                 total += self._take_step(batch, round_id, rate, teacher) * len(batch)
+        self._optimizer.check()
         samples = sum(map(len, batches))
-        return LocalTraining(self.model.values(), total / samples, samples, len(batches))
+        return LocalTraining(self.model.gather(), total / samples, samples, len(batches))
 
     def _take_step(self, batch: NDArray[np.int64], round_id: int, rate: float, teacher: Teacher | None) -> float:
         # Sorted reads are kinder to a memory-mapped file, and the order within a batch means nothing.
