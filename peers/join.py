@@ -1,7 +1,9 @@
 """`peers.join`: an own PyTorch model and loop as a peer of a mesh.
 
 The node runs in threads of its own; the loop stays with the caller. At the start of each round the model holds w(t);
-what the caller's loop made of it by the end of the round is this device's contribution.
+what the caller's loop made of it by the end of the round is this device's contribution. Within a round the model is
+the caller's: its tensors may move (`.to()`, `p.data = ...`), values are read and written where they are. While the loop
+waits for a round nobody may train the model. What the node does is logged as "mdl", as `mdl peer` tells it.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from mdl.config import Config, MeshSection
 from mdl.delta import ModelDelta, Vector
 from mdl.errors import ConfigError, MdlError, TrainingCancelledError
 from mdl.evaluation import no_evaluation
-from mdl.flat import FlatModel
+from mdl.flat import FlatModel, unwrap
 from mdl.machine import (
     DeltaRecalled,
     Evaluate,
@@ -40,6 +42,7 @@ from mdl.messages import PeerInfo, Role, TrainingReport
 from mdl.training import model_delta
 from peers.device import State, describe_state, restore_state
 from peers.identity import claim_identity, find_code, release_identity, state_home
+from peers.narrate import Narrator
 from peers.node import drive, record_round, start_runtime
 from peers.peer import make_peer
 from peers.sampler import MergeTimer, Sampler
@@ -50,6 +53,7 @@ Batches: TypeAlias = Iterable[tuple[Tensor, Tensor]]
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 logger = logging.getLogger(__name__)
+told = logging.getLogger("mdl")  # where peers.narrate goes on
 
 _STOP_S = 5.0
 
@@ -67,7 +71,8 @@ class Round:
 class Member:
     """A device in a mesh: iterate over its rounds, or `run()` them. Use as a context manager.
 
-    After each round, and at the end, `model` holds the mesh's global parameters.
+    At the start of each round, and at the end, `model` holds the mesh's global parameters; the end may be an exception.
+    mesh, name: the mesh's name, and this device's in it. round_id: the last round whose result is here; 0 if none.
     """
 
     def __init__(
@@ -86,10 +91,13 @@ class Member:
         self._failure: BaseException | None = None
         self._optimizer, self._data, self._loss = optimizer, data, loss
         self._flat = FlatModel(model)
+        self._check_optimizer()
         self._me, self._directory = claim_identity(state_home(keys.name), name, out)
+        self.mesh, self.name = keys.name, self._me.peer_id
         self._theta = theta
         self._trained_from: Callable[[], Vector | None] = lambda: None
-        self._mesh_name, self._mesh = keys.name, mesh
+        self._holds_result = self._has_warned = False
+        self._section = mesh
         self._cache = ModelCache(self._directory)
         self._todo: queue.SimpleQueue[TrainLocally | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[LocalDeltaReady | None] = queue.SimpleQueue()
@@ -99,7 +107,7 @@ class Member:
             self._me,
             state.parameters,
             self._flat.schema_hash,
-            type(model).__name__,
+            type(unwrap(model)).__name__,
             TrainerSettings(),
             state.round_id,
             state.history,
@@ -111,20 +119,37 @@ class Member:
         )
         peer = make_peer(self._me, self._machine, Config(), time.monotonic())
         self._runtime = start_runtime(
-            peer, info, keys, mesh, max_values=self._flat.size, work=self._work(), sample=Sampler(merges=merges)
+            peer,
+            info,
+            keys,
+            mesh,
+            max_values=self._flat.size,
+            work=self._work(),
+            observe=Narrator(self.mesh, "start the same program there").look,
+            sample=Sampler(merges=merges),
         )
         self._thread = threading.Thread(target=self._drive, name="mdl-member", daemon=True)
 
+    @property
+    def round_id(self) -> int:
+        return self._machine.round_id
+
     def __enter__(self) -> Member:
+        told.info("%s joins mesh %r and waits for its devices; it has round %d", self.name, self.mesh, self.round_id)
         self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _: object, problem: BaseException | None, __: object) -> None:
         self._runtime.stop()
         self._done.put(None)
         self._thread.join(_STOP_S)
-        self._flat.load(self._machine.parameters)
         release_identity(self._directory)
+        try:
+            self._take_result()
+        except ConfigError as error:
+            if problem is None:
+                raise
+            logger.warning("the model does not hold the result of round %d: %s", self.round_id, error)
 
     def __iter__(self) -> Iterator[Round]:
         """The rounds of the mesh, until it finishes. Raises ConfigError if this device was refused, or what failed."""
@@ -135,12 +160,13 @@ class Member:
             started = time.perf_counter()
             this = Round(work.round_id, work.planned_rounds)
             yield this
-            delta = model_delta(work.parameters, self._flat.values())
-            report = TrainingReport(this.loss, this.samples, time.perf_counter() - started)
+            delta = model_delta(work.parameters, self._flat.gather())
+            self._look_at(delta)
+            report = TrainingReport(float(this.loss), int(this.samples), time.perf_counter() - started)
             self._done.put(
                 LocalDeltaReady(work.round_id, ModelDelta(delta, self._theta, frozenset([self._me])), report)
             )
-        self._flat.load(self._machine.parameters)
+        self._take_result()
         if self._failure is not None:
             raise self._failure
 
@@ -162,10 +188,29 @@ class Member:
                     this.samples += len(y)
                 this.loss = total / max(this.samples, 1)
 
+    def _take_result(self) -> None:
+        """Once: what the caller makes of the model after the last round stays."""
+        if not self._holds_result:
+            self._flat.load(self._machine.parameters)
+            self._holds_result = True
+
+    def _look_at(self, delta: Vector) -> None:
+        """A loop may train something else without knowing: a copy, or parameters that `load_state_dict` replaced."""
+        if not self._has_warned and not delta.any():
+            self._has_warned = True
+            logger.warning("the loop has changed nothing in the model: does it train the one that it handed to join?")
+
+    def _check_optimizer(self) -> None:
+        if self._optimizer is None:
+            return
+        trained = {id(parameter) for group in self._optimizer.param_groups for parameter in group["params"]}
+        if trained.isdisjoint(map(id, self.model.parameters())):
+            raise ConfigError("the optimizer holds none of the model's parameters: make it from model.parameters()")
+
     def _drive(self) -> None:
         """In the node's own thread: whatever ends it is raised in the caller's loop."""
         try:
-            finish = drive(self._runtime, self._mesh_name, self._mesh)
+            finish = drive(self._runtime, self.mesh, self._section)
             if finish.problem:
                 self._failure = (ConfigError if finish.exit_code == ConfigError.exit_code else MdlError)(finish.problem)
         except BaseException as error:  # noqa: BLE001 (the outermost loop of this thread)
@@ -189,6 +234,7 @@ class Member:
         while ready is not None and ready.round_id != effect.round_id:
             ready = self._done.get()  # of a round that went on without us
         if ready is None:
+            self._done.put(None)  # for a round that was opened meanwhile
             raise TrainingCancelledError(f"round {effect.round_id}: the loop has ended")
         self._trained_from = weakref.ref(effect.parameters)
         return ready
@@ -201,7 +247,7 @@ class Member:
 
     def _save(self, effect: SaveModel) -> None:
         try:
-            self._cache.save(describe_state(effect, self._flat.schema_hash, self._mesh_name))
+            self._cache.save(describe_state(effect, self._flat.schema_hash, self.mesh))
         except MdlError as error:  # the mesh has the model; this device only loses its shortcut after a restart
             logger.warning("round %d is not in the file cache: %s", effect.round_id, error)
 

@@ -25,6 +25,7 @@ from mdl.messages import DeltaMessage, ModelWanted, Role, RoundOpened
 
 logger = logging.getLogger("mdl")
 
+_PEER_COMMAND = "mdl peer --code ... (mdl mesh list shows the code); if it runs already, mdl peer --join HOST:PORT"
 # Without anybody found by then, the user should hear what is missing.
 _PATIENCE_S = 4.0
 # A transfer that takes longer is worth a line; progress is told about once a second, from the first second on.
@@ -47,10 +48,10 @@ class _Progress:
 
 
 class Narrator:
-    """`observe` of a runtime that drives a trainer."""
+    """`observe` of a runtime that drives a trainer. how_to_start: what to do on another device, in words."""
 
-    def __init__(self, mesh_name: str) -> None:
-        self._mesh_name = mesh_name
+    def __init__(self, mesh_name: str, how_to_start: str = _PEER_COMMAND) -> None:
+        self._mesh_name, self._how_to_start = mesh_name, how_to_start
         self._started: float | None = None
         self._is_alone = True
         self._opened: RoundOpened | None = None
@@ -65,7 +66,7 @@ class Narrator:
                 logger.info("found %s (%s) at %s:%d", info.peer_id, info.role.value, info.host, info.port)
             case ResourcesSampled() if self._is_alone and now - self._started >= _PATIENCE_S:
                 self._is_alone = False  # said once
-                logger.info("%s", _describe_loneliness(self._mesh_name))
+                logger.info("%s", _describe_loneliness(self._mesh_name, self._how_to_start))
             case LocalDeltaReady(round_id=round_id, training=training):
                 took = f"{training.samples} windows in {training.seconds:.1f} s"
                 logger.info("round %d: trained on %s, loss %.3f", round_id, took, training.loss)
@@ -119,8 +120,5 @@ class Narrator:
         )
 
 
-def _describe_loneliness(mesh_name: str) -> str:
-    return (
-        f"nobody else of mesh {mesh_name!r} is found yet; on the other device: mdl peer --code ... "
-        f"(mdl mesh list shows the code); if it runs already, mdl peer --join HOST:PORT"
-    )
+def _describe_loneliness(mesh_name: str, how_to_start: str) -> str:
+    return f"nobody else of mesh {mesh_name!r} is found yet; on the other device: {how_to_start}"

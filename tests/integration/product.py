@@ -1,5 +1,6 @@
 """`mdl` as a user runs it: commands in processes of their own, each with a home of its own, none left behind."""
 
+import functools
 import itertools
 import json
 import os
@@ -80,6 +81,8 @@ class Command:
                 cwd=home.folder,
                 env=home.environment | variables,
                 start_new_session=True,
+                # A shell starts what runs in its background with SIGINT ignored, and children inherit that.
+                preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
             )
 
     @property
