@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
+from mdl.bounds import MAX_ROUND, whole_number
 from mdl.delta import Vector, digest_of
 from mdl.errors import DataError, MdlError
 
@@ -115,10 +116,13 @@ def _check_cache(path: Path, arrays: Arrays, metadata: dict[str, str]) -> Cached
     values = arrays.get("values")
     if values is None or values.dtype != np.float32 or checksum != _checksum(metadata):
         raise DataError(f"{path} is no file cache, or its description has changed")
-    if digest_of(values).hex() != metadata["digest"]:
+    if digest_of(values).hex() != metadata.get("digest"):
         raise DataError(f"{path} has changed since it was written: its checksum is wrong")
     extra = {key.removeprefix("extra."): value for key, value in metadata.items() if key.startswith("extra.")}
-    return CachedModel(values, int(metadata["round_id"]), metadata["schema_hash"], metadata["mesh"], extra)
+    round_id = whole_number(metadata.get("round_id", ""), MAX_ROUND)
+    if round_id is None:
+        raise DataError(f"{path}: {metadata.get('round_id', '')[:40]!r} is no number of a round")
+    return CachedModel(values, round_id, metadata.get("schema_hash", ""), metadata.get("mesh", ""), extra)
 
 
 def _checksum(metadata: Mapping[str, str]) -> str:

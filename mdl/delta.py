@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from mdl.bounds import Incarnation, PeerId
 from mdl.errors import LocalProtocolError, RemoteProtocolError
 
 Vector: TypeAlias = NDArray[np.float32]
@@ -30,8 +31,8 @@ _SMALL_SQUARES = 0.9 * LARGEST_VALUE**2
 class Contributor(msgspec.Struct, frozen=True, order=True, cache_hash=True):
     """One start of one peer's process. A restarted peer is another contributor."""
 
-    peer_id: str
-    incarnation: int
+    peer_id: PeerId
+    incarnation: Incarnation
 
 
 class ModelDelta(msgspec.Struct, frozen=True):

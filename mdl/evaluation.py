@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
+from mdl.bounds import MAX_CLASSES, MAX_LOSS, Count
 from mdl.errors import DataError, RemoteProtocolError
 
 if TYPE_CHECKING:
@@ -19,17 +21,22 @@ if TYPE_CHECKING:
 _BATCH = 256
 
 
+Counts: TypeAlias = Annotated[tuple[Count, ...], Meta(max_length=MAX_CLASSES)]
+# The largest mean loss that is told, of a million windows.
+_LOSSES = 1e6 * MAX_LOSS
+
+
 class Evaluation(msgspec.Struct, frozen=True):
     """Per-class counts over n windows; adding two evaluations gives the evaluation of both devices' windows.
 
     Adding raises RemoteProtocolError when the other counts other classes.
     """
 
-    true_positive: tuple[int, ...]
-    false_positive: tuple[int, ...]
-    false_negative: tuple[int, ...]
-    loss_sum: float
-    n: int
+    true_positive: Counts
+    false_positive: Counts
+    false_negative: Counts
+    loss_sum: Annotated[float, Meta(ge=-_LOSSES, le=_LOSSES)]
+    n: Count
 
     def __add__(self, other: Evaluation) -> Evaluation:
         return Evaluation(

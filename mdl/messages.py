@@ -12,22 +12,47 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from mdl.bounds import (
+    MAX_HOPS,
+    MAX_MEMBERS,
+    Bytes,
+    Count,
+    Digest,
+    Group,
+    HexDigest,
+    HopId,
+    Incarnation,
+    Loss,
+    PeerId,
+    Percent,
+    RateMBs,
+    Round,
+    SchemaHash,
+    Seconds,
+    Segment,
+    Share,
+    SomePeerId,
+    Term,
+    Text,
+    Theta,
+    ValueCount,
+    Word,
+)
 from mdl.delta import Contributor
 from mdl.evaluation import Evaluation
 
 PROTOCOL_VERSION = 1
-# Bounds of what a decoder accepts: far above any real mesh, far below what could hurt a small device.
-MAX_MEMBERS = 1024
-MAX_TEXT = 256
 # Busy periods of one device in one round that are kept: far more than a person would look at.
 MAX_PERIODS = 64
+# Hops of a round that are told: N - 1 count, and few of them take more than one try.
+MAX_SCHEDULE = 4 * MAX_MEMBERS
+# Phases of a round with their seconds: five today.
+MAX_PHASES = 16
 # A mesh that has forked so often in its life (a lineage never gets shorter) waits for a majority from then on.
 MAX_FORKS = 64
 
-Text: TypeAlias = Annotated[str, Meta(max_length=MAX_TEXT)]
-PeerId: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64)]
-Count: TypeAlias = Annotated[int, Meta(ge=0)]
-Digest: TypeAlias = Annotated[bytes, Meta(max_length=32)]
+# PEER.INCARNATION.TERM of who began it.
+ForkName: TypeAlias = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{0,128}\Z")]
 Contributors: TypeAlias = Annotated[tuple[Contributor, ...], Meta(max_length=MAX_MEMBERS)]
 PeerIds: TypeAlias = Annotated[tuple[PeerId, ...], Meta(max_length=MAX_MEMBERS)]
 
@@ -46,11 +71,11 @@ class PeerInfo(msgspec.Struct, frozen=True):
     """How a peer is reached and who it is, as mDNS and other members introduce it."""
 
     peer_id: PeerId
-    incarnation: Count
+    incarnation: Incarnation
     role: Role
     host: Text
     port: Annotated[int, Meta(ge=1, le=65535)]
-    schema_hash: Text = ""
+    schema_hash: SchemaHash = ""
 
 
 class ResourceState(msgspec.Struct, frozen=True):
@@ -59,12 +84,12 @@ class ResourceState(msgspec.Struct, frozen=True):
     merge_mb_s: how fast it merged the last time, the transfer left out; None before its first merge.
     """
 
-    free_memory_bytes: Count
-    cpu_percent: float
-    battery_percent: float | None = None
+    free_memory_bytes: Bytes
+    cpu_percent: Percent
+    battery_percent: Percent | None = None
     charging: bool | None = None
     in_use: bool | None = None
-    merge_mb_s: float | None = None
+    merge_mb_s: RateMBs | None = None
 
 
 class Activity(Enum):
@@ -89,9 +114,9 @@ class HopOutcome(Enum):
 class Fork(msgspec.Struct, frozen=True):
     """Where a group that was cut off from a majority went on by itself: after round_id, with `size` devices."""
 
-    round_id: Count
+    round_id: Round
     size: Count
-    name: Text
+    name: ForkName
 
 
 Lineage: TypeAlias = Annotated[tuple[Fork, ...], Meta(max_length=MAX_FORKS)]
@@ -101,7 +126,7 @@ class Counted(msgspec.Struct, frozen=True):
     """The last round that a device's work was counted in."""
 
     contributor: Contributor
-    round_id: Count
+    round_id: Round
 
 
 class History(msgspec.Struct, frozen=True):
@@ -116,30 +141,30 @@ class History(msgspec.Struct, frozen=True):
 
 
 class HopDecision(msgspec.Struct, frozen=True):
-    segment: Count
-    hop_id: Count
+    segment: Segment
+    hop_id: HopId
     sender: Contributor
     outcome: HopOutcome
-    seconds: float = 0.0
-    size_bytes: Count = 0
+    seconds: Seconds = 0.0
+    size_bytes: Bytes = 0
     reason: Text = ""
 
 
 class Incoming(msgspec.Struct, frozen=True):
     """A hop that this device receives at the moment, not decided yet."""
 
-    segment: Count
-    hop_id: Count
+    segment: Segment
+    hop_id: HopId
     sender: Contributor
 
 
 class Holding(msgspec.Struct, frozen=True):
     """The partial mean of one segment on one device. sent_hop, sent_to: the hop it has been given away by, if any."""
 
-    segment: Count
-    theta: float
+    segment: Segment
+    theta: Theta
     contributors: Contributors
-    sent_hop: Count | None = None
+    sent_hop: HopId | None = None
     sent_to: Contributor | None = None
 
 
@@ -147,23 +172,23 @@ class Transfer(msgspec.Struct, frozen=True):
     """How far a bulk transfer to this device has come."""
 
     sender: PeerId
-    received_bytes: Count
-    size_bytes: Count
+    received_bytes: Bytes
+    size_bytes: Bytes
 
 
 class TrainingReport(msgspec.Struct, frozen=True):
     """How local training went. loss: mean, in nats. theta: the weight that this device's own delta starts with."""
 
-    loss: float
+    loss: Loss
     samples: Count
-    seconds: float
-    theta: float = 1.0
+    seconds: Seconds
+    theta: Theta = 1.0
 
 
 class RoundEvaluation(msgspec.Struct, frozen=True):
     """How w(round_id) did on this device's share of the test windows."""
 
-    round_id: Count
+    round_id: Round
     evaluation: Evaluation
 
 
@@ -171,9 +196,9 @@ class Staged(msgspec.Struct, frozen=True):
     """The global delta of a round as one device has it, not yet applied. term, version: of the order it follows."""
 
     digest: Digest
-    theta: float
+    theta: Theta
     contributors: Contributors
-    term: Count = 0
+    term: Term = 0
     version: Count = 0
 
 
@@ -191,39 +216,39 @@ class PeerReport(Message, frozen=True):
     """
 
     sequence: Count
-    term: Count
-    round_id: Count
+    term: Term
+    round_id: Round
     digest: Digest
-    schema_hash: Text
+    schema_hash: SchemaHash
     model: Text
-    size: Count
+    size: ValueCount
     activity: Activity
-    open_round: Count
-    open_term: Count = 0
-    open_as: Count = 0
-    entered: Annotated[tuple[Count, ...], Meta(max_length=ATTEMPTS_TOLD)] = ()
-    agent: Text = ""
+    open_round: Round
+    open_term: Term = 0
+    open_as: Term = 0
+    entered: Annotated[tuple[Term, ...], Meta(max_length=ATTEMPTS_TOLD)] = ()
+    agent: SomePeerId = ""
     lineage: Lineage = ()
     base: PeerIds = ()
     votes: bool = False
     was_further: bool = False
-    goal: Count = 0
+    goal: Round = 0
     incoming: Incoming | None = None
     holdings: Annotated[tuple[Holding, ...], Meta(max_length=MAX_MEMBERS)] = ()
-    hops: Annotated[tuple[HopDecision, ...], Meta(max_length=MAX_MEMBERS)] = ()
+    hops: Annotated[tuple[HopDecision, ...], Meta(max_length=MAX_HOPS)] = ()
     staged: Staged | None = None
     resources: ResourceState | None = None
     training: TrainingReport | None = None
     evaluation: RoundEvaluation | None = None
     transfer: Transfer | None = None
-    sent_bytes: Count = 0
+    sent_bytes: Bytes = 0
 
 
 class AgentMessage(Message, frozen=True):
     """What only the agent says. A message of an older term is dropped (fault rule 6)."""
 
-    term: Count
-    round_id: Count
+    term: Term
+    round_id: Round
 
 
 class AgentPresent(AgentMessage, frozen=True):
@@ -251,34 +276,34 @@ class RoundOpened(AgentMessage, frozen=True):
 
     digest: Digest
     members: Contributors
-    attempt: Count = 0
+    attempt: Term = 0
     lineage: Lineage = ()
     base: PeerIds = ()
-    planned_rounds: Count = 0
+    planned_rounds: Round = 0
     successors: PeerIds = ()
 
 
 class HopOrdered(AgentMessage, frozen=True):
     """To the receiver of a hop: fetch the sender's partial mean and merge it."""
 
-    segment: Count
-    hop_id: Count
+    segment: Segment
+    hop_id: HopId
     sender: Contributor
 
 
 class HopCancelled(AgentMessage, frozen=True):
     """To the receiver of a hop: abort it unless it is merged already, and report which (fault rule 1)."""
 
-    segment: Count
-    hop_id: Count
+    segment: Segment
+    hop_id: HopId
     sender: Contributor
 
 
 class HopReleased(AgentMessage, frozen=True):
     """To the sender of a hop: it did not count, or its receiver is lost with it; hold again (fault rule 3)."""
 
-    segment: Count
-    hop_id: Count
+    segment: Segment
+    hop_id: HopId
 
 
 class BroadcastOrdered(AgentMessage, frozen=True):
@@ -291,7 +316,7 @@ class BroadcastOrdered(AgentMessage, frozen=True):
     base_digest: Digest
     version: Count
     order: Contributors
-    theta: float
+    theta: Theta
     contributors: Contributors
     digest: Digest = b""
 
@@ -324,46 +349,46 @@ class MeshFinished(AgentMessage, frozen=True):
 class DeltaWanted(Message, frozen=True):
     """Receiver to sender: ready for your partial mean. Nothing is sent before this (4.3). attempt: as it was opened."""
 
-    round_id: Count
-    attempt: Count
-    segment: Count
-    hop_id: Count
+    round_id: Round
+    attempt: Term
+    segment: Segment
+    hop_id: HopId
 
 
 class DeltaMessage(Message, frozen=True):
     """The partial mean of a hop; carries values, float32, shape (P,)."""
 
-    round_id: Count
-    segment: Count
-    hop_id: Count
-    theta: float
+    round_id: Round
+    segment: Segment
+    hop_id: HopId
+    theta: Theta
     contributors: Contributors
 
 
 class GlobalWanted(Message, frozen=True):
     """Child to parent in the broadcast tree."""
 
-    round_id: Count
+    round_id: Round
 
 
 class GlobalMessage(Message, frozen=True):
     """The global delta of a round; carries values, float32, shape (P,)."""
 
-    round_id: Count
-    theta: float
+    round_id: Round
+    theta: Theta
     contributors: Contributors
 
 
 class ModelWanted(Message, frozen=True):
     """A late peer to its source: send w(round_id)."""
 
-    round_id: Count
+    round_id: Round
 
 
 class ModelMessage(Message, frozen=True):
     """The parameters w(round_id); carries values, float32, shape (P,)."""
 
-    round_id: Count
+    round_id: Round
     digest: Digest
     history: History = History()
 
@@ -375,15 +400,15 @@ class HopSummary(msgspec.Struct, frozen=True):
     asking to having the values.
     """
 
-    hop_id: Count
+    hop_id: HopId
     sender: PeerId
     receiver: PeerId
-    outcome: Text
-    ordered_s: float
-    decided_s: float | None
+    outcome: Word
+    ordered_s: Seconds
+    decided_s: Seconds | None
     reason: Text
-    size_bytes: Count = 0
-    transfer_s: float = 0.0
+    size_bytes: Bytes = 0
+    transfer_s: Seconds = 0.0
 
 
 class DeviceRecord(msgspec.Struct, frozen=True):
@@ -395,17 +420,17 @@ class DeviceRecord(msgspec.Struct, frozen=True):
     """
 
     peer_id: PeerId
-    ready_s: float | None = None
-    link_mb_s: float | None = None
-    battery_percent: float | None = None
+    ready_s: Seconds | None = None
+    link_mb_s: RateMBs | None = None
+    battery_percent: Percent | None = None
     charging: bool | None = None
-    busy: Annotated[tuple[tuple[float, float | None], ...], Meta(max_length=MAX_PERIODS)] = ()
+    busy: Annotated[tuple[tuple[Seconds, Seconds | None], ...], Meta(max_length=MAX_PERIODS)] = ()
     lost: Text = ""
-    kind: Count = 0
-    merge_mb_s: float | None = None
+    kind: Annotated[int, Meta(ge=0, lt=16)] = 0
+    merge_mb_s: RateMBs | None = None
 
 
-Schedule: TypeAlias = Annotated[tuple[HopSummary, ...], Meta(max_length=4 * MAX_MEMBERS)]
+Schedule: TypeAlias = Annotated[tuple[HopSummary, ...], Meta(max_length=MAX_SCHEDULE)]
 DeviceRecords: TypeAlias = Annotated[tuple[DeviceRecord, ...], Meta(max_length=MAX_MEMBERS)]
 
 
@@ -416,39 +441,44 @@ class RoundSummary(msgspec.Struct, frozen=True):
     meanwhile. Both are empty in lines of older versions.
     """
 
-    round: Count
-    theta: float
-    contributors: tuple[PeerId, ...]
-    hops: tuple[tuple[PeerId, PeerId], ...]
-    seconds: dict[str, float]
-    bytes: Count
-    loss: float | None
-    accuracy: float | None = None
-    macro_f1: float | None = None
-    lost: tuple[PeerId, ...] = ()
-    digest: str = ""
+    round: Round
+    theta: Theta
+    contributors: PeerIds
+    hops: Annotated[tuple[tuple[PeerId, PeerId], ...], Meta(max_length=MAX_SCHEDULE)]
+    seconds: Annotated[dict[Word, Seconds], Meta(max_length=MAX_PHASES)]
+    bytes: Bytes
+    loss: Loss | None
+    accuracy: Share | None = None
+    macro_f1: Share | None = None
+    lost: PeerIds = ()
+    digest: HexDigest = ""
     schedule: Schedule = ()
     devices: DeviceRecords = ()
+
+    @property
+    def total_s(self) -> float:
+        """From its opening until all had applied it."""
+        return self.seconds.get("total", 0.0)
 
 
 class MemberStatus(msgspec.Struct, frozen=True):
     peer_id: PeerId
-    incarnation: Count
+    incarnation: Incarnation
     alive: bool
     activity: Activity
-    round_id: Count
-    heard_s_ago: float
-    theta: float = 0.0
+    round_id: Round
+    heard_s_ago: Seconds
+    theta: Theta = 0.0
     resources: ResourceState | None = None
     transfer: Transfer | None = None
-    loss: float | None = None
+    loss: Loss | None = None
     problem: Text = ""
 
 
 class StatusWanted(Message, frozen=True):
     """An observer asks the agent what is going on. since_round: rounds it knows already."""
 
-    since_round: Count = 0
+    since_round: Round = 0
 
 
 class MeshStatus(Message, frozen=True):
@@ -457,17 +487,17 @@ class MeshStatus(Message, frozen=True):
     devices, elapsed_s: of the open round, as its hops. finished: only the last of them tells its schedule.
     """
 
-    term: Count
-    round_id: Count
-    rounds: Count
+    term: Term
+    round_id: Round
+    rounds: Round
     phase: Text
     policy: Text
     members: Annotated[tuple[MemberStatus, ...], Meta(max_length=MAX_MEMBERS)] = ()
     hops: Schedule = ()
     finished: Annotated[tuple[RoundSummary, ...], Meta(max_length=MAX_MEMBERS)] = ()
-    agent: Text = ""
+    agent: SomePeerId = ""
     devices: DeviceRecords = ()
-    elapsed_s: float = 0.0
+    elapsed_s: Seconds = 0.0
 
 
 class LessonWanted(Message, frozen=True):
@@ -478,7 +508,7 @@ class LessonWanted(Message, frozen=True):
     """
 
     pupil: PeerId
-    schema_hash: Text
+    schema_hash: SchemaHash
     model: Text = ""
     version: Count = 0
 
@@ -500,7 +530,7 @@ class LessonMessage(Message, frozen=True):
 
     pupil: PeerId
     version: Count
-    group: int = -1
+    group: Group = -1
     synchronous: bool = False
 
 
@@ -512,11 +542,11 @@ class UpdateNamed(Message, frozen=True):
     """
 
     pupil: PeerId
-    schema_hash: Text
-    number: Count
+    schema_hash: SchemaHash
+    number: Round
     digest: Digest
     version: Count = 0
-    group: int = -1
+    group: Group = -1
 
 
 class UpdateOffered(UpdateNamed, frozen=True):

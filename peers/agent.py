@@ -8,6 +8,7 @@ Phases: `peers/phase.py`.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Collection
 
 import msgspec
@@ -302,7 +303,7 @@ class MobileAgent:
         standing = choose_lineage(following)
         position = newest_position(standing)
         self.lineage, self.round_id, _ = position
-        self._goal = self._goal or max(member.report.goal for member in standing)
+        self._goal = self._goal or _common_goal(standing)
         if self._goal and self.round_id >= self._goal:
             self._finish_up(now)
             return []
@@ -503,6 +504,12 @@ class MobileAgent:
         self._pending = None
         self._finished = [*self._finished, summary][-_REMEMBERED_ROUNDS:]
         return [RecordRound(summary)]
+
+
+def _common_goal(members: list[Member]) -> int:
+    """The run's last round as most of these know it, 0 if they know none: one of them alone does not end the run."""
+    goal, count = Counter(member.report.goal for member in members).most_common(1)[0]
+    return goal if 2 * count > len(members) else 0
 
 
 def _newest_attempt(members: list[Member]) -> int:

@@ -15,6 +15,7 @@ from math import inf
 
 import msgspec
 
+from mdl.bounds import MAX_MEMBERS, MAX_TEXT
 from mdl.delta import Contributor, Vector
 from mdl.machine import (
     CycleTaught,
@@ -31,8 +32,6 @@ from mdl.machine import (
     WorkFailed,
 )
 from mdl.messages import (
-    MAX_MEMBERS,
-    MAX_TEXT,
     LessonCurrent,
     LessonMessage,
     LessonWanted,

@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 from torch import nn
 
+from mdl.bounds import Count, Group, HexDigest, PeerId
 from mdl.checkpoint import read_safetensors, write_bytes, write_safetensors
 from mdl.delta import Vector, digest_of
 from mdl.errors import ConfigError, DataError, RemoteProtocolError
@@ -40,9 +41,9 @@ class Catalogue(msgspec.Struct, frozen=True):
 
     schema_hash: str
     model: str
-    version: int = 0
-    groups: dict[str, int] = {}
-    learned: dict[str, str] = {}
+    version: Count = 0
+    groups: dict[PeerId, Group] = {}
+    learned: dict[PeerId, HexDigest] = {}
 
 
 class CloudFiles:

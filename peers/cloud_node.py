@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from mdl.bounds import Count, Round, Share
 from mdl.checkpoint import write_bytes, write_safetensors
 from mdl.config import Config, ModelSection
 from mdl.data import (
@@ -160,9 +161,9 @@ def run_learner(config: Config, me: Contributor, keys: MeshKeys | None, out: Pat
 class Record(msgspec.Struct, frozen=True):
     """learner.json: how far this device is. number: of its last study; version: of the lesson it learned from."""
 
-    number: int = 0
-    version: int = 0
-    accuracy: float | None = None
+    number: Round = 0
+    version: Count = 0
+    accuracy: Share | None = None
 
 
 class Student:

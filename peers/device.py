@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from mdl.bounds import whole_number
 from mdl.checkpoint import CachedModel, ModelCache, write_safetensors
 from mdl.config import Config
 from mdl.data import (
@@ -47,6 +48,7 @@ from mdl.machine import (
 from mdl.messages import History, TrainingReport
 from mdl.models import build_model
 from mdl.training import LocalTrainer, Teacher, model_delta
+from peers.quorum import LAST_TERM
 
 logger = logging.getLogger(__name__)
 
@@ -163,12 +165,23 @@ def describe_state(effect: SaveModel, schema_hash: str, mesh: str) -> CachedMode
 
 
 def restore_state(cache: ModelCache, schema_hash: str, mesh: str) -> State | None:
-    """The last whole state of this model in this mesh; an older cache says nothing of its history and term."""
+    """The last whole state of this model in this mesh; an older cache says nothing of its history and term.
+
+    A term that nobody else would believe is forgotten: the mesh tells its own. Without its history a model is nothing
+    that the mesh could go on from.
+    """
     cached = cache.load()
     if cached is None or (cached.mesh, cached.schema_hash) != (mesh, schema_hash):
         return None
-    history = msgspec.json.decode(cached.extra.get("history", "{}"), type=History)
-    return State(cached.values, cached.round_id, history, int(cached.extra.get("term", "0")))
+    try:
+        history = msgspec.json.decode(cached.extra.get("history", "{}"), type=History)
+    except (msgspec.DecodeError, RecursionError) as error:
+        logger.warning("file cache skipped: %s: its history cannot be read (%s)", cache.path, error)
+        return None
+    term = whole_number(cached.extra.get("term", "0"), LAST_TERM)
+    if term is None:
+        logger.warning("%s: its term is none that a mesh can have come to, and is forgotten", cache.path)
+    return State(cached.values, cached.round_id, history, term or 0)
 
 
 def keep_delta(out: Path, me: Contributor, effect: KeepDelta) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import platformdirs
 import psutil
 
+from mdl.bounds import MAX_INCARNATION, whole_number
 from mdl.delta import Contributor
 from mdl.errors import ConfigError
 from transport.keys import MeshKeys, parse_join_code
@@ -129,7 +130,7 @@ def _describe_process(number: int | str) -> str:
 def _next_incarnation(path: Path) -> int:
     """Grows with every start, even if the clock was set back."""
     try:
-        last = int(path.read_text())
+        last = whole_number(path.read_text().strip(), MAX_INCARNATION - 1) or 0
     except (OSError, ValueError):
         last = 0
     incarnation = max(last + 1, int(time.time() * 1000))

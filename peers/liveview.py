@@ -54,7 +54,7 @@ def describe_summary(summary: RoundSummary) -> str:
     accuracy = "" if summary.accuracy is None else f" accuracy {summary.accuracy:6.1%}"
     loss = "" if summary.loss is None else f" loss {summary.loss:.3f}"
     lost = f" lost: {', '.join(summary.lost)}" if summary.lost else ""
-    return f"round {summary.round:>3} {summary.seconds['total']:6.2f} s{loss}{accuracy}  {hops}{lost}"
+    return f"round {summary.round:>3} {summary.total_s:6.2f} s{loss}{accuracy}  {hops}{lost}"
 
 
 def draw_curve(values: Sequence[float]) -> str:

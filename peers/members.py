@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TypeAlias
 
+from mdl.bounds import MAX_MEMBERS, printable
 from mdl.config import BusySection
 from mdl.delta import Contributor
-from mdl.messages import MAX_MEMBERS, Activity, Lineage, PeerReport
+from mdl.messages import Activity, Lineage, PeerReport
 from peers.liveness import Arrivals
 from scheduler.devices import DeviceBook, is_busy
 
@@ -172,9 +173,9 @@ class Members:
             report = member.report
             if (report.schema_hash, report.size) != (first.schema_hash, first.size):
                 self.has_refused = True
-                member.problem = (
-                    f"your model ({report.model}, {report.size:,} values) differs from the mesh's "
-                    f"({first.model}, {first.size:,} values)"
+                member.problem = printable(
+                    f"your model ({report.model[:80]}, {report.size:,} values) differs from the mesh's "
+                    f"({first.model[:80]}, {first.size:,} values)"
                 )
         self._forget_lists()
 

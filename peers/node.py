@@ -215,7 +215,7 @@ def record_round(out: Path, effect: RecordRound, relearner: Relearner | None = N
 def describe_round(effect: RecordRound) -> str:
     """One line for people."""
     summary = effect.summary
-    parts = [f"round {summary.round}", f"{len(summary.contributors)} contributors", f"{summary.seconds['total']:.2f} s"]
+    parts = [f"round {summary.round}", f"{len(summary.contributors)} contributors", f"{summary.total_s:.2f} s"]
     if summary.loss is not None:
         parts.append(f"loss {summary.loss:.3f}")
     if summary.accuracy is not None:

@@ -13,6 +13,7 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
+from mdl.bounds import MAX_LOSS, within
 from mdl.delta import Contributor, ModelDelta, Vector, check_values
 from mdl.machine import DeltaRecalled, Effect, KeepDelta, LocalDeltaReady, RecallDelta, TrainLocally
 from mdl.messages import Lineage, TrainingReport
@@ -71,7 +72,8 @@ class OwnWork:
         check_values(work.values, self._standing.parameters.size)
         self._theta = ready.delta.theta
         if part and part.round_id == ready.round_id and not part.holds:
-            self.training = msgspec.structs.replace(ready.training, theta=ready.delta.theta)
+            loss = within(ready.training.loss, -MAX_LOSS, MAX_LOSS)  # diverged, it would not be read by anybody
+            self.training = msgspec.structs.replace(ready.training, theta=ready.delta.theta, loss=loss)
             effects = self._hold(part, work)
             if work.trained == ((part.round_id, self._standing.digest),):
                 part.fresh = replace(work, values=_NOTHING)  # the trained model has them until the round is over

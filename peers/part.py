@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import isfinite
 
+from mdl.bounds import MAX_HOPS
 from mdl.delta import Contributor, ModelDelta
 from mdl.errors import RemoteProtocolError
 from mdl.messages import Activity, Holding, HopDecision, HopOrdered, Incoming
@@ -90,7 +91,9 @@ class Part:
         return self.given.setdefault(segment, (hop_id, receiver)) == (hop_id, receiver)
 
     def release(self, segment: int, hop_id: int) -> None:
-        """The hop did not count: hold again, and never serve it again."""
+        """The hop did not count: hold again, and never serve it again. Raises RemoteProtocolError for too many hops."""
+        if len(self.released) >= MAX_HOPS:
+            raise RemoteProtocolError(f"more than {MAX_HOPS} hops of one round are released")
         self.released.add((segment, hop_id))
         if segment in self.given and self.given[segment][0] == hop_id:
             del self.given[segment]

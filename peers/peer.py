@@ -49,6 +49,8 @@ logger = logging.getLogger(__name__)
 
 # A pause in our own events that no deadline explains: this process was suspended (SIGSTOP, a closed lid).
 _SUSPENDED_S = 3.0
+# What is said under a term.
+_TERMED = ORDERS | {PeerReport}
 
 
 class Peer:
@@ -69,8 +71,7 @@ class Peer:
         self.me = me
         self.trainer = trainer
         self.agent: MobileAgent | None = None
-        self.succession = Succession(me, settings, trainer is None, now)
-        self.succession.term = trainer.saved_term if trainer else 0
+        self.succession = Succession(me, settings, trainer is None, now, trainer.saved_term if trainer else 0)
         self.known: dict[str, PeerInfo] = {}
         self.agent_settings = agent_settings
         self.settings = settings
@@ -154,6 +155,8 @@ class Peer:
     def _hear(self, event: Received, now: float) -> list[Effect]:
         message, kind = event.message, type(event.message)
         if event.sender.peer_id != self.me.peer_id:
+            if kind in _TERMED:
+                self.succession.check_term(message.term, now)  # type: ignore[union-attr]
             if self._is_deaf(now):
                 self._claim_at = now
             self._heard_at = now
@@ -260,6 +263,10 @@ class Peer:
         if self.agent is not None:
             if self.agent.term > succession.term:
                 succession.term = self.agent.term
+            if succession.is_worn_out() and not self._finished:
+                self._finished = True
+                problem = "this mesh has used up its terms: stop all its devices, then start them again"
+                effects.append(Finish(problem, 4))
             if now >= self._claim_at:
                 self._claim_at = now + self.settings.heartbeat_s
                 if not self._is_deaf(now):

@@ -9,11 +9,23 @@ from __future__ import annotations
 import zlib
 from collections.abc import Collection
 
+from mdl.bounds import MAX_TERM
 from mdl.delta import Contributor
 from mdl.messages import Lineage
 
 # Terms are dealt out to the processes, one in so many to each.
 TERMS = 1 << 16
+# The highest term wins, so one message with the last of all would end every election for ever, and it is saved. A
+# device believes at most so far above what it knew at its start: four million rounds or elections, 48 days of one each
+# second, that it was away or two groups ran apart.
+TERM_LEAP = TERMS << 22
+# And what a mesh may have used up since: no real one closes sixteen rounds a second.
+TERMS_PER_S = 16 * TERMS
+# Nobody believes more, whatever it knew; so there is always room for the terms that a device takes itself.
+LAST_TERM = MAX_TERM - TERM_LEAP
+# A process that knows no term believes the first that it hears, up to here: a mesh two years old at a round a second.
+# So it takes whoever forges messages 48 days more to use up the rest, and any restart of all devices ends that.
+LAST_FIRST_TERM = LAST_TERM // 2
 
 
 def has_quorum(base: Collection[str], voters: Collection[str], present: Collection[str]) -> bool:

@@ -14,6 +14,7 @@ from enum import Enum
 from functools import wraps
 from typing import TypeVar
 
+from mdl.bounds import MAX_MEMBERS
 from mdl.delta import Contributor
 from mdl.messages import MAX_PERIODS, Holding, HopDecision, HopOutcome, PeerReport
 
@@ -361,7 +362,9 @@ def recover(
             hops.setdefault((hop.segment, hop.hop_id), hop)
     held = {who for report in ours.values() for holding in report.holdings for who in holding.contributors}
     partners = {peer for hop in hops.values() for peer in (hop.sender, hop.receiver)}
-    members = frozenset({*reports, *held, *partners})
+    # A report may name invented ones: those who report themselves count first.
+    named = sorted({*held, *partners} - reports.keys())[: max(0, MAX_MEMBERS - len(reports))]
+    members = frozenset({*reports, *named})
     ledger = RoundLedger(round_id, members, attempt, term, now, hops=hops, is_recovered=True)
     for member in ledger.members - reports.keys():
         ledger.lose(member, "not heard by the new agent")

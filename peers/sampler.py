@@ -7,6 +7,7 @@ import time
 
 import psutil
 
+from mdl.bounds import MAX_RATE_MB_S, within
 from mdl.delta import ModelDelta, Vector, pair_aggregate
 from mdl.machine import ResourcesSampled
 from mdl.messages import ResourceState
@@ -34,7 +35,7 @@ class MergeTimer:
     def rate_mb_s(self) -> float | None:
         """Of all merges since this was asked last; as before if there was none, None if there never was."""
         if self._seconds > 0.0:
-            self._last_mb_s = self._bytes / 1e6 / self._seconds
+            self._last_mb_s = within(self._bytes / 1e6 / self._seconds, 0.0, MAX_RATE_MB_S)
             self._bytes, self._seconds = 0, 0.0
         return self._last_mb_s
 
@@ -57,8 +58,8 @@ class Sampler:
         own_percent = self._process.cpu_percent(None) / (psutil.cpu_count() or 1)
         self._last = ResourceState(
             free_memory_bytes=psutil.virtual_memory().available,
-            cpu_percent=max(0.0, psutil.cpu_percent(None) - own_percent),
-            battery_percent=float(battery.percent) if battery else None,
+            cpu_percent=within(psutil.cpu_percent(None) - own_percent, 0.0, 100.0),
+            battery_percent=within(float(battery.percent), 0.0, 100.0) if battery else None,
             charging=bool(battery.power_plugged) if battery else None,
             in_use=os.path.exists(self._in_use_file) if self._in_use_file else _is_in_use(),
             merge_mb_s=self._merges.rate_mb_s() if self._merges else None,

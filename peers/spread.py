@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from mdl.bounds import MAX_MEMBERS
 from mdl.delta import Contributor, ModelDelta, digest_of
 from mdl.errors import RemoteProtocolError
 from mdl.machine import Send
@@ -67,7 +68,8 @@ class Spread:
     def serve(self, round_id: int, child: Contributor) -> list[Send]:
         """Give the result to a child of the tree, now or when it has come."""
         if self.staged is None:
-            self.waiting.add(child)
+            if len(self.waiting) < MAX_MEMBERS:
+                self.waiting.add(child)
             return []
         self.waiting.discard(child)
         message = GlobalMessage(round_id, self.staged.theta, tuple(sorted(self.staged.contributors)))

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from mdl.bounds import printable
 from mdl.evaluation import Evaluation
 from mdl.messages import (
-    MAX_TEXT,
+    MAX_SCHEDULE,
     DeviceRecord,
     Holding,
     HopSummary,
@@ -22,6 +23,7 @@ from mdl.messages import (
     MeshStatus,
     PeerReport,
     RoundSummary,
+    Schedule,
     Staged,
 )
 from peers.members import Member
@@ -68,7 +70,7 @@ def summarise_round(
         loss=fmean(losses) if losses else None,
         lost=tuple(sorted({peer.peer_id for peer in ledger.lost} | vanished)),
         digest=digest.hex(),
-        schedule=tuple(_hop_summary(hop, ledger) for hop in ledger.hops.values()),
+        schedule=_schedule(ledger),
         devices=_device_records(ledger, applied, marks["closed"]),
     )
 
@@ -93,7 +95,7 @@ def mesh_status(
 ) -> MeshStatus:
     ledger = agent.ledger
     members = tuple(_member_status(member, ledger, now) for member in agent.members.everyone())
-    hops = tuple(_hop_summary(hop, ledger) for hop in ledger.hops.values()) if ledger else ()
+    hops = _schedule(ledger) if ledger else ()
     round_id = ledger.round_id if ledger else max((member.round_id for member in members), default=0)
     new = [summary for summary in finished if summary.round > since_round]
     waiting = f": {agent.waiting_for}" if agent.phase.value == "gathering" and agent.waiting_for else ""
@@ -101,8 +103,8 @@ def mesh_status(
         agent.term,
         round_id,
         goal,
-        agent.phase.value + waiting,
-        policy,
+        printable(agent.phase.value + waiting),
+        printable(policy),
         members,
         hops,
         (),
@@ -147,8 +149,13 @@ def _member_status(member: Member, ledger: RoundLedger | None, now: float) -> Me
         resources=report.resources,
         transfer=report.transfer,
         loss=report.training.loss if report.training else None,
-        problem=member.problem,
+        problem=printable(member.problem),
     )
+
+
+def _schedule(ledger: RoundLedger) -> Schedule:
+    """The last hops, as many as a receiver accepts."""
+    return tuple(_hop_summary(hop, ledger) for hop in list(ledger.hops.values())[-MAX_SCHEDULE:])
 
 
 def _hop_summary(hop: Hop, ledger: RoundLedger) -> HopSummary:
@@ -160,7 +167,7 @@ def _hop_summary(hop: Hop, ledger: RoundLedger) -> HopSummary:
         "lost" if lost else hop.state.value,
         _since(ledger, hop.ordered_at),
         None if hop.decided_at is None else _since(ledger, hop.decided_at),
-        hop.reason[:MAX_TEXT],
+        printable(hop.reason),
         hop.decision.size_bytes if hop.decision else 0,
         round(hop.decision.seconds, 6) if hop.decision else 0.0,
     )
@@ -184,7 +191,7 @@ def _device_records(ledger: RoundLedger, known: Iterable[Member], now: float) ->
                     (_since(ledger, start), None if end is None else _since(ledger, end))
                     for start, end in ledger.busy.get(peer, ())
                 ),
-                ledger.lost.get(peer, "")[:MAX_TEXT],
+                printable(ledger.lost.get(peer, "")),
                 int(book.kind(now)) if book else 0,
                 book.merge_mb_s if book else None,
             )

@@ -13,11 +13,15 @@ from __future__ import annotations
 import msgspec
 
 from mdl.delta import Contributor
-from mdl.messages import AgentMessage, AgentPresent, RoundOpened
+from mdl.errors import RemoteProtocolError
+from mdl.messages import AgentMessage, AgentPresent, MemberRefused, MeshFinished, RoundOpened
 from peers.liveness import Arrivals
 from peers.members import Member
-from peers.quorum import is_senior, next_term
+from peers.quorum import LAST_FIRST_TERM, LAST_TERM, TERM_LEAP, TERMS_PER_S, is_senior, next_term
 from peers.view import poverty
+
+# After these this process ends.
+_LAST_WORDS = frozenset((MeshFinished, MemberRefused))
 
 
 class SuccessionSettings(msgspec.Struct, frozen=True):
@@ -40,12 +44,23 @@ class SuccessionSettings(msgspec.Struct, frozen=True):
 
 
 class Succession:
-    """See the module. term: the highest heard. agent: whom this device obeys, "" if nobody. successors: as it said."""
+    """See the module. term: the highest heard. agent: whom this device obeys, "" if nobody. successors: as it said.
 
-    def __init__(self, me: Contributor, settings: SuccessionSettings, is_dedicated: bool, now: float = 0.0) -> None:
+    holder: the agent with its incarnation. saved_term: of an earlier process of this device, 0 if there was none.
+    """
+
+    def __init__(
+        self,
+        me: Contributor,
+        settings: SuccessionSettings,
+        is_dedicated: bool,
+        now: float = 0.0,
+        saved_term: int = 0,
+    ) -> None:
         self.me = me
-        self.term = 0
+        self.term = saved_term
         self.agent = ""
+        self.holder: Contributor | None = None
         self.successors: tuple[str, ...] = ()
         self._spoken_by = ""
         self._settings = settings
@@ -54,24 +69,48 @@ class Succession:
         self._claim: AgentPresent | None = None
         self._alone_since = now
         self._knew_one = False
+        self._started_at = now
+        self._measured_from = saved_term
+        self._may_leap = not saved_term
+
+    def check_term(self, term: int, now: float) -> None:
+        """Raises RemoteProtocolError for a term that no honest mesh can have come to.
+
+        A process that has saved no term takes one larger leap: the mesh that it meets first may be old.
+        """
+        credit = int(TERMS_PER_S * (now - self._started_at))
+        if term <= min(self._measured_from + TERM_LEAP + credit, LAST_TERM):
+            return
+        if not self._may_leap or term > LAST_FIRST_TERM:
+            raise RemoteProtocolError(f"term {term} is too far above {self.term}, the highest known here")
+        self._measured_from, self._started_at, self._may_leap = term - TERM_LEAP, now, False
+
+    def is_worn_out(self) -> bool:
+        """Whether this device has come to the last terms, which nobody else believes."""
+        return self.term > LAST_TERM
 
     def hear_claim(self, sender: Contributor, claim: AgentPresent, now: float) -> bool:
         """Somebody says that it leads; whether this device obeys it from now on."""
-        if sender.peer_id == self.agent and claim.term >= self.term:
+        if sender.peer_id == self.agent and claim.term >= self.term and not self._is_outdated(sender):
             self._arrivals.hear(now)
         elif not self._is_newer(sender, claim):
             return False
         else:
             self._arrivals = self._listen(now)
-        self.agent = self._spoken_by = sender.peer_id
+        self.agent, self._spoken_by, self.holder = sender.peer_id, sender.peer_id, sender
         self.term, self._claim, self._knew_one = claim.term, claim, True
         if claim.successors:
             self.successors = claim.successors
         return True
 
     def admits(self, sender: Contributor, message: AgentMessage, now: float) -> bool:
-        """Whether to obey this order: only the agent's, and none of an older term (fault rule 6)."""
-        if sender.peer_id != self.agent or message.term < self.term:
+        """Whether to obey this order: only the agent's, and none of an older term (fault rule 6).
+
+        What ends this process must be of the very term that the agent has claimed: nothing is urgent about it.
+        """
+        if not self.agent or sender != self.holder or message.term < self.term:
+            return False
+        if type(message) in _LAST_WORDS and message.term != self.term:
             return False
         self.term = message.term
         self._arrivals.hear(now)
@@ -88,7 +127,7 @@ class Succession:
 
     def give_up(self, now: float) -> None:
         """Nobody leads, as far as this device knows."""
-        self.agent, self._claim, self._alone_since = "", None, now
+        self.agent, self.holder, self._claim, self._alone_since = "", None, None, now
 
     def forgive(self, seconds: float) -> None:
         """This process was suspended so long itself."""
@@ -114,9 +153,13 @@ class Succession:
     def take_office(self, heard_term: int) -> int:
         """This device leads; the term it speaks under. heard_term: the highest that anybody has reported."""
         self.term = next_term(max(self.term, heard_term), self.me)
-        self.agent = self._spoken_by = self.me.peer_id
+        self.agent, self._spoken_by, self.holder = self.me.peer_id, self.me.peer_id, self.me
         self._claim, self._knew_one = None, True
         return self.term
+
+    def _is_outdated(self, sender: Contributor) -> bool:
+        """An earlier start of the agent's process (fault rule 4)."""
+        return self.holder is not None and sender.incarnation < self.holder.incarnation
 
     def _is_newer(self, sender: Contributor, claim: AgentPresent) -> bool:
         if claim.term < self.term or (claim.term == self.term and sender.peer_id != self._spoken_by):

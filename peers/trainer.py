@@ -13,7 +13,9 @@ import logging
 from collections.abc import Callable
 
 import msgspec
+from msgspec.structs import replace
 
+from mdl.bounds import MAX_HOPS, MAX_LOSS, ROUND_LEAP, printable, within
 from mdl.delta import Contributor, ModelDelta, Vector, apply_delta, check_values, digest_of, pair_aggregate
 from mdl.errors import RemoteProtocolError
 from mdl.machine import (
@@ -116,7 +118,7 @@ class Trainer:
         self.left = False
         self._settings = settings
         self._schema_hash = schema_hash
-        self._model = model
+        self._model = printable(model)
         self._sent_bytes = 0
         self._pair_aggregate = merge or pair_aggregate
         self._own = OwnWork(me, self.standing, settings.keep_deltas)
@@ -210,7 +212,9 @@ class Trainer:
             case LocalDeltaReady():
                 return self._hold_trained(event)
             case Evaluated(round_id=round_id, evaluation=evaluation):
-                self._evaluation = RoundEvaluation(round_id, evaluation)
+                most = MAX_LOSS * evaluation.n
+                loss_sum = within(evaluation.loss_sum, -most, most)  # diverged, it would not be read by anybody
+                self._evaluation = RoundEvaluation(round_id, replace(evaluation, loss_sum=loss_sum))
                 self._changed = self._changed or round_id == self.goal  # the run ends with it; else it can wait
             case ResourcesSampled(resources=resources, sent_bytes=sent_bytes):
                 self.resources, self._sent_bytes = resources, sent_bytes
@@ -249,6 +253,7 @@ class Trainer:
         if type(message) is MemberRefused:
             return self._leave(message.reason, 2)
         if type(message) is MeshFinished:
+            logger.info("the agent ends the mesh after round %d%s", self.round_id, f" of {self.goal}" * bool(self.goal))
             return self._leave()
         return []
 
@@ -379,12 +384,16 @@ class Trainer:
     ) -> None:
         if (segment, hop_id) in part.decisions:
             return
+        if len(part.decisions) >= MAX_HOPS:
+            raise RemoteProtocolError(f"more than {MAX_HOPS} hops of one round for this device")
         seconds = 0.0
         if part.is_receiving(segment, hop_id):
             seconds = now - part.incoming_since
             part.incoming = None
             self._stop_asking()
-        part.decisions[segment, hop_id] = HopDecision(segment, hop_id, sender, outcome, seconds, size_bytes, reason)
+        part.decisions[segment, hop_id] = HopDecision(
+            segment, hop_id, sender, outcome, seconds, size_bytes, printable(reason)
+        )
         self._transfer = None
         self._changed = True
         logger.info("hop %d %s %s", hop_id, outcome.value, reason)
@@ -463,6 +472,8 @@ class Trainer:
         same_lineage = target.lineage == standing.lineage
         same_model = (target.round_id, target.digest) == (standing.round_id, standing.digest)
         late = same_lineage and (same_model or target.round_id < standing.round_id)
+        if target.round_id > standing.round_id + ROUND_LEAP:
+            raise RemoteProtocolError(f"round {target.round_id}, where this device stands at {standing.round_id}")
         if late or self._catch_up == target or self.left:
             return []
         if same_model and has_in_common(standing.lineage, target.lineage, target.round_id):

@@ -275,7 +275,7 @@ def _summarise(run: Run, results: list[dict[str, Any]], verifier: Verifier | Non
         "accuracy_alone": None,
         "accuracy_central": None,
         "seconds": round(seconds, 3),
-        "round_s_median": median(summary.seconds["total"] for summary in rounds),
+        "round_s_median": median(summary.total_s for summary in rounds),
         "wire_bytes": sum(result.get("sent_bytes", 0) for result in results),
         "model_bytes": max(result.get("model_bytes", 0) for result in results),
         "max_relative_error": verifier.worst if verifier else None,

@@ -11,6 +11,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from math import inf
 
+from mdl.bounds import MAX_RATE_MB_S
 from mdl.config import BusySection
 from mdl.messages import ResourceState
 from sim.devices import MERGE_W, RECEIVE_W, SEND_W, UsageKind
@@ -92,7 +93,7 @@ def learn_from_hop(sender: DeviceBook, receiver: DeviceBook, size_bytes: int, se
     """A hop runs at the speed of its slower end, so a rate tells about the end that was not known to be slower."""
     if seconds <= 0 or size_bytes <= 0:
         return
-    mb_s = size_bytes / 1e6 / seconds
+    mb_s = min(size_bytes / 1e6 / seconds, MAX_RATE_MB_S)
     for device, other in ((sender, receiver), (receiver, sender)):
         slower_end = device.link_mb_s is None or other.link_mb_s is None or device.link_mb_s <= other.link_mb_s
         if slower_end or (device.link_mb_s is not None and mb_s > device.link_mb_s):

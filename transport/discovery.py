@@ -18,6 +18,7 @@ from ipaddress import IPv4Interface
 import msgspec
 from zeroconf import Error, IPVersion, NotRunningException, ServiceBrowser, ServiceInfo, ServiceListener, Zeroconf
 
+from mdl.bounds import MAX_INCARNATION, printable, whole_number
 from mdl.errors import MeshNotFoundError, RemoteProtocolError
 from mdl.messages import PROTOCOL_VERSION, PeerInfo
 from transport.interfaces import LOOPBACK, choose_host, usable_interfaces
@@ -65,11 +66,12 @@ def read_description(
     if keys is not None and not keys.is_proof(_statement(record, port), record.get("proof", "")):
         raise RemoteProtocolError("an announcement without the proof of a member")
     if record.get("version") != str(PROTOCOL_VERSION):
-        version = record.get("version")
-        raise RemoteProtocolError(f"{record.get('id')} speaks protocol version {version}, this one {PROTOCOL_VERSION}")
+        who, version = record.get("id", ""), printable(record.get("version", ""), 20)
+        raise RemoteProtocolError(f"{who[:64]!r} speaks protocol version {version}, this one {PROTOCOL_VERSION}")
     try:
         host = choose_host(record.get("hosts", "").split(","), own)
-        fields = {"peer_id": record["id"], "incarnation": int(record["incarnation"]), "role": record["role"]}
+        incarnation = whole_number(record["incarnation"], MAX_INCARNATION)
+        fields = {"peer_id": record["id"], "incarnation": incarnation, "role": record["role"]}
         fields |= {"host": host, "port": port, "schema_hash": record.get("schema", "")}
         return None if host is None else msgspec.convert(fields, PeerInfo)
     except (KeyError, ValueError) as error:

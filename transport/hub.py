@@ -14,10 +14,11 @@ from collections.abc import Sequence
 
 import zmq
 
+from mdl.bounds import MAX_MEMBERS
 from mdl.delta import Contributor, Vector
 from mdl.errors import ConfigError, RemoteProtocolError
 from mdl.machine import Event
-from mdl.messages import MAX_MEMBERS, PeerInfo, Said
+from mdl.messages import PeerInfo, Said
 from transport.bulk import Outgoing, Step
 from transport.directory import Address, parse_address
 from transport.keys import MeshKeys

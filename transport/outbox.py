@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import msgspec
 import zmq
 
+from mdl.bounds import MAX_MEMBERS
 from mdl.delta import Contributor
 from mdl.errors import LocalProtocolError
-from mdl.messages import MAX_MEMBERS, Hello, PeerInfo, PeersKnown
+from mdl.messages import Hello, PeerInfo, PeersKnown
 from transport.bulk import Outgoing
 from transport.directory import EVERY_HOST, Address, Directory, address_of, is_loopback
 from transport.keys import MeshKeys

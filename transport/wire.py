@@ -12,18 +12,17 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from mdl.bounds import MAX_VALUES, Bytes, Count, Text
 from mdl.delta import Contributor
 from mdl.errors import LocalProtocolError, RemoteProtocolError
 from mdl.messages import (
     PROTOCOL_VERSION,
-    Count,
     DeltaMessage,
     GlobalMessage,
     LessonMessage,
     Message,
     ModelMessage,
     Said,
-    Text,
     UpdateMessage,
 )
 
@@ -35,15 +34,16 @@ CHUNK_BYTES = 1 << 18
 MAX_FRAME_BYTES = max(MAX_HEADER_BYTES, CHUNK_BYTES) + 256
 
 Carrier: TypeAlias = DeltaMessage | GlobalMessage | ModelMessage | LessonMessage | UpdateMessage
-# 2^33 float32 are 32 GiB: beyond any model that a device of a mesh can train.
-ValueCount: TypeAlias = Annotated[int, Meta(ge=1, le=1 << 33)]
+SomeValues: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_VALUES)]
+# Far more versions than there will be, so that another one is told by its number.
+Version: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 31)]
 
 
 class TransferOffered(Message, frozen=True):
     """Sender: `message` waits with `size` float32 values; ask for its chunks."""
 
     transfer_id: Count
-    size: ValueCount
+    size: SomeValues
     message: Carrier
 
 
@@ -51,8 +51,8 @@ class ChunksWanted(Message, frozen=True):
     """Receiver: all before offset_bytes is here; send up to limit_bytes. again: go back to offset_bytes first."""
 
     transfer_id: Count
-    offset_bytes: Count
-    limit_bytes: Count
+    offset_bytes: Bytes
+    limit_bytes: Bytes
     again: bool = False
 
 
@@ -60,7 +60,7 @@ class ChunkSent(Message, frozen=True):
     """Sender: the frame beside this header holds the bytes from offset_bytes on."""
 
     transfer_id: Count
-    offset_bytes: Count
+    offset_bytes: Bytes
 
 
 class TransferEnded(Message, frozen=True):
@@ -80,13 +80,13 @@ Body: TypeAlias = Said | TransferOffered | ChunksWanted | ChunkSent | TransferEn
 
 
 class Envelope(msgspec.Struct, frozen=True):
-    version: int
+    version: Version
     sender: Contributor
     body: Body
 
 
 class _VersionOnly(msgspec.Struct, frozen=True):
-    version: int
+    version: Version
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -95,8 +95,11 @@ _version_decoder = msgspec.msgpack.Decoder(_VersionOnly)
 
 
 def encode(sender: Contributor, body: Body) -> bytes:
-    """The header frame of a message. Raises LocalProtocolError if it is larger than any receiver accepts."""
-    frame = _encoder.encode(Envelope(PROTOCOL_VERSION, sender, body))
+    """The header frame of a message. Raises LocalProtocolError if no receiver could read it."""
+    try:
+        frame = _encoder.encode(Envelope(PROTOCOL_VERSION, sender, body))
+    except OverflowError as error:
+        raise LocalProtocolError(f"{type(body).__name__}: {error}") from None
     if len(frame) > MAX_HEADER_BYTES:
         raise LocalProtocolError(f"{type(body).__name__} of {len(frame)} bytes is beyond {MAX_HEADER_BYTES}")
     return frame
@@ -113,8 +116,6 @@ def decode(frame: bytes | memoryview) -> Envelope:
         raise RemoteProtocolError(f"not a message: {error}") from None
     if envelope.version != PROTOCOL_VERSION:
         raise _version_error(envelope.version)
-    if not 1 <= len(envelope.sender.peer_id) <= 64 or not 0 <= envelope.sender.incarnation < 1 << 63:
-        raise RemoteProtocolError("a sender without a valid peer id and incarnation")
     return envelope
 
 

@@ -9,13 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mdl.bounds import MAX_MEMBERS, MAX_TEXT
 from mdl.delta import Contributor
 from mdl.evaluation import no_evaluation
 from mdl.messages import (
     CARRIERS,
     MAX_FORKS,
-    MAX_MEMBERS,
-    MAX_TEXT,
     Activity,
     AgentMessage,
     AgentPresent,

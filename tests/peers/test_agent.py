@@ -491,3 +491,19 @@ def test_a_holder_whose_theta_is_not_the_sum_of_its_contributors_weights_is_out_
     assert desk.agent.ledger is not None
     assert desk.agent.ledger.lost == {receiver: "wrong theta"}
     assert desk.agent.phase is Phase.AGGREGATING
+
+
+def test_one_device_alone_does_not_name_the_end_of_the_run() -> None:
+    desk = Desk(rounds=0)
+    for peer, goal in ((A, 0), (B, 0), (C, 1)):
+        desk.report(peer, goal=goal)
+    desk.report(A, round_id=0)
+    assert desk.last(RoundOpened).planned_rounds == 0
+    assert not desk.told(MeshFinished)
+
+
+def test_the_end_of_the_run_that_most_devices_know_is_kept() -> None:
+    desk = Desk(rounds=0)
+    for peer, goal in ((A, 5), (B, 5), (C, 0)):
+        desk.report(peer, goal=goal)
+    assert desk.last(RoundOpened).planned_rounds == 5

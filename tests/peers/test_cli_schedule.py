@@ -635,17 +635,21 @@ def test_commands_print_for_people(tmp_path: Path) -> None:
         assert expected in done.stdout
 
 
-def test_nothing_in_a_name_is_markup(tmp_path: Path) -> None:
-    names = {"a": "[/b]", "b": "[red]", "c": "c"}
-    hops = tuple(
-        msgspec.structs.replace(hop, sender=names[hop.sender], receiver=names[hop.receiver], reason="[/x]")
-        for hop in HOPS
-    )
-    devices = tuple(msgspec.structs.replace(each, peer_id=names[each.peer_id]) for each in DEVICES[:3])
-    run = _run(tmp_path / "[run]", _summary(1, schedule=hops, devices=devices))
-    for arguments in (["show", str(run)], ["replay", str(run)], ["what-if", str(run), "--set", "[red].link=1"]):
+def test_nothing_in_a_reason_or_a_folder_is_markup(tmp_path: Path) -> None:
+    hops = tuple(msgspec.structs.replace(hop, reason="[/x][red]") for hop in HOPS)
+    run = _run(tmp_path / "[run]", _summary(1, schedule=hops, devices=DEVICES[:3]))
+    for arguments in (["show", str(run)], ["replay", str(run)], ["what-if", str(run), "--set", "a.link=1"]):
         done = CliRunner().invoke(app, arguments, catch_exceptions=False)
         assert (done.exit_code, "[run]" in done.stdout.replace("\n", "")) == (0, True)
+
+
+@pytest.mark.parametrize("name", ["[red]", "a\x1b[2J", "a\u202e", "a b", "../a", ""])
+def test_a_name_that_is_none_is_refused_in_one_line(tmp_path: Path, name: str) -> None:
+    hops = tuple(msgspec.structs.replace(hop, sender=name) for hop in HOPS)
+    run = _run(tmp_path / "run", _summary(1, schedule=hops, devices=DEVICES[:3]))
+    done = CliRunner().invoke(app, ["show", str(run)])
+    assert isinstance(done.exception, DataError), done.output
+    assert str(done.exception).isprintable()
 
 
 @pytest.mark.parametrize(

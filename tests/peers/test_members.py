@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from mdl.bounds import MAX_MEMBERS
 from mdl.delta import Contributor
-from mdl.messages import MAX_MEMBERS, Activity, Fork, PeerReport
+from mdl.messages import Activity, Fork, PeerReport
 from peers.members import Members, newest_position
 
 ANN, BOB = Contributor("ann", 1), Contributor("bob", 1)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from mdl.bounds import MAX_TEXT
 from mdl.delta import Contributor
 from mdl.evaluation import Evaluation, no_evaluation
 from mdl.machine import Received
 from mdl.messages import (
-    MAX_TEXT,
     Activity,
     Holding,
     HopDecision,
@@ -103,7 +103,12 @@ def test_counts_over_other_classes_than_most_have_are_left_out(wrong: Evaluation
 
 def test_a_round_line_tells_each_hop_with_its_times_and_reason() -> None:
     merged, aborted = _summary().schedule
-    assert (merged.sender, merged.receiver, merged.outcome, merged.reason) == ("a", "b", "merged", "x" * MAX_TEXT)
+    assert (merged.sender, merged.receiver, merged.outcome, merged.reason) == (
+        "a",
+        "b",
+        "merged",
+        "x" * (MAX_TEXT - 1) + "…",
+    )
     assert (merged.ordered_s, merged.decided_s, merged.transfer_s, merged.size_bytes) == (1.0, 2.0, 1.0, 40)
     assert (aborted.sender, aborted.outcome, aborted.ordered_s, aborted.decided_s) == ("c", "aborted", 2.0, 2.0)
 

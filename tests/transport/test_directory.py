@@ -4,9 +4,10 @@ import itertools
 
 import pytest
 
+from mdl.bounds import MAX_MEMBERS
 from mdl.delta import Contributor
 from mdl.errors import ConfigError, RemoteProtocolError
-from mdl.messages import MAX_MEMBERS, PeerInfo, Role
+from mdl.messages import PeerInfo, Role
 from transport.directory import (
     KEEP_GREETING_S,
     OTHER_STARTS,
