@@ -32,6 +32,7 @@ from mdl.errors import MdlError
 from mdl.evaluation import Evaluation, evaluate
 from mdl.flat import FlatModel
 from mdl.models import build_model
+from mdl.own import own_data, own_model
 from mdl.training import LocalTrainer, model_delta
 from peers.device import device_seed
 
@@ -56,7 +57,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     settings = msgspec.structs.replace(
         RECIPE, planned_rounds=options.rounds, **(json.loads(options.set) if options.set else {})
     )
-    data = load_data(options.data, options.cache, seed=0)
+    data = load_data(own_data(options.data), options.cache, seed=0)
     seeds = [_measure_seed(data, settings, options, seed) for seed in options.seeds]
     spread = {key: [figures[key] for figures in seeds] for key in ("mesh", "macro_f1", "central")}
     return {
@@ -121,7 +122,7 @@ def _train(
 
 
 def _build(data: DataSet, options: argparse.Namespace, seed: int) -> FlatModel:
-    return FlatModel(build_model(options.model, *data.shape, len(data.classes), seed))
+    return FlatModel(build_model(own_model(options.model), *data.shape, len(data.classes), seed))
 
 
 def _settings_of(settings: TrainingSettings, seed: int, index: int) -> TrainingSettings:

@@ -27,6 +27,7 @@ from mdl.config import load_config
 from mdl.data import default_cache_dir, load_data
 from mdl.evaluation import evaluate
 from mdl.kinds import kind_of
+from mdl.own import own_data, own_model
 
 
 def main() -> None:
@@ -84,8 +85,8 @@ def test_cloud(options: argparse.Namespace, seed: int, folder: Path) -> tuple[fl
     """Accuracy of the cloud's first small and large model on the same test people."""
     settings = [f"cloud.people={options.donors}", *options.set]
     config = load_config(None, {"data.spec": options.data, "seed": seed}, settings)
-    data = load_data(options.data, default_cache_dir(), seed)
-    kind = kind_of(data, config.model.name, config.cloud.large, seed)
+    data = load_data(own_data(options.data), default_cache_dir(), seed)
+    kind = kind_of(data, own_model(config.model.name), own_model(config.cloud.large), seed)
     accuracies = []
     for name in ("small", "large"):
         packed = read_safetensors(folder / "lessons" / "00001" / f"{name}-base.safetensors")[0]["model"].tobytes()

@@ -1,36 +1,53 @@
-"""The global model as a file with named tensors and a description, for `mdl eval`, `mdl predict` and anyone else."""
+"""The global model as a file with named tensors and a description, for `mdl eval`, `mdl predict` and anyone else.
+
+A model file may come from anybody. Its description is data: it names a built-in model, and data without a path, or the
+user has to say both; and nothing is built that is larger than the tensors beside it.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 import torch
 from torch import nn
 
 from mdl.checkpoint import read_safetensors, write_safetensors
-from mdl.errors import DataError
-from mdl.models import build_model
+from mdl.data.spec import names_built_in
+from mdl.errors import ConfigError, DataError
+from mdl.models import build_model, built_in_shapes
+from mdl.own import Own
+
+# Far above any window or seed, and still a number that every library takes.
+_Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 24)]
+_Seed = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
 class ModelDescription(msgspec.Struct, frozen=True):
     """What a stranger needs to use the parameters: how to build the model, what goes in and what comes out.
 
-    data, seed: as given to `load_data`, so that the same test windows are found again.
+    model, data: as the user named them where it was trained: for people to read. seed: as given to `load_data`, so that
+    the same test windows are found again.
     """
 
     model: str
-    channels: int
-    time: int
+    channels: _Size
+    time: _Size
     class_names: tuple[str, ...]
     data: str
     mesh: str = ""
     round_id: int = 0
-    seed: int = 0
+    seed: _Seed = 0
 
     @property
     def classes(self) -> int:
         return len(self.class_names)
+
+    @property
+    def built_in_data(self) -> str:
+        """The data to load because the file says so: empty if that would open a path or call a function."""
+        return self.data if names_built_in(self.data) else ""
 
 
 def export_model(path: Path, module: nn.Module, description: ModelDescription) -> None:
@@ -44,20 +61,38 @@ def read_description(path: Path) -> ModelDescription:
     return _decode(path, read_safetensors(path)[1])
 
 
-def import_model(path: Path) -> tuple[nn.Module, ModelDescription]:
+def import_model(path: Path, model: str | Own | None = None) -> tuple[nn.Module, ModelDescription]:
     """Build the described model and load its parameters; in evaluation mode.
 
-    Raises DataError that names the file, or ConfigError if the described model cannot be built here.
+    model: what the user says it is, instead of what the file says. Raises DataError that names the file, or ConfigError
+    if the model cannot be built here, or is a function that only the file names.
     """
     arrays, metadata = read_safetensors(path)
     description = _decode(path, metadata)
-    module = build_model(description.model, description.channels, description.time, description.classes, seed=0)
+    if model is None and ":" in description.model:
+        raise ConfigError(
+            f"{path} names the function {description.model[:200]!r} as its model, and nothing is imported because a "
+            "file says so; if the function is yours, say it too: --model module:function"
+        )
+    chosen, sizes = model or description.model, (description.channels, description.time, description.classes)
+    if isinstance(chosen, str):
+        _check_shapes(path, chosen, sizes, {name: array.shape for name, array in arrays.items()})
+    module = build_model(chosen, *sizes, seed=0)
     try:
         module.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()})
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:300]
-        raise DataError(f"{path} does not fit model {description.model!r}: {reason}") from error
+        raise DataError(f"{path} does not fit model {str(chosen)!r}: {reason}") from error
     return module.eval(), description
+
+
+def _check_shapes(path: Path, model: str, sizes: tuple[int, int, int], given: dict[str, tuple[int, ...]]) -> None:
+    """Before any memory is taken for it: a few bytes of description may claim a model of terabytes."""
+    for name, shape in built_in_shapes(model, *sizes).items():
+        if given.get(name, shape) != shape:
+            raise DataError(f"{path} does not fit model {model!r}: {name} is {given[name]}, described is {shape}")
+        if name not in given:
+            raise DataError(f"{path} does not fit model {model!r}: Missing key {name}")
 
 
 def _decode(path: Path, metadata: dict[str, str]) -> ModelDescription:

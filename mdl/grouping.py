@@ -76,7 +76,7 @@ def group_models(distances: Matrix, counts: Iterable[int] = GROUP_COUNTS, seed: 
     Raises ConfigError if scikit-learn is missing, DataError if `distances` (M, M) are none.
     """
     _check_distances(distances)
-    metrics, found = _import("sklearn.metrics"), {}
+    (_, metrics), found = _import_cluster(), {}
     for count in sorted(set(counts)):
         if 2 <= count < len(distances) and (grouping := propagate_affinity(distances, count, seed)) is not None:
             score = metrics.silhouette_score(distances, grouping[0], metric="precomputed")
@@ -123,7 +123,7 @@ def preference_range(distances: Matrix) -> tuple[float, float]:
 
 def _run(distances: Matrix, preference: float, seed: int) -> tuple[list[int], list[int]]:
     """([], []) where the messages do not converge."""
-    cluster = _import("sklearn.cluster")
+    cluster, _ = _import_cluster()
     with warnings.catch_warnings():
         # It says by a warning what the labels of -1 say too.
         warnings.simplefilter("ignore")
@@ -147,8 +147,9 @@ def _medoid(distances: Matrix) -> int:
     return int(distances.sum(axis=0).argmin())
 
 
-def _import(name: str) -> ModuleType:
+def _import_cluster() -> tuple[ModuleType, ModuleType]:
+    """sklearn.cluster and sklearn.metrics."""
     try:
-        return importlib.import_module(name)
+        return importlib.import_module("sklearn.cluster"), importlib.import_module("sklearn.metrics")
     except ImportError:
         raise ConfigError("grouping models needs scikit-learn: pip install 'mdl[cloud]'") from None

@@ -23,6 +23,7 @@ from mdl.delta import LARGEST_VALUE, Vector, check_values
 from mdl.errors import LocalProtocolError, RemoteProtocolError
 from mdl.flat import FlatModel, Schema, hash_task
 from mdl.models import build_model
+from mdl.own import Own
 from mdl.recurrent import (
     CLOUD_SIZE,
     DEVICE_SIZE,
@@ -154,7 +155,13 @@ class WindowKind:
     """
 
     def __init__(
-        self, small: str, large: str, channels: int, length: int, classes: Sequence[str], seed: int = 0
+        self,
+        small: str | Own,
+        large: str | Own,
+        channels: int,
+        length: int,
+        classes: Sequence[str],
+        seed: int = 0,
     ) -> None:
         self._models, self._shape, self._names, self._seed = (small, large), (channels, length), tuple(classes), seed
         flat = FlatModel(self.build_small(seed))
@@ -206,13 +213,13 @@ class WindowKind:
         return flat.module
 
 
-def kind_of(data: DataSet, small: str, large: str, seed: int) -> ModelKind:
+def kind_of(data: DataSet, small: str | Own, large: str | Own, seed: int) -> ModelKind:
     """The kind that fits `data`; "" for the sizes or models that are usual for it. Raises ConfigError.
 
-    Places: M-RNN of sizes EMBEDDING-HIDDEN. Windows: names of `mdl.models`, or package.module:factory.
+    Places: M-RNN of sizes EMBEDDING-HIDDEN. Windows: what `build_model` takes.
     """
     if is_places(data):
-        return RecurrentKind(data.classes, small or DEVICE_SIZE, large or CLOUD_SIZE)
+        return RecurrentKind(data.classes, str(small) or DEVICE_SIZE, str(large) or CLOUD_SIZE)
     return WindowKind(small or "lenet", large or "alexnet", *data.shape, data.classes, seed)
 
 

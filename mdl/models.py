@@ -7,17 +7,15 @@ device has to know the mean of all data. The same name, shape and seed give the 
 from __future__ import annotations
 
 import difflib
-import importlib
 import inspect
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from mdl.errors import ConfigError
+from mdl.own import Own
 
 Factory: TypeAlias = Callable[[int, int, int], nn.Module]
 
@@ -25,17 +23,27 @@ Factory: TypeAlias = Callable[[int, int, int], nn.Module]
 SHORTEST_TIME = 16
 
 
-def build_model(name: str, channels: int, time: int, classes: int, seed: int) -> nn.Module:
+def build_model(name: str | Own, channels: int, time: int, classes: int, seed: int) -> nn.Module:
     """A module that maps (batch, channels, time) to logits (batch, classes), its parameters fixed by `seed`.
 
-    name: one of MODELS, or package.module:factory, called with whichever of channels, time, classes it accepts.
+    name: one of MODELS, or a function of the user's (`mdl.own`), called with whichever of channels, time, classes it
+    accepts. A text is never imported, whatever it looks like.
     The global random state is left as it was. Raises ConfigError in one line that names what does not fit.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        module = _call_factory(name, channels, time, classes) if ":" in name else _build(name, channels, time, classes)
-        _check_output(name, module, (2, channels, time), classes)
+        if isinstance(name, Own):
+            module = _call_own(name, channels, time, classes)
+            _check_output(name.text, module, (2, channels, time), classes)
+        else:
+            module = _build(name, channels, time, classes)
     return module.train()
+
+
+def built_in_shapes(name: str, channels: int, time: int, classes: int) -> dict[str, tuple[int, ...]]:
+    """The shape of every tensor of a built-in model, without memory for any. Raises ConfigError as `build_model`."""
+    with torch.device("meta"):
+        return {key: tuple(tensor.shape) for key, tensor in _build(name, channels, time, classes).state_dict().items()}
 
 
 def build_lenet(channels: int, time: int, classes: int) -> nn.Module:
@@ -103,6 +111,8 @@ def _convolve(channels: int, filters: int, kernel: int, pool: int = 2) -> list[n
 
 
 def _build(name: str, channels: int, time: int, classes: int) -> nn.Module:
+    if ":" in name:
+        raise ConfigError(f"model {name!r} names a function: nothing is imported unless you say so with --model")
     if name not in MODELS:
         closest = difflib.get_close_matches(name, MODELS, n=1, cutoff=0.4)
         hint = f"did you mean {closest[0]!r}? " if closest else ""
@@ -115,34 +125,18 @@ def _build(name: str, channels: int, time: int, classes: int) -> nn.Module:
     return MODELS[name](channels, time, classes)
 
 
-def _call_factory(name: str, channels: int, time: int, classes: int) -> nn.Module:
-    factory = _find_factory(name)
+def _call_own(own: Own, channels: int, time: int, classes: int) -> nn.Module:
     offered = {"channels": channels, "time": time, "classes": classes}
-    accepted = inspect.signature(factory).parameters
+    accepted = inspect.signature(own.function).parameters
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values()):
         offered = {key: value for key, value in offered.items() if key in accepted}
     try:
-        module = factory(**offered)
+        module = own.function(**offered)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise ConfigError(f"model {name!r}: its factory failed with {_one_line(error)}") from error
+        raise ConfigError(f"model {own.text!r}: its factory failed with {_one_line(error)}") from error
     if not isinstance(module, nn.Module):
-        raise ConfigError(f"model {name!r} returned {type(module).__name__}, not a torch.nn.Module")
+        raise ConfigError(f"model {own.text!r} returned {type(module).__name__}, not a torch.nn.Module")
     return module
-
-
-def _find_factory(name: str) -> Callable[..., object]:
-    module_name, _, attribute = name.partition(":")
-    # A user's own model stands beside the data, not in an installed package.
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.append(here)
-    try:
-        found = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError, SyntaxError, ValueError) as error:
-        raise ConfigError(f"model {name!r} cannot be imported: {_one_line(error)}") from error
-    if not callable(found):
-        raise ConfigError(f"model {name!r} is a {type(found).__name__}, not a function or class that makes a module")
-    factory: Callable[..., object] = found
-    return factory
 
 
 def _check_output(name: str, module: nn.Module, shape: tuple[int, int, int], classes: int) -> None:

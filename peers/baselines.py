@@ -12,13 +12,14 @@ import numpy as np
 from mdl.config import Config
 from mdl.data import DataSet, Windows, default_cache_dir, load_data, private_part, split_windows, take_windows
 from mdl.evaluation import Evaluation, evaluate
+from mdl.own import own_data
 from mdl.training import LocalTrainer
 from peers.device import build_flat_model, device_seed
 
 
 def train_baselines(config: Config, peers: int, rounds: int, progress: Callable[[str], None]) -> dict[str, Any]:
     """Accuracy of every device alone, their median, and of central training; all on the whole test set."""
-    data = load_data(config.data.spec, default_cache_dir(), config.seed)
+    data = load_data(own_data(config.data.spec), default_cache_dir(), config.seed)
     data = private_part(data, config.cloud.people, config.seed)
     alone = []
     for index, rows in enumerate(split_windows(data.train, config.data.split, peers, config.seed), 1):

@@ -29,6 +29,7 @@ from peers.cli_options import (
     MeshName,
     Model,
     Out,
+    OwnModel,
     Policy,
     Port,
     Seed,
@@ -200,12 +201,14 @@ def peers(
 def evaluate(
     model: Annotated[Path, typer.Argument(help="global.safetensors, or the run directory that holds it.")],
     data: DataSpec = None,
+    own: OwnModel = None,
     as_json: AsJson = False,
 ) -> None:
     """Test a trained model on the test windows of a data set."""
+    from mdl.own import own_data, own_model
     from peers.inference import evaluate_model, show_evaluation
 
-    result = evaluate_model(model, data)
+    result = evaluate_model(model, own_data(data) if data else None, own_model(own) if own else None)
     if as_json:
         print_json(result)
     else:
@@ -216,13 +219,15 @@ def evaluate(
 def predict(
     model: Annotated[Path, typer.Argument(help="global.safetensors, or the run directory that holds it.")],
     data: DataSpec = None,
+    own: OwnModel = None,
     limit: Annotated[int, typer.Option(help="How many windows to show.", min=1)] = 20,
     as_json: AsJson = False,
 ) -> None:
     """Classify windows with a trained model."""
+    from mdl.own import own_data, own_model
     from peers.inference import predict_windows, show_predictions
 
-    result = predict_windows(model, data, limit)
+    result = predict_windows(model, own_data(data) if data else None, limit, own_model(own) if own else None)
     if as_json:
         print_json(result)
     else:

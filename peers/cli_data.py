@@ -76,8 +76,9 @@ def inspect_set(
 ) -> None:
     """Shapes, classes, subjects and balance of a data set."""
     from mdl.data import default_cache_dir, describe_data, load_data
+    from mdl.own import own_data
 
-    found = describe_data(load_data(spec, cache or default_cache_dir(), seed))
+    found = describe_data(load_data(own_data(spec), cache or default_cache_dir(), seed))
     if as_json:
         print(json.dumps(found))
     else:

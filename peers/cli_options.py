@@ -27,6 +27,9 @@ Loopback = Annotated[bool | None, typer.Option("--loopback", help="Meet peers on
 Insecure = Annotated[bool | None, typer.Option("--insecure", help="No encryption; for loopback only.")]
 DataSpec = Annotated[str | None, typer.Option("--data", help="motion, uci-har:PATH, csv:PATH?..., npz:PATH, pkg:make.")]
 Model = Annotated[str | None, typer.Option(help="lenet, alexnet, cnn-lstm, or package.module:factory.")]
+OwnModel = Annotated[
+    str | None, typer.Option("--model", help="What the model is, if not what its file says; module:function if yours.")
+]
 Split = Annotated[str | None, typer.Option(help="Who holds what: subject, iid or dirichlet:ALPHA.")]
 Policy = Annotated[str | None, typer.Option(help="Who aggregates with whom: greedy, fifo, tree or ring.")]
 CloudAt = Annotated[str | None, typer.Option("--cloud", help="HOST:PORT of a cloud that teaches this mesh.")]

@@ -30,6 +30,7 @@ from mdl.delta import Contributor
 from mdl.errors import DataError
 from mdl.kinds import ModelKind, kind_of
 from mdl.machine import Event, StopRequested, StoreUpdate, StudyLesson, TeachCycle, UpdateReady
+from mdl.own import own_data, own_model
 from mdl.teaching import Classroom, accuracy_of, suggest_client, suggest_teaching, update_client
 from peers.cloud import Cloud, CloudSettings
 from peers.cloud_files import CloudFiles
@@ -82,7 +83,7 @@ class LearnerEnded:
 
 def run_cloud(config: Config, me: Contributor, keys: MeshKeys | None, out: Path) -> CloudEnded:
     """`mdl cloud`: teaches until it is stopped. Raises ConfigError or DataError for what does not fit."""
-    data = load_data(config.data.spec, default_cache_dir(), config.seed)
+    data = load_data(own_data(config.data.spec), default_cache_dir(), config.seed)
     data = donated_part(data, config.cloud.people, config.seed)
     kind = make_kind(config, data)
     teaching = msgspec.structs.replace(suggest_teaching(kind), keep=config.cloud.keep, groups=config.cloud.groups)
@@ -220,7 +221,7 @@ class Student:
 def make_kind(config: Config, data: DataSet) -> ModelKind:
     """What the configuration says of the models. model.name "" or the default stands for the usual one of the data."""
     is_default = config.model.name == ModelSection().name
-    return kind_of(data, "" if is_default else config.model.name, config.cloud.large, config.seed)
+    return kind_of(data, own_model("" if is_default else config.model.name), own_model(config.cloud.large), config.seed)
 
 
 def _stop_files(event: Event, files: CloudFiles) -> None:

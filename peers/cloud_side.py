@@ -20,6 +20,7 @@ from mdl.errors import MdlError
 from mdl.flat import FlatModel
 from mdl.kinds import WindowKind
 from mdl.machine import Effect, Event, SaveModel, StopRequested, StudyLesson, Tick, UpdateReady
+from mdl.own import own_model
 from mdl.training import Teacher
 from peers.device import Device
 from peers.identity import cloud_keys
@@ -46,12 +47,12 @@ class CloudSide:
     """
 
     def __init__(self, config: Config, me: Contributor, keys: MeshKeys | None, mesh: str, device: Device) -> None:
-        settings, description = config.cloud, device.description
+        settings, description, model = config.cloud, device.description, own_model(config.model.name)
         self._settings = settings
         self._device = device
         self._kind = WindowKind(
-            description.model,
-            description.model,
+            model,
+            model,
             description.channels,
             description.time,
             description.class_names,

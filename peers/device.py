@@ -47,6 +47,7 @@ from mdl.machine import (
 )
 from mdl.messages import History, TrainingReport
 from mdl.models import build_model
+from mdl.own import own_data, own_model
 from mdl.training import LocalTrainer, Teacher, model_delta
 from peers.quorum import LAST_TERM
 
@@ -151,7 +152,7 @@ class Device:
 
 def load_share(config: Config) -> tuple[DataSet, Windows, Shard]:
     """The data without what was given to a cloud, this device's training windows in it, and which share that is."""
-    data = load_data(config.data.spec, default_cache_dir(), config.seed)
+    data = load_data(own_data(config.data.spec), default_cache_dir(), config.seed)
     data = private_part(data, config.cloud.people, config.seed)
     shard = parse_shard(config.data.shard)
     rows = split_windows(data.train, config.data.split, shard.count, config.seed)[shard.index - 1]
@@ -197,7 +198,7 @@ def keep_delta(out: Path, me: Contributor, effect: KeepDelta) -> None:
 def build_flat_model(config: Config, data: DataSet) -> FlatModel:
     """The configured model for these windows; the same seed gives the same parameters on every device."""
     channels, length = data.shape
-    return FlatModel(build_model(config.model.name, channels, length, len(data.classes), config.seed))
+    return FlatModel(build_model(own_model(config.model.name), channels, length, len(data.classes), config.seed))
 
 
 def describe_model(config: Config, data: DataSet, mesh: str) -> ModelDescription:

@@ -1,4 +1,7 @@
-"""`mdl eval` and `mdl predict`: use a trained model on windows of a data set."""
+"""`mdl eval` and `mdl predict`: use a trained model on windows of a data set.
+
+spec, model: what the user says of the data and the model; None leaves it to the file, which may name built-in ones.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,12 @@ from mdl.data import DataSet, default_cache_dir, load_data
 from mdl.errors import DataError
 from mdl.evaluation import evaluate, predict_logits
 from mdl.export import ModelDescription, import_model
+from mdl.own import Own
 
 
-def evaluate_model(path: Path, spec: str | None) -> dict[str, Any]:
+def evaluate_model(path: Path, spec: str | Own | None, model: str | Own | None = None) -> dict[str, Any]:
     """Accuracy, macro F1 and per-class recall on the test windows. Raises DataError if the data does not fit."""
-    module, description, data = _load(path, spec)
+    module, description, data = _load(path, spec, model)
     counts = evaluate(module, data.test.x, data.test.y, len(data.classes))
     recalls = {
         name: hit / (hit + missed) if hit + missed else None
@@ -37,9 +41,9 @@ def evaluate_model(path: Path, spec: str | None) -> dict[str, Any]:
     }
 
 
-def predict_windows(path: Path, spec: str | None, limit: int) -> dict[str, Any]:
+def predict_windows(path: Path, spec: str | Own | None, limit: int, model: str | Own | None = None) -> dict[str, Any]:
     """Class and probability of the first `limit` test windows, with the label they carry."""
-    module, description, data = _load(path, spec)
+    module, description, data = _load(path, spec, model)
     logits = predict_logits(module, np.ascontiguousarray(data.test.x[:limit])).astype(np.float64)
     shares = np.exp(logits - logits.max(axis=1, keepdims=True))
     shares /= shares.sum(axis=1, keepdims=True)
@@ -76,14 +80,19 @@ def show_predictions(result: dict[str, Any]) -> None:
     Console().print(table)
 
 
-def _load(path: Path, spec: str | None) -> tuple[nn.Module, ModelDescription, DataSet]:
-    module, description = import_model(path / "global.safetensors" if path.is_dir() else path)
-    data = load_data(spec or description.data, default_cache_dir(), description.seed)
+def _load(path: Path, spec: str | Own | None, model: str | Own | None) -> tuple[nn.Module, ModelDescription, DataSet]:
+    file = path / "global.safetensors" if path.is_dir() else path
+    module, description = import_model(file, model)
+    chosen = spec or description.built_in_data
+    if not chosen:
+        raise DataError(
+            f"{file} was trained on {description.data[:200]!r}; a file may name built-in data only, since nothing is "
+            "opened or imported because a file says so: say which data, --data SPEC"
+        )
+    data = load_data(chosen, default_cache_dir(), description.seed)
     shape = (description.channels, description.time)
     if data.shape != shape:
-        raise DataError(
-            f"the model takes windows of {shape} (channels, time), {spec or description.data} has {data.shape}"
-        )
+        raise DataError(f"the model takes windows of {shape} (channels, time), {chosen} has {data.shape}")
     if data.classes != description.class_names:
         raise DataError(f"the model knows classes {description.class_names}, the data has {data.classes}")
     return module, description, data

@@ -80,7 +80,8 @@ class Children:
         }
         with log.open("wb") as errors, output.open("wb") as results, _interrupts_wait():
             process = subprocess.Popen(
-                [sys.executable, "-m", "peers.cli", *arguments],
+                # -P: what lies in the current directory is not imported in the place of a library.
+                [sys.executable, "-P", "-m", "peers.cli", *arguments],
                 stdin=subprocess.PIPE,
                 stdout=results,
                 stderr=errors,

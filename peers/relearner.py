@@ -96,7 +96,7 @@ class Relearner:
         return len(seen) >= LEAST_SEEN and (is_under_way or has_changed) and is_at_ease(self._sample(), self._busy)
 
     def _start_slot(self, seen: Sequence[Scenario]) -> None:
-        command = [sys.executable, "-m", "peers.relearner", str(self._directory)]
+        command = [sys.executable, "-P", "-m", "peers.relearner", str(self._directory)]
         self._slot = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,

@@ -24,6 +24,7 @@ from rich.text import Text
 from mdl.config import Config, save_config, show_config
 from mdl.data import DataSet, default_cache_dir, load_data, private_part, split_windows
 from mdl.errors import ConfigError, DataError, MdlError, UnfinishedError
+from mdl.own import own_data
 from peers.liveview import describe_summary, draw_mesh, show_result
 from peers.processes import Child, Children
 from peers.rundir import RoundReader, collect_results, describe_interrupt, read_rounds, remove_traces
@@ -139,7 +140,7 @@ def _plan(config: Config, peers: int, epochs: int, out: Path | None, verify: boo
     make_policy(config.round.policy)
     if not config.data.spec:
         config = msgspec.structs.replace(config, data=msgspec.structs.replace(config.data, spec=_SHOWN_DATA))
-    data = load_data(config.data.spec, default_cache_dir(), config.seed)
+    data = load_data(own_data(config.data.spec), default_cache_dir(), config.seed)
     if cloud:
         config = _with_cloud(config, data)
     data = private_part(data, config.cloud.people, config.seed)

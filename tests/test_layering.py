@@ -107,6 +107,57 @@ def test_nothing_is_ever_unpickled(folder: str) -> None:
                 assert node.value.value is safe, f"{path}:{node.value.lineno}"
 
 
+# The only module that imports what a text names, and who may ask it to: they hold the user's own words.
+IMPORTS_BY_NAME = "mdl/own.py"
+HEARS_THE_USER = {
+    "peers/baselines.py",
+    "peers/cli.py",
+    "peers/cli_data.py",
+    "peers/cloud_node.py",
+    "peers/cloud_side.py",
+    "peers/device.py",
+    "peers/up.py",
+}
+_RUNS_WHAT_IT_IS_TOLD = {"import_module", "__import__", "exec", "eval", "compile", "run_module", "run_path"}
+_FINDS_BY_NAME = {"resolve_name", "locate", "spec_from_file_location", "load_module", "exec_module", "EntryPoint"}
+
+
+def _called(node: ast.Call) -> str:
+    function = node.func
+    return (
+        function.attr if isinstance(function, ast.Attribute) else function.id if isinstance(function, ast.Name) else ""
+    )
+
+
+@pytest.mark.parametrize("folder", LAYERS)
+def test_one_module_imports_what_a_text_names(folder: str) -> None:
+    for path in _modules(folder):
+        name = str(path.relative_to(ROOT))
+        if name == IMPORTS_BY_NAME:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Call):
+                continue
+            called, where = _called(node), f"{name}:{node.lineno}"
+            # re.compile and the like are methods of something else than a module that runs code.
+            is_method = isinstance(node.func, ast.Attribute) and called in ("compile", "eval", "exec")
+            if called in _RUNS_WHAT_IT_IS_TOLD and not is_method:
+                assert called == "import_module", where
+                assert all(isinstance(given, ast.Constant) for given in node.args), where
+            assert called not in _FINDS_BY_NAME, where
+            # An attribute of a module that was imported by name is what `module:function` is.
+            if called == "getattr" and isinstance(node.args[0], ast.Call) and _called(node.args[0]) == "import_module":
+                assert name == "peers/__init__.py", where
+
+
+@pytest.mark.parametrize("folder", LAYERS)
+def test_only_who_hears_the_user_may_have_a_name_imported(folder: str) -> None:
+    for path in _modules(folder):
+        taken = {name for name in _imports(path) if name.startswith("mdl.own")}
+        if str(path.relative_to(ROOT)) not in HEARS_THE_USER:
+            assert taken in (set(), {"mdl.own", "mdl.own.Own"}), path
+
+
 def test_a_role_knows_no_driver_and_a_driver_no_role() -> None:
     drivers = ("transport.", "sim.")
     roles = {

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,9 +12,10 @@ from numpy.typing import NDArray
 
 from mdl.data.archive import load_arrays
 from mdl.data.assemble import assemble_data, number_names
-from mdl.data.spec import SOURCES, Spec, describe_choices
+from mdl.data.spec import parse_spec
 from mdl.data.windows import DataSet, Integers, first_bad_row, make_windows, number_runs, take_windows
 from mdl.errors import ConfigError, DataError
+from mdl.own import Own
 
 _TEST_WORDS = ("test", "train")
 
@@ -63,51 +61,29 @@ def build_data(name: str, arrays: Mapping[str, NDArray[Any]], where: str, option
         raise DataError(f"{where}: {error}") from None
 
 
-def call_factory(spec: Spec) -> DataSet:
-    """Call `package.module:factory`; the current directory is importable, options are passed as keywords (text).
+def call_own(own: Own) -> DataSet:
+    """Call the user's function; the options of its spec are passed as keywords (text).
 
     It returns a DataSet, a mapping of arrays as in an .npz, or (x, y) or (x, y, subject) with x (n, time, channels).
     """
-    module_name, _, attribute = spec.path.partition(":")
-    with _current_directory_importable():
-        try:
-            module = importlib.import_module(module_name)
-        except ImportError as error:
-            hint = describe_choices(module_name, [*SOURCES, "package.module:factory"])
-            raise ConfigError(f"data {spec.text!r}: {error}; {hint}") from None
-    factory = getattr(module, attribute, None)
-    if not callable(factory):
-        names = [name for name in vars(module) if not name.startswith("_") and callable(getattr(module, name))]
-        raise ConfigError(
-            f"data {spec.text!r}: {module_name} has no function {attribute!r}; {describe_choices(attribute, names)}"
-        )
+    spec = parse_spec(own.text)
     try:
-        made = factory(**spec.options)
+        made = own.function(**spec.options)
     except TypeError as error:
-        raise ConfigError(f"data {spec.text!r}: calling {attribute} failed: {error}") from error
-    return _accept(made, spec)
+        raise ConfigError(f"data {own.text!r}: calling {spec.path.partition(':')[2]} failed: {error}") from error
+    return _accept(made, spec.path, own.text)
 
 
-def _accept(made: object, spec: Spec) -> DataSet:
+def _accept(made: object, name: str, text: str) -> DataSet:
     if isinstance(made, DataSet):
         return made
     if isinstance(made, tuple) and len(made) in (2, 3):
         made = dict(zip(("x", "y", "subject"), made, strict=False))
     if not isinstance(made, Mapping):
         raise DataError(
-            f"data {spec.text!r} returned {type(made).__name__}; expected a DataSet, a dict of arrays, or (x, y)"
+            f"data {text!r} returned {type(made).__name__}; expected a DataSet, a dict of arrays, or (x, y)"
         )
-    return build_data(spec.path, {name: np.asarray(array) for name, array in made.items()}, spec.text, ArrayOptions())
-
-
-@contextmanager
-def _current_directory_importable() -> Iterator[None]:
-    here = str(Path.cwd())
-    sys.path.insert(0, here)
-    try:
-        yield
-    finally:
-        sys.path.remove(here)
+    return build_data(name, {key: np.asarray(array) for key, array in made.items()}, text, ArrayOptions())
 
 
 def _check_arrays(arrays: Mapping[str, NDArray[Any]], where: str) -> None:

@@ -8,31 +8,36 @@ from pathlib import Path
 import msgspec
 
 from mdl.data.archive import list_files
-from mdl.data.arrays import ArrayOptions, call_factory, read_npz
+from mdl.data.arrays import ArrayOptions, call_own, read_npz
 from mdl.data.cache import load_cached, stamp_files
 from mdl.data.catalogue import find_installed
 from mdl.data.csv_streams import CsvOptions, find_csv_files, read_csv
 from mdl.data.motion import MotionOptions, make_motion
 from mdl.data.places import PlaceOptions, read_places
 from mdl.data.semg import SemgOptions, read_semg
-from mdl.data.spec import Spec, parse_spec, read_options
+from mdl.data.spec import FACTORY, Spec, parse_spec, read_options
 from mdl.data.uci_har import read_uci_har
 from mdl.data.windows import DataSet, check_data
+from mdl.errors import ConfigError
+from mdl.own import Own
 
 
 class _NoOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pass
 
 
-def load_data(spec: str, cache_dir: Path, seed: int = 0) -> DataSet:
+def load_data(spec: str | Own, cache_dir: Path, seed: int = 0) -> DataSet:
     """The data set that `spec` names (`mdl.data.spec`), checked; parsed windows stay in `cache_dir` as mapped arrays.
 
-    seed shapes the synthetic `motion` only; what recordings hold out for testing never depends on it. Raises
+    A text names a built-in source; a function of the user's is called if they have said so (`mdl.own.own_data`). seed
+    shapes the synthetic `motion` only; what recordings hold out for testing never depends on it. Raises
     ConfigError if the spec is wrong, DataError if the data is.
     """
+    if isinstance(spec, Own):
+        return check_data(call_own(spec), spec.text)
     parsed = parse_spec(spec)
-    if parsed.source == "factory":
-        return check_data(call_factory(parsed), spec)
+    if parsed.source == FACTORY:
+        raise ConfigError(f"data {spec!r} names a function: nothing is imported unless you say so with --data")
     key, build = _prepare(parsed, seed)
     return load_cached(cache_dir, parsed.source, key, lambda: check_data(build(), spec))
 

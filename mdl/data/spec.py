@@ -1,7 +1,8 @@
 """The one line that says which data to use: SOURCE[:PATH][?option=value&option=value].
 
 Examples: "motion", "motion?people=12&windows=60", "uci-har:UCI_HAR_Dataset.zip",
-"csv:rec/*.csv?columns=ax,ay,az&label=activity&rate=50". Where no source has that name, `package.module:factory` is one.
+"csv:rec/*.csv?columns=ax,ay,az&label=activity&rate=50". Where no source has that name, `package.module:factory` is one;
+`mdl.own` alone follows it, and only where the user has said it.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ from mdl.errors import ConfigError
 
 SOURCES = ("motion", "uci-har", "semg", "npz", "csv", "places")
 _NEEDS_PATH = ("npz", "csv", "places")
+# What `Spec.source` says of a function of the user's.
+FACTORY = "factory"
 _FACTORY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _Options = TypeVar("_Options", bound=msgspec.Struct)
 
 
 class Spec(msgspec.Struct, frozen=True):
-    """A data spec, taken apart. source is one of SOURCES or "factory"; path is empty where none was given."""
+    """A data spec, taken apart. source is one of SOURCES or FACTORY; path is empty where none was given."""
 
     text: str
     source: str
@@ -49,8 +52,20 @@ def parse_spec(text: str) -> Spec:
             raise ConfigError(f"data {text!r}: {source} needs a path, as in {source}:PATH")
         return Spec(text, source, path, options)
     if _FACTORY.fullmatch(body):
-        return Spec(text, "factory", body, options)
+        return Spec(text, FACTORY, body, options)
     raise ConfigError(f"data {text!r}: unknown source {source!r}; {describe_choices(source, _forms())}")
+
+
+def names_built_in(text: str) -> bool:
+    """Whether a spec names built-in data alone: no path and no function. Such a spec may come from a file.
+
+    What `mdl data get` kept counts as built in; a path would let a file say what is opened on this machine.
+    """
+    try:
+        spec = parse_spec(text)
+    except ConfigError:
+        return False
+    return spec.source in SOURCES and not spec.path
 
 
 def read_options(spec: Spec, kind: type[_Options]) -> _Options:

@@ -11,6 +11,7 @@ import pytest
 from mdl.data import describe_data, load_data
 from mdl.data.motion import RATE_HZ, WINDOW
 from mdl.errors import ConfigError, DataError
+from mdl.own import own_data
 
 
 def write_npz(path: Path, **arrays: np.ndarray) -> Path:
@@ -234,10 +235,10 @@ def test_a_factory_in_the_current_directory_is_found(tmp_path: Path, monkeypatch
         "    return 3\n"
     )
     monkeypatch.chdir(tmp_path)
-    data = load_data("own_data_source:make?n=60", tmp_path / "cache")
+    data = load_data(own_data("own_data_source:make?n=60"), tmp_path / "cache")
     assert data.train.x.shape[1:] == (2, 8)
     assert data.held_out == "subject"
     with pytest.raises(DataError, match="returned int; expected a DataSet"):
-        load_data("own_data_source:wrong", tmp_path)
+        load_data(own_data("own_data_source:wrong"), tmp_path)
     with pytest.raises(ConfigError, match="calling make failed"):
-        load_data("own_data_source:make?m=1", tmp_path)
+        load_data(own_data("own_data_source:make?m=1"), tmp_path)

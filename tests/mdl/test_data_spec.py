@@ -10,6 +10,7 @@ from mdl.data import load_data
 from mdl.data.motion import MotionOptions
 from mdl.data.spec import parse_spec, read_options
 from mdl.errors import ConfigError
+from mdl.own import own_data
 
 
 def test_a_spec_is_source_path_and_options() -> None:
@@ -74,5 +75,5 @@ def test_a_wrong_option_is_named_with_its_value(text: str, words: list[str]) -> 
 def test_a_factory_that_is_not_there_is_refused_in_one_line(tmp_path: Path) -> None:
     for text, word in [("no_such_module:make", "no_such_module"), ("json:lods", "did you mean loads")]:
         with pytest.raises(ConfigError, match=word) as caught:
-            load_data(text, tmp_path)
+            load_data(own_data(text), tmp_path)
         assert "\n" not in str(caught.value)

@@ -6,6 +6,7 @@ import torch
 from mdl.errors import ConfigError
 from mdl.flat import FlatModel
 from mdl.models import MODELS, build_model
+from mdl.own import own_model
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -78,7 +79,7 @@ def _factories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_factories")
 @pytest.mark.parametrize("name", ["dense", "lazy", "fixed"])
 def test_a_factory_in_the_current_directory_gets_what_it_accepts(name: str) -> None:
-    module = build_model(f"factories_of_this_test:{name}", 3, 32, 4, seed=0)
+    module = build_model(own_model(f"factories_of_this_test:{name}"), 3, 32, 4, seed=0)
     assert module(torch.zeros(2, 3, 32)).shape == (2, 4)
 
 
@@ -96,11 +97,11 @@ def test_a_factory_in_the_current_directory_gets_what_it_accepts(name: str) -> N
 )
 def test_a_factory_that_does_not_fit_is_one_clear_line(name: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
-        build_model(name, 3, 32, 4, seed=0)
+        build_model(own_model(name), 3, 32, 4, seed=0)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.usefixtures("_factories")
 def test_a_factory_that_takes_other_windows_is_one_clear_line() -> None:
     with pytest.raises(ConfigError, match=r"does not take windows of shape \(2, 3, 20\): RuntimeError"):
-        build_model("factories_of_this_test:fixed", 3, 20, 4, seed=0)
+        build_model(own_model("factories_of_this_test:fixed"), 3, 20, 4, seed=0)

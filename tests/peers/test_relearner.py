@@ -35,7 +35,7 @@ class Slots:
         really = relearner.subprocess.Popen
 
         def start(command: list[str], **options: object) -> object:
-            assert command[1:3] == ["-m", "peers.relearner"]
+            assert command[1:4] == ["-P", "-m", "peers.relearner"]
             self.started += 1
             return really([sys.executable, str(script)], **options)  # type: ignore[call-overload]
 

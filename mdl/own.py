@@ -1,0 +1,73 @@
+"""The user's own functions: the one place where something is imported because a text names it.
+
+`module:function` is a command: whoever may say it runs code here. So it is followed only where the user has said it
+themselves: on the command line, in the configuration file that they name, in code. What a file, a message or a story
+says stays a text, and `build_model` and `load_data` take a text for a built-in name only: they cannot import at all.
+tests/test_layering.py lists who may call `own_model` and `own_data`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mdl.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Own:
+    """A function of the user's. text: as they named it, with options behind a ? where it makes data."""
+
+    text: str
+    function: Callable[..., object] = field(repr=False)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def own_model(name: str) -> str | Own:
+    """What the user said of the model: `module:function` becomes the function, any other name stays what it is.
+
+    Raises ConfigError in one line if it cannot be imported.
+    """
+    if ":" not in name:
+        return name
+    return Own(name, _import(name, f"model {name!r}", "package.module:factory"))
+
+
+def own_data(spec: str) -> str | Own:
+    """What the user said of the data, likewise. Raises ConfigError, also if the spec is malformed."""
+    from mdl.data.spec import FACTORY, SOURCES, describe_choices, parse_spec  # mdl.data imports this module
+
+    parsed = parse_spec(spec)
+    if parsed.source != FACTORY:
+        return spec
+    hint = describe_choices(parsed.path.partition(":")[0], [*SOURCES, "package.module:factory"])
+    return Own(spec, _import(parsed.path, f"data {spec!r}", hint))
+
+
+def _import(name: str, what: str, hint: str) -> Callable[..., object]:
+    module_name, _, attribute = name.partition(":")
+    # A user's own module stands beside the data, not in an installed package.
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.append(here)
+    try:
+        module = importlib.import_module(module_name)
+    except (ImportError, SyntaxError, TypeError, ValueError) as error:
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
+        raise ConfigError(f"{what} cannot be imported: {reason}; {hint}") from error
+    try:
+        found = getattr(module, attribute)
+    except AttributeError as error:
+        names = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
+        close = difflib.get_close_matches(attribute, names, n=1, cutoff=0.5)
+        meant = f"; did you mean {close[0]}?" if close else ""
+        raise ConfigError(f"{what} cannot be imported: AttributeError: {error}{meant}") from error
+    if not callable(found):
+        raise ConfigError(f"{what} is a {type(found).__name__}, not a function or class")
+    function: Callable[..., object] = found
+    return function
