@@ -75,10 +75,10 @@ def inspect_set(
     as_json: Json = False,
 ) -> None:
     """Shapes, classes, subjects and balance of a data set."""
-    from mdl.data import default_cache_dir, describe_data, load_data
+    from mdl.data import default_cache_dir, describe_data, read_data
     from mdl.own import own_data
 
-    found = describe_data(load_data(own_data(spec), cache or default_cache_dir(), seed))
+    found = describe_data(read_data(own_data(spec), cache or default_cache_dir(), seed))
     if as_json:
         print(json.dumps(found))
     else:
@@ -148,6 +148,12 @@ def _show(found: dict[str, Any]) -> None:
     console.print(
         f"windows of {found['channels']} channels x {found['window']} samples; test held out by {found['held_out']}"
     )
+    if found["channel_names"]:
+        console.print(f"channels: {', '.join(found['channel_names'])}", highlight=False, markup=False)
+    for line in found["notes"]:
+        console.print(line, highlight=False, markup=False)
+    for line in found["warnings"]:
+        console.print(f"warning: {line}", style="yellow", highlight=False, markup=False)
     table = Table("class", "train", "test", "")
     most = max(found["train"]["windows_by_class"].values())
     for name in found["classes"]:

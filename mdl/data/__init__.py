@@ -2,7 +2,7 @@
 
 from mdl.data.catalogue import default_cache_dir
 from mdl.data.describe import describe_data, measure_channels
-from mdl.data.load import load_data
+from mdl.data.load import load_data, read_data
 from mdl.data.split import Shard, donated_part, parse_shard, private_part, shard_test, split_windows
 from mdl.data.windows import DataSet, Windows, check_data, make_windows, take_windows
 
@@ -19,6 +19,7 @@ __all__ = [
     "measure_channels",
     "parse_shard",
     "private_part",
+    "read_data",
     "shard_test",
     "split_windows",
     "take_windows",

@@ -27,6 +27,8 @@ def assemble_data(
     gap: int = 0,
     seed: int = 0,
     description: str = "",
+    channels: tuple[str, ...] = (),
+    notes: tuple[str, ...] = (),
 ) -> DataSet:
     """A data set from rows x (n, channels, time) in recording order; keeps a fifth for testing (`hold_out`)."""
     classes, y = labels
@@ -45,4 +47,6 @@ def assemble_data(
         held_out,
         description=description,
         subject_names=subject_names,
+        channels=channels,
+        notes=notes,
     )

@@ -21,7 +21,7 @@ import numpy as np
 from mdl.data.windows import DataSet, Windows
 
 # Raise this whenever any source prepares its windows differently: older entries are then never read again.
-VERSION = 1
+VERSION = 2
 logger = logging.getLogger(__name__)
 
 _ARRAYS = ("x", "y", "subject", "group")
@@ -35,6 +35,9 @@ class _Meta(msgspec.Struct, frozen=True):
     description: str
     subject_names: tuple[str, ...]
     sizes_bytes: dict[str, int]
+    channels: tuple[str, ...]
+    notes: tuple[str, ...]
+    warnings: tuple[str, ...]
 
 
 def load_cached(cache_dir: Path, label: str, key: Iterable[object], build: Callable[[], DataSet]) -> DataSet:
@@ -72,8 +75,9 @@ def _read(entry: Path) -> DataSet | None:
     except (OSError, ValueError, msgspec.MsgspecError):
         return None
     return DataSet(
-        meta.name, train, test, meta.classes, meta.held_out, meta.synthetic, meta.description, meta.subject_names
-    )
+        meta.name, train, test, meta.classes, meta.held_out, meta.synthetic, meta.description, meta.subject_names,
+        meta.channels, meta.notes, meta.warnings,
+    )  # fmt: skip
 
 
 def _map(entry: Path, side: str) -> Windows:
@@ -107,4 +111,7 @@ def _put(aside: Path, entry: Path) -> None:
 
 def _describe(aside: Path, data: DataSet) -> _Meta:
     sizes = {file.name: file.stat().st_size for file in aside.glob("*.npy")}
-    return _Meta(data.name, data.classes, data.held_out, data.synthetic, data.description, data.subject_names, sizes)
+    return _Meta(
+        data.name, data.classes, data.held_out, data.synthetic, data.description, data.subject_names, sizes,
+        data.channels, data.notes, data.warnings,
+    )  # fmt: skip

@@ -2,6 +2,8 @@
 
 csv:PATH?label=activity&columns=ax,ay,az&rate=50&window=128&step=64 where PATH is a file, a glob or a folder. Each file
 is a recording; the first line of each is its header. The delimiter (comma, semicolon or tab) is found in the header.
+Columns are found by their names: the files of one folder may have them in any order. The unit of the times is found in
+their steps (`mdl.data.clock`).
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ import gzip
 import itertools
 import re
 import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Annotated, Literal, TypeVar
 
@@ -20,32 +24,49 @@ from numpy.typing import NDArray
 
 from mdl.data.archive import list_files
 from mdl.data.assemble import assemble_data, number_names
+from mdl.data.clock import RATE_TOLERANCE, UNITS_S, Clock, Times, describe_rate, find_clock, is_time_name, parse_dates
 from mdl.data.spec import describe_choices
 from mdl.data.streams import cut_runs, overlap_gap, take_rows
 from mdl.data.windows import DataSet, Integers, number_runs
 from mdl.errors import ConfigError, DataError
 
 _ENDINGS = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz")
-_TIME_UNITS_S = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 _Kind = TypeVar("_Kind", bound=np.generic)
 Texts = NDArray[np.str_]
-Table = tuple[NDArray[np.float64], Texts, Texts]
+
+
+@dataclass(frozen=True)
+class _Recording:
+    """One file. values: (rows, channels). time_s: (rows,), and the clock it was read by; None without a time column.
+
+    left_out: columns that are no channels because of their names.
+    """
+
+    file: Path
+    channels: tuple[str, ...]
+    values: NDArray[np.float64]
+    labels: Texts
+    subjects: Texts
+    time_s: Times | None
+    clock: Clock | None
+    left_out: tuple[str, ...]
 
 
 class CsvOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """label: column with the class; columns: the channels (all others if empty); subject, time: optional columns.
+    """label: column with the class; columns: the channels (all others that are no times if empty); subject, time: more.
 
-    rate: Hz; with a time column each stretch is resampled to it, otherwise it only describes. A step in time above
-    max_gap (s) ends a stretch. window and step count samples; step is half a window where not given. split, seed: what
-    is held out for testing. skip: labels (comma-separated) that mean "not labelled".
+    time: numbers, or ISO dates; time_unit: instead of the one that their steps show. rate: Hz; with a time column each
+    stretch is resampled to it, otherwise it only describes. A step in time above max_gap (s) ends a stretch. window and
+    step count samples; step is half a window where not given. split, seed: what is held out for testing. skip: labels
+    (comma-separated) that mean "not labelled".
     """
 
     label: str = ""
     columns: str = ""
     subject: str = ""
     time: str = ""
-    time_unit: Literal["s", "ms", "us", "ns"] = "s"
+    time_unit: Literal["s", "ms", "us", "ns"] | None = None
     rate: Annotated[float, msgspec.Meta(gt=0)] | None = None
     max_gap: Annotated[float, msgspec.Meta(gt=0)] = 1.0
     window: Annotated[int, msgspec.Meta(ge=2)] = 128
@@ -69,19 +90,21 @@ def find_csv_files(path: str) -> list[Path]:
 
 def read_csv(path: str, options: CsvOptions) -> DataSet:
     """The data set at `path`. Raises ConfigError or DataError naming the file, the column or line, and the header."""
-    files = find_csv_files(path)
-    tables = [_read_file(file, options) for file in files]
-    _check_widths(files, tables)
-    values, labels, subjects = (np.concatenate(column) for column in zip(*tables, strict=True))
-    recording = np.repeat(np.arange(len(tables)), [len(table[1]) for table in tables])
+    recordings = _read_files(find_csv_files(path), options)
+    channels = recordings[0].channels
+    values = np.concatenate([recording.values for recording in recordings])
+    labels = np.concatenate([recording.labels for recording in recordings])
+    subjects = np.concatenate([recording.subjects for recording in recordings])
+    recording = np.repeat(np.arange(len(recordings)), [len(each.labels) for each in recordings])
     keys: list[NDArray[np.generic]] = [recording, labels, subjects]
+    time_s = np.concatenate([each.time_s for each in recordings if each.time_s is not None] or [np.zeros(0)])
     if options.time:
-        keys.append(_number_gaps(values[:, 0], options))
+        keys.append(_number_gaps(time_s, options.max_gap))
     run = number_runs(*keys)
     # One row of each run stands for what does not change within it.
     first = np.flatnonzero(np.diff(run, prepend=-1))
-    if options.time:
-        values, run = _resample(values, run, options)
+    if options.time and options.rate is not None:
+        values, run = _resample(values, time_s, run, options.rate)
     step = options.step or max(1, options.window // 2)
     starts, group = cut_runs(run, options.window, step)
     keep = ~np.isin(labels[first[group]], [word for word in options.skip.split(",") if word])
@@ -98,46 +121,104 @@ def read_csv(path: str, options: CsvOptions) -> DataSet:
             take_rows(values, starts, options.window),
             number_names(labels[row]),
             subjects[row] if options.subject else None,
-            recording[row] if len(tables) > 1 else None,
+            recording[row] if len(recordings) > 1 else None,
             group,
             how=options.split,
             gap=overlap_gap(options.window, step),
             seed=options.seed,
-            description=f"streams from {path}, {len(tables)} recordings",
+            description=f"streams from {path}, {len(recordings)} recordings",
+            channels=channels,
+            notes=_describe_reading(recordings, options),
         )
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
 
 
-def _check_widths(files: list[Path], tables: list[Table]) -> None:
-    widths = [table[0].shape[1] for table in tables]
-    for file, width in zip(files, widths, strict=True):
-        if width != widths[0]:
-            raise DataError(
-                f"{file}: {width} number columns, {files[0]} has {widths[0]}; name the channels with ?columns="
-            )
+def _read_files(files: Sequence[Path], options: CsvOptions) -> list[_Recording]:
+    """All of one set of channels, in the order of the first file, and of one rate if they are not resampled."""
+    recordings = [_read_file(files[0], options)]
+    recordings += [_read_file(file, options, recordings[0]) for file in files[1:]]
+    by_rate = sorted((each for each in recordings if each.clock), key=lambda each: _rate_of(each))
+    if by_rate and options.rate is None and _rate_of(by_rate[-1]) > RATE_TOLERANCE * _rate_of(by_rate[0]):
+        slow, fast = by_rate[0], by_rate[-1]
+        raise DataError(
+            f"{fast.file}: {describe_rate(_rate_of(fast))}, but {slow.file} has {describe_rate(_rate_of(slow))}; "
+            f"bring them to one rate with ?rate={_rate_of(slow):.3g}"
+        )
+    return recordings
 
 
-def _read_file(file: Path, options: CsvOptions) -> Table:
-    """(values (rows, [time +] channels), labels, subjects) of one file."""
+def _rate_of(recording: _Recording) -> float:
+    return recording.clock.rate_hz if recording.clock else 0.0
+
+
+def _read_file(file: Path, options: CsvOptions, like: _Recording | None = None) -> _Recording:
+    """like: whose channels it must have, in whatever order."""
     with _open_text(file) as lines:
         header_line = lines.readline().rstrip("\r\n")
     delimiter = max(",;\t", key=header_line.count)
     header = [name.strip().strip('"') for name in header_line.split(delimiter)]
-    channels = _choose_columns(file, header, options)
-    numbers = ([options.time] if options.time else []) + channels
-    values = _load(file, delimiter, header, numbers, np.float64)
-    bad = np.argwhere(~np.isfinite(values))
-    if len(bad):
-        row, column = bad[0]
-        found = values[row, column]
-        raise DataError(f"{file}: data row {row + 1}: column {numbers[column]!r} is {found}; expected a finite number")
+    channels, left_out = _choose_columns(file, header, options)
+    if like is not None:
+        _check_channels(file, channels, like)
+        channels = list(like.channels)
+    values = _load(file, delimiter, header, channels, np.float64)
+    _check_finite(file, values, channels)
     texts = [
         np.char.strip(_load(file, delimiter, header, [name], np.str_)[:, 0])
         for name in (options.label, options.subject)
         if name
     ]
-    return values, texts[0], texts[1] if options.subject else np.zeros(len(values), dtype="U1")
+    time_s, clock = _load_times(file, delimiter, header, options) if options.time else (None, None)
+    subjects = texts[1] if options.subject else np.zeros(len(values), dtype="U1")
+    return _Recording(file, tuple(channels), values, texts[0], subjects, time_s, clock, tuple(left_out))
+
+
+def _check_channels(file: Path, channels: list[str], like: _Recording) -> None:
+    if missing := [name for name in like.channels if name not in channels]:
+        raise DataError(f"{file}: no column {missing[0]!r}, which {like.file} has; name the channels with ?columns=")
+    if more := [name for name in channels if name not in like.channels]:
+        raise DataError(f"{file}: column {more[0]!r} is not in {like.file}; name the channels with ?columns=")
+
+
+def _load_times(file: Path, delimiter: str, header: list[str], options: CsvOptions) -> tuple[Times, Clock]:
+    """Seconds, and the clock they were read by."""
+    name, unit = options.time, options.time_unit
+    try:
+        times = _load(file, delimiter, header, [name], np.float64)[:, 0]
+    except DataError:
+        dates = parse_dates(np.char.strip(_load(file, delimiter, header, [name], np.str_)[:, 0]))
+        if dates is None:
+            raise
+        if unit not in (None, "s"):
+            raise DataError(f"{file}: time_unit={unit}, but column {name!r} holds dates; leave time_unit out") from None
+        times, unit = dates, "s"
+    _check_finite(file, times[:, None], [name])
+    clock = find_clock(times, name, str(file), unit=unit, rate=options.rate, max_gap_s=options.max_gap)
+    return times * UNITS_S[clock.unit], clock
+
+
+def _check_finite(file: Path, values: NDArray[np.float64], names: Sequence[str]) -> None:
+    if len(bad := np.argwhere(~np.isfinite(values))):
+        row, column = bad[0]
+        found = values[row, column]
+        raise DataError(f"{file}: data row {row + 1}: column {names[column]!r} is {found}; expected a finite number")
+
+
+def _describe_reading(recordings: list[_Recording], options: CsvOptions) -> tuple[str, ...]:
+    """What was found out, not said by the user."""
+    notes = []
+    if clocks := [each.clock for each in recordings if each.clock]:
+        units = "/".join(sorted({clock.unit for clock in clocks}, key=list(UNITS_S).index))
+        slowest, fastest = (describe_rate(pick(clock.rate_hz for clock in clocks)) for pick in (min, max))
+        rates = slowest if slowest == fastest else f"{slowest} to {fastest}"
+        then = f"resampled to {options.rate:g} Hz" if options.rate else "not resampled (?rate= does)"
+        notes.append(f"times in column {options.time!r} are in {units}, {rates}; {then}")
+    if left_out := recordings[0].left_out:
+        notes.append(
+            f"no channel, by the name: {', '.join(left_out)} (?time={left_out[0]} tells gaps; ?columns= takes any)"
+        )
+    return tuple(notes)
 
 
 def _open_text(file: Path) -> IO[str]:
@@ -146,8 +227,8 @@ def _open_text(file: Path) -> IO[str]:
     return file.open(encoding="utf-8-sig", errors="replace")
 
 
-def _choose_columns(file: Path, header: list[str], options: CsvOptions) -> list[str]:
-    """The channels' names, all checked against the header."""
+def _choose_columns(file: Path, header: list[str], options: CsvOptions) -> tuple[list[str], list[str]]:
+    """The channels' names, all checked against the header; and columns that are none since they look like times."""
     shown = ", ".join(header)
     if not options.label:
         raise ConfigError(f"{file}: say which column holds the class, as in ?label=NAME; the header is: {shown}")
@@ -157,10 +238,14 @@ def _choose_columns(file: Path, header: list[str], options: CsvOptions) -> list[
         if name not in header:
             hint = describe_choices(name, header).partition("valid:")[0].rstrip(" ?")
             raise ConfigError(f"{file}: no column {name!r}{f' ({hint}?)' if hint else ''}; the header is: {shown}")
-    chosen = named or [name for name in header if name and name not in others]
+    free = [name for name in header if name and name not in others]
+    left_out = [] if named else [name for name in free if is_time_name(name)]
+    chosen = named or [name for name in free if name not in left_out]
     if not chosen or set(chosen) & set(others):
         raise ConfigError(f"{file}: columns must name channels other than {', '.join(others)}; the header is: {shown}")
-    return chosen
+    if twice := [name for name in chosen if header.count(name) > 1 or chosen.count(name) > 1]:
+        raise ConfigError(f"{file}: column {twice[0]!r} is there twice; the header is: {shown}")
+    return chosen, left_out
 
 
 def _load(file: Path, delimiter: str, header: list[str], names: list[str], kind: type[_Kind]) -> NDArray[_Kind]:
@@ -191,21 +276,20 @@ def _explain(reason: str, header: list[str]) -> str:
     return f"data row {row}: column {column!r} is {match[1]}; expected a number (choose channels with ?columns=)"
 
 
-def _number_gaps(time: NDArray[np.float64], options: CsvOptions) -> Integers:
-    step_s = np.diff(time, prepend=time[:1]) * _TIME_UNITS_S[options.time_unit]
-    return np.cumsum((step_s < 0) | (step_s > options.max_gap)).astype(np.int64)
+def _number_gaps(time_s: Times, max_gap_s: float) -> Integers:
+    step_s = np.diff(time_s, prepend=time_s[:1])
+    return np.cumsum((step_s < 0) | (step_s > max_gap_s)).astype(np.int64)
 
 
-def _resample(values: NDArray[np.float64], run: Integers, options: CsvOptions) -> tuple[NDArray[np.float64], Integers]:
-    """Each run's channels on an even grid at `rate` (linear), the time column taken off; as it is without a rate."""
-    if options.rate is None:
-        return values[:, 1:], run
+def _resample(
+    values: NDArray[np.float64], time_s: Times, run: Integers, rate: float
+) -> tuple[NDArray[np.float64], Integers]:
+    """Each run's channels on an even grid at `rate` (linear)."""
     parts, runs = [], []
     edges = np.flatnonzero(np.diff(run, prepend=-1, append=-1))
     for first, last in itertools.pairwise(edges):
-        time_s = (values[first:last, 0] - values[first, 0]) * _TIME_UNITS_S[options.time_unit]
-        grid_s = np.arange(int(time_s[-1] * options.rate) + 1) / options.rate
-        columns = [np.interp(grid_s, time_s, column) for column in values[first:last, 1:].T]
-        parts.append(np.stack(columns, axis=1))
+        since_s = time_s[first:last] - time_s[first]
+        grid_s = np.arange(int(since_s[-1] * rate) + 1) / rate
+        parts.append(np.stack([np.interp(grid_s, since_s, column) for column in values[first:last].T], axis=1))
         runs.append(np.full(len(grid_s), run[first]))
     return np.concatenate(parts), np.concatenate(runs)

@@ -20,6 +20,7 @@ def describe_data(data: DataSet) -> dict[str, Any]:
         "synthetic": data.synthetic,
         "description": data.description,
         "channels": data.shape[0],
+        "channel_names": list(data.channels),
         "window": data.shape[1],
         "classes": list(data.classes),
         "held_out": data.held_out,
@@ -27,6 +28,8 @@ def describe_data(data: DataSet) -> dict[str, Any]:
         "test": _describe_side(data, data.test),
         "channel_mean": [round(value, 6) for value in mean.tolist()],
         "channel_deviation": [round(value, 6) for value in deviation.tolist()],
+        "notes": list(data.notes),
+        "warnings": list(data.warnings),
     }
 
 

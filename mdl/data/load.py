@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -16,10 +18,16 @@ from mdl.data.motion import MotionOptions, make_motion
 from mdl.data.places import PlaceOptions, read_places
 from mdl.data.semg import SemgOptions, read_semg
 from mdl.data.spec import FACTORY, Spec, parse_spec, read_options
+from mdl.data.suspects import suspect_channels
 from mdl.data.uci_har import read_uci_har
 from mdl.data.windows import DataSet, check_data
 from mdl.errors import ConfigError
 from mdl.own import Own
+
+logger = logging.getLogger(__name__)
+
+# Prepared by others: their channels are known.
+_OWN_SOURCES = ("npz", "csv")
 
 
 class _NoOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -27,6 +35,16 @@ class _NoOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def load_data(spec: str | Own, cache_dir: Path, seed: int = 0) -> DataSet:
+    """As `read_data`, and says in the log what was found out about the data and what is likely a mistake in it."""
+    data = read_data(spec, cache_dir, seed)
+    for note in data.notes:
+        logger.info("%s: %s", data.name, note)
+    for warning in data.warnings:
+        logger.warning("%s: %s", data.name, warning)
+    return data
+
+
+def read_data(spec: str | Own, cache_dir: Path, seed: int = 0) -> DataSet:
     """The data set that `spec` names (`mdl.data.spec`), checked; parsed windows stay in `cache_dir` as mapped arrays.
 
     A text names a built-in source; a function of the user's is called if they have said so (`mdl.own.own_data`). seed
@@ -34,12 +52,21 @@ def load_data(spec: str | Own, cache_dir: Path, seed: int = 0) -> DataSet:
     ConfigError if the spec is wrong, DataError if the data is.
     """
     if isinstance(spec, Own):
-        return check_data(call_own(spec), spec.text)
+        return _with_warnings(check_data(call_own(spec), spec.text))
     parsed = parse_spec(spec)
     if parsed.source == FACTORY:
         raise ConfigError(f"data {spec!r} names a function: nothing is imported unless you say so with --data")
     key, build = _prepare(parsed, seed)
-    return load_cached(cache_dir, parsed.source, key, lambda: check_data(build(), spec))
+
+    def checked() -> DataSet:
+        data = check_data(build(), spec)
+        return _with_warnings(data) if parsed.source in _OWN_SOURCES else data
+
+    return load_cached(cache_dir, parsed.source, key, checked)
+
+
+def _with_warnings(data: DataSet) -> DataSet:
+    return replace(data, warnings=(*data.warnings, *suspect_channels(data.train, data.channels)))
 
 
 def _prepare(spec: Spec, seed: int) -> tuple[list[object], Callable[[], DataSet]]:

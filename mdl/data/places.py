@@ -24,6 +24,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from mdl.data.clock import LATEST_S, UNITS_S, unix_unit
 from mdl.data.csv_streams import find_csv_files
 from mdl.data.spec import describe_choices
 from mdl.data.visits import Stays, find_stays, keep_active_days, make_sequences, take_stays
@@ -213,10 +214,14 @@ def _read_row(row: list[str], index: dict[str, int], file: Path, line: int, opti
 
 
 def _parse_time(text: str, where: str, options: PlaceOptions) -> int:
-    """Local seconds: UNIX time plus the offset, or the clock that an ISO time shows."""
+    """Local seconds: UNIX time, whose size tells its unit, plus the offset; or the clock that an ISO time shows."""
     try:
-        return math.floor(float(text) + options.utc_offset * 3600)
-    except (ValueError, OverflowError):
+        time = float(text)
+        unit = unix_unit(time) or "s"
+        if abs(time) * UNITS_S[unit] > LATEST_S:
+            raise DataError(f"{where}: time {text!r} is no UNIX time in {', '.join(UNITS_S)} of the years 2001 to 2103")
+        return math.floor(time * UNITS_S[unit] + options.utc_offset * 3600)
+    except ValueError:
         pass
     try:
         return math.floor(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp())

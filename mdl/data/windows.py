@@ -39,7 +39,9 @@ class DataSet:
     """Training windows, test windows, and what the numbers in them mean.
 
     held_out says by what the test windows were kept apart: "subject", "recording", "time" or "given".
-    subject_names[id] names a subject where the source names them; otherwise it is empty.
+    subject_names[id] names a subject where the source names them; otherwise it is empty. channels: names of the rows of
+    a window in their order; empty if the source does not name them. notes: what was found out while reading and nobody
+    has said; warnings: what is likely a mistake. Both for the user, a line each.
     """
 
     name: str
@@ -50,6 +52,9 @@ class DataSet:
     synthetic: bool = False
     description: str = ""
     subject_names: tuple[str, ...] = ()
+    channels: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -78,6 +83,8 @@ def check_data(data: DataSet, where: str) -> DataSet:
         _check_side(windows, f"{where}: {side} windows", len(data.classes))
     if data.train.x.shape[1:] != data.test.x.shape[1:]:
         raise DataError(f"{where}: training windows are {data.train.x.shape[1:]}, test windows {data.test.x.shape[1:]}")
+    if data.channels and len(data.channels) != data.shape[0]:
+        raise DataError(f"{where}: {len(data.channels)} channel names for {data.shape[0]} channels")
     if shared := np.intersect1d(data.train.group, data.test.group).tolist():
         raise DataError(f"{where}: group {shared[0]} is on both sides of the split; a group is training or test")
     return data

@@ -168,3 +168,62 @@ def test_semg_without_both_sides_says_which_is_missing(tmp_path: Path) -> None:
     write_semg(tmp_path)
     with pytest.raises(DataError, match=r"split=series leaves no windows for training"):
         read_semg(tmp_path, SemgOptions(split="series"))
+
+
+def write_stream(path: Path, names: list[str], columns: list[np.ndarray]) -> Path:
+    table = np.char.mod("%.9g", np.stack([np.asarray(column, np.float64) for column in columns[:-1]], axis=1))
+    lines = [",".join(row) for row in np.concatenate([table, columns[-1].astype(str)[:, None]], axis=1)]
+    path.write_text("\n".join([",".join(names), *lines]))
+    return path
+
+
+@pytest.mark.parametrize("worn", [0, 1], ids=["phone", "watch"])
+def test_the_clock_of_real_phones_and_watches_is_found_in_their_timestamps(
+    worn: int, data_dir: Path, tmp_path: Path
+) -> None:
+    """spsw_har: UNIX milliseconds at about 102 and 104 Hz; the phone hands over several rows at once."""
+    with np.load(data_dir / "spsw_har" / "spsw_har.npz", allow_pickle=False) as stored:
+        first = (stored["device"] == worn) & (stored["subject"] <= stored["subject"].min() + 1)
+        part = {name: stored[name][first] for name in ("x", "time_ms", "label", "execution", "subject")}
+    parts = np.unique(np.stack([part["subject"], part["execution"]]), axis=1).T[:6]
+    seconds = 0.0
+    for number, (subject, execution) in enumerate(parts.tolist()):
+        rows = (part["subject"] == subject) & (part["execution"] == execution)
+        at = part["time_ms"][rows]
+        order = np.argsort(at, kind="stable")
+        seconds += (at.max() - at.min()) / 1000
+        columns = [at[order] - (0 if number % 2 else at.min()), *part["x"][rows][order].T, part["label"][rows][order]]
+        # Half of the files count from their start, in seconds.
+        columns[0] = columns[0] if number % 2 else columns[0] / 1000
+        write_stream(tmp_path / f"{number}.csv", ["stamp", "ax", "ay", "az", "gx", "gy", "gz", "label"], columns)
+    spec = f"csv:{tmp_path}?label=label&time=stamp&window=50"
+    (note,) = load_data(spec, tmp_path / "cache").notes
+    assert note.startswith("times in column 'stamp' are in s/ms, 10")
+    assert note.endswith("Hz; not resampled (?rate= does)")
+    data = load_data(f"{spec}&rate=50", tmp_path / "cache")
+    assert 25 * (len(data.train) + len(data.test)) / 50 < seconds
+    with pytest.raises(DataError, match=r"rate=500 in no unit|rate=500 would invent"):
+        load_data(f"{spec}&rate=500", tmp_path / "cache")
+
+
+def test_a_real_stream_has_the_same_windows_in_whatever_unit_its_times_are(data_dir: Path, tmp_path: Path) -> None:
+    """hapt, 50 Hz, its first recording with jitter on the times: in s, ms, us and ns."""
+    with np.load(data_dir / "hapt" / "hapt.npz", allow_pickle=False) as stored:
+        rows = (stored["subject"] == 1) & (stored["recording"] == stored["recording"][0])
+        x, label = stored["codes"][rows] * stored["scale"], stored["label"][rows]
+    rng = np.random.default_rng(0)
+    at = np.arange(len(x)) / 50 + rng.uniform(-0.006, 0.006, len(x))
+    names = ["at", "ax", "ay", "az", "gx", "gy", "gz", "label"]
+    for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6), ("ns", 1e9)):
+        times = at * scale if unit == "s" else np.round(at * scale)
+        write_stream(tmp_path / f"{unit}.csv", names, [times, *x.T, label])
+    sets = {}
+    for unit in ("s", "ms", "us", "ns"):
+        spec = f"csv:{tmp_path}/{unit}.csv?label=label&time=at&rate=50&skip=0,7,8,9,10,11,12"
+        sets[unit] = load_data(spec, tmp_path / "cache")
+        assert sets[unit].notes == (f"times in column 'at' are in {unit}, 50 Hz; resampled to 50 Hz",)
+        assert not sets[unit].warnings
+    without = load_data(f"csv:{tmp_path}/s.csv?label=label&skip=0,7,8,9,10,11,12&columns=ax,ay,az,gx,gy,gz", tmp_path)
+    for data in sets.values():
+        assert len(data.train) == pytest.approx(len(without.train), abs=8)
+        assert np.abs(data.train.x[:9] - sets["s"].train.x[:9]).max() < 1e-2

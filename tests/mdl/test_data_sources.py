@@ -215,8 +215,115 @@ def test_csv_with_a_bad_cell_names_row_and_column(tmp_path: Path, cell: str, wor
 def test_csv_files_with_other_columns_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("v,label\n1,a\n2,a\n")
     (tmp_path / "b.csv").write_text("v,w,label\n1,2,a\n2,3,a\n")
-    with pytest.raises(DataError, match=r"b\.csv: 2 number columns, .*a\.csv has 1; name the channels"):
+    with pytest.raises(DataError, match=r"b\.csv: column 'w' is not in .*a\.csv; name the channels with \?columns="):
         load_data(f"csv:{tmp_path}?label=label&window=2", tmp_path / "cache")
+    (tmp_path / "b.csv").write_text("w,label\n1,a\n2,a\n")
+    with pytest.raises(DataError, match=r"b\.csv: no column 'v', which .*a\.csv has; name the channels"):
+        load_data(f"csv:{tmp_path}?label=label&window=2", tmp_path / "cache")
+
+
+def test_csv_files_of_one_folder_are_read_by_the_names_of_their_columns(tmp_path: Path) -> None:
+    """a.csv has x, y, z and b.csv z, x, y: by their places x of one would meet z of the other."""
+    for name, header in (("a", "x,y,z,label"), ("b", "z,x,label,y"), ("c", "x,y,z,label")):
+        order = [column for column in header.split(",") if column != "label"]
+        rows = [{"x": f"1{row}", "y": f"2{row}", "z": f"3{row}", "label": "ab"[row // 8 % 2]} for row in range(16)]
+        lines = [",".join(row[column] for column in header.split(",")) for row in rows]
+        (tmp_path / f"{name}.csv").write_text("\n".join([header, *lines]))
+        assert sorted(order) == ["x", "y", "z"]
+    data = load_data(f"csv:{tmp_path}?label=label&window=4", tmp_path / "cache")
+    assert data.channels == ("x", "y", "z")
+    for windows in (data.train, data.test):
+        assert [str(value)[0] for value in windows.x[0, :, 0]] == ["1", "2", "3"]
+        assert all(str(value)[0] == "3" for value in windows.x[:, 2].ravel())
+    assert load_data(f"csv:{tmp_path}?label=label&window=4", tmp_path / "cache").channels == ("x", "y", "z")
+
+
+def test_csv_with_a_column_twice_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x,x,label\n1,2,a\n2,3,a\n")
+    with pytest.raises(ConfigError, match=r"column 'x' is there twice; the header is: x, x, label"):
+        load_data(f"csv:{tmp_path}/a.csv?label=label&window=2", tmp_path / "cache")
+
+
+def test_csv_column_called_time_is_no_channel_unless_it_is_named(tmp_path: Path) -> None:
+    lines = [f"{row * 0.02},{row % 7},{9.8},{'ab'[row // 50 % 2]}" for row in range(400)]
+    (tmp_path / "a.csv").write_text("\n".join(["Time,v,g,label", *lines]))
+    spec = f"csv:{tmp_path}/a.csv?label=label&window=20"
+    data = load_data(spec, tmp_path / "cache")
+    assert data.channels == ("v", "g")
+    assert data.notes == ("no channel, by the name: Time (?time=Time tells gaps; ?columns= takes any)",)
+    assert data.warnings == ("channel 'g' is constant: nothing can be learned from it",)
+    named = load_data(f"{spec}&columns=Time,v", tmp_path / "cache")
+    assert named.channels == ("Time", "v")
+    (warning,) = named.warnings
+    assert "channel 'Time' only ever rises, like a time or a counter" in warning
+
+
+def test_npz_with_a_clock_or_a_constant_among_its_channels_is_warned_about(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    arrays = ready()
+    arrays["x"][:, :, 0] = np.arange(16) + 16 * np.arange(60)[:, None]
+    arrays["x"][:, :, 2] = 3
+    path = write_npz(tmp_path / "a.npz", **arrays)
+    warnings = load_data(f"npz:{path}", tmp_path / "cache").warnings
+    assert [line.partition(":")[0] for line in warnings] == [
+        "channel number 1 of 3 only ever rises, like a time or a counter",
+        "channel number 3 of 3 is constant",
+    ]
+    assert all(line in caplog.text for line in warnings)
+
+
+def write_milliseconds(path: Path, rows: int = 2200) -> Path:
+    """50 Hz in whole milliseconds that jitter, as a phone logs them; the unit is said nowhere."""
+    rng = np.random.default_rng(0)
+    times = np.cumsum(np.maximum(0, np.round(rng.normal(20, 9, rows))))
+    lines = [f"{at:.0f},{rng.normal():.3f},{'ab'[row // 550 % 2]}" for row, at in enumerate(times)]
+    path.write_text("\n".join(["t,v,label", *lines]))
+    return path
+
+
+def test_csv_times_in_milliseconds_that_jitter_are_no_reason_to_invent_data(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Taken for seconds, 44 s of data were 33,992 windows of what was never measured (max_gap=60), or none."""
+    caplog.set_level("INFO")
+    path = write_milliseconds(tmp_path / "a.csv")
+    for options, then in (("", "not resampled (?rate= does)"), ("&rate=50&max_gap=60", "resampled to 50 Hz")):
+        data = load_data(f"csv:{path}?label=label&time=t{options}", tmp_path / "cache")
+        assert len(data.train) + len(data.test) == pytest.approx(27, abs=2)
+        assert data.notes == (f"times in column 't' are in ms, 50.4 Hz; {then}",)
+        assert data.notes[0] in caplog.text
+    with pytest.raises(DataError, match=r"are 0\.0504 Hz with time_unit=s: rate=50 would invent"):
+        load_data(f"csv:{path}?label=label&time=t&rate=50&time_unit=s", tmp_path / "cache")
+    with pytest.raises(DataError, match=r"\(19\.\d+ on average\) fit rate=200 in no unit; .*50\.4 Hz if they are ms"):
+        load_data(f"csv:{path}?label=label&time=t&rate=200", tmp_path / "cache")
+
+
+def test_csv_times_may_be_dates(tmp_path: Path) -> None:
+    lines = [
+        f"2024-02-29 12:00:{row // 50:02}.{row % 50 * 2:02}0,{row % 7},{'ab'[row // 50 % 2]}" for row in range(400)
+    ]
+    (tmp_path / "a.csv").write_text("\n".join(["when,v,label", *lines]))
+    spec = f"csv:{tmp_path}/a.csv?label=label&time=when&window=20"
+    assert load_data(spec, tmp_path / "cache").notes == (
+        "times in column 'when' are in s, 50 Hz; not resampled (?rate= does)",
+    )
+    with pytest.raises(DataError, match=r"time_unit=ms, but column 'when' holds dates"):
+        load_data(f"{spec}&time_unit=ms", tmp_path / "cache")
+    (tmp_path / "a.csv").write_text("\n".join(["when,v,label", *lines, "noon,1,a"]))
+    with pytest.raises(DataError, match=r"data row 1: column 'when' is '2024-02-29 .*expected a number"):
+        load_data(spec, tmp_path / "cache")
+
+
+def test_csv_files_of_two_rates_are_not_mixed_unless_they_are_resampled(tmp_path: Path) -> None:
+    for name, rate in (("a", 50), ("b", 100), ("c", 52)):
+        lines = [f"{row / rate:.3f},{row % 7},{'ab'[row // 100 % 2]}" for row in range(800)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["t,v,label", *lines]))
+    spec = f"csv:{tmp_path}?label=label&time=t&window=20"
+    with pytest.raises(DataError, match=r"b\.csv: 100 Hz, but .*a\.csv has 50 Hz; .*\?rate=50"):
+        load_data(spec, tmp_path / "cache")
+    (note,) = load_data(f"{spec}&rate=50", tmp_path / "cache").notes
+    assert note == "times in column 't' are in s, 50 Hz to 100 Hz; resampled to 50 Hz"
 
 
 def test_csv_without_rows_is_refused(tmp_path: Path) -> None:

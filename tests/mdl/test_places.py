@@ -118,6 +118,20 @@ def test_a_test_history_never_reaches_over_the_cut(tmp_path: Path) -> None:
     assert data.test.x[0, 0].tolist() == [0, 0, 0, 3]
 
 
+def test_unix_times_in_milliseconds_are_not_taken_for_the_far_future(tmp_path: Path) -> None:
+    """Taken for seconds, ten minutes were a week."""
+    for unit, scale in (("s", 1), ("ms", 10**3), ("ns", 10**9)):
+        rows = [f"{(1709632800 + 600 * row) * scale},{'ab'[row // 9 % 2]}" for row in range(72)]
+        (tmp_path / f"{unit}.csv").write_text("\n".join(["time,place", *rows]) + "\n")
+    codes = {
+        unit: encode_stays(read_stays(str(tmp_path / f"{unit}.csv"), PlaceOptions()).stays[unit])
+        for unit in ("s", "ms", "ns")
+    }
+    assert len(codes["s"]) > 4
+    assert np.array_equal(codes["s"], codes["ms"])
+    assert np.array_equal(codes["s"], codes["ns"])
+
+
 def test_iso_times_show_the_local_clock_whatever_their_zone(tmp_path: Path) -> None:
     text = "time,place\n2024-03-05T09:30:00,a\n2024-03-05T10:30:00+05:00,b\n2024-03-05 12:00,a\n"
     (tmp_path / "log.csv").write_text(text)
@@ -166,6 +180,8 @@ def test_the_offset_moves_the_clock(tmp_path: Path) -> None:
         ("when,place\n0,a\n", ConfigError, "no column 'time'"),
         ("time,where\n0,a\n", ConfigError, "no column 'latitude'"),
         ("time,place\nsoon,a\n", DataError, "line 2: time 'soon'"),
+        ("time,place\n9e9,a\n", DataError, "line 2: time '9e9' is no UNIX time in s, ms, us, ns"),
+        ("time,place\ninf,a\n", DataError, "line 2: time 'inf'"),
         ("time,latitude,longitude\n0,x,1\n", DataError, "line 2: the position is no number"),
         ("time,latitude,longitude\n0,91,1\n", DataError, "line 2: the position is outside"),
         ("time,latitude,longitude\n0,1,nan\n", DataError, "line 2: the position is outside"),

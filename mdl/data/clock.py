@@ -1,0 +1,154 @@
+"""What a column of times says: its unit and the sampling rate, found in its steps; or why it contradicts what is asked.
+
+A wrong unit is a factor of 1,000, and nothing else about the data looks wrong then: rows are torn apart at every step,
+or a thousand rows are made of one. So what was found is told, and what does not fit is refused, never repaired.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdl.errors import DataError
+
+UNITS_S = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+# Rates of sensors whose windows are worth training on. Less than two units lie a factor of 4,000 apart: at a step of 1
+# both s (1 Hz) and ms (1,000 Hz) are possible, and the user is asked.
+_USUAL_HZ = (0.5, 2000.0)
+# A UNIX time tells its unit by its size, unless that would be less than a row an hour: then it is a time since start.
+_SLOWEST_HZ = 1 / 3600
+# No sensor here is faster; a unit that makes it so is a wrong one.
+_FASTEST_HZ = 100_000.0
+# The years 2001 to 2103 in seconds.
+EARLIEST_S, LATEST_S = 1e9, 4.2e9
+# A stream may have lost a third of its rows and still be called by its nominal rate. More than that is invented.
+RATE_TOLERANCE = 1.5
+# Nobody keeps less than a hundredth of the rows: a rate so far below the steps' means a wrong unit (a thousandth).
+_MOST_THINNED = 100.0
+# A step so many times the usual one is a gap, and says nothing about the rate.
+_GAP_STEPS = 10.0
+_NAMES = {
+    "s": ("s", "sec", "secs", "second", "seconds"),
+    "ms": ("ms", "msec", "msecs", "milli", "millis", "millisecond", "milliseconds"),
+    "us": ("us", "µs", "usec", "usecs", "micro", "micros", "microsecond", "microseconds"),
+    "ns": ("ns", "nsec", "nsecs", "nano", "nanos", "nanosecond", "nanoseconds"),
+}
+_TIME_WORDS = frozenset(("time", "timestamp", "datetime", "date", "epoch", "elapsed", "clock"))
+
+Times = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Clock:
+    """unit: of UNITS_S. rate_hz: rows a second, gaps left out."""
+
+    unit: str
+    rate_hz: float
+
+
+def find_clock(
+    times: Times, column: str, where: str, *, unit: str | None = None, rate: float | None = None, max_gap_s: float = 1.0
+) -> Clock:
+    """The clock of one recording. unit: as the user says; rate: Hz that is asked for; max_gap_s: what ends a stretch.
+
+    times: float64 (rows,). Raises DataError that names the column's steps and what they contradict, or the units that
+    are possible if its name, its size and its steps do not tell.
+    """
+    step = _usual_step(times, column, where)
+    rates = {name: 1 / (step * seconds) for name, seconds in UNITS_S.items()}
+    said = f"{where}: the steps of column {column!r} ({step:g} on average)"
+    found = unit or _name_unit(column)
+    if found is None:
+        possible = list(_possible_units(float(np.median(times)), rates, rate))
+        if not possible:
+            raise DataError(f"{said} fit {f'rate={rate:g}' if rate else 'no usual rate'} in no unit; {_list(rates)}")
+        if len(possible) > 1:
+            raise DataError(f"{said}: {_list({name: rates[name] for name in possible})}; say which with ?time_unit=")
+        found = possible[0]
+    clock = Clock(found, rates[found])
+    if problem := _contradiction(clock, rate, max_gap_s):
+        fits = [name for name in UNITS_S if not _contradiction(Clock(name, rates[name]), rate, max_gap_s)]
+        hint = f"; time_unit={fits[0]} would make it {describe_rate(rates[fits[0]])}" if fits else ""
+        raise DataError(f"{said} are {describe_rate(clock.rate_hz)} with time_unit={found}: {problem}{hint}")
+    return clock
+
+
+def unix_unit(time: float) -> str | None:
+    """The unit in which this is a UNIX time of the years 2001 to 2103; None if there is none."""
+    return next((name for name, seconds in UNITS_S.items() if EARLIEST_S <= time * seconds <= LATEST_S), None)
+
+
+def parse_dates(texts: NDArray[np.str_]) -> Times | None:
+    """UNIX seconds of ISO dates and times, without a zone as UTC; None if one is none."""
+    try:
+        parsed = [datetime.fromisoformat(text) for text in texts.tolist()]
+    except ValueError:
+        return None
+    return np.array([(each if each.tzinfo else each.replace(tzinfo=UTC)).timestamp() for each in parsed], np.float64)
+
+
+def is_time_name(column: str) -> bool:
+    """Whether a column's name says that it holds times: time, timestamp_ms, Seconds elapsed."""
+    return not _TIME_WORDS.isdisjoint(_words(column))
+
+
+def describe_rate(rate_hz: float) -> str:
+    """ "50 Hz": three digits are more than jitter leaves."""
+    return f"{rate_hz:.3g} Hz" if rate_hz < 1000 else f"{rate_hz:,.0f} Hz"
+
+
+def _possible_units(middle: float, rates: dict[str, float], rate: float | None) -> Iterator[str]:
+    """By what rate is asked for; else by the size of UNIX times; else by the rates that sensors have."""
+    if rate is not None:
+        yield from (name for name in rates if rate / RATE_TOLERANCE <= rates[name] <= rate * _MOST_THINNED)
+        return
+    usual = [name for name in rates if _USUAL_HZ[0] <= rates[name] <= _USUAL_HZ[1]]
+    unix = unix_unit(middle)
+    if unix is None or rates[unix] < _SLOWEST_HZ:
+        yield from usual
+    elif unix in usual:
+        yield unix
+    else:
+        yield from (unix, *usual)
+
+
+def _contradiction(clock: Clock, rate: float | None, max_gap_s: float) -> str:
+    if rate is not None and clock.rate_hz * RATE_TOLERANCE < rate:
+        return f"rate={rate:g} would invent what lies between them"
+    if rate is not None and clock.rate_hz > rate * _MOST_THINNED:
+        return f"rate={rate:g} would leave less than one row in {_MOST_THINNED:g}"
+    if clock.rate_hz > _FASTEST_HZ:
+        return "no sensor is so fast"
+    if 1 / clock.rate_hz > max_gap_s:
+        return f"every step is a gap (max_gap={max_gap_s:g} s)"
+    return ""
+
+
+def _usual_step(times: Times, column: str, where: str) -> float:
+    """Time from row to row without gaps and jumps back; a logger may write several rows under one time."""
+    steps = np.diff(times)
+    forward = steps[steps > 0]
+    if not len(forward):
+        raise DataError(f"{where}: column {column!r} never advances; expected times in the order of the rows")
+    even = steps[(steps >= 0) & (steps <= _GAP_STEPS * float(np.median(forward)))]
+    return float(even.mean())
+
+
+def _name_unit(column: str) -> str | None:
+    words = _words(column)
+    return next((unit for unit, names in _NAMES.items() if not words.isdisjoint(names)), None)
+
+
+def _words(column: str) -> set[str]:
+    """timeStamp_MS -> time, stamp, timestamp, ms."""
+    parts = re.split(r"[\W_]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", column))
+    return {part.lower() for part in (*parts, *re.split(r"[\W_]+", column))}
+
+
+def _list(rates: dict[str, float]) -> str:
+    return ", ".join(f"{describe_rate(rate)} if they are {unit}" for unit, rate in rates.items())

@@ -1,0 +1,45 @@
+"""Channels that teach nothing, or the wrong thing: constant ones, and those that rise all the time as a clock does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdl.data.windows import Windows
+
+# Windows looked at together: 512 of 9 x 128 in float32 are 2.4 MB.
+_BLOCK = 512
+# A short stretch of any signal may rise by chance; so many steps in a row in all windows do not.
+_FEWEST_STEPS = 100
+# Channels named in one line.
+_MOST_NAMED = 8
+
+
+def suspect_channels(windows: Windows, names: Sequence[str]) -> tuple[str, ...]:
+    """A line for the user on each kind of suspicious channel. names: of the channels, or none."""
+    count = windows.x.shape[1]
+    low, high = np.full(count, np.inf), np.full(count, -np.inf)
+    rises = np.full(count, windows.x.shape[0] * (windows.x.shape[2] - 1) >= _FEWEST_STEPS)
+    for start in range(0, len(windows), _BLOCK):
+        block = windows.x[start : start + _BLOCK]
+        low, high = np.minimum(low, block.min(axis=(0, 2))), np.maximum(high, block.max(axis=(0, 2)))
+        rises &= (np.diff(block, axis=2) >= 0).all(axis=(0, 2)) & (block[:, :, -1] > block[:, :, 0]).all(axis=0)
+    called = _call(names, count)
+    lines = []
+    if rises.any():
+        lines.append(f"{called(rises)} only ever rises, like a time or a counter: is it meant to be a channel?")
+    if (low == high).any():
+        lines.append(f"{called(low == high)} is constant: nothing can be learned from it")
+    return tuple(lines)
+
+
+def _call(names: Sequence[str], count: int) -> Callable[[NDArray[np.bool_]], str]:
+    def call(chosen: NDArray[np.bool_]) -> str:
+        numbers = np.flatnonzero(chosen).tolist()
+        told = [repr(names[number]) if names else f"number {number + 1} of {count}" for number in numbers[:_MOST_NAMED]]
+        more = [f"and {len(numbers) - _MOST_NAMED} more"] if len(numbers) > _MOST_NAMED else []
+        return f"channel {', '.join([*told, *more])}"
+
+    return call
