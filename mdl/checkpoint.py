@@ -9,10 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 import msgspec
 import numpy as np
@@ -21,7 +20,8 @@ from safetensors import SafetensorError, safe_open
 
 from mdl.bounds import MAX_ROUND, whole_number
 from mdl.delta import Vector, digest_of
-from mdl.errors import DataError, MdlError
+from mdl.errors import DataError
+from mdl.files import write_whole
 
 logger = logging.getLogger(__name__)
 
@@ -81,12 +81,7 @@ def write_safetensors(path: Path, arrays: Arrays, metadata: Mapping[str, str], p
     The arrays are streamed, never copied into one buffer: a small device has no second model's worth of memory.
     previous: where an existing file at `path` is moved to first.
     """
-    _write_whole(path, lambda temporary: _write_synced(temporary, arrays, metadata), previous)
-
-
-def write_bytes(path: Path, content: bytes) -> None:
-    """A small file that is never half a file; raises MdlError if the disk refuses."""
-    _write_whole(path, lambda temporary: _write_bytes_synced(temporary, content))
+    write_whole(path, lambda file: _write_arrays(file, arrays, metadata), previous)
 
 
 def read_safetensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
@@ -130,30 +125,7 @@ def _checksum(metadata: Mapping[str, str]) -> str:
     return hashlib.blake2b(json.dumps(metadata, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
-def _write_whole(path: Path, write: Callable[[Path], None], previous: Path | None = None) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            write(temporary)
-            if previous is not None and path.exists():
-                path.replace(previous)
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-        _sync_directory(path.parent)
-    except OSError as error:
-        raise MdlError(f"cannot save {path}: {error.strerror or error}") from error
-
-
-def _write_bytes_synced(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _write_synced(path: Path, arrays: Arrays, metadata: Mapping[str, str]) -> None:
+def _write_arrays(file: BinaryIO, arrays: Arrays, metadata: Mapping[str, str]) -> None:
     header: dict[str, Any] = {"__metadata__": dict(metadata)}
     start = 0
     for name, array in arrays.items():
@@ -164,19 +136,6 @@ def _write_synced(path: Path, arrays: Arrays, metadata: Mapping[str, str]) -> No
         start = stop
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    with path.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for array in arrays.values():
-            file.write(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync_directory(directory: Path) -> None:
-    if os.name == "nt":
-        return
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    file.write(len(text).to_bytes(8, "little") + text)
+    for array in arrays.values():
+        file.write(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).data)

@@ -16,6 +16,7 @@ import msgspec
 import tomli_w
 
 from mdl.errors import ConfigError
+from mdl.files import write_bytes
 
 
 def _require(holds: bool, key: str, value: float, valid: str) -> None:
@@ -225,7 +226,7 @@ def load_config(path: Path | None, overrides: Mapping[str, object], assignments:
 
 def save_config(config: Config, path: Path) -> None:
     """Write the configuration as TOML, so that `--config` reads the same one again."""
-    path.write_text(show_config(config))
+    write_bytes(path, show_config(config).encode())
 
 
 def show_config(config: Config) -> str:

@@ -149,10 +149,12 @@ def _tell_failure(plan: FaultPlan, verdict: Verdict, directory: Path | None, shr
     with silent_machines():
         shortest = shrink_failing(plan, verdict.kind) if shrink else plan
         told, mesh = tell_plan(shortest)
+    from mdl.files import write_bytes
+
     saved = directory / f"plan-{verdict.seed}.json"
-    saved.write_bytes(dump_plan(shortest))
+    write_bytes(saved, dump_plan(shortest))
     lines = list(tell_story(mesh.story or []))
-    (directory / f"story-{verdict.seed}.txt").write_text("\n".join(lines) + "\n")
+    write_bytes(directory / f"story-{verdict.seed}.txt", ("\n".join(lines) + "\n").encode())
     _save_stories(mesh, directory / f"seed-{verdict.seed}")
     print(f"seed {verdict.seed}: {told.kind}: {told.problem}", file=sys.stderr)
     print(f"  the shortest plan that still fails: {len(shortest.faults)} faults, in {saved}", file=sys.stderr)
@@ -226,6 +228,8 @@ def _check(name: str, value: str, valid: tuple[str, ...]) -> None:
 
 
 def _out_dir(out: Path | None, kind: str) -> Path:
+    from mdl.files import make_private_folder
+
     directory = out or Path("runs") / time.strftime(f"{kind}-%Y%m%d-%H%M%S")
-    directory.mkdir(parents=True, exist_ok=True)
+    make_private_folder(directory)
     return directory

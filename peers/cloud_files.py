@@ -21,9 +21,10 @@ import numpy as np
 from torch import nn
 
 from mdl.bounds import Count, Group, HexDigest, PeerId
-from mdl.checkpoint import read_safetensors, write_bytes, write_safetensors
+from mdl.checkpoint import read_safetensors, write_safetensors
 from mdl.delta import Vector, digest_of
 from mdl.errors import ConfigError, DataError, RemoteProtocolError
+from mdl.files import append_private, write_bytes
 from mdl.kinds import ModelKind
 from mdl.machine import CycleTaught, StoreUpdate, TeachCycle, UpdateStored
 from mdl.teaching import BASE, Classroom, Cycle, Pupil, Teacher
@@ -158,8 +159,7 @@ class CloudFiles:
             "left_out": list(cycle.left_out),
             "seconds": round(seconds, 3),
         }
-        with (self._directory / "cycles.jsonl").open("ab") as file:
-            file.write(msgspec.json.encode(line) + b"\n")
+        append_private(self._directory / "cycles.jsonl", msgspec.json.encode(line) + b"\n")
         if version == 1:
             logger.info("the base model is ready after %.1f s", seconds)
         else:

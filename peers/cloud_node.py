@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mdl.bounds import Count, Round, Share
-from mdl.checkpoint import write_bytes, write_safetensors
+from mdl.checkpoint import write_safetensors
 from mdl.config import Config, ModelSection
 from mdl.data import (
     DataSet,
@@ -28,6 +28,7 @@ from mdl.data import (
 )
 from mdl.delta import Contributor
 from mdl.errors import DataError
+from mdl.files import write_bytes
 from mdl.kinds import ModelKind, kind_of
 from mdl.machine import Event, StopRequested, StoreUpdate, StudyLesson, TeachCycle, UpdateReady
 from mdl.own import own_data, own_model

@@ -187,11 +187,9 @@ def restore_state(cache: ModelCache, schema_hash: str, mesh: str) -> State | Non
 
 def keep_delta(out: Path, me: Contributor, effect: KeepDelta) -> None:
     """Write one delta with its theta and contributors, for `--verify`."""
-    folder = out / "deltas"
-    folder.mkdir(parents=True, exist_ok=True)
     names = ",".join(sorted(contributor.peer_id for contributor in effect.delta.contributors))
     metadata = {"theta": repr(effect.delta.theta), "contributors": names, "peer": me.peer_id}
-    path = folder / f"{effect.round_id:05d}-{effect.name}.safetensors"
+    path = out / "deltas" / f"{effect.round_id:05d}-{effect.name}.safetensors"
     write_safetensors(path, {"values": effect.delta.values}, metadata)
 
 

@@ -14,6 +14,7 @@ import psutil
 from mdl.bounds import MAX_INCARNATION, whole_number
 from mdl.delta import Contributor
 from mdl.errors import ConfigError
+from mdl.files import make_private_folder, open_private, write_bytes
 from transport.keys import MeshKeys, parse_join_code
 
 CODE_VARIABLE = "MDL_CODE"
@@ -34,7 +35,7 @@ def claim_identity(base: Path, name: str | None, out: Path | None = None) -> tup
         peer_id = name or (host if number == 1 else f"{host}-{number}")
         directory = out or base / peer_id
         try:
-            directory.mkdir(parents=True, exist_ok=True)
+            make_private_folder(directory)
             taken = not _take(directory / "pid")
         except OSError as error:
             raise ConfigError(f"cannot write to {directory}: {error.strerror}") from None
@@ -92,10 +93,8 @@ def remember_code(code: str) -> Path:
     """Keep a join code for this user alone (file mode 600)."""
     name, _ = parse_join_code(code)
     folder = _codes_home()
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     path = folder / f"{name}.code"
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        file.write(code + "\n")
+    write_bytes(path, f"{code}\n".encode())
     return path
 
 
@@ -108,8 +107,8 @@ def _take(path: Path) -> bool:
     me = _describe_process(os.getpid())
     for _ in range(_TAKE_OVERS):
         try:
-            with path.open("x") as file:
-                file.write(me)
+            with open_private(path, "xb") as file:
+                file.write(me.encode())
             return True
         except FileExistsError:
             owner = path.read_text()
@@ -134,5 +133,5 @@ def _next_incarnation(path: Path) -> int:
     except (OSError, ValueError):
         last = 0
     incarnation = max(last + 1, int(time.time() * 1000))
-    path.write_text(str(incarnation))
+    write_bytes(path, str(incarnation).encode())
     return incarnation

@@ -19,6 +19,7 @@ import msgspec
 
 from mdl.config import Config, MeshSection
 from mdl.delta import Contributor
+from mdl.files import append_private
 from mdl.machine import Effect, Event, Finish, Machine, PeerFound, RecordRound, ResourcesSampled, StopRequested
 from mdl.messages import PeerInfo, Role
 from peers.casting import cast_node
@@ -205,8 +206,7 @@ def _make_relearner(config: Config, out: Path, runtime: Runtime[Links], sampler:
 
 def record_round(out: Path, effect: RecordRound, relearner: Relearner | None = None) -> None:
     """Append the line of a round that this node has led; the scheduler may learn from it."""
-    with (out / "metrics.jsonl").open("ab") as file:
-        file.write(msgspec.json.encode(effect.summary) + b"\n")
+    append_private(out / "metrics.jsonl", msgspec.json.encode(effect.summary) + b"\n")
     logger.info("%s", describe_round(effect))
     if relearner:
         relearner.hear(effect.summary)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mdl.files import make_private_folder, open_private
 from peers.identity import CODE_VARIABLE
 
 # A node that was started by another one ends with it (`mdl up`): it reads its standard input until that closes.
@@ -63,7 +64,7 @@ class Children:
     beside: list[Child] = field(default_factory=list)
 
     def __enter__(self) -> Children:
-        self.logs.mkdir(parents=True, exist_ok=True)
+        make_private_folder(self.logs)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -78,7 +79,7 @@ class Children:
             LIFELINE_VARIABLE: "1",
             "OMP_NUM_THREADS": str(self.threads),
         }
-        with log.open("wb") as errors, output.open("wb") as results, _interrupts_wait():
+        with open_private(log, "wb") as errors, open_private(output, "wb") as results, _interrupts_wait():
             process = subprocess.Popen(
                 # -P: what lies in the current directory is not imported in the place of a library.
                 [sys.executable, "-P", "-m", "peers.cli", *arguments],

@@ -22,6 +22,7 @@ import msgspec
 
 from mdl.config import BusySection, Config
 from mdl.errors import DataError
+from mdl.files import write_bytes
 from mdl.machine import Event, PolicyLearned
 from mdl.messages import ResourceState, RoundSummary
 from peers.schedule_round import finished_round, rebuild
@@ -75,10 +76,7 @@ class Relearner:
             logger.debug("round %d teaches nothing: %s", summary.round, error)
             return
         seen = [*self._load_seen(), scenario][-MOST_SEEN:]
-        self._directory.mkdir(parents=True, exist_ok=True)
-        draft = self._directory / (SEEN + ".new")
-        save_scenarios(seen, draft)
-        draft.replace(self._directory / SEEN)
+        save_scenarios(seen, self._directory / SEEN)
         if self._may_learn(seen):
             self._start_slot(seen)
 
@@ -118,7 +116,7 @@ class Relearner:
         ended = json.loads(told.splitlines()[-1])
         if ended["slot"] < ended["slots"]:
             return
-        (self._directory / _LEARNED).write_text(json.dumps(mesh))
+        write_bytes(self._directory / _LEARNED, json.dumps(mesh).encode())
         before_s, after_s = ended["before_s"], ended["after_s"]
         if ended["adopted"]:
             logger.info("the schedule was re-learned: %.2f s instead of %.2f s on rounds held out", after_s, before_s)

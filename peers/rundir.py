@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from mdl.files import write_bytes, write_whole
 from mdl.messages import RoundSummary
 from peers.processes import Child
 
@@ -42,13 +43,14 @@ def read_rounds(path: Path) -> list[RoundSummary]:
 def collect_results(out: Path, trainers: list[Child]) -> Path | None:
     """Bring metrics and the newest global model to the run directory; the model's path, or None without one."""
     if rounds := read_run(out):
-        (out / "metrics.jsonl").write_bytes(b"".join(msgspec.json.encode(summary) + b"\n" for summary in rounds))
+        write_bytes(out / "metrics.jsonl", b"".join(msgspec.json.encode(summary) + b"\n" for summary in rounds))
     reached = [(child.result().get("round_id", 0), out / child.name / "global.safetensors") for child in trainers]
     models = [(round_id, path) for round_id, path in reached if path.exists()]
     if not models:
         return None
     newest = max(models, key=lambda found: found[0])[1]
-    shutil.copyfile(newest, out / "global.safetensors")
+    with newest.open("rb") as source:
+        write_whole(out / "global.safetensors", lambda file: shutil.copyfileobj(source, file))
     return out / "global.safetensors"
 
 

@@ -24,6 +24,7 @@ from rich.text import Text
 from mdl.config import Config, save_config, show_config
 from mdl.data import DataSet, default_cache_dir, load_data, private_part, split_windows
 from mdl.errors import ConfigError, DataError, MdlError, UnfinishedError
+from mdl.files import make_private_folder, write_bytes
 from mdl.own import own_data
 from peers.liveview import describe_summary, draw_mesh, show_result
 from peers.processes import Child, Children
@@ -88,7 +89,7 @@ def run_up(
             raise
         except KeyboardInterrupt:
             raise UnfinishedError(describe_interrupt(run.out), 130, {"run_dir": str(run.out)}) from None
-    (run.out / "result.json").write_bytes(msgspec.json.format(msgspec.json.encode(result)))
+    write_bytes(run.out / "result.json", msgspec.json.format(msgspec.json.encode(result)))
     if not quiet:
         show_result(result, console)
     return {key: value for key, value in result.items() if key != "alone"}
@@ -155,7 +156,7 @@ def _plan(config: Config, peers: int, epochs: int, out: Path | None, verify: boo
     )
     out = out or Path("runs") / f"up-{datetime.now():%Y%m%d-%H%M%S}"
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        make_private_folder(out)
         if any(out.iterdir()):
             raise ConfigError(f"--out {out} is not empty; choose a new directory")
         save_config(config, out / "config.toml")

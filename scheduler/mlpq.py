@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from mdl.errors import DataError
+from mdl.files import write_bytes
 from scheduler.paper import Floats, PaperChain, PaperRules, observe_paper
 from scheduler.paper_plan import Order
 
@@ -64,7 +65,7 @@ def save_mlp(path: Path, network: MlpQ, metadata: dict[str, object]) -> None:
         arrays[f"layer{number}.weight"] = np.ascontiguousarray(weight)
         arrays[f"layer{number}.bias"] = np.ascontiguousarray(bias)
     kept = {"variant": "paper", "n": network.n, "counts": network.counts, "rules": asdict(network.rules)}
-    save_file(arrays, path, {_METADATA_KEY: json.dumps({**metadata, **kept})})
+    write_bytes(path, save(arrays, {_METADATA_KEY: json.dumps({**metadata, **kept})}))
 
 
 def load_mlp(path: Path) -> tuple[MlpQ, dict[str, object]]:

@@ -15,9 +15,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from mdl.errors import DataError
+from mdl.files import write_bytes
 from scheduler.observation import COLUMN, FEATURES, UNVARIED
 from scheduler.stand import Bools, Floats
 
@@ -157,7 +158,8 @@ def load_weights(path: Path) -> tuple[Weights, dict[str, object]]:
 def save_weights(path: Path, weights: Weights, metadata: dict[str, object]) -> None:
     """One safetensors file; metadata is any JSON object (command, seed, evaluation)."""
     text = json.dumps({**metadata, "features": list(FEATURES)})
-    save_file({name: np.ascontiguousarray(values) for name, values in weights.items()}, path, {_METADATA_KEY: text})
+    arrays = {name: np.ascontiguousarray(values) for name, values in weights.items()}
+    write_bytes(path, save(arrays, {_METADATA_KEY: text}))
 
 
 def draw_weights(rng: np.random.Generator) -> Weights:

@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 
 from mdl.errors import ConfigError, DataError
+from mdl.files import write_whole
 from sim.devices import UsageKind, draw_busy_periods, draw_class, draw_link_mb_s, draw_merge_mb_s
 
 Periods = tuple[tuple[float, float], ...]
@@ -86,7 +87,8 @@ def vary_scenario(scenario: Scenario, rng: np.random.Generator) -> Scenario:
 
 
 def save_scenarios(scenarios: Iterable[Scenario], path: Path) -> None:
-    path.write_bytes(b"".join(msgspec.json.encode(scenario) + b"\n" for scenario in scenarios))
+    """Raises MdlError if the disk refuses."""
+    write_whole(path, lambda file: file.writelines(msgspec.json.encode(scenario) + b"\n" for scenario in scenarios))
 
 
 def load_scenarios(path: Path) -> list[Scenario]:

@@ -158,6 +158,29 @@ def test_only_who_hears_the_user_may_have_a_name_imported(folder: str) -> None:
             assert taken in (set(), {"mdl.own", "mdl.own.Own"}), path
 
 
+# What these write is public, or a picture that the user asked for.
+WRITES_IN_THE_OPEN = {"transport/download.py", "peers/cli_data.py", "peers/schedule_svg.py"}
+
+
+@pytest.mark.parametrize("folder", LAYERS)
+def test_one_module_makes_files_and_folders(folder: str) -> None:
+    """So that each is for its owner alone, from the moment it exists."""
+    for path in _modules(folder):
+        name = str(path.relative_to(ROOT))
+        if name == "mdl/files.py" or name in WRITES_IN_THE_OPEN:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Call):
+                continue
+            called, where = _called(node), f"{name}:{node.lineno}"
+            is_method = isinstance(node.func, ast.Attribute)
+            assert called not in ("mkdir", "makedirs", "touch", "copyfile", "save_file", "NamedTemporaryFile"), where
+            assert not is_method or called not in ("write_text", "write_bytes"), where
+            if called == "open" and not ast.unparse(node.func).startswith(("gzip.", "os.")):
+                modes = [given.value for given in node.args if isinstance(given, ast.Constant)]
+                assert not any(set("wax+") & set(str(how)) for how in modes), where
+
+
 def test_a_role_knows_no_driver_and_a_driver_no_role() -> None:
     drivers = ("transport.", "sim.")
     roles = {

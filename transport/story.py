@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from mdl.delta import digest_of
+from mdl.files import write_whole
 from mdl.machine import Effect, Event, Tick
 
 # About ten minutes of a trainer that reports once a second to an agent, at some 300 bytes each.
@@ -58,12 +59,11 @@ class Story:
         self._lines.append(self._encode(entry))
 
     def save(self, path: Path) -> None:
-        """Write the story as JSON lines, oldest first."""
-        path.parent.mkdir(parents=True, exist_ok=True)
+        """Write the story as JSON lines, oldest first. Raises MdlError if the disk refuses."""
         lines = list(self._lines)
         if self.header is not None:
             lines.insert(0, self._encode({"header": self.header, "left_out": self.left_out}))
-        path.write_bytes(b"".join(line + b"\n" for line in lines))
+        write_whole(path, lambda file: file.writelines(line + b"\n" for line in lines))
 
 
 def _named(item: Event | Effect) -> dict[str, Any]:

@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 
 from mdl.data.windows import DataSet, Windows
+from mdl.files import make_private_folder, open_private
 
 # Raise this whenever any source prepares its windows differently: older entries are then never read again.
 VERSION = 2
@@ -86,13 +87,15 @@ def _map(entry: Path, side: str) -> Windows:
 
 
 def _write(entry: Path, data: DataSet) -> None:
-    entry.parent.mkdir(parents=True, exist_ok=True)
+    make_private_folder(entry.parent)
     aside = Path(tempfile.mkdtemp(prefix=f".{entry.name}.", dir=entry.parent))
     try:
         for side, windows in (("train", data.train), ("test", data.test)):
             for name in _ARRAYS:
-                np.save(aside / f"{side}_{name}.npy", getattr(windows, name), allow_pickle=False)
-        (aside / "meta.json").write_bytes(msgspec.json.encode(_describe(aside, data)))
+                with open_private(aside / f"{side}_{name}.npy", "xb") as file:
+                    np.save(file, getattr(windows, name), allow_pickle=False)
+        with open_private(aside / "meta.json", "xb") as file:
+            file.write(msgspec.json.encode(_describe(aside, data)))
         _put(aside, entry)
     finally:
         shutil.rmtree(aside, ignore_errors=True)

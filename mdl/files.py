@@ -1,0 +1,109 @@
+"""How mdl writes files: for this user alone, and whole or not at all.
+
+A model, a cache, a story or a run directory tells of its owner's data, a code opens their mesh. So what is made here
+has mode 600 (folders 700) from the moment it exists: there is no time in which somebody else could open it. What was
+there before with a wider mode is narrowed when it is written or used. Folders that the user had stay as they are.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, BinaryIO
+
+from mdl.errors import MdlError
+
+_FILE_MODE, _FOLDER_MODE = 0o600, 0o700
+_OTHERS = 0o077
+
+
+def make_private_folder(path: Path) -> None:
+    """The folder and those above it that are missing, each for this user alone. Raises OSError."""
+    if path.is_dir():
+        return
+    make_private_folder(path.parent)
+    try:
+        path.mkdir(mode=_FOLDER_MODE)
+    except FileExistsError:
+        if not path.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path)) from None
+
+
+def open_private(path: Path, mode: str) -> IO[bytes]:
+    """Open for writing ("wb", "ab", "xb") in a folder that exists; for this user alone, also if it was not before."""
+    file: IO[bytes] = open(path, mode, opener=_open_for_this_user)  # noqa: SIM115
+    return file
+
+
+def append_private(path: Path, content: bytes) -> None:
+    """Add to the end of a file. Raises OSError."""
+    with open_private(path, "ab") as file:
+        file.write(content)
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """A small file that is never half a file; raises MdlError if the disk refuses."""
+    write_whole(path, lambda file: file.write(content))
+
+
+def write_whole(path: Path, write: Callable[[BinaryIO], object], previous: Path | None = None) -> None:
+    """Let `write` fill a new file, and put it in the place of `path` once it is on the disk.
+
+    previous: where an existing file at `path` is moved to first. Raises MdlError if the disk refuses; `path` is as it
+    was then.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        make_private_folder(path.parent)
+        temporary.unlink(missing_ok=True)
+        try:
+            # "x": whatever is there, a link of somebody else's among it, is not written through.
+            with open_private(temporary, "xb") as file:
+                write(file)  # type: ignore[arg-type]
+                file.flush()
+                os.fsync(file.fileno())
+            if previous is not None and path.exists():
+                path.replace(previous)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        _sync_directory(path.parent)
+    except OSError as error:
+        raise MdlError(f"cannot save {path}: {error.strerror or error}") from error
+
+
+def narrow(path: Path) -> bool:
+    """Take a file or folder of this user's away from everybody else; whether it was open to them.
+
+    On a disk that knows no modes, or of another owner's file, it stays as it is.
+    """
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if os.name == "nt" or not mode & _OTHERS:
+            return False
+        path.chmod(mode & ~_OTHERS)
+        return not path.stat().st_mode & _OTHERS
+    except OSError:
+        return False
+
+
+def _open_for_this_user(path: str, flags: int) -> int:
+    descriptor = os.open(path, flags | getattr(os, "O_CLOEXEC", 0), _FILE_MODE)
+    found = os.fstat(descriptor)
+    # A file that is there already keeps its mode when it is opened. A terminal or /dev/null is nobody's to narrow.
+    if os.name != "nt" and stat.S_ISREG(found.st_mode) and found.st_mode & _OTHERS and found.st_uid == os.geteuid():
+        os.fchmod(descriptor, stat.S_IMODE(found.st_mode) & ~_OTHERS)
+    return descriptor
+
+
+def _sync_directory(directory: Path) -> None:
+    if os.name == "nt":
+        return
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,112 @@
+"""What mdl writes is for this user alone from the first moment, and whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mdl.checkpoint import CachedModel, ModelCache
+from mdl.config import load_config, save_config
+from mdl.data import load_data
+from mdl.errors import MdlError
+from mdl.files import append_private, make_private_folder, narrow, open_private, write_bytes, write_whole
+from mdl.machine import Tick
+from scheduler.numpyq import draw_weights, save_weights
+from transport.story import Story
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="modes are POSIX's")
+
+
+@pytest.fixture(autouse=True)
+def _open_umask() -> Iterator[None]:
+    """The usual mask on many machines, under which a careless file is readable by everybody."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def open_to_others(folder: Path) -> list[str]:
+    return [str(path.relative_to(folder)) for path in folder.rglob("*") if mode(path) & 0o077]
+
+
+def test_what_is_kept_is_readable_by_its_owner_alone(tmp_path: Path) -> None:
+    ModelCache(tmp_path / "state" / "home" / "p1").save(CachedModel(np.ones(3, np.float32), 1, "schema", "home"))
+    save_config(load_config(None, {}), tmp_path / "config.toml")
+    load_data("motion?people=2&test_people=1&windows=12", tmp_path / "cache" / "windows")
+    story = Story()
+    story.add(0.0, Tick(), [])
+    story.save(tmp_path / "run" / "story-p1.jsonl")
+    append_private(tmp_path / "metrics.jsonl", b"{}\n")
+    save_weights(tmp_path / "policy.safetensors", draw_weights(np.random.default_rng(0)), {})
+    assert len(list(tmp_path.rglob("*"))) > 15
+    assert open_to_others(tmp_path) == []
+
+
+def test_there_is_no_moment_in_which_a_file_is_open_to_others(tmp_path: Path) -> None:
+    seen: list[list[str]] = []
+
+    def write(file: object) -> None:
+        seen.append(open_to_others(tmp_path))
+        assert any(tmp_path.rglob(".model.*.part"))
+
+    write_whole(tmp_path / "a" / "b" / "model", write)
+    assert seen == [[]]
+
+
+@pytest.mark.parametrize("how", ["wb", "ab"])
+def test_an_open_file_is_narrowed_when_it_is_written(tmp_path: Path, how: str) -> None:
+    path = tmp_path / "story"
+    path.write_bytes(b"old ")
+    path.chmod(0o644)
+    with open_private(path, how) as file:
+        assert mode(path) == 0o600
+        file.write(b"new")
+    assert path.read_bytes() == (b"old new" if how == "ab" else b"new")
+
+
+def test_a_link_in_the_place_of_the_temporary_file_is_not_followed(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"mine")
+    (tmp_path / f".model.{os.getpid()}.part").symlink_to(victim)
+    write_bytes(tmp_path / "model", b"new")
+    assert (victim.read_bytes(), (tmp_path / "model").read_bytes()) == (b"mine", b"new")
+
+
+def test_a_refused_write_leaves_what_was_there(tmp_path: Path) -> None:
+    write_bytes(tmp_path / "model", b"old")
+
+    def fail(file: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(MdlError, match=r"cannot save .*model: No space left on device"):
+        write_whole(tmp_path / "model", fail)
+    assert (tmp_path / "model").read_bytes() == b"old"
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_folder_of_the_users_keeps_its_mode_and_a_new_one_is_theirs_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir(mode=0o755)
+    make_private_folder(tmp_path / "mine" / "runs" / "up")
+    assert [mode(tmp_path / name) for name in ("mine", "mine/runs", "mine/runs/up")] == [0o755, 0o700, 0o700]
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError):
+        make_private_folder(tmp_path / "file" / "below")
+
+
+def test_narrow_says_whether_others_could_read(tmp_path: Path) -> None:
+    path = tmp_path / "code"
+    path.touch()
+    path.chmod(0o644)
+    assert narrow(path)
+    assert mode(path) == 0o600
+    assert not narrow(path)
+    assert not narrow(tmp_path / "absent")
