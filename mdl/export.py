@@ -28,7 +28,7 @@ class ModelDescription(msgspec.Struct, frozen=True):
     """What a stranger needs to use the parameters: how to build the model, what goes in and what comes out.
 
     model, data: as the user named them where it was trained: for people to read. seed: as given to `load_data`, so that
-    the same test windows are found again.
+    the same test windows are found again. channel_names: empty if the data did not name them.
     """
 
     model: str
@@ -39,6 +39,7 @@ class ModelDescription(msgspec.Struct, frozen=True):
     mesh: str = ""
     round_id: int = 0
     seed: _Seed = 0
+    channel_names: tuple[str, ...] = ()
 
     @property
     def classes(self) -> int:

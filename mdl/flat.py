@@ -191,9 +191,13 @@ def hash_schema(schema: Schema) -> str:
     return hashlib.blake2b(lines.encode(), digest_size=8).hexdigest()
 
 
-def hash_task(schema: Schema, class_names: Iterable[str]) -> str:
-    """Of the schema and the classes: last layers of one size whose rows mean different classes must not meet."""
-    return hash_schema([*schema, *((f"class {name}", ()) for name in class_names)])
+def hash_task(schema: Schema, class_names: Iterable[str], channel_names: Iterable[str] = ()) -> str:
+    """Of the schema, the classes and the channels: layers of one size whose rows mean something else must not meet.
+
+    Without channel names it is what it was before channels had names.
+    """
+    classes, channels = (f"class {name}" for name in class_names), (f"channel {name!r}" for name in channel_names)
+    return hash_schema([*schema, *((name, ()) for name in (*classes, *channels))])
 
 
 def schema_difference(a: Schema, b: Schema) -> str:

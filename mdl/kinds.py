@@ -33,6 +33,7 @@ from mdl.recurrent import (
     customize_classes,
     pretrain_embeddings,
 )
+from mdl.task import describe_task
 from mdl.update import apply_update, decode_tensors, encode_update
 
 _CLASSES = "class_ids"
@@ -47,6 +48,10 @@ class ModelKind(Protocol):
     @property
     def schema_hash(self) -> str:
         """Of the small model and its classes; a client with another one has another task."""
+
+    @property
+    def older_hash(self) -> str:
+        """The same as it was before channels had names."""
 
     @property
     def summary(self) -> str:
@@ -92,7 +97,7 @@ class RecurrentKind:
 
     def __init__(self, classes: Sequence[str], small: str = DEVICE_SIZE, large: str = CLOUD_SIZE) -> None:
         self._names, self._sizes = tuple(classes), (small, large)
-        self.schema_hash = hash_task(_shapes(self.build_small(0)), self._names)
+        self.schema_hash = self.older_hash = hash_task(_shapes(self.build_small(0)), self._names)
         self.summary = f"M-RNN {small} of {large} -> {_shorten(self._names)}"
 
     def build_large(self, seed: int) -> RecurrentModel:
@@ -150,8 +155,8 @@ class RecurrentKind:
 class WindowKind:
     """Two models of `mdl.models` for windows (channels, length); clients have all classes and upload all values.
 
-    classes: their names. seed: of the module that received values are put into, as a user's own factory may draw.
-    Raises ConfigError if a model does not fit the windows.
+    classes, channel_names: their names. seed: of the module that received values are put into, as a user's own factory
+    may draw. Raises ConfigError if a model does not fit the windows.
     """
 
     def __init__(
@@ -162,11 +167,13 @@ class WindowKind:
         length: int,
         classes: Sequence[str],
         seed: int = 0,
+        channel_names: Sequence[str] = (),
     ) -> None:
         self._models, self._shape, self._names, self._seed = (small, large), (channels, length), tuple(classes), seed
         flat = FlatModel(self.build_small(seed))
-        self.schema_hash = hash_task(flat.schema, self._names)
-        self.summary = f"{small} of {large} {channels}x{length} -> {_shorten(self._names)}"
+        self.schema_hash = hash_task(flat.schema, self._names, channel_names)
+        self.older_hash = hash_task(flat.schema, self._names)
+        self.summary = describe_task(f"{small} of {large}", (channels, length), channel_names, self._names)
         self._size = flat.size
 
     def build_large(self, seed: int) -> nn.Module:
@@ -220,7 +227,7 @@ def kind_of(data: DataSet, small: str | Own, large: str | Own, seed: int) -> Mod
     """
     if is_places(data):
         return RecurrentKind(data.classes, str(small) or DEVICE_SIZE, str(large) or CLOUD_SIZE)
-    return WindowKind(small or "lenet", large or "alexnet", *data.shape, data.classes, seed)
+    return WindowKind(small or "lenet", large or "alexnet", *data.shape, data.classes, seed, data.channels)
 
 
 def is_places(data: DataSet) -> bool:

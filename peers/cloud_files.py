@@ -174,7 +174,7 @@ class CloudFiles:
             found = msgspec.json.decode(path.read_bytes(), type=Catalogue)
         except (OSError, msgspec.DecodeError) as error:
             raise ConfigError(f"{path}: {error}") from None
-        if found.schema_hash != fresh.schema_hash:
+        if found.schema_hash not in (fresh.schema_hash, self._kind.older_hash):
             raise ConfigError(
                 f"{self._directory} is a cloud for {found.model}, not for {fresh.model}; choose another --out"
             )

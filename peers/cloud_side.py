@@ -57,6 +57,7 @@ class CloudSide:
             description.time,
             description.class_names,
             description.seed,
+            description.channel_names,
         )
         now = time.monotonic()
         self._learner = Learner(mesh, device.schema_hash, device.summary, LearnerSettings(), now)

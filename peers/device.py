@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import textwrap
 import time
 import weakref
 from collections.abc import Callable
@@ -48,6 +47,7 @@ from mdl.machine import (
 from mdl.messages import History, TrainingReport
 from mdl.models import build_model
 from mdl.own import own_data, own_model
+from mdl.task import describe_task
 from mdl.training import LocalTrainer, Teacher, model_delta
 from peers.quorum import LAST_TERM
 
@@ -77,7 +77,8 @@ class Device:
         self.test = take_windows(data.test, shard_test(len(data.test), shard))
         self.model = build_flat_model(config, data)
         self.description = describe_model(config, data, mesh)
-        self.schema_hash = hash_task(self.model.schema, data.classes)
+        self.schema_hash = hash_task(self.model.schema, data.classes, data.channels)
+        self._older_hash = hash_task(self.model.schema, data.classes)
         self.theta = float(len(self.train)) if config.round.theta == "samples" else 1.0
         self._me = me
         self._mesh = mesh
@@ -94,12 +95,14 @@ class Device:
     def summary(self) -> str:
         """One line for people, and for the message that names a different model."""
         description = self.description
-        classes = textwrap.shorten(", ".join(description.class_names), 120, placeholder=" ...")
-        return f"{description.model} {description.channels}x{description.time} -> {classes}"
+        shape = description.channels, description.time
+        return describe_task(description.model, shape, description.channel_names, description.class_names)
 
     def restore(self) -> State:
         """What the file cache has, if it fits; else the fresh model."""
-        return restore_state(self._cache, self.schema_hash, self._mesh) or State(self.model.values().copy())
+        hashes = (self.schema_hash, self._older_hash)
+        found = (restore_state(self._cache, schema_hash, self._mesh) for schema_hash in hashes)
+        return next(filter(None, found), None) or State(self.model.values().copy())
 
     def work(self) -> Work:
         """What the driver's worker thread calls for each slow effect."""
@@ -201,7 +204,10 @@ def build_flat_model(config: Config, data: DataSet) -> FlatModel:
 
 def describe_model(config: Config, data: DataSet, mesh: str) -> ModelDescription:
     channels, length = data.shape
-    return ModelDescription(config.model.name, channels, length, data.classes, config.data.spec, mesh, seed=config.seed)
+    return ModelDescription(
+        config.model.name, channels, length, data.classes, config.data.spec, mesh, seed=config.seed,
+        channel_names=data.channels,
+    )  # fmt: skip
 
 
 def device_seed(seed: int, index: int) -> int:

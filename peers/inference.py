@@ -18,6 +18,7 @@ from mdl.errors import DataError
 from mdl.evaluation import evaluate, predict_logits
 from mdl.export import ModelDescription, import_model
 from mdl.own import Own
+from mdl.task import channels_difference
 
 
 def evaluate_model(path: Path, spec: str | Own | None, model: str | Own | None = None) -> dict[str, Any]:
@@ -95,4 +96,6 @@ def _load(path: Path, spec: str | Own | None, model: str | Own | None) -> tuple[
         raise DataError(f"the model takes windows of {shape} (channels, time), {chosen} has {data.shape}")
     if data.classes != description.class_names:
         raise DataError(f"the model knows classes {description.class_names}, the data has {data.classes}")
+    if difference := channels_difference(description.channel_names, data.channels):
+        raise DataError(f"the data's channels are not the model's: {difference} (here: {file}, there: {chosen})")
     return module, description, data

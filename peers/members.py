@@ -11,6 +11,7 @@ from mdl.bounds import MAX_MEMBERS, printable
 from mdl.config import BusySection
 from mdl.delta import Contributor
 from mdl.messages import Activity, Lineage, PeerReport
+from mdl.task import task_difference
 from peers.liveness import Arrivals
 from scheduler.devices import DeviceBook, is_busy
 
@@ -174,7 +175,8 @@ class Members:
             if (report.schema_hash, report.size) != (first.schema_hash, first.size):
                 self.has_refused = True
                 member.problem = printable(
-                    f"your model ({report.model[:80]}, {report.size:,} values) differs from the mesh's "
+                    task_difference(report.model, first.model)
+                    or f"your model ({report.model[:80]}, {report.size:,} values) differs from the mesh's "
                     f"({first.model[:80]}, {first.size:,} values)"
                 )
         self._forget_lists()

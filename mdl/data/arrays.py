@@ -30,7 +30,7 @@ class ArrayOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_npz(path: Path, options: ArrayOptions) -> DataSet:
-    """x (n, time, channels) and y; optional subject, group, split ("train"/"test" or 0/1) and classes (names).
+    """x (n, time, channels) and y; optional subject, group, split ("train"/"test" or 0/1); names: classes, channels.
 
     Without split a fifth of the subjects is for testing; without subject, of the groups; without either, the last fifth
     of each class's rows, which must be in recording order. Raises DataError naming the array that is missing or wrong.
@@ -51,11 +51,13 @@ def build_data(name: str, arrays: Mapping[str, NDArray[Any]], where: str, option
     if "split" in arrays:
         test = _read_split(arrays["split"], where)
         # Groups that the source names must lie on one side (`check_data`); those we inferred are cut where it cuts.
-        return _divide(name, x, labels, subject, group if given is not None else group * 2 + test, test)
+        group = group if given is not None else group * 2 + test
+        return _divide(name, x, labels, subject, group, test, _name_channels(arrays, where))
     try:
         return assemble_data(
             name, x, labels, subject, group if given is not None else None, group,
             how=options.split, gap=options.gap, seed=options.seed, description=f"windows from {where}",
+            channels=_name_channels(arrays, where),
         )  # fmt: skip
     except DataError as error:
         raise DataError(f"{where}: {error}") from None
@@ -117,6 +119,20 @@ def _name_labels(arrays: Mapping[str, NDArray[Any]], where: str) -> tuple[tuple[
     return classes, y.astype(np.int64)
 
 
+def _name_channels(arrays: Mapping[str, NDArray[Any]], where: str) -> tuple[str, ...]:
+    """Empty if the source names none."""
+    if "channels" not in arrays:
+        return ()
+    given, count = arrays["channels"], arrays["x"].shape[2]
+    names = tuple(str(name).strip() for name in given.reshape(-1).tolist())
+    if given.dtype.kind != "U" or len(names) != count or len(set(names)) != count or not all(names):
+        raise DataError(
+            f"{where}: channels holds {given.dtype} of shape {given.shape}; expected {count} different names, one for "
+            f"each of x's channels"
+        )
+    return names
+
+
 def _read_split(split: NDArray[Any], where: str) -> NDArray[np.bool_]:
     values = sorted(set(split.tolist()))
     if split.dtype.kind == "U" and set(values) <= set(_TEST_WORDS):
@@ -128,11 +144,11 @@ def _read_split(split: NDArray[Any], where: str) -> NDArray[np.bool_]:
 
 def _divide(
     name: str, x: NDArray[Any], labels: tuple[tuple[str, ...], Integers], subject: NDArray[Any] | None,
-    group: Integers, test: NDArray[np.bool_],
+    group: Integers, test: NDArray[np.bool_], channels: tuple[str, ...],
 ) -> DataSet:  # fmt: skip
     names, ids = ((), np.zeros(len(x), np.int64)) if subject is None else number_names(subject)
     windows = make_windows(x, labels[1], ids, group)
     return DataSet(
         name, take_windows(windows, ~test), take_windows(windows, test), labels[0], "given",
-        description=f"windows from {name}", subject_names=names,
+        description=f"windows from {name}", subject_names=names, channels=channels,
     )  # fmt: skip

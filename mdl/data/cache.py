@@ -22,7 +22,7 @@ from mdl.data.windows import DataSet, Windows
 from mdl.files import make_private_folder, open_private
 
 # Raise this whenever any source prepares its windows differently: older entries are then never read again.
-VERSION = 2
+VERSION = 3
 logger = logging.getLogger(__name__)
 
 _ARRAYS = ("x", "y", "subject", "group")

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from mdl.data.uci_har import CHANNELS
 from mdl.data.windows import DataSet, make_windows, take_windows
 from mdl.errors import ConfigError
 
@@ -85,7 +86,7 @@ def make_motion(options: MotionOptions, seed: int) -> DataSet:
     test = subject >= options.people
     return DataSet(
         "motion", take_windows(windows, ~test), take_windows(windows, test), ACTIVITIES, "subject",
-        synthetic=True, description=DESCRIPTION,
+        synthetic=True, description=DESCRIPTION, channels=CHANNELS[9 - options.channels :],
     )  # fmt: skip
 
 

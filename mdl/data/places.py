@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from mdl.data.clock import LATEST_S, UNITS_S, unix_unit
 from mdl.data.csv_streams import find_csv_files
 from mdl.data.spec import describe_choices
-from mdl.data.visits import Stays, find_stays, keep_active_days, make_sequences, take_stays
+from mdl.data.visits import FEATURES, Stays, find_stays, keep_active_days, make_sequences, take_stays
 from mdl.data.windows import DataSet, Integers, Windows, make_windows
 from mdl.errors import ConfigError, DataError
 
@@ -83,6 +83,7 @@ def read_places(path: str, options: PlaceOptions) -> DataSet:
     return DataSet(
         "places", train, test, log.places, "time",
         description=f"next of {len(log.places)} places from {options.steps} stays", subject_names=tuple(log.stays),
+        channels=FEATURES,
     )  # fmt: skip
 
 

@@ -74,6 +74,7 @@ def read_semg(path: Path, options: SemgOptions) -> DataSet:
         "semg", take_windows(windows, train), take_windows(windows, test), CLASSES,
         "subject" if options.split == "subject" else "recording",
         description="sEMG gestures: 8-channel forearm bracelet, repeats removed",
+        channels=tuple(f"emg {number} {options.signal}" for number in range(1, CHANNELS + 1)),
     )  # fmt: skip
 
 

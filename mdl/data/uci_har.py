@@ -37,7 +37,7 @@ def read_uci_har(path: Path) -> DataSet:
         windows.append(make_windows(x, y - 1, subject, group))
     return DataSet(
         "uci-har", windows[0], windows[1], CLASSES, "subject",
-        description="UCI HAR: waist-worn smartphone, official split by subject",
+        description="UCI HAR: waist-worn smartphone, official split by subject", channels=CHANNELS,
     )  # fmt: skip
 
 

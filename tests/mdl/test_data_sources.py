@@ -10,6 +10,7 @@ import pytest
 
 from mdl.data import describe_data, load_data
 from mdl.data.motion import RATE_HZ, WINDOW
+from mdl.data.uci_har import CHANNELS
 from mdl.errors import ConfigError, DataError
 from mdl.own import own_data
 
@@ -79,6 +80,22 @@ def test_npz_keeps_the_split_that_it_is_given(tmp_path: Path, split: np.ndarray)
     assert data.classes == ("sit", "stand", "walk")
 
 
+def test_npz_may_name_its_channels(tmp_path: Path) -> None:
+    spec = f"npz:{write_npz(tmp_path / 'a.npz', **ready() | {'channels': np.array(['ax', 'ay', 'az'])})}"
+    assert load_data(spec, tmp_path / "cache").channels == ("ax", "ay", "az")
+    assert load_data(spec, tmp_path / "cache").channels == ("ax", "ay", "az"), "mapped"
+    split = ready() | {"channels": np.array(["x", "y", "z"]), "split": np.arange(60) >= 48}
+    assert load_data(f"npz:{write_npz(tmp_path / 'b.npz', **split)}", tmp_path).channels == ("x", "y", "z")
+    assert load_data(f"npz:{write_npz(tmp_path / 'c.npz', **ready())}", tmp_path).channels == ()
+
+
+def test_motion_has_the_channels_of_uci_har(tmp_path: Path) -> None:
+    nine = load_data("motion?people=3&test_people=2&windows=24", tmp_path)
+    six = load_data("motion?people=3&test_people=2&windows=24&channels=6", tmp_path)
+    assert nine.channels == CHANNELS
+    assert six.channels == CHANNELS[3:]
+
+
 def test_npz_labels_may_be_words(tmp_path: Path) -> None:
     arrays = ready() | {"y": np.array(["run", "sit", "walk"])[ready()["y"]]}
     data = load_data(f"npz:{write_npz(tmp_path / 'a.npz', **arrays)}", tmp_path)
@@ -95,6 +112,9 @@ def test_npz_labels_may_be_words(tmp_path: Path) -> None:
         ({"subject": np.zeros((60, 1), dtype=int)}, "subject has shape (60, 1)"),
         ({"split": np.arange(60)}, "expected 'train' and 'test', or 0 and 1"),
         ({"classes": np.array(["a", "b"])}, "classes names 2"),
+        ({"channels": np.array(["a", "b"])}, "expected 3 different names, one for each of x's channels"),
+        ({"channels": np.array(["a", "b", "a"])}, "expected 3 different names"),
+        ({"channels": np.arange(3)}, "channels holds int64 of shape (3,)"),
         ({"y": np.array([{}] * 60, dtype=object)}, "not an .npz of plain arrays"),
     ],
 )

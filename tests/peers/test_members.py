@@ -7,6 +7,7 @@ import msgspec
 from mdl.bounds import MAX_MEMBERS
 from mdl.delta import Contributor
 from mdl.messages import Activity, Fork, PeerReport
+from mdl.task import describe_task
 from peers.members import Members, newest_position
 
 ANN, BOB = Contributor("ann", 1), Contributor("bob", 1)
@@ -128,6 +129,17 @@ def test_the_model_of_whoever_joined_first_is_the_meshs_and_another_is_refused_n
     refused = members.get(ANN)
     assert refused is not None
     assert refused.problem == ("your model (alexnet, 1,234,567 values) differs from the mesh's (lenet, 10 values)")
+
+
+def test_the_same_channels_in_another_order_are_refused_in_these_words() -> None:
+    members = Members(4.0)
+    members.hear(BOB, _report(model=describe_task("lenet", (3, 128), ("ax", "ay", "az"), ("run", "sit"))), 1.0)
+    other = describe_task("lenet", (3, 128), ("az", "ax", "ay"), ("run", "sit"))
+    members.hear(ANN, _report(schema_hash="other", model=other), 2.0)
+    members.refuse_other_models()
+    refused = members.get(ANN)
+    assert refused is not None
+    assert refused.problem == ("your channels (az, ax, ay) are the mesh's in another order: give them as ax, ay, az")
 
 
 def test_what_most_have_is_the_meshs_model_as_long_as_no_round_has_begun() -> None:

@@ -1,0 +1,65 @@
+"""What a device trains with: which devices may merge, and which model a file may be used with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mdl.checkpoint import CachedModel, ModelCache
+from mdl.config import Config, DataSection
+from mdl.delta import Contributor
+from mdl.errors import DataError
+from mdl.flat import hash_task
+from peers.device import Device
+from peers.inference import evaluate_model
+
+ME = Contributor("me", 1)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def write_csv(path: Path, header: str) -> Path:
+    rng = np.random.default_rng(0)
+    rows = [",".join(f"{value:.3f}" for value in rng.normal(size=3)) + f",{'ab'[row // 40 % 2]}" for row in range(400)]
+    path.write_text("\n".join([f"{header},label", *rows]))
+    return path
+
+
+def device(file: Path, options: str = "") -> Device:
+    data = DataSection(spec=f"csv:{file}?label=label&window=20{options}")
+    return Device(Config(data=data), ME, "home", file.parent / file.stem)
+
+
+def test_devices_whose_channels_have_other_names_or_another_order_are_told_apart(tmp_path: Path) -> None:
+    first = device(write_csv(tmp_path / "a.csv", "ax,ay,az"))
+    turned = device(write_csv(tmp_path / "b.csv", "az,ax,ay"))
+    other = device(write_csv(tmp_path / "c.csv", "gx,gy,gz"))
+    assert len({each.schema_hash for each in (first, turned, other)}) == 3
+    assert {each.model.schema_hash for each in (first, turned, other)} == {first.model.schema_hash}
+    assert device(tmp_path / "b.csv", "&columns=ax,ay,az").schema_hash == first.schema_hash
+    assert first.summary == "lenet 3x20 [ax, ay, az] -> a, b"
+
+
+def test_a_file_cache_from_before_channels_had_names_is_read(tmp_path: Path) -> None:
+    first = device(write_csv(tmp_path / "a.csv", "ax,ay,az"))
+    values = np.full(first.model.size, 0.5, np.float32)
+    ModelCache(tmp_path / "a").save(CachedModel(values, 7, hash_task(first.model.schema, ("a", "b")), "home"))
+    state = device(tmp_path / "a.csv").restore()
+    assert (state.round_id, state.parameters[0]) == (7, 0.5)
+
+
+def test_a_model_is_not_tested_on_channels_that_are_not_its_own(tmp_path: Path) -> None:
+    first = device(write_csv(tmp_path / "a.csv", "ax,ay,az"))
+    model = tmp_path / "global.safetensors"
+    first.export(model, 3, first.model.values().copy())
+    spec = "csv:{}?label=label&window=20"
+    assert evaluate_model(model, spec.format(tmp_path / "a.csv"))["windows"] > 0
+    turned = spec.format(write_csv(tmp_path / "b.csv", "az,ax,ay"))
+    with pytest.raises(DataError, match=r"channel 1 is 'ax' here and 'az' there"):
+        evaluate_model(model, turned)
+    assert evaluate_model(model, f"{turned}&columns=ax,ay,az")["windows"] > 0
