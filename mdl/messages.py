@@ -48,6 +48,8 @@ MAX_PERIODS = 64
 MAX_SCHEDULE = 4 * MAX_MEMBERS
 # Phases of a round with their seconds: five today.
 MAX_PHASES = 16
+# Pairs of devices that are known not to reach each other: with more, the network is down rather than cut somewhere.
+MAX_CUTS = 64
 # A mesh that has forked so often in its life (a lineage never gets shorter) waits for a majority from then on.
 MAX_FORKS = 64
 
@@ -431,6 +433,7 @@ class DeviceRecord(msgspec.Struct, frozen=True):
 
 
 Schedule: TypeAlias = Annotated[tuple[HopSummary, ...], Meta(max_length=MAX_SCHEDULE)]
+Cuts: TypeAlias = Annotated[tuple[Text, ...], Meta(max_length=MAX_CUTS)]
 DeviceRecords: TypeAlias = Annotated[tuple[DeviceRecord, ...], Meta(max_length=MAX_MEMBERS)]
 
 
@@ -438,7 +441,7 @@ class RoundSummary(msgspec.Struct, frozen=True):
     """One line of metrics.jsonl. Seconds are measured by the agent's clock, bytes are of model values alone.
 
     hops: those that were merged. schedule: all that were ordered, with times and reasons; devices: what they were like
-    meanwhile. Both are empty in lines of older versions.
+    meanwhile. Both are empty in lines of older versions. cuts: in words, which devices did not reach each other.
     """
 
     round: Round
@@ -454,6 +457,7 @@ class RoundSummary(msgspec.Struct, frozen=True):
     digest: HexDigest = ""
     schedule: Schedule = ()
     devices: DeviceRecords = ()
+    cuts: Cuts = ()
 
     @property
     def total_s(self) -> float:
@@ -484,7 +488,8 @@ class StatusWanted(Message, frozen=True):
 class MeshStatus(Message, frozen=True):
     """The mesh as the agent sees it: what `mdl peers` and the live view show.
 
-    devices, elapsed_s: of the open round, as its hops. finished: only the last of them tells its schedule.
+    devices, elapsed_s: of the open round, as its hops. finished: only the last of them tells its schedule. cuts: as in
+    RoundSummary.
     """
 
     term: Term
@@ -498,6 +503,7 @@ class MeshStatus(Message, frozen=True):
     agent: SomePeerId = ""
     devices: DeviceRecords = ()
     elapsed_s: Seconds = 0.0
+    cuts: Cuts = ()
 
 
 class LessonWanted(Message, frozen=True):

@@ -414,7 +414,13 @@ class MobileAgent:
         effects = self._flush(wait=False)
         digest = closed.applied[0].report.digest
         self._pending = summarise_round(
-            closed.ledger, closed.result, closed.marks, digest, closed.applied, self._vanished
+            closed.ledger,
+            closed.result,
+            closed.marks,
+            digest,
+            closed.applied,
+            self._vanished,
+            self.members.reach.describe(now),
         )
         self._rounds_done += 1
         self._left_out = frozenset(closed.left_out)
@@ -461,6 +467,7 @@ class MobileAgent:
         if not any(member.at == position for member in following):
             return effects
         lineage, round_id, digest = position
+        reach = self.members.reach
         sources = sorted((other for other in self.members.alive() if other.at == position), key=poverty)
         for member in late:
             if self._is_ahead(member, position):
@@ -473,7 +480,8 @@ class MobileAgent:
             ):
                 continue  # the others it was with may come as well, and then it is we who move
             waited = 0 if member.report.transfer else int(late_s // _SOURCE_S)
-            source = sources[waited % len(sources)]
+            reaching = sorted(sources, key=lambda other: reach.are_apart(other.contributor, member.contributor, now))
+            source = reaching[waited % len(reaching)]
             target = CatchUp(self.term, round_id, digest, source.contributor, lineage, source.report.base)
             effects += self._repeater.say(member.contributor, target, now)
         return effects

@@ -27,14 +27,17 @@ from mdl.messages import (
     RoundOpened,
     Staged,
 )
+from mdl.tree import tree_parent
 from peers.choice import present
 from peers.members import Member, Members, Position
+from peers.part import NOTHING_CAME
 from peers.phase import ABANDONED, AGGREGATING, BROADCASTING, CLOSED, CLOSING, Phase
 from peers.quorum import has_quorum
 from peers.repeater import Repeater
-from peers.rounds import MERGED, RoundLedger
-from peers.view import chain_view, is_busy, order_broadcast
+from peers.rounds import ABORTED, MERGED, RoundLedger
+from peers.view import around_cuts, chain_view, is_busy, order_broadcast
 from scheduler.chain import Pair, Policy, Wait
+from scheduler.detour import go_around
 from scheduler.devices import learn_from_hop
 
 logger = logging.getLogger(__name__)
@@ -122,8 +125,17 @@ class Conductor:
             source = self._members.get(hop.sender)
             if hop.state is MERGED and hop.decision and source:
                 learn_from_hop(source.device, member.device, hop.decision.size_bytes, hop.decision.seconds)
+                self._members.reach.succeed(hop.sender, hop.receiver)
+            if hop.state is ABORTED and hop.decision and hop.decision.reason.startswith(NOTHING_CAME):
+                holding = self.ledger.holding(hop.sender)  # if it has heard that it was asked, the way back is cut
+                is_given = holding is not None and holding.sent_hop == hop.hop_id
+                self._note_cut(*((hop.sender, hop.receiver) if is_given else (hop.receiver, hop.sender)), now)
         if self.ledger.reports.get(member.contributor) is report and _has_moved(before, report):
             self.progressed_at = now
+
+    def _note_cut(self, sender: Contributor, receiver: Contributor, now: float) -> None:
+        if told := self._members.reach.fail(sender, receiver, now):
+            logger.warning("%s", told)
 
     def is_moved_by(self, member: Member, before: PeerReport) -> bool:
         """Whether this member's newest report can lead to anything; others are waited for, or it has only begun."""
@@ -212,10 +224,12 @@ class Conductor:
     def _pair_up(self, now: float) -> None:
         """Ask the policy for pairs as long as it has any."""
         while len(self.ledger.free()) >= 2:
-            decision = self._policy.decide(chain_view(self.ledger, self._members, now))
+            view = chain_view(self.ledger, self._members, now)
+            decision = go_around(view, self._policy.decide(view))
             if isinstance(decision, Wait) and self.ledger.is_settled():
                 sender, receiver = self.ledger.free()[:2]
-                decision = Pair(sender.peer_id, receiver.peer_id, f"nobody else is to come ({decision.reason})")
+                reason = f"nobody else is to come ({decision.reason})"
+                decision = go_around(view, Pair(sender.peer_id, receiver.peer_id, reason))
             if isinstance(decision, Wait):
                 self.waiting_for = decision.reason
                 return
@@ -248,16 +262,18 @@ class Conductor:
         self.result, self._digest = result, result.digest if isinstance(result, Staged) else b""
         self.marks.setdefault("reduced", now)
         self._since = self._version + 1
-        self._order_broadcast()
+        self._order_broadcast(now)
         self._enter(BROADCASTING, now)
 
-    def _order_broadcast(self) -> BroadcastOrdered:
+    def _order_broadcast(self, now: float) -> BroadcastOrdered:
         """The root is a holder of the result; the richest of the rest are the inner nodes (3.2.3)."""
-        assert self.result is not None
         sources = self._sources()
         turn = len(self._stalled_once) % max(1, len(sources))  # who could not reach its parent gets another one
         sources = sources[turn:] + sources[:turn]
-        order = order_broadcast([member.contributor for member in self._recipients()], sources, self._members)
+        return self._order_so(order_broadcast([m.contributor for m in self._recipients()], sources, self._members, now))
+
+    def _order_so(self, order: tuple[Contributor, ...]) -> BroadcastOrdered:
+        assert self.result is not None
         self._version += 1
         self._broadcast = BroadcastOrdered(
             self.ledger.term,
@@ -302,12 +318,18 @@ class Conductor:
         if len(digests) > 1:
             self._digest = min(digests)
             self._since = self._version + 1
-            order = self._order_broadcast()
+            order = self._order_broadcast(now)
         if order.term != self.ledger.term or {member.contributor for member in recipients} != set(order.order):
-            order = self._order_broadcast()
+            order = self._order_broadcast(now)
         late = [member for member in recipients if not self._has_staged(member)]
         if not late:
             return self._decide(recipients, now)
+        have = {member.contributor for member in recipients if self._has(member)}
+        around = around_cuts(
+            order.order, have, [p for p, peer in enumerate(order.order) if peer in have], self._members, now
+        )
+        if around != order.order:
+            order = self._order_so(around)
         effects: list[Effect] = []
         for member in late:
             effects += self._repeater.say(member.contributor, order, now)
@@ -351,15 +373,32 @@ class Conductor:
     def _leave_the_stalled_behind(self, recipients: list[Member], now: float) -> None:
         """Who hears us but cannot reach its parent gets another one; then the round closes without it."""
         for member in recipients:
-            peer = member.contributor
-            if self._has(member) or member.report.transfer:
+            peer, parent = member.contributor, self._parent_of(member)
+            if self._has(member) or member.report.transfer or not self._may_feed(parent, recipients):
                 self._waited_since.pop(peer, None)
             elif now - self._waited_since.setdefault(peer, now) >= self._stall_s:
                 del self._waited_since[peer]
+                if parent:
+                    self._note_cut(parent.contributor, peer, now)
                 if peer in self._stalled_once and len(recipients) > 1:
                     self._left_behind.add(peer)
                 self._stalled_once.add(peer)
-                self._order_broadcast()
+                self._order_broadcast(now)
+
+    def _parent_of(self, member: Member) -> Member | None:
+        order = self._broadcast.order if self._broadcast else ()
+        place = tree_parent(order.index(member.contributor)) if member.contributor in order else None
+        return None if place is None else self._members.get(order[place])
+
+    def _may_feed(self, parent: Member | None, recipients: list[Member]) -> bool:
+        """Whether a device could be fed by now: its parent has the result, and gives it to nobody else."""
+        if parent is None:
+            return True
+        busy = any(
+            (transfer := member.report.transfer) and transfer.sender == parent.peer_id and not self._has(member)
+            for member in recipients
+        )
+        return self._has(parent) and not busy
 
     def _has(self, member: Member) -> bool:
         """Whether this member has staged the result, under whichever order."""

@@ -37,12 +37,14 @@ def draw_mesh(
         ("mdl ", "bold"), f"round {status.round_id}{goal}, ", (status.phase, "bold"), f", policy {status.policy}"
     )
     parts: list[RenderableType] = [head, _draw_members(status.members)]
-    room = height - len(status.members) - 4 - bool(note)
+    room = height - len(status.members) - 4 - bool(note) - bool(status.cuts)
     if rounds:
         parts += [_draw_rounds(rounds, max(1, min(_SHOWN_ROUNDS, room)))]
         room -= min(len(rounds), _SHOWN_ROUNDS)
     if status.hops and room > 1:
         parts.insert(2, _draw_hops(status.hops[-min(_SHOWN_HOPS, room - 1) :]))
+    if status.cuts:
+        parts.insert(2, _cut(Text("; ".join(status.cuts), style="yellow")))
     if note:
         parts.append(_cut(Text(note, style="yellow")))
     return Group(*parts)
@@ -54,7 +56,8 @@ def describe_summary(summary: RoundSummary) -> str:
     accuracy = "" if summary.accuracy is None else f" accuracy {summary.accuracy:6.1%}"
     loss = "" if summary.loss is None else f" loss {summary.loss:.3f}"
     lost = f" lost: {', '.join(summary.lost)}" if summary.lost else ""
-    return f"round {summary.round:>3} {summary.total_s:6.2f} s{loss}{accuracy}  {hops}{lost}"
+    cuts = f" ({'; '.join(summary.cuts)})" if summary.cuts else ""
+    return f"round {summary.round:>3} {summary.total_s:6.2f} s{loss}{accuracy}  {hops}{lost}{cuts}"
 
 
 def draw_curve(values: Sequence[float]) -> str:

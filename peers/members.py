@@ -13,6 +13,7 @@ from mdl.delta import Contributor
 from mdl.messages import Activity, Lineage, PeerReport
 from mdl.task import task_difference
 from peers.liveness import Arrivals
+from peers.reach import Reach
 from scheduler.devices import DeviceBook, is_busy
 
 Position: TypeAlias = tuple[Lineage, int, bytes]  # lineage, round, digest of w(round)
@@ -64,8 +65,9 @@ class Members:
     The other way round only if the later one is gone, and has been for some seconds: it was a copy of the earlier one.
     lost_after_s: no silence is longer without being taken for a loss; on a good network shorter ones are. busy: when a
     device counts as busy. Who is alive and whom they follow is asked far more often than it changes, so the lists are
-    kept; callers do not change them. has_refused: whether somebody's model did not fit. changes: grows whenever
-    somebody appears, is lost, follows another agent, stands elsewhere or opens another round.
+    kept; callers do not change them. has_refused: whether somebody's model did not fit. reach: who lately could not
+    reach whom. changes: grows whenever somebody appears, is lost, follows another agent, stands elsewhere or opens
+    another round.
     """
 
     def __init__(self, lost_after_s: float, report_s: float = 0.5, busy: BusySection | None = None) -> None:
@@ -76,6 +78,7 @@ class Members:
         self._followers: list[Member] = []
         self._is_one_model = False
         self.has_refused = False
+        self.reach = Reach()
         self._silent_at = inf
         self.changes = 0
         self._busy = busy or BusySection()

@@ -222,6 +222,7 @@ def describe_round(effect: RecordRound) -> str:
         parts.append(f"accuracy {summary.accuracy:.1%}")
     if summary.lost:
         parts.append(f"lost {', '.join(summary.lost)}")
+    parts += summary.cuts
     return ", ".join(parts)
 
 

@@ -44,6 +44,7 @@ def summarise_round(
     digest: bytes,
     applied: list[Member],
     vanished: frozenset[str] = frozenset(),
+    cuts: tuple[str, ...] = (),
 ) -> RoundSummary:
     """Seconds: train until the last delta was ready, aggregate until one held all, broadcast until all had it.
 
@@ -72,6 +73,7 @@ def summarise_round(
         digest=digest.hex(),
         schedule=_schedule(ledger),
         devices=_device_records(ledger, applied, marks["closed"]),
+        cuts=cuts,
     )
 
 
@@ -111,6 +113,7 @@ def mesh_status(
         agent.me.peer_id,
         devices=_device_records(ledger, agent.members.everyone(), now) if ledger else (),
         elapsed_s=_since(ledger, now) if ledger else 0.0,
+        cuts=agent.members.reach.describe(now),
     )
     return msgspec.structs.replace(status, finished=_newest_that_fit(new, _ROOM_BYTES - len(_ENCODE(status))))
 

@@ -65,7 +65,7 @@ from mdl.messages import (
     Transfer,
 )
 from peers.ownwork import OwnWork
-from peers.part import Part
+from peers.part import NOTHING_CAME, Part
 from peers.quorum import has_in_common
 from peers.standing import Standing, total
 
@@ -519,7 +519,7 @@ class Trainer:
         if part and part.incoming:
             order = part.incoming
             if now - part.heard_at >= self._settings.stall_s:
-                reason = f"nothing came for {self._settings.stall_s:g} s"
+                reason = f"{NOTHING_CAME} for {self._settings.stall_s:g} s"
                 self._decide(part, order.segment, order.hop_id, order.sender, HopOutcome.ABORTED, now, reason)
                 return []
             return [Send(order.sender.peer_id, DeltaWanted(part.round_id, part.attempt, order.segment, order.hop_id))]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+
 from mdl.delta import Contributor
 from mdl.messages import ResourceState
-from mdl.tree import tree_children
+from mdl.tree import tree_children, tree_parent
 from peers.members import Member, Members
 from peers.rounds import MERGED, RoundLedger
 from scheduler.chain import ChainView, DeviceState, DeviceView
@@ -44,7 +46,8 @@ def chain_view(ledger: RoundLedger, members: Members, now: float) -> ChainView:
         since_s = max(ledger.ready_at.get(peer, 0.0), free_since.get(peer, 0.0))
         theta = holding.theta if holding else 0.0
         devices.append(_device_view(ledger, members, member, state, merges.get(peer, 0), since_s, theta, now))
-    return ChainView(now, size_mb, tuple(devices))
+    apart = frozenset((one.peer_id, other.peer_id) for one, other in members.reach.apart(now))
+    return ChainView(now, size_mb, tuple(devices), apart=apart)
 
 
 def _hops_so_far(ledger: RoundLedger) -> tuple[dict[Contributor, int], dict[Contributor, float]]:
@@ -61,18 +64,63 @@ def _hops_so_far(ledger: RoundLedger) -> tuple[dict[Contributor, int], dict[Cont
 
 
 def order_broadcast(
-    recipients: list[Contributor], sources: list[Contributor], members: Members
+    recipients: list[Contributor], sources: list[Contributor], members: Members, now: float = 0.0
 ) -> tuple[Contributor, ...]:
     """Those who have the result first; of the rest the richest feed others, the poorest are fed by a source at once.
 
-    A slow link takes as long as it takes: it must not begin late, nor hold up anybody else.
+    A slow link takes as long as it takes: it must not begin late, nor hold up anybody else. Nobody is fed by a device
+    that lately could not reach it, if there is another way.
     """
     rest = [peer for peer in recipients if peer not in sources]
     rest.sort(key=lambda peer: poverty(members.get(peer)))
     places = range(len(sources), len(sources) + len(rest))
     leaves = sorted((place for place in places if not tree_children(place, places.stop)), key=_depth, reverse=True)
     at = dict(zip([place for place in places if place not in leaves] + leaves, rest, strict=True))
-    return tuple(sources) + tuple(at[place] for place in places)
+    order = tuple(sources) + tuple(at[place] for place in places)
+    return around_cuts(order, set(sources), range(len(order)), members, now)
+
+
+def around_cuts(
+    order: tuple[Contributor, ...], have: Collection[Contributor], moves: Sequence[int], members: Members, now: float
+) -> tuple[Contributor, ...]:
+    """The order, with places exchanged as long as that leaves fewer to be fed by a device that cannot reach them.
+
+    Two that have the result change places, or two that lack it. moves: the places that may change.
+    """
+    cuts = _cut_places(order, have, members, now)
+    while cuts:
+        ends = {end for place in cuts for end in (place, tree_parent(place) or 0)} & set(moves)
+        swaps = [
+            _exchange(order, one, other)
+            for one in sorted(ends)
+            for other in moves
+            if (order[one] in have) == (order[other] in have)
+        ]
+        best = min(swaps, key=lambda swap: len(_cut_places(swap, have, members, now)), default=order)
+        left = _cut_places(best, have, members, now)
+        if len(left) >= len(cuts):
+            break
+        order, cuts = best, left
+    return order
+
+
+def _cut_places(
+    order: tuple[Contributor, ...], have: Collection[Contributor], members: Members, now: float
+) -> list[int]:
+    """The places that lack the result, and whose parent in the tree lately could not reach them."""
+    cuts = []
+    for pair in members.reach.apart(now):
+        if pair[0] in order and pair[1] in order:
+            upper, lower = sorted(map(order.index, pair))
+            if tree_parent(lower) == upper and order[lower] not in have:
+                cuts.append(lower)
+    return cuts
+
+
+def _exchange(order: tuple[Contributor, ...], one: int, other: int) -> tuple[Contributor, ...]:
+    changed = list(order)
+    changed[one], changed[other] = order[other], order[one]
+    return tuple(changed)
 
 
 def _depth(place: int) -> int:

@@ -45,12 +45,19 @@ class DeviceView(msgspec.Struct, frozen=True):
 
 
 class ChainView(msgspec.Struct, frozen=True):
-    """All devices of a round, in an order that stays the same throughout it."""
+    """All devices of a round, in an order that stays the same throughout it.
+
+    apart: pairs that could lately not reach each other, in either order; `scheduler.detour` keeps decisions to others.
+    """
 
     time_s: float
     size_mb: float
     devices: tuple[DeviceView, ...]
     latency_s: float = 0.0
+    apart: frozenset[tuple[str, str]] = frozenset()
+
+    def cut(self, one: str, other: str) -> bool:
+        return (one, other) in self.apart or (other, one) in self.apart
 
     def free(self) -> list[DeviceView]:
         """The devices that may be paired now."""

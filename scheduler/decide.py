@@ -1,7 +1,8 @@
 """The protocol of `mdl schedule decide`: one observation a line in, one decision a line out. Pure.
 
 An observation: {"id", "t", "n", "mb", "lat", "idle": [ids that may be paired], "devices": [{"id", "state", "bw",
-"compute", "kind", "cls", "battery", "charging", "busy_for", "eta_ready", "op_left", "nagg", "theta", "energy"}]}.
+"compute", "kind", "cls", "battery", "charging", "busy_for", "eta_ready", "op_left", "nagg", "theta", "energy"}],
+"apart": [[id, id] that cannot reach each other]}.
 Needed are "mb" and "devices" with "id" and "state"; all else may be left out or null. A new "id" starts a new
 iteration. Ids of devices are whole numbers or strings, and are answered as they were given.
 """
@@ -17,6 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from scheduler.chain import ChainView, Decision, DeviceState, DeviceView, Pair, Policy, Wait
+from scheduler.detour import go_around
 from scheduler.policies import make_policy
 from sim.devices import UsageKind
 
@@ -50,7 +52,7 @@ class ObservedDevice(msgspec.Struct, frozen=True):
 
 
 class Observed(msgspec.Struct, frozen=True):
-    """One line. idle: by default the devices that are free; n: checked if it is given."""
+    """One line. idle: by default the devices that are free; n: checked if it is given. apart: to be gone around."""
 
     devices: Annotated[tuple[ObservedDevice, ...], Meta(min_length=1, max_length=MAX_DEVICES)]
     mb: Speed
@@ -59,6 +61,7 @@ class Observed(msgspec.Struct, frozen=True):
     lat: Seconds | None = None
     n: int | None = None
     idle: tuple[Id, ...] | None = None
+    apart: Annotated[tuple[tuple[Id, Id], ...], Meta(max_length=MAX_DEVICES)] | None = None
 
 
 class BadLineError(Exception):
@@ -108,6 +111,7 @@ class Decider:
     def _see(self, observed: Observed) -> ChainView:
         now_s = observed.t or 0.0
         idle = None if observed.idle is None else {str(each) for each in observed.idle}
+        apart = frozenset((str(one), str(other)) for one, other in observed.apart or ())
         devices = []
         for device in observed.devices:
             name, state = str(device.id), device.state
@@ -119,7 +123,7 @@ class Decider:
                 since_s = now_s
                 self._free_since.pop(name, None)
             devices.append(_view(device, name, state, since_s))
-        return ChainView(now_s, observed.mb, tuple(devices), max(0.0, observed.lat or 0.0))
+        return ChainView(now_s, observed.mb, tuple(devices), max(0.0, observed.lat or 0.0), apart)
 
     def _decide(self, view: ChainView, may_wait: bool) -> Decision:
         """The policy's decision; never a pair that is not idle, never waiting for nobody."""
@@ -128,11 +132,11 @@ class Decider:
             return Wait(f"{len(free)} of {len(view.devices)} may be paired, it takes two")
         decision = self._policy.decide(view)
         if isinstance(decision, Wait):
-            return decision if may_wait else _pair_anyway(self._fallback, view, decision.reason)
+            return decision if may_wait else go_around(view, _pair_anyway(self._fallback, view, decision.reason))
         if decision.sender != decision.receiver and {decision.sender, decision.receiver} <= set(free):
-            return decision
+            return go_around(view, decision)
         wrong = f"{self._policy.name} paired {decision.sender} and {decision.receiver}, which are not both idle"
-        return _pair_anyway(self._fallback, view, wrong)
+        return go_around(view, _pair_anyway(self._fallback, view, wrong))
 
     def _tell_unknown(self, line: bytes) -> None:
         if self._warn is None:
@@ -215,6 +219,9 @@ def _check(observed: Observed) -> None:
             raise BadLineError(f"idle[{index}]: no device has the id {each!r}")
         if state is not DeviceState.FREE:
             raise BadLineError(f"idle[{index}]: device {each!r} is {state.value!r}; only 'free' ones may be paired")
+    for index, pair in enumerate(observed.apart or ()):
+        if unknown := [each for each in pair if str(each) not in states]:
+            raise BadLineError(f"apart[{index}]: no device has the id {unknown[0]!r}")
 
 
 def _view(device: ObservedDevice, name: str, state: DeviceState, since_s: float) -> DeviceView:

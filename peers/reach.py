@@ -1,0 +1,72 @@
+"""Which devices could lately not reach each other, so that hops and the broadcast go another way.
+
+Two devices may both hear the agent and not one another: an access point that isolates its clients, a firewall, a wall
+between them. Values need both directions (they are asked for, and acknowledged), so it is the pair that is avoided.
+A cut heals: a pair is tried again after a while, after twice as long if that fails too. Pure; the agent's clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mdl.bounds import MAX_TEXT
+from mdl.delta import Contributor
+from mdl.messages import MAX_CUTS
+
+# How long a pair is avoided after its first failure: some rounds. To try in vain costs `stall_s` (10 s).
+AVOID_S = 60.0
+# The longest, so that a cut that has healed is noticed within a quarter of an hour.
+AVOID_AT_MOST_S = 960.0
+
+
+@dataclass
+class _Failure:
+    """Whose values did not get to whom, how often in a row, and until when the pair is avoided."""
+
+    sender: Contributor
+    receiver: Contributor
+    until: float
+    times: int = 1
+
+    def describe(self) -> str:
+        return f"{self.sender.peer_id} cannot reach {self.receiver.peer_id}: hops go another way"[:MAX_TEXT]
+
+
+class Reach:
+    """See the module. Of at most MAX_CUTS pairs, those that failed last; a restarted device begins afresh."""
+
+    def __init__(self) -> None:
+        self._failures: dict[frozenset[Contributor], _Failure] = {}
+
+    def fail(self, sender: Contributor, receiver: Contributor, now: float) -> str:
+        """Nothing has got from one to the other for long. Returns what is to be told of it, "" if that is known."""
+        pair = frozenset((sender, receiver))
+        before = self._failures.pop(pair, None)
+        if before and now < before.until:  # it was tried for want of another way
+            self._failures[pair] = before
+            return ""
+        times = before.times + 1 if before else 1
+        while len(self._failures) >= MAX_CUTS:
+            del self._failures[next(iter(self._failures))]
+        avoid_s = min(AVOID_S * 2.0 ** (times - 1), AVOID_AT_MOST_S)
+        self._failures[pair] = failure = _Failure(sender, receiver, now + avoid_s, times)
+        return failure.describe()
+
+    def succeed(self, sender: Contributor, receiver: Contributor) -> None:
+        """Values have got from one to the other."""
+        if self._failures:
+            self._failures.pop(frozenset((sender, receiver)), None)
+
+    def are_apart(self, one: Contributor, other: Contributor, now: float) -> bool:
+        if not self._failures:
+            return False
+        failure = self._failures.get(frozenset((one, other)))
+        return failure is not None and now < failure.until
+
+    def apart(self, now: float) -> list[tuple[Contributor, Contributor]]:
+        """The pairs that are avoided now, each as (who cannot reach, whom)."""
+        return [(failure.sender, failure.receiver) for failure in self._failures.values() if now < failure.until]
+
+    def describe(self, now: float) -> tuple[str, ...]:
+        """The same in words, for people."""
+        return tuple(failure.describe() for failure in self._failures.values() if now < failure.until)

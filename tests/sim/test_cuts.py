@@ -1,0 +1,37 @@
+"""A cut between two devices costs one round, not every one."""
+
+from __future__ import annotations
+
+import pytest
+
+from mdl.messages import RoundSummary
+from peers.simulate import build_mesh
+from sim.faults import AGENT_NODE, Cut, CutOneWay, FaultPlan
+
+ROUNDS = 12
+# Of a round without faults: 0.9 to 1.1 s here. To find out about a cut takes the simulated mesh 2 to 3 s.
+NORMAL_S = 1.5
+
+
+def play(policy: str, peers: int, kind: type[Cut] | type[CutOneWay]) -> list[RoundSummary]:
+    fault = kind(at_s=0.0, a="p1", b="p2", for_s=1000.0)
+    mesh, _ = build_mesh(FaultPlan(seed=1, peers=peers, rounds=ROUNDS, policy=policy, faults=(fault,)))
+    mesh.run(300.0, lambda: len(mesh.accounts.closed) > ROUNDS)
+    machine = mesh.nodes[AGENT_NODE].machine
+    assert machine is not None
+    assert machine.agent is not None
+    return list(machine.agent._finished)
+
+
+@pytest.mark.parametrize("kind", [Cut, CutOneWay])
+@pytest.mark.parametrize("peers", [3, 6])
+@pytest.mark.parametrize("policy", ["greedy", "fifo", "tree", "ring", "dp", "dqn"])
+def test_a_lasting_cut_between_two_devices_costs_once(policy: str, peers: int, kind: type[Cut]) -> None:
+    rounds = play(policy, peers, kind)
+    assert len(rounds) >= ROUNDS - 1
+    slow = [summary for summary in rounds if summary.seconds["total"] > NORMAL_S]
+    assert len(slow) <= 1, [summary.seconds["total"] for summary in rounds]
+    after = rounds[rounds.index(slow[0]) + 1 :] if slow else rounds
+    assert all(len(summary.contributors) == peers for summary in after)
+    if slow:
+        assert all(summary.cuts for summary in after)
