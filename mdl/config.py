@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import reprlib
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -15,8 +16,9 @@ from typing import Any, Literal
 import msgspec
 import tomli_w
 
-from mdl.errors import ConfigError
+from mdl.errors import ConfigError, DataError
 from mdl.files import write_bytes
+from mdl.reading import LARGEST_TOML_BYTES, LONGEST_TOML_LINE, decode_toml, read_text
 
 
 def _require(holds: bool, key: str, value: float, valid: str) -> None:
@@ -235,11 +237,9 @@ def show_config(config: Config) -> str:
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text())
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: {error}") from None
+        return decode_toml(read_text(path, LARGEST_TOML_BYTES, "a configuration in TOML"), str(path))
+    except DataError as error:
+        raise ConfigError(str(error)) from None
 
 
 def _parse_value(text: str) -> object:
@@ -248,9 +248,13 @@ def _parse_value(text: str) -> object:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
+    except (RecursionError, ValueError):
+        raise ConfigError(f"--set {text[:40]}...: nested too deep, or a number of too many digits") from None
 
 
 def _put(values: dict[str, Any], key: str, value: object) -> None:
+    if len(key) > LONGEST_TOML_LINE:
+        raise ConfigError(f"--set {key[:40]}...: no key has {len(key)} characters")
     *tables, name = key.split(".")
     for table in tables:
         values = values.setdefault(table, {})
@@ -269,5 +273,5 @@ def _check_keys(values: Mapping[str, Any], section: type[msgspec.Struct], prefix
         kind = fields[key]
         if isinstance(kind, type) and issubclass(kind, Section):
             if not isinstance(value, Mapping):
-                raise ConfigError(f"{where}: {prefix}{key} is a table, got {value!r}")
+                raise ConfigError(f"{where}: {prefix}{key} is a table, got {reprlib.repr(value)}")
             _check_keys(value, kind, f"{prefix}{key}.", where)

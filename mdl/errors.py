@@ -52,7 +52,7 @@ class MeshNotFoundError(MdlError):
     """No mesh, no agent or no peers where the user expected some."""
 
     exit_code = 3
-    hint = "start it there (mdl peer --code CODE), or give a member's address: --join HOST:PORT"
+    hint = "start it there (mdl peer --mesh NAME), or give a member's address: --join HOST:PORT"
 
 
 class TrainingCancelledError(MdlError):

@@ -252,7 +252,7 @@ def new_mesh(
         print_json({"mesh": name, "code": code, "file": str(path)})
         return
     print(code)
-    print(f"remembered in {path}; on the other devices: mdl peer --code {code}", file=sys.stderr)
+    print(f"remembered in {path}; on the other devices: mdl peer --mesh {name}, which asks for it", file=sys.stderr)
 
 
 @mesh_app.command("list")

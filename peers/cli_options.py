@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,8 +18,13 @@ if TYPE_CHECKING:
     from mdl.delta import Contributor
     from transport.keys import MeshKeys
 
+logger = logging.getLogger(__name__)
+
 MeshName = Annotated[str | None, typer.Option("--mesh", help="Name of a mesh whose code is known on this machine.")]
-Code = Annotated[str | None, typer.Option(help="Join code, from `mdl mesh new`; also read from MDL_CODE.")]
+Code = Annotated[
+    str | None,
+    typer.Option(help="@FILE with the join code; else MDL_CODE, or you are asked. The code itself would show in `ps`."),
+]
 Join = Annotated[list[str] | None, typer.Option(help="HOST:PORT of a member, where multicast is blocked.")]
 Listen = Annotated[str | None, typer.Option(help="IP address to listen on; all by default.")]
 Port = Annotated[int | None, typer.Option(help="TCP port to listen on; any free one by default.")]
@@ -81,10 +87,20 @@ def find_keys(mesh: str | None, code: str | None, settings: Config) -> tuple[Mes
     if settings.mesh.insecure:
         print("mdl: --insecure: nothing is encrypted, and anyone on this machine can join", file=sys.stderr)
         return None, mesh or "insecure"
-    found = find_code(mesh, code)
+    asked: list[str] = []
+
+    def ask(question: str) -> str:
+        from getpass import getpass
+
+        asked.append(question)
+        return getpass(question)
+
+    found = find_code(mesh, code, ask if sys.stdin is not None and sys.stdin.isatty() else None)
     keys = MeshKeys.from_code(found)
-    if code:
+    if code or asked:
         remember_code(found)
+    if code and not code.startswith("@"):
+        logger.warning("--code shows the join code to everybody on this machine; --code @FILE and MDL_CODE do not")
     return keys, keys.name
 
 

@@ -30,7 +30,7 @@ Round = Annotated[int | None, typer.Option("--round", help="Which round of a run
 _POLICIES = ("--policies", "--policy")
 Policies = Annotated[str | None, typer.Option(*_POLICIES, help=f"{_POLICIES_HELP}those that are quick.")]
 MeshName = Annotated[str | None, typer.Option("--mesh", help="Live: name of a mesh whose code is known here.")]
-Code = Annotated[str | None, typer.Option(help="Live: join code; also read from MDL_CODE.")]
+Code = Annotated[str | None, typer.Option(help="Live: @FILE with the join code; also MDL_CODE.")]
 Join = Annotated[list[str] | None, typer.Option(help="Live: HOST:PORT of a member, where multicast is blocked.")]
 Interface = Annotated[list[str] | None, typer.Option(help="Live: look on this network interface.")]
 Loopback = Annotated[bool | None, typer.Option("--loopback", help="Live: look on this machine only.")]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import platformdirs
@@ -13,14 +15,19 @@ import psutil
 
 from mdl.bounds import MAX_INCARNATION, whole_number
 from mdl.delta import Contributor
-from mdl.errors import ConfigError
-from mdl.files import make_private_folder, open_private, write_bytes
+from mdl.errors import ConfigError, DataError
+from mdl.files import make_private_folder, narrow, open_private, write_bytes
+from mdl.reading import read_bytes
 from transport.keys import MeshKeys, parse_join_code
+
+logger = logging.getLogger(__name__)
 
 CODE_VARIABLE = "MDL_CODE"
 CLOUD_CODE_VARIABLE = "MDL_CLOUD_CODE"
 # Whoever finds the leftovers of an ended process removes them and tries again; others may do so at the same moment.
 _TAKE_OVERS = 3
+# A code has 60 characters; whatever is far larger is another file.
+_LARGEST_CODE_BYTES = 4096
 
 
 def claim_identity(base: Path, name: str | None, out: Path | None = None) -> tuple[Contributor, Path]:
@@ -56,9 +63,17 @@ def state_home(mesh: str) -> Path:
     return Path(platformdirs.user_state_dir("mdl")) / mesh
 
 
-def find_code(mesh: str | None, code: str | None) -> str:
-    """The join code: given, in MDL_CODE, or remembered under the mesh's name. Raises ConfigError if there is none."""
+def find_code(mesh: str | None, code: str | None, ask: Callable[[str], str] | None = None) -> str:
+    """The join code: given, in MDL_CODE, or remembered under the mesh's name; else what `ask` hears.
+
+    code: the code itself, which everybody on this machine can see in a list of processes, or @FILE for what is in a
+    file. ask: shows a question and gives the answer; None where nobody can be asked. Raises ConfigError without one.
+    """
     code = code or os.environ.get(CODE_VARIABLE)
+    if code and code.startswith("@"):
+        code = read_code(Path(code[1:]).expanduser())
+    if not code and ask is not None and not _knows(mesh):
+        code = ask(f"join code of mesh {mesh}: " if mesh else "join code: ").strip()
     if code:
         name, _ = parse_join_code(code)
         if mesh and mesh != name:
@@ -68,11 +83,11 @@ def find_code(mesh: str | None, code: str | None) -> str:
     if mesh is None and len(known) == 1:
         mesh = next(iter(known))
     if mesh is None:
-        choices = f"--mesh NAME, one of: {', '.join(known)}" if known else "--code CODE; `mdl mesh new NAME` makes one"
+        choices = f"--mesh NAME, one of: {', '.join(known)}" if known else "--code @FILE; `mdl mesh new NAME` makes one"
         raise ConfigError(f"which mesh? give {choices}")
     if mesh not in known:
         raise ConfigError(
-            f"no code is known for mesh {mesh!r}; give --code CODE once (known: {', '.join(known) or '-'})"
+            f"no code is known for mesh {mesh!r}; give --code @FILE once (known: {', '.join(known) or '-'})"
         )
     return known[mesh]
 
@@ -84,9 +99,28 @@ def cloud_keys(keys: MeshKeys | None) -> MeshKeys | None:
 
 
 def known_meshes() -> dict[str, str]:
-    """Mesh name -> join code, as `remember_code` stored them."""
-    folder = _codes_home()
-    return {path.stem: path.read_text().strip() for path in sorted(folder.glob("*.code"))} if folder.is_dir() else {}
+    """Mesh name -> join code, as `remember_code` stored them; a file that holds none is told of and left out."""
+    found = {}
+    for path in sorted(_codes_home().glob("*.code")):
+        try:
+            found[path.stem] = read_code(path)
+        except ConfigError as error:
+            logger.warning("%s", error)
+    return found
+
+
+def read_code(path: Path) -> str:
+    """The join code in a file, which is for this user alone from now on. Raises ConfigError, without what is in it."""
+    try:
+        text = read_bytes(path, _LARGEST_CODE_BYTES, "a file with a join code").decode("ascii").strip()
+        parse_join_code(text)
+    except DataError as error:
+        raise ConfigError(str(error)) from None
+    except (UnicodeDecodeError, ConfigError):
+        raise ConfigError(f"{path} holds no join code; `mdl mesh list` shows those that are known") from None
+    if narrow(path):
+        logger.warning("others on this machine could read %s until now: `mdl mesh new` makes a new code", path)
+    return text
 
 
 def remember_code(code: str) -> Path:
@@ -96,6 +130,12 @@ def remember_code(code: str) -> Path:
     path = folder / f"{name}.code"
     write_bytes(path, f"{code}\n".encode())
     return path
+
+
+def _knows(mesh: str | None) -> bool:
+    """Whether a code is remembered for it; without a name, whether there is anything to choose from."""
+    known = known_meshes()
+    return mesh in known if mesh else bool(known)
 
 
 def _codes_home() -> Path:
@@ -111,7 +151,7 @@ def _take(path: Path) -> bool:
                 file.write(me.encode())
             return True
         except FileExistsError:
-            owner = path.read_text()
+            owner = path.read_text(errors="replace")
         if owner and owner != me and owner == _describe_process(owner.partition(" ")[0]):
             return False
         path.unlink(missing_ok=True)

@@ -25,7 +25,7 @@ from mdl.messages import DeltaMessage, ModelWanted, Role, RoundOpened
 
 logger = logging.getLogger("mdl")
 
-_PEER_COMMAND = "mdl peer --code ... (mdl mesh list shows the code); if it runs already, mdl peer --join HOST:PORT"
+_PEER_COMMAND = "mdl peer --mesh NAME (mdl mesh list shows the code); if it runs already, mdl peer --join HOST:PORT"
 # Without anybody found by then, the user should hear what is missing.
 _PATIENCE_S = 4.0
 # A transfer that takes longer is worth a line; progress is told about once a second, from the first second on.

@@ -78,7 +78,7 @@ def look_around(
         found = [info for info in watcher.machine.peers.values() if info.role is not Role.OBSERVER]
         if status is None and not found:
             raise MeshNotFoundError(
-                f"nobody of mesh {mesh_name!r} answered within {wait_s:g} s; on its devices: mdl peer --code ... "
+                f"nobody of mesh {mesh_name!r} answered within {wait_s:g} s; on its devices: mdl peer --mesh ... "
                 f"(mdl mesh list shows the code); if they run already, mdl peers --join HOST:PORT"
             )
         if not quiet:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from pathlib import Path
 
@@ -117,7 +118,7 @@ def test_a_code_of_another_mesh_is_refused_naming_both() -> None:
 
 
 def test_without_a_code_the_user_is_told_what_to_give() -> None:
-    with pytest.raises(ConfigError, match="--code CODE; `mdl mesh new NAME` makes one"):
+    with pytest.raises(ConfigError, match="--code @FILE; `mdl mesh new NAME` makes one"):
         find_code(None, None)
     with pytest.raises(ConfigError, match=r"no code is known for mesh 'lab'.*known: -"):
         find_code("lab", None)
@@ -125,6 +126,59 @@ def test_without_a_code_the_user_is_told_what_to_give() -> None:
     remember_code(new_join_code("home"))
     with pytest.raises(ConfigError, match=r"which mesh.*--mesh NAME, one of: home, lab"):
         find_code(None, None)
+
+
+def test_a_code_may_come_from_a_file_which_is_the_users_alone_from_then_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    code, path = new_join_code("lab"), tmp_path / "lab.code"
+    path.write_text(code + "\n")
+    path.chmod(0o644)
+    assert find_code("lab", f"@{path}") == code
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert "others on this machine could read" in caplog.text
+    assert code not in caplog.text
+    with pytest.raises(ConfigError, match=r"cannot read .*absent"):
+        find_code(None, f"@{tmp_path}/absent")
+
+
+def test_a_remembered_code_that_others_could_read_is_narrowed_when_it_is_used() -> None:
+    path = remember_code(new_join_code("lab"))
+    path.chmod(0o644)
+    find_code("lab", None)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    path.chmod(0o644)
+    remember_code(new_join_code("lab"))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_the_user_is_asked_where_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    code, questions = new_join_code("lab"), []
+
+    def ask(question: str) -> str:
+        questions.append(question)
+        return f" {code}\n"
+
+    assert find_code("lab", None, ask) == find_code(None, None, ask) == code
+    assert questions == ["join code of mesh lab: ", "join code: "]
+    remember_code(code)
+    assert find_code("lab", None, ask) == find_code(None, None, ask) == code
+    monkeypatch.setenv(CODE_VARIABLE, new_join_code("home"))
+    assert find_code("home", None, ask) != code
+    assert len(questions) == 2
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"hello", b"", b"x" * 5000, b"lab:\x1b[31m"])
+def test_a_code_file_with_something_else_is_left_out_and_named(
+    content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = remember_code(new_join_code("lab")).with_name("torn.code")
+    path.write_bytes(content)
+    assert list(known_meshes()) == ["lab"]
+    assert str(path) in caplog.text
+    with pytest.raises(ConfigError, match=re.escape(str(path))) as caught:
+        find_code(None, f"@{path}")
+    assert "\n" not in str(caught.value)
 
 
 def test_a_released_name_can_be_taken_by_another_process(tmp_path) -> None:

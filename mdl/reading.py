@@ -1,0 +1,105 @@
+"""How mdl reads files that anybody may have made: regular files alone, never more than expected, never a traceback.
+
+A file that was given to mdl may be a pipe that nobody writes to, a device without an end, gigabytes of one line, or
+JSON a hundred thousand brackets deep. Whoever opens one does it here; `DataError` names the file and what was expected.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
+
+import msgspec
+
+from mdl.errors import DataError
+
+_Kind = TypeVar("_Kind")
+# Of a reason that quotes the file: more is no help, and may be megabytes.
+_LONGEST_REASON = 300
+# A configuration of ours has 2 KB, and no line of 100. tomllib takes half a minute for a key of 20,000 dots.
+LARGEST_TOML_BYTES, LONGEST_TOML_LINE = 64 << 10, 4096
+_KINDS = {
+    stat.S_IFDIR: "folder",
+    stat.S_IFIFO: "pipe",
+    stat.S_IFSOCK: "socket",
+    stat.S_IFCHR: "device",
+    stat.S_IFBLK: "device",
+}
+
+
+def open_regular(path: Path, expected: str = "") -> BinaryIO:
+    """A file's bytes. expected: what should be there, for the error. Raises DataError for a pipe, device or folder."""
+    try:
+        # Before it is opened: opening a pipe waits for whoever writes to it, opening a device may do something.
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode):
+            kind = _KINDS.get(stat.S_IFMT(mode), "special file")
+            raise DataError(f"cannot read {path}: it is a {kind}, not a file{_tell(expected)}")
+        return path.open("rb")
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise DataError(f"cannot read {path}: {reason}{_tell(expected)}") from None
+
+
+def read_bytes(path: Path, largest: int, expected: str = "") -> bytes:
+    """All of a file of at most `largest` bytes. Raises DataError naming it, its size and `expected`."""
+    with open_regular(path, expected) as file:
+        try:
+            size = os.fstat(file.fileno()).st_size
+            content = file.read(largest + 1) if size <= largest else b""
+        except OSError as error:
+            raise DataError(f"cannot read {path}: {error.strerror}{_tell(expected)}") from None
+    if size > largest or len(content) > largest:
+        raise DataError(f"{path}: {size} bytes; at most {largest} are read{_tell(expected)}")
+    return content
+
+
+def read_text(path: Path, largest: int, expected: str = "") -> str:
+    """The same as UTF-8 text."""
+    try:
+        return read_bytes(path, largest, expected).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: byte {error.start} is no UTF-8 text{_tell(expected)}") from None
+
+
+def read_lines(path: Path, largest: int, expected: str = "") -> Iterator[tuple[int, bytes]]:
+    """Number (from 1) and bytes of each line that is not empty."""
+    for number, line in enumerate(read_bytes(path, largest, expected).split(b"\n"), 1):
+        if line.strip():
+            yield number, line
+
+
+def decode_json(content: bytes | str, kind: type[_Kind], where: str, expected: str = "") -> _Kind:
+    """JSON as `kind`. Raises DataError naming `where` and the reason: also for depth, and numbers of 5,000 digits."""
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except RecursionError:
+        raise DataError(f"{where}: nested too deep{_tell(expected)}") from None
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise DataError(f"{where}: {shorten(error)}{_tell(expected)}") from None
+
+
+def decode_toml(text: str, where: str) -> dict[str, Any]:
+    """TOML of mdl. Raises DataError likewise, also for a line that is too long."""
+    if any(len(line) > LONGEST_TOML_LINE for line in text.splitlines()):
+        raise DataError(f"{where}: a line of more than {LONGEST_TOML_LINE} characters")
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise DataError(f"{where}: nested too deep") from None
+    except ValueError as error:  # its own error, and a number of more digits than Python reads
+        raise DataError(f"{where}: {shorten(error)}") from None
+
+
+def shorten(reason: Any) -> str:
+    """What an error says, in one line of bounded length."""
+    line = " ".join(str(reason)[: 4 * _LONGEST_REASON].split())
+    return line if len(line) <= _LONGEST_REASON else f"{line[:_LONGEST_REASON]}..."
+
+
+def _tell(expected: str) -> str:
+    return f"; expected {expected}" if expected else ""
