@@ -5,6 +5,7 @@ Any device may be the agent. As long as none has answered, or the one that did h
 
 from __future__ import annotations
 
+from mdl.bounds import MAX_MEMBERS
 from mdl.delta import Contributor
 from mdl.machine import Effect, Event, Finish, PeerFound, Received, Send, StopRequested
 from mdl.messages import MeshStatus, PeerInfo, Role, StatusWanted
@@ -30,6 +31,8 @@ class Observer:
         match event:
             case PeerFound(info=info) if info.role is not Role.OBSERVER:
                 self.peers[info.peer_id] = info
+                if len(self.peers) > MAX_MEMBERS:
+                    del self.peers[next(iter(self.peers))]
                 self._ask_at = now
             case Received(sender=sender, message=MeshStatus() as status):
                 if self.status and status.term < self.status.term:

@@ -12,6 +12,7 @@ from math import inf
 
 import msgspec
 
+from mdl.bounds import MAX_MEMBERS
 from mdl.config import Config
 from mdl.delta import Contributor
 from mdl.machine import (
@@ -73,6 +74,7 @@ class Peer:
         self.agent: MobileAgent | None = None
         self.succession = Succession(me, settings, trainer is None, now, trainer.saved_term if trainer else 0)
         self.known: dict[str, PeerInfo] = {}
+        self._spoken: set[str] = set()  # those of them
         self.agent_settings = agent_settings
         self.settings = settings
         self._make_policy = make_policy
@@ -160,6 +162,8 @@ class Peer:
             if self._is_deaf(now):
                 self._claim_at = now
             self._heard_at = now
+            if event.sender.peer_id in self.known:
+                self._spoken.add(event.sender.peer_id)
         if kind is PeerReport or kind is StatusWanted:
             return self._hear_as_agent(event, now)
         if type(message) is AgentPresent:
@@ -178,6 +182,10 @@ class Peer:
         if info.role is Role.OBSERVER:
             return []
         self.known[info.peer_id] = info
+        if len(self.known) > MAX_MEMBERS:  # somebody mentions ever new ones
+            silent = next((peer_id for peer_id in self.known if peer_id not in self._spoken), info.peer_id)
+            del self.known[silent]
+            self._spoken.discard(silent)
         return [Send(info.peer_id, self._claim())] if self.agent else []
 
     def _meet_namesake(self, taken: NameTaken, now: float) -> list[Effect]:

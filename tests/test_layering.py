@@ -23,6 +23,7 @@ PURE = (
     "mdl/teaching_settings.py",
     "mdl/tree.py",
     "transport/bulk.py",
+    "transport/calls.py",
     "transport/incoming.py",
     "transport/loglimit.py",
     "transport/places.py",

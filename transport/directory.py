@@ -30,6 +30,8 @@ SIGNS = 3
 SIGN_PAUSE_S = 1.0
 # Of each peer id: the current start, and as many others that spoke last.
 OTHER_STARTS = 4
+# Who has said nothing for so long may be gone, and gives way to others: six times the longest silence of a live peer.
+LOST_S = 60.0
 # To listen here is to listen on all of a machine's addresses; nobody can connect to it.
 EVERY_HOST = ("0.0.0.0", "::")
 
@@ -82,12 +84,17 @@ class _Start:
 
 
 class Directory:
-    """The peers that were introduced, this one not among them; at most MAX_MEMBERS."""
+    """The peers that were introduced, this one not among them; at most MAX_MEMBERS.
+
+    If there are more, whoever has not spoken lately is forgotten: at once for a peer that introduces itself, after
+    LOST_S for one that others mention.
+    """
 
     def __init__(self, my_id: str) -> None:
         self._my_id = my_id
         self._peers: dict[str, PeerInfo] = {}
         self._heard_at: dict[str, float] = {}
+        self._spoke_at: dict[str, float] = {}
         self._others: dict[str, dict[int, _Start]] = {}
 
     def learn(self, info: PeerInfo, first_hand: bool, now: float) -> bool:
@@ -96,7 +103,7 @@ class Directory:
         if info.peer_id == self._my_id or known == info:
             return False
         if known is None:
-            if len(self._peers) >= MAX_MEMBERS:
+            if len(self._peers) >= MAX_MEMBERS and not self._forget_one(first_hand, now):
                 return False
         elif info.incarnation == known.incarnation:
             if not first_hand:
@@ -108,6 +115,7 @@ class Directory:
             self._set_aside(known, True)
         if known is None or known.incarnation != info.incarnation:
             self._heard_at[info.peer_id] = now
+            self._spoke_at.pop(info.peer_id, None)
         self._peers[info.peer_id] = info
         return True
 
@@ -120,7 +128,7 @@ class Directory:
         if current is None:
             return True
         if sender.incarnation == current.incarnation:
-            self._heard_at[sender.peer_id] = now
+            self._heard_at[sender.peer_id] = self._spoke_at[sender.peer_id] = now
             return True
         start = self._others.get(sender.peer_id, {}).get(sender.incarnation)
         if start is None:
@@ -134,6 +142,10 @@ class Directory:
         self._heard_at[sender.peer_id] = now
         return True
 
+    def is_heard(self, peer_id: str, now: float) -> bool:
+        """Whether this start of a peer has spoken itself, lately."""
+        return now - self._spoke_at.get(peer_id, -math.inf) < LOST_S
+
     def get(self, peer_id: str) -> PeerInfo | None:
         return self._peers.get(peer_id)
 
@@ -143,6 +155,20 @@ class Directory:
     def others_called(self, peer_id: str) -> tuple[PeerInfo, ...]:
         """Other starts of this peer, that may or may not have ended."""
         return tuple(start.info for start in self._others.get(peer_id, {}).values())
+
+    def _forget_one(self, at_once: bool, now: float) -> bool:
+        """Make room; False if everybody here speaks, or was introduced only now."""
+        silent = [
+            (self._spoke_at.get(peer_id, -math.inf), self._heard_at[peer_id], peer_id)
+            for peer_id in self._peers
+            if not self.is_heard(peer_id, now) and (at_once or now - self._heard_at[peer_id] >= LOST_S)
+        ]
+        if not silent:
+            return False
+        peer_id = min(silent)[2]
+        for table in (self._peers, self._heard_at, self._spoke_at, self._others):
+            table.pop(peer_id, None)
+        return True
 
     def _set_aside(self, info: PeerInfo, first_hand: bool) -> None:
         """Remember a start that is not, or no longer, the current one; whoever has been quiet longest is forgotten."""

@@ -21,13 +21,23 @@ from mdl.errors import ConfigError, RemoteProtocolError
 from mdl.machine import Event, NameTaken, PeerFound
 from mdl.messages import Hello, PeerInfo, PeersKnown, Said
 from transport.bulk import Outgoing, Step
+from transport.descriptors import Share, raise_limit, share_out
 from transport.directory import EVERY_HOST, Address, Directory, Greetings, address_of, is_loopback, parse_address
 from transport.interfaces import hosts_on, name_of
 from transport.keys import MeshKeys
 from transport.loglimit import LogLimit
-from transport.namesakes import Namesakes
+from transport.namesakes import MAX_NAMESAKES, Namesakes
 from transport.outbox import Outbox
-from transport.sockets import TURN, LinkCounts, check_security, open_gate, open_router, serve_gate, take_frames
+from transport.sockets import (
+    TURN,
+    LinkCounts,
+    check_security,
+    new_context,
+    open_gate,
+    open_router,
+    serve_gate,
+    take_frames,
+)
 from transport.transfers import Transfers, check_frames
 from transport.wire import Body, Envelope, decode
 
@@ -40,6 +50,7 @@ class Links:
     me: who this node is; `me.port` 0 takes a free port. listen_host: an IP address of this machine, or 0.0.0.0.
     keys: None only with `insecure=True`, which is for loopback only. max_values: the model's size, the largest vector
     that is ever accepted. join: HOST:PORT of members to greet.
+    share: how many links and connections there may be; by default what this process's limit of files allows.
     Raises ConfigError for a port that is taken, a bad address, or insecure links beyond loopback.
     """
 
@@ -53,12 +64,15 @@ class Links:
         listen_host: str = "0.0.0.0",
         join: Iterable[str] = (),
         insecure: bool = False,
+        share: Share | None = None,
     ) -> None:
         addresses = [parse_address(text) for text in join]
         check_security(keys, insecure, [listen_host, *(address.host for address in addresses)])
         self.keys = keys
         self.counts = LinkCounts()
-        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        share = share or share_out(raise_limit())
+        # A control and a bulk socket for each link, and the few that greet, listen and watch.
+        self.context = new_context(2 * share.peers + 2 * MAX_NAMESAKES + len(addresses) + 16)
         self.gate = open_gate(self.context) if keys is not None else None
         try:
             self.router = open_router(self.context, keys, Address(listen_host, me.port))
@@ -73,7 +87,7 @@ class Links:
         self._namesakes = Namesakes(Contributor(me.peer_id, me.incarnation))
         self._now = now
         self._lines = LogLimit(logger)
-        self._outbox = Outbox(self.context, keys, self.me, self.directory, self.counts)
+        self._outbox = Outbox(self.context, keys, self.me, self.directory, self.counts, self._lines, share.peers)
         self._transfers = Transfers(max_values, self._lines)
 
     def __enter__(self) -> Links:
@@ -84,6 +98,7 @@ class Links:
 
     def send(self, receiver: str, message: Said, values: Vector | None, now: float) -> None:
         """Best effort, never blocks. values: with a carrier message only, and never changed again by anyone."""
+        self._now = self._outbox.now = now
         self._carry_out(self._transfers.send(receiver, message, values, now))
 
     def learn(self, info: PeerInfo, first_hand: bool = True) -> list[Event]:
@@ -112,7 +127,7 @@ class Links:
 
     def receive(self, now: float, budget: int = TURN) -> list[Event]:
         """Handle at most `budget` messages that have come, and whatever is due by now."""
-        self._now = now
+        self._now = self._outbox.now = now
         events: list[Event] = []
         for _ in range(budget):
             frames = take_frames(self.router, self.counts)
@@ -195,15 +210,16 @@ class Links:
     def _on_accepted(self, envelope: Envelope, frames: list[zmq.Frame], now: float) -> list[Event]:
         sender = envelope.sender
         if isinstance(envelope.body, Hello):
-            return self._on_hello(sender, envelope.body)
+            return self._on_hello(sender, envelope.body, now)
         if isinstance(envelope.body, PeersKnown):
             return self._on_peers(sender, envelope.body, now)
         return self._carry_out(self._transfers.take(envelope, frames, now))
 
-    def _on_hello(self, sender: Contributor, hello: Hello) -> list[Event]:
+    def _on_hello(self, sender: Contributor, hello: Hello, now: float) -> list[Event]:
         if not _introduces_itself(sender, hello):
             raise RemoteProtocolError(f"{sender.peer_id} introduces itself as {hello.me.peer_id}")
         events = self.learn(hello.me)
+        self.directory.hear(sender, now)  # now that it is known
         namesakes = self.directory.others_called(sender.peer_id)
         self._outbox.tell_known(sender.peer_id, (self.me, *namesakes, *self.directory.everyone()))
         return events
@@ -215,6 +231,7 @@ class Links:
             if of_itself:
                 self.greetings.answered(address_of(info), now)
             events += self.learn(info, first_hand=of_itself)
+        self.directory.hear(sender, now)
         return events
 
     def _on_time(self, now: float) -> list[Event]:
@@ -226,6 +243,7 @@ class Links:
         if self._namesakes.is_sign_due(now):
             for info in self.directory.everyone():
                 self._outbox.introduce(info.peer_id)
+        self._outbox.on_time()
         return self._carry_out(self._transfers.on_time(now))
 
     def _carry_out(self, steps: list[Step]) -> list[Event]:

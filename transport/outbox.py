@@ -1,12 +1,12 @@
 """What one node sends: for each peer a `control` DEALER for what is small, and a `bulk` one for chunks.
 
-Nothing blocks: a full queue drops the message and counts it. A new address or incarnation of a peer replaces its link;
-the first message on every link is a Hello, so that the peer can answer.
+Nothing blocks: a full queue drops the message and counts it. A link is opened for the first message, as far as
+`transport.calls` allows, and closed when it is of no use. A new address or incarnation of a peer replaces its link; the
+first message on every link is a Hello, so that the peer can answer.
 """
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 
 import msgspec
@@ -17,12 +17,12 @@ from mdl.delta import Contributor
 from mdl.errors import LocalProtocolError
 from mdl.messages import Hello, PeerInfo, PeersKnown
 from transport.bulk import Outgoing
+from transport.calls import Calls
 from transport.directory import EVERY_HOST, Address, Directory, address_of, is_loopback
 from transport.keys import MeshKeys
-from transport.sockets import LinkCounts, local_host_towards, open_dealer
+from transport.loglimit import LogLimit
+from transport.sockets import LinkCounts, is_passing, local_host_towards, open_dealer
 from transport.wire import Body, encode
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -42,7 +42,10 @@ class _Link:
 
 
 class Outbox:
-    """The sending half of a node's links. me: with the port that the node really listens on."""
+    """The sending half of a node's links. me: with the port that the node really listens on. most: links at a time.
+
+    now: the time, set before anything is asked of it.
+    """
 
     def __init__(
         self,
@@ -51,6 +54,8 @@ class Outbox:
         me: PeerInfo,
         directory: Directory,
         counts: LinkCounts,
+        lines: LogLimit,
+        most: int = MAX_MEMBERS,
     ) -> None:
         self._context = context
         self._keys = keys
@@ -58,19 +63,29 @@ class Outbox:
         self._sender = Contributor(me.peer_id, me.incarnation)
         self._directory = directory
         self._counts = counts
+        self._lines = lines
+        self.now = 0.0
+        self._calls = Calls(most, lambda peer_id: directory.is_heard(peer_id, self.now))
         self._links: dict[str, _Link] = {}
         self._greeters: dict[Address, zmq.Socket[bytes]] = {}
 
     def send(self, outgoing: Outgoing) -> None:
         link = self.link_to(outgoing.receiver)
-        if link is None:
+        if link is not None and outgoing.payload is not None and link.bulk is None:
+            link.bulk = self._open(link.address, bulk=True)
+        dealer = None if link is None else link.control if outgoing.payload is None else link.bulk
+        if dealer is None:
             self._counts.dropped += 1
-        elif outgoing.payload is None:
-            self._put(link.control, outgoing.body, None)
         else:
-            if link.bulk is None:
-                link.bulk = open_dealer(self._context, self._keys, link.address, bulk=True)
-            self._put(link.bulk, outgoing.body, outgoing.payload)
+            self._put(dealer, outgoing.body, outgoing.payload)
+
+    def on_time(self) -> None:
+        """Try who waits for a link, and close links that are of no use."""
+        while (waiting := self._calls.next()) is not None:
+            if self.link_to(waiting) is None and self._calls.next() == waiting:
+                break
+        for peer_id in self._calls.idle(self.now):
+            self._close(peer_id)
 
     def tell_known(self, receiver: str, infos: tuple[PeerInfo, ...]) -> None:
         link = self.link_to(receiver)
@@ -81,9 +96,10 @@ class Outbox:
 
     def greet(self, address: Address) -> None:
         """Say Hello at an address whose peer is not known yet."""
-        if address not in self._greeters:
-            self._greeters[address] = open_dealer(self._context, self._keys, address, bulk=False)
-        self._put(self._greeters[address], self._hello(address), None)
+        greeter = self._greeters.get(address) or self._open(address, bulk=False)
+        if greeter is not None:
+            self._greeters[address] = greeter
+            self._put(greeter, self._hello(address), None)
 
     def stop_greeting(self, address: Address, linger_ms: int = 0) -> None:
         """Nobody answers there, or enough was said. linger_ms: how long a Hello that is still queued may take."""
@@ -97,16 +113,29 @@ class Outbox:
             self._put(link.control, self._hello(link.address), None)
 
     def link_to(self, peer_id: str) -> _Link | None:
-        """The link to where the peer is now; a new address or incarnation replaces it. None if nobody knows where."""
+        """The link to where the peer is now; a new address or incarnation replaces it.
+
+        None if nobody knows where, or if there are too many links or attempts just now; then it is tried again.
+        """
         info = self._directory.get(peer_id)
         if info is None:
+            self._close(peer_id)
             return None
         address, link = address_of(info), self._links.get(peer_id)
         if link is not None and (link.address, link.incarnation) == (address, info.incarnation):
+            self._calls.use(peer_id, self.now)
             return link
         if link is not None:
-            link.close()
-        control = open_dealer(self._context, self._keys, address, bulk=False)
+            self._close(peer_id)
+        closing = self._calls.open(peer_id, self.now)
+        if closing is None:
+            return None
+        for other in closing:
+            self._links.pop(other).close()
+        control = self._open(address, bulk=False)
+        if control is None:
+            self._calls.close(peer_id)
+            return None
         link = self._links[peer_id] = _Link(address, info.incarnation, local_host_towards(address.host), control)
         self._put(control, self._hello(address), None)
         return link
@@ -118,8 +147,7 @@ class Outbox:
             self.stop_greeting(address)
         for peer_id, link in list(self._links.items()):
             if link.own_host not in kept or link.own_host != local_host_towards(link.address.host):
-                link.close()
-                del self._links[peer_id]
+                self._close(peer_id)
                 self.link_to(peer_id)
 
     def close(self, linger_ms: int) -> None:
@@ -128,11 +156,26 @@ class Outbox:
             link.close(linger_ms)
         self._links.clear()
 
+    def _open(self, address: Address, bulk: bool) -> zmq.Socket[bytes] | None:
+        """None if there is no socket to be had: what should have been sent is dropped, as by a network."""
+        try:
+            return open_dealer(self._context, self._keys, address, bulk)
+        except zmq.ZMQError as error:
+            if not is_passing(error):
+                raise
+            self._lines.warning(self.now, "", "no link to %s: %s", address.host, error)
+            return None
+
+    def _close(self, peer_id: str) -> None:
+        self._calls.close(peer_id)
+        if link := self._links.pop(peer_id, None):
+            link.close()
+
     def _put(self, dealer: zmq.Socket[bytes], body: Body, payload: memoryview | None) -> None:
         try:
             header = encode(self._sender, body)
         except LocalProtocolError as error:  # one message too large is no reason to stop training
-            logger.error("message dropped: %s", error)
+            self._lines.warning(self.now, "", "message dropped: %s", error)
             self._counts.dropped += 1
             return
         try:
@@ -141,7 +184,9 @@ class Outbox:
             else:
                 dealer.send(header, zmq.NOBLOCK | zmq.SNDMORE)
                 dealer.send(payload, zmq.NOBLOCK, copy=False)
-        except zmq.Again:
+        except zmq.ZMQError as error:
+            if not is_passing(error):
+                raise
             self._counts.dropped += 1
             return
         self._counts.sent_bytes += len(header) + (0 if payload is None else len(payload))

@@ -5,6 +5,7 @@ One context per node, because ZAP is per context. The ROUTER only receives, DEAL
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 2_000, 10_000
 UNACKNOWLEDGED_MS = 10_000
 RECONNECT_MS, RECONNECT_MAX_MS = 100, 2_000
 _MECHANISM_VERSION, _REFUSED = b"1.0", b"400"
+_PASSING = frozenset((zmq.EAGAIN, zmq.EHOSTUNREACH, zmq.ETERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS))
 # Messages handled in one turn: even if chunks come without end, timers run every few milliseconds.
 TURN = 64
 
@@ -44,6 +46,18 @@ class LinkCounts:
     received_bytes: int = 0
     dropped: int = 0
     refused: int = 0
+
+
+def is_passing(error: zmq.ZMQError) -> bool:
+    """What a message is dropped for, and the process goes on: no room, no way, no descriptor or memory, or the end."""
+    return error.errno in _PASSING
+
+
+def new_context(sockets: int) -> zmq.Context[zmq.Socket[bytes]]:
+    """A context of its own for so many sockets."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    context.set(zmq.MAX_SOCKETS, sockets)
+    return context
 
 
 def check_security(keys: MeshKeys | None, insecure: bool, hosts: Iterable[str]) -> None:
@@ -83,14 +97,21 @@ def open_router(context: zmq.Context[zmq.Socket[bytes]], keys: MeshKeys | None, 
 def open_dealer(
     context: zmq.Context[zmq.Socket[bytes]], keys: MeshKeys | None, address: Address, bulk: bool
 ) -> zmq.Socket[bytes]:
-    """A socket that sends to one peer's ROUTER. It connects in the background, for as long as it takes."""
+    """A socket that sends to one peer's ROUTER. It connects in the background, for as long as it takes.
+
+    Raises ZMQError if there is no socket to be had; `is_passing` then.
+    """
     dealer = _prepare_dealer(context, keys, address)
     dealer.sndhwm = BULK_QUEUE if bulk else CONTROL_QUEUE
     dealer.rcvhwm = 1
     if not bulk:
         dealer.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
         dealer.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
-    dealer.connect(address.endpoint())
+    try:
+        dealer.connect(address.endpoint())
+    except zmq.ZMQError:
+        dealer.close()
+        raise
     return dealer
 
 
@@ -174,12 +195,12 @@ def take_frames(endpoint: zmq.Socket[bytes], counts: LinkCounts) -> list[zmq.Fra
 def local_host_towards(host: str) -> str:
     """This machine's own address on the way to `host`, by the routing table; nothing is sent."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        try:
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect((host, 9))
-        except OSError:
-            return "::1" if family == socket.AF_INET6 else "127.0.0.1"
-        return str(probe.getsockname()[0])
+            return str(probe.getsockname()[0])
+    except OSError:  # no way there, or no descriptor left
+        return "::1" if family == socket.AF_INET6 else "127.0.0.1"
 
 
 def _keep_alive(endpoint: zmq.Socket[bytes]) -> None:

@@ -1,5 +1,6 @@
 """Two and three nodes on loopback: what gets through, what does not, and what it costs."""
 
+import contextlib
 import os
 import socket
 import threading
@@ -10,10 +11,13 @@ import psutil
 import pytest
 import zmq
 
+from mdl.bounds import MAX_MEMBERS
 from mdl.delta import Contributor
 from mdl.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from mdl.machine import NameTaken, PeerFound, Received
-from mdl.messages import ModelMessage, ModelWanted, PeerInfo, Role, StatusWanted
+from mdl.messages import ModelMessage, ModelWanted, PeerInfo, PeersKnown, Role, StatusWanted
+from transport.calls import MAX_TRIES
+from transport.descriptors import Share
 from transport.directory import SILENT_S
 from transport.links import Links
 from transport.wire import CHUNK_BYTES, MAX_FRAME_BYTES, TransferOffered, encode
@@ -196,6 +200,61 @@ def test_a_transfer_resumes_when_its_connection_is_cut_in_the_middle(mesh, keys)
     assert mesh.until(lambda: mesh.of("b", Received))
     assert mesh.of("b", Received)[0].values.tobytes() == VALUES.tobytes()
     assert mesh.links["b"].counts.received_bytes < 1.3 * VALUES.nbytes
+
+
+def invented(number, incarnation=1):
+    """At an address of this machine where nobody listens."""
+    return PeerInfo(f"invented-{number}", incarnation, Role.TRAINER, f"127.1.{number // 250}.{number % 250 + 1}", 9)
+
+
+def test_a_thousand_invented_peers_cost_a_node_neither_its_sockets_nor_its_mesh(mesh, keys):
+    """One PeersKnown with as many as it may hold ended each process that got it."""
+    mesh.add("a", keys)
+    mesh.add("b", keys, join=["a"])
+    assert know_each_other(mesh, "a", "b")
+    before = psutil.Process().num_fds()
+    for incarnation in (1, 2):
+        send(mesh, "b", "a", PeersKnown(tuple(invented(number, incarnation) for number in range(MAX_MEMBERS - 2))))
+    assert mesh.until(lambda: len(mesh.of("a", PeerFound)) > 2 * MAX_MEMBERS - 10)
+    for number in range(MAX_MEMBERS - 2):
+        send(mesh, "a", f"invented-{number}", StatusWanted())
+    mesh.until(lambda: False, SHORT_S)
+    assert psutil.Process().num_fds() - before < 4 * MAX_TRIES
+    assert mesh.links["a"].counts.dropped > MAX_MEMBERS - 2 * MAX_TRIES
+    mesh.add("c", keys, join=["a"])
+
+    def found(by, peer_id):
+        return any(event.info.peer_id == peer_id for event in mesh.of(by, PeerFound))
+
+    assert mesh.until(lambda: found("a", "c") and found("c", "a"))
+    send(mesh, "a", "c", StatusWanted(7))
+    send(mesh, "c", "a", StatusWanted(8))
+    assert mesh.until(lambda: mesh.of("a", Received) and mesh.of("c", Received))
+
+
+def test_without_a_socket_messages_are_dropped_and_counted_until_there_is_one(mesh, keys, caplog):
+    sharing = Share(peers=50, half_open=50)
+    info = PeerInfo("a", 1, Role.TRAINER, "", 0)
+    mesh.links["a"] = Links(info, keys, max_values=1, now=time.monotonic(), listen_host="127.0.0.1", share=sharing)
+    mesh.events["a"] = []
+    mesh.add("b", keys)
+    context, taken = mesh.links["a"].context, []
+    with contextlib.suppress(zmq.ZMQError):
+        while len(taken) < 10_000:
+            taken.append(context.socket(zmq.PAIR))
+    assert len(taken) < 200
+    mesh.links["a"].learn(mesh.links["b"].me)
+    send(mesh, "a", "b", StatusWanted(1))
+    assert mesh.links["a"].counts.dropped == 1
+    assert "no link to 127.0.0.1" in caplog.text
+    for socket_ in taken:
+        socket_.close()
+
+    def is_sent():
+        send(mesh, "a", "b", StatusWanted(2))
+        return mesh.of("b", Received)
+
+    assert mesh.until(is_sent)
 
 
 def test_messages_of_an_older_start_are_dropped(mesh, keys):

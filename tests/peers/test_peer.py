@@ -7,6 +7,7 @@ from collections import Counter, deque
 import numpy as np
 import pytest
 
+from mdl.bounds import MAX_MEMBERS
 from mdl.config import Config, FaultSection, RoundSection
 from mdl.delta import Contributor, ModelDelta
 from mdl.evaluation import no_evaluation
@@ -505,6 +506,16 @@ def test_orders_come_from_one_agent_at_a_time() -> None:
     since = room.now
     room.run(12.0)
     assert {who for who, _ in room.said(AgentMessage, since)} == {"ann"}
+
+
+def test_peers_that_are_mentioned_without_end_push_out_none_that_has_spoken() -> None:
+    room = Room(_peer("ann"), _peer("bob"), _peer("cat"))
+    room.run(6.0)
+    ann = room.peers["ann"]
+    for number in range(3 * MAX_MEMBERS):
+        ann.handle(PeerFound(PeerInfo(f"x{number}", 1, Role.TRAINER, "192.0.2.1", 9)), room.now)
+    assert len(ann.known) == MAX_MEMBERS
+    assert {"bob", "cat"} <= set(ann.known)
 
 
 # -- a suspended process ----------------------------------------------------------------------------------------------

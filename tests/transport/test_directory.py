@@ -10,6 +10,7 @@ from mdl.errors import ConfigError, RemoteProtocolError
 from mdl.messages import PeerInfo, Role
 from transport.directory import (
     KEEP_GREETING_S,
+    LOST_S,
     OTHER_STARTS,
     SIGN_PAUSE_S,
     SIGNS,
@@ -70,10 +71,48 @@ def test_only_the_peer_itself_can_move_to_another_address():
     assert directory.get("b").host == "192.0.2.8"
 
 
-def test_no_more_than_max_members_are_remembered():
+def full(first_hand=False):
     directory = Directory("a")
-    news = [directory.learn(peer(f"p{i}"), True, 0.0) for i in range(MAX_MEMBERS + 2)]
+    news = [directory.learn(peer(f"p{i}"), first_hand, 0.0) for i in range(MAX_MEMBERS + 2)]
+    return directory, news
+
+
+def test_no_more_than_max_members_are_remembered():
+    directory, news = full()
     assert news[-3:] == [True, False, False]
+    assert len(directory.everyone()) == MAX_MEMBERS
+
+
+def test_peers_that_were_only_invented_do_not_keep_out_one_that_introduces_itself():
+    directory, _ = full()
+    directory.hear(Contributor("p0", 1), 1.0)
+    assert directory.learn(peer("honest"), True, 1.0)
+    assert directory.get("honest")
+    assert directory.get("p0"), "it speaks"
+    assert not directory.get("p1"), "nobody has ever heard it"
+    assert len(directory.everyone()) == MAX_MEMBERS
+
+
+def test_what_others_mention_takes_the_place_of_what_has_been_silent_for_long():
+    directory, _ = full()
+    assert not directory.learn(peer("b"), False, LOST_S - 1)
+    assert directory.learn(peer("b"), False, LOST_S)
+    everybody = directory.everyone()
+    assert len(everybody) == MAX_MEMBERS
+    for info in everybody:
+        directory.hear(Contributor(info.peer_id, 1), LOST_S)
+    assert not directory.learn(peer("c"), True, LOST_S + 1), "all of them speak"
+
+
+def test_a_peer_is_heard_as_long_as_this_start_of_it_speaks():
+    directory = learned(1)
+    assert not directory.is_heard("b", 0.0), "introduced only"
+    directory.hear(Contributor("b", 1), 1.0)
+    assert directory.is_heard("b", LOST_S)
+    assert not directory.is_heard("b", LOST_S + 1)
+    directory.hear(Contributor("b", 1), 1.0)
+    directory.learn(peer(incarnation=2), True, 2.0)
+    assert not directory.is_heard("b", 2.0)
 
 
 def test_an_earlier_start_that_still_speaks_is_current_again_once_the_later_one_is_silent():

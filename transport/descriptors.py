@@ -1,0 +1,54 @@
+"""How many files a process may have open, and what a node makes of it: links, connections, and some in reserve.
+
+A socket is a descriptor, and so is each connection; strangers can open connections. Who runs out of descriptors can
+neither write its metrics nor listen, so a node asks for as many as it may have, and plans with what it gets.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from dataclasses import dataclass
+
+from mdl.bounds import MAX_MEMBERS
+
+# Of a peer: a control and a bulk socket to it, each with a wake-up and a connection, and its two connections to us.
+OF_A_PEER = 6
+# Files of its own that a node has or opens at any time: logs, metrics, file cache, libraries, mDNS, its libzmq threads.
+RESERVED = 64
+# Three quarters of what a node may have serve its mesh; the last is for connections that have not shown a key yet.
+WANTED = MAX_MEMBERS * OF_A_PEER * 4 // 3 + RESERVED
+# Some limit has to be assumed where the system tells none.
+_USUAL = 1024
+
+
+@dataclass(frozen=True)
+class Share:
+    """What may be open at a time. peers: that a node holds links to. half_open: connections without a handshake."""
+
+    peers: int
+    half_open: int
+
+
+def raise_limit() -> int:
+    """Raise this process's soft limit of open files towards WANTED; returns the limit that holds."""
+    if sys.platform == "win32":
+        return _USUAL
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = WANTED if hard == resource.RLIM_INFINITY else min(WANTED, hard)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return WANTED if soft == resource.RLIM_INFINITY else soft
+    while wanted > soft:
+        with contextlib.suppress(OSError, ValueError):  # macOS has a lower limit that it does not tell
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            return wanted
+        wanted //= 2
+    return soft
+
+
+def share_out(limit: int) -> Share:
+    """What a node may do with so many descriptors; also with very few it has two peers, and hears strangers."""
+    left = max(limit - RESERVED, 0)
+    return Share(min(MAX_MEMBERS, max(2, left * 3 // 4 // OF_A_PEER)), min(MAX_MEMBERS, max(16, left // 4)))
