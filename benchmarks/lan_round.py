@@ -47,7 +47,7 @@ def main() -> int:
     parser.add_argument("--no-busy", action="store_true", help="nobody uses a device: to compare with the timing model")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    lan = _load("lan")
+    lan = load_helper("lan")
     if reason := lan.why_not():
         print(f"lan_round: {reason}", file=sys.stderr)
         return 2
@@ -67,7 +67,7 @@ def main() -> int:
 
 def _run(lan: ModuleType, policy: str, places: list[int], given: argparse.Namespace, seed: list[int]) -> list[Any]:
     """One mesh from start to end; its rounds after the warm-up."""
-    product = _load("product")
+    product = load_helper("product")
     code = new_join_code("bench")
     mbit = [MBIT[place] for place in places]
     with tempfile.TemporaryDirectory() as folder, lan.Lan(len(MBIT) + 1, [*mbit, AGENT_MBIT]) as net:
@@ -176,7 +176,7 @@ def _describe(rounds: list[dict[str, Any]]) -> str:
     return f"median round {total_s:.2f} s, aggregation {ratio:.2f} of the timing model's"
 
 
-def _load(name: str) -> ModuleType:
+def load_helper(name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"bench_{name}", TESTS / f"{name}.py")
     assert spec
     assert spec.loader

@@ -312,7 +312,8 @@ class BroadcastOrdered(AgentMessage, frozen=True):
     """The result is at order[0]; everyone fetches it from its parent in the binomial tree over `order` (3.2.3).
 
     base_digest: of w(round_id - 1), which it belongs to. version grows within a term: a later order replaces an earlier
-    one, never the other way round. digest: of the result, empty as long as the agent has not heard it.
+    one, never the other way round. digest: of the result, empty as long as the agent has not heard it. link_mb_s: how
+    fast the link of each device in `order` is, 0.0 where it is not known; a parent feeds its children accordingly.
     """
 
     base_digest: Digest
@@ -321,6 +322,7 @@ class BroadcastOrdered(AgentMessage, frozen=True):
     theta: Theta
     contributors: Contributors
     digest: Digest = b""
+    link_mb_s: Annotated[tuple[RateMBs, ...], Meta(max_length=MAX_MEMBERS)] = ()
 
 
 class RoundClosed(AgentMessage, frozen=True):
@@ -369,6 +371,12 @@ class DeltaMessage(Message, frozen=True):
 
 class GlobalWanted(Message, frozen=True):
     """Child to parent in the broadcast tree."""
+
+    round_id: Round
+
+
+class GlobalTaken(Message, frozen=True):
+    """Child to parent in the broadcast tree: it has the result, and the next child's turn has come."""
 
     round_id: Round
 
@@ -617,6 +625,7 @@ Said: TypeAlias = (
     | DeltaWanted
     | DeltaMessage
     | GlobalWanted
+    | GlobalTaken
     | GlobalMessage
     | ModelWanted
     | ModelMessage

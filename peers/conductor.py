@@ -27,7 +27,7 @@ from mdl.messages import (
     RoundOpened,
     Staged,
 )
-from mdl.tree import tree_parent
+from mdl.tree import tree_children, tree_parent
 from peers.choice import present
 from peers.members import Member, Members, Position
 from peers.part import NOTHING_CAME
@@ -100,7 +100,7 @@ class Conductor:
         self._version = 0
         self._since = 0  # the version from which on orders name this result
         self._left_behind: set[Contributor] = set()
-        self._waited_since: dict[Contributor, float] = {}
+        self._waited_since: dict[Contributor, tuple[float, tuple[object, ...]]] = {}
         self._stalled_once: set[Contributor] = set()
         self._digest = b""
         self._looked_at = -1
@@ -284,6 +284,7 @@ class Conductor:
             self.result.theta,
             self.result.contributors,
             self._digest,
+            tuple(member.device.link_mb_s or 0.0 if (member := self._members.get(peer)) else 0.0 for peer in order),
         )
         return self._broadcast
 
@@ -371,14 +372,22 @@ class Conductor:
         return []
 
     def _leave_the_stalled_behind(self, recipients: list[Member], now: float) -> None:
-        """Who hears us but cannot reach its parent gets another one; then the round closes without it."""
+        """Who hears us but cannot reach its parent gets another one; then the round closes without it.
+
+        A device that waits for its parent to have the result, or for a sibling to get it, waits rightly.
+        """
+        by_id = {member.contributor: member for member in recipients}
         for member in recipients:
-            peer, parent = member.contributor, self._parent_of(member)
-            if self._has(member) or member.report.transfer or not self._may_feed(parent, recipients):
+            peer = member.contributor
+            moves = () if self._has(member) else self._moves_above(peer, by_id)
+            since, before = self._waited_since.get(peer, (now, None))
+            if not moves:
                 self._waited_since.pop(peer, None)
-            elif now - self._waited_since.setdefault(peer, now) >= self._stall_s:
+            elif moves != before:
+                self._waited_since[peer] = now, moves
+            elif now - since >= self._stall_s:
                 del self._waited_since[peer]
-                if parent:
+                if parent := self._parent_of(member):
                     self._note_cut(parent.contributor, peer, now)
                 if peer in self._stalled_once and len(recipients) > 1:
                     self._left_behind.add(peer)
@@ -390,15 +399,22 @@ class Conductor:
         place = tree_parent(order.index(member.contributor)) if member.contributor in order else None
         return None if place is None else self._members.get(order[place])
 
-    def _may_feed(self, parent: Member | None, recipients: list[Member]) -> bool:
-        """Whether a device could be fed by now: its parent has the result, and gives it to nobody else."""
+    def _moves_above(self, peer: Contributor, recipients: dict[Contributor, Member]) -> tuple[object, ...]:
+        """How far those have come whom this device's parent feeds; empty while that one has nothing to give."""
+        assert self._broadcast is not None
+        order = self._broadcast.order
+        parent = tree_parent(order.index(peer)) if peer in order else None
         if parent is None:
-            return True
-        busy = any(
-            (transfer := member.report.transfer) and transfer.sender == parent.peer_id and not self._has(member)
-            for member in recipients
+            fed = [peer]
+        elif order[parent] in recipients and not self._has(recipients[order[parent]]):
+            return ()
+        else:
+            fed = [order[child] for child in tree_children(parent, len(order))]
+        return tuple(
+            (other, self._has(recipients[other]), recipients[other].report.transfer)
+            for other in fed
+            if other in recipients
         )
-        return self._has(parent) and not busy
 
     def _has(self, member: Member) -> bool:
         """Whether this member has staged the result, under whichever order."""

@@ -7,40 +7,60 @@ order may replace it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf
 
 from mdl.bounds import MAX_MEMBERS
 from mdl.delta import Contributor, ModelDelta, digest_of
 from mdl.errors import RemoteProtocolError
 from mdl.machine import Send
-from mdl.messages import BroadcastOrdered, GlobalMessage, Staged
-from mdl.tree import tree_parent
+from mdl.messages import BroadcastOrdered, GlobalMessage, GlobalTaken, Staged
+from mdl.tree import tree_children, tree_parent
+
+# Three asks of a device that waits: a child that was not heard for so long is dead, or has the result.
+PATIENCE_S = 1.5
+# A child that takes twice as long as its link says does not hold up the others: its link is not what it was.
+_TURN = 2.0
+# Links are measured to some ten percent: copies that fill so much of an uplink fill it.
+_FULL = 0.8
+# A child with a link slower than this share of its parent's is fed at once: it takes long, and little of the uplink.
+_SLOW = 0.5
 
 
 @dataclass
 class Spread:
-    """See the module. parent: whom this device fetches the result from; None for the root. waiting: its children."""
+    """See the module. parent: whom this device fetches the result from; None for the root.
+
+    asked: when each child asked last; fed: since when it is fed; taken: the children that have the result.
+    """
 
     order: BroadcastOrdered | None = None
     parent: Contributor | None = None
     staged: ModelDelta | None = None
     digest: bytes = b""
-    waiting: set[Contributor] = field(default_factory=set)
+    asked: dict[Contributor, float] = field(default_factory=dict)
+    fed: dict[Contributor, float] = field(default_factory=dict)
+    taken: set[Contributor] = field(default_factory=set)
+    _me: int = 0
+    _ready_at: float = 0.0
     _ballot: tuple[int, int] = (0, 0)
 
     def is_outdated(self, order: BroadcastOrdered) -> bool:
         return self.order is not None and _ballot_of(order) < _ballot_of(self.order)
 
-    def follow(self, order: BroadcastOrdered, me: Contributor, hold: ModelDelta | None) -> bool:
+    def follow(self, order: BroadcastOrdered, me: Contributor, hold: ModelDelta | None, now: float) -> bool:
         """Take the place that the order gives; whether the parent is to be asked now. hold: what this device has."""
-        self.order = order
+        if self.order != order:
+            self.order, self._me, self._ready_at = order, order.order.index(me), now
         if self.staged and self._is_result(self.staged, self.digest):
             self._ballot = _ballot_of(order)
             return False
         self.staged, self.digest = None, b""  # the result of an order that has been replaced
+        self.fed.clear()
+        self.taken.clear()
         if hold and self._is_result(hold, digest_of(hold.values) if order.digest else b""):
-            self.stage(hold)
+            self.stage(hold, now)
             return False
-        parent = tree_parent(order.order.index(me))
+        parent = tree_parent(self._me)
         if parent is None:
             return False
         changed = self.parent != order.order[parent]
@@ -57,33 +77,93 @@ class Spread:
             raise RemoteProtocolError(f"a global delta of theta {message.theta}, not {self.order.theta}")
         return True
 
-    def stage(self, result: ModelDelta) -> None:
+    def stage(self, result: ModelDelta, now: float) -> None:
         """Keep the global delta without applying it. Raises RemoteProtocolError if it is not the one ordered."""
         assert self.order is not None
         digest = digest_of(result.values)
         if self.order.digest and digest != self.order.digest:
             raise RemoteProtocolError("a global delta that does not match the digest of its round")
         self.staged, self.digest, self._ballot = result, digest, _ballot_of(self.order)
+        self._ready_at = now
 
-    def serve(self, round_id: int, child: Contributor) -> list[Send]:
-        """Give the result to a child of the tree, now or when it has come."""
-        if self.staged is None:
-            if len(self.waiting) < MAX_MEMBERS:
-                self.waiting.add(child)
+    def confirm(self) -> list[Send]:
+        """Tell the parent that this device has the result: the next sibling's turn has come."""
+        place = tree_parent(self._me)
+        if self.order is None or self.staged is None or place is None:
             return []
-        self.waiting.discard(child)
-        message = GlobalMessage(round_id, self.staged.theta, tuple(sorted(self.staged.contributors)))
-        return [Send(child.peer_id, message, self.staged.values)]
+        return [Send(self.order.order[place].peer_id, GlobalTaken(self.order.round_id))]
 
-    def serve_waiting(self, round_id: int) -> list[Send]:
-        if self.staged is None:
-            return []
-        return [send for child in sorted(self.waiting) for send in self.serve(round_id, child)]
+    def serve(self, child: Contributor, now: float) -> list[Send]:
+        """A child asks: give it the result when that is here and its turn has come, and again if it did not arrive."""
+        if child in self.asked or len(self.asked) < MAX_MEMBERS:
+            self.asked[child] = now
+        self.taken.discard(child)
+        again = [self._copy(child)] if self.staged and child in self.fed else []
+        return again + self.feed(now)
+
+    def note_taken(self, child: Contributor, now: float) -> list[Send]:
+        """A child has the result: whose turn comes now?"""
+        if child in self.asked or self._is_my_child(child):
+            self.taken.add(child)
+        return self.feed(now)
+
+    def feed(self, now: float) -> list[Send]:
+        """Give the result to the children whose turn has come."""
+        starting = self._starts(now) if self.staged else []
+        self.fed |= dict.fromkeys(starting, now)
+        return [self._copy(child) for child in starting]
 
     def report(self) -> Staged | None:
         if self.staged is None:
             return None
         return Staged(self.digest, self.staged.theta, tuple(sorted(self.staged.contributors)), *self._ballot)
+
+    def _is_my_child(self, peer: Contributor) -> bool:
+        return self.order is not None and peer in self.order.order and self.order.order.index(peer) > self._me
+
+    def _starts(self, now: float) -> list[Contributor]:
+        """Who of those that ask is to be fed from now on: as many, in turn, as it takes to fill the uplink."""
+        assert self.order is not None
+        children = [self.order.order[place] for place in tree_children(self._me, len(self.order.order))]
+        strangers = sorted(self.asked.keys() - set(children))  # they follow an order that this device has not heard yet
+        starting: list[Contributor] = []
+        mine, taken_mb_s = self._link_mb_s(self.order.order[self._me]), 0.0
+        for child in children + strangers:
+            link_mb_s = self._link_mb_s(child)
+            if child in self.taken:
+                continue
+            if child in self.asked and child not in self.fed:
+                is_free = taken_mb_s < _FULL * mine or link_mb_s < _SLOW * mine
+                if is_free or not mine:
+                    starting.append(child)
+            if self._gets_on(child, min(mine, link_mb_s), now):
+                taken_mb_s += link_mb_s
+        return starting
+
+    def _gets_on(self, child: Contributor, mb_s: float, now: float) -> bool:
+        """Whether the others wait for this child: it asks, or had no time to, and takes no longer than it should."""
+        assert self.staged is not None
+        if now - max(self.asked.get(child, 0.0), self._ready_at) >= PATIENCE_S:
+            return False
+        turn_s = PATIENCE_S + _TURN * self.staged.values.nbytes / 1e6 / mb_s if mb_s else 0.0
+        return now - self.fed.get(child, now) < turn_s
+
+    def _link_mb_s(self, peer: Contributor) -> float:
+        """As the agent knows it; 0.0: nobody knows, and the device neither waits nor is waited for."""
+        assert self.order is not None
+        links = self.order.link_mb_s
+        if len(links) != len(self.order.order) or peer not in self.order.order:
+            return 0.0
+        link_mb_s = links[self.order.order.index(peer)]
+        return link_mb_s if 0.0 < link_mb_s < inf else 0.0
+
+    def _copy(self, child: Contributor) -> Send:
+        assert self.order is not None
+        assert self.staged is not None
+        contributors = tuple(sorted(self.staged.contributors))
+        return Send(
+            child.peer_id, GlobalMessage(self.order.round_id, self.staged.theta, contributors), self.staged.values
+        )
 
     def _is_result(self, delta: ModelDelta, digest: bytes) -> bool:
         assert self.order is not None

@@ -45,6 +45,7 @@ from mdl.messages import (
     DeltaMessage,
     DeltaWanted,
     GlobalMessage,
+    GlobalTaken,
     GlobalWanted,
     History,
     HopCancelled,
@@ -270,12 +271,13 @@ class Trainer:
         message, sender = event.message, event.sender
         if type(message) is DeltaWanted:
             return self._serve_delta(sender, message)
-        if type(message) is GlobalWanted:
+        if type(message) is GlobalWanted or type(message) is GlobalTaken:
             if self.part is None or self.part.round_id != message.round_id:
                 return []
-            return [*self.part.spread.serve(message.round_id, sender)]
+            spread = self.part.spread
+            return [*(spread.serve if type(message) is GlobalWanted else spread.note_taken)(sender, now)]
         if type(message) is GlobalMessage:
-            return self._stage_received(message, _values_of(event))
+            return self._stage_received(message, _values_of(event), now)
         if type(message) is DeltaMessage:
             return self._merge(sender, message, _values_of(event), now)
         if type(message) is ModelMessage:
@@ -416,25 +418,27 @@ class Trainer:
                 return []  # a late copy: the root of this order was lost, and aggregating goes on
             reason = "the round has its result already"
             self._decide(part, hop.segment, hop.hop_id, hop.sender, HopOutcome.ABORTED, now, reason)
-        staged_before = part.spread.report()
-        ask = part.spread.follow(order, self.me, part.holds.get(0))
+        staged_before, is_new = part.spread.report(), part.spread.order != order
+        ask = part.spread.follow(order, self.me, part.holds.get(0), now)
         self._note_staged(part)
         if part.spread.staged is None and part.spread.parent and (ask or self._ask_at is None):
             self._ask_at = now
+        if ask:
+            self._transfer = None  # what came from the parent before goes no further
         self._changed = self._changed or part.spread.report() != staged_before
-        return [*part.spread.serve_waiting(part.round_id)]
+        return [*(part.spread.confirm() if is_new else ()), *part.spread.feed(now)]
 
-    def _stage_received(self, message: GlobalMessage, values: Vector) -> list[Effect]:
+    def _stage_received(self, message: GlobalMessage, values: Vector, now: float) -> list[Effect]:
         part = self.part
         if part is None or message.round_id != part.round_id or not part.spread.check(message):
             return []
         check_values(values, self.parameters.size)
-        part.spread.stage(ModelDelta(values, message.theta, frozenset(message.contributors)))
+        part.spread.stage(ModelDelta(values, message.theta, frozenset(message.contributors)), now)
         self._note_staged(part)
         self._transfer = None
         self._changed = True
         self._stop_asking()
-        return [*part.spread.serve_waiting(part.round_id)]
+        return [*part.spread.confirm(), *part.spread.feed(now)]
 
     def _note_staged(self, part: Part) -> None:
         """The result may be closed from here on, whatever this device hears of it."""

@@ -156,7 +156,15 @@ class FaultPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 LEVELS = ("none", "mild", "hard")
 # What a node in office says, and what it and the trainers hear: the steps of a round at which somebody can be lost.
 OFFICE_SAYS = ("RoundOpened", "HopOrdered", "HopReleased", "BroadcastOrdered", "RoundClosed", "CatchUp")
-PEERS_SAY = ("PeerReport", "DeltaWanted", "DeltaMessage", "GlobalWanted", "GlobalMessage", "ModelMessage")
+PEERS_SAY = (
+    "PeerReport",
+    "DeltaWanted",
+    "DeltaMessage",
+    "GlobalWanted",
+    "GlobalTaken",
+    "GlobalMessage",
+    "ModelMessage",
+)
 
 
 def draw_plan(

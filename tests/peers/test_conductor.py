@@ -295,6 +295,53 @@ def test_who_is_receiving_the_result_is_given_its_time() -> None:
     assert stuck.peer_id in desk.told(RoundClosed)
 
 
+def test_who_waits_for_its_siblings_turn_to_end_is_given_its_time_too() -> None:
+    """A parent feeds one child after the other: the second one's transfer has not begun, and nothing is wrong."""
+    desk = _broadcasting(A, B, C, stall_s=STALL_S)
+    root, first, second = desk.last(BroadcastOrdered).order
+    desk.stage(root)
+    version = desk.last(BroadcastOrdered).version
+    for step in range(60):
+        desk.report(first, transfer=Transfer(root.peer_id, step, 60))
+        desk.pass_time(0.5, root, second)
+    assert (desk.last(BroadcastOrdered).version, second in desk.last(BroadcastOrdered).order) == (version, True)
+
+
+def test_who_waits_for_a_parent_that_has_nothing_yet_is_given_its_time_and_the_parent_is_not() -> None:
+    desk = _broadcasting(A, B, C, D, stall_s=STALL_S)
+    root, inner, other, leaf = desk.last(BroadcastOrdered).order  # the leaf is fed by the inner one
+    desk.stage(root)
+    desk.stage(other)
+    for step in range(60):
+        desk.report(inner, transfer=Transfer(root.peer_id, step, 60))
+        desk.pass_time(0.5, root, other, leaf)
+    assert desk.last(BroadcastOrdered).version == 1
+    desk.pass_time(STALL_S + 1.0, root, inner, other, leaf)
+    assert desk.last(BroadcastOrdered).version == 2
+    desk.pass_time(STALL_S + 1.0, root, inner, other, leaf)
+    assert inner not in desk.last(BroadcastOrdered).order
+    assert leaf in desk.last(BroadcastOrdered).order
+
+
+def test_a_transfer_that_stands_still_is_no_sign_of_life() -> None:
+    """Its parent was lost in the middle of it: what had come by then stands in its reports."""
+    desk = _broadcasting(A, B, C, stall_s=STALL_S)
+    stuck, others = _stuck(desk)
+    for peer in others:
+        desk.stage(peer)
+    desk.report(stuck, transfer=Transfer(others[0].peer_id, 30, 60))
+    desk.pass_time(2 * STALL_S + 4.0, A, B, C)
+    assert set(desk.told(RoundClosed)) == {peer.peer_id for peer in others}
+
+
+def test_an_order_says_how_fast_the_links_are_as_hops_have_shown() -> None:
+    desk = _broadcasting(A, B, C)
+    order = desk.last(BroadcastOrdered)
+    known = [desk.agent.members.get(peer).device.link_mb_s for peer in order.order]
+    assert order.link_mb_s == tuple(link or 0.0 for link in known)
+    assert len(order.link_mb_s) == 3
+
+
 def test_a_device_that_trains_for_long_is_no_stuck_round() -> None:
     desk = Desk(rounds=0, stall_s=3.0)
     for peer in (A, B, C):

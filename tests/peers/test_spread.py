@@ -8,8 +8,9 @@ import pytest
 
 from mdl.delta import Contributor, ModelDelta, Vector, digest_of
 from mdl.errors import RemoteProtocolError
-from mdl.messages import BroadcastOrdered, GlobalMessage
-from peers.spread import Spread
+from mdl.machine import Send
+from mdl.messages import BroadcastOrdered, GlobalMessage, GlobalTaken
+from peers.spread import PATIENCE_S, Spread
 
 ME, ANN, BOB, CAT = (Contributor(name, 1) for name in ("me", "ann", "bob", "cat"))
 ORDER = BroadcastOrdered(7, 1, b"w0", 1, (ANN, ME, BOB, CAT), 2.0, (ANN, ME))
@@ -30,8 +31,8 @@ def _digest(value: float = 1.0) -> bytes:
 
 def _staged(order: BroadcastOrdered = ORDER, value: float = 1.0) -> Spread:
     spread = Spread()
-    assert spread.follow(order, ME, None)
-    spread.stage(_result(value))
+    assert spread.follow(order, ME, None, 0.0)
+    spread.stage(_result(value), 0.0)
     return spread
 
 
@@ -41,26 +42,26 @@ def _values(spread: Spread) -> Vector | None:
 
 def test_3_2_3_the_parent_in_the_tree_is_asked_and_not_again_for_the_same_order() -> None:
     spread = Spread()
-    assert spread.follow(ORDER, ME, None)
+    assert spread.follow(ORDER, ME, None, 0.0)
     assert spread.parent == ANN
-    assert not spread.follow(ORDER, ME, None)
+    assert not spread.follow(ORDER, ME, None, 0.0)
 
 
 def test_the_root_has_no_parent_and_stages_what_it_holds() -> None:
     spread = Spread()
-    assert not spread.follow(_order(order=(ME, ANN)), ME, _result())
+    assert not spread.follow(_order(order=(ME, ANN)), ME, _result(), 0.0)
     assert (spread.parent, _values(spread) is not None, spread.digest) == (None, True, _digest())
 
 
 def test_what_it_holds_is_not_the_result_if_others_contributed_to_that() -> None:
     spread = Spread()
-    assert spread.follow(ORDER, ME, _result(1.0, ME))
+    assert spread.follow(ORDER, ME, _result(1.0, ME), 0.0)
     assert spread.staged is None
 
 
 def test_a_later_order_replaces_an_earlier_one_and_never_the_other_way_round() -> None:
     spread = Spread()
-    spread.follow(_order(term=7, version=2), ME, None)
+    spread.follow(_order(term=7, version=2), ME, None, 0.0)
     assert spread.is_outdated(_order(term=7, version=1))
     assert spread.is_outdated(_order(term=6, version=9))
     assert not spread.is_outdated(_order(term=7, version=2))
@@ -70,7 +71,7 @@ def test_a_later_order_replaces_an_earlier_one_and_never_the_other_way_round() -
 def test_a_staged_result_is_promised_again_to_whoever_orders_it_again() -> None:
     """A new agent must not count a promise that was given to the one before."""
     spread = _staged()
-    assert not spread.follow(_order(term=9, version=3, digest=_digest()), ME, None)
+    assert not spread.follow(_order(term=9, version=3, digest=_digest()), ME, None, 0.0)
     staged = spread.report()
     assert staged is not None
     assert (staged.term, staged.version, staged.digest) == (9, 3, _digest())
@@ -84,30 +85,30 @@ def test_what_was_staged_under_an_order_stays_promised_to_that_one_until_another
 
 def test_a_result_of_other_contributors_is_dropped_for_the_order_that_replaces_it() -> None:
     spread = _staged()
-    assert spread.follow(_order(version=2, order=(BOB, ME), contributors=(BOB, ME)), ME, None)
+    assert spread.follow(_order(version=2, order=(BOB, ME), contributors=(BOB, ME)), ME, None, 0.0)
     assert (spread.staged, spread.digest, spread.report(), spread.parent) == (None, b"", None, BOB)
 
 
 def test_a_result_with_another_digest_than_the_orders_is_fetched_again() -> None:
     """Two roots have merged the same deltas in another order: the last bits differ, and one of them must be it."""
     spread = _staged(value=1.0)
-    assert spread.follow(_order(version=2, order=(BOB, ME), digest=_digest(2.0)), ME, None)
+    assert spread.follow(_order(version=2, order=(BOB, ME), digest=_digest(2.0)), ME, None, 0.0)
     assert spread.staged is None
-    spread.stage(_result(2.0))
+    spread.stage(_result(2.0), 0.0)
     assert spread.digest == _digest(2.0)
 
 
 def test_a_held_partial_mean_with_another_digest_than_the_orders_is_not_the_result() -> None:
     spread = Spread()
-    assert spread.follow(_order(digest=_digest(2.0)), ME, _result(1.0))
+    assert spread.follow(_order(digest=_digest(2.0)), ME, _result(1.0), 0.0)
     assert spread.staged is None
 
 
 def test_a_result_that_does_not_match_the_digest_of_its_order_is_refused() -> None:
     spread = Spread()
-    spread.follow(_order(digest=_digest(2.0)), ME, None)
+    spread.follow(_order(digest=_digest(2.0)), ME, None, 0.0)
     with pytest.raises(RemoteProtocolError, match="does not match the digest"):
-        spread.stage(_result(1.0))
+        spread.stage(_result(1.0), 0.0)
     assert spread.staged is None
 
 
@@ -123,13 +124,13 @@ def test_a_result_that_does_not_match_the_digest_of_its_order_is_refused() -> No
 def test_only_the_result_of_the_order_that_is_followed_is_taken(message: GlobalMessage, wanted: bool) -> None:
     spread = Spread()
     assert not spread.check(message)
-    spread.follow(ORDER, ME, None)
+    spread.follow(ORDER, ME, None, 0.0)
     assert spread.check(message) is wanted
 
 
 def test_a_result_that_lies_about_its_theta_is_its_senders_fault() -> None:
     spread = Spread()
-    spread.follow(ORDER, ME, None)
+    spread.follow(ORDER, ME, None, 0.0)
     with pytest.raises(RemoteProtocolError, match=r"theta 5\.0, not 2\.0"):
         spread.check(GlobalMessage(1, 5.0, (ANN, ME)))
 
@@ -138,14 +139,110 @@ def test_a_second_copy_of_the_result_is_not_wanted() -> None:
     assert not _staged().check(GlobalMessage(1, 2.0, (ANN, ME)))
 
 
+# -- whom a parent feeds, and when ------------------------------------------------------------------------------------
+
+DAN, EVE, FAY, GUS = (Contributor(name, 1) for name in ("dan", "eve", "fay", "gus"))
+EIGHT = (ME, ANN, BOB, CAT, DAN, EVE, FAY, GUS)  # the root feeds ann (with cat, eve, gus), bob (with fay), dan
+
+
+def _root(*link_mb_s: float, values: int = 2) -> Spread:
+    """At the root of EIGHT with the result; nobody has asked yet."""
+    spread = Spread()
+    hold = ModelDelta(np.ones(values, np.float32), 2.0, frozenset((ANN, ME)))
+    spread.follow(_order(order=EIGHT, link_mb_s=link_mb_s), ME, hold, 0.0)
+    assert spread.feed(0.0) == []
+    return spread
+
+
+def _fed(sends: list[Send]) -> list[str]:
+    return [send.receiver for send in sends]
+
+
 def test_children_are_served_when_the_result_has_come_and_whenever_they_ask_again() -> None:
     spread = Spread()
-    spread.follow(ORDER, ME, None)
-    assert spread.serve(1, CAT) == []
-    assert spread.serve(1, BOB) == []
-    assert spread.serve_waiting(1) == []
-    spread.stage(_result())
-    assert [send.receiver for send in spread.serve_waiting(1)] == ["bob", "cat"]
-    assert spread.serve_waiting(1) == []
-    (send,) = spread.serve(1, CAT)
+    spread.follow(ORDER, ME, None, 0.0)
+    assert spread.serve(CAT, 0.1) == []
+    assert spread.serve(BOB, 0.1) == []
+    assert spread.feed(0.2) == []
+    spread.stage(_result(), 0.3)
+    assert _fed(spread.feed(0.3)) == ["cat", "bob"]
+    assert spread.feed(0.3) == []
+    (send,) = spread.serve(CAT, 0.6)
     assert (send.message, send.values is _values(spread)) == (GlobalMessage(1, 2.0, (ANN, ME)), True)
+
+
+def test_children_with_equal_links_are_fed_one_after_the_other_the_largest_subtree_first() -> None:
+    spread = _root(*[5.0] * 8)
+    assert _fed(spread.serve(DAN, 0.01)) == []
+    assert _fed(spread.serve(BOB, 0.02)) == []
+    assert _fed(spread.serve(ANN, 0.03)) == ["ann"]
+    assert _fed(spread.serve(DAN, 0.5)) == []
+    assert _fed(spread.note_taken(ANN, 0.8)) == ["bob"]
+    assert _fed(spread.note_taken(BOB, 1.6)) == ["dan"]
+    assert _fed(spread.note_taken(DAN, 2.4)) == []
+
+
+def test_links_that_nobody_has_measured_are_fed_at_once() -> None:
+    for links in ((), (0.0,) * 8, (5.0,) * 7, (float("nan"),) * 8):
+        spread = _root(*links)
+        assert _fed([send for child in (DAN, BOB, ANN) for send in spread.serve(child, 0.1)]) == ["dan", "bob", "ann"]
+
+
+def test_a_child_with_a_slow_link_starts_at_once_and_holds_nobody_up() -> None:
+    spread = _root(5.0, 5.0, 5.0, 5.0, 0.5, 5.0, 5.0, 5.0)
+    assert _fed(spread.serve(DAN, 0.01)) == ["dan"]
+    assert _fed(spread.serve(BOB, 0.02)) == []
+    assert _fed(spread.serve(ANN, 0.03)) == ["ann"]
+
+
+def test_as_many_are_fed_beside_each_other_as_fill_the_uplink() -> None:
+    spread = _root(10.0, 6.0, 6.0, 6.0, 6.0, 6.0, 6.0, 6.0)
+    assert _fed([send for child in (ANN, BOB, DAN) for send in spread.serve(child, 0.1)]) == ["ann", "bob"]
+    assert _fed(spread.note_taken(ANN, 0.9)) == ["dan"]
+
+
+def test_a_child_that_is_dead_or_cannot_reach_its_parent_holds_its_siblings_up_no_longer_than_patience() -> None:
+    spread = _root(*[5.0] * 8)
+    assert _fed(spread.serve(BOB, 0.1)) == []
+    assert _fed(spread.serve(BOB, PATIENCE_S - 0.1)) == []
+    assert _fed(spread.serve(BOB, PATIENCE_S + 0.1)) == ["bob"]
+
+
+def test_a_child_that_dies_while_it_is_fed_gives_its_turn_away() -> None:
+    spread = _root(*[5.0] * 8, values=10_000_000)
+    assert _fed(spread.serve(ANN, 0.1)) == ["ann"]
+    assert _fed(spread.serve(BOB, 0.1 + PATIENCE_S)) == ["bob"]
+
+
+def test_a_child_that_asks_and_gets_nothing_or_too_slowly_gives_its_turn_away() -> None:
+    """5 MB at 5 MB/s take a second: after twice that and the patience the next one is fed beside it."""
+    spread = _root(*[5.0] * 8, values=1_250_000)
+    fed = []
+    for step in range(12):
+        fed += [(step, receiver) for receiver in _fed(spread.serve(ANN, 0.1 + step / 2))]
+        fed += [(step, receiver) for receiver in _fed(spread.serve(BOB, 0.2 + step / 2))]
+    assert fed[:7] == [(step, "ann") for step in range(7)]  # it is offered again what it lacks
+    assert (7, "bob") in fed
+
+
+def test_who_has_the_result_already_tells_its_new_parent_and_is_not_waited_for() -> None:
+    child = Spread()
+    child.follow(_order(order=EIGHT, link_mb_s=(5.0,) * 8), ANN, None, 0.0)
+    assert child.confirm() == []
+    child.stage(_result(), 0.5)
+    assert child.confirm() == [Send("me", GlobalTaken(1))]
+    root = _root(*[5.0] * 8)
+    root.note_taken(ANN, 0.1)
+    assert _fed(root.serve(BOB, 0.2)) == ["bob"]
+
+
+def test_the_root_confirms_to_nobody() -> None:
+    assert _root().confirm() == []
+
+
+def test_a_repeated_order_takes_nobodys_turn_away() -> None:
+    spread = _root(*[5.0] * 8)
+    assert _fed(spread.serve(ANN, 0.1)) == ["ann"]
+    assert spread.order is not None
+    spread.follow(spread.order, ME, None, 1.0)
+    assert _fed(spread.serve(BOB, 1.0)) == []

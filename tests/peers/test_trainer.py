@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -37,6 +38,7 @@ from mdl.messages import (
     DeltaWanted,
     Fork,
     GlobalMessage,
+    GlobalTaken,
     GlobalWanted,
     History,
     HopCancelled,
@@ -453,6 +455,27 @@ def test_3_2_3_everyone_else_asks_its_parent_in_the_binomial_tree(order: tuple[C
     effects = _say(trainer, _broadcast(*order), 5.0)
     assert effects == [Send(parent, GlobalWanted(1))]
     assert _sent(trainer.handle(Tick(), 6.0)) == [GlobalWanted(1)]
+
+
+def test_whoever_has_the_result_tells_its_parent_that_the_next_childs_turn_has_come() -> None:
+    trainer = _holding()
+    _say(trainer, _broadcast(ANN, ME, BOB), 5.0)
+    effects = trainer.handle(Received(ANN, *_globally(_vector(1, 2, 3, 4))), 5.5)
+    assert effects == [Send("ann", GlobalTaken(1))]
+    newer = _say(trainer, _broadcast(BOB, ME, version=2), 6.0)
+    assert newer == [Send("bob", GlobalTaken(1))]
+    assert _say(trainer, _broadcast(BOB, ME, version=2), 6.5) == []
+
+
+def test_the_next_child_is_fed_when_the_one_before_it_has_the_result() -> None:
+    trainer = _receiving()
+    _merge(trainer, *_delta(_vector(4, 4, 4, 4), (ANN, BOB), theta=2.0))
+    order = msgspec.structs.replace(_broadcast(ME, ANN, BOB), link_mb_s=(1.0, 1.0, 1.0))
+    assert _say(trainer, order, 5.0) == []
+    assert _say(trainer, GlobalWanted(1), 5.1, BOB) == []
+    (first,) = _say(trainer, GlobalWanted(1), 5.2, ANN)
+    (second,) = _say(trainer, GlobalTaken(1), 5.9, ANN)
+    assert (first.receiver, second.receiver) == ("ann", "bob")  # type: ignore[union-attr]
 
 
 def test_a_lost_parent_is_replaced_by_the_next_order_and_an_older_order_changes_nothing() -> None:
