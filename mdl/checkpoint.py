@@ -32,18 +32,17 @@ _TYPE_NAMES = {"float32": "F32", "int64": "I64", "int32": "I32", "int16": "I16",
 
 
 class CachedModel(msgspec.Struct, frozen=True):
-    """w(round_id) of one peer. values: float32, shape (P,). extra: what else the peer wants back, as strings."""
+    """w(round_id) of one peer. values: float32, shape (P,). extra: what else the peer wants back, as strings.
+
+    digest: of the values, if it is known already: whoever writes the file need not hash them once more.
+    """
 
     values: Vector
     round_id: int
     schema_hash: str
     mesh: str
     extra: dict[str, str] = {}
-
-    @property
-    def digest(self) -> bytes:
-        """16 bytes that tell the parameters apart."""
-        return digest_of(self.values)
+    digest: bytes = b""
 
 
 class ModelCache:
@@ -61,7 +60,7 @@ class ModelCache:
             "round_id": str(model.round_id),
             "schema_hash": model.schema_hash,
             "mesh": model.mesh,
-            "digest": model.digest.hex(),
+            "digest": (model.digest or digest_of(model.values)).hex(),
         }
         metadata["checksum"] = _checksum(metadata)
         keep = self._current_is_whole or _read_cache(self.path) is not None
@@ -111,13 +110,14 @@ def _check_cache(path: Path, arrays: Arrays, metadata: dict[str, str]) -> Cached
     values = arrays.get("values")
     if values is None or values.dtype != np.float32 or checksum != _checksum(metadata):
         raise DataError(f"{path} is no file cache, or its description has changed")
-    if digest_of(values).hex() != metadata.get("digest"):
+    digest = digest_of(values)
+    if digest.hex() != metadata.get("digest"):
         raise DataError(f"{path} has changed since it was written: its checksum is wrong")
     extra = {key.removeprefix("extra."): value for key, value in metadata.items() if key.startswith("extra.")}
     round_id = whole_number(metadata.get("round_id", ""), MAX_ROUND)
     if round_id is None:
         raise DataError(f"{path}: {metadata.get('round_id', '')[:40]!r} is no number of a round")
-    return CachedModel(values, round_id, metadata.get("schema_hash", ""), metadata.get("mesh", ""), extra)
+    return CachedModel(values, round_id, metadata.get("schema_hash", ""), metadata.get("mesh", ""), extra, digest)
 
 
 def _checksum(metadata: Mapping[str, str]) -> str:

@@ -29,11 +29,15 @@ class Tick(msgspec.Struct, frozen=True):
 
 
 class Received(msgspec.Struct, frozen=True):
-    """A checked message. values: the float32 vector of a carrier message, owned by the machine from now on."""
+    """A checked message. values: the float32 vector of a carrier message, owned by the machine from now on.
+
+    digest: of the values, if the message is one whose values are compared with a digest (DIGESTED); else empty.
+    """
 
     sender: Contributor
     message: Said
     values: Vector | None = None
+    digest: bytes = b""
 
 
 class PeerFound(msgspec.Struct, frozen=True):

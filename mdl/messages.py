@@ -642,6 +642,8 @@ Said: TypeAlias = (
     | Hello
     | PeersKnown
 )
+# Carriers whose values the receiver compares with a digest: they are hashed on arrival, and never again.
+DIGESTED = (GlobalMessage, ModelMessage)
 CARRIERS = (DeltaMessage, GlobalMessage, ModelMessage, LessonMessage, UpdateMessage)
 # Each is answered with a carrier.
 ASKS = (DeltaWanted, GlobalWanted, ModelWanted, LessonWanted, UpdateWanted)

@@ -165,7 +165,7 @@ def load_share(config: Config) -> tuple[DataSet, Windows, Shard]:
 def describe_state(effect: SaveModel, schema_hash: str, mesh: str) -> CachedModel:
     """What goes into the file cache."""
     extra = {"history": msgspec.json.encode(effect.history).decode(), "term": str(effect.term)}
-    return CachedModel(effect.parameters, effect.round_id, schema_hash, mesh, extra)
+    return CachedModel(effect.parameters, effect.round_id, schema_hash, mesh, extra, effect.digest)
 
 
 def restore_state(cache: ModelCache, schema_hash: str, mesh: str) -> State | None:

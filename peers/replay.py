@@ -167,18 +167,20 @@ class _Pass:
     names: dict[str, str]
     renamed: dict[str, str] = field(default_factory=dict)
     vectors: dict[str, Vector] = field(default_factory=dict)
+    number: int = 0
 
     def play(self) -> Replayed:
         start = self.casting.trainer
         machine = build_machine(self.casting, self._vector(_text(start.digest), start.size) if start else None)
         effects_seen = 0
         for number, entry in enumerate(self.recorded.entries, 1):
+            self.number = number
             for at_s in entry.ticks:
                 if said := machine.handle(Tick(), at_s):
                     return self._differs(number, entry, f"at {at_s:.3f} a tick led to {_kinds(said)}, not to nothing")
             self._recognise(entry, machine)
             try:
-                effects = machine.handle(_event(self._rename(entry.event), self._value), entry.at_s)
+                effects = machine.handle(_event(self._rename(_describe(entry.event)), self._value), entry.at_s)
             except RemoteProtocolError:
                 effects = []
             self._keep_vectors(machine, effects)
@@ -245,7 +247,8 @@ class _Pass:
         return self.vectors.get(self._name(digest), _invent(digest, size)).copy()
 
     def _value(self, kind: type, given: Any) -> Vector:
-        return self._vector(given.get("digest", ""), given["size"])
+        """Values without a digest are compared with nothing: any that differ from all others will do."""
+        return self._vector(given.get("digest") or f"step {self.number}", given["size"])
 
     def _rename(self, item: Any, key: str = "") -> Any:
         """The same event with digests as this replay knows them; descriptions of values keep theirs."""
@@ -289,6 +292,14 @@ def _read_header(line: bytes) -> tuple[Casting | None, str]:
             f"its first {header.left_out} steps are not kept, so the machine cannot be brought to where it was",
         )
     return casting, ""
+
+
+def _describe(item: dict[str, Any]) -> dict[str, Any]:
+    """The description of values that came with a digest says which."""
+    heard = item.get("Received", {})
+    if not heard.get("values") or not heard.get("digest"):
+        return item
+    return {"Received": heard | {"values": heard["values"] | {"digest": heard["digest"]}}}
 
 
 def _event(item: dict[str, Any], value: Any = None) -> Event:

@@ -57,8 +57,9 @@ class Spread:
         self.staged, self.digest = None, b""  # the result of an order that has been replaced
         self.fed.clear()
         self.taken.clear()
-        if hold and self._is_result(hold, digest_of(hold.values) if order.digest else b""):
-            self.stage(hold, now)
+        digest = digest_of(hold.values) if hold and self._is_of(hold) else b""
+        if hold and self._is_result(hold, digest):
+            self.stage(hold, digest, now)
             return False
         parent = tree_parent(self._me)
         if parent is None:
@@ -77,10 +78,9 @@ class Spread:
             raise RemoteProtocolError(f"a global delta of theta {message.theta}, not {self.order.theta}")
         return True
 
-    def stage(self, result: ModelDelta, now: float) -> None:
+    def stage(self, result: ModelDelta, digest: bytes, now: float) -> None:
         """Keep the global delta without applying it. Raises RemoteProtocolError if it is not the one ordered."""
         assert self.order is not None
-        digest = digest_of(result.values)
         if self.order.digest and digest != self.order.digest:
             raise RemoteProtocolError("a global delta that does not match the digest of its round")
         self.staged, self.digest, self._ballot = result, digest, _ballot_of(self.order)
@@ -167,8 +167,12 @@ class Spread:
 
     def _is_result(self, delta: ModelDelta, digest: bytes) -> bool:
         assert self.order is not None
-        same = delta.contributors == frozenset(self.order.contributors)
-        return same and (not self.order.digest or self.order.digest == digest)
+        return self._is_of(delta) and (not self.order.digest or self.order.digest == digest)
+
+    def _is_of(self, delta: ModelDelta) -> bool:
+        """Whether those have contributed to it who contributed to the result."""
+        assert self.order is not None
+        return delta.contributors == frozenset(self.order.contributors)
 
 
 def _ballot_of(order: BroadcastOrdered) -> tuple[int, int]:

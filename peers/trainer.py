@@ -277,11 +277,11 @@ class Trainer:
             spread = self.part.spread
             return [*(spread.serve if type(message) is GlobalWanted else spread.note_taken)(sender, now)]
         if type(message) is GlobalMessage:
-            return self._stage_received(message, _values_of(event), now)
+            return self._stage_received(message, _values_of(event), _digest_of(event), now)
         if type(message) is DeltaMessage:
             return self._merge(sender, message, _values_of(event), now)
         if type(message) is ModelMessage:
-            return self._catch_up_with(message, _values_of(event))
+            return self._catch_up_with(message, _values_of(event), _digest_of(event))
         if type(message) is ModelWanted and message.round_id == self.round_id:
             model = ModelMessage(self.round_id, self.digest, self.standing.history())
             return [Send(sender.peer_id, model, self.parameters)]
@@ -428,12 +428,12 @@ class Trainer:
         self._changed = self._changed or part.spread.report() != staged_before
         return [*(part.spread.confirm() if is_new else ()), *part.spread.feed(now)]
 
-    def _stage_received(self, message: GlobalMessage, values: Vector, now: float) -> list[Effect]:
+    def _stage_received(self, message: GlobalMessage, values: Vector, digest: bytes, now: float) -> list[Effect]:
         part = self.part
         if part is None or message.round_id != part.round_id or not part.spread.check(message):
             return []
         check_values(values, self.parameters.size)
-        part.spread.stage(ModelDelta(values, message.theta, frozenset(message.contributors)), now)
+        part.spread.stage(ModelDelta(values, message.theta, frozenset(message.contributors)), digest, now)
         self._note_staged(part)
         self._transfer = None
         self._changed = True
@@ -494,14 +494,14 @@ class Trainer:
         self._ask_at = now
         return []
 
-    def _catch_up_with(self, message: ModelMessage, values: Vector) -> list[Effect]:
+    def _catch_up_with(self, message: ModelMessage, values: Vector, digest: bytes) -> list[Effect]:
         wanted = self._catch_up
         if wanted is None or (wanted.round_id, wanted.digest) != (message.round_id, message.digest):
             return []
         if message.history.lineage != wanted.lineage:
             return []
         check_values(values, self.parameters.size)
-        if digest_of(values) != message.digest:
+        if digest != message.digest:
             raise RemoteProtocolError("parameters that do not match their digest")
         return self._move_to(message.round_id, values, message.digest, message.history)
 
@@ -582,3 +582,8 @@ def _values_of(event: Received) -> Vector:
     if event.values is None:
         raise RemoteProtocolError(f"{type(event.message).__name__} without values")
     return event.values
+
+
+def _digest_of(event: Received) -> bytes:
+    """As the transport computed it while the values came; a driver that does not leaves it to us."""
+    return event.digest or digest_of(_values_of(event))

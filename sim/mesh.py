@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from mdl.delta import Contributor
+from mdl.delta import Contributor, digest_of
 from mdl.errors import RemoteProtocolError
 from mdl.evaluation import no_evaluation
 from mdl.machine import (
@@ -36,7 +36,7 @@ from mdl.machine import (
     TrainLocally,
     TransferProgressed,
 )
-from mdl.messages import DeltaMessage, PeerInfo, ResourceState, Role, RoundSummary, Said, TrainingReport
+from mdl.messages import DIGESTED, DeltaMessage, PeerInfo, ResourceState, Role, RoundSummary, Said, TrainingReport
 from sim.accounts import Accounts, InvariantError
 from sim.network import Network
 from sim.node import BACKLOG, Node
@@ -391,7 +391,9 @@ class SimMesh:
             self._transfers[transfer] = arrival
             if is_merged and receiver in self.network.merge_mb_s:
                 self._schedule(arrival - self.now, receiver, self._merged(receiver))
-            self._schedule(arrival - self.now, receiver, Received(sender, send.message, send.values.copy()))
+            digest = digest_of(send.values) if isinstance(send.message, DIGESTED) else b""
+            event = Received(sender, send.message, send.values.copy(), digest)
+            self._schedule(arrival - self.now, receiver, event)
             step = self.now + _PROGRESS_S
             while step < arrival:
                 share = int(size_bytes * (step - self.now) / (arrival - self.now))

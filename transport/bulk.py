@@ -16,9 +16,11 @@ from typing import TypeAlias
 
 import numpy as np
 
-from mdl.delta import Contributor, Vector
+from mdl.delta import Contributor, Vector, new_hash
 from mdl.errors import LocalProtocolError, RemoteProtocolError
 from mdl.machine import Received, TransferProgressed
+from mdl.messages import DIGESTED
+from transport.hashing import Hash, MakeHash
 from transport.wire import (
     CHUNK_BYTES,
     Body,
@@ -177,6 +179,159 @@ class OutgoingTransfers:
         return Outgoing(sending.receiver, TransferOffered(transfer_id, len(sending.data) // 4, sending.message))
 
 
+<<<<<<< HEAD
+=======
+@dataclass
+class _Receiving:
+    message: Carrier
+    values: Vector
+    data: memoryview
+    heard_at: float
+    moved_at: float
+    asked_at: float
+    reported_at: float
+    offset: int = 0
+    limit: int = 0
+    retries: int = 0
+    slowest_s: float = RETRY_S
+    doubtful_s: float = 0.0
+    asked_offset: int = field(default=-1)
+    hash: Hash | None = None
+
+    def patience_s(self) -> float:
+        """How long a pause may be before asking again: a slow link is not a broken one, and repetition makes it slower.
+
+        The base follows the slowest recent chunk; after the first retry it doubles, which leaves five tries on a fast
+        link and two on the slowest before the transfer expires.
+        """
+        base_s = min(max(RETRY_S, 3 * self.slowest_s), EXPIRY_S / 3)
+        return base_s if self.retries == 0 else 2 * base_s
+
+
+class IncomingTransfers:
+    """The receiver's side: at most MAX_INCOMING destinations, each at most `max_values` float32 large.
+
+    make_hash: of values whose digest is wanted (DIGESTED), by their size in bytes.
+    """
+
+    def __init__(self, max_values: int, make_hash: MakeHash = lambda size_bytes: new_hash()) -> None:
+        self.max_values = max_values
+        self._make_hash = make_hash
+        self._receiving: dict[tuple[Contributor, int], _Receiving] = {}
+        self._arrived: deque[tuple[Contributor, int]] = deque(maxlen=_REMEMBERED)
+
+    def __len__(self) -> int:
+        return len(self._receiving)
+
+    def on_offered(self, sender: Contributor, offered: TransferOffered, now: float) -> list[Step]:
+        """Allocate the destination and give the first credit; refuse what is no vector of this model's size.
+
+        A sender that is offered again has its credit repeated. With MAX_INCOMING under way the offer has to come again.
+        """
+        key = (sender, offered.transfer_id)
+        if key in self._arrived:
+            return [Outgoing(sender.peer_id, TransferEnded(offered.transfer_id))]
+        if receiving := self._receiving.get(key):
+            return [self._wanted(key, receiving, again=False)]
+        if offered.size > self.max_values:
+            reason = f"{offered.size} values offered, at most {self.max_values} are accepted"
+            return [Outgoing(sender.peer_id, TransferEnded(offered.transfer_id, reason))]
+        self._drop_older(sender)
+        if len(self._receiving) >= MAX_INCOMING:
+            return []
+        values = np.empty(offered.size, dtype="<f4")
+        receiving = _Receiving(offered.message, values, values.data.cast("B"), now, now, now, now)
+        if isinstance(offered.message, DIGESTED):
+            receiving.hash = self._make_hash(values.nbytes)
+        self._receiving[key] = receiving
+        return [self._wanted(key, receiving, again=False)]
+
+    def on_chunk(self, sender: Contributor, chunk: ChunkSent, payload: memoryview, now: float) -> list[Step]:
+        """Copy the next chunk into place. Raises RemoteProtocolError if it does not fit; repeated ones are ignored."""
+        key = (sender, chunk.transfer_id)
+        receiving = self._receiving.get(key)
+        if receiving is None:
+            return []
+        receiving.heard_at = now
+        if chunk.offset_bytes < receiving.offset:  # it came twice: the pause was no loss, this link is slow
+            receiving.slowest_s = max(receiving.slowest_s, receiving.doubtful_s)
+            return []
+        if chunk.offset_bytes > receiving.offset:
+            return self._ask_once(key, receiving, now)
+        end = min(chunk.offset_bytes + CHUNK_BYTES, len(receiving.data))
+        if len(payload) != end - chunk.offset_bytes:
+            raise RemoteProtocolError(f"a chunk of {len(payload)} bytes at {chunk.offset_bytes} of {end}")
+        receiving.data[chunk.offset_bytes : end] = payload
+        if receiving.hash is not None:
+            receiving.hash.update(receiving.data[chunk.offset_bytes : end])
+        if receiving.retries == 0:
+            receiving.slowest_s = max(receiving.slowest_s / 2, now - receiving.moved_at)
+        else:  # a loss or a slow link: a second copy will tell
+            receiving.doubtful_s = now - receiving.moved_at
+        receiving.offset, receiving.moved_at, receiving.retries = end, now, 0
+        if end == len(receiving.data):
+            return self._complete(key, receiving)
+        steps = self._progress(sender, receiving, now)
+        if receiving.limit - end <= WINDOW_BYTES - _CREDIT_STEP_BYTES:
+            steps.append(self._wanted(key, receiving, again=False))
+        return steps
+
+    def on_dropped(self, sender: Contributor, dropped: TransferDropped) -> None:
+        """The sender has given it up: free the destination."""
+        self._receiving.pop((sender, dropped.transfer_id), None)
+
+    def on_time(self, now: float) -> list[Step]:
+        """Ask again where nothing comes any more; drop what has been silent since EXPIRY_S."""
+        steps: list[Step] = []
+        for key, receiving in list(self._receiving.items()):
+            if now - receiving.heard_at >= EXPIRY_S:
+                del self._receiving[key]
+                steps.append(Outgoing(key[0].peer_id, TransferEnded(key[1], f"nothing came for {EXPIRY_S:g} s")))
+            elif now >= self._due(receiving):
+                receiving.retries += 1
+                receiving.asked_at, receiving.asked_offset = now, -1
+                steps.append(self._wanted(key, receiving, again=True))
+        return steps
+
+    def deadline(self) -> float | None:
+        return min((min(r.heard_at + EXPIRY_S, self._due(r)) for r in self._receiving.values()), default=None)
+
+    def _due(self, receiving: _Receiving) -> float:
+        return max(receiving.heard_at, receiving.asked_at) + receiving.patience_s()
+
+    def _drop_older(self, sender: Contributor) -> None:
+        """What an earlier incarnation was sending will never be finished: its memory is free again."""
+        older = [k for k in self._receiving if k[0].peer_id == sender.peer_id and k[0] < sender]
+        for key in older:
+            del self._receiving[key]
+
+    def _ask_once(self, key: tuple[Contributor, int], receiving: _Receiving, now: float) -> list[Step]:
+        """A chunk is missing. The rest of its window is on the way and useless: ask once, not for each of them."""
+        if receiving.asked_offset == receiving.offset:
+            return []
+        receiving.asked_offset, receiving.asked_at = receiving.offset, now
+        return [self._wanted(key, receiving, again=True)]
+
+    def _wanted(self, key: tuple[Contributor, int], receiving: _Receiving, again: bool) -> Outgoing:
+        receiving.limit = receiving.offset + WINDOW_BYTES
+        return Outgoing(key[0].peer_id, ChunksWanted(key[1], receiving.offset, receiving.limit, again))
+
+    def _complete(self, key: tuple[Contributor, int], receiving: _Receiving) -> list[Step]:
+        del self._receiving[key]
+        self._arrived.append(key)
+        sender, transfer_id = key
+        done = Outgoing(sender.peer_id, TransferEnded(transfer_id))
+        digest = receiving.hash.digest() if receiving.hash is not None else b""
+        return [done, Received(sender, receiving.message, receiving.values, digest)]
+
+    def _progress(self, sender: Contributor, receiving: _Receiving, now: float) -> list[Step]:
+        if now - receiving.reported_at < PROGRESS_S:
+            return []
+        receiving.reported_at = now
+        return [TransferProgressed(sender, receiving.offset, len(receiving.data))]
+
+
+>>>>>>> 26ff2e3 (A received vector is hashed once, beside the loop)
 def _bytes_of(values: Vector) -> memoryview:
     """The vector's own memory as bytes, not a copy of it (but on a big-endian machine)."""
     if values.ndim != 1 or values.size == 0 or values.dtype != np.float32:

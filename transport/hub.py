@@ -92,6 +92,7 @@ class _End(ABC):
 
     def close(self, linger_ms: int = 0) -> None:
         self._endpoint.close(linger=linger_ms)
+        self._transfers.close()
         self.context.destroy(linger=linger_ms)
 
     @abstractmethod

@@ -161,6 +161,7 @@ class Links:
         for address in self._namesakes.greeted():
             self._outbox.stop_greeting(address, linger_ms)
         self._outbox.close(linger_ms)
+        self._transfers.close()
         self.context.destroy(linger=0)
 
     def _listen_at(self, host: str) -> None:

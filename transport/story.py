@@ -1,8 +1,9 @@
 """The last things a machine was told and what it decided: a failure in the field that can be read, and replayed.
 
 Each entry is one line of JSON, encoded when it happens, so that no model is kept alive by it: bulk values appear as
-their length, and those that came in also as their digest. A story that still has its beginning and says in its header
-how the machine was built can be stepped through the same machine again (`mdl replay`).
+their length. Of values that are compared with a digest the event has it (`Received.digest`), so that a story costs no
+hash of its own. A story that still has its beginning and says in its header how the machine was built can be stepped
+through the same machine again (`mdl replay`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from mdl.delta import digest_of
 from mdl.files import write_whole
 from mdl.machine import Effect, Event, Tick
 
@@ -37,7 +37,6 @@ class Story:
         self._ticks: list[float] = []
         # Sets in order: the same run gives the same bytes.
         self._encode = msgspec.json.Encoder(enc_hook=_shorten, order="deterministic").encode
-        self._encode_heard = msgspec.json.Encoder(enc_hook=_shorten_heard, order="deterministic").encode
 
     def __len__(self) -> int:
         return len(self._lines)
@@ -51,8 +50,7 @@ class Story:
             if len(self._ticks) < _MOST_TICKS:
                 self._ticks.append(now)
             return
-        heard = msgspec.Raw(self._encode_heard(_named(event)))
-        entry = {"at_s": now, "event": heard, "effects": [_named(effect) for effect in effects]}
+        entry = {"at_s": now, "event": _named(event), "effects": [_named(effect) for effect in effects]}
         if self._ticks:
             entry["ticks"], self._ticks = self._ticks, []
         self.left_out += len(self._lines) == self._lines.maxlen
@@ -74,10 +72,3 @@ def _shorten(value: object) -> object:
     if isinstance(value, np.ndarray):
         return {"dtype": str(value.dtype), "size": int(value.size)}
     raise NotImplementedError(f"{type(value).__name__} in a story")
-
-
-def _shorten_heard(value: object) -> object:
-    """Digests tell two vectors apart, which is all that a machine's decisions depend on."""
-    if isinstance(value, np.ndarray):
-        return {"dtype": str(value.dtype), "size": int(value.size), "digest": digest_of(value)}
-    return _shorten(value)

@@ -12,10 +12,16 @@ import zmq
 from mdl.delta import Vector
 from mdl.errors import LocalProtocolError, RemoteProtocolError
 from mdl.machine import Received
+<<<<<<< HEAD
 from mdl.messages import ASKS, CARRIERS, Said
 from transport.bulk import Outgoing, OutgoingTransfers, Step
 from transport.incoming import IncomingTransfers
 from transport.loglimit import LogLimit
+=======
+from mdl.messages import CARRIERS, Said
+from transport.bulk import IncomingTransfers, Outgoing, OutgoingTransfers, Step
+from transport.hashing import HashThread
+>>>>>>> 26ff2e3 (A received vector is hashed once, beside the loop)
 from transport.wire import ChunkSent, ChunksWanted, Envelope, TransferDropped, TransferEnded, TransferOffered
 
 
@@ -25,7 +31,8 @@ class Transfers:
     def __init__(self, max_values: int, lines: LogLimit) -> None:
         self._lines = lines
         self._outgoing = OutgoingTransfers()
-        self._incoming = IncomingTransfers(max_values)
+        self._hashes = HashThread()
+        self._incoming = IncomingTransfers(max_values, self._hashes.new)
 
     def __len__(self) -> int:
         """Transfers that this node offered and that have not all arrived."""
@@ -63,6 +70,9 @@ class Transfers:
             case body:
                 return [Received(sender, body)]
         return []
+
+    def close(self) -> None:
+        self._hashes.close()
 
     def forget(self, receiver: str) -> None:
         """The receiver was started anew: what was promised to its predecessor is void."""

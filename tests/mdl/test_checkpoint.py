@@ -7,6 +7,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from mdl.checkpoint import CachedModel, ModelCache, read_safetensors, write_safetensors
+from mdl.delta import digest_of
 from mdl.errors import DataError, MdlError
 
 
@@ -26,7 +27,7 @@ def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
     loaded = ModelCache(tmp_path / "new" / "folder").load()
     assert _same(loaded, _state(3))
     assert loaded is not None
-    assert (loaded.mesh, loaded.schema_hash, loaded.digest) == ("home", "0123456789abcdef", _state(3).digest)
+    assert (loaded.mesh, loaded.schema_hash, loaded.digest) == ("home", "0123456789abcdef", digest_of(_state(3).values))
 
 
 def test_the_newest_is_loaded_and_the_one_before_is_kept(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def _digest(value: float = 1.0) -> bytes:
 def _staged(order: BroadcastOrdered = ORDER, value: float = 1.0) -> Spread:
     spread = Spread()
     assert spread.follow(order, ME, None, 0.0)
-    spread.stage(_result(value), 0.0)
+    spread.stage(_result(value), _digest(value), 0.0)
     return spread
 
 
@@ -94,7 +94,7 @@ def test_a_result_with_another_digest_than_the_orders_is_fetched_again() -> None
     spread = _staged(value=1.0)
     assert spread.follow(_order(version=2, order=(BOB, ME), digest=_digest(2.0)), ME, None, 0.0)
     assert spread.staged is None
-    spread.stage(_result(2.0), 0.0)
+    spread.stage(_result(2.0), _digest(2.0), 0.0)
     assert spread.digest == _digest(2.0)
 
 
@@ -108,7 +108,7 @@ def test_a_result_that_does_not_match_the_digest_of_its_order_is_refused() -> No
     spread = Spread()
     spread.follow(_order(digest=_digest(2.0)), ME, None, 0.0)
     with pytest.raises(RemoteProtocolError, match="does not match the digest"):
-        spread.stage(_result(1.0), 0.0)
+        spread.stage(_result(1.0), _digest(1.0), 0.0)
     assert spread.staged is None
 
 
@@ -164,7 +164,7 @@ def test_children_are_served_when_the_result_has_come_and_whenever_they_ask_agai
     assert spread.serve(CAT, 0.1) == []
     assert spread.serve(BOB, 0.1) == []
     assert spread.feed(0.2) == []
-    spread.stage(_result(), 0.3)
+    spread.stage(_result(), _digest(), 0.3)
     assert _fed(spread.feed(0.3)) == ["cat", "bob"]
     assert spread.feed(0.3) == []
     (send,) = spread.serve(CAT, 0.6)
@@ -229,7 +229,7 @@ def test_who_has_the_result_already_tells_its_new_parent_and_is_not_waited_for()
     child = Spread()
     child.follow(_order(order=EIGHT, link_mb_s=(5.0,) * 8), ANN, None, 0.0)
     assert child.confirm() == []
-    child.stage(_result(), 0.5)
+    child.stage(_result(), _digest(), 0.5)
     assert child.confirm() == [Send("me", GlobalTaken(1))]
     root = _root(*[5.0] * 8)
     root.note_taken(ANN, 0.1)

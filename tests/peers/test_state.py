@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mdl.checkpoint import CachedModel, ModelCache
-from mdl.delta import Contributor, ModelDelta
+from mdl.delta import Contributor, ModelDelta, digest_of
 from mdl.machine import LocalDeltaReady, SaveModel, Tick, TrainLocally
 from mdl.messages import Counted, Fork, History, TrainingReport
 from peers.agent import AgentSettings
@@ -26,7 +26,8 @@ def _peer(term=0):
 
 def test_a_state_is_found_again_as_it_was(tmp_path):
     cache = ModelCache(tmp_path)
-    saved = SaveModel(7, np.arange(3, dtype=np.float32), b"digest", HISTORY, 131_077)
+    values = np.arange(3, dtype=np.float32)
+    saved = SaveModel(7, values, digest_of(values), HISTORY, 131_077)
     cache.save(describe_state(saved, "schema", "home"))
     state = restore_state(ModelCache(tmp_path), "schema", "home")
     assert state is not None

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mdl.delta import Contributor
+from mdl.delta import Contributor, digest_of
 from mdl.errors import LocalProtocolError, RemoteProtocolError
 from mdl.machine import Received, TransferProgressed
-from mdl.messages import ModelMessage
+from mdl.messages import DeltaMessage, GlobalMessage, ModelMessage
 from transport.bulk import (
     EXPIRY_S,
     MAX_OUTGOING,
@@ -20,7 +20,11 @@ from transport.bulk import (
     Outgoing,
     OutgoingTransfers,
 )
+<<<<<<< HEAD
 from transport.incoming import ASKED_S, MAX_INCOMING, IncomingTransfers
+=======
+from transport.hashing import HashThread
+>>>>>>> 26ff2e3 (A received vector is hashed once, beside the loop)
 from transport.wire import (
     CHUNK_BYTES,
     ChunkSent,
@@ -37,6 +41,13 @@ VALUES_A_CHUNK = CHUNK_BYTES // 4
 
 def vector(chunks, extra=5):
     return np.random.default_rng(chunks).standard_normal(chunks * VALUES_A_CHUNK + extra).astype(np.float32)
+
+
+@pytest.fixture
+def hashes():
+    thread = HashThread()
+    yield thread
+    thread.close()
 
 
 class Pair:
@@ -92,6 +103,31 @@ def test_a_vector_arrives_bit_for_bit_and_both_sides_forget_it(values):
     assert len(pair.outgoing) == len(pair.incoming) == 0
     assert pair.outgoing.deadline() is None
     assert pair.incoming.deadline() is None
+
+
+@pytest.mark.parametrize("values", [vector(0), vector(1, 0), vector(40)], ids=len)
+def test_values_that_are_compared_with_a_digest_come_with_it_and_others_are_not_hashed(values, hashes):
+    hashed = (MODEL, GlobalMessage(1, 1.0, (SENDER,)))
+    for message in (*hashed, DeltaMessage(1, 0, 1, 1.0, (SENDER,))):
+        pair = Pair()
+        pair.incoming = IncomingTransfers(1 << 24, hashes.new)
+        pair.offer(values, message)
+        pair.run()
+        (received,) = pair.received()
+        assert received.digest == (digest_of(values) if message in hashed else b"")
+
+
+def test_a_digest_is_of_what_arrived_whatever_was_lost_and_came_twice(hashes):
+    values, pair = vector(12), Pair()
+    pair.incoming = IncomingTransfers(1 << 24, hashes.new)
+    pair.offer(values)
+    pair.deliver()
+    pair.deliver()
+    pair.wire = [pair.wire[0], pair.wire[0], *pair.wire[2:]]  # the first comes twice, the second never
+    while not pair.received():
+        pair.run()
+        pair.pass_time(1.5)
+    assert pair.received()[0].digest == digest_of(values)
 
 
 def test_nothing_is_sent_before_the_receiver_asks_and_then_at_most_a_window():

@@ -1,0 +1,146 @@
+"""Round times of nodes that do not train, one state of the code against another: what is measured is the protocol.
+
+Real processes, discovery, links and file caches; training is one number in a vector of any size. The states take turns.
+On hosts with equal links of --mbit, which needs root and iproute2, or on loopback (--mbit 0).
+
+    python benchmarks/bare_round.py --code ../before,. --sizes 4,8 --runs 2             # as root
+    python benchmarks/bare_round.py --code ../before,. --sizes 4 --mbit 0 --megabytes 46.4 --profile
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pstats
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from lan_round import load_helper
+
+from transport.keys import new_join_code
+
+# The first rounds show the links; they are played, and not counted.
+WARM_UP = 2
+_PHASES = ("total", "aggregate", "broadcast")
+_END_S = 20.0
+# What the loop does not do, but wait.
+_WAITING = ("poll", "select", "zmq_poll", "_poll")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--code", default=".", help="source trees, separated by commas")
+    parser.add_argument("--sizes", default="4,8", help="how many devices")
+    parser.add_argument("--mbit", type=float, default=40.0, help="of each link; 0: loopback")
+    parser.add_argument("--megabytes", type=float, default=5.0)
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--runs", type=int, default=2)
+    parser.add_argument("--profile", action="store_true", help="tell how much of its time each loop spends in hashing")
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    lan = load_helper("lan")
+    if given.mbit and (reason := lan.why_not()):
+        print(f"bare_round: {reason}", file=sys.stderr)
+        return 2
+    rounds: dict[str, list[dict[str, float]]] = {}
+    shares: dict[str, list[float]] = {}
+    for _ in range(given.runs):
+        for size in map(int, given.sizes.split(",")):
+            for code in given.code.split(","):
+                name = f"N={size} {code}"
+                place = lan.Lan(size + 1, given.mbit) if given.mbit else Loopback()
+                with tempfile.TemporaryDirectory() as folder, place as net:
+                    _run(net, Path(code).resolve(), size, Path(folder), given)
+                    rounds.setdefault(name, []).extend(_read_rounds(Path(folder)))
+                    shares.setdefault(name, []).extend(_read_profiles(Path(folder)))
+                print(f"{name}: {_quartiles(rounds[name], 'total')}", file=sys.stderr, flush=True)
+    report = {
+        "command": " ".join(sys.argv),
+        "median_and_quartiles_s": {
+            name: {phase: _quartiles(done, phase) for phase in _PHASES} for name, done in rounds.items()
+        },
+        "hashing_share_of_loop": {name: round(float(np.mean(found)), 3) for name, found in shares.items() if found},
+    }
+    print(json.dumps(report))
+    if given.out:
+        given.out.write_text(json.dumps(report | {"all": rounds}, indent=1) + "\n")
+    return 0
+
+
+class Loopback:
+    """As `lan.Lan`, without hosts: all processes on 127.0.0.1."""
+
+    def __init__(self) -> None:
+        self.processes: list[subprocess.Popen[str]] = []
+
+    def __enter__(self) -> Loopback:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.processes:
+            assert process.stdin
+            process.stdin.close()
+        for process in self.processes:
+            try:
+                process.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def start(self, host: int, *arguments: object) -> subprocess.Popen[str]:
+        command = [sys.executable, *map(str, arguments)]
+        self.processes.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        return self.processes[-1]
+
+
+def _run(net: Any, code: Path, size: int, folder: Path, given: argparse.Namespace) -> None:
+    """One mesh from start to end."""
+    os.environ["PYTHONPATH"] = str(code)
+    join_code, node = new_join_code("bench"), code / "tests" / "integration" / "fault_node.py"
+    settings = [f"round.min_peers={size}", "round.policy=greedy", f"round.rounds={given.rounds}"]
+    settings += ["faults.lost_after_s=30", *([] if given.mbit else ["mesh.loopback=true"])]
+    common = ["--values", round(given.megabytes * 1e6 / 4), "--set", *settings]
+
+    def start(host: int, name: str, *more: str) -> Any:
+        profile = ["-m", "cProfile", "-o", folder / f"{name}.prof"] if given.profile else []
+        return net.start(host, *profile, node, join_code, name, folder, *common, *more)
+
+    agent = start(size, "agent", "--agent")
+    peers = [start(host, f"dev{host}") for host in range(size)]
+    for process in (agent, *peers):
+        process.stdout.read()  # until it has ended
+
+
+def _read_rounds(folder: Path) -> list[dict[str, float]]:
+    """Seconds by phase of the rounds after the warm-up, whoever led them."""
+    lines = [line for path in folder.glob("*/metrics.jsonl") for line in path.read_text().splitlines()]
+    told: list[dict[str, Any]] = sorted(map(json.loads, lines), key=lambda line: int(line["round"]))
+    return [{phase: line["seconds"].get(phase, 0.0) for phase in _PHASES} for line in told[WARM_UP:]]
+
+
+def _read_profiles(folder: Path) -> list[float]:
+    """Of each device's loop: the share of the time in which it does not wait that it spends in hashing."""
+    shares = []
+    for path in sorted(folder.glob("dev*.prof")):
+        stats: dict[tuple[str, int, str], tuple[Any, ...]] = pstats.Stats(str(path)).stats  # type: ignore[attr-defined]
+        spent = _total(stats, lambda name: not any(word in name for word in _WAITING))
+        shares.append(_total(stats, lambda name: name == "digest_of" or "blake2b" in name) / spent)
+    return shares
+
+
+def _total(stats: dict[tuple[str, int, str], tuple[Any, ...]], wanted: Callable[[str], bool]) -> float:
+    return sum(float(found[2]) for (_, _, name), found in stats.items() if wanted(name))
+
+
+def _quartiles(rounds: list[dict[str, float]], phase: str) -> list[float]:
+    return [round(float(value), 3) for value in np.percentile([one[phase] for one in rounds], [50, 25, 75])]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
