@@ -185,7 +185,7 @@ def _check_that_a_restarted_peer_is_no_member() -> None:
 
 def _check_that_an_older_broadcast_changes_nothing() -> None:
     spread = Spread()
-    spread.follow(_order(version=2, digest=b""), _ME, None)
+    spread.follow(_order(version=2, digest=b""), _ME, None, 0.0)
     assert spread.is_outdated(_order(version=1, digest=b""))
 
 
