@@ -103,7 +103,7 @@ class Spread:
 
     def note_taken(self, child: Contributor, now: float) -> list[Send]:
         """A child has the result: whose turn comes now?"""
-        if child in self.asked or self._is_my_child(child):
+        if len(self.taken) < MAX_MEMBERS:
             self.taken.add(child)
         return self.feed(now)
 
@@ -117,9 +117,6 @@ class Spread:
         if self.staged is None:
             return None
         return Staged(self.digest, self.staged.theta, tuple(sorted(self.staged.contributors)), *self._ballot)
-
-    def _is_my_child(self, peer: Contributor) -> bool:
-        return self.order is not None and peer in self.order.order and self.order.order.index(peer) > self._me
 
     def _starts(self, now: float) -> list[Contributor]:
         """Who of those that ask is to be fed from now on: as many, in turn, as it takes to fill the uplink."""

@@ -11,10 +11,12 @@ from math import inf
 
 import numpy as np
 
-from mdl.delta import Contributor, Vector
+from mdl.delta import Contributor, Vector, new_hash
 from mdl.errors import RemoteProtocolError
 from mdl.machine import Received, TransferProgressed
+from mdl.messages import DIGESTED
 from transport.bulk import EXPIRY_S, RETRY_S, WINDOW_BYTES, Outgoing, Pace, Step
+from transport.hashing import Hash, MakeHash
 from transport.places import Places
 from transport.wire import (
     CHUNK_BYTES,
@@ -52,6 +54,7 @@ class _Receiving:
     slowest_s: float = RETRY_S
     doubtful_s: float = 0.0
     asked_offset: int = field(default=-1)
+    hash: Hash | None = None
 
     @property
     def offset(self) -> int:
@@ -72,10 +75,12 @@ class IncomingTransfers:
     """The receiver's side: at most MAX_INCOMING destinations, each at most `max_values` float32 large.
 
     One a sender: who has two to send, or does not get on, has no more of the places than others (`transport.places`).
+    make_hash: of values whose digest is wanted (DIGESTED), by their size in bytes.
     """
 
-    def __init__(self, max_values: int) -> None:
+    def __init__(self, max_values: int, make_hash: MakeHash = lambda size_bytes: new_hash()) -> None:
         self.max_values = max_values
+        self._make_hash = make_hash
         self._receiving: dict[tuple[Contributor, int], _Receiving] = {}
         self._arrived: deque[tuple[Contributor, int]] = deque(maxlen=_REMEMBERED)
         self._places = Places(MAX_INCOMING, 3 * RETRY_S)
@@ -112,6 +117,8 @@ class IncomingTransfers:
             return steps
         values = np.empty(offered.size, dtype="<f4")
         receiving = _Receiving(offered.message, values, values.data.cast("B"), Pace(now, now, now), now, now)
+        if isinstance(offered.message, DIGESTED):
+            receiving.hash = self._make_hash(values.nbytes)
         self._receiving[key] = receiving
         return [*steps, self._wanted(key, receiving, again=False)]
 
@@ -131,6 +138,8 @@ class IncomingTransfers:
         if chunk.offset_bytes > receiving.offset:
             return self._ask_once(key, receiving, now)
         receiving.data[chunk.offset_bytes : end] = payload
+        if receiving.hash is not None:
+            receiving.hash.update(receiving.data[chunk.offset_bytes : end])
         if receiving.retries == 0:
             receiving.slowest_s = max(receiving.slowest_s / 2, now - receiving.pace.moved_at)
         else:  # a loss or a slow link: a second copy will tell
@@ -211,7 +220,8 @@ class IncomingTransfers:
         self._arrived.append(key)
         sender, transfer_id = key
         done = Outgoing(sender.peer_id, TransferEnded(transfer_id))
-        return [done, Received(sender, receiving.message, receiving.values)]
+        digest = receiving.hash.digest() if receiving.hash is not None else b""
+        return [done, Received(sender, receiving.message, receiving.values, digest)]
 
     def _progress(self, sender: Contributor, receiving: _Receiving, now: float) -> list[Step]:
         if now - receiving.reported_at < PROGRESS_S:

@@ -12,16 +12,11 @@ import zmq
 from mdl.delta import Vector
 from mdl.errors import LocalProtocolError, RemoteProtocolError
 from mdl.machine import Received
-<<<<<<< HEAD
 from mdl.messages import ASKS, CARRIERS, Said
 from transport.bulk import Outgoing, OutgoingTransfers, Step
+from transport.hashing import HashThread
 from transport.incoming import IncomingTransfers
 from transport.loglimit import LogLimit
-=======
-from mdl.messages import CARRIERS, Said
-from transport.bulk import IncomingTransfers, Outgoing, OutgoingTransfers, Step
-from transport.hashing import HashThread
->>>>>>> 26ff2e3 (A received vector is hashed once, beside the loop)
 from transport.wire import ChunkSent, ChunksWanted, Envelope, TransferDropped, TransferEnded, TransferOffered
 
 

@@ -42,7 +42,7 @@ from peers.sampler import Sampler
 from peers.trainer import Trainer, TrainerSettings
 from transport.keys import MeshKeys
 
-SCHEMA = "one number"
+SCHEMA = "one-number"
 
 
 class Device:

@@ -20,11 +20,8 @@ from transport.bulk import (
     Outgoing,
     OutgoingTransfers,
 )
-<<<<<<< HEAD
-from transport.incoming import ASKED_S, MAX_INCOMING, IncomingTransfers
-=======
 from transport.hashing import HashThread
->>>>>>> 26ff2e3 (A received vector is hashed once, beside the loop)
+from transport.incoming import ASKED_S, MAX_INCOMING, IncomingTransfers
 from transport.wire import (
     CHUNK_BYTES,
     ChunkSent,
