@@ -3,21 +3,50 @@
 from __future__ import annotations
 
 import gzip
-import tempfile
+import io
+import lzma
+import math
+import os
+import stat
+import struct
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import Any, Protocol
+from tokenize import TokenError
+from typing import Any, BinaryIO, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mdl.errors import DataError
+from mdl.reading import open_regular, read_bytes, shorten
 
-# The largest member of the known sets is 15 MB of text; a zip that claims far more is not one of them, or is a bomb.
-LARGEST_MEMBER_BYTES = 256 << 20
+# The largest member of the known sets is a zip of 61 MB; what claims far more is not one of them, or is a bomb.
+LARGEST_MEMBER_BYTES = 128 << 20
+# Text of sensors packs 3 to 10 times, many repeats 20 times. Zeros pack 1,000 times.
+MOST_UNPACKED = 50
+# Ten seconds of parsing: a row is slow, however short.
+_LEAST_TEXT_BYTES = 16 << 20
+# The original UCI HAR has 40 members of 100 bytes each in its list.
+_LARGEST_DIRECTORY_BYTES = 8 << 20
+# The record at the end of a zip, with the longest comment.
+_END_RECORD_BYTES = 22 + (1 << 16)
+# A row of a thousand channels has 20,000 characters.
+LONGEST_LINE = 1 << 17
+
+_PIECE_BYTES = 1 << 20
+
+# The second line: what numpy raises for a header that is no dictionary of its own.
+_DAMAGES = (
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, NotImplementedError, struct.error),
+    *(TokenError, SyntaxError, TypeError, OverflowError),
+)
+_HEADERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
 
 
 class Members(Protocol):
@@ -36,25 +65,30 @@ class _Folder:
         return sorted(str(PurePosixPath(*f.relative_to(self._root).parts)) for f in list_files(self._root))
 
     def read(self, name: str) -> bytes:
-        return _read_bounded(self._root / name)
+        return read_bytes(self._root / name, LARGEST_MEMBER_BYTES)
 
 
 class _Zip:
-    def __init__(self, archive: zipfile.ZipFile, where: str) -> None:
+    """budget: bytes that may still be unpacked from it."""
+
+    def __init__(self, archive: zipfile.ZipFile, where: str, budget: int) -> None:
         self._archive = archive
         self._where = where
+        self.budget = budget
 
     def names(self) -> list[str]:
         return sorted(name for name in self._archive.namelist() if not name.endswith("/"))
 
     def read(self, name: str) -> bytes:
         size = self._archive.getinfo(name).file_size
-        if size > LARGEST_MEMBER_BYTES:
-            raise DataError(f"{self._where}: {name} unpacks to {size} bytes; at most {LARGEST_MEMBER_BYTES} are read")
-        try:
+        if size > min(LARGEST_MEMBER_BYTES, self.budget):
+            raise DataError(
+                f"{self._where}: {name} unpacks to {size} bytes; at most {LARGEST_MEMBER_BYTES} are read of one file, "
+                f"and {MOST_UNPACKED} times its size of an archive"
+            )
+        self.budget -= size
+        with _reading_zip(f"{self._where}: {name}"):
             return self._archive.read(name)
-        except (zipfile.BadZipFile, EOFError) as error:
-            raise DataError(f"{self._where}: {name} is damaged ({error}); fetch the file again") from None
 
 
 @contextmanager
@@ -63,40 +97,139 @@ def open_members(path: Path) -> Iterator[Members]:
     if path.is_dir():
         yield _Folder(path)
         return
-    try:
-        archive = zipfile.ZipFile(path)
-    except zipfile.BadZipFile:
-        raise DataError(f"{path}: not a zip file; expected the original folder, its zip or the .npz") from None
-    with archive:
+    with _open_zip(path, "the original folder, its zip or the .npz") as archive:
+        whole = _Zip(archive, str(path), largest_unpacked(path.stat().st_size))
         inner = [name for name in archive.namelist() if name.lower().endswith(".zip")]
         if not inner:
-            yield _Zip(archive, str(path))
+            yield whole
             return
-        with tempfile.TemporaryFile() as file:
-            file.write(_Zip(archive, str(path)).read(inner[0]))
-            with zipfile.ZipFile(file) as nested:
-                yield _Zip(nested, f"{path}: {inner[0]}")
+        content = io.BytesIO(whole.read(inner[0]))
+        where = f"{path}: {inner[0]}"
+        with _reading_zip(where):
+            _check_directory(content, where)
+            nested = zipfile.ZipFile(content)
+        with nested:
+            yield _Zip(nested, where, whole.budget)
+
+
+def largest_unpacked(packed_bytes: int, least: int = LARGEST_MEMBER_BYTES) -> int:
+    """How much a packed file of this size may hold; `least` in any case."""
+    return max(least, MOST_UNPACKED * packed_bytes)
 
 
 def list_files(path: Path) -> list[Path]:
     """The file itself, or every file below a folder, sorted. Raises DataError if there is nothing there."""
-    if path.is_file():
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        reason = error.strerror if isinstance(error, OSError) and not isinstance(error, FileNotFoundError) else ""
+        raise DataError(f"{path}: {reason or 'no such file or folder'}") from None
+    if not stat.S_ISDIR(mode):
+        open_regular(path).close()
         return [path]
-    if not path.is_dir():
-        raise DataError(f"{path}: no such file or folder")
     return sorted(file for file in path.rglob("*") if file.is_file() and not file.name.startswith("."))
 
 
 def load_arrays(path: Path, names: Sequence[str] = ()) -> dict[str, NDArray[Any]]:
-    """The arrays of these names (all if none are named) in an .npz. Raises DataError if one is missing or pickled."""
+    """The arrays of these names (all if none are named) in an .npz. Raises DataError if one is missing or pickled.
+
+    No array takes memory before its header and the archive's directory agree on its size.
+    """
+    with _open_zip(path, "", "not an .npz of plain arrays") as archive:
+        stored = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+        if missing := [name for name in names if name not in stored]:
+            raise DataError(f"{path}: no array {missing[0]!r}; it holds {', '.join(stored) or 'nothing'}")
+        wanted = {name: stored[name] for name in names or stored}
+        unpacked, most = sum(info.file_size for info in wanted.values()), largest_unpacked(path.stat().st_size)
+        if unpacked > most:
+            raise DataError(f"{path}: unpacks to {unpacked} bytes; at most {most} are read of a file of its size")
+        with _reading_zip(str(path), "not an .npz of plain arrays"):
+            return {name: _read_array(archive, info) for name, info in wanted.items()}
+
+
+def check_numbers(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Raises DataError unless each holds one whole number for each row."""
+    for name, array in arrays.items():
+        if array.ndim != 1 or array.dtype.kind not in "iu":
+            raise DataError(
+                f"{path}: {name} is {array.dtype} of shape {array.shape}; expected whole numbers, one a row"
+            )
+
+
+def _read_array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any]:
+    with archive.open(info) as member:
+        version = np.lib.format.read_magic(member)
+        if version not in _HEADERS:
+            raise ValueError(f"{info.filename} is of version {version}")
+        shape, by_column, dtype = _HEADERS[version](member)
+        count, left = math.prod(shape), info.file_size - member.tell()
+        if dtype.hasobject or not dtype.itemsize or min(shape, default=0) < 0 or count * dtype.itemsize != left:
+            raise ValueError(f"{info.filename} claims {dtype} of shape {shape}, has {left} bytes; objects are not read")
+        array = np.empty(count, dtype)
+        whole, filled = array.view(np.uint8), 0
+        while filled < left:
+            if not (piece := member.read(_PIECE_BYTES)):
+                raise EOFError(f"{info.filename} ends too early")
+            whole[filled : filled + len(piece)] = np.frombuffer(piece, np.uint8)
+            filled += len(piece)
+    return array.reshape(shape, order="F" if by_column else "C")
+
+
+@contextmanager
+def _open_zip(path: Path, expected: str, problem: str = "not a zip file") -> Iterator[zipfile.ZipFile]:
+    with open_regular(path, expected) as file:
+        with _reading_zip(f"{path}", f"{problem}{f'; expected {expected}' if expected else ''}"):
+            _check_directory(file, str(path))
+            archive = zipfile.ZipFile(file)
+        with archive:
+            yield archive
+
+
+@contextmanager
+def _reading_zip(where: str, problem: str = "damaged, or packed in a way that is not read here") -> Iterator[None]:
+    """All that the standard library raises for an archive that is torn, encrypted, or not one."""
     try:
-        with np.load(path, allow_pickle=False) as stored:
-            if missing := [name for name in names if name not in stored.files]:
-                raise DataError(f"{path}: no array {missing[0]!r}; it holds {', '.join(stored.files) or 'nothing'}")
-            return {name: stored[name] for name in names or stored.files}
-    except (zipfile.BadZipFile, ValueError, EOFError, zlib.error, AttributeError) as error:
-        # AttributeError: a lone .npy array under the name of an .npz.
-        raise DataError(f"{path}: not an .npz of plain arrays ({error})") from None
+        yield
+    except (*_DAMAGES, RuntimeError, ValueError, EOFError, OSError) as error:  # RuntimeError: encrypted
+        raise DataError(f"{where}: {problem} ({shorten(error)})") from None
+
+
+def _check_directory(file: BinaryIO, where: str) -> None:
+    """The list of members is read whole, so it is bounded before."""
+    size = file.seek(0, io.SEEK_END)
+    file.seek(max(0, size - _END_RECORD_BYTES))
+    end = file.read().rpartition(b"PK\5\6")[2]
+    file.seek(0)
+    if len(end) >= 12 and int.from_bytes(end[8:12], "little") > _LARGEST_DIRECTORY_BYTES:
+        raise DataError(f"{where}: a list of more than {_LARGEST_DIRECTORY_BYTES} bytes of members")
+
+
+@contextmanager
+def open_text(file: Path, *, errors: str = "strict", newline: str | None = None) -> Iterator[Iterator[str]]:
+    """The lines of a text file that may be gzipped, one by one. Raises DataError for what is no text of lines.
+
+    Neither a line nor what a packed file unpacks to has to fit into memory for this to be found out.
+    """
+    with open_regular(file, "a text file") as raw:
+        packed = file.name.endswith(".gz")
+        source = cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if packed else raw
+        most = largest_unpacked(os.fstat(raw.fileno()).st_size, _LEAST_TEXT_BYTES) if packed else None
+        with io.TextIOWrapper(source, encoding="utf-8-sig", errors=errors, newline=newline) as text:
+            try:
+                yield _bounded_lines(text, file, most)
+            except (*_DAMAGES, OSError, EOFError, UnicodeDecodeError) as error:
+                raise DataError(f"{file}: damaged ({shorten(error)})") from None
+
+
+def _bounded_lines(text: io.TextIOWrapper, file: Path, most: int | None) -> Iterator[str]:
+    total, number = 0, 0
+    while line := text.readline(LONGEST_LINE + 1):
+        total, number = total + len(line), number + 1
+        if len(line) > LONGEST_LINE:
+            raise DataError(f"{file}, line {number}: more than {LONGEST_LINE} characters; expected lines of text")
+        if most is not None and total > most:
+            raise DataError(f"{file}: unpacks to more than {most} bytes, {MOST_UNPACKED} times its size")
+        yield line
 
 
 def unpack_text(name: str, content: bytes) -> bytes:
@@ -104,12 +237,10 @@ def unpack_text(name: str, content: bytes) -> bytes:
     if not name.endswith(".gz"):
         return content
     try:
-        return gzip.decompress(content)
-    except (OSError, EOFError) as error:
-        raise DataError(f"{name}: damaged gzip ({error})") from None
-
-
-def _read_bounded(file: Path) -> bytes:
-    if (size := file.stat().st_size) > LARGEST_MEMBER_BYTES:
-        raise DataError(f"{file}: {size} bytes; at most {LARGEST_MEMBER_BYTES} are read")
-    return file.read_bytes()
+        with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
+            text = file.read(LARGEST_MEMBER_BYTES + 1)
+    except (*_DAMAGES, OSError, EOFError) as error:
+        raise DataError(f"{name}: damaged gzip ({shorten(error)})") from None
+    if len(text) > LARGEST_MEMBER_BYTES:
+        raise DataError(f"{name}: unpacks to more than {LARGEST_MEMBER_BYTES} bytes")
+    return text

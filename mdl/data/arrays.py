@@ -26,7 +26,7 @@ class ArrayOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     split: Literal["auto", "subject", "recording", "time"] = "auto"
     # Windows may overlap by up to four fifths before more than four neighbours share a sample with one of them.
     gap: Annotated[int, msgspec.Meta(ge=0)] = 4
-    seed: int = 0
+    seed: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)] = 0
 
 
 def read_npz(path: Path, options: ArrayOptions) -> DataSet:

@@ -19,12 +19,16 @@ import msgspec
 import numpy as np
 
 from mdl.data.windows import DataSet, Windows
+from mdl.errors import DataError
 from mdl.files import make_private_folder, open_private
+from mdl.reading import decode_json, read_bytes
 
 # Raise this whenever any source prepares its windows differently: older entries are then never read again.
 VERSION = 3
 logger = logging.getLogger(__name__)
 
+# Names of people and places, one each; some hundred bytes for most.
+_LARGEST_META_BYTES = 64 << 20
 _ARRAYS = ("x", "y", "subject", "group")
 
 
@@ -69,16 +73,28 @@ def stamp_files(files: Iterable[Path]) -> list[tuple[str, int, int]]:
 def _read(entry: Path) -> DataSet | None:
     """The entry, or None if it is missing or torn."""
     try:
-        meta = msgspec.json.decode((entry / "meta.json").read_bytes(), type=_Meta)
+        meta = decode_json(read_bytes(entry / "meta.json", _LARGEST_META_BYTES), _Meta, str(entry))
         if any((entry / file).stat().st_size != size for file, size in meta.sizes_bytes.items()):
             return None
         train, test = _map(entry, "train"), _map(entry, "test")
-    except (OSError, ValueError, msgspec.MsgspecError):
+    except (OSError, ValueError, DataError):
+        return None
+    if not all(_fits(windows) for windows in (train, test)):
         return None
     return DataSet(
         meta.name, train, test, meta.classes, meta.held_out, meta.synthetic, meta.description, meta.subject_names,
         meta.channels, meta.notes, meta.warnings,
     )  # fmt: skip
+
+
+def _fits(windows: Windows) -> bool:
+    """Whether the arrays are what `_write` makes; what is in them was checked before they were written."""
+    rest = (windows.y, windows.subject, windows.group)
+    return (
+        windows.x.dtype == np.float32
+        and windows.x.ndim == 3
+        and all(array.dtype == np.int64 and array.shape == windows.x.shape[:1] for array in rest)
+    )
 
 
 def _map(entry: Path, side: str) -> Windows:

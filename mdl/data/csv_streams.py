@@ -9,30 +9,36 @@ their steps (`mdl.data.clock`).
 from __future__ import annotations
 
 import glob
-import gzip
 import itertools
 import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from mdl.data.archive import list_files
+from mdl.data.archive import list_files, open_text
 from mdl.data.assemble import assemble_data, number_names
 from mdl.data.clock import RATE_TOLERANCE, UNITS_S, Clock, Times, describe_rate, find_clock, is_time_name, parse_dates
 from mdl.data.spec import describe_choices
 from mdl.data.streams import cut_runs, overlap_gap, take_rows
 from mdl.data.windows import DataSet, Integers, number_runs
 from mdl.errors import ConfigError, DataError
+from mdl.reading import shorten
 
 _ENDINGS = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz")
 
-_Kind = TypeVar("_Kind", bound=np.generic)
+# A suit of motion sensors has 300.
+_MOST_COLUMNS = 4096
+# Names of classes and people; a text of a row's own is none.
+_LONGEST_NAME = 256
+# A gap that is filled in, at a high rate: beyond, nearly all of a stretch would be invented.
+_MOST_SAMPLES_A_ROW = 100
+
 Texts = NDArray[np.str_]
 
 
@@ -67,19 +73,19 @@ class CsvOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     subject: str = ""
     time: str = ""
     time_unit: Literal["s", "ms", "us", "ns"] | None = None
-    rate: Annotated[float, msgspec.Meta(gt=0)] | None = None
-    max_gap: Annotated[float, msgspec.Meta(gt=0)] = 1.0
-    window: Annotated[int, msgspec.Meta(ge=2)] = 128
-    step: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    rate: Annotated[float, msgspec.Meta(gt=0, le=1e6)] | None = None
+    max_gap: Annotated[float, msgspec.Meta(gt=0, le=1e9)] = 1.0
+    window: Annotated[int, msgspec.Meta(ge=2, le=1 << 20)] = 128
+    step: Annotated[int, msgspec.Meta(ge=1, le=1 << 20)] | None = None
     split: Literal["auto", "subject", "recording", "time"] = "auto"
     skip: str = ""
-    seed: int = 0
+    seed: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)] = 0
 
 
 def find_csv_files(path: str) -> list[Path]:
     """The files that a file name, a folder or a glob stands for. Raises DataError if there is none."""
     if glob.has_magic(path) and not Path(path).exists():
-        files = sorted(Path(name) for name in glob.glob(path, recursive=True) if Path(name).is_file())
+        files = sorted(file for file in _expand(path) if file.is_file())
     else:
         root = Path(path)
         files = [file for file in list_files(root) if root.is_file() or file.name.endswith(_ENDINGS)]
@@ -154,21 +160,19 @@ def _rate_of(recording: _Recording) -> float:
 
 def _read_file(file: Path, options: CsvOptions, like: _Recording | None = None) -> _Recording:
     """like: whose channels it must have, in whatever order."""
-    with _open_text(file) as lines:
-        header_line = lines.readline().rstrip("\r\n")
+    with open_text(file, errors="replace") as lines:
+        header_line = next(lines, "").rstrip("\r\n")
     delimiter = max(",;\t", key=header_line.count)
     header = [name.strip().strip('"') for name in header_line.split(delimiter)]
+    if len(header) > _MOST_COLUMNS:
+        raise DataError(f"{file}: {len(header)} columns; at most {_MOST_COLUMNS} are read")
     channels, left_out = _choose_columns(file, header, options)
     if like is not None:
         _check_channels(file, channels, like)
         channels = list(like.channels)
     values = _load(file, delimiter, header, channels, np.float64)
     _check_finite(file, values, channels)
-    texts = [
-        np.char.strip(_load(file, delimiter, header, [name], np.str_)[:, 0])
-        for name in (options.label, options.subject)
-        if name
-    ]
+    texts = [_load_texts(file, delimiter, header, name) for name in (options.label, options.subject) if name]
     time_s, clock = _load_times(file, delimiter, header, options) if options.time else (None, None)
     subjects = texts[1] if options.subject else np.zeros(len(values), dtype="U1")
     return _Recording(file, tuple(channels), values, texts[0], subjects, time_s, clock, tuple(left_out))
@@ -187,7 +191,7 @@ def _load_times(file: Path, delimiter: str, header: list[str], options: CsvOptio
     try:
         times = _load(file, delimiter, header, [name], np.float64)[:, 0]
     except DataError:
-        dates = parse_dates(np.char.strip(_load(file, delimiter, header, [name], np.str_)[:, 0]))
+        dates = parse_dates(_load_texts(file, delimiter, header, name))
         if dates is None:
             raise
         if unit not in (None, "s"):
@@ -221,10 +225,13 @@ def _describe_reading(recordings: list[_Recording], options: CsvOptions) -> tupl
     return tuple(notes)
 
 
-def _open_text(file: Path) -> IO[str]:
-    if file.name.endswith(".gz"):
-        return gzip.open(file, "rt", encoding="utf-8-sig", errors="replace")
-    return file.open(encoding="utf-8-sig", errors="replace")
+def _expand(path: str) -> list[Path]:
+    """What a glob stands for. `**` goes into no linked folder, or two links to the folder they lie in have no end."""
+    if "**" not in path:
+        return [Path(name) for name in glob.glob(path)]
+    root = Path(Path(path).anchor)
+    found = root.glob(str(Path(path).relative_to(root)))
+    return [file for file in found if not file.name.startswith(".")]
 
 
 def _choose_columns(file: Path, header: list[str], options: CsvOptions) -> tuple[list[str], list[str]]:
@@ -248,8 +255,17 @@ def _choose_columns(file: Path, header: list[str], options: CsvOptions) -> tuple
     return chosen, left_out
 
 
-def _load(file: Path, delimiter: str, header: list[str], names: list[str], kind: type[_Kind]) -> NDArray[_Kind]:
-    with _open_text(file) as lines, warnings.catch_warnings():
+def _load_texts(file: Path, delimiter: str, header: list[str], name: str) -> Texts:
+    """One column, stripped. Every text takes the room of the longest, so that one must not be a book."""
+    cells = [cell.strip() for cell in _load(file, delimiter, header, [name], np.object_)[:, 0].tolist()]
+    for row, cell in enumerate(cells, 1):
+        if len(cell) > _LONGEST_NAME:
+            raise DataError(f"{file}: data row {row}: column {name!r} has {len(cell)} characters; expected a name")
+    return np.array(cells, np.str_)
+
+
+def _load(file: Path, delimiter: str, header: list[str], names: list[str], kind: type[np.generic]) -> NDArray[Any]:
+    with open_text(file, errors="replace") as lines, warnings.catch_warnings():
         # An empty table is refused below, in our own words.
         warnings.simplefilter("ignore", UserWarning)
         try:
@@ -259,8 +275,6 @@ def _load(file: Path, delimiter: str, header: list[str], names: list[str], kind:
             )  # fmt: skip
         except ValueError as error:
             raise DataError(f"{file}: {_explain(str(error), header)}") from None
-        except (OSError, EOFError) as error:
-            raise DataError(f"{file}: damaged ({error})") from None
     if not len(table):
         raise DataError(f"{file}: no rows below the header")
     return table
@@ -270,7 +284,7 @@ def _explain(reason: str, header: list[str]) -> str:
     """numpy's "could not convert string 'a' to float64 at row 3, column 2." in the user's words."""
     match = re.search(r"could not convert string (.*) to float64 at row (\d+), column (\d+)", reason)
     if not match:
-        return reason.rstrip(".").replace("\n", " ")
+        return shorten(reason.rstrip("."))
     column = header[int(match[3]) - 1]
     row = int(match[2]) + 1
     return f"data row {row}: column {column!r} is {match[1]}; expected a number (choose channels with ?columns=)"
@@ -285,10 +299,15 @@ def _resample(
     values: NDArray[np.float64], time_s: Times, run: Integers, rate: float
 ) -> tuple[NDArray[np.float64], Integers]:
     """Each run's channels on an even grid at `rate` (linear)."""
-    parts, runs = [], []
+    parts, runs, samples = [], [], 0.0
     edges = np.flatnonzero(np.diff(run, prepend=-1, append=-1))
     for first, last in itertools.pairwise(edges):
         since_s = time_s[first:last] - time_s[first]
+        samples += since_s[-1] * rate + 1
+        if not samples <= _MOST_SAMPLES_A_ROW * len(values):
+            raise DataError(
+                f"rate={rate:g} would make more than {_MOST_SAMPLES_A_ROW} samples of a row: a gap is filled in"
+            )
         grid_s = np.arange(int(since_s[-1] * rate) + 1) / rate
         parts.append(np.stack([np.interp(grid_s, since_s, column) for column in values[first:last].T], axis=1))
         runs.append(np.full(len(grid_s), run[first]))

@@ -21,7 +21,7 @@ from mdl.data.spec import FACTORY, Spec, parse_spec, read_options
 from mdl.data.suspects import suspect_channels
 from mdl.data.uci_har import read_uci_har
 from mdl.data.windows import DataSet, check_data
-from mdl.errors import ConfigError
+from mdl.errors import ConfigError, DataError
 from mdl.own import Own
 
 logger = logging.getLogger(__name__)
@@ -62,7 +62,10 @@ def read_data(spec: str | Own, cache_dir: Path, seed: int = 0) -> DataSet:
         data = check_data(build(), spec)
         return _with_warnings(data) if parsed.source in _OWN_SOURCES else data
 
-    return load_cached(cache_dir, parsed.source, key, checked)
+    try:
+        return load_cached(cache_dir, parsed.source, key, checked)
+    except MemoryError:
+        raise DataError(f"{spec}: does not fit into the memory of this machine") from None
 
 
 def _with_warnings(data: DataSet) -> DataSet:

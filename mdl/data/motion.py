@@ -32,6 +32,10 @@ _PLACEMENTS = 6
 Array = NDArray[np.float64]
 
 
+# Some 2 GB while they are made.
+_MOST_WINDOWS = 200_000
+
+
 class MotionOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """people: who train; test_people: who are held out; windows: of each person, over all activities."""
 
@@ -39,7 +43,7 @@ class MotionOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     test_people: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 12
     windows: Annotated[int, msgspec.Meta(ge=12, le=10_000)] = 120
     channels: int = 9
-    seed: int | None = None
+    seed: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)] | None = None
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,8 @@ def make_motion(options: MotionOptions, seed: int) -> DataSet:
         raise ConfigError(f"motion: channels={options.channels}; valid: 6, 9")
     seed = seed if options.seed is None else options.seed
     count = options.people + options.test_people
+    if count * options.windows > _MOST_WINDOWS:
+        raise ConfigError(f"motion: {count} people of {options.windows} windows; at most {_MOST_WINDOWS} are made")
     people = [
         _record(np.random.default_rng([seed, person]), person % _PLACEMENTS, options.windows) for person in range(count)
     ]

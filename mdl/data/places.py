@@ -11,19 +11,20 @@ lie on one machine. What leaves this module is never finer than a cell.
 from __future__ import annotations
 
 import csv
-import gzip
 import hashlib
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Annotated
+from typing import Annotated
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from mdl.data.archive import open_text
 from mdl.data.clock import LATEST_S, UNITS_S, unix_unit
 from mdl.data.csv_streams import find_csv_files
 from mdl.data.spec import describe_choices
@@ -32,6 +33,10 @@ from mdl.data.windows import DataSet, Integers, Windows, make_windows
 from mdl.errors import ConfigError, DataError
 
 TEST_SHARE = 0.2
+# A row a minute of a hundred people for a month, some 2 GB while they are read.
+_MOST_MOMENTS = 5_000_000
+# A place, an app, a person.
+_LONGEST_NAME = 256
 _METRES_A_DEGREE = 111_320.0
 # A column named `place` is used where there is one; else these two make a grid.
 _FIX_COLUMNS = ("latitude", "longitude")
@@ -54,8 +59,8 @@ class PlaceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     utc_offset: Annotated[float, msgspec.Meta(ge=-14, le=14)] = 0.0
     accuracy: Annotated[float, msgspec.Meta(gt=0)] = 100.0
     steps: Annotated[int, msgspec.Meta(ge=1, le=256)] = 8
-    hole: Annotated[int, msgspec.Meta(ge=0)] = 6
-    active: Annotated[int, msgspec.Meta(ge=1)] = 3
+    hole: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 6
+    active: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 3
 
 
 @dataclass(frozen=True)
@@ -89,7 +94,10 @@ def read_places(path: str, options: PlaceOptions) -> DataSet:
 
 def read_stays(path: str, options: PlaceOptions) -> PlaceLog:
     """Each person's stays on active days. Raises ConfigError or DataError naming file and line."""
-    moments = [moment for file in find_csv_files(path) for moment in _read_file(file, options)]
+    all_moments = (moment for file in find_csv_files(path) for moment in _read_file(file, options))
+    moments = list(itertools.islice(all_moments, _MOST_MOMENTS + 1))
+    if len(moments) > _MOST_MOMENTS:
+        raise DataError(f"{path}: more than {_MOST_MOMENTS} rows; expected a row a minute, or fewer files")
     if not moments:
         raise DataError(f"{path}: no usable row; fixes coarser than accuracy={options.accuracy:g} m are dropped")
     people = sorted({moment.subject for moment in moments})
@@ -163,7 +171,7 @@ def _parse_centre(text: str) -> tuple[float, float] | None:
 
 
 def _read_file(file: Path, options: PlaceOptions) -> Iterator[_Moment]:
-    with _open_text(file) as lines:
+    with open_text(file, newline="") as lines:
         rows = csv.reader(lines)
         try:
             header = [name.strip() for name in next(rows, [])]
@@ -171,14 +179,8 @@ def _read_file(file: Path, options: PlaceOptions) -> Iterator[_Moment]:
             for row in rows:
                 if row and (moment := _read_row(row, index, file, rows.line_num, options)):
                     yield moment
-        except (OSError, EOFError, csv.Error, UnicodeDecodeError) as error:
+        except csv.Error as error:
             raise DataError(f"{file}: damaged ({error})") from None
-
-
-def _open_text(file: Path) -> IO[str]:
-    if file.name.endswith(".gz"):
-        return gzip.open(file, "rt", encoding="utf-8-sig", newline="")
-    return file.open(encoding="utf-8-sig", newline="")
 
 
 def _find_columns(file: Path, header: list[str], options: PlaceOptions) -> dict[str, int]:
@@ -201,6 +203,8 @@ def _read_row(row: list[str], index: dict[str, int], file: Path, line: int, opti
     """None for a fix that is too coarse, or a place without a name."""
     cells = {key: row[at].strip() if at < len(row) else "" for key, at in index.items()}
     subject = cells.get("subject", file.name.partition(".")[0])
+    if len(subject) > _LONGEST_NAME or len(cells.get("place", "")) > _LONGEST_NAME:
+        raise DataError(f"{file}, line {line}: a name of more than {_LONGEST_NAME} characters")
     time_s = _parse_time(cells["time"], f"{file}, line {line}", options)
     if "place" in cells:
         return _Moment(subject, time_s, cells["place"], (0.0, 0.0)) if cells["place"] else None
@@ -220,14 +224,16 @@ def _parse_time(text: str, where: str, options: PlaceOptions) -> int:
         time = float(text)
         unit = unix_unit(time) or "s"
         if abs(time) * UNITS_S[unit] > LATEST_S:
-            raise DataError(f"{where}: time {text!r} is no UNIX time in {', '.join(UNITS_S)} of the years 2001 to 2103")
+            raise DataError(
+                f"{where}: time {text[:40]!r} is no UNIX time ({', '.join(UNITS_S)}) of the years 2001 to 2103"
+            )
         return math.floor(time * UNITS_S[unit] + options.utc_offset * 3600)
     except ValueError:
         pass
     try:
         return math.floor(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp())
     except ValueError:
-        raise DataError(f"{where}: time {text!r}; expected UNIX seconds or an ISO date and time") from None
+        raise DataError(f"{where}: time {text[:40]!r}; expected UNIX seconds or an ISO date and time") from None
 
 
 def _join(parts: list[Windows]) -> Windows:

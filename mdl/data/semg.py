@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from mdl.data.archive import load_arrays, open_members, unpack_text
+from mdl.data.archive import check_numbers, load_arrays, open_members, unpack_text
 from mdl.data.streams import cut_runs, take_rows
 from mdl.data.text import parse_table
 from mdl.data.windows import DataSet, Integers, make_windows, number_runs, take_windows
@@ -89,8 +89,11 @@ def _divide(subject: Integers, series: Integers, split: str) -> tuple[NDArray[np
 
 def _read_npz(path: Path) -> tuple[Codes, Integers, Integers, Integers]:
     codes, label, subject, series = load_arrays(path, _ARRAYS).values()
-    if codes.ndim != 2 or codes.shape[1] != CHANNELS:
-        raise DataError(f"{path}: codes of shape {codes.shape}; expected (rows, {CHANNELS})")
+    check_numbers(path, {"label": label, "subject": subject, "series": series})
+    if codes.dtype != np.int8 or codes.ndim != 2 or codes.shape[1] != CHANNELS or not len(codes):
+        raise DataError(f"{path}: codes are {codes.dtype} of shape {codes.shape}; expected int8 (rows, {CHANNELS})")
+    if not len(codes) == len(label) == len(subject) == len(series):
+        raise DataError(f"{path}: {len(codes)} codes, {len(label)} labels, {len(subject)} subjects; expected as many")
     return codes, label.astype(np.int64), subject.astype(np.int64), series.astype(np.int64)
 
 
@@ -99,7 +102,7 @@ def _read_text(path: Path) -> tuple[Codes, Integers, Integers, Integers]:
     with open_members(path) as members:
         for name in members.names():
             if match := _FILE.fullmatch(name):
-                codes, label = _parse(unpack_text(name, members.read(name)), f"{path}: {name}")
+                codes, label = _parse(unpack_text(f"{path}: {name}", members.read(name)), f"{path}: {name}")
                 rows = len(label)
                 subject, series = int(match[1] or 1), int(match[2])
                 parts.append((codes, label, np.full(rows, subject, np.int64), np.full(rows, series, np.int64)))

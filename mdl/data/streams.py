@@ -6,6 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdl.data.windows import Floats, Integers
+from mdl.errors import DataError
+
+# A hundred times UCI HAR. Overlapping windows repeat their rows, so a small file can make any number.
+LARGEST_WINDOWS_BYTES = 4 << 30
 
 
 def cut_runs(run: Integers, window: int, step: int) -> tuple[Integers, Integers]:
@@ -22,7 +26,13 @@ def cut_runs(run: Integers, window: int, step: int) -> tuple[Integers, Integers]
 
 
 def take_rows(stream: NDArray[np.floating], starts: Integers, window: int) -> Floats:
-    """Windows (n, channels, window), float32, from a stream (rows, channels)."""
+    """Windows (n, channels, window), float32, from a stream (rows, channels). Raises DataError if they are too many."""
+    size_bytes = 4 * len(starts) * stream.shape[1] * window
+    if size_bytes > LARGEST_WINDOWS_BYTES:
+        raise DataError(
+            f"{len(starts)} windows of {window} rows would take {size_bytes / 2**30:.0f} GB of memory, at most "
+            f"{LARGEST_WINDOWS_BYTES >> 30} are taken: a larger step, or shorter windows"
+        )
     view = np.lib.stride_tricks.sliding_window_view(stream, window, axis=0)
     return np.ascontiguousarray(view[starts], dtype=np.float32)
 

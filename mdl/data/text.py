@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import warnings
 
 import numpy as np
@@ -29,7 +30,7 @@ def parse_table(text: bytes, columns: int, where: str, first_line: int = 1) -> N
 
 
 def _blame(text: bytes, columns: int, where: str, first_line: int) -> DataError:
-    for number, line in enumerate(text.split(b"\n"), start=first_line):
+    for number, line in enumerate(io.BytesIO(text), start=first_line):
         fields = line.split()
         for field in fields:
             try:
@@ -38,6 +39,6 @@ def _blame(text: bytes, columns: int, where: str, first_line: int) -> DataError:
                 good = False
             if not good:
                 return DataError(f"{where}, line {number}: {field.decode('latin-1')!r}; expected a finite number")
-        if len(fields) != columns and line.strip():
+        if len(fields) != columns:
             return DataError(f"{where}, line {number}: {len(fields)} values; expected {columns}")
     return DataError(f"{where}: expected lines of {columns} numbers, without empty lines")

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from mdl.data.archive import Members, load_arrays, open_members
+from mdl.data.archive import Members, check_numbers, load_arrays, open_members
 from mdl.data.text import parse_table
 from mdl.data.windows import DataSet, Floats, Integers, make_windows
 from mdl.errors import DataError
@@ -30,6 +30,8 @@ def read_uci_har(path: Path) -> DataSet:
     for x, y, subject in sides:
         if not len(y) == len(x) == len(subject):
             raise DataError(f"{path}: {len(x)} windows, {len(y)} labels and {len(subject)} subjects; expected as many")
+        if not len(y):
+            raise DataError(f"{path}: no windows")
         if y.min() < 1 or y.max() > len(CLASSES):
             raise DataError(f"{path}: labels {y.min()}..{y.max()}; expected 1..{len(CLASSES)}")
         group = first_group + _number_stretches(x, y, subject)
@@ -55,8 +57,9 @@ def _number_stretches(x: Floats, y: Integers, subject: Integers) -> Integers:
 def _read_npz(path: Path) -> list[tuple[Floats, Integers, Integers]]:
     stored = load_arrays(path, [*_keys("train"), *_keys("test")])
     sides = [[stored[name] for name in _keys(side)] for side in ("train", "test")]
+    check_numbers(path, {name: stored[name] for side in ("train", "test") for name in _keys(side)[1:]})
     for x, _, _ in sides:
-        if x.ndim != 3 or x.shape[1:] != (WINDOW, len(CHANNELS)):
+        if x.dtype.kind not in "fiu" or x.ndim != 3 or x.shape[1:] != (WINDOW, len(CHANNELS)):
             raise DataError(f"{path}: windows of shape {x.shape}; expected (n, {WINDOW}, {len(CHANNELS)})")
     return [(_by_channel(x), y.astype(np.int64), subject.astype(np.int64)) for x, y, subject in sides]
 
