@@ -6,12 +6,12 @@ An unknown key is an error that names the closest valid key; a wrong value names
 from __future__ import annotations
 
 import difflib
-import math
 import reprlib
 import tomllib
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_type_hints
 
 import msgspec
 import tomli_w
@@ -20,21 +20,73 @@ from mdl.errors import ConfigError, DataError
 from mdl.files import write_bytes
 from mdl.reading import LARGEST_TOML_BYTES, LONGEST_TOML_LINE, decode_toml, read_text
 
+# Of rounds, windows, people and the like: far beyond any run, and no sum of them leaves 64 bits.
+MANY = 1_000_000_000
+# As many as a mesh may have.
+MEMBERS = 1024
+# 11 days: longer than anybody waits, and a timer of 32 bits in milliseconds still holds it.
+LONGEST_S = 1_000_000
+# What TOML can write, and every random generator takes.
+LARGEST_SEED = 2**63 - 1
+# Digits of a number that an error repeats.
+_SHOWN_DIGITS = 24
 
-def _require(holds: bool, key: str, value: float, valid: str) -> None:
-    if not holds:
-        raise ConfigError(f"{key} is {value}: it must be {valid}")
+
+class Range(msgspec.Struct, frozen=True):
+    """What a number may be, both ends included, unless it must be above the low or below the high one.
+
+    note: what a special value means.
+    """
+
+    low: float
+    high: float
+    note: str = ""
+    above: bool = False
+    below: bool = False
+
+    def holds(self, value: float) -> bool:
+        """False for what is not a number, too."""
+        return (self.low < value or (value == self.low and not self.above)) and (
+            value < self.high or (value == self.high and not self.below)
+        )
+
+    def __str__(self) -> str:
+        low, high = "above" if self.above else "at least", "below" if self.below else "at most"
+        return f"{low} {self.low}, {high} {self.high}" + (f" ({self.note})" if self.note else "")
+
+
+Seed: TypeAlias = Annotated[int, Range(0, LARGEST_SEED)]
+Many: TypeAlias = Annotated[int, Range(1, MANY)]
 
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Base of every table of the configuration."""
+    """Base of every table of the configuration. Every number has a `Range` in its type; ConfigError names the first
+    one that is out of it.
+    """
+
+    table: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        for name, valid in ranges_of(type(self)).items():
+            if not valid.holds(value := getattr(self, name)):
+                key = f"{self.table}.{name}".lstrip(".")
+                raise ConfigError(f"{key} is {str(value)[:_SHOWN_DIGITS]}: it must be {valid}")
+
+
+@cache
+def ranges_of(section: type[Section]) -> dict[str, Range]:
+    """The range of every number of a table, by its key."""
+    hints = get_type_hints(section, include_extras=True).items()
+    found = ((name, getattr(hint, "__metadata__", ())) for name, hint in hints)
+    return {name: note for name, notes in found for note in notes if isinstance(note, Range)}
 
 
 class MeshSection(Section, frozen=True):
     """How this node meets the others. listen: an IP address; empty for all interfaces. port 0: any free one."""
 
+    table: ClassVar[str] = "mesh"
     listen: str = ""
-    port: int = 0
+    port: Annotated[int, Range(0, 65535, "0: any free one")] = 0
     join: tuple[str, ...] = ()
     interfaces: tuple[str, ...] = ()
     loopback: bool = False
@@ -44,41 +96,35 @@ class MeshSection(Section, frozen=True):
 class DataSection(Section, frozen=True):
     """spec: see `mdl data inspect --help`; empty if none is given. split, shard: which part of it this device holds."""
 
+    table: ClassVar[str] = "data"
     spec: str = ""
     split: str = "subject"
     shard: str = "1/1"
 
 
 class ModelSection(Section, frozen=True):
+    table: ClassVar[str] = "model"
     name: str = "lenet"
 
 
 class TrainingSettings(Section, frozen=True):
-    """How a device trains. Raises ConfigError that names the first value out of range.
+    """How a device trains.
 
     learning_rate: at the start; `cosine` lets it fall to 1 % over planned_rounds, step by step.
     seed: of this device: derive it from the run's seed and the peer, or all devices drop out the same units.
     """
 
+    table: ClassVar[str] = "training"
     optimizer: Literal["sgd", "adam"] = "adam"
-    learning_rate: float = 0.002
-    momentum: float = 0.9
-    weight_decay: float = 0.0
-    batch_size: int = 32
-    rounds_per_epoch: int = 1
-    planned_rounds: int = 5
+    learning_rate: Annotated[float, Range(0, 1000, above=True)] = 0.002
+    momentum: Annotated[float, Range(0, 1, below=True)] = 0.9
+    weight_decay: Annotated[float, Range(0, 1000)] = 0.0
+    batch_size: Many = 32
+    rounds_per_epoch: Many = 1
+    planned_rounds: Many = 5
     schedule: Literal["constant", "cosine"] = "cosine"
-    label_smoothing: float = 0.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for key in ("batch_size", "rounds_per_epoch", "planned_rounds"):
-            _require(getattr(self, key) >= 1, f"training.{key}", getattr(self, key), "at least 1")
-        _require(0 < self.learning_rate < math.inf, "training.learning_rate", self.learning_rate, "above 0")
-        _require(0 <= self.momentum < 1, "training.momentum", self.momentum, "from 0 to below 1")
-        _require(0 <= self.weight_decay < math.inf, "training.weight_decay", self.weight_decay, "at least 0")
-        _require(0 <= self.label_smoothing < 1, "training.label_smoothing", self.label_smoothing, "from 0 to below 1")
-        _require(self.seed >= 0, "training.seed", self.seed, "at least 0")
+    label_smoothing: Annotated[float, Range(0, 1, below=True)] = 0.0
+    seed: Seed = 0
 
 
 class RoundSection(Section, frozen=True):
@@ -89,22 +135,16 @@ class RoundSection(Section, frozen=True):
     relearn: the policy dqn goes on learning beside the mesh, from the rounds it has really had (3.3.3).
     """
 
-    rounds: int = 0
-    min_peers: int = 2
+    table: ClassVar[str] = "round"
+    rounds: Annotated[int, Range(0, MANY, "0: until stopped")] = 0
+    min_peers: Annotated[int, Range(1, MEMBERS)] = 2
     policy: str = "dqn"
     theta: Literal["peer", "samples"] = "peer"
-    eta: float = 1.0
+    eta: Annotated[float, Range(0, 2, above=True)] = 1.0
     keep_deltas: bool = False
     relearn: bool = True
-    deadline_s: float = 0.0
-    quorum: float = 0.75
-
-    def __post_init__(self) -> None:
-        _require(self.rounds >= 0, "round.rounds", self.rounds, "0 (until stopped) or more")
-        _require(self.min_peers >= 1, "round.min_peers", self.min_peers, "at least 1")
-        _require(0 < self.eta <= 2, "round.eta", self.eta, "above 0, at most 2")
-        _require(0 <= self.deadline_s < math.inf, "round.deadline_s", self.deadline_s, "0 (none) or more")
-        _require(0 < self.quorum <= 1, "round.quorum", self.quorum, "above 0, at most 1")
+    deadline_s: Annotated[float, Range(0, LONGEST_S, "0: none")] = 0.0
+    quorum: Annotated[float, Range(0, 1, above=True)] = 0.75
 
 
 class BusySection(Section, frozen=True):
@@ -114,20 +154,17 @@ class BusySection(Section, frozen=True):
     charging. free_memory_mb: below.
     """
 
+    table: ClassVar[str] = "busy"
     in_use: bool = True
-    cpu_percent: float = 90.0
-    battery_percent: float = 5.0
-    free_memory_mb: float = 64.0
-
-    def __post_init__(self) -> None:
-        _require(0 < self.cpu_percent <= 100, "busy.cpu_percent", self.cpu_percent, "above 0, at most 100 (never)")
-        _require(0 <= self.battery_percent < 100, "busy.battery_percent", self.battery_percent, "from 0 to below 100")
-        _require(0 <= self.free_memory_mb < math.inf, "busy.free_memory_mb", self.free_memory_mb, "at least 0")
+    cpu_percent: Annotated[float, Range(0, 100, "100: never", above=True)] = 90.0
+    battery_percent: Annotated[float, Range(0, 100, below=True)] = 5.0
+    free_memory_mb: Annotated[float, Range(0, MANY)] = 64.0
 
 
 class DeviceSection(Section, frozen=True):
     """What this device cannot find out by itself. in_use_file: it counts as in use as long as this file exists."""
 
+    table: ClassVar[str] = "device"
     in_use_file: str = ""
 
 
@@ -138,15 +175,11 @@ class FaultSection(Section, frozen=True):
     from the majority of its mesh waits for it; then it trains on by itself ("continue") or goes on waiting ("wait").
     """
 
-    lost_after_s: float = 4.0
-    stall_s: float = 10.0
-    partition_s: float = 15.0
+    table: ClassVar[str] = "faults"
+    lost_after_s: Annotated[float, Range(1, LONGEST_S)] = 4.0
+    stall_s: Annotated[float, Range(1, LONGEST_S)] = 10.0
+    partition_s: Annotated[float, Range(0, LONGEST_S)] = 15.0
     on_partition: Literal["continue", "wait"] = "continue"
-
-    def __post_init__(self) -> None:
-        _require(1 <= self.lost_after_s < math.inf, "faults.lost_after_s", self.lost_after_s, "at least 1")
-        _require(1 <= self.stall_s < math.inf, "faults.stall_s", self.stall_s, "at least 1")
-        _require(0 <= self.partition_s < math.inf, "faults.partition_s", self.partition_s, "at least 0")
 
 
 class CloudSection(Section, frozen=True):
@@ -160,35 +193,26 @@ class CloudSection(Section, frozen=True):
     the first. synchronous: cycles wait for all pupils. keep: the share of pupils' models that teach. groups: by kind.
     """
 
+    table: ClassVar[str] = "cloud"
     address: str = ""
-    people: int = 0
-    upload_every: int = 5
-    lesson_every: int = 1
-    teacher_weight: float = 0.4
-    temperature: float = 2.0
-    warm_start_s: float = 10.0
+    people: Annotated[int, Range(0, MANY, "0: none")] = 0
+    upload_every: Many = 5
+    lesson_every: Many = 1
+    teacher_weight: Annotated[float, Range(0, 1)] = 0.4
+    temperature: Annotated[float, Range(0, 1000, above=True)] = 2.0
+    warm_start_s: Annotated[float, Range(0, LONGEST_S, "0: none")] = 10.0
     large: str = ""
-    updates: int = 2
-    patience_s: float = 30.0
+    updates: Annotated[int, Range(1, MEMBERS)] = 2
+    patience_s: Annotated[float, Range(0, LONGEST_S)] = 30.0
     synchronous: bool = False
-    keep: float = 1.0
+    keep: Annotated[float, Range(0, 1, above=True)] = 1.0
     groups: bool = True
-
-    def __post_init__(self) -> None:
-        for key in ("upload_every", "lesson_every", "updates"):
-            _require(getattr(self, key) >= 1, f"cloud.{key}", getattr(self, key), "at least 1")
-        _require(self.people >= 0, "cloud.people", self.people, "0 (none) or more")
-        _require(0 <= self.teacher_weight <= 1, "cloud.teacher_weight", self.teacher_weight, "from 0 to 1")
-        _require(0 < self.temperature < math.inf, "cloud.temperature", self.temperature, "above 0")
-        _require(0 <= self.warm_start_s < math.inf, "cloud.warm_start_s", self.warm_start_s, "0 (none) or more")
-        _require(0 <= self.patience_s < math.inf, "cloud.patience_s", self.patience_s, "at least 0")
-        _require(0 < self.keep <= 1, "cloud.keep", self.keep, "above 0, at most 1")
 
 
 class Config(Section, frozen=True):
     """All of it. seed: every random choice of a run follows from it."""
 
-    seed: int = 0
+    seed: Seed = 0
     mesh: MeshSection = MeshSection()
     data: DataSection = DataSection()
     model: ModelSection = ModelSection()
@@ -198,9 +222,6 @@ class Config(Section, frozen=True):
     device: DeviceSection = DeviceSection()
     faults: FaultSection = FaultSection()
     cloud: CloudSection = CloudSection()
-
-    def __post_init__(self) -> None:
-        _require(self.seed >= 0, "seed", self.seed, "at least 0")
 
 
 def load_config(path: Path | None, overrides: Mapping[str, object], assignments: Iterable[str] = ()) -> Config:

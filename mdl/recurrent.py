@@ -67,9 +67,9 @@ class RecurrentModel(nn.Module):
 
 def parse_size(text: str) -> RecurrentSize:
     """ "EMBEDDING-HIDDEN", as in 32-128. Raises ConfigError."""
-    match = re.fullmatch(r"([1-9]\d{0,3})-([1-9]\d{0,3})", text)
+    match = re.fullmatch(r"([1-9][0-9]{0,3})-([1-9][0-9]{0,3})", text)
     if not match:
-        raise ConfigError(f"model size {text!r}: expected EMBEDDING-HIDDEN, as in {CLOUD_SIZE} or {DEVICE_SIZE}")
+        raise ConfigError(f"model size {text[:40]!r}: expected EMBEDDING-HIDDEN, as in {CLOUD_SIZE} or {DEVICE_SIZE}")
     return RecurrentSize(int(match[1]), int(match[2]))
 
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 import gc
 import logging
 import sys
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mdl.config import LONGEST_S, MANY, MEMBERS
 from peers.cli_failure import run_guarded
 from peers.cli_options import (
     AsJson,
@@ -60,10 +62,10 @@ app.add_typer(mesh_app, name="mesh")
 
 @app.command()
 def up(
-    peers: Annotated[int, typer.Option("-n", "--peers", help="How many peer processes.")] = 4,
+    peers: Annotated[int, typer.Option("-n", "--peers", help="How many peer processes.", max=MEMBERS)] = 4,
     data: DataSpec = None,
     model: Model = None,
-    epochs: Annotated[int, typer.Option(help="Passes over each device's data.")] = 5,
+    epochs: Annotated[int, typer.Option(help="Passes over each device's data.", max=MANY)] = 5,
     rounds_per_epoch: Annotated[int | None, typer.Option(help="Aggregations in each epoch.")] = None,
     policy: Policy = None,
     split: Split = None,
@@ -180,7 +182,7 @@ def agent(
 def peers(
     mesh: MeshName = None,
     code: Code = None,
-    wait: Annotated[float, typer.Option(help="Seconds to look around.")] = 3.0,
+    wait: Annotated[float, typer.Option(help="Seconds to look around.", min=0.1, max=LONGEST_S)] = 3.0,
     watch: Annotated[bool, typer.Option("--watch", help="Go on until Ctrl-C.")] = False,
     join: Join = None,
     interface: Interface = None,
@@ -220,7 +222,7 @@ def predict(
     model: Annotated[Path, typer.Argument(help="global.safetensors, or the run directory that holds it.")],
     data: DataSpec = None,
     own: OwnModel = None,
-    limit: Annotated[int, typer.Option(help="How many windows to show.", min=1)] = 20,
+    limit: Annotated[int, typer.Option(help="How many windows to show.", min=1, max=MANY)] = 20,
     as_json: AsJson = False,
 ) -> None:
     """Classify windows with a trained model."""
@@ -287,6 +289,7 @@ def _run() -> int | None:
     return code
 
 
+@cache
 def add_groups() -> None:
     """The commands that other modules have."""
     from peers.cli_data import app as data_app

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mdl.config import MANY
 from peers.cli_options import (
     AsJson,
     Assign,
@@ -83,7 +84,7 @@ def learn(
     code: Code = None,
     data: DataSpec = None,
     model: Small = None,
-    cycles: Annotated[int, typer.Option(help="Lessons to learn from; 0 goes on until Ctrl-C.", min=0)] = 1,
+    cycles: Annotated[int, typer.Option(help="Lessons to learn from; 0 goes on until Ctrl-C.", min=0, max=MANY)] = 1,
     name: Annotated[str | None, typer.Option(help="This device's name; the host's by default.")] = None,
     shard: Annotated[str | None, typer.Option(help="I/N: hold one share of the data only.")] = None,
     split: Split = None,

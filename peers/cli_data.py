@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mdl.config import LARGEST_SEED
+
 if TYPE_CHECKING:
     from mdl.data.catalogue import PublicSet
 
@@ -70,7 +72,7 @@ def inspect_set(
     spec: Annotated[
         str, typer.Argument(help="motion, uci-har:PATH, semg:PATH, npz:PATH, csv:PATH?label=..., module:function")
     ],
-    seed: Annotated[int, typer.Option(help="Shapes the synthetic `motion` only.")] = 0,
+    seed: Annotated[int, typer.Option(help="Shapes the synthetic `motion` only.", min=0, max=LARGEST_SEED)] = 0,
     cache: Annotated[Path | None, typer.Option(help="Where parsed windows are kept.")] = None,
     as_json: Json = False,
 ) -> None:

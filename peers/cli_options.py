@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# No machine has more cores; each process takes a hundred megabytes.
+MOST_PROCESSES = 256
+
 MeshName = Annotated[str | None, typer.Option("--mesh", help="Name of a mesh whose code is known on this machine.")]
 Code = Annotated[
     str | None,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mdl.config import LARGEST_SEED, LONGEST_S, MANY
 from mdl.errors import UnfinishedError
 
 if TYPE_CHECKING:
@@ -24,8 +25,10 @@ app = typer.Typer(
 _SOURCE_HELP = "Scenario file, run directory, or FAMILY:N:SEED (dynamic:9:17); without it the live mesh."
 _POLICIES_HELP = "Names with commas: dqn, dp, greedy, greedy-risk, fifo, tree, ring, optimal; by default "
 Source = Annotated[str | None, typer.Argument(help=_SOURCE_HELP, show_default=False)]
-Index = Annotated[int, typer.Option(help="Which scenario of a file, from 0.", min=0)]
-Round = Annotated[int | None, typer.Option("--round", help="Which round of a run; the last by default.", min=1)]
+Index = Annotated[int, typer.Option(help="Which scenario of a file, from 0.", min=0, max=MANY)]
+Round = Annotated[
+    int | None, typer.Option("--round", help="Which round of a run; the last by default.", min=1, max=MANY)
+]
 # Both spellings, since both are natural.
 _POLICIES = ("--policies", "--policy")
 Policies = Annotated[str | None, typer.Option(*_POLICIES, help=f"{_POLICIES_HELP}those that are quick.")]
@@ -34,7 +37,7 @@ Code = Annotated[str | None, typer.Option(help="Live: @FILE with the join code; 
 Join = Annotated[list[str] | None, typer.Option(help="Live: HOST:PORT of a member, where multicast is blocked.")]
 Interface = Annotated[list[str] | None, typer.Option(help="Live: look on this network interface.")]
 Loopback = Annotated[bool | None, typer.Option("--loopback", help="Live: look on this machine only.")]
-Wait = Annotated[float, typer.Option(help="Live: seconds to wait for the agent's answer.", min=0.1)]
+Wait = Annotated[float, typer.Option(help="Live: seconds to wait for the agent's answer.", min=0.1, max=LONGEST_S)]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on the last line of stdout.")]
 
 
@@ -103,8 +106,8 @@ def compare(
     policies: Policies = None,
     family: Annotated[str, typer.Option(help="paper, hetero, dynamic or dying.")] = "dynamic",
     n: Annotated[int, typer.Option("--n", "-n", help="Devices.", min=2, max=256)] = 9,
-    count: Annotated[int, typer.Option(help="How many scenarios.", min=1)] = 200,
-    seed_from: Annotated[int, typer.Option(help="The first seed.", min=0)] = 0,
+    count: Annotated[int, typer.Option(help="How many scenarios.", min=1, max=MANY)] = 200,
+    seed_from: Annotated[int, typer.Option(help="The first seed.", min=0, max=LARGEST_SEED)] = 0,
     scenarios: Annotated[Path | None, typer.Option(help="Play these scenarios (JSON lines) instead.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -175,7 +178,9 @@ def what_if(
 @app.command()
 def replay(
     run: Annotated[Path, typer.Argument(help="Run directory of `mdl up`, or of one agent.")],
-    round_number: Annotated[int | None, typer.Option("--round", help="Only this round; all by default.", min=1)] = None,
+    round_number: Annotated[
+        int | None, typer.Option("--round", help="Only this round; all by default.", min=1, max=MANY)
+    ] = None,
     policies: Policies = None,
     as_json: AsJson = False,
 ) -> None:

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mdl.config import LARGEST_SEED, MANY
 from mdl.errors import ConfigError, UnfinishedError
+from peers.cli_options import MOST_PROCESSES
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -33,12 +35,16 @@ _COMPARED = 150
 @app.command("train")
 def train(
     out: Annotated[Path, typer.Option(help="Where the policy goes (safetensors).")] = Path("policy.safetensors"),
-    steps: Annotated[int | None, typer.Option(help="How many batches of labels.")] = None,
-    minutes: Annotated[float | None, typer.Option(help="Train about so long instead.")] = None,
-    seed: Annotated[int, typer.Option(help="Every random choice follows from it.", min=0)] = 0,
-    processes: Annotated[int, typer.Option(help="Processes that make labels; 0 makes them here.", min=0)] = 2,
+    steps: Annotated[int | None, typer.Option(help="How many batches of labels.", min=1, max=MANY)] = None,
+    minutes: Annotated[float | None, typer.Option(help="Train about so long instead.", min=0.01, max=MANY)] = None,
+    seed: Annotated[int, typer.Option(help="Every random choice follows from it.", min=0, max=LARGEST_SEED)] = 0,
+    processes: Annotated[
+        int, typer.Option(help="Processes that make labels; 0 makes them here.", min=0, max=MOST_PROCESSES)
+    ] = 2,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from what is in --out.")] = False,
-    finetune: Annotated[int, typer.Option(help="So many steps of DQN afterwards (needs mdl[train]).", min=0)] = 0,
+    finetune: Annotated[
+        int, typer.Option(help="So many steps of DQN afterwards (needs mdl[train]).", min=0, max=MANY)
+    ] = 0,
     variant: Annotated[str, typer.Option(help="chain, or paper: MDLdroid's own, for one --n (needs mdl[train]).")] = (
         "chain"
     ),
@@ -56,8 +62,6 @@ def train(
         return
     if (steps is None) == (minutes is None):
         raise ConfigError("give either --steps or --minutes")
-    if steps is not None and steps < 1:
-        raise ConfigError(f"--steps {steps}: must be at least 1")
     if finetune:
         _need_learning("--finetune")
     _train_chain(out, steps, minutes, seed, processes, resume, finetune, as_json)
@@ -68,8 +72,10 @@ def evaluate(
     policy: Annotated[str, typer.Argument(help="A policy file, or the name of a policy.")],
     family: Annotated[str, typer.Option(help="paper, hetero, dynamic or dying.")] = "dynamic",
     n: Annotated[int, typer.Option(help="Devices.", min=2, max=128)] = 9,
-    count: Annotated[int, typer.Option(help="Scenarios.", min=1)] = 300,
-    seed_from: Annotated[int, typer.Option(help="The first seed; 0 to 299 are never trained on.", min=0)] = 0,
+    count: Annotated[int, typer.Option(help="Scenarios.", min=1, max=MANY)] = 300,
+    seed_from: Annotated[
+        int, typer.Option(help="The first seed; 0 to 299 are never trained on.", min=0, max=LARGEST_SEED)
+    ] = 0,
     optimum: Annotated[bool, typer.Option(help="Compare with the exact optimum too (N up to 12).")] = True,
     as_json: Json = False,
 ) -> None:

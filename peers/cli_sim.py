@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mdl.config import LARGEST_SEED, MANY
 from mdl.errors import UnfinishedError
+from peers.cli_options import MOST_PROCESSES
 
 if TYPE_CHECKING:
     from peers.campaign import Totals
@@ -29,14 +31,16 @@ def run(
     peers: Annotated[int, typer.Option(help="How many devices.", min=1, max=64)] = 6,
     rounds: Annotated[int, typer.Option(help="Rounds that each mesh has to get through.", min=1, max=20)] = 3,
     faults: Annotated[str, typer.Option(help="none, mild or hard.")] = "hard",
-    seeds: Annotated[int, typer.Option(help="How many seeds.", min=1)] = 1000,
-    seed_from: Annotated[int, typer.Option(help="The first seed.", min=0)] = 0,
+    seeds: Annotated[int, typer.Option(help="How many seeds.", min=1, max=MANY)] = 1000,
+    seed_from: Annotated[int, typer.Option(help="The first seed.", min=0, max=LARGEST_SEED)] = 0,
     policy: Annotated[str, typer.Option(help="greedy, fifo, tree or ring.")] = "greedy",
     agent: Annotated[str, typer.Option(help="any, dedicated (`mdl agent` leads first) or elected.")] = "any",
     on_partition: Annotated[str, typer.Option(help="any, wait or continue.")] = "any",
     plan: Annotated[Path | None, typer.Option(help="Run this saved plan alone, and tell its story.")] = None,
     shrink: Annotated[bool, typer.Option(help="Look for the shortest plan that still fails.")] = True,
-    processes: Annotated[int | None, typer.Option(help="How many processes; one a core by default.", min=1)] = None,
+    processes: Annotated[
+        int | None, typer.Option(help="How many processes; one a core by default.", min=1, max=MOST_PROCESSES)
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Where failing plans and stories go.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -71,7 +75,9 @@ def run(
 
 def replay(
     story: Annotated[Path, typer.Argument(help="story-*.jsonl of a run, or of `mdl sim run`.")],
-    limit: Annotated[int, typer.Option(help="Print at most so many of the last steps; 0 prints all.", min=0)] = 0,
+    limit: Annotated[
+        int, typer.Option(help="Print at most so many of the last steps; 0 prints all.", min=0, max=MANY)
+    ] = 0,
     as_json: Json = False,
 ) -> None:
     """Step a recorded machine through what it saw, and compare what it does with what it did."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import math
+import re
 import socket
 from dataclasses import dataclass
 
@@ -33,6 +34,7 @@ OTHER_STARTS = 4
 # Who has said nothing for so long may be gone, and gives way to others: six times the longest silence of a live peer.
 LOST_S = 60.0
 # To listen here is to listen on all of a machine's addresses; nobody can connect to it.
+_PORT = re.compile(r"[0-9]{1,5}")
 EVERY_HOST = ("0.0.0.0", "::")
 
 
@@ -54,8 +56,8 @@ def is_loopback(host: str) -> bool:
 def parse_address(text: str, key: str = "join") -> Address:
     """HOST:PORT or [IPV6]:PORT, names resolved. Raises ConfigError naming the key, the text and what would be valid."""
     host, colon, port_text = text.rpartition(":")
-    if not colon or not host or not port_text.isdecimal() or not 1 <= int(port_text) <= 65535:
-        raise ConfigError(f"{key} {text!r}: give HOST:PORT, for example 192.168.1.20:5750")
+    if not colon or not host or not _PORT.fullmatch(port_text) or not 1 <= int(port_text) <= 65535:
+        raise ConfigError(f"{key} {text[:80]!r}: give HOST:PORT, for example 192.168.1.20:5750 (a port is 1 to 65535)")
     try:
         found = socket.getaddrinfo(host.strip("[]"), int(port_text), type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):

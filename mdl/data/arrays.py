@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from mdl.config import LARGEST_SEED, MANY
 from mdl.data.archive import load_arrays
 from mdl.data.assemble import assemble_data, number_names
 from mdl.data.spec import parse_spec
@@ -25,8 +26,8 @@ class ArrayOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     split: Literal["auto", "subject", "recording", "time"] = "auto"
     # Windows may overlap by up to four fifths before more than four neighbours share a sample with one of them.
-    gap: Annotated[int, msgspec.Meta(ge=0)] = 4
-    seed: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)] = 0
+    gap: Annotated[int, msgspec.Meta(ge=0, le=MANY)] = 4
+    seed: Annotated[int, msgspec.Meta(ge=0, le=LARGEST_SEED)] = 0
 
 
 def read_npz(path: Path, options: ArrayOptions) -> DataSet:

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from mdl.config import LARGEST_SEED
 from mdl.data.uci_har import CHANNELS
 from mdl.data.windows import DataSet, make_windows, take_windows
 from mdl.errors import ConfigError
@@ -42,8 +43,8 @@ class MotionOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     people: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 24
     test_people: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 12
     windows: Annotated[int, msgspec.Meta(ge=12, le=10_000)] = 120
-    channels: int = 9
-    seed: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)] | None = None
+    channels: Annotated[int, msgspec.Meta(ge=6, le=9)] = 9
+    seed: Annotated[int, msgspec.Meta(ge=0, le=LARGEST_SEED)] | None = None
 
 
 @dataclass(frozen=True)

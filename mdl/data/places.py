@@ -53,11 +53,11 @@ class PlaceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     place: str = ""
     subject: str = ""
     centre: str = ""
-    cell: Annotated[float, msgspec.Meta(ge=10)] = 150.0
+    cell: Annotated[float, msgspec.Meta(ge=10, le=1e6)] = 150.0
     rows: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 22
     columns: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 14
     utc_offset: Annotated[float, msgspec.Meta(ge=-14, le=14)] = 0.0
-    accuracy: Annotated[float, msgspec.Meta(gt=0)] = 100.0
+    accuracy: Annotated[float, msgspec.Meta(gt=0, le=1e9)] = 100.0
     steps: Annotated[int, msgspec.Meta(ge=1, le=256)] = 8
     hole: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 6
     active: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 3

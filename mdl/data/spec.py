@@ -79,7 +79,7 @@ def read_options(spec: Spec, kind: type[_Options]) -> _Options:
     except msgspec.ValidationError as error:
         reason, _, place = str(error).partition(" - at `$.")
         name = place.rstrip("`")
-        raise ConfigError(f"data {spec.text!r}: option {name}={spec.options.get(name, '')}: {reason}") from None
+        raise ConfigError(f"data {spec.text!r}: option {name}={spec.options.get(name, '')[:40]}: {reason}") from None
 
 
 def describe_choices(given: str, valid: Iterable[str]) -> str:

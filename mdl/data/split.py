@@ -6,15 +6,20 @@ and takes its own share, and nothing about it needs to be sent.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import msgspec
 import numpy as np
 
+from mdl.config import MEMBERS
 from mdl.data.windows import DataSet, Integers, Windows, take_windows
 from mdl.errors import ConfigError
 
-_FORMS = "subject, iid, dirichlet:ALPHA (ALPHA > 0)"
+# Beyond these, shares are all but equal, or cannot be drawn.
+_LEAST_ALPHA, _MOST_ALPHA = 1e-3, 1e6
+_FORMS = f"subject, iid, dirichlet:ALPHA (ALPHA from {_LEAST_ALPHA:g} to {_MOST_ALPHA:g})"
+_SHARD = re.compile(r"([0-9]{1,9})/([0-9]{1,9})")
 
 
 class Shard(msgspec.Struct, frozen=True):
@@ -26,10 +31,9 @@ class Shard(msgspec.Struct, frozen=True):
 
 def parse_shard(text: str) -> Shard:
     """ "2/6" as Shard(2, 6). Raises ConfigError."""
-    index, slash, count = text.partition("/")
-    if slash and index.isdecimal() and count.isdecimal() and 1 <= int(index) <= int(count):
-        return Shard(int(index), int(count))
-    raise ConfigError(f"shard {text!r}: expected I/N with 1 <= I <= N, as in 2/6")
+    if (match := _SHARD.fullmatch(text)) and 1 <= int(match[1]) <= int(match[2]) <= MEMBERS:
+        return Shard(int(match[1]), int(match[2]))
+    raise ConfigError(f"shard {text[:40]!r}: expected I/N with 1 <= I <= N <= {MEMBERS}, as in 2/6")
 
 
 def split_windows(windows: Windows, how: str, count: int, seed: int) -> list[Integers]:
@@ -132,6 +136,6 @@ def _parse_alpha(how: str) -> float:
             alpha = float(text)
         except ValueError:
             alpha = 0.0
-        if 0 < alpha < float("inf"):
+        if _LEAST_ALPHA <= alpha <= _MOST_ALPHA:
             return alpha
     raise ConfigError(f"split {how!r}: valid: {_FORMS}")
