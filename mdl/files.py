@@ -7,6 +7,7 @@ there before with a wider mode is narrowed when it is written or used. Folders t
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -39,9 +40,17 @@ def open_private(path: Path, mode: str) -> IO[bytes]:
 
 
 def append_private(path: Path, content: bytes) -> None:
-    """Add to the end of a file. Raises OSError."""
+    """Add to the end of a file, all of it or nothing. Raises OSError."""
     with open_private(path, "ab") as file:
-        file.write(content)
+        before = file.tell()
+        try:
+            file.write(content)
+            file.flush()
+        except OSError:
+            with contextlib.suppress(OSError):
+                file.close()  # it tries once more what it holds
+            os.truncate(path, before)
+            raise
 
 
 def write_bytes(path: Path, content: bytes) -> None:

@@ -24,7 +24,8 @@ from mdl.bounds import Count, Group, HexDigest, PeerId
 from mdl.checkpoint import read_safetensors, write_safetensors
 from mdl.delta import Vector, digest_of
 from mdl.errors import ConfigError, DataError, RemoteProtocolError
-from mdl.files import append_private, write_bytes
+from mdl.files import write_bytes
+from mdl.journal import Journal
 from mdl.kinds import ModelKind
 from mdl.machine import CycleTaught, StoreUpdate, TeachCycle, UpdateStored
 from mdl.teaching import BASE, Classroom, Cycle, Pupil, Teacher
@@ -58,6 +59,7 @@ class CloudFiles:
         self._kind = kind
         self._classroom = classroom
         self._stopped = threading.Event()
+        self._cycles = Journal(directory / "cycles.jsonl")
         self.catalogue = self._load_catalogue()
 
     def stop(self) -> None:
@@ -159,7 +161,7 @@ class CloudFiles:
             "left_out": list(cycle.left_out),
             "seconds": round(seconds, 3),
         }
-        append_private(self._directory / "cycles.jsonl", msgspec.json.encode(line) + b"\n")
+        self._cycles.add(msgspec.json.encode(line))
         if version == 1:
             logger.info("the base model is ready after %.1f s", seconds)
         else:

@@ -149,7 +149,10 @@ class Device:
     def _save(self, effect: SaveModel) -> None:
         try:
             self._cache.save(describe_state(effect, self.schema_hash, self._mesh))
-        except MdlError as error:  # the mesh has the model; this device only loses its shortcut after a restart
+        except (
+            MdlError,
+            OSError,
+        ) as error:  # the mesh has the model; this device only loses its shortcut after a restart
             logger.warning("round %d is not in the file cache: %s", effect.round_id, error)
 
 

@@ -27,6 +27,7 @@ from mdl.delta import ModelDelta, Vector
 from mdl.errors import ConfigError, MdlError, TrainingCancelledError
 from mdl.evaluation import no_evaluation
 from mdl.flat import FlatModel, unwrap
+from mdl.journal import Journal
 from mdl.machine import (
     DeltaRecalled,
     Evaluate,
@@ -43,7 +44,7 @@ from mdl.training import model_delta
 from peers.device import State, describe_state, restore_state
 from peers.identity import claim_identity, find_code, release_identity, state_home
 from peers.narrate import Narrator
-from peers.node import drive, record_round, start_runtime
+from peers.node import METRICS, drive, record_round, start_runtime
 from peers.peer import make_peer
 from peers.sampler import MergeTimer, Sampler
 from peers.trainer import Trainer, TrainerSettings
@@ -219,12 +220,13 @@ class Member:
             self._todo.put(None)
 
     def _work(self) -> dict[Any, Callable[[Any], Event | None]]:
+        metrics = Journal(self._directory / METRICS)
         return {
             TrainLocally: self._train,
             RecallDelta: self._recall,
             Evaluate: _evaluate,
             SaveModel: self._save,
-            RecordRound: lambda effect: record_round(self._directory, effect),
+            RecordRound: lambda effect: record_round(metrics, effect),
         }
 
     def _train(self, effect: TrainLocally) -> Event:
@@ -248,7 +250,10 @@ class Member:
     def _save(self, effect: SaveModel) -> None:
         try:
             self._cache.save(describe_state(effect, self._flat.schema_hash, self.mesh))
-        except MdlError as error:  # the mesh has the model; this device only loses its shortcut after a restart
+        except (
+            MdlError,
+            OSError,
+        ) as error:  # the mesh has the model; this device only loses its shortcut after a restart
             logger.warning("round %d is not in the file cache: %s", effect.round_id, error)
 
 

@@ -19,7 +19,7 @@ import msgspec
 
 from mdl.config import Config, MeshSection
 from mdl.delta import Contributor
-from mdl.files import append_private
+from mdl.journal import Journal
 from mdl.machine import Effect, Event, Finish, Machine, PeerFound, RecordRound, ResourcesSampled, StopRequested
 from mdl.messages import PeerInfo, Role
 from peers.casting import cast_node
@@ -37,6 +37,9 @@ from transport.runtime import Runtime
 from transport.worker import Work
 
 logger = logging.getLogger(__name__)
+
+# One line a round that the node has led.
+METRICS = "metrics.jsonl"
 
 Observe = Callable[[float, Event, list[Effect]], None]
 
@@ -116,18 +119,20 @@ def run_agent(config: Config, me: Contributor, keys: MeshKeys | None, mesh_name:
     machine = make_peer(me, None, config, now, lambda: make_own_policy(config, out))
     info = PeerInfo(me.peer_id, me.incarnation, Role.AGENT, "", config.mesh.port)
     sampler = Sampler(config.device.in_use_file)
+    metrics = Journal(out / METRICS)
     runtime = start_runtime(
         machine,
         info,
         keys,
         config.mesh,
-        work={RecordRound: lambda effect: record_round(out, effect, relearner)},
+        work={RecordRound: lambda effect: record_round(metrics, effect, relearner)},
         story_path=out / f"story-{me.peer_id}.jsonl",
     )
     runtime.story.header = cast_node(machine, config.round.policy, None, now)
     relearner = _make_relearner(config, out, runtime, sampler)
     with stopped_by_signals(runtime), closing(relearner):
         finish = drive(runtime, mesh_name, config.mesh)
+    metrics.flush()
     runtime.save_story(out / f"story-{me.peer_id}.jsonl")
     return Ended(finish.problem, finish.exit_code, machine.rounds_closed(), runtime.links.counts.sent_bytes)
 
@@ -163,6 +168,7 @@ def run_trainer(config: Config, me: Contributor, keys: MeshKeys | None, mesh_nam
     info = PeerInfo(me.peer_id, me.incarnation, Role.TRAINER, "", config.mesh.port, schema_hash=device.schema_hash)
     story = out / f"story-{me.peer_id}.jsonl"
     sampler = Sampler(config.device.in_use_file, merges)
+    metrics = Journal(out / METRICS)
     narrator = Narrator(mesh_name)
     limit = RoundLimit(config.round.rounds, state.round_id)
 
@@ -181,7 +187,7 @@ def run_trainer(config: Config, me: Contributor, keys: MeshKeys | None, mesh_nam
         keys,
         config.mesh,
         max_values=state.parameters.size,
-        work={**work, RecordRound: lambda effect: record_round(out, effect, relearner)},
+        work={**work, RecordRound: lambda effect: record_round(metrics, effect, relearner)},
         observe=observe,
         sample=sampler,
         story_path=story,
@@ -191,6 +197,7 @@ def run_trainer(config: Config, me: Contributor, keys: MeshKeys | None, mesh_nam
     relearner = _make_relearner(config, out, runtime, sampler)
     with stopped_by_signals(runtime), closing(relearner), closing(cloud) if cloud else nullcontext():
         finish = drive(runtime, mesh_name, config.mesh)
+    metrics.flush()
     runtime.save_story(story)
     if trainer.round_id:
         device.export(out / "global.safetensors", trainer.round_id, trainer.parameters)
@@ -204,9 +211,9 @@ def _make_relearner(config: Config, out: Path, runtime: Runtime[Links], sampler:
     return Relearner(out / FOLDER, config.busy, sampler.last, runtime.post, is_on)
 
 
-def record_round(out: Path, effect: RecordRound, relearner: Relearner | None = None) -> None:
+def record_round(metrics: Journal, effect: RecordRound, relearner: Relearner | None = None) -> None:
     """Append the line of a round that this node has led; the scheduler may learn from it."""
-    append_private(out / "metrics.jsonl", msgspec.json.encode(effect.summary) + b"\n")
+    metrics.add(msgspec.json.encode(effect.summary))
     logger.info("%s", describe_round(effect))
     if relearner:
         relearner.hear(effect.summary)

@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from mdl.config import BusySection, Config
-from mdl.errors import DataError
+from mdl.errors import DataError, MdlError
 from mdl.files import write_bytes
 from mdl.machine import Event, PolicyLearned
 from mdl.messages import ResourceState, RoundSummary
@@ -71,6 +71,12 @@ class Relearner:
         if not self._is_on:
             return
         try:
+            self._remember(summary)
+        except (MdlError, OSError) as error:  # a round is no worse for it
+            logger.warning("round %d is not learned from: %s", summary.round, error)
+
+    def _remember(self, summary: RoundSummary) -> None:
+        try:
             scenario = rebuild(finished_round(summary, "this mesh")).scenario
         except DataError as error:
             logger.debug("round %d teaches nothing: %s", summary.round, error)
@@ -116,7 +122,10 @@ class Relearner:
         ended = json.loads(told.splitlines()[-1])
         if ended["slot"] < ended["slots"]:
             return
-        write_bytes(self._directory / _LEARNED, json.dumps(mesh).encode())
+        try:
+            write_bytes(self._directory / _LEARNED, json.dumps(mesh).encode())
+        except MdlError as error:
+            logger.warning("it is learned again: %s", error)
         before_s, after_s = ended["before_s"], ended["after_s"]
         if ended["adopted"]:
             logger.info("the schedule was re-learned: %.2f s instead of %.2f s on rounds held out", after_s, before_s)
@@ -151,11 +160,13 @@ def make_own_policy(config: Config, directory: Path | None) -> Policy:
     if config.round.policy != "dqn":
         return make_policy(config.round.policy)
     path = directory / FOLDER / POLICY if directory else None
-    try:
-        return Learned(path if path and path.exists() else None, deadline_s=_DECISION_S, clock=time.perf_counter)
-    except DataError as error:
-        logger.warning("the shipped schedule is used: %s", error)
-        return Learned(deadline_s=_DECISION_S, clock=time.perf_counter)
+    for candidate, other in ((path, "the shipped schedule"), (None, "the greedy schedule")):
+        try:
+            found = candidate if candidate and candidate.exists() else None
+            return Learned(found, deadline_s=_DECISION_S, clock=time.perf_counter)
+        except (DataError, OSError) as error:  # no descriptor left to read it with
+            logger.warning("%s is used: %s", other, error)
+    return make_policy("greedy")
 
 
 def main() -> None:

@@ -53,10 +53,18 @@ class Sampler:
         self._last: ResourceState | None = None
 
     def __call__(self, sent_bytes: int) -> ResourcesSampled:
+        """What the system does not tell for once (no descriptor left) is as it was the last time."""
+        try:
+            self._last = self._look()
+        except (OSError, psutil.Error):
+            self._last = self._last or ResourceState(0, 0.0)
+        return ResourcesSampled(self._last, sent_bytes)
+
+    def _look(self) -> ResourceState:
         battery = psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
         # What training takes itself does not make a device busy.
         own_percent = self._process.cpu_percent(None) / (psutil.cpu_count() or 1)
-        self._last = ResourceState(
+        return ResourceState(
             free_memory_bytes=psutil.virtual_memory().available,
             cpu_percent=within(psutil.cpu_percent(None) - own_percent, 0.0, 100.0),
             battery_percent=within(float(battery.percent), 0.0, 100.0) if battery else None,
@@ -64,7 +72,6 @@ class Sampler:
             in_use=os.path.exists(self._in_use_file) if self._in_use_file else _is_in_use(),
             merge_mb_s=self._merges.rate_mb_s() if self._merges else None,
         )
-        return ResourcesSampled(self._last, sent_bytes)
 
     def last(self) -> ResourceState:
         """As it was told last; the processor is measured from one call to the next, so others do not call."""

@@ -33,6 +33,7 @@ class AddressWatch:
 
     def __init__(self, asked: Sequence[str] | None, moved: Moved) -> None:
         self._asked, self._moved = asked, moved
+        self._last: Sequence[IPv4Interface] = []
         self._last = self._look()
         self._kept = _hosts(self._last)
         self._ended = threading.Event()
@@ -66,6 +67,8 @@ class AddressWatch:
             return usable_interfaces(self._asked)
         except ConfigError:  # an interface that was asked for is down
             return []
+        except OSError:  # no descriptor left to ask with: as far as this node can tell nothing has changed
+            return list(self._last)
 
 
 def _hosts(interfaces: Sequence[IPv4Interface]) -> frozenset[str]:

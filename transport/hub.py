@@ -20,13 +20,16 @@ from mdl.errors import ConfigError, RemoteProtocolError
 from mdl.machine import Event
 from mdl.messages import PeerInfo, Said
 from transport.bulk import Outgoing, Step
+from transport.descriptors import raise_limit, share_out
 from transport.directory import Address, parse_address
+from transport.halfopen import TOO_MANY, Doorkeeper
 from transport.keys import MeshKeys
 from transport.loglimit import LogLimit
 from transport.sockets import (
     TURN,
     LinkCounts,
     check_security,
+    is_passing,
     open_gate,
     open_router,
     open_spoke,
@@ -127,7 +130,7 @@ class _End(ABC):
         try:
             self._endpoint.send_multipart(frames, zmq.NOBLOCK, copy=outgoing.payload is None)
         except zmq.ZMQError as error:
-            if error.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):
+            if not is_passing(error):
                 raise
             self.counts.dropped += 1
             return
@@ -155,21 +158,26 @@ class Hub(_End):
         except ConfigError:
             self.context.destroy(linger=0)
             raise
+        self._door = Doorkeeper(self.context, self._endpoint, share_out(raise_limit()).half_open)
         self.port = int(self._endpoint.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
         # Of each learner: its incarnation, and the connection it spoke on last; who has been silent longest goes first.
         self._routes: OrderedDict[str, tuple[int, bytes]] = OrderedDict()
 
     def receive(self, now: float) -> list[Event]:
         events = super().receive(now)
+        if ended := self._door.look(now):
+            self._lines.warning(now, "", TOO_MANY, ended)
         if self._gate is not None and self.keys is not None:
             serve_gate(self._gate, self.keys, self._lines, now)
         return events
 
     def pollable(self) -> list[zmq.Socket[bytes]]:
-        return [self._endpoint] if self._gate is None else [self._endpoint, self._gate]
+        doors = [self._endpoint, self._door.pollable]
+        return doors if self._gate is None else [*doors, self._gate]
 
     def _handle(self, frames: list[zmq.Frame], now: float) -> list[Event]:
         """Frames: the connection's identity, a header, and with a chunk its bytes."""
+        self._door.hear(frames[-1])
         identity, rest = frames[0].bytes, frames[1:] or [zmq.Frame(b"")]
         envelope = decode(rest[0].buffer)
         check_frames(envelope, rest)

@@ -62,14 +62,17 @@ def name_of(host: str) -> str | None:
 
 def hosts_on(name: str) -> list[str]:
     """The IPv4 addresses of an interface, none if it is gone."""
-    return [a.address for a in psutil.net_if_addrs().get(name, ()) if a.family == socket.AF_INET]
+    try:
+        return [a.address for a in psutil.net_if_addrs().get(name, ()) if a.family == socket.AF_INET]
+    except OSError:  # no descriptor left to ask with
+        return []
 
 
 def _default_address() -> str | None:
     """This machine's address on its default route, if it has one; nothing is sent."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect((_ELSEWHERE, 9))
-        except OSError:
-            return None
-        return str(probe.getsockname()[0])
+            return str(probe.getsockname()[0])
+    except OSError:
+        return None

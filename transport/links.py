@@ -23,6 +23,7 @@ from mdl.messages import Hello, PeerInfo, PeersKnown, Said
 from transport.bulk import Outgoing, Step
 from transport.descriptors import Share, raise_limit, share_out
 from transport.directory import EVERY_HOST, Address, Directory, Greetings, address_of, is_loopback, parse_address
+from transport.halfopen import TOO_MANY, Doorkeeper
 from transport.interfaces import hosts_on, name_of
 from transport.keys import MeshKeys
 from transport.loglimit import LogLimit
@@ -79,6 +80,7 @@ class Links:
         except ConfigError:
             self.context.destroy(linger=0)
             raise
+        self._door = Doorkeeper(self.context, self.router, share.half_open)
         port = int(self.router.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
         self.me = msgspec.structs.replace(me, host=listen_host, port=port)
         self._interface = None if listen_host in EVERY_HOST else name_of(listen_host)
@@ -133,11 +135,14 @@ class Links:
             frames = take_frames(self.router, self.counts)
             if frames is None:
                 break
+            self._door.hear(frames[-1])
             try:
                 events += self._handle(frames[1:] or [zmq.Frame(b"")], now)
             except RemoteProtocolError as error:
                 self.counts.refused += 1
                 self._lines.warning(now, frames[0].bytes, "message refused: %s", error)
+        if ended := self._door.look(now):
+            self._lines.warning(now, "", TOO_MANY, ended)
         if self.gate is not None and self.keys is not None:
             serve_gate(self.gate, self.keys, self._lines, now)
         return events + self._on_time(now)
@@ -154,7 +159,8 @@ class Links:
 
     def pollable(self) -> list[zmq.Socket[bytes]]:
         """What a poll loop waits on before calling `receive`."""
-        return [self.router] if self.gate is None else [self.router, self.gate]
+        doors = [self.router, self._door.pollable]
+        return doors if self.gate is None else [*doors, self.gate]
 
     def close(self, linger_ms: int = 0) -> None:
         """Close everything. linger_ms: how long small messages that are still queued may take to get out."""

@@ -20,7 +20,7 @@ from typing import Generic, Protocol, TypeVar
 import zmq
 
 from mdl.delta import Vector
-from mdl.errors import RemoteProtocolError
+from mdl.errors import MdlError, RemoteProtocolError
 from mdl.machine import Effect, Event, Finish, Machine, PeerFound, Received, Send, StopRequested, Tick
 from mdl.messages import PeerInfo, Said
 from transport.loglimit import LogLimit
@@ -150,8 +150,11 @@ class Runtime(Generic[LinksT]):
             self._wake_writer.close()
 
     def save_story(self, path: Path) -> None:
-        """Write the last events and effects as JSON lines, without bulk values."""
-        self.story.save(path)
+        """Write the last events and effects as JSON lines, without bulk values; told if the disk refuses."""
+        try:
+            self.story.save(path)
+        except MdlError as error:  # no reason to end otherwise than the node does
+            logger.warning("the story is lost: %s", error)
 
     def _turn(self, poller: zmq.Poller) -> None:
         """One look around: messages (a bounded number), posted events (likewise), then whatever is due."""

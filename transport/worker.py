@@ -24,7 +24,8 @@ class Worker:
     """Carries out effects through `work`, one after the other.
 
     post: takes the resulting events, from the worker's thread. crashed: takes an exception that is no MdlError, or a
-    LocalProtocolError: a bug, which must stop the node. Any other MdlError becomes a WorkFailed event.
+    LocalProtocolError: a bug, which must stop the node. Any other MdlError becomes a WorkFailed event, and what the
+    system refuses does.
     """
 
     def __init__(self, work: Work, post: Callable[[Event], None], crashed: Callable[[BaseException], None]) -> None:
@@ -85,7 +86,7 @@ class Worker:
             event = self._work[type(effect)](effect)
         except LocalProtocolError as error:
             self._crashed(error)
-        except MdlError as error:
+        except (MdlError, OSError) as error:
             self._post(WorkFailed(type(effect).__name__, str(error)))
         except BaseException as error:  # noqa: BLE001 (the outermost loop of this thread: run() raises it again)
             self._crashed(error)

@@ -20,6 +20,7 @@ from mdl.checkpoint import CachedModel, ModelCache
 from mdl.config import load_config
 from mdl.delta import ModelDelta
 from mdl.evaluation import no_evaluation
+from mdl.journal import Journal
 from mdl.machine import (
     DeltaRecalled,
     Evaluate,
@@ -36,7 +37,7 @@ from mdl.machine import (
 )
 from mdl.messages import History, PeerInfo, Role, TrainingReport
 from peers.identity import claim_identity, release_identity
-from peers.node import drive, record_round, start_runtime, stopped_by_signals
+from peers.node import METRICS, drive, record_round, start_runtime, stopped_by_signals
 from peers.peer import make_peer
 from peers.sampler import Sampler
 from peers.trainer import Trainer, TrainerSettings
@@ -60,13 +61,14 @@ class Device:
         return cached.round_id, cached.values, msgspec.json.decode(cached.extra["history"], type=History)
 
     def work(self, out):
+        metrics = Journal(out / METRICS)
         return {
             TrainLocally: self.train,
             RecallDelta: lambda effect: DeltaRecalled(effect.round_id, self.fill(self.fresh.get(effect.round_id))),
             Evaluate: lambda effect: Evaluated(effect.round_id, no_evaluation(0)),
             SaveModel: self.save,
             KeepDelta: self.tell_delta,
-            RecordRound: lambda effect: record_round(out, effect),
+            RecordRound: lambda effect: record_round(metrics, effect),
         }
 
     def train(self, effect):

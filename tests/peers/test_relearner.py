@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mdl.config import BusySection
+from mdl.config import BusySection, Config
 from mdl.machine import PolicyLearned
 from mdl.messages import DeviceRecord, HopSummary, ResourceState, RoundSummary
 from peers import relearner
@@ -135,3 +135,31 @@ def test_another_mesh_is_one_with_other_devices_or_links_twice_as_fast() -> None
     assert describe_mesh([small]) == describe_mesh([small] * 5)
     assert describe_mesh([small]) != describe_mesh([large])
     assert describe_mesh([draw_scenario("hetero", 3, 1)]) != describe_mesh([small])
+
+
+def test_what_the_system_refuses_costs_the_learning_and_not_the_node(
+    tmp_path: Path, posted: list[object], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    learner = make(tmp_path, posted)
+    for number in range(LEAST_SEEN - 1):
+        learner.hear(closed_round(number))
+    monkeypatch.setattr(relearner.subprocess, "Popen", refuse)
+    learner.hear(closed_round(LEAST_SEEN))
+    assert "is not learned from: [Errno 24] Too many open files" in caplog.text
+    assert posted == []
+
+
+def test_without_a_policy_file_that_can_be_read_the_greedy_schedule_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A node that takes office reads it, and must not end for want of a descriptor."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(relearner, "Learned", refuse)
+    assert relearner.make_own_policy(Config(), tmp_path).name == "greedy"
+    assert "the greedy schedule is used" in caplog.text

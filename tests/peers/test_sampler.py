@@ -34,3 +34,17 @@ def test_resources_tell_the_speed_of_the_last_merges() -> None:
     timer(_delta("a", 1.0), _delta("b", 3.0))
     assert sampler(0).resources.merge_mb_s == timer.rate_mb_s() is not None
     assert Sampler()(0).resources.merge_mb_s is None
+
+
+def test_what_the_system_does_not_tell_is_as_it_was_the_last_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look opens files, and strangers can use up a process's descriptors."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    told, untold = Sampler(), Sampler()
+    before = told(1)
+    monkeypatch.setattr("peers.sampler.psutil.virtual_memory", refuse)
+    assert told(2).resources == before.resources
+    assert told(2).sent_bytes == 2
+    assert untold(0).resources.free_memory_bytes == 0, "so it is given no more than it must have"

@@ -57,3 +57,18 @@ def test_an_interface_that_was_asked_for_and_is_down_is_no_network(monkeypatch):
     watching.look()
     watching.close()
     assert told == []
+
+
+def test_without_a_descriptor_to_ask_with_nothing_has_changed(monkeypatch):
+    told = []
+    monkeypatch.setattr(addresses, "LOOK_EVERY_S", 3600.0)
+    monkeypatch.setattr(addresses, "usable_interfaces", lambda asked: [HOME])
+    watching = AddressWatch(None, lambda own, kept: told.append(own))
+
+    def refuse(asked):
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(addresses, "usable_interfaces", refuse)
+    watching.look()
+    watching.close()
+    assert told == []

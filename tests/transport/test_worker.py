@@ -91,16 +91,17 @@ def test_a_model_that_is_being_written_is_waited_for():
 
 
 def test_work_that_fails_is_told_to_the_machine_and_a_bug_stops_the_node():
-    events, crashes, answers = [], [], iter([DataError("disk full"), LocalProtocolError("bug"), KeyError("k")])
+    refused = OSError(24, "Too many open files")
+    events, crashes, answers = [], [], iter([DataError("disk full"), refused, LocalProtocolError("bug"), KeyError("k")])
 
     def fail(effect):
         raise next(answers)
 
     worker = Worker({SaveModel: fail}, events.append, crashes.append)
-    for round_id in range(3):
+    for round_id in range(4):
         worker.put(SaveModel(round_id, W, b""))
     worker.finish(PATIENCE_S)
-    assert events == [WorkFailed("SaveModel", "disk full")]
+    assert events == [WorkFailed("SaveModel", "disk full"), WorkFailed("SaveModel", str(refused))]
     assert [type(crash) for crash in crashes] == [LocalProtocolError, KeyError]
 
 

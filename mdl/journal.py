@@ -1,0 +1,48 @@
+"""A file that grows by a line now and then, beside something more important: it never ends its process.
+
+What the system refuses (a full disk, no descriptor left, a folder that is gone) is kept in memory, told in one line,
+and written with the next line, or at the end.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from pathlib import Path
+
+from mdl.files import append_private
+
+logger = logging.getLogger(__name__)
+
+# Lines that wait for a disk: a night of rounds, at some kilobytes each. Then the oldest are lost.
+MAX_WAITING = 1_000
+
+
+class Journal:
+    """path: made with the first line. waiting: lines that are not in the file yet."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.waiting: deque[bytes] = deque(maxlen=MAX_WAITING)
+        self._said = ""
+
+    def add(self, line: bytes) -> None:
+        """Write a line, without its end, and those that wait before it."""
+        self.waiting.append(line)
+        self.flush()
+
+    def flush(self) -> None:
+        """Try to write what waits; each line is in the file as a whole or not at all."""
+        try:
+            while self.waiting:
+                append_private(self.path, self.waiting[0] + b"\n")
+                self.waiting.popleft()
+        except OSError as error:
+            reason = error.strerror or str(error)
+            if reason != self._said:
+                logger.warning("%s cannot be written (%s): its lines are kept and tried again", self.path, reason)
+            self._said = reason
+            return
+        if self._said:
+            logger.warning("%s is written again", self.path)
+            self._said = ""

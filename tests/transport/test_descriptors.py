@@ -1,0 +1,43 @@
+"""How many files a process may have open, and how they are shared out."""
+
+import subprocess
+import sys
+
+import pytest
+
+from mdl.bounds import MAX_MEMBERS
+from transport.descriptors import OF_A_PEER, RESERVED, WANTED, share_out
+
+
+@pytest.mark.parametrize("limit", [0, 64, 128, 256, 1024, 4096, WANTED, 1 << 20])
+def test_a_share_leaves_some_in_reserve(limit):
+    share = share_out(limit)
+    assert 2 <= share.peers <= MAX_MEMBERS
+    assert share.half_open >= 16
+    if limit >= 256:
+        assert share.peers * OF_A_PEER + share.half_open + RESERVED <= limit
+
+
+def test_a_usual_limit_carries_a_hundred_peers_and_a_raised_one_all_members():
+    assert share_out(1024).peers >= 100
+    assert share_out(WANTED).peers == MAX_MEMBERS
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such limit there")
+@pytest.mark.parametrize(
+    ("soft", "hard", "expected"), [(200, 300, 300), (200, 200, 200), (128, WANTED + 10, WANTED)], ids=str
+)
+def test_the_soft_limit_is_raised_as_far_as_the_hard_one_and_need_go(soft, hard, expected):
+    import resource
+
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if allowed != resource.RLIM_INFINITY and allowed < hard:
+        pytest.skip(f"this machine's hard limit is {allowed}")
+    code = f"""
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
+from transport.descriptors import raise_limit
+print(raise_limit(), resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+"""
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said.split() == [str(expected)] * 2

@@ -1,0 +1,134 @@
+"""Connections that have not shown a key yet: anybody may open them, and each takes a descriptor.
+
+libzmq accepts whoever connects, and ends who has not finished the handshake within HANDSHAKE_MS. A thousand silent
+connections are a second's work for a stranger, and a process without descriptors cannot accept, open a file, or rest:
+libzmq's thread then fails to accept again and again. So the oldest are ended as soon as there are more than a node can
+bear, first those of the host that has most of them. `HalfOpen` is pure; `Doorkeeper` hears of connections from libzmq.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+from collections import defaultdict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
+
+import zmq
+
+from transport.sockets import HANDSHAKE_MS
+
+# What an endpoint tells its user.
+TOO_MANY = "connections without a handshake: %d ended, somebody opens too many"
+_HEARD_AT = "inproc://doorkeeper"
+# Events that wait for this node's loop, some 100 bytes each; then libzmq's thread waits, and strangers with it.
+_MOST_EVENTS = 10_000
+_EVENT = struct.Struct("=hi")
+_ACCEPTED, _ENDED = int(zmq.EVENT_ACCEPTED), int(zmq.EVENT_DISCONNECTED)
+
+
+# A connection's other end: host, port, and with IPv6 two more numbers.
+Name: TypeAlias = tuple[str, ...]
+Found = TypeVar("Found")
+
+
+@dataclass
+class _Connection:
+    name: Name
+    since: float
+
+
+class HalfOpen:
+    """most: connections at a time that neither said anything nor are old enough to have finished the handshake."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._connections: dict[int, _Connection] = {}  # the oldest first
+
+    def __len__(self) -> int:
+        return len(self._connections)
+
+    def accept(self, descriptor: int, name: Name, now: float) -> None:
+        self._connections.pop(descriptor, None)
+        self._connections[descriptor] = _Connection(name, now)
+
+    def end(self, descriptor: int) -> None:
+        """It is closed, or a whole message has come on it: its client has a key."""
+        self._connections.pop(descriptor, None)
+
+    def excess(self, now: float) -> list[tuple[int, Name]]:
+        """Whom to end: of the host with most connections the oldest, until there are no more than `most`."""
+        while self._connections:
+            oldest = next(iter(self._connections))
+            if now - self._connections[oldest].since < HANDSHAKE_MS / 1000:
+                break
+            del self._connections[oldest]  # libzmq has ended it, unless it has a key
+        too_many = len(self._connections) - self._most
+        if too_many <= 0:
+            return []
+        of_host: dict[str, deque[int]] = defaultdict(deque)
+        for descriptor, connection in self._connections.items():
+            of_host[connection.name[0]].append(descriptor)
+        chosen = [max(of_host.values(), key=len).popleft() for _ in range(too_many)]
+        return [(descriptor, self._connections.pop(descriptor).name) for descriptor in chosen]
+
+
+class Doorkeeper:
+    """Watches the connections to one ROUTER; `pollable` becomes readable when there is something to look at."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], router: zmq.Socket[bytes], most: int) -> None:
+        self._half_open = HalfOpen(most)
+        router.monitor(_HEARD_AT, _ACCEPTED | _ENDED)
+        self.pollable = context.socket(zmq.PAIR)
+        self.pollable.linger = 0
+        self.pollable.rcvhwm = _MOST_EVENTS
+        self.pollable.connect(_HEARD_AT)
+
+    def hear(self, frame: zmq.Frame) -> None:
+        """A message has come by the connection that this frame is from."""
+        if self._half_open:
+            self._half_open.end(int(frame.get(zmq.SRCFD)))
+
+    def look(self, now: float) -> int:
+        """Take note of who came and went, and end whoever is too many; how many were ended."""
+        for _ in range(2 * _MOST_EVENTS):
+            try:
+                event, descriptor = _EVENT.unpack(self.pollable.recv_multipart(zmq.NOBLOCK)[0])
+            except zmq.Again:
+                break
+            if event == _ACCEPTED:
+                if name := _with(descriptor, _name_of):
+                    self._half_open.accept(descriptor, name, now)
+            else:
+                self._half_open.end(descriptor)
+        excess = self._half_open.excess(now)
+        for descriptor, name in excess:
+            _end(descriptor, name)
+        return len(excess)
+
+
+def _name_of(connection: socket.socket) -> Name:
+    return tuple(map(str, connection.getpeername()))
+
+
+def _end(descriptor: int, name: Name) -> None:
+    """Let libzmq see the end of this connection, if it is still the same one; libzmq closes it."""
+
+    def shut(connection: socket.socket) -> None:
+        if _name_of(connection) == name:
+            connection.shutdown(socket.SHUT_RDWR)
+
+    _with(descriptor, shut)
+
+
+def _with(descriptor: int, act: Callable[[socket.socket], Found]) -> Found | None:
+    """`act` on a socket that belongs to libzmq, and stays open; None if there is none of this number."""
+    with contextlib.suppress(OSError):
+        connection = socket.socket(fileno=descriptor)
+        try:
+            return act(connection)
+        finally:
+            connection.detach()
+    return None
