@@ -123,7 +123,7 @@ def test_two_nodes_exchange_messages_and_a_model(nodes):
     second.react = lambda event: [Send("a", StatusWanted())] if isinstance(event, PeerFound) else []
     b = nodes.start("b", second, join=a)
     (received,) = second.wait_for(Received)
-    assert received == Received(Contributor("a", 1), ModelMessage(1, b"d"), received.values)
+    assert received == Received(Contributor("a", 1), ModelMessage(1, b"d"), received.values, received.digest)
     assert received.values.tobytes() == VALUES.tobytes()
     b.stop()
     assert nodes.outcome(b) == Finish()
