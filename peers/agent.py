@@ -334,13 +334,26 @@ class MobileAgent:
         return False
 
     def _may_go_on(self, following: list[Member], current: list[Member], base: tuple[str, ...], now: float) -> bool:
-        """With a majority of those who decide, and a partner; without, only after a while, as a fork."""
-        if self.quorum and len(current) >= min(2, self._settings.min_peers):
+        """With a majority of those who decide, and a partner; without, only after a while, as a fork.
+
+        Whoever took the last round alone has waited for a partner before, and goes on at its own pace until it hears
+        somebody again.
+        """
+        has_partner = len(current) >= min(2, self._settings.min_peers)
+        if self.quorum and (has_partner or self._was_alone(current, base, now)):
             self._lacking_since = None
             return True
         missing = sorted(set(base) - {member.peer_id for member in following})
         self._waiting_for = f"{', '.join(missing) or 'a partner'}: {len(current)} of {len(base)} members are here"
         return self._is_patience_over(base, now) and (self.quorum or len(self.lineage) < MAX_FORKS)
+
+    def _was_alone(self, current: list[Member], base: tuple[str, ...], now: float) -> bool:
+        """Whether this one device took the last round by itself, and nobody else has been heard for a while."""
+        if len(current) != 1 or base != (current[0].peer_id,):
+            return False
+        others = [member for member in self.members.everyone() if member is not current[0]]
+        gone_s = self._settings.partition_s
+        return all(member.has_left or now - member.heard_at >= gone_s for member in others)
 
     def _is_coming(self, member: Member, position: Position, now: float) -> bool:
         """Whether this member is about to stand at the mesh's model, so that it can be in the next round."""

@@ -58,6 +58,11 @@ class Member:
     def heard_at(self) -> float:
         return self.arrivals.heard_at
 
+    @property
+    def has_left(self) -> bool:
+        """It said so: nobody waits for it."""
+        return self.report.activity is _LEFT
+
 
 class Members:
     """peer id -> Member. A restarted peer replaces its old incarnation and keeps its device's book.

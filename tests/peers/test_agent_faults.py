@@ -511,3 +511,38 @@ def test_a_stop_in_the_middle_of_everything_is_a_stop() -> None:
     desk.hand(StopRequested())
     assert sorted(set(desk.told(MeshFinished))) == ["a", "b", "c"]
     assert desk.agent.attempt() == (0, 0)
+
+
+def test_a_device_alone_waits_once_for_a_partner_and_then_goes_on_at_its_own_pace() -> None:
+    desk = Desk(rounds=0)
+    desk.reports[A] = msgspec.structs.replace(SETTLED, base=("a", "b"))
+    desk.report(A)
+    assert desk.told(RoundOpened) == []
+    desk.pass_time(PARTITION_S + 0.5, A)
+    assert desk.last(RoundOpened).round_id == SETTLED.round_id + 1
+    desk.agent.round = None
+    began, alone = desk.now, {"base": ("a",), "open_round": 0, "open_term": 0, "open_as": 0}
+    desk.report(A, round_id=SETTLED.round_id + 1, digest=b"w5", **alone)
+    assert desk.last(RoundOpened).round_id == SETTLED.round_id + 2
+    assert desk.now - began < 1.0
+
+
+def test_a_device_that_hears_somebody_again_waits_for_it() -> None:
+    """Else the others, who are on their way to its model, would never be at its round."""
+    desk = Desk(rounds=0)
+    alone = msgspec.structs.replace(SETTLED, base=("a",))
+    desk.reports[A], desk.reports[B] = alone, msgspec.structs.replace(SETTLED, round_id=2, digest=b"w2", agent="")
+    desk.report(B)
+    desk.report(A)
+    desk.pass_time(PARTITION_S - 2.0, A)
+    assert desk.told(RoundOpened) == []
+    desk.pass_time(3.0, A)
+    assert desk.last(RoundOpened).members == (A,)
+
+
+def test_whoever_said_that_it_leaves_is_not_waited_for() -> None:
+    desk = Desk(rounds=0)
+    desk.reports[A], desk.reports[B] = msgspec.structs.replace(SETTLED, base=("a",)), SETTLED
+    desk.report(B, activity=Activity.LEFT)
+    desk.report(A)
+    assert desk.last(RoundOpened).members == (A,)
