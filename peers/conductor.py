@@ -228,7 +228,7 @@ class Conductor:
             decision = go_around(view, self._policy.decide(view))
             if isinstance(decision, Wait) and self.ledger.is_settled():
                 sender, receiver = self.ledger.free()[:2]
-                reason = f"nobody else is to come ({decision.reason})"
+                reason = f"nobody else is to come, so the first two ({decision.reason})"
                 decision = go_around(view, Pair(sender.peer_id, receiver.peer_id, reason))
             if isinstance(decision, Wait):
                 self.waiting_for = decision.reason
@@ -237,7 +237,7 @@ class Conductor:
             sender, receiver, reason = by_id[decision.sender], by_id[decision.receiver], decision.reason
             if self.ledger.failures(sender, receiver):
                 sender, receiver = self.ledger.next_try()
-                reason = f"{decision.sender} and {decision.receiver} could not aggregate"
+                reason = f"{decision.sender} and {decision.receiver} could not aggregate, so the two that failed least"
             hop = self.ledger.order_hop(sender, receiver, reason, now)
             logger.info("hop %d: %s -> %s: %s", hop.hop_id, sender.peer_id, receiver.peer_id, reason)
 

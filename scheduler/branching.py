@@ -83,7 +83,8 @@ def produce_labels(job: LabelJob) -> Labels:
     states = _meet_states(Batch(packed), picks, job.sizes[1], rng)
     everyone = np.arange(len(states))
     look = look_at(stand_of_rows(states, everyone))
-    picked, values = picks.pick_senders(look)
+    first = picks.pick_senders(look)
+    picked, values = first.positions, first.values
     features, valid, _ = observe_senders(look)
     features = features.copy()
     # Half of the states with a choice of receivers are about it: for the policy's sender (if it does not wait), or any.
@@ -92,7 +93,8 @@ def produce_labels(job: LabelJob) -> Labels:
     rows = np.flatnonzero((rng.random(len(states)) < 0.5) & (valid[:, :-1].sum(axis=1) > 2))
     part = look.take(rows)
     features[rows], valid[rows], _ = observe_receivers(part, senders[rows])
-    picked[rows], values[rows] = picks.pick_receivers(part, senders[rows])
+    then = picks.pick_receivers(part, senders[rows])
+    picked[rows], values[rows] = then.positions, then.values
     second = np.zeros(len(states), dtype=np.bool_)
     second[rows] = True
     senders = np.where(second, senders, -1)
@@ -188,7 +190,7 @@ def _try(states: Batch, picks: Picks, senders: Integers, tried: Bools) -> Floats
     sender, receiver = np.where(second, senders[rows], actions), actions.copy()
     first = np.flatnonzero(~second & ~waiting)
     if len(first):
-        receiver[first], _ = picks.pick_receivers(look_at(stand_of_rows(branches, first)), sender[first])
+        receiver[first] = picks.pick_receivers(look_at(stand_of_rows(branches, first)), sender[first]).positions
     pairs = np.flatnonzero(~waiting)
     branches.start(pairs, sender[pairs], receiver[pairs])
     branches.advance(waiting)

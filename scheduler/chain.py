@@ -9,6 +9,7 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
+from scheduler.why import Choice
 from sim.devices import UsageKind
 from sim.timing import DeviceState as DeviceState
 
@@ -69,15 +70,22 @@ class ChainView(msgspec.Struct, frozen=True):
 
 
 class Pair(msgspec.Struct, frozen=True):
-    """The sender gives its partial mean to the receiver (W(j,i): i sends, j receives)."""
+    """The sender gives its partial mean to the receiver (W(j,i): i sends, j receives).
+
+    why: the comparisons that decided, where values were compared; `reason` tells them in words.
+    """
 
     sender: str
     receiver: str
     reason: str
+    why: tuple[Choice, ...] = ()
 
 
 class Wait(msgspec.Struct, frozen=True):
+    """No pair for now. reason, why: as those of a pair."""
+
     reason: str
+    why: tuple[Choice, ...] = ()
 
 
 Decision: TypeAlias = Pair | Wait

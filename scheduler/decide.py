@@ -151,8 +151,8 @@ def _pair_anyway(fallback: Policy, view: ChainView, why: str) -> Decision:
     decision = fallback.decide(view)
     if isinstance(decision, Wait):
         first, second = [device.peer_id for device in view.devices if device.state is DeviceState.FREE][:2]
-        return Pair(first, second, f"nobody else is to come ({why})")
-    return Pair(decision.sender, decision.receiver, f"{decision.reason} (instead: {why})")
+        return Pair(first, second, f"nobody else is to come, so the first two that are free (instead of: {why})")
+    return Pair(decision.sender, decision.receiver, f"{decision.reason} (instead of: {why})", decision.why)
 
 
 # What ends by itself, so that waiting ends.

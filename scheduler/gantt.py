@@ -79,7 +79,7 @@ def _gather_waits(notes: Sequence[Note]) -> tuple[Waited, ...]:
     for note in notes:
         if isinstance(note.decision, Wait):
             reason = note.decision.reason
-            if last is not None and last.decision == note.decision:
+            if last is not None and isinstance(last.decision, Wait) and last.decision.reason == reason:
                 waits[-1] = Waited(waits[-1].time_s, note.time_s, waits[-1].times + 1, reason, note.q)
             else:
                 waits.append(Waited(note.time_s, note.time_s, 1, reason, note.q))

@@ -15,6 +15,7 @@ from math import inf, isinf
 from statistics import fmean, median
 
 from scheduler.chain import ChainView, Decision, DeviceState, DeviceView, Pair, Wait
+from scheduler.why import Choice, first
 from sim.devices import UsageKind, expected_busy_s, expected_rest_s, mean_gap_s
 
 # One joule above the mean costs as much as this many seconds of link time.
@@ -67,17 +68,38 @@ class Greedy:
         coming = view.devices if self._waiting else free
         known = [self._weigh(device, view, typical_s, mean_j) for device in coming]
         costliest_first = sorted(known, key=lambda one: (-one.rank_s, one.free_at_s))
-        found = _first_hop(costliest_first) if self._waiting else None
-        if self._waiting and found is None and view.may_wait():
-            return Wait(f"{self.name}: better partners than the {len(free)} free ones are expected soon")
         there = [one for one in costliest_first if one.free_at_s == 0.0]
-        sender, receiver = found or (there[0], there[-1])
-        return Pair(
+        laid = _lay_out(costliest_first) if self._waiting else []
+        if laid and laid[-1].start_s == 0.0:
+            *later, now = laid
+            return self._pair(now.sender, now.receiver, there, later, now.choice())
+        if self._waiting and view.may_wait():
+            return self._wait(laid, {one.peer_id for one in there})
+        return self._pair(there[0], there[-1], there, [], _cheapest(there))
+
+    def _pair(
+        self, sender: _Weighed, receiver: _Weighed, there: list[_Weighed], later: list[_Laid], to: Choice
+    ) -> Pair:
+        """there: who is free, the costliest first. later: who is costlier than the sender and not to send yet."""
+        waiting = {one.sender.peer_id: f"its best hop, to {one.receiver.peer_id}, starts later" for one in later}
+        costs = Choice(
             sender.peer_id,
-            receiver.peer_id,
-            f"{self.name}: {sender.peer_id} costs more ({sender.cost_s:.2f} s)"
-            f" than {receiver.peer_id} ({receiver.cost_s:.2f} s)",
+            "it costs",
+            tuple((one.peer_id, one.cost_s) for one in there if one.peer_id not in waiting),
+            most=True,
+            ruled_out=tuple((one.peer_id, waiting[one.peer_id]) for one in there if one.peer_id in waiting),
         )
+        told = f"{self.name}: {sender.peer_id} sends: {costs.tell()}; {receiver.peer_id} receives: {to.tell()}"
+        return Pair(sender.peer_id, receiver.peer_id, told, (costs, to))
+
+    def _wait(self, laid: list[_Laid], free: set[str]) -> Wait:
+        if not laid:
+            return Wait(f"{self.name}: no hop can be laid out, a number is not finite")
+        starts = [(f"{one.sender.peer_id} to {one.receiver.peer_id}", one.start_s) for one in laid]
+        next_hop = laid[[name for name, _ in starts].index(best := first(starts))]
+        missing = [peer for peer in (next_hop.sender.peer_id, next_hop.receiver.peer_id) if peer not in free]
+        told = f"{self.name}: the first hop of the best layout is {best}: {' and '.join(missing)} not free yet"
+        return Wait(told, (Choice(best, "starts in", tuple(starts)),))
 
     def _weigh(self, device: DeviceView, view: ChainView, typical_s: float, mean_j: float) -> _Weighed:
         link_s = view.size_mb / device.link_mb_s if device.link_mb_s else typical_s
@@ -105,6 +127,20 @@ class _Weighed:
     hop_s: float
     rank_s: float
     free_at_s: float
+
+
+@dataclass(slots=True)
+class _Laid:
+    """A hop in the layout. ways: of all receivers that were to choose from, in their order, when its way ends."""
+
+    sender: _Weighed
+    receiver: _Weighed
+    start_s: float
+    ways: list[tuple[_Weighed, float]]
+
+    def choice(self) -> Choice:
+        options = tuple((receiver.peer_id, end_s) for receiver, end_s in self.ways)
+        return Choice(self.receiver.peer_id, "its way ends in", options)
 
 
 def is_low(device: DeviceView) -> bool:
@@ -150,32 +186,40 @@ _PAUSES_PER_SECOND = {
 }
 
 
-def _first_hop(costliest_first: list[_Weighed]) -> tuple[_Weighed, _Weighed] | None:
-    """Lays out all hops, one sender after the other, and returns the first that starts now, or None.
+def _cheapest(there: list[_Weighed]) -> Choice:
+    """The choice of the last, to whom the first sends."""
+    return Choice(there[-1].peer_id, "it costs only", tuple((one.peer_id, one.cost_s) for one in there[1:]))
+
+
+def _lay_out(costliest_first: list[_Weighed]) -> list[_Laid]:
+    """Lays out hops, one sender after the other, up to the first that starts now, or all.
 
     A sender goes where its hop and the receiver's own way on end first; a hop may fill a gap that was left before
     another.
     """
     due = [one for one in costliest_first if one.free_at_s < inf]
     windows = {one.peer_id: [(one.free_at_s, inf)] for one in due}
-    for place, sender in enumerate(due):
+    laid: list[_Laid] = []
+    for place, sender in enumerate(due[:-1]):
         ready_s = windows[sender.peer_id][-1][0]
         is_last = place == len(due) - 2
-        best_s, best = inf, None
-        for receiver in due[place + 1 :]:
+        ways: list[tuple[float, int, int, float, float]] = []
+        for other, receiver in enumerate(due[place + 1 :], place + 1):
             hop_s = max(sender.hop_s, receiver.hop_s)
             for number, (from_s, until_s) in enumerate(windows[receiver.peer_id]):
                 start_s = from_s if from_s > ready_s else ready_s
                 if start_s + hop_s <= until_s:
-                    way_s = start_s + hop_s + (0.0 if is_last else receiver.cost_s)
-                    if way_s < best_s:
-                        best_s, best = way_s, (receiver, number, start_s, start_s + hop_s)
+                    end_s = start_s + hop_s + (0.0 if is_last else receiver.cost_s)
+                    if end_s < inf:
+                        ways.append((end_s, other, number, start_s, start_s + hop_s))
                     break
-        if best is None:
-            continue
-        receiver, number, start_s, end_s = best
+        if not ways:
+            continue  # what is not finite has no end
+        _, other, number, start_s, hop_end_s = min(ways)
+        receiver = due[other]
+        laid.append(_Laid(sender, receiver, start_s, [(due[way[1]], way[0]) for way in ways]))
         if start_s == 0.0:
-            return sender, receiver
+            break
         from_s, until_s = windows[receiver.peer_id][number]
-        windows[receiver.peer_id][number : number + 1] = [(from_s, start_s), (end_s, until_s)]
-    return None
+        windows[receiver.peer_id][number : number + 1] = [(from_s, start_s), (hop_end_s, until_s)]
+    return laid

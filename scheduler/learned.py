@@ -14,10 +14,11 @@ import numpy as np
 
 from scheduler.chain import ChainView, Decision, DeviceState, Pair, Policy, Wait
 from scheduler.greedy import Greedy, too_few
-from scheduler.lockstep import MARGIN, Picks
+from scheduler.lockstep import MARGIN, Picked, Picks
 from scheduler.numpyq import NumpyQ, load_weights
-from scheduler.observation import look_at
+from scheduler.observation import Look, look_at
 from scheduler.stand import Floats, stand_of
+from scheduler.why import Choice
 from sim.usage import UsageKind
 
 SHIPPED = "chain.safetensors"
@@ -25,7 +26,9 @@ SHIPPED = "chain.safetensors"
 SEEN, DRAFT, POLICY = "seen.jsonl", "draft.safetensors", SHIPPED
 # Trained up to 64 devices; beyond twice of that nothing was measured.
 MAX_DEVICES = 128
-_EXPLAINED = 3
+_WAITING = "to wait"  # no device can be called so
+# What must not be picked has a value far below this, what may be picked one far above.
+_NEVER = -1e6
 _KINDS = len(UsageKind)
 
 
@@ -67,45 +70,63 @@ class Learned:
         look = look_at(stand_of(view))
         if not np.isfinite(look.features).all():
             return self._fall_back(view, "a number in the observation is not finite")
-        senders, first = self.picks.pick_senders(look)
-        sender = int(senders[0])
+        first = self.picks.pick_senders(look)
+        sender = int(first.positions[0])
         if self._is_late(began_s):
             return self._fall_back(view, f"no decision within {self._deadline_s:g} s")
         devices = view.devices
+        why = [self._choice(view, first, look)]
         if sender == len(devices):
-            return Wait(f"{self.name}: to wait is worth {_tell(view, first[0], sender)}")
-        told = f"to send is worth {_tell(view, first[0], sender)}"
+            return Wait(f"{self.name}: {_WAITING}: {why[0].tell()}", tuple(why))
+        told = f"{self.name}: {devices[sender].peer_id} sends: {why[0].tell()}"
         if len(free) == 2:
             receiver = free[0] + free[1] - sender
+            told += f"; {devices[receiver].peer_id} is the only other one that is free"
         else:
-            receivers, second = self.picks.pick_receivers(look, senders)
-            receiver = int(receivers[0])
-            told += f"; to receive {_tell(view, second[0], receiver)}"
+            second = self.picks.pick_receivers(look, first.positions)
+            receiver = int(second.positions[0])
+            why.append(self._choice(view, second, look))
+            told += f"; {why[1].picked} receives: {why[1].tell()}"
             if self._is_late(began_s):
                 return self._fall_back(view, f"no decision within {self._deadline_s:g} s")
         states = devices[sender].state, devices[receiver].state
         if sender == receiver or states != (DeviceState.FREE, DeviceState.FREE):
             return self._fall_back(view, "the pair it picked is not free")
-        return Pair(devices[sender].peer_id, devices[receiver].peer_id, f"{self.name}: {told}")
+        return Pair(devices[sender].peer_id, devices[receiver].peer_id, told, tuple(why))
+
+    def _choice(self, view: ChainView, picked: Picked, look: Look) -> Choice:
+        """In seconds: values are in transfers of the median link."""
+        unit_s, names = float(look.stand.unit_s[0]), [*(device.peer_id for device in view.devices), _WAITING]
+        position, planned = int(picked.positions[0]), int(picked.planned[0])
+        values = [float(value) for value in picked.values[0]]
+        return Choice(
+            names[position],
+            "it is worth",
+            tuple((name, value * unit_s) for name, value in zip(names, values, strict=True) if value > _NEVER),
+            most=True,
+            favoured=names[planned],
+            favoured_as="the layout's pick",
+            margin=self.picks.margin * unit_s,
+        )
 
     def explain(self, view: ChainView) -> list[tuple[str, float]]:
         """Every alternative with its value, the best first: "a sends" or "wait", then "a -> b" for the picked sender.
 
         A value is minus the remaining time to expect (and what energy and losses are worth), in seconds. Empty where
-        the network does not decide.
+        the network does not decide. The pick of the layout is kept within a margin, so the best value need not win.
         """
         if sum(device.state is DeviceState.FREE for device in view.devices) < 2 or _outside(view):
             return []
         look = look_at(stand_of(view))
         if not np.isfinite(look.features).all():
             return []
-        senders, first = self.picks.pick_senders(look)
+        first = self.picks.pick_senders(look)
         unit_s, ids = float(look.stand.unit_s[0]), [device.peer_id for device in view.devices]
-        told = _ranked([*(f"{peer} sends" for peer in ids), "wait"], first[0], unit_s)
-        sender = int(senders[0])
+        told = _ranked([*(f"{peer} sends" for peer in ids), "wait"], first.values[0], unit_s)
+        sender = int(first.positions[0])
         if sender < len(ids):
-            _, second = self.picks.pick_receivers(look, senders)
-            told += _ranked([*(f"{ids[sender]} -> {peer}" for peer in ids), ""], second[0], unit_s)
+            second = self.picks.pick_receivers(look, first.positions)
+            told += _ranked([*(f"{ids[sender]} -> {peer}" for peer in ids), ""], second.values[0], unit_s)
         return told
 
     def _is_late(self, began_s: float) -> bool:
@@ -115,8 +136,8 @@ class Learned:
         decision = self._fallback.decide(_with_known_kinds(view))
         reason = f"{self.name} leaves it to {self._fallback.name} ({why}): {decision.reason}"
         if isinstance(decision, Wait):
-            return Wait(reason)
-        return Pair(decision.sender, decision.receiver, reason)
+            return Wait(reason, decision.why)
+        return Pair(decision.sender, decision.receiver, reason, decision.why)
 
 
 def _outside(view: ChainView) -> str:
@@ -143,14 +164,6 @@ def _is_known(kind: int) -> bool:
     return 0 <= kind < _KINDS
 
 
-def _tell(view: ChainView, values: Floats, picked: int) -> str:
-    """The value of the pick, and those of the best others."""
-    names = [*(device.peer_id for device in view.devices), "waiting"]
-    others = [other for other in np.argsort(-values).tolist() if other != picked and values[other] > -1e6]
-    alternatives = ", ".join(f"{names[other]} {values[other]:.2f}" for other in others[:_EXPLAINED])
-    return f"{values[picked]:.2f} for {names[picked]}" + (f" (others: {alternatives})" if alternatives else "")
-
-
 def _ranked(names: list[str], values: Floats, unit_s: float) -> list[tuple[str, float]]:
-    order = [index for index in np.argsort(-values).tolist() if values[index] > -1e6]
+    order = [index for index in np.argsort(-values).tolist() if values[index] > _NEVER]
     return [(names[index], float(values[index]) * unit_s) for index in order]

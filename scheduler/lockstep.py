@@ -109,6 +109,16 @@ def layout_rule(stand: Stand) -> tuple[Integers, Integers]:
     return picks_now(lay_out(expected), expected.costs, free, wait)
 
 
+@dataclass(frozen=True)
+class Picked:
+    """Positions (B,), N for waiting. values: the network's (B, N + 1), zeros without a network. planned: the positions
+    that have the margin in their favour."""
+
+    positions: Integers
+    values: Floats
+    planned: Integers
+
+
 class Picks:
     """A rule in two picks, the sender and then the receiver: the network's, or without a network those of the layout.
 
@@ -116,35 +126,33 @@ class Picks:
     """
 
     def __init__(self, q: NumpyQ | None, margin: float = MARGIN) -> None:
-        self._q, self._margin = q, margin
+        self._q, self.margin = q, margin
 
     def __call__(self, stand: Stand) -> tuple[Integers, Integers]:
         if self._q is None:
             return layout_rule(stand)
         look = look_at(stand)
-        senders, _ = self.pick_senders(look)
+        senders = self.pick_senders(look).positions
         waits = senders == stand.state.shape[1]
         pairing = np.flatnonzero(~waits)
         receivers = np.full(len(senders), -1)
         if len(pairing):
-            receivers[pairing], _ = self.pick_receivers(look.take(pairing), senders[pairing])
+            receivers[pairing] = self.pick_receivers(look.take(pairing), senders[pairing]).positions
         return np.where(waits, -1, senders), receivers
 
-    def pick_senders(self, look: Look) -> tuple[Integers, Floats]:
-        """Positions (N for waiting), and the network's values (B, N + 1), zeros without a network."""
+    def pick_senders(self, look: Look) -> Picked:
         return self._choose(look, *observe_senders(look))
 
-    def pick_receivers(self, look: Look, senders: Integers) -> tuple[Integers, Floats]:
-        """Positions, and the values as above."""
+    def pick_receivers(self, look: Look, senders: Integers) -> Picked:
         return self._choose(look, *observe_receivers(look, senders))
 
-    def _choose(self, look: Look, features: Floats, valid: Bools, planned: Integers) -> tuple[Integers, Floats]:
+    def _choose(self, look: Look, features: Floats, valid: Bools, planned: Integers) -> Picked:
         if self._q is None:
-            return planned, np.zeros(valid.shape, dtype=np.float32)
+            return Picked(planned, np.zeros(valid.shape, dtype=np.float32), planned)
         values = self._q(features, look.stand.exists, valid)
         scores = values.copy()
-        scores[np.arange(len(values)), planned] += self._margin
-        return scores.argmax(axis=1), values
+        scores[np.arange(len(values)), planned] += self.margin
+        return Picked(scores.argmax(axis=1), values, planned)
 
 
 def _note(outcome: Outcome, ids: Integers, batch: Batch) -> None:

@@ -46,7 +46,7 @@ class Optimal:
                 reason = f"optimal: {sender.peer_id} sends to {receiver.peer_id} in the best plan"
                 return Pair(sender.peer_id, receiver.peer_id, reason)
             taken |= ends
-        return Wait("optimal: no hop of the best plan can start")
+        return Wait("optimal: no hop of the best plan can start yet")
 
 
 def solve(scenario: Scenario) -> Plan:

@@ -27,6 +27,7 @@ from scheduler.greedy import (
     typical_transfer_s,
 )
 from scheduler.subsets import Indices, Times, earliest_ends, subset_tables
+from scheduler.why import Choice
 
 # The exact plan takes 2 ms for 9 devices; each more takes three times as long.
 MAX_PLANNED = 9
@@ -65,15 +66,18 @@ class Planner:
         place = {device.peer_id: index for index, device in enumerate(holders)}
         hasty = (place[greedy.sender], place[greedy.receiver]) if isinstance(greedy, Pair) else None
         if self._futures and any(pauses_per_second(one.kind) or one.busy_for_s for one in holders):
-            picked, reason = _try_out(case, hasty, self._futures)
+            picked, why = _try_out(case, hasty, self._futures)
+            how = f", on average over {self._futures} futures"
         else:
-            picked, reason = _follow(case, hasty)
-        if picked == hasty or (picked is None and not view.may_wait()):
+            picked, why = _follow(case, hasty)
+            how = " on expected times"
+        if picked is None and not view.may_wait():
             return greedy
+        reason = f"dp: {why.picked}: {why.tell()}{how}"
         if picked is None:
-            return Wait(f"dp: waiting {reason}")
+            return Wait(reason, (why,))
         sender, receiver = (holders[index].peer_id for index in picked)
-        return Pair(sender, receiver, f"dp: {sender} to {receiver} {reason}")
+        return Pair(sender, receiver, reason, (why,))
 
 
 class _Case:
@@ -91,23 +95,39 @@ class _Case:
         hop_s: Times = transfer_s + merge_s + _EXPOSED_TRANSFERS * self.typical_s * self.pauses
         return hop_s
 
+    def choose(self, picked: Picked, ends_s: dict[Picked, float], hasty: Picked) -> Choice:
+        """Which first step was taken, of those whose rounds were seen to end then."""
+        return Choice(
+            self._name(picked),
+            "the round ends in",
+            tuple((self._name(one), end_s) for one, end_s in ends_s.items()),
+            favoured=self._name(hasty) if hasty in ends_s else "",
+            favoured_as="greedy's choice",
+            margin=_MARGIN * self.typical_s,
+        )
 
-def _follow(case: _Case, hasty: Picked) -> tuple[Picked, str]:
+    def _name(self, picked: Picked) -> str:
+        return " to ".join(self.holders[index].peer_id for index in picked) if picked else "to wait"
+
+
+def _follow(case: _Case, hasty: Picked) -> tuple[Picked, Choice]:
     """The best plan's first hop, or the greedy one if a plan that begins with it is as good."""
     hop_s = case.expected_hop_s()
     planned, best_s = _plan(case, hop_s)
+    ends_s = {planned: best_s}
     if hasty is not None and hasty != planned:
         sender, receiver = hasty
         ready_s = case.ready_s.copy()
         ready_s[receiver] = hop_s[sender, receiver]
         left = [index for index in range(len(ready_s)) if index != sender]
         rest_s = _solve(ready_s[left], hop_s[np.ix_(left, left)])[:, -1].min() if len(left) > 1 else ready_s[receiver]
+        ends_s[hasty] = float(rest_s)
         if rest_s <= best_s + _MARGIN * case.typical_s:
-            return hasty, ""
-    return planned, "is the first step of the best plan"
+            return hasty, case.choose(hasty, ends_s, hasty)
+    return planned, case.choose(planned, ends_s, hasty)
 
 
-def _try_out(case: _Case, hasty: Picked, count: int) -> tuple[Picked, str]:
+def _try_out(case: _Case, hasty: Picked, count: int) -> tuple[Picked, Choice]:
     """The first step whose rollouts end earliest on average; each step meets the same futures."""
     planned, _ = _plan(case, case.expected_hop_s())
     tried = list(dict.fromkeys([hasty, planned, *_alternatives(case)]))
@@ -117,8 +137,7 @@ def _try_out(case: _Case, hasty: Picked, count: int) -> tuple[Picked, str]:
     futures = [draw_future(case.holders, RUSH, _HORIZON_S, case.typical_s, rng) for _ in range(count)]
     means_s = {one: fmean(roll_out(future, case.hops, one) for future in futures) for one in tried}
     best = min(means_s, key=lambda one: means_s[one] - (_MARGIN * case.typical_s if one == hasty else 0.0))
-    saved_s = means_s[hasty] - means_s[best] if hasty in means_s else 0.0
-    return best, f"ends {saved_s:.2f} s before the greedy choice, on average over {count} futures"
+    return best, case.choose(best, means_s, hasty)
 
 
 def _time_hops(view: ChainView, holders: list[DeviceView], typical_s: float) -> Hops:

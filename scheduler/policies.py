@@ -33,15 +33,13 @@ class Tree:
             if parent is None or devices[parent].state is not DeviceState.FREE:
                 continue
             if _all_gone(devices[position + 1 : position + reach]) and _all_gone(devices[parent + 1 : position]):
-                return Pair(
-                    devices[position].peer_id,
-                    devices[parent].peer_id,
-                    f"tree: position {position} sends to its parent {parent}",
-                )
+                whose = "its parent" if parent == position & (position - 1) else "its nearest ancestor that is left,"
+                told = f"tree: position {position} sends to {whose} {parent}"
+                return Pair(devices[position].peer_id, devices[parent].peer_id, told)
         free = view.free()
         if len(free) > 1 and not view.may_wait():
             return Pair(free[-1].peer_id, free[0].peer_id, "tree: their parents are gone, the last sends to the first")
-        return Wait("tree: no position has both itself and its parent ready")
+        return Wait("tree: no free position has a free parent and all the hops of both that come before done")
 
 
 class Ring:
@@ -52,7 +50,7 @@ class Ring:
     def decide(self, view: ChainView) -> Decision:
         left = [device for device in view.devices if device.state not in _GONE]
         if len(left) < 2:
-            return Wait("ring: one device is left")
+            return Wait(f"ring: {len(left)} of {len(view.devices)} devices left, it takes two")
         sender, receiver = left[0], left[1]
         for device in (sender, receiver):
             if device.state is not DeviceState.FREE:

@@ -7,7 +7,7 @@ from statistics import fmean, pvariance
 import msgspec
 import pytest
 
-from scheduler.chain import ChainView, DeviceState, DeviceView, Pair, Policy, Wait
+from scheduler.chain import ChainView, DeviceState, DeviceView, Pair, Policy
 from scheduler.greedy import Greedy, expected_free_s
 from scheduler.optimal import solve
 from scheduler.play import play
@@ -38,7 +38,7 @@ def _pair(policy: Policy, view: ChainView) -> tuple[str, str]:
 def test_two_slow_ones_wait_for_a_fast_one_that_is_expected_soon() -> None:
     view = _view(_device(link_mb_s=1.0), _device(link_mb_s=1.2), _device(TRAINING, 20.0, eta_ready_s=0.5))
     decision = Greedy().decide(view)
-    assert decision == Wait("greedy: better partners than the 2 free ones are expected soon")
+    assert decision.reason == "greedy: the first hop of the best layout is p0 to p2: p2 not free yet"
     assert _pair(Greedy(waiting=False), view) == ("p0", "p1")
 
 

@@ -156,7 +156,9 @@ def test_greedy_lets_the_fast_receive() -> None:
     view = _view([FREE] * 3, p00={"link_mb_s": 2.0}, p01={"link_mb_s": 50.0}, p02={"link_mb_s": 5.0})
     decision = make_policy("greedy").decide(view)
     assert (decision.sender, decision.receiver) == ("p00", "p01")  # type: ignore[union-attr]
-    assert decision.reason == "greedy: p00 costs more (0.50 s) than p01 (0.02 s)"
+    assert decision.reason == (
+        "greedy: p00 sends: it costs 0.50 s (next p02 0.20); p01 receives: its way ends in 0.52 s (next p02 0.70)"
+    )
 
 
 def test_a_charging_device_with_a_low_battery_is_no_burden() -> None:
