@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, TypeAlias
 
+import msgspec
 from msgspec import Meta
 
 # Far above any real mesh, far below what could hurt a small device.
@@ -76,6 +77,10 @@ Theta: TypeAlias = Annotated[float, Meta(ge=0.0, le=MAX_THETA)]
 Loss: TypeAlias = Annotated[float, Meta(ge=-MAX_LOSS, le=MAX_LOSS)]
 # An exact share of something.
 Share: TypeAlias = Annotated[float, Meta(ge=0.0, le=1.0)]
+
+
+# What msgspec raises for bytes that are not what they should be; decoders of JSON and MessagePack alike.
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def whole_number(text: str, most: int) -> int | None:

@@ -2,6 +2,11 @@
 
 from collections.abc import Mapping
 
+from mdl.bounds import printable
+
+# Of a text that quotes what a peer said: enough to see what is wrong.
+_LONGEST = 500
+
 
 class MdlError(Exception):
     """Base of every error that mdl raises on purpose; its text is one line for the user.
@@ -31,7 +36,10 @@ class LocalProtocolError(MdlError):
 
 
 class RemoteProtocolError(MdlError):
-    """A peer broke the rules: count it, drop the message, carry on."""
+    """A peer broke the rules: count it, drop the message, carry on. Its text, which may quote the peer, is one line."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(printable(text, _LONGEST))
 
 
 class ConfigError(MdlError):

@@ -53,6 +53,8 @@ MAX_CUTS = 64
 # A mesh that has forked so often in its life (a lineage never gets shorter) waits for a majority from then on.
 MAX_FORKS = 64
 
+# Nobody guesses 16 random bytes.
+Nonce: TypeAlias = Annotated[bytes, Meta(max_length=16)]
 # PEER.INCARNATION.TERM of who began it.
 ForkName: TypeAlias = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{0,128}\Z")]
 Contributors: TypeAlias = Annotated[tuple[Contributor, ...], Meta(max_length=MAX_MEMBERS)]
@@ -598,9 +600,14 @@ class PupilRefused(Message, frozen=True):
 
 
 class Hello(Message, frozen=True):
-    """A node introduces itself to an address it was given (`--join`), or to a peer it found."""
+    """A node introduces itself to an address it was given (`--join`), or to a peer it found.
+
+    challenge: to another process of the same name: say this back, from where you listen. answer: what it asked for.
+    """
 
     me: PeerInfo
+    challenge: Nonce = b""
+    answer: Nonce = b""
 
 
 class PeersKnown(Message, frozen=True):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import msgspec
 
 from mdl.delta import Vector, digest_of
+from mdl.errors import RemoteProtocolError
 from mdl.machine import Effect, Event, Finish, Received, Send, StopRequested, StudyLesson, UpdateReady, WorkFailed
 from mdl.messages import (
     LessonCurrent,
@@ -83,7 +84,7 @@ class Learner:
 
     def deadline(self) -> float | None:
         times = [self._offer_at if self._offer else self._ask_at]
-        if self._is_idle() and self._again_at is not None and not self._takes_same:
+        if self._is_idle() and self._again_at is not None and not (self._takes_same or self._synchronous):
             times.append(self._again_at)
         if self.heard_at is None and self._settings.gives_up_s:
             times.append(self._started + self._settings.gives_up_s)
@@ -91,7 +92,9 @@ class Learner:
 
     def _take(self, event: Event, now: float) -> list[Effect]:
         match event:
-            case Received(message=message, values=values):
+            case Received(sender=sender, message=message, values=values):
+                if sender.peer_id != CLOUD:
+                    raise RemoteProtocolError(f"{sender.peer_id} speaks where only a cloud does")
                 return self._hear(message, values, now)
             case UpdateReady():
                 self._studying = False

@@ -35,7 +35,7 @@ class Observer:
                     del self.peers[next(iter(self.peers))]
                 self._ask_at = now
             case Received(sender=sender, message=MeshStatus() as status):
-                if self.status and status.term < self.status.term:
+                if self.status and status.term < self.status.term and now - self._heard_at < _SILENT_S:
                     return []  # it led before, and does not know yet that another one does
                 self.status, self.agent, self._heard_at = status, sender.peer_id, now
                 self._seen_round = max([self._seen_round, *(summary.round for summary in status.finished)])

@@ -11,6 +11,8 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterable
+from functools import partial
+from secrets import token_bytes
 from types import TracebackType
 
 import msgspec
@@ -86,7 +88,7 @@ class Links:
         self._interface = None if listen_host in EVERY_HOST else name_of(listen_host)
         self.directory = Directory(me.peer_id)
         self.greetings = Greetings(addresses, now)
-        self._namesakes = Namesakes(Contributor(me.peer_id, me.incarnation))
+        self._namesakes = Namesakes(Contributor(me.peer_id, me.incarnation), partial(token_bytes, 16))
         self._now = now
         self._lines = LogLimit(logger)
         self._outbox = Outbox(self.context, keys, self.me, self.directory, self.counts, self._lines, share.peers)
@@ -110,7 +112,7 @@ class Links:
             raise RemoteProtocolError(f"{info.peer_id} is at {info.host}: insecure links are for loopback only")
         if info.peer_id == self.me.peer_id:
             if self._namesakes.meet(info, self._now):
-                self._outbox.greet(address)
+                self._outbox.greet(address, self._namesakes.challenge(address))
             return []
         known = self.directory.get(info.peer_id)
         return self._link_anew(known, info) if self.directory.learn(info, first_hand, self._now) else []
@@ -198,12 +200,22 @@ class Links:
         return events + self._on_accepted(envelope, frames, now)
 
     def _on_namesake(self, sender: Contributor, body: Body, now: float) -> list[Event]:
-        """Somebody who calls itself like this node: ourselves by way of the join list, or a copy of us."""
+        """Somebody who calls itself like this node: ourselves by way of the join list, a copy of us, or a forger.
+
+        It is a copy if it listens where it says it does: it says back what was sent there.
+        """
         if sender.incarnation == self.me.incarnation:
             return []
-        if isinstance(body, Hello) and _introduces_itself(sender, body):
-            self.learn(body.me)
-        if not self._namesakes.hear(sender, now):
+        self._namesakes.hear(sender, now)
+        if not isinstance(body, Hello) or not _introduces_itself(sender, body):
+            return []
+        address = address_of(body.me)
+        self.learn(body.me)
+        if body.challenge:
+            is_wanted, challenge = self._namesakes.answers(address, now)
+            if is_wanted:
+                self._outbox.greet(address, challenge, body.challenge)
+        if not self._namesakes.prove(sender, body.answer):
             return []
         return [NameTaken(sender, self._namesakes.address(sender))]
 

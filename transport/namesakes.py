@@ -1,14 +1,16 @@
 """Other processes with this node's peer id: somebody copied its data directory to a second device.
 
-Each side greets the other once, so that both know; which of them goes on is the machine's affair. The others of the
-mesh have dropped the earlier one's messages since they heard of the later one (fault rule 4): it says Hello to all of
-them for a while, as a sign of life. An announcement of our own last start, which is no more, costs one Hello that
-nobody answers. Pure: `now` is an argument.
+Each side greets the other once, with a number that only whoever listens at that address can say back; nobody is taken
+for a namesake on a message's word, which any member can forge. Which of the two goes on is the machine's affair. The
+others of the mesh have dropped the earlier one's messages since they heard of the later one (fault rule 4): it says
+Hello to all of them for a while, as a sign of life. An announcement of our own last start, which is no more, costs one
+Hello that nobody answers. Pure: `now` is an argument.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 from mdl.delta import Contributor
 from mdl.messages import PeerInfo
@@ -27,12 +29,14 @@ LASTING_S = 300.0
 
 
 class Namesakes:
-    """See the module. me: this node."""
+    """See the module. me: this node. draw: a number that nobody can guess, at most 16 bytes."""
 
-    def __init__(self, me: Contributor) -> None:
+    def __init__(self, me: Contributor, draw: Callable[[], bytes]) -> None:
         self._me = me
+        self._draw = draw
+        self._challenges: dict[Address, bytes] = {}
         self._addresses: dict[int, Address] = {}
-        self._heard: deque[int] = deque(maxlen=MAX_NAMESAKES)
+        self._proven: deque[int] = deque(maxlen=MAX_NAMESAKES)
         self._greeted: dict[Address, float] = {}
         self._signs_since: float | None = None
         self._sign_at = 0.0
@@ -46,18 +50,28 @@ class Namesakes:
             del self._addresses[next(iter(self._addresses))]
         self._addresses[info.incarnation] = address
         self._begin_signs(info.incarnation, now)
-        if address not in self._greeted and len(self._greeted) >= MAX_NAMESAKES:
+        return self._greet(address, now)
+
+    def hear(self, sender: Contributor, now: float) -> None:
+        """Somebody speaks in this node's name: perhaps it lives."""
+        self._begin_signs(sender.incarnation, now)
+
+    def prove(self, sender: Contributor, answer: bytes) -> bool:
+        """Whether `answer` says back what was sent to where this start listens; True once."""
+        if answer not in self._challenges.values() or sender.incarnation in self._proven:
             return False
-        self._greeted[address] = now
+        self._proven.append(sender.incarnation)
         return True
 
-    def hear(self, sender: Contributor, now: float) -> bool:
-        """It speaks, so it lives; whether this is the first time."""
-        self._begin_signs(sender.incarnation, now)
-        if sender.incarnation in self._heard:
-            return False
-        self._heard.append(sender.incarnation)
-        return True
+    def challenge(self, address: Address) -> bytes:
+        """What a greeting asks to be said back; empty where none is under way."""
+        return self._challenges.get(address, b"")
+
+    def answers(self, address: Address, now: float) -> tuple[bool, bytes]:
+        """Whether to answer a challenge from there, and what to ask in turn if nothing was asked lately."""
+        if address in self._greeted:
+            return True, b""
+        return self._greet(address, now), self.challenge(address)
 
     def address(self, other: Contributor) -> str:
         """HOST:PORT, or "" if it is not known."""
@@ -68,7 +82,7 @@ class Namesakes:
         """Where a greeting is over, each address once."""
         over = [address for address, greeted_at in self._greeted.items() if now - greeted_at >= GREETING_S]
         for address in over:
-            del self._greeted[address]
+            del self._greeted[address], self._challenges[address]
         return over
 
     def greeted(self) -> list[Address]:
@@ -90,6 +104,13 @@ class Namesakes:
         if self._signs_since is not None:
             times.append(self._sign_at)
         return min(times, default=None)
+
+    def _greet(self, address: Address, now: float) -> bool:
+        if address not in self._greeted and len(self._greeted) >= MAX_NAMESAKES:
+            return False
+        self._greeted[address] = now
+        self._challenges.setdefault(address, self._draw())
+        return True
 
     def _begin_signs(self, incarnation: int, now: float) -> None:
         """A later start is there, or was lately. An earlier one took nobody's ear from this node."""

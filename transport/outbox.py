@@ -94,12 +94,13 @@ class Outbox:
             seen = tuple(self._as_seen_from(link.address, info) for info in infos if info != itself)
             self.send(Outgoing(receiver, PeersKnown(seen[:MAX_MEMBERS])))
 
-    def greet(self, address: Address) -> None:
-        """Say Hello at an address whose peer is not known yet."""
+    def greet(self, address: Address, challenge: bytes = b"", answer: bytes = b"") -> None:
+        """Say Hello at an address whose peer is not known yet. challenge, answer: between namesakes."""
         greeter = self._greeters.get(address) or self._open(address, bulk=False)
         if greeter is not None:
             self._greeters[address] = greeter
-            self._put(greeter, self._hello(address), None)
+            hello = msgspec.structs.replace(self._hello(address), challenge=challenge, answer=answer)
+            self._put(greeter, hello, None)
 
     def stop_greeting(self, address: Address, linger_ms: int = 0) -> None:
         """Nobody answers there, or enough was said. linger_ms: how long a Hello that is still queued may take."""

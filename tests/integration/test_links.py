@@ -15,11 +15,12 @@ from mdl.bounds import MAX_MEMBERS
 from mdl.delta import Contributor
 from mdl.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from mdl.machine import NameTaken, PeerFound, Received
-from mdl.messages import ModelMessage, ModelWanted, PeerInfo, PeersKnown, Role, StatusWanted
+from mdl.messages import Hello, ModelMessage, ModelWanted, PeerInfo, PeersKnown, Role, StatusWanted
 from transport.calls import MAX_TRIES
 from transport.descriptors import Share
-from transport.directory import SILENT_S
+from transport.directory import SILENT_S, Address
 from transport.links import Links
+from transport.sockets import open_dealer
 from transport.wire import CHUNK_BYTES, MAX_FRAME_BYTES, TransferOffered, encode
 
 VALUES = np.random.default_rng(1).standard_normal(5 * 1024 * 1024).astype(np.float32)  # 20 MiB
@@ -292,6 +293,23 @@ def test_two_nodes_of_one_name_learn_of_each_other_once(mesh, keys, join):
     assert not [
         found for label in ("first", "copy") for found in mesh.of(label, PeerFound) if found.info.peer_id == "a"
     ]
+
+
+def test_a_forged_namesake_ends_nobody(mesh, keys):
+    """A member says once that it is an earlier start of "a"; at the address it gives nobody of that name answers."""
+    add_start(mesh, "first", keys, incarnation=5, join=[])
+    mesh.add("b", keys, join=["first"])
+    assert know_each_other(mesh, "first", "b")
+    context = zmq.Context()
+    forger = open_dealer(context, keys, Address("127.0.0.1", mesh.links["first"].me.port), bulk=False)
+    for port in (9, mesh.links["b"].me.port, mesh.links["first"].me.port):
+        info = PeerInfo("a", 4, Role.TRAINER, "127.0.0.1", port)
+        for body in (Hello(info), Hello(info, b"x" * 16, b"y" * 16), StatusWanted()):
+            forger.send(encode(Contributor("a", 4), body))
+    assert mesh.until(lambda: mesh.links["first"].counts.received_bytes > 0)
+    mesh.until(lambda: False, SHORT_S)
+    context.destroy(linger=0)
+    assert mesh.of("first", NameTaken) == []
 
 
 def test_a_copy_that_ends_at_once_has_told_the_first(mesh, keys):

@@ -12,6 +12,11 @@ from transport.namesakes import GREETING_S, LASTING_S, MAX_NAMESAKES, Namesakes
 ME = Contributor("a", 5)
 
 
+def make(me=ME):
+    numbers = itertools.count(1)
+    return Namesakes(me, lambda: next(numbers).to_bytes(16, "big"))
+
+
 def start(incarnation, host="192.0.2.7", port=5750):
     return PeerInfo("a", incarnation, Role.TRAINER, host, port)
 
@@ -27,25 +32,57 @@ def signs(namesakes, until_s):
 
 
 def test_each_start_is_greeted_once_at_each_address_and_never_ourselves():
-    namesakes = Namesakes(ME)
+    namesakes = make()
     greeted = [namesakes.meet(info, 0.0) for info in (start(4), start(4), start(5), start(6), start(4, "192.0.2.8"))]
     assert greeted == [True, False, False, True, True]
 
 
-def test_a_start_that_speaks_is_news_once():
-    namesakes = Namesakes(ME)
-    assert [namesakes.hear(Contributor("a", i), 0.0) for i in (4, 4, 6, 6)] == [True, False, True, False]
+def test_a_start_that_says_back_what_was_sent_to_it_is_news_once():
+    namesakes = make()
+    for number in (4, 6):
+        namesakes.meet(start(number, port=number), 0.0)
+        answer = namesakes.challenge(Address("192.0.2.7", number))
+        proven = [namesakes.prove(Contributor("a", number), given) for given in (b"", b"x" * 16, answer, answer)]
+        assert proven == [False, False, True, False]
+
+
+def test_a_message_in_this_nodes_name_proves_nothing():
+    namesakes = make()
+    namesakes.hear(Contributor("a", 4), 0.0)
+    namesakes.meet(start(4), 0.0)
+    assert not namesakes.prove(Contributor("a", 4), b"")
+    assert not namesakes.prove(Contributor("a", 4), bytes(16))
+
+
+def test_a_challenge_ends_with_its_greeting():
+    namesakes = make()
+    namesakes.meet(start(4), 0.0)
+    answer = namesakes.challenge(Address("192.0.2.7", 5750))
+    namesakes.unanswered(GREETING_S)
+    assert not namesakes.prove(Contributor("a", 4), answer)
+    assert namesakes.challenge(Address("192.0.2.7", 5750)) == b""
+
+
+def test_who_challenges_is_answered_and_challenged_once():
+    """Answers hold no challenge, so two of one name do not answer each other without end."""
+    namesakes, where = make(), Address("192.0.2.7", 5750)
+    assert namesakes.answers(where, 0.0) == (True, namesakes.challenge(where))
+    assert namesakes.challenge(where)
+    assert namesakes.answers(where, 1.0) == (True, b"")
+    for port in range(2 * MAX_NAMESAKES):
+        namesakes.answers(Address("192.0.2.7", 6000 + port), 1.0)
+    assert namesakes.answers(Address("192.0.2.7", 7000), 1.0) == (False, b"")
 
 
 def test_its_address_is_known_once_it_was_introduced():
-    namesakes = Namesakes(ME)
+    namesakes = make()
     assert namesakes.address(Contributor("a", 6)) == ""
     namesakes.meet(start(6), 0.0)
     assert namesakes.address(Contributor("a", 6)) == "192.0.2.7:5750"
 
 
 def test_an_announcement_of_our_own_last_start_costs_one_greeting_that_ends():
-    namesakes = Namesakes(ME)
+    namesakes = make()
     assert namesakes.meet(start(4), 1.0)
     assert namesakes.greeted() == [Address("192.0.2.7", 5750)]
     assert namesakes.deadline() == 1.0 + GREETING_S
@@ -57,7 +94,7 @@ def test_an_announcement_of_our_own_last_start_costs_one_greeting_that_ends():
 
 @pytest.mark.parametrize("how", ["heard", "introduced"])
 def test_the_earlier_one_gives_signs_of_life_until_all_have_noticed_and_ends_at_last(how):
-    namesakes = Namesakes(ME)
+    namesakes = make()
     if how == "heard":
         namesakes.hear(Contributor("a", 6), 10.0)
     else:
@@ -71,22 +108,22 @@ def test_the_earlier_one_gives_signs_of_life_until_all_have_noticed_and_ends_at_
 
 
 def test_the_later_one_leaves_and_gives_no_signs():
-    namesakes = Namesakes(ME)
+    namesakes = make()
     namesakes.hear(Contributor("a", 4), 10.0)
     assert signs(namesakes, 1000.0) == []
 
 
 def test_copies_without_end_are_answered_and_not_all_remembered():
-    namesakes = Namesakes(ME)
+    namesakes = make()
     for incarnation in range(6, 6 + 4 * MAX_NAMESAKES):
         now = 2.0 * incarnation
         namesakes.unanswered(now)
         assert namesakes.meet(start(incarnation), now)
-        assert namesakes.hear(Contributor("a", incarnation), now)
+        assert namesakes.prove(Contributor("a", incarnation), namesakes.challenge(Address("192.0.2.7", 5750)))
     assert len(namesakes.greeted()) <= MAX_NAMESAKES
 
 
 def test_no_more_addresses_are_greeted_at_a_time_than_can_be_remembered():
-    namesakes = Namesakes(ME)
+    namesakes = make()
     greeted = [namesakes.meet(start(6 + i, port=6000 + i), 0.0) for i in range(MAX_NAMESAKES + 3)]
     assert greeted.count(True) == len(namesakes.greeted()) == MAX_NAMESAKES
