@@ -1,8 +1,11 @@
-# Two commands: `make up` trains on a mesh of real peer processes, `make test` checks everything.
+# `make up` trains on a mesh of real peer processes, `make test` checks everything; `make fuzz` is for a night: 10 million
+# hostile inputs over all decoders and machines (INPUTS, SEED).
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: up test check clean
+.PHONY: up test fuzz check clean
+INPUTS ?= 10000000
+SEED ?= 1
 
 up: .venv/installed
 	$(BIN)/mdl up -n 4 --data motion --model lenet --epochs 5 --rounds-per-epoch 4 --baselines
@@ -11,6 +14,9 @@ test: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pytest
+
+fuzz: .venv/installed
+	$(BIN)/python -m tests.fuzz --inputs $(INPUTS) --seed $(SEED)
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

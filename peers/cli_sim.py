@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mdl.bounds import UNREADABLE
 from mdl.config import LARGEST_SEED, MANY
 from mdl.errors import UnfinishedError
 from peers.cli_options import MOST_PROCESSES
@@ -205,7 +206,6 @@ def _end(totals: Totals, elapsed_s: float, directory: Path | None, as_json: bool
 
 
 def _read_plan(path: Path) -> FaultPlan:
-    import msgspec
 
     from mdl.errors import ConfigError
     from sim.faults import load_plan
@@ -214,7 +214,7 @@ def _read_plan(path: Path) -> FaultPlan:
         plan = load_plan(path.read_bytes())
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}; expected a plan that `mdl sim run` saved") from None
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise ConfigError(f"{path}: {error}; expected a plan that `mdl sim run` saved") from None
     _check(f"{path}: policy", plan.policy, _policies())
     return plan

@@ -15,7 +15,7 @@ from math import inf
 
 import msgspec
 
-from mdl.bounds import MAX_MEMBERS, MAX_TEXT
+from mdl.bounds import MAX_MEMBERS, printable
 from mdl.delta import Contributor, Vector
 from mdl.machine import (
     CycleTaught,
@@ -188,12 +188,13 @@ class Cloud:
         return ""
 
     def _refuse(self, sender: Contributor, pupil: str, reason: str, now: float, digest: bytes = b"") -> list[Effect]:
+        reason = printable(reason)
         if self.refusals.get(pupil) != reason:
             self._lines.warning(now, sender.peer_id, "refused %s (from %s): %s", pupil[:64], sender.peer_id, reason)
         self.refusals[pupil] = reason
         while len(self.refusals) > MAX_PUPILS:
             self.refusals.popitem(last=False)
-        return [Send(sender.peer_id, PupilRefused(pupil, reason[:MAX_TEXT], digest))]
+        return [Send(sender.peer_id, PupilRefused(pupil, reason, digest))]
 
     def _answer(self, sender: Contributor, pupil: str, version: int) -> Effect:
         if self._taught is None or version == self.version:
@@ -242,7 +243,11 @@ class Cloud:
         if (coming := self._coming.get(sender.peer_id)) and coming.pupil == update.pupil:
             self._end_coming(coming)
         if event.pull_again:
-            return [Send(sender.peer_id, PupilRefused(update.pupil, event.problem, update.digest, pull_again=True))]
+            return [
+                Send(
+                    sender.peer_id, PupilRefused(update.pupil, printable(event.problem), update.digest, pull_again=True)
+                )
+            ]
         if event.problem:
             return self._refuse(sender, update.pupil, event.problem, now, update.digest)
         if not self.pending():

@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 from torch import nn
 
-from mdl.bounds import Count, Group, HexDigest, PeerId
+from mdl.bounds import UNREADABLE, Count, Group, HexDigest, PeerId
 from mdl.checkpoint import read_safetensors, write_safetensors
 from mdl.delta import Vector, digest_of
 from mdl.errors import ConfigError, DataError, RemoteProtocolError
@@ -174,7 +174,7 @@ class CloudFiles:
             return fresh
         try:
             found = msgspec.json.decode(path.read_bytes(), type=Catalogue)
-        except (OSError, msgspec.DecodeError) as error:
+        except (OSError, *UNREADABLE) as error:
             raise ConfigError(f"{path}: {error}") from None
         if found.schema_hash not in (fresh.schema_hash, self._kind.older_hash):
             raise ConfigError(

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mdl.bounds import Count, Round, Share
+from mdl.bounds import UNREADABLE, Count, Round, Share
 from mdl.checkpoint import write_safetensors
 from mdl.config import Config, ModelSection
 from mdl.data import (
@@ -215,7 +215,7 @@ class Student:
         path = self._out / _RECORD
         try:
             return msgspec.json.decode(path.read_bytes(), type=Record) if path.exists() else Record()
-        except (OSError, msgspec.DecodeError) as error:
+        except (OSError, *UNREADABLE) as error:
             raise DataError(f"{path}: {error}; remove it to begin anew") from None
 
 

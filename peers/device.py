@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from mdl.bounds import whole_number
+from mdl.bounds import UNREADABLE, whole_number
 from mdl.checkpoint import CachedModel, ModelCache, write_safetensors
 from mdl.config import Config
 from mdl.data import (
@@ -182,7 +182,7 @@ def restore_state(cache: ModelCache, schema_hash: str, mesh: str) -> State | Non
         return None
     try:
         history = msgspec.json.decode(cached.extra.get("history", "{}"), type=History)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         logger.warning("file cache skipped: %s: its history cannot be read (%s)", cache.path, error)
         return None
     term = whole_number(cached.extra.get("term", "0"), LAST_TERM)

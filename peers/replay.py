@@ -17,6 +17,7 @@ from typing import Any, get_args
 import msgspec
 import numpy as np
 
+from mdl.bounds import UNREADABLE
 from mdl.delta import Contributor, Vector, apply_delta, digest_of
 from mdl.errors import ConfigError, DataError, RemoteProtocolError
 from mdl.machine import Effect, Event, SaveModel, Tick
@@ -106,7 +107,7 @@ def load_story(path: Path) -> Recorded:
     for number, line in enumerate(lines[first:], first + 1):
         try:
             entries.append(msgspec.json.decode(line, type=Entry))
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise DataError(f"{path}, line {number}: {error}; expected a line of a story") from None
     return Recorded(entries, casting, problem)
 
@@ -284,7 +285,7 @@ def _read_header(line: bytes) -> tuple[Casting | None, str]:
     try:
         header = msgspec.json.decode(line, type=_Header)
         casting = msgspec.json.decode(header.header, type=Casting)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         return None, f"its header is of another version ({error})"
     if header.left_out:
         return (

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-import msgspec
-
+from mdl.bounds import UNREADABLE
 from mdl.errors import DataError, MeshNotFoundError
 from mdl.messages import DeviceRecord, HopSummary, MeshStatus, RoundSummary
 from peers.rundir import read_rounds, read_run
@@ -62,7 +61,7 @@ def read_real_rounds(directory: Path) -> list[RoundSummary]:
     own = directory / "metrics.jsonl"
     try:
         rounds = read_rounds(own) if own.exists() else read_run(directory)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise DataError(f"{own}: not the rounds of a run ({error})") from None
     if not rounds:
         raise DataError(f"{directory}: no finished round in it; expected the run directory of `mdl up`, or of an agent")

@@ -172,7 +172,7 @@ def _decode(line: bytes) -> Observed:
         observed = _DECODER.decode(line)
     except msgspec.ValidationError as error:
         raise BadLineError(_find_field(_parse(line), error)) from None
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadLineError(f"not one JSON object: {error}") from None
     except RecursionError:
         raise BadLineError("not one observation: nested too deep") from None
@@ -184,7 +184,7 @@ def _parse(line: bytes) -> Any:
     """Whatever is on the line. Raises BadLineError where msgspec gives up."""
     try:
         return msgspec.json.decode(line)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadLineError(f"not one observation: {error}") from None
 
 

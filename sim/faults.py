@@ -333,7 +333,7 @@ _HARD = (
 
 
 def load_plan(data: bytes) -> FaultPlan:
-    """Raises msgspec.DecodeError if it is no plan."""
+    """Raises one of `UNREADABLE` (mdl.bounds) if it is no plan."""
     return msgspec.json.decode(data, type=FaultPlan)
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from mdl.bounds import UNREADABLE
 from mdl.errors import ConfigError, DataError
 from mdl.files import write_whole
 from sim.devices import UsageKind, draw_busy_periods, draw_class, draw_link_mb_s, draw_merge_mb_s
@@ -103,7 +104,7 @@ def load_scenarios(path: Path) -> list[Scenario]:
             continue
         try:
             scenario = msgspec.json.decode(line, type=Scenario)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise DataError(f"{path}, line {number}: no scenario ({error})") from None
         _check(scenario, f"{path}, line {number}")
         scenarios.append(scenario)

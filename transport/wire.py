@@ -12,7 +12,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from mdl.bounds import MAX_VALUES, Bytes, Count, Text
+from mdl.bounds import MAX_VALUES, UNREADABLE, Bytes, Count, Text
 from mdl.delta import Contributor
 from mdl.errors import LocalProtocolError, RemoteProtocolError
 from mdl.messages import (
@@ -111,7 +111,7 @@ def decode(frame: bytes | memoryview) -> Envelope:
         raise RemoteProtocolError(f"a header of {len(frame)} bytes, at most {MAX_HEADER_BYTES} are accepted")
     try:
         envelope = _decoder.decode(frame)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         _refuse_version(frame)
         raise RemoteProtocolError(f"not a message: {error}") from None
     if envelope.version != PROTOCOL_VERSION:
@@ -123,7 +123,7 @@ def _refuse_version(frame: bytes | memoryview) -> None:
     """Another version may have other fields: say that it is the version, if only that can be read."""
     try:
         version = _version_decoder.decode(frame).version
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return
     if version != PROTOCOL_VERSION:
         raise _version_error(version)

@@ -497,3 +497,15 @@ def test_whatever_is_lost_every_learner_ends_and_what_the_cloud_said_it_has_it_h
         last = star.made[name][-1]
         assert (name, last) in star.told
         assert star.disk[name][0] == last
+
+
+def test_a_learner_of_a_synchronous_cloud_waits_for_it_without_being_due() -> None:
+    learner = Learner("me", "s", "m", LearnerSettings(studies=2, patience_s=60.0), 0.0)
+    cloud = Contributor("cloud", 1)
+    lesson = LessonMessage("me", 1, -1, True)
+    learner.handle(Received(cloud, lesson, np.zeros(4, np.float32)), 1.0)
+    learner.handle(UpdateReady(1, np.zeros(4, np.float32), 1, -1), 2.0)
+    learner.handle(Received(cloud, UpdateTaken("me", digest_of(np.zeros(4, np.float32)))), 3.0)
+    for now in (70.0, 100.0):
+        learner.handle(Tick(), now)
+        assert (learner.deadline() or 0.0) > now

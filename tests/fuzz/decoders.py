@@ -1,0 +1,348 @@
+"""Everything that reads bytes or text from others, under damaged, hostile and random input.
+
+Each case makes valid input of its kind, damages it, and decodes it. What is refused must be refused by the decoder's
+own error, in one printable line if a message is; what is not must be usable, and read the same again where it can be
+written.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import shutil
+import tempfile
+from ipaddress import IPv4Interface
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+import numpy as np
+
+from mdl.bounds import UNREADABLE
+from mdl.checkpoint import CachedModel, ModelCache
+from mdl.config import Config, load_config, show_config
+from mdl.data.csv_streams import CsvOptions, read_csv
+from mdl.data.places import PlaceOptions, read_places
+from mdl.data.spec import parse_spec
+from mdl.delta import Contributor
+from mdl.errors import ConfigError, DataError, MdlError, RemoteProtocolError
+from mdl.messages import Counted, Fork, History, PeerInfo, Role, Said
+from peers.replay import load_story, tell_entries
+from peers.rundir import read_rounds
+from sim.faults import draw_plan, dump_plan, load_plan
+from sim.scenario import draw_scenario, load_scenarios, save_scenarios
+from tests.fuzz.hostile import Hostile, damage, info_of
+from tests.fuzz.machines import MeshCase, Misbehaved
+from transport.bulk import MAX_OUTGOING
+from transport.directory import Directory, parse_address
+from transport.discovery import describe, read_description
+from transport.incoming import MAX_INCOMING
+from transport.keys import new_join_code, parse_join_code
+from transport.loglimit import LogLimit
+from transport.transfers import Transfers, check_frames
+from transport.wire import CHUNK_BYTES, Body, decode, encode
+
+ME = Contributor("me", 3)
+
+
+class _Case:
+    """seed: all that is made follows from it."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.hostile = Hostile(self.rng)
+
+    def step(self) -> bool:
+        """Decode one input; whether it was refused."""
+        try:
+            self._decode()
+        except self.errors as error:
+            if isinstance(error, RemoteProtocolError) and not str(error).isprintable():
+                raise Misbehaved(f"an error that is not one printable line: {error!r}") from None
+            return True
+        return False
+
+    errors: tuple[type[Exception], ...] = (RemoteProtocolError,)
+
+    def _decode(self) -> None:
+        raise NotImplementedError
+
+
+class WireCase(_Case):
+    """Header frames: damaged, of hostile fields, or random."""
+
+    kinds: tuple[type[Any], ...] = (*get_args(Said), *(kind for kind in get_args(Body) if kind not in get_args(Said)))
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self._frames = [encode(ME, self.hostile.make(info_of(kind))) for kind in self.kinds]
+
+    def _decode(self) -> None:
+        rng = self.rng
+        chance = rng.random()
+        if chance < 0.1:
+            frame = rng.randbytes(rng.choice((0, 1, 3, 20, 300)))
+        elif chance < 0.5:
+            frame = damage(rng.choice(self._frames), rng)
+        else:
+            try:
+                frame = encode(ME, self.hostile.make(info_of(rng.choice(self.kinds))))
+            except MdlError:
+                raise RemoteProtocolError("beyond what can be encoded") from None
+            self._frames[rng.randrange(len(self._frames))] = frame
+        envelope = decode(frame)
+        self.hostile.learn(envelope.body)
+        if decode(encode(envelope.sender, envelope.body)) != envelope:
+            raise Misbehaved(f"{envelope.body!r} does not survive the codec")
+
+
+class _Frame:
+    """What `transport` needs of a ZeroMQ frame."""
+
+    def __init__(self, data: bytes) -> None:
+        self.buffer = memoryview(data)
+        self.bytes = data
+
+    def __len__(self) -> int:
+        return len(self.bytes)
+
+
+class BulkCase(_Case):
+    """Bulk values both ways: offers, credit and chunks that fit together, or do not."""
+
+    kinds: tuple[type[Any], ...] = tuple(kind for kind in get_args(Body) if kind not in get_args(Said))
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self._size = self.rng.choice((1, 100, CHUNK_BYTES // 4, CHUNK_BYTES))
+        self._transfers = Transfers(self._size, LogLimit(logging.getLogger("fuzz")))
+        self._now = 0.0
+
+    def _decode(self) -> None:
+        rng, transfers = self.rng, self._transfers
+        self._now += rng.choice((0.0, 0.001, 0.1, 2.0))
+        if rng.random() < 0.1:
+            transfers.on_time(self._now)
+            due = transfers.deadline()
+            if due is not None and due < self._now - 1e-6:
+                raise Misbehaved(f"due at {due}, before {self._now}")
+        if rng.random() < 0.02:
+            message = self.hostile.make(info_of(WireCase.kinds[13]))
+            transfers.send(rng.choice(("ann", "bob")), message, _some_values(self._size), self._now)
+        body = self.hostile.make(info_of(rng.choice(self.kinds)))
+        body = self._near(body)
+        try:
+            envelope = decode(encode(Contributor(rng.choice(("ann", "bob", "x")), rng.randrange(2)), body))
+        except MdlError:
+            raise RemoteProtocolError("beyond what can be encoded") from None
+        frames: Any = [_Frame(b"")]
+        if type(body).__name__ == "ChunkSent" or rng.random() < 0.02:
+            length = rng.choice((0, 1, 4, 400, min(CHUNK_BYTES, 4 * self._size), CHUNK_BYTES + 1))
+            frames.append(_Frame(bytes(length)))
+        check_frames(envelope, frames)
+        transfers.take(envelope, frames, self._now)
+        incoming = len(transfers._incoming)
+        if incoming > MAX_INCOMING or len(transfers) > MAX_OUTGOING:
+            raise Misbehaved(f"{incoming} transfers in, {len(transfers)} out")
+
+    def _near(self, body: Any) -> Any:
+        changes = {name: self.rng.randrange(4) for name in ("transfer_id",) if hasattr(body, name)}
+        if hasattr(body, "size") and self.rng.random() < 0.8:
+            changes["size"] = self._size
+        if hasattr(body, "offset_bytes") and self.rng.random() < 0.8:
+            changes["offset_bytes"] = self.rng.choice((0, 0, CHUNK_BYTES, 4))
+        return msgspec.structs.replace(body, **changes)
+
+
+def _some_values(size: int) -> Any:
+    return np.zeros(size, np.float32)
+
+
+class DirectoryCase(_Case):
+    """Introductions, own and others', of any number of peers and starts."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self._directory = Directory("me")
+        self._now = 0.0
+
+    def _decode(self) -> None:
+        rng = self.rng
+        self._now += rng.choice((0.0, 0.1, 2.0))
+        name = rng.choice(("ann", "bob", "me", f"x{rng.randrange(3000)}"))
+        info = PeerInfo(name, rng.randrange(40), rng.choice(list(Role)), "127.0.0.1", rng.randrange(1, 9))
+        if rng.random() < 0.5:
+            self._directory.learn(info, rng.random() < 0.5, self._now)
+        else:
+            self._directory.hear(Contributor(name, info.incarnation), self._now)
+        if len(self._directory.everyone()) > 1024 or len(self._directory.others_called(name)) > 4:
+            raise Misbehaved("more peers than there can be")
+
+
+class TxtCase(_Case):
+    """TXT records of mDNS, with and without the right values."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self._own = [IPv4Interface("192.168.1.7/24")]
+        me = PeerInfo("ann", 7, Role.TRAINER, "192.168.1.30", 5750, "abc")
+        self._record = describe(me, ["192.168.1.30"], None, "home")
+
+    def _decode(self) -> None:
+        rng, record = self.rng, dict(self._record)
+        for _ in range(rng.randrange(1, 4)):
+            key = rng.choice(list(record))
+            if rng.random() < 0.1:
+                record.pop(key)
+                continue
+            old = record[key].encode()
+            record[key] = (damage(old, rng) if rng.random() < 0.8 else rng.randbytes(200)).decode("utf-8", "replace")
+        info = read_description(record, rng.randrange(70_000), None, "home", self._own)
+        if info is not None:
+            encode(Contributor(info.peer_id, info.incarnation), decode(encode(ME, _hello(info))).body)  # type: ignore[arg-type]
+
+
+def _hello(info: PeerInfo) -> Any:
+    from mdl.messages import Hello
+
+    return Hello(info)
+
+
+class TextCase(_Case):
+    """Join codes, addresses, data specs, configuration: what people and files say in text."""
+
+    errors = (ConfigError, DataError)
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self._folder = _folder()
+        code = new_join_code("home", bytes(range(19)))
+        self._texts = {
+            "code": code,
+            "address": "[fe80::1]:80",
+            "spec": "csv:/tmp/x?rate=50&window=100&columns=a,b",
+            "set": "training.learning_rate=0.01",
+            "toml": show_config(Config()),
+        }
+
+    def _decode(self) -> None:
+        rng = self.rng
+        kind = rng.choice(list(self._texts))
+        text = damage(self._texts[kind].encode(), rng).decode("utf-8", "surrogateescape" if kind == "x" else "replace")
+        match kind:
+            case "code":
+                parse_join_code(text)
+            case "address":
+                parse_address("".join(letter for letter in text if letter in "0123456789abcdef:[]."))
+            case "spec":
+                parse_spec(text)
+            case "set":
+                load_config(None, {}, [text])
+            case "toml":
+                path = self._folder / "mdl.toml"
+                path.write_bytes(damage(self._texts["toml"].encode(), rng))
+                load_config(path, {})
+
+
+class FileCase(_Case):
+    """Files that come back, or are handed over: caches, stories, plans, scenarios, metrics, tables."""
+
+    errors = (DataError, ConfigError, *UNREADABLE)
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        rng, folder = self.rng, _folder()
+        self._folder = folder
+        cache = ModelCache(folder)
+        history = History((Fork(0, 2, "a.1.1"),), ("a", "b"), (Counted(Contributor("a", 1), 3),))
+        extra = {"history": msgspec.json.encode(history).decode(), "term": "65536"}
+        cache.save(CachedModel(np.arange(8, dtype=np.float32), 4, "schema", "home", extra))
+        case = MeshCase(rng.randrange(1000))
+        for _ in range(20):
+            case.step()
+        machine: Any = next(iter(case.mesh.nodes.values())).machine
+        machine.story.save(folder / "story.jsonl")
+        save_scenarios([draw_scenario("dynamic", 3, seed % 50)], folder / "scenarios.jsonl")
+        rounds = b"".join(msgspec.json.encode(summary) + b"\n" for summary in case.mesh.rounds)
+        (folder / "metrics.jsonl").write_bytes(rounds or b"{}\n")
+        (folder / "plan.json").write_bytes(dump_plan(draw_plan(seed % 50, 4, 3, "hard")))
+        rows = "".join(f"{time / 50},{time},{-time},{'ab'[time % 2]}\n" for time in range(60))
+        (folder / "table.csv").write_text("time,x,y,label\n" + rows)
+        (folder / "places.csv").write_text(
+            "user,time,lat,lon\n"
+            + "".join(f"u,{1_500_000_000 + 3600 * hour},48.{hour % 3},11.5\n" for hour in range(60))
+        )
+        self._files = {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.suffix in _READERS_OF}
+
+    def _decode(self) -> None:
+        from peers.device import restore_state  # imports torch
+
+        name = self.rng.choice(list(self._files))
+        path = self._folder / name
+        path.write_bytes(damage(self._files[name], self.rng))
+        match name:
+            case "model.safetensors":
+                restore_state(ModelCache(self._folder), "schema", "home")
+            case "story.jsonl":
+                for line in tell_entries(load_story(path), 50):
+                    if not line.isprintable():
+                        raise Misbehaved(f"a story tells {line!r}")
+            case "scenarios.jsonl":
+                load_scenarios(path)
+            case "metrics.jsonl":
+                read_rounds(path)
+            case "plan.json":
+                load_plan(path.read_bytes())
+            case "table.csv":
+                read_csv(str(path), CsvOptions(window=10, step=10))
+            case "places.csv":
+                read_places(str(path), PlaceOptions())
+
+
+_READERS_OF = (".safetensors", ".jsonl", ".json", ".csv")
+
+
+class UpdateCase(_Case):
+    """Updates and packed models, as a cloud and its learners take them from each other."""
+
+    def __init__(self, seed: int) -> None:
+        import torch
+
+        from mdl.kinds import RecurrentKind, WindowKind
+        from mdl.recurrent import build_recurrent, customize_classes
+
+        super().__init__(seed)
+        torch.manual_seed(seed)
+        kinds: list[Any] = [RecurrentKind([f"place {number}" for number in range(6)], "4-8", "4-8")]
+        kinds.append(WindowKind("lenet", "lenet", 2, 32, ("a", "b")))
+        self._kinds = []
+        for kind in kinds:
+            pulled = kind.build_small(0)
+            model = kind.build_small(1)
+            if kind is kinds[0]:
+                model = customize_classes(build_recurrent("4-8", 6, range(6), 1), [0, 2], torch.Generator())
+            self._kinds.append((kind, pulled, kind.encode_update(model, pulled), kind.pack(pulled)))
+
+    def _decode(self) -> None:
+        rng = self.rng
+        kind, pulled, update, packed = rng.choice(self._kinds)
+        if rng.random() < 0.5:
+            kind.apply_update(pulled, damage(update, rng))
+        else:
+            kind.unpack(damage(packed, rng))
+
+
+_FOLDERS: list[Path] = []
+
+
+def _folder() -> Path:
+    """A folder of this case's own, in memory where that can be."""
+    shm = Path("/dev/shm")
+    _FOLDERS.append(Path(tempfile.mkdtemp(prefix="mdl-fuzz-", dir=shm if shm.is_dir() else None)))
+    return _FOLDERS[-1]
+
+
+def remove_folders() -> None:
+    """All that the cases of this process have written."""
+    while _FOLDERS:
+        shutil.rmtree(_FOLDERS.pop(), ignore_errors=True)
