@@ -27,9 +27,10 @@ MAX_LINE_BYTES = 1 << 22
 MAX_DEVICES = 1024
 
 Id: TypeAlias = int | str
-# Clocks are subtracted from one another: what is left may be a hair below 0.
-Seconds: TypeAlias = Annotated[float, Meta(ge=-1e-3)]
-Speed: TypeAlias = Annotated[float, Meta(gt=0)]
+# Clocks are subtracted from one another: what is left may be a hair below 0. Half a month at most.
+Seconds: TypeAlias = Annotated[float, Meta(ge=-1e-3, le=1e6)]
+# MB or MB/s: one byte to a terabyte, so that no quotient or sum of a policy is without end.
+Amount: TypeAlias = Annotated[float, Meta(ge=1e-6, le=1e6)]
 
 
 class ObservedDevice(msgspec.Struct, frozen=True):
@@ -37,8 +38,8 @@ class ObservedDevice(msgspec.Struct, frozen=True):
 
     id: Id
     state: DeviceState
-    bw: Speed | None = None
-    compute: Speed | None = None
+    bw: Amount | None = None
+    compute: Amount | None = None
     kind: UsageKind | None = None
     cls: Annotated[int, Meta(ge=0)] | None = None
     battery: Annotated[float, Meta(ge=0, le=100)] | None = None
@@ -48,14 +49,14 @@ class ObservedDevice(msgspec.Struct, frozen=True):
     op_left: Seconds | None = None
     nagg: Annotated[int, Meta(ge=0)] | None = None
     theta: Annotated[float, Meta(ge=0)] | None = None
-    energy: float | None = None
+    energy: Annotated[float, Meta(ge=-1e9, le=1e9)] | None = None
 
 
 class Observed(msgspec.Struct, frozen=True):
     """One line. idle: by default the devices that are free; n: checked if it is given. apart: to be gone around."""
 
     devices: Annotated[tuple[ObservedDevice, ...], Meta(min_length=1, max_length=MAX_DEVICES)]
-    mb: Speed
+    mb: Amount
     id: Id | None = None
     t: float | None = None
     lat: Seconds | None = None

@@ -443,6 +443,18 @@ def test_ids_are_answered_as_they_were_given() -> None:
     assert answer["pair"] == ["phone", 7]
 
 
+@pytest.mark.parametrize("policy", ["dqn", "greedy", "greedy-risk", "dp"])
+@pytest.mark.parametrize(
+    "extreme",
+    [{"mb": 1e300}, {"mb": 1e-320}, {"bw": 1e-320}, {"compute": 1e308}, {"eta_ready": 1e308}, {"energy": 1e300}],
+)
+def test_a_number_beyond_any_mesh_is_named_and_ends_no_policy(policy: str, extreme: dict[str, float]) -> None:
+    devices = [{"id": index, "state": "free", "bw": 1.0, **extreme} for index in range(3)]
+    devices = [{name: value for name, value in device.items() if name != "mb"} for device in devices]
+    answer = _ask(Decider(make_policy(policy)), {"mb": extreme.get("mb", 1.0), "devices": devices})
+    assert next(iter(extreme)) in answer["error"]
+
+
 def test_waiting_is_never_answered_when_nothing_is_under_way_and_two_are_idle() -> None:
     decider = Decider(make_policy("ring"))
     assert _ask(decider, _observation("busy", "free", "free"))["wait"] is True
