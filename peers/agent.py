@@ -504,7 +504,7 @@ class MobileAgent:
         return member.report.lineage == position[0] and member.report.round_id > position[1]
 
     def _refuse(self, now: float) -> list[Effect]:
-        self.members.refuse_other_models()
+        self.members.refuse_other_models(self.lineage)
         effects: list[Effect] = []
         if not self.members.has_refused:
             return effects

@@ -159,25 +159,22 @@ class Members:
         member = self._table.get(contributor.peer_id)
         return member if member and member.contributor == contributor else None
 
-    def refuse_other_models(self) -> None:
-        """The model of a mesh that has begun stands, else what most have, then the first; others are refused."""
+    def refuse_other_models(self, lineage: Lineage = ()) -> None:
+        """The mesh's model stands, others are refused.
+
+        It is the one that several devices have trained, then one that a device has trained alone; of two of these that
+        of the mesh which is running, on `lineage`, as long as there is one; then what most have, then the first.
+        """
         if self._is_one_model:
             return
         alive = self.alive()
-        kinds = Counter((member.report.schema_hash, member.report.size) for member in alive)
+        kinds: dict[tuple[str, int], list[Member]] = {}
+        for member in alive:
+            kinds.setdefault((member.report.schema_hash, member.report.size), []).append(member)
         if len(kinds) < 2:
             self._is_one_model = True
             return
-        started = {(member.report.schema_hash, member.report.size) for member in alive if member.report.lineage}
-        first = min(
-            alive,
-            key=lambda member: (
-                (member.report.schema_hash, member.report.size) not in started,
-                -kinds[member.report.schema_hash, member.report.size],
-                member.joined_at,
-                member.contributor,
-            ),
-        ).report
+        first = min(kinds.values(), key=lambda members: _claim_to_model(members, lineage))[0].report
         for member in alive:
             report = member.report
             if (report.schema_hash, report.size) != (first.schema_hash, first.size):
@@ -206,6 +203,22 @@ class Members:
     def _forget_lists(self) -> None:
         self.changes += 1
         self._alive, self._followed, self._is_one_model = None, None, False
+
+
+def _claim_to_model(members: list[Member], lineage: Lineage) -> tuple[int, bool, int, float, Contributor]:
+    """The smallest claim wins. members: all of one model."""
+    reports = [member.report for member in members]
+    trained = max(_trained_by(report) for report in reports)
+    is_running = bool(lineage) and any(report.lineage == lineage for report in reports)
+    joined_at, who = min((member.joined_at, member.contributor) for member in members)
+    return -trained, not is_running, -len(members), joined_at, who
+
+
+def _trained_by(report: PeerReport) -> int:
+    """0: nobody has trained this model yet; 1: one device by itself; 2: several."""
+    if not report.lineage:
+        return 0
+    return min(2, max(len(report.base), *(fork.size for fork in report.lineage)))
 
 
 def newest_position(members: list[Member]) -> Position:

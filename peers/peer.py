@@ -176,7 +176,8 @@ class Peer:
             return []
         if kind in ORDERS and not self.succession.admits(event.sender, message, now):  # type: ignore[arg-type]
             return []
-        return self.trainer.handle(event, now)
+        effects = self._resign(now) if kind is MemberRefused else []  # the others need not wait for its silence
+        return effects + self.trainer.handle(event, now)
 
     def _meet(self, info: PeerInfo) -> list[Effect]:
         if info.role is Role.OBSERVER:

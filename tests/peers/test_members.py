@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from mdl.bounds import MAX_MEMBERS
 from mdl.delta import Contributor
@@ -140,6 +141,35 @@ def test_the_same_channels_in_another_order_are_refused_in_these_words() -> None
     refused = members.get(ANN)
     assert refused is not None
     assert refused.problem == ("your channels (az, ax, ay) are the mesh's in another order: give them as ax, ay, az")
+
+
+START, OTHER_START = (Fork(0, 2, "start"),), (Fork(0, 3, "other start"),)
+
+
+def test_the_model_of_a_running_mesh_stands_also_against_more_devices_of_another_one() -> None:
+    """A new agent hears all at once: those it leads, and as many as have come meanwhile."""
+    for lineage, refused in [(START, {"x", "y", "z"}), (OTHER_START, {"a", "b"}), ((), {"a", "b"})]:
+        members = Members(4.0)
+        for name in ("x", "y", "z"):
+            report = _report(schema_hash="other", model="alexnet", lineage=OTHER_START, base=("x", "y", "z"))
+            members.hear(Contributor(name, 1), report, 1.0)
+        for name in ("a", "b"):
+            members.hear(Contributor(name, 1), _report(lineage=START, base=("a", "b")), 2.0)
+        members.refuse_other_models(lineage)
+        assert {member.peer_id for member in members.everyone() if member.problem} == refused
+
+
+@pytest.mark.parametrize("running", ["alone", "fresh"])
+def test_what_several_have_trained_stands_against_what_one_has_or_none(running: str) -> None:
+    members = Members(4.0)
+    alone = (Fork(0, 1, "alone"),) if running == "alone" else ()
+    for name in ("x", "y"):
+        base = (name,) if alone else ()
+        report = _report(schema_hash="other", model="alexnet", lineage=alone, base=base, round_id=90 if alone else 0)
+        members.hear(Contributor(name, 1), report, 1.0)
+    members.hear(ANN, _report(lineage=(*START, Fork(7, 1, "cut off")), base=("ann",), round_id=8), 2.0)
+    members.refuse_other_models(alone)
+    assert [member.contributor for member in members.alive()] == [ANN]
 
 
 def test_what_most_have_is_the_meshs_model_as_long_as_no_round_has_begun() -> None:

@@ -581,3 +581,76 @@ def test_a_node_is_built_as_its_configuration_wants_it() -> None:
     assert (answer.message.policy, answer.message.rounds) == ("fifo", 4)
     peer.handle(Tick(), 102.1)
     assert [member.peer_id for member in peer.agent.members.alive()] == []
+
+
+# -- other models -----------------------------------------------------------------------------------------------------
+
+
+def _trained(peer_id: str, model: str, rounds: int, together: int, now: float = 0.0, **agent: int) -> Peer:
+    """A device that comes back with the rounds it has had with `together` devices, itself among them, if any."""
+    me = Contributor(peer_id, 1)
+    base = tuple(sorted({peer_id, *(f"{model}-{number}" for number in range(1, together + 1))})[:together])
+    lineage = (Fork(0, together, f"start of {model}"),) if rounds else ()
+    values = np.full(4, float(rounds), np.float32)
+    history = History(lineage, base if rounds else ())
+    trainer = Trainer(me, values, f"schema of {model}", model, TrainerSettings(), rounds, history)
+    settings = AgentSettings(**{"rounds": 0, "min_peers": 2} | agent)  # type: ignore[arg-type]
+    return Peer(me, trainer, lambda: make_policy("greedy"), settings, SUCCESSION, now)
+
+
+def test_a_fresh_device_that_was_there_first_gives_way_to_a_trained_model_of_another_kind() -> None:
+    room = Room(_trained("alex-1", "alex", 0, 0))
+    room.run(8.0)
+    assert room.leaders() == ["alex-1"]
+    for number in (1, 2):
+        room.add(_trained(f"lenet-{number}", "lenet", 7, 2, room.now))
+        room.run(8.0)
+    assert room.finished["alex-1"].exit_code == 2
+    assert "your model (alex, 4 values) differs from the mesh's (lenet" in room.finished["alex-1"].problem
+    assert list(room.finished) == ["alex-1"]
+    assert room.rounds()["lenet-1"] > 7
+
+
+def test_a_device_that_has_trained_alone_gives_way_to_a_mesh_that_has_trained_together() -> None:
+    room = Room(_trained("alex-1", "alex", 0, 0, min_peers=1))
+    room.run(8.0)
+    assert room.rounds()["alex-1"] > 2
+    for number in (1, 2):
+        room.add(_trained(f"lenet-{number}", "lenet", 7, 2, room.now))
+        room.run(8.0)
+    assert list(room.finished) == ["alex-1"]
+    assert room.rounds()["lenet-1"] > 7
+    assert room.rounds()["alex-1"] > 2, "and keeps what it has"
+
+
+def test_a_mesh_that_is_running_is_not_ended_by_more_devices_of_another_one() -> None:
+    room = Room(*(_trained(f"alex-{number}", "alex", 0, 0) for number in (1, 2)))
+    room.run(8.0)
+    reached = room.rounds()["alex-1"]
+    assert reached > 1
+    for number in (1, 2, 3):
+        room.add(_trained(f"lenet-{number}", "lenet", 50, 3, room.now))
+    room.run(8.0)
+    assert sorted(room.finished) == ["lenet-1", "lenet-2", "lenet-3"]
+    assert room.rounds()["alex-1"] > reached
+    assert room.rounds()["lenet-1"] == 50, "nothing is lost"
+
+
+def test_a_trained_device_that_waits_for_its_mesh_is_not_driven_out_by_two_of_another_one() -> None:
+    room = Room(_trained("lenet-1", "lenet", 7, 3))
+    room.run(5.0)
+    for number in (1, 2):
+        room.add(_trained(f"alex-{number}", "alex", 9, 2, room.now))
+    room.run(8.0)
+    assert sorted(room.finished) == ["alex-1", "alex-2"]
+
+
+def test_who_leads_and_is_refused_hands_the_office_over() -> None:
+    room = Room(_trained("alex-1", "alex", 0, 0))
+    room.run(8.0)
+    room.add(_trained("lenet-1", "lenet", 7, 2, room.now))
+    room.run(1.0)
+    assert list(room.finished) == ["alex-1"]
+    assert ("alex-1", "lenet-1") in room.said(AgentResigned)
+    room.run(2.0)
+    assert room.leaders() == ["lenet-1"]
