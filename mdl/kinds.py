@@ -54,6 +54,10 @@ class ModelKind(Protocol):
         """The same as it was before channels had names."""
 
     @property
+    def large(self) -> str:
+        """Which model the cloud's own is."""
+
+    @property
     def summary(self) -> str:
         """One line for people."""
 
@@ -97,6 +101,7 @@ class RecurrentKind:
 
     def __init__(self, classes: Sequence[str], small: str = DEVICE_SIZE, large: str = CLOUD_SIZE) -> None:
         self._names, self._sizes = tuple(classes), (small, large)
+        self.large = large
         self.schema_hash = self.older_hash = hash_task(_shapes(self.build_small(0)), self._names)
         self.summary = f"M-RNN {small} of {large} -> {_shorten(self._names)}"
 
@@ -173,6 +178,7 @@ class WindowKind:
         flat = FlatModel(self.build_small(seed))
         self.schema_hash = hash_task(flat.schema, self._names, channel_names)
         self.older_hash = hash_task(flat.schema, self._names)
+        self.large = str(large)
         self.summary = describe_task(f"{small} of {large}", (channels, length), channel_names, self._names)
         self._size = flat.size
 

@@ -13,5 +13,8 @@ def __getattr__(name: str) -> Any:
     if name in __all__:
         import importlib
 
-        return getattr(importlib.import_module("peers.join"), name)
+        module = importlib.import_module("peers.join")
+        # The import has put the module of that name here, which nobody could call a second time.
+        globals().update({each: getattr(module, each) for each in __all__})
+        return globals()[name]
     raise AttributeError(f"module 'peers' has no attribute {name!r}")

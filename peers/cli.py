@@ -23,6 +23,7 @@ from peers.cli_options import (
     Code,
     ConfigFile,
     DataSpec,
+    Fresh,
     Insecure,
     Interface,
     Join,
@@ -118,6 +119,7 @@ def peer(
         typer.Option(help="End after so many rounds, with the whole mesh if this device leads it; 0: until Ctrl-C."),
     ] = None,
     seed: Seed = None,
+    fresh: Fresh = False,
     out: Out = None,
     config: ConfigFile = None,
     assign: Assign = None,
@@ -140,7 +142,7 @@ def peer(
     keys, mesh_name = find_keys(mesh, code, settings)
     need_data(settings)
     with identified(mesh_name, name, out) as (me, directory):
-        ended = run_trainer(settings, me, keys, mesh_name, directory)
+        ended = run_trainer(settings, me, keys, mesh_name, directory, fresh)
     saved = f"the model of round {ended.round_id} is in {directory / 'global.safetensors'}"
     told = saved if ended.round_id else "no round was finished, nothing is saved"
     end(ended, {"peer": me.peer_id, "mesh": mesh_name, "run_dir": str(directory)}, as_json, told)

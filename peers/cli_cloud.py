@@ -13,6 +13,7 @@ from peers.cli_options import (
     Code,
     ConfigFile,
     DataSpec,
+    Fresh,
     Insecure,
     Listen,
     Loopback,
@@ -51,6 +52,7 @@ def cloud(
     loopback: Loopback = None,
     insecure: Insecure = None,
     seed: Seed = None,
+    fresh: Fresh = False,
     out: Out = None,
     config: ConfigFile = None,
     assign: Assign = None,
@@ -73,7 +75,7 @@ def cloud(
     keys, mesh_name = find_keys(mesh, code, settings)
     need_data(settings)
     with identified(mesh_name, "cloud", out) as (me, directory):
-        ended = run_cloud(settings, me, keys, directory)
+        ended = run_cloud(settings, me, keys, directory, fresh)
     told = f"version {ended.version} of {ended.pupils} pupils is in {directory}"
     end(ended, {"cloud": mesh_name, "run_dir": str(directory)}, as_json, told)
 
@@ -91,6 +93,7 @@ def learn(
     patience: Annotated[float | None, typer.Option(help="Seconds to wait for a newer lesson.")] = None,
     insecure: Insecure = None,
     seed: Seed = None,
+    fresh: Fresh = False,
     out: Out = None,
     config: ConfigFile = None,
     assign: Assign = None,
@@ -116,7 +119,7 @@ def learn(
     keys, mesh_name = find_keys(mesh, code, settings)
     need_data(settings)
     with identified(mesh_name, name, out) as (me, directory):
-        ended = run_learner(settings, me, cloud_keys(keys), directory, cycles)
+        ended = run_learner(settings, me, cloud_keys(keys), directory, cycles, fresh)
     told = f"this device's model is in {directory / PERSONAL}" if ended.studies else "no lesson was learned from"
     end(ended, {"peer": me.peer_id, "run_dir": str(directory)}, as_json, told)
 

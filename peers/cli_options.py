@@ -46,6 +46,7 @@ Seed = Annotated[int | None, typer.Option(help="Every random choice follows from
 Out = Annotated[Path | None, typer.Option(help="Run directory for results.")]
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="TOML file; options override it.")]
 Assign = Annotated[list[str] | None, typer.Option("--set", help="key=value, e.g. training.learning_rate=0.01.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Start anew: what an earlier run left here is set aside.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on the last line of stdout.")]
 
 

@@ -42,6 +42,7 @@ def train(
         int, typer.Option(help="Processes that make labels; 0 makes them here.", min=0, max=MOST_PROCESSES)
     ] = 2,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from what is in --out.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start anew: what is in --out is set aside.")] = False,
     finetune: Annotated[
         int, typer.Option(help="So many steps of DQN afterwards (needs mdl[train]).", min=0, max=MANY)
     ] = 0,
@@ -57,13 +58,18 @@ def train(
         raise ConfigError(f"--variant {variant!r}: expected chain or paper")
     if not out.parent.is_dir():
         raise ConfigError(f"--out {out}: the directory {out.parent} does not exist")
+    if resume and fresh:
+        raise ConfigError("--resume goes on, --fresh starts anew: give one of them")
     if variant == "paper":
+        _make_room(out, fresh)
         _train_paper(out, steps, minutes, seed, n, exploration, as_json)
         return
     if (steps is None) == (minutes is None):
         raise ConfigError("give either --steps or --minutes")
     if finetune:
         _need_learning("--finetune")
+    if not resume:
+        _make_room(out, fresh)
     _train_chain(out, steps, minutes, seed, processes, resume, finetune, as_json)
 
 
@@ -92,6 +98,17 @@ def evaluate(
         print_rows(rows, f"{family}, N = {n}, {count} scenarios from seed {seed_from}")
     else:
         print(json.dumps({"family": family, "n": n, "count": count, "seed_from": seed_from, "policies": rows}))
+
+
+def _make_room(out: Path, fresh: bool) -> None:
+    """A policy took minutes or hours: none is overwritten by a command that does not say so."""
+    from peers.resume import set_file_aside
+
+    if not out.exists():
+        return
+    if not fresh:
+        raise ConfigError(f"--out {out} exists: --resume goes on from it, --fresh sets it aside and starts anew")
+    set_file_aside(out)
 
 
 def _train_chain(

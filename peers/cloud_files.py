@@ -30,6 +30,7 @@ from mdl.kinds import ModelKind
 from mdl.machine import CycleTaught, StoreUpdate, TeachCycle, UpdateStored
 from mdl.teaching import BASE, Classroom, Cycle, Pupil, Teacher
 from peers.cloud import CloudState
+from peers.resume import Origin, refuse_to_overwrite, set_aside
 
 logger = logging.getLogger(__name__)
 
@@ -39,28 +40,39 @@ _MODEL, _CATALOGUE = "model", "cloud.json"
 
 
 class Catalogue(msgspec.Struct, frozen=True):
-    """cloud.json. version 0: nothing is taught yet. groups, learned: as in CycleTaught, digests in hexadecimal."""
+    """cloud.json. version 0: nothing is taught yet. groups, learned: as in CycleTaught, digests in hexadecimal.
+
+    large: the cloud's own model; seed: of its run; both unknown in the files of older versions.
+    """
 
     schema_hash: str
     model: str
     version: Count = 0
     groups: dict[PeerId, Group] = {}
     learned: dict[PeerId, HexDigest] = {}
+    large: str = ""
+    seed: int | None = None
 
 
 class CloudFiles:
-    """The cloud's directory. Raises ConfigError if it is another task's.
+    """The cloud's directory. Raises ConfigError if it is another task's, or of another large model or seed.
+
+    fresh: what is there is set aside.
 
     store and teach are called by worker threads, each by one; they share the lessons on the disk alone.
     """
 
-    def __init__(self, directory: Path, kind: ModelKind, classroom: Classroom) -> None:
+    def __init__(
+        self, directory: Path, kind: ModelKind, classroom: Classroom, seed: int | None = None, fresh: bool = False
+    ) -> None:
         self._directory = directory
         self._kind = kind
         self._classroom = classroom
         self._stopped = threading.Event()
+        if fresh:
+            set_aside(directory, (_CATALOGUE, "lessons", "pupils", "cycles.jsonl"))
         self._cycles = Journal(directory / "cycles.jsonl")
-        self.catalogue = self._load_catalogue()
+        self.catalogue = self._load_catalogue(seed)
 
     def stop(self) -> None:
         """End a cycle at its next epoch; it is done again by the next process."""
@@ -167,20 +179,25 @@ class CloudFiles:
         else:
             logger.info("cycle %d: %d pupils in %d groups, %.1f s", version - 1, len(cycle.groups), len(sizes), seconds)
 
-    def _load_catalogue(self) -> Catalogue:
-        fresh = Catalogue(self._kind.schema_hash, self._kind.summary)
-        path = self._directory / _CATALOGUE
+    def _load_catalogue(self, seed: int | None) -> Catalogue:
+        kind, path = self._kind, self._directory / _CATALOGUE
+        fresh = Catalogue(kind.schema_hash, kind.summary, large=kind.large, seed=seed)
         if not path.exists():
             return fresh
         try:
             found = msgspec.json.decode(path.read_bytes(), type=Catalogue)
         except (OSError, *UNREADABLE) as error:
             raise ConfigError(f"{path}: {error}") from None
-        if found.schema_hash not in (fresh.schema_hash, self._kind.older_hash):
-            raise ConfigError(
-                f"{self._directory} is a cloud for {found.model}, not for {fresh.model}; choose another --out"
-            )
-        return found
+        origin = Origin("", kind.schema_hash, kind.summary, seed, kind.older_hash)
+        conflict = origin.conflict("", found.schema_hash, found.model, found.seed)
+        if not conflict and found.large and found.large != kind.large:
+            conflict = found.model, kind.summary
+        if conflict:
+            raise refuse_to_overwrite(self._directory, f"version {found.version} of a cloud", conflict)
+        if found.version:
+            logger.info("continuing at version %d (%s); --fresh would start anew", found.version, self._directory)
+        known = {"version": found.version, "groups": found.groups, "learned": found.learned}
+        return msgspec.structs.replace(fresh, **known)
 
     def _lesson(self, version: int, name: str, group: int) -> Path:
         return (

@@ -38,6 +38,7 @@ from peers.cloud_files import CloudFiles
 from peers.device import device_seed, load_share
 from peers.learner import CLOUD, Learner, LearnerSettings
 from peers.node import stopped_by_signals
+from peers.resume import Origin, refuse_to_overwrite, set_aside
 from transport.hub import Hub, Spoke
 from transport.keys import MeshKeys
 from transport.runtime import Runtime
@@ -82,14 +83,17 @@ class LearnerEnded:
     update_s: tuple[float, ...]
 
 
-def run_cloud(config: Config, me: Contributor, keys: MeshKeys | None, out: Path) -> CloudEnded:
-    """`mdl cloud`: teaches until it is stopped. Raises ConfigError or DataError for what does not fit."""
+def run_cloud(config: Config, me: Contributor, keys: MeshKeys | None, out: Path, fresh: bool = False) -> CloudEnded:
+    """`mdl cloud`: teaches until it is stopped. Raises ConfigError or DataError for what does not fit.
+
+    fresh: does not go on from what is in `out`, but sets it aside.
+    """
     data = load_data(own_data(config.data.spec), default_cache_dir(), config.seed)
     data = donated_part(data, config.cloud.people, config.seed)
     kind = make_kind(config, data)
     teaching = msgspec.structs.replace(suggest_teaching(kind), keep=config.cloud.keep, groups=config.cloud.groups)
     classroom = Classroom(kind, *_tensors(data.train), teaching, config.seed)
-    files = CloudFiles(out, kind, classroom)
+    files = CloudFiles(out, kind, classroom, config.seed, fresh)
     settings = CloudSettings(config.cloud.updates, config.cloud.patience_s, config.cloud.synchronous)
     machine = Cloud(kind.schema_hash, kind.summary, settings, files.state(), time.monotonic())
     hub = Hub(
@@ -125,9 +129,14 @@ def run_cloud(config: Config, me: Contributor, keys: MeshKeys | None, out: Path)
     )
 
 
-def run_learner(config: Config, me: Contributor, keys: MeshKeys | None, out: Path, studies: int) -> LearnerEnded:
-    """`mdl learn`: so many lessons and updates of this device's own model. Raises ConfigError or DataError."""
-    student = Student(config, out)
+def run_learner(
+    config: Config, me: Contributor, keys: MeshKeys | None, out: Path, studies: int, fresh: bool = False
+) -> LearnerEnded:
+    """`mdl learn`: so many lessons and updates of this device's own model. Raises ConfigError or DataError.
+
+    fresh: does not go on from what is in `out`, but sets it aside.
+    """
+    student = Student(config, out, fresh)
     settings = LearnerSettings(studies, patience_s=config.cloud.patience_s, gives_up_s=_NOBODY_S)
     kind = student.kind
     machine = Learner(me.peer_id, kind.schema_hash, kind.summary, settings, time.monotonic(), student.record.number)
@@ -161,17 +170,23 @@ def run_learner(config: Config, me: Contributor, keys: MeshKeys | None, out: Pat
 
 
 class Record(msgspec.Struct, frozen=True):
-    """learner.json: how far this device is. number: of its last study; version: of the lesson it learned from."""
+    """learner.json: how far this device is. number: of its last study; version: of the lesson it learned from.
+
+    schema_hash, model, seed: of what it trains; empty in the files of older versions.
+    """
 
     number: Round = 0
     version: Count = 0
     accuracy: Share | None = None
+    schema_hash: str = ""
+    model: str = ""
+    seed: int | None = None
 
 
 class Student:
     """A device's own examples and model, and stage 3 on them. Raises ConfigError or DataError for what does not fit."""
 
-    def __init__(self, config: Config, out: Path) -> None:
+    def __init__(self, config: Config, out: Path, fresh: bool = False) -> None:
         data, self.train, shard = load_share(config)
         self.kind = make_kind(config, data)
         known = np.isin(data.test.subject, self.train.subject)
@@ -184,7 +199,9 @@ class Student:
         self._settings = suggest_client(self.kind)
         self._seed = device_seed(config.seed, shard.index)
         self._stopped = False
-        self.record = self._load_record()
+        kind = self.kind
+        self._origin = Origin("", kind.schema_hash, kind.summary, config.seed, kind.older_hash)
+        self.record = self._load_record(fresh)
 
     def stop(self) -> None:
         """End a study at its next epoch; from any thread."""
@@ -200,7 +217,8 @@ class Student:
         self.update_s.append(round(time.process_time() - started, 3))
         self.upload_bytes.append(len(update))
         accuracy = accuracy_of(kind, model, *_tensors(self.test)) if len(self.test) else None
-        self.record = Record(effect.number, lesson.version, accuracy)
+        origin = self._origin
+        self.record = Record(effect.number, lesson.version, accuracy, origin.schema_hash, origin.model, origin.seed)
         write_safetensors(self._out / PERSONAL, _named(model), {"summary": kind.summary, "group": str(lesson.group)})
         write_bytes(self._out / _RECORD, msgspec.json.encode(self.record))
         told = "" if accuracy is None else f", accuracy {accuracy:.1%}"
@@ -211,12 +229,20 @@ class Student:
         )
         return UpdateReady(effect.number, np.frombuffer(update, "<f4"), lesson.version, lesson.group)
 
-    def _load_record(self) -> Record:
+    def _load_record(self, fresh: bool) -> Record:
         path = self._out / _RECORD
         try:
-            return msgspec.json.decode(path.read_bytes(), type=Record) if path.exists() else Record()
+            found = msgspec.json.decode(path.read_bytes(), type=Record) if path.exists() else Record()
         except (OSError, *UNREADABLE) as error:
             raise DataError(f"{path}: {error}; remove it to begin anew") from None
+        if fresh:
+            set_aside(self._out, (PERSONAL, _RECORD))
+            return Record(found.number)  # by which the cloud tells its updates apart
+        if conflict := self._origin.conflict("", found.schema_hash, found.model, found.seed):
+            raise refuse_to_overwrite(self._out, f"what lesson {found.version} gave", conflict)
+        if found.number:
+            logger.info("continuing after lesson %d (%s); --fresh would start anew", found.version, self._out)
+        return found
 
 
 def make_kind(config: Config, data: DataSet) -> ModelKind:

@@ -12,8 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from mdl.bounds import UNREADABLE, whole_number
-from mdl.checkpoint import CachedModel, ModelCache, write_safetensors
+from mdl.checkpoint import ModelCache, write_safetensors
 from mdl.config import Config
 from mdl.data import (
     DataSet,
@@ -44,25 +43,16 @@ from mdl.machine import (
     SaveModel,
     TrainLocally,
 )
-from mdl.messages import History, TrainingReport
+from mdl.messages import TrainingReport
 from mdl.models import build_model
 from mdl.own import own_data, own_model
 from mdl.task import describe_task
 from mdl.training import LocalTrainer, Teacher, model_delta
-from peers.quorum import LAST_TERM
+from peers.resume import DEVICE_FILES, Origin, State, describe_state, restore_state, set_aside
 
 logger = logging.getLogger(__name__)
 
 Work = dict[type[Effect], Callable[[Any], Event | None]]
-
-
-class State(msgspec.Struct, frozen=True):
-    """Where a device goes on from: w(round_id), how it came about, and the highest term it has heard."""
-
-    parameters: Vector
-    round_id: int = 0
-    history: History = History()
-    term: int = 0
 
 
 class Device:
@@ -78,10 +68,10 @@ class Device:
         self.model = build_flat_model(config, data)
         self.description = describe_model(config, data, mesh)
         self.schema_hash = hash_task(self.model.schema, data.classes, data.channels)
-        self._older_hash = hash_task(self.model.schema, data.classes)
         self.theta = float(len(self.train)) if config.round.theta == "samples" else 1.0
+        older_hash = hash_task(self.model.schema, data.classes)
+        self._origin = Origin(mesh, self.schema_hash, self.summary, config.seed, older_hash)
         self._me = me
-        self._mesh = mesh
         self._out = out
         self._settings = msgspec.structs.replace(config.training, seed=device_seed(config.seed, shard.index))
         self._trainer = LocalTrainer(self.model, self.train.x, self.train.y, self._settings)
@@ -98,11 +88,14 @@ class Device:
         shape = description.channels, description.time
         return describe_task(description.model, shape, description.channel_names, description.class_names)
 
-    def restore(self) -> State:
-        """What the file cache has, if it fits; else the fresh model."""
-        hashes = (self.schema_hash, self._older_hash)
-        found = (restore_state(self._cache, schema_hash, self._mesh) for schema_hash in hashes)
-        return next(filter(None, found), None) or State(self.model.values().copy())
+    def restore(self, fresh: bool = False) -> State:
+        """What the file cache has, or the untrained model.
+
+        fresh: what there is of an earlier run is set aside. Raises ConfigError if it is of another origin.
+        """
+        if fresh:
+            set_aside(self._out, DEVICE_FILES)
+        return restore_state(self._cache, self._origin) or State(self.model.values().copy())
 
     def work(self) -> Work:
         """What the driver's worker thread calls for each slow effect."""
@@ -148,7 +141,7 @@ class Device:
 
     def _save(self, effect: SaveModel) -> None:
         try:
-            self._cache.save(describe_state(effect, self.schema_hash, self._mesh))
+            self._cache.save(describe_state(effect, self._origin))
         except (
             MdlError,
             OSError,
@@ -163,32 +156,6 @@ def load_share(config: Config) -> tuple[DataSet, Windows, Shard]:
     shard = parse_shard(config.data.shard)
     rows = split_windows(data.train, config.data.split, shard.count, config.seed)[shard.index - 1]
     return data, take_windows(data.train, rows), shard
-
-
-def describe_state(effect: SaveModel, schema_hash: str, mesh: str) -> CachedModel:
-    """What goes into the file cache."""
-    extra = {"history": msgspec.json.encode(effect.history).decode(), "term": str(effect.term)}
-    return CachedModel(effect.parameters, effect.round_id, schema_hash, mesh, extra, effect.digest)
-
-
-def restore_state(cache: ModelCache, schema_hash: str, mesh: str) -> State | None:
-    """The last whole state of this model in this mesh; an older cache says nothing of its history and term.
-
-    A term that nobody else would believe is forgotten: the mesh tells its own. Without its history a model is nothing
-    that the mesh could go on from.
-    """
-    cached = cache.load()
-    if cached is None or (cached.mesh, cached.schema_hash) != (mesh, schema_hash):
-        return None
-    try:
-        history = msgspec.json.decode(cached.extra.get("history", "{}"), type=History)
-    except UNREADABLE as error:
-        logger.warning("file cache skipped: %s: its history cannot be read (%s)", cache.path, error)
-        return None
-    term = whole_number(cached.extra.get("term", "0"), LAST_TERM)
-    if term is None:
-        logger.warning("%s: its term is none that a mesh can have come to, and is forgotten", cache.path)
-    return State(cached.values, cached.round_id, history, term or 0)
 
 
 def keep_delta(out: Path, me: Contributor, effect: KeepDelta) -> None:

@@ -124,10 +124,14 @@ def read_code(path: Path) -> str:
 
 
 def remember_code(code: str) -> Path:
-    """Keep a join code for this user alone (file mode 600)."""
+    """Keep a join code for this user alone (file mode 600). Raises ConfigError if the name is another mesh's here."""
     name, _ = parse_join_code(code)
-    folder = _codes_home()
-    path = folder / f"{name}.code"
+    path = _codes_home() / f"{name}.code"
+    if known_meshes().get(name, code) != code:
+        raise ConfigError(
+            f"mesh {name!r} is known here with another code, and its state is in {state_home(name)}: "
+            f"if that mesh is gone, remove {path} and start with --fresh"
+        )
     write_bytes(path, f"{code}\n".encode())
     return path
 

@@ -41,11 +41,11 @@ from mdl.machine import (
 )
 from mdl.messages import PeerInfo, Role, TrainingReport
 from mdl.training import model_delta
-from peers.device import State, describe_state, restore_state
 from peers.identity import claim_identity, find_code, release_identity, state_home
 from peers.narrate import Narrator
 from peers.node import METRICS, drive, record_round, start_runtime
 from peers.peer import make_peer
+from peers.resume import DEVICE_FILES, Origin, State, describe_state, restore_state, set_aside
 from peers.sampler import MergeTimer, Sampler
 from peers.trainer import Trainer, TrainerSettings
 from transport.keys import MeshKeys
@@ -87,6 +87,7 @@ class Member:
         theta: float,
         out: Path | None,
         mesh: MeshSection,
+        fresh: bool = False,
     ) -> None:
         self.model = model
         self._failure: BaseException | None = None
@@ -102,13 +103,14 @@ class Member:
         self._cache = ModelCache(self._directory)
         self._todo: queue.SimpleQueue[TrainLocally | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[LocalDeltaReady | None] = queue.SimpleQueue()
-        state = restore_state(self._cache, self._flat.schema_hash, keys.name) or State(self._flat.values().copy())
+        self._origin = Origin(keys.name, self._flat.schema_hash, type(unwrap(model)).__name__)
+        state = self._restore(fresh)
         merges = MergeTimer()
         self._machine = Trainer(
             self._me,
             state.parameters,
             self._flat.schema_hash,
-            type(unwrap(model)).__name__,
+            self._origin.model,
             TrainerSettings(),
             state.round_id,
             state.history,
@@ -208,6 +210,16 @@ class Member:
         if trained.isdisjoint(map(id, self.model.parameters())):
             raise ConfigError("the optimizer holds none of the model's parameters: make it from model.parameters()")
 
+    def _restore(self, fresh: bool) -> State:
+        """What the file cache has, or the model as it was handed in."""
+        try:
+            if fresh:
+                set_aside(self._directory, DEVICE_FILES)
+            return restore_state(self._cache, self._origin) or State(self._flat.values().copy())
+        except ConfigError:
+            release_identity(self._directory)
+            raise
+
     def _drive(self) -> None:
         """In the node's own thread: whatever ends it is raised in the caller's loop."""
         try:
@@ -249,7 +261,7 @@ class Member:
 
     def _save(self, effect: SaveModel) -> None:
         try:
-            self._cache.save(describe_state(effect, self._flat.schema_hash, self.mesh))
+            self._cache.save(describe_state(effect, self._origin))
         except (
             MdlError,
             OSError,
@@ -270,15 +282,17 @@ def join(
     out: Path | None = None,
     addresses: Sequence[str] = (),
     loopback: bool = False,
+    fresh: bool = False,
 ) -> Member:
     """A member of the mesh `mesh`, whose join code is given, in MDL_CODE, or known to `mdl mesh list`.
 
     model: float32, on the CPU, the same on every device. optimizer, data, loss: for `run()` only. theta: weight of this
-    device's delta (3.2.2). addresses: HOST:PORT of members, where multicast is blocked. Raises ConfigError.
+    device's delta (3.2.2). addresses: HOST:PORT of members, where multicast is blocked. fresh: what this device has of
+    an earlier run is set aside; else it goes on from there. Raises ConfigError, also if that is of another model.
     """
     keys = MeshKeys.from_code(find_code(mesh, code))
     section = MeshSection(join=tuple(addresses), loopback=loopback)
-    return Member(keys, model, optimizer, data, loss, name, theta, out, section)
+    return Member(keys, model, optimizer, data, loss, name, theta, out, section, fresh)
 
 
 def _evaluate(effect: Evaluate) -> Event:

@@ -137,14 +137,20 @@ def run_agent(config: Config, me: Contributor, keys: MeshKeys | None, mesh_name:
     return Ended(finish.problem, finish.exit_code, machine.rounds_closed(), runtime.links.counts.sent_bytes)
 
 
-def run_trainer(config: Config, me: Contributor, keys: MeshKeys | None, mesh_name: str, out: Path) -> Ended:
-    """`mdl peer`: trains, aggregates, keeps its file cache, and exports the global model when it ends."""
+def run_trainer(
+    config: Config, me: Contributor, keys: MeshKeys | None, mesh_name: str, out: Path, fresh: bool = False
+) -> Ended:
+    """`mdl peer`: trains, aggregates, keeps its file cache, and exports the global model when it ends.
+
+    fresh: does not go on from what is in `out`, but sets it aside. Raises ConfigError for a state of another origin.
+    """
     from peers.cloud_side import CloudSide  # imports torch, which an agent never needs
-    from peers.device import Device, State
+    from peers.device import Device
+    from peers.resume import State
     from peers.trainer import Trainer, TrainerSettings
 
     device = Device(config, me, mesh_name, out)
-    state = device.restore()
+    state = device.restore(fresh)
     cloud = CloudSide(config, me, keys, mesh_name, device) if config.cloud.address else None
     if cloud and not state.round_id and (values := cloud.warm_start()) is not None:
         state = State(values)

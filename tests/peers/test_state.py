@@ -1,20 +1,23 @@
 """What a device finds again after a restart: its model, how that came about, and the highest term it has heard."""
 
+import msgspec
 import numpy as np
 import pytest
 
 from mdl.checkpoint import CachedModel, ModelCache
 from mdl.delta import Contributor, ModelDelta, digest_of
+from mdl.errors import ConfigError
 from mdl.machine import LocalDeltaReady, SaveModel, Tick, TrainLocally
 from mdl.messages import Counted, Fork, History, TrainingReport
 from peers.agent import AgentSettings
-from peers.device import describe_state, restore_state
 from peers.peer import Peer
+from peers.resume import DEVICE_FILES, Origin, describe_state, restore_state, set_aside
 from peers.succession import SuccessionSettings
 from peers.trainer import Trainer, TrainerSettings
 from scheduler.policies import make_policy
 
 ME = Contributor("me", 2)
+HERE = Origin("home", "schema", "lenet 3x128 -> run", 0)
 HISTORY = History((Fork(0, 1, "start"),), ("me",), (Counted(ME, 7),))
 
 
@@ -28,22 +31,64 @@ def test_a_state_is_found_again_as_it_was(tmp_path):
     cache = ModelCache(tmp_path)
     values = np.arange(3, dtype=np.float32)
     saved = SaveModel(7, values, digest_of(values), HISTORY, 131_077)
-    cache.save(describe_state(saved, "schema", "home"))
-    state = restore_state(ModelCache(tmp_path), "schema", "home")
+    cache.save(describe_state(saved, HERE))
+    state = restore_state(ModelCache(tmp_path), HERE)
     assert state is not None
     assert (state.round_id, state.history, state.term) == (7, HISTORY, 131_077)
     assert state.parameters.tolist() == [0.0, 1.0, 2.0]
 
 
-@pytest.mark.parametrize(("schema", "mesh"), [("other", "home"), ("schema", "other")])
-def test_a_state_of_another_model_or_mesh_is_none(tmp_path, schema, mesh):
-    ModelCache(tmp_path).save(CachedModel(np.zeros(3, np.float32), 1, "schema", "home"))
-    assert restore_state(ModelCache(tmp_path), schema, mesh) is None
+@pytest.mark.parametrize(
+    ("change", "both"),
+    [
+        ({"schema_hash": "other", "model": "alexnet 3x128 -> run"}, "lenet 3x128 -> run, and this is alexnet 3x128"),
+        ({"mesh": "attic"}, "of mesh 'home', and this is mesh 'attic'"),
+        ({"seed": 5}, "of seed 0, and this is seed 5"),
+    ],
+)
+def test_a_trained_state_of_another_model_mesh_or_seed_is_refused_naming_both(tmp_path, change, both):
+    """`mdl peer --model alexnet` took a mesh's lenet of many rounds for nothing, and wrote over it."""
+    cache = ModelCache(tmp_path)
+    cache.save(describe_state(SaveModel(7, np.ones(3, np.float32), b"", HISTORY), HERE))
+    with pytest.raises(ConfigError) as caught:
+        restore_state(ModelCache(tmp_path), msgspec.structs.replace(HERE, **change))
+    assert f"{tmp_path} has round 7 of " in str(caught.value)
+    assert both in str(caught.value)
+    assert "--fresh sets that aside" in str(caught.value)
+    assert caught.value.exit_code == 2
+    assert restore_state(ModelCache(tmp_path), HERE).round_id == 7
+
+
+def test_a_state_that_nothing_was_trained_into_is_no_reason_to_refuse(tmp_path):
+    ModelCache(tmp_path).save(describe_state(SaveModel(0, np.ones(3, np.float32), b""), HERE))
+    assert restore_state(ModelCache(tmp_path), msgspec.structs.replace(HERE, seed=5)) is None
+
+
+def test_going_on_is_told(tmp_path, caplog):
+    caplog.set_level("INFO")
+    ModelCache(tmp_path).save(describe_state(SaveModel(7, np.ones(3, np.float32), b"", HISTORY), HERE))
+    restore_state(ModelCache(tmp_path), HERE)
+    assert "continuing at round 7" in caplog.text
+
+
+def test_what_is_set_aside_is_kept_as_often_as_it_is_asked_for(tmp_path):
+    for number in (1, 2):
+        cache = ModelCache(tmp_path)
+        for round_id in (6, 7):
+            cache.save(describe_state(SaveModel(round_id, np.full(3, number, np.float32), b""), HERE))
+        (tmp_path / "metrics.jsonl").write_text("{}")
+        assert set_aside(tmp_path, DEVICE_FILES) == tmp_path / f"before-{number}"
+        assert restore_state(ModelCache(tmp_path), msgspec.structs.replace(HERE, seed=5)) is None
+    for number in (1, 2):
+        state = restore_state(ModelCache(tmp_path / f"before-{number}"), HERE)
+        assert (state.round_id, state.parameters[0]) == (7, number)
+        assert (tmp_path / f"before-{number}" / "metrics.jsonl").exists()
+    assert set_aside(tmp_path, DEVICE_FILES) is None
 
 
 def test_a_cache_without_history_and_term_is_read(tmp_path):
     ModelCache(tmp_path).save(CachedModel(np.zeros(3, np.float32), 4, "schema", "home"))
-    state = restore_state(ModelCache(tmp_path), "schema", "home")
+    state = restore_state(ModelCache(tmp_path), HERE)
     assert state is not None
     assert (state.round_id, state.history, state.term) == (4, History(), 0)
 

@@ -14,8 +14,8 @@ from mdl.messages import (
     CatchUp,
     Fork,
 )
-from peers.device import describe_state, restore_state
 from peers.quorum import LAST_FIRST_TERM, LAST_TERM, TERM_LEAP, TERMS, TERMS_PER_S
+from peers.resume import Origin, describe_state, restore_state
 from peers.simulate import build_mesh
 from peers.succession import Succession, SuccessionSettings
 from peers.trainer import Trainer, TrainerSettings
@@ -109,8 +109,8 @@ def test_a_mesh_that_has_used_up_its_terms_says_what_to_do():
 def test_a_saved_term_that_nobody_believes_is_forgotten(tmp_path, saved, caplog):
     cache = ModelCache(tmp_path)
     effect = SaveModel(4, np.ones(3, np.float32), b"", term=saved)
-    cache.save(describe_state(effect, "schema", "home"))
-    state = restore_state(cache, "schema", "home")
+    cache.save(describe_state(effect, Origin("home", "schema")))
+    state = restore_state(cache, Origin("home", "schema"))
     assert state is not None
     assert (state.round_id, state.term) == (4, 0)
     assert "its term" in caplog.text
@@ -118,10 +118,10 @@ def test_a_saved_term_that_nobody_believes_is_forgotten(tmp_path, saved, caplog)
 
 def test_a_saved_history_that_cannot_be_read_is_no_state(tmp_path, caplog):
     cache = ModelCache(tmp_path)
-    kept = describe_state(SaveModel(4, np.ones(3, np.float32), b"", term=7), "schema", "home")
+    kept = describe_state(SaveModel(4, np.ones(3, np.float32), b"", term=7), Origin("home", "schema"))
     for history in ("{", '{"base": [""]}', "[" * 100_000, '{"lineage": [{"round_id": -1, "size": 1, "name": "a"}]}'):
         cache.save(msgspec.structs.replace(kept, extra={"history": history, "term": "7"}))
-        assert restore_state(cache, "schema", "home") is None
+        assert restore_state(cache, Origin("home", "schema")) is None
     assert "history cannot be read" in caplog.text
 
 

@@ -1,0 +1,141 @@
+"""What a command finds of an earlier run in its directory: it goes on from it, or says what it would overwrite.
+
+What was trained is never lost because an option is another one this time: a state of another model, mesh or seed is
+refused in a line that names both, and `--fresh` sets it aside instead of deleting it. What an older version did not
+write down is unknown, and fits.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from mdl.bounds import UNREADABLE, printable, whole_number
+from mdl.checkpoint import CachedModel, ModelCache
+from mdl.delta import Vector
+from mdl.errors import ConfigError
+from mdl.files import make_private_folder
+from mdl.machine import SaveModel
+from mdl.messages import History
+from peers.quorum import LAST_TERM
+
+logger = logging.getLogger(__name__)
+
+# What a device's run leaves in its directory, its story apart, which each start writes anew.
+DEVICE_FILES = ("model.safetensors", "model.previous.safetensors", "global.safetensors", "metrics.jsonl", "deltas")
+# So many states set aside in one directory, and the user had better look at them.
+_MOST_ASIDE = 1000
+
+
+class State(msgspec.Struct, frozen=True):
+    """Where a device goes on from: w(round_id), how it came about, and the highest term it has heard."""
+
+    parameters: Vector
+    round_id: int = 0
+    history: History = History()
+    term: int = 0
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """What a state belongs to. model: one line for people. seed: None if it is not known here.
+
+    older_hash: the schema's, as versions wrote it that did not know the names of channels.
+    """
+
+    mesh: str
+    schema_hash: str
+    model: str = ""
+    seed: int | None = None
+    older_hash: str = ""
+
+    def conflict(self, mesh: str, schema_hash: str, model: str, seed: int | None) -> tuple[str, str] | None:
+        """(what there is, what this is) where a state is not of this origin; None, "" and unknown fit."""
+        if mesh and mesh != self.mesh:
+            return f"mesh {mesh!r}", f"mesh {self.mesh!r}"
+        if schema_hash and schema_hash not in (self.schema_hash, self.older_hash):
+            return model or "another model", self.model or "this model"
+        if seed is not None and self.seed is not None and seed != self.seed:
+            return f"seed {seed}", f"seed {self.seed}"
+        return None
+
+
+def refuse_to_overwrite(where: Path, what: str, conflict: tuple[str, str]) -> ConfigError:
+    """where: a directory or file; what: it holds, as in "round 7"."""
+    there, here = conflict
+    return ConfigError(
+        f"{where} has {what} of {printable(there)}, and this is {printable(here)}: --fresh sets that aside and starts "
+        "anew (fresh=True in peers.join), another --out keeps both"
+    )
+
+
+def describe_state(effect: SaveModel, origin: Origin) -> CachedModel:
+    """What goes into the file cache."""
+    extra = {
+        "history": msgspec.json.encode(effect.history).decode(),
+        "term": str(effect.term),
+        "model": origin.model,
+        **({} if origin.seed is None else {"seed": str(origin.seed)}),
+    }
+    return CachedModel(effect.parameters, effect.round_id, origin.schema_hash, origin.mesh, extra, effect.digest)
+
+
+def restore_state(cache: ModelCache, origin: Origin) -> State | None:
+    """The last whole state of this model in this mesh; an older cache says nothing of its history and term.
+
+    A term that nobody else would believe is forgotten: the mesh tells its own. Without its history a model is nothing
+    that the mesh could go on from. Raises ConfigError if what is there has been trained and is of another origin.
+    """
+    cached = cache.load()
+    if cached is None:
+        return None
+    seed, model = whole_number(cached.extra.get("seed", ""), 1 << 63), cached.extra.get("model", "")
+    if conflict := origin.conflict(cached.mesh, cached.schema_hash, model, seed):
+        if cached.round_id == 0:
+            return None
+        raise refuse_to_overwrite(cache.path.parent, f"round {cached.round_id}", conflict)
+    try:
+        history = msgspec.json.decode(cached.extra.get("history", "{}"), type=History)
+    except UNREADABLE as error:
+        logger.warning("file cache skipped: %s: its history cannot be read (%s)", cache.path, error)
+        return None
+    term = whole_number(cached.extra.get("term", "0"), LAST_TERM)
+    if term is None:
+        logger.warning("%s: its term is none that a mesh can have come to, and is forgotten", cache.path)
+    if cached.round_id:
+        logger.info("continuing at round %d (%s); --fresh would start anew", cached.round_id, cache.path.parent)
+    return State(cached.values, cached.round_id, history, term or 0)
+
+
+def set_aside(directory: Path, names: Iterable[str]) -> Path | None:
+    """Move what is there of these into a new folder beside them; None if nothing is. Raises ConfigError."""
+    there = [directory / name for name in names if (directory / name).exists()]
+    if not there:
+        return None
+    folder = next(path for path in _numbered(directory, "before-{}") if not path.exists())
+    try:
+        make_private_folder(folder)
+        for path in there:
+            path.rename(folder / path.name)
+    except OSError as error:
+        raise ConfigError(f"--fresh: cannot move {there[0]} to {folder}: {error.strerror}") from None
+    logger.info("what was there is set aside in %s", folder)
+    return folder
+
+
+def set_file_aside(file: Path) -> Path:
+    """The same for one file: NAME.before-1.ENDING. Raises ConfigError."""
+    target = next(path for path in _numbered(file.parent, f"{file.stem}.before-{{}}{file.suffix}") if not path.exists())
+    try:
+        file.rename(target)
+    except OSError as error:
+        raise ConfigError(f"--fresh: cannot move {file} to {target}: {error.strerror}") from None
+    logger.info("what was there is set aside in %s", target)
+    return target
+
+
+def _numbered(directory: Path, form: str) -> Iterable[Path]:
+    yield from (directory / form.format(number) for number in range(1, _MOST_ASIDE))
+    raise ConfigError(f"--fresh: {directory} has {_MOST_ASIDE - 1} states set aside; move some of them away")
