@@ -21,6 +21,7 @@ from mdl.errors import LocalProtocolError, RemoteProtocolError
 from mdl.machine import Received, TransferProgressed
 from transport.wire import (
     CHUNK_BYTES,
+    SMALLEST_CHUNK_BYTES,
     Body,
     Carrier,
     ChunkSent,
@@ -32,6 +33,8 @@ from transport.wire import (
 
 # Credit that keeps a 1 Gbit/s link of 10 ms busy (1.25 MB) with some to spare, and a small device's memory free.
 WINDOW_BYTES = 8 * CHUNK_BYTES
+# At most so many messages in a queue for each transfer, however small its chunks are (sockets.BULK_QUEUE).
+WINDOW_CHUNKS = 32
 # The root of a binomial tree over 1024 peers has 10 children; offers hold no copy of the values.
 MAX_OUTGOING = 16
 RETRY_S = 1.0
@@ -44,11 +47,15 @@ SLOWEST_BYTES_S = CHUNK_BYTES / EXPIRY_S / 2
 
 @dataclass(frozen=True)
 class Outgoing:
-    """A message for `receiver`; with a payload it goes the bulk way, so that nothing small waits behind it."""
+    """A message for `receiver`; with a payload it goes the bulk way, so that nothing small waits behind it.
+
+    stream: which of the bulk connections; they bring messages in any order.
+    """
 
     receiver: str
     body: Body
     payload: memoryview | None = None
+    stream: int = 0
 
 
 Step: TypeAlias = Outgoing | Received | TransferProgressed
@@ -119,7 +126,8 @@ class OutgoingTransfers:
         sending = self._of(sender, wanted.transfer_id)
         if sending is None:
             return [Outgoing(sender.peer_id, TransferDropped(wanted.transfer_id))]
-        if wanted.offset_bytes % CHUNK_BYTES or wanted.offset_bytes > sending.furthest:
+        size = wanted.chunk_bytes
+        if wanted.offset_bytes % SMALLEST_CHUNK_BYTES or wanted.offset_bytes > sending.furthest:
             raise RemoteProtocolError(f"chunks wanted from {wanted.offset_bytes}, {sending.furthest} bytes were sent")
         if wanted.offset_bytes >= len(sending.data):
             raise RemoteProtocolError(f"chunks wanted from {wanted.offset_bytes} of {len(sending.data)} bytes")
@@ -134,13 +142,14 @@ class OutgoingTransfers:
         if wanted.again:
             sending.position, sending.repeated_at = wanted.offset_bytes, now
         sending.position = max(sending.position, wanted.offset_bytes)
-        limit = min(wanted.limit_bytes, wanted.offset_bytes + WINDOW_BYTES, len(sending.data))
+        limit = min(wanted.limit_bytes, wanted.offset_bytes + window_bytes(size), len(sending.data))
         steps: list[Step] = []
         while sending.position < limit:
             start = sending.position
-            sending.position = min(start + CHUNK_BYTES, len(sending.data))
+            sending.position = min(start + size, len(sending.data))
             payload = sending.data[start : sending.position]
-            steps.append(Outgoing(sending.receiver, ChunkSent(wanted.transfer_id, start), payload))
+            stream = start // size % wanted.streams
+            steps.append(Outgoing(sending.receiver, ChunkSent(wanted.transfer_id, start), payload, stream))
         sending.furthest = max(sending.furthest, sending.position)
         return steps
 
@@ -175,6 +184,11 @@ class OutgoingTransfers:
     def _offered(self, transfer_id: int) -> Outgoing:
         sending = self._sending[transfer_id]
         return Outgoing(sending.receiver, TransferOffered(transfer_id, len(sending.data) // 4, sending.message))
+
+
+def window_bytes(chunk_bytes: int) -> int:
+    """Credit for chunks of this size."""
+    return min(WINDOW_BYTES, WINDOW_CHUNKS * chunk_bytes)
 
 
 def _bytes_of(values: Vector) -> memoryview:

@@ -15,11 +15,13 @@ from mdl.delta import Contributor, Vector, new_hash
 from mdl.errors import RemoteProtocolError
 from mdl.machine import Received, TransferProgressed
 from mdl.messages import DIGESTED
-from transport.bulk import EXPIRY_S, RETRY_S, WINDOW_BYTES, Outgoing, Pace, Step
+from transport.bulk import EXPIRY_S, RETRY_S, WINDOW_BYTES, Outgoing, Pace, Step, window_bytes
 from transport.hashing import Hash, MakeHash
 from transport.places import Places
+from transport.rhythm import Rhythm
 from transport.wire import (
     CHUNK_BYTES,
+    SMALLEST_CHUNK_BYTES,
     Carrier,
     ChunkSent,
     ChunksWanted,
@@ -29,7 +31,10 @@ from transport.wire import (
 )
 
 # New credit every quarter window: often enough that the sender never waits, seldom enough to cost nothing.
-_CREDIT_STEP_BYTES = WINDOW_BYTES // 4
+_CREDIT_STEPS = 4
+_SIZES = frozenset(1 << power for power in range(SMALLEST_CHUNK_BYTES.bit_length() - 1, CHUNK_BYTES.bit_length()))
+# Peers whose links are remembered: more than take part in a round with one device.
+_MAX_RHYTHMS = 64
 # One delta at a time is the rule (3.2.2); the second is a catch-up that may overlap. Bounds the receiver's memory.
 MAX_INCOMING = 2
 PROGRESS_S = 1.0
@@ -43,16 +48,23 @@ _MAX_ASKED = 16
 
 @dataclass
 class _Receiving:
+    """came_at: when the last new chunk did. ahead: from where to where chunks are here that lie beyond the offset.
+
+    is_streamed: several connections carry it, so that a gap is no loss.
+    """
+
     message: Carrier
     values: Vector
     data: memoryview
     pace: Pace
     asked_at: float
     reported_at: float
+    came_at: float
+    rhythm: Rhythm
     limit: int = 0
     retries: int = 0
-    slowest_s: float = RETRY_S
-    doubtful_s: float = 0.0
+    is_streamed: bool = False
+    ahead: dict[int, int] = field(default_factory=dict)
     asked_offset: int = field(default=-1)
     hash: Hash | None = None
 
@@ -64,11 +76,24 @@ class _Receiving:
     def patience_s(self) -> float:
         """How long a pause may be before asking again: a slow link is not a broken one, and repetition makes it slower.
 
-        The base follows the slowest recent chunk; after the first retry it doubles, which leaves five tries on a fast
-        link and two on the slowest before the transfer expires.
+        Short enough for a second try before the transfer expires.
         """
-        base_s = min(max(RETRY_S, 3 * self.slowest_s), EXPIRY_S / 3)
-        return base_s if self.retries == 0 else 2 * base_s
+        return self.rhythm.patience_s(EXPIRY_S / 2)
+
+    def store(self, start: int, payload: memoryview, now: float) -> bool:
+        """Put a chunk into place, also before those that come first; whether it is new."""
+        end = start + len(payload)
+        if start < self.offset or start in self.ahead:
+            return False
+        self.data[start:end] = payload
+        self.ahead[start] = end
+        reached = self.offset
+        while reached in self.ahead:
+            reached = self.ahead.pop(reached)
+        if reached > self.offset:
+            self.pace.move(reached, now)
+            self.ahead = {start: end for start, end in self.ahead.items() if start > reached}
+        return True
 
 
 class IncomingTransfers:
@@ -85,6 +110,7 @@ class IncomingTransfers:
         self._arrived: deque[tuple[Contributor, int]] = deque(maxlen=_REMEMBERED)
         self._places = Places(MAX_INCOMING, 3 * RETRY_S)
         self._asked: dict[str, float] = {}
+        self._rhythms: dict[str, Rhythm] = {}
 
     def ask(self, peer_id: str, now: float) -> None:
         """This node has asked a peer for values: its offer goes before those that nobody asked for."""
@@ -116,7 +142,8 @@ class IncomingTransfers:
         if not self._places.ask(sender.peer_id, now, first=self._is_asked(sender, now)):
             return steps
         values = np.empty(offered.size, dtype="<f4")
-        receiving = _Receiving(offered.message, values, values.data.cast("B"), Pace(now, now, now), now, now)
+        pace, rhythm = Pace(now, now, now), self._rhythm_of(sender.peer_id)
+        receiving = _Receiving(offered.message, values, values.data.cast("B"), pace, now, now, now, rhythm)
         if isinstance(offered.message, DIGESTED):
             receiving.hash = self._make_hash(values.nbytes)
         self._receiving[key] = receiving
@@ -128,28 +155,28 @@ class IncomingTransfers:
         receiving = self._receiving.get(key)
         if receiving is None:
             return []
-        end = min(chunk.offset_bytes + CHUNK_BYTES, len(receiving.data))
-        if chunk.offset_bytes % CHUNK_BYTES or len(payload) != end - chunk.offset_bytes:
-            raise RemoteProtocolError(f"a chunk of {len(payload)} bytes at {chunk.offset_bytes} of {end}")
+        start, end = chunk.offset_bytes, chunk.offset_bytes + len(payload)
+        if start % SMALLEST_CHUNK_BYTES or not (end == len(receiving.data) or len(payload) in _SIZES) or not payload:
+            raise RemoteProtocolError(f"a chunk of {len(payload)} bytes at {start} of {len(receiving.data)}")
+        if end > min(len(receiving.data), receiving.offset + WINDOW_BYTES + CHUNK_BYTES):
+            raise RemoteProtocolError(f"a chunk from {start} to {end}, {receiving.limit} bytes were asked for")
         receiving.pace.heard_at = now
-        if chunk.offset_bytes < receiving.offset:  # it came twice: the pause was no loss, this link is slow
-            receiving.slowest_s = max(receiving.slowest_s, receiving.doubtful_s)
+        before = receiving.offset
+        if not receiving.store(start, payload, now):
             return []
-        if chunk.offset_bytes > receiving.offset:
-            return self._ask_once(key, receiving, now)
-        receiving.data[chunk.offset_bytes : end] = payload
-        if receiving.hash is not None:
-            receiving.hash.update(receiving.data[chunk.offset_bytes : end])
+        if receiving.hash is not None and receiving.offset > before:
+            receiving.hash.update(receiving.data[before : receiving.offset])
         if receiving.retries == 0:
-            receiving.slowest_s = max(receiving.slowest_s / 2, now - receiving.pace.moved_at)
-        else:  # a loss or a slow link: a second copy will tell
-            receiving.doubtful_s = now - receiving.pace.moved_at
-        receiving.pace.move(end, now)
+            receiving.rhythm.hear(now - receiving.came_at, len(payload))
+        receiving.came_at = now
+        if receiving.offset == before:
+            return [] if receiving.is_streamed else self._ask_once(key, receiving, now)
         receiving.retries = 0
-        if end == len(receiving.data):
+        if receiving.offset == len(receiving.data):
             return self._complete(key, receiving)
         steps = self._progress(sender, receiving, now)
-        if receiving.limit - end <= WINDOW_BYTES - _CREDIT_STEP_BYTES:
+        window = window_bytes(receiving.rhythm.chunk_bytes())
+        if receiving.limit - receiving.offset <= window - window // _CREDIT_STEPS:
             steps.append(self._wanted(key, receiving, again=False))
         return steps
 
@@ -167,6 +194,7 @@ class IncomingTransfers:
                 steps.append(self._give_up(key, reason))
             elif now >= self._due(receiving):
                 receiving.retries += 1
+                receiving.rhythm.doubt()
                 receiving.asked_at, receiving.asked_offset = now, -1
                 steps.append(self._wanted(key, receiving, again=True))
         return steps
@@ -183,6 +211,14 @@ class IncomingTransfers:
             is_silent = key[0] == sender and now - receiving.pace.heard_at >= 2 * receiving.patience_s()
             if is_silent or (key[0].peer_id == sender.peer_id and key[0] < sender):
                 self._drop(key)
+
+    def _rhythm_of(self, peer_id: str) -> Rhythm:
+        """What is known of its link from earlier transfers."""
+        rhythm = self._rhythms.pop(peer_id) if peer_id in self._rhythms else Rhythm()
+        self._rhythms[peer_id] = rhythm
+        if len(self._rhythms) > _MAX_RHYTHMS:
+            del self._rhythms[next(iter(self._rhythms))]
+        return rhythm
 
     def _is_asked(self, sender: Contributor, now: float) -> bool:
         return now - self._asked.get(sender.peer_id, -inf) < ASKED_S
@@ -211,8 +247,12 @@ class IncomingTransfers:
         return [self._wanted(key, receiving, again=True)]
 
     def _wanted(self, key: tuple[Contributor, int], receiving: _Receiving, again: bool) -> Outgoing:
-        receiving.limit = receiving.offset + WINDOW_BYTES
-        return Outgoing(key[0].peer_id, ChunksWanted(key[1], receiving.offset, receiving.limit, again))
+        chunk_bytes = receiving.rhythm.chunk_bytes()
+        receiving.limit = receiving.offset + window_bytes(chunk_bytes)
+        streams = receiving.rhythm.streams()
+        receiving.is_streamed |= streams > 1
+        wanted = ChunksWanted(key[1], receiving.offset, receiving.limit, again, chunk_bytes, streams)
+        return Outgoing(key[0].peer_id, wanted)
 
     def _complete(self, key: tuple[Contributor, int], receiving: _Receiving) -> list[Step]:
         self._drop(key)

@@ -7,7 +7,7 @@ first message on every link is a Hello, so that the peer can answer.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 import zmq
@@ -22,7 +22,7 @@ from transport.directory import EVERY_HOST, Address, Directory, address_of, is_l
 from transport.keys import MeshKeys
 from transport.loglimit import LogLimit
 from transport.sockets import LinkCounts, is_passing, local_host_towards, open_dealer
-from transport.wire import Body, encode
+from transport.wire import Body, TransferOffered, encode
 
 
 @dataclass
@@ -33,12 +33,12 @@ class _Link:
     incarnation: int
     own_host: str
     control: zmq.Socket[bytes]
-    bulk: zmq.Socket[bytes] | None = None
+    bulk: dict[int, zmq.Socket[bytes]] = field(default_factory=dict)
 
     def close(self, linger_ms: int = 0) -> None:
         self.control.close(linger=linger_ms)
-        if self.bulk is not None:
-            self.bulk.close(linger=0)
+        for dealer in self.bulk.values():
+            dealer.close(linger=0)
 
 
 class Outbox:
@@ -71,13 +71,25 @@ class Outbox:
 
     def send(self, outgoing: Outgoing) -> None:
         link = self.link_to(outgoing.receiver)
-        if link is not None and outgoing.payload is not None and link.bulk is None:
-            link.bulk = self._open(link.address, bulk=True)
-        dealer = None if link is None else link.control if outgoing.payload is None else link.bulk
+        dealer = None if link is None else self._way(link, outgoing)
         if dealer is None:
             self._counts.dropped += 1
         else:
             self._put(dealer, outgoing.body, outgoing.payload)
+
+    def _way(self, link: _Link, outgoing: Outgoing) -> zmq.Socket[bytes] | None:
+        """The connection that this message takes; where there is none for its stream, the first one carries it too."""
+        if outgoing.payload is None:
+            if type(outgoing.body) is TransferOffered:  # when chunks are asked for, the handshake is over
+                self._bulk(link, 0)
+            return link.control
+        return self._bulk(link, outgoing.stream) or self._bulk(link, 0)
+
+    def _bulk(self, link: _Link, stream: int) -> zmq.Socket[bytes] | None:
+        dealer = link.bulk.get(stream) or self._open(link.address, bulk=True)
+        if dealer is not None:
+            link.bulk[stream] = dealer
+        return dealer
 
     def on_time(self) -> None:
         """Try who waits for a link, and close links that are of no use."""
@@ -142,14 +154,18 @@ class Outbox:
         return link
 
     def move(self, me: PeerInfo, kept: frozenset[str]) -> None:
-        """Connect anew, and say Hello, where the way there does not begin at an address that was there all along."""
+        """Connect anew, and say Hello, where the way there does not begin at an address that was there all along.
+
+        Also to those without a link at this moment: they have our old address.
+        """
         self._me = me
         for address in list(self._greeters):
             self.stop_greeting(address)
         for peer_id, link in list(self._links.items()):
             if link.own_host not in kept or link.own_host != local_host_towards(link.address.host):
                 self._close(peer_id)
-                self.link_to(peer_id)
+        for info in self._directory.everyone():
+            self.link_to(info.peer_id)
 
     def close(self, linger_ms: int) -> None:
         """Close all links. linger_ms: how long small messages that are still queued may take to get out."""

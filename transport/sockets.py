@@ -24,7 +24,7 @@ RECEIVE_QUEUE = 64
 # Small messages to one peer that is away: two minutes of reports once a second. The newest are lost first.
 CONTROL_QUEUE = 128
 # Two transfers' windows and their repetitions.
-BULK_QUEUE = 40
+BULK_QUEUE = 160
 # A handshake takes milliseconds; a stranger who only opens connections holds each no longer than this.
 HANDSHAKE_MS = 5_000
 # Reports come about once a second, so that ten seconds of nothing is a broken connection.

@@ -30,6 +30,10 @@ from mdl.messages import (
 MAX_HEADER_BYTES = 1 << 20
 # A quarter of a second on a 10 Mbit/s link: short enough to see progress, long enough that Python is not the limit.
 CHUNK_BYTES = 1 << 18
+# Chunks of a slow link: each of them is a power of two, from this one up. A message shows progress only as a whole.
+SMALLEST_CHUNK_BYTES = 1 << 14
+# Connections that share a transfer over a link that waits much: each waits by itself. More cost handshakes.
+MAX_STREAMS = 4
 # What one ZeroMQ frame may hold; libzmq drops the connection of whoever sends more. CURVE adds some 33 bytes.
 MAX_FRAME_BYTES = max(MAX_HEADER_BYTES, CHUNK_BYTES) + 256
 
@@ -48,12 +52,18 @@ class TransferOffered(Message, frozen=True):
 
 
 class ChunksWanted(Message, frozen=True):
-    """Receiver: all before offset_bytes is here; send up to limit_bytes. again: go back to offset_bytes first."""
+    """Receiver: all before offset_bytes is here; send up to limit_bytes. again: go back to offset_bytes first.
+
+    chunk_bytes, streams: how large a chunk the link carries in a moment, and over how many connections they are to come
+    (`transport.rhythm`).
+    """
 
     transfer_id: Count
     offset_bytes: Bytes
     limit_bytes: Bytes
     again: bool = False
+    chunk_bytes: Annotated[int, Meta(ge=SMALLEST_CHUNK_BYTES, le=CHUNK_BYTES)] = CHUNK_BYTES
+    streams: Annotated[int, Meta(ge=1, le=MAX_STREAMS)] = 1
 
 
 class ChunkSent(Message, frozen=True):

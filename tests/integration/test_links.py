@@ -196,8 +196,7 @@ def test_a_transfer_resumes_when_its_connection_is_cut_in_the_middle(mesh, keys)
     send(mesh, "a", "b", ModelMessage(1, b""), VALUES)
     assert mesh.until(lambda: mesh.links["b"].counts.received_bytes > 4 * CHUNK_BYTES)
     link = mesh.links["a"]._outbox.link_to("b")
-    link.bulk.close(linger=0)
-    link.bulk = None
+    link.bulk.pop(0).close(linger=0)
     assert mesh.until(lambda: mesh.of("b", Received))
     assert mesh.of("b", Received)[0].values.tobytes() == VALUES.tobytes()
     assert mesh.links["b"].counts.received_bytes < 1.3 * VALUES.nbytes
