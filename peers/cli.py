@@ -6,7 +6,6 @@ Exit codes: 0 done, 2 the user's input is wrong, 3 no mesh or peers found, 4 the
 from __future__ import annotations
 
 import gc
-import logging
 import sys
 from functools import cache
 from pathlib import Path
@@ -45,6 +44,7 @@ from peers.cli_options import (
     need_data,
     print_json,
 )
+from peers.plain import log_plainly
 from transport.loglimit import FloodFilter
 
 if TYPE_CHECKING:
@@ -276,9 +276,7 @@ def list_meshes(as_json: AsJson = False) -> None:
 
 def main() -> None:
     """Entry point: runs the command; whatever ends it becomes one line and an exit code (`peers/cli_failure.py`)."""
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s: %(message)s")
-    for handler in logging.getLogger().handlers:
-        handler.addFilter(FloodFilter())
+    log_plainly().addFilter(FloodFilter())
     try:
         sys.exit(run_guarded(_run, as_json="--json" in sys.argv))
     finally:

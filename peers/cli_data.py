@@ -141,21 +141,25 @@ def _download(known: PublicSet, home: Path, sha256: str) -> Path:
 
 
 def _show(found: dict[str, Any]) -> None:
-    from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    console = Console()
-    mark = "  [bold yellow]SYNTHETIC[/]" if found["synthetic"] else ""
-    console.print(f"[bold]{found['name']}[/]{mark}  {found['description']}", highlight=False)
+    from peers.plain import plain_lines
+    from peers.terminal import PlainConsole
+
+    console = PlainConsole()
+    mark = "  SYNTHETIC" if found["synthetic"] else ""
+    name, told = plain_lines(found["name"]), plain_lines(found["description"])
+    console.print(Text.assemble((name, "bold"), (mark, "bold yellow"), f"  {told}"))
     console.print(
         f"windows of {found['channels']} channels x {found['window']} samples; test held out by {found['held_out']}"
     )
     if found["channel_names"]:
-        console.print(f"channels: {', '.join(found['channel_names'])}", highlight=False, markup=False)
+        console.print(f"channels: {', '.join(found['channel_names'])}")
     for line in found["notes"]:
-        console.print(line, highlight=False, markup=False)
+        console.print(line)
     for line in found["warnings"]:
-        console.print(f"warning: {line}", style="yellow", highlight=False, markup=False)
+        console.print(f"warning: {line}", style="yellow")
     table = Table("class", "train", "test", "")
     most = max(found["train"]["windows_by_class"].values())
     for name in found["classes"]:
@@ -171,7 +175,7 @@ def _show(found: dict[str, Any]) -> None:
             f"{side} windows by subject: {_list_subjects(found[side]['windows_by_subject'])}", highlight=False
         )
     for key, name in (("channel_mean", "mean"), ("channel_deviation", "deviation")):
-        console.print(f"{name} by channel: {'  '.join(f'{value:.3g}' for value in found[key])}", highlight=False)
+        console.print(f"{name} by channel: {'  '.join(f'{value:.3g}' for value in found[key])}")
 
 
 def _list_subjects(counts: dict[str, int]) -> str:

@@ -16,9 +16,12 @@ from typing import Any
 
 import typer
 
+from mdl.bounds import printable
 from mdl.errors import MdlError, UnfinishedError
 
 INTERRUPTED = 130
+# Of the line that says what is wrong: paths and choices fit.
+_LONGEST = 4_000
 # A full disk, or a quota or file size that is reached.
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -98,7 +101,7 @@ def _describe_refusal(error: OSError) -> Failure:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    return printable(" ".join(text.split()), _LONGEST)
 
 
 def _print_last(text: str) -> None:

@@ -273,9 +273,9 @@ class _Progress:
 
 def _console() -> Console:
     """Devices and directories may be called anything: nothing in their names is markup."""
-    from rich.console import Console
+    from peers.terminal import PlainConsole
 
-    return Console(markup=False, highlight=False)
+    return PlainConsole()
 
 
 def _print_json(result: object) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 from torch import nn
 
@@ -19,6 +18,7 @@ from mdl.evaluation import evaluate, predict_logits
 from mdl.export import ModelDescription, import_model
 from mdl.own import Own
 from mdl.task import channels_difference
+from peers.terminal import PlainConsole
 
 
 def evaluate_model(path: Path, spec: str | Own | None, model: str | Own | None = None) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def predict_windows(path: Path, spec: str | Own | None, limit: int, model: str |
 
 
 def show_evaluation(result: dict[str, Any]) -> None:
-    console = Console()
+    console = PlainConsole()
     synthetic = " (synthetic data)" if result["synthetic"] else ""
     console.print(
         f"{result['model']}, round {result['round']}, on {result['windows']} windows of {result['data']}{synthetic}"
@@ -78,7 +78,7 @@ def show_predictions(result: dict[str, Any]) -> None:
     for row in result["predictions"]:
         style = "" if row["predicted"] == row["label"] else "red"
         table.add_row(str(row["window"]), row["predicted"], f"{row['probability']:.1%}", row["label"], style=style)
-    Console().print(table)
+    PlainConsole().print(table)
 
 
 def _load(path: Path, spec: str | Own | None, model: str | Own | None) -> tuple[nn.Module, ModelDescription, DataSet]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from mdl.errors import ConfigError
+from peers.terminal import PlainConsole
 from scheduler.judging import Judged, judge_network, judge_policy
 from scheduler.mlpq import load_mlp, variant_of
 from scheduler.numpyq import NumpyQ, load_weights
@@ -57,4 +57,4 @@ def print_rows(rows: list[dict[str, object]], title: str) -> None:
         table.add_column(name.replace("_percent", " %").replace("_", " "), justify="right")
     for row in rows:
         table.add_row(*("" if value is None else str(value) for value in row.values()))
-    Console().print(table)
+    PlainConsole().print(table)

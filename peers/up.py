@@ -29,6 +29,7 @@ from mdl.own import own_data
 from peers.liveview import describe_summary, draw_mesh, show_result
 from peers.processes import Child, Children
 from peers.rundir import RoundReader, collect_results, describe_interrupt, read_rounds, remove_traces
+from peers.terminal import PlainConsole
 from peers.verify import Verifier
 from peers.watch import Watcher
 from scheduler.policies import make_policy
@@ -71,7 +72,7 @@ def run_up(
     failed; UnfinishedError after Ctrl-C or SIGTERM, when all has been saved.
     """
     started = time.monotonic()
-    console = Console(stderr=quiet)
+    console = PlainConsole(stderr=quiet)
     verifier: Verifier | None = None
     with _interrupted_by_signals():
         run = _plan(config, peers, epochs, out, verify, cloud)

@@ -8,7 +8,6 @@ import time
 from typing import Any
 
 import msgspec
-from rich.console import Console
 from rich.live import Live
 
 from mdl.config import MeshSection
@@ -19,6 +18,7 @@ from mdl.messages import MeshStatus, PeerInfo, Role, RoundSummary
 from peers.liveview import draw_mesh
 from peers.node import drive, start_runtime
 from peers.observer import Observer
+from peers.terminal import PlainConsole
 from transport.keys import MeshKeys
 
 _FRAME_S = 0.25
@@ -91,7 +91,7 @@ def look_around(
 
 
 def _show(watcher: Watcher, found: list[PeerInfo], watch: bool) -> None:
-    console = Console()
+    console = PlainConsole()
     if watcher.status is None and not watch:
         for info in found:
             console.print(f"{info.peer_id}  {info.role.value}  {info.host}:{info.port}")
