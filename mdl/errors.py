@@ -1,11 +1,17 @@
 """What can go wrong, told apart by who has to act on it."""
 
+import errno
+import os
 from collections.abc import Mapping
 
 from mdl.bounds import printable
 
 # Of a text that quotes what a peer said: enough to see what is wrong.
 _LONGEST = 500
+# Not ours to write to, or not there.
+_NO_PLACE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENOENT, errno.ENAMETOOLONG)
+# A full disk, or a quota or file size that is reached.
+_NO_ROOM = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EFBIG)
 
 
 class MdlError(Exception):
@@ -40,6 +46,19 @@ class RemoteProtocolError(MdlError):
 
     def __init__(self, text: str) -> None:
         super().__init__(printable(text, _LONGEST))
+
+
+class StorageError(MdlError):
+    """A file cannot be written: the disk is full, or the place is none that this user can write to.
+
+    exit_code 2: nothing can ever be written there, so that nothing was begun; 4: it gave up on the way.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], error: OSError) -> None:
+        super().__init__(f"cannot save {os.fspath(path)}: {error.strerror or error}")
+        self.cause = error
+        self.exit_code = 2 if error.errno in _NO_PLACE else 4
+        self.hint = "make room there, or choose another place" if error.errno in _NO_ROOM else ""
 
 
 class ConfigError(MdlError):

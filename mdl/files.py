@@ -11,14 +11,17 @@ import contextlib
 import errno
 import os
 import stat
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, BinaryIO
 
-from mdl.errors import MdlError
+from mdl.errors import MdlError, StorageError
 
 _FILE_MODE, _FOLDER_MODE = 0o600, 0o700
 _OTHERS = 0o077
+# A policy has 100 KB, a description far less.
+_PROBE_BYTES = 128 << 10
 
 
 def make_private_folder(path: Path) -> None:
@@ -81,7 +84,33 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object], previous: Path 
             temporary.unlink(missing_ok=True)
         _sync_directory(path.parent)
     except OSError as error:
-        raise MdlError(f"cannot save {path}: {error.strerror or error}") from error
+        raise StorageError(path, error) from error
+
+
+def check_writable(path: Path) -> None:
+    """Before hours of work: that a file can be written there. Raises StorageError if it cannot."""
+    probe = path.with_name(f".{path.name}.{os.getpid()}.probe")
+    try:
+        write_bytes(probe, bytes(_PROBE_BYTES))
+        probe.unlink(missing_ok=True)
+    except StorageError as error:
+        raise StorageError(path, error.cause) from None
+
+
+def save_or_rescue(path: Path, save: Callable[[Path], None]) -> None:
+    """Save what took long to compute; where the disk refuses by now, in a temporary directory.
+
+    Raises MdlError that names both places; if neither takes it, what the first one said.
+    """
+    try:
+        save(path)
+    except MdlError as error:
+        spare = Path(tempfile.gettempdir()) / f"mdl-{os.getpid()}-{path.name}"
+        try:
+            save(spare)
+        except MdlError:
+            raise error from None
+        raise MdlError(f"{error}; it is in {spare} instead") from None
 
 
 def narrow(path: Path) -> bool:

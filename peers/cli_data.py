@@ -103,6 +103,7 @@ def _take(known: PublicSet, source: Path, home: Path, sha256: str) -> Path:
 
     from mdl.data.catalogue import check_content
     from mdl.errors import DataError
+    from mdl.files import write_whole
     from transport.download import digest_file
 
     if not source.is_file() or source.suffix not in (".zip", ".npz"):
@@ -111,10 +112,8 @@ def _take(known: PublicSet, source: Path, home: Path, sha256: str) -> Path:
         raise DataError(f"{source}: SHA-256 {found}; expected {sha256.lower()}")
     check_content(known.name, source)
     target = home / f"{known.name}{source.suffix}"
-    home.mkdir(parents=True, exist_ok=True)
-    aside = target.with_name(f"{target.name}.part")
-    shutil.copyfile(source, aside)
-    aside.replace(target)
+    with source.open("rb") as content:
+        write_whole(target, lambda file: shutil.copyfileobj(content, file))
     return target
 
 

@@ -5,7 +5,7 @@ The one place for all commands. Whatever ends a command comes here as an excepti
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import json
 import os
 import sys
@@ -17,13 +17,11 @@ from typing import Any
 import typer
 
 from mdl.bounds import printable
-from mdl.errors import MdlError, UnfinishedError
+from mdl.errors import MdlError, StorageError, UnfinishedError
 
 INTERRUPTED = 130
 # Of the line that says what is wrong: paths and choices fit.
 _LONGEST = 4_000
-# A full disk, or a quota or file size that is reached.
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True)
@@ -49,7 +47,8 @@ def run_guarded(command: Callable[[], int | None], as_json: bool) -> int:
         failure = describe_failure(error)
     if failure is None:
         return 0
-    print(f"mdl: {failure.error}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # a log on a full disk
+        print(f"mdl: {failure.error}", file=sys.stderr, flush=True)
     _print_last(json.dumps(failure.as_dict()) if as_json else "")
     return failure.exit_code
 
@@ -96,8 +95,8 @@ def _describe_refusal(error: OSError) -> Failure:
     reason = error.strerror or str(error) or type(error).__name__
     if isinstance(error, BrokenPipeError):
         return Failure("nobody reads the output any more", "", 4)
-    hint = "make room there, or choose another place" if error.errno in _NO_ROOM else ""
-    return Failure(_one_line(f"{where}{reason}"), hint, 4)
+    told = StorageError(where, error)
+    return Failure(_one_line(f"{where}{reason}"), told.hint, told.exit_code)
 
 
 def _one_line(text: str) -> str:

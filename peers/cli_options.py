@@ -82,7 +82,7 @@ def mesh_overrides(
 
 
 def find_keys(mesh: str | None, code: str | None, settings: Config) -> tuple[MeshKeys | None, str]:
-    from mdl.errors import ConfigError
+    from mdl.errors import ConfigError, MdlError
     from peers.identity import find_code, remember_code
     from transport.keys import MeshKeys
 
@@ -102,7 +102,10 @@ def find_keys(mesh: str | None, code: str | None, settings: Config) -> tuple[Mes
     found = find_code(mesh, code, ask if sys.stdin is not None and sys.stdin.isatty() else None)
     keys = MeshKeys.from_code(found)
     if code or asked:
-        remember_code(found)
+        try:
+            remember_code(found)
+        except MdlError as error:  # training needs no memory of it
+            logger.warning("the join code is not remembered, give it again next time: %s", error)
     if code and not code.startswith("@"):
         logger.warning("--code shows the join code to everybody on this machine; --code @FILE and MDL_CODE do not")
     return keys, keys.name

@@ -16,6 +16,7 @@ import typer
 
 from mdl.config import LARGEST_SEED, MANY
 from mdl.errors import ConfigError, UnfinishedError
+from mdl.files import check_writable, save_or_rescue
 from peers.cli_options import MOST_PROCESSES
 
 if TYPE_CHECKING:
@@ -60,6 +61,9 @@ def train(
         raise ConfigError(f"--out {out}: the directory {out.parent} does not exist")
     if resume and fresh:
         raise ConfigError("--resume goes on, --fresh starts anew: give one of them")
+    if out.is_dir():
+        raise ConfigError(f"--out {out}: is a directory; give a file in it")
+    check_writable(out)
     if variant == "paper":
         _make_room(out, fresh)
         _train_paper(out, steps, minutes, seed, n, exploration, as_json)
@@ -184,7 +188,7 @@ def _finetune(
         logger.info("refinement did not help: the policy stays as it was")
         return trained
     kept = {"command": f"{command} --finetune {steps}", "seed": seed, "steps": trained.steps, "evaluation": after}
-    save_policy(out, network, dict(kept))
+    save_or_rescue(out, lambda path: save_policy(path, network, dict(kept)))
     return Trained(network, trained.steps, trained.ended, after)
 
 
@@ -210,7 +214,8 @@ def _train_paper(
     command = f"mdl scheduler train --variant paper --n {n} --steps {steps} --seed {seed} --exploration {exploration}"
     recent = run.returns[-100:]
     figures = {"episodes": len(run.returns), "mean_return": round(sum(recent) / max(1, len(recent)), 4)}
-    save_mlp(out, run.network(), {"command": command, "seed": seed, "steps": run.steps, "evaluation": figures})
+    told = {"command": command, "seed": seed, "steps": run.steps, "evaluation": figures}
+    save_or_rescue(out, lambda path: save_mlp(path, run.network(), dict(told)))
     result = {"out": str(out), "steps": run.steps, "seed": seed, "ended": run.steps >= steps, **figures}
     _end_training(result | {"seconds": round(time.monotonic() - began_s, 1)}, stopped(), as_json)
 

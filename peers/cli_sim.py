@@ -12,7 +12,7 @@ import typer
 
 from mdl.bounds import UNREADABLE
 from mdl.config import LARGEST_SEED, MANY
-from mdl.errors import UnfinishedError
+from mdl.errors import MdlError, UnfinishedError
 from peers.cli_options import MOST_PROCESSES
 
 if TYPE_CHECKING:
@@ -68,9 +68,13 @@ def run(
     totals = run_campaign(campaign, range(seed_from, seed_from + seeds), processes or count_cores(), shown.show)
     elapsed_s = time.monotonic() - started
     shown.end()
-    directory = _out_dir(out, "sim") if totals.failing else None
-    for verdict in totals.failing[:_SHRUNK] if directory and not totals.interrupted else []:
-        _tell_failure(campaign.plan(verdict.seed), verdict, directory, shrink)
+    directory = None
+    try:
+        directory = _out_dir(out, "sim") if totals.failing else None
+        for verdict in totals.failing[:_SHRUNK] if directory and not totals.interrupted else []:
+            _tell_failure(campaign.plan(verdict.seed), verdict, directory, shrink)
+    except (OSError, MdlError) as error:  # what was found is told all the same; a seed gives its plan again
+        print(f"mdl: not all plans and stories are saved: {error}", file=sys.stderr)
     _end(totals, elapsed_s, directory, as_json)
 
 

@@ -15,7 +15,7 @@ import psutil
 
 from mdl.bounds import MAX_INCARNATION, whole_number
 from mdl.delta import Contributor
-from mdl.errors import ConfigError, DataError
+from mdl.errors import ConfigError, DataError, MdlError
 from mdl.files import make_private_folder, narrow, open_private, write_bytes
 from mdl.reading import read_bytes
 from transport.keys import MeshKeys, parse_join_code
@@ -47,7 +47,11 @@ def claim_identity(base: Path, name: str | None, out: Path | None = None) -> tup
         except OSError as error:
             raise ConfigError(f"cannot write to {directory}: {error.strerror}") from None
         if not taken:
-            return Contributor(peer_id, _next_incarnation(directory / "incarnation")), directory
+            try:
+                return Contributor(peer_id, _next_incarnation(directory / "incarnation")), directory
+            except MdlError:
+                release_identity(directory)
+                raise
         if name is not None or out is not None:
             raise ConfigError(f"{directory} is used by another process; choose another --name or --out")
     raise ConfigError(f"no free name for {host!r} in {base}")

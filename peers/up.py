@@ -90,9 +90,12 @@ def run_up(
             raise
         except KeyboardInterrupt:
             raise UnfinishedError(describe_interrupt(run.out), 130, {"run_dir": str(run.out)}) from None
-    write_bytes(run.out / "result.json", msgspec.json.format(msgspec.json.encode(result)))
     if not quiet:
         show_result(result, console)
+    try:
+        write_bytes(run.out / "result.json", msgspec.json.format(msgspec.json.encode(result)))
+    except MdlError as error:
+        raise UnfinishedError(str(error), 4, result, "what it would have held is above") from None
     return {key: value for key, value in result.items() if key != "alone"}
 
 

@@ -5,6 +5,7 @@ Refinement by DQN and the paper's own variant need stable-baselines3 and live in
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.resources import as_file, files
@@ -12,11 +13,14 @@ from pathlib import Path
 
 import torch
 
-from mdl.errors import ConfigError
+from mdl.errors import ConfigError, MdlError
+from mdl.files import save_or_rescue
 from scheduler.judging import watch
 from scheduler.labels import Progress, train_on_labels
 from scheduler.learned import SHIPPED
 from scheduler.qnet import QNetwork, load_policy, save_policy
+
+logger = logging.getLogger(__name__)
 
 # Steps that tell how long one takes: a cycle of all sizes of mesh.
 _TRIAL_STEPS = 8
@@ -71,8 +75,8 @@ def train_policy(
     last: list[Progress] = []
     figures: dict[str, float] = {}
 
-    def keep(network: QNetwork, count: int) -> None:
-        save_policy(out, network, {"command": command, "seed": seed, "steps": count, "evaluation": figures})
+    def keep(network: QNetwork, count: int, path: Path) -> None:
+        save_policy(path, network, {"command": command, "seed": seed, "steps": count, "evaluation": figures})
 
     def follow(progress: Progress) -> bool:
         last[:] = [progress]
@@ -81,7 +85,10 @@ def train_policy(
         measured = progress.step % every == 0 and progress.step >= 2 * every and not stops
         if measured:
             figures.update(gain(progress.network.plain()))
-            keep(progress.network, done + progress.step)
+            try:
+                keep(progress.network, done + progress.step, out)
+            except MdlError as error:  # there is a next time, and the end
+                logger.warning("%s; training goes on", error)
         shown = dict(figures) if measured else None
         on_report(Report("labels", done + progress.step, steps, progress.loss, shown))
         return stops
@@ -90,7 +97,7 @@ def train_policy(
     network = train_on_labels(steps - done, seed + done, processes, start=start, on_progress=follow)
     count = done + last[0].step
     figures.update(gain(network.plain()))
-    keep(network, count)
+    save_or_rescue(out, lambda path: keep(network, count, path))
     return Trained(network, count, count == steps, figures)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO
 from urllib.parse import urlsplit
 
-from mdl.errors import DataError
+from mdl.errors import DataError, StorageError
 
 # Read in pieces of this size: large enough to keep a link busy, small enough that progress moves.
 _PIECE_BYTES = 256 << 10
@@ -27,11 +27,14 @@ def fetch(url: str, target: Path, sha256: str, size_bytes: int, on_progress: Pro
 
     size_bytes bounds what is read. A part left by an earlier attempt (target + ".part") is continued where the server
     allows it. `on_progress` is called with (bytes so far, size_bytes). Raises DataError if the address cannot be read,
-    breaks off (the part is kept) or hands out something else (it is discarded).
+    breaks off (the part is kept) or hands out something else (it is discarded); StorageError if the disk refuses.
     """
     if urlsplit(url).scheme not in ("https", "http"):
         raise DataError(f"{url}: expected an http or https address")
-    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(target, error) from None
     part = target.with_name(f"{target.name}.part")
     try:
         _receive(url, part, size_bytes, on_progress or (lambda done, total: None))
@@ -79,6 +82,10 @@ def _copy(source: IO[bytes], file: IO[bytes], done: int, size_bytes: int, url: s
         done += len(piece)
         if done > size_bytes:
             raise DataError(f"{url}: more than the expected {size_bytes} bytes; stopped reading")
-        file.write(piece)
+        try:
+            file.write(piece)
+            file.flush()
+        except OSError as error:
+            raise StorageError(file.name, error) from None
         on_progress(done, size_bytes)
     return done
