@@ -37,6 +37,7 @@ from mdl.machine import (
     Event,
     Finish,
     LocalDeltaReady,
+    SaveBallot,
     SaveModel,
     TrainLocally,
 )
@@ -100,6 +101,7 @@ def run_peer(name: str, values: int) -> None:
             TrainLocally: train,
             Evaluate: lambda e: Evaluated(e.round_id, no_evaluation(0)),
             SaveModel: lambda e: None,
+            SaveBallot: lambda e: None,
         },
         observe=meter.look,
     )

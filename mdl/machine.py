@@ -13,6 +13,7 @@ import msgspec
 from mdl.delta import Contributor, ModelDelta, Vector
 from mdl.evaluation import Evaluation
 from mdl.messages import (
+    Ballot,
     History,
     LessonMessage,
     PeerInfo,
@@ -188,13 +189,18 @@ class Evaluate(msgspec.Struct, frozen=True):
 
 
 class SaveModel(msgspec.Struct, frozen=True):
-    """Write `parameters` = w(round_id), how it came about, and the highest term that was heard to the file cache."""
+    """Write `parameters` = w(round_id) and how it came about to the file cache."""
 
     round_id: int
     parameters: Vector
     digest: bytes
     history: History = History()
-    term: int = 0
+
+
+class SaveBallot(msgspec.Struct, frozen=True):
+    """Write what this device has promised to the disk, before any message of the same event is sent."""
+
+    ballot: Ballot
 
 
 class KeepDelta(msgspec.Struct, frozen=True):
@@ -252,6 +258,7 @@ Effect: TypeAlias = (
     | RecallDelta
     | Evaluate
     | SaveModel
+    | SaveBallot
     | KeepDelta
     | RecordRound
     | StudyLesson

@@ -52,6 +52,8 @@ MAX_PHASES = 16
 MAX_CUTS = 64
 # A mesh that has forked so often in its life (a lineage never gets shorter) waits for a majority from then on.
 MAX_FORKS = 64
+# Lineages of which a device knows how far it has been: all that a mesh can have, and those that were left again.
+MAX_REACHED = 4 * MAX_FORKS
 
 # Nobody guesses 16 random bytes.
 Nonce: TypeAlias = Annotated[bytes, Meta(max_length=16)]
@@ -142,6 +144,23 @@ class History(msgspec.Struct, frozen=True):
     lineage: Lineage = ()
     base: PeerIds = ()
     counted: Annotated[tuple[Counted, ...], Meta(max_length=MAX_MEMBERS)] = ()
+
+
+class Reached(msgspec.Struct, frozen=True):
+    """The last round whose result a device has had, staged or applied, on the lineage that ends in this fork."""
+
+    fork: ForkName
+    round_id: Round
+
+
+class Ballot(msgspec.Struct, frozen=True):
+    """What a device has promised, and must still know after a restart (docs/protocol.md).
+
+    term: no order of an older one is followed. reached: per lineage, so that no round is decided on twice.
+    """
+
+    term: Term = 0
+    reached: Annotated[tuple[Reached, ...], Meta(max_length=MAX_REACHED)] = ()
 
 
 class HopDecision(msgspec.Struct, frozen=True):
@@ -235,7 +254,6 @@ class PeerReport(Message, frozen=True):
     lineage: Lineage = ()
     base: PeerIds = ()
     votes: bool = False
-    was_further: bool = False
     goal: Round = 0
     incoming: Incoming | None = None
     holdings: Annotated[tuple[Holding, ...], Meta(max_length=MAX_MEMBERS)] = ()
@@ -313,9 +331,10 @@ class HopReleased(AgentMessage, frozen=True):
 class BroadcastOrdered(AgentMessage, frozen=True):
     """The result is at order[0]; everyone fetches it from its parent in the binomial tree over `order` (3.2.3).
 
-    base_digest: of w(round_id - 1), which it belongs to. version grows within a term: a later order replaces an earlier
-    one, never the other way round. digest: of the result, empty as long as the agent has not heard it. link_mb_s: how
-    fast the link of each device in `order` is, 0.0 where it is not known; a parent feeds its children accordingly.
+    base_digest, lineage: of w(round_id - 1), which it belongs to; two forks may stand at the same w. version grows
+    within a term: a later order replaces an earlier one, never the other way round. digest: of the result, empty as
+    long as the agent has not heard it. link_mb_s: how fast the link of each device in `order` is, 0.0 where it is not
+    known; a parent feeds its children accordingly.
     """
 
     base_digest: Digest
@@ -325,6 +344,7 @@ class BroadcastOrdered(AgentMessage, frozen=True):
     contributors: Contributors
     digest: Digest = b""
     link_mb_s: Annotated[tuple[RateMBs, ...], Meta(max_length=MAX_MEMBERS)] = ()
+    lineage: Lineage = ()
 
 
 class RoundClosed(AgentMessage, frozen=True):

@@ -264,32 +264,30 @@ class MobileAgent:
 
     def _is_given_up(self, conducted: Conductor, now: float) -> bool:
         """It lacks a majority, and we may go on without."""
-        if conducted.lacks_quorum:
-            self.quorum = False
-            return self._is_patience_over(conducted.base, now)
-        self._lacking_since = None
-        return False
+        if conducted.lacking_since is None:
+            return False
+        self.quorum, self._lacking_since = False, conducted.lacking_since
+        return self._is_patience_over(conducted.base, conducted.lacking_since, now)
 
     def _does_not_get_on(self, conducted: Conductor, now: float) -> bool:
         """Nothing at all has happened for long."""
-        if conducted.lacks_quorum or now - conducted.progressed_at < _STALLS * self._settings.stall_s:
+        if conducted.lacking_since is not None or now - conducted.progressed_at < _STALLS * self._settings.stall_s:
             return False
         if any(member.report.activity is Activity.TRAINING for member in self.following()):
             return False
         logger.warning("round %d does not get on: it is taken up anew", conducted.ledger.round_id)
         return True
 
-    def _is_patience_over(self, base: tuple[str, ...], now: float) -> bool:
+    def _is_patience_over(self, base: tuple[str, ...], since: float, now: float) -> bool:
         """Whether what is missing, a majority or any partner, has been missing for so long that we go on without.
 
         Who is to wait for a majority waits for its presence: if it is here, but was started anew and so does not know
         what it voted for, the mesh goes on as a fork.
         """
-        self._lacking_since = now if self._lacking_since is None else self._lacking_since
-        if now - self._lacking_since < self._settings.partition_s:
+        if now - since < self._settings.partition_s:
             return False
         present = {member.peer_id for member in self.following()}
-        return not self._settings.waits_for_majority or has_quorum(base, present, present)
+        return not self._settings.waits_for_majority or has_quorum(base, present)
 
     def _gather(self, now: float) -> list[Effect]:
         """Bring everybody to the same w(t); open the next round when enough are there."""
@@ -345,7 +343,8 @@ class MobileAgent:
             return True
         missing = sorted(set(base) - {member.peer_id for member in following})
         self._waiting_for = f"{', '.join(missing) or 'a partner'}: {len(current)} of {len(base)} members are here"
-        return self._is_patience_over(base, now) and (self.quorum or len(self.lineage) < MAX_FORKS)
+        self._lacking_since = now if self._lacking_since is None else self._lacking_since
+        return self._is_patience_over(base, self._lacking_since, now) and (self.quorum or len(self.lineage) < MAX_FORKS)
 
     def _was_alone(self, current: list[Member], base: tuple[str, ...], now: float) -> bool:
         """Whether this one device took the last round by itself, and nobody else has been heard for a while."""
@@ -418,7 +417,6 @@ class MobileAgent:
             self._repeater,
             self._settings.stall_s,
             msgspec.structs.replace(self._settings.limit, spared=self._left_out),
-            staged,
         )
 
     def _close(self, closed: Conductor, now: float) -> list[Effect]:

@@ -7,7 +7,7 @@ import numpy as np
 
 from mdl.delta import Contributor, Vector
 from mdl.errors import ConfigError
-from mdl.messages import History
+from mdl.messages import Ballot, History
 from peers.agent import AgentSettings
 from peers.peer import Peer
 from peers.succession import SuccessionSettings
@@ -28,7 +28,7 @@ class TrainerStart(msgspec.Struct, frozen=True, omit_defaults=True):
     model: str = ""
     round_id: int = 0
     history: History = History()
-    term: int = 0
+    ballot: Ballot | None = None
     settings: TrainerSettings = TrainerSettings()
 
 
@@ -72,7 +72,7 @@ def cast_node(peer: Peer, policy: str, trainer: TrainerSettings | None, started_
             standing.digest,
             round_id=standing.round_id,
             history=standing.history(),
-            term=peer.trainer.saved_term,
+            ballot=peer.trainer.ballot,
             settings=trainer,
             **peer.trainer.describe(),
         )
@@ -97,7 +97,7 @@ def build_machine(casting: Casting, parameters: Vector | None = None) -> Peer:
             start.settings,
             start.round_id,
             start.history,
-            start.term,
+            start.ballot,
         )
     return Peer(
         casting.me,

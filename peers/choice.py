@@ -25,19 +25,13 @@ def choose_lineage(following: list[Member]) -> list[Member]:
 
 def may_decide(standing: list[Member]) -> bool:
     """Whether those who stand on one lineage may decide on its next round."""
-    voters = {member.peer_id for member in standing if member.report.votes}
-    return has_quorum(_base(standing), voters, present(standing))
-
-
-def present(standing: list[Member]) -> set[str]:
-    """Who can tell that nothing more was decided on the lineage on which these stand; a restart has forgotten it."""
-    return {member.peer_id for member in standing if not member.report.was_further}
+    return has_quorum(_base(standing), {member.peer_id for member in standing if member.report.votes})
 
 
 def _has_claim(standing: list[Member]) -> bool:
     """A majority of those who decide stands here, though some may have forgotten what they voted for."""
     ids = {member.peer_id for member in standing}
-    return may_decide(standing) or has_quorum(_base(standing), ids, ids)
+    return has_quorum(_base(standing), ids)
 
 
 def _is_senior(one: list[Member], other: list[Member]) -> bool:

@@ -28,7 +28,6 @@ from mdl.messages import (
     Staged,
 )
 from mdl.tree import tree_children, tree_parent
-from peers.choice import present
 from peers.members import Member, Members, Position
 from peers.part import NOTHING_CAME
 from peers.phase import ABANDONED, AGGREGATING, BROADCASTING, CLOSED, CLOSING, Phase
@@ -60,8 +59,7 @@ class Conductor:
     """See the module. phase: CLOSED when it is done, ABANDONED when it cannot be. marks: phase -> when it began.
 
     position: where the members stand until it is closed. me: the agent's peer id. office_term: since when the members
-    obey it. staged: the result that an earlier agent has left with some members; it must become this round's.
-    lacks_quorum: all that is missing to close is a majority.
+    obey it. lacking_since: since then all that is missing is a majority; None if it is there.
     """
 
     def __init__(
@@ -75,7 +73,6 @@ class Conductor:
         repeater: Repeater,
         stall_s: float,
         limit: TimeLimit,
-        staged: Staged | None = None,
     ) -> None:
         self.ledger = ledger
         self.phase = AGGREGATING
@@ -83,7 +80,7 @@ class Conductor:
         self.result: Holding | Staged | None = None
         self.applied: list[Member] = []
         self.waiting_for = ""
-        self.lacks_quorum = False
+        self.lacking_since: float | None = None
         self.progressed_at = ledger.opened_at
         self.position: Position = (opened.lineage, ledger.round_id - 1, opened.digest)
         self._before_fork: Position = (opened.lineage[:-1], ledger.round_id - 1, opened.digest)
@@ -105,8 +102,6 @@ class Conductor:
         self._digest = b""
         self._looked_at = -1
         self._is_applied_by_some = False
-        if staged:
-            self._begin_broadcast(staged, ledger.opened_at)
 
     @property
     def base(self) -> tuple[str, ...]:
@@ -149,7 +144,8 @@ class Conductor:
         if member.at != self.position or before.open_term == self.ledger.attempt != report.open_term:
             return True
         if self.phase is AGGREGATING:
-            return (report.holdings, report.hops, report.staged) != (before.holdings, before.hops, before.staged)
+            told = before.term, before.holdings, before.hops, before.staged
+            return (report.term, report.holdings, report.hops, report.staged) != told
         return self.phase is not BROADCASTING or all(self._has_staged(other) for other in self._recipients())
 
     def advance(self, now: float) -> list[Effect]:
@@ -166,13 +162,14 @@ class Conductor:
         self._look_around()
         if self._is_applied_by_some:
             return self._abandon(now, "another agent has closed it, perhaps with another result")
+        if staged := newest_staged(self._recipients()):
+            return self._propose(staged, now)  # it may be closed: nothing else may become of this round
         if not self.ledger.live():
             return self._abandon(now, "nobody is left")
         self._leave_out_the_slow(now)
         effects = self._announce(now) + self._mend(now)
         if result := self._find_result():
-            self._begin_broadcast(result, now)
-            return effects
+            return effects + self._propose(result, now)
         self._pair_up(now)
         for hop in self.ledger.undecided():
             order = HopOrdered(self.ledger.term, self.ledger.round_id, hop.segment, hop.hop_id, hop.sender)
@@ -241,13 +238,35 @@ class Conductor:
             hop = self.ledger.order_hop(sender, receiver, reason, now)
             logger.info("hop %d: %s -> %s: %s", hop.hop_id, sender.peer_id, receiver.peer_id, reason)
 
-    def _find_result(self) -> Holding | Staged | None:
-        """The last holder's partial mean; or, after a root was lost, what a live member has staged of it.
+    def _propose(self, result: Holding | Staged, now: float) -> list[Effect]:
+        """Broadcast it, once a majority of those who decide follows no older order any more (the promise of Paxos).
+
+        What they have staged by then is known, and the newest of it is what is proposed.
+        """
+        term = self.ledger.term
+        promised = {
+            member.peer_id for member in self._recipients() if member.report.votes and member.report.term >= term
+        }
+        if self._has_majority(promised, now):
+            self._begin_broadcast(result, now)
+        return []
+
+    def _has_majority(self, voters: set[str], now: float) -> bool:
+        """Whether these may decide on the round; notes since when they may not."""
+        base = self._opened.base
+        if has_quorum(base, voters):
+            self.lacking_since = None
+            return True
+        self.lacking_since = now if self.lacking_since is None else self.lacking_since
+        missing = sorted(set(base) - voters)
+        self.waiting_for = f"a majority: {', '.join(missing)} of {len(base)} members are missing"
+        return False
+
+    def _find_result(self) -> Holding | None:
+        """The last holder's partial mean.
 
         Its theta must be the sum of its contributors' weights; a holder whose theta is not is out of the round.
         """
-        if staged := newest_staged(self._recipients()):
-            return staged
         last = self.ledger.result()
         holding = self.ledger.holding(last) if last else None
         if last and holding and not self.ledger.is_theta_right(holding):
@@ -285,6 +304,7 @@ class Conductor:
             self.result.contributors,
             self._digest,
             tuple(member.device.link_mb_s or 0.0 if (member := self._members.get(peer)) else 0.0 for peer in order),
+            self._opened.lineage,
         )
         return self._broadcast
 
@@ -339,13 +359,10 @@ class Conductor:
     def _decide(self, staged: list[Member], now: float) -> list[Effect]:
         """Everybody alive has the result; with a majority of those who decide it stands."""
         voters = {member.peer_id for member in staged if member.report.votes}
-        self.lacks_quorum = not has_quorum(self._opened.base, voters, present(staged))
-        if self.lacks_quorum:
+        if not self._has_majority(voters, now):
             deaf = [member for member in self._following() if member.contributor in self._left_behind]
-            if has_quorum(self._opened.base, {member.peer_id for member in deaf if member.report.votes}, ()):
+            if has_quorum(self._opened.base, {member.peer_id for member in deaf if member.report.votes}):
                 return self._leave_the_staged_behind(staged, now)
-            missing = sorted(set(self._opened.base) - voters)
-            self.waiting_for = f"a majority: {', '.join(missing)} of {len(self._opened.base)} members are missing"
             return []
         assert staged[0].report.staged is not None
         self._digest = staged[0].report.staged.digest

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from mdl.ballot import BALLOT, BallotFile
 from mdl.checkpoint import ModelCache, write_safetensors
 from mdl.config import Config
 from mdl.data import (
@@ -40,6 +41,7 @@ from mdl.machine import (
     KeepDelta,
     LocalDeltaReady,
     RecallDelta,
+    SaveBallot,
     SaveModel,
     TrainLocally,
 )
@@ -76,6 +78,7 @@ class Device:
         self._settings = msgspec.structs.replace(config.training, seed=device_seed(config.seed, shard.index))
         self._trainer = LocalTrainer(self.model, self.train.x, self.train.y, self._settings)
         self._cache = ModelCache(out)
+        self.ballots = BallotFile(out / BALLOT)
         self._stopped = False
         self._trained_from: Callable[[], Vector | None] = lambda: None
         self._lesson_every = config.cloud.lesson_every
@@ -104,6 +107,7 @@ class Device:
             RecallDelta: self._recall,
             Evaluate: self._evaluate,
             SaveModel: self._save,
+            SaveBallot: lambda effect: self.ballots.save(effect.ballot),
             KeepDelta: lambda effect: keep_delta(self._out, self._me, effect),
         }
 

@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from mdl.ballot import BALLOT, BallotFile
 from mdl.checkpoint import ModelCache
 from mdl.config import Config, MeshSection
 from mdl.delta import ModelDelta, Vector
@@ -36,6 +37,7 @@ from mdl.machine import (
     LocalDeltaReady,
     RecallDelta,
     RecordRound,
+    SaveBallot,
     SaveModel,
     TrainLocally,
 )
@@ -101,6 +103,7 @@ class Member:
         self._holds_result = self._has_warned = False
         self._section = mesh
         self._cache = ModelCache(self._directory)
+        self._ballots = BallotFile(self._directory / BALLOT)
         self._todo: queue.SimpleQueue[TrainLocally | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[LocalDeltaReady | None] = queue.SimpleQueue()
         self._origin = Origin(keys.name, self._flat.schema_hash, type(unwrap(model)).__name__)
@@ -114,7 +117,7 @@ class Member:
             TrainerSettings(),
             state.round_id,
             state.history,
-            state.term,
+            self._ballots.load(),
             merges,
         )
         info = PeerInfo(
@@ -238,6 +241,7 @@ class Member:
             RecallDelta: self._recall,
             Evaluate: _evaluate,
             SaveModel: self._save,
+            SaveBallot: lambda effect: self._ballots.save(effect.ballot),
             RecordRound: lambda effect: record_round(metrics, effect),
         }
 

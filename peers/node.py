@@ -166,7 +166,7 @@ def run_trainer(
         settings,
         state.round_id,
         state.history,
-        state.term,
+        device.ballots.load(),
         merges,
     )
     now = time.monotonic()

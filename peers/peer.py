@@ -10,8 +10,6 @@ import logging
 from collections.abc import Callable
 from math import inf
 
-import msgspec
-
 from mdl.bounds import MAX_MEMBERS
 from mdl.config import Config
 from mdl.delta import Contributor
@@ -23,7 +21,7 @@ from mdl.machine import (
     PeerFound,
     PolicyLearned,
     Received,
-    SaveModel,
+    SaveBallot,
     Send,
     StopRequested,
     Tick,
@@ -31,6 +29,7 @@ from mdl.machine import (
 from mdl.messages import (
     AgentPresent,
     AgentResigned,
+    Ballot,
     MemberRefused,
     PeerInfo,
     PeerReport,
@@ -71,8 +70,10 @@ class Peer:
     ) -> None:
         self.me = me
         self.trainer = trainer
+        self._saved = (trainer.ballot if trainer else None) or Ballot()
+        self._saved_reached: dict[str, int] = {}
         self.agent: MobileAgent | None = None
-        self.succession = Succession(me, settings, trainer is None, now, trainer.saved_term if trainer else 0)
+        self.succession = Succession(me, settings, trainer is None, now, self._saved.term)
         self.known: dict[str, PeerInfo] = {}
         self._spoken: set[str] = set()  # those of them
         self.agent_settings = agent_settings
@@ -102,8 +103,6 @@ class Peer:
                 elif type(effect) is Finish:
                     last.append(effect)
                     self._finished = True
-                elif type(effect) is SaveModel:
-                    effects.append(msgspec.structs.replace(effect, term=self.succession.term))
                 else:
                     effects.append(effect)
             if each is events[-1]:
@@ -111,6 +110,8 @@ class Peer:
                 trainer = self.trainer
                 if trainer is not None and trainer.has_news(now):
                     events += self._report(trainer, now, effects)
+        if self.trainer is not None and (ballot := self._ballot(self.trainer)) is not None:
+            effects.insert(0, SaveBallot(ballot))  # before any message tells of it
         return effects + last if last else effects
 
     def deadline(self) -> float | None:
@@ -126,6 +127,14 @@ class Peer:
             reports_at = self.trainer.deadline()
             return reports_at if reports_at < due else due
         return due
+
+    def _ballot(self, trainer: Trainer) -> Ballot | None:
+        """What this device has promised, if the disk does not know it yet."""
+        term, reached = self.succession.term, trainer.standing.reached
+        if term == self._saved.term and reached == self._saved_reached:
+            return None
+        self._saved, self._saved_reached = trainer.standing.ballot(term), dict(reached)
+        return self._saved
 
     def authority(self) -> tuple[int, str]:
         """The term and the id of the agent that this device obeys; "" if it knows none."""

@@ -28,18 +28,11 @@ LAST_TERM = MAX_TERM - TERM_LEAP
 LAST_FIRST_TERM = LAST_TERM // 2
 
 
-def has_quorum(base: Collection[str], voters: Collection[str], present: Collection[str]) -> bool:
-    """Whether `voters` may decide for `base` (peer ids); an even split is decided by the side of the smallest id.
-
-    present: who stands there and has never been further. If everybody of the base does, nothing can have been decided
-    elsewhere, so that even those may decide who forgot what they voted for (a restarted device: its memory of an open
-    round is gone).
-    """
+def has_quorum(base: Collection[str], voters: Collection[str]) -> bool:
+    """Whether `voters` may decide for `base` (peer ids); an even split is decided by the side of the smallest id."""
     if not base:
         return False
     members = set(base)
-    if members <= set(present):
-        return True
     votes = members & set(voters)
     return 2 * len(votes) > len(members) or (2 * len(votes) == len(members) and min(members) in votes)
 

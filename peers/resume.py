@@ -20,23 +20,22 @@ from mdl.errors import ConfigError
 from mdl.files import make_private_folder
 from mdl.machine import SaveModel
 from mdl.messages import History
-from peers.quorum import LAST_TERM
 
 logger = logging.getLogger(__name__)
 
-# What a device's run leaves in its directory, its story apart, which each start writes anew.
+# What a device's run leaves in its directory; not its story, which each start writes anew, nor its ballot: what it has
+# promised holds for whatever it starts.
 DEVICE_FILES = ("model.safetensors", "model.previous.safetensors", "global.safetensors", "metrics.jsonl", "deltas")
 # So many states set aside in one directory, and the user had better look at them.
 _MOST_ASIDE = 1000
 
 
 class State(msgspec.Struct, frozen=True):
-    """Where a device goes on from: w(round_id), how it came about, and the highest term it has heard."""
+    """Where a device goes on from: w(round_id), and how it came about."""
 
     parameters: Vector
     round_id: int = 0
     history: History = History()
-    term: int = 0
 
 
 class Origin(msgspec.Struct, frozen=True):
@@ -75,7 +74,6 @@ def describe_state(effect: SaveModel, origin: Origin) -> CachedModel:
     """What goes into the file cache."""
     extra = {
         "history": msgspec.json.encode(effect.history).decode(),
-        "term": str(effect.term),
         "model": origin.model,
         **({} if origin.seed is None else {"seed": str(origin.seed)}),
     }
@@ -83,10 +81,10 @@ def describe_state(effect: SaveModel, origin: Origin) -> CachedModel:
 
 
 def restore_state(cache: ModelCache, origin: Origin) -> State | None:
-    """The last whole state of this model in this mesh; an older cache says nothing of its history and term.
+    """The last whole state of this model in this mesh; an older cache says nothing of its history.
 
-    A term that nobody else would believe is forgotten: the mesh tells its own. Without its history a model is nothing
-    that the mesh could go on from. Raises ConfigError if what is there has been trained and is of another origin.
+    Without its history a model is nothing that the mesh could go on from. Raises ConfigError if what is there has been
+    trained and is of another origin.
     """
     cached = cache.load()
     if cached is None:
@@ -101,12 +99,9 @@ def restore_state(cache: ModelCache, origin: Origin) -> State | None:
     except UNREADABLE as error:
         logger.warning("file cache skipped: %s: its history cannot be read (%s)", cache.path, error)
         return None
-    term = whole_number(cached.extra.get("term", "0"), LAST_TERM)
-    if term is None:
-        logger.warning("%s: its term is none that a mesh can have come to, and is forgotten", cache.path)
     if cached.round_id:
         logger.info("continuing at round %d (%s); --fresh would start anew", cached.round_id, cache.path.parent)
-    return State(cached.values, cached.round_id, history, term or 0)
+    return State(cached.values, cached.round_id, history)
 
 
 def set_aside(directory: Path, names: Iterable[str]) -> Path | None:

@@ -12,7 +12,6 @@ import numpy as np
 
 from mdl.delta import Contributor
 from mdl.errors import MdlError
-from mdl.machine import SaveModel
 from mdl.messages import Role
 from peers.casting import Casting, TrainerStart, build_machine, cast_simulated
 from peers.peer import Peer
@@ -20,7 +19,7 @@ from sim.accounts import DIMENSIONS, Accounts, InvariantError
 from sim.faults import AGENT_NODE, FaultPlan
 from sim.injector import Injector
 from sim.invariants import Invariants
-from sim.mesh import SimMesh
+from sim.mesh import Disk, SimMesh
 from sim.network import Network
 from sim.shrink import shrink_plan
 from sim.verdict import Verdict, is_settled, judge
@@ -43,8 +42,9 @@ def build_mesh(plan: FaultPlan, record: bool = False) -> tuple[SimMesh, Injector
     rates = {peer_id: float(rng.uniform(2.5, 5.0)) for peer_id in plan.peer_ids()}
     network = Network(rng, jitter_s=plan.jitter_s, rates_mb_s=rates, loss=plan.loss, duplication=plan.duplication)
 
-    def build(peer_id: str, incarnation: int, saved: list[SaveModel], now: float) -> Peer:
-        casting = cast_process(plan, peer_id, incarnation, saved[-1] if saved else None, now)
+    def build(peer_id: str, incarnation: int, disk: Disk, now: float) -> Peer:
+        saved = disk.models
+        casting = cast_process(plan, peer_id, incarnation, disk, now)
         if record:
             mesh.castings[Contributor(peer_id, incarnation)] = casting
         return build_machine(casting, saved[-1].parameters if saved else start)
@@ -54,18 +54,19 @@ def build_mesh(plan: FaultPlan, record: bool = False) -> tuple[SimMesh, Injector
     mesh.on_close, mesh.on_say = invariants.close, invariants.say
     for peer_id in plan.node_ids():
         role = Role.AGENT if peer_id == AGENT_NODE else Role.TRAINER
-        mesh.add(peer_id, role, build(peer_id, 1, [], 0.0), train_s=float(rng.uniform(0.15, 0.4)))
+        mesh.add(peer_id, role, build(peer_id, 1, Disk(), 0.0), train_s=float(rng.uniform(0.15, 0.4)))
     return mesh, Injector(mesh, plan)
 
 
-def cast_process(plan: FaultPlan, peer_id: str, incarnation: int, saved: SaveModel | None, now: float) -> Casting:
+def cast_process(plan: FaultPlan, peer_id: str, incarnation: int, disk: Disk, now: float) -> Casting:
     """How one process of this plan starts, from what it has saved if anything."""
     start = None
     if peer_id != AGENT_NODE:
-        start = TrainerStart(DIMENSIONS, b"")
-        if saved is not None:
+        start = TrainerStart(DIMENSIONS, b"", ballot=disk.ballot)
+        if disk.models:
+            saved = disk.models[-1]
             start = TrainerStart(
-                DIMENSIONS, saved.digest, round_id=saved.round_id, history=saved.history, term=saved.term
+                DIMENSIONS, saved.digest, round_id=saved.round_id, history=saved.history, ballot=disk.ballot
             )
     me = Contributor(peer_id, incarnation)
     return cast_simulated(me, plan.policy, plan.peers, plan.on_partition, start, now)

@@ -12,14 +12,13 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from mdl.delta import Contributor, ModelDelta, Vector, apply_delta, digest_of
-from mdl.messages import Counted, History, Lineage
+from mdl.messages import MAX_REACHED, Ballot, Counted, History, Lineage, Reached
 
 # Two agents that have not heard of each other start a mesh each; they meet within so many rounds, or never add up. The
 # own work of the rounds since then is one more vector in memory, so long.
 _START_ROUNDS = 2
-# Memory is bounded, however often a mesh falls apart: lineages on which it is known how far this device has been,
-# trainings known of a sum, and works of which it is known that they were given elsewhere, too.
-_LINEAGES_KNOWN = 16
+# Memory is bounded, however often a mesh falls apart: trainings known of a sum, and works that are known to have been
+# given elsewhere, too.
 _TRAININGS_KNOWN = 16
 _MOST_APART = 8
 
@@ -52,19 +51,27 @@ class Work:
 class Standing:
     """See the module. parameters: float32, shape (P,), never changed in place. uncounted: enters the next own delta.
 
-    votes: this process has followed its lineage since it joined a round of it, so it knows all it ever staged.
+    ballot: what an earlier start has promised, None if that is not known. knows_ballot: it knows all that it has
+    promised on its lineage.
     """
 
-    def __init__(self, me: Contributor, parameters: Vector, round_id: int = 0, history: History | None = None) -> None:
+    def __init__(
+        self,
+        me: Contributor,
+        parameters: Vector,
+        round_id: int = 0,
+        history: History | None = None,
+        ballot: Ballot | None = None,
+    ) -> None:
         self.parameters = parameters
         self.round_id = round_id
         self.digest = digest_of(parameters)
         self.uncounted: tuple[Work, ...] = ()
-        self.votes = False
+        self.knows_ballot = ballot is not None
         self.lineage: Lineage = ()
         self._me = me
         self._in_w: tuple[Work, ...] = ()
-        self._furthest: dict[Lineage, int] = {}
+        self.reached = {entry.fork: entry.round_id for entry in ballot.reached} if ballot else {}
         self._shared_round = round_id
         self._take_history(history or History())
         self.note_further(round_id)
@@ -76,15 +83,15 @@ class Standing:
         """Go on with the mesh; or with a group that starts, or leaves the others behind, at this very w."""
         if lineage != self.lineage:
             self.lineage, self.base = lineage, base
-            self.votes = not self.was_further()
+            self.knows_ballot = True  # nobody has promised anything on it before
 
-    def apply(self, result: ModelDelta, eta: float, votes: bool = True) -> None:
-        """w(t + 1) = w(t) - eta * delta (Algorithm 1). votes: it has taken part in this round's aggregation."""
+    def apply(self, result: ModelDelta, eta: float, took_part: bool = True) -> None:
+        """w(t + 1) = w(t) - eta * delta (Algorithm 1). took_part: in this round's aggregation."""
         self.parameters = apply_delta(self.parameters, result.values, eta)
         self.digest = digest_of(self.parameters)
         self.round_id += 1
         self.base = tuple(sorted({contributor.peer_id for contributor in result.contributors}))
-        self.votes = self.votes or votes
+        self.knows_ballot = self.knows_ballot or took_part  # its own delta is new, so nothing was decided before
         for contributor in sorted(result.contributors):  # of two starts of a process, both in it, the later one's
             self._counted[contributor.peer_id] = Counted(contributor, self.round_id)
         self.note_further(self.round_id)
@@ -92,8 +99,6 @@ class Standing:
 
     def move_to(self, round_id: int, parameters: Vector, digest: bytes, history: History) -> None:
         """Take over another device's w. Own work in rounds that are left behind is uncounted from here on."""
-        if history.lineage != self.lineage:
-            self.votes = False
         self.round_id, self.parameters, self.digest = round_id, parameters, digest
         self._take_history(history)
         self._shared_round = min(self._shared_round, round_id)
@@ -103,15 +108,25 @@ class Standing:
     def note_further(self, round_id: int) -> None:
         """It has the result of a round on its lineage, which may be closed: it must not be decided on again."""
         ends = [fork.round_id for fork in self.lineage[1:]] + [round_id]
-        for level, end in enumerate(ends[: len(self.lineage)]):
-            lineage = self.lineage[: level + 1]
-            self._furthest[lineage] = max(end, self._furthest.pop(lineage, 0))
-        while len(self._furthest) > _LINEAGES_KNOWN:
-            del self._furthest[next(iter(self._furthest))]
+        for fork, end in zip(self.lineage, ends, strict=False):
+            self.reached[fork.name] = max(end, self.reached.pop(fork.name, 0))
+        while len(self.reached) > MAX_REACHED:
+            del self.reached[next(iter(self.reached))]
 
     def was_further(self) -> bool:
-        """Whether this device has had a later result on this very lineage, and came back from elsewhere."""
-        return self._furthest.get(self.lineage, 0) > self.round_id
+        """Whether this device has had a later result on this very lineage, and has it no more."""
+        return bool(self.lineage) and self.reached.get(self.lineage[-1].name, 0) > self.round_id
+
+    def votes(self, has_staged: bool) -> bool:
+        """Whether this device may help to decide on the round after this one. has_staged: it has that one's result.
+
+        What it has promised before, it knows: nothing, or this very result.
+        """
+        return self.knows_ballot and (has_staged or not self.was_further())
+
+    def ballot(self, term: int) -> Ballot:
+        """What must be on the disk before anybody hears of it."""
+        return Ballot(term, tuple(Reached(fork, round_id) for fork, round_id in self.reached.items()))
 
     def add(self, *works: Work) -> None:
         """Own work that w may hold, or not: where it stands tells."""

@@ -10,6 +10,8 @@ makes rounds quick; that they have one result does not depend on it (`peers/quor
 
 from __future__ import annotations
 
+import logging
+
 import msgspec
 
 from mdl.delta import Contributor
@@ -22,6 +24,9 @@ from peers.view import poverty
 
 # After these this process ends.
 _LAST_WORDS = frozenset((MeshFinished, MemberRefused))
+
+
+logger = logging.getLogger(__name__)
 
 
 class SuccessionSettings(msgspec.Struct, frozen=True):
@@ -57,6 +62,9 @@ class Succession:
         now: float = 0.0,
         saved_term: int = 0,
     ) -> None:
+        if saved_term > LAST_TERM:
+            logger.warning("the saved term is none that a mesh can have come to, and is forgotten")
+            saved_term = 0
         self.me = me
         self.term = saved_term
         self.agent = ""

@@ -40,6 +40,7 @@ from mdl.messages import (
     ATTEMPTS_TOLD,
     Activity,
     AgentMessage,
+    Ballot,
     BroadcastOrdered,
     CatchUp,
     DeltaMessage,
@@ -95,6 +96,8 @@ class TrainerSettings(msgspec.Struct, frozen=True):
 class Trainer:
     """See the module. standing: the model it has. part: its part in the open round, if any. goal: the last round.
 
+    ballot: what an earlier start of it has promised, None if that is not known.
+
     merge: instead of `pair_aggregate`, the same on a clock.
     """
 
@@ -107,12 +110,12 @@ class Trainer:
         settings: TrainerSettings,
         round_id: int = 0,
         history: History | None = None,
-        term: int = 0,
+        ballot: Ballot | None = None,
         merge: Callable[[ModelDelta, ModelDelta, Vector], ModelDelta] | None = None,
     ) -> None:
         self.me = me
-        self.saved_term = term
-        self.standing = Standing(me, parameters, round_id, history)
+        self.ballot = ballot
+        self.standing = Standing(me, parameters, round_id, history, ballot)
         self.part: Part | None = None
         self.resources: ResourceState | None = None
         self.goal = 0
@@ -302,8 +305,6 @@ class Trainer:
             self.part.announced = opened.term
             return []
         before, lineage = self.part or self._missed, standing.lineage
-        if before and before.spread.staged:
-            standing.votes = False  # on this lineage it has promised that result
         standing.follow(opened.lineage, opened.base)
         if len(members) > 1:
             standing.share()
@@ -404,7 +405,8 @@ class Trainer:
 
     def _take_place(self, order: BroadcastOrdered, now: float) -> list[Effect]:
         """Also a device that is late for the round takes the result, as long as it stands at w(round_id - 1)."""
-        current = (order.round_id, order.base_digest) == (self.round_id + 1, self.digest)
+        here = self.round_id + 1, self.digest, self.lineage
+        current = (order.round_id, order.base_digest, order.lineage) == here
         if not current or self.me not in order.order or self.left:
             return []
         if self.part is None or self.part.round_id != order.round_id:
@@ -451,7 +453,7 @@ class Trainer:
         result = part.spread.staged
         assert result is not None
         before = self.parameters
-        self.standing.apply(result, self._settings.eta, votes=part.attempt > 0)
+        self.standing.apply(result, self._settings.eta, took_part=part.attempt > 0)
         effects = self._own.give_back(part, before, self.lineage)
         if self._settings.keep_deltas:
             effects.append(KeepDelta(part.round_id, "global", result))
@@ -545,7 +547,7 @@ class Trainer:
         self._sequence += 1
         self._changed = False
         self._report_at = now + self._settings.report_s
-        was_further = standing.was_further() and not (part and part.spread.staged)
+        has_staged = part is not None and part.spread.staged is not None
         # In the order of its fields: by their names this would take most of the time of a report.
         return PeerReport(
             self._sequence,
@@ -563,8 +565,7 @@ class Trainer:
             agent,
             standing.lineage,
             standing.base,
-            standing.votes and not was_further,
-            was_further,
+            standing.votes(has_staged),
             self.goal,
             part.report_incoming() if part else None,
             part.report_holdings() if part else (),

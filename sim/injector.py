@@ -80,7 +80,7 @@ class Injector(Watch):
             case DiskFull(peer=peer, for_s=for_s):
                 mesh.full_until[peer] = max(mesh.now + for_s, mesh.full_until.get(peer, 0.0))
             case TornFile(peer=peer):
-                del mesh.saved.get(peer, [])[-1:]
+                del mesh.disk(peer).models[-1:]
             case Cut(a=a, b=b, for_s=for_s):
                 self._cut([(a, b), (b, a)], for_s)
             case CutOneWay(a=a, b=b, for_s=for_s):

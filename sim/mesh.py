@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import msgspec
@@ -30,13 +31,24 @@ from mdl.machine import (
     Received,
     RecordRound,
     ResourcesSampled,
+    SaveBallot,
     SaveModel,
     Send,
     Tick,
     TrainLocally,
     TransferProgressed,
 )
-from mdl.messages import DIGESTED, DeltaMessage, PeerInfo, ResourceState, Role, RoundSummary, Said, TrainingReport
+from mdl.messages import (
+    DIGESTED,
+    Ballot,
+    DeltaMessage,
+    PeerInfo,
+    ResourceState,
+    Role,
+    RoundSummary,
+    Said,
+    TrainingReport,
+)
 from sim.accounts import Accounts, InvariantError
 from sim.network import Network
 from sim.node import BACKLOG, Node
@@ -61,7 +73,15 @@ Call: TypeAlias = Callable[[], None]
 # Time, tie-breaker, whom: a process, whoever is called so on arrival, or nobody (then it is a call).
 Entry: TypeAlias = tuple[float, int, Node | str | None, Event | Call]
 # Builds the machine of a process that is started again: peer id, incarnation, what it saved (oldest first), its time.
-Build: TypeAlias = Callable[[str, int, list[SaveModel], float], Machine]
+Build: TypeAlias = "Callable[[str, int, Disk, float], Machine]"
+
+
+@dataclass
+class Disk:
+    """What one device has written: its last models, the oldest first, and its ballot."""
+
+    models: list[SaveModel] = field(default_factory=list)
+    ballot: Ballot | None = None
 
 
 class Watch:
@@ -114,7 +134,7 @@ class SimMesh:
         self.castings: dict[Contributor, object] = {}
         self.now = 0.0
         self.nodes: dict[str, Node] = {}
-        self.saved: dict[str, list[SaveModel]] = {}
+        self.disks: dict[str, Disk] = {}
         self.full_until: dict[str, float] = {}
         self.kept: dict[tuple[int, str, str], KeepDelta] = {}
         self.rounds: list[RoundSummary] = []
@@ -181,8 +201,11 @@ class SimMesh:
         assert self._build is not None
         old = self.nodes[peer_id]
         incarnation = old.info.incarnation + 1
-        machine = self._build(peer_id, incarnation, self.saved.get(peer_id, []), self.now + old.offset_s)
+        machine = self._build(peer_id, incarnation, self.disk(peer_id), self.now + old.offset_s)
         return self.add(peer_id, old.info.role, machine, incarnation, old.train_s, old.theta, old.resources)
+
+    def disk(self, peer_id: str) -> Disk:
+        return self.disks.setdefault(peer_id, Disk())
 
     def suspend(self, peer_id: str, for_s: float) -> None:
         """SIGSTOP, and SIGCONT for_s later."""
@@ -334,6 +357,8 @@ class SimMesh:
             self._schedule(_EVALUATION_S, node, Evaluated(effect.round_id, no_evaluation(1)))
         elif type(effect) is SaveModel:
             self._save(node.peer_id, effect)
+        elif type(effect) is SaveBallot:
+            self.disk(node.peer_id).ballot = effect.ballot  # written in place: also on a full disk
         elif type(effect) is RecordRound:
             self.rounds.append(effect.summary)
         elif type(effect) is RecallDelta:
@@ -347,7 +372,7 @@ class SimMesh:
     def _save(self, peer_id: str, effect: SaveModel) -> None:
         if self.now < self.full_until.get(peer_id, 0.0):
             return
-        kept = self.saved.setdefault(peer_id, [])
+        kept = self.disk(peer_id).models
         kept.append(effect)
         del kept[:-_SAVES_KEPT]
 

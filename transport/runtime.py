@@ -21,7 +21,19 @@ import zmq
 
 from mdl.delta import Vector
 from mdl.errors import MdlError, RemoteProtocolError
-from mdl.machine import Effect, Event, Finish, Machine, PeerFound, Received, Send, StopRequested, Tick
+from mdl.machine import (
+    Effect,
+    Event,
+    Finish,
+    Machine,
+    PeerFound,
+    Received,
+    SaveBallot,
+    Send,
+    StopRequested,
+    Tick,
+    WorkFailed,
+)
 from mdl.messages import PeerInfo, Said
 from transport.loglimit import LogLimit
 from transport.sockets import TURN, LinkCounts
@@ -75,7 +87,8 @@ class Runtime(Generic[LinksT]):
     """Runs `machine` until it finishes.
 
     work: what carries out each kind of effect but Send and Finish, in the worker's thread; its event goes back to the
-    machine. sample: called in the loop's thread every sample_interval_s with the bytes sent so far; must be quick.
+    machine. SaveBallot is carried out in the loop's thread, before the effects behind it; if it fails, those are left
+    out. sample: called in the loop's thread every sample_interval_s with the bytes sent so far; must be quick.
     observe: called after each step with the time, the event and the effects; must not change anything.
     flush_s: how long a finishing node takes to let messages out; drain_s: how long it waits for its worker.
     story_path: where the last events are written if something crashes.
@@ -98,6 +111,7 @@ class Runtime(Generic[LinksT]):
         self.links = links
         self.story = Story()
         self._machine = machine
+        self._work = work
         self._sample = sample
         self._sample_interval_s = sample_interval_s
         self._observe = observe
@@ -225,7 +239,10 @@ class Runtime(Generic[LinksT]):
         if self._observe is not None:
             self._observe(now, event, effects)
         for effect in effects:
-            self._carry_out(effect, now)
+            if type(effect) is not SaveBallot:
+                self._carry_out(effect, now)
+            elif not self._is_kept(effect):
+                break  # nobody may hear of it
 
     def _carry_out(self, effect: Effect, now: float) -> None:
         match effect:
@@ -235,6 +252,14 @@ class Runtime(Generic[LinksT]):
                 self._finish = effect
             case _:
                 self._worker.put(effect)
+
+    def _is_kept(self, effect: SaveBallot) -> bool:
+        try:
+            self._work[SaveBallot](effect)
+        except MdlError as error:
+            self.post(WorkFailed(SaveBallot.__name__, str(error)))
+            return False
+        return True
 
     def _leave(self, poller: zmq.Poller) -> Finish:
         """Let queued work and messages out, both for a bounded time, unless a second stop came."""

@@ -31,6 +31,7 @@ from mdl.machine import (
     PeerFound,
     RecallDelta,
     RecordRound,
+    SaveBallot,
     SaveModel,
     TrainLocally,
     TransferProgressed,
@@ -67,6 +68,7 @@ class Device:
             RecallDelta: lambda effect: DeltaRecalled(effect.round_id, self.fill(self.fresh.get(effect.round_id))),
             Evaluate: lambda effect: Evaluated(effect.round_id, no_evaluation(0)),
             SaveModel: self.save,
+            SaveBallot: lambda effect: None,
             KeepDelta: self.tell_delta,
             RecordRound: lambda effect: record_round(metrics, effect),
         }

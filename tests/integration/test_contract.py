@@ -23,6 +23,7 @@ from mdl.machine import (
     RecallDelta,
     RecordRound,
     ResourcesSampled,
+    SaveBallot,
     SaveModel,
     Send,
     TrainLocally,
@@ -128,7 +129,9 @@ def run_simulated(policy, doom):
     results = Results()
     for (_, name, _), effect in mesh.kept.items():
         results.keep(name, effect)
-    results.models = {name: saves[-1].digest for name, saves in mesh.saved.items() if name not in doom}
+    results.models = {
+        name: disk.models[-1].digest for name, disk in mesh.disks.items() if disk.models and name not in doom
+    }
     return results
 
 
@@ -180,6 +183,7 @@ class SocketMesh:
             TrainLocally: lambda effect: self.train(name, effect),
             RecallDelta: lambda effect: DeltaRecalled(effect.round_id, own_values(name, effect.round_id)),
             Evaluate: lambda effect: Evaluated(effect.round_id, no_evaluation(1)),
+            SaveBallot: lambda effect: None,
             SaveModel: lambda effect: self.results.models.update({name: effect.digest}),
             KeepDelta: lambda effect: self.results.keep(name, effect),
             RecordRound: lambda effect: None,

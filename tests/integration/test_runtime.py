@@ -17,6 +17,7 @@ from mdl.machine import (
     PeerFound,
     Received,
     ResourcesSampled,
+    SaveBallot,
     SaveModel,
     Send,
     StopRequested,
@@ -24,7 +25,7 @@ from mdl.machine import (
     TrainLocally,
     WorkFailed,
 )
-from mdl.messages import ModelMessage, PeerInfo, ResourceState, Role, StatusWanted
+from mdl.messages import Ballot, ModelMessage, PeerInfo, ResourceState, Role, StatusWanted
 from transport.links import Links
 from transport.runtime import Runtime
 
@@ -165,6 +166,20 @@ def test_work_that_fails_becomes_an_event(nodes):
     machine.react = lambda event: [SaveModel(1, VALUES, b"")] if isinstance(event, Tick) else []
     nodes.start("a", machine, {SaveModel: save})
     assert machine.wait_for(WorkFailed) == [WorkFailed("SaveModel", "cache: the disk is full")]
+
+
+def test_nothing_is_sent_of_what_could_not_be_promised(nodes):
+    """A ballot comes before every message that tells of it; if it is not on the disk, nobody hears of it."""
+
+    def refuse(effect):
+        raise DataError("ballot: the disk is gone")
+
+    machine = Scripted(ticks=[time.monotonic()])
+    machine.react = lambda event: [SaveBallot(Ballot(7)), SaveModel(1, VALUES, b"")] if isinstance(event, Tick) else []
+    saved = []
+    nodes.start("a", machine, {SaveBallot: refuse, SaveModel: saved.append})
+    assert machine.wait_for(WorkFailed) == [WorkFailed("SaveBallot", "ballot: the disk is gone")]
+    assert saved == []
 
 
 def test_a_bug_in_work_ends_the_run_with_it_and_the_story_is_saved(nodes, tmp_path):

@@ -72,6 +72,11 @@ class Desk:
         holding = Holding(0, float(len(contributors)), contributors, sent_hop)
         self.join(peer, **{"activity": Activity.HOLDING, "holdings": (holding,)} | changes)
 
+    def promise(self, *peers: Contributor) -> None:
+        """They obey the agent's newest term, and so no older order any more."""
+        for peer in peers:
+            self.report(peer, term=self.agent.term)
+
     def start(self, *peers: Contributor) -> None:
         """All are there, the round is opened and all hold their own delta."""
         for peer in peers:

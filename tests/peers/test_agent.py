@@ -469,6 +469,7 @@ def test_a_result_that_one_may_have_applied_becomes_the_rounds_when_all_were_sil
     desk = _closing()
     desk.report(A)
     desk.report(B)
+    desk.promise(A, B)
     order = desk.last(BroadcastOrdered)
     assert (desk.agent.phase, order.digest, order.contributors) == (Phase.BROADCASTING, b"delta", (A, B))
     assert order.term > desk.reports[A].staged.term  # type: ignore[union-attr]

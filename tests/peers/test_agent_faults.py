@@ -146,6 +146,8 @@ def test_a_result_that_an_earlier_agent_left_with_one_member_becomes_the_rounds(
     staged = Staged(b"delta", 2.0, (A, B), 40, 1)
     reports[B] = msgspec.structs.replace(reports[B], staged=staged, activity=Activity.STAGED)
     desk = _take_over(reports)
+    assert desk.told(BroadcastOrdered) == []  # under its older term, another agent's may still be followed
+    desk.promise(A, C)
     order = desk.last(BroadcastOrdered)
     assert (order.order[0], order.digest, order.contributors, order.theta) == (B, b"delta", (A, B), 2.0)
     assert set(order.order) == {A, B, C}
@@ -159,6 +161,7 @@ def test_a_result_that_comes_to_light_while_the_round_is_aggregated_becomes_the_
     staged = Staged(b"delta", 3.0, (A, B, C), 40, 1)
     desk.reports[C] = msgspec.structs.replace(_opened_by(40, C)[C], staged=staged, activity=Activity.STAGED)
     desk.report(C)
+    desk.promise(A, B)
     order = desk.last(BroadcastOrdered)
     assert (order.order[0], order.digest, order.contributors) == (C, b"delta", (A, B, C))
 
@@ -168,8 +171,22 @@ def test_of_two_results_that_were_left_the_later_orders_is_taken() -> None:
     for peer, digest, term, version in ((A, b"old", 40, 3), (C, b"new", 50, 1), (B, b"older", 40, 2)):
         staged = Staged(digest, 2.0, (A, B), term, version)
         reports[peer] = msgspec.structs.replace(reports[peer], staged=staged, activity=Activity.STAGED)
-    order = _take_over(reports).last(BroadcastOrdered)
+    desk = _take_over(reports)
+    desk.promise(A, B, C)
+    order = desk.last(BroadcastOrdered)
     assert (order.order[0], order.digest) == (C, b"new")
+
+
+def test_what_was_staged_before_the_promise_is_proposed() -> None:
+    """A newer result that another agent left, after this one was first obeyed, must become the round's."""
+    reports = _opened_by(40, A, B, C)
+    staged = Staged(b"old", 2.0, (A, B), 40, 1)
+    reports[A] = msgspec.structs.replace(reports[A], staged=staged, activity=Activity.STAGED)
+    desk = _take_over(reports)
+    desk.promise(A)
+    assert desk.told(BroadcastOrdered) == []
+    desk.report(B, term=desk.agent.term, staged=Staged(b"new", 2.0, (A, B), 50, 1), activity=Activity.STAGED)
+    assert (desk.last(BroadcastOrdered).order[0], desk.last(BroadcastOrdered).digest) == (B, b"new")
 
 
 def test_a_promise_to_an_earlier_agent_must_be_given_again() -> None:
@@ -178,6 +195,7 @@ def test_a_promise_to_an_earlier_agent_must_be_given_again() -> None:
     for peer in reports:
         reports[peer] = msgspec.structs.replace(reports[peer], staged=staged, activity=Activity.STAGED)
     desk = _take_over(reports)
+    desk.promise(A, B, C)
     assert (desk.agent.phase, desk.told(RoundClosed)) == (Phase.BROADCASTING, [])
     for peer in reports:
         desk.stage(peer)
@@ -234,6 +252,7 @@ def test_a_promise_for_another_result_of_the_same_term_must_be_given_again() -> 
         given = Holding(0, 1.0, (peer,), 7, A)
         reports[peer] = msgspec.structs.replace(reports[peer], activity=Activity.SENT, holdings=(given,))
     desk = _take_over(reports)
+    desk.promise(A, B, C)
     first = desk.last(BroadcastOrdered)
     desk.stage(A)
     conducted = desk.agent.round
@@ -368,7 +387,7 @@ def test_a_majority_of_one_waits_for_a_partner_and_then_goes_on_without_a_fork()
     assert desk.last(RoundOpened).lineage == START
 
 
-def test_devices_that_forgot_what_they_voted_for_do_not_make_a_majority_unless_everybody_is_here() -> None:
+def test_devices_that_forgot_what_they_voted_for_make_no_majority_even_if_everybody_is_here() -> None:
     base = ("a", "b", "c", "d")
     reports = dict.fromkeys((A, B, C), msgspec.structs.replace(SETTLED, base=base))
     reports[A] = msgspec.structs.replace(reports[A], votes=False)
@@ -377,7 +396,10 @@ def test_devices_that_forgot_what_they_voted_for_do_not_make_a_majority_unless_e
     assert (desk.agent.phase, desk.agent.quorum) == (Phase.GATHERING, False)
     desk.reports[D] = msgspec.structs.replace(SETTLED, base=base, votes=False)
     desk.report(D)
-    assert desk.last(RoundOpened).members == (A, B, C, D)
+    desk.pass_time(1.0, A, B, C, D)
+    assert desk.told(RoundOpened) == []
+    desk.pass_time(PARTITION_S + 0.5, A, B, C, D)
+    assert desk.last(RoundOpened).lineage[:-1] == START
 
 
 def test_a_mesh_forks_no_deeper_than_a_message_can_tell() -> None:
@@ -393,8 +415,7 @@ def test_who_has_had_a_later_result_and_came_back_does_not_decide_on_it_again() 
     """All who decide are here, but two of them can have closed the next round elsewhere: a fork begins."""
     desk = Desk(rounds=0)
     for peer in (B, C, D):
-        votes = {"votes": False, "was_further": peer is not D}
-        desk.reports[peer] = msgspec.structs.replace(SETTLED, base=("b", "c", "d"), **votes)
+        desk.reports[peer] = msgspec.structs.replace(SETTLED, base=("b", "c", "d"), votes=peer is D)
         desk.report(peer)
     assert desk.told(RoundOpened) == []
     desk.pass_time(PARTITION_S + 0.5, B, C, D)

@@ -72,7 +72,8 @@ def _close(trainer: Trainer, contributors: tuple[Contributor, ...], *values: flo
     """The round's result comes from bob and stands."""
     result, theta = _vector(*values), float(len(contributors))
     round_id = trainer.round_id + 1
-    _say(trainer, BroadcastOrdered(1, round_id, trainer.digest, 1, (BOB, ME), theta, contributors), 5.0)
+    here = trainer.digest, trainer.lineage
+    _say(trainer, BroadcastOrdered(1, round_id, here[0], 1, (BOB, ME), theta, contributors, lineage=here[1]), 5.0)
     _say(trainer, GlobalMessage(round_id, theta, contributors), 5.1, BOB, result)
     return _say(trainer, RoundClosed(1, round_id, digest_of(result)), 5.2)
 
@@ -270,7 +271,7 @@ def test_what_this_device_missed_was_only_the_word_so_it_applies_what_it_has_sta
     _open(trainer)
     _train(trainer, 1, 2, 3, 4)
     result = _vector(5, 5, 5, 5)
-    _say(trainer, BroadcastOrdered(1, 1, trainer.digest, 1, (BOB, ME), 3.0, MEMBERS), 5.0)
+    _say(trainer, BroadcastOrdered(1, 1, trainer.digest, 1, (BOB, ME), 3.0, MEMBERS, lineage=trainer.lineage), 5.0)
     _say(trainer, GlobalMessage(1, 3.0, MEMBERS), 5.1, BOB, result)
     applied = apply_delta(ZEROS, result, 1.0)
     effects = _say(trainer, CatchUp(1, 1, digest_of(applied), ANN), 6.0)
@@ -282,7 +283,7 @@ def test_a_staged_result_that_is_not_what_the_others_applied_is_not_applied() ->
     trainer = _trainer()
     _open(trainer)
     _train(trainer, 1, 2, 3, 4)
-    _say(trainer, BroadcastOrdered(1, 1, trainer.digest, 1, (BOB, ME), 3.0, MEMBERS), 5.0)
+    _say(trainer, BroadcastOrdered(1, 1, trainer.digest, 1, (BOB, ME), 3.0, MEMBERS, lineage=trainer.lineage), 5.0)
     _say(trainer, GlobalMessage(1, 3.0, MEMBERS), 5.1, BOB, _vector(5, 5, 5, 5))
     _move(trainer, 1, History((), ("ann", "bob"), (Counted(ANN, 1), Counted(BOB, 1))))
     assert (trainer.digest, _carry(trainer)) == (digest_of(ELSEWHERE), [1, 2, 3, 4])
@@ -301,11 +302,7 @@ def test_the_same_model_on_another_lineage_is_taken_over_without_fetching_it() -
     trainer = _trainer()
     effects = _say(trainer, CatchUp(1, 0, trainer.digest, ANN, (START,), ("ann", "bob")), 5.0)
     assert not any(isinstance(effect, Send) for effect in effects)
-    assert (trainer.standing.lineage, trainer.standing.base, trainer.standing.votes) == (
-        (START,),
-        ("ann", "bob"),
-        False,
-    )
+    assert (trainer.standing.lineage, trainer.standing.base) == ((START,), ("ann", "bob"))
 
 
 # -- forks ------------------------------------------------------------------------------------------------------------
@@ -352,11 +349,8 @@ def test_a_fork_that_turns_out_to_be_the_mesh_is_not_carried() -> None:
 
 
 def test_a_round_number_that_another_lineage_has_too_does_not_count_this_devices_work() -> None:
-    """A vote, too, is only given by who has followed its lineage."""
     trainer = _forked()
-    assert trainer.standing.votes
     _move(trainer, 3, History((START,), ("ann", "bob"), (Counted(ANN, 3), Counted(ME, 1))))
-    assert not trainer.standing.votes
     assert not trainer.standing.is_counted((START, SPLIT), 3)
     assert trainer.standing.is_counted((START,), 1)
 
@@ -446,35 +440,41 @@ def test_a_fork_that_is_opened_again_before_the_delta_is_recalled_waits_for_it_t
     assert _carry(trainer) is None
 
 
-def test_who_has_staged_a_result_says_so_when_it_comes_back_to_decide_on_it_again() -> None:
-    trainer = _trainer(5, BEFORE)
+def _staged(trainer: Trainer) -> None:
+    """It has the result of round 6, which is not closed."""
     _open(trainer)
     _train(trainer, 2, 0, 0, 0)
-    _say(trainer, BroadcastOrdered(1, 6, trainer.digest, 1, (ME, BOB), 1.0, (ME,)), 3.0)
-    assert not trainer.report(1, "agent", 3.0).was_further  # it has it, and says which
+    _say(trainer, BroadcastOrdered(1, 6, trainer.digest, 1, (ME, BOB), 1.0, (ME,), lineage=trainer.lineage), 3.0)
+    assert trainer.report(1, "agent", 3.0).staged is not None
+
+
+def test_who_has_staged_a_result_and_has_it_no_more_does_not_decide_on_it_again() -> None:
+    trainer = _trainer(5, BEFORE)
+    trainer.standing.knows_ballot = True
+    _staged(trainer)
+    assert trainer.report(1, "agent", 3.0).votes
     _open(trainer, (START, FORK), attempt=9)
-    assert not trainer.report(1, "agent", 4.0).was_further
+    assert trainer.report(1, "agent", 4.0).votes  # on the fork it has promised nothing
     _say(trainer, CatchUp(1, 5, trainer.digest, ANN, (START,), BEFORE.base), 5.0)
     assert trainer.standing.lineage == (START,)
-    assert trainer.report(1, "agent", 5.0).was_further
+    assert not trainer.report(1, "agent", 5.0).votes
 
 
-def test_a_vote_that_is_forgotten_is_none() -> None:
+def test_a_promise_that_is_dropped_is_remembered_until_it_is_given_again() -> None:
     """It has staged round 6, is sent to a later model that never comes, and is to begin round 6 afresh."""
     trainer = _trainer(5, BEFORE)
-    trainer.standing.votes = True
-    _open(trainer)
-    _train(trainer, 2, 0, 0, 0)
-    _say(trainer, BroadcastOrdered(1, 6, trainer.digest, 1, (ME, BOB), 1.0, (ME,)), 3.0)
-    assert trainer.report(1, "agent", 3.0).votes
+    trainer.standing.knows_ballot = True
+    _staged(trainer)
     _say(trainer, CatchUp(1, 8, b"w8", ANN, (START,), BEFORE.base), 4.0)
     report = trainer.report(1, "agent", 4.0)
-    assert (report.votes, report.was_further, report.staged) == (False, True, None)
+    assert (report.votes, report.staged) == (False, None)
     _open(trainer, attempt=9)
-    _say(trainer, BroadcastOrdered(9, 6, trainer.digest, 1, (ME, BOB), 1.0, (ME,)), 5.0)
+    assert not trainer.report(9, "agent", 5.0).votes
+    order = BroadcastOrdered(9, 6, trainer.digest, 1, (ME, BOB), 1.0, (ME,), lineage=trainer.lineage)
+    _say(trainer, order, 5.0)
     report = trainer.report(9, "agent", 5.0)
     assert report.staged is not None
-    assert not report.votes
+    assert report.votes  # under the newer order, whose agent has heard of what is newer than the dropped promise
 
 
 def test_what_was_trained_from_another_model_is_kept_since_it_cannot_be_recalled() -> None:

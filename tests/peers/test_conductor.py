@@ -114,7 +114,7 @@ def test_a_round_does_not_close_without_a_majority_and_says_who_is_missing() -> 
     missing = ", ".join(sorted({"a", "b", "c"} - {root.peer_id}))
     assert (desk.agent.phase, desk.told(RoundClosed)) == (Phase.BROADCASTING, [])
     assert desk.agent.round is not None
-    assert desk.agent.round.lacks_quorum
+    assert desk.agent.round.lacking_since is not None
     assert desk.agent.waiting_for == f"a majority: {missing} of 3 members are missing"
 
 

@@ -22,6 +22,7 @@ from mdl.machine import (
     Received,
     RecordRound,
     ResourcesSampled,
+    SaveBallot,
     Send,
     StopRequested,
     Tick,
@@ -31,6 +32,7 @@ from mdl.messages import (
     AgentMessage,
     AgentPresent,
     AgentResigned,
+    Ballot,
     DeltaMessage,
     Fork,
     GlobalMessage,
@@ -386,7 +388,8 @@ def test_a_new_agent_is_told_at_once_where_the_device_stands() -> None:
     peer.handle(Received(Contributor("bob", 1), AgentPresent(7, 0)), 0.0)
     peer.handle(Tick(), 0.6)
     assert peer.handle(Received(Contributor("bob", 1), AgentPresent(7, 0)), 0.7) == []
-    (report,) = peer.handle(Received(Contributor("cat", 1), AgentPresent(9, 0)), 0.8)
+    ballot, report = peer.handle(Received(Contributor("cat", 1), AgentPresent(9, 0)), 0.8)
+    assert ballot == SaveBallot(Ballot(9))
     assert isinstance(report, Send)
     assert isinstance(report.message, PeerReport)
     assert (report.receiver, report.message.agent, report.message.term) == ("cat", "cat", 9)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mdl.delta import Contributor, ModelDelta, apply_delta, digest_of
-from mdl.messages import Counted, Fork, History
+from mdl.messages import MAX_REACHED, Counted, Fork, History
 from peers.standing import Standing, Work, total
 
 ME, ANN, BOB = (Contributor(name, 1) for name in ("me", "ann", "bob"))
@@ -69,21 +69,37 @@ def test_work_is_counted_up_to_the_last_round_this_very_process_contributed_to()
     assert not again.is_counted((), 1)
 
 
-def test_who_has_followed_its_lineage_without_a_gap_votes() -> None:
+def test_who_knows_what_it_has_promised_votes() -> None:
     standing = Standing(ME, ZEROS)
-    assert not standing.votes
+    assert not standing.votes(has_staged=False)  # an earlier start of it may have promised anything
     standing.apply(_delta(ANN, ME), 1.0)
-    assert standing.votes
-    assert not Standing(ME, standing.parameters, 1, standing.history()).votes  # a restart has forgotten what it staged
+    assert standing.votes(has_staged=False)
+    again = (standing.parameters, 1, standing.history())
+    assert not Standing(ME, *again).votes(has_staged=False)
+    assert Standing(ME, *again, standing.ballot(term=1)).votes(has_staged=False)
 
 
-def test_a_round_missed_on_ones_own_lineage_costs_no_vote_and_another_lineage_does() -> None:
+def test_a_restarted_device_that_had_staged_a_result_has_no_vote_on_that_round() -> None:
+    standing = Standing(ME, ZEROS)
+    standing.follow(START, ("ann", "me"))
+    standing.note_further(1)
+    assert standing.votes(has_staged=True)
+    again = Standing(ME, ZEROS, ballot=standing.ballot(term=1))
+    again.follow(START, ("ann", "me"))
+    assert not again.votes(has_staged=False)
+    _move(again, 1, History(START, ("ann", "me")))
+    assert again.votes(has_staged=False)
+
+
+def test_a_device_votes_on_each_lineage_where_it_has_not_been_further() -> None:
     standing = Standing(ME, ZEROS)
     standing.follow(START, ("ann", "me"))
     _move(standing, 4, History(START, ("ann", "bob")))
-    assert (standing.votes, standing.base) == (True, ("ann", "bob"))
+    assert (standing.votes(has_staged=False), standing.base) == (True, ("ann", "bob"))
     _move(standing, 5, History(SPLIT, ("ann",)))
-    assert not standing.votes
+    assert standing.votes(has_staged=False)
+    _move(standing, 3, History(START, ("ann",)))
+    assert not standing.votes(has_staged=False)
 
 
 def test_uncounted_work_adds_up_without_changing_what_was_handed_over() -> None:
@@ -305,6 +321,6 @@ def test_how_far_it_has_been_on_a_lineage_is_remembered_for_those_it_left() -> N
     for lineage, round_id, is_so in ((START, 0, True), (START, 1, False), (SPLIT, 2, True), (SPLIT, 3, False)):
         _move(standing, round_id, History(lineage))
         assert standing.was_further() is is_so
-    for number in range(100):
+    for number in range(2 * MAX_REACHED):
         _move(standing, number, History((*START, Fork(0, 1, f"x{number}"))))
-    assert len(standing._furthest) <= 16
+    assert len(standing.reached) <= MAX_REACHED

@@ -1,4 +1,4 @@
-"""What a device finds again after a restart: its model, how that came about, and the highest term it has heard."""
+"""What a device finds again after a restart: its model, how that came about, and what it has promised."""
 
 import msgspec
 import numpy as np
@@ -7,8 +7,8 @@ import pytest
 from mdl.checkpoint import CachedModel, ModelCache
 from mdl.delta import Contributor, ModelDelta, digest_of
 from mdl.errors import ConfigError
-from mdl.machine import LocalDeltaReady, SaveModel, Tick, TrainLocally
-from mdl.messages import Counted, Fork, History, TrainingReport
+from mdl.machine import LocalDeltaReady, Received, SaveBallot, SaveModel, Send, Tick, TrainLocally
+from mdl.messages import AgentPresent, Ballot, Counted, Fork, History, Reached, TrainingReport
 from peers.agent import AgentSettings
 from peers.peer import Peer
 from peers.resume import DEVICE_FILES, Origin, describe_state, restore_state, set_aside
@@ -21,8 +21,8 @@ HERE = Origin("home", "schema", "lenet 3x128 -> run", 0)
 HISTORY = History((Fork(0, 1, "start"),), ("me",), (Counted(ME, 7),))
 
 
-def _peer(term=0):
-    trainer = Trainer(ME, np.zeros(3, np.float32), "schema", "model", TrainerSettings(), 7, HISTORY, term)
+def _peer(ballot=None):
+    trainer = Trainer(ME, np.zeros(3, np.float32), "schema", "model", TrainerSettings(), 7, HISTORY, ballot)
     settings = AgentSettings(min_peers=1)
     return Peer(ME, trainer, lambda: make_policy("greedy"), settings, SuccessionSettings(start_s=1.0), 0.0)
 
@@ -30,11 +30,11 @@ def _peer(term=0):
 def test_a_state_is_found_again_as_it_was(tmp_path):
     cache = ModelCache(tmp_path)
     values = np.arange(3, dtype=np.float32)
-    saved = SaveModel(7, values, digest_of(values), HISTORY, 131_077)
+    saved = SaveModel(7, values, digest_of(values), HISTORY)
     cache.save(describe_state(saved, HERE))
     state = restore_state(ModelCache(tmp_path), HERE)
     assert state is not None
-    assert (state.round_id, state.history, state.term) == (7, HISTORY, 131_077)
+    assert (state.round_id, state.history) == (7, HISTORY)
     assert state.parameters.tolist() == [0.0, 1.0, 2.0]
 
 
@@ -86,24 +86,32 @@ def test_what_is_set_aside_is_kept_as_often_as_it_is_asked_for(tmp_path):
     assert set_aside(tmp_path, DEVICE_FILES) is None
 
 
-def test_a_cache_without_history_and_term_is_read(tmp_path):
+def test_a_cache_without_history_is_read(tmp_path):
     ModelCache(tmp_path).save(CachedModel(np.zeros(3, np.float32), 4, "schema", "home"))
     state = restore_state(ModelCache(tmp_path), HERE)
     assert state is not None
-    assert (state.round_id, state.history, state.term) == (4, History(), 0)
+    assert (state.round_id, state.history) == (4, History())
 
 
 def test_the_term_survives_a_restart():
     """Rule 6: a device that is started anew speaks above everything it obeyed before."""
-    peer = _peer(term=5_000_000)
+    peer = _peer(Ballot(5_000_000))
     for step in range(20):
         peer.handle(Tick(), 0.1 * step)
     assert peer.agent is not None
     assert peer.agent.term > 5_000_000
 
 
-def test_what_is_saved_holds_the_term():
-    peer = _peer(term=5_000_000)
+def test_a_promise_is_on_the_disk_before_anybody_hears_of_it():
+    peer = _peer()
+    effects = peer.handle(Received(Contributor("ann", 1), AgentPresent(70_000, 7, HISTORY.lineage, True)), 0.1)
+    assert [type(effect) for effect in effects] == [SaveBallot, Send]
+    assert (effects[0].ballot.term, effects[1].message.term) == (70_000, 70_000)
+    assert peer.handle(Received(Contributor("ann", 1), AgentPresent(70_000, 7, HISTORY.lineage, True)), 0.2) == []
+
+
+def test_what_has_been_staged_is_on_the_disk_with_the_term():
+    peer = _peer(Ballot(5_000_000))
     waiting, saved = [Tick()], []
     for step in range(200):
         event = waiting.pop(0) if waiting else Tick()
@@ -111,7 +119,9 @@ def test_what_is_saved_holds_the_term():
             if isinstance(effect, TrainLocally):
                 delta = ModelDelta(np.ones(3, np.float32), 1.0, frozenset([ME]))
                 waiting.append(LocalDeltaReady(effect.round_id, delta, TrainingReport(1.0, 1, 0.1)))
+            elif isinstance(effect, SaveBallot):
+                saved.append(effect.ballot)
             elif isinstance(effect, SaveModel):
-                saved.append(effect.term)
-    assert saved
-    assert all(term > 5_000_000 for term in saved)
+                assert Reached("start", effect.round_id) in saved[-1].reached
+    assert len(saved) > 4
+    assert saved[-1].term > saved[0].term >= 5_000_000

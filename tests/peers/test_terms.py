@@ -4,6 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from mdl.ballot import BallotFile
 from mdl.bounds import MAX_TERM, ROUND_LEAP
 from mdl.checkpoint import ModelCache
 from mdl.delta import Contributor
@@ -11,14 +12,18 @@ from mdl.errors import RemoteProtocolError
 from mdl.machine import Finish, Received, SaveModel, Send, Tick
 from mdl.messages import (
     AgentPresent,
+    Ballot,
     CatchUp,
     Fork,
 )
+from peers.agent import AgentSettings
+from peers.peer import Peer
 from peers.quorum import LAST_FIRST_TERM, LAST_TERM, TERM_LEAP, TERMS, TERMS_PER_S
 from peers.resume import Origin, describe_state, restore_state
 from peers.simulate import build_mesh
 from peers.succession import Succession, SuccessionSettings
 from peers.trainer import Trainer, TrainerSettings
+from scheduler.policies import make_policy
 from sim.faults import FaultPlan
 from transport.wire import encode
 
@@ -105,20 +110,24 @@ def test_a_mesh_that_has_used_up_its_terms_says_what_to_do():
     assert [(finish.exit_code, "start them again" in finish.problem) for finish in finished] == [(4, True)]
 
 
-@pytest.mark.parametrize("saved", [LAST_TERM + 1, MAX_TERM, 1 << 63, 10**30, -1])
-def test_a_saved_term_that_nobody_believes_is_forgotten(tmp_path, saved, caplog):
-    cache = ModelCache(tmp_path)
-    effect = SaveModel(4, np.ones(3, np.float32), b"", term=saved)
-    cache.save(describe_state(effect, Origin("home", "schema")))
-    state = restore_state(cache, Origin("home", "schema"))
-    assert state is not None
-    assert (state.round_id, state.term) == (4, 0)
-    assert "its term" in caplog.text
+@pytest.mark.parametrize("saved", [LAST_TERM + 1, MAX_TERM])
+def test_a_saved_term_that_nobody_believes_is_forgotten(saved, caplog):
+    trainer = Trainer(ME, np.zeros(3, np.float32), "schema", "model", TrainerSettings(), ballot=Ballot(saved))
+    peer = Peer(ME, trainer, lambda: make_policy("greedy"), AgentSettings(), SuccessionSettings(), 0.0)
+    assert peer.authority() == (0, "")
+    assert "saved term" in caplog.text
+
+
+@pytest.mark.parametrize("saved", [MAX_TERM + 1, -1])
+def test_a_ballot_with_an_impossible_term_is_none(tmp_path, saved):
+    file = BallotFile(tmp_path / "ballot")
+    file.save(msgspec.structs.replace(Ballot(1), term=saved))
+    assert BallotFile(tmp_path / "ballot").load() is None
 
 
 def test_a_saved_history_that_cannot_be_read_is_no_state(tmp_path, caplog):
     cache = ModelCache(tmp_path)
-    kept = describe_state(SaveModel(4, np.ones(3, np.float32), b"", term=7), Origin("home", "schema"))
+    kept = describe_state(SaveModel(4, np.ones(3, np.float32), b""), Origin("home", "schema"))
     for history in ("{", '{"base": [""]}', "[" * 100_000, '{"lineage": [{"round_id": -1, "size": 1, "name": "a"}]}'):
         cache.save(msgspec.structs.replace(kept, extra={"history": history, "term": "7"}))
         assert restore_state(cache, Origin("home", "schema")) is None

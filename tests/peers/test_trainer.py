@@ -563,6 +563,14 @@ def test_an_order_for_another_model_than_ours_is_not_followed() -> None:
     assert _say(trainer, BroadcastOrdered(1, 1, digest_of(ZEROS), 1, (ANN, BOB), 3.0, MEMBERS), 5.2) == []
 
 
+def test_a_result_of_another_lineage_is_not_taken_though_it_begins_at_the_same_model() -> None:
+    trainer = _holding()
+    fork = (*trainer.lineage, Fork(0, 1, "bob.1.9"))
+    order = BroadcastOrdered(1, 1, digest_of(ZEROS), 1, (ANN, ME), 3.0, MEMBERS, lineage=fork)
+    assert _say(trainer, order, 5.0) == []
+    assert _say(trainer, msgspec.structs.replace(order, lineage=trainer.lineage), 5.1) != []
+
+
 def test_a_device_that_was_too_late_for_a_round_takes_its_result_all_the_same() -> None:
     trainer = _trainer()
     late = BroadcastOrdered(1, 1, digest_of(ZEROS), 1, (ANN, BOB, ME), 2.0, (ANN, BOB))
@@ -572,7 +580,7 @@ def test_a_device_that_was_too_late_for_a_round_takes_its_result_all_the_same() 
     assert _report(trainer).activity is Activity.STAGED
     _say(trainer, RoundClosed(1, 1, digest_of(result)), 7.0)
     assert (trainer.round_id, trainer.standing.base) == (1, ("ann", "bob"))
-    assert not trainer.standing.votes  # an earlier start of it may have voted on the next one
+    assert not trainer.standing.knows_ballot  # an earlier start of it may have voted on the next one
     assert trainer.carry is None
 
 

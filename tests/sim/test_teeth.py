@@ -9,22 +9,41 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from mdl.delta import Contributor, ModelDelta, digest_of, pair_aggregate
 from mdl.errors import RemoteProtocolError
-from mdl.messages import AgentPresent, BroadcastOrdered, Fork, History, HopOrdered, HopReleased
+from mdl.machine import Received
+from mdl.messages import (
+    Activity,
+    AgentPresent,
+    Ballot,
+    BroadcastOrdered,
+    Fork,
+    History,
+    Holding,
+    HopOrdered,
+    HopReleased,
+    PeerReport,
+    RoundOpened,
+)
 from peers import choice as choice_module
 from peers import trainer as trainer_module
 from peers.campaign import Campaign, silent_machines
+from peers.conductor import Conductor, TimeLimit
+from peers.members import Members
 from peers.part import Part
+from peers.phase import Phase
+from peers.repeater import Repeater
 from peers.rounds import Hop, HopState, RoundLedger
 from peers.simulate import run_guarded, run_plan
 from peers.spread import Spread
 from peers.standing import Standing, Work
 from peers.succession import Succession, SuccessionSettings
-from peers.trainer import Trainer
+from peers.trainer import Trainer, TrainerSettings
+from scheduler.policies import make_policy
 from sim.faults import FaultPlan
 from sim.verdict import Verdict
 
@@ -36,9 +55,9 @@ _LIMIT_S = 3.0
 _SEEDS = 1000
 
 
-def run_seed(seed: int) -> Verdict:
+def run_seed(seed: int, campaign: Campaign = Campaign()) -> Verdict:  # noqa: B008 (frozen)
     with silent_machines():
-        return run_guarded(Campaign().plan(seed), _LIMIT_S)
+        return run_guarded(campaign.plan(seed), _LIMIT_S)
 
 
 def _theta_is_not_added(mine: ModelDelta, theirs: ModelDelta, out: Any = None) -> ModelDelta:
@@ -135,7 +154,20 @@ def _what_a_round_counted_comes_again(self: Standing, lineage: Any, round_id: in
     return False
 
 
-def _anybody_is_a_majority(base: Any, voters: Any, present: Any) -> bool:
+def _a_restart_forgets_what_was_staged(self: Standing, term: int) -> Ballot:
+    return Ballot(term)
+
+
+def _a_fork_takes_the_others_result(self: Trainer, order: BroadcastOrdered, now: float) -> list[Any]:
+    return _TAKE_PLACE(self, msgspec.structs.replace(order, lineage=self.lineage), now)
+
+
+def _nobody_has_to_promise(self: Conductor, result: Any, now: float) -> list[Any]:
+    self._begin_broadcast(result, now)
+    return []
+
+
+def _anybody_is_a_majority(base: Any, voters: Any) -> bool:
     return True
 
 
@@ -148,6 +180,7 @@ def _nobody_takes_over(self: Succession, candidates: Any, now: float) -> bool:
 
 
 _FETCH, _STAGE, _WANTS = Trainer._fetch_delta, Trainer._stage_received, Succession.wants_office
+_TAKE_PLACE = Trainer._take_place
 
 # mutation -> (where, name, the first seed that catches it)
 MUTATIONS: dict[Callable[..., Any], tuple[Any, str, int]] = {
@@ -167,6 +200,12 @@ MUTATIONS: dict[Callable[..., Any], tuple[Any, str, int]] = {
     _anybody_is_a_majority: (choice_module, "has_quorum", 0),
     _nobody_takes_over: (Succession, "wants_office", 2),
     _digests_are_not_compared: (Spread, "_is_result", 2),
+}
+
+
+# Where few decide, in 6 rounds: the number of devices, and a seed that catches it.
+SMALL: dict[Callable[..., Any], tuple[Any, str, int, int]] = {
+    _a_restart_forgets_what_was_staged: (Standing, "ballot", 3, 9_404_531),
 }
 
 
@@ -213,6 +252,25 @@ def _check_that_who_was_further_says_so() -> None:
     assert standing.was_further()
 
 
+def _check_that_another_lineages_result_is_not_taken() -> None:
+    trainer = Trainer(_ME, _START, "schema", "model", TrainerSettings(), history=History(_FORKS[:1], ("a", "b")))
+    order = BroadcastOrdered(1, 1, trainer.digest, 1, (_OTHER, _ME), 1.0, (_OTHER,), lineage=_FORKS)
+    assert trainer.handle(Received(_OTHER, order), 0.0) == []
+
+
+def _check_that_an_older_term_is_given_up_first() -> None:
+    """Of two devices one still follows an older order: what it stages of that is not known."""
+    members = Members(4.0)
+    for peer, term in ((_ME, 8), (_OTHER, 9)):
+        base = {"agent": "a", "lineage": _FORKS, "base": ("a", "b"), "votes": True}
+        members.hear(peer, PeerReport(1, term, 0, b"w0", "schema", "model", 2, Activity.HOLDING, 1, **base), 0.0)
+    opened = RoundOpened(9, 1, b"w0", (_ME, _OTHER), 9, _FORKS, ("a", "b"))
+    ledger = RoundLedger(1, frozenset([_ME, _OTHER]), 9)
+    round_ = Conductor("a", 8, ledger, opened, members, make_policy("fifo"), Repeater(0.5), 10.0, TimeLimit())
+    round_._propose(Holding(0, 2.0, (_ME, _OTHER)), 0.0)
+    assert round_.phase is Phase.AGGREGATING
+
+
 def _forked() -> Standing:
     standing = Standing(_ME, _START, history=History(_FORKS))
     standing.apply(ModelDelta(_START + 1, 1.0, frozenset([_ME])), 1.0)
@@ -237,6 +295,8 @@ RARE: dict[Callable[..., Any], tuple[Any, str, Callable[[], None]]] = {
     _an_outdated_broadcast_is_followed: (Spread, "is_outdated", _check_that_an_older_broadcast_changes_nothing),
     _older_terms_are_obeyed: (Succession, "admits", _check_that_older_terms_are_not_obeyed),
     _what_a_fork_counted_is_forgotten: (Standing, "may_be_left", _check_that_a_fork_that_is_left_is_brought_along),
+    _a_fork_takes_the_others_result: (Trainer, "_take_place", _check_that_another_lineages_result_is_not_taken),
+    _nobody_has_to_promise: (Conductor, "_propose", _check_that_an_older_term_is_given_up_first),
     _who_was_further_decides_again: (Standing, "was_further", _check_that_who_was_further_says_so),
 }
 
@@ -249,6 +309,17 @@ def test_a_broken_rule_is_caught(mutation: Callable[..., Any], monkeypatch: pyte
     assert caught is not None
     monkeypatch.undo()
     assert not run_seed(caught).kind
+
+
+@pytest.mark.parametrize("mutation", SMALL, ids=lambda mutation: mutation.__name__.strip("_"))
+def test_a_broken_rule_is_caught_in_a_small_mesh(mutation: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    where, name, peers, likely = SMALL[mutation]
+    campaign = Campaign(peers=peers, rounds=6)
+    monkeypatch.setattr(where, name, mutation)
+    caught = next((seed for seed in (likely, *range(_SEEDS)) if run_seed(seed, campaign).kind), None)
+    assert caught is not None
+    monkeypatch.undo()
+    assert not run_seed(caught, campaign).kind
 
 
 @pytest.mark.parametrize("mutation", RARE, ids=lambda mutation: mutation.__name__.strip("_"))
