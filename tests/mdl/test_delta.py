@@ -149,3 +149,10 @@ def test_a_digest_tells_apart_what_differs_in_one_bit() -> None:
     assert digest_of(values) == digest_of(values.copy())
     assert digest_of(values) != digest_of(other)
     assert len(digest_of(values)) == 16
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3e38])
+def test_values_that_overflow_are_refused_without_a_warning(value):
+    with pytest.raises(RemoteProtocolError):
+        check_values(np.full(8, value, np.float32), 8)
