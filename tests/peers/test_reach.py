@@ -171,8 +171,9 @@ def test_a_device_whose_parent_has_nothing_yet_or_feeds_another_is_not_stalled()
     desk.pass_time(1.5 * STALL_S, A, B, C)  # the root itself has not said yet that it has it
     assert desk.last(BroadcastOrdered).order == first.order
     desk.stage(root)
-    desk.report(fed, transfer=Transfer(root.peer_id, 10, 40))
-    desk.pass_time(1.5 * STALL_S, A, B, C)
+    for received in (10, 20, 30):
+        desk.report(fed, transfer=Transfer(root.peer_id, received, 40))
+        desk.pass_time(0.6 * STALL_S, A, B, C)
     assert desk.agent.members.reach.describe(desk.now) == ()
     desk.stage(fed)
     desk.report(fed, transfer=None)
