@@ -16,7 +16,6 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -27,29 +26,36 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # before this folder: a benchmark is called like a package
 
-from mdl.config import Config, MeshSection, RoundSection
-from mdl.delta import Contributor, ModelDelta
+from mdl.config import Config, FaultSection, MeshSection, RoundSection
+from mdl.delta import Contributor, ModelDelta, Vector
 from mdl.evaluation import no_evaluation
 from mdl.machine import (
+    DeltaRecalled,
     Effect,
     Evaluate,
     Evaluated,
     Event,
     Finish,
     LocalDeltaReady,
+    RecallDelta,
+    RecordRound,
     SaveBallot,
     SaveModel,
     TrainLocally,
 )
 from mdl.messages import PeerInfo, Role, TrainingReport
 from peers.identity import CODE_VARIABLE
-from peers.node import drive, run_agent, start_runtime
+from peers.node import drive, start_runtime
 from peers.peer import make_peer
 from peers.trainer import Trainer, TrainerSettings
 from transport.keys import MeshKeys, new_join_code
 
 _SAMPLE_S = 0.004
+# Of a whole mesh; a busy machine needs minutes for nine processes.
+_END_S = 500.0
 _MESH = MeshSection(loopback=True)
+# Processes that compete for few cores are slow, not lost.
+_FAULTS = FaultSection(lost_after_s=30.0)
 
 
 class _Meter:
@@ -79,16 +85,22 @@ class _Meter:
                 self._peak = max(self._peak, self._process.memory_info().rss)
 
 
-def run_peer(name: str, values: int) -> None:
+def run_peer(name: str, values: int, rounds: int, peers: int) -> None:
+    """One device; whichever of them leads, all end after `rounds`. Prints what it measured as JSON."""
+    config = Config(mesh=_MESH, faults=_FAULTS, round=RoundSection(rounds=rounds, min_peers=peers, policy="greedy"))
+    seconds: list[float] = []
     me = Contributor(name, 1)
-    rng = np.random.default_rng([1, *name.encode()])
     scratch = np.zeros(values, np.float32)
     trainer = Trainer(me, scratch, "schema", "random", TrainerSettings())
-    machine = make_peer(me, trainer, Config(mesh=_MESH), time.monotonic())
+    machine = make_peer(me, trainer, config, time.monotonic())
     meter = _Meter()
 
+    def draw(round_id: int) -> Vector:
+        """As a trained model would give it again: from what is kept anyway."""
+        return np.random.default_rng([round_id, *name.encode()]).standard_normal(values, dtype=np.float32)
+
     def train(effect: TrainLocally) -> Event:
-        delta = ModelDelta(rng.standard_normal(values, dtype=np.float32), 1.0, frozenset([me]))
+        delta = ModelDelta(draw(effect.round_id), 1.0, frozenset([me]))
         return LocalDeltaReady(effect.round_id, delta, TrainingReport(0.0, 1, 0.0))
 
     runtime = start_runtime(
@@ -99,32 +111,30 @@ def run_peer(name: str, values: int) -> None:
         max_values=values,
         work={
             TrainLocally: train,
+            RecallDelta: lambda e: DeltaRecalled(e.round_id, draw(e.round_id)),
             Evaluate: lambda e: Evaluated(e.round_id, no_evaluation(0)),
             SaveModel: lambda e: None,
             SaveBallot: lambda e: None,
+            RecordRound: lambda e: seconds.append(e.summary.seconds["total"]),
         },
         observe=meter.look,
     )
     drive(runtime, "memory", _MESH)
-    print(json.dumps(meter.extra_bytes))
+    print(json.dumps({"extra_bytes": meter.extra_bytes, "seconds": seconds}))
 
 
 def measure(peers: int, rounds: int, values: int) -> dict[str, Any]:
     """One mesh; extra memory of every peer and round, in deltas."""
     code = new_join_code("memory")
     environment = {**os.environ, CODE_VARIABLE: code}
-    command = [sys.executable, __file__, "--values", str(values)]
+    command = [sys.executable, __file__, "--values", str(values), "--rounds", str(rounds), "--peers", str(peers)]
     trainers = [
         subprocess.Popen([*command, "--peer", f"peer-{index}"], env=environment, stdout=subprocess.PIPE, text=True)
         for index in range(peers)
     ]
-    config = Config(mesh=_MESH, round=RoundSection(rounds=rounds, min_peers=peers))
-    with tempfile.TemporaryDirectory() as folder:
-        run_agent(config, Contributor("agent", 1), MeshKeys.from_code(code), "memory", Path(folder))
-        lines = (Path(folder) / "metrics.jsonl").read_text().splitlines()
-    outputs = [trainer.communicate(timeout=60)[0] for trainer in trainers]
-    extra = [size / (values * 4) for output in outputs for size in json.loads(output.splitlines()[-1])]
-    seconds = [json.loads(line)["seconds"]["total"] for line in lines]
+    told = [json.loads(trainer.communicate(timeout=_END_S)[0].splitlines()[-1]) for trainer in trainers]
+    extra = [size / (values * 4) for each in told for size in each["extra_bytes"]]
+    seconds = [one for each in told for one in each["seconds"]]
     return {
         "peers": peers,
         "rounds": rounds,
@@ -143,7 +153,7 @@ def main() -> None:
     parser.add_argument("--peer", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.peer:
-        run_peer(given.peer, given.values)
+        run_peer(given.peer, given.values, given.rounds, given.peers[0])
         return
     results = []
     for peers in given.peers:

@@ -174,6 +174,10 @@ class Standing:
         (lineage, round_id), is_start = here, self.round_id <= _START_ROUNDS
         return len(lineage) > 1 or (bool(lineage) and (is_start or round_id > self._shared_round))
 
+    def is_settled(self) -> bool:
+        """Whether the next round will be one of a mesh that is neither a fork nor in its first rounds."""
+        return len(self.lineage) <= 1 and self.round_id >= _START_ROUNDS
+
     def share(self) -> None:
         """Others stand at this w, too: it stays a part of theirs."""
         self._shared_round = self.round_id

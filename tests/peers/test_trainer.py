@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable
 
 import msgspec
@@ -58,6 +59,7 @@ from mdl.messages import (
     Staged,
     TrainingReport,
 )
+from peers import standing as standing_module
 from peers.trainer import Trainer, TrainerSettings
 
 AGENT = Contributor("agent", 1)
@@ -486,6 +488,29 @@ def test_a_lost_parent_is_replaced_by_the_next_order_and_an_older_order_changes_
     assert _sent(_say(trainer, _broadcast(ANN, ME, BOB), 5.6)) == []
     assert trainer.part is not None
     assert trainer.part.spread.parent == BOB
+
+
+def test_4_4_an_own_delta_that_counts_makes_room_before_the_next_model_is_computed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else a sender holds four vectors for a moment: its own delta, the result, w(t) and w(t+1)."""
+    trainer, members = _trainer(round_id=5), (ANN, BOB, ME)
+    _say(trainer, RoundOpened(1, 6, digest_of(ZEROS), members, 1), 1.0)
+    trainer.handle(_ready(_vector(1, 1, 1, 1), 6), 2.0)
+    _say(trainer, DeltaWanted(6, 1, 0, 20), 3.0, BOB)
+    assert trainer.part is not None
+    own, alive = weakref.ref(trainer.part.holds[0].values), [True]
+    _say(trainer, BroadcastOrdered(1, 6, digest_of(ZEROS), 1, (ANN, ME, BOB), 3.0, members), 5.0)
+    result = _vector(1, 2, 3, 4)
+    trainer.handle(Received(ANN, GlobalMessage(6, 3.0, members), result), 6.0)
+
+    def apply(parameters: Vector, delta: Vector, eta: float) -> Vector:
+        alive.append(own() is not None)
+        return apply_delta(parameters, delta, eta)
+
+    monkeypatch.setattr(standing_module, "apply_delta", apply)
+    _say(trainer, RoundClosed(1, 6, digest_of(result)), 7.0)
+    assert alive == [True, False]
 
 
 def test_a_result_is_staged_and_not_applied_until_the_round_is_closed() -> None:
