@@ -4,26 +4,53 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from mdl.files import write_bytes, write_whole
 from mdl.messages import RoundSummary
 from peers.processes import Child
+from peers.tail import LineTail
+
+_DECODER = msgspec.json.Decoder(RoundSummary)
+# Rounds that a view keeps: more than fit on any screen.
+ROUNDS_KEPT = 500
 
 
 class RoundReader:
-    """Follows the metrics.jsonl of a run's nodes while they write them. rounds: by number, each once."""
+    """Follows the metrics.jsonl of a run's nodes while they write them. rounds: the last ROUNDS_KEPT, each once."""
 
     def __init__(self, out: Path) -> None:
         self.rounds: list[RoundSummary] = []
         self._out = out
+        self._tails: dict[Path, LineTail] = {}
 
     def new(self) -> list[RoundSummary]:
-        """The rounds that were not there when it was last asked."""
+        """The rounds that were not there when it was last asked, by number."""
+        found: dict[int, RoundSummary] = {}
+        for path in sorted(self._out.glob("*/metrics.jsonl")):
+            tail = self._tails.setdefault(path, LineTail(path))
+            while lines := tail.new():
+                found |= {summary.round: summary for summary in map(_decode, lines)}
         known = {summary.round for summary in self.rounds}
-        self.rounds = read_run(self._out)
-        return [summary for summary in self.rounds if summary.round not in known]
+        oldest = min(known, default=0)
+        new = [found[number] for number in sorted(found) if number not in known and number >= oldest]
+        if new:
+            self.rounds = sorted([*self.rounds, *new], key=lambda summary: summary.round)[-ROUNDS_KEPT:]
+        return new
+
+
+class CycleReader:
+    """Follows what the cloud of a run writes. last: its newest cycle, None before the first."""
+
+    def __init__(self, out: Path) -> None:
+        self.last: dict[str, Any] | None = None
+        self._tail = LineTail(out / "cloud" / "cycles.jsonl")
+
+    def look(self) -> None:
+        while lines := self._tail.new():
+            self.last = msgspec.json.decode(lines[-1])
 
 
 def read_run(out: Path) -> list[RoundSummary]:
@@ -37,7 +64,11 @@ def read_rounds(path: Path) -> list[RoundSummary]:
     if not path.exists():
         return []
     lines = path.read_bytes().split(b"\n")[:-1]  # the last piece is empty, or not written to its end
-    return [msgspec.json.decode(line, type=RoundSummary) for line in lines]
+    return [_decode(line) for line in lines]
+
+
+def _decode(line: bytes) -> RoundSummary:
+    return _DECODER.decode(line)
 
 
 def collect_results(out: Path, trainers: list[Child]) -> Path | None:

@@ -28,7 +28,7 @@ from mdl.files import make_private_folder, write_bytes
 from mdl.own import own_data
 from peers.liveview import describe_summary, draw_mesh, show_result
 from peers.processes import Child, Children
-from peers.rundir import RoundReader, collect_results, describe_interrupt, read_rounds, remove_traces
+from peers.rundir import CycleReader, RoundReader, collect_results, describe_interrupt, read_rounds, remove_traces
 from peers.terminal import PlainConsole
 from peers.verify import Verifier
 from peers.watch import Watcher
@@ -209,7 +209,7 @@ def _follow(
 
     The agent ends the run. If it is lost in the middle, a peer leads from there on, and the run ends with the peers.
     """
-    agent, reader = children.running[0], RoundReader(run.out)
+    agent, reader, cycles = children.running[0], RoundReader(run.out), CycleReader(run.out)
     told = ""
     draws = console.is_terminal and not quiet
     with Live(console=console, auto_refresh=False) if draws else nullcontext() as screen:
@@ -221,7 +221,7 @@ def _follow(
                     verifier.check(summary)
                 if screen is None:
                     console.print(describe_summary(summary), soft_wrap=True, highlight=False)
-            notes = [_check(children, bool(reader.rounds)), *(_tell_cloud(run, child) for child in children.beside)]
+            notes = [_check(children, bool(reader.rounds)), *(_tell_cloud(cycles, child) for child in children.beside)]
             note = "; ".join(note for note in notes if note)
             if screen is not None:
                 screen.update(draw_mesh(watcher.status, reader.rounds, note, console.height), refresh=True)
@@ -289,12 +289,13 @@ def _summarise(run: Run, results: list[dict[str, Any]], verifier: Verifier | Non
     } | ({"cloud": _describe_cloud(run)} if run.cloud else {})
 
 
-def _tell_cloud(run: Run, cloud: Child) -> str:
+def _tell_cloud(cycles: CycleReader, cloud: Child) -> str:
     """What the cloud has done by now, in a few words."""
     if cloud.process.poll() is not None:
         return f"the cloud ended early, the mesh goes on: {cloud.problem()}"
-    last = _read_cycles(run)[-1]
-    return f"cloud: version {last['version']}, " + ("from its own people" if last["version"] == 1 else "from the mesh")
+    cycles.look()
+    version = cycles.last["version"] if cycles.last else 0
+    return f"cloud: version {version}, " + ("from its own people" if version <= 1 else "from the mesh")
 
 
 def _read_cycles(run: Run) -> list[dict[str, Any]]:

@@ -18,6 +18,7 @@ from mdl.messages import MeshStatus, PeerInfo, Role, RoundSummary
 from peers.liveview import draw_mesh
 from peers.node import drive, start_runtime
 from peers.observer import Observer
+from peers.rundir import ROUNDS_KEPT
 from peers.terminal import PlainConsole
 from transport.keys import MeshKeys
 
@@ -63,6 +64,7 @@ class Watcher:
         if isinstance(event, Received) and isinstance(event.message, MeshStatus):
             last = self.rounds[-1].round if self.rounds else 0
             self.rounds += [summary for summary in event.message.finished if summary.round > last]
+            del self.rounds[:-ROUNDS_KEPT]
             self.heard.set()
 
 
