@@ -134,6 +134,15 @@ class MobileAgent:
         """Why nothing happens at this moment, in words."""
         return self.round.waiting_for if self.round else self._waiting_for
 
+    @property
+    def held_up_by(self) -> str:
+        """What keeps the mesh from going on, and for how long at most; "" while it goes on."""
+        lacking_since = self.round.lacking_since if self.round else self._lacking_since
+        if lacking_since is None:
+            return "" if self.round else self.waiting_for
+        without = "then the mesh waits for a majority" if self._settings.waits_for_majority else "then without"
+        return f"{self.waiting_for}; up to {self._settings.partition_s:g} s, {without}"
+
     def handle(self, event: Event, now: float) -> list[Effect]:
         effects: list[Effect] = []
         match event:

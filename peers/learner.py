@@ -103,8 +103,8 @@ class Learner:
                 self._offer_at = now
             case WorkFailed(problem=problem):
                 return [Finish(problem, 4)] if self._settings.studies else []
-            case StopRequested():
-                return [Finish()]
+            case StopRequested():  # a device by itself has not had the lessons it was to have
+                return [Finish(exit_code=130 if self._settings.studies else 0)]
         return self._give_up(now)
 
     def _hear(self, message: Said, values: Vector | None, now: float) -> list[Effect]:

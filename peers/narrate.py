@@ -31,6 +31,8 @@ _PATIENCE_S = 4.0
 # A transfer that takes longer is worth a line; progress is told about once a second, from the first second on.
 _SLOW_S = 5.0
 _FIRST_PROGRESS_S = 1.0
+# A pause that a user begins to wonder about.
+_HELD_UP_S = 3.0
 # A transfer that has not moved for so long is over: what comes then is another one (transport/bulk.py).
 _OVER_S = 10.0
 
@@ -55,6 +57,8 @@ class Narrator:
         self._started: float | None = None
         self._is_alone = True
         self._opened: RoundOpened | None = None
+        self._held_up_by = ""
+        self._held_up_since: float | None = None
         self._fetched: tuple[str, int] | None = None
         self._transfers: dict[str, _Progress] = {}
 
@@ -83,6 +87,14 @@ class Narrator:
             self._transfers.pop(event.sender.peer_id, None)
         for effect in effects:
             self._tell(effect)
+
+    def hear_waiting(self, now: float, held_up_by: str) -> None:
+        """Say once what holds the mesh up, if it does so for a moment; a pause should not look like a hang."""
+        if held_up_by != self._held_up_by:
+            self._held_up_by, self._held_up_since = held_up_by, now
+        elif held_up_by and self._held_up_since is not None and now - self._held_up_since >= _HELD_UP_S:
+            self._held_up_since = None
+            logger.info("waiting for %s", held_up_by)
 
     def _tell(self, effect: Effect) -> None:
         match effect:

@@ -132,8 +132,8 @@ def run_agent(config: Config, me: Contributor, keys: MeshKeys | None, mesh_name:
     relearner = _make_relearner(config, out, runtime, sampler)
     with stopped_by_signals(runtime), closing(relearner):
         finish = drive(runtime, mesh_name, config.mesh)
-    metrics.flush()
-    runtime.save_story(out / f"story-{me.peer_id}.jsonl")
+        metrics.flush()
+        runtime.save_story(out / f"story-{me.peer_id}.jsonl")
     return Ended(finish.problem, finish.exit_code, machine.rounds_closed(), runtime.links.counts.sent_bytes)
 
 
@@ -180,6 +180,7 @@ def run_trainer(
 
     def observe(now: float, event: Event, effects: list[Effect]) -> None:
         narrator.look(now, event, effects)
+        narrator.hear_waiting(now, machine.agent.held_up_by if machine.agent else "")
         if any(isinstance(effect, Finish) for effect in effects):
             device.stop()
         if limit.is_reached(trainer.round_id, trainer.goal):
@@ -203,10 +204,10 @@ def run_trainer(
     relearner = _make_relearner(config, out, runtime, sampler)
     with stopped_by_signals(runtime), closing(relearner), closing(cloud) if cloud else nullcontext():
         finish = drive(runtime, mesh_name, config.mesh)
-    metrics.flush()
-    runtime.save_story(story)
-    if trainer.round_id:
-        device.export(out / "global.safetensors", trainer.round_id, trainer.parameters)
+        metrics.flush()
+        runtime.save_story(story)
+        if trainer.round_id:
+            device.export(out / "global.safetensors", trainer.round_id, trainer.parameters)
     sent_bytes = runtime.links.counts.sent_bytes + (cloud.sent_bytes() if cloud else 0)
     exit_code = 0 if limit.is_over and not finish.problem else finish.exit_code
     return Ended(finish.problem, exit_code, trainer.round_id, sent_bytes, state.parameters.nbytes)
@@ -241,10 +242,21 @@ def describe_round(effect: RecordRound) -> str:
 
 @contextmanager
 def stopped_by_signals(runtime: Runtime[Any]) -> Iterator[None]:
-    """Ctrl-C or SIGTERM once finishes cleanly, twice ends at once; likewise the end of a parent that started us."""
+    """Ctrl-C or SIGTERM once finishes cleanly, twice ends at once; likewise the end of a parent that started us.
+
+    What is saved afterwards belongs inside: the first one does not break it off, the second one does.
+    """
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    wishes: list[int] = []
+
+    def wish(number: int, _: object) -> None:
+        wishes.append(number)
+        if len(wishes) > 1 and runtime.is_over:
+            raise KeyboardInterrupt
+        runtime.stop()
+
     for number in before:
-        signal.signal(number, lambda *_: runtime.stop())
+        signal.signal(number, wish)
     if os.environ.get(LIFELINE_VARIABLE):
         threading.Thread(target=_follow_parent, args=(runtime,), name="mdl-lifeline", daemon=True).start()
     try:

@@ -13,6 +13,7 @@ from mdl.bounds import printable
 
 # A line of a log or a table: a path and a reason fit, a file of a million columns does not fill the screen.
 LONGEST_LINE = 4_000
+OUR_LOGGERS = ("mdl", "transport", "sim", "scheduler", "peers")
 
 
 class PlainFormatter(logging.Formatter):
@@ -23,12 +24,14 @@ class PlainFormatter(logging.Formatter):
 
 
 def log_plainly() -> logging.Handler:
-    """Log lines go to stderr; returns what writes them."""
+    """Log lines go to stderr; returns what writes them. Of libraries warnings alone: torch tells of its caches."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(PlainFormatter("%(asctime)s %(name)s: %(message)s"))
     root = logging.getLogger()
     root.addHandler(handler)
-    root.setLevel(logging.INFO)
+    root.setLevel(logging.WARNING)
+    for ours in OUR_LOGGERS:
+        logging.getLogger(ours).setLevel(logging.INFO)
     return handler
 
 

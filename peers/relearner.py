@@ -108,6 +108,7 @@ class Relearner:
             stderr=subprocess.PIPE,
             text=True,
             env=os.environ | {"OMP_NUM_THREADS": "1"},
+            start_new_session=True,  # Ctrl-C in the terminal is for the node, which then ends it
         )
         waiting = (self._slot, describe_mesh(seen))
         threading.Thread(target=self._wait, args=waiting, name="mdl-relearner", daemon=True).start()
@@ -117,7 +118,8 @@ class Relearner:
         if self._closed:
             return
         if slot.returncode:
-            logger.warning("learning the schedule failed: %s", complaint.strip().splitlines()[-1:])
+            said = complaint.strip().splitlines() or [f"it ended with {slot.returncode}"]
+            logger.warning("learning the schedule failed: %s", said[-1])
             return
         ended = json.loads(told.splitlines()[-1])
         if ended["slot"] < ended["slots"]:

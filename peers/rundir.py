@@ -94,7 +94,10 @@ def remove_traces(out: Path) -> None:
 def describe_interrupt(out: Path) -> str:
     """What an interrupted run leaves, and where."""
     saved = out / "global.safetensors"
-    if not saved.exists():
-        return f"interrupted before the first round was finished: no model yet; logs are in {out / 'logs'}"
     rounds = len(read_rounds(out / "metrics.jsonl"))
-    return f"interrupted after {rounds} finished rounds; the last global model is in {saved}"
+    if saved.exists():
+        return f"interrupted after {rounds} finished rounds; the last global model is in {saved}"
+    if not rounds:
+        return f"interrupted before the first round was finished: no model yet; logs are in {out / 'logs'}"
+    kept = f"no device was quick enough to export it, its file caches are {out / '*' / 'model.safetensors'}"
+    return f"interrupted after {rounds} finished rounds; {kept}"

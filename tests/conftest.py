@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell that runs the tests in the background has them ignore Ctrl-C, and every process that they start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A busy machine is no reason for a test to fail.
 settings.register_profile("mdl", deadline=None)

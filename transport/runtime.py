@@ -124,6 +124,7 @@ class Runtime(Generic[LinksT]):
         self._wake_reader.setblocking(False)
         self._wake_writer.setblocking(False)
         self._stops = 0
+        self._is_over = False
         self._finish: Finish | None = None
         self._next_sample = clock()
         self._lines = LogLimit(logger)
@@ -144,6 +145,11 @@ class Runtime(Generic[LinksT]):
         self._stops += 1
         self.post(StopRequested())
 
+    @property
+    def is_over(self) -> bool:
+        """Whether `run` has returned: what is saved now takes a moment, and nothing listens to `stop` any more."""
+        return self._is_over
+
     def run(self) -> Finish:
         """Drive the machine until it finishes; closes the links. Raises what a bug in it or in its work raised."""
         poller = zmq.Poller()
@@ -159,6 +165,7 @@ class Runtime(Generic[LinksT]):
                 self.save_story(self._story_path)
             raise
         finally:
+            self._is_over = True
             self.links.close(linger_ms=round(self._flush_s * 1000))
             self._wake_reader.close()
             self._wake_writer.close()
@@ -273,7 +280,7 @@ class Runtime(Generic[LinksT]):
             item = self._posted.get_nowait()
             if isinstance(item, BaseException):
                 raise item
-        return self._finish if self._finish is not None else Finish("stopped at once, as asked twice")
+        return self._finish if self._finish is not None else Finish("stopped at once, as asked twice", 130)
 
     def crash(self, error: BaseException) -> None:
         """Something that belongs to this node has failed in another thread: `run` raises it."""

@@ -383,6 +383,7 @@ def test_a_majority_of_one_waits_for_a_partner_and_then_goes_on_without_a_fork()
     desk.reports[A] = msgspec.structs.replace(SETTLED, base=("a", "b"))
     desk.report(A)
     assert desk.agent.waiting_for == "b: 1 of 2 members are here"
+    assert desk.agent.held_up_by == "b: 1 of 2 members are here; up to 15 s, then without"
     desk.pass_time(PARTITION_S + 0.5, A)
     assert desk.last(RoundOpened).lineage == START
 

@@ -396,7 +396,7 @@ def test_nobody_at_the_address_is_said_after_a_while() -> None:
     assert learner.deadline() <= 20.0
     (finish,) = learner.handle(Tick(), 20.0)
     assert finish == Finish("no cloud answered for 20 s", 3)
-    assert learner.handle(StopRequested(), 21.0) == [Finish()]
+    assert learner.handle(StopRequested(), 21.0) == [Finish(exit_code=130)]
 
 
 # -- both, with everything that can go wrong between them -------------------------------------------------------------
