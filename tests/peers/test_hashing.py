@@ -58,7 +58,7 @@ def _play(tmp_path: Path, *events: Event) -> None:
         story.add(float(at_s), event, effects)
         for effect in effects:
             if isinstance(effect, SaveModel):
-                cache.save(describe_state(effect, "schema", "home"))
+                cache.save(describe_state(effect, "schema"))
                 saved += 1
     assert (trainer.round_id, saved) == (1, 1)
 
