@@ -22,7 +22,7 @@ from mdl.messages import (
     RoundOpened,
     TrainingReport,
 )
-from peers.device import describe_state
+from peers.resume import Origin, describe_state
 from peers.trainer import Trainer, TrainerSettings
 from transport.story import Story
 
@@ -58,7 +58,7 @@ def _play(tmp_path: Path, *events: Event) -> None:
         story.add(float(at_s), event, effects)
         for effect in effects:
             if isinstance(effect, SaveModel):
-                cache.save(describe_state(effect, "schema"))
+                cache.save(describe_state(effect, Origin("home", "schema", "lenet")))
                 saved += 1
     assert (trainer.round_id, saved) == (1, 1)
 
