@@ -96,7 +96,8 @@ def train_policy(
     # A resumed training must not see the labels of its beginning again.
     network = train_on_labels(steps - done, seed + done, processes, start=start, on_progress=follow)
     count = done + last[0].step
-    figures.update(gain(network.plain()))
+    if count == steps:  # who has stopped it does not wait half a minute for an early network to be judged
+        figures.update(gain(network.plain()))
     save_or_rescue(out, lambda path: keep(network, count, path))
     return Trained(network, count, count == steps, figures)
 

@@ -105,3 +105,23 @@ def test_a_pause_is_told_once_with_what_is_waited_for(caplog: pytest.LogCaptureF
     assert len(caplog.messages) == 1
     narrator.hear_waiting(14.0, "trainers")
     assert caplog.messages[1:] == ["waiting for trainers"]
+
+
+@pytest.mark.parametrize("words", [[], ["--json"]])
+def test_ctrl_c_before_the_modules_are_there_is_no_traceback(words: list[str]) -> None:
+    """The signal comes while typer is imported: its place is taken by a module that sends it."""
+    told = """
+import os, signal, sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "typer":
+            os.kill(os.getpid(), signal.SIGINT)
+            raise AssertionError("it goes on")
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Finder())
+from peers.__main__ import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", told, "up", *words], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "")
+    assert done.stdout == ('{"error": "interrupted", "hint": "", "exit_code": 130}\n' if words else "")
