@@ -22,6 +22,7 @@ from mdl.bounds import MAX_ROUND, whole_number
 from mdl.delta import Vector, digest_of
 from mdl.errors import DataError
 from mdl.files import write_whole
+from mdl.reading import open_regular, shorten
 
 logger = logging.getLogger(__name__)
 
@@ -84,14 +85,21 @@ def write_safetensors(path: Path, arrays: Arrays, metadata: Mapping[str, str], p
 
 
 def read_safetensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
-    """Arrays and metadata. Raises DataError that names the file if it is missing, torn or no safetensors file."""
+    """Arrays and metadata. Raises DataError that names the file if it is missing, torn or no safetensors file.
+
+    Its header cannot claim more than the file has, so that no more memory is taken than that.
+    """
     try:
+        if not path.exists():
+            raise FileNotFoundError
+        open_regular(path).close()
         with safe_open(path, framework="numpy") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
     except FileNotFoundError as error:
         raise DataError(f"{path} does not exist") from error
-    except (OSError, SafetensorError) as error:
-        raise DataError(f"{path} is not a whole safetensors file: {' '.join(str(error).split())}") from error
+    except (OSError, SafetensorError, TypeError, ValueError, KeyError, AttributeError) as error:
+        # The last four: types that numpy has not, and tensors that are none.
+        raise DataError(f"{path} is not a whole safetensors file: {shorten(error)}") from error
 
 
 def _read_cache(path: Path) -> CachedModel | None:

@@ -258,7 +258,11 @@ def show_config(config: Config) -> str:
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return decode_toml(read_text(path, LARGEST_TOML_BYTES, "a configuration in TOML"), str(path))
+        text = read_text(path, LARGEST_TOML_BYTES, "a configuration in TOML")
+    except DataError as error:
+        raise ConfigError(f"cannot read {error}") from None
+    try:
+        return decode_toml(text, str(path))
     except DataError as error:
         raise ConfigError(str(error)) from None
 

@@ -18,6 +18,7 @@ from mdl.data.spec import names_built_in
 from mdl.errors import ConfigError, DataError
 from mdl.models import build_model, built_in_shapes
 from mdl.own import Own
+from mdl.reading import decode_json
 
 # Far above any window or seed, and still a number that every library takes.
 _Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 24)]
@@ -97,7 +98,5 @@ def _check_shapes(path: Path, model: str, sizes: tuple[int, int, int], given: di
 
 
 def _decode(path: Path, metadata: dict[str, str]) -> ModelDescription:
-    try:
-        return msgspec.json.decode(metadata.get("mdl", ""), type=ModelDescription)
-    except msgspec.MsgspecError as error:
-        raise DataError(f"{path} has no model description of mdl in its metadata: {error}") from error
+    where = f"{path} has no model description of mdl in its metadata"
+    return decode_json(metadata.get("mdl", ""), ModelDescription, where)

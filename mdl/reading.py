@@ -38,11 +38,11 @@ def open_regular(path: Path, expected: str = "") -> BinaryIO:
         mode = path.stat().st_mode
         if not stat.S_ISREG(mode):
             kind = _KINDS.get(stat.S_IFMT(mode), "special file")
-            raise DataError(f"cannot read {path}: it is a {kind}, not a file{_tell(expected)}")
+            raise DataError(f"{path}: it is a {kind}, not a file{_tell(expected)}")
         return path.open("rb")
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise DataError(f"cannot read {path}: {reason}{_tell(expected)}") from None
+        raise DataError(f"{path}: {reason}{_tell(expected)}") from None
 
 
 def read_bytes(path: Path, largest: int, expected: str = "") -> bytes:
@@ -52,7 +52,7 @@ def read_bytes(path: Path, largest: int, expected: str = "") -> bytes:
             size = os.fstat(file.fileno()).st_size
             content = file.read(largest + 1) if size <= largest else b""
         except OSError as error:
-            raise DataError(f"cannot read {path}: {error.strerror}{_tell(expected)}") from None
+            raise DataError(f"{path}: {error.strerror}{_tell(expected)}") from None
     if size > largest or len(content) > largest:
         raise DataError(f"{path}: {size} bytes; at most {largest} are read{_tell(expected)}")
     return content

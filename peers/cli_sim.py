@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mdl.bounds import UNREADABLE
 from mdl.config import LARGEST_SEED, MANY
 from mdl.errors import MdlError, UnfinishedError
 from peers.cli_options import MOST_PROCESSES
@@ -24,6 +23,8 @@ app = typer.Typer(no_args_is_help=True, help="Judge the mesh under faults, in vi
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on the last line of stdout.")]
 # Failing seeds that are shrunk and told; the others are named.
+# A drawn plan of 64 devices has a hundred faults of 100 bytes.
+_LARGEST_PLAN_BYTES = 1 << 20
 _SHRUNK = 3
 
 
@@ -210,16 +211,15 @@ def _end(totals: Totals, elapsed_s: float, directory: Path | None, as_json: bool
 
 
 def _read_plan(path: Path) -> FaultPlan:
-
-    from mdl.errors import ConfigError
+    from mdl.errors import ConfigError, DataError
+    from mdl.reading import read_bytes
     from sim.faults import load_plan
 
+    content = read_bytes(path, _LARGEST_PLAN_BYTES, "a plan that `mdl sim run` saved")
     try:
-        plan = load_plan(path.read_bytes())
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}; expected a plan that `mdl sim run` saved") from None
-    except UNREADABLE as error:
-        raise ConfigError(f"{path}: {error}; expected a plan that `mdl sim run` saved") from None
+        plan = load_plan(content)
+    except DataError as error:
+        raise ConfigError(f"{path}: {error}") from None
     _check(f"{path}: policy", plan.policy, _policies())
     return plan
 

@@ -20,14 +20,15 @@ import msgspec
 import numpy as np
 from torch import nn
 
-from mdl.bounds import UNREADABLE, Count, Group, HexDigest, PeerId
+from mdl.bounds import Count, Group, HexDigest, PeerId
 from mdl.checkpoint import read_safetensors, write_safetensors
 from mdl.delta import Vector, digest_of
-from mdl.errors import ConfigError, DataError, RemoteProtocolError
+from mdl.errors import DataError, RemoteProtocolError
 from mdl.files import write_bytes
 from mdl.journal import Journal
 from mdl.kinds import ModelKind
 from mdl.machine import CycleTaught, StoreUpdate, TeachCycle, UpdateStored
+from mdl.reading import decode_json, read_bytes
 from mdl.teaching import BASE, Classroom, Cycle, Pupil, Teacher
 from peers.cloud import CloudState
 from peers.resume import Origin, refuse_to_overwrite, set_aside
@@ -36,6 +37,8 @@ logger = logging.getLogger(__name__)
 
 # Versions that an update may still be a change of.
 KEPT_VERSIONS = 16
+# A line of 100 bytes a pupil.
+_LARGEST_CATALOGUE_BYTES = 16 << 20
 _MODEL, _CATALOGUE = "model", "cloud.json"
 
 
@@ -133,10 +136,9 @@ class CloudFiles:
             try:
                 arrays, metadata = read_safetensors(path)
                 pupils.append(Pupil(path.stem, group, self._kind.unpack(arrays[_MODEL].tobytes())))
-            except (DataError, RemoteProtocolError) as error:
+                learned[path.stem] = metadata["digest"]
+            except (DataError, RemoteProtocolError, KeyError) as error:
                 logger.warning("pupil %s does not teach: %s", path.stem, error)
-                continue
-            learned[path.stem] = metadata["digest"]
         return pupils, learned
 
     def _read_teachers(self) -> dict[int, Teacher]:
@@ -184,10 +186,7 @@ class CloudFiles:
         fresh = Catalogue(kind.schema_hash, kind.summary, large=kind.large, seed=seed)
         if not path.exists():
             return fresh
-        try:
-            found = msgspec.json.decode(path.read_bytes(), type=Catalogue)
-        except (OSError, *UNREADABLE) as error:
-            raise ConfigError(f"{path}: {error}") from None
+        found = decode_json(read_bytes(path, _LARGEST_CATALOGUE_BYTES), Catalogue, str(path))
         origin = Origin("", kind.schema_hash, kind.summary, seed, kind.older_hash)
         conflict = origin.conflict("", found.schema_hash, found.model, found.seed)
         if not conflict and found.large and found.large != kind.large:
@@ -211,7 +210,10 @@ class CloudFiles:
         write_safetensors(path, {_MODEL: np.frombuffer(packed, np.uint8)}, metadata)
 
     def _bytes(self, path: Path) -> bytes:
-        return read_safetensors(path)[0][_MODEL].tobytes()
+        arrays = read_safetensors(path)[0]
+        if _MODEL not in arrays:
+            raise DataError(f"{path} holds no model of a cloud")
+        return arrays[_MODEL].tobytes()
 
     def _read(self, path: Path, *, large: bool = False) -> nn.Module:
         return self._kind.unpack(self._bytes(path), large=large)

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mdl.bounds import UNREADABLE, Count, Round, Share
+from mdl.bounds import Count, Round, Share
 from mdl.checkpoint import write_safetensors
 from mdl.config import Config, ModelSection
 from mdl.data import (
@@ -27,11 +27,11 @@ from mdl.data import (
     take_windows,
 )
 from mdl.delta import Contributor
-from mdl.errors import DataError
 from mdl.files import write_bytes
 from mdl.kinds import ModelKind, kind_of
 from mdl.machine import Event, StopRequested, StoreUpdate, StudyLesson, TeachCycle, UpdateReady
 from mdl.own import own_data, own_model
+from mdl.reading import decode_json, read_bytes
 from mdl.teaching import Classroom, accuracy_of, suggest_client, suggest_teaching, update_client
 from peers.cloud import Cloud, CloudSettings
 from peers.cloud_files import CloudFiles
@@ -50,6 +50,7 @@ logger = logging.getLogger("mdl")
 PORT = 7777
 # Beside a model's own bytes: names, shapes and class numbers.
 _HEADER_BYTES = 64 << 10
+_LARGEST_RECORD_BYTES = 4096
 PERSONAL, _RECORD = "personal.safetensors", "learner.json"
 # `mdl learn` ends with code 3 if nobody answers for so long.
 _NOBODY_S = 20.0
@@ -231,10 +232,9 @@ class Student:
 
     def _load_record(self, fresh: bool) -> Record:
         path = self._out / _RECORD
-        try:
-            found = msgspec.json.decode(path.read_bytes(), type=Record) if path.exists() else Record()
-        except (OSError, *UNREADABLE) as error:
-            raise DataError(f"{path}: {error}; remove it to begin anew") from None
+        found = Record()
+        if path.exists():
+            found = decode_json(read_bytes(path, _LARGEST_RECORD_BYTES), Record, f"{path} (remove it to begin anew)")
         if fresh:
             set_aside(self._out, (PERSONAL, _RECORD))
             return Record(found.number)  # by which the cloud tells its updates apart

@@ -119,7 +119,7 @@ def read_code(path: Path) -> str:
         text = read_bytes(path, _LARGEST_CODE_BYTES, "a file with a join code").decode("ascii").strip()
         parse_join_code(text)
     except DataError as error:
-        raise ConfigError(str(error)) from None
+        raise ConfigError(f"cannot read {error}") from None
     except (UnicodeDecodeError, ConfigError):
         raise ConfigError(f"{path} holds no join code; `mdl mesh list` shows those that are known") from None
     if narrow(path):

@@ -25,6 +25,7 @@ from mdl.errors import DataError, MdlError
 from mdl.files import write_bytes
 from mdl.machine import Event, PolicyLearned
 from mdl.messages import ResourceState, RoundSummary
+from mdl.reading import decode_json, read_bytes
 from peers.schedule_round import finished_round, rebuild
 from scheduler.chain import Policy
 from scheduler.devices import is_busy
@@ -38,6 +39,8 @@ FOLDER = "scheduler"
 _LEARNED = "learned.json"
 # Rounds that are kept to learn from, and how many there must be.
 MOST_SEEN, LEAST_SEEN = 96, 24
+# A number for each device of a mesh.
+_LARGEST_LEARNED_BYTES = 64 << 10
 # A decision that takes longer is made by the fallback: a round is not to wait for the scheduler.
 _DECISION_S = 0.05
 # The mesh is as its last rounds were.
@@ -137,11 +140,19 @@ class Relearner:
 
     def _load_seen(self) -> list[Scenario]:
         path = self._directory / SEEN
-        return load_scenarios(path) if path.exists() else []
+        try:
+            return load_scenarios(path) if path.exists() else []
+        except DataError as error:
+            logger.warning("the rounds that were seen are forgotten: %s", error)
+            return []
 
     def _load_learned(self) -> list[int]:
         path = self._directory / _LEARNED
-        return msgspec.json.decode(path.read_bytes(), type=list[int]) if path.exists() else []
+        try:
+            return decode_json(read_bytes(path, _LARGEST_LEARNED_BYTES), list[int], str(path)) if path.exists() else []
+        except DataError as error:
+            logger.warning("what was learned from is forgotten: %s", error)
+            return []
 
 
 def describe_mesh(seen: Sequence[Scenario]) -> list[int]:

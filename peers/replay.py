@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import reprlib
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,10 +19,10 @@ from typing import Any, get_args
 import msgspec
 import numpy as np
 
-from mdl.bounds import UNREADABLE
 from mdl.delta import Contributor, Vector, apply_delta, digest_of
-from mdl.errors import ConfigError, DataError, RemoteProtocolError
+from mdl.errors import ConfigError, DataError, LocalProtocolError, RemoteProtocolError
 from mdl.machine import Effect, Event, SaveModel, Tick
+from mdl.reading import decode_json, read_bytes, shorten
 from peers.casting import Casting, build_machine
 from peers.peer import Peer
 from sim.mesh import SimMesh
@@ -31,6 +33,17 @@ _EVENTS = {kind.__name__: kind for kind in get_args(Event)}
 _EFFECTS = {kind.__name__: kind for kind in get_args(Effect)}
 # Each pass settles the digests of at least one more round; a bounded story holds fewer rounds.
 _MOST_PASSES = 200
+# A story of 2,000 steps has a megabyte or two; one of a mesh of 100 devices ten times as much.
+_LARGEST_STORY_BYTES = 128 << 20
+# Several vectors of this size are held, and hashed again in each pass: 32 million values are 128 MB.
+_LARGEST_MODEL = 32 << 20
+# A pass takes seconds at most; a story that was made up may need any number of them.
+_LONGEST_S = 120.0
+# What a machine that is told impossible things may end in: it was built for what its own code records.
+_IMPOSSIBLE = (
+    *(LocalProtocolError, KeyError, IndexError, TypeError, ValueError, AttributeError),
+    *(ArithmeticError, RecursionError, MemoryError, AssertionError),
+)
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -95,20 +108,20 @@ class Replayed:
 
 def load_story(path: Path) -> Recorded:
     """Raises DataError that names the file and the line, if it is no story."""
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror}; expected a story-*.jsonl of a run") from None
+    lines = read_bytes(path, _LARGEST_STORY_BYTES, "a story-*.jsonl of a run").split(b"\n")
+    if not lines[-1]:
+        lines.pop()
     casting, problem, first = None, "the story has no header that says how its machine was built", 0
     if lines and lines[0].startswith(b'{"header"'):
         casting, problem = _read_header(lines[0])
         first = 1
     entries = []
     for number, line in enumerate(lines[first:], first + 1):
-        try:
-            entries.append(msgspec.json.decode(line, type=Entry))
-        except UNREADABLE as error:
-            raise DataError(f"{path}, line {number}: {error}; expected a line of a story") from None
+        where = f"{path}, line {number}"
+        entry = decode_json(line, Entry, where, "a line of a story")
+        if any(len(named) != 1 for named in (entry.event, *entry.effects)):
+            raise DataError(f"{where}: an event or effect is not one name with its fields; expected a line of a story")
+        entries.append(entry)
     return Recorded(entries, casting, problem)
 
 
@@ -116,13 +129,20 @@ def replay_story(recorded: Recorded) -> Replayed:
     """Step the machine through the story, again until all digests have their names."""
     if recorded.casting is None or recorded.problem:
         return Replayed(problem=recorded.problem)
+    if (size := recorded.casting.trainer.size if recorded.casting.trainer else 0) > _LARGEST_MODEL:
+        return Replayed(problem=f"its model of {size} values is too large to be replayed, at most {_LARGEST_MODEL}")
     names: dict[str, str] = {}
+    give_up_at = time.monotonic() + _LONGEST_S
     for _ in range(_MOST_PASSES):
-        run = _Pass(recorded, recorded.casting, names)
+        run = _Pass(recorded, recorded.casting, names, give_up_at)
         try:
             result = run.play()
         except (msgspec.ValidationError, ConfigError) as error:
-            return Replayed(problem=f"it was recorded by another version ({error})")
+            return Replayed(problem=f"it was recorded by another version ({shorten(error)})")
+        except _IMPOSSIBLE as error:
+            return Replayed(
+                problem=f"no machine of ours has lived through it ({type(error).__name__}: {shorten(error)})"
+            )
         if not run.renamed:
             return result
         names |= run.renamed
@@ -136,8 +156,8 @@ def tell_entries(recorded: Recorded, limit: int = 0) -> Iterator[str]:
             yield from tell_step(
                 entry.at_s, recorded.who, _event(entry.event), [_effect(item) for item in entry.effects]
             )
-        except msgspec.ValidationError:
-            yield f"{entry.at_s:9.3f}  {recorded.who:<6} {entry.event} -> {entry.effects}"
+        except (msgspec.ValidationError, *_IMPOSSIBLE):
+            yield f"{entry.at_s:9.3f}  {recorded.who:<6} {_show(entry.event)} -> {_show(entry.effects)}"
 
 
 def save_stories(mesh: SimMesh, directory: Path) -> list[Path]:
@@ -166,6 +186,7 @@ class _Pass:
     recorded: Recorded
     casting: Casting
     names: dict[str, str]
+    give_up_at: float
     renamed: dict[str, str] = field(default_factory=dict)
     vectors: dict[str, Vector] = field(default_factory=dict)
     number: int = 0
@@ -175,6 +196,8 @@ class _Pass:
         machine = build_machine(self.casting, self._vector(_text(start.digest), start.size) if start else None)
         effects_seen = 0
         for number, entry in enumerate(self.recorded.entries, 1):
+            if time.monotonic() > self.give_up_at:
+                return Replayed(problem=f"its digests are not matched after {_LONGEST_S:g} s")
             self.number = number
             for at_s in entry.ticks:
                 if said := machine.handle(Tick(), at_s):
@@ -249,7 +272,7 @@ class _Pass:
 
     def _value(self, kind: type, given: Any) -> Vector:
         """Values without a digest are compared with nothing: any that differ from all others will do."""
-        return self._vector(given.get("digest") or f"step {self.number}", given["size"])
+        return self._vector(given.get("digest") or f"step {self.number}", _size_of(given))
 
     def _rename(self, item: Any, key: str = "") -> Any:
         """The same event with digests as this replay knows them; descriptions of values keep theirs."""
@@ -283,9 +306,9 @@ class _Pass:
 
 def _read_header(line: bytes) -> tuple[Casting | None, str]:
     try:
-        header = msgspec.json.decode(line, type=_Header)
-        casting = msgspec.json.decode(header.header, type=Casting)
-    except UNREADABLE as error:
+        header = decode_json(line, _Header, "the first line")
+        casting = decode_json(bytes(header.header), Casting, "the first line")
+    except DataError as error:
         return None, f"its header is of another version ({error})"
     if header.left_out:
         return (
@@ -319,8 +342,23 @@ def _effect(item: dict[str, Any]) -> Effect:
     return effect
 
 
+def _show(item: object) -> str:
+    try:
+        return str(item)
+    except RecursionError:
+        return reprlib.repr(item)
+
+
 def _zeros(kind: type, given: Any) -> Vector:
-    return np.zeros(given["size"], np.float32)
+    return np.zeros(_size_of(given), np.float32)
+
+
+def _size_of(given: Any) -> int:
+    """Of values, as a story describes them: before memory is taken for them."""
+    size = given.get("size") if isinstance(given, dict) else None
+    if not isinstance(size, int) or not 0 <= size <= _LARGEST_MODEL:
+        raise msgspec.ValidationError(f"values of size {reprlib.repr(size)}")
+    return size
 
 
 def _invent(digest: str, size: int) -> Vector:

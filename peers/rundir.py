@@ -10,6 +10,7 @@ import msgspec
 
 from mdl.files import write_bytes, write_whole
 from mdl.messages import RoundSummary
+from mdl.reading import decode_json, open_regular
 from peers.processes import Child
 from peers.tail import LineTail
 
@@ -60,11 +61,12 @@ def read_run(out: Path) -> list[RoundSummary]:
 
 
 def read_rounds(path: Path) -> list[RoundSummary]:
-    """The rounds that are wholly written; none if there is no such file."""
+    """The rounds that are wholly written; none if there is no such file. Raises DataError for a line that is none."""
     if not path.exists():
         return []
-    lines = path.read_bytes().split(b"\n")[:-1]  # the last piece is empty, or not written to its end
-    return [_decode(line) for line in lines]
+    with open_regular(path) as file:
+        lines = file.read().split(b"\n")[:-1]  # the last piece is empty, or not written to its end
+    return [decode_json(line, RoundSummary, f"{path}, line {number}") for number, line in enumerate(lines, 1)]
 
 
 def _decode(line: bytes) -> RoundSummary:

@@ -6,15 +6,14 @@ device that never had a partner, and none about what would have happened otherwi
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from mdl.bounds import UNREADABLE
 from mdl.errors import DataError, MeshNotFoundError
 from mdl.messages import DeviceRecord, HopSummary, MeshStatus, RoundSummary
+from mdl.reading import LARGEST_TOML_BYTES, decode_toml, read_text
 from peers.rundir import read_rounds, read_run
 from scheduler.chain import ChainView, Decision, DeviceState, Pair, Wait
 from scheduler.chart import Chart, SeenDevice, SeenHop
@@ -61,7 +60,7 @@ def read_real_rounds(directory: Path) -> list[RoundSummary]:
     own = directory / "metrics.jsonl"
     try:
         rounds = read_rounds(own) if own.exists() else read_run(directory)
-    except UNREADABLE as error:
+    except DataError as error:
         raise DataError(f"{own}: not the rounds of a run ({error})") from None
     if not rounds:
         raise DataError(f"{directory}: no finished round in it; expected the run directory of `mdl up`, or of an agent")
@@ -80,8 +79,9 @@ def pick_round(directory: Path, number: int | None) -> RealRound:
 def read_policy(directory: Path) -> str:
     """What the run's config names; empty if there is none that can be read."""
     try:
-        config = tomllib.loads((directory / "config.toml").read_text())
-    except (OSError, ValueError):
+        path = directory / "config.toml"
+        config = decode_toml(read_text(path, LARGEST_TOML_BYTES), str(path))
+    except DataError:
         return ""
     section = config.get("round")
     return str(section.get("policy", "")) if isinstance(section, dict) else ""

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from transport.keys import MeshKeys
 
 Look = Callable[[], RealRound]
-_FAMILY = re.compile(r"([a-z]+):(\d+):(\d+)")
+_FAMILY = re.compile(r"([a-z]+):(\d{1,9}):(\d{1,18})")
 _MOST_DEVICES = 256
+# Linux opens no longer one.
+_LONGEST_PATH = 4096
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,8 @@ def find_real(source: str | None, round_number: int | None, look: Look) -> RealR
     """The real round that a source names; None if it names a scenario. Raises ConfigError if it names nothing."""
     if source is None:
         return look()
+    if len(source) > _LONGEST_PATH:
+        raise ConfigError(f"{source[:40]!r}...: no file has a name of {len(source)} characters")
     path = Path(source)
     if path.is_dir():
         return pick_round(path, round_number)

@@ -22,6 +22,8 @@ from sim.devices import UsageKind
 from sim.scenario import Scenario, ScenarioDevice
 
 _PERIOD = re.compile(r"(-?\d+(?:\.\d+)?)-(\d+(?:\.\d+)?)")
+# A hundred busy periods.
+_LONGEST_CHANGE = 1000
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,8 @@ def parse_changes(assignments: Sequence[str], names: Sequence[str]) -> list[Chan
     """DEVICE.FIELD=VALUE each. Raises ConfigError with what would be valid."""
     if not assignments:
         raise ConfigError("--set is missing: expected DEVICE.FIELD=VALUE, e.g. --set 2.link=0.5")
+    if too_long := [text for text in assignments if len(text) > _LONGEST_CHANGE]:
+        raise ConfigError(f"--set {too_long[0][:40]}...: {len(too_long[0])} characters; expected DEVICE.FIELD=VALUE")
     return [_parse(text, names) for text in assignments]
 
 

@@ -9,19 +9,29 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
-from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from mdl.errors import DataError
 from mdl.files import write_bytes
+from mdl.reading import shorten
+from scheduler.numpyq import read_policy
 from scheduler.paper import Floats, PaperChain, PaperRules, observe_paper
 from scheduler.paper_plan import Order
 
 _METADATA_KEY = "mdl"
+
+
+class _Kept(msgspec.Struct):
+    """What a file of this variant says of its network."""
+
+    n: Annotated[int, msgspec.Meta(ge=2, le=64)]
+    counts: bool
+    rules: PaperRules
 
 
 class MlpQ:
@@ -70,26 +80,27 @@ def save_mlp(path: Path, network: MlpQ, metadata: dict[str, object]) -> None:
 
 def load_mlp(path: Path) -> tuple[MlpQ, dict[str, object]]:
     """Raises DataError if the file holds no policy of the paper's variant."""
+    arrays, metadata = read_policy(path)
     try:
-        with safe_open(path, framework="np") as file:
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            metadata = json.loads((file.metadata() or {}).get(_METADATA_KEY, "{}"))
-        rules = PaperRules(**metadata["rules"])
-        n, counts = int(metadata["n"]), bool(metadata["counts"])
-        count = len(arrays) // 2
-        layers = [(arrays[f"layer{number}.weight"], arrays[f"layer{number}.bias"]) for number in range(count)]
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path}: no policy of the paper's variant ({error})") from None
-    if not layers or layers[-1][0].shape[0] != n:
-        raise DataError(f"{path}: its last layer does not answer for {n} devices")
-    return MlpQ(layers, n, rules, counts=counts), metadata
+        kept = msgspec.convert(metadata, _Kept)
+        layers = [
+            (arrays[f"layer{number}.weight"], arrays[f"layer{number}.bias"]) for number in range(len(arrays) // 2)
+        ]
+    except (msgspec.ValidationError, KeyError) as error:
+        raise DataError(f"{path}: no policy of the paper's variant ({shorten(error)})") from None
+    n_agg = np.zeros((1, kept.n), np.int64) if kept.counts else None
+    width = observe_paper(np.zeros((1, kept.n), np.int8), np.zeros(1, np.int64), n_agg).shape[1]
+    for number, (weight, bias) in enumerate(layers):
+        fits = bias.ndim == 1 and weight.shape == (len(bias), width) and weight.dtype == bias.dtype == np.float32
+        if not fits or not (np.isfinite(weight).all() and np.isfinite(bias).all()):
+            raise DataError(f"{path}: layer {number} is not of finite float32 numbers for {width} inputs")
+        width = len(bias)
+    if not layers or width != kept.n:
+        raise DataError(f"{path}: its last layer does not answer for {kept.n} devices")
+    return MlpQ(layers, kept.n, kept.rules, counts=kept.counts), metadata
 
 
 def variant_of(path: Path) -> str:
     """ "paper" or "chain". Raises DataError if the file is no policy."""
-    try:
-        with safe_open(path, framework="np") as file:
-            metadata = json.loads((file.metadata() or {}).get(_METADATA_KEY, "{}"))
-    except (OSError, SafetensorError, json.JSONDecodeError) as error:
-        raise DataError(f"{path}: no policy file ({error})") from None
+    _, metadata = read_policy(path)
     return "paper" if metadata.get("variant") == "paper" else "chain"

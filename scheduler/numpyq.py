@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from mdl.checkpoint import read_safetensors
 from mdl.errors import DataError
 from mdl.files import write_bytes
+from mdl.reading import decode_json
 from scheduler.observation import COLUMN, FEATURES, UNVARIED
 from scheduler.stand import Bools, Floats
 
@@ -138,21 +140,27 @@ class NumpyQ:
 
 def load_weights(path: Path) -> tuple[Weights, dict[str, object]]:
     """Weights and metadata of a policy file. Raises DataError if it is none, or of other columns than ours."""
-    try:
-        with safe_open(path, framework="np") as file:
-            weights: Weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            metadata = json.loads((file.metadata() or {}).get(_METADATA_KEY, "{}"))
-    except (OSError, SafetensorError, json.JSONDecodeError) as error:
-        raise DataError(f"{path}: no policy file ({error})") from None
+    weights, metadata = read_policy(path)
     if metadata.get("features") != list(FEATURES):
         raise DataError(f"{path}: made for another observation than this version's; train it again")
     for name, shape in layer_shapes().items():
         weight, bias = weights.get(f"{name}.weight"), weights.get(f"{name}.bias")
         if weight is None or bias is None or weight.shape != shape or bias.shape != shape[:1]:
             raise DataError(f"{path}: layer {name} is missing or not of shape {shape}")
+        if weight.dtype != np.float32 or bias.dtype != np.float32:
+            raise DataError(f"{path}: layer {name} is {weight.dtype}; expected float32")
         if not (np.isfinite(weight).all() and np.isfinite(bias).all()):
             raise DataError(f"{path}: layer {name} holds numbers that are not finite")
     return weights, metadata
+
+
+def read_policy(path: Path) -> tuple[dict[str, npt.NDArray[Any]], dict[str, object]]:
+    """The arrays of a policy file of any kind, unchecked, and the JSON object beside them. Raises DataError."""
+    try:
+        arrays, kept = read_safetensors(path)
+        return arrays, decode_json(kept.get(_METADATA_KEY, "{}"), dict[str, object], "its metadata")
+    except DataError as error:
+        raise DataError(f"{path}: no policy file ({error})") from None
 
 
 def save_weights(path: Path, weights: Weights, metadata: dict[str, object]) -> None:

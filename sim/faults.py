@@ -15,10 +15,14 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
+from mdl.errors import DataError
+from mdl.reading import decode_json
+
 OFFICE = "@office"
 AGENT_NODE = "agent"
 
-Seconds: TypeAlias = Annotated[float, Meta(ge=0)]
+# Virtual seconds: drawn plans end within a minute, and each second of a simulated mesh takes time here too.
+Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=3600)]
 Probability: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 
 
@@ -119,9 +123,9 @@ class FaultPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One simulated run. seed: of the network and of the devices' speeds. has_agent: a node without a trainer leads
     first; otherwise the peers find one of them."""
 
-    seed: Annotated[int, Meta(ge=0)]
+    seed: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
     peers: Annotated[int, Meta(ge=1, le=64)]
-    rounds: Annotated[int, Meta(ge=1)]
+    rounds: Annotated[int, Meta(ge=1, le=10_000)]
     policy: str = "greedy"
     has_agent: bool = True
     on_partition: str = "wait"
@@ -333,8 +337,15 @@ _HARD = (
 
 
 def load_plan(data: bytes) -> FaultPlan:
-    """Raises one of `UNREADABLE` (mdl.bounds) if it is no plan."""
-    return msgspec.json.decode(data, type=FaultPlan)
+    """Raises DataError if it is no plan, or names a node that is not in it."""
+    plan = decode_json(data, FaultPlan, "plan", "a plan that `mdl sim run` saved")
+    known = {*plan.node_ids(), OFFICE}
+    for number, fault in enumerate(plan.faults):
+        named = [getattr(fault, name, "") for name in ("peer", "a", "b")] + list(getattr(fault, "group", ()))
+        if unknown := [name for name in named if name and name not in known]:
+            valid = ", ".join(sorted(known))[:200]
+            raise DataError(f"plan: fault {number} names {unknown[0][:40]!r}; valid: {valid}")
+    return plan
 
 
 def dump_plan(plan: FaultPlan) -> bytes:

@@ -14,17 +14,22 @@ import difflib
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 import numpy as np
 
-from mdl.bounds import UNREADABLE
 from mdl.errors import ConfigError, DataError
 from mdl.files import write_whole
+from mdl.reading import decode_json, read_lines
 from sim.devices import UsageKind, draw_busy_periods, draw_class, draw_link_mb_s, draw_merge_mb_s
 
 Periods = tuple[tuple[float, float], ...]
 
+# Ten thousand scenarios of nine devices; no chart or policy takes more devices.
+_LARGEST_FILE_BYTES, MOST_DEVICES = 64 << 20, 256
+# Far beyond what could be measured, and no sum or quotient of it is infinite.
+_LEAST, _MOST = 1e-9, 1e12
 _SIZE_MB = 10.0
 _LATENCY_S = 0.02
 # The equal devices of the paper's family: a transfer takes one second, a merge a hundredth.
@@ -52,7 +57,7 @@ class ScenarioDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     link_mb_s: float
     merge_mb_s: float
     kind: UsageKind = UsageKind.IDLE
-    device_class: int = 0
+    device_class: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 0
     battery_percent: float = 100.0
     charging: bool = False
     busy: Periods = ()
@@ -94,18 +99,9 @@ def save_scenarios(scenarios: Iterable[Scenario], path: Path) -> None:
 
 def load_scenarios(path: Path) -> list[Scenario]:
     """Raises DataError with the file and the line that is no scenario."""
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror})") from None
     scenarios = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            scenario = msgspec.json.decode(line, type=Scenario)
-        except UNREADABLE as error:
-            raise DataError(f"{path}, line {number}: no scenario ({error})") from None
+    for number, line in read_lines(path, _LARGEST_FILE_BYTES, "scenarios, one JSON object a line"):
+        scenario = decode_json(line, Scenario, f"{path}, line {number}: no scenario")
         _check(scenario, f"{path}, line {number}")
         scenarios.append(scenario)
     if not scenarios:
@@ -116,6 +112,9 @@ def load_scenarios(path: Path) -> list[Scenario]:
 def _check(scenario: Scenario, where: str) -> None:
     if len(scenario.devices) < 2:
         raise DataError(f"{where}: a scenario needs at least 2 devices, not {len(scenario.devices)}")
+    if len(scenario.devices) > MOST_DEVICES:
+        raise DataError(f"{where}: {len(scenario.devices)} devices; at most {MOST_DEVICES} are played")
+    _check_numbers(scenario, where)
     if not scenario.size_mb > 0 or scenario.latency_s < 0:
         raise DataError(f"{where}: size_mb must be above 0 and latency_s not below")
     for index, device in enumerate(scenario.devices):
@@ -124,6 +123,17 @@ def _check(scenario: Scenario, where: str) -> None:
         edges = [edge for period in device.busy for edge in period]
         if any(later < earlier for earlier, later in pairwise(edges)):
             raise DataError(f"{where}: device {index}: busy periods must be sorted and disjoint")
+
+
+def _check_numbers(scenario: Scenario, where: str) -> None:
+    """Raises DataError for a number that no device could have."""
+    rates = [scenario.size_mb, *(rate for each in scenario.devices for rate in (each.link_mb_s, each.merge_mb_s))]
+    numbers = [scenario.latency_s, *rates]
+    for device in scenario.devices:
+        numbers += [device.ready_s, device.battery_percent, device.energy_j, device.dies_at_s or 0.0]
+        numbers += [edge for period in device.busy for edge in period]
+    if wrong := [number for number in numbers if abs(number) > _MOST] + [rate for rate in rates if 0 < rate < _LEAST]:
+        raise DataError(f"{where}: {wrong[0]:g} is no number of a device; expected at most {_MOST:g}, rates {_LEAST:g}")
 
 
 def _paper(n: int, rng: np.random.Generator) -> tuple[ScenarioDevice, ...]:

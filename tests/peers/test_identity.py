@@ -143,12 +143,13 @@ def test_a_code_may_come_from_a_file_which_is_the_users_alone_from_then_on(
 
 
 def test_a_remembered_code_that_others_could_read_is_narrowed_when_it_is_used() -> None:
-    path = remember_code(new_join_code("lab"))
+    code = new_join_code("lab")
+    path = remember_code(code)
     path.chmod(0o644)
     find_code("lab", None)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     path.chmod(0o644)
-    remember_code(new_join_code("lab"))
+    remember_code(code)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
