@@ -106,8 +106,6 @@ def find_keys(mesh: str | None, code: str | None, settings: Config) -> tuple[Mes
             remember_code(found)
         except MdlError as error:  # training needs no memory of it
             logger.warning("the join code is not remembered, give it again next time: %s", error)
-    if code and not code.startswith("@"):
-        logger.warning("--code shows the join code to everybody on this machine; --code @FILE and MDL_CODE do not")
     return keys, keys.name
 
 
