@@ -18,6 +18,7 @@ from typing import Any, get_args
 import msgspec
 import numpy as np
 
+from mdl.ballot import BALLOT, BallotFile
 from mdl.bounds import UNREADABLE
 from mdl.checkpoint import CachedModel, ModelCache
 from mdl.config import Config, load_config, show_config
@@ -26,8 +27,9 @@ from mdl.data.places import PlaceOptions, read_places
 from mdl.data.spec import parse_spec
 from mdl.delta import Contributor
 from mdl.errors import ConfigError, DataError, MdlError, RemoteProtocolError
-from mdl.messages import Counted, Fork, History, PeerInfo, Role, Said
+from mdl.messages import Ballot, Counted, Fork, History, PeerInfo, Reached, Role, Said
 from peers.replay import load_story, tell_entries
+from peers.resume import Origin, restore_state
 from peers.rundir import read_rounds
 from sim.faults import draw_plan, dump_plan, load_plan
 from sim.scenario import draw_scenario, load_scenarios, save_scenarios
@@ -255,7 +257,7 @@ class FileCase(_Case):
         self._folder = folder
         cache = ModelCache(folder)
         history = History((Fork(0, 2, "a.1.1"),), ("a", "b"), (Counted(Contributor("a", 1), 3),))
-        extra = {"history": msgspec.json.encode(history).decode(), "term": "65536"}
+        extra = {"history": msgspec.json.encode(history).decode()}
         cache.save(CachedModel(np.arange(8, dtype=np.float32), 4, "schema", "home", extra))
         case = MeshCase(rng.randrange(1000))
         for _ in range(20):
@@ -265,6 +267,7 @@ class FileCase(_Case):
         save_scenarios([draw_scenario("dynamic", 3, seed % 50)], folder / "scenarios.jsonl")
         rounds = b"".join(msgspec.json.encode(summary) + b"\n" for summary in case.mesh.rounds)
         (folder / "metrics.jsonl").write_bytes(rounds or b"{}\n")
+        BallotFile(folder / BALLOT).save(Ballot(65_536, (Reached("a.1.1", 4),)))
         (folder / "plan.json").write_bytes(dump_plan(draw_plan(seed % 50, 4, 3, "hard")))
         rows = "".join(f"{time / 50},{time},{-time},{'ab'[time % 2]}\n" for time in range(60))
         (folder / "table.csv").write_text("time,x,y,label\n" + rows)
@@ -275,18 +278,18 @@ class FileCase(_Case):
         self._files = {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.suffix in _READERS_OF}
 
     def _decode(self) -> None:
-        from peers.device import restore_state  # imports torch
-
         name = self.rng.choice(list(self._files))
         path = self._folder / name
         path.write_bytes(damage(self._files[name], self.rng))
         match name:
             case "model.safetensors":
-                restore_state(ModelCache(self._folder), "schema", "home")
+                restore_state(ModelCache(self._folder), Origin("home", "schema"))
             case "story.jsonl":
                 for line in tell_entries(load_story(path), 50):
                     if not line.isprintable():
                         raise Misbehaved(f"a story tells {line!r}")
+            case "ballot":
+                BallotFile(path).load()
             case "scenarios.jsonl":
                 load_scenarios(path)
             case "metrics.jsonl":
@@ -299,7 +302,7 @@ class FileCase(_Case):
                 read_places(str(path), PlaceOptions())
 
 
-_READERS_OF = (".safetensors", ".jsonl", ".json", ".csv")
+_READERS_OF = (".safetensors", ".jsonl", ".json", ".csv", "")
 
 
 class UpdateCase(_Case):

@@ -29,7 +29,6 @@ from mdl.machine import (
     PeerFound,
     Received,
     RecordRound,
-    SaveModel,
     Send,
     StoreUpdate,
     StudyLesson,
@@ -48,7 +47,7 @@ from peers.liveview import describe_summary, draw_mesh
 from peers.narrate import Narrator
 from peers.observer import Observer
 from sim.accounts import Accounts
-from sim.mesh import SimMesh
+from sim.mesh import Disk, SimMesh
 from sim.network import Network
 from sim.node import Node
 from tests.fuzz.hostile import Hostile, info_of
@@ -181,13 +180,13 @@ class MeshCase:
         self._real: deque[Any] = deque(maxlen=_KEPT)
         self._forgotten: list[str] = []
 
-        def build(peer_id: str, incarnation: int, saved: list[SaveModel], now: float) -> Checked:
-            me, start = Contributor(peer_id, incarnation), None
+        def build(peer_id: str, incarnation: int, disk: Disk, now: float) -> Checked:
+            me, start, saved = Contributor(peer_id, incarnation), None, disk.models
             if peer_id != "agent":
-                start = TrainerStart(SIZE, b"")
+                start = TrainerStart(SIZE, b"", ballot=disk.ballot)
                 if saved:
                     last = saved[-1]
-                    start = TrainerStart(SIZE, last.digest, "", "", last.round_id, last.history, last.term)
+                    start = TrainerStart(SIZE, last.digest, "", "", last.round_id, last.history, disk.ballot)
             casting = cast_simulated(me, policy, len(ids), rng.choice(("continue", "wait")), start, now)
             casting = msgspec.structs.replace(casting, agent=msgspec.structs.replace(casting.agent, rounds=rounds))
             return Checked(build_machine(casting, saved[-1].parameters if saved else None), me)
@@ -196,7 +195,7 @@ class MeshCase:
         self.mesh.on_say = self._note
         for peer_id in ids:
             role = Role.AGENT if peer_id == "agent" else Role.TRAINER
-            self.mesh.add(peer_id, role, build(peer_id, 1, [], 0.0), train_s=rng.uniform(0.15, 0.4))
+            self.mesh.add(peer_id, role, build(peer_id, 1, Disk(), 0.0), train_s=rng.uniform(0.15, 0.4))
         self._run(rng.uniform(0.0, _HONEST_S))
 
     def step(self) -> bool:
