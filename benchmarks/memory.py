@@ -1,11 +1,12 @@
 """Extra memory of a trainer while it aggregates, in deltas, for N peers: it must not grow with N (MDLdroid 3.2.2).
 
-    python benchmarks/memory.py --peers 2 3 5 9 --rounds 3 --json
+    python benchmarks/memory.py --peers 2 3 5 9 --rounds 7 --json
 
 Real processes, encrypted links on loopback, deltas of the cnn-lstm's size (11.6 M values, 46.4 MB). Local training is
 replaced by a random delta, so that the memory of autograd does not hide the memory of aggregation. Each process samples
 its resident memory every few milliseconds, from the moment it holds its own delta until the round is applied; "extra"
-is the peak of that above the first value.
+is the peak of that above the first value. Small deltas measure too little: the C library may keep up to 32 MB that was
+freed, so that it is resident before the round begins.
 """
 
 from __future__ import annotations
@@ -133,13 +134,15 @@ def measure(peers: int, rounds: int, values: int) -> dict[str, Any]:
         for index in range(peers)
     ]
     told = [json.loads(trainer.communicate(timeout=_END_S)[0].splitlines()[-1]) for trainer in trainers]
-    extra = [size / (values * 4) for each in told for size in each["extra_bytes"]]
+    extra = [[size / (values * 4) for size in each["extra_bytes"]] for each in told]
+    everything = [size for each in extra for size in each]
     seconds = [one for each in told for one in each["seconds"]]
     return {
         "peers": peers,
         "rounds": rounds,
-        "extra_deltas_max": round(max(extra), 3),
-        "extra_deltas_median": round(statistics.median(extra), 3),
+        "extra_deltas_max": round(max(everything), 3),
+        "extra_deltas_median": round(statistics.median(everything), 3),
+        "extra_deltas_by_peer_and_round": [[round(size, 2) for size in each] for each in extra],
         "round_s_median": round(statistics.median(seconds), 3),
     }
 
