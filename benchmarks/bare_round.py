@@ -44,6 +44,8 @@ def main() -> int:
     parser.add_argument("--profile", action="store_true", help="tell how much of its time each loop spends in hashing")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
+    if given.rounds <= WARM_UP:
+        parser.error(f"--rounds {given.rounds}: the first {WARM_UP} only warm up and are not counted; take more")
     lan = load_helper("lan")
     if given.mbit and (reason := lan.why_not()):
         print(f"bare_round: {reason}", file=sys.stderr)

@@ -68,6 +68,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=_OUT)
     options = parser.parse_args()
     asked = options.part or ["all"]
+    if {"all", "fig9-10"} & set(asked) and not {"tree", "ring"} <= set(options.policies.split(",")):
+        parser.error("--part fig9-10 compares with tree and ring: name them in --policies too")
     for part in PARTS if "all" in asked else [part for part in asked if part in PARTS]:
         _measure(part, options)
     options.out.with_suffix(".svg").write_text(draw_scheduler(_read(options.out)))

@@ -1,0 +1,273 @@
+"""What the pages tell a reader to type is there: commands, options, their values, benchmarks and targets of make.
+
+Nothing is carried out here: a command line is parsed, by the same parser that would parse it for the reader.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import runpy
+import shlex
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+import pytest
+import typer
+
+from mdl.config import load_config
+from mdl.data.spec import parse_spec
+from mdl.models import MODELS
+from peers.cli import add_groups, app
+from peers.schedule_play import parse_policies
+from peers.schedule_source import draw_scenarios
+from scheduler.policies import POLICIES
+from sim.faults import LEVELS
+
+ROOT = Path(__file__).resolve().parents[1]
+BENCHMARKS = [path for path in sorted((ROOT / "benchmarks").glob("*.py")) if "__main__" in path.read_text()]
+_PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(ROOT.glob("CONTRIBUTING*"))]
+_CODE = [path for folder in ("benchmarks", "examples") for path in sorted((ROOT / folder).glob("*.py"))]
+_COMMAND = r"(?:nice (?:-n \S+ )?)?(?:\.venv/bin/)?(?:mdl|make|python (?:benchmarks|examples)/\S+\.py)(?![^\s`])(?! <-)"
+_LINE = re.compile(rf"^(?:    |\$ )({_COMMAND}.*)$")
+_INLINE = re.compile(rf"`({_COMMAND}[^`]*)`")
+_MAKE = re.compile(r"^([a-z-]+):", re.MULTILINE)
+# Words that a reader replaces, where an option wants something particular: HOST:PORT, NAME, MINE, ALPHA.
+_PLACEHOLDER = re.compile(r"[A-Z]+(?:[:-][A-Z]+)*")
+
+
+class Documented(NamedTuple):
+    """A command line as it stands on a page. A line of its own is whole; within a sentence it may be the name alone."""
+
+    where: str
+    text: str
+    whole: bool
+
+    def words(self) -> list[str]:
+        """Without comment, `nice`, and the dots that stand for more of the same."""
+        words = shlex.split(self.text, comments=True)
+        words = words[words.index("nice") + 1 :] if words[0] == "nice" else words
+        words = words[2:] if words[0] == "-n" else words
+        kept = [word for at, word in enumerate(words) if word != "..." or words[at - 1].startswith("-")]
+        return [kept[0].removeprefix(".venv/bin/"), *kept[1:]]
+
+
+def _find(path: Path, text: str) -> Iterator[Documented]:
+    lines = text.splitlines()
+    for at, line in enumerate(lines):
+        if found := _LINE.match(line):
+            command = found[1]
+            for more in lines[at + 1 :]:
+                if not _goes_on(command):
+                    break
+                command = f"{command.removesuffix(chr(92))} {more.strip()}"
+            yield Documented(f"{path.relative_to(ROOT)}:{at + 1}", command, True)
+    # A span of code may go on in the next line; one in an indented line was found above.
+    prose = "\n".join("" if line.startswith("    ") else line for line in lines)
+    for found in _INLINE.finditer(prose):
+        at = prose.count("\n", 0, found.start()) + 1
+        yield Documented(f"{path.relative_to(ROOT)}:{at}", " ".join(found[1].split()), False)
+
+
+def _goes_on(command: str) -> bool:
+    """Whether a shell would read another line: after a backslash, or within quotes."""
+    if command.endswith("\\"):
+        return True
+    try:
+        shlex.split(command, comments=True)
+    except ValueError:
+        return True
+    return False
+
+
+def _documented() -> list[Documented]:
+    found = [each for path in _PAGES for each in _find(path, path.read_text())]
+    for path in _CODE:
+        tree = ast.parse(path.read_text())
+        nodes = [tree, *(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef))]
+        found += [each for node in nodes for each in _find(path, ast.get_docstring(node) or "")]
+    return found
+
+
+_ALL = _documented()
+
+
+def _those(program: str) -> list[Any]:
+    return [pytest.param(each, id=f"{each.where} {each.text[:50]}") for each in _ALL if each.words()[0] == program]
+
+
+def test_the_commands_of_every_page_are_found() -> None:
+    told = {each.text for each in _ALL if each.whole}
+    assert "mdl mesh new home" in told
+    assert any(text.startswith("nice -n -5 python benchmarks/chaos.py") for text in told)
+    assert {"README.md", "docs/results.md", "docs/faults.md", "benchmarks/memory.py", "examples/own_loop.py"} <= {
+        each.where.partition(":")[0] for each in _ALL
+    }
+    assert len(_those("mdl")) > 80
+
+
+@pytest.mark.parametrize("told", _those("mdl"))
+def test_a_documented_mdl_command_parses(told: Documented) -> None:
+    check_mdl(told.words()[1:], told.whole)
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("mdl fly", "fly"),
+        ("mdl peer --mesh home --speed 3", "--speed"),
+        ("mdl schedule show dynamic:6:8 --round first", "integer"),
+        ("mdl up --policy best", "best"),
+        ("mdl up --split peple", "peple"),
+        ("mdl up --data motoin", "motoin"),
+        ("mdl up --model lenot", "lenot"),
+        ("mdl up --set training.learning=1", "learning"),
+        ("mdl sim run --faults harder", "harder"),
+        ("mdl schedule compare --family dynamical", "dynamical"),
+        ("mdl schedule show dynamical:6:8", "dynamical"),
+        ("mdl eval", "(?i)missing"),
+        ("python benchmarks/memory.py --peer 3 --speed", "--speed"),
+        ("python benchmarks/accuracy_recipe.py --data motion --theta none", "none"),
+        ("python benchmarks/nothing.py", "nothing"),
+        ("make cofee", "cofee"),
+    ],
+)
+def test_a_command_that_is_not_there_is_seen(line: str, complaint: str) -> None:
+    words = line.split()
+    with pytest.raises(Exception, match=complaint):
+        {"mdl": lambda: check_mdl(words[1:], True), "python": lambda: check_python(words[1:], True)}.get(
+            words[0], lambda: check_make(words[1:])
+        )()
+
+
+@cache
+def _mdl() -> Any:
+    add_groups()
+    return typer.main.get_command(app)
+
+
+def check_mdl(words: list[str], whole: bool) -> None:
+    """Raises what the command would: click's UsageError, or MdlError for the value of an option."""
+    path, command = ["mdl"], _mdl()
+    while words and hasattr(command, "commands") and not words[0].startswith("-"):
+        assert words[0] in command.commands, f"{' '.join(path)} has no command {words[0]}"
+        path, command, words = [*path, words[0]], command.commands[words[0]], words[1:]
+    if not words and not whole:
+        return
+    try:
+        context = command.make_context(" ".join(path), [_fill_in(word) for word in words])
+    except Exception as problem:
+        kind = type(problem).__name__  # typer brings a click of its own, whose names are private
+        if kind == "Exit":  # --help
+            return
+        if not whole and (kind == "MissingParameter" or (kind == "BadOptionUsage" and words[-1].startswith("--"))):
+            return
+        raise
+    _check_values(path[1:], context.params)
+
+
+def _check_values(path: list[str], given: dict[str, Any]) -> None:
+    """What only the command itself would find out: names that are given as text."""
+    said = {name: value for name, value in given.items() if value and not _is_placeholder(value)}
+    models = [said[name] for name in ("model", "large") if isinstance(said.get(name), str)]  # not the FILE of mdl eval
+    schedule = path[:1] == ["schedule"]
+    if "data" in said:
+        parse_spec(said["data"])
+    if "policy" in said:
+        assert said["policy"] in POLICIES, said["policy"]
+    if "policies" in said:
+        parse_policies(said["policies"])
+    if "faults" in said:
+        assert said["faults"] in LEVELS, said["faults"]
+    if "family" in said:
+        draw_scenarios(said["family"], 3, 1, 0, None)
+    if "split" in said:
+        assert re.fullmatch(r"subject|iid|dirichlet:[\d.]+", said["split"]), said["split"]
+    if "source" in said and schedule and ":" in said["source"]:
+        family, n, seed = said["source"].split(":")
+        draw_scenarios(family, int(n), 1, int(seed), None)
+    for name in models:
+        assert name in MODELS or re.fullmatch(r"\w+:\w+|\d+-\d+", name), name
+    if "assign" in said and not schedule:
+        load_config(None, {}, said["assign"])
+
+
+def _fill_in(word: str) -> str:
+    """A number for N, a file that is there for FILE and runs/..., so that the parser goes on to what follows."""
+    if word == "N":
+        return "4"
+    return __file__ if word == "FILE" or ("/" in word and "..." in word) else word
+
+
+def _is_placeholder(value: object) -> bool:
+    return isinstance(value, str) and (value == "..." or _PLACEHOLDER.fullmatch(value) is not None)
+
+
+@pytest.mark.parametrize("told", _those("python"))
+def test_a_documented_benchmark_or_example_parses(told: Documented) -> None:
+    check_python(told.words()[1:], told.whole and "..." not in told.text)
+
+
+@pytest.mark.parametrize("path", BENCHMARKS, ids=lambda path: path.name)
+def test_a_benchmark_starts_and_tells_its_options(path: Path) -> None:
+    assert parser_of(path).format_help().startswith("usage: ")
+
+
+def check_python(words: list[str], whole: bool) -> None:
+    """Raises FileNotFoundError, or ValueError with what the parser says."""
+    path = ROOT / words[0]
+    if not path.is_file():
+        raise FileNotFoundError(words[0])
+    if path.parent.name == "examples":
+        return
+    try:
+        parser_of(path).parse_args(words[1:])
+    except ValueError as problem:
+        if whole or "are required" not in str(problem):
+            raise
+
+
+class _Reached(BaseException):
+    """The benchmark has made its parser; it does no more."""
+
+
+@cache
+def parser_of(path: Path) -> argparse.ArgumentParser:
+    """The options of a benchmark: it is begun as it would be from a shell, and ended where it reads its arguments."""
+    found: list[argparse.ArgumentParser] = []
+
+    def stop(parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        found.append(parser)
+        raise _Reached
+
+    before = set(sys.modules)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", [str(path)])
+        patch.setattr(sys, "path", [str(path.parent), *sys.path])
+        patch.setattr(argparse.ArgumentParser, "parse_args", stop)
+        with pytest.raises(_Reached):
+            runpy.run_path(str(path), run_name="__main__")
+    for name in set(sys.modules) - before:  # a benchmark's own modules, which others may name alike
+        if str(ROOT / "benchmarks") in (getattr(sys.modules[name], "__file__", None) or ""):
+            del sys.modules[name]
+
+    def complain(message: str) -> NoReturn:
+        raise ValueError(message)
+
+    found[0].allow_abbrev = False
+    found[0].error = complain  # type: ignore[method-assign]
+    return found[0]
+
+
+@pytest.mark.parametrize("told", _those("make"))
+def test_a_documented_target_of_make_is_there(told: Documented) -> None:
+    check_make(told.words()[1:])
+
+
+def check_make(words: list[str]) -> None:
+    targets = set(_MAKE.findall((ROOT / "Makefile").read_text()))
+    assert {word for word in words if "=" not in word} <= targets, words
