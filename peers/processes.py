@@ -16,6 +16,7 @@ from typing import Any
 
 from mdl.files import make_private_folder, open_private
 from peers.identity import CODE_VARIABLE
+from peers.plain import LOG_VARIABLE
 
 # A node that was started by another one ends with it (`mdl up`): it reads its standard input until that closes.
 LIFELINE_VARIABLE = "MDL_LIFELINE"
@@ -25,15 +26,21 @@ _STOP_S = 2.5
 
 @dataclass
 class Child:
-    """One process. log: its stderr; stdout is kept for the JSON line it ends with."""
+    """One process. log: its stderr, the older part in NAME.log.1; stdout is kept for the JSON line it ends with."""
 
     name: str
     process: subprocess.Popen[bytes]
     log: Path
     output: Path
+    _problem: str | None = None
 
     def problem(self) -> str:
-        """In one line why it ended early: its own error, or the signal that ended it."""
+        """In one line why it ended early: its own error, or the signal that ended it. Read once, asked for often."""
+        if self._problem is None or self.process.poll() is None:
+            self._problem = self._read_problem()
+        return self._problem
+
+    def _read_problem(self) -> str:
         if (status := self.process.poll()) is not None and status < 0:
             return f"ended by {signal.Signals(-status).name}"
         lines = self.log.read_text(errors="replace").splitlines()
@@ -77,6 +84,7 @@ class Children:
             **os.environ,
             CODE_VARIABLE: self.code,
             LIFELINE_VARIABLE: "1",
+            LOG_VARIABLE: str(log.absolute()),
             "OMP_NUM_THREADS": str(self.threads),
         }
         with open_private(log, "wb") as errors, open_private(output, "wb") as results, _interrupts_wait():
