@@ -27,6 +27,7 @@ from peers.cli_options import (
     Interface,
     Join,
     Listen,
+    LogLevel,
     Loopback,
     MeshName,
     Model,
@@ -34,12 +35,14 @@ from peers.cli_options import (
     OwnModel,
     Policy,
     Port,
+    Quiet,
     Seed,
     Split,
     end,
     find_keys,
     identified,
     load_settings,
+    log_at,
     mesh_overrides,
     need_data,
     print_json,
@@ -78,9 +81,12 @@ def up(
     out: Out = None,
     config: ConfigFile = None,
     assign: Assign = None,
+    log_level: LogLevel = None,
+    quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Train on a mesh of real peer processes on this machine, with a live view."""
+    level = log_at(log_level, quiet)
     from peers.up import run_up
 
     overrides: dict[str, object] = {
@@ -93,7 +99,17 @@ def up(
         "seed": seed,
     }
     settings = load_settings(config, overrides, assign)
-    result = run_up(settings, peers, epochs, out, cloud=cloud, baselines=baselines, verify=verify, quiet=as_json)
+    result = run_up(
+        settings,
+        peers,
+        epochs,
+        out,
+        cloud=cloud,
+        baselines=baselines,
+        verify=verify,
+        as_json=as_json,
+        log_level=level,
+    )
     if as_json:
         print_json(result)
 
@@ -123,9 +139,12 @@ def peer(
     out: Out = None,
     config: ConfigFile = None,
     assign: Assign = None,
+    log_level: LogLevel = None,
+    quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Train on this device, together with the other peers of the mesh."""
+    log_at(log_level, quiet)
     overrides: dict[str, object] = {
         "round.rounds": rounds,
         "data.spec": data,
@@ -165,9 +184,12 @@ def agent(
     out: Out = None,
     config: ConfigFile = None,
     assign: Assign = None,
+    log_level: LogLevel = None,
+    quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Order the aggregations of a mesh (the mobile agent); holds no data and no model."""
+    log_at(log_level, quiet)
     overrides: dict[str, object] = {"round.rounds": rounds, "round.min_peers": min_peers, "round.policy": policy}
     overrides |= mesh_overrides(join, listen, port, interface, loopback, insecure)
     settings = load_settings(config, overrides, assign)

@@ -16,16 +16,19 @@ from peers.cli_options import (
     Fresh,
     Insecure,
     Listen,
+    LogLevel,
     Loopback,
     MeshName,
     Out,
     Port,
+    Quiet,
     Seed,
     Split,
     end,
     find_keys,
     identified,
     load_settings,
+    log_at,
     mesh_overrides,
     need_data,
 )
@@ -56,9 +59,12 @@ def cloud(
     out: Out = None,
     config: ConfigFile = None,
     assign: Assign = None,
+    log_level: LogLevel = None,
+    quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Teach meshes and devices that dial in, from public or donated data (Colla); their data never comes here."""
+    log_at(log_level, quiet)
     overrides: dict[str, object] = {
         "data.spec": data,
         "model.name": model,
@@ -97,9 +103,12 @@ def learn(
     out: Out = None,
     config: ConfigFile = None,
     assign: Assign = None,
+    log_level: LogLevel = None,
+    quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Train this device's own model on its own data, taught by a cloud; only what changed in the model goes up."""
+    log_at(log_level, quiet)
     overrides: dict[str, object] = {
         "cloud.address": cloud,
         "data.spec": data,

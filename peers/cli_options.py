@@ -47,7 +47,23 @@ Out = Annotated[Path | None, typer.Option(help="Run directory for results.")]
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="TOML file; options override it.")]
 Assign = Annotated[list[str] | None, typer.Option("--set", help="key=value, e.g. training.learning_rate=0.01.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Start anew: what an earlier run left here is set aside.")]
+LogLevel = Annotated[
+    str | None, typer.Option(help="Which log lines to write on stderr: debug, info (the default), warning or error.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No line for each step: as --log-level warning.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on the last line of stdout.")]
+
+
+def log_at(level: str | None, quiet: bool) -> str:
+    """What the user wants to read while a long command runs, from now on; returns the level."""
+    from mdl.errors import ConfigError
+    from peers.plain import log_from
+
+    if quiet and level:
+        raise ConfigError("--quiet is --log-level warning: give one of them")
+    level = level or ("warning" if quiet else "info")
+    log_from(level)
+    return level
 
 
 def load_settings(path: Path | None, overrides: dict[str, object], assign: list[str] | None) -> Config:

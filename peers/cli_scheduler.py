@@ -17,7 +17,7 @@ import typer
 from mdl.config import LARGEST_SEED, MANY
 from mdl.errors import ConfigError, UnfinishedError
 from mdl.files import check_writable, save_or_rescue
-from peers.cli_options import MOST_PROCESSES
+from peers.cli_options import MOST_PROCESSES, LogLevel, Quiet, log_at
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -52,9 +52,12 @@ def train(
     ),
     n: Annotated[int, typer.Option(help="Devices of --variant paper.", min=3, max=9)] = 9,
     exploration: Annotated[str, typer.Option(help="tdge, dge or tge, for --variant paper.")] = "tdge",
+    log_level: LogLevel = None,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Train a policy; Ctrl-C saves what there is. With --steps, the same seed gives the same policy on this machine."""
+    log_at(log_level, quiet)
     if variant not in ("chain", "paper"):
         raise ConfigError(f"--variant {variant!r}: expected chain or paper")
     if not out.parent.is_dir():
@@ -267,7 +270,8 @@ def _bar() -> Iterator[Callable[[Report], None]]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as progress:
+    shown = sys.stderr.isatty() and logger.isEnabledFor(logging.INFO)
+    with Progress(*columns, console=Console(stderr=True), disable=not shown) as progress:
         tasks: dict[str, int] = {}
 
         def show(report: Report) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 import time
 from pathlib import Path
@@ -12,12 +13,14 @@ import typer
 
 from mdl.config import LARGEST_SEED, MANY
 from mdl.errors import MdlError, UnfinishedError
-from peers.cli_options import MOST_PROCESSES
+from peers.cli_options import MOST_PROCESSES, LogLevel, Quiet, log_at
 
 if TYPE_CHECKING:
     from peers.campaign import Totals
     from sim.faults import FaultPlan
     from sim.verdict import Verdict
+
+logger = logging.getLogger(__name__)
 
 app = typer.Typer(no_args_is_help=True, help="Judge the mesh under faults, in virtual time.")
 
@@ -44,9 +47,12 @@ def run(
         int | None, typer.Option(help="How many processes; one a core by default.", min=1, max=MOST_PROCESSES)
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Where failing plans and stories go.")] = None,
+    log_level: LogLevel = None,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Run fault plans, one for each seed; exit code 4 if a contribution is lost, counts twice, or a mesh is stuck."""
+    log_at(log_level, quiet)
     if plan is not None:
         _run_plan(plan, out, as_json)
         return
@@ -105,12 +111,12 @@ def replay(
 
 
 class _Progress:
-    """A line on stderr that is written again; nothing where stderr is no terminal."""
+    """A line on stderr that is written again; nothing where stderr is no terminal, or --quiet."""
 
     def __init__(self, seeds: int, started: float) -> None:
         self._seeds = seeds
         self._started = started
-        self._shown = sys.stderr.isatty()
+        self._shown = sys.stderr.isatty() and logger.isEnabledFor(logging.INFO)
 
     def show(self, totals: Totals) -> None:
         if self._shown:

@@ -14,11 +14,13 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from mdl.bounds import printable
+from mdl.errors import ConfigError
 from mdl.files import open_private
 
 # A line of a log or a table: a path and a reason fit, a file of a million columns does not fill the screen.
 LONGEST_LINE = 4_000
 OUR_LOGGERS = ("mdl", "transport", "sim", "scheduler", "peers")
+LEVELS = ("debug", "info", "warning", "error")
 # A process that was started with this variable owns the file at its value, which its stderr goes to (`mdl up`).
 LOG_VARIABLE = "MDL_LOG_FILE"
 # Of such a process: 3 MB, which is some 8,000 rounds of a device and 4,000 of an agent of three.
@@ -61,9 +63,16 @@ def log_plainly() -> logging.Handler:
     root = logging.getLogger()
     root.addHandler(handler)
     root.setLevel(logging.WARNING)
-    for ours in OUR_LOGGERS:
-        logging.getLogger(ours).setLevel(logging.INFO)
+    log_from("info")
     return handler
+
+
+def log_from(level: str) -> None:
+    """Our own lines of this level and above are written. Raises ConfigError unless it is one of LEVELS."""
+    if level not in LEVELS:
+        raise ConfigError(f"--log-level {level!r}: expected one of {', '.join(LEVELS)}")
+    for ours in OUR_LOGGERS:
+        logging.getLogger(ours).setLevel(level.upper())
 
 
 def plain_lines(text: str) -> str:

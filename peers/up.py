@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
@@ -35,6 +36,8 @@ from peers.watch import Watcher
 from scheduler.policies import make_policy
 from transport.keys import MeshKeys, new_join_code
 
+logger = logging.getLogger(__name__)
+
 _FRAME_S = 0.2
 # What is trained on where nothing is asked for: `mdl up` shows that all works, and says that this is synthetic.
 _SHOWN_DATA = "motion"
@@ -44,7 +47,10 @@ _EXPORT_S = 10.0
 
 @dataclass(frozen=True)
 class Run:
-    """What one `mdl up` is about to do. rounds: aggregations in total. cloud: with a cloud of its own."""
+    """What one `mdl up` is about to do. rounds: aggregations in total. cloud: with a cloud of its own.
+
+    log_level: of this process and those that it starts.
+    """
 
     config: Config
     peers: int
@@ -53,6 +59,7 @@ class Run:
     out: Path
     verify: bool
     cloud: bool = False
+    log_level: str = "info"
 
 
 def run_up(
@@ -64,24 +71,27 @@ def run_up(
     cloud: bool = False,
     baselines: bool = False,
     verify: bool = False,
-    quiet: bool = False,
+    as_json: bool = False,
+    log_level: str = "info",
 ) -> dict[str, Any]:
-    """Train; returns what `--json` prints. quiet: no live view, one line a round on stderr.
+    """Train; returns what `--json` prints. as_json: no live view, one line a round on stderr.
+
+    log_level: of the processes; from "warning" on nothing is told before the result but what went wrong.
 
     Raises ConfigError or DataError before a model is trained, and leaves no run directory then; MdlError if the run
     failed; UnfinishedError after Ctrl-C or SIGTERM, when all has been saved.
     """
     started = time.monotonic()
-    console = PlainConsole(stderr=quiet)
+    console = PlainConsole(stderr=as_json, quiet=log_level in ("warning", "error"))
     verifier: Verifier | None = None
     with _interrupted_by_signals():
-        run = _plan(config, peers, epochs, out, verify, cloud)
+        run = _plan(config, peers, epochs, out, verify, cloud, log_level)
         console.print(Text(show_config(run.config).strip(), style="dim"))
         if run.data.synthetic:
             console.print(f"{run.data.name} is synthetic data: its figures say nothing about real people")
         try:
             verifier = Verifier(run.out) if verify else None
-            results = _train(run, verifier, console, quiet)
+            results = _train(run, verifier, console, as_json)
             result = _summarise(run, results, verifier, time.monotonic() - started)
             if baselines:
                 result |= _compare(run, console)
@@ -90,8 +100,8 @@ def run_up(
             raise
         except KeyboardInterrupt:
             raise UnfinishedError(describe_interrupt(run.out), 130, {"run_dir": str(run.out)}) from None
-    if not quiet:
-        show_result(result, console)
+    if not as_json:
+        show_result(result, PlainConsole())
     try:
         write_bytes(run.out / "result.json", msgspec.json.format(msgspec.json.encode(result)))
     except MdlError as error:
@@ -115,7 +125,7 @@ def _interrupted_by_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _train(run: Run, verifier: Verifier | None, console: Console, quiet: bool) -> list[dict[str, Any]]:
+def _train(run: Run, verifier: Verifier | None, console: Console, as_json: bool) -> list[dict[str, Any]]:
     """Start everybody, follow the rounds, end everybody; what each process said at its end."""
     code = new_join_code("up")
     threads = max(1, (os.cpu_count() or 1) // run.peers)
@@ -127,7 +137,8 @@ def _train(run: Run, verifier: Verifier | None, console: Console, quiet: bool) -
             if run.cloud:
                 _start_cloud(run, children, console)
             _start(run, children)
-            _follow(run, children, watcher, verifier, console, quiet)
+            draws = console.is_terminal and not console.quiet and not as_json
+            _follow(run, children, watcher, verifier, console, draws)
         finally:
             children.stop()
             saved = collect_results(run.out, children.running[1:])
@@ -136,7 +147,7 @@ def _train(run: Run, verifier: Verifier | None, console: Console, quiet: bool) -
     return [child.result() for child in children.running]
 
 
-def _plan(config: Config, peers: int, epochs: int, out: Path | None, verify: bool, cloud: bool) -> Run:
+def _plan(config: Config, peers: int, epochs: int, out: Path | None, verify: bool, cloud: bool, log_level: str) -> Run:
     """Check everything that can be checked before a process is started."""
     if peers < 1:
         raise ConfigError(f"-n {peers}: expected at least 1 peer")
@@ -166,7 +177,7 @@ def _plan(config: Config, peers: int, epochs: int, out: Path | None, verify: boo
         save_config(config, out / "config.toml")
     except OSError as error:
         raise ConfigError(f"--out {out}: {error.strerror}") from None
-    return Run(config, peers, rounds, data, out, verify, cloud)
+    return Run(config, peers, rounds, data, out, verify, cloud, log_level)
 
 
 def _with_cloud(config: Config, data: DataSet) -> Config:
@@ -183,8 +194,7 @@ def _start_cloud(run: Run, children: Children, console: Console) -> None:
     """The cloud first learns from its own people; the mesh begins when it has something to teach."""
     port = run.config.cloud.address.rpartition(":")[2]
     out = run.out / "cloud"
-    config = str(run.out / "config.toml")
-    child = children.start("cloud", "cloud", "--json", "--config", config, "--port", port, "--out", str(out))
+    child = children.start("cloud", "cloud", *_common(run), "--port", port, "--out", str(out))
     told = f"the cloud learns from {run.config.cloud.people} people who gave it their data"
     with console.status(told) if console.is_terminal else nullcontext():
         while not _read_cycles(run):
@@ -195,15 +205,19 @@ def _start_cloud(run: Run, children: Children, console: Console) -> None:
 
 
 def _start(run: Run, children: Children) -> None:
-    common = ["--json", "--config", str(run.out / "config.toml")]
+    common = _common(run)
     children.start("agent", "agent", *common, "--out", str(run.out / "agent"))
     for index in range(1, run.peers + 1):
         name, shard = f"peer-{index}", f"{index}/{run.peers}"
         children.start(name, "peer", *common, "--name", name, "--shard", shard, "--out", str(run.out / name))
 
 
+def _common(run: Run) -> list[str]:
+    return ["--json", "--log-level", run.log_level, "--config", str(run.out / "config.toml")]
+
+
 def _follow(
-    run: Run, children: Children, watcher: Watcher, verifier: Verifier | None, console: Console, quiet: bool
+    run: Run, children: Children, watcher: Watcher, verifier: Verifier | None, console: Console, draws: bool
 ) -> None:
     """Until all is done; raises if a node could not start, or too few are left.
 
@@ -211,7 +225,6 @@ def _follow(
     """
     agent, reader, cycles = children.running[0], RoundReader(run.out), CycleReader(run.out)
     told = ""
-    draws = console.is_terminal and not quiet
     with Live(console=console, auto_refresh=False) if draws else nullcontext() as screen:
         ended = False
         while not ended:
@@ -221,10 +234,13 @@ def _follow(
                     verifier.check(summary)
                 if screen is None:
                     console.print(describe_summary(summary), soft_wrap=True, highlight=False)
-            notes = [_check(children, bool(reader.rounds)), *(_tell_cloud(cycles, child) for child in children.beside)]
-            note = "; ".join(note for note in notes if note)
+            wrong = [_check(children, bool(reader.rounds)), *map(_check_cloud, children.beside)]
+            notes = [*wrong, *(_tell_cloud(cycles) for _ in children.beside if not any(wrong[1:]))]
+            note = "; ".join(note for note in (wrong if console.quiet else notes) if note)
             if screen is not None:
                 screen.update(draw_mesh(watcher.status, reader.rounds, note, console.height), refresh=True)
+            elif console.quiet and note and note != told:
+                logger.warning("%s", note)
             elif note != told:
                 console.print(note, soft_wrap=True, highlight=False)
             told = note
@@ -289,10 +305,14 @@ def _summarise(run: Run, results: list[dict[str, Any]], verifier: Verifier | Non
     } | ({"cloud": _describe_cloud(run)} if run.cloud else {})
 
 
-def _tell_cloud(cycles: CycleReader, cloud: Child) -> str:
+def _check_cloud(cloud: Child) -> str:
+    if cloud.process.poll() is None:
+        return ""
+    return f"the cloud ended early, the mesh goes on: {cloud.problem()}"
+
+
+def _tell_cloud(cycles: CycleReader) -> str:
     """What the cloud has done by now, in a few words."""
-    if cloud.process.poll() is not None:
-        return f"the cloud ended early, the mesh goes on: {cloud.problem()}"
     cycles.look()
     version = cycles.last["version"] if cycles.last else 0
     return f"cloud: version {version}, " + ("from its own people" if version <= 1 else "from the mesh")

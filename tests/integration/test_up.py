@@ -78,6 +78,18 @@ def test_every_policy_and_number_of_peers_gives_the_central_mean(home, tmp_path,
     assert len(line["hops"]) == peers - 1
 
 
+def test_a_quiet_run_tells_its_result_alone(home, tmp_path):
+    out = tmp_path / "run"
+    run = home.run("up", "-n", 2, "--epochs", 1, "--quiet", "--data", SMALL, "--out", out)
+    assert run.code == 0, run.told
+    assert "everything is in" in run.said
+    assert "round   1" not in run.said
+    assert run.told == ""
+    for name in ("agent", "peer-1", "peer-2"):
+        assert " mdl: " not in (out / "logs" / f"{name}.log").read_text()
+        assert " peers." not in (out / "logs" / f"{name}.log").read_text()
+
+
 def test_a_killed_peer_does_not_stop_the_mesh_and_ctrl_c_saves_the_model(home, tmp_path):
     out = tmp_path / "run"
     run = home.start("up", "-n", 3, "--epochs", 1000, "--verify", "--json", "--data", SMALL, "--out", out)

@@ -1,16 +1,98 @@
-"""How large a log becomes."""
+"""How much a command that runs long tells, and how large a log becomes."""
 
 from __future__ import annotations
 
+import logging
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from peers.plain import LOG_VARIABLE
+from mdl.config import Config
+from mdl.data.motion import MotionOptions, make_motion
+from mdl.errors import ConfigError
+from peers.cli import main
+from peers.cli_options import log_at
+from peers.plain import LOG_VARIABLE, OUR_LOGGERS, log_from
 from peers.processes import Children
+from peers.up import Run, _start
+
+LONG = ("peer", "agent", "up", "cloud", "learn", "scheduler train", "sim run")
+
+
+@pytest.fixture(autouse=True)
+def _levels_as_before() -> Iterator[None]:
+    before = {name: logging.getLogger(name).level for name in OUR_LOGGERS}
+    handlers = list(logging.getLogger().handlers)
+    yield
+    for name, level in before.items():
+        logging.getLogger(name).setLevel(level)
+    logging.getLogger().handlers[:] = handlers
+
+
+@pytest.mark.parametrize("command", LONG)
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--log-level", "loud"], "--log-level 'loud': expected one of debug, info, warning, error"),
+        (["--log-level", "debug", "--quiet"], "--quiet is --log-level warning: give one of them"),
+    ],
+)
+def test_a_wrong_level_is_one_line(
+    command: str, options: list[str], told: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["mdl", *command.split(), *options])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == f"mdl: {told}\n"
+
+
+@pytest.mark.parametrize(
+    ("level", "quiet", "shown"),
+    [
+        ("debug", False, ["debug", "info", "warning", "error"]),
+        (None, False, ["info", "warning", "error"]),
+        (None, True, ["warning", "error"]),
+        ("warning", False, ["warning", "error"]),
+        ("error", False, ["error"]),
+    ],
+)
+def test_lines_below_the_level_are_not_written(
+    level: str | None, quiet: bool, shown: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    log_at(level, quiet)
+    for name in OUR_LOGGERS:
+        caplog.clear()
+        for each in ("debug", "info", "warning", "error"):
+            logging.getLogger(f"{name}.part").log(getattr(logging, each.upper()), each)
+        assert [record.message for record in caplog.records] == shown
+
+
+def test_a_level_that_is_none_changes_nothing() -> None:
+    log_from("warning")
+    with pytest.raises(ConfigError):
+        log_from("DEBUG")
+    assert logging.getLogger("peers").level == logging.WARNING
+
+
+def test_the_processes_of_mdl_up_get_its_level(tmp_path: Path) -> None:
+    started: list[tuple[str, ...]] = []
+
+    class Recorded(Children):
+        def start(self, name: str, *arguments: str) -> None:  # type: ignore[override]
+            started.append(arguments)
+
+    _start(
+        Run(Config(), 2, 1, make_motion(MotionOptions(), 1), tmp_path, False, log_level="warning"),
+        Recorded(tmp_path, "", 1),
+    )
+    assert [words[0] for words in started] == ["agent", "peer", "peer"]
+    assert all(words[words.index("--log-level") + 1] == "warning" for words in started)
+
 
 _CRASHES = """
 import logging, os, subprocess, sys
