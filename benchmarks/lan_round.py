@@ -120,7 +120,7 @@ def _use(net: Any, in_use: list[Path], places: list[int], seed: list[int], ended
 def _describe_round(line: dict[str, Any], mbit: list[float]) -> dict[str, Any]:
     seconds = line["seconds"]
     hops = [hop for hop in line["schedule"] if hop["outcome"] == "merged"]
-    first_s = min((device["ready_s"] for device in line["devices"] if device["ready_s"] is not None), default=0.0)
+    first_s = min((device["ready_s"] for device in line["devices"] if device.get("ready_s") is not None), default=0.0)
     measured_s = max(hop["decided_s"] for hop in hops)
     return {
         "total_s": seconds["total"],
@@ -134,7 +134,7 @@ def _describe_round(line: dict[str, Any], mbit: list[float]) -> dict[str, Any]:
 def _predict(line: dict[str, Any], hops: list[dict[str, Any]], mbit: list[float]) -> float:
     """What the timing model says of the same hops in the same order, with the links as they were shaped."""
     names = sorted({end for hop in hops for end in (hop["sender"], hop["receiver"])})
-    ready_s = {device["peer_id"]: device["ready_s"] or 0.0 for device in line["devices"]}
+    ready_s = {device["peer_id"]: device.get("ready_s") or 0.0 for device in line["devices"]}
     devices = tuple(
         ScenarioDevice(ready_s[name], mbit[int(name.removeprefix("dev"))] / 8 * _PAYLOAD, 1000.0) for name in names
     )

@@ -443,8 +443,10 @@ class HopSummary(msgspec.Struct, frozen=True):
     transfer_s: Seconds = 0.0
 
 
-class DeviceRecord(msgspec.Struct, frozen=True):
+class DeviceRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """One device in a round as the agent saw it; seconds since the round was opened, by the agent's clock.
+
+    What is as here is not written: it would be the same in each of thousands of lines.
 
     ready_s: it held its own delta; None if it never did. busy: when it was seen busy; an end of None: until the round's
     end. lost: why the round went on without it, empty if it did not. kind: how it is used, by the busy periods seen in

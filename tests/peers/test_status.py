@@ -130,6 +130,14 @@ def test_a_line_of_an_older_version_is_read_without_a_schedule() -> None:
     assert msgspec.json.decode(msgspec.json.encode(_summary()), type=RoundSummary) == _summary()
 
 
+def test_a_line_does_not_repeat_what_says_nothing_of_a_device() -> None:
+    line = msgspec.to_builtins(_summary())
+    assert line["devices"][0].keys() == {"peer_id", "ready_s"}
+    silent = dict.fromkeys(("link_mb_s", "battery_percent", "charging", "merge_mb_s"))
+    older = line | {"devices": [{**silent, "busy": [], "lost": "", "kind": 0, **told} for told in line["devices"]]}
+    assert msgspec.convert(older, RoundSummary) == _summary(), "lines that say it all are read as before"
+
+
 def test_of_the_finished_rounds_in_a_status_only_the_last_tells_its_schedule() -> None:
     agent = MobileAgent(Contributor("agent", 1), make_policy("fifo"), AgentSettings())
     finished = [msgspec.structs.replace(_summary(), round=number) for number in (1, 2, 3)]
