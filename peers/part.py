@@ -46,7 +46,8 @@ class Part:
     incoming: HopOrdered | None = None
     incoming_since: float = 0.0
     spread: Spread = field(default_factory=Spread)
-    _told: tuple[ModelDelta | None, object, tuple[Holding, ...]] = (None, None, ())
+    # For these contributors, given away so: the last report. It names no delta, which would stay in memory with it.
+    _told: tuple[frozenset[Contributor] | None, object, tuple[Holding, ...]] = (None, None, ())
 
     def activity(self) -> Activity:
         if self.spread.staged:
@@ -117,12 +118,13 @@ class Part:
         """What each segment's partial mean consists of; the last answer, as long as it is right."""
         if not self.holds:
             return ()
-        hold, given, told = self._told
-        if len(self.holds) == 1 and hold is self.holds.get(0) and given is self.given.get(0):
+        first = self.holds.get(0)
+        contributors, given, told = self._told
+        if len(self.holds) == 1 and first and first.contributors is contributors and given is self.given.get(0):
             return told
         holdings = []
         for segment, hold in sorted(self.holds.items()):
             hop_id, receiver = self.given.get(segment, (None, None))
             holdings.append(Holding(segment, hold.theta, tuple(sorted(hold.contributors)), hop_id, receiver))
-        self._told = self.holds.get(0), self.given.get(0), tuple(holdings)
+        self._told = first.contributors if first else None, self.given.get(0), tuple(holdings)
         return self._told[2]

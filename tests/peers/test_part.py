@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import numpy as np
 import pytest
 
@@ -131,3 +133,14 @@ def test_a_restarted_peer_is_no_member_any_more() -> None:
     assert _part().is_member(ANN, 1)
     assert not _part().is_member(ANN, 2)
     assert not _part().is_member(Contributor("ann", 2), 1)
+
+
+def test_a_report_does_not_keep_a_delta_that_the_part_let_go() -> None:
+    """Else each device that has sent holds its own delta to the end of the round, beside the result and w(t+1)."""
+    part = Part(1, 1, frozenset([Contributor("ann", 1)]))
+    part.holds[0] = ModelDelta(np.ones(4, np.float32), 1.0, frozenset([Contributor("ann", 1)]))
+    own = weakref.ref(part.holds[0].values)
+    told = part.report_holdings()
+    assert part.report_holdings() is told
+    part.holds.clear()
+    assert own() is None
