@@ -41,7 +41,7 @@ from mdl.bounds import (
 from mdl.delta import Contributor
 from mdl.evaluation import Evaluation
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 # Busy periods of one device in one round that are kept: far more than a person would look at.
 MAX_PERIODS = 64
 # Hops of a round that are told: N - 1 count, and few of them take more than one try.
