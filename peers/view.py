@@ -85,10 +85,15 @@ def around_cuts(
 ) -> tuple[Contributor, ...]:
     """The order, with places exchanged as long as that leaves fewer to be fed by a device that cannot reach them.
 
-    Two that have the result change places, or two that lack it. moves: the places that may change.
+    Two that have the result change places, or two that lack it. moves: the places that may change. Who is fed by such a
+    device even so comes last, since its siblings wait a while for who does not ask.
     """
-    cuts = _cut_places(order, have, members, now)
-    while cuts:
+
+    def cost(order: tuple[Contributor, ...]) -> tuple[int, int]:
+        cuts = _cut_places(order, have, members, now)
+        return len(cuts), -sum(cuts)
+
+    while cuts := _cut_places(order, have, members, now):
         ends = {end for place in cuts for end in (place, tree_parent(place) or 0)} & set(moves)
         swaps = [
             _exchange(order, one, other)
@@ -96,11 +101,10 @@ def around_cuts(
             for other in moves
             if (order[one] in have) == (order[other] in have)
         ]
-        best = min(swaps, key=lambda swap: len(_cut_places(swap, have, members, now)), default=order)
-        left = _cut_places(best, have, members, now)
-        if len(left) >= len(cuts):
+        best = min(swaps, key=cost, default=order)
+        if cost(best) >= cost(order):
             break
-        order, cuts = best, left
+        order = best
     return order
 
 
