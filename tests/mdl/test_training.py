@@ -144,9 +144,11 @@ def test_a_window_that_is_not_finite_is_named() -> None:
 
 
 def test_training_that_diverges_says_which_value_to_lower() -> None:
-    flat = _dense()
-    trainer = LocalTrainer(flat, *_windows(20), msgspec.structs.replace(PLAIN, learning_rate=1e38, batch_size=5))
-    with pytest.raises(DataError, match=r"diverged, lower training\.learning_rate \(it is 1e\+38\)"):
+    flat = FlatModel(nn.Sequential(nn.Flatten(), nn.Linear(96, 4)))
+    x, y = _windows(20)
+    settings = msgspec.structs.replace(PLAIN, learning_rate=1000.0, batch_size=5)
+    trainer = LocalTrainer(flat, np.float32(1e18) * x, y, settings)
+    with pytest.raises(DataError, match=r"diverged, lower training\.learning_rate \(it is 1000\)"):
         trainer.train_round(flat.values().copy(), 1)
 
 

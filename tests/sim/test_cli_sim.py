@@ -60,7 +60,7 @@ def test_a_failing_seed_is_saved_shrunk_and_told(
     monkeypatch.setattr(campaign_module, "run_guarded", fails)
     monkeypatch.setattr("peers.simulate.run_guarded", fails)
     with pytest.raises(UnfinishedError) as end:
-        cli_sim.run(6, 3, "hard", 1, 7, "greedy", "any", "any", None, True, 1, tmp_path, True)
+        cli_sim.run(6, 3, "hard", 1, 7, "greedy", "any", "any", None, True, 1, tmp_path, as_json=True)
     assert end.value.exit_code == 4
     err, result = capsys.readouterr().err, end.value.result
     assert (result["failing_seeds"], result["lost"], result["violations"]) == ([7], 1, {"lost": 1})
