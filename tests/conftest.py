@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,18 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # A busy machine is no reason for a test to fail.
 settings.register_profile("mdl", deadline=None)
 settings.load_profile("mdl")
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    """A command that is called in the tests' own process writes its log to that test's stderr, which ends with it."""
+    loggers = [logging.getLogger(name) for name in ("", "mdl", "transport", "sim", "scheduler", "peers")]
+    before = [(logger, logger.level, list(logger.handlers)) for logger in loggers]
+    yield
+    for logger, level, handlers in before:
+        logger.setLevel(level)
+        for handler in [handler for handler in logger.handlers if handler not in handlers]:
+            logger.removeHandler(handler)
 
 
 @pytest.fixture(scope="session")
