@@ -596,7 +596,7 @@ def _trained(peer_id: str, model: str, rounds: int, together: int, now: float = 
     lineage = (Fork(0, together, f"start of {model}"),) if rounds else ()
     values = np.full(4, float(rounds), np.float32)
     history = History(lineage, base if rounds else ())
-    trainer = Trainer(me, values, f"schema of {model}", model, TrainerSettings(), rounds, history)
+    trainer = Trainer(me, values, f"schema of {model}", model, TrainerSettings(), rounds, history, Ballot())
     settings = AgentSettings(**{"rounds": 0, "min_peers": 2} | agent)  # type: ignore[arg-type]
     return Peer(me, trainer, lambda: make_policy("greedy"), settings, SUCCESSION, now)
 
