@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from mdl.errors import MdlError
+from mdl.files import open_private, sync_directory
 from mdl.messages import Ballot
 
 # The file's name in a device's folder.
@@ -67,14 +68,15 @@ class BallotFile:
 
     def _write(self, slot: bytes, offset: int) -> None:
         is_new = not self.path.exists()
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
+        with open_private(self.path, "xb" if is_new else "r+b") as file:
             if is_new:
-                os.pwrite(descriptor, bytes(_SLOTS * _SLOT_BYTES), 0)  # its room is taken while there is some
-            os.pwrite(descriptor, slot, offset)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+                file.write(bytes(_SLOTS * _SLOT_BYTES))  # its room is taken while there is some
+            file.seek(offset)
+            file.write(slot)
+            file.flush()
+            os.fsync(file.fileno())
+        if is_new:
+            sync_directory(self.path.parent)
 
 
 def _read_slot(slot: bytes) -> _Entry | None:

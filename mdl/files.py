@@ -37,7 +37,7 @@ def make_private_folder(path: Path) -> None:
 
 
 def open_private(path: Path, mode: str) -> IO[bytes]:
-    """Open for writing ("wb", "ab", "xb") in a folder that exists; for this user alone, also if it was not before."""
+    """Open to write ("wb", "ab", "xb", "r+b") in a folder that is there; from now on for this user alone."""
     file: IO[bytes] = open(path, mode, opener=_open_for_this_user)  # noqa: SIM115
     return file
 
@@ -82,7 +82,7 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object], previous: Path 
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
-        _sync_directory(path.parent)
+        sync_directory(path.parent)
     except OSError as error:
         raise StorageError(path, error) from error
 
@@ -137,7 +137,8 @@ def _open_for_this_user(path: str, flags: int) -> int:
     return descriptor
 
 
-def _sync_directory(directory: Path) -> None:
+def sync_directory(directory: Path) -> None:
+    """A new file's name is on the disk, too, once this is done."""
     if os.name == "nt":
         return
     descriptor = os.open(directory, os.O_RDONLY)

@@ -233,9 +233,9 @@ class PeerReport(Message, frozen=True):
     """A trainer's whole state: heartbeat, answer and confirmation in one.
 
     sequence grows with every report of one incarnation, so that a late one never overwrites a newer one. agent: whom it
-    obeys, empty if it knows none. votes: it has followed its lineage without a gap in its memory. was_further: it has
-    staged or applied a later round there, and has it no more. open_round and open_term name the round it takes part in,
-    open_as the term in which it heard of it last; entered are the last attempts at any round that it took part in.
+    obeys, empty if it knows none. votes: it knows what it has promised on its lineage, and has no later result
+    lost (docs/protocol.md, rules 6 and 7). open_round and open_term name the round it takes part in, open_as the term
+    in which it heard of it last; entered are the last attempts at any round that it took part in.
     """
 
     sequence: Count
