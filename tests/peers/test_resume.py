@@ -19,12 +19,12 @@ from mdl.delta import Contributor
 from mdl.errors import ConfigError
 from mdl.kinds import WindowKind
 from mdl.machine import SaveModel
+from peers.api import join
 from peers.cli import main
 from peers.cloud_files import Catalogue, CloudFiles
 from peers.cloud_node import PERSONAL, Record, Student
 from peers.device import Device
 from peers.identity import known_meshes, remember_code
-from peers.join import join
 from peers.resume import Origin, describe_state
 from transport.keys import new_join_code
 
@@ -117,6 +117,13 @@ def test_an_own_loop_does_not_overwrite_another_model(home: Path) -> None:
 def test_a_program_may_join_more_than_once() -> None:
     twice = "import peers; first = peers.join; assert peers.join is first and callable(first)"
     subprocess.run([sys.executable, "-c", twice], check=True)
+
+
+def test_what_the_package_offers_late_has_no_module_of_its_name() -> None:
+    """Importing such a module, from anywhere, would put it in the function's place."""
+    import peers
+
+    assert not {path.stem for path in Path(peers.__file__).parent.iterdir()} & set(peers.__all__)
 
 
 @pytest.mark.parametrize(("large", "seed"), [("alexnet", 0), ("lenet", 5)])

@@ -1,4 +1,4 @@
-"""`peers.join`: an own PyTorch model and loop as a peer of a mesh.
+"""The Python API behind `peers.join`: an own PyTorch model and loop as a peer of a mesh.
 
 The node runs in threads of its own; the loop stays with the caller. At the start of each round the model holds w(t);
 what the caller's loop made of it by the end of the round is this device's contribution. Within a round the model is
