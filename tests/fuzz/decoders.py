@@ -7,10 +7,12 @@ written.
 
 from __future__ import annotations
 
+import io
 import logging
 import random
 import shutil
 import tempfile
+import zipfile
 from ipaddress import IPv4Interface
 from pathlib import Path
 from typing import Any, get_args
@@ -22,15 +24,17 @@ from mdl.ballot import BALLOT, BallotFile
 from mdl.bounds import UNREADABLE
 from mdl.checkpoint import CachedModel, ModelCache
 from mdl.config import Config, load_config, show_config
+from mdl.data.arrays import ArrayOptions, read_npz
 from mdl.data.csv_streams import CsvOptions, read_csv
 from mdl.data.places import PlaceOptions, read_places
 from mdl.data.spec import parse_spec
 from mdl.delta import Contributor
 from mdl.errors import ConfigError, DataError, MdlError, RemoteProtocolError
 from mdl.messages import Ballot, Counted, Fork, History, PeerInfo, Reached, Role, Said
-from peers.replay import load_story, tell_entries
+from peers.replay import Recorded, load_story, replay_story, save_stories, tell_entries
 from peers.resume import Origin, restore_state
 from peers.rundir import read_rounds
+from peers.simulate import run_plan
 from sim.faults import draw_plan, dump_plan, load_plan
 from sim.scenario import draw_scenario, load_scenarios, save_scenarios
 from tests.fuzz.hostile import Hostile, damage, info_of
@@ -45,6 +49,8 @@ from transport.transfers import Transfers, check_frames
 from transport.wire import CHUNK_BYTES, Body, decode, encode
 
 ME = Contributor("me", 3)
+# A model of a story that is replayed here; larger ones are held to their own bound, and take seconds each.
+_REPLAYED_VALUES = 10_000
 
 
 class _Case:
@@ -247,7 +253,7 @@ class TextCase(_Case):
 
 
 class FileCase(_Case):
-    """Files that come back, or are handed over: caches, stories, plans, scenarios, metrics, tables."""
+    """Files that come back, or are handed over: caches, stories, plans, scenarios, metrics, tables, arrays."""
 
     errors = (DataError, ConfigError, *UNREADABLE)
 
@@ -262,8 +268,11 @@ class FileCase(_Case):
         case = MeshCase(rng.randrange(1000))
         for _ in range(20):
             case.step()
+        # Two of them: what any machine lives through here, and a whole run with all that it takes to replay it.
         machine: Any = next(iter(case.mesh.nodes.values())).machine
         machine.story.save(folder / "story.jsonl")
+        _, mesh = run_plan(draw_plan(seed % 50, 2, 1, "mild"), record=True)
+        save_stories(mesh, folder)[0].rename(folder / "story-replayed.jsonl")
         save_scenarios([draw_scenario("dynamic", 3, seed % 50)], folder / "scenarios.jsonl")
         rounds = b"".join(msgspec.json.encode(summary) + b"\n" for summary in case.mesh.rounds)
         (folder / "metrics.jsonl").write_bytes(rounds or b"{}\n")
@@ -275,19 +284,23 @@ class FileCase(_Case):
             "user,time,lat,lon\n"
             + "".join(f"u,{1_500_000_000 + 3600 * hour},48.{hour % 3},11.5\n" for hour in range(60))
         )
+        windows = np.arange(40 * 6 * 2, dtype=np.float32).reshape(40, 6, 2)
+        np.savez_compressed(folder / "windows.npz", x=windows, y=np.arange(40) % 2, subject=np.arange(40) // 4)
         self._files = {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.suffix in _READERS_OF}
 
     def _decode(self) -> None:
         name = self.rng.choice(list(self._files))
         path = self._folder / name
-        path.write_bytes(damage(self._files[name], self.rng))
+        path.write_bytes(self._damage(name))
         match name:
             case "model.safetensors":
                 restore_state(ModelCache(self._folder), Origin("home", "schema"))
-            case "story.jsonl":
-                for line in tell_entries(load_story(path), 50):
+            case "story.jsonl" | "story-replayed.jsonl":
+                recorded = load_story(path)
+                for line in tell_entries(recorded, 50):
                     if not line.isprintable():
                         raise Misbehaved(f"a story tells {line!r}")
+                self._replay(recorded)
             case "ballot":
                 BallotFile(path).load()
             case "scenarios.jsonl":
@@ -300,9 +313,64 @@ class FileCase(_Case):
                 read_csv(str(path), CsvOptions(window=10, step=10))
             case "places.csv":
                 read_places(str(path), PlaceOptions())
+            case "windows.npz":
+                read_npz(path, ArrayOptions())
+
+    def _damage(self, name: str) -> bytes:
+        """Half of the time where the outermost format stays whole, so that what lies behind it is read too."""
+        content, rng = self._files[name], self.rng
+        if rng.random() < 0.5:
+            return damage(content, rng)
+        if name == "windows.npz":
+            return _damage_member(content, rng)
+        if name.startswith("story") and content:
+            return _damage_words(content, rng)
+        return damage(content, rng)
+
+    @staticmethod
+    def _replay(recorded: Recorded) -> None:
+        trainer = recorded.casting.trainer if recorded.casting else None
+        if trainer is not None and trainer.size <= _REPLAYED_VALUES:
+            result = replay_story(recorded)
+            if not result.describe().isprintable():
+                raise Misbehaved(f"a replay says {result.describe()!r}")
 
 
-_READERS_OF = (".safetensors", ".jsonl", ".json", ".csv", "")
+def _damage_member(content: bytes, rng: random.Random) -> bytes:
+    """An archive one of whose members is damaged and packed again, its checksum right."""
+    written = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(content)) as given, zipfile.ZipFile(written, "w") as made:
+        chosen = rng.choice(given.namelist())
+        for member in given.namelist():
+            array = given.read(member)
+            # The header of an array is its first 128 bytes.
+            head = damage(array[:128], rng) if rng.random() < 0.7 else array[:128]
+            made.writestr(member, head + damage(array[128:], rng) if member == chosen else array)
+    return written.getvalue()
+
+
+def _damage_words(content: bytes, rng: random.Random) -> bytes:
+    """Lines with some letters and digits exchanged for others, or lines exchanged, repeated and left out."""
+    lines = content.splitlines(keepends=True)
+    for _ in range(rng.choice((1, 1, 2, 5))):
+        place = rng.randrange(len(lines))
+        match rng.randrange(6):
+            case 0:
+                lines[place], lines[-1] = lines[-1], lines[place]
+            case 1:
+                lines.insert(place, lines[rng.randrange(len(lines))])
+            case 2 if len(lines) > 1:
+                del lines[place]
+            case _:
+                line = bytearray(lines[place])
+                words = [number for number, byte in enumerate(line) if chr(byte).isalnum()]
+                for number in rng.sample(words, min(2, len(words))):
+                    line[number] = ord(rng.choice("0123456789abx" if chr(line[number]).isdigit() else "aeXz"))
+                lines[place] = bytes(line)
+    return b"".join(lines)
+
+
+_READERS_OF = (".safetensors", ".jsonl", ".json", ".csv", ".npz", "")
 
 
 class UpdateCase(_Case):
