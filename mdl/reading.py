@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, TypeVar
 
 import msgspec
 
+from mdl.bounds import printable
 from mdl.errors import DataError
 
 _Kind = TypeVar("_Kind")
@@ -96,9 +97,8 @@ def decode_toml(text: str, where: str) -> dict[str, Any]:
 
 
 def shorten(reason: Any) -> str:
-    """What an error says, in one line of bounded length."""
-    line = " ".join(str(reason)[: 4 * _LONGEST_REASON].split())
-    return line if len(line) <= _LONGEST_REASON else f"{line[:_LONGEST_REASON]}..."
+    """What an error says, in one printable line of bounded length: it may quote the very bytes that were wrong."""
+    return printable(" ".join(str(reason)[: 4 * _LONGEST_REASON].split()), _LONGEST_REASON)
 
 
 def _tell(expected: str) -> str:

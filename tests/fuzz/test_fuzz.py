@@ -19,6 +19,7 @@ FOUND = [
     ("wire", 7000021, 400),  # a refusal that quoted an escape character
     ("learner", 77, 3_400),  # due again and again while a synchronous cloud was silent
     ("cloud", 2000006, 3_300),  # a reason with an escape sequence in the log
+    ("files", 1000003, 1_570),  # a reason in the log that quoted an unseen character of the file
     ("files", 1000003, 40),  # a story without a line
 ]
 
