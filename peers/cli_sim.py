@@ -25,10 +25,12 @@ logger = logging.getLogger(__name__)
 app = typer.Typer(no_args_is_help=True, help="Judge the mesh under faults, in virtual time.")
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on the last line of stdout.")]
-# Failing seeds that are shrunk and told; the others are named.
 # A drawn plan of 64 devices has a hundred faults of 100 bytes.
 _LARGEST_PLAN_BYTES = 1 << 20
+# Failing seeds that are shrunk and told; the others are named.
 _SHRUNK = 3
+# Verdicts in the JSON object: a mesh that is broken fails everywhere, and each takes some kilobytes.
+_VERDICTS_TOLD = 20
 
 
 @app.command("run")
@@ -147,6 +149,8 @@ def _run_plan(path: Path, out: Path | None, as_json: bool) -> None:
             print(line)
     if out is not None:
         _save_stories(mesh, _out_dir(out, "sim"))
+    for line in verdict.waits:
+        print(line, file=sys.stderr)
     told = msgspec.to_builtins(verdict)
     if verdict.kind:
         raise UnfinishedError(f"plan {path}: {verdict.problem}", 4, told)
@@ -175,6 +179,8 @@ def _tell_failure(plan: FaultPlan, verdict: Verdict, directory: Path | None, shr
     write_bytes(directory / f"story-{verdict.seed}.txt", ("\n".join(lines) + "\n").encode())
     _save_stories(mesh, directory / f"seed-{verdict.seed}")
     print(f"seed {verdict.seed}: {told.kind}: {told.problem}", file=sys.stderr)
+    for line in told.waits:
+        print(f"  {line}", file=sys.stderr)
     print(f"  the shortest plan that still fails: {len(shortest.faults)} faults, in {saved}", file=sys.stderr)
     print(dump_plan(shortest).decode(), file=sys.stderr)
     print("\n".join(lines), file=sys.stderr)
@@ -189,6 +195,8 @@ def _save_stories(mesh: object, directory: Path) -> None:
 
 
 def _end(totals: Totals, elapsed_s: float, directory: Path | None, as_json: bool) -> None:
+    import msgspec
+
     failing = [verdict.seed for verdict in totals.failing]
     result = {
         "seeds": totals.seeds,
@@ -203,12 +211,15 @@ def _end(totals: Totals, elapsed_s: float, directory: Path | None, as_json: bool
         "violations": dict(sorted(totals.violations.items())),
         "without_quorum": totals.without_quorum,
     }
+    verdicts = [msgspec.to_builtins(verdict) for verdict in totals.failing[:_VERDICTS_TOLD]]
     if not as_json:
         for name, value in result.items():
             print(f"{name:<16} {value}")
     if failing:
         raise UnfinishedError(
-            f"{sum(totals.violations.values())} of {totals.seeds} seeds failed: {directory}", 4, result
+            f"{sum(totals.violations.values())} of {totals.seeds} seeds failed: {directory}",
+            4,
+            result | {"failures": verdicts},
         )
     if totals.interrupted:
         raise UnfinishedError(f"interrupted after {totals.seeds} seeds", 130, result)

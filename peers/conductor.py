@@ -520,7 +520,7 @@ class Conductor:
         return []
 
     def _enter(self, phase: Phase, now: float) -> None:
-        self.phase = phase
+        self.phase, self.waiting_for = phase, ""
         self.marks[phase.value] = now
         self.progressed_at = now
 

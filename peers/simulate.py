@@ -15,19 +15,19 @@ from mdl.errors import MdlError
 from mdl.messages import Role
 from peers.casting import Casting, TrainerStart, build_machine, cast_simulated
 from peers.peer import Peer
+from peers.waits import tell_waits
 from sim.accounts import DIMENSIONS, Accounts, InvariantError
 from sim.faults import AGENT_NODE, FaultPlan
 from sim.injector import Injector
 from sim.invariants import Invariants
 from sim.mesh import Disk, SimMesh
 from sim.network import Network
+from sim.node import Node
 from sim.shrink import shrink_plan
-from sim.verdict import Verdict, is_settled, judge
+from sim.verdict import Verdict, is_settled, judge, patience_s
 
 # 0.3 MB at 2.5 to 5 MB/s: a hop takes 0.06 to 0.12 s, not much less than local training, so that faults find both.
 SIZE_BYTES = 300_000
-# Virtual seconds that a mesh may take to get through its rounds once all faults are over.
-PATIENCE_S = 60.0
 # Seconds of the wall clock after which a run is taken to be caught inside of one event: some 500 times its usual time.
 HANG_S = 20.0
 # What a bug in a machine may raise; anything else is one of the simulator.
@@ -86,10 +86,10 @@ def run_plan(plan: FaultPlan, record: bool = False) -> tuple[Verdict, SimMesh]:
         while not done:
             ends_s = injector.ends_s
             mesh.run(ends_s)
-            done = mesh.run(ends_s + PATIENCE_S, is_done)
+            done = mesh.run(ends_s + patience_s(plan), is_done)
             if injector.ends_s == ends_s:
                 break
-        return judge(mesh, plan, done and settled()), mesh
+        return judge(mesh, plan, done and settled(), lambda node: _tell_waits(mesh, node)), mesh
     except BUGS as error:
         kind = error.kind if isinstance(error, InvariantError) else type(error).__name__
         return _broken(mesh, plan, kind, str(error)), mesh
@@ -128,6 +128,11 @@ def _interrupt(_: int, frame: FrameType | None) -> None:
     where = traceback.extract_stack(frame)[-1]
     place = f"{Path(where.filename).name}, {where.name}" if frame else "somewhere"
     raise InvariantError("hang", f"an event is never handled to its end; at {place}")
+
+
+def _tell_waits(mesh: SimMesh, node: Node) -> str:
+    told = tell_waits(node.machine, mesh.now + node.offset_s) if isinstance(node.machine, Peer) else node.peer_id
+    return told if node.paused_at is None else f"{told}; suspended"
 
 
 def _broken(mesh: SimMesh, plan: FaultPlan, kind: str, problem: str) -> Verdict:

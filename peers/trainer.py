@@ -158,6 +158,18 @@ class Trainer:
         return self.standing.base
 
     @property
+    def asks_for(self) -> str:
+        """What it asks another device for again and again, in words; "" if nothing."""
+        part, wanted = self.part, self._catch_up
+        if wanted:
+            return f"the model of round {wanted.round_id} from {wanted.source.peer_id}"
+        if part and part.incoming:
+            return f"the delta of hop {part.incoming.hop_id} from {part.incoming.sender.peer_id}"
+        if part and part.spread.parent and part.spread.staged is None:
+            return f"the result of round {part.round_id} from {part.spread.parent.peer_id}"
+        return ""
+
+    @property
     def carry(self) -> Vector | None:
         """Own work that no round has counted, and that is not in the delta of the open one yet."""
         return total(tuple(work for work in self.standing.uncounted if not self.standing.is_split(work)))

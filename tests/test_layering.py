@@ -46,6 +46,7 @@ PURE = (
     "peers/succession.py",
     "peers/trainer.py",
     "peers/view.py",
+    "peers/waits.py",
     *(f"{folder}/{path.name}" for folder in ("scheduler", "sim") for path in sorted((ROOT / folder).glob("*.py"))),
 )
 IMPURE = {"time", "random", "asyncio", "threading", "socket", "zmq", "zeroconf", "psutil", "os", "subprocess"}

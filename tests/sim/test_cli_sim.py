@@ -63,6 +63,7 @@ def test_a_failing_seed_is_saved_shrunk_and_told(
         cli_sim.run(6, 3, "hard", 1, 7, "greedy", "any", "any", None, True, 1, tmp_path, as_json=True)
     assert end.value.exit_code == 4
     err, result = capsys.readouterr().err, end.value.result
+    assert [(failure["seed"], failure["problem"]) for failure in result["failures"]] == [(7, "p0's training")]
     assert (result["failing_seeds"], result["lost"], result["violations"]) == ([7], 1, {"lost": 1})
     shortest = json.loads((tmp_path / "plan-7.json").read_text())
     assert (shortest["faults"], shortest["peers"], shortest["rounds"]) == ([], 2, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from msgspec.structs import replace
 
 from mdl.machine import Send
 from mdl.messages import BroadcastOrdered
+from peers import simulate
 from peers.campaign import Campaign, Totals, run_campaign, silent_machines
 from peers.simulate import build_mesh, run_guarded, tell_plan
 from sim.faults import LEVELS, Crash, Cut, FaultPlan, Restart, Suspend, draw_plan, dump_plan, load_plan
@@ -19,6 +21,7 @@ from sim.mesh import SimMesh, Watch
 from sim.node import Node
 from sim.shrink import shrink_plan
 from sim.telling import tell_story
+from sim.verdict import patience_s
 
 ROOT = Path(__file__).resolve().parents[2]
 _BLOCK = 50
@@ -76,6 +79,35 @@ def test_hard_plans_lose_nothing_and_count_nothing_twice(block: int) -> None:
 )
 def test_plans_that_once_failed_do_not(seed: int) -> None:
     assert _failures(run_campaign(Campaign(), range(seed, seed + 1), processes=1)) == []
+
+
+def test_patience_grows_with_rounds_and_loss() -> None:
+    """Of 6 devices and 10 rounds at 30 % loss one in forty needs more than a minute (seed 9700047: 69 s)."""
+    assert (
+        patience_s(FaultPlan(1, 6, 1))
+        < 70
+        < patience_s(FaultPlan(1, 6, 10))
+        < patience_s(FaultPlan(1, 6, 10, loss=0.3))
+    )
+    assert _failures(run_campaign(Campaign(6, 10), range(9700047, 9700048), processes=1)) == []
+
+
+def test_a_stuck_mesh_tells_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here nothing is wrong but the patience of the judge: seed 9700068 is in the middle of round 5."""
+    monkeypatch.setattr(simulate, "patience_s", lambda plan: 20.0)
+    with silent_machines():
+        verdict = run_guarded(Campaign(6, 10).plan(9700068))
+    assert verdict.kind == "stuck"
+    assert re.search(r"in office: p\d by the view of (p\d ?)+, (aggregating|broadcasting|gathering)", verdict.problem)
+    assert [line.partition("/")[0] for line in verdict.waits] == [f"p{number}" for number in range(6)]
+    leads = [line for line in verdict.waits if "leads under term" in line]
+    obeys = [line for line in verdict.waits if "gives it up in" in line]
+    assert len(leads) + len(obeys) == 6
+    for claim in (r"round \d of base (p\d ?)+, moved [\d.]+ s ago", r"p\d \(heard [\d.]+ s ago, .*at \d", "acts in "):
+        assert re.search(claim, leads[0])
+    assert all(
+        re.search(r": at \d of p0\.1\.\d+, .*reports or asks again in [\d.]+ s; obeys p\d", line) for line in obeys
+    )
 
 
 class _CutOffRoot(Watch):
