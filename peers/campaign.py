@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from peers.simulate import run_guarded
-from sim.faults import FaultPlan, draw_plan
+from sim.drawing import draw_plan, draw_wide
+from sim.faults import FaultPlan
 from sim.verdict import Verdict
 
 # Small enough that Ctrl-C and progress are quick, large enough that handing over costs nothing.
@@ -25,7 +26,10 @@ _MOST_FAILURES = 1_000
 
 @dataclass(frozen=True)
 class Campaign:
-    """What all seeds share. has_agent, on_partition: None draws them for each seed."""
+    """What all seeds share. has_agent, on_partition: None draws them for each seed.
+
+    wide: peers and rounds are drawn, too, and faults in every round (`draw_wide`).
+    """
 
     peers: int = 6
     rounds: int = 3
@@ -33,16 +37,31 @@ class Campaign:
     policy: str = "greedy"
     has_agent: bool | None = None
     on_partition: str | None = None
+    wide: bool = False
 
     def plan(self, seed: int) -> FaultPlan:
+        if self.wide:
+            return draw_wide(seed, self.level, self.policy, self.has_agent, self.on_partition)
         return draw_plan(seed, self.peers, self.rounds, self.level, self.policy, self.has_agent, self.on_partition)
+
+
+@dataclass
+class SizeTotals:
+    """What became of the seeds of one size and length. failed: in any way; violations: in which."""
+
+    peers: int
+    rounds: int
+    seeds: int = 0
+    failed: int = 0
+    without_quorum: int = 0
+    violations: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass
 class Totals:
     """What became of all seeds so far. failing: the verdicts of those that failed, at most a thousand.
 
-    interrupted: by Ctrl-C, before all seeds were run.
+    interrupted: by Ctrl-C, before all seeds were run. sizes: (peers, rounds) -> the same of one size.
     """
 
     seeds: int = 0
@@ -57,8 +76,14 @@ class Totals:
     interrupted: bool = False
     violations: Counter[str] = field(default_factory=Counter)
     failing: list[Verdict] = field(default_factory=list)
+    sizes: dict[tuple[int, int], SizeTotals] = field(default_factory=dict)
 
-    def add(self, verdict: Verdict) -> None:
+    def add(self, plan: FaultPlan, verdict: Verdict) -> None:
+        size = self.sizes.setdefault((plan.peers, plan.rounds), SizeTotals(plan.peers, plan.rounds))
+        size.seeds += 1
+        size.failed += bool(verdict.kind)
+        size.without_quorum += verdict.without_quorum
+        size.violations.update([verdict.kind] if verdict.kind else [])
         self.seeds += 1
         self.messages += verdict.messages
         self.events += verdict.events
@@ -79,6 +104,26 @@ class Totals:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.violations += other.violations
         self.failing = (self.failing + other.failing)[:_MOST_FAILURES]
+        for key, size in other.sizes.items():
+            mine = self.sizes.setdefault(key, SizeTotals(*key))
+            mine.seeds += size.seeds
+            mine.failed += size.failed
+            mine.without_quorum += size.without_quorum
+            mine.violations += size.violations
+
+    def by_size(self) -> list[SizeTotals]:
+        return [self.sizes[key] for key in sorted(self.sizes)]
+
+
+def size_table(sizes: list[SizeTotals]) -> list[str]:
+    """Lines for people: a row for each number of peers, a column for each of rounds; seeds that failed, of how many."""
+    cells = {(size.peers, size.rounds): f"{size.failed}/{size.seeds}" for size in sizes}
+    rows, columns = sorted({size.peers for size in sizes}), sorted({size.rounds for size in sizes})
+    width = 2 + max((len(cell) for cell in cells.values()), default=0)
+    lines = ["failed/seeds by peers and rounds", "peers  " + "".join(f"{rounds:>{width}}" for rounds in columns)]
+    for peers in rows:
+        lines.append(f"{peers:>5}  " + "".join(f"{cells.get((peers, rounds), '-'):>{width}}" for rounds in columns))
+    return lines
 
 
 def run_campaign(
@@ -102,7 +147,8 @@ def run_seeds(campaign: Campaign, seeds: range) -> Totals:
     totals = Totals()
     with _seldom_collected():
         for seed in seeds:
-            totals.add(run_guarded(campaign.plan(seed)))
+            plan = campaign.plan(seed)
+            totals.add(plan, run_guarded(plan))
     return totals
 
 

@@ -16,7 +16,7 @@ from mdl.errors import MdlError, UnfinishedError
 from peers.cli_options import MOST_PROCESSES, LogLevel, Quiet, log_at
 
 if TYPE_CHECKING:
-    from peers.campaign import Totals
+    from peers.campaign import Campaign, Totals
     from sim.faults import FaultPlan
     from sim.verdict import Verdict
 
@@ -35,8 +35,13 @@ _VERDICTS_TOLD = 20
 
 @app.command("run")
 def run(
-    peers: Annotated[int, typer.Option(help="How many devices.", min=1, max=64)] = 6,
-    rounds: Annotated[int, typer.Option(help="Rounds that each mesh has to get through.", min=1, max=20)] = 3,
+    peers: Annotated[int | None, typer.Option(help="How many devices; 6 by default.", min=1, max=64)] = None,
+    rounds: Annotated[
+        int | None, typer.Option(help="Rounds that each mesh has to get through; 3 by default.", min=1, max=20)
+    ] = None,
+    wide: Annotated[
+        bool, typer.Option(help="2 to 9 devices and 1 to 12 rounds in equal parts, with faults in every round.")
+    ] = False,
     faults: Annotated[str, typer.Option(help="none, mild or hard.")] = "hard",
     seeds: Annotated[int, typer.Option(help="How many seeds.", min=1, max=MANY)] = 1000,
     seed_from: Annotated[int, typer.Option(help="The first seed.", min=0, max=LARGEST_SEED)] = 0,
@@ -58,19 +63,23 @@ def run(
     if plan is not None:
         _run_plan(plan, out, as_json)
         return
+    from mdl.errors import ConfigError
     from peers.campaign import Campaign, count_cores, run_campaign
 
+    if wide and not (peers is None and rounds is None):
+        raise ConfigError("--wide draws sizes and lengths from the seeds: leave --peers and --rounds out")
     _check("--faults", faults, ("none", "mild", "hard"))
     _check("--policy", policy, _policies())
     _check("--agent", agent, ("any", "dedicated", "elected"))
     _check("--on-partition", on_partition, ("any", "wait", "continue"))
     campaign = Campaign(
-        peers,
-        rounds,
+        peers or 6,
+        rounds or 3,
         faults,
         policy,
         None if agent == "any" else agent == "dedicated",
         None if on_partition == "any" else on_partition,
+        wide,
     )
     started = time.monotonic()
     shown = _Progress(seeds, started)
@@ -80,11 +89,13 @@ def run(
     directory = None
     try:
         directory = _out_dir(out, "sim") if totals.failing else None
-        for verdict in totals.failing[:_SHRUNK] if directory and not totals.interrupted else []:
-            _tell_failure(campaign.plan(verdict.seed), verdict, directory, shrink)
+        if directory is not None:
+            _save_plans(campaign, totals, directory)
+            for verdict in [] if totals.interrupted else totals.failing[:_SHRUNK]:
+                _tell_failure(campaign.plan(verdict.seed), verdict, directory, shrink)
     except (OSError, MdlError) as error:  # what was found is told all the same; a seed gives its plan again
         print(f"mdl: not all plans and stories are saved: {error}", file=sys.stderr)
-    _end(totals, elapsed_s, directory, as_json)
+    _end(totals, elapsed_s, directory, wide, as_json)
 
 
 def replay(
@@ -159,21 +170,31 @@ def _run_plan(path: Path, out: Path | None, as_json: bool) -> None:
         print(json.dumps(told))
 
 
-def _tell_failure(plan: FaultPlan, verdict: Verdict, directory: Path | None, shrink: bool) -> None:
-    """Shrink one failing plan; save it and its story, and print both."""
+def _save_plans(campaign: Campaign, totals: Totals, directory: Path) -> None:
+    """The plan of each failing seed as it was drawn, and the command that runs it again."""
+    from mdl.files import write_bytes
+    from sim.faults import dump_plan
+
+    for verdict in totals.failing:
+        path = directory / f"plan-{verdict.seed}.json"
+        write_bytes(path, dump_plan(campaign.plan(verdict.seed)))
+        print(f"seed {verdict.seed}: {verdict.kind}; again: mdl sim run --plan {path}", file=sys.stderr)
+
+
+def _tell_failure(plan: FaultPlan, verdict: Verdict, directory: Path, shrink: bool) -> None:
+    """Shrink one failing plan; save the shortest and its story, and print both."""
     from peers.campaign import silent_machines
     from peers.simulate import shrink as shrink_failing
     from peers.simulate import tell_plan
     from sim.faults import dump_plan
     from sim.telling import tell_story
 
-    assert directory is not None
     with silent_machines():
         shortest = shrink_failing(plan, verdict.kind) if shrink else plan
         told, mesh = tell_plan(shortest)
     from mdl.files import write_bytes
 
-    saved = directory / f"plan-{verdict.seed}.json"
+    saved = directory / f"shortest-{verdict.seed}.json"
     write_bytes(saved, dump_plan(shortest))
     lines = list(tell_story(mesh.story or []))
     write_bytes(directory / f"story-{verdict.seed}.txt", ("\n".join(lines) + "\n").encode())
@@ -194,8 +215,10 @@ def _save_stories(mesh: object, directory: Path) -> None:
     save_stories(mesh, directory)
 
 
-def _end(totals: Totals, elapsed_s: float, directory: Path | None, as_json: bool) -> None:
+def _end(totals: Totals, elapsed_s: float, directory: Path | None, wide: bool, as_json: bool) -> None:
     import msgspec
+
+    from peers.campaign import size_table
 
     failing = [verdict.seed for verdict in totals.failing]
     result = {
@@ -215,6 +238,11 @@ def _end(totals: Totals, elapsed_s: float, directory: Path | None, as_json: bool
     if not as_json:
         for name, value in result.items():
             print(f"{name:<16} {value}")
+    if wide:
+        sizes = totals.by_size()
+        result["sizes"] = [msgspec.to_builtins(size) for size in sizes]
+        if not as_json:
+            print("\n".join(size_table(sizes)))
     if failing:
         raise UnfinishedError(
             f"{sum(totals.violations.values())} of {totals.seeds} seeds failed: {directory}",

@@ -16,7 +16,7 @@ from mdl.messages import Role
 from peers.casting import Casting, TrainerStart, build_machine, cast_simulated
 from peers.peer import Peer
 from peers.waits import tell_waits
-from sim.accounts import DIMENSIONS, Accounts, InvariantError
+from sim.accounts import Accounts, InvariantError, dimensions_of
 from sim.faults import AGENT_NODE, FaultPlan
 from sim.injector import Injector
 from sim.invariants import Invariants
@@ -37,7 +37,7 @@ BUGS = (MdlError, AssertionError, LookupError, TypeError, ValueError, AttributeE
 def build_mesh(plan: FaultPlan, record: bool = False) -> tuple[SimMesh, Injector]:
     """The mesh of this plan, with everybody about to start and the faults waiting."""
     rng = np.random.default_rng([plan.seed, 0x5EED])
-    start = np.zeros(DIMENSIONS, np.float32)
+    start = np.zeros(dimensions_of(plan.peers, plan.rounds), np.float32)
     accounts = Accounts(start)
     rates = {peer_id: float(rng.uniform(2.5, 5.0)) for peer_id in plan.peer_ids()}
     network = Network(rng, jitter_s=plan.jitter_s, rates_mb_s=rates, loss=plan.loss, duplication=plan.duplication)
@@ -62,12 +62,11 @@ def cast_process(plan: FaultPlan, peer_id: str, incarnation: int, disk: Disk, no
     """How one process of this plan starts, from what it has saved if anything."""
     start = None
     if peer_id != AGENT_NODE:
-        start = TrainerStart(DIMENSIONS, b"", ballot=disk.ballot)
+        size = dimensions_of(plan.peers, plan.rounds)
+        start = TrainerStart(size, b"", ballot=disk.ballot)
         if disk.models:
             saved = disk.models[-1]
-            start = TrainerStart(
-                DIMENSIONS, saved.digest, round_id=saved.round_id, history=saved.history, ballot=disk.ballot
-            )
+            start = TrainerStart(size, saved.digest, round_id=saved.round_id, history=saved.history, ballot=disk.ballot)
     me = Contributor(peer_id, incarnation)
     return cast_simulated(me, plan.policy, plan.peers, plan.on_partition, start, now)
 

@@ -17,6 +17,8 @@ from mdl.messages import Lineage
 
 # Trainings of one run that can be told apart: some four times what a hard plan of six peers and three rounds needs.
 DIMENSIONS = 256
+# And of a longer run: for each peer and round the training, three of attempts that were opened afresh.
+_TRAININGS = 4
 # What float32 rounding may take from a count of 1.
 ROUNDING = 1e-3
 
@@ -27,6 +29,11 @@ class InvariantError(AssertionError):
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(text)
         self.kind = kind
+
+
+def dimensions_of(peers: int, rounds: int) -> int:
+    """How many trainings a run of this size may take."""
+    return max(DIMENSIONS, _TRAININGS * peers * rounds)
 
 
 Attempt: TypeAlias = tuple[int, int]  # round, the term that opened it

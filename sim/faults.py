@@ -1,24 +1,25 @@
-"""What goes wrong, and when: a fault plan is data, drawn from a seed, saved as JSON, replayed and shrunk.
+"""What goes wrong, and when: a fault plan is data, drawn from a seed (sim/drawing.py), saved as JSON, replayed, shrunk.
 
 Times are virtual seconds from the start. A plan names peers p0, p1, ... and, where it has one, the node `agent` without
-a trainer; the target OFFICE is whoever is the mesh's agent at that moment. Every cut heals, every suspended node goes
-on, and of the crashed ones at most a minority stays away: once the plan is over, the mesh must get through its rounds.
+a trainer; the target OFFICE is whoever is the mesh's agent at that moment, if anybody. Every cut heals, every suspended
+node goes on, and of the crashed ones at most a minority stays away: once the plan is over, the mesh must get through.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from enum import Enum
 from typing import Annotated, TypeAlias
 
 import msgspec
-import numpy as np
 from msgspec import Meta
 
-from mdl.errors import DataError
+from mdl.errors import DataError, LocalProtocolError
 from mdl.reading import decode_json
 
 OFFICE = "@office"
+# In a burst: whose step it may be, and who took it.
+ANYBODY = "@anybody"
+ITSELF = "@itself"
 AGENT_NODE = "agent"
 
 # Virtual seconds: drawn plans end within a minute, and each second of a simulated mesh takes time here too.
@@ -116,7 +117,40 @@ class CrashOn(Fault, frozen=True):
     restart_after_s: Seconds | None
 
 
-AnyFault: TypeAlias = Crash | Restart | Suspend | Cut | CutOneWay | Split | ClockJump | DiskFull | TornFile | CrashOn
+TimedFault: TypeAlias = Crash | Restart | Suspend | Cut | CutOneWay | Split | ClockJump | DiskFull | TornFile
+
+
+class Step(Enum):
+    """The steps of a decision: opened, proposed and closing are the agent's, the others any device's.
+
+    staged: a result comes in; voted: a report tells of it; saving: it is applied, since the round is closed.
+    """
+
+    OPENED = "opened"
+    PROPOSED = "proposed"
+    STAGED = "staged"
+    VOTED = "voted"
+    CLOSING = "closing"
+    SAVING = "saving"
+
+
+class Burst(Fault, frozen=True):
+    """Faults in a row at a step of a decision: the nth time (from 1) that it is taken in this round, from at_s on.
+
+    peer: whose step; also OFFICE or ANYBODY. before: the faults at 0 s come before the message is said or heard, else
+    after it. The times of the faults count from this moment; ITSELF in them is whoever took the step, OFFICE whoever
+    leads now (or ITSELF, if nobody does).
+    """
+
+    peer: str
+    round_id: Annotated[int, Meta(ge=1)]
+    step: Step
+    nth: Annotated[int, Meta(ge=1)]
+    before: bool
+    faults: tuple[TimedFault, ...]
+
+
+AnyFault: TypeAlias = TimedFault | CrashOn | Burst
 
 
 class FaultPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -146,203 +180,63 @@ class FaultPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def stays_away(self) -> frozenset[str]:
         """Who may crash and not come back: also who was restarted before, and crashes once more."""
-        returns: dict[str, float] = {}
+        gone = _stay_away(self.faults)
         for fault in self.faults:
-            if isinstance(fault, Restart):
-                returns[fault.peer] = max(fault.at_s, returns.get(fault.peer, 0.0))
-        crashes = [fault for fault in self.faults if isinstance(fault, Crash)]
-        gone = {fault.peer for fault in crashes if fault.at_s > returns.get(fault.peer, -1.0)}
-        return frozenset(
-            gone | {fault.peer for fault in self.faults if isinstance(fault, CrashOn) and fault.restart_after_s is None}
-        )
+            if isinstance(fault, CrashOn) and fault.restart_after_s is None:
+                gone |= {fault.peer}
+            elif isinstance(fault, Burst):
+                gone |= _stay_away(fault.faults)
+        return gone
 
 
-LEVELS = ("none", "mild", "hard")
-# What a node in office says, and what it and the trainers hear: the steps of a round at which somebody can be lost.
-OFFICE_SAYS = ("RoundOpened", "HopOrdered", "HopReleased", "BroadcastOrdered", "RoundClosed", "CatchUp")
-PEERS_SAY = (
-    "PeerReport",
-    "DeltaWanted",
-    "DeltaMessage",
-    "GlobalWanted",
-    "GlobalTaken",
-    "GlobalMessage",
-    "ModelMessage",
-)
+def names_of(fault: AnyFault) -> tuple[str, ...]:
+    """The nodes that this fault names. Raises LocalProtocolError for a kind that is not known here."""
+    match fault:
+        case Split(group=group):
+            return group
+        case Cut(a=a, b=b) | CutOneWay(a=a, b=b):
+            return a, b
+        case Burst(peer=peer, faults=faults):
+            return peer, *(name for inner in faults for name in names_of(inner))
+        case (
+            Crash(peer=peer)
+            | Restart(peer=peer)
+            | Suspend(peer=peer)
+            | ClockJump(peer=peer)
+            | DiskFull(peer=peer)
+            | TornFile(peer=peer)
+            | CrashOn(peer=peer)
+        ):
+            return (peer,)
+    raise LocalProtocolError(f"a fault of an unknown kind: {type(fault).__name__}")
 
 
-def draw_plan(
-    seed: int,
-    peers: int,
-    rounds: int,
-    level: str,
-    policy: str = "greedy",
-    has_agent: bool | None = None,
-    on_partition: str | None = None,
-) -> FaultPlan:
-    """The plan of this seed: the same for ever, as long as this module is the same. level: one of LEVELS.
-
-    has_agent, on_partition: None draws them too, except at level none (an agent, which waits).
-    """
-    rng = np.random.default_rng([seed, 0xFA017])
-    any_agent, any_partition = bool(rng.random() < 0.5), "continue" if rng.random() < 1 / 3 else "wait"
-    if level == "none":
-        any_agent, any_partition = True, "wait"
-    has_agent = any_agent if has_agent is None else has_agent
-    plan = FaultPlan(seed, peers, rounds, policy, has_agent, on_partition or any_partition)
-    if level == "none":
-        return plan
-    most, kinds = (_MILD_NETWORK, _MILD) if level == "mild" else (_HARD_NETWORK, _HARD)
-    loss, duplication, jitter_s = (_below(rng, limit) for limit in most)
-    plan = msgspec.structs.replace(plan, loss=loss, duplication=duplication, jitter_s=jitter_s)
-    count = int(rng.integers(0, 3) if level == "mild" else rng.integers(1, 6))
-    return msgspec.structs.replace(plan, faults=_Draw(rng, plan).faults(count, kinds))
+def rename(fault: TimedFault, names: dict[str, str]) -> TimedFault:
+    """The same of other nodes."""
+    changed: dict[str, object] = {}
+    for field in ("peer", "a", "b"):
+        if (name := getattr(fault, field, None)) in names:
+            changed[field] = names[str(name)]
+    if isinstance(fault, Split):
+        changed["group"] = tuple(names.get(name, name) for name in fault.group)
+    return msgspec.structs.replace(fault, **changed) if changed else fault
 
 
-class _Draw:
-    """Draws faults one after the other; remembers who stays away and whose disk fails: each less than half of all."""
-
-    def __init__(self, rng: np.random.Generator, plan: FaultPlan) -> None:
-        self.rng = rng
-        self.plan = plan
-        self.window_s = 0.8 * plan.rounds + 2.6  # the start, and what the rounds take at least
-        self.minority = (plan.peers - 1) // 2
-        self.may_stay_away = rng.random() < 0.2
-        self.away: set[str] = set()
-        self.bad_disks: set[str] = set()
-
-    def faults(self, count: int, kinds: tuple[Callable[[_Draw], list[AnyFault]], ...]) -> tuple[AnyFault, ...]:
-        drawn = [fault for _ in range(count) for fault in kinds[int(self.rng.integers(len(kinds)))](self)]
-        return tuple(sorted(drawn, key=lambda fault: (fault.at_s, repr(fault))))
-
-    def at_s(self) -> float:
-        return round(float(self.rng.uniform(0.05, self.window_s)), 3)
-
-    def for_s(self, longest_s: float = 4.0) -> float:
-        """Mostly short, sometimes long enough to be lost and to miss a round."""
-        return round(float(0.1 + (longest_s - 0.1) * self.rng.random() ** 2), 3)
-
-    def node(self) -> str:
-        return str(self.rng.choice(self.plan.node_ids()))
-
-    def peer(self) -> str:
-        return str(self.rng.choice(self.plan.peer_ids()))
-
-    def two(self) -> tuple[str, str]:
-        ids = self.plan.node_ids()
-        first, second = self.rng.permutation(len(ids))[:2] if len(ids) > 1 else (0, 0)
-        return ids[first], ids[second]
-
-    def restart_after_s(self, peer: str) -> float | None:
-        if self.may_stay_away and len(self.away | {peer}) <= self.minority and self.rng.random() < 0.5:
-            self.away.add(peer)
-            return None
-        return self.for_s(3.0)
-
-    def disk(self) -> str:
-        """A peer whose disk may fail: no more of them than a minority, or what a majority saved could be lost."""
-        peer = self.peer()
-        if peer not in self.bad_disks and len(self.bad_disks) >= self.minority:
-            peer = min(self.bad_disks, default=peer)
-        self.bad_disks.add(peer)
-        return peer
-
-
-def _below(rng: np.random.Generator, most: float) -> float:
-    return round(float(rng.uniform(0.0, most)), 3)
-
-
-def _crash(draw: _Draw) -> list[AnyFault]:
-    peer, at_s = draw.node(), draw.at_s()
-    back_s = draw.restart_after_s(peer)
-    crash = Crash(at_s=at_s, peer=peer)
-    return [crash] if back_s is None else [crash, Restart(at_s=round(at_s + back_s, 3), peer=peer)]
-
-
-def _restart(draw: _Draw) -> list[AnyFault]:
-    return [Restart(at_s=draw.at_s(), peer=draw.node())]
-
-
-def _crash_all(draw: _Draw) -> list[AnyFault]:
-    at_s = draw.at_s()
-    down: list[AnyFault] = [Crash(at_s=at_s, peer=peer) for peer in draw.plan.node_ids()]
-    return [*down, *(Restart(at_s=round(at_s + draw.for_s(2.0), 3), peer=peer) for peer in draw.plan.node_ids())]
-
-
-def _suspend(draw: _Draw) -> list[AnyFault]:
-    return [Suspend(at_s=draw.at_s(), peer=draw.node(), for_s=draw.for_s())]
-
-
-def _cut(draw: _Draw) -> list[AnyFault]:
-    a, b = draw.two()
-    return [Cut(at_s=draw.at_s(), a=a, b=b, for_s=draw.for_s())]
-
-
-def _cut_one_way(draw: _Draw) -> list[AnyFault]:
-    a, b = draw.two()
-    return [CutOneWay(at_s=draw.at_s(), a=a, b=b, for_s=draw.for_s())]
-
-
-def _split(draw: _Draw) -> list[AnyFault]:
-    ids = draw.plan.node_ids()
-    size = int(draw.rng.integers(1, max(2, len(ids))))
-    group = tuple(sorted(ids[number] for number in draw.rng.permutation(len(ids))[:size]))
-    return [Split(at_s=draw.at_s(), group=group, for_s=draw.for_s())]
-
-
-def _clock_jump(draw: _Draw) -> list[AnyFault]:
-    return [ClockJump(at_s=draw.at_s(), peer=draw.node(), by_s=draw.for_s(20.0))]
-
-
-def _disk_full(draw: _Draw) -> list[AnyFault]:
-    if not draw.minority:
-        return []
-    return [DiskFull(at_s=draw.at_s(), peer=draw.disk(), for_s=draw.for_s())]
-
-
-def _torn_file(draw: _Draw) -> list[AnyFault]:
-    """Matters at a restart alone, so there is one."""
-    if not draw.minority:
-        return []
-    peer, at_s = draw.disk(), draw.at_s()
-    back_s = round(at_s + draw.for_s(2.0), 3)
-    return [TornFile(at_s=at_s, peer=peer), Crash(at_s=at_s, peer=peer), Restart(at_s=back_s, peer=peer)]
-
-
-def _crash_on(draw: _Draw) -> list[AnyFault]:
-    """Twice as often the node in office as a given one."""
-    if draw.rng.random() < 2 / 3:
-        peer, moment = OFFICE, Moment.BEFORE_SAYING if draw.rng.random() < 0.5 else Moment.AFTER_SAYING
-        message = str(draw.rng.choice(OFFICE_SAYS))
-        if draw.rng.random() < 0.3:
-            message, moment = "PeerReport", Moment.AFTER_HEARING
-    else:
-        peer, moment = draw.peer(), list(Moment)[int(draw.rng.integers(4))]
-        says = moment in (Moment.BEFORE_SAYING, Moment.AFTER_SAYING)
-        message = str(draw.rng.choice(PEERS_SAY if says else OFFICE_SAYS + PEERS_SAY[1:]))
-    nth = int(draw.rng.integers(1, 6 if message != "PeerReport" else 40))
-    back_s = draw.restart_after_s(peer)
-    at_s = draw.at_s() if draw.rng.random() < 0.5 else 0.0
-    return [CrashOn(at_s=at_s, peer=peer, message=message, nth=nth, moment=moment, restart_after_s=back_s)]
-
-
-# Loss, duplication, jitter in seconds: at most.
-_MILD_NETWORK = (0.1, 0.05, 0.05)
-_HARD_NETWORK = (0.3, 0.1, 0.15)
-_MILD = (_crash, _suspend, _cut)
-_HARD = (
-    _crash, _crash, _restart, _suspend, _suspend, _cut, _cut_one_way, _split, _clock_jump, _disk_full, _torn_file,
-    _crash_on, _crash_on, _crash_on, _crash_all,
-)  # fmt: skip
+def _stay_away(faults: tuple[AnyFault, ...]) -> frozenset[str]:
+    returns: dict[str, float] = {}
+    for fault in faults:
+        if isinstance(fault, Restart):
+            returns[fault.peer] = max(fault.at_s, returns.get(fault.peer, 0.0))
+    crashes = [fault for fault in faults if isinstance(fault, Crash)]
+    return frozenset(fault.peer for fault in crashes if fault.at_s > returns.get(fault.peer, -1.0))
 
 
 def load_plan(data: bytes) -> FaultPlan:
     """Raises DataError if it is no plan, or names a node that is not in it."""
     plan = decode_json(data, FaultPlan, "plan", "a plan that `mdl sim run` saved")
-    known = {*plan.node_ids(), OFFICE}
     for number, fault in enumerate(plan.faults):
-        named = [getattr(fault, name, "") for name in ("peer", "a", "b")] + list(getattr(fault, "group", ()))
-        if unknown := [name for name in named if name and name not in known]:
+        known = {*plan.node_ids(), OFFICE, *((ANYBODY, ITSELF) if isinstance(fault, Burst) else ())}
+        if unknown := [name for name in names_of(fault) if name not in known]:
             valid = ", ".join(sorted(known))[:200]
             raise DataError(f"plan: fault {number} names {unknown[0][:40]!r}; valid: {valid}")
     return plan

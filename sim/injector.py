@@ -6,11 +6,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
+from mdl.errors import LocalProtocolError
 from mdl.machine import Event, Received, Send
-from mdl.messages import Said
+from mdl.messages import PeerReport, Said
 from sim.faults import (
+    ANYBODY,
+    ITSELF,
     OFFICE,
-    AnyFault,
+    Burst,
     ClockJump,
     Crash,
     CrashOn,
@@ -21,19 +24,36 @@ from sim.faults import (
     Moment,
     Restart,
     Split,
+    Step,
     Suspend,
+    TimedFault,
     TornFile,
+    names_of,
+    rename,
 )
 from sim.mesh import SimMesh, StoryStep, Watch
 from sim.node import Node
 
 BEFORE_HEARING, AFTER_HEARING, BEFORE_SAYING, AFTER_SAYING = Moment
 Pairs = list[tuple[str, str]]
+# A step of a decision: the message that shows it, and whether whoever takes the step says it or hears it.
+_STEPS = {
+    Step.OPENED: ("RoundOpened", True),
+    Step.PROPOSED: ("BroadcastOrdered", True),
+    Step.STAGED: ("GlobalMessage", False),
+    Step.VOTED: ("PeerReport", True),
+    Step.CLOSING: ("RoundClosed", True),
+    Step.SAVING: ("RoundClosed", False),
+}
 
 
 @dataclass
 class _Trap:
-    fault: CrashOn
+    """moment, message: when it may spring. left: so often more, then it does."""
+
+    fault: CrashOn | Burst
+    message: str
+    moment: Moment
     left: int
 
 
@@ -45,8 +65,9 @@ class Injector(Watch):
         self.ends_s = plan.ends_s()
         self._traps: dict[str, list[_Trap]] = {}
         for fault in plan.faults:
-            if isinstance(fault, CrashOn):
-                self._traps.setdefault(fault.message, []).append(_Trap(fault, fault.nth))
+            if isinstance(fault, CrashOn | Burst):
+                trap = _trap(fault)
+                self._traps.setdefault(trap.message, []).append(trap)
             else:
                 mesh.at(fault.at_s, partial(self._do, fault))
         if self._traps:
@@ -62,8 +83,10 @@ class Injector(Watch):
 
     # -- what is timed ------------------------------------------------------------------------------------------------
 
-    def _do(self, fault: AnyFault) -> None:
-        mesh = self.mesh
+    def _do(self, named: TimedFault) -> None:
+        mesh, fault = self.mesh, self._aim(named)
+        if fault is None:
+            return
         self._tell(_describe(fault))
         match fault:
             case Crash(peer=peer):
@@ -88,6 +111,19 @@ class Injector(Watch):
             case Split(group=group, for_s=for_s):
                 rest = [peer for peer in mesh.nodes if peer not in group]
                 self._cut([pair for a in group for b in rest for pair in ((a, b), (b, a))], for_s)
+            case _:
+                raise LocalProtocolError(f"a fault of an unknown kind: {type(fault).__name__}")
+
+    def _aim(self, fault: TimedFault) -> TimedFault | None:
+        """At whoever is in office now, if it names the office; None if nobody is. Raises LocalProtocolError."""
+        if OFFICE not in names_of(fault):
+            return fault
+        leader = self._leader()
+        return rename(fault, {OFFICE: leader}) if leader else None
+
+    def _leader(self) -> str:
+        """One node in office, "" if there is none."""
+        return next((node.peer_id for node in self.mesh.nodes.values() if node.running and node.keeper is not None), "")
 
     def _cut(self, pairs: Pairs, for_s: float) -> None:
         for pair in pairs:
@@ -122,13 +158,18 @@ class Injector(Watch):
     def _spring(self, node: Node, message: Said, moment: Moment) -> None:
         for trap in self._traps[type(message).__name__]:
             fault = trap.fault
-            if trap.left <= 0 or fault.moment is not moment or self.mesh.now < fault.at_s:
+            if trap.left <= 0 or trap.moment is not moment or self.mesh.now < fault.at_s:
                 continue
-            if fault.peer != node.peer_id and not (fault.peer == OFFICE and node.keeper is not None):
+            if fault.peer not in (ANYBODY, node.peer_id) and not (fault.peer == OFFICE and node.keeper is not None):
+                continue
+            if isinstance(fault, Burst) and not _is_step(message, fault):
                 continue
             trap.left -= 1
             if trap.left == 0:
-                self._crash(node, fault)
+                if isinstance(fault, Burst):
+                    self._begin(node, fault)
+                else:
+                    self._crash(node, fault)
                 if all(other.left <= 0 for traps in self._traps.values() for other in traps):
                     self.disarm()
 
@@ -136,16 +177,44 @@ class Injector(Watch):
         self._tell(f"{node.peer_id} crashes {fault.moment.value} {fault.message} number {fault.nth}")
         self.mesh.crash(node.peer_id)
         if fault.restart_after_s is not None:
-            back_s = self.mesh.now + fault.restart_after_s
-            self.ends_s = max(self.ends_s, back_s)
-            self.mesh.at(back_s, partial(self._do, Restart(at_s=back_s, peer=node.peer_id)))
+            self._do_later(Restart(at_s=fault.restart_after_s, peer=node.peer_id))
+
+    def _begin(self, node: Node, burst: Burst) -> None:
+        when = "before" if burst.before else "after"
+        self._tell(f"a burst {when} step {burst.step.value} of round {burst.round_id}, by {node.peer_id}")
+        names = {ITSELF: node.peer_id, OFFICE: self._leader() or node.peer_id}
+        for fault in burst.faults:
+            self._do_later(rename(fault, names))
+
+    def _do_later(self, fault: TimedFault) -> None:
+        """fault: its time counts from now; at once if it is 0, in the middle of what a process does."""
+        if not fault.at_s:
+            self._do(fault)
+        self.ends_s = max(self.ends_s, self.mesh.now + fault.at_s + getattr(fault, "for_s", 0.0))
+        if fault.at_s:
+            self.mesh.at(self.mesh.now + fault.at_s, partial(self._do, fault))
 
     def _tell(self, text: str) -> None:
         if self.mesh.story is not None:
             self.mesh.story.append(StoryStep(self.mesh.now, None, text))
 
 
-def _describe(fault: AnyFault) -> str:
+def _trap(fault: CrashOn | Burst) -> _Trap:
+    if isinstance(fault, CrashOn):
+        return _Trap(fault, fault.message, fault.moment, fault.nth)
+    message, is_said = _STEPS[fault.step]
+    before, after = (BEFORE_SAYING, AFTER_SAYING) if is_said else (BEFORE_HEARING, AFTER_HEARING)
+    return _Trap(fault, message, before if fault.before else after, fault.nth)
+
+
+def _is_step(message: Said, burst: Burst) -> bool:
+    """Whether this message, of the step's kind, is of the burst's round; a report that tells of a result is a vote."""
+    if type(message) is PeerReport:
+        return message.staged is not None and message.open_round == burst.round_id
+    return getattr(message, "round_id", None) == burst.round_id
+
+
+def _describe(fault: TimedFault) -> str:
     match fault:
         case Crash(peer=peer):
             return f"{peer} crashes"
@@ -165,5 +234,4 @@ def _describe(fault: AnyFault) -> str:
             return f"nothing passes from {a} to {b} for {for_s:g} s"
         case Split(group=group, for_s=for_s):
             return f"{', '.join(group)} are cut off for {for_s:g} s"
-        case CrashOn():
-            return repr(fault)
+    raise LocalProtocolError(f"a fault of an unknown kind: {type(fault).__name__}")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from msgspec.structs import replace
 
-from sim.faults import AGENT_NODE, AnyFault, Crash, Cut, CutOneWay, FaultPlan, Restart, Split
+from sim.faults import AGENT_NODE, AnyFault, Burst, Crash, FaultPlan, Restart, Split, names_of
 
 Fails = Callable[[FaultPlan], bool]
 
@@ -32,13 +32,14 @@ def shrink_plan(plan: FaultPlan, fails: Fails, tries: int = 300) -> FaultPlan:
 
 def _smaller(plan: FaultPlan) -> Iterator[FaultPlan]:
     """One step smaller, the boldest first."""
-    units = _units(plan)
+    units = _units(plan.faults)
     size = len(units) // 2
     while size >= 1:
         for start in range(0, len(units), size):
             kept = units[:start] + units[start + size :]
             yield replace(plan, faults=_sorted(fault for unit in kept for fault in unit))
         size //= 2
+    yield from _smaller_bursts(plan)
     noises = [name for name in ("loss", "duplication", "jitter_s") if getattr(plan, name)]
     if len(noises) > 1:
         yield replace(plan, **dict.fromkeys(noises, 0.0))
@@ -48,17 +49,28 @@ def _smaller(plan: FaultPlan) -> Iterator[FaultPlan]:
         yield replace(plan, rounds=plan.rounds - 1)
     if plan.peers > 2:
         yield _without_last_peer(plan)
-    if plan.has_agent and not any(AGENT_NODE in _names(fault) for fault in plan.faults):
+    if plan.has_agent and not any(AGENT_NODE in names_of(fault) for fault in plan.faults):
         yield replace(plan, has_agent=False)
     if plan.on_partition != "wait":
         yield replace(plan, on_partition="wait")
 
 
-def _units(plan: FaultPlan) -> list[list[AnyFault]]:
+def _smaller_bursts(plan: FaultPlan) -> Iterator[FaultPlan]:
+    """With one burst that has a fault less."""
+    for place, burst in enumerate(plan.faults):
+        if isinstance(burst, Burst) and len(units := _units(burst.faults)) > 1:
+            for dropped in range(len(units)):
+                kept = tuple(fault for number, unit in enumerate(units) if number != dropped for fault in unit)
+                yield replace(
+                    plan, faults=(*plan.faults[:place], replace(burst, faults=kept), *plan.faults[place + 1 :])
+                )
+
+
+def _units(faults: Iterable[AnyFault]) -> list[list[AnyFault]]:
     """The faults, each crash together with the peer's next restart."""
     units: list[list[AnyFault]] = []
     waiting: dict[str, list[AnyFault]] = {}
-    for fault in plan.faults:
+    for fault in faults:
         if isinstance(fault, Restart) and fault.peer in waiting:
             waiting.pop(fault.peer).append(fault)
             continue
@@ -75,15 +87,9 @@ def _without_last_peer(plan: FaultPlan) -> FaultPlan:
         if isinstance(fault, Split):
             group = tuple(peer for peer in fault.group if peer != gone)
             faults += [replace(fault, group=group)] if group else []
-        elif gone not in _names(fault):
+        elif gone not in names_of(fault):
             faults.append(fault)
     return replace(plan, peers=plan.peers - 1, faults=tuple(faults))
-
-
-def _names(fault: AnyFault) -> tuple[str, ...]:
-    if isinstance(fault, Split):
-        return fault.group
-    return (fault.a, fault.b) if isinstance(fault, Cut | CutOneWay) else (fault.peer,)
 
 
 def _sorted(faults: Iterator[AnyFault]) -> tuple[AnyFault, ...]:

@@ -13,7 +13,7 @@ from mdl.errors import UnfinishedError
 from peers import campaign as campaign_module
 from peers import cli_sim
 from peers.campaign import Campaign, run_campaign
-from sim.faults import FaultPlan, dump_plan
+from sim.faults import FaultPlan, dump_plan, load_plan
 from sim.verdict import Verdict
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,6 +39,29 @@ def test_seeds_give_the_same_totals_in_any_number_of_processes() -> None:
     assert one == two
 
 
+def test_a_wide_run_tells_by_size() -> None:
+    done = _mdl("sim", "run", "--wide", "--faults", "none", "--seeds", 9, "--processes", 2, "--json")
+    assert done.returncode == 0, done.stderr
+    sizes = json.loads(done.stdout.splitlines()[-1])["sizes"]
+    assert [(size["peers"], size["rounds"]) for size in sizes] == [
+        (2, 1),
+        (2, 2),
+        *((peers, 1) for peers in range(3, 10)),
+    ]
+    assert {(size["seeds"], size["failed"], size["without_quorum"]) for size in sizes} == {(1, 0, 0)}
+    told = _mdl("sim", "run", "--wide", "--faults", "none", "--seeds", 9, "--processes", 1).stdout
+    assert "failed/seeds by peers and rounds\npeers      1    2\n    2    0/1  0/1\n    3    0/1    -\n" in told
+
+
+def test_every_failing_seed_has_its_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(campaign_module, "run_guarded", lambda plan, limit_s=0.0: Verdict(plan.seed, kind="lost"))
+    with pytest.raises(UnfinishedError) as end:
+        cli_sim.run(None, None, True, "hard", 5, 0, "greedy", "any", "any", None, False, 1, tmp_path, as_json=True)
+    assert [size["violations"] for size in end.value.result["sizes"]] == [{"lost": 1}] * 5
+    for seed in range(5):
+        assert load_plan((tmp_path / f"plan-{seed}.json").read_bytes()) == Campaign(wide=True).plan(seed)
+
+
 def test_a_saved_plan_is_run_and_its_stories_are_replayed(tmp_path: Path) -> None:
     plan = tmp_path / "plan.json"
     plan.write_bytes(dump_plan(FaultPlan(5, 3, 1)))
@@ -60,12 +83,14 @@ def test_a_failing_seed_is_saved_shrunk_and_told(
     monkeypatch.setattr(campaign_module, "run_guarded", fails)
     monkeypatch.setattr("peers.simulate.run_guarded", fails)
     with pytest.raises(UnfinishedError) as end:
-        cli_sim.run(6, 3, "hard", 1, 7, "greedy", "any", "any", None, True, 1, tmp_path, as_json=True)
+        cli_sim.run(6, 3, False, "hard", 1, 7, "greedy", "any", "any", None, True, 1, tmp_path, as_json=True)
     assert end.value.exit_code == 4
     err, result = capsys.readouterr().err, end.value.result
     assert [(failure["seed"], failure["problem"]) for failure in result["failures"]] == [(7, "p0's training")]
     assert (result["failing_seeds"], result["lost"], result["violations"]) == ([7], 1, {"lost": 1})
-    shortest = json.loads((tmp_path / "plan-7.json").read_text())
+    assert load_plan((tmp_path / "plan-7.json").read_bytes()) == Campaign().plan(7)
+    assert f"seed 7: lost; again: mdl sim run --plan {tmp_path / 'plan-7.json'}" in err
+    shortest = json.loads((tmp_path / "shortest-7.json").read_text())
     assert (shortest["faults"], shortest["peers"], shortest["rounds"]) == ([], 2, 1)
     assert shortest["loss"] > 0
     assert "hears RoundOpened" in err
@@ -77,6 +102,10 @@ def test_a_failing_seed_is_saved_shrunk_and_told(
     ("arguments", "said"),
     [
         (("sim", "run", "--faults", "hardest"), "--faults 'hardest': expected one of none, mild, hard"),
+        (
+            ("sim", "run", "--wide", "--peers", 3),
+            "--wide draws sizes and lengths from the seeds: leave --peers and --rounds out",
+        ),
         (("sim", "run", "--policy", "best"), "--policy 'best': expected one of dqn, greedy, "),
         (("sim", "run", "--plan", "missing.json"), "missing.json: No such file or directory; expected a plan"),
         (("replay", "missing.jsonl"), "missing.jsonl: No such file or directory; expected a story"),

@@ -1,0 +1,305 @@
+"""Fault plans drawn from seeds: of one size and length, or of the wide family. Pure.
+
+A seed gives the same plan as long as this module is the same; what failed once is kept as a plan (tests/sim/plans).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from msgspec.structs import replace
+
+from sim.faults import (
+    ANYBODY,
+    ITSELF,
+    OFFICE,
+    AnyFault,
+    Burst,
+    ClockJump,
+    Crash,
+    CrashOn,
+    Cut,
+    CutOneWay,
+    DiskFull,
+    FaultPlan,
+    Moment,
+    Restart,
+    Split,
+    Step,
+    Suspend,
+    TimedFault,
+    TornFile,
+)
+
+LEVELS = ("none", "mild", "hard")
+# Of the wide family: devices, and rounds.
+SIZES = range(2, 10)
+LENGTHS = range(1, 13)
+# What a node in office says, and what it and the trainers hear: the steps of a round at which somebody can be lost.
+OFFICE_SAYS = ("RoundOpened", "HopOrdered", "HopReleased", "BroadcastOrdered", "RoundClosed", "CatchUp")
+PEERS_SAY = (
+    "PeerReport",
+    "DeltaWanted",
+    "DeltaMessage",
+    "GlobalWanted",
+    "GlobalTaken",
+    "GlobalMessage",
+    "ModelMessage",
+)
+
+
+def draw_plan(
+    seed: int,
+    peers: int,
+    rounds: int,
+    level: str,
+    policy: str = "greedy",
+    has_agent: bool | None = None,
+    on_partition: str | None = None,
+) -> FaultPlan:
+    """The plan of this seed. level: one of LEVELS.
+
+    has_agent, on_partition: None draws them too, except at level none (an agent, which waits).
+    """
+    rng = np.random.default_rng([seed, 0xFA017])
+    any_agent, any_partition = bool(rng.random() < 0.5), "continue" if rng.random() < 1 / 3 else "wait"
+    if level == "none":
+        any_agent, any_partition = True, "wait"
+    has_agent = any_agent if has_agent is None else has_agent
+    plan = FaultPlan(seed, peers, rounds, policy, has_agent, on_partition or any_partition)
+    if level == "none":
+        return plan
+    most, kinds = (_MILD_NETWORK, _MILD) if level == "mild" else (_HARD_NETWORK, _HARD)
+    loss, duplication, jitter_s = (_below(rng, limit) for limit in most)
+    plan = replace(plan, loss=loss, duplication=duplication, jitter_s=jitter_s)
+    count = int(rng.integers(0, 3) if level == "mild" else rng.integers(1, 6))
+    return replace(plan, faults=_Draw(rng, plan).faults(count, kinds))
+
+
+def draw_wide(
+    seed: int, level: str, policy: str = "greedy", has_agent: bool | None = None, on_partition: str | None = None
+) -> FaultPlan:
+    """The plan of this seed in the wide family: sizes and lengths in equal parts, and faults in every round.
+
+    As many seeds in a row as there are sizes times lengths have each of them once. More goes wrong in round 1, which
+    everybody's first decision rests upon; a quarter has a network without loss, where only the faults matter.
+    """
+    rng = np.random.default_rng([seed, 0x51DE])
+    size, length = seed % len(SIZES), seed // len(SIZES) % len(LENGTHS)
+    any_agent, any_partition = bool(rng.random() < 0.5), "continue" if rng.random() < 0.5 else "wait"
+    has_agent = any_agent if has_agent is None else has_agent
+    plan = FaultPlan(seed, SIZES[size], LENGTHS[length], policy, has_agent, on_partition or any_partition)
+    if level == "none":
+        return plan
+    most, kinds = (_MILD_NETWORK, _MILD) if level == "mild" else (_HARD_NETWORK, _HARD)
+    if rng.random() < 0.75:
+        loss, duplication, jitter_s = (_below(rng, limit) for limit in most)
+        plan = replace(plan, loss=loss, duplication=duplication, jitter_s=jitter_s)
+    draw, faults = _Draw(rng, plan), list[AnyFault]()
+    begins_s, round_s = 1.0 if has_agent else 2.8, 1.0 + 20.0 * plan.loss  # about: of round 1, of each
+    for round_id in range(1, plan.rounds + 1):
+        draw.window_s = (0.05 if round_id == 1 else begins_s), begins_s + round_s
+        begins_s += round_s
+        for _ in range(int(rng.integers(1, 5) if round_id == 1 else rng.integers(0, 3))):
+            if level == "hard" and rng.random() < 0.5:
+                faults.append(_burst(draw, round_id))
+            else:
+                faults += kinds[int(rng.integers(len(kinds)))](draw)
+    return replace(plan, faults=tuple(sorted(faults, key=lambda fault: (fault.at_s, repr(fault)))))
+
+
+class _Draw:
+    """Draws faults one after the other; remembers who stays away and whose disk fails: each less than half of all."""
+
+    def __init__(self, rng: np.random.Generator, plan: FaultPlan) -> None:
+        self.rng = rng
+        self.plan = plan
+        self.window_s = 0.05, 0.8 * plan.rounds + 2.6  # the start, and what the rounds take at least
+        self.minority = (plan.peers - 1) // 2
+        self.may_stay_away = rng.random() < 0.2
+        self.away: set[str] = set()
+        self.bad_disks: set[str] = set()
+
+    def faults(self, count: int, kinds: tuple[Callable[[_Draw], list[AnyFault]], ...]) -> tuple[AnyFault, ...]:
+        drawn = [fault for _ in range(count) for fault in kinds[int(self.rng.integers(len(kinds)))](self)]
+        return tuple(sorted(drawn, key=lambda fault: (fault.at_s, repr(fault))))
+
+    def at_s(self) -> float:
+        return round(float(self.rng.uniform(*self.window_s)), 3)
+
+    def for_s(self, longest_s: float = 4.0) -> float:
+        """Mostly short, sometimes long enough to be lost and to miss a round."""
+        return round(float(0.1 + (longest_s - 0.1) * self.rng.random() ** 2), 3)
+
+    def node(self) -> str:
+        return str(self.rng.choice(self.plan.node_ids()))
+
+    def peer(self) -> str:
+        return str(self.rng.choice(self.plan.peer_ids()))
+
+    def two(self) -> tuple[str, str]:
+        ids = self.plan.node_ids()
+        first, second = self.rng.permutation(len(ids))[:2] if len(ids) > 1 else (0, 0)
+        return ids[first], ids[second]
+
+    def restart_after_s(self, peer: str) -> float | None:
+        if self.may_stay_away and len(self.away | {peer}) <= self.minority and self.rng.random() < 0.5:
+            self.away.add(peer)
+            return None
+        return self.for_s(3.0)
+
+    def disk(self) -> str:
+        """A peer whose disk may fail: no more of them than a minority, or what a majority saved could be lost."""
+        peer = self.peer()
+        if peer not in self.bad_disks and len(self.bad_disks) >= self.minority:
+            peer = min(self.bad_disks, default=peer)
+        self.bad_disks.add(peer)
+        return peer
+
+
+def _below(rng: np.random.Generator, most: float) -> float:
+    return round(float(rng.uniform(0.0, most)), 3)
+
+
+def _crash(draw: _Draw) -> list[AnyFault]:
+    peer, at_s = draw.node(), draw.at_s()
+    back_s = draw.restart_after_s(peer)
+    crash = Crash(at_s=at_s, peer=peer)
+    return [crash] if back_s is None else [crash, Restart(at_s=round(at_s + back_s, 3), peer=peer)]
+
+
+def _restart(draw: _Draw) -> list[AnyFault]:
+    return [Restart(at_s=draw.at_s(), peer=draw.node())]
+
+
+def _crash_all(draw: _Draw) -> list[AnyFault]:
+    at_s = draw.at_s()
+    down: list[AnyFault] = [Crash(at_s=at_s, peer=peer) for peer in draw.plan.node_ids()]
+    return [*down, *(Restart(at_s=round(at_s + draw.for_s(2.0), 3), peer=peer) for peer in draw.plan.node_ids())]
+
+
+def _suspend(draw: _Draw) -> list[AnyFault]:
+    return [Suspend(at_s=draw.at_s(), peer=draw.node(), for_s=draw.for_s())]
+
+
+def _cut(draw: _Draw) -> list[AnyFault]:
+    a, b = draw.two()
+    return [Cut(at_s=draw.at_s(), a=a, b=b, for_s=draw.for_s())]
+
+
+def _cut_one_way(draw: _Draw) -> list[AnyFault]:
+    a, b = draw.two()
+    return [CutOneWay(at_s=draw.at_s(), a=a, b=b, for_s=draw.for_s())]
+
+
+def _split(draw: _Draw) -> list[AnyFault]:
+    ids = draw.plan.node_ids()
+    size = int(draw.rng.integers(1, max(2, len(ids))))
+    group = tuple(sorted(ids[number] for number in draw.rng.permutation(len(ids))[:size]))
+    return [Split(at_s=draw.at_s(), group=group, for_s=draw.for_s())]
+
+
+def _clock_jump(draw: _Draw) -> list[AnyFault]:
+    return [ClockJump(at_s=draw.at_s(), peer=draw.node(), by_s=draw.for_s(20.0))]
+
+
+def _disk_full(draw: _Draw) -> list[AnyFault]:
+    if not draw.minority:
+        return []
+    return [DiskFull(at_s=draw.at_s(), peer=draw.disk(), for_s=draw.for_s())]
+
+
+def _torn_file(draw: _Draw) -> list[AnyFault]:
+    """Matters at a restart alone, so there is one."""
+    if not draw.minority:
+        return []
+    peer, at_s = draw.disk(), draw.at_s()
+    back_s = round(at_s + draw.for_s(2.0), 3)
+    return [TornFile(at_s=at_s, peer=peer), Crash(at_s=at_s, peer=peer), Restart(at_s=back_s, peer=peer)]
+
+
+def _crash_on(draw: _Draw) -> list[AnyFault]:
+    """Twice as often the node in office as a given one."""
+    if draw.rng.random() < 2 / 3:
+        peer, moment = OFFICE, Moment.BEFORE_SAYING if draw.rng.random() < 0.5 else Moment.AFTER_SAYING
+        message = str(draw.rng.choice(OFFICE_SAYS))
+        if draw.rng.random() < 0.3:
+            message, moment = "PeerReport", Moment.AFTER_HEARING
+    else:
+        peer, moment = draw.peer(), list(Moment)[int(draw.rng.integers(4))]
+        says = moment in (Moment.BEFORE_SAYING, Moment.AFTER_SAYING)
+        message = str(draw.rng.choice(PEERS_SAY if says else OFFICE_SAYS + PEERS_SAY[1:]))
+    nth = int(draw.rng.integers(1, 6 if message != "PeerReport" else 40))
+    back_s = draw.restart_after_s(peer)
+    at_s = draw.at_s() if draw.rng.random() < 0.5 else 0.0
+    return [CrashOn(at_s=at_s, peer=peer, message=message, nth=nth, moment=moment, restart_after_s=back_s)]
+
+
+def _burst(draw: _Draw, round_id: int) -> Burst:
+    """Two or three things go wrong at one step of a decision, and all restarts may come in a row after it."""
+    rng, plan = draw.rng, draw.plan
+    step = list(Step)[int(rng.integers(len(Step)))]
+    peer = OFFICE if step in _STEPS_OF_OFFICE else ANYBODY if rng.random() < 2 / 3 else draw.peer()
+    nth = int(rng.integers(1, plan.peers + 1))
+    faults: list[TimedFault] = []
+    if rng.random() < 0.7:
+        faults += _start_anew(draw, ITSELF, 0.0)
+    for _ in range(int(rng.integers(0 if faults else 1, 3))):
+        faults += _BURSTING[int(rng.integers(len(_BURSTING)))](draw)
+    ordered = tuple(sorted(faults, key=lambda fault: (fault.at_s, repr(fault))))
+    return Burst(at_s=0.0, peer=peer, round_id=round_id, step=step, nth=nth, before=rng.random() < 0.5, faults=ordered)
+
+
+def _start_anew(draw: _Draw, peer: str, at_s: float) -> list[TimedFault]:
+    return [Crash(at_s=at_s, peer=peer), Restart(at_s=round(at_s + draw.for_s(3.0), 3), peer=peer)]
+
+
+def _soon_s(draw: _Draw) -> float:
+    """At the very moment, or within about a round trip or a training."""
+    return 0.0 if draw.rng.random() < 0.5 else round(float(draw.rng.uniform(0.01, 0.6)), 3)
+
+
+def _office_anew(draw: _Draw) -> list[TimedFault]:
+    return _start_anew(draw, OFFICE, _soon_s(draw))
+
+
+def _one_anew(draw: _Draw) -> list[TimedFault]:
+    return _start_anew(draw, draw.peer(), _soon_s(draw))
+
+
+def _restarts(draw: _Draw) -> list[TimedFault]:
+    """Some devices or all, one soon after the other."""
+    ids = draw.plan.node_ids()
+    some = draw.rng.permutation(len(ids))[: int(draw.rng.integers(1, len(ids) + 1))]
+    return [Restart(at_s=_soon_s(draw), peer=ids[number]) for number in some]
+
+
+def _still(draw: _Draw) -> list[TimedFault]:
+    peer = (OFFICE, ITSELF, draw.peer())[int(draw.rng.integers(3))]
+    return [Suspend(at_s=0.0, peer=peer, for_s=draw.for_s())]
+
+
+def _apart(draw: _Draw) -> list[TimedFault]:
+    peer = (OFFICE, ITSELF, draw.peer())[int(draw.rng.integers(3))]
+    return [Split(at_s=_soon_s(draw), group=(peer,), for_s=draw.for_s(6.0))]
+
+
+def _unsaved(draw: _Draw) -> list[TimedFault]:
+    """Its ballot is written in place and kept, its model is not."""
+    if not draw.minority:
+        return _one_anew(draw)
+    peer = draw.disk()
+    return [DiskFull(at_s=0.0, peer=peer, for_s=2.0), Restart(at_s=round(1.0 + _soon_s(draw), 3), peer=peer)]
+
+
+# Loss, duplication, jitter in seconds: at most.
+_MILD_NETWORK = (0.1, 0.05, 0.05)
+_HARD_NETWORK = (0.3, 0.1, 0.15)
+_MILD = (_crash, _suspend, _cut)
+_HARD = (
+    _crash, _crash, _restart, _suspend, _suspend, _cut, _cut_one_way, _split, _clock_jump, _disk_full, _torn_file,
+    _crash_on, _crash_on, _crash_on, _crash_all,
+)  # fmt: skip
+_STEPS_OF_OFFICE = (Step.OPENED, Step.PROPOSED, Step.CLOSING)
+_BURSTING = (_office_anew, _one_anew, _restarts, _still, _apart, _unsaved)
