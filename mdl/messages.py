@@ -156,11 +156,14 @@ class Reached(msgspec.Struct, frozen=True):
 class Ballot(msgspec.Struct, frozen=True):
     """What a device has promised, and must still know after a restart (docs/protocol.md).
 
-    term: no order of an older one is followed. reached: per lineage, so that no round is decided on twice.
+    term: no order of an older one is followed. reached: per lineage, so that no round is decided on twice. agent: whom
+    a restarted process may follow under this very term; "" once it has had a result under it, since an older order of
+    the same term could come again.
     """
 
     term: Term = 0
     reached: Annotated[tuple[Reached, ...], Meta(max_length=MAX_REACHED)] = ()
+    agent: SomePeerId = ""
 
 
 class HopDecision(msgspec.Struct, frozen=True):

@@ -71,9 +71,9 @@ class Peer:
         self.me = me
         self.trainer = trainer
         self._saved = (trainer.ballot if trainer else None) or Ballot()
-        self._saved_reached: dict[str, int] = {}
+        self._saved_reached = {entry.fork: entry.round_id for entry in self._saved.reached}
         self.agent: MobileAgent | None = None
-        self.succession = Succession(me, settings, trainer is None, now, self._saved.term)
+        self.succession = Succession(me, settings, trainer is None, now, self._saved)
         self.known: dict[str, PeerInfo] = {}
         self._spoken: set[str] = set()  # those of them
         self.agent_settings = agent_settings
@@ -133,7 +133,8 @@ class Peer:
         term, reached = self.succession.term, trainer.standing.reached
         if term == self._saved.term and reached == self._saved_reached:
             return None
-        self._saved, self._saved_reached = trainer.standing.ballot(term), dict(reached)
+        agent = self.succession.spoken_by if reached == self._saved_reached else ""
+        self._saved, self._saved_reached = trainer.standing.ballot(term, agent), dict(reached)
         return self._saved
 
     def authority(self) -> tuple[int, str]:

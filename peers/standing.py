@@ -124,9 +124,9 @@ class Standing:
         """
         return self.knows_ballot and (has_staged or not self.was_further())
 
-    def ballot(self, term: int) -> Ballot:
+    def ballot(self, term: int, agent: str = "") -> Ballot:
         """What must be on the disk before anybody hears of it."""
-        return Ballot(term, tuple(Reached(fork, round_id) for fork, round_id in self.reached.items()))
+        return Ballot(term, tuple(Reached(fork, round_id) for fork, round_id in self.reached.items()), agent)
 
     def add(self, *works: Work) -> None:
         """Own work that w may hold, or not: where it stands tells."""

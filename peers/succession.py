@@ -16,7 +16,7 @@ import msgspec
 
 from mdl.delta import Contributor
 from mdl.errors import RemoteProtocolError
-from mdl.messages import AgentMessage, AgentPresent, MemberRefused, MeshFinished, RoundOpened
+from mdl.messages import AgentMessage, AgentPresent, Ballot, MemberRefused, MeshFinished, RoundOpened
 from peers.liveness import Arrivals
 from peers.members import Member
 from peers.quorum import LAST_FIRST_TERM, LAST_TERM, TERM_LEAP, TERMS_PER_S, is_senior, next_term
@@ -51,7 +51,8 @@ class SuccessionSettings(msgspec.Struct, frozen=True):
 class Succession:
     """See the module. term: the highest heard. agent: whom this device obeys, "" if nobody. successors: as it said.
 
-    holder: the agent with its incarnation. saved_term: of an earlier process of this device, 0 if there was none.
+    holder: the agent with its incarnation. spoken_by: who alone may speak under `term`, "" if nobody any more. saved:
+    what an earlier process of this device has promised.
     """
 
     def __init__(
@@ -60,17 +61,17 @@ class Succession:
         settings: SuccessionSettings,
         is_dedicated: bool,
         now: float = 0.0,
-        saved_term: int = 0,
+        saved: Ballot = Ballot(),  # noqa: B008 (frozen)
     ) -> None:
-        if saved_term > LAST_TERM:
+        if saved.term > LAST_TERM:
             logger.warning("the saved term is none that a mesh can have come to, and is forgotten")
-            saved_term = 0
+            saved = Ballot()
         self.me = me
-        self.term = saved_term
+        self.term = saved.term
         self.agent = ""
         self.holder: Contributor | None = None
         self.successors: tuple[str, ...] = ()
-        self._spoken_by = ""
+        self.spoken_by = saved.agent
         self._settings = settings
         self._is_dedicated = is_dedicated
         self._arrivals = self._listen(now)
@@ -78,8 +79,8 @@ class Succession:
         self._alone_since = now
         self._knew_one = False
         self._started_at = now
-        self._measured_from = saved_term
-        self._may_leap = not saved_term
+        self._measured_from = saved.term
+        self._may_leap = not saved.term
 
     def check_term(self, term: int, now: float) -> None:
         """Raises RemoteProtocolError for a term that no honest mesh can have come to.
@@ -105,7 +106,7 @@ class Succession:
             return False
         else:
             self._arrivals = self._listen(now)
-        self.agent, self._spoken_by, self.holder = sender.peer_id, sender.peer_id, sender
+        self.agent, self.spoken_by, self.holder = sender.peer_id, sender.peer_id, sender
         self.term, self._claim, self._knew_one = claim.term, claim, True
         if claim.successors:
             self.successors = claim.successors
@@ -161,7 +162,7 @@ class Succession:
     def take_office(self, heard_term: int) -> int:
         """This device leads; the term it speaks under. heard_term: the highest that anybody has reported."""
         self.term = next_term(max(self.term, heard_term), self.me)
-        self.agent, self._spoken_by, self.holder = self.me.peer_id, self.me.peer_id, self.me
+        self.agent, self.spoken_by, self.holder = self.me.peer_id, self.me.peer_id, self.me
         self._claim, self._knew_one = None, True
         return self.term
 
@@ -170,7 +171,7 @@ class Succession:
         return self.holder is not None and sender.incarnation < self.holder.incarnation
 
     def _is_newer(self, sender: Contributor, claim: AgentPresent) -> bool:
-        if claim.term < self.term or (claim.term == self.term and sender.peer_id != self._spoken_by):
+        if claim.term < self.term or (claim.term == self.term and sender.peer_id != self.spoken_by):
             return False
         return not self.agent or self._claim is None or outranks(claim, sender, self._claim, self.agent)
 

@@ -12,13 +12,16 @@ from mdl.messages import AgentPresent, Ballot, Counted, Fork, History, Reached, 
 from peers.agent import AgentSettings
 from peers.peer import Peer
 from peers.resume import DEVICE_FILES, Origin, describe_state, restore_state, set_aside
+from peers.simulate import build_mesh
 from peers.succession import SuccessionSettings
 from peers.trainer import Trainer, TrainerSettings
 from scheduler.policies import make_policy
+from sim.faults import FaultPlan, Restart
 
 ME = Contributor("me", 2)
 HERE = Origin("home", "schema", "lenet 3x128 -> run", 0)
 HISTORY = History((Fork(0, 1, "start"),), ("me",), (Counted(ME, 7),))
+KNOWN = Ballot(1, (Reached("start", 7),))
 
 
 def _peer(ballot=None):
@@ -108,6 +111,38 @@ def test_a_promise_is_on_the_disk_before_anybody_hears_of_it():
     assert [type(effect) for effect in effects] == [SaveBallot, Send]
     assert (effects[0].ballot.term, effects[1].message.term) == (70_000, 70_000)
     assert peer.handle(Received(Contributor("ann", 1), AgentPresent(70_000, 7, HISTORY.lineage, True)), 0.2) == []
+
+
+def test_a_restarted_device_follows_its_agent_under_the_same_term():
+    ann, bob = Contributor("ann", 1), Contributor("bob", 1)
+    claim = AgentPresent(70_000, 7, HISTORY.lineage, True)
+    saved = _peer(KNOWN).handle(Received(ann, claim), 0.1)[0]
+    for sender, agent in ((ann, "ann"), (bob, "")):
+        peer = _peer(saved.ballot)
+        peer.handle(Received(sender, claim), 0.1)
+        assert peer.authority() == (70_000, agent)
+
+
+def test_nobody_is_followed_again_under_a_term_in_which_a_result_was_staged():
+    """An older order of that term may come again, of a result that was lost since."""
+    ann, claim = Contributor("ann", 1), AgentPresent(70_000, 7, HISTORY.lineage, True)
+    peer = _peer(KNOWN)
+    peer.handle(Received(ann, claim), 0.1)
+    peer.trainer.standing.note_further(8)
+    saved = peer.handle(Tick(), 0.2)[0]
+    again = _peer(saved.ballot)
+    again.handle(Received(ann, claim), 0.3)
+    assert again.authority() == (70_000, "")
+    again.handle(Received(ann, AgentPresent(135_536, 7, HISTORY.lineage, True)), 0.4)
+    assert again.authority() == (135_536, "ann")
+
+
+def test_a_device_that_is_started_anew_is_back_within_a_second():
+    mesh, _ = build_mesh(FaultPlan(5, 3, 5, has_agent=False, jitter_s=0.02, faults=(Restart(at_s=3.3, peer="p2"),)))
+    mesh.run(4.3)
+    assert mesh.nodes["p2"].info.incarnation == 2
+    assert mesh.nodes["p2"].machine.authority()[1] == "p0"
+    assert mesh.nodes["p2"].holder.round_id > 0
 
 
 def test_what_has_been_staged_is_on_the_disk_with_the_term():

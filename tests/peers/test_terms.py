@@ -31,7 +31,7 @@ ME, BOB = Contributor("me", 1), Contributor("bob", 1)
 
 
 def _started(saved_term: int = 0) -> Succession:
-    return Succession(ME, SuccessionSettings(), False, 100.0, saved_term)
+    return Succession(ME, SuccessionSettings(), False, 100.0, Ballot(saved_term))
 
 
 def test_a_device_that_has_saved_a_term_believes_what_a_mesh_can_have_come_to_since():

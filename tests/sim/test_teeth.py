@@ -158,7 +158,7 @@ def _what_a_round_counted_comes_again(self: Standing, lineage: Any, round_id: in
     return False
 
 
-def _a_restart_forgets_what_was_staged(self: Standing, term: int) -> Ballot:
+def _a_restart_forgets_what_was_staged(self: Standing, term: int, agent: str = "") -> Ballot:
     return Ballot(term)
 
 
