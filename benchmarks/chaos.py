@@ -246,6 +246,7 @@ class Progress:
                 process.send(signal.SIGKILL)
                 process.child.process.wait()
                 arena.start(process)
+                self.heard_at[name] = now
 
 
 def run_mesh(

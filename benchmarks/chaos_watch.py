@@ -327,7 +327,7 @@ def _measure(fault: Fault, book: Book, sights: list[Sight], lines: dict[int, Rou
     ]
     voters = lines[fault.closed].contributors if fault.closed in lines else ()
     left = set(voters) - {*fault.down, fault.name}
-    majority = not voters or has_quorum(voters, left, left)
+    majority = not voters or has_quorum(voters, left)
 
     def since(moment: float | None, start: float = fault.at) -> float | None:
         return None if moment is None else round(moment - start, 3)

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from mdl.data.places import PlaceLog, cut_days
 from mdl.data.visits import Stays, make_sequences, take_stays
 from mdl.distill import DistillSettings, Examples, locate_classes, train_student
+from mdl.errors import DataError
 from mdl.kinds import ModelKind, RecurrentKind
 from mdl.recurrent import RecurrentModel
 from mdl.teaching import (
@@ -94,6 +95,11 @@ def split_people(log: PlaceLog, recipe: Recipe, seed: int, tune: bool) -> tuple[
     """The cloud's sequences, and the devices. tune: the test days are not looked at; the days before them are cut."""
     people = [(name, cut_days(stays, recipe.test_share)[0] if tune else stays) for name, stays in log.stays.items()]
     usable = [(name, person) for name, stays in people if (person := _cut(name, stays, recipe)) is not None]
+    if len(usable) <= recipe.cloud_people:
+        enough = f"people with enough days; there are {len(usable)} of {len(people)}"
+        raise DataError(
+            f"{recipe.cloud_people} people for the cloud and one device want {recipe.cloud_people + 1} {enough}"
+        )
     order = np.random.default_rng([seed, 1]).permutation(len(usable))
     given = [usable[index][1] for index in order[: recipe.cloud_people]]
     sequences = [person.seen(recipe.cycles) for person in given] + [person.test for person in given]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
 from collections.abc import Callable
@@ -211,10 +212,7 @@ def _optima_of_the_reward(n: int) -> dict[str, Callable[[], Policy]]:
         "paper: optimum of Eq. 7, printed sign": PaperOptimum(n, PaperRules(printed_sign=True), may_quit=False),
         "paper: optimum of Eq. 7, in rounds": PaperOptimum(n, PaperRules(busy="rounds"), may_quit=False),
     }
-    return {
-        name: (lambda name=name, optimum=optimum: FollowOrder(name, optimum.best_order))
-        for name, optimum in optima.items()
-    }
+    return {name: functools.partial(FollowOrder, name, optimum.best_order) for name, optimum in optima.items()}
 
 
 def _dqn_of_the_reward(
@@ -225,7 +223,7 @@ def _dqn_of_the_reward(
     Where one quits there is no round of its own; `less_than` compares with the others on the same rounds.
     """
     networks = [train_paper(n, _PAPER_PICKS[n], seed).network() for seed in range(_PAPER_TRAININGS)]
-    scores = [_score(lambda order=network.order: FollowOrder("paper", order), scenarios) for network in networks]
+    scores = [_score(functools.partial(FollowOrder, "paper", network.order), scenarios) for network in networks]
     kept = [(score, row) for score in scores for row, quit_there in enumerate(score.quit) if not quit_there]
     told: dict[str, Any] = {
         "trainings": len(scores),

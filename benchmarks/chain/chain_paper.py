@@ -218,4 +218,4 @@ def _rate(step: Any, seconds: float = 0.6, runs: int = 5) -> int:
 
 
 def _flags(start: np.ndarray) -> list[int]:
-    return (start > 0).astype(int).tolist()
+    return [int(each) for each in start > 0]

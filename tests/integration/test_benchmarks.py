@@ -1,10 +1,11 @@
 """Benchmarks in a short form: that they run to their end and print what they promise, not what they measure.
 
-Each takes seconds here. Those that need root, real data or minutes are only begun: tests/test_documented_commands.py.
+Each takes seconds to half a minute here. What fits the device models runs whole in tests/sim/test_devices.py.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -17,6 +18,10 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 # A busy machine takes many times the 3 to 12 s of an idle one.
 _PATIENCE_S = 240.0
+_spec: Any = importlib.util.spec_from_file_location("mdl_lan_benchmarks", Path(__file__).parent / "lan.py")
+lan: Any = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(lan)
+_MOTION = "motion?people=6&test_people=2&windows=20"
 
 
 def _run(home: Path, *command: object) -> subprocess.CompletedProcess[str]:
@@ -61,6 +66,65 @@ def test_bare_rounds_run_on_loopback(tmp_path: Path) -> None:
     small = ["--mbit", 0, "--megabytes", 0.1, "--sizes", 2, "--rounds", 4, "--runs", 1]
     told = _last(_run(tmp_path, "benchmarks/bare_round.py", *small))
     assert told["median_and_quartiles_s"]["N=2 ."]["total"][0] > 0.0
+
+
+def test_a_mesh_is_measured_beside_devices_alone_and_all_data_in_one_place(tmp_path: Path) -> None:
+    small = ["--data", _MOTION, "--peers", 2, "--epochs", 1, "--seeds", 0, "--json"]
+    told = _last(_run(tmp_path, "benchmarks/accuracy.py", *small))
+    assert {"accuracy", "accuracy_alone", "accuracy_central"} < told["median"].keys() < told["runs"][0].keys()
+
+
+def test_a_mesh_with_a_cloud_is_measured_beside_one_without(tmp_path: Path) -> None:
+    out = tmp_path / "cloud.json"
+    small = ["--data", _MOTION, "--split", "subject", "--peers", 2, "--epochs", 1, "--donors", 2, "--seeds", 0]
+    told = _last(_run(tmp_path, "benchmarks/cloud_mesh.py", *small, "--out", out))
+    assert len(told["gain_points"]) == 1
+    assert json.loads(out.read_text())["median"].keys() == told["median"].keys()
+
+
+def test_a_mesh_under_faults_is_judged_round_by_round(tmp_path: Path) -> None:
+    small = ["--data", _MOTION, "--peers", 3, "--kills", 1, "--stops", 1, "--planned-rounds", 10]
+    small += ["--no-reference", "--json", "--plot", tmp_path / "chaos.svg"]
+    told = _last(_run(tmp_path, "benchmarks/chaos.py", *small))
+    assert (len(told["kills"]), len(told["stops"])) == (1, 1)
+    assert told["rounds_exact"] == told["rounds_closed"] > 0
+    assert "<svg" in (tmp_path / "chaos.svg").read_text()
+
+
+def test_colla_is_compared_with_its_rivals_on_a_log_of_places(tmp_path: Path) -> None:
+    """Ten people who go from home to work, to lunch and back, at hours of their own, seen every half hour."""
+
+    def place(person: int, day: int, hour: float) -> str:
+        to_work = 8 + person % 3 + day % 2
+        return "home" if not to_work <= hour < 17 else "canteen" if 12 <= hour < 13 else f"work {person % 2}"
+
+    for person in range(10):
+        rows = [
+            f"{day * 86_400 + half * 1800},{place(person, day, half / 2)}"
+            for day in range(30)
+            for half in range(12, 44)
+        ]
+        (tmp_path / f"p{person}.csv").write_text("\n".join(["time,place", *rows]) + "\n")
+    brief = {"epochs": 1}
+    teaching = {"bootstrap": brief, "compress": brief, "cloud_update": brief, "rows": 50, "update_rows": 20}
+    recipe = {"cycles": 2, "cloud_people": 3, "device": brief, "scratch": brief, "teaching": teaching}
+    small = ["--data", tmp_path, "--out", tmp_path / "colla.json", "--seeds", 0, "--devices", 3]
+    run = _run(tmp_path, "benchmarks/colla.py", *small, "--no-variants", "--set", json.dumps(recipe))
+    assert run.returncode == 0, run.stderr[-2000:]
+    assert "Colla" in run.stdout
+    (seed,) = json.loads((tmp_path / "colla.json").read_text())["seeds"]
+    assert seed["devices"] == 3
+    assert "<svg" in (tmp_path / "colla.svg").read_text()
+    run = _run(tmp_path, "benchmarks/colla.py", *small)
+    assert (run.returncode, "there are 10 of 10" in run.stderr) == (2, True), run.stderr[-2000:]
+
+
+@pytest.mark.skipif(bool(lan.why_not()), reason=lan.why_not() or "")
+def test_rounds_of_real_peers_are_timed_on_a_shaped_lan(tmp_path: Path) -> None:
+    small = ["--policies", "greedy", "--runs", 1, "--rounds", 5]
+    told = _last(_run(tmp_path, "benchmarks/lan_round.py", *small, "--out", tmp_path / "lan.json"))
+    assert set(told["policies"]) == {"greedy"}
+    assert len(json.loads((tmp_path / "lan.json").read_text())["all"]["greedy"]) == 2
 
 
 @pytest.mark.parametrize(
