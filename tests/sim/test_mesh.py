@@ -130,7 +130,7 @@ def test_a_round_with_a_deadline_does_not_wait_for_a_device_that_trains_long_and
     assert True in left_out
     assert not any(twice == (True, True) for twice in pairwise(left_out))
     assert "p3" in mesh.rounds[left_out.index(True) + 1].contributors
-    verdict = judge(mesh, plan, settled())
+    verdict = judge(mesh, plan, settled(), lambda node: node.peer_id)
     assert (verdict.problem, verdict.lost, verdict.double) == ("", 0, 0)
     seconds = {left: summary.seconds["total"] for left, summary in zip(left_out, mesh.rounds, strict=True)}
     assert seconds[True] < 2.0 < seconds[False]
