@@ -293,9 +293,9 @@ def run_mesh(
 
 
 def _end_all(arena: Arena) -> None:
-    """Ctrl-C for everybody at once; they export what they have."""
+    """SIGTERM for everybody at once; they export what they have."""
     for process in arena.processes.values():
-        process.send(signal.SIGINT)
+        process.send(signal.SIGTERM)
     for process in arena.processes.values():
         assert process.child is not None
         try:

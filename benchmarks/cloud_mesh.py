@@ -74,7 +74,7 @@ def run_up(options: argparse.Namespace, seed: int, out: Path, *more: str) -> dic
         *("--epochs", options.epochs, "--donors", options.donors, "--seed", seed, "--out", out, *more),
         *(word for setting in options.set for word in ("--set", setting)),
     ]
-    done = subprocess.run([sys.executable, "-m", "peers.cli", *map(str, words)], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-m", "peers", *map(str, words)], capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"mdl up failed: {done.stderr.strip().splitlines()[-1]}")
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import gc
 import logging
-import multiprocessing
 import os
-import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from mdl.workers import Workers, result_of
+from peers.interrupts import handled, interrupt
 from peers.simulate import run_guarded
 from sim.drawing import draw_plan, draw_wide
 from sim.faults import FaultPlan
@@ -132,10 +132,11 @@ def run_campaign(
     """Run all seeds; `progress` sees the totals after each chunk. Ctrl-C ends all processes and keeps what there is."""
     totals = Totals()
     try:
-        for part in _run_chunks(campaign, seeds, processes):
-            totals.merge(part)
-            if progress:
-                progress(totals)
+        with handled(interrupt):
+            for part in _run_chunks(campaign, seeds, processes):
+                totals.merge(part)
+                if progress:
+                    progress(totals)
     except KeyboardInterrupt:
         totals.interrupted = True
     totals.failing.sort(key=lambda verdict: verdict.seed)
@@ -174,8 +175,7 @@ def _run_chunks(campaign: Campaign, seeds: range, processes: int) -> Iterator[To
         with silent_machines():
             yield from (run_seeds(campaign, chunk) for chunk in chunks)
         return
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(min(processes, len(chunks)), mp_context=context, initializer=_prepare)
+    pool = Workers(min(processes, len(chunks)), _prepare)
     waiting = iter(chunks)
     running: set[Future[Totals]] = set()
     try:
@@ -185,7 +185,7 @@ def _run_chunks(campaign: Campaign, seeds: range, processes: int) -> Iterator[To
             if not running:
                 return
             done, running = wait(running, return_when=FIRST_COMPLETED)
-            yield from (future.result() for future in done)
+            yield from (result_of(future) for future in done)
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
@@ -206,6 +206,4 @@ def _seldom_collected() -> Iterator[None]:
 
 
 def _prepare() -> None:
-    """In each process: Ctrl-C is the parent's to handle."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.disable(logging.CRITICAL)

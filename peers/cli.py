@@ -331,7 +331,3 @@ def add_groups() -> None:
     from peers.cli_cloud import register
 
     register(app)
-
-
-if __name__ == "__main__":
-    main()

@@ -18,8 +18,9 @@ import typer
 
 from mdl.bounds import printable
 from mdl.errors import MdlError, StorageError, UnfinishedError
+from peers import interrupts
+from peers.interrupts import INTERRUPTED
 
-INTERRUPTED = 130
 # Of the line that says what is wrong: paths and choices fit.
 _LONGEST = 4_000
 
@@ -40,17 +41,27 @@ class Failure:
 def run_guarded(command: Callable[[], int | None], as_json: bool) -> int:
     """Run a command to its end; returns the exit code. as_json: a failure is the last line of stdout too."""
     try:
+        interrupts.allow()
+        failure = _run(command)
+        interrupts.hurry()
+    except KeyboardInterrupt:  # while another failure was put into words
+        failure = _describe_code(INTERRUPTED)
+    if failure:
+        with contextlib.suppress(OSError):  # a log on a full disk
+            print(f"mdl: {failure.error}", file=sys.stderr, flush=True)
+        _print_last(json.dumps(failure.as_dict()) if as_json else "")
+    code = failure.exit_code if failure else 0
+    interrupts.end(code)
+    return code
+
+
+def _run(command: Callable[[], int | None]) -> Failure | None:
+    try:
         code = command() or 0
         sys.stdout.flush()
-        failure = _describe_code(code) if code else None
+        return _describe_code(code) if code else None
     except BaseException as error:  # noqa: BLE001 - nothing is further out
-        failure = describe_failure(error)
-    if failure is None:
-        return 0
-    with contextlib.suppress(OSError):  # a log on a full disk
-        print(f"mdl: {failure.error}", file=sys.stderr, flush=True)
-    _print_last(json.dumps(failure.as_dict()) if as_json else "")
-    return failure.exit_code
+        return describe_failure(error)
 
 
 def describe_failure(error: BaseException) -> Failure:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from mdl.config import LARGEST_SEED, MANY
 from mdl.errors import ConfigError, UnfinishedError
 from mdl.files import check_writable, save_or_rescue
 from peers.cli_options import MOST_PROCESSES, LogLevel, Quiet, log_at
+from peers.interrupts import handled
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -247,7 +247,7 @@ def _is_late(began_s: float, minutes: float | None) -> bool:
 
 @contextmanager
 def _stopping() -> Iterator[Callable[[], bool]]:
-    """The first Ctrl-C is a wish to end and save, which the yielded function tells; the second one ends at once."""
+    """The first interrupt is a wish to end and save, which the yielded function tells; the second one ends at once."""
     wishes: list[int] = []
 
     def wish(number: int, frame: FrameType | None) -> None:
@@ -256,11 +256,8 @@ def _stopping() -> Iterator[Callable[[], bool]]:
         wishes.append(number)
         print("mdl: saving what was learned (Ctrl-C again: at once, without)", file=sys.stderr)
 
-    before = signal.signal(signal.SIGINT, wish)
-    try:
+    with handled(wish):
         yield lambda: bool(wishes)
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

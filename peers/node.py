@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import sys
 import threading
 import time
@@ -23,6 +22,7 @@ from mdl.journal import Journal
 from mdl.machine import Effect, Event, Finish, Machine, PeerFound, RecordRound, ResourcesSampled, StopRequested
 from mdl.messages import PeerInfo, Role
 from peers.casting import cast_node
+from peers.interrupts import handled
 from peers.limit import RoundLimit
 from peers.narrate import Narrator
 from peers.peer import make_peer
@@ -242,11 +242,10 @@ def describe_round(effect: RecordRound) -> str:
 
 @contextmanager
 def stopped_by_signals(runtime: Runtime[Any]) -> Iterator[None]:
-    """Ctrl-C or SIGTERM once finishes cleanly, twice ends at once; likewise the end of a parent that started us.
+    """An interrupt once finishes cleanly, twice ends at once; likewise the end of a parent that started us.
 
     What is saved afterwards belongs inside: the first one does not break it off, the second one does.
     """
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     wishes: list[int] = []
 
     def wish(number: int, _: object) -> None:
@@ -255,15 +254,10 @@ def stopped_by_signals(runtime: Runtime[Any]) -> Iterator[None]:
             raise KeyboardInterrupt
         runtime.stop()
 
-    for number in before:
-        signal.signal(number, wish)
     if os.environ.get(LIFELINE_VARIABLE):
         threading.Thread(target=_follow_parent, args=(runtime,), name="mdl-lifeline", daemon=True).start()
-    try:
+    with handled(wish):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _follow_parent(runtime: Runtime[Any]) -> None:

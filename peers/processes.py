@@ -8,13 +8,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from mdl.files import make_private_folder, open_private
+from mdl.signals import blocked
 from peers.identity import CODE_VARIABLE
 from peers.plain import LOG_VARIABLE
 
@@ -87,10 +86,11 @@ class Children:
             LOG_VARIABLE: str(log.absolute()),
             "OMP_NUM_THREADS": str(self.threads),
         }
-        with open_private(log, "wb") as errors, open_private(output, "wb") as results, _interrupts_wait():
+        # Ctrl-C in the middle would leave a process that nobody knows of, and be a traceback in its log.
+        with open_private(log, "wb") as errors, open_private(output, "wb") as results, blocked():
             process = subprocess.Popen(
                 # -P: what lies in the current directory is not imported in the place of a library.
-                [sys.executable, "-P", "-m", "peers.cli", *arguments],
+                [sys.executable, "-P", "-m", "peers", *arguments],
                 stdin=subprocess.PIPE,
                 stdout=results,
                 stderr=errors,
@@ -104,7 +104,7 @@ class Children:
         """Ask all to finish; kill who has not within 2.5 s."""
         for child in [*self.running, *self.beside]:
             if child.process.poll() is None:
-                child.process.send_signal(signal.SIGINT)
+                child.process.send_signal(signal.SIGTERM)  # Ctrl-C is ignored below `nohup` or a script's `&`
         give_up_at = time.monotonic() + _STOP_S
         for child in [*self.running, *self.beside]:
             try:
@@ -114,18 +114,3 @@ class Children:
                 child.process.wait()
             if child.process.stdin:
                 child.process.stdin.close()
-
-
-@contextmanager
-def _interrupts_wait() -> Iterator[None]:
-    """Ctrl-C in the middle of starting a process would leave one that nobody knows of: it takes effect right after."""
-    caught: list[int] = []
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, lambda number, _: caught.append(number)) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    if caught:
-        signal.raise_signal(caught[0])

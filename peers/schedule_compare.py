@@ -11,6 +11,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from peers.interrupts import handled, interrupt
 from peers.schedule_play import Bench, play_watched
 from scheduler.judging import half_width
 from scheduler.paper import energy_variance
@@ -64,15 +65,16 @@ def compare(
     found = Comparison(policies, what, planned, {name: Score() for name in policies})
     bench = Bench()
     try:
-        for scenario in scenarios:
-            rows = [_play(name, scenario, bench) for name in policies]
-            for name, (makespan_s, variance, lost, seconds) in zip(policies, rows, strict=True):
-                score = found.scores[name]
-                score.makespan_s.append(makespan_s)
-                score.energy_variance_j2.append(variance)
-                score.lost.append(lost)
-                score.decision_s += seconds
-            show(found.played, planned)
+        with handled(interrupt):
+            for scenario in scenarios:
+                rows = [_play(name, scenario, bench) for name in policies]
+                for name, (makespan_s, variance, lost, seconds) in zip(policies, rows, strict=True):
+                    score = found.scores[name]
+                    score.makespan_s.append(makespan_s)
+                    score.energy_variance_j2.append(variance)
+                    score.lost.append(lost)
+                    score.decision_s += seconds
+                show(found.played, planned)
     except KeyboardInterrupt:
         found.interrupted = True
     return found

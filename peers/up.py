@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -27,6 +25,7 @@ from mdl.data import DataSet, default_cache_dir, load_data, private_part, split_
 from mdl.errors import ConfigError, DataError, MdlError, UnfinishedError
 from mdl.files import make_private_folder, write_bytes
 from mdl.own import own_data
+from peers.interrupts import handled, interrupt
 from peers.liveview import describe_summary, draw_mesh, show_result
 from peers.processes import Child, Children
 from peers.rundir import CycleReader, RoundReader, collect_results, describe_interrupt, read_rounds, remove_traces
@@ -84,7 +83,7 @@ def run_up(
     started = time.monotonic()
     console = PlainConsole(stderr=as_json, quiet=log_level in ("warning", "error"))
     verifier: Verifier | None = None
-    with _interrupted_by_signals():
+    with handled(interrupt):
         run = _plan(config, peers, epochs, out, verify, cloud, log_level)
         console.print(Text(show_config(run.config).strip(), style="dim"))
         if run.data.synthetic:
@@ -107,22 +106,6 @@ def run_up(
     except MdlError as error:
         raise UnfinishedError(str(error), 4, result, "what it would have held is above") from None
     return {key: value for key, value in result.items() if key != "alone"}
-
-
-@contextmanager
-def _interrupted_by_signals() -> Iterator[None]:
-    """SIGTERM and a closed terminal end the run as Ctrl-C does."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    numbers = [signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
-    before = {number: signal.signal(number, interrupt) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _train(run: Run, verifier: Verifier | None, console: Console, as_json: bool) -> list[dict[str, Any]]:

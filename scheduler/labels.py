@@ -7,10 +7,8 @@ each generation improves on the last. What is learned is how much better one pic
 
 from __future__ import annotations
 
-import multiprocessing
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -18,6 +16,7 @@ import numpy as np
 import torch
 
 from mdl.errors import ConfigError
+from mdl.workers import Workers, result_of
 from scheduler.branching import LabelJob, Labels, produce_labels
 from scheduler.qnet import QNetwork
 from sim.scenario import Scenario
@@ -116,14 +115,18 @@ def train_on_labels(
 
 def _produce(job: Callable[[int], LabelJob], steps: int, processes: int) -> Iterator[Labels]:
     """Labels in the order of their numbers, always so many ahead, however many processes work on them."""
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, mp_context=context) if processes else nullcontext() as pool:
+    with Workers(processes) if processes else nullcontext() as pool:
         pending: deque[Callable[[], Labels]] = deque()
         for number in range(steps + _AHEAD):
             if number < steps:
-                pending.append(pool.submit(produce_labels, job(number)).result if pool else _later(job(number)))
+                pending.append(_soon(pool, job(number)) if pool else _later(job(number)))
             if number >= _AHEAD:
                 yield pending.popleft()()
+
+
+def _soon(pool: Workers, job: LabelJob) -> Callable[[], Labels]:
+    future = pool.submit(produce_labels, job)
+    return lambda: result_of(future)
 
 
 def _later(job: LabelJob) -> Callable[[], Labels]:

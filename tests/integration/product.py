@@ -16,6 +16,7 @@ import psutil
 SMALL = "motion?people=6&test_people=2&windows=40"
 # For what takes seconds, on a machine that is busy with other things.
 PATIENCE_S = 60.0
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def until(claim, patience_s=PATIENCE_S):
@@ -25,6 +26,14 @@ def until(claim, patience_s=PATIENCE_S):
     while not (found := claim()) and time.monotonic() < give_up_at:
         pause.wait(0.02)
     return found
+
+
+def take_signals(blocked):
+    """In a new process. A shell starts what runs in its background with SIGINT ignored, and children inherit that."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    if blocked:
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
 
 
 class Home:
@@ -45,13 +54,14 @@ class Home:
         self._started = []
         self._numbers = itertools.count()
 
-    def start(self, *arguments, **variables):
+    def start(self, *arguments, blocked=False, **variables):
         """`mdl ARGUMENTS` in the background."""
-        return self.start_python("-m", "peers.cli", *arguments, **variables)
+        return self.start_python("-m", "peers", *arguments, blocked=blocked, **variables)
 
-    def start_python(self, *arguments, **variables):
+    def start_python(self, *arguments, blocked=False, **variables):
+        """blocked: Ctrl-C and SIGTERM wait until the process takes them."""
         words = (*self._before, sys.executable, *map(str, arguments))
-        command = Command(words, self, next(self._numbers), variables)
+        command = Command(words, self, next(self._numbers), variables, blocked)
         self._started.append(command)
         return command
 
@@ -69,7 +79,7 @@ class Home:
 class Command:
     """One process with its output in files."""
 
-    def __init__(self, words, home, number, variables):
+    def __init__(self, words, home, number, variables, blocked=False):
         self.output, self.errors = home.folder / f"{number}.out", home.folder / f"{number}.err"
         self._family = []
         with self.output.open("wb") as output, self.errors.open("wb") as errors:
@@ -81,8 +91,7 @@ class Command:
                 cwd=home.folder,
                 env=home.environment | variables,
                 start_new_session=True,
-                # A shell starts what runs in its background with SIGINT ignored, and children inherit that.
-                preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+                preexec_fn=functools.partial(take_signals, blocked),
             )
 
     @property

@@ -42,7 +42,7 @@ def _run(folder: Path, words: list[str], full: bool) -> tuple[int, list[str], di
     }
     environment |= {name: str(folder / "home") for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME")}
     done = subprocess.run(
-        [sys.executable, "-m", "peers.cli", *words, "--json"],
+        [sys.executable, "-m", "peers", *words, "--json"],
         cwd=folder,
         env=environment | {"PYTHONPATH": os.getcwd()},
         capture_output=True,

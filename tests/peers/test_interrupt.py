@@ -123,5 +123,5 @@ from peers.__main__ import main
 main()
 """
     done = subprocess.run([sys.executable, "-c", told, "up", *words], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (130, "")
+    assert (done.returncode, done.stderr) == (130, "mdl: interrupted\n")
     assert done.stdout == ('{"error": "interrupted", "hint": "", "exit_code": 130}\n' if words else "")

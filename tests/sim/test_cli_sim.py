@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def _mdl(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "peers.cli", *map(str, arguments)]
+    command = [sys.executable, "-m", "peers", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT)
 
 
