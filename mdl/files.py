@@ -97,6 +97,11 @@ def check_writable(path: Path) -> None:
         raise StorageError(path, error.cause) from None
 
 
+def spare_place(path: Path, process: int | None = None) -> Path:
+    """Where `save_or_rescue` of a process, of this one by default, puts what its disk refuses."""
+    return Path(tempfile.gettempdir()) / f"mdl-{process or os.getpid()}-{path.name}"
+
+
 def save_or_rescue(path: Path, save: Callable[[Path], None]) -> None:
     """Save what took long to compute; where the disk refuses by now, in a temporary directory.
 
@@ -105,7 +110,7 @@ def save_or_rescue(path: Path, save: Callable[[Path], None]) -> None:
     try:
         save(path)
     except MdlError as error:
-        spare = Path(tempfile.gettempdir()) / f"mdl-{os.getpid()}-{path.name}"
+        spare = spare_place(path)
         try:
             save(spare)
         except MdlError:

@@ -46,6 +46,7 @@ from peers.cli_options import (
     mesh_overrides,
     need_data,
     print_json,
+    tell,
 )
 from peers.plain import log_plainly
 from transport.loglimit import FloodFilter
@@ -278,7 +279,7 @@ def new_mesh(
         print_json({"mesh": name, "code": code, "file": str(path)})
         return
     print(code)
-    print(f"remembered in {path}; on the other devices: mdl peer --mesh {name}, which asks for it", file=sys.stderr)
+    tell(f"remembered in {path}; on the other devices: mdl peer --mesh {name}, which asks for it")
 
 
 @mesh_app.command("list")
@@ -293,7 +294,7 @@ def list_meshes(as_json: AsJson = False) -> None:
     for name, code in known.items():
         print(f"{name:<16} {code}")
     if not known:
-        print("no meshes yet; `mdl mesh new NAME` makes one", file=sys.stderr)
+        tell("no meshes yet; `mdl mesh new NAME` makes one")
 
 
 def main() -> None:
@@ -331,3 +332,9 @@ def add_groups() -> None:
     from peers.cli_cloud import register
 
     register(app)
+
+
+if __name__ == "__main__":  # `python -m peers` is the command; this one was there before it
+    from peers.__main__ import main as begin
+
+    begin()

@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, cast
@@ -105,7 +105,7 @@ def find_keys(mesh: str | None, code: str | None, settings: Config) -> tuple[Mes
     if settings.mesh.insecure and not settings.mesh.loopback:
         raise ConfigError("--insecure: without a join code only on this machine; add --loopback")
     if settings.mesh.insecure:
-        print("mdl: --insecure: nothing is encrypted, and anyone on this machine can join", file=sys.stderr)
+        tell("mdl: --insecure: nothing is encrypted, and anyone on this machine can join")
         return None, mesh or "insecure"
     asked: list[str] = []
 
@@ -136,6 +136,12 @@ def identified(mesh_name: str, name: str | None, out: Path | None) -> Iterator[t
         release_identity(directory)
 
 
+def tell(text: str) -> None:
+    """A line on stderr. A terminal that is gone or a full disk costs the line, not what the command is for."""
+    with suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
+
+
 class HasEnded(Protocol):
     """A dataclass that says how a node ended."""
 
@@ -151,7 +157,7 @@ def end(ended: HasEnded, result: dict[str, object], as_json: bool, saved: str) -
     from mdl.errors import UnfinishedError
 
     told = result | asdict(cast(Any, ended))
-    print(saved, file=sys.stderr)
+    tell(saved)
     if ended.problem or ended.exit_code:
         raise UnfinishedError(ended.problem or "interrupted", ended.exit_code or 4, told, saved)
     if as_json:

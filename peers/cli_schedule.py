@@ -11,6 +11,7 @@ import typer
 
 from mdl.config import LARGEST_SEED, LONGEST_S, MANY
 from mdl.errors import UnfinishedError
+from peers.cli_options import tell
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -98,7 +99,7 @@ def show(
     for text in estimates:
         console.print(f"estimated: {text}", style="dim")
     if out is not None:
-        print(f"written: {out}", file=sys.stderr)
+        tell(f"written: {out}")
 
 
 @app.command()
@@ -213,7 +214,7 @@ def decide(
     from scheduler.decide import Decider
     from scheduler.policies import make_policy
 
-    decider = Decider(make_policy(policy), lambda text: print(f"mdl: {text}", file=sys.stderr))
+    decider = Decider(make_policy(policy), lambda text: tell(f"mdl: {text}"))
     try:
         answer_all(decider, sys.stdin.buffer, sys.stdout.buffer)
     except BrokenPipeError:

@@ -16,7 +16,7 @@ import typer
 from mdl.config import LARGEST_SEED, MANY
 from mdl.errors import ConfigError, UnfinishedError
 from mdl.files import check_writable, save_or_rescue
-from peers.cli_options import MOST_PROCESSES, LogLevel, Quiet, log_at
+from peers.cli_options import MOST_PROCESSES, LogLevel, Quiet, log_at, tell
 from peers.interrupts import handled
 
 if TYPE_CHECKING:
@@ -254,7 +254,7 @@ def _stopping() -> Iterator[Callable[[], bool]]:
         if wishes:
             raise KeyboardInterrupt
         wishes.append(number)
-        print("mdl: saving what was learned (Ctrl-C again: at once, without)", file=sys.stderr)
+        tell("mdl: saving what was learned (Ctrl-C again: at once, without)")
 
     with handled(wish):
         yield lambda: bool(wishes)

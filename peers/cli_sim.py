@@ -13,7 +13,7 @@ import typer
 
 from mdl.config import LARGEST_SEED, MANY
 from mdl.errors import MdlError, UnfinishedError
-from peers.cli_options import MOST_PROCESSES, LogLevel, Quiet, log_at
+from peers.cli_options import MOST_PROCESSES, LogLevel, Quiet, log_at, tell
 
 if TYPE_CHECKING:
     from peers.campaign import Campaign, Totals
@@ -94,7 +94,7 @@ def run(
             for verdict in [] if totals.interrupted else totals.failing[:_SHRUNK]:
                 _tell_failure(campaign.plan(verdict.seed), verdict, directory, shrink)
     except (OSError, MdlError) as error:  # what was found is told all the same; a seed gives its plan again
-        print(f"mdl: not all plans and stories are saved: {error}", file=sys.stderr)
+        tell(f"mdl: not all plans and stories are saved: {error}")
     _end(totals, elapsed_s, directory, wide, as_json)
 
 
@@ -118,7 +118,7 @@ def replay(
     told = result.as_dict() | {"story": str(story)}
     if result.differs:
         raise UnfinishedError(result.describe(), 4, told)
-    print(result.describe(), file=sys.stderr)
+    tell(result.describe())
     if as_json:
         print(json.dumps(told))
 
@@ -165,7 +165,7 @@ def _run_plan(path: Path, out: Path | None, as_json: bool) -> None:
     told = msgspec.to_builtins(verdict)
     if verdict.kind:
         raise UnfinishedError(f"plan {path}: {verdict.problem}", 4, told)
-    print(f"plan {path}: {verdict.problem or 'nothing lost, nothing counted twice'}", file=sys.stderr)
+    tell(f"plan {path}: {verdict.problem or 'nothing lost, nothing counted twice'}")
     if as_json:
         print(json.dumps(told))
 
@@ -199,12 +199,12 @@ def _tell_failure(plan: FaultPlan, verdict: Verdict, directory: Path, shrink: bo
     lines = list(tell_story(mesh.story or []))
     write_bytes(directory / f"story-{verdict.seed}.txt", ("\n".join(lines) + "\n").encode())
     _save_stories(mesh, directory / f"seed-{verdict.seed}")
-    print(f"seed {verdict.seed}: {told.kind}: {told.problem}", file=sys.stderr)
+    tell(f"seed {verdict.seed}: {told.kind}: {told.problem}")
     for line in told.waits:
-        print(f"  {line}", file=sys.stderr)
-    print(f"  the shortest plan that still fails: {len(shortest.faults)} faults, in {saved}", file=sys.stderr)
-    print(dump_plan(shortest).decode(), file=sys.stderr)
-    print("\n".join(lines), file=sys.stderr)
+        tell(f"  {line}")
+    tell(f"  the shortest plan that still fails: {len(shortest.faults)} faults, in {saved}")
+    tell(dump_plan(shortest).decode())
+    tell("\n".join(lines))
 
 
 def _save_stories(mesh: object, directory: Path) -> None:

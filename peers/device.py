@@ -31,6 +31,7 @@ from mdl.delta import Contributor, ModelDelta, Vector
 from mdl.errors import MdlError
 from mdl.evaluation import evaluate
 from mdl.export import ModelDescription, export_model
+from mdl.files import save_or_rescue
 from mdl.flat import FlatModel, hash_task
 from mdl.machine import (
     DeltaRecalled,
@@ -116,9 +117,10 @@ class Device:
         self._stopped = True
 
     def export(self, path: Path, round_id: int, parameters: Vector) -> None:
-        """Write w(round_id) as named tensors."""
+        """Write w(round_id) as named tensors. Raises MdlError if the disk refuses, which names where it is instead."""
         self.model.load(parameters)
-        export_model(path, self.model.module, msgspec.structs.replace(self.description, round_id=round_id))
+        described = msgspec.structs.replace(self.description, round_id=round_id)
+        save_or_rescue(path, lambda place: export_model(place, self.model.module, described))
 
     def _train(self, effect: TrainLocally) -> Event:
         started = time.perf_counter()

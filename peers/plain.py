@@ -12,6 +12,7 @@ import os
 import sys
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
+from typing import TextIO
 
 from mdl.bounds import printable
 from mdl.errors import ConfigError
@@ -35,7 +36,19 @@ class PlainFormatter(logging.Formatter):
         return printable(super().formatMessage(record), LONGEST_LINE)
 
 
-class OwnLogFile(RotatingFileHandler):
+class _Calm(logging.Handler):
+    """What the system refuses costs the line: a complaint about each would fill a full disk further."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)
+
+
+class OwnStream(_Calm, logging.StreamHandler[TextIO]):
+    """stderr, which may be a file on a full disk, or a terminal that is gone."""
+
+
+class OwnLogFile(_Calm, RotatingFileHandler):
     """The file of a process whose stderr goes to a file: path, path.1 and path.2, of LARGEST_LOG_BYTES each.
 
     stderr follows, so that a traceback, and what a library prints, come behind the last line in the same file.
@@ -49,16 +62,11 @@ class OwnLogFile(RotatingFileHandler):
         os.dup2(file.fileno(), sys.stderr.fileno())
         return io.TextIOWrapper(file, self.encoding, errors="backslashreplace")
 
-    def handleError(self, record: logging.LogRecord) -> None:
-        """A full disk costs the line; a complaint about each would fill it further."""
-        if not isinstance(sys.exc_info()[1], OSError):
-            super().handleError(record)
-
 
 def log_plainly() -> logging.Handler:
     """Log lines go to stderr; returns what writes them. Of libraries warnings alone: torch tells of its caches."""
     path = os.environ.pop(LOG_VARIABLE, "")  # popped: it owns the file, and not what it starts
-    handler: logging.Handler = OwnLogFile(Path(path)) if path else logging.StreamHandler(sys.stderr)
+    handler: logging.Handler = OwnLogFile(Path(path)) if path else OwnStream(sys.stderr)
     handler.setFormatter(PlainFormatter("%(asctime)s %(name)s: %(message)s"))
     root = logging.getLogger()
     root.addHandler(handler)

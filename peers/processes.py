@@ -44,7 +44,9 @@ class Child:
             return f"ended by {signal.Signals(-status).name}"
         lines = self.log.read_text(errors="replace").splitlines()
         said = [line for line in lines if line.startswith("mdl: ")]
-        return said[-1].removeprefix("mdl: ") if said else (lines[-1] if lines else "")
+        if said or lines:
+            return said[-1].removeprefix("mdl: ") if said else lines[-1]
+        return f"exit code {status}"  # a log on a full disk
 
     def result(self) -> dict[str, Any]:
         """The JSON object on its last line, {} if it did not get that far."""

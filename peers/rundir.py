@@ -8,15 +8,25 @@ from typing import Any
 
 import msgspec
 
-from mdl.files import write_bytes, write_whole
+from mdl.bounds import Round
+from mdl.checkpoint import read_safetensors
+from mdl.errors import StorageError, UnfinishedError
+from mdl.files import spare_place, write_bytes, write_whole
 from mdl.messages import RoundSummary
 from mdl.reading import decode_json, open_regular
 from peers.processes import Child
 from peers.tail import LineTail
 
+MODEL = "global.safetensors"
 _DECODER = msgspec.json.Decoder(RoundSummary)
 # Rounds that a view keeps: more than fit on any screen.
 ROUNDS_KEPT = 500
+
+
+class _Exported(msgspec.Struct):
+    """Of the description of an exported model."""
+
+    round_id: Round
 
 
 class RoundReader:
@@ -74,17 +84,41 @@ def _decode(line: bytes) -> RoundSummary:
 
 
 def collect_results(out: Path, trainers: list[Child]) -> Path | None:
-    """Bring metrics and the newest global model to the run directory; the model's path, or None without one."""
-    if rounds := read_run(out):
-        write_bytes(out / "metrics.jsonl", b"".join(msgspec.json.encode(summary) + b"\n" for summary in rounds))
-    reached = [(child.result().get("round_id", 0), out / child.name / "global.safetensors") for child in trainers]
-    models = [(round_id, path) for round_id, path in reached if path.exists()]
-    if not models:
+    """Bring metrics and the newest global model to the run directory; the model's path, or None without one.
+
+    Raises UnfinishedError if the disk refuses, which says where the model is instead.
+    """
+    problems = []
+    try:
+        if rounds := read_run(out):
+            write_bytes(out / "metrics.jsonl", b"".join(msgspec.json.encode(summary) + b"\n" for summary in rounds))
+    except StorageError as error:
+        problems.append(str(error))
+    spares = [spare_place(out / MODEL, child.process.pid) for child in trainers]
+    models = [path for path in (*(out / child.name / MODEL for child in trainers), *spares) if path.exists()]
+    if not models and not problems:
         return None
-    newest = max(models, key=lambda found: found[0])[1]
-    with newest.open("rb") as source:
-        write_whole(out / "global.safetensors", lambda file: shutil.copyfileobj(source, file))
-    return out / "global.safetensors"
+    saved = max(models, key=_round_of, default=None)
+    if saved:
+        try:
+            with saved.open("rb") as source:
+                write_whole(out / MODEL, lambda file: shutil.copyfileobj(source, file))
+            saved = out / MODEL
+        except StorageError as error:
+            problems.append(str(error))
+    for spare in spares:
+        if spare != saved:
+            spare.unlink(missing_ok=True)
+    if problems:
+        kept = f"the model is in {saved}" if saved else _describe_caches(out)
+        result = {"run_dir": str(out), "model": str(saved) if saved else None}
+        raise UnfinishedError("; ".join([*problems, kept]), 4, result)
+    return saved
+
+
+def _round_of(path: Path) -> int:
+    """Of an exported model; without torch."""
+    return decode_json(read_safetensors(path)[1]["mdl"].encode(), _Exported, str(path)).round_id
 
 
 def remove_traces(out: Path) -> None:
@@ -95,11 +129,16 @@ def remove_traces(out: Path) -> None:
 
 def describe_interrupt(out: Path) -> str:
     """What an interrupted run leaves, and where."""
-    saved = out / "global.safetensors"
+    saved = out / MODEL
     rounds = len(read_rounds(out / "metrics.jsonl"))
     if saved.exists():
         return f"interrupted after {rounds} finished rounds; the last global model is in {saved}"
     if not rounds:
         return f"interrupted before the first round was finished: no model yet; logs are in {out / 'logs'}"
-    kept = f"no device was quick enough to export it, its file caches are {out / '*' / 'model.safetensors'}"
-    return f"interrupted after {rounds} finished rounds; {kept}"
+    return (
+        f"interrupted after {rounds} finished rounds; no device was quick enough to export it, {_describe_caches(out)}"
+    )
+
+
+def _describe_caches(out: Path) -> str:
+    return f"its file caches are {out / '*' / 'model.safetensors'}"

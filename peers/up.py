@@ -262,13 +262,16 @@ def _check(children: Children, has_begun: bool) -> str:
     ended = [agent, *failed] if agent.process.poll() else failed
     note = "; ".join(f"{child.name} ended early: {child.problem()}" for child in ended)
     left = len(trainers) - len(failed)
-    if failed and (not has_begun or left < min(2, len(trainers))):
+    is_over = agent.process.poll() == 0  # what they say at their end is no loss to the mesh
+    if failed and not is_over and (not has_begun or left < min(2, len(trainers))):
         raise MdlError(f"{left} of {len(trainers)} peers are left; {note} (logs: {failed[0].log.parent})")
     return note
 
 
 def _summarise(run: Run, results: list[dict[str, Any]], verifier: Verifier | None, seconds: float) -> dict[str, Any]:
     rounds = read_rounds(run.out / "metrics.jsonl")
+    if not rounds:
+        raise MdlError(f"no round could be written down; the model is in {run.out / 'global.safetensors'}")
     last = rounds[-1]
     return {
         "mesh": "up",

@@ -238,7 +238,7 @@ def test_importing_a_module_loads_nothing_heavy(module: str, heavy: set[str]) ->
 
 def test_help_is_printed_without_loading_anything_heavy() -> None:
     done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "peers.cli", "--help"],
+        [sys.executable, "-X", "importtime", "-m", "peers", "--help"],
         cwd=ROOT,
         capture_output=True,
         text=True,
