@@ -248,16 +248,14 @@ class MeshCase:
         return Received(envelope.sender, envelope.body, values)  # type: ignore[arg-type]
 
     def _sender(self, node: Node) -> Contributor:
-        """Most often whom the device obeys: what anybody else says is dropped at once."""
-        rng, nodes = self.rng, list(self.mesh.nodes.values())
-        authority = node.succession
-        if authority is not None and authority.agent in self.mesh.nodes and rng.random() < 0.6:
-            return self.mesh.nodes[authority.agent].contributor
+        """Most often whom the device obeys: what anybody else says is dropped at once. Never itself (links drop it)."""
+        rng, others = self.rng, {peer_id: other for peer_id, other in self.mesh.nodes.items() if other is not node}
+        agent = node.succession.agent if node.succession is not None else ""
+        if agent in others and rng.random() < 0.6:
+            return others[agent].contributor
         if rng.random() < 0.8:
-            return rng.choice(nodes).contributor
-        return Contributor(
-            rng.choice((*self.mesh.nodes, "x", f"x{rng.randrange(3000)}")), rng.choice((0, 1, 2, 1 << 62))
-        )
+            return rng.choice(list(others.values())).contributor
+        return Contributor(rng.choice((*others, "x", f"x{rng.randrange(3000)}")), rng.choice((0, 1, 2, 1 << 62)))
 
     def _message(self, node: Node) -> Any:
         rng, hostile = self.rng, self.hostile
