@@ -407,11 +407,16 @@ class GlobalTaken(Message, frozen=True):
 
 
 class GlobalMessage(Message, frozen=True):
-    """The global delta of a round; carries values, float32, shape (P,)."""
+    """The global delta of a round; carries values, float32, shape (P,).
+
+    term, version: of the order under which its sender has staged it.
+    """
 
     round_id: Round
     theta: Theta
     contributors: Contributors
+    term: Term
+    version: Count
 
 
 class ModelWanted(Message, frozen=True):

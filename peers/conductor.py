@@ -286,6 +286,7 @@ class Conductor:
 
     def _order_broadcast(self, now: float) -> BroadcastOrdered:
         """The root is a holder of the result; the richest of the rest are the inner nodes (3.2.3)."""
+        self._name_the_result()
         sources = self._sources()
         turn = len(self._stalled_once) % max(1, len(sources))  # who could not reach its parent gets another one
         sources = sources[turn:] + sources[:turn]
@@ -293,6 +294,7 @@ class Conductor:
 
     def _order_so(self, order: tuple[Contributor, ...]) -> BroadcastOrdered:
         assert self.result is not None
+        self._name_the_result()
         self._version += 1
         self._broadcast = BroadcastOrdered(
             self.ledger.term,
@@ -307,6 +309,21 @@ class Conductor:
             self._opened.lineage,
         )
         return self._broadcast
+
+    def _name_the_result(self) -> None:
+        """By its digest, in the first order after somebody has staged it and in all that follow.
+
+        Orders before named what their roots have: if there were several, that may be more than one result.
+        """
+        digests = self._staged_digests()
+        if digests and not self._digest:
+            self._digest = min(digests)
+            if len(digests) > 1 or self._version > self._since:
+                self._since = self._version + 1
+
+    def _staged_digests(self) -> set[bytes]:
+        having = [member for member in self._recipients() if self._has(member)]
+        return {member.report.staged.digest for member in having if member.report.staged}
 
     def _sources(self) -> list[Contributor]:
         """Who can give the result: those who have staged it; before anybody has, whoever holds it."""
@@ -335,10 +352,7 @@ class Conductor:
         self._leave_the_stalled_behind(recipients, now)
         recipients, order = self._recipients(), self._broadcast
         assert order is not None
-        digests = {member.report.staged.digest for member in having if member.report.staged}
-        if len(digests) > 1:
-            self._digest = min(digests)
-            self._since = self._version + 1
+        if len(self._staged_digests()) > 1:
             order = self._order_broadcast(now)
         if order.term != self.ledger.term or {member.contributor for member in recipients} != set(order.order):
             order = self._order_broadcast(now)

@@ -51,7 +51,7 @@ class Spread:
         """Take the place that the order gives; whether the parent is to be asked now. hold: what this device has."""
         if self.order != order:
             self.order, self._me, self._ready_at = order, order.order.index(me), now
-        if self.staged and self._is_result(self.staged, self.digest):
+        if self.staged and (self._ballot == _ballot_of(order) or self._is_result(self.staged, self.digest)):
             self._ballot = _ballot_of(order)
             return False
         self.staged, self.digest = None, b""  # the result of an order that has been replaced
@@ -74,6 +74,8 @@ class Spread:
             return False
         if frozenset(message.contributors) != frozenset(self.order.contributors):
             return False  # the result of an order that has been replaced
+        if not self.order.digest and (message.term, message.version) != _ballot_of(self.order):
+            return False  # perhaps another mean of the same contributors, of another attempt or fork
         if message.theta != self.order.theta:
             raise RemoteProtocolError(f"a global delta of theta {message.theta}, not {self.order.theta}")
         return True
@@ -158,13 +160,14 @@ class Spread:
         assert self.order is not None
         assert self.staged is not None
         contributors = tuple(sorted(self.staged.contributors))
-        return Send(
-            child.peer_id, GlobalMessage(self.order.round_id, self.staged.theta, contributors), self.staged.values
-        )
+        message = GlobalMessage(self.order.round_id, self.staged.theta, contributors, *self._ballot)
+        return Send(child.peer_id, message, self.staged.values)
 
     def _is_result(self, delta: ModelDelta, digest: bytes) -> bool:
+        """An order names one result: by its digest, or it is what the root has, and what comes down from there."""
         assert self.order is not None
-        return self._is_of(delta) and (not self.order.digest or self.order.digest == digest)
+        is_named = self.order.digest == digest if self.order.digest else self._me == 0
+        return is_named and self._is_of(delta)
 
     def _is_of(self, delta: ModelDelta) -> bool:
         """Whether those have contributed to it who contributed to the result."""

@@ -74,7 +74,7 @@ def _close(trainer: Trainer, contributors: tuple[Contributor, ...], *values: flo
     round_id = trainer.round_id + 1
     here = trainer.digest, trainer.lineage
     _say(trainer, BroadcastOrdered(1, round_id, here[0], 1, (BOB, ME), theta, contributors, lineage=here[1]), 5.0)
-    _say(trainer, GlobalMessage(round_id, theta, contributors), 5.1, BOB, result)
+    _say(trainer, GlobalMessage(round_id, theta, contributors, 1, 1), 5.1, BOB, result)
     return _say(trainer, RoundClosed(1, round_id, digest_of(result)), 5.2)
 
 
@@ -272,7 +272,7 @@ def test_what_this_device_missed_was_only_the_word_so_it_applies_what_it_has_sta
     _train(trainer, 1, 2, 3, 4)
     result = _vector(5, 5, 5, 5)
     _say(trainer, BroadcastOrdered(1, 1, trainer.digest, 1, (BOB, ME), 3.0, MEMBERS, lineage=trainer.lineage), 5.0)
-    _say(trainer, GlobalMessage(1, 3.0, MEMBERS), 5.1, BOB, result)
+    _say(trainer, GlobalMessage(1, 3.0, MEMBERS, 1, 1), 5.1, BOB, result)
     applied = apply_delta(ZEROS, result, 1.0)
     effects = _say(trainer, CatchUp(1, 1, digest_of(applied), ANN), 6.0)
     assert not any(isinstance(effect, Send) for effect in effects)
@@ -284,7 +284,7 @@ def test_a_staged_result_that_is_not_what_the_others_applied_is_not_applied() ->
     _open(trainer)
     _train(trainer, 1, 2, 3, 4)
     _say(trainer, BroadcastOrdered(1, 1, trainer.digest, 1, (BOB, ME), 3.0, MEMBERS, lineage=trainer.lineage), 5.0)
-    _say(trainer, GlobalMessage(1, 3.0, MEMBERS), 5.1, BOB, _vector(5, 5, 5, 5))
+    _say(trainer, GlobalMessage(1, 3.0, MEMBERS, 1, 1), 5.1, BOB, _vector(5, 5, 5, 5))
     _move(trainer, 1, History((), ("ann", "bob"), (Counted(ANN, 1), Counted(BOB, 1))))
     assert (trainer.digest, _carry(trainer)) == (digest_of(ELSEWHERE), [1, 2, 3, 4])
 

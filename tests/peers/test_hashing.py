@@ -77,7 +77,7 @@ def test_who_receives_the_result_hashes_nothing_but_its_next_model(hashes: Calla
         _told(DeltaMessage(1, 0, 10, 1.0, (ANN,)), ANN, np.full(4, 3.0, np.float32)),
         _told(DeltaWanted(1, 1, 0, 11), BOB),
         _told(BroadcastOrdered(1, 1, digest_of(W), 1, (BOB, ME, ANN), 3.0, MEMBERS)),
-        _told(GlobalMessage(1, 3.0, MEMBERS), BOB, result),
+        _told(GlobalMessage(1, 3.0, MEMBERS, 1, 1), BOB, result),
         _told(RoundClosed(1, 1, digest_of(result))),
     ]
     hashes()

@@ -115,10 +115,10 @@ def test_a_result_that_does_not_match_the_digest_of_its_order_is_refused() -> No
 @pytest.mark.parametrize(
     ("message", "wanted"),
     [
-        (GlobalMessage(1, 2.0, (ANN, ME)), True),
-        (GlobalMessage(1, 2.0, (ME, ANN)), True),
-        (GlobalMessage(1, 2.0, (ANN, BOB)), False),
-        (GlobalMessage(1, 3.0, (ANN, BOB, ME)), False),
+        (GlobalMessage(1, 2.0, (ANN, ME), 7, 1), True),
+        (GlobalMessage(1, 2.0, (ME, ANN), 7, 1), True),
+        (GlobalMessage(1, 2.0, (ANN, BOB), 7, 1), False),
+        (GlobalMessage(1, 3.0, (ANN, BOB, ME), 7, 1), False),
     ],
 )
 def test_only_the_result_of_the_order_that_is_followed_is_taken(message: GlobalMessage, wanted: bool) -> None:
@@ -128,15 +128,29 @@ def test_only_the_result_of_the_order_that_is_followed_is_taken(message: GlobalM
     assert spread.check(message) is wanted
 
 
+def test_an_order_without_a_digest_names_what_its_root_gives_and_no_other_mean_of_the_same_devices() -> None:
+    """Another fork or attempt has merged the same deltas in another order: a late copy of that, or a mean held here."""
+    late = GlobalMessage(1, 2.0, (ANN, ME), 5, 3)
+    spread = Spread()
+    assert spread.follow(ORDER, ME, _result(2.0), 0.0)
+    assert (spread.staged, spread.check(late)) == (None, False)
+    spread.stage(_result(), _digest(), 0.0)
+    assert not spread.follow(ORDER, ME, None, 0.0)
+    assert spread.follow(_order(term=9, order=(BOB, ME)), ME, None, 0.0)
+    assert spread.staged is None
+    spread.follow(_order(term=9, version=2, digest=_digest()), ME, None, 0.0)
+    assert spread.check(late)
+
+
 def test_a_result_that_lies_about_its_theta_is_its_senders_fault() -> None:
     spread = Spread()
     spread.follow(ORDER, ME, None, 0.0)
     with pytest.raises(RemoteProtocolError, match=r"theta 5\.0, not 2\.0"):
-        spread.check(GlobalMessage(1, 5.0, (ANN, ME)))
+        spread.check(GlobalMessage(1, 5.0, (ANN, ME), 7, 1))
 
 
 def test_a_second_copy_of_the_result_is_not_wanted() -> None:
-    assert not _staged().check(GlobalMessage(1, 2.0, (ANN, ME)))
+    assert not _staged().check(GlobalMessage(1, 2.0, (ANN, ME), 7, 1))
 
 
 # -- whom a parent feeds, and when ------------------------------------------------------------------------------------
@@ -168,7 +182,7 @@ def test_children_are_served_when_the_result_has_come_and_whenever_they_ask_agai
     assert _fed(spread.feed(0.3)) == ["cat", "bob"]
     assert spread.feed(0.3) == []
     (send,) = spread.serve(CAT, 0.6)
-    assert (send.message, send.values is _values(spread)) == (GlobalMessage(1, 2.0, (ANN, ME)), True)
+    assert (send.message, send.values is _values(spread)) == (GlobalMessage(1, 2.0, (ANN, ME), 7, 1), True)
 
 
 def test_children_with_equal_links_are_fed_one_after_the_other_the_largest_subtree_first() -> None:

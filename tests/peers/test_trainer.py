@@ -117,7 +117,7 @@ def _broadcast(*order: Contributor, version: int = 1, term: int = 1) -> Broadcas
 
 
 def _globally(values: Vector, theta: float = 3.0) -> tuple[GlobalMessage, Vector]:
-    return GlobalMessage(1, theta, MEMBERS), values
+    return GlobalMessage(1, theta, MEMBERS, 1, 1), values
 
 
 def _staged() -> Trainer:
@@ -446,9 +446,9 @@ def test_3_2_3_the_root_stages_what_it_holds_and_serves_whoever_waits() -> None:
     _merge(trainer, *_delta(_vector(4, 4, 4, 4), (ANN, BOB), theta=2.0))
     assert _sent(_say(trainer, GlobalWanted(1), 4.5, BOB)) == []
     effects = _say(trainer, _broadcast(ME, ANN, BOB), 5.0)
-    assert [(e.receiver, e.message) for e in effects] == [("bob", GlobalMessage(1, 3.0, MEMBERS))]  # type: ignore[union-attr]
+    assert [(e.receiver, e.message) for e in effects] == [("bob", GlobalMessage(1, 3.0, MEMBERS, 1, 1))]  # type: ignore[union-attr]
     assert _report(trainer).activity is Activity.STAGED
-    assert _sent(_say(trainer, GlobalWanted(1), 5.1, ANN)) == [GlobalMessage(1, 3.0, MEMBERS)]
+    assert _sent(_say(trainer, GlobalWanted(1), 5.1, ANN)) == [GlobalMessage(1, 3.0, MEMBERS, 1, 1)]
 
 
 @pytest.mark.parametrize(("order", "parent"), [((ANN, ME, BOB), "ann"), ((ANN, BOB, ME), "ann")])
@@ -464,9 +464,10 @@ def test_whoever_has_the_result_tells_its_parent_that_the_next_childs_turn_has_c
     _say(trainer, _broadcast(ANN, ME, BOB), 5.0)
     effects = trainer.handle(Received(ANN, *_globally(_vector(1, 2, 3, 4))), 5.5)
     assert effects == [Send("ann", GlobalTaken(1))]
-    newer = _say(trainer, _broadcast(BOB, ME, version=2), 6.0)
+    named = msgspec.structs.replace(_broadcast(BOB, ME, version=2), digest=digest_of(_vector(1, 2, 3, 4)))
+    newer = _say(trainer, named, 6.0)
     assert newer == [Send("bob", GlobalTaken(1))]
-    assert _say(trainer, _broadcast(BOB, ME, version=2), 6.5) == []
+    assert _say(trainer, named, 6.5) == []
 
 
 def test_the_next_child_is_fed_when_the_one_before_it_has_the_result() -> None:
@@ -502,7 +503,7 @@ def test_4_4_an_own_delta_that_counts_makes_room_before_the_next_model_is_comput
     own, alive = weakref.ref(trainer.part.holds[0].values), [True]
     _say(trainer, BroadcastOrdered(1, 6, digest_of(ZEROS), 1, (ANN, ME, BOB), 3.0, members), 5.0)
     result = _vector(1, 2, 3, 4)
-    trainer.handle(Received(ANN, GlobalMessage(6, 3.0, members), result), 6.0)
+    trainer.handle(Received(ANN, GlobalMessage(6, 3.0, members, 1, 1), result), 6.0)
 
     def apply(parameters: Vector, delta: Vector, eta: float) -> Vector:
         alive.append(own() is not None)
@@ -569,7 +570,7 @@ def test_a_result_before_its_order_or_of_other_contributors_is_dropped() -> None
     trainer = _holding()
     trainer.handle(Received(ANN, *_globally(_vector(1, 2, 3, 4))), 4.0)
     _say(trainer, _broadcast(ANN, ME, BOB), 5.0)
-    trainer.handle(Received(ANN, GlobalMessage(1, 3.0, (ANN, BOB)), _vector(1, 2, 3, 4)), 5.1)
+    trainer.handle(Received(ANN, GlobalMessage(1, 3.0, (ANN, BOB), 1, 1), _vector(1, 2, 3, 4)), 5.1)
     assert trainer.part is not None
     assert trainer.part.spread.staged is None
 
@@ -601,7 +602,7 @@ def test_a_device_that_was_too_late_for_a_round_takes_its_result_all_the_same() 
     late = BroadcastOrdered(1, 1, digest_of(ZEROS), 1, (ANN, BOB, ME), 2.0, (ANN, BOB))
     assert _say(trainer, late, 5.0) == [Send("ann", GlobalWanted(1))]
     result = _vector(1, 2, 3, 4)
-    trainer.handle(Received(ANN, GlobalMessage(1, 2.0, (ANN, BOB)), result), 6.0)
+    trainer.handle(Received(ANN, GlobalMessage(1, 2.0, (ANN, BOB), 1, 1), result), 6.0)
     assert _report(trainer).activity is Activity.STAGED
     _say(trainer, RoundClosed(1, 1, digest_of(result)), 7.0)
     assert (trainer.round_id, trainer.standing.base) == (1, ("ann", "bob"))
