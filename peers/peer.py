@@ -131,9 +131,9 @@ class Peer:
     def _ballot(self, trainer: Trainer) -> Ballot | None:
         """What this device has promised, if the disk does not know it yet."""
         term, reached = self.succession.term, trainer.standing.reached
-        if term == self._saved.term and reached == self._saved_reached:
+        agent = "" if trainer.staged_term == term else self.succession.spoken_by
+        if (term, agent) == (self._saved.term, self._saved.agent) and reached == self._saved_reached:
             return None
-        agent = self.succession.spoken_by if reached == self._saved_reached else ""
         self._saved, self._saved_reached = trainer.standing.ballot(term, agent), dict(reached)
         return self._saved
 

@@ -96,7 +96,8 @@ class TrainerSettings(msgspec.Struct, frozen=True):
 class Trainer:
     """See the module. standing: the model it has. part: its part in the open round, if any. goal: the last round.
 
-    ballot: what an earlier start of it has promised, None if that is not known.
+    ballot: what an earlier start of it has promised, None if that is not known. staged_term: the last under which
+    it has staged a result.
 
     merge: instead of `pair_aggregate`, the same on a clock.
     """
@@ -120,6 +121,7 @@ class Trainer:
         self.resources: ResourceState | None = None
         self.goal = 0
         self.left = False
+        self.staged_term = 0
         self._settings = settings
         self._schema_hash = schema_hash
         self._model = printable(model)
@@ -456,7 +458,8 @@ class Trainer:
 
     def _note_staged(self, part: Part) -> None:
         """The result may be closed from here on, whatever this device hears of it."""
-        if part.spread.staged:
+        if part.spread.staged and part.spread.order:
+            self.staged_term = part.spread.order.term
             self.standing.note_further(part.round_id)
 
     # -- apply --------------------------------------------------------------------------------------------------------

@@ -8,7 +8,17 @@ from mdl.checkpoint import CachedModel, ModelCache
 from mdl.delta import Contributor, ModelDelta, digest_of
 from mdl.errors import ConfigError
 from mdl.machine import LocalDeltaReady, Received, SaveBallot, SaveModel, Send, Tick, TrainLocally
-from mdl.messages import AgentPresent, Ballot, Counted, Fork, History, Reached, TrainingReport
+from mdl.messages import (
+    AgentPresent,
+    Ballot,
+    BroadcastOrdered,
+    Counted,
+    Fork,
+    GlobalMessage,
+    History,
+    Reached,
+    TrainingReport,
+)
 from peers.agent import AgentSettings
 from peers.peer import Peer
 from peers.resume import DEVICE_FILES, Origin, describe_state, restore_state, set_aside
@@ -129,12 +139,32 @@ def test_nobody_is_followed_again_under_a_term_in_which_a_result_was_staged():
     peer = _peer(KNOWN)
     peer.handle(Received(ann, claim), 0.1)
     peer.trainer.standing.note_further(8)
+    peer.trainer.staged_term = 70_000
     saved = peer.handle(Tick(), 0.2)[0]
     again = _peer(saved.ballot)
     again.handle(Received(ann, claim), 0.3)
     assert again.authority() == (70_000, "")
     again.handle(Received(ann, AgentPresent(135_536, 7, HISTORY.lineage, True)), 0.4)
     assert again.authority() == (135_536, "ann")
+
+
+def test_a_term_in_which_the_same_round_was_staged_again_is_over_too():
+    """The result of round 8 is staged under ann's term, then bob, under a later one, orders it anew."""
+    ann, bob, saved = Contributor("ann", 1), Contributor("bob", 1), []
+    peer = _peer(KNOWN)
+    for sender, term in ((ann, 70_000), (bob, 135_536)):
+        claim = AgentPresent(term, 7, HISTORY.lineage, True)
+        order = BroadcastOrdered(term, 8, peer.trainer.digest, 1, (ann, ME), 1.0, (ann,), lineage=HISTORY.lineage)
+        result = Received(ann, GlobalMessage(8, 1.0, (ann,)), np.ones(3, np.float32))
+        for event in (Received(sender, claim), Received(sender, order), result):
+            saved += [effect.ballot for effect in peer.handle(event, 0.1) if type(effect) is SaveBallot]
+    assert peer.trainer.report(0, "", 0.2).staged.term == 135_536
+    assert [(ballot.term, ballot.agent) for ballot in saved] == [
+        (70_000, "ann"), (70_000, ""), (135_536, "bob"), (135_536, "")
+    ]  # fmt: skip
+    again = _peer(saved[-1])
+    again.handle(Received(bob, claim), 0.3)
+    assert again.authority() == (135_536, "")
 
 
 def test_a_device_that_is_started_anew_is_back_within_a_second():
