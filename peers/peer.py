@@ -238,6 +238,9 @@ class Peer:
                 if claim.term >= self.agent.term:
                     self._rise_above(claim.term, now)
                 return []
+            if claim.term < self.succession.term:
+                self._claim_at = now  # nobody here would follow it yet: it has to rise above our term first
+                return []
             self._step_down(now)
         before = self.succession.agent
         if not self.succession.hear_claim(sender, claim, now):

@@ -370,6 +370,21 @@ def test_an_agent_speaks_above_a_higher_term_of_a_junior_lineage_to_be_heard_the
     assert (claim.term > higher, claim.lineage) == (True, lineage)
 
 
+def test_an_agent_stays_in_office_until_who_outranks_it_speaks_under_a_term_that_it_can_obey() -> None:
+    """If it stepped down before, it would obey nobody, and take the office again under a term that is higher still."""
+    peer, bob = _peer("ann"), Contributor("bob", 1)
+    peer.handle(PeerFound(PeerInfo("bob", 1, Role.TRAINER, "here", 1)), 0.0)
+    for now in (0.0, 1.5, 3.0):
+        peer.handle(Tick(), now)
+    assert peer.agent is not None
+    term, lineage = peer.agent.term, (Fork(0, 2, "bob.1.1"),)
+    effects = peer.handle(Received(bob, AgentPresent(term - 1, 4, lineage, quorum=True)), 3.1)
+    claims = [effect.message for effect in effects if isinstance(effect, Send)]
+    assert [claim.term for claim in claims if isinstance(claim, AgentPresent)] == [term]
+    peer.handle(Received(bob, AgentPresent(term + 1, 4, lineage, quorum=True)), 3.2)
+    assert (peer.agent, peer.authority()) == (None, (term + 1, "bob"))
+
+
 def test_who_hears_nobody_does_not_keep_the_others_from_following_somebody_else() -> None:
     """Its inbound firewall is shut: it takes the office, since it hears no agent, but claims nothing."""
     peer, bob = _peer("ann"), Contributor("bob", 1)
