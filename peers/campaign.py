@@ -6,10 +6,12 @@ import gc
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
 
 from mdl.workers import Workers, result_of
 from peers.interrupts import handled, interrupt
@@ -18,6 +20,8 @@ from sim.drawing import draw_plan, draw_wide
 from sim.faults import FaultPlan
 from sim.verdict import Verdict
 
+Chunk = TypeVar("Chunk")
+Result = TypeVar("Result")
 # Small enough that Ctrl-C and progress are quick, large enough that handing over costs nothing.
 _CHUNK = 25
 # Failing seeds that a run keeps; a mesh that is broken fails everywhere.
@@ -133,7 +137,8 @@ def run_campaign(
     totals = Totals()
     try:
         with handled(interrupt):
-            for part in _run_chunks(campaign, seeds, processes):
+            chunks = [seeds[start : start + _CHUNK] for start in range(0, len(seeds), _CHUNK)]
+            for part in run_chunks(partial(run_seeds, campaign), chunks, processes):
                 totals.merge(part)
                 if progress:
                     progress(totals)
@@ -146,7 +151,7 @@ def run_campaign(
 def run_seeds(campaign: Campaign, seeds: range) -> Totals:
     """Run these seeds here, one after the other."""
     totals = Totals()
-    with _seldom_collected():
+    with seldom_collected():
         for seed in seeds:
             plan = campaign.plan(seed)
             totals.add(plan, run_guarded(plan))
@@ -169,19 +174,19 @@ def count_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _run_chunks(campaign: Campaign, seeds: range, processes: int) -> Iterator[Totals]:
-    chunks = [seeds[start : start + _CHUNK] for start in range(0, len(seeds), _CHUNK)]
+def run_chunks(run: Callable[[Chunk], Result], chunks: Sequence[Chunk], processes: int) -> Iterator[Result]:
+    """What `run` makes of each chunk, in so many processes; in the order in which they are done."""
     if processes <= 1 or len(chunks) <= 1:
         with silent_machines():
-            yield from (run_seeds(campaign, chunk) for chunk in chunks)
+            yield from (run(chunk) for chunk in chunks)
         return
     pool = Workers(min(processes, len(chunks)), _prepare)
     waiting = iter(chunks)
-    running: set[Future[Totals]] = set()
+    running: set[Future[Result]] = set()
     try:
         while True:
             while len(running) < 2 * processes and (chunk := next(waiting, None)) is not None:
-                running.add(pool.submit(run_seeds, campaign, chunk))
+                running.add(pool.submit(run, chunk))
             if not running:
                 return
             done, running = wait(running, return_when=FIRST_COMPLETED)
@@ -191,7 +196,7 @@ def _run_chunks(campaign: Campaign, seeds: range, processes: int) -> Iterator[To
 
 
 @contextmanager
-def _seldom_collected() -> Iterator[None]:
+def seldom_collected() -> Iterator[None]:
     """A mesh is a circle of references of some hundred KB: looked for once a chunk, not all the time (5 %)."""
     was_enabled = gc.isenabled()
     gc.freeze()

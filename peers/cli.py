@@ -318,9 +318,11 @@ def add_groups() -> None:
     from peers.cli_data import app as data_app
 
     app.add_typer(data_app, name="data")
+    from peers.cli_search import search
     from peers.cli_sim import app as sim_app
     from peers.cli_sim import replay
 
+    sim_app.command("search")(search)
     app.add_typer(sim_app, name="sim")
     app.command("replay")(replay)
     from peers.cli_scheduler import app as scheduler_app
