@@ -15,6 +15,7 @@ from torch import nn
 
 from mdl.checkpoint import read_safetensors, write_safetensors
 from mdl.data.spec import names_built_in
+from mdl.data.windows import FASTEST_HZ
 from mdl.errors import ConfigError, DataError
 from mdl.models import build_model, built_in_shapes
 from mdl.own import Own
@@ -22,6 +23,7 @@ from mdl.reading import decode_json
 
 # Far above any window or seed, and still a number that every library takes.
 _Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 24)]
+_Rate = Annotated[float, msgspec.Meta(gt=0, le=FASTEST_HZ)]
 _Seed = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
@@ -29,7 +31,8 @@ class ModelDescription(msgspec.Struct, frozen=True):
     """What a stranger needs to use the parameters: how to build the model, what goes in and what comes out.
 
     model, data: as the user named them where it was trained: for people to read. seed: as given to `load_data`, so that
-    the same test windows are found again. channel_names: empty if the data did not name them.
+    the same test windows are found again. channel_names: empty if the data did not name them. rate_hz: of
+    the windows; None if it was not known.
     """
 
     model: str
@@ -41,6 +44,7 @@ class ModelDescription(msgspec.Struct, frozen=True):
     round_id: int = 0
     seed: _Seed = 0
     channel_names: tuple[str, ...] = ()
+    rate_hz: _Rate | None = None
 
     @property
     def classes(self) -> int:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import TypeAlias
 
@@ -24,6 +24,7 @@ from torch.nn.parameter import is_lazy
 
 from mdl.delta import Vector
 from mdl.errors import ConfigError, LocalProtocolError
+from mdl.task import rate_step
 
 Schema: TypeAlias = list[tuple[str, tuple[int, ...]]]
 
@@ -191,13 +192,21 @@ def hash_schema(schema: Schema) -> str:
     return hashlib.blake2b(lines.encode(), digest_size=8).hexdigest()
 
 
-def hash_task(schema: Schema, class_names: Iterable[str], channel_names: Iterable[str] = ()) -> str:
-    """Of the schema, the classes and the channels: layers of one size whose rows mean something else must not meet.
+def hash_task(
+    schema: Schema, class_names: Iterable[str], channel_names: Iterable[str] = (), rate_hz: float | None = None
+) -> str:
+    """Of the schema, the classes, the channels and the rate: layers of one size that mean something else must not meet.
 
-    Without channel names it is what it was before channels had names.
+    Without channel names and a rate it is what it was before there were any.
     """
     classes, channels = (f"class {name}" for name in class_names), (f"channel {name!r}" for name in channel_names)
-    return hash_schema([*schema, *((name, ()) for name in (*classes, *channels))])
+    rate = [] if rate_hz is None else [f"rate {rate_step(rate_hz)}"]
+    return hash_schema([*schema, *((name, ()) for name in (*classes, *channels, *rate))])
+
+
+def older_hashes(schema: Schema, class_names: Sequence[str], channel_names: Sequence[str]) -> tuple[str, ...]:
+    """Of the same task, as versions wrote it that knew no rates, or no names of channels."""
+    return hash_task(schema, class_names, channel_names), hash_task(schema, class_names)
 
 
 def schema_difference(a: Schema, b: Schema) -> str:

@@ -21,7 +21,7 @@ from mdl.data.visits import FEATURES
 from mdl.data.windows import DataSet
 from mdl.delta import LARGEST_VALUE, Vector, check_values
 from mdl.errors import LocalProtocolError, RemoteProtocolError
-from mdl.flat import FlatModel, Schema, hash_task
+from mdl.flat import FlatModel, Schema, hash_task, older_hashes
 from mdl.models import build_model
 from mdl.own import Own
 from mdl.recurrent import (
@@ -50,8 +50,8 @@ class ModelKind(Protocol):
         """Of the small model and its classes; a client with another one has another task."""
 
     @property
-    def older_hash(self) -> str:
-        """The same as it was before channels had names."""
+    def older_hashes(self) -> tuple[str, ...]:
+        """The same as older versions wrote it."""
 
     @property
     def large(self) -> str:
@@ -102,7 +102,8 @@ class RecurrentKind:
     def __init__(self, classes: Sequence[str], small: str = DEVICE_SIZE, large: str = CLOUD_SIZE) -> None:
         self._names, self._sizes = tuple(classes), (small, large)
         self.large = large
-        self.schema_hash = self.older_hash = hash_task(_shapes(self.build_small(0)), self._names)
+        self.schema_hash = hash_task(_shapes(self.build_small(0)), self._names)
+        self.older_hashes = (self.schema_hash,)
         self.summary = f"M-RNN {small} of {large} -> {_shorten(self._names)}"
 
     def build_large(self, seed: int) -> RecurrentModel:
@@ -173,13 +174,14 @@ class WindowKind:
         classes: Sequence[str],
         seed: int = 0,
         channel_names: Sequence[str] = (),
+        rate_hz: float | None = None,
     ) -> None:
         self._models, self._shape, self._names, self._seed = (small, large), (channels, length), tuple(classes), seed
         flat = FlatModel(self.build_small(seed))
-        self.schema_hash = hash_task(flat.schema, self._names, channel_names)
-        self.older_hash = hash_task(flat.schema, self._names)
+        self.schema_hash = hash_task(flat.schema, self._names, channel_names, rate_hz)
+        self.older_hashes = older_hashes(flat.schema, self._names, channel_names)
         self.large = str(large)
-        self.summary = describe_task(f"{small} of {large}", (channels, length), channel_names, self._names)
+        self.summary = describe_task(f"{small} of {large}", (channels, length), channel_names, self._names, rate_hz)
         self._size = flat.size
 
     def build_large(self, seed: int) -> nn.Module:
@@ -233,7 +235,8 @@ def kind_of(data: DataSet, small: str | Own, large: str | Own, seed: int) -> Mod
     """
     if is_places(data):
         return RecurrentKind(data.classes, str(small) or DEVICE_SIZE, str(large) or CLOUD_SIZE)
-    return WindowKind(small or "lenet", large or "alexnet", *data.shape, data.classes, seed, data.channels)
+    models = small or "lenet", large or "alexnet"
+    return WindowKind(*models, *data.shape, data.classes, seed, data.channels, data.rate_hz)
 
 
 def is_places(data: DataSet) -> bool:

@@ -6,6 +6,7 @@ they differ, the lines tell their users how. The line is made to be read; whoeve
 
 from __future__ import annotations
 
+import math
 import re
 import textwrap
 from collections.abc import Sequence
@@ -13,21 +14,63 @@ from collections.abc import Sequence
 from mdl.bounds import printable
 
 # Together they stay below the 256 characters of a text in a message, with the rest of a sentence around them.
-_MODEL, _CHANNELS, _CLASSES, _NAMED = 40, 120, 70, 70
-_LINE = re.compile(r"(?P<model>.+?)(?: of \S+)? (?P<shape>\d+x\d+)(?: \[(?P<channels>.*)\])? -> (?P<classes>.*)")
+_MODEL, _CHANNELS, _CLASSES, _NAMED = 40, 105, 70, 70
+_LINE = re.compile(
+    r"(?P<model>.+?)(?: of \S+)? (?P<shape>\d+x\d+)(?: at (?P<rate>[\d.,e+-]+) Hz)?(?: \[(?P<channels>.*)\])?"
+    r" -> (?P<classes>.*)"
+)
+# Rates are told apart in ten steps a decade, 26 % each, so that clocks that drift are at one rate: what sensors have
+# (25, 26, 50, 52, 60, 100, 104) lies 5 % or more from the end of its step. Near an end `rate=` says which it is.
+_STEPS_A_DECADE = 10
 
 
-def describe_task(model: str, shape: tuple[int, int], channels: Sequence[str], classes: Sequence[str]) -> str:
-    """ "lenet 3x128 [ax, ay, az] -> run, sit". shape: (channels, time). channels: () if they have no names."""
+def describe_task(
+    model: str,
+    shape: tuple[int, int],
+    channels: Sequence[str],
+    classes: Sequence[str],
+    rate_hz: float | None = None,
+) -> str:
+    """ "lenet 3x128 at 50 Hz [ax, ay, az] -> run, sit". shape: (channels, time). channels: () if they have no names.
+
+    rate_hz: samples a second; None if it is not known.
+    """
+    rate = f" at {describe_rate(rate_hz)}" if rate_hz else ""
     named = f" [{_shorten(channels, _CHANNELS)}]" if channels else ""
-    return printable(f"{model[:_MODEL]} {shape[0]}x{shape[1]}{named} -> {_shorten(classes, _CLASSES)}")
+    return printable(f"{model[:_MODEL]} {shape[0]}x{shape[1]}{rate}{named} -> {_shorten(classes, _CLASSES)}")
+
+
+def describe_rate(rate_hz: float) -> str:
+    """ "50 Hz": three digits are more than jitter leaves."""
+    return f"{rate_hz:.3g} Hz" if rate_hz < 1000 else f"{rate_hz:,.0f} Hz"
+
+
+def rate_step(rate_hz: float) -> int:
+    """Which of the steps a rate is on; two rates on one step are the same."""
+    return round(_STEPS_A_DECADE * math.log10(rate_hz))
+
+
+def is_one_rate(one_hz: float | None, other_hz: float | None) -> bool:
+    """None: it is not known, which is not the same as any that is."""
+    if one_hz is None or other_hz is None:
+        return one_hz is other_hz
+    return rate_step(one_hz) == rate_step(other_hz)
+
+
+def rates_difference(mine: float | None, theirs: float | None) -> str:
+    """Of two rates that are both known; else empty."""
+    if mine is None or theirs is None or is_one_rate(mine, theirs):
+        return ""
+    return f"{describe_rate(mine)} here and {describe_rate(theirs)} there"
 
 
 def task_difference(yours: str, ours: str) -> str:
-    """In what two lines of `describe_task` differ, if it is the channels or the classes alone; else empty."""
+    """In what two lines of `describe_task` differ, if it is the rate, the channels or the classes alone; else empty."""
     one, other = _LINE.fullmatch(yours), _LINE.fullmatch(ours)
     if not one or not other or (one["model"], one["shape"]) != (other["model"], other["shape"]):
         return ""
+    if not is_one_rate(_rate(one), _rate(other)):
+        return _rate_difference(_rate(one), _rate(other))
     if one["channels"] != other["channels"]:
         return _channel_difference(one["channels"] or "", other["channels"] or "")
     if one["classes"] != other["classes"]:
@@ -41,6 +84,23 @@ def channels_difference(mine: Sequence[str], theirs: Sequence[str]) -> str:
         if one != other:
             return printable(f"channel {number} is {one!r} here and {other!r} there")
     return ""
+
+
+def _rate(line: re.Match[str]) -> float | None:
+    """Lines are other peoples', and may say anything."""
+    try:
+        rate_hz = float((line["rate"] or "").replace(",", ""))
+    except ValueError:
+        return None
+    return rate_hz if 0 < rate_hz < math.inf else None
+
+
+def _rate_difference(yours: float | None, ours: float | None) -> str:
+    said = [describe_rate(rate) if rate else "a rate that is not known" for rate in (ours, yours)]
+    told = f"windows of another sampling rate: this mesh: {said[0]}, this device: {said[1]}"
+    if ours and yours:
+        return f"{told}; bring its windows to that rate (?rate={ours:.6g} of csv)"
+    return f"{told}; if it is the same, say so with ?rate={ours:.6g} (csv, npz)" if ours else told
 
 
 def _channel_difference(yours: str, ours: str) -> str:

@@ -143,6 +143,7 @@ def _show(found: dict[str, Any]) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from mdl.task import describe_rate
     from peers.plain import plain_lines
     from peers.terminal import PlainConsole
 
@@ -150,9 +151,9 @@ def _show(found: dict[str, Any]) -> None:
     mark = "  SYNTHETIC" if found["synthetic"] else ""
     name, told = plain_lines(found["name"]), plain_lines(found["description"])
     console.print(Text.assemble((name, "bold"), (mark, "bold yellow"), f"  {told}"))
-    console.print(
-        f"windows of {found['channels']} channels x {found['window']} samples; test held out by {found['held_out']}"
-    )
+    rate = f" at {describe_rate(found['rate_hz'])}" if found["rate_hz"] else ""
+    size = f"{found['channels']} channels x {found['window']} samples{rate}"
+    console.print(f"windows of {size}; test held out by {found['held_out']}")
     if found["channel_names"]:
         console.print(f"channels: {', '.join(found['channel_names'])}")
     for line in found["notes"]:

@@ -181,7 +181,8 @@ class Cloud:
             return f"{message.pupil[:40]!r} is no name: use 1 to 64 letters, digits, '.', '-' and '_'"
         if message.schema_hash != self._schema_hash:
             theirs = getattr(message, "model", "") or f"model {message.schema_hash[:16]}"
-            difference = task_difference(theirs, self._model).replace("the mesh's", "the cloud's")
+            difference = task_difference(theirs, self._model)
+            difference = difference.replace("the mesh's", "the cloud's").replace("this mesh", "this cloud")
             return difference or f"another task: {theirs}; this cloud teaches {self._model}"
         if message.pupil not in self.stored and len(self.stored) >= MAX_PUPILS:
             return f"this cloud has {MAX_PUPILS} pupils, which is as many as it takes"

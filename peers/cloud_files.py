@@ -187,7 +187,7 @@ class CloudFiles:
         if not path.exists():
             return fresh
         found = decode_json(read_bytes(path, _LARGEST_CATALOGUE_BYTES), Catalogue, str(path))
-        origin = Origin("", kind.schema_hash, kind.summary, seed, kind.older_hash)
+        origin = Origin("", kind.schema_hash, kind.summary, seed, kind.older_hashes)
         conflict = origin.conflict("", found.schema_hash, found.model, found.seed)
         if not conflict and found.large and found.large != kind.large:
             conflict = found.model, kind.summary

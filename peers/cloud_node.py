@@ -201,7 +201,7 @@ class Student:
         self._seed = device_seed(config.seed, shard.index)
         self._stopped = False
         kind = self.kind
-        self._origin = Origin("", kind.schema_hash, kind.summary, config.seed, kind.older_hash)
+        self._origin = Origin("", kind.schema_hash, kind.summary, config.seed, kind.older_hashes)
         self.record = self._load_record(fresh)
 
     def stop(self) -> None:

@@ -58,6 +58,7 @@ class CloudSide:
             description.class_names,
             description.seed,
             description.channel_names,
+            description.rate_hz,
         )
         now = time.monotonic()
         self._learner = Learner(mesh, device.schema_hash, device.summary, LearnerSettings(), now)

@@ -32,7 +32,7 @@ from mdl.errors import MdlError
 from mdl.evaluation import evaluate
 from mdl.export import ModelDescription, export_model
 from mdl.files import save_or_rescue
-from mdl.flat import FlatModel, hash_task
+from mdl.flat import FlatModel, hash_task, older_hashes
 from mdl.machine import (
     DeltaRecalled,
     Effect,
@@ -70,10 +70,10 @@ class Device:
         self.test = take_windows(data.test, shard_test(len(data.test), shard))
         self.model = build_flat_model(config, data)
         self.description = describe_model(config, data, mesh)
-        self.schema_hash = hash_task(self.model.schema, data.classes, data.channels)
+        self.schema_hash = hash_task(self.model.schema, data.classes, data.channels, data.rate_hz)
         self.theta = float(len(self.train)) if config.round.theta == "samples" else 1.0
-        older_hash = hash_task(self.model.schema, data.classes)
-        self._origin = Origin(mesh, self.schema_hash, self.summary, config.seed, older_hash)
+        older = older_hashes(self.model.schema, data.classes, data.channels)
+        self._origin = Origin(mesh, self.schema_hash, self.summary, config.seed, older)
         self._me = me
         self._out = out
         self._settings = msgspec.structs.replace(config.training, seed=device_seed(config.seed, shard.index))
@@ -90,7 +90,8 @@ class Device:
         """One line for people, and for the message that names a different model."""
         description = self.description
         shape = description.channels, description.time
-        return describe_task(description.model, shape, description.channel_names, description.class_names)
+        names = description.channel_names, description.class_names
+        return describe_task(description.model, shape, *names, description.rate_hz)
 
     def restore(self, fresh: bool = False) -> State:
         """What the file cache has, or the untrained model.
@@ -183,6 +184,7 @@ def describe_model(config: Config, data: DataSet, mesh: str) -> ModelDescription
     return ModelDescription(
         config.model.name, channels, length, data.classes, config.data.spec, mesh, seed=config.seed,
         channel_names=data.channels,
+        rate_hz=data.rate_hz,
     )  # fmt: skip
 
 

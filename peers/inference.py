@@ -17,7 +17,7 @@ from mdl.errors import DataError
 from mdl.evaluation import evaluate, predict_logits
 from mdl.export import ModelDescription, import_model
 from mdl.own import Own
-from mdl.task import channels_difference
+from mdl.task import channels_difference, rates_difference
 from peers.terminal import PlainConsole
 
 
@@ -98,4 +98,6 @@ def _load(path: Path, spec: str | Own | None, model: str | Own | None) -> tuple[
         raise DataError(f"the model knows classes {description.class_names}, the data has {data.classes}")
     if difference := channels_difference(description.channel_names, data.channels):
         raise DataError(f"the data's channels are not the model's: {difference} (here: {file}, there: {chosen})")
+    if difference := rates_difference(description.rate_hz, data.rate_hz):
+        raise DataError(f"the data's sampling rate is not the model's: {difference} (here: {file}, there: {chosen})")
     return module, description, data

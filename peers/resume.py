@@ -41,20 +41,20 @@ class State(msgspec.Struct, frozen=True):
 class Origin(msgspec.Struct, frozen=True):
     """What a state belongs to. model: one line for people. seed: None if it is not known here.
 
-    older_hash: the schema's, as versions wrote it that did not know the names of channels.
+    older_hashes: the schema's, as versions wrote it that did not know rates, or the names of channels.
     """
 
     mesh: str
     schema_hash: str
     model: str = ""
     seed: int | None = None
-    older_hash: str = ""
+    older_hashes: tuple[str, ...] = ()
 
     def conflict(self, mesh: str, schema_hash: str, model: str, seed: int | None) -> tuple[str, str] | None:
         """(what there is, what this is) where a state is not of this origin; None, "" and unknown fit."""
         if mesh and mesh != self.mesh:
             return f"mesh {mesh!r}", f"mesh {self.mesh!r}"
-        if schema_hash and schema_hash not in (self.schema_hash, self.older_hash):
+        if schema_hash and schema_hash not in (self.schema_hash, *self.older_hashes):
             return model or "another model", self.model or "this model"
         if seed is not None and self.seed is not None and seed != self.seed:
             return f"seed {seed}", f"seed {self.seed}"

@@ -14,25 +14,31 @@ from mdl.config import LARGEST_SEED, MANY
 from mdl.data.archive import load_arrays
 from mdl.data.assemble import assemble_data, number_names
 from mdl.data.spec import parse_spec
-from mdl.data.windows import DataSet, Integers, first_bad_row, make_windows, number_runs, take_windows
+from mdl.data.windows import FASTEST_HZ, DataSet, Integers, first_bad_row, make_windows, number_runs, take_windows
 from mdl.errors import ConfigError, DataError
 from mdl.own import Own
+from mdl.task import is_one_rate
 
 _TEST_WORDS = ("test", "train")
 
 
 class ArrayOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """split: what is held out where the data does not say; gap: windows dropped where a stretch is cut in time."""
+    """split: what is held out where the data does not say; gap: windows dropped where a stretch is cut in time.
+
+    rate: samples a second (Hz), where the file does not say.
+    """
 
     split: Literal["auto", "subject", "recording", "time"] = "auto"
     # Windows may overlap by up to four fifths before more than four neighbours share a sample with one of them.
     gap: Annotated[int, msgspec.Meta(ge=0, le=MANY)] = 4
     seed: Annotated[int, msgspec.Meta(ge=0, le=LARGEST_SEED)] = 0
+    rate: Annotated[float, msgspec.Meta(gt=0, le=FASTEST_HZ)] | None = None
 
 
 def read_npz(path: Path, options: ArrayOptions) -> DataSet:
     """x (n, time, channels) and y; optional subject, group, split ("train"/"test" or 0/1); names: classes, channels.
 
+    rate: samples a second (Hz), one number; the option of that name where the file has none.
     Without split a fifth of the subjects is for testing; without subject, of the groups; without either, the last fifth
     of each class's rows, which must be in recording order. Raises DataError naming the array that is missing or wrong.
     """
@@ -43,7 +49,7 @@ def build_data(name: str, arrays: Mapping[str, NDArray[Any]], where: str, option
     """A data set from named arrays, as `read_npz` describes them."""
     _check_arrays(arrays, where)
     x = np.swapaxes(arrays["x"], 1, 2)
-    labels = _name_labels(arrays, where)
+    labels, rate_hz = _name_labels(arrays, where), _read_rate(arrays, where, options.rate)
     subject = arrays.get("subject")
     given = arrays.get("group")
     _, subject_ids = number_names(subject) if subject is not None else ((), np.zeros(len(x), np.int64))
@@ -53,12 +59,12 @@ def build_data(name: str, arrays: Mapping[str, NDArray[Any]], where: str, option
         test = _read_split(arrays["split"], where)
         # Groups that the source names must lie on one side (`check_data`); those we inferred are cut where it cuts.
         group = group if given is not None else group * 2 + test
-        return _divide(name, x, labels, subject, group, test, _name_channels(arrays, where))
+        return _divide(name, x, labels, subject, group, test, _name_channels(arrays, where), rate_hz)
     try:
         return assemble_data(
             name, x, labels, subject, group if given is not None else None, group,
             how=options.split, gap=options.gap, seed=options.seed, description=f"windows from {where}",
-            channels=_name_channels(arrays, where),
+            channels=_name_channels(arrays, where), rate_hz=rate_hz,
         )  # fmt: skip
     except DataError as error:
         raise DataError(f"{where}: {error}") from None
@@ -134,6 +140,22 @@ def _name_channels(arrays: Mapping[str, NDArray[Any]], where: str) -> tuple[str,
     return names
 
 
+def _read_rate(arrays: Mapping[str, NDArray[Any]], where: str, said: float | None) -> float | None:
+    """None if nobody knows."""
+    given = arrays.get("rate")
+    if given is None:
+        return said
+    if given.size != 1 or given.dtype.kind not in "fiu" or not 0 < float(given.reshape(-1)[0]) <= FASTEST_HZ:
+        raise DataError(
+            f"{where}: rate holds {given.dtype} of shape {given.shape}; expected one number of Hz, above 0 and at most "
+            f"{FASTEST_HZ:g}"
+        )
+    found = float(given.reshape(-1)[0])
+    if said is not None and not is_one_rate(found, said):
+        raise DataError(f"{where}: rate={said:g}, but its array `rate` says {found:g}")
+    return found
+
+
 def _read_split(split: NDArray[Any], where: str) -> NDArray[np.bool_]:
     values = sorted(set(split.tolist()))
     if split.dtype.kind == "U" and set(values) <= set(_TEST_WORDS):
@@ -145,11 +167,11 @@ def _read_split(split: NDArray[Any], where: str) -> NDArray[np.bool_]:
 
 def _divide(
     name: str, x: NDArray[Any], labels: tuple[tuple[str, ...], Integers], subject: NDArray[Any] | None,
-    group: Integers, test: NDArray[np.bool_], channels: tuple[str, ...],
+    group: Integers, test: NDArray[np.bool_], channels: tuple[str, ...], rate_hz: float | None,
 ) -> DataSet:  # fmt: skip
     names, ids = ((), np.zeros(len(x), np.int64)) if subject is None else number_names(subject)
     windows = make_windows(x, labels[1], ids, group)
     return DataSet(
         name, take_windows(windows, ~test), take_windows(windows, test), labels[0], "given",
-        description=f"windows from {name}", subject_names=names, channels=channels,
+        description=f"windows from {name}", subject_names=names, channels=channels, rate_hz=rate_hz,
     )  # fmt: skip

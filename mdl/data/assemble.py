@@ -29,6 +29,7 @@ def assemble_data(
     description: str = "",
     channels: tuple[str, ...] = (),
     notes: tuple[str, ...] = (),
+    rate_hz: float | None = None,
 ) -> DataSet:
     """A data set from rows x (n, channels, time) in recording order; keeps a fifth for testing (`hold_out`)."""
     classes, y = labels
@@ -49,4 +50,5 @@ def assemble_data(
         subject_names=subject_names,
         channels=channels,
         notes=notes,
+        rate_hz=rate_hz,
     )

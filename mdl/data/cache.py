@@ -24,7 +24,7 @@ from mdl.files import make_private_folder, open_private
 from mdl.reading import decode_json, read_bytes
 
 # Raise this whenever any source prepares its windows differently: older entries are then never read again.
-VERSION = 3
+VERSION = 4
 logger = logging.getLogger(__name__)
 
 # Names of people and places, one each; some hundred bytes for most.
@@ -43,6 +43,7 @@ class _Meta(msgspec.Struct, frozen=True):
     channels: tuple[str, ...]
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
+    rate_hz: float | None
 
 
 def load_cached(cache_dir: Path, label: str, key: Iterable[object], build: Callable[[], DataSet]) -> DataSet:
@@ -83,7 +84,7 @@ def _read(entry: Path) -> DataSet | None:
         return None
     return DataSet(
         meta.name, train, test, meta.classes, meta.held_out, meta.synthetic, meta.description, meta.subject_names,
-        meta.channels, meta.notes, meta.warnings,
+        meta.channels, meta.notes, meta.warnings, meta.rate_hz,
     )  # fmt: skip
 
 
@@ -132,5 +133,5 @@ def _describe(aside: Path, data: DataSet) -> _Meta:
     sizes = {file.name: file.stat().st_size for file in aside.glob("*.npy")}
     return _Meta(
         data.name, data.classes, data.held_out, data.synthetic, data.description, data.subject_names, sizes,
-        data.channels, data.notes, data.warnings,
+        data.channels, data.notes, data.warnings, data.rate_hz,
     )  # fmt: skip

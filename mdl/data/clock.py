@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdl.errors import DataError
+from mdl.task import describe_rate
 
 UNITS_S = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 # Rates of sensors whose windows are worth training on. Less than two units lie a factor of 4,000 apart: at a step of 1
@@ -95,11 +96,6 @@ def parse_dates(texts: NDArray[np.str_]) -> Times | None:
 def is_time_name(column: str) -> bool:
     """Whether a column's name says that it holds times: time, timestamp_ms, Seconds elapsed."""
     return not _TIME_WORDS.isdisjoint(_words(column))
-
-
-def describe_rate(rate_hz: float) -> str:
-    """ "50 Hz": three digits are more than jitter leaves."""
-    return f"{rate_hz:.3g} Hz" if rate_hz < 1000 else f"{rate_hz:,.0f} Hz"
 
 
 def _possible_units(middle: float, rates: dict[str, float], rate: float | None) -> Iterator[str]:

@@ -23,12 +23,13 @@ from numpy.typing import NDArray
 
 from mdl.data.archive import list_files, open_text
 from mdl.data.assemble import assemble_data, number_names
-from mdl.data.clock import RATE_TOLERANCE, UNITS_S, Clock, Times, describe_rate, find_clock, is_time_name, parse_dates
+from mdl.data.clock import RATE_TOLERANCE, UNITS_S, Clock, Times, find_clock, is_time_name, parse_dates
 from mdl.data.spec import describe_choices
 from mdl.data.streams import cut_runs, overlap_gap, take_rows
 from mdl.data.windows import DataSet, Integers, number_runs
 from mdl.errors import ConfigError, DataError
 from mdl.reading import shorten
+from mdl.task import describe_rate
 
 _ENDINGS = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz")
 
@@ -135,6 +136,7 @@ def read_csv(path: str, options: CsvOptions) -> DataSet:
             description=f"streams from {path}, {len(recordings)} recordings",
             channels=channels,
             notes=_describe_reading(recordings, options),
+            rate_hz=options.rate or _usual_rate(recordings),
         )
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
@@ -152,6 +154,12 @@ def _read_files(files: Sequence[Path], options: CsvOptions) -> list[_Recording]:
             f"bring them to one rate with ?rate={_rate_of(slow):.3g}"
         )
     return recordings
+
+
+def _usual_rate(recordings: Sequence[_Recording]) -> float | None:
+    """The middle one, of recordings that are as they were sampled; None without times."""
+    rates = sorted(each.clock.rate_hz for each in recordings if each.clock)
+    return rates[len(rates) // 2] if rates else None
 
 
 def _rate_of(recording: _Recording) -> float:

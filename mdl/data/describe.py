@@ -22,6 +22,7 @@ def describe_data(data: DataSet) -> dict[str, Any]:
         "channels": data.shape[0],
         "channel_names": list(data.channels),
         "window": data.shape[1],
+        "rate_hz": data.rate_hz,
         "classes": list(data.classes),
         "held_out": data.held_out,
         "train": _describe_side(data, data.train),

@@ -94,6 +94,7 @@ def make_motion(options: MotionOptions, seed: int) -> DataSet:
     return DataSet(
         "motion", take_windows(windows, ~test), take_windows(windows, test), ACTIVITIES, "subject",
         synthetic=True, description=DESCRIPTION, channels=CHANNELS[9 - options.channels :],
+        rate_hz=RATE_HZ,
     )  # fmt: skip
 
 

@@ -29,6 +29,8 @@ from mdl.errors import DataError
 
 CLASSES = ("rest", "fist", "wrist flexion", "wrist extension", "radial deviation", "ulnar deviation")
 CHANNELS = 8
+# Of what remains without repeats, about.
+RATE_HZ = 100.0
 VOLT_PER_CODE = 1e-5
 _CODES_PER_UNIT = 16.0
 _TEST_EVERY = 5
@@ -75,6 +77,7 @@ def read_semg(path: Path, options: SemgOptions) -> DataSet:
         "subject" if options.split == "subject" else "recording",
         description="sEMG gestures: 8-channel forearm bracelet, repeats removed",
         channels=tuple(f"emg {number} {options.signal}" for number in range(1, CHANNELS + 1)),
+        rate_hz=RATE_HZ,
     )  # fmt: skip
 
 

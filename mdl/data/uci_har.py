@@ -19,6 +19,7 @@ from mdl.errors import DataError
 CHANNELS = tuple(f"{kind}_{axis}" for kind in ("body_acc", "body_gyro", "total_acc") for axis in "xyz")
 CLASSES = ("walking", "walking upstairs", "walking downstairs", "sitting", "standing", "laying")
 WINDOW = 128
+RATE_HZ = 50.0
 _HALF = WINDOW // 2
 
 
@@ -39,7 +40,7 @@ def read_uci_har(path: Path) -> DataSet:
         windows.append(make_windows(x, y - 1, subject, group))
     return DataSet(
         "uci-har", windows[0], windows[1], CLASSES, "subject",
-        description="UCI HAR: waist-worn smartphone, official split by subject", channels=CHANNELS,
+        description="UCI HAR: waist-worn smartphone, official split by subject", channels=CHANNELS, rate_hz=RATE_HZ,
     )  # fmt: skip
 
 

@@ -18,6 +18,10 @@ Floats: TypeAlias = NDArray[np.float32]
 Integers: TypeAlias = NDArray[np.int64]
 
 
+# Of any sampling; what is faster is a mistake in a unit.
+FASTEST_HZ = 1e6
+
+
 @dataclass(frozen=True)
 class Windows:
     """x: float32 (n, channels, time), C-contiguous, possibly memory-mapped. y, subject, group: int64 (n,).
@@ -40,7 +44,8 @@ class DataSet:
 
     held_out says by what the test windows were kept apart: "subject", "recording", "time" or "given".
     subject_names[id] names a subject where the source names them; otherwise it is empty. channels: names of the rows of
-    a window in their order; empty if the source does not name them. notes: what was found out while reading and nobody
+    a window in their order; empty if the source does not name them. rate_hz: samples a second in a window; None if the
+    source does not know. notes: what was found out while reading and nobody
     has said; warnings: what is likely a mistake. Both for the user, a line each.
     """
 
@@ -55,6 +60,7 @@ class DataSet:
     channels: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    rate_hz: float | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -85,6 +91,8 @@ def check_data(data: DataSet, where: str) -> DataSet:
         raise DataError(f"{where}: training windows are {data.train.x.shape[1:]}, test windows {data.test.x.shape[1:]}")
     if data.channels and len(data.channels) != data.shape[0]:
         raise DataError(f"{where}: {len(data.channels)} channel names for {data.shape[0]} channels")
+    if data.rate_hz is not None and not 0 < data.rate_hz <= FASTEST_HZ:
+        raise DataError(f"{where}: a rate of {data.rate_hz} Hz; expected one above 0, at most {FASTEST_HZ:,.0f}")
     if shared := np.intersect1d(data.train.group, data.test.group).tolist():
         raise DataError(f"{where}: group {shared[0]} is on both sides of the split; a group is training or test")
     return data

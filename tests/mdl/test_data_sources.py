@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from mdl.data import describe_data, load_data
 from mdl.data.motion import RATE_HZ, WINDOW
 from mdl.data.uci_har import CHANNELS
 from mdl.errors import ConfigError, DataError
-from mdl.own import own_data
+from mdl.own import Own, own_data
 
 
 def write_npz(path: Path, **arrays: np.ndarray) -> Path:
@@ -369,3 +370,37 @@ def test_a_factory_in_the_current_directory_is_found(tmp_path: Path, monkeypatch
         load_data(own_data("own_data_source:wrong"), tmp_path)
     with pytest.raises(ConfigError, match="calling make failed"):
         load_data(own_data("own_data_source:make?m=1"), tmp_path)
+
+
+def test_sources_say_their_sampling_rate_where_they_know_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def rate_of(spec: str) -> float | None:
+        return load_data(spec, tmp_path / "cache").rate_hz
+
+    assert rate_of("motion?people=3&test_people=2&windows=24") == RATE_HZ
+    plain = write_npz(tmp_path / "plain.npz", **ready())
+    assert rate_of(f"npz:{plain}") is None
+    assert rate_of(f"npz:{plain}?rate=50") == 50.0
+    said = write_npz(tmp_path / "said.npz", rate=np.array(100.0), **ready())
+    assert rate_of(f"npz:{said}") == rate_of(f"npz:{said}") == 100.0  # from the cache too
+    with pytest.raises(DataError, match="rate=50, but its array `rate` says 100"):
+        rate_of(f"npz:{said}?rate=50")
+    rows = [f"{row / 25:.3f},{row % 7},{row % 5},{'ab'[row // 50 % 2]}" for row in range(400)]
+    stream = tmp_path / "walk.csv"
+    stream.write_text("\n".join(["time,ax,ay,label", *rows]))
+    csv = f"csv:{stream}?label=label&window=16"
+    assert rate_of(f"{csv}&time=time") == pytest.approx(25.0)
+    assert rate_of(f"{csv}&time=time&rate=20") == 20.0
+    assert (rate_of(csv), rate_of(f"{csv}&rate=25")) == (None, 25.0)
+
+
+@pytest.mark.parametrize("rate", [np.array(0.0), np.array([50.0, 100.0]), np.array("50"), np.array(np.nan)])
+def test_a_rate_that_is_none_is_refused(tmp_path: Path, rate: np.ndarray) -> None:
+    with pytest.raises(DataError, match="expected one number of Hz"):
+        load_data(f"npz:{write_npz(tmp_path / 'a.npz', rate=rate, **ready())}", tmp_path / "cache")
+
+
+def test_a_function_may_say_its_rate() -> None:
+    made = load_data(Own("mine:make", lambda: {**ready(), "rate": 64}), Path())
+    assert made.rate_hz == 64.0
+    with pytest.raises(DataError, match=r"a rate of -1 Hz; expected one above 0"):
+        load_data(Own("mine:make", lambda: replace(made, rate_hz=-1)), Path())

@@ -63,3 +63,23 @@ def test_a_model_is_not_tested_on_channels_that_are_not_its_own(tmp_path: Path) 
     with pytest.raises(DataError, match=r"channel 1 is 'ax' here and 'az' there"):
         evaluate_model(model, turned)
     assert evaluate_model(model, f"{turned}&columns=ax,ay,az")["windows"] > 0
+
+
+def test_devices_of_two_sampling_rates_are_told_apart_and_an_older_file_cache_is_read(tmp_path: Path) -> None:
+    file = write_csv(tmp_path / "a.csv", "ax,ay,az")
+    unknown, slow, fast = device(file), device(file, "&rate=50"), device(file, "&rate=100")
+    assert len({each.schema_hash for each in (unknown, slow, fast)}) == 3
+    assert slow.schema_hash == device(file, "&rate=50.4").schema_hash
+    assert slow.summary == "lenet 3x20 at 50 Hz [ax, ay, az] -> a, b"
+    values = np.full(slow.model.size, 0.5, np.float32)
+    ModelCache(tmp_path / "a").save(CachedModel(values, 7, unknown.schema_hash, "home"))
+    assert slow.restore().round_id == 7
+
+
+def test_a_model_is_not_tested_on_windows_of_another_rate(tmp_path: Path) -> None:
+    file = write_csv(tmp_path / "a.csv", "ax,ay,az")
+    slow = device(file, "&rate=50")
+    slow.export(tmp_path / "model.safetensors", 1, slow.model.values())
+    with pytest.raises(DataError, match="sampling rate is not the model's: 50 Hz here and 100 Hz there"):
+        evaluate_model(tmp_path / "model.safetensors", f"csv:{file}?label=label&window=20&rate=100")
+    evaluate_model(tmp_path / "model.safetensors", f"csv:{file}?label=label&window=20")

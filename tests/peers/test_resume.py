@@ -69,8 +69,8 @@ def train(out: Path) -> Device:
 @pytest.mark.parametrize(
     ("options", "both"),
     [
-        (["--model", "alexnet"], "round 7 of lenet 9x128 [body_acc_x, "),
-        (["--model", "alexnet"], "this is alexnet 9x128 [body_acc_x, "),
+        (["--model", "alexnet"], "round 7 of lenet 9x128 at 50 Hz [body_acc_x, "),
+        (["--model", "alexnet"], "this is alexnet 9x128 at 50 Hz [body_acc_x, "),
         (["--seed", "5"], "round 7 of seed 0, and this is seed 5"),
     ],
 )
@@ -143,7 +143,7 @@ def test_a_cloud_does_not_go_on_with_another_large_model_or_seed(home: Path, lar
 
 def test_a_cloud_of_an_older_version_goes_on(home: Path) -> None:
     kind = WindowKind("lenet", "lenet", 2, 32, ("a", "b"), channel_names=("x", "y"))
-    old = Catalogue(kind.older_hash, "lenet of lenet 2x32 -> a, b", 3)
+    old = Catalogue(kind.older_hashes[-1], "lenet of lenet 2x32 -> a, b", 3)
     (home / "cloud.json").write_bytes(msgspec.json.encode(old))
     found = CloudFiles(home, kind, SimpleNamespace(), 7).catalogue  # type: ignore[arg-type]
     assert (found.version, found.schema_hash, found.seed) == (3, kind.schema_hash, 7)
