@@ -88,7 +88,8 @@ class Runtime(Generic[LinksT]):
 
     work: what carries out each kind of effect but Send and Finish, in the worker's thread; its event goes back to the
     machine. SaveBallot is carried out in the loop's thread, before the effects behind it; if it fails, those are left
-    out. sample: called in the loop's thread every sample_interval_s with the bytes sent so far; must be quick.
+    out, and the machine hears of it before anything else. sample: called in the loop's thread every sample_interval_s
+    with the bytes sent so far; must be quick.
     observe: called after each step with the time, the event and the effects; must not change anything.
     flush_s: how long a finishing node takes to let messages out; drain_s: how long it waits for its worker.
     story_path: where the last events are written if something crashes.
@@ -248,8 +249,10 @@ class Runtime(Generic[LinksT]):
         for effect in effects:
             if type(effect) is not SaveBallot:
                 self._carry_out(effect, now)
-            elif not self._is_kept(effect):
-                break  # nobody may hear of it
+            elif problem := self._keep(effect):
+                # Nobody may hear of it: not from the effects behind it, nor from what the next event would have it say.
+                self._step(WorkFailed(SaveBallot.__name__, problem), now)
+                break
 
     def _carry_out(self, effect: Effect, now: float) -> None:
         match effect:
@@ -260,13 +263,13 @@ class Runtime(Generic[LinksT]):
             case _:
                 self._worker.put(effect)
 
-    def _is_kept(self, effect: SaveBallot) -> bool:
+    def _keep(self, effect: SaveBallot) -> str:
+        """What the disk says against it; "" if it is there."""
         try:
             self._work[SaveBallot](effect)
         except MdlError as error:
-            self.post(WorkFailed(SaveBallot.__name__, str(error)))
-            return False
-        return True
+            return str(error)
+        return ""
 
     def _leave(self, poller: zmq.Poller) -> Finish:
         """Let queued work and messages out, both for a bounded time, unless a second stop came."""

@@ -182,6 +182,19 @@ def test_nothing_is_sent_of_what_could_not_be_promised(nodes):
     assert saved == []
 
 
+def test_a_promise_that_could_not_be_kept_is_heard_of_before_the_next_event(nodes):
+    """Else the machine, which takes it for kept, could tell of it meanwhile."""
+
+    def refuse(effect):
+        raise DataError("ballot: the disk is gone")
+
+    machine = Scripted(ticks=[time.monotonic()] * 3)
+    machine.react = lambda event: [SaveBallot(Ballot(7))] if machine.seen == [Tick()] else []
+    nodes.start("a", machine, {SaveBallot: refuse})
+    machine.wait_for(Tick, 3)
+    assert [type(event) for event in machine.seen[:2]] == [Tick, WorkFailed]
+
+
 def test_a_bug_in_work_ends_the_run_with_it_and_the_story_is_saved(nodes, tmp_path):
     def save(effect):
         raise KeyError("a bug")
