@@ -158,12 +158,14 @@ class Ballot(msgspec.Struct, frozen=True):
 
     term: no order of an older one is followed. reached: per lineage, so that no round is decided on twice. agent: whom
     a restarted process may follow under this very term; "" once it has had a result under it, since an older order of
-    the same term could come again.
+    the same term could come again. since: the first start of this device of which nothing is forgotten; later than its
+    first one if a ballot was lost.
     """
 
     term: Term = 0
     reached: Annotated[tuple[Reached, ...], Meta(max_length=MAX_REACHED)] = ()
     agent: SomePeerId = ""
+    since: Incarnation = 0
 
 
 class HopDecision(msgspec.Struct, frozen=True):

@@ -51,8 +51,7 @@ class Work:
 class Standing:
     """See the module. parameters: float32, shape (P,), never changed in place. uncounted: enters the next own delta.
 
-    ballot: what an earlier start has promised, None if that is not known. knows_ballot: it knows all that it has
-    promised on its lineage.
+    ballot: what an earlier start has promised, None if that is not known.
     """
 
     def __init__(
@@ -67,7 +66,9 @@ class Standing:
         self.round_id = round_id
         self.digest = digest_of(parameters)
         self.uncounted: tuple[Work, ...] = ()
-        self.knows_ballot = ballot is not None
+        self._since = me.incarnation if ballot is None else ballot.since
+        self._knows_start = ballot is not None
+        self._begun = ""  # the fork whose beginning this process has seen last
         self.lineage: Lineage = ()
         self._me = me
         self._in_w: tuple[Work, ...] = ()
@@ -83,15 +84,14 @@ class Standing:
         """Go on with the mesh; or with a group that starts, or leaves the others behind, at this very w."""
         if lineage != self.lineage:
             self.lineage, self.base = lineage, base
-            self.knows_ballot = True  # nobody has promised anything on it before
+            self._knows_start, self._begun = True, lineage[-1].name  # nobody has promised anything on it before
 
-    def apply(self, result: ModelDelta, eta: float, took_part: bool = True) -> None:
-        """w(t + 1) = w(t) - eta * delta (Algorithm 1). took_part: in this round's aggregation."""
+    def apply(self, result: ModelDelta, eta: float) -> None:
+        """w(t + 1) = w(t) - eta * delta (Algorithm 1)."""
         self.parameters = apply_delta(self.parameters, result.values, eta)
         self.digest = digest_of(self.parameters)
         self.round_id += 1
         self.base = tuple(sorted({contributor.peer_id for contributor in result.contributors}))
-        self.knows_ballot = self.knows_ballot or took_part  # its own delta is new, so nothing was decided before
         for contributor in sorted(result.contributors):  # of two starts of a process, both in it, the later one's
             self._counted[contributor.peer_id] = Counted(contributor, self.round_id)
         self.note_further(self.round_id)
@@ -122,11 +122,24 @@ class Standing:
 
         What it has promised before, it knows: nothing, or this very result.
         """
-        return self.knows_ballot and (has_staged or not self.was_further())
+        return self.knows_ballot() and (has_staged or not self.was_further())
+
+    def knows_ballot(self) -> bool:
+        """Whether it knows all that it has promised on the rounds after this w.
+
+        It does if w holds a delta of a start of which nothing is forgotten: what was forgotten is of rounds before. And
+        where it saw the fork begin. Where w holds nothing of this device, a new device and a lost ballot look alike.
+        """
+        if counted := self._counted.get(self._me.peer_id):
+            is_begun = bool(self.lineage) and self.lineage[-1].name == self._begun
+            return is_begun or counted.contributor.incarnation >= self._since
+        return self._knows_start
 
     def ballot(self, term: int, agent: str = "") -> Ballot:
         """What must be on the disk before anybody hears of it."""
-        return Ballot(term, tuple(Reached(fork, round_id) for fork, round_id in self.reached.items()), agent)
+        return Ballot(
+            term, tuple(Reached(fork, round_id) for fork, round_id in self.reached.items()), agent, self._since
+        )
 
     def add(self, *works: Work) -> None:
         """Own work that w may hold, or not: where it stands tells."""

@@ -470,7 +470,7 @@ class Trainer:
         before = self.parameters
         if self.me in result.contributors and self.standing.is_settled():
             part.holds.clear()  # its own is counted, and can be recalled: room for w(t+1)
-        self.standing.apply(result, self._settings.eta, took_part=part.attempt > 0)
+        self.standing.apply(result, self._settings.eta)
         effects = self._own.give_back(part, before, self.lineage)
         if self._settings.keep_deltas:
             effects.append(KeepDelta(part.round_id, "global", result))

@@ -8,6 +8,7 @@ import pytest
 from mdl.delta import Contributor, ModelDelta, Vector, apply_delta, digest_of
 from mdl.machine import DeltaRecalled, Effect, LocalDeltaReady, RecallDelta, Received, Send, TrainLocally
 from mdl.messages import (
+    Ballot,
     BroadcastOrdered,
     CatchUp,
     Counted,
@@ -40,8 +41,8 @@ def _vector(*values: float) -> Vector:
     return np.array(values, np.float32)
 
 
-def _trainer(round_id: int = 0, history: History | None = None) -> Trainer:
-    return Trainer(ME, ZEROS, "schema", "lenet", TrainerSettings(), round_id, history)
+def _trainer(round_id: int = 0, history: History | None = None, ballot: Ballot | None = None) -> Trainer:
+    return Trainer(ME, ZEROS, "schema", "lenet", TrainerSettings(), round_id, history, ballot)
 
 
 def _say(
@@ -449,8 +450,7 @@ def _staged(trainer: Trainer) -> None:
 
 
 def test_who_has_staged_a_result_and_has_it_no_more_does_not_decide_on_it_again() -> None:
-    trainer = _trainer(5, BEFORE)
-    trainer.standing.knows_ballot = True
+    trainer = _trainer(5, BEFORE, Ballot())
     _staged(trainer)
     assert trainer.report(1, "agent", 3.0).votes
     _open(trainer, (START, FORK), attempt=9)
@@ -462,8 +462,7 @@ def test_who_has_staged_a_result_and_has_it_no_more_does_not_decide_on_it_again(
 
 def test_a_promise_that_is_dropped_is_remembered_until_it_is_given_again() -> None:
     """It has staged round 6, is sent to a later model that never comes, and is to begin round 6 afresh."""
-    trainer = _trainer(5, BEFORE)
-    trainer.standing.knows_ballot = True
+    trainer = _trainer(5, BEFORE, Ballot())
     _staged(trainer)
     _say(trainer, CatchUp(1, 8, b"w8", ANN, (START,), BEFORE.base), 4.0)
     report = trainer.report(1, "agent", 4.0)

@@ -74,9 +74,39 @@ def test_who_knows_what_it_has_promised_votes() -> None:
     assert not standing.votes(has_staged=False)  # an earlier start of it may have promised anything
     standing.apply(_delta(ANN, ME), 1.0)
     assert standing.votes(has_staged=False)
-    again = (standing.parameters, 1, standing.history())
-    assert not Standing(ME, *again).votes(has_staged=False)
-    assert Standing(ME, *again, standing.ballot(term=1)).votes(has_staged=False)
+    again = (Contributor("me", 2), standing.parameters, 1, standing.history())
+    assert not Standing(*again).votes(has_staged=False)
+    assert Standing(*again, standing.ballot(term=1)).votes(has_staged=False)
+
+
+def test_a_ballot_that_was_lost_is_not_known_again_at_the_next_start() -> None:
+    """That one finds a file: it tells what was promised since the loss."""
+    history = History(START, ("ann", "bob", "me"), (Counted(ME, 4),))
+    lost = Standing(Contributor("me", 2), ZEROS, 4, history)
+    assert not lost.votes(has_staged=False)
+    again = Standing(Contributor("me", 3), ZEROS, 4, history, lost.ballot(term=7))
+    assert not again.votes(has_staged=False)
+    again.apply(_delta(ANN, Contributor("me", 3)), 1.0)
+    assert again.votes(has_staged=False)
+    assert Standing(Contributor("me", 4), ZEROS, 5, again.history(), again.ballot(term=8)).votes(has_staged=False)
+
+
+def test_who_lost_its_ballot_votes_after_a_round_that_holds_its_new_work_and_no_other() -> None:
+    """A round that was decided before the loss can come again: whoever it holds may have voted on the next."""
+    standing = Standing(Contributor("me", 2), ZEROS, 4, History(START, ("ann", "me"), (Counted(ME, 4),)))
+    standing.apply(_delta(ANN, ME), 1.0)
+    assert not standing.votes(has_staged=False)
+    standing.apply(_delta(ANN, Contributor("me", 2)), 1.0)
+    assert standing.votes(has_staged=False)
+
+
+def test_what_was_promised_where_a_fork_was_left_is_not_known_by_having_seen_the_fork_begin() -> None:
+    before = History(START, ("ann", "bob", "me"), (Counted(ME, 1),))
+    standing = Standing(Contributor("me", 2), ZEROS, 1, before)
+    standing.follow(SPLIT, ("bob", "me"))
+    assert standing.votes(has_staged=False)
+    _move(standing, 1, before)
+    assert not standing.votes(has_staged=False)
 
 
 def test_a_restarted_device_that_had_staged_a_result_has_no_vote_on_that_round() -> None:

@@ -606,7 +606,7 @@ def test_a_device_that_was_too_late_for_a_round_takes_its_result_all_the_same() 
     assert _report(trainer).activity is Activity.STAGED
     _say(trainer, RoundClosed(1, 1, digest_of(result)), 7.0)
     assert (trainer.round_id, trainer.standing.base) == (1, ("ann", "bob"))
-    assert not trainer.standing.knows_ballot  # an earlier start of it may have voted on the next one
+    assert not trainer.standing.knows_ballot()  # an earlier start of it may have voted on the next one
     assert trainer.carry is None
 
 
