@@ -105,8 +105,13 @@ class Accounts:
         return values
 
     def deliver(self, values: Vector) -> None:
-        """A training's or a recall's result has reached its machine."""
-        self.under_way.discard(int(values.argmax()))
+        """A training's or a recall's result has reached its machine: from here on it must be counted, once.
+
+        Also where its round went on meanwhile, so that the device never held it in an own delta yet.
+        """
+        dimension = int(values.argmax())
+        self.under_way.discard(dimension)
+        self.held.add(dimension)
 
     def hold_own(self, attempt: Attempt, digest: bytes, owner: Contributor, own: ModelDelta) -> bool:
         """A trainer holds its own delta: from here on it must be counted, once. False if that is known."""
@@ -173,7 +178,7 @@ class Accounts:
         return self._own.get((attempt, digest, owner))
 
     def held_works(self, model: Model) -> list[tuple[Work, int, float]]:
-        """Trainings that somebody held, their dimension, and how much of each is counted in this model."""
+        """Trainings that somebody has done, their dimension, and how much of each is counted in this model."""
         counts = self.closed[model].counts
         return [
             (work, dimension, float(counts[dimension]))

@@ -17,7 +17,7 @@ import pytest
 
 from mdl.delta import Contributor, ModelDelta, digest_of, pair_aggregate
 from mdl.errors import RemoteProtocolError
-from mdl.machine import Received
+from mdl.machine import LocalDeltaReady, Received
 from mdl.messages import (
     Activity,
     AgentPresent,
@@ -36,6 +36,7 @@ from peers import trainer as trainer_module
 from peers.campaign import silent_machines
 from peers.conductor import Conductor, TimeLimit
 from peers.members import Members
+from peers.ownwork import OwnWork
 from peers.part import Part
 from peers.phase import Phase
 from peers.repeater import Repeater
@@ -146,6 +147,14 @@ def _uncounted_work_is_dropped(self: Standing, *works: Any) -> None:
     return None
 
 
+def _work_that_comes_late_is_dropped(self: OwnWork, ready: LocalDeltaReady, part: Any, missed: Any) -> list[Any]:
+    is_open = part and part.round_id == ready.round_id and not part.holds
+    if is_open or (missed and missed.round_id == ready.round_id):
+        return _TAKE_TRAINED(self, ready, part, missed)
+    self._done(ready.round_id, ready.delta.values)
+    return []
+
+
 def _what_a_fork_counted_is_forgotten(self: Standing, lineage: Any) -> bool:
     return False
 
@@ -184,7 +193,7 @@ def _nobody_takes_over(self: Succession, candidates: Any, now: float) -> bool:
 
 
 _FETCH, _STAGE, _WANTS = Trainer._fetch_delta, Trainer._stage_received, Succession.wants_office
-_TAKE_PLACE = Trainer._take_place
+_TAKE_PLACE, _TAKE_TRAINED = Trainer._take_place, OwnWork.take_trained
 
 # mutation -> (where, name, the stored plan that catches it)
 MUTATIONS: dict[Callable[..., Any], tuple[Any, str, str]] = {
@@ -200,6 +209,7 @@ MUTATIONS: dict[Callable[..., Any], tuple[Any, str, str]] = {
     _lost_members_come_back: (RoundLedger, "lose", "6x3-57"),
     _a_staged_result_is_applied_at_once: (Trainer, "_stage_received", "6x3-933"),
     _uncounted_work_is_dropped: (Standing, "add", "6x3-0"),
+    _work_that_comes_late_is_dropped: (OwnWork, "take_trained", "3x4-late"),
     _what_a_round_counted_comes_again: (Standing, "is_counted", "6x3-0"),
     _anybody_is_a_majority: (choice_module, "has_quorum", "6x3-0"),
     _nobody_takes_over: (Succession, "wants_office", "6x3-2"),
