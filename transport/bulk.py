@@ -1,6 +1,7 @@
 """Bulk values on their way: offered, asked for, and sent in chunks, as two pure state machines.
 
-The receiver drives: it checks the offer, allocates the destination once, and gives credit for a window of chunks.
+The receiver drives: it checks the offer, allocates the destination once, and gives credit for a window of chunks. The
+first window may come right behind the offer, so that a long way is gone once; without a place for it, it is dropped.
 Chunks count only in order; a gap or a pause makes it ask again from where it stands, so a broken connection resumes.
 Both sides drop a transfer that is silent, stands still or is too slow (`Pace`): only bytes that move keep it alive, not
 messages about it. A carrier message is delivered whole or not at all.
@@ -19,8 +20,10 @@ import numpy as np
 from mdl.delta import Contributor, Vector
 from mdl.errors import LocalProtocolError, RemoteProtocolError
 from mdl.machine import Received, TransferProgressed
+from transport.rhythm import FIRST_CHUNK_BYTES
 from transport.wire import (
     CHUNK_BYTES,
+    MAX_STREAMS,
     SMALLEST_CHUNK_BYTES,
     Body,
     Carrier,
@@ -35,6 +38,12 @@ from transport.wire import (
 WINDOW_BYTES = 8 * CHUNK_BYTES
 # At most so many messages in a queue for each transfer, however small its chunks are (sockets.BULK_QUEUE).
 WINDOW_CHUNKS = 32
+# An answer that takes so long has a long way, on which each connection's TCP begins slowly: several begin at once.
+LONG_S = 0.1
+# One slow answer may be a busy peer's; if all are slow, the way has become longer.
+_SLOWER = 1.25
+# Receivers whose ways are remembered: more than one device feeds in a round.
+_MAX_WAYS = 64
 # The root of a binomial tree over 1024 peers has 10 children; offers hold no copy of the values.
 MAX_OUTGOING = 16
 RETRY_S = 1.0
@@ -47,15 +56,15 @@ SLOWEST_BYTES_S = CHUNK_BYTES / EXPIRY_S / 2
 
 @dataclass(frozen=True)
 class Outgoing:
-    """A message for `receiver`; with a payload it goes the bulk way, so that nothing small waits behind it.
+    """A message for `receiver`. stream: which of the bulk connections it takes, so that nothing small waits behind it.
 
-    stream: which of the bulk connections; they bring messages in any order.
+    They bring messages in any order. None: it is small, or asks.
     """
 
     receiver: str
     body: Body
     payload: memoryview | None = None
-    stream: int = 0
+    stream: int | None = None
 
 
 Step: TypeAlias = Outgoing | Received | TransferProgressed
@@ -81,25 +90,52 @@ class Pace:
 
 
 @dataclass
+class _Way:
+    """What is known of the way to a receiver. chunk_bytes: as it asked for them last.
+
+    answer_s: how soon an offer is answered at the quickest, about a round trip.
+    """
+
+    chunk_bytes: int = FIRST_CHUNK_BYTES
+    answer_s: float = inf
+
+    def note_answer(self, seconds: float) -> None:
+        self.answer_s = min(seconds, _SLOWER * self.answer_s)
+
+    def streams(self) -> int:
+        return MAX_STREAMS if LONG_S <= self.answer_s < inf else 1
+
+    def first_chunk_bytes(self) -> int:
+        """Of what is sent before it is asked for; small ones share several connections better."""
+        return self.chunk_bytes if self.streams() == 1 else min(self.chunk_bytes, FIRST_CHUNK_BYTES)
+
+
+@dataclass
 class _Sending:
-    """pace: what the receiver has; position: where sending goes on; furthest: all before it was sent once."""
+    """pace: what the receiver has; furthest: all before it was sent once; repeats: how often it asked again."""
 
     receiver: str
     message: Carrier
     data: memoryview
     pace: Pace
     offered_at: float
-    position: int = 0
+    streams: int = 1
     furthest: int = 0
+    repeats: int = 0
     repeated_at: float = -inf
     wanted: bool = False
 
 
 class OutgoingTransfers:
-    """The sender's side: what it has offered, and how far each receiver has let it go."""
+    """The sender's side: what it has offered, and how far each receiver has let it go.
 
-    def __init__(self) -> None:
+    is_ahead: the first window goes with the offer, since receivers have asked for what they are offered.
+    """
+
+    def __init__(self, is_ahead: bool = True) -> None:
+        self._is_ahead = is_ahead
         self._sending: dict[int, _Sending] = {}
+        self._ways: dict[str, _Way] = {}
         self._next_id = 1
 
     def __len__(self) -> int:
@@ -118,8 +154,15 @@ class OutgoingTransfers:
                 return []
             del self._sending[unwanted]
         transfer_id, self._next_id = self._next_id, self._next_id + 1
-        self._sending[transfer_id] = _Sending(receiver, message, _bytes_of(values), Pace(now, now, now), now)
-        return [self._offered(transfer_id)]
+        way, is_first = self._way_to(receiver), all(s.receiver != receiver for s in self._sending.values())
+        sending = _Sending(receiver, message, _bytes_of(values), Pace(now, now, now), now, way.streams())
+        self._sending[transfer_id] = sending
+        if not (self._is_ahead and is_first):  # of two at a time it takes one
+            return [self._offered(transfer_id)]
+        size = way.first_chunk_bytes()
+        chunks = self._chunks(transfer_id, 0, window_bytes(size), size, sending.streams)
+        used = sorted({chunk.stream for chunk in chunks if chunk.stream is not None})
+        return [*(self._offered(transfer_id, stream) for stream in used), *chunks]  # ahead of the chunks on each
 
     def on_wanted(self, sender: Contributor, wanted: ChunksWanted, now: float) -> list[Step]:
         """The chunks that the receiver has given credit for, at most a window of them."""
@@ -134,24 +177,20 @@ class OutgoingTransfers:
         if wanted.offset_bytes < sending.pace.moved:
             return []  # outdated: the receiver has said since that it has more
         sending.pace.heard_at = now
+        way = self._way_to(sending.receiver)
+        way.chunk_bytes = size
+        if not sending.wanted:
+            way.note_answer(now - sending.pace.started_at)
         if wanted.offset_bytes > sending.pace.moved or not sending.wanted:
             sending.pace.move(wanted.offset_bytes, now)
         elif wanted.again and now - sending.repeated_at < RETRY_S / 2:
             return []  # a window of megabytes for each small message would be a weapon
         sending.wanted = True
+        start = max(sending.furthest, wanted.offset_bytes)
         if wanted.again:
-            sending.position, sending.repeated_at = wanted.offset_bytes, now
-        sending.position = max(sending.position, wanted.offset_bytes)
-        limit = min(wanted.limit_bytes, wanted.offset_bytes + window_bytes(size), len(sending.data))
-        steps: list[Step] = []
-        while sending.position < limit:
-            start = sending.position
-            sending.position = min(start + size, len(sending.data))
-            payload = sending.data[start : sending.position]
-            stream = start // size % wanted.streams
-            steps.append(Outgoing(sending.receiver, ChunkSent(wanted.transfer_id, start), payload, stream))
-        sending.furthest = max(sending.furthest, sending.position)
-        return steps
+            start, sending.repeated_at, sending.repeats = wanted.offset_bytes, now, sending.repeats + 1
+        limit = min(wanted.limit_bytes, wanted.offset_bytes + window_bytes(size))
+        return [*self._chunks(wanted.transfer_id, start, limit, size, wanted.streams)]
 
     def on_ended(self, sender: Contributor, ended: TransferEnded) -> str | None:
         """The receiver is done with it. Returns its reason if it refused, for the log."""
@@ -162,6 +201,7 @@ class OutgoingTransfers:
 
     def forget(self, receiver: str) -> None:
         """The receiver was started anew: what was promised to its predecessor is void."""
+        self._ways.pop(receiver, None)
         self._sending = {i: s for i, s in self._sending.items() if s.receiver != receiver}
 
     def on_time(self, now: float) -> list[Step]:
@@ -181,9 +221,32 @@ class OutgoingTransfers:
         sending = self._sending.get(transfer_id)
         return sending if sending is not None and sending.receiver == receiver.peer_id else None
 
-    def _offered(self, transfer_id: int) -> Outgoing:
+    def _chunks(self, transfer_id: int, start: int, limit: int, size: int, streams: int) -> list[Outgoing]:
+        """From start to limit, or where the values end. What is repeated takes another connection than before."""
         sending = self._sending[transfer_id]
-        return Outgoing(sending.receiver, TransferOffered(transfer_id, len(sending.data) // 4, sending.message))
+        chunks: list[Outgoing] = []
+        while start < min(limit, len(sending.data)):
+            payload = sending.data[start : start + size]
+            stream = (start // size + sending.repeats) % streams
+            chunks.append(Outgoing(sending.receiver, ChunkSent(transfer_id, start), payload, stream))
+            start += len(payload)
+        sending.furthest = max(sending.furthest, start)
+        return chunks
+
+    def _offered(self, transfer_id: int, stream: int | None = None) -> Outgoing:
+        sending = self._sending[transfer_id]
+        offered = TransferOffered(transfer_id, len(sending.data) // 4, sending.message, sending.streams)
+        return Outgoing(sending.receiver, offered, None, stream)
+
+    def _way_to(self, receiver: str) -> _Way:
+        if receiver in self._ways:
+            way = self._ways.pop(receiver)
+        else:  # probably as the others, or better
+            way = _Way(answer_s=min((way.answer_s for way in self._ways.values()), default=inf))
+        self._ways[receiver] = way
+        if len(self._ways) > _MAX_WAYS:
+            del self._ways[next(iter(self._ways))]
+        return way
 
 
 def window_bytes(chunk_bytes: int) -> int:

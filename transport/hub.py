@@ -54,7 +54,7 @@ class _End(ABC):
         self.counts = LinkCounts()
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._lines = LogLimit(logger)
-        self._transfers = Transfers(max_values, self._lines)
+        self._transfers = Transfers(max_values, self._lines, is_ahead=False)  # its places are few
         self._endpoint: zmq.Socket[bytes]
 
     def learn(self, info: PeerInfo) -> list[Event]:

@@ -21,6 +21,7 @@ from transport.places import Places
 from transport.rhythm import Rhythm
 from transport.wire import (
     CHUNK_BYTES,
+    MAX_STREAMS,
     SMALLEST_CHUNK_BYTES,
     Carrier,
     ChunkSent,
@@ -50,7 +51,7 @@ _MAX_ASKED = 16
 class _Receiving:
     """came_at: when the last new chunk did. ahead: from where to where chunks are here that lie beyond the offset.
 
-    is_streamed: several connections carry it, so that a gap is no loss.
+    streams: connections that carry it; of several, a gap is no loss.
     """
 
     message: Carrier
@@ -63,7 +64,7 @@ class _Receiving:
     rhythm: Rhythm
     limit: int = 0
     retries: int = 0
-    is_streamed: bool = False
+    streams: int = 1
     ahead: dict[int, int] = field(default_factory=dict)
     asked_offset: int = field(default=-1)
     hash: Hash | None = None
@@ -108,6 +109,7 @@ class IncomingTransfers:
         self._make_hash = make_hash
         self._receiving: dict[tuple[Contributor, int], _Receiving] = {}
         self._arrived: deque[tuple[Contributor, int]] = deque(maxlen=_REMEMBERED)
+        self._missed: deque[tuple[Contributor, int]] = deque(maxlen=_REMEMBERED)  # chunks came before their offer
         self._places = Places(MAX_INCOMING, 3 * RETRY_S)
         self._asked: dict[str, float] = {}
         self._rhythms: dict[str, Rhythm] = {}
@@ -125,12 +127,14 @@ class IncomingTransfers:
     def on_offered(self, sender: Contributor, offered: TransferOffered, now: float) -> list[Step]:
         """Allocate the destination and give the first credit; refuse what is no vector of this model's size.
 
-        A sender that is offered again has its credit repeated. Without a free place the offer has to come again.
+        An offer that comes again later has its credit repeated. Without a free place it has to come again.
         """
         key = (sender, offered.transfer_id)
         if key in self._arrived:
             return [Outgoing(sender.peer_id, TransferEnded(offered.transfer_id))]
         if receiving := self._receiving.get(key):
+            if now - receiving.pace.started_at < RETRY_S / 2:
+                return []  # by another connection, answered already
             return [self._wanted(key, receiving, again=False)]
         if offered.size > self.max_values:
             reason = f"{offered.size} values offered, at most {self.max_values} are accepted"
@@ -144,16 +148,19 @@ class IncomingTransfers:
         values = np.empty(offered.size, dtype="<f4")
         pace, rhythm = Pace(now, now, now), self._rhythm_of(sender.peer_id)
         receiving = _Receiving(offered.message, values, values.data.cast("B"), pace, now, now, now, rhythm)
+        receiving.streams = offered.streams
         if isinstance(offered.message, DIGESTED):
             receiving.hash = self._make_hash(values.nbytes)
         self._receiving[key] = receiving
-        return [*steps, self._wanted(key, receiving, again=False)]
+        return [*steps, self._wanted(key, receiving, again=key in self._missed)]
 
     def on_chunk(self, sender: Contributor, chunk: ChunkSent, payload: memoryview, now: float) -> list[Step]:
         """Copy the next chunk into place. Raises RemoteProtocolError if it does not fit; repeated ones are ignored."""
         key = (sender, chunk.transfer_id)
         receiving = self._receiving.get(key)
         if receiving is None:
+            if key not in self._missed:
+                self._missed.append(key)
             return []
         start, end = chunk.offset_bytes, chunk.offset_bytes + len(payload)
         if start % SMALLEST_CHUNK_BYTES or not (end == len(receiving.data) or len(payload) in _SIZES) or not payload:
@@ -166,11 +173,11 @@ class IncomingTransfers:
             return []
         if receiving.hash is not None and receiving.offset > before:
             receiving.hash.update(receiving.data[before : receiving.offset])
-        if receiving.retries == 0:
+        if receiving.retries == 0 and receiving.asked_at <= receiving.came_at:
             receiving.rhythm.hear(now - receiving.came_at, len(payload))
         receiving.came_at = now
         if receiving.offset == before:
-            return [] if receiving.is_streamed else self._ask_once(key, receiving, now)
+            return [] if receiving.streams > 1 else self._ask_once(key, receiving, now)
         receiving.retries = 0
         if receiving.offset == len(receiving.data):
             return self._complete(key, receiving)
@@ -196,6 +203,7 @@ class IncomingTransfers:
                 receiving.retries += 1
                 receiving.rhythm.doubt()
                 receiving.asked_at, receiving.asked_offset = now, -1
+                receiving.streams = MAX_STREAMS  # past a connection that waits
                 steps.append(self._wanted(key, receiving, again=True))
         return steps
 
@@ -249,9 +257,8 @@ class IncomingTransfers:
     def _wanted(self, key: tuple[Contributor, int], receiving: _Receiving, again: bool) -> Outgoing:
         chunk_bytes = receiving.rhythm.chunk_bytes()
         receiving.limit = receiving.offset + window_bytes(chunk_bytes)
-        streams = receiving.rhythm.streams()
-        receiving.is_streamed |= streams > 1
-        wanted = ChunksWanted(key[1], receiving.offset, receiving.limit, again, chunk_bytes, streams)
+        receiving.streams = max(receiving.streams, receiving.rhythm.streams())
+        wanted = ChunksWanted(key[1], receiving.offset, receiving.limit, again, chunk_bytes, receiving.streams)
         return Outgoing(key[0].peer_id, wanted)
 
     def _complete(self, key: tuple[Contributor, int], receiving: _Receiving) -> list[Step]:

@@ -22,7 +22,10 @@ from transport.directory import EVERY_HOST, Address, Directory, address_of, is_l
 from transport.keys import MeshKeys
 from transport.loglimit import LogLimit
 from transport.sockets import LinkCounts, is_passing, local_host_towards, open_dealer
-from transport.wire import Body, TransferOffered, encode
+from transport.wire import Body, encode
+
+# A round goes over a few links of each device; in a mesh of so many, all of them are made ready for bulk values.
+READY_LINKS = 16
 
 
 @dataclass
@@ -78,15 +81,22 @@ class Outbox:
             self._put(dealer, outgoing.body, outgoing.payload)
 
     def _way(self, link: _Link, outgoing: Outgoing) -> zmq.Socket[bytes] | None:
-        """The connection that this message takes; where there is none for its stream, the first one carries it too."""
-        if outgoing.payload is None:
-            if type(outgoing.body) is TransferOffered:  # when chunks are asked for, the handshake is over
-                self._bulk(link, 0)
-            return link.control
-        return self._bulk(link, outgoing.stream) or self._bulk(link, 0)
+        """The connection that this message takes; where that of its stream is not there yet, the first bulk one.
+
+        In a small mesh that one is opened as soon as the peer has spoken: on a long way the handshake takes seconds.
+        """
+        if outgoing.stream:
+            dealer = self._bulk(link, outgoing.stream)
+            if dealer is not None and dealer.poll(0, zmq.POLLOUT):
+                return dealer
+        if outgoing.stream is not None:
+            return self._bulk(link, 0)
+        if not link.bulk and len(self._links) <= READY_LINKS and self._directory.is_heard(outgoing.receiver, self.now):
+            self._bulk(link, 0)
+        return link.control
 
     def _bulk(self, link: _Link, stream: int) -> zmq.Socket[bytes] | None:
-        dealer = link.bulk.get(stream) or self._open(link.address, bulk=True)
+        dealer = link.bulk.get(stream) or self._open(link.address, bulk=True, is_extra=stream > 0)
         if dealer is not None:
             link.bulk[stream] = dealer
         return dealer
@@ -173,10 +183,10 @@ class Outbox:
             link.close(linger_ms)
         self._links.clear()
 
-    def _open(self, address: Address, bulk: bool) -> zmq.Socket[bytes] | None:
+    def _open(self, address: Address, bulk: bool, is_extra: bool = False) -> zmq.Socket[bytes] | None:
         """None if there is no socket to be had: what should have been sent is dropped, as by a network."""
         try:
-            return open_dealer(self._context, self._keys, address, bulk)
+            return open_dealer(self._context, self._keys, address, bulk, is_extra)
         except zmq.ZMQError as error:
             if not is_passing(error):
                 raise

@@ -95,15 +95,17 @@ def open_router(context: zmq.Context[zmq.Socket[bytes]], keys: MeshKeys | None, 
 
 
 def open_dealer(
-    context: zmq.Context[zmq.Socket[bytes]], keys: MeshKeys | None, address: Address, bulk: bool
+    context: zmq.Context[zmq.Socket[bytes]], keys: MeshKeys | None, address: Address, bulk: bool, is_extra: bool = False
 ) -> zmq.Socket[bytes]:
     """A socket that sends to one peer's ROUTER. It connects in the background, for as long as it takes.
 
+    is_extra: takes no messages before it is connected, as another socket is.
     Raises ZMQError if there is no socket to be had; `is_passing` then.
     """
     dealer = _prepare_dealer(context, keys, address)
     dealer.sndhwm = BULK_QUEUE if bulk else CONTROL_QUEUE
     dealer.rcvhwm = 1
+    dealer.immediate = is_extra
     if not bulk:
         dealer.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
         dealer.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)

@@ -21,11 +21,11 @@ from transport.wire import ChunkSent, ChunksWanted, Envelope, TransferDropped, T
 
 
 class Transfers:
-    """max_values: the largest vector that is ever accepted. lines: where refusals are told."""
+    """max_values: the largest vector that is ever accepted. lines: where refusals are told. is_ahead: see `bulk`."""
 
-    def __init__(self, max_values: int, lines: LogLimit) -> None:
+    def __init__(self, max_values: int, lines: LogLimit, is_ahead: bool = True) -> None:
         self._lines = lines
-        self._outgoing = OutgoingTransfers()
+        self._outgoing = OutgoingTransfers(is_ahead)
         self._hashes = HashThread()
         self._incoming = IncomingTransfers(max_values, self._hashes.new)
 

@@ -33,26 +33,31 @@ CHUNK_BYTES = 1 << 18
 # Chunks of a slow link: each of them is a power of two, from this one up. A message shows progress only as a whole.
 SMALLEST_CHUNK_BYTES = 1 << 14
 # Connections that share a transfer over a link that waits much: each waits by itself. More cost handshakes.
-MAX_STREAMS = 4
+MAX_STREAMS = 8
 # What one ZeroMQ frame may hold; libzmq drops the connection of whoever sends more. CURVE adds some 33 bytes.
 MAX_FRAME_BYTES = max(MAX_HEADER_BYTES, CHUNK_BYTES) + 256
 
 Carrier: TypeAlias = DeltaMessage | GlobalMessage | ModelMessage | LessonMessage | UpdateMessage
+Streams: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_STREAMS)]
 SomeValues: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_VALUES)]
 # Far more versions than there will be, so that another one is told by its number.
 Version: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 31)]
 
 
 class TransferOffered(Message, frozen=True):
-    """Sender: `message` waits with `size` float32 values; ask for its chunks."""
+    """Sender: `message` waits with `size` float32 values; ask for its chunks.
+
+    streams: over how many connections they come, as far as they come unasked.
+    """
 
     transfer_id: Count
     size: SomeValues
     message: Carrier
+    streams: Streams = 1
 
 
 class ChunksWanted(Message, frozen=True):
-    """Receiver: all before offset_bytes is here; send up to limit_bytes. again: go back to offset_bytes first.
+    """Receiver: all before offset_bytes is here; send up to limit_bytes. again: also what was sent of that before.
 
     chunk_bytes, streams: how large a chunk the link carries in a moment, and over how many connections they are to come
     (`transport.rhythm`).
@@ -63,7 +68,7 @@ class ChunksWanted(Message, frozen=True):
     limit_bytes: Bytes
     again: bool = False
     chunk_bytes: Annotated[int, Meta(ge=SMALLEST_CHUNK_BYTES, le=CHUNK_BYTES)] = CHUNK_BYTES
-    streams: Annotated[int, Meta(ge=1, le=MAX_STREAMS)] = 1
+    streams: Streams = 1
 
 
 class ChunkSent(Message, frozen=True):

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import uuid
+from pathlib import Path
 
 COMMAND_S = 10.0
 END_S = 5.0
@@ -28,11 +29,12 @@ def why_not():
 class Lan:
     """`size` hosts 10.213.0.1 ... on one switch. mbit: of each host's link, or a list of them.
 
-    multicast=False: no mDNS between them, as in many guest networks.
+    multicast=False: no mDNS between them, as in many guest networks. delay_s, loss: of each frame on its way, and how
+    many of them get lost (`slow_switch.py`).
     """
 
-    def __init__(self, size, mbit=100, multicast=True):
-        self.size, self.multicast = size, multicast
+    def __init__(self, size, mbit=100, multicast=True, delay_s=0.0, loss=0.0):
+        self.size, self.multicast, self.delay_s, self.loss = size, multicast, delay_s, loss
         self.mbit = list(mbit) if isinstance(mbit, (list, tuple)) else [mbit] * size
         self.hosts = [f"10.213.0.{i + 1}" for i in range(size)]
         tag = f"mdl{uuid.uuid4().hex[:6]}"
@@ -80,7 +82,10 @@ class Lan:
         for i, (name, host) in enumerate(zip(self.names, self.hosts, strict=True)):
             ip(f"netns add {name}")
             ip(f"-n {self.switch} link add v{i} type veth peer name eth0 netns {name}")
-            ip(f"-n {self.switch} link set v{i} master br0 up")
+            ip(f"-n {self.switch} link set v{i} {'up' if self._is_slow() else 'master br0 up'}")
+            if self._is_slow():  # a frame that is lost is one frame
+                ip(f"-n {name} link set eth0 gso_max_segs 1")
+                ip(f"-n {self.switch} link set v{i} promisc on addrgenmode none")
             ip(f"-n {name} link set lo up")
             ip(f"-n {name} addr add {host}/24 dev eth0")
             ip(f"-n {name} link set eth0 multicast {'on' if self.multicast else 'off'} up")
@@ -89,6 +94,19 @@ class Lan:
             else:  # nowhere to send a group's packets to
                 ip(f"-n {name} route add prohibit 224.0.0.0/4")
             self.limit(i, self.mbit[i], "add")
+        if self._is_slow():
+            self._start_slow_switch()
+
+    def _is_slow(self):
+        return self.delay_s > 0 or self.loss > 0
+
+    def _start_slow_switch(self):
+        ports = [f"v{i}" for i in range(self.size)]
+        command = ["ip", "netns", "exec", self.switch, sys.executable, Path(__file__).parent / "slow_switch.py", *ports]
+        command += ["--delay-s", str(self.delay_s), "--loss", str(self.loss)]
+        switch = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.processes.append(switch)
+        assert switch.stdout.readline() == "ready\n"
 
     def move(self, i, host, away_s=0.0):
         """Host i loses its address, and gets this one after a while: another lease, or another network."""
@@ -99,6 +117,10 @@ class Lan:
         ip(f"-n {self.names[i]} route replace {'' if self.multicast else 'prohibit '}224.0.0.0/4"
            + (" dev eth0" if self.multicast else ""))  # fmt: skip
         self.hosts[i] = host
+
+    def sysctl(self, i, setting):
+        """Host i's kernel gets this setting: NAME=VALUE."""
+        run(f"ip netns exec {self.names[i]} sysctl -qw {setting}")
 
     def limit(self, i, mbit, verb="replace"):
         """Host i's link gets this rate, both ways; also while it is used."""

@@ -25,7 +25,7 @@ from transport.bulk import (
 )
 from transport.hashing import HashThread
 from transport.incoming import ASKED_S, MAX_INCOMING, IncomingTransfers
-from transport.rhythm import FIRST_CHUNK_BYTES
+from transport.rhythm import FIRST_CHUNK_BYTES, FIRST_PATIENCE_S
 from transport.wire import (
     CHUNK_BYTES,
     MAX_STREAMS,
@@ -133,17 +133,42 @@ def test_a_digest_is_of_what_arrived_whatever_was_lost_and_came_twice(hashes):
     assert pair.received()[0].digest == digest_of(values)
 
 
-def test_nothing_is_sent_before_the_receiver_asks_and_then_at_most_a_window():
+def test_a_window_goes_with_the_offer_by_the_same_connection_and_no_more_before_the_receiver_asks():
     pair = Pair()
     pair.offer(vector(40))
-    assert [type(step.body) for step in pair.wire] == [TransferOffered]
-    pair.deliver()
-    pair.deliver()
-    assert sum(len(step.payload) for step in pair.wire) == window_bytes(FIRST_CHUNK_BYTES)
+    assert [type(step.body) for step in pair.wire] == [TransferOffered] + [ChunkSent] * WINDOW_CHUNKS
+    assert {step.stream for step in pair.wire} == {0}
+    assert sum(len(step.payload) for step in pair.wire[1:]) == window_bytes(FIRST_CHUNK_BYTES)
+    for _ in range(9):
+        pair.pass_time(RETRY_S)
+    assert {type(step.body) for step in pair.wire[1 + WINDOW_CHUNKS :]} == {TransferOffered}
+
+
+def test_of_two_transfers_to_one_receiver_and_at_a_cloud_nothing_is_sent_before_it_is_asked_for():
+    pair, values = Pair(), vector(40)
+    pair.offer(values)
+    pair.wire.clear()
+    pair.offer(values, ModelMessage(2, b""))
+    assert [(type(step.body), step.stream) for step in pair.wire] == [(TransferOffered, None)]
+    (offered,) = OutgoingTransfers(is_ahead=False).offer("receiver", MODEL, values, 0.0)
+    assert (type(offered.body), offered.stream) == (TransferOffered, None)
+
+
+def test_what_came_before_there_was_a_place_for_it_is_asked_for_again():
+    crowd = Crowd(chunks=4)
+    assert [crowd.offer(name, 0.0) for name in "abc"] == [True, True, False]
+    for index in range(4):
+        assert not crowd.chunk("c", index, 0.1)
+        crowd.chunk("a", index, 0.2)
+    assert crowd.received() == ["a"]
+    assert crowd.offer("c", 1.0)
+    assert crowd.events[-1].body.again, "or its sender would wait for credit, and it for chunks"
+    assert not crowd.events[0].body.again
 
 
 def test_a_greedy_receiver_gets_no_more_than_a_window_at_once():
     pair = Pair()
+    pair.outgoing = OutgoingTransfers(is_ahead=False)
     pair.offer(vector(40))
     steps = pair.outgoing.on_wanted(RECEIVER, ChunksWanted(1, 0, 1 << 60), 0.0)
     assert sum(len(step.payload) for step in steps) == WINDOW_BYTES
@@ -153,8 +178,7 @@ def test_chunks_are_views_of_the_senders_array():
     values = vector(2)
     pair = Pair()
     pair.offer(values)
-    pair.deliver()
-    pair.deliver()
+    del pair.wire[0]
     assert all(np.shares_memory(np.frombuffer(step.payload, np.uint8), values) for step in pair.wire)
     assert all(step.payload.readonly for step in pair.wire)
 
@@ -214,15 +238,14 @@ def test_a_lost_chunk_is_asked_for_once_not_for_each_that_follows():
     pair = Pair()
     pair.offer(vector(40))
     pair.deliver()
-    pair.deliver()
     del pair.wire[0]
     for _ in range(WINDOW_CHUNKS - 1):
         pair.deliver()
-    assert [step.body.again for step in pair.wire] == [True]
+    assert [step.body.again for step in pair.wire] == [False, True]
 
 
 def test_the_same_message_is_not_sent_twice_at_once_but_may_be_sent_again_later():
-    pair, values = Pair(), vector(1)
+    pair, values = Pair(), vector(5)
     pair.offer(values)
     pair.offer(values)
     assert len(pair.outgoing) == 1
@@ -299,7 +322,7 @@ def test_a_sender_that_has_given_its_transfer_up_may_begin_another():
     """Its word that it did was lost."""
     crowd = Crowd()
     assert crowd.offer("a", 0.0, transfer_id=1)
-    assert crowd.offer("a", 7.0, transfer_id=2)
+    assert crowd.offer("a", 2 * FIRST_PATIENCE_S, transfer_id=2)
     assert len(crowd.incoming) == 1
 
 
@@ -394,7 +417,9 @@ def test_a_sender_does_not_offer_without_bound():
         assert outgoing.offer(f"p{number}", MODEL, vector(0), 0.0)
         assert len(outgoing) <= MAX_OUTGOING
     for number in range(4, MAX_OUTGOING + 4):
-        assert outgoing.on_wanted(Contributor(f"p{number}", 1), ChunksWanted(number + 1, 0, WINDOW_BYTES), 0.1)
+        wanted = ChunksWanted(number + 1, 0, WINDOW_BYTES, again=True)
+        (step,) = outgoing.on_wanted(Contributor(f"p{number}", 1), wanted, 0.1)
+        assert isinstance(step.body, ChunkSent)
     assert outgoing.offer("one more", MODEL, vector(0), 0.2) == []
 
 
@@ -482,6 +507,7 @@ def test_chunks_follow_the_link_and_what_is_known_of_it_serves_the_next_transfer
 
 def test_over_several_connections_chunks_come_in_any_order_and_each_once():
     pair = Pair()
+    pair.outgoing = OutgoingTransfers(is_ahead=False)
     values = vector(3)
     pair.offer(values)
     for _ in range(20):  # this link is known to be slow
@@ -503,6 +529,7 @@ def test_over_several_connections_chunks_come_in_any_order_and_each_once():
 
 def test_a_fast_link_keeps_one_connection():
     pair = Pair()
+    pair.outgoing = OutgoingTransfers(is_ahead=False)
     pair.offer(vector(12))
     for _ in range(20):
         pair.incoming._rhythm_of("sender").hear(0.01, CHUNK_BYTES)
