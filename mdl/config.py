@@ -82,7 +82,7 @@ def ranges_of(section: type[Section]) -> dict[str, Range]:
 
 
 class MeshSection(Section, frozen=True):
-    """How this node meets the others. listen: an IP address; empty for all interfaces. port 0: any free one."""
+    """How this node meets the others. listen: an IP address or interface; empty: all. port 0: any free one."""
 
     table: ClassVar[str] = "mesh"
     listen: str = ""

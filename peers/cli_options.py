@@ -29,7 +29,7 @@ Code = Annotated[
     typer.Option(help="@FILE with the join code; else MDL_CODE, or you are asked. The code itself would show in `ps`."),
 ]
 Join = Annotated[list[str] | None, typer.Option(help="HOST:PORT of a member, where multicast is blocked.")]
-Listen = Annotated[str | None, typer.Option(help="IP address to listen on; all by default.")]
+Listen = Annotated[str | None, typer.Option(help="IP address or interface to listen on; all by default.")]
 Port = Annotated[int | None, typer.Option(help="TCP port to listen on; any free one by default.")]
 Interface = Annotated[list[str] | None, typer.Option(help="Announce on this network interface.")]
 Loopback = Annotated[bool | None, typer.Option("--loopback", help="Meet peers on this machine only.")]
@@ -67,9 +67,15 @@ def log_at(level: str | None, quiet: bool) -> str:
 
 
 def load_settings(path: Path | None, overrides: dict[str, object], assign: list[str] | None) -> Config:
+    """With what can be checked before anything starts."""
     from mdl.config import load_config
 
-    return load_config(path, overrides, assign or [])
+    settings = load_config(path, overrides, assign or [])
+    if settings.mesh.listen:
+        from transport.interfaces import host_to_listen_on
+
+        host_to_listen_on(settings.mesh.listen)
+    return settings
 
 
 def need_data(settings: Config) -> None:

@@ -40,6 +40,7 @@ from peers.learner import CLOUD, Learner, LearnerSettings
 from peers.node import stopped_by_signals
 from peers.resume import Origin, refuse_to_overwrite, set_aside
 from transport.hub import Hub, Spoke
+from transport.interfaces import host_to_listen_on
 from transport.keys import MeshKeys
 from transport.runtime import Runtime
 from transport.worker import Work, Worker
@@ -101,7 +102,7 @@ def run_cloud(config: Config, me: Contributor, keys: MeshKeys | None, out: Path,
         Contributor(CLOUD, me.incarnation),
         keys,
         max_values=(len(kind.pack(kind.build_small(0))) + _HEADER_BYTES) // 4,
-        listen_host="127.0.0.1" if config.mesh.loopback else config.mesh.listen or "0.0.0.0",
+        listen_host="127.0.0.1" if config.mesh.loopback else host_to_listen_on(config.mesh.listen),
         port=config.mesh.port or PORT,
         insecure=config.mesh.insecure,
     )

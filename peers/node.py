@@ -31,6 +31,7 @@ from peers.relearner import FOLDER, Relearner, make_own_policy
 from peers.sampler import MergeTimer, Sampler
 from transport.addresses import AddressWatch
 from transport.discovery import Discovery
+from transport.interfaces import host_to_listen_on
 from transport.keys import MeshKeys
 from transport.links import Links
 from transport.runtime import Runtime
@@ -73,7 +74,7 @@ def start_runtime(
         keys,
         max_values=max_values,
         now=time.monotonic(),
-        listen_host="127.0.0.1" if mesh.loopback else mesh.listen or "0.0.0.0",
+        listen_host="127.0.0.1" if mesh.loopback else host_to_listen_on(mesh.listen),
         join=mesh.join,
         insecure=mesh.insecure,
     )

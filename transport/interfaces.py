@@ -6,6 +6,7 @@ virtual machines (and links to them) are left out unless they are asked for by n
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import socket
 from collections.abc import Iterable, Sequence
@@ -13,11 +14,15 @@ from ipaddress import IPv4Interface
 
 import psutil
 
+from mdl.bounds import printable
 from mdl.errors import ConfigError
+from transport.directory import EVERY_HOST
 
 _INNER = ("docker", "veth", "br-", "virbr", "podman", "cni", "lxc", "vmnet", "vboxnet")
 # A documentation address (RFC 5737): asking for the way there tells the interface of the default route.
 _ELSEWHERE = "198.51.100.1"
+# Interfaces named in a message: more than people have, but not all of a machine with a hundred containers.
+_TOLD = 8
 LOOPBACK = IPv4Interface("127.0.0.1/8")
 
 
@@ -66,6 +71,23 @@ def hosts_on(name: str) -> list[str]:
         return [a.address for a in psutil.net_if_addrs().get(name, ()) if a.family == socket.AF_INET]
     except OSError:  # no descriptor left to ask with
         return []
+
+
+def host_to_listen_on(asked: str) -> str:
+    """The IP address that is meant: one of this machine, one that means all of them, or an interface by its name.
+
+    asked: empty for all. Raises ConfigError for anything else, with what there is.
+    """
+    if not asked or asked in EVERY_HOST:
+        return asked or "0.0.0.0"
+    if found := hosts_on(asked):
+        return found[0]
+    with contextlib.suppress(ValueError):
+        if ipaddress.ip_address(asked).is_loopback or name_of(asked):
+            return asked
+    there = [f"{name} ({', '.join(hosts)})" for name in sorted(psutil.net_if_addrs()) if (hosts := hosts_on(name))]
+    what = f"mesh.listen: {printable(asked)!r} is no address or interface of this machine"
+    raise ConfigError(f"{what}; there is {'; '.join(there[:_TOLD])}")
 
 
 def _default_address() -> str | None:

@@ -166,3 +166,18 @@ def test_every_number_of_a_data_spec_has_a_range(options: type[msgspec.Struct]) 
                 with pytest.raises(ConfigError, match=f"option {name}=") as raised:
                     read_options(spec, options)
                 assert len(str(raised.value)) < 300, name
+
+
+@pytest.mark.parametrize("command", ["peer", "agent", "cloud"])
+def test_where_to_listen_is_checked_before_a_code_or_data_are_asked_for(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["mdl", command, "--listen", "nonsense"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert ended.value.code == 2
+    assert line.startswith("mdl: mesh.listen: 'nonsense' is no address or interface of this machine; there is ")
+    assert not list(tmp_path.iterdir())

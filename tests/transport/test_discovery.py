@@ -9,7 +9,7 @@ from mdl.errors import ConfigError, MeshNotFoundError, RemoteProtocolError
 from mdl.messages import PeerInfo, Role
 from transport import discovery
 from transport.discovery import Discovery, describe, read_description
-from transport.interfaces import choose_host, is_outer, usable_interfaces
+from transport.interfaces import choose_host, host_to_listen_on, is_outer, usable_interfaces
 from transport.keys import MeshKeys, new_join_code
 from transport.sockets import answer_gate
 
@@ -82,6 +82,28 @@ def test_an_interface_that_is_not_there_is_named():
     with pytest.raises(ConfigError, match=r"'eth99' is not up.*there is .*lo"):
         usable_interfaces(["eth99"])
     assert usable_interfaces(["lo"])[0].ip.is_loopback
+
+
+@pytest.mark.parametrize(
+    ("asked", "host"),
+    [("", "0.0.0.0"), ("0.0.0.0", "0.0.0.0"), ("::", "::"), ("127.0.0.1", "127.0.0.1"), ("127.0.0.9", "127.0.0.9")],
+)
+def test_one_listens_on_an_address_of_this_machine_or_on_all(asked, host):
+    assert host_to_listen_on(asked) == host
+
+
+def test_one_listens_on_an_interface_by_its_name():
+    assert host_to_listen_on("lo") == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    "asked", ["nonsense", "192.0.2.1", "127.0.0.1:5750", "*", "fe80::1%lo", "a\x1b[2J", "x" * 9999]
+)
+def test_what_is_no_address_or_interface_is_refused_with_those_there_are(asked):
+    with pytest.raises(ConfigError, match=r"no address or interface of this machine; .*lo \(127\.0\.0\.1\)") as refused:
+        host_to_listen_on(asked)
+    assert str(refused.value).isprintable()
+    assert len(str(refused.value)) < 1000
 
 
 def test_without_multicast_it_needs_an_address_to_join_and_then_only_warns(monkeypatch, caplog):
