@@ -47,6 +47,7 @@ from peers.identity import claim_identity, find_code, release_identity, state_ho
 from peers.narrate import Narrator
 from peers.node import METRICS, drive, record_round, start_runtime
 from peers.peer import make_peer
+from peers.plain import limit_floods
 from peers.resume import DEVICE_FILES, Origin, State, describe_state, restore_state, set_aside
 from peers.sampler import MergeTimer, Sampler
 from peers.trainer import Trainer, TrainerSettings
@@ -91,6 +92,7 @@ class Member:
         mesh: MeshSection,
         fresh: bool = False,
     ) -> None:
+        limit_floods()
         self.model = model
         self._failure: BaseException | None = None
         self._optimizer, self._data, self._loss = optimizer, data, loss

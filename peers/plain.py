@@ -17,6 +17,7 @@ from typing import TextIO
 from mdl.bounds import printable
 from mdl.errors import ConfigError
 from mdl.files import open_private
+from transport.loglimit import FloodFilter
 
 # A line of a log or a table: a path and a reason fit, a file of a million columns does not fill the screen.
 LONGEST_LINE = 4_000
@@ -27,6 +28,8 @@ LOG_VARIABLE = "MDL_LOG_FILE"
 # Of such a process: 3 MB, which is some 8,000 rounds of a device and 4,000 of an agent of three.
 LARGEST_LOG_BYTES = 1_000_000
 _LOGS_KEPT = 3
+# One for the whole process: added twice to a logger it is there once.
+_FLOOD = FloodFilter()
 
 
 class PlainFormatter(logging.Formatter):
@@ -81,6 +84,16 @@ def log_from(level: str) -> None:
         raise ConfigError(f"--log-level {level!r}: expected one of {', '.join(LEVELS)}")
     for ours in OUR_LOGGERS:
         logging.getLogger(ours).setLevel(level.upper())
+
+
+def limit_floods() -> None:
+    """For a program that has its own handlers: of one text of ours no more than LINES_OF_A_TEXT in PERIOD_S.
+
+    A filter is asked by the logger that a line is written to, not by those above it: each of ours gets it.
+    """
+    for name in list(logging.root.manager.loggerDict):
+        if name.partition(".")[0] in OUR_LOGGERS:
+            logging.getLogger(name).addFilter(_FLOOD)
 
 
 def plain_lines(text: str) -> str:

@@ -70,7 +70,7 @@ class LogLimit:
 
 
 class FloodFilter(logging.Filter):
-    """For a process's handler: of one text no more than LINES_OF_A_TEXT in PERIOD_S, whoever writes it.
+    """For a process's handler, or a logger: of one text no more than LINES_OF_A_TEXT in PERIOD_S, whoever writes it.
 
     The next line of this text says how many were left out.
     """

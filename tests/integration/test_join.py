@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 import peers
 from mdl.errors import ConfigError
 from transport.keys import new_join_code
+from transport.loglimit import LINES_OF_A_TEXT
 
 HERE = Path(__file__).parent
 spec = importlib.util.spec_from_file_location("mdl_product", HERE / "product.py")
@@ -92,6 +93,25 @@ with peers.join(model=model, name="idle", loopback=True) as mesh:
             mine.weight.add_(1)
     model.half()
 print(model.weight.dtype)
+"""
+
+FLOODED = """
+import collections, json, logging
+import torch
+import peers
+
+told = collections.Counter()
+class Count(logging.Handler):
+    def emit(self, record):
+        told[record.name] += 1
+logging.basicConfig(level=logging.INFO, handlers=[Count()])
+with peers.join(model=torch.nn.Linear(10, 2), name="flooded", loopback=True) as mesh:
+    names = [name for name in logging.root.manager.loggerDict if name.split(".")[0] in ("mdl", "transport", "peers")]
+    for name in [*names, "mine"]:
+        for number in range(1000):
+            logging.getLogger(name).info(name + ": %d leads now", number)
+assert not logging.root.filters
+print(json.dumps(told))
 """
 
 
@@ -204,3 +224,13 @@ def test_an_error_in_the_loop_is_raised_and_the_node_ends(home):
     assert loop.end() == 1
     assert loop.complaint == "KeyError: 'in the middle'"
     assert loop.said == "[]\n"
+
+
+def test_lines_about_others_do_not_flood_the_log_of_a_program_that_joins(home):
+    """Who is hostile makes machines tell of it as often as they like; the program's own lines are its own affair."""
+    done = home.start_python("-c", FLOODED)
+    assert done.end() == 0, done.told
+    told = done.result()
+    assert told.pop("mine") == 1000
+    assert {"peers.succession", "peers.trainer", "peers.agent", "transport.links", "mdl"} <= told.keys()
+    assert max(told.values()) < 2 * LINES_OF_A_TEXT
