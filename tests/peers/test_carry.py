@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from mdl.delta import Contributor, ModelDelta, Vector, apply_delta, digest_of
 from mdl.machine import DeltaRecalled, Effect, LocalDeltaReady, RecallDelta, Received, Send, TrainLocally
@@ -526,3 +527,28 @@ def test_nor_when_it_is_opened_afresh_after_something_was_merged() -> None:
     _merge(trainer, 1, 1, 1, 1)
     assert _open(trainer, attempt=10) == []
     assert _held(trainer) == [4, 4, 4, 4]
+
+
+def test_another_forks_result_staged_as_a_vote_here_would_count_work_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two starts of a mesh, at the same w; this device has gone over from one to the other when a late order comes."""
+    here, there = (Fork(0, 3, "ann.1.1"),), (Fork(0, 3, "bob.1.2"),)
+    result = _vector(5, 5, 5, 5)
+    follow = Trainer._take_place
+
+    def close_theirs() -> Trainer:
+        trainer = _trainer()
+        _open(trainer, there)
+        _train(trainer, 1, 2, 3, 4)
+        _say(trainer, CatchUp(1, 0, trainer.digest, ANN, here, ("ann", "bob", "me")), 3.0)
+        _say(trainer, BroadcastOrdered(1, 1, trainer.digest, 1, (BOB, ME), 3.0, MEMBERS, lineage=there), 4.0)
+        _say(trainer, GlobalMessage(1, 3.0, MEMBERS, 1, 1), 4.1, BOB, result)
+        _say(trainer, RoundClosed(1, 1, digest_of(result)), 4.2)
+        return trainer
+
+    trainer = close_theirs()
+    assert (trainer.round_id, _carry(trainer)) == (0, [1, 2, 3, 4])
+    monkeypatch.setattr(
+        Trainer, "_take_place", lambda self, order, now: follow(self, replace(order, lineage=here), now)
+    )
+    trainer = close_theirs()
+    assert (trainer.round_id, _carry(trainer)) == (1, [1, 2, 3, 4])  # which the result holds already
