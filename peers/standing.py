@@ -91,7 +91,7 @@ class Standing:
         self.parameters = apply_delta(self.parameters, result.values, eta)
         self.digest = digest_of(self.parameters)
         self.round_id += 1
-        self.base = tuple(sorted({contributor.peer_id for contributor in result.contributors}))
+        self.base = base_of(result)
         for contributor in sorted(result.contributors):  # of two starts of a process, both in it, the later one's
             self._counted[contributor.peer_id] = Counted(contributor, self.round_id)
         self.note_further(self.round_id)
@@ -257,6 +257,11 @@ def _add_up_plain(works: list[Work]) -> tuple[Work, ...]:
     values = total(tuple(plain))
     assert values is not None
     return (Work(values, trained), *(work for work in works if work not in plain))
+
+
+def base_of(result: ModelDelta) -> tuple[str, ...]:
+    """Who decides on the round after the one that has this result."""
+    return tuple(sorted({contributor.peer_id for contributor in result.contributors}))
 
 
 def total(works: tuple[Work, ...]) -> Vector | None:

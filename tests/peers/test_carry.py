@@ -276,9 +276,22 @@ def test_what_this_device_missed_was_only_the_word_so_it_applies_what_it_has_sta
     _say(trainer, BroadcastOrdered(1, 1, trainer.digest, 1, (BOB, ME), 3.0, MEMBERS, lineage=trainer.lineage), 5.0)
     _say(trainer, GlobalMessage(1, 3.0, MEMBERS, 1, 1), 5.1, BOB, result)
     applied = apply_delta(ZEROS, result, 1.0)
-    effects = _say(trainer, CatchUp(1, 1, digest_of(applied), ANN), 6.0)
+    base = ("ann", "bob", "me")
+    effects = _say(trainer, CatchUp(1, 1, digest_of(applied), ANN, base=base), 6.0)
     assert not any(isinstance(effect, Send) for effect in effects)
-    assert (trainer.round_id, trainer.digest, _carry(trainer)) == (1, digest_of(applied), None)
+    assert (trainer.round_id, trainer.digest, _carry(trainer), trainer.base) == (1, digest_of(applied), None, base)
+
+
+def test_a_staged_result_of_other_contributors_is_not_applied_though_its_digest_is_the_same() -> None:
+    """Where nobody's model changes all results are zeros; but who decides on the next round depends on them."""
+    trainer = _trainer()
+    _open(trainer)
+    _train(trainer, 0, 0, 0, 0)
+    _say(trainer, BroadcastOrdered(1, 1, trainer.digest, 1, (BOB, ME), 3.0, MEMBERS, lineage=trainer.lineage), 5.0)
+    _say(trainer, GlobalMessage(1, 3.0, MEMBERS, 1, 1), 5.1, BOB, ZEROS)
+    effects = _say(trainer, CatchUp(1, 1, digest_of(ZEROS), ANN, base=("ann", "bob")), 6.0)
+    assert [effect.message for effect in effects if isinstance(effect, Send)] == [ModelWanted(1)]
+    assert trainer.round_id == 0
 
 
 def test_a_staged_result_that_is_not_what_the_others_applied_is_not_applied() -> None:
