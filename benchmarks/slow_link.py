@@ -71,6 +71,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0, help="from the end of the first round on")
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--congestion", default="reno", help="net.ipv4.tcp_congestion_control of the hosts")
+    parser.add_argument("--set", nargs="*", default=[], help="key=value of the nodes' configuration")
     parser.add_argument("--also", type=Path, help="another checkout")
     parser.add_argument("--keep", type=Path, help="a folder for what the nodes say")
     given = parser.parse_args()
@@ -124,7 +125,7 @@ def _measure_mesh(net: Any, tree: Path, given: argparse.Namespace) -> dict[str, 
         home = folder / f"{tree.name}-{host}"
         home.mkdir(exist_ok=True)
         os.environ |= {"HOME": str(home), "XDG_STATE_HOME": str(home)}
-        node = (tree / TESTS / "fault_node.py", code, f"d{host}", home, "--values", given.values)
+        node = (tree / TESTS / "fault_node.py", code, f"d{host}", home, "--values", given.values, "--set", *given.set)
         process = net.start(host, *node, stderr=(home / "log").open("w"))
         threading.Thread(target=_note, args=(process.stdout, stood[host]), daemon=True).start()
     while not any(stood) and time.monotonic() < begun + PATIENCE_S:

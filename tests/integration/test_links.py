@@ -16,6 +16,7 @@ from mdl.delta import Contributor
 from mdl.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from mdl.machine import NameTaken, PeerFound, Received
 from mdl.messages import Hello, ModelMessage, ModelWanted, PeerInfo, PeersKnown, Role, StatusWanted
+from transport.bulk import Outgoing
 from transport.calls import MAX_TRIES
 from transport.descriptors import Share
 from transport.directory import SILENT_S, Address
@@ -187,6 +188,21 @@ def test_a_receiver_started_anew_in_the_middle_gets_the_whole_model(mesh, keys):
     send(mesh, "a", "b", ModelMessage(1, b""), VALUES)
     assert mesh.until(lambda: mesh.of("b", Received))
     assert mesh.of("b", Received)[0].values.tobytes() == VALUES.tobytes()
+
+
+def test_bulk_messages_take_the_first_connection_until_their_own_is_there(mesh, keys):
+    mesh.add("a", keys)
+    mesh.add("b", keys, join=["a"])
+    assert know_each_other(mesh, "a", "b")
+    send(mesh, "a", "b", StatusWanted(0))
+    outbox = mesh.links["a"]._outbox
+    link = outbox.link_to("b")
+    assert set(link.bulk) == {0}, "ready before it is needed"
+    outbox.send(Outgoing("b", StatusWanted(1), None, stream=3))
+    assert mesh.until(lambda: link.bulk[3].poll(0, zmq.POLLOUT))
+    outbox.send(Outgoing("b", StatusWanted(2), None, stream=3))
+    assert mesh.until(lambda: len(mesh.of("b", Received)) == 3)
+    assert sorted(event.message.since_round for event in mesh.of("b", Received)) == [0, 1, 2]
 
 
 def test_a_transfer_resumes_when_its_connection_is_cut_in_the_middle(mesh, keys):

@@ -166,6 +166,14 @@ def test_what_came_before_there_was_a_place_for_it_is_asked_for_again():
     assert not crowd.events[0].body.again
 
 
+def test_chunks_that_nobody_offered_leave_a_few_ids_and_nothing_else():
+    crowd = Crowd()
+    for transfer_id in range(1000):
+        assert not crowd.chunk("a", 0, 0.0, transfer_id)
+    assert (len(crowd.incoming), len(crowd.incoming._missed)) == (0, 64)
+    assert crowd.incoming.deadline() is None
+
+
 def test_a_greedy_receiver_gets_no_more_than_a_window_at_once():
     pair = Pair()
     pair.outgoing = OutgoingTransfers(is_ahead=False)
