@@ -387,11 +387,9 @@ def test_when_the_copy_has_left_the_first_is_heard_and_reached_again_by_all(mesh
 def test_a_full_queue_drops_and_never_blocks(mesh, keys):
     mesh.add("a", keys)
     mesh.links["a"].learn(PeerInfo("nobody", 1, Role.TRAINER, "127.0.0.1", 9))
-    started = time.monotonic()
     for number in range(1000):
-        send(mesh, "a", "nobody", StatusWanted(number))
+        send(mesh, "a", "nobody", StatusWanted(number))  # one that blocked would never return
     send(mesh, "a", "unknown", StatusWanted())
-    assert time.monotonic() - started < 1
     assert mesh.links["a"].counts.dropped > 800
 
 
