@@ -104,20 +104,28 @@ class Relearner:
 
     def _start_slot(self, seen: Sequence[Scenario]) -> None:
         command = [sys.executable, "-P", "-m", "peers.relearner", str(self._directory)]
-        self._slot = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-            start_new_session=True,  # Ctrl-C in the terminal is for the node, which then ends it
-        )
-        waiting = (self._slot, describe_mesh(seen))
+        theirs, ours = os.pipe()  # it ends with this process, also if that is killed
+        try:
+            self._slot = subprocess.Popen(
+                command,
+                stdin=theirs,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=os.environ | {"OMP_NUM_THREADS": "1"},
+                start_new_session=True,  # Ctrl-C in the terminal is for the node, which then ends it
+            )
+        except BaseException:
+            os.close(ours)
+            raise
+        finally:
+            os.close(theirs)
+        waiting = (self._slot, ours, describe_mesh(seen))
         threading.Thread(target=self._wait, args=waiting, name="mdl-relearner", daemon=True).start()
 
-    def _wait(self, slot: subprocess.Popen[str], mesh: list[int]) -> None:
+    def _wait(self, slot: subprocess.Popen[str], lifeline: int, mesh: list[int]) -> None:
         told, complaint = slot.communicate()
+        os.close(lifeline)
         if self._closed:
             return
         if slot.returncode:
@@ -185,6 +193,7 @@ def make_own_policy(config: Config, directory: Path | None) -> Policy:
 def main() -> None:
     """One slot, at the lowest priority and on one core."""
     os.nice(19)
+    threading.Thread(target=_follow_parent, name="mdl-lifeline", daemon=True).start()
     import torch
 
     from scheduler.relearn import run_slot
@@ -192,6 +201,13 @@ def main() -> None:
     torch.set_num_threads(1)
     ended = run_slot(Path(sys.argv[1]))
     sys.stdout.write(msgspec.json.encode(ended).decode() + "\n")
+
+
+def _follow_parent() -> None:
+    """Nobody would take what the slot of a killed node learns."""
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
+    os._exit(1)
 
 
 if __name__ == "__main__":

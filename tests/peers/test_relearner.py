@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from mdl.config import BusySection, Config
@@ -13,6 +15,7 @@ from mdl.machine import PolicyLearned
 from mdl.messages import DeviceRecord, HopSummary, ResourceState, RoundSummary
 from peers import relearner
 from peers.relearner import LEAST_SEEN, MOST_SEEN, Relearner, describe_mesh, is_at_ease
+from scheduler.learned import DRAFT
 from sim.scenario import draw_scenario, load_scenarios
 
 EASE = ResourceState(1 << 30, 5.0)
@@ -128,6 +131,35 @@ def test_a_slot_that_fails_changes_nothing(
         learner.hear(closed_round(number))
     settle(learner)
     assert posted == []
+
+
+def test_a_slot_ends_with_its_node_when_that_is_killed(tmp_path: Path) -> None:
+    """A node that leads again and again, and is killed each time, left them all behind, each at its work."""
+    program = """
+import sys
+from pathlib import Path
+from peers.relearner import *
+from scheduler.learned import DRAFT
+from sim.scenario import draw_scenario, save_scenarios
+learner = Relearner(Path(sys.argv[1]), BusySection(), lambda: None, lambda _: None)
+seen = [draw_scenario("paper", 3, number) for number in range(LEAST_SEEN)]
+save_scenarios(seen, Path(sys.argv[1]) / "seen.jsonl")
+learner._start_slot(seen)
+print(learner._slot.pid, flush=True)
+sys.stdin.read()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as node:
+        assert node.stdout is not None
+        slot = psutil.Process(int(node.stdout.readline()))
+        node.kill()
+    try:
+        slot.wait(timeout=120.0)
+    finally:
+        if slot.is_running():
+            slot.kill()
+    assert not (tmp_path / DRAFT).exists(), "it has learned to its end"
 
 
 def test_another_mesh_is_one_with_other_devices_or_links_twice_as_fast() -> None:
