@@ -27,7 +27,11 @@ def search(
     peers: Annotated[int, typer.Option(help="How many devices; more than 3 take long.", min=1, max=9)] = 3,
     rounds: Annotated[int, typer.Option(help="Rounds that each mesh has to get through.", min=1, max=9)] = 1,
     depth: Annotated[int, typer.Option(help="Departures in one schedule, at most.", min=0, max=9)] = 1,
-    kinds: Annotated[str, typer.Option(help="Which departures: lose, late, crash, cut.")] = "lose,late,crash,cut",
+    from_round: Annotated[int, typer.Option(help="The first round in which there are departures.", min=1, max=9)] = 1,
+    kinds: Annotated[str, typer.Option(help="Which departures; forget is one more.")] = "lose,late,crash,cut,suspend",
+    policy: Annotated[
+        str, typer.Option(help="greedy, fifo, tree or ring; with tree the agent has the result.")
+    ] = "greedy",
     on_partition: Annotated[str, typer.Option(help="wait or continue.")] = "continue",
     story: Annotated[Path | None, typer.Option(help="Go this saved way alone, and tell its story.")] = None,
     processes: Annotated[
@@ -40,11 +44,12 @@ def search(
 ) -> None:
     """Go through all schedules that depart so often from the usual one; exit code 4 if one breaks something.
 
-    A departure: a message is lost or late, a process crashes and starts again, a device is cut off for a while.
+    A departure: a message is lost or late, a process crashes and starts again, is cut off or suspended for a while.
     """
     log_at(log_level, quiet)
     from peers.campaign import count_cores
     from peers.explore import Bound, load_found, search_all
+    from scheduler.policies import POLICIES
     from sim.search import KINDS
 
     if story is not None:
@@ -56,10 +61,13 @@ def search(
     for option, given, valid in (
         *(("--kinds", kind, tuple(KINDS)) for kind in kinds.split(",")),
         ("--on-partition", on_partition, ("wait", "continue")),
+        ("--policy", policy, tuple(POLICIES)),
     ):
         if given not in valid:
             raise ConfigError(f"{option} {given!r}: expected one of {', '.join(valid)}")
-    bound = Bound(peers, rounds, on_partition, tuple(kinds.split(",")))
+    if from_round > rounds:
+        raise ConfigError(f"--from-round {from_round}: expected at most --rounds, {rounds}")
+    bound = Bound(peers, rounds, from_round, policy, on_partition, tuple(kinds.split(",")))
     searched = search_all(bound, depth, processes or count_cores(), _show if _is_shown() else None)
     if _is_shown():
         tell("")

@@ -16,7 +16,7 @@ from peers.campaign import run_chunks, seldom_collected, silent_machines
 from peers.interrupts import handled, interrupt
 from peers.simulate import BUGS, build_mesh
 from sim.faults import FaultPlan
-from sim.search import KINDS, AnyDeparture, Walk, explore, first_departures, follow
+from sim.search import KINDS, USUAL, AnyDeparture, Walk, explore, first_departures, follow
 from sim.verdict import judge
 
 # Virtual seconds of local training: longer than anything that a mesh does about a round.
@@ -29,12 +29,17 @@ Departures: TypeAlias = tuple[AnyDeparture, ...]
 
 
 class Bound(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is searched: meshes of so many devices that get through so many rounds. kinds: of departures, by name."""
+    """What is searched: meshes of so many devices that get through so many rounds. kinds: of departures, by name.
+
+    from_round: the first in which there are departures. policy: who aggregates with whom.
+    """
 
     peers: Annotated[int, Meta(ge=1, le=_MOST)]
     rounds: Annotated[int, Meta(ge=1, le=_MOST)]
+    from_round: Annotated[int, Meta(ge=1, le=_MOST)] = 1
+    policy: str = "greedy"
     on_partition: str = "continue"
-    kinds: tuple[str, ...] = tuple(KINDS)
+    kinds: tuple[str, ...] = USUAL
 
 
 class Found(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -47,30 +52,44 @@ class Found(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     told: tuple[str, ...] = ()
 
 
+class Part(msgspec.Struct, frozen=True):
+    """What a part of the search came to. steps: since the last departure of each schedule, so that none counts twice.
+
+    apart: schedules in which two starts of the mesh met too late to add up, which is not promised (docs/faults.md).
+    """
+
+    schedules: int = 0
+    steps: int = 0
+    apart: int = 0
+    found: Found | None = None
+
+
 @dataclass
 class Searched:
-    """schedules, steps: how many were gone to their ends, and their steps, those in common with others counted once.
+    """What was gone through so far; schedules, steps, apart, found: as in `Part`, of all of them.
 
-    depth: all with fewer departures are done; done: of those with so many, how many first departures, of `parts`.
-    found: the first that broke something. seconds: of the wall clock.
+    depth: all schedules with fewer departures are done; done: of those with so many, how many first departures, of
+    `parts`. seconds: of the wall clock.
     """
 
     bound: Bound
     depth: int = 0
     schedules: int = 0
     steps: int = 0
+    apart: int = 0
     done: int = 0
     parts: int = 1
     seconds: float = 0.0
     interrupted: bool = False
     found: Found | None = None
 
-    def take(self, schedules: int, steps: int, found: Found | None, parts: int, seconds: float) -> None:
-        self.schedules += schedules
-        self.steps += steps
-        self.done = min(self.done + parts, self.parts)
+    def take(self, part: Part, firsts: int, seconds: float) -> None:
+        self.schedules += part.schedules
+        self.steps += part.steps
+        self.apart += part.apart
+        self.done = min(self.done + firsts, self.parts)
         self.seconds = seconds
-        self.found = found
+        self.found = part.found
 
     def describe(self) -> str:
         return (
@@ -79,7 +98,10 @@ class Searched:
         )
 
     def as_dict(self) -> dict[str, object]:
-        told = {name: getattr(self, name) for name in ("depth", "schedules", "steps", "done", "parts", "interrupted")}
+        told = {
+            name: getattr(self, name)
+            for name in ("depth", "schedules", "steps", "apart", "done", "parts", "interrupted")
+        }
         bound: dict[str, object] = msgspec.to_builtins(self.bound)
         return bound | told | {"seconds": round(self.seconds, 1)}
 
@@ -90,7 +112,7 @@ def start_walk(bound: Bound, record: bool = False) -> Walk:
     mesh.network.latency_s, mesh.network.default_mb_s, mesh.network.rates_mb_s = 0.0, 1e6, {}
     for node in mesh.nodes.values():
         node.train_s = _TRAIN_S
-    return Walk(mesh, bound.rounds, BUGS)
+    return Walk(mesh, bound.rounds, BUGS, bound.from_round)
 
 
 def search_all(
@@ -111,7 +133,7 @@ def search_all(
                 chunks = [starts[at : at + size] for at in range(0, len(starts), size)]
                 searched.done, searched.parts = 0, len(starts)
                 for part in run_chunks(partial(search_from, bound, searched.depth), chunks, processes):
-                    searched.take(*part, size, time.monotonic() - started)
+                    searched.take(part, size, time.monotonic() - started)
                     if progress:
                         progress(searched)
                     if searched.found:
@@ -121,9 +143,9 @@ def search_all(
     return searched
 
 
-def search_from(bound: Bound, depth: int, starts: list[Departures]) -> tuple[int, int, Found | None]:
-    """The schedules that begin with these departures, here: how many, their steps, and one that breaks something."""
-    schedules = steps = 0
+def search_from(bound: Bound, depth: int, starts: list[Departures]) -> Part:
+    """The schedules that begin with these departures, here."""
+    schedules = steps = apart = 0
     for start in starts:
         with seldom_collected():
             walk = start_walk(bound)
@@ -131,9 +153,11 @@ def search_from(bound: Bound, depth: int, starts: list[Departures]) -> tuple[int
             for end in explore(walk, depth - len(start), _kinds(bound)):
                 schedules += 1
                 steps += end.own_steps
-                if found := _judge(bound, end):
-                    return schedules, steps, found
-    return schedules, steps, None
+                if (found := _judge(bound, end)) and _began_apart(end, found):
+                    apart += 1
+                elif found:
+                    return Part(schedules, steps, apart, found)
+    return Part(schedules, steps, apart)
 
 
 def tell_found(bound: Bound, departures: Departures) -> tuple[Found, Walk]:
@@ -163,8 +187,14 @@ def _judge(bound: Bound, walk: Walk) -> Found | None:
     return Found(bound, walk.departures, kind, problem, walk.told) if kind else None
 
 
+def _began_apart(walk: Walk, found: Found) -> bool:
+    """Whether work is lost only since two starts of a mesh, which had not heard of one another, met too late."""
+    starts = {lineage[0] for _, lineage in walk.mesh.accounts.closed if lineage}
+    return found.kind == "lost" and len(starts) > 1
+
+
 def _plan(bound: Bound) -> FaultPlan:
-    return FaultPlan(0, bound.peers, bound.rounds, has_agent=False, on_partition=bound.on_partition)
+    return FaultPlan(0, bound.peers, bound.rounds, bound.policy, has_agent=False, on_partition=bound.on_partition)
 
 
 def _kinds(bound: Bound) -> tuple[type[AnyDeparture], ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeAlias
 
 import msgspec
@@ -212,7 +213,7 @@ class SimMesh:
         node = self.nodes[peer_id]
         node.paused_at = self.now if node.paused_at is None else node.paused_at
         node.resume_at = max(node.resume_at, self.now + for_s)
-        self.at(node.resume_at, lambda: self._resume(node))
+        self.at(node.resume_at, partial(self._resume, node))
 
     def wake(self, node: Node) -> None:
         """Its clock has changed: look again when it has something due."""

@@ -1,0 +1,137 @@
+"""The search has teeth: each rule of docs/protocol.md that few departures can break, switched off, is found by it.
+
+Rules 1 and 3 are not among them: they take an agent that is obeyed, then not, then again, or two starts of a mesh that
+share devices: more departures than are gone through. `test_teeth.py` has plans, or checks of their own, for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+
+from mdl.delta import Contributor
+from mdl.messages import AgentPresent, Ballot
+from peers import agent as agent_module
+from peers import choice as choice_module
+from peers import conductor as conductor_module
+from peers.agent import MobileAgent
+from peers.explore import Bound, Found, search_all, search_from, tell_found
+from peers.peer import Peer
+from peers.standing import Standing
+from peers.succession import outranks
+from sim.search import AnyDeparture, Crash, Forget
+
+
+def _nobody_asks_what_was_staged(members: Any) -> None:
+    return None
+
+
+def _anybody_is_a_majority(base: Any, voters: Any) -> bool:
+    return True
+
+
+def _a_restart_forgets_what_was_staged(self: Standing, term: int, agent: str = "") -> Ballot:
+    return Ballot(term)
+
+
+def _who_was_further_decides_again(self: Standing) -> bool:
+    return False
+
+
+def _who_has_lost_its_ballot_votes(self: Standing) -> bool:
+    return True
+
+
+def _who_is_here_decides(self: MobileAgent, position: Any, current: Any, base: Any, now: float) -> None:
+    return _OPEN(self, position, current, tuple(sorted(member.peer_id for member in current)), now)
+
+
+def _a_minority_goes_on_with_the_round(self: MobileAgent, position: Any, current: Any, base: Any, now: float) -> None:
+    if self.lineage and not self.quorum:
+        self.quorum, self._lacking_since = True, None
+        base = tuple(sorted(member.peer_id for member in current))
+    return _OPEN(self, position, current, base, now)
+
+
+def _an_agent_steps_down_for_whom_it_cannot_obey(
+    self: Peer, sender: Contributor, claim: AgentPresent, now: float
+) -> list[Any]:
+    if self.agent and sender != self.me and outranks(claim, sender, self._claim(), self.me.peer_id):
+        self._step_down(now)
+    return _HEAR_CLAIM(self, sender, claim, now)
+
+
+_OPEN, _HEAR_CLAIM = MobileAgent._open, Peer._hear_claim
+
+
+class Broken(NamedTuple):
+    """A rule that is switched off, where, and a bound within which that is found: by its kind.
+
+    first: of two departures the one that is tried first; without, or if it is another one by now, all are gone through.
+    """
+
+    rule: Callable[..., Any]
+    where: tuple[tuple[Any, str], ...]
+    bound: Bound
+    kind: str = "digest"
+    first: AnyDeparture | None = None
+
+
+_ROUND_2 = Bound(2, 2, from_round=2, kinds=("crash",))
+TEETH = {
+    "2: the newest accepted value is proposed": Broken(
+        _nobody_asks_what_was_staged,
+        ((conductor_module, "newest_staged"), (agent_module, "newest_staged")),
+        Bound(3, 1, policy="tree", kinds=("suspend",)),
+    ),
+    "4: a quorum decides": Broken(
+        _anybody_is_a_majority,
+        tuple((module, "has_quorum") for module in (choice_module, conductor_module, agent_module)),
+        Bound(3, 1, kinds=("cut",)),
+    ),
+    "5: a promise outlives the process": Broken(
+        _a_restart_forgets_what_was_staged, ((Standing, "ballot"),), _ROUND_2, first=Crash(step=58, said=2, for_s=0.0)
+    ),
+    "6: who has lost the value has no vote": Broken(
+        _who_was_further_decides_again, ((Standing, "was_further"),), _ROUND_2, first=Crash(step=58, said=2, for_s=0.0)
+    ),
+    "7: who does not know its ballot has no vote": Broken(
+        _who_has_lost_its_ballot_votes,
+        ((Standing, "knows_ballot"),),
+        Bound(2, 2, from_round=2, kinds=("crash", "forget")),
+        first=Forget(step=58, said=2, for_s=0.0),
+    ),
+    "8: the base is part of the value": Broken(
+        _who_is_here_decides,
+        ((MobileAgent, "_open"),),
+        Bound(3, 2, kinds=("crash", "cut")),
+        first=Crash(step=69, said=0, for_s=3.5),
+    ),
+    "9: a group without a quorum forks": Broken(
+        _a_minority_goes_on_with_the_round, ((MobileAgent, "_open"),), Bound(3, 1, kinds=("cut",))
+    ),
+    "an agent steps down for whom it can obey": Broken(
+        _an_agent_steps_down_for_whom_it_cannot_obey, ((Peer, "_hear_claim"),), Bound(2, 1, kinds=("cut",)), "stuck"
+    ),
+}
+
+
+def _search(broken: Broken) -> Found | None:
+    if broken.first is None:
+        return search_all(broken.bound, 1, 1).found
+    found = search_from(broken.bound, 2, [(broken.first,)]).found
+    return found or search_all(broken.bound, 2, 1).found
+
+
+@pytest.mark.parametrize("rule", TEETH)
+def test_a_rule_that_is_switched_off_is_found(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = TEETH[rule]
+    for owner, name in broken.where:
+        monkeypatch.setattr(owner, name, broken.rule)
+    found = _search(broken)
+    assert found is not None
+    assert found.kind == broken.kind
+    monkeypatch.undo()
+    assert not tell_found(found.bound, found.departures)[0].kind
