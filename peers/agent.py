@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Collection
+from math import inf
 
 import msgspec
 
@@ -117,6 +118,7 @@ class MobileAgent:
         self._finished: list[RoundSummary] = []
         self._repeater = Repeater(settings.retry_s)
         self._together: tuple[int, Position] | None = None  # when all stood there, by the members' changes
+        self._made_way_at = -inf
         self._stopping = False
         self._finishing_at = 0.0
         self._tick_at = 0.0
@@ -223,6 +225,15 @@ class MobileAgent:
         else:
             self.round, self._office_term, self._in_office_since = None, self.term, now
 
+    def make_way(self, now: float) -> None:
+        """A senior agent is heard, under a lower term: for a while no round is opened here, so that it can rise above.
+
+        A device that trains alone may open rounds, each under a higher term, faster than messages pass between the two.
+        Not again before `partition_s`: the senior one may be deaf to this side, which then goes on without it.
+        """
+        if now - self._made_way_at >= self._settings.partition_s:
+            self._made_way_at = now
+
     # -- hearing ------------------------------------------------------------------------------------------------------
 
     def _hear(self, sender: Contributor, report: PeerReport, now: float) -> bool:
@@ -324,6 +335,9 @@ class MobileAgent:
         coming = [member for member in following if self._is_coming(member, position, now)]
         if coming and not left_open:
             self._waiting_for = f"{len(coming)} more to fetch the model"
+            return effects
+        if now - self._made_way_at < self._settings.lost_after_s:
+            self._waiting_for = "the agent of an older mesh to take over"
             return effects
         self._open(position, current, base, now)
         return effects

@@ -240,6 +240,7 @@ class Peer:
                 return []
             if claim.term < self.succession.term:
                 self._claim_at = now  # nobody here would follow it yet: it has to rise above our term first
+                self.agent.make_way(now)
                 return []
             self._step_down(now)
         before = self.succession.agent

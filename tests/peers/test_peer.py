@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -383,6 +384,25 @@ def test_an_agent_stays_in_office_until_who_outranks_it_speaks_under_a_term_that
     assert [claim.term for claim in claims if isinstance(claim, AgentPresent)] == [term]
     peer.handle(Received(bob, AgentPresent(term + 1, 4, lineage, quorum=True)), 3.2)
     assert (peer.agent, peer.authority()) == (None, (term + 1, "bob"))
+
+
+def test_an_agent_that_is_outranked_opens_no_round_for_a_while_so_that_the_other_can_rise_above() -> None:
+    """Alone it opens rounds, each under a higher term, faster than messages pass: the senior would never be obeyed."""
+    room = Room(_peer("ann", min_peers=1))
+    room.hand("ann", PeerFound(PeerInfo("bob", 1, Role.TRAINER, "here", 1)))
+    room.run(8.0)
+    agent, opened = room.peers["ann"].agent, list[float]()
+    assert agent is not None
+    lower, lineage = agent.term - 1, (Fork(0, 2, "bob.1.1"),)
+    for _ in range(100):  # of a senior that is deaf to ann
+        room.hand("ann", Received(Contributor("bob", 1), AgentPresent(lower, 500, lineage, quorum=True)))
+        before = agent.term
+        room.run(0.25)
+        opened += [room.now - 8.0] if agent.term != before else []
+    paused = [(before, after - before) for before, after in pairwise([0.0, *opened]) if after - before > 2 * TRAIN_S]
+    (first, pause_s), (again, _) = paused
+    assert (first, 4.0 <= pause_s <= 5.5) == (0.0, True), "as long as it takes to be taken for lost"
+    assert 13.0 <= again <= 16.0, "not again before partition_s"
 
 
 def test_who_hears_nobody_does_not_keep_the_others_from_following_somebody_else() -> None:
