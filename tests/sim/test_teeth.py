@@ -211,6 +211,8 @@ MUTATIONS: dict[Callable[..., Any], tuple[Any, str, str]] = {
     _uncounted_work_is_dropped: (Standing, "add", "6x3-0"),
     _work_that_comes_late_is_dropped: (OwnWork, "take_trained", "3x4-late"),
     _what_a_round_counted_comes_again: (Standing, "is_counted", "6x3-0"),
+    _what_a_fork_counted_is_forgotten: (Standing, "may_be_left", "3x1-40000225"),
+    _who_was_further_decides_again: (Standing, "was_further", "3x6-40000265"),
     _anybody_is_a_majority: (choice_module, "has_quorum", "6x3-0"),
     _nobody_takes_over: (Succession, "wants_office", "6x3-2"),
     _digests_are_not_compared: (Spread, "_is_result", "6x3-2"),
