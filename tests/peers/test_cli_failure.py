@@ -41,6 +41,7 @@ MISTAKES = {
     "scheduler eval": (["nosuch"], "nosuch"),
     "scheduler train": (["--steps", "3", "--out", "gone/policy.safetensors"], "gone does not exist"),
     "sim run": (["--faults", "hardest"], "expected one of none, mild, hard"),
+    "sim search": (["--kinds", "nonsense"], "expected one of lose, late, crash"),
     "up": (["-n", "0"], "expected at least 1 peer"),
 }
 
