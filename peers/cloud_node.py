@@ -123,7 +123,7 @@ def run_cloud(config: Config, me: Contributor, keys: MeshKeys | None, out: Path,
     return CloudEnded(
         finish.problem,
         finish.exit_code,
-        machine.version,
+        files.catalogue.version,  # the machine may not have heard of the last cycle any more
         len(machine.stored),
         dict(machine.refusals),
         counts.sent_bytes,
