@@ -10,7 +10,6 @@ iproute2. No training: the deltas are sent around and nothing else. Another chec
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import itertools
 import json
 import os
@@ -22,8 +21,9 @@ import threading
 import time
 from math import inf
 from pathlib import Path
-from types import ModuleType
 from typing import Any
+
+from lan_round import load_helper
 
 from transport.keys import new_join_code
 
@@ -75,7 +75,7 @@ def main() -> int:
     parser.add_argument("--also", type=Path, help="another checkout")
     parser.add_argument("--keep", type=Path, help="a folder for what the nodes say")
     given = parser.parse_args()
-    lan = _load("lan")
+    lan = load_helper("lan")
     if reason := lan.why_not():
         print(f"slow_link: {reason}", file=sys.stderr)
         return 2
@@ -165,15 +165,6 @@ def _spread(times: list[float]) -> dict[str, Any]:
     if not times:
         return {"median": inf, "longest": inf, "deltas": 0}
     return {"median": round(statistics.median(times), 2), "longest": round(max(times), 2), "deltas": len(times)}
-
-
-def _load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"bench_{name}", HERE / TESTS / f"{name}.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 if __name__ == "__main__":

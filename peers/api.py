@@ -48,7 +48,7 @@ from peers.narrate import Narrator
 from peers.node import METRICS, drive, record_round, start_runtime
 from peers.peer import make_peer
 from peers.plain import limit_floods
-from peers.resume import DEVICE_FILES, Origin, State, describe_state, restore_state, set_aside
+from peers.resume import DEVICE_FILES, Origin, State, keep_state, restore_state, set_aside
 from peers.sampler import MergeTimer, Sampler
 from peers.trainer import Trainer, TrainerSettings
 from transport.keys import MeshKeys
@@ -266,13 +266,7 @@ class Member:
         return DeltaRecalled(effect.round_id, model_delta(effect.parameters, self._flat.values()))
 
     def _save(self, effect: SaveModel) -> None:
-        try:
-            self._cache.save(describe_state(effect, self._origin))
-        except (
-            MdlError,
-            OSError,
-        ) as error:  # the mesh has the model; this device only loses its shortcut after a restart
-            logger.warning("round %d is not in the file cache: %s", effect.round_id, error)
+        keep_state(self._cache, effect, self._origin)
 
 
 def join(

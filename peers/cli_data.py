@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mdl.config import LARGEST_SEED
+from peers.cli_options import AsJson
 
 if TYPE_CHECKING:
     from mdl.data.catalogue import PublicSet
 
 app = typer.Typer(no_args_is_help=True, help="List, fetch and inspect data sets.")
 
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on the last line of stdout.")]
 _LARGEST_BAR = 24
 # Enough for every subject of the known sets; a longer list says how many more there are.
 _SHOWN_SUBJECTS = 40
 
 
 @app.command("list")
-def list_sets(as_json: Json = False) -> None:
+def list_sets(as_json: AsJson = False) -> None:
     """The data sets that are built in, can be fetched, or can be read."""
     from mdl.data.catalogue import PUBLIC_SETS, data_home
 
@@ -49,7 +49,7 @@ def get_set(
     source: Annotated[Path | None, typer.Option("--from", help="Take this file instead of downloading.")] = None,
     folder: Annotated[Path | None, typer.Option("--to", help="Keep it here instead of in the data directory.")] = None,
     sha256: Annotated[str, typer.Option(help="Expect this SHA-256 (hex) instead of the recorded one.")] = "",
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Fetch a public data set from its official page, or take a file you have; either is checked before it is kept."""
     from mdl.data.catalogue import data_home, find_public_set
@@ -74,7 +74,7 @@ def inspect_set(
     ],
     seed: Annotated[int, typer.Option(help="Shapes the synthetic `motion` only.", min=0, max=LARGEST_SEED)] = 0,
     cache: Annotated[Path | None, typer.Option(help="Where parsed windows are kept.")] = None,
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Shapes, classes, subjects and balance of a data set."""
     from mdl.data import default_cache_dir, describe_data, read_data

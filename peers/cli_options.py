@@ -54,6 +54,14 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="No line for each step: as 
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on the last line of stdout.")]
 
 
+def check_choice(name: str, value: str, valid: tuple[str, ...]) -> None:
+    """Raises ConfigError, naming all that are valid. name: the option, or where the value stands."""
+    from mdl.errors import ConfigError
+
+    if value not in valid:
+        raise ConfigError(f"{name} {value!r}: expected one of {', '.join(valid)}")
+
+
 def log_at(level: str | None, quiet: bool) -> str:
     """What the user wants to read while a long command runs, from now on; returns the level."""
     from mdl.errors import ConfigError

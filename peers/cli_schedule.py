@@ -11,7 +11,7 @@ import typer
 
 from mdl.config import LARGEST_SEED, LONGEST_S, MANY
 from mdl.errors import UnfinishedError
-from peers.cli_options import tell
+from peers.cli_options import AsJson, tell
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,7 +39,6 @@ Join = Annotated[list[str] | None, typer.Option(help="Live: HOST:PORT of a membe
 Interface = Annotated[list[str] | None, typer.Option(help="Live: look on this network interface.")]
 Loopback = Annotated[bool | None, typer.Option("--loopback", help="Live: look on this machine only.")]
 Wait = Annotated[float, typer.Option(help="Live: seconds to wait for the agent's answer.", min=0.1, max=LONGEST_S)]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on the last line of stdout.")]
 
 
 @app.command()

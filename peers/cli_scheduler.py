@@ -16,7 +16,7 @@ import typer
 from mdl.config import LARGEST_SEED, MANY
 from mdl.errors import ConfigError, UnfinishedError
 from mdl.files import check_writable, save_or_rescue
-from peers.cli_options import MOST_PROCESSES, LogLevel, Quiet, log_at, tell
+from peers.cli_options import MOST_PROCESSES, AsJson, LogLevel, Quiet, log_at, tell
 from peers.interrupts import handled
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ logger = logging.getLogger(__name__)
 
 app = typer.Typer(no_args_is_help=True, help="Train the scheduler that orders the chain, and evaluate what it learned.")
 
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on the last line of stdout.")]
 # Scenarios before and after refinement, of each cell that is watched.
 _COMPARED = 150
 
@@ -54,7 +53,7 @@ def train(
     exploration: Annotated[str, typer.Option(help="tdge, dge or tge, for --variant paper.")] = "tdge",
     log_level: LogLevel = None,
     quiet: Quiet = False,
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train a policy; Ctrl-C saves what there is. With --steps, the same seed gives the same policy on this machine."""
     log_at(log_level, quiet)
@@ -90,7 +89,7 @@ def evaluate(
         int, typer.Option(help="The first seed; 0 to 299 are never trained on.", min=0, max=LARGEST_SEED)
     ] = 0,
     optimum: Annotated[bool, typer.Option(help="Compare with the exact optimum too (N up to 12).")] = True,
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Play a policy on seeded scenarios: makespan with spread, against the greedy rule and the exact optimum."""
     from peers.policy_eval import describe, judge, judge_optimum, print_rows

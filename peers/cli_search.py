@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mdl.errors import ConfigError, UnfinishedError
-from peers.cli_options import MOST_PROCESSES, LogLevel, Quiet, log_at, tell
+from peers.cli_options import MOST_PROCESSES, AsJson, LogLevel, Quiet, check_choice, log_at, tell
 
 if TYPE_CHECKING:
     from peers.explore import Found, Searched
@@ -40,7 +40,7 @@ def search(
     out: Annotated[Path | None, typer.Option(help="Where the story of what breaks goes.")] = None,
     log_level: LogLevel = None,
     quiet: Quiet = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on the last line of stdout.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Go through all schedules that depart so often from the usual one; exit code 4 if one breaks something.
 
@@ -63,8 +63,7 @@ def search(
         ("--on-partition", on_partition, ("wait", "continue")),
         ("--policy", policy, tuple(POLICIES)),
     ):
-        if given not in valid:
-            raise ConfigError(f"{option} {given!r}: expected one of {', '.join(valid)}")
+        check_choice(option, given, valid)
     if from_round > rounds:
         raise ConfigError(f"--from-round {from_round}: expected at most --rounds, {rounds}")
     bound = Bound(peers, rounds, from_round, policy, on_partition, tuple(kinds.split(",")))

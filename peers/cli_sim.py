@@ -13,7 +13,7 @@ import typer
 
 from mdl.config import LARGEST_SEED, MANY
 from mdl.errors import MdlError, UnfinishedError
-from peers.cli_options import MOST_PROCESSES, LogLevel, Quiet, log_at, tell
+from peers.cli_options import MOST_PROCESSES, AsJson, LogLevel, Quiet, check_choice, log_at, tell
 
 if TYPE_CHECKING:
     from peers.campaign import Campaign, Totals
@@ -24,7 +24,6 @@ logger = logging.getLogger(__name__)
 
 app = typer.Typer(no_args_is_help=True, help="Judge the mesh under faults, in virtual time.")
 
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on the last line of stdout.")]
 # A drawn plan of 64 devices has a hundred faults of 100 bytes.
 _LARGEST_PLAN_BYTES = 1 << 20
 # Failing seeds that are shrunk and told; the others are named.
@@ -56,7 +55,7 @@ def run(
     out: Annotated[Path | None, typer.Option(help="Where failing plans and stories go.")] = None,
     log_level: LogLevel = None,
     quiet: Quiet = False,
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Run fault plans, one for each seed; exit code 4 if a contribution is lost, counts twice, or a mesh is stuck."""
     log_at(log_level, quiet)
@@ -68,10 +67,10 @@ def run(
 
     if wide and not (peers is None and rounds is None):
         raise ConfigError("--wide draws sizes and lengths from the seeds: leave --peers and --rounds out")
-    _check("--faults", faults, ("none", "mild", "hard"))
-    _check("--policy", policy, _policies())
-    _check("--agent", agent, ("any", "dedicated", "elected"))
-    _check("--on-partition", on_partition, ("any", "wait", "continue"))
+    check_choice("--faults", faults, ("none", "mild", "hard"))
+    check_choice("--policy", policy, _policies())
+    check_choice("--agent", agent, ("any", "dedicated", "elected"))
+    check_choice("--on-partition", on_partition, ("any", "wait", "continue"))
     campaign = Campaign(
         peers or 6,
         rounds or 3,
@@ -103,7 +102,7 @@ def replay(
     limit: Annotated[
         int, typer.Option(help="Print at most so many of the last steps; 0 prints all.", min=0, max=MANY)
     ] = 0,
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Step a recorded machine through what it saw, and compare what it does with what it did."""
     from peers.campaign import silent_machines
@@ -265,7 +264,7 @@ def _read_plan(path: Path) -> FaultPlan:
         plan = load_plan(content)
     except DataError as error:
         raise ConfigError(f"{path}: {error}") from None
-    _check(f"{path}: policy", plan.policy, _policies())
+    check_choice(f"{path}: policy", plan.policy, _policies())
     return plan
 
 
@@ -273,13 +272,6 @@ def _policies() -> tuple[str, ...]:
     from scheduler.policies import POLICIES
 
     return tuple(POLICIES)
-
-
-def _check(name: str, value: str, valid: tuple[str, ...]) -> None:
-    from mdl.errors import ConfigError
-
-    if value not in valid:
-        raise ConfigError(f"{name} {value!r}: expected one of {', '.join(valid)}")
 
 
 def _out_dir(out: Path | None, kind: str) -> Path:

@@ -28,7 +28,6 @@ from mdl.data import (
     take_windows,
 )
 from mdl.delta import Contributor, ModelDelta, Vector
-from mdl.errors import MdlError
 from mdl.evaluation import evaluate
 from mdl.export import ModelDescription, export_model
 from mdl.files import save_or_rescue
@@ -51,7 +50,7 @@ from mdl.models import build_model
 from mdl.own import own_data, own_model
 from mdl.task import describe_task
 from mdl.training import LocalTrainer, Teacher, model_delta
-from peers.resume import DEVICE_FILES, Origin, State, describe_state, restore_state, set_aside
+from peers.resume import DEVICE_FILES, Origin, State, keep_state, restore_state, set_aside
 
 logger = logging.getLogger(__name__)
 
@@ -147,13 +146,7 @@ class Device:
         return Evaluated(effect.round_id, counts)
 
     def _save(self, effect: SaveModel) -> None:
-        try:
-            self._cache.save(describe_state(effect, self._origin))
-        except (
-            MdlError,
-            OSError,
-        ) as error:  # the mesh has the model; this device only loses its shortcut after a restart
-            logger.warning("round %d is not in the file cache: %s", effect.round_id, error)
+        keep_state(self._cache, effect, self._origin)
 
 
 def load_share(config: Config) -> tuple[DataSet, Windows, Shard]:

@@ -16,7 +16,7 @@ import msgspec
 from mdl.bounds import UNREADABLE, printable, whole_number
 from mdl.checkpoint import CachedModel, ModelCache
 from mdl.delta import Vector
-from mdl.errors import ConfigError
+from mdl.errors import ConfigError, MdlError
 from mdl.files import make_private_folder
 from mdl.machine import SaveModel
 from mdl.messages import History
@@ -78,6 +78,14 @@ def describe_state(effect: SaveModel, origin: Origin) -> CachedModel:
         **({} if origin.seed is None else {"seed": str(origin.seed)}),
     }
     return CachedModel(effect.parameters, effect.round_id, origin.schema_hash, origin.mesh, extra, effect.digest)
+
+
+def keep_state(cache: ModelCache, effect: SaveModel, origin: Origin) -> None:
+    """The mesh has the model: where the disk refuses, this device only loses its shortcut after a restart."""
+    try:
+        cache.save(describe_state(effect, origin))
+    except (MdlError, OSError) as error:
+        logger.warning("round %d is not in the file cache: %s", effect.round_id, error)
 
 
 def restore_state(cache: ModelCache, origin: Origin) -> State | None:
