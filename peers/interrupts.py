@@ -103,9 +103,16 @@ def _interrupt_once(_: int, frame: FrameType | None) -> None:
 
 
 def _would_be_lost(frame: FrameType | None) -> bool:
-    """Whether an import or a finalizer is under way, where an exception is swallowed, or told with a traceback."""
+    """Whether what is under way would swallow the exception, or tell of it in its own way.
+
+    An import, a finalizer; the evaluation of a text, which typer does with annotations: `python -m` remembers a
+    KeyboardInterrupt that went through one, and ends by SIGINT whatever exit code it is given.
+    """
     while frame is not None:
-        if frame.f_code.co_filename.startswith("<frozen importlib") or frame.f_code.co_name == "__del__":
+        place, name = frame.f_code.co_filename, frame.f_code.co_name
+        if place.startswith("<frozen importlib") or name == "__del__":
+            return True
+        if (place, name) == ("<string>", "<module>") and frame.f_back:  # the outermost one is `python -c`
             return True
         frame = frame.f_back
     return False

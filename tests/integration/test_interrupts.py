@@ -63,6 +63,23 @@ def test_an_interrupt_at_any_moment_of_a_start_is_code_130_without_a_traceback(h
         assert not list(home.folder.rglob("*.part")), case
 
 
+# A command that is interrupted while it evaluates a string, which typer does with annotations.
+EVALUATES = """
+import os
+from peers import interrupts
+interrupts.begin()
+from peers.cli_failure import run_guarded
+raise SystemExit(run_guarded(lambda: eval("[os.kill(os.getpid(), 2), sum(range(10))]"), False))
+"""
+
+
+def test_an_interrupt_in_the_evaluation_of_a_string_is_code_130_too(home):
+    """The interpreter remembers it, and `python -m` would end by SIGINT."""
+    (home.folder / "evaluates.py").write_text(EVALUATES)
+    command = home.start_python("-m", "evaluates")
+    assert (command.end(), command.told) == (INTERRUPTED, "mdl: interrupted\n")
+
+
 # `mdl` that sends itself a signal when it comes to a named function in a round from `since` on, and goes on there.
 AT_MOMENT = """
 import importlib, os, sys
