@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +25,7 @@ from peers.interrupts import handled
 from peers.limit import RoundLimit
 from peers.narrate import Narrator
 from peers.peer import make_peer
-from peers.processes import LIFELINE_VARIABLE
+from peers.processes import LIFELINE_VARIABLE, wait_for_parent
 from peers.relearner import FOLDER, Relearner, make_own_policy
 from peers.sampler import MergeTimer, Sampler
 from transport.addresses import AddressWatch
@@ -262,6 +261,5 @@ def stopped_by_signals(runtime: Runtime[Any]) -> Iterator[None]:
 
 
 def _follow_parent(runtime: Runtime[Any]) -> None:
-    while os.read(sys.stdin.fileno(), 4096):
-        pass
+    wait_for_parent()
     runtime.stop()

@@ -23,6 +23,12 @@ LIFELINE_VARIABLE = "MDL_LIFELINE"
 _STOP_S = 2.5
 
 
+def wait_for_parent() -> None:
+    """In a process whose standard input is its lifeline: until the one that started it is gone."""
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
+
+
 @dataclass
 class Child:
     """One process. log: its stderr, the older part in NAME.log.1; stdout is kept for the JSON line it ends with."""

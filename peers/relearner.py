@@ -26,6 +26,7 @@ from mdl.files import write_bytes
 from mdl.machine import Event, PolicyLearned
 from mdl.messages import ResourceState, RoundSummary
 from mdl.reading import decode_json, read_bytes
+from peers.processes import wait_for_parent
 from peers.schedule_round import finished_round, rebuild
 from scheduler.chain import Policy
 from scheduler.devices import is_busy
@@ -205,8 +206,7 @@ def main() -> None:
 
 def _follow_parent() -> None:
     """Nobody would take what the slot of a killed node learns."""
-    while os.read(sys.stdin.fileno(), 4096):
-        pass
+    wait_for_parent()
     os._exit(1)
 
 
