@@ -27,13 +27,13 @@ import torch
 
 from mdl.config import TrainingSettings
 from mdl.data import DataSet, Windows, default_cache_dir, load_data, split_windows, take_windows
-from mdl.delta import Contributor, ModelDelta, apply_delta, pair_aggregate
 from mdl.errors import MdlError
-from mdl.evaluation import Evaluation, evaluate
-from mdl.flat import FlatModel
-from mdl.models import build_model
+from mdl.learning.evaluation import Evaluation, evaluate
+from mdl.learning.flat import FlatModel
+from mdl.learning.models import build_model
+from mdl.learning.training import LocalTrainer, model_delta
 from mdl.own import own_data, own_model
-from mdl.training import LocalTrainer, model_delta
+from mdl.protocol.delta import Contributor, ModelDelta, apply_delta, pair_aggregate
 from peers.device import device_seed
 
 # Optimizer, rate and smoothing were chosen on held-out training subjects (uci-har) and holds (semg), one seed each.

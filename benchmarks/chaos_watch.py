@@ -20,12 +20,12 @@ from typing import Any
 
 import numpy as np
 
-from mdl.checkpoint import read_safetensors
 from mdl.config import MeshSection
-from mdl.delta import Contributor, Vector, digest_of
 from mdl.errors import MdlError
-from mdl.machine import Effect, Event, Finish, PeerFound, Received, Send, StopRequested
-from mdl.messages import MeshStatus, PeerInfo, Role, RoundSummary, StatusWanted
+from mdl.files.checkpoint import read_safetensors
+from mdl.protocol.delta import Contributor, Vector, digest_of
+from mdl.protocol.machine import Effect, Event, Finish, PeerFound, Received, Send, StopRequested
+from mdl.protocol.messages import MeshStatus, PeerInfo, Role, RoundSummary, StatusWanted
 from peers.node import drive, start_runtime
 from peers.quorum import has_quorum
 from peers.rundir import read_rounds

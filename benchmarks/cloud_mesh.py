@@ -22,11 +22,11 @@ from typing import Any
 
 import torch
 
-from mdl.checkpoint import read_safetensors
+from mdl.cloud.model_kinds import kind_of
 from mdl.config import load_config
 from mdl.data import default_cache_dir, load_data
-from mdl.evaluation import evaluate
-from mdl.kinds import kind_of
+from mdl.files.checkpoint import read_safetensors
+from mdl.learning.evaluation import evaluate
 from mdl.own import own_data, own_model
 
 

@@ -30,11 +30,11 @@ from colla_plot import draw_cdf
 from colla_recipe import Client, Person, Recipe, UnifiedKind, run_colla, split_people, train_alone
 from torch import nn
 
-from mdl.data.places import PlaceLog, PlaceOptions, read_stays
+from mdl.cloud.classroom import Classroom, Cycle, accuracy_of
+from mdl.cloud.model_kinds import RecurrentKind
+from mdl.cloud.recurrent import CLOUD_SIZE, DEVICE_SIZE, count_parameters
+from mdl.data.readers.places import PlaceLog, PlaceOptions, read_stays
 from mdl.errors import MdlError
-from mdl.kinds import RecurrentKind
-from mdl.recurrent import CLOUD_SIZE, DEVICE_SIZE, count_parameters
-from mdl.teaching import Classroom, Cycle, accuracy_of
 
 # Who competes in Table 1; the others stand beside them.
 RIVALS = ("DT", "CT", "DT-ws")

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from colla_recipe import Person
 
-from mdl.data.visits import FIRST_PLACE_CODE
+from mdl.data.readers.visits import FIRST_PLACE_CODE
 
 
 def guess_markov(seen: tuple[torch.Tensor, torch.Tensor], person: Person) -> float:

@@ -2,7 +2,7 @@
 
 The cloud has a large model and the sequences of a few people who gave theirs; each other person is a device, which sees
 its own days arrive in three parts, one a cycle. Every upload is encoded, counted, decoded and only then used. What is
-learned is `mdl.teaching`, the same as over a network.
+learned is `mdl.cloud.classroom`, the same as over a network.
 """
 
 from __future__ import annotations
@@ -17,13 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mdl.data.places import PlaceLog, cut_days
-from mdl.data.visits import Stays, make_sequences, take_stays
-from mdl.distill import DistillSettings, Examples, locate_classes, train_student
-from mdl.errors import DataError
-from mdl.kinds import ModelKind, RecurrentKind
-from mdl.recurrent import RecurrentModel
-from mdl.teaching import (
+from mdl.cloud.classroom import (
     BASE,
     Classroom,
     Cycle,
@@ -33,7 +27,13 @@ from mdl.teaching import (
     teacher_probabilities,
     update_client,
 )
-from mdl.teaching_settings import PLACES_CLIENT, PLACES_TEACHING, TeachingSettings
+from mdl.cloud.distillation import DistillSettings, Examples, locate_classes, train_student
+from mdl.cloud.model_kinds import ModelKind, RecurrentKind
+from mdl.cloud.recurrent import RecurrentModel
+from mdl.cloud.settings import PLACES_CLIENT, PLACES_TEACHING, TeachingSettings
+from mdl.data.readers.places import PlaceLog, cut_days
+from mdl.data.readers.visits import Stays, make_sequences, take_stays
+from mdl.errors import DataError
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -4,7 +4,8 @@
 
 DATA_DIR holds phone_traces/phone_traces.csv.gz and device_profiles/*.csv. Each constant is fitted to all phones but one
 and judged on that one, for every phone; "error" is the mean absolute error there, "baseline" that of the plainest guess
-(docs/device-models.md names it). "code" is what sim/usage.py and sim/devices.py use. Only aggregates are printed.
+(docs/device-models.md names it). "code" is what mdl/devices/usage.py and sim/devices.py use. Only aggregates are
+printed.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ from device_traces import (
     stretches_s,
 )
 
-from sim import devices, usage
+from mdl.devices import usage
+from sim import devices
 
 # Each fit takes what was measured on some phones and gives one constant or a few.
 

@@ -28,9 +28,9 @@ import psutil
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # before this folder: a benchmark is called like a package
 
 from mdl.config import Config, FaultSection, MeshSection, RoundSection
-from mdl.delta import Contributor, ModelDelta, Vector
-from mdl.evaluation import no_evaluation
-from mdl.machine import (
+from mdl.learning.evaluation import no_evaluation
+from mdl.protocol.delta import Contributor, ModelDelta, Vector
+from mdl.protocol.machine import (
     DeltaRecalled,
     Effect,
     Evaluate,
@@ -44,7 +44,7 @@ from mdl.machine import (
     SaveModel,
     TrainLocally,
 )
-from mdl.messages import PeerInfo, Role, TrainingReport
+from mdl.protocol.messages import PeerInfo, Role, TrainingReport
 from peers.identity import CODE_VARIABLE
 from peers.node import drive, start_runtime
 from peers.peer import make_peer

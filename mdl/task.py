@@ -1,7 +1,8 @@
 """What a model is for, in one line: model, window, channels, classes; and in words where two such lines differ.
 
-Two devices whose vectors have one size may still mean different things by them: `hash_task` (`mdl/flat.py`) tells that
-they differ, the lines tell their users how. The line is made to be read; whoever brings an own module has another one.
+Two devices whose vectors have one size may still mean different things by them: `hash_task` (`mdl/learning/flat.py`)
+tells that they differ, the lines tell their users how. The line is made to be read; whoever brings an own module has
+another one.
 """
 
 from __future__ import annotations

@@ -15,9 +15,9 @@ from math import inf
 import msgspec
 
 from mdl.config import BusySection
-from mdl.delta import Contributor
-from mdl.machine import Effect, Event, Finish, Received, RecordRound, Send, StopRequested
-from mdl.messages import (
+from mdl.protocol.delta import Contributor
+from mdl.protocol.machine import Effect, Event, Finish, Received, RecordRound, Send, StopRequested
+from mdl.protocol.messages import (
     MAX_FORKS,
     Activity,
     CatchUp,

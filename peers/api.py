@@ -21,15 +21,16 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from mdl.ballot import BALLOT, BallotFile
-from mdl.checkpoint import ModelCache
 from mdl.config import Config, MeshSection
-from mdl.delta import ModelDelta, Vector
 from mdl.errors import ConfigError, MdlError, TrainingCancelledError
-from mdl.evaluation import no_evaluation
-from mdl.flat import FlatModel, unwrap
-from mdl.journal import Journal
-from mdl.machine import (
+from mdl.files.ballot import BALLOT, BallotFile
+from mdl.files.checkpoint import ModelCache
+from mdl.files.journal import Journal
+from mdl.learning.evaluation import no_evaluation
+from mdl.learning.flat import FlatModel, unwrap
+from mdl.learning.training import model_delta
+from mdl.protocol.delta import ModelDelta, Vector
+from mdl.protocol.machine import (
     DeltaRecalled,
     Evaluate,
     Evaluated,
@@ -41,8 +42,7 @@ from mdl.machine import (
     SaveModel,
     TrainLocally,
 )
-from mdl.messages import PeerInfo, Role, TrainingReport
-from mdl.training import model_delta
+from mdl.protocol.messages import PeerInfo, Role, TrainingReport
 from peers.identity import claim_identity, find_code, release_identity, state_home
 from peers.narrate import Narrator
 from peers.node import METRICS, drive, record_round, start_runtime

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from mdl.delta import Contributor, Vector
 from mdl.errors import ConfigError
-from mdl.messages import Ballot, History
+from mdl.protocol.delta import Contributor, Vector
+from mdl.protocol.messages import Ballot, History
 from peers.agent import AgentSettings
 from peers.peer import Peer
 from peers.succession import SuccessionSettings

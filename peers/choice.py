@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mdl.messages import Lineage
+from mdl.protocol.messages import Lineage
 from peers.members import Member, newest_position
 from peers.quorum import has_quorum, is_senior
 

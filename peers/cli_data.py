@@ -13,7 +13,7 @@ from mdl.config import LARGEST_SEED
 from peers.cli_options import AsJson
 
 if TYPE_CHECKING:
-    from mdl.data.catalogue import PublicSet
+    from mdl.data.readers.catalogue import PublicSet
 
 app = typer.Typer(no_args_is_help=True, help="List, fetch and inspect data sets.")
 
@@ -25,7 +25,7 @@ _SHOWN_SUBJECTS = 40
 @app.command("list")
 def list_sets(as_json: AsJson = False) -> None:
     """The data sets that are built in, can be fetched, or can be read."""
-    from mdl.data.catalogue import PUBLIC_SETS, data_home
+    from mdl.data.readers.catalogue import PUBLIC_SETS, data_home
 
     held = {known.name: _find_kept(known.name) for known in PUBLIC_SETS}
     if as_json:
@@ -52,7 +52,7 @@ def get_set(
     as_json: AsJson = False,
 ) -> None:
     """Fetch a public data set from its official page, or take a file you have; either is checked before it is kept."""
-    from mdl.data.catalogue import data_home, find_public_set
+    from mdl.data.readers.catalogue import data_home, find_public_set
 
     known = find_public_set(name)
     home = folder or data_home()
@@ -88,7 +88,7 @@ def inspect_set(
 
 
 def _find_kept(name: str) -> Path | None:
-    from mdl.data.catalogue import find_installed
+    from mdl.data.readers.catalogue import find_installed
     from mdl.errors import DataError
 
     try:
@@ -101,9 +101,9 @@ def _take(known: PublicSet, source: Path, home: Path, sha256: str) -> Path:
     """Check a file that the user has, and copy it."""
     import shutil
 
-    from mdl.data.catalogue import check_content
+    from mdl.data.readers.catalogue import check_content
     from mdl.errors import DataError
-    from mdl.files import write_whole
+    from mdl.files.writing import write_whole
     from transport.download import digest_file
 
     if not source.is_file() or source.suffix not in (".zip", ".npz"):
@@ -121,7 +121,7 @@ def _download(known: PublicSet, home: Path, sha256: str) -> Path:
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from mdl.data.catalogue import check_content
+    from mdl.data.readers.catalogue import check_content
     from transport.download import fetch
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())

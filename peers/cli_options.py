@@ -15,7 +15,7 @@ import typer
 
 if TYPE_CHECKING:
     from mdl.config import Config
-    from mdl.delta import Contributor
+    from mdl.protocol.delta import Contributor
     from transport.keys import MeshKeys
 
 logger = logging.getLogger(__name__)

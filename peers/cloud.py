@@ -16,8 +16,8 @@ from math import inf
 import msgspec
 
 from mdl.bounds import MAX_MEMBERS, printable
-from mdl.delta import Contributor, Vector
-from mdl.machine import (
+from mdl.protocol.delta import Contributor, Vector
+from mdl.protocol.machine import (
     CycleTaught,
     Effect,
     Event,
@@ -31,7 +31,7 @@ from mdl.machine import (
     UpdateStored,
     WorkFailed,
 )
-from mdl.messages import (
+from mdl.protocol.messages import (
     LessonCurrent,
     LessonMessage,
     LessonWanted,

@@ -21,15 +21,15 @@ import numpy as np
 from torch import nn
 
 from mdl.bounds import Count, Group, HexDigest, PeerId
-from mdl.checkpoint import read_safetensors, write_safetensors
-from mdl.delta import Vector, digest_of
+from mdl.cloud.classroom import BASE, Classroom, Cycle, Pupil, Teacher
+from mdl.cloud.model_kinds import ModelKind
 from mdl.errors import DataError, RemoteProtocolError
-from mdl.files import write_bytes
-from mdl.journal import Journal
-from mdl.kinds import ModelKind
-from mdl.machine import CycleTaught, StoreUpdate, TeachCycle, UpdateStored
-from mdl.reading import decode_json, read_bytes
-from mdl.teaching import BASE, Classroom, Cycle, Pupil, Teacher
+from mdl.files.checkpoint import read_safetensors, write_safetensors
+from mdl.files.journal import Journal
+from mdl.files.reading import decode_json, read_bytes
+from mdl.files.writing import write_bytes
+from mdl.protocol.delta import Vector, digest_of
+from mdl.protocol.machine import CycleTaught, StoreUpdate, TeachCycle, UpdateStored
 from peers.cloud import CloudState
 from peers.resume import Origin, refuse_to_overwrite, set_aside
 

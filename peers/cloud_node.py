@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mdl.bounds import Count, Round, Share
-from mdl.checkpoint import write_safetensors
+from mdl.cloud.classroom import Classroom, accuracy_of, suggest_client, suggest_teaching, update_client
+from mdl.cloud.model_kinds import ModelKind, kind_of
 from mdl.config import Config, ModelSection
 from mdl.data import (
     DataSet,
@@ -26,13 +27,12 @@ from mdl.data import (
     shard_test,
     take_windows,
 )
-from mdl.delta import Contributor
-from mdl.files import write_bytes
-from mdl.kinds import ModelKind, kind_of
-from mdl.machine import Event, StopRequested, StoreUpdate, StudyLesson, TeachCycle, UpdateReady
+from mdl.files.checkpoint import write_safetensors
+from mdl.files.reading import decode_json, read_bytes
+from mdl.files.writing import write_bytes
 from mdl.own import own_data, own_model
-from mdl.reading import decode_json, read_bytes
-from mdl.teaching import Classroom, accuracy_of, suggest_client, suggest_teaching, update_client
+from mdl.protocol.delta import Contributor
+from mdl.protocol.machine import Event, StopRequested, StoreUpdate, StudyLesson, TeachCycle, UpdateReady
 from peers.cloud import Cloud, CloudSettings
 from peers.cloud_files import CloudFiles
 from peers.device import device_seed, load_share

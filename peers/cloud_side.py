@@ -13,15 +13,15 @@ from collections.abc import Iterable
 
 import torch
 
+from mdl.cloud.distillation import predict_probabilities
+from mdl.cloud.model_kinds import WindowKind
 from mdl.config import Config
-from mdl.delta import Contributor, Vector
-from mdl.distill import predict_probabilities
 from mdl.errors import MdlError
-from mdl.flat import FlatModel
-from mdl.kinds import WindowKind
-from mdl.machine import Effect, Event, SaveModel, StopRequested, StudyLesson, Tick, UpdateReady
+from mdl.learning.flat import FlatModel
+from mdl.learning.training import Teacher
 from mdl.own import own_model
-from mdl.training import Teacher
+from mdl.protocol.delta import Contributor, Vector
+from mdl.protocol.machine import Effect, Event, SaveModel, StopRequested, StudyLesson, Tick, UpdateReady
 from peers.device import Device
 from peers.identity import cloud_keys
 from peers.learner import CLOUD, Learner, LearnerSettings

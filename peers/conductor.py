@@ -12,9 +12,9 @@ import logging
 
 import msgspec
 
-from mdl.delta import Contributor
-from mdl.machine import Effect
-from mdl.messages import (
+from mdl.protocol.delta import Contributor
+from mdl.protocol.machine import Effect
+from mdl.protocol.messages import (
     Activity,
     BroadcastOrdered,
     Contributors,
@@ -27,7 +27,7 @@ from mdl.messages import (
     RoundOpened,
     Staged,
 )
-from mdl.tree import tree_children, tree_parent
+from mdl.protocol.tree import tree_children, tree_parent
 from peers.members import Member, Members, Position
 from peers.part import NOTHING_CAME
 from peers.phase import ABANDONED, AGGREGATING, BROADCASTING, CLOSED, CLOSING, Phase

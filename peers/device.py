@@ -12,8 +12,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from mdl.ballot import BALLOT, BallotFile
-from mdl.checkpoint import ModelCache, write_safetensors
 from mdl.config import Config
 from mdl.data import (
     DataSet,
@@ -27,12 +25,17 @@ from mdl.data import (
     split_windows,
     take_windows,
 )
-from mdl.delta import Contributor, ModelDelta, Vector
-from mdl.evaluation import evaluate
-from mdl.export import ModelDescription, export_model
-from mdl.files import save_or_rescue
-from mdl.flat import FlatModel, hash_task, older_hashes
-from mdl.machine import (
+from mdl.files.ballot import BALLOT, BallotFile
+from mdl.files.checkpoint import ModelCache, write_safetensors
+from mdl.files.export import ModelDescription, export_model
+from mdl.files.writing import save_or_rescue
+from mdl.learning.evaluation import evaluate
+from mdl.learning.flat import FlatModel, hash_task, older_hashes
+from mdl.learning.models import build_model
+from mdl.learning.training import LocalTrainer, Teacher, model_delta
+from mdl.own import own_data, own_model
+from mdl.protocol.delta import Contributor, ModelDelta, Vector
+from mdl.protocol.machine import (
     DeltaRecalled,
     Effect,
     Evaluate,
@@ -45,11 +48,8 @@ from mdl.machine import (
     SaveModel,
     TrainLocally,
 )
-from mdl.messages import TrainingReport
-from mdl.models import build_model
-from mdl.own import own_data, own_model
+from mdl.protocol.messages import TrainingReport
 from mdl.task import describe_task
-from mdl.training import LocalTrainer, Teacher, model_delta
 from peers.resume import DEVICE_FILES, Origin, State, keep_state, restore_state, set_aside
 
 logger = logging.getLogger(__name__)

@@ -14,10 +14,10 @@ import platformdirs
 import psutil
 
 from mdl.bounds import MAX_INCARNATION, whole_number
-from mdl.delta import Contributor
 from mdl.errors import ConfigError, DataError, MdlError
-from mdl.files import make_private_folder, narrow, open_private, write_bytes
-from mdl.reading import read_bytes
+from mdl.files.reading import read_bytes
+from mdl.files.writing import make_private_folder, narrow, open_private, write_bytes
+from mdl.protocol.delta import Contributor
 from transport.keys import MeshKeys, parse_join_code
 
 logger = logging.getLogger(__name__)

@@ -14,8 +14,8 @@ from torch import nn
 
 from mdl.data import DataSet, default_cache_dir, load_data
 from mdl.errors import DataError
-from mdl.evaluation import evaluate, predict_logits
-from mdl.export import ModelDescription, import_model
+from mdl.files.export import ModelDescription, import_model
+from mdl.learning.evaluation import evaluate, predict_logits
 from mdl.own import Own
 from mdl.task import channels_difference, rates_difference
 from peers.terminal import PlainConsole

@@ -11,10 +11,20 @@ from dataclasses import dataclass
 
 import msgspec
 
-from mdl.delta import Vector, digest_of
 from mdl.errors import RemoteProtocolError
-from mdl.machine import Effect, Event, Finish, Received, Send, StopRequested, StudyLesson, UpdateReady, WorkFailed
-from mdl.messages import (
+from mdl.protocol.delta import Vector, digest_of
+from mdl.protocol.machine import (
+    Effect,
+    Event,
+    Finish,
+    Received,
+    Send,
+    StopRequested,
+    StudyLesson,
+    UpdateReady,
+    WorkFailed,
+)
+from mdl.protocol.messages import (
     LessonCurrent,
     LessonMessage,
     LessonWanted,

@@ -9,7 +9,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from mdl.messages import Activity, HopSummary, MemberStatus, MeshStatus, RoundSummary
+from mdl.protocol.messages import Activity, HopSummary, MemberStatus, MeshStatus, RoundSummary
 
 _COLOURS = {
     Activity.WAITING: "dim",

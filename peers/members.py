@@ -9,8 +9,8 @@ from typing import TypeAlias
 
 from mdl.bounds import MAX_MEMBERS, printable
 from mdl.config import BusySection
-from mdl.delta import Contributor
-from mdl.messages import Activity, Lineage, PeerReport
+from mdl.protocol.delta import Contributor
+from mdl.protocol.messages import Activity, Lineage, PeerReport
 from mdl.task import task_difference
 from peers.liveness import Arrivals
 from peers.reach import Reach

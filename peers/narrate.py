@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from mdl.machine import (
+from mdl.protocol.machine import (
     Effect,
     Evaluated,
     Event,
@@ -21,7 +21,7 @@ from mdl.machine import (
     TrainLocally,
     TransferProgressed,
 )
-from mdl.messages import DeltaMessage, ModelWanted, Role, RoundOpened
+from mdl.protocol.messages import DeltaMessage, ModelWanted, Role, RoundOpened
 
 logger = logging.getLogger("mdl")
 

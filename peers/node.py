@@ -16,10 +16,10 @@ from typing import Any
 import msgspec
 
 from mdl.config import Config, MeshSection
-from mdl.delta import Contributor
-from mdl.journal import Journal
-from mdl.machine import Effect, Event, Finish, Machine, PeerFound, RecordRound, ResourcesSampled, StopRequested
-from mdl.messages import PeerInfo, Role
+from mdl.files.journal import Journal
+from mdl.protocol.delta import Contributor
+from mdl.protocol.machine import Effect, Event, Finish, Machine, PeerFound, RecordRound, ResourcesSampled, StopRequested
+from mdl.protocol.messages import PeerInfo, Role
 from peers.casting import cast_node
 from peers.interrupts import handled
 from peers.limit import RoundLimit

@@ -6,9 +6,9 @@ Any device may be the agent. As long as none has answered, or the one that did h
 from __future__ import annotations
 
 from mdl.bounds import MAX_MEMBERS
-from mdl.delta import Contributor
-from mdl.machine import Effect, Event, Finish, PeerFound, Received, Send, StopRequested
-from mdl.messages import MeshStatus, PeerInfo, Role, StatusWanted
+from mdl.protocol.delta import Contributor
+from mdl.protocol.machine import Effect, Event, Finish, PeerFound, Received, Send, StopRequested
+from mdl.protocol.messages import MeshStatus, PeerInfo, Role, StatusWanted
 
 # An agent that has not answered for so long may have been succeeded by another one.
 _SILENT_S = 2.0

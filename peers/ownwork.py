@@ -14,9 +14,9 @@ import msgspec
 import numpy as np
 
 from mdl.bounds import MAX_LOSS, within
-from mdl.delta import Contributor, ModelDelta, Vector, check_values
-from mdl.machine import DeltaRecalled, Effect, KeepDelta, LocalDeltaReady, RecallDelta, TrainLocally
-from mdl.messages import Lineage, TrainingReport
+from mdl.protocol.delta import Contributor, ModelDelta, Vector, check_values
+from mdl.protocol.machine import DeltaRecalled, Effect, KeepDelta, LocalDeltaReady, RecallDelta, TrainLocally
+from mdl.protocol.messages import Lineage, TrainingReport
 from peers.part import Part
 from peers.standing import Standing, Work, total
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from math import isfinite
 
 from mdl.bounds import MAX_HOPS
-from mdl.delta import Contributor, ModelDelta
 from mdl.errors import RemoteProtocolError
-from mdl.messages import Activity, Holding, HopDecision, HopOrdered, Incoming
+from mdl.protocol.delta import Contributor, ModelDelta
+from mdl.protocol.messages import Activity, Holding, HopDecision, HopOrdered, Incoming
 from peers.spread import Spread
 from peers.standing import Work
 

@@ -12,8 +12,8 @@ from math import inf
 
 from mdl.bounds import MAX_MEMBERS
 from mdl.config import Config
-from mdl.delta import Contributor
-from mdl.machine import (
+from mdl.protocol.delta import Contributor
+from mdl.protocol.machine import (
     Effect,
     Event,
     Finish,
@@ -26,7 +26,7 @@ from mdl.machine import (
     StopRequested,
     Tick,
 )
-from mdl.messages import (
+from mdl.protocol.messages import (
     AgentPresent,
     AgentResigned,
     Ballot,

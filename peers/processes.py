@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mdl.files import make_private_folder, open_private
+from mdl.files.writing import make_private_folder, open_private
 from mdl.signals import blocked
 from peers.identity import CODE_VARIABLE
 from peers.plain import LOG_VARIABLE

@@ -10,8 +10,8 @@ import zlib
 from collections.abc import Collection
 
 from mdl.bounds import MAX_TERM
-from mdl.delta import Contributor
-from mdl.messages import Lineage
+from mdl.protocol.delta import Contributor
+from mdl.protocol.messages import Lineage
 
 # Terms are dealt out to the processes, one in so many to each.
 TERMS = 1 << 16

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mdl.bounds import MAX_TEXT
-from mdl.delta import Contributor
-from mdl.messages import MAX_CUTS
+from mdl.protocol.delta import Contributor
+from mdl.protocol.messages import MAX_CUTS
 
 # How long a pair is avoided after its first failure: some rounds. To try in vain costs `stall_s` (10 s).
 AVOID_S = 60.0

@@ -22,10 +22,10 @@ import msgspec
 
 from mdl.config import BusySection, Config
 from mdl.errors import DataError, MdlError
-from mdl.files import write_bytes
-from mdl.machine import Event, PolicyLearned
-from mdl.messages import ResourceState, RoundSummary
-from mdl.reading import decode_json, read_bytes
+from mdl.files.reading import decode_json, read_bytes
+from mdl.files.writing import write_bytes
+from mdl.protocol.machine import Event, PolicyLearned
+from mdl.protocol.messages import ResourceState, RoundSummary
 from peers.processes import wait_for_parent
 from peers.schedule_round import finished_round, rebuild
 from scheduler.chain import Policy

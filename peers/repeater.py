@@ -5,9 +5,9 @@ from __future__ import annotations
 from math import inf
 from typing import cast
 
-from mdl.delta import Contributor
-from mdl.machine import Effect, Send
-from mdl.messages import AgentMessage, Said
+from mdl.protocol.delta import Contributor
+from mdl.protocol.machine import Effect, Send
+from mdl.protocol.messages import AgentMessage, Said
 
 
 class Repeater:

@@ -19,10 +19,10 @@ from typing import Any, get_args
 import msgspec
 import numpy as np
 
-from mdl.delta import Contributor, Vector, apply_delta, digest_of
 from mdl.errors import ConfigError, DataError, LocalProtocolError, RemoteProtocolError
-from mdl.machine import Effect, Event, SaveModel, Tick
-from mdl.reading import decode_json, read_bytes, shorten
+from mdl.files.reading import decode_json, read_bytes, shorten
+from mdl.protocol.delta import Contributor, Vector, apply_delta, digest_of
+from mdl.protocol.machine import Effect, Event, SaveModel, Tick
 from peers.casting import Casting, build_machine
 from peers.peer import Peer
 from sim.mesh import SimMesh

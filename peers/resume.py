@@ -14,12 +14,12 @@ from pathlib import Path
 import msgspec
 
 from mdl.bounds import UNREADABLE, printable, whole_number
-from mdl.checkpoint import CachedModel, ModelCache
-from mdl.delta import Vector
 from mdl.errors import ConfigError, MdlError
-from mdl.files import make_private_folder
-from mdl.machine import SaveModel
-from mdl.messages import History
+from mdl.files.checkpoint import CachedModel, ModelCache
+from mdl.files.writing import make_private_folder
+from mdl.protocol.delta import Vector
+from mdl.protocol.machine import SaveModel
+from mdl.protocol.messages import History
 
 logger = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from functools import wraps
 from typing import TypeVar
 
 from mdl.bounds import MAX_MEMBERS
-from mdl.delta import Contributor
-from mdl.messages import MAX_PERIODS, Holding, HopDecision, HopOutcome, PeerReport
+from mdl.protocol.delta import Contributor
+from mdl.protocol.messages import MAX_PERIODS, Holding, HopDecision, HopOutcome, PeerReport
 
 HopKey = tuple[int, int]  # segment, hop
 BusyPeriod = tuple[float, float | None]  # from, until; None: it still is

@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 
 from mdl.bounds import Round
-from mdl.checkpoint import read_safetensors
 from mdl.errors import StorageError, UnfinishedError
-from mdl.files import spare_place, write_bytes, write_whole
-from mdl.messages import RoundSummary
-from mdl.reading import decode_json, open_regular
+from mdl.files.checkpoint import read_safetensors
+from mdl.files.reading import decode_json, open_regular
+from mdl.files.writing import spare_place, write_bytes, write_whole
+from mdl.protocol.messages import RoundSummary
 from peers.processes import Child
 from peers.tail import LineTail
 

@@ -8,9 +8,9 @@ import time
 import psutil
 
 from mdl.bounds import MAX_RATE_MB_S, within
-from mdl.delta import ModelDelta, Vector, pair_aggregate
-from mdl.machine import ResourcesSampled
-from mdl.messages import ResourceState
+from mdl.protocol.delta import ModelDelta, Vector, pair_aggregate
+from mdl.protocol.machine import ResourcesSampled
+from mdl.protocol.messages import ResourceState
 
 # Somebody who has typed within this time is using the device.
 _IN_USE_S = 60.0

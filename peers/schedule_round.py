@@ -12,8 +12,8 @@ from pathlib import Path
 from statistics import median
 
 from mdl.errors import DataError, MeshNotFoundError
-from mdl.messages import DeviceRecord, HopSummary, MeshStatus, RoundSummary
-from mdl.reading import LARGEST_TOML_BYTES, decode_toml, read_text
+from mdl.files.reading import LARGEST_TOML_BYTES, decode_toml, read_text
+from mdl.protocol.messages import DeviceRecord, HopSummary, MeshStatus, RoundSummary
 from peers.rundir import read_rounds, read_run
 from scheduler.chain import ChainView, Decision, DeviceState, Pair, Wait
 from scheduler.chart import Chart, SeenDevice, SeenHop

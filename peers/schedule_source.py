@@ -14,7 +14,7 @@ from sim.scenario import FAMILIES, Scenario, draw_scenario, load_scenarios
 
 if TYPE_CHECKING:
     from mdl.config import MeshSection
-    from mdl.messages import MeshStatus, RoundSummary
+    from mdl.protocol.messages import MeshStatus, RoundSummary
     from transport.keys import MeshKeys
 
 Look = Callable[[], RealRound]

@@ -10,9 +10,9 @@ from types import FrameType
 
 import numpy as np
 
-from mdl.delta import Contributor
 from mdl.errors import MdlError
-from mdl.messages import Role
+from mdl.protocol.delta import Contributor
+from mdl.protocol.messages import Role
 from peers.casting import Casting, TrainerStart, build_machine, cast_simulated
 from peers.peer import Peer
 from peers.waits import tell_waits

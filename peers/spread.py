@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from math import inf
 
 from mdl.bounds import MAX_MEMBERS
-from mdl.delta import Contributor, ModelDelta, digest_of
 from mdl.errors import RemoteProtocolError
-from mdl.machine import Send
-from mdl.messages import BroadcastOrdered, GlobalMessage, GlobalTaken, Staged
-from mdl.tree import tree_children, tree_parent
+from mdl.protocol.delta import Contributor, ModelDelta, digest_of
+from mdl.protocol.machine import Send
+from mdl.protocol.messages import BroadcastOrdered, GlobalMessage, GlobalTaken, Staged
+from mdl.protocol.tree import tree_children, tree_parent
 
 # Three asks of a device that waits: a child that was not heard for so long is dead, or has the result.
 PATIENCE_S = 1.5

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from mdl.bounds import printable
-from mdl.evaluation import Evaluation
-from mdl.messages import (
+from mdl.learning.evaluation import Evaluation
+from mdl.protocol.messages import (
     MAX_SCHEDULE,
     DeviceRecord,
     Holding,

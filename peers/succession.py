@@ -14,9 +14,9 @@ import logging
 
 import msgspec
 
-from mdl.delta import Contributor
 from mdl.errors import RemoteProtocolError
-from mdl.messages import AgentMessage, AgentPresent, Ballot, MemberRefused, MeshFinished, RoundOpened
+from mdl.protocol.delta import Contributor
+from mdl.protocol.messages import AgentMessage, AgentPresent, Ballot, MemberRefused, MeshFinished, RoundOpened
 from peers.liveness import Arrivals
 from peers.members import Member
 from peers.quorum import LAST_FIRST_TERM, LAST_TERM, TERM_LEAP, TERMS_PER_S, is_senior, next_term

@@ -16,9 +16,9 @@ import msgspec
 from msgspec.structs import replace
 
 from mdl.bounds import MAX_HOPS, MAX_LOSS, ROUND_LEAP, printable, within
-from mdl.delta import Contributor, ModelDelta, Vector, apply_delta, check_values, digest_of, pair_aggregate
 from mdl.errors import RemoteProtocolError
-from mdl.machine import (
+from mdl.protocol.delta import Contributor, ModelDelta, Vector, apply_delta, check_values, digest_of, pair_aggregate
+from mdl.protocol.machine import (
     DeltaRecalled,
     Effect,
     Evaluate,
@@ -36,7 +36,7 @@ from mdl.machine import (
     TransferProgressed,
     WorkFailed,
 )
-from mdl.messages import (
+from mdl.protocol.messages import (
     ATTEMPTS_TOLD,
     Activity,
     AgentMessage,

@@ -23,7 +23,7 @@ from rich.text import Text
 from mdl.config import Config, save_config, show_config
 from mdl.data import DataSet, default_cache_dir, load_data, private_part, split_windows
 from mdl.errors import ConfigError, DataError, MdlError, UnfinishedError
-from mdl.files import make_private_folder, write_bytes
+from mdl.files.writing import make_private_folder, write_bytes
 from mdl.own import own_data
 from peers.interrupts import handled, interrupt
 from peers.liveview import describe_summary, draw_mesh, show_result

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from mdl.checkpoint import read_safetensors
-from mdl.delta import ModelDelta, central_mean
 from mdl.errors import MdlError
-from mdl.messages import RoundSummary
+from mdl.files.checkpoint import read_safetensors
+from mdl.protocol.delta import ModelDelta, central_mean
+from mdl.protocol.messages import RoundSummary
 
 
 class Verifier:

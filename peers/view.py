@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from mdl.delta import Contributor
-from mdl.messages import ResourceState
-from mdl.tree import tree_children, tree_parent
+from mdl.protocol.delta import Contributor
+from mdl.protocol.messages import ResourceState
+from mdl.protocol.tree import tree_children, tree_parent
 from peers.members import Member, Members
 from peers.rounds import MERGED, RoundLedger
 from scheduler.chain import ChainView, DeviceState, DeviceView

@@ -5,7 +5,7 @@ For whoever looks at a mesh from outside that does not get on: `mdl sim run` tel
 
 from __future__ import annotations
 
-from mdl.messages import Lineage
+from mdl.protocol.messages import Lineage
 from peers.agent import MobileAgent
 from peers.members import Member
 from peers.peer import Peer

@@ -11,10 +11,10 @@ import msgspec
 from rich.live import Live
 
 from mdl.config import MeshSection
-from mdl.delta import Contributor
 from mdl.errors import MeshNotFoundError
-from mdl.machine import Effect, Event, Received
-from mdl.messages import MeshStatus, PeerInfo, Role, RoundSummary
+from mdl.protocol.delta import Contributor
+from mdl.protocol.machine import Effect, Event, Received
+from mdl.protocol.messages import MeshStatus, PeerInfo, Role, RoundSummary
 from peers.liveview import draw_mesh
 from peers.node import drive, start_runtime
 from peers.observer import Observer

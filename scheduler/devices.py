@@ -13,7 +13,7 @@ from math import inf
 
 from mdl.bounds import MAX_RATE_MB_S
 from mdl.config import BusySection
-from mdl.messages import ResourceState
+from mdl.protocol.messages import ResourceState
 from sim.devices import MERGE_W, RECEIVE_W, SEND_W, UsageKind
 
 # A new measurement moves the estimate by this share: links of phones change within minutes.

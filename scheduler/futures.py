@@ -12,11 +12,11 @@ from math import exp, inf, log
 
 import numpy as np
 
+from mdl.devices import usage
+from mdl.devices.usage import Periods
 from scheduler.chain import DeviceState, DeviceView
-from sim import usage
 from sim.devices import UsageKind, mean_gap_s
 from sim.timing import active_end_s
-from sim.usage import Periods
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from mdl.devices.usage import UsageKind
 from scheduler.chain import ChainView, Decision, DeviceState, Pair, Policy, Wait
 from scheduler.greedy import Greedy, too_few
 from scheduler.lockstep import MARGIN, Picked, Picks
@@ -19,7 +20,6 @@ from scheduler.numpyq import NumpyQ, load_weights
 from scheduler.observation import Look, look_at
 from scheduler.stand import Floats, stand_of
 from scheduler.why import Choice
-from sim.usage import UsageKind
 
 SHIPPED = "chain.safetensors"
 # In a device's folder for re-learning: the rounds it has seen, what is learned so far, and the policy if it is better.

@@ -17,8 +17,8 @@ import numpy.typing as npt
 from safetensors.numpy import save
 
 from mdl.errors import DataError
-from mdl.files import write_bytes
-from mdl.reading import shorten
+from mdl.files.reading import shorten
+from mdl.files.writing import write_bytes
 from scheduler.numpyq import read_policy
 from scheduler.paper import Floats, PaperChain, PaperRules, observe_paper
 from scheduler.paper_plan import Order

@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import save
 
-from mdl.checkpoint import read_safetensors
 from mdl.errors import DataError
-from mdl.files import write_bytes
-from mdl.reading import decode_json
+from mdl.files.checkpoint import read_safetensors
+from mdl.files.reading import decode_json
+from mdl.files.writing import write_bytes
 from scheduler.observation import COLUMN, FEATURES, UNVARIED
 from scheduler.stand import Bools, Floats
 

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from mdl.devices.usage import UsageKind, expected_busy_s
 from scheduler.chain import ChainView
 from scheduler.layout import Layout, Prospects, lay_out, picks_now, prospects, receivers_for
 from scheduler.stand import (
@@ -27,7 +28,6 @@ from scheduler.stand import (
     Stand,
     stand_of,
 )
-from sim.usage import UsageKind, expected_busy_s
 
 # Of each device.
 _OWN = (

@@ -8,8 +8,8 @@ from statistics import median
 import numpy as np
 import numpy.typing as npt
 
+from mdl.devices.usage import UsageKind, busy_rate, expected_rest_s
 from scheduler.chain import ChainView, DeviceState
-from sim.usage import UsageKind, busy_rate, expected_rest_s
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]

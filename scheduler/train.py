@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from mdl.errors import ConfigError, MdlError
-from mdl.files import save_or_rescue
+from mdl.files.writing import save_or_rescue
 from scheduler.judging import watch
 from scheduler.labels import Progress, train_on_labels
 from scheduler.learned import SHIPPED

@@ -12,8 +12,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from mdl.delta import Contributor, ModelDelta, Vector, digest_of
-from mdl.messages import Lineage
+from mdl.protocol.delta import Contributor, ModelDelta, Vector, digest_of
+from mdl.protocol.messages import Lineage
 
 # Trainings of one run that can be told apart: some four times what a hard plan of six peers and three rounds needs.
 DIMENSIONS = 256

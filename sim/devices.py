@@ -1,4 +1,4 @@
-"""What devices are like: classes of link and merge speed, battery, heat; kinds of use come from sim.usage.
+"""What devices are like: classes of link and merge speed, battery, heat; kinds of use come from mdl.devices.usage.
 
 Numbers are given by the scheduling study, fitted to recordings of real phones, or assumed: docs/device-models.md
 says which, and how good each fit is. Pure: a seeded generator is passed in, no files, no clock.
@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from sim.usage import (
+from mdl.devices.usage import (
     UsageKind,
     busy_rate,
     draw_busy_periods,

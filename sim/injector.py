@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from mdl.errors import LocalProtocolError
-from mdl.machine import Event, Received, Send
-from mdl.messages import PeerReport, Said
+from mdl.protocol.machine import Event, Received, Send
+from mdl.protocol.messages import PeerReport, Said
 from sim.faults import (
     ANYBODY,
     ITSELF,

@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mdl.delta import Contributor, ModelDelta
-from mdl.machine import KeepDelta, Send
-from mdl.messages import DeltaMessage, HopDecision, HopReleased
+from mdl.protocol.delta import Contributor, ModelDelta
+from mdl.protocol.machine import KeepDelta, Send
+from mdl.protocol.messages import DeltaMessage, HopDecision, HopReleased
 from sim.accounts import Accounts, InvariantError, Model, model_at
 from sim.mesh import SimMesh
 from sim.node import Holder, Keeper, Node, Part

@@ -14,10 +14,10 @@ from typing import TypeAlias
 
 import msgspec
 
-from mdl.delta import Contributor, digest_of
 from mdl.errors import RemoteProtocolError
-from mdl.evaluation import no_evaluation
-from mdl.machine import (
+from mdl.learning.evaluation import no_evaluation
+from mdl.protocol.delta import Contributor, digest_of
+from mdl.protocol.machine import (
     DeltaRecalled,
     Effect,
     Evaluate,
@@ -39,7 +39,7 @@ from mdl.machine import (
     TrainLocally,
     TransferProgressed,
 )
-from mdl.messages import (
+from mdl.protocol.messages import (
     DIGESTED,
     Ballot,
     DeltaMessage,

@@ -19,8 +19,8 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from mdl.machine import Event, Received, Send
-from mdl.messages import RoundOpened
+from mdl.protocol.machine import Event, Received, Send
+from mdl.protocol.messages import RoundOpened
 from sim.accounts import InvariantError
 from sim.faults import Seconds
 from sim.mesh import SimMesh, StoryStep, Watch

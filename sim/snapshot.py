@@ -17,7 +17,7 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 import numpy as np
 
-from mdl.machine import Received
+from mdl.protocol.machine import Received
 
 T = TypeVar("T")
 # id of an object -> its copy: what was one object stays one.

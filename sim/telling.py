@@ -8,8 +8,8 @@ from enum import Enum
 import msgspec
 import numpy as np
 
-from mdl.delta import Contributor, ModelDelta
-from mdl.machine import (
+from mdl.protocol.delta import Contributor, ModelDelta
+from mdl.protocol.machine import (
     Effect,
     Evaluated,
     Event,
@@ -22,7 +22,7 @@ from mdl.machine import (
     Tick,
     TransferProgressed,
 )
-from mdl.messages import Fork, Holding, HopDecision, PeerReport
+from mdl.protocol.messages import Fork, Holding, HopDecision, PeerReport
 from sim.mesh import StoryStep
 
 _INDENT = " " * 20

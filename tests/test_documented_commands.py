@@ -21,7 +21,7 @@ import typer
 
 from mdl.config import load_config
 from mdl.data.spec import parse_spec
-from mdl.models import MODELS
+from mdl.learning.models import MODELS
 from peers.cli import add_groups, app
 from peers.schedule_play import parse_policies
 from peers.schedule_source import draw_scenarios

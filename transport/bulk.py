@@ -17,9 +17,9 @@ from typing import TypeAlias
 
 import numpy as np
 
-from mdl.delta import Contributor, Vector
 from mdl.errors import LocalProtocolError, RemoteProtocolError
-from mdl.machine import Received, TransferProgressed
+from mdl.protocol.delta import Contributor, Vector
+from mdl.protocol.machine import Received, TransferProgressed
 from transport.rhythm import FIRST_CHUNK_BYTES
 from transport.wire import (
     CHUNK_BYTES,

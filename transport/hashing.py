@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol, TypeAlias
 
-from mdl.delta import new_hash
+from mdl.protocol.delta import new_hash
 
 # Smaller values are hashed where they are: a millisecond, and no thread to hand them to.
 _BESIDE_BYTES = 1 << 20

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 import zmq
 
 from mdl.bounds import MAX_MEMBERS
-from mdl.delta import Contributor, Vector
 from mdl.errors import ConfigError, RemoteProtocolError
-from mdl.machine import Event
-from mdl.messages import PeerInfo, Said
+from mdl.protocol.delta import Contributor, Vector
+from mdl.protocol.machine import Event
+from mdl.protocol.messages import PeerInfo, Said
 from transport.bulk import Outgoing, Step
 from transport.descriptors import raise_limit, share_out
 from transport.directory import Address, parse_address

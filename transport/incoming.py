@@ -11,10 +11,10 @@ from math import inf
 
 import numpy as np
 
-from mdl.delta import Contributor, Vector, new_hash
 from mdl.errors import RemoteProtocolError
-from mdl.machine import Received, TransferProgressed
-from mdl.messages import DIGESTED
+from mdl.protocol.delta import Contributor, Vector, new_hash
+from mdl.protocol.machine import Received, TransferProgressed
+from mdl.protocol.messages import DIGESTED
 from transport.bulk import EXPIRY_S, RETRY_S, WINDOW_BYTES, Outgoing, Pace, Step, window_bytes
 from transport.hashing import Hash, MakeHash
 from transport.places import Places

@@ -18,10 +18,10 @@ from types import TracebackType
 import msgspec
 import zmq
 
-from mdl.delta import Contributor, Vector
 from mdl.errors import ConfigError, RemoteProtocolError
-from mdl.machine import Event, NameTaken, PeerFound
-from mdl.messages import Hello, PeerInfo, PeersKnown, Said
+from mdl.protocol.delta import Contributor, Vector
+from mdl.protocol.machine import Event, NameTaken, PeerFound
+from mdl.protocol.messages import Hello, PeerInfo, PeersKnown, Said
 from transport.bulk import Outgoing, Step
 from transport.descriptors import Share, raise_limit, share_out
 from transport.directory import EVERY_HOST, Address, Directory, Greetings, address_of, is_loopback, parse_address

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from mdl.delta import Contributor
-from mdl.messages import PeerInfo
+from mdl.protocol.delta import Contributor
+from mdl.protocol.messages import PeerInfo
 from transport.directory import SIGN_PAUSE_S, SIGNS, SILENT_S, Address, address_of
 
 # Namesakes that are remembered; a copy that is started again and again counts each time.

@@ -13,9 +13,9 @@ import msgspec
 import zmq
 
 from mdl.bounds import MAX_MEMBERS
-from mdl.delta import Contributor
 from mdl.errors import LocalProtocolError
-from mdl.messages import Hello, PeerInfo, PeersKnown
+from mdl.protocol.delta import Contributor
+from mdl.protocol.messages import Hello, PeerInfo, PeersKnown
 from transport.bulk import Outgoing
 from transport.calls import Calls
 from transport.directory import EVERY_HOST, Address, Directory, address_of, is_loopback

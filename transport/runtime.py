@@ -2,7 +2,7 @@
 
 One loop, in the thread that calls `run`, owns the machine and the links: it waits for messages, posted events and the
 next deadline, hands events to the machine and carries its effects out. Everything slow runs in the worker.
-Knows no roles: any machine of `mdl.machine` runs here as it does in the simulator.
+Knows no roles: any machine of `mdl.protocol.machine` runs here as it does in the simulator.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Generic, Protocol, TypeVar
 
 import zmq
 
-from mdl.delta import Vector
 from mdl.errors import MdlError, RemoteProtocolError
-from mdl.machine import (
+from mdl.protocol.delta import Vector
+from mdl.protocol.machine import (
     Effect,
     Event,
     Finish,
@@ -34,7 +34,7 @@ from mdl.machine import (
     Tick,
     WorkFailed,
 )
-from mdl.messages import PeerInfo, Said
+from mdl.protocol.messages import PeerInfo, Said
 from transport.loglimit import LogLimit
 from transport.sockets import TURN, LinkCounts
 from transport.story import Story

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 import zmq
 
-from mdl.delta import Vector
 from mdl.errors import LocalProtocolError, RemoteProtocolError
-from mdl.machine import Received
-from mdl.messages import ASKS, CARRIERS, Said
+from mdl.protocol.delta import Vector
+from mdl.protocol.machine import Received
+from mdl.protocol.messages import ASKS, CARRIERS, Said
 from transport.bulk import Outgoing, OutgoingTransfers, Step
 from transport.hashing import HashThread
 from transport.incoming import IncomingTransfers

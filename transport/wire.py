@@ -13,9 +13,9 @@ import msgspec
 from msgspec import Meta
 
 from mdl.bounds import MAX_VALUES, UNREADABLE, Bytes, Count, Text
-from mdl.delta import Contributor
 from mdl.errors import LocalProtocolError, RemoteProtocolError
-from mdl.messages import (
+from mdl.protocol.delta import Contributor
+from mdl.protocol.messages import (
     PROTOCOL_VERSION,
     DeltaMessage,
     GlobalMessage,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from mdl.errors import LocalProtocolError, MdlError
-from mdl.machine import Effect, Evaluate, Event, StudyLesson, TeachCycle, TrainLocally, WorkFailed
+from mdl.protocol.machine import Effect, Evaluate, Event, StudyLesson, TeachCycle, TrainLocally, WorkFailed
 
 Work: TypeAlias = Mapping[type[Effect], Callable[[Any], Event | None]]
 

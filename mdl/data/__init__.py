@@ -1,8 +1,8 @@
 """Data: from a spec such as "uci-har:PATH" to windows, and who holds which of them."""
 
-from mdl.data.catalogue import default_cache_dir
 from mdl.data.describe import describe_data, measure_channels
-from mdl.data.load import load_data, read_data
+from mdl.data.readers.catalogue import default_cache_dir
+from mdl.data.readers.load import load_data, read_data
 from mdl.data.split import Shard, donated_part, parse_shard, private_part, shard_test, split_windows
 from mdl.data.windows import DataSet, Windows, check_data, make_windows, take_windows
 

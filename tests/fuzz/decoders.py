@@ -20,17 +20,17 @@ from typing import Any, get_args
 import msgspec
 import numpy as np
 
-from mdl.ballot import BALLOT, BallotFile
 from mdl.bounds import UNREADABLE
-from mdl.checkpoint import CachedModel, ModelCache
 from mdl.config import Config, load_config, show_config
-from mdl.data.arrays import ArrayOptions, read_npz
-from mdl.data.csv_streams import CsvOptions, read_csv
-from mdl.data.places import PlaceOptions, read_places
+from mdl.data.readers.arrays import ArrayOptions, read_npz
+from mdl.data.readers.csv_streams import CsvOptions, read_csv
+from mdl.data.readers.places import PlaceOptions, read_places
 from mdl.data.spec import parse_spec
-from mdl.delta import Contributor
 from mdl.errors import ConfigError, DataError, MdlError, RemoteProtocolError
-from mdl.messages import Ballot, Counted, Fork, History, PeerInfo, Reached, Role, Said
+from mdl.files.ballot import BALLOT, BallotFile
+from mdl.files.checkpoint import CachedModel, ModelCache
+from mdl.protocol.delta import Contributor
+from mdl.protocol.messages import Ballot, Counted, Fork, History, PeerInfo, Reached, Role, Said
 from peers.replay import Recorded, load_story, replay_story, save_stories, tell_entries
 from peers.resume import Origin, restore_state
 from peers.rundir import read_rounds
@@ -212,7 +212,7 @@ class TxtCase(_Case):
 
 
 def _hello(info: PeerInfo) -> Any:
-    from mdl.messages import Hello
+    from mdl.protocol.messages import Hello
 
     return Hello(info)
 
@@ -380,8 +380,8 @@ class UpdateCase(_Case):
     def __init__(self, seed: int) -> None:
         import torch
 
-        from mdl.kinds import RecurrentKind, WindowKind
-        from mdl.recurrent import build_recurrent, customize_classes
+        from mdl.cloud.model_kinds import RecurrentKind, WindowKind
+        from mdl.cloud.recurrent import build_recurrent, customize_classes
 
         super().__init__(seed)
         torch.manual_seed(seed)

@@ -18,9 +18,9 @@ import msgspec
 import numpy as np
 from rich.console import Console
 
-from mdl.delta import Contributor, ModelDelta, Vector
 from mdl.errors import RemoteProtocolError
-from mdl.machine import (
+from mdl.protocol.delta import Contributor, ModelDelta, Vector
+from mdl.protocol.machine import (
     CycleTaught,
     Effect,
     Event,
@@ -39,7 +39,7 @@ from mdl.machine import (
     UpdateStored,
     WorkFailed,
 )
-from mdl.messages import CARRIERS, AgentMessage, PeerInfo, Role, Said
+from mdl.protocol.messages import CARRIERS, AgentMessage, PeerInfo, Role, Said
 from peers.casting import TrainerStart, build_machine, cast_simulated
 from peers.cloud import Cloud, CloudSettings, CloudState
 from peers.learner import CLOUD, Learner, LearnerSettings

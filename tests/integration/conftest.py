@@ -5,7 +5,7 @@ import time
 import pytest
 import zmq
 
-from mdl.messages import PeerInfo, Role
+from mdl.protocol.messages import PeerInfo, Role
 from transport.keys import MeshKeys, new_join_code
 from transport.links import Links
 

@@ -16,12 +16,12 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from mdl.checkpoint import CachedModel, ModelCache
 from mdl.config import load_config
-from mdl.delta import ModelDelta
-from mdl.evaluation import no_evaluation
-from mdl.journal import Journal
-from mdl.machine import (
+from mdl.files.checkpoint import CachedModel, ModelCache
+from mdl.files.journal import Journal
+from mdl.learning.evaluation import no_evaluation
+from mdl.protocol.delta import ModelDelta
+from mdl.protocol.machine import (
     DeltaRecalled,
     Evaluate,
     Evaluated,
@@ -36,7 +36,7 @@ from mdl.machine import (
     TrainLocally,
     TransferProgressed,
 )
-from mdl.messages import History, PeerInfo, Role, TrainingReport
+from mdl.protocol.messages import History, PeerInfo, Role, TrainingReport
 from peers.identity import claim_identity, release_identity
 from peers.node import METRICS, drive, record_round, start_runtime, stopped_by_signals
 from peers.peer import make_peer

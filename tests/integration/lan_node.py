@@ -6,8 +6,8 @@ import sys
 import threading
 import time
 
-from mdl.machine import Finish, PeerFound, Received, Send, StopRequested
-from mdl.messages import PeerInfo, Role, StatusWanted
+from mdl.protocol.machine import Finish, PeerFound, Received, Send, StopRequested
+from mdl.protocol.messages import PeerInfo, Role, StatusWanted
 from transport.discovery import Discovery
 from transport.keys import MeshKeys
 from transport.links import Links

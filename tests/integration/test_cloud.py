@@ -79,7 +79,7 @@ def test_devices_learn_with_a_cloud_that_is_killed_in_the_middle_of_a_cycle(home
 
 
 def test_garbage_and_another_task_are_refused_and_named(home, code, tmp_path):
-    from mdl.delta import Contributor
+    from mdl.protocol.delta import Contributor
     from peers.learner import CLOUD
     from transport.hub import Spoke
     from transport.keys import MeshKeys
@@ -111,8 +111,8 @@ def offer_garbage(spoke, schema, values, cloud):
 
     import zmq
 
-    from mdl.delta import digest_of
-    from mdl.messages import PupilRefused, UpdateMessage, UpdateOffered, UpdateWanted
+    from mdl.protocol.delta import digest_of
+    from mdl.protocol.messages import PupilRefused, UpdateMessage, UpdateOffered, UpdateWanted
 
     digest, answers = digest_of(values), []
     spoke.send(cloud, UpdateOffered("joker", schema, 1, digest), None, time.monotonic())

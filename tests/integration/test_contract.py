@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from mdl.config import load_config
-from mdl.delta import Contributor, ModelDelta, digest_of
-from mdl.evaluation import no_evaluation
-from mdl.machine import (
+from mdl.learning.evaluation import no_evaluation
+from mdl.protocol.delta import Contributor, ModelDelta, digest_of
+from mdl.protocol.machine import (
     DeltaRecalled,
     Evaluate,
     Evaluated,
@@ -28,7 +28,15 @@ from mdl.machine import (
     Send,
     TrainLocally,
 )
-from mdl.messages import BroadcastOrdered, DeltaMessage, PeerInfo, ResourceState, Role, RoundClosed, TrainingReport
+from mdl.protocol.messages import (
+    BroadcastOrdered,
+    DeltaMessage,
+    PeerInfo,
+    ResourceState,
+    Role,
+    RoundClosed,
+    TrainingReport,
+)
 from peers.peer import make_peer
 from peers.trainer import Trainer, TrainerSettings
 from sim.accounts import Accounts

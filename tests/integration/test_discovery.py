@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from mdl.messages import PeerInfo, Role
+from mdl.protocol.messages import PeerInfo, Role
 from transport.discovery import Discovery
 
 PATIENCE_S = 10.0

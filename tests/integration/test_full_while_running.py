@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mdl.export import import_model
+from mdl.files.export import import_model
 
 HERE = Path(__file__).parent
 spec = importlib.util.spec_from_file_location("mdl_product", HERE / "product.py")

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import zmq
 
-from mdl.delta import Contributor
 from mdl.errors import ConfigError
-from mdl.machine import Received
-from mdl.messages import LessonCurrent, LessonMessage, LessonWanted, UpdateMessage
+from mdl.protocol.delta import Contributor
+from mdl.protocol.machine import Received
+from mdl.protocol.messages import LessonCurrent, LessonMessage, LessonWanted, UpdateMessage
 from transport.hub import Hub, Spoke
 
 VALUES = np.random.default_rng(1).standard_normal(1 << 20).astype(np.float32)  # 4 MiB

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from safetensors import safe_open
 
-from mdl.data.catalogue import find_public_set
-from mdl.export import import_model
+from mdl.data.readers.catalogue import find_public_set
+from mdl.files.export import import_model
 from transport.keys import new_join_code
 
 HERE = Path(__file__).parent
@@ -205,7 +205,7 @@ def stalling():
 def test_an_interrupted_download_goes_on_from_there_the_next_time(home, stalling, sent):
     known = find_public_set("uci-har")
     elsewhere = (
-        "import sys, msgspec, mdl.data.catalogue as c\n"
+        "import sys, msgspec, mdl.data.readers.catalogue as c\n"
         f"c.find_public_set = lambda name, known=c.find_public_set({known.name!r}): "
         f"msgspec.structs.replace(known, url={stalling!r})\n"
         "from peers.__main__ import main\nmain()"

@@ -39,7 +39,7 @@ MOVING = """
 import copy, hashlib, sys
 import torch
 import peers
-from mdl.flat import FlatModel
+from mdl.learning.flat import FlatModel
 
 moves = int(sys.argv[1]) == 1
 torch.manual_seed(0)

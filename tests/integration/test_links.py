@@ -12,10 +12,10 @@ import pytest
 import zmq
 
 from mdl.bounds import MAX_MEMBERS
-from mdl.delta import Contributor
 from mdl.errors import ConfigError, LocalProtocolError, RemoteProtocolError
-from mdl.machine import NameTaken, PeerFound, Received
-from mdl.messages import Hello, ModelMessage, ModelWanted, PeerInfo, PeersKnown, Role, StatusWanted
+from mdl.protocol.delta import Contributor
+from mdl.protocol.machine import NameTaken, PeerFound, Received
+from mdl.protocol.messages import Hello, ModelMessage, ModelWanted, PeerInfo, PeersKnown, Role, StatusWanted
 from transport.bulk import Outgoing
 from transport.calls import MAX_TRIES
 from transport.descriptors import Share

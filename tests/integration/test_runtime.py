@@ -7,10 +7,10 @@ import time
 import numpy as np
 import pytest
 
-from mdl.delta import Contributor
 from mdl.errors import DataError, RemoteProtocolError
-from mdl.evaluation import Evaluation
-from mdl.machine import (
+from mdl.learning.evaluation import Evaluation
+from mdl.protocol.delta import Contributor
+from mdl.protocol.machine import (
     Evaluate,
     Evaluated,
     Finish,
@@ -25,7 +25,7 @@ from mdl.machine import (
     TrainLocally,
     WorkFailed,
 )
-from mdl.messages import Ballot, ModelMessage, PeerInfo, ResourceState, Role, StatusWanted
+from mdl.protocol.messages import Ballot, ModelMessage, PeerInfo, ResourceState, Role, StatusWanted
 from transport.links import Links
 from transport.runtime import Runtime
 

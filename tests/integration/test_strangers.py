@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mdl.delta import Contributor
-from mdl.messages import LessonWanted
+from mdl.protocol.delta import Contributor
+from mdl.protocol.messages import LessonWanted
 from transport.hub import Spoke
 from transport.keys import MeshKeys, new_join_code
 
@@ -135,8 +135,8 @@ def test_the_leading_node_stays_and_a_member_joins_while_strangers_open_more_con
 
 CLOUD = """
 import sys, time, zmq
-from mdl.delta import Contributor
-from mdl.messages import LessonCurrent
+from mdl.protocol.delta import Contributor
+from mdl.protocol.messages import LessonCurrent
 from transport.hub import Hub
 from transport.keys import MeshKeys
 

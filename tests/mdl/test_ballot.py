@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from mdl.ballot import BallotFile
 from mdl.errors import MdlError
-from mdl.messages import MAX_REACHED, Ballot, Reached
+from mdl.files.ballot import BallotFile
+from mdl.protocol.messages import MAX_REACHED, Ballot, Reached
 
 
 def _ballot(term: int) -> Ballot:

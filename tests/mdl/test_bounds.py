@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import mdl.machine
-import mdl.messages
+import mdl.protocol.machine
+import mdl.protocol.messages
 from mdl import bounds
 from mdl.bounds import MAX_TEXT, PeerId, Text, printable, whole_number, within
-from mdl.delta import Contributor
-from mdl.messages import Said
+from mdl.protocol.delta import Contributor
+from mdl.protocol.messages import Said
 from transport import wire
 
 
@@ -133,7 +133,9 @@ def _is_bounded(leaf: msgspec.inspect.Type) -> bool:
             return isinstance(leaf, msgspec.inspect.BoolType | msgspec.inspect.EnumType | msgspec.inspect.NoneType)
 
 
-@pytest.mark.parametrize("kind", [Said, wire.Envelope, mdl.messages.History, mdl.messages.RoundSummary])
+@pytest.mark.parametrize(
+    "kind", [Said, wire.Envelope, mdl.protocol.messages.History, mdl.protocol.messages.RoundSummary]
+)
 def test_every_number_text_and_list_of_every_message_has_a_bound(kind):
     leaves = list(_fields(msgspec.inspect.type_info(kind), set()))
     assert len(leaves) > 5

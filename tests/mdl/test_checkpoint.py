@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from mdl.checkpoint import CachedModel, ModelCache, read_safetensors, write_safetensors
-from mdl.delta import digest_of
 from mdl.errors import DataError, MdlError
+from mdl.files.checkpoint import CachedModel, ModelCache, read_safetensors, write_safetensors
+from mdl.protocol.delta import digest_of
 
 
 def _state(round_id: int) -> CachedModel:

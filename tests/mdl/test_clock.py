@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mdl.data.clock import UNITS_S, find_clock, is_time_name, parse_dates
+from mdl.data.readers.clock import UNITS_S, find_clock, is_time_name, parse_dates
 from mdl.errors import DataError
 
 

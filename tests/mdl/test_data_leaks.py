@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mdl.data import DataSet, check_data, make_windows
-from mdl.data.arrays import ArrayOptions, build_data
-from mdl.data.csv_streams import CsvOptions, read_csv
-from mdl.data.motion import MotionOptions, make_motion
+from mdl.data.readers.arrays import ArrayOptions, build_data
+from mdl.data.readers.csv_streams import CsvOptions, read_csv
+from mdl.data.readers.motion import MotionOptions, make_motion
 from mdl.errors import DataError
 
 

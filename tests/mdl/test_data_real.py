@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mdl.data import DataSet, check_data, load_data, split_windows
-from mdl.data.semg import SemgOptions, read_semg
+from mdl.data.readers.semg import SemgOptions, read_semg
 from mdl.errors import DataError
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from mdl.data import describe_data, load_data
-from mdl.data.motion import RATE_HZ, WINDOW
-from mdl.data.uci_har import CHANNELS
+from mdl.data.readers.motion import RATE_HZ, WINDOW
+from mdl.data.readers.uci_har import CHANNELS
 from mdl.errors import ConfigError, DataError
 from mdl.own import Own, own_data
 

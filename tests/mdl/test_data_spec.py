@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mdl.data import load_data
-from mdl.data.motion import MotionOptions
+from mdl.data.readers.motion import MotionOptions
 from mdl.data.spec import parse_spec, read_options
 from mdl.errors import ConfigError
 from mdl.own import own_data

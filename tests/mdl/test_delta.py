@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mdl.delta import (
+from mdl.errors import LocalProtocolError, RemoteProtocolError
+from mdl.protocol.delta import (
     LARGEST_VALUE,
     Contributor,
     ModelDelta,
@@ -17,7 +18,6 @@ from mdl.delta import (
     digest_of,
     pair_aggregate,
 )
-from mdl.errors import LocalProtocolError, RemoteProtocolError
 
 ANN, BOB, CARL = (Contributor(name, 1) for name in ("ann", "bob", "carl"))
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from mdl.distill import (
+from mdl.cloud.distillation import (
     DistillSettings,
     Examples,
     average_teachers,

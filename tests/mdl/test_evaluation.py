@@ -4,8 +4,8 @@ import torch
 from torch import nn
 
 from mdl.errors import DataError, RemoteProtocolError
-from mdl.evaluation import Evaluation, count_predictions, evaluate, no_evaluation
-from mdl.models import build_model
+from mdl.learning.evaluation import Evaluation, count_predictions, evaluate, no_evaluation
+from mdl.learning.models import build_model
 
 
 def _windows(count: int) -> tuple[np.ndarray, np.ndarray]:

@@ -6,11 +6,11 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from mdl.checkpoint import write_safetensors
 from mdl.errors import ConfigError, DataError
-from mdl.export import ModelDescription, export_model, import_model, read_description
-from mdl.flat import FlatModel
-from mdl.models import build_model
+from mdl.files.checkpoint import write_safetensors
+from mdl.files.export import ModelDescription, export_model, import_model, read_description
+from mdl.learning.flat import FlatModel
+from mdl.learning.models import build_model
 
 LENET = ModelDescription("lenet", 3, 32, ("sit", "stand"), "motion:people=24", "home", 5)
 

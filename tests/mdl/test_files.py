@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mdl.checkpoint import CachedModel, ModelCache
 from mdl.config import load_config, save_config
 from mdl.data import load_data
 from mdl.errors import MdlError
-from mdl.files import append_private, make_private_folder, narrow, open_private, write_bytes, write_whole
-from mdl.machine import Tick
+from mdl.files.checkpoint import CachedModel, ModelCache
+from mdl.files.writing import append_private, make_private_folder, narrow, open_private, write_bytes, write_whole
+from mdl.protocol.machine import Tick
 from scheduler.numpyq import draw_weights, save_weights
 from transport.story import Story
 

@@ -4,8 +4,8 @@ import torch
 from torch import nn
 
 from mdl.errors import ConfigError, LocalProtocolError
-from mdl.flat import FlatModel, schema_difference
-from mdl.models import build_model
+from mdl.learning.flat import FlatModel, schema_difference
+from mdl.learning.models import build_model
 
 
 def _normed() -> nn.Sequential:

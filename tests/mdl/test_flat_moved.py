@@ -10,8 +10,8 @@ from torch.nn.utils import parametrizations, prune
 
 from mdl.config import TrainingSettings
 from mdl.errors import ConfigError
-from mdl.flat import FlatModel
-from mdl.training import LocalTrainer
+from mdl.learning.flat import FlatModel
+from mdl.learning.training import LocalTrainer
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no accelerator here")
 

@@ -8,8 +8,8 @@ import sys
 import numpy as np
 import pytest
 
+from mdl.cloud.grouping import Matrix, group_models, model_distances, preference_range, propagate_affinity
 from mdl.errors import ConfigError, DataError
-from mdl.grouping import Matrix, group_models, model_distances, preference_range, propagate_affinity
 
 
 def test_the_distance_is_the_symmetric_cross_entropy_less_the_own_entropies() -> None:

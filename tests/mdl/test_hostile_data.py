@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from mdl.data import load_data
-from mdl.data.archive import LARGEST_MEMBER_BYTES, load_arrays, open_members
+from mdl.data.readers.archive import LARGEST_MEMBER_BYTES, load_arrays, open_members
 from mdl.errors import ConfigError, DataError
 
 # Address space that a test may take on top of what it has: far below what the bombs here unpack to.

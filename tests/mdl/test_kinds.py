@@ -10,11 +10,11 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
+from mdl.cloud.model_kinds import ModelKind, RecurrentKind, WindowKind, kind_of
 from mdl.data.windows import DataSet, make_windows
 from mdl.errors import ConfigError, LocalProtocolError, RemoteProtocolError
-from mdl.flat import FlatModel, hash_schema
-from mdl.kinds import ModelKind, RecurrentKind, WindowKind, kind_of
-from mdl.models import build_model
+from mdl.learning.flat import FlatModel, hash_schema
+from mdl.learning.models import build_model
 
 PLACES = tuple(f"cell {number}" for number in range(12))
 ACTIVITIES = ("walk", "sit", "lie")

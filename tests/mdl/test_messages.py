@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mdl.bounds import MAX_MEMBERS, MAX_TEXT
-from mdl.delta import Contributor
-from mdl.evaluation import no_evaluation
-from mdl.messages import (
+from mdl.learning.evaluation import no_evaluation
+from mdl.protocol.delta import Contributor
+from mdl.protocol.messages import (
     CARRIERS,
     MAX_FORKS,
     Activity,

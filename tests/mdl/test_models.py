@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from mdl.errors import ConfigError
-from mdl.flat import FlatModel
-from mdl.models import MODELS, build_model
+from mdl.learning.flat import FlatModel
+from mdl.learning.models import MODELS, build_model
 from mdl.own import own_model
 
 

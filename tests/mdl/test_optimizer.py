@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from mdl.errors import ConfigError
-from mdl.flat import FlatModel
-from mdl.optimizer import FlatOptimizer
+from mdl.learning.flat import FlatModel
+from mdl.learning.optimizer import FlatOptimizer
 
 
 def _make_module() -> nn.Module:
@@ -70,9 +70,9 @@ def test_training_does_not_import_the_compiler_of_torch() -> None:
     code = (
         "import sys, numpy as np\n"
         "from mdl.config import TrainingSettings\n"
-        "from mdl.flat import FlatModel\n"
-        "from mdl.models import build_model\n"
-        "from mdl.training import LocalTrainer\n"
+        "from mdl.learning.flat import FlatModel\n"
+        "from mdl.learning.models import build_model\n"
+        "from mdl.learning.training import LocalTrainer\n"
         "model = FlatModel(build_model('lenet', 3, 16, 2, 0))\n"
         "x, y = np.ones((8, 3, 16), np.float32), np.arange(8) % 2\n"
         "LocalTrainer(model, x, y, TrainingSettings()).train_round(model.values().copy(), 1)\n"

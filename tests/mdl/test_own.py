@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch import nn
 
-from mdl.checkpoint import read_safetensors, write_safetensors
+from mdl.cloud.model_kinds import WindowKind
 from mdl.data import load_data
 from mdl.data.spec import names_built_in
 from mdl.errors import ConfigError, DataError
-from mdl.export import ModelDescription, export_model, import_model
-from mdl.kinds import WindowKind
-from mdl.models import build_model
+from mdl.files.checkpoint import read_safetensors, write_safetensors
+from mdl.files.export import ModelDescription, export_model, import_model
+from mdl.learning.models import build_model
 from mdl.own import own_data, own_model
 
 LENET = ModelDescription("lenet", 3, 32, ("sit", "stand"), "motion", "home", 5)

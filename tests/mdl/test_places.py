@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from mdl.data import load_data
-from mdl.data.places import PlaceOptions, cut_days, read_places, read_stays
-from mdl.data.visits import (
+from mdl.data.readers.places import PlaceOptions, cut_days, read_places, read_stays
+from mdl.data.readers.visits import (
     WINDOW_S,
     encode_stays,
     feature_sizes,

@@ -7,11 +7,8 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from mdl.data.visits import feature_sizes
-from mdl.distill import DistillSettings, Examples, train_student
-from mdl.errors import ConfigError, RemoteProtocolError
-from mdl.flat import FlatModel
-from mdl.recurrent import (
+from mdl.cloud.distillation import DistillSettings, Examples, train_student
+from mdl.cloud.recurrent import (
     CLOUD_SIZE,
     DEVICE_SIZE,
     RecurrentModel,
@@ -22,7 +19,10 @@ from mdl.recurrent import (
     grow_classes,
     pretrain_embeddings,
 )
-from mdl.update import LARGEST_UPDATE_BYTES, apply_update, changed_tensors, encode_update
+from mdl.cloud.update_codec import LARGEST_UPDATE_BYTES, apply_update, changed_tensors, encode_update
+from mdl.data.readers.visits import feature_sizes
+from mdl.errors import ConfigError, RemoteProtocolError
+from mdl.learning.flat import FlatModel
 
 PLACES = 20
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mdl.bounds import MAX_TEXT
-from mdl.flat import hash_schema, hash_task
+from mdl.learning.flat import hash_schema, hash_task
 from mdl.task import channels_difference, describe_task, is_one_rate, rates_difference, task_difference
 
 AXES, TURNS, CLASSES = ("ax", "ay", "az"), ("gx", "gy", "gz"), ("run", "sit")

@@ -8,11 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import mdl.teaching
-from mdl.distill import DistillSettings, Examples, train_student
-from mdl.errors import ConfigError, DataError
-from mdl.kinds import ModelKind, RecurrentKind, WindowKind
-from mdl.teaching import (
+import mdl.cloud.classroom
+from mdl.cloud.classroom import (
     BASE,
     Classroom,
     Pupil,
@@ -24,7 +21,10 @@ from mdl.teaching import (
     teacher_probabilities,
     update_client,
 )
-from mdl.training import TrainingCancelledError
+from mdl.cloud.distillation import DistillSettings, Examples, train_student
+from mdl.cloud.model_kinds import ModelKind, RecurrentKind, WindowKind
+from mdl.errors import ConfigError, DataError
+from mdl.learning.training import TrainingCancelledError
 
 WINDOWS = WindowKind("lenet", "lenet", 1, 16, ("left", "middle", "right"))
 PLACES = RecurrentKind([f"cell {number}" for number in range(8)], "4-16", "8-16")
@@ -194,7 +194,7 @@ def test_few_pupils_are_one_group(count: int) -> None:
 
 def test_a_cloud_without_scikit_learn_has_one_group_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = _windows()
-    monkeypatch.setattr(mdl.teaching, "can_group", lambda: False)
+    monkeypatch.setattr(mdl.cloud.classroom, "can_group", lambda: False)
     settings = TeachingSettings(cloud_update=QUICK, compress=QUICK, compress_update_epochs=1)
     room = Classroom(WINDOWS, x, y, settings, 0)
     assert "scikit-learn" in room.without_groups

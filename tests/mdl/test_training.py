@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from mdl.delta import Contributor, ModelDelta, apply_delta, pair_aggregate
 from mdl.errors import ConfigError, DataError
-from mdl.flat import FlatModel
-from mdl.models import build_model
-from mdl.training import LocalTrainer, TrainingSettings, draw_batches, model_delta, schedule_rate
+from mdl.learning.flat import FlatModel
+from mdl.learning.models import build_model
+from mdl.learning.training import LocalTrainer, TrainingSettings, draw_batches, model_delta, schedule_rate
+from mdl.protocol.delta import Contributor, ModelDelta, apply_delta, pair_aggregate
 
 PLAIN = TrainingSettings(optimizer="sgd", momentum=0.0, learning_rate=0.1, schedule="constant", batch_size=16)
 

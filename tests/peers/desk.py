@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from mdl.delta import Contributor
-from mdl.machine import Effect, Event, Finish, Received, RecordRound, Send
-from mdl.messages import (
+from mdl.protocol.delta import Contributor
+from mdl.protocol.machine import Effect, Event, Finish, Received, RecordRound, Send
+from mdl.protocol.messages import (
     Activity,
     BroadcastOrdered,
     Holding,

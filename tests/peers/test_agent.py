@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from mdl.delta import Contributor
-from mdl.evaluation import Evaluation
-from mdl.machine import Finish, Received, Send, StopRequested, Tick
-from mdl.messages import (
+from mdl.learning.evaluation import Evaluation
+from mdl.protocol.delta import Contributor
+from mdl.protocol.machine import Finish, Received, Send, StopRequested, Tick
+from mdl.protocol.messages import (
     Activity,
     BroadcastOrdered,
     CatchUp,

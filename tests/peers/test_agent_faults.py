@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from mdl.delta import Contributor
-from mdl.evaluation import no_evaluation
-from mdl.machine import StopRequested
-from mdl.messages import (
+from mdl.learning.evaluation import no_evaluation
+from mdl.protocol.delta import Contributor
+from mdl.protocol.machine import StopRequested
+from mdl.protocol.messages import (
     MAX_FORKS,
     Activity,
     BroadcastOrdered,

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from mdl.delta import Contributor, ModelDelta, Vector, apply_delta, digest_of
-from mdl.machine import DeltaRecalled, Effect, LocalDeltaReady, RecallDelta, Received, Send, TrainLocally
-from mdl.messages import (
+from mdl.protocol.delta import Contributor, ModelDelta, Vector, apply_delta, digest_of
+from mdl.protocol.machine import DeltaRecalled, Effect, LocalDeltaReady, RecallDelta, Received, Send, TrainLocally
+from mdl.protocol.messages import (
     Ballot,
     BroadcastOrdered,
     CatchUp,

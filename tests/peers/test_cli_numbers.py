@@ -11,17 +11,17 @@ import msgspec
 import pytest
 import typer
 
+from mdl.cloud.recurrent import parse_size
 from mdl.config import Config, Section, load_config, ranges_of
-from mdl.data.arrays import ArrayOptions
-from mdl.data.csv_streams import CsvOptions
-from mdl.data.motion import MotionOptions
-from mdl.data.places import PlaceOptions
-from mdl.data.semg import SemgOptions
+from mdl.data.readers.arrays import ArrayOptions
+from mdl.data.readers.csv_streams import CsvOptions
+from mdl.data.readers.motion import MotionOptions
+from mdl.data.readers.places import PlaceOptions
+from mdl.data.readers.semg import SemgOptions
 from mdl.data.spec import Spec, read_options
 from mdl.data.split import parse_shard, split_windows
 from mdl.data.windows import Windows
 from mdl.errors import ConfigError
-from mdl.recurrent import parse_size
 from peers.cli import add_groups, app, main
 from transport.directory import parse_address
 

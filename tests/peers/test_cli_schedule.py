@@ -14,7 +14,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from mdl.errors import ConfigError, DataError, MdlError, MeshNotFoundError
-from mdl.messages import DeviceRecord, HopSummary, MeshStatus, RoundSummary
+from mdl.protocol.messages import DeviceRecord, HopSummary, MeshStatus, RoundSummary
 from peers.campaign import Campaign, silent_machines
 from peers.cli_schedule import app
 from peers.schedule_compare import compare, describe_comparison

@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from mdl.delta import Contributor, Vector, digest_of
-from mdl.machine import (
+from mdl.protocol.delta import Contributor, Vector, digest_of
+from mdl.protocol.machine import (
     CycleTaught,
     Effect,
     Event,
@@ -27,7 +27,7 @@ from mdl.machine import (
     UpdateStored,
     WorkFailed,
 )
-from mdl.messages import (
+from mdl.protocol.messages import (
     LessonCurrent,
     LessonMessage,
     LessonWanted,

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from mdl.delta import Contributor
-from mdl.machine import Tick
-from mdl.messages import (
+from mdl.protocol.delta import Contributor
+from mdl.protocol.machine import Tick
+from mdl.protocol.messages import (
     Activity,
     BroadcastOrdered,
     CatchUp,

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mdl.checkpoint import CachedModel, ModelCache
 from mdl.config import Config, DataSection
-from mdl.delta import Contributor
 from mdl.errors import DataError
-from mdl.flat import hash_task
+from mdl.files.checkpoint import CachedModel, ModelCache
+from mdl.learning.flat import hash_task
+from mdl.protocol.delta import Contributor
 from peers.device import Device
 from peers.inference import evaluate_model
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from mdl.data.catalogue import find_public_set
+from mdl.data.readers.catalogue import find_public_set
 from mdl.errors import MdlError, StorageError
-from mdl.files import check_writable, save_or_rescue, write_bytes
+from mdl.files.writing import check_writable, save_or_rescue, write_bytes
 from peers import cli_data
 from transport.keys import new_join_code
 
@@ -85,7 +85,7 @@ def test_a_data_set_is_kept_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyt
         target.write(b"half")  # type: ignore[attr-defined]
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("mdl.data.catalogue.check_content", lambda *_: None)
+    monkeypatch.setattr("mdl.data.readers.catalogue.check_content", lambda *_: None)
     given, kept = tmp_path / "given.npz", tmp_path / "kept"
     given.write_bytes(b"whole")
     known = find_public_set("uci-har")

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import mdl.delta
-from mdl.checkpoint import ModelCache
-from mdl.delta import Contributor, ModelDelta, Vector, digest_of, pair_aggregate
-from mdl.machine import Effect, Event, LocalDeltaReady, Received, SaveModel
-from mdl.messages import (
+import mdl.protocol.delta
+from mdl.files.checkpoint import ModelCache
+from mdl.protocol.delta import Contributor, ModelDelta, Vector, digest_of, pair_aggregate
+from mdl.protocol.machine import Effect, Event, LocalDeltaReady, Received, SaveModel
+from mdl.protocol.messages import (
     BroadcastOrdered,
     DeltaMessage,
     DeltaWanted,
@@ -38,8 +38,8 @@ HOP = HopOrdered(1, 1, 0, 10, ANN)
 def hashes(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """How many were begun since it was asked last."""
     made: list[object] = []
-    new_hash = mdl.delta.new_hash
-    monkeypatch.setattr(mdl.delta, "new_hash", lambda: made.append(0) or new_hash())  # type: ignore[func-returns-value]
+    new_hash = mdl.protocol.delta.new_hash
+    monkeypatch.setattr(mdl.protocol.delta, "new_hash", lambda: made.append(0) or new_hash())  # type: ignore[func-returns-value]
 
     def count() -> int:
         begun = len(made)

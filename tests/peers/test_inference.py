@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from torch import nn
 
-from mdl.export import ModelDescription, export_model
-from mdl.models import build_model
+from mdl.files.export import ModelDescription, export_model
+from mdl.learning.models import build_model
 from peers.cli import main
 
 OWN = """

@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mdl.machine import Finish, StopRequested
-from mdl.messages import RoundSummary
+from mdl.protocol.machine import Finish, StopRequested
+from mdl.protocol.messages import RoundSummary
 from peers import relearner
 from peers.learner import Learner, LearnerSettings
 from peers.narrate import Narrator

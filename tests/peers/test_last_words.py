@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from mdl.bounds import MAX_TERM
-from mdl.delta import Contributor
 from mdl.errors import RemoteProtocolError
-from mdl.machine import Finish, Received
-from mdl.messages import AgentPresent, AgentResigned, MemberRefused, MeshFinished, MeshStatus, PupilRefused
+from mdl.protocol.delta import Contributor
+from mdl.protocol.machine import Finish, Received
+from mdl.protocol.messages import AgentPresent, AgentResigned, MemberRefused, MeshFinished, MeshStatus, PupilRefused
 from peers.learner import Learner, LearnerSettings
 from peers.observer import Observer
 from peers.peer import Peer

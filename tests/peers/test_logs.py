@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mdl.config import Config
-from mdl.data.motion import MotionOptions, make_motion
+from mdl.data.readers.motion import MotionOptions, make_motion
 from mdl.errors import ConfigError
 from peers.cli import main
 from peers.cli_options import log_at

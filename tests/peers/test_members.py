@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from mdl.bounds import MAX_MEMBERS
-from mdl.delta import Contributor
-from mdl.messages import Activity, Fork, PeerReport
+from mdl.protocol.delta import Contributor
+from mdl.protocol.messages import Activity, Fork, PeerReport
 from mdl.task import describe_task
 from peers.members import Members, newest_position
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mdl.delta import Contributor
-from mdl.machine import Finish, NameTaken, Received, Send, Tick
-from mdl.messages import Activity, AgentPresent, AgentResigned, PeerInfo, PeerReport, Role, StatusWanted
+from mdl.protocol.delta import Contributor
+from mdl.protocol.machine import Finish, NameTaken, Received, Send, Tick
+from mdl.protocol.messages import Activity, AgentPresent, AgentResigned, PeerInfo, PeerReport, Role, StatusWanted
 from peers.agent import AgentSettings
 from peers.casting import Casting, TrainerStart, build_machine
 from peers.peer import Peer

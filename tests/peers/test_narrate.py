@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from mdl.delta import Contributor
-from mdl.machine import (
+from mdl.protocol.delta import Contributor
+from mdl.protocol.machine import (
     Effect,
     Event,
     PeerFound,
@@ -21,7 +21,7 @@ from mdl.machine import (
     TrainLocally,
     TransferProgressed,
 )
-from mdl.messages import CatchUp, DeltaMessage, ModelWanted, PeerInfo, ResourceState, Role, RoundOpened
+from mdl.protocol.messages import CatchUp, DeltaMessage, ModelWanted, PeerInfo, ResourceState, Role, RoundOpened
 from peers.narrate import Narrator
 
 ANN, BOB = Contributor("ann", 1), Contributor("bob", 1)

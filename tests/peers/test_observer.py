@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from mdl.delta import Contributor
-from mdl.machine import Finish, PeerFound, Received, Send, StopRequested, Tick
-from mdl.messages import MeshStatus, ModelWanted, PeerInfo, Role, RoundSummary, StatusWanted
+from mdl.protocol.delta import Contributor
+from mdl.protocol.machine import Finish, PeerFound, Received, Send, StopRequested, Tick
+from mdl.protocol.messages import MeshStatus, ModelWanted, PeerInfo, Role, RoundSummary, StatusWanted
 from peers.observer import Observer
 
 AGENT = PeerFound(PeerInfo("agent", 1, Role.AGENT, "here", 1))

@@ -7,9 +7,9 @@ import weakref
 import numpy as np
 import pytest
 
-from mdl.delta import Contributor, ModelDelta
 from mdl.errors import RemoteProtocolError
-from mdl.messages import Activity, HopOrdered, Incoming
+from mdl.protocol.delta import Contributor, ModelDelta
+from mdl.protocol.messages import Activity, HopOrdered, Incoming
 from peers.part import Part
 from peers.spread import Spread
 

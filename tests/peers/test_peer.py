@@ -10,9 +10,9 @@ import pytest
 
 from mdl.bounds import MAX_MEMBERS
 from mdl.config import Config, FaultSection, RoundSection
-from mdl.delta import Contributor, ModelDelta
-from mdl.evaluation import no_evaluation
-from mdl.machine import (
+from mdl.learning.evaluation import no_evaluation
+from mdl.protocol.delta import Contributor, ModelDelta
+from mdl.protocol.machine import (
     Effect,
     Evaluate,
     Evaluated,
@@ -29,7 +29,7 @@ from mdl.machine import (
     Tick,
     TrainLocally,
 )
-from mdl.messages import (
+from mdl.protocol.messages import (
     AgentMessage,
     AgentPresent,
     AgentResigned,

@@ -15,9 +15,9 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from mdl.delta import Contributor
 from mdl.errors import RemoteProtocolError
-from mdl.messages import PeerInfo, Role
+from mdl.protocol.delta import Contributor
+from mdl.protocol.messages import PeerInfo, Role
 from peers.plain import PlainFormatter, plain_lines
 from peers.terminal import PlainConsole
 from transport.discovery import describe, read_description
@@ -75,7 +75,7 @@ def test_a_peer_of_such_a_name_is_never_met(name: str) -> None:
 
 
 def _hello(name: str) -> object:
-    from mdl.messages import Hello
+    from mdl.protocol.messages import Hello
 
     return Hello(PeerInfo(name, 1, Role.TRAINER, "127.0.0.1", 1))
 

@@ -6,9 +6,9 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-from mdl.delta import Contributor
-from mdl.messages import MAX_CUTS, BroadcastOrdered, CatchUp, HopDecision, HopOrdered, HopOutcome, Transfer
-from mdl.tree import tree_parent
+from mdl.protocol.delta import Contributor
+from mdl.protocol.messages import MAX_CUTS, BroadcastOrdered, CatchUp, HopDecision, HopOrdered, HopOutcome, Transfer
+from mdl.protocol.tree import tree_parent
 from peers.agent import Phase
 from peers.members import Members
 from peers.reach import AVOID_AT_MOST_S, AVOID_S, Reach
@@ -198,6 +198,6 @@ def test_a_late_device_fetches_the_model_from_somebody_it_reaches() -> None:
 
 
 def desk_module_settled() -> dict[str, Any]:
-    from mdl.messages import Fork
+    from mdl.protocol.messages import Fork
 
     return {"lineage": (Fork(0, 2, "agent.1.1"),), "round_id": 4, "digest": b"w4", "base": ("a", "b"), "votes": True}

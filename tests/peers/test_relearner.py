@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from mdl.config import BusySection, Config
-from mdl.machine import PolicyLearned
-from mdl.messages import DeviceRecord, HopSummary, ResourceState, RoundSummary
+from mdl.protocol.machine import PolicyLearned
+from mdl.protocol.messages import DeviceRecord, HopSummary, ResourceState, RoundSummary
 from peers import relearner
 from peers.relearner import LEAST_SEEN, MOST_SEEN, Relearner, describe_mesh, is_at_ease
 from scheduler.learned import DRAFT

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from torch import nn
 
-from mdl.checkpoint import ModelCache
+from mdl.cloud.model_kinds import WindowKind
 from mdl.config import CloudSection, Config, DataSection, ModelSection
-from mdl.delta import Contributor
 from mdl.errors import ConfigError
-from mdl.kinds import WindowKind
-from mdl.machine import SaveModel
+from mdl.files.checkpoint import ModelCache
+from mdl.protocol.delta import Contributor
+from mdl.protocol.machine import SaveModel
 from peers.api import join
 from peers.cli import main
 from peers.cloud_files import Catalogue, CloudFiles

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from mdl.delta import Contributor
-from mdl.messages import Activity, Holding, HopDecision, HopOutcome, Incoming, PeerReport, TrainingReport
+from mdl.protocol.delta import Contributor
+from mdl.protocol.messages import Activity, Holding, HopDecision, HopOutcome, Incoming, PeerReport, TrainingReport
 from peers.rounds import Hop, HopState, RoundLedger, has_been_left, recover
 
 A, B, C, D = (Contributor(name, 1) for name in "abcd")

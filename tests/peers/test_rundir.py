@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mdl.messages import RoundSummary
+from mdl.protocol.messages import RoundSummary
 from peers import rundir
 from peers.rundir import ROUNDS_KEPT, CycleReader, RoundReader
 from peers.tail import LineTail

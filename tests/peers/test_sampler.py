@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mdl.delta import Contributor, ModelDelta, pair_aggregate
+from mdl.protocol.delta import Contributor, ModelDelta, pair_aggregate
 from peers.sampler import MergeTimer, Sampler
 
 

@@ -6,10 +6,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from mdl.delta import Contributor, ModelDelta, Vector, digest_of
 from mdl.errors import RemoteProtocolError
-from mdl.machine import Send
-from mdl.messages import BroadcastOrdered, GlobalMessage, GlobalTaken
+from mdl.protocol.delta import Contributor, ModelDelta, Vector, digest_of
+from mdl.protocol.machine import Send
+from mdl.protocol.messages import BroadcastOrdered, GlobalMessage, GlobalTaken
 from peers.spread import PATIENCE_S, Spread
 
 ME, ANN, BOB, CAT = (Contributor(name, 1) for name in ("me", "ann", "bob", "cat"))

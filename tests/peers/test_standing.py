@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from mdl.delta import Contributor, ModelDelta, apply_delta, digest_of
-from mdl.messages import MAX_REACHED, Counted, Fork, History
+from mdl.protocol.delta import Contributor, ModelDelta, apply_delta, digest_of
+from mdl.protocol.messages import MAX_REACHED, Counted, Fork, History
 from peers.standing import Standing, Work, total
 
 ME, ANN, BOB = (Contributor(name, 1) for name in ("me", "ann", "bob"))

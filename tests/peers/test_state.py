@@ -4,11 +4,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from mdl.checkpoint import CachedModel, ModelCache
-from mdl.delta import Contributor, ModelDelta, digest_of
 from mdl.errors import ConfigError
-from mdl.machine import LocalDeltaReady, Received, SaveBallot, SaveModel, Send, Tick, TrainLocally
-from mdl.messages import (
+from mdl.files.checkpoint import CachedModel, ModelCache
+from mdl.protocol.delta import Contributor, ModelDelta, digest_of
+from mdl.protocol.machine import LocalDeltaReady, Received, SaveBallot, SaveModel, Send, Tick, TrainLocally
+from mdl.protocol.messages import (
     AgentPresent,
     Ballot,
     BroadcastOrdered,

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from mdl.bounds import MAX_TEXT
-from mdl.delta import Contributor
-from mdl.evaluation import Evaluation, no_evaluation
-from mdl.machine import Received
-from mdl.messages import (
+from mdl.learning.evaluation import Evaluation, no_evaluation
+from mdl.protocol.delta import Contributor
+from mdl.protocol.machine import Received
+from mdl.protocol.messages import (
     Activity,
     Holding,
     HopDecision,

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mdl.delta import Contributor
-from mdl.messages import Activity, AgentPresent, Fork, HopReleased, Lineage, PeerReport, ResourceState
+from mdl.protocol.delta import Contributor
+from mdl.protocol.messages import Activity, AgentPresent, Fork, HopReleased, Lineage, PeerReport, ResourceState
 from peers.members import Member, Members
 from peers.succession import Succession, SuccessionSettings, outranks
 

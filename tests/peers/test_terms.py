@@ -4,13 +4,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from mdl.ballot import BallotFile
 from mdl.bounds import MAX_TERM, ROUND_LEAP
-from mdl.checkpoint import ModelCache
-from mdl.delta import Contributor
 from mdl.errors import RemoteProtocolError
-from mdl.machine import Finish, Received, SaveModel, Send, Tick
-from mdl.messages import (
+from mdl.files.ballot import BallotFile
+from mdl.files.checkpoint import ModelCache
+from mdl.protocol.delta import Contributor
+from mdl.protocol.machine import Finish, Received, SaveModel, Send, Tick
+from mdl.protocol.messages import (
     AgentPresent,
     Ballot,
     CatchUp,

@@ -9,10 +9,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from mdl.delta import Contributor, ModelDelta, Vector, apply_delta, digest_of
 from mdl.errors import RemoteProtocolError
-from mdl.evaluation import no_evaluation
-from mdl.machine import (
+from mdl.learning.evaluation import no_evaluation
+from mdl.protocol.delta import Contributor, ModelDelta, Vector, apply_delta, digest_of
+from mdl.protocol.machine import (
     DeltaRecalled,
     Effect,
     Evaluate,
@@ -31,7 +31,7 @@ from mdl.machine import (
     TransferProgressed,
     WorkFailed,
 )
-from mdl.messages import (
+from mdl.protocol.messages import (
     Activity,
     BroadcastOrdered,
     CatchUp,

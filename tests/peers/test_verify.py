@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from mdl.delta import Contributor, ModelDelta, central_mean, pair_aggregate
 from mdl.errors import MdlError
-from mdl.machine import KeepDelta
-from mdl.messages import RoundSummary
+from mdl.protocol.delta import Contributor, ModelDelta, central_mean, pair_aggregate
+from mdl.protocol.machine import KeepDelta
+from mdl.protocol.messages import RoundSummary
 from peers.device import keep_delta
 from peers.verify import Verifier
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from mdl.delta import Contributor
-from mdl.messages import Activity, Holding, PeerReport, ResourceState
-from mdl.tree import tree_children, tree_parent
+from mdl.protocol.delta import Contributor
+from mdl.protocol.messages import Activity, Holding, PeerReport, ResourceState
+from mdl.protocol.tree import tree_children, tree_parent
 from peers.members import Members
 from peers.rounds import RoundLedger
 from peers.view import chain_view, order_broadcast

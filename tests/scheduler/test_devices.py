@@ -6,7 +6,7 @@ import pytest
 
 from mdl.config import BusySection
 from mdl.errors import ConfigError
-from mdl.messages import ResourceState
+from mdl.protocol.messages import ResourceState
 from scheduler.devices import DeviceBook, is_busy, learn_from_hop
 from sim.devices import UsageKind
 

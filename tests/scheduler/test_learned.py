@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mdl.devices.usage import UsageKind
 from scheduler.chain import ChainView, DeviceState, DeviceView, Pair, Wait
 from scheduler.greedy import Greedy
 from scheduler.learned import Learned
@@ -24,7 +25,6 @@ from sim.batch import Batch
 from sim.packing import pack
 from sim.scenario import FAMILIES, draw_scenario
 from sim.timing import Iteration
-from sim.usage import UsageKind
 
 FREE = DeviceState.FREE
 

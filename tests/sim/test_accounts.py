@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mdl.delta import Contributor, ModelDelta, apply_delta, digest_of, pair_aggregate
-from mdl.messages import Fork
+from mdl.protocol.delta import Contributor, ModelDelta, apply_delta, digest_of, pair_aggregate
+from mdl.protocol.messages import Fork
 from sim.accounts import Accounts, InvariantError, model_at
 
 A, B = Contributor("a", 1), Contributor("b", 1)

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from mdl.delta import Contributor
-from mdl.messages import Role, RoundOpened, RoundSummary
+from mdl.protocol.delta import Contributor
+from mdl.protocol.messages import Role, RoundOpened, RoundSummary
 from peers.agent import AgentSettings
 from peers.campaign import silent_machines
 from peers.peer import Peer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mdl.messages import RoundSummary
+from mdl.protocol.messages import RoundSummary
 from peers.simulate import build_mesh
 from sim.faults import AGENT_NODE, Cut, CutOneWay, FaultPlan
 

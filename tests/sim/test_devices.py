@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sim import devices, usage
+from mdl.devices import usage
+from sim import devices
 from sim.devices import UsageKind
 
 RECURRING = (UsageKind.SYNC, UsageKind.INTERACTIVE, UsageKind.CALL, UsageKind.BIMODAL)

@@ -8,7 +8,7 @@ from itertools import pairwise
 import msgspec
 import pytest
 
-from mdl.machine import StopRequested
+from mdl.protocol.machine import StopRequested
 from peers.campaign import silent_machines
 from peers.conductor import TimeLimit
 from peers.peer import Peer

@@ -13,8 +13,8 @@ import pytest
 from msgspec.structs import replace
 
 from mdl.errors import LocalProtocolError
-from mdl.machine import Received, Send
-from mdl.messages import BroadcastOrdered, RoundClosed
+from mdl.protocol.machine import Received, Send
+from mdl.protocol.messages import BroadcastOrdered, RoundClosed
 from peers import simulate
 from peers.campaign import Campaign, Totals, run_campaign, silent_machines
 from peers.simulate import build_mesh, run_guarded, tell_plan

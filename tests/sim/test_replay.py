@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mdl.delta import Contributor
 from mdl.errors import DataError
+from mdl.protocol.delta import Contributor
 from peers import trainer as trainer_module
 from peers.campaign import Campaign, silent_machines
 from peers.replay import load_story, replay_story, save_stories, tell_entries
@@ -92,7 +92,7 @@ def test_a_file_that_is_no_story_is_refused_with_its_line(tmp_path: Path) -> Non
 
 
 def test_a_bounded_story_says_how_much_is_left_out(tmp_path: Path) -> None:
-    from mdl.machine import StopRequested
+    from mdl.protocol.machine import StopRequested
 
     story = Story(length=2, header=Contributor("a", 1))
     for at_s in range(5):

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from mdl.errors import UnfinishedError
-from mdl.machine import Received
-from mdl.messages import BroadcastOrdered, RoundClosed, RoundOpened
+from mdl.protocol.machine import Received
+from mdl.protocol.messages import BroadcastOrdered, RoundClosed, RoundOpened
 from peers import cli_search
 from peers.campaign import silent_machines
 from peers.explore import Bound, dump_found, load_found, search_all, search_from, start_walk, tell_found

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from mdl.delta import Contributor
-from mdl.messages import AgentPresent, Ballot
+from mdl.protocol.delta import Contributor
+from mdl.protocol.messages import AgentPresent, Ballot
 from peers import agent as agent_module
 from peers import choice as choice_module
 from peers import conductor as conductor_module

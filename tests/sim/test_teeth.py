@@ -15,10 +15,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from mdl.delta import Contributor, ModelDelta, digest_of, pair_aggregate
 from mdl.errors import RemoteProtocolError
-from mdl.machine import LocalDeltaReady, Received
-from mdl.messages import (
+from mdl.protocol.delta import Contributor, ModelDelta, digest_of, pair_aggregate
+from mdl.protocol.machine import LocalDeltaReady, Received
+from mdl.protocol.messages import (
     Activity,
     AgentPresent,
     Ballot,

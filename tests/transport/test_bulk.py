@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mdl.delta import Contributor, digest_of
 from mdl.errors import LocalProtocolError, RemoteProtocolError
-from mdl.machine import Received, TransferProgressed
-from mdl.messages import DeltaMessage, GlobalMessage, ModelMessage
+from mdl.protocol.delta import Contributor, digest_of
+from mdl.protocol.machine import Received, TransferProgressed
+from mdl.protocol.messages import DeltaMessage, GlobalMessage, ModelMessage
 from transport.bulk import (
     EXPIRY_S,
     MAX_OUTGOING,

@@ -5,9 +5,9 @@ import itertools
 import pytest
 
 from mdl.bounds import MAX_MEMBERS
-from mdl.delta import Contributor
 from mdl.errors import ConfigError, RemoteProtocolError
-from mdl.messages import PeerInfo, Role
+from mdl.protocol.delta import Contributor
+from mdl.protocol.messages import PeerInfo, Role
 from transport.directory import (
     KEEP_GREETING_S,
     LOST_S,

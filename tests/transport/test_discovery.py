@@ -6,7 +6,7 @@ import pytest
 from zeroconf import NotRunningException
 
 from mdl.errors import ConfigError, MeshNotFoundError, RemoteProtocolError
-from mdl.messages import PeerInfo, Role
+from mdl.protocol.messages import PeerInfo, Role
 from transport import discovery
 from transport.discovery import Discovery, describe, read_description
 from transport.interfaces import choose_host, host_to_listen_on, is_outer, usable_interfaces

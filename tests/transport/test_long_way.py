@@ -12,9 +12,9 @@ from math import inf
 import numpy as np
 import pytest
 
-from mdl.delta import Contributor
-from mdl.machine import Received
-from mdl.messages import DeltaMessage
+from mdl.protocol.delta import Contributor
+from mdl.protocol.machine import Received
+from mdl.protocol.messages import DeltaMessage
 from transport.bulk import LONG_S, Outgoing, OutgoingTransfers
 from transport.incoming import IncomingTransfers
 from transport.wire import MAX_STREAMS, ChunkSent, ChunksWanted, TransferDropped, TransferEnded, TransferOffered

@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from mdl.delta import Contributor
-from mdl.messages import PeerInfo, Role
+from mdl.protocol.delta import Contributor
+from mdl.protocol.messages import PeerInfo, Role
 from transport.directory import SIGN_PAUSE_S, SIGNS, SILENT_S, Address
 from transport.namesakes import GREETING_S, LASTING_S, MAX_NAMESAKES, Namesakes
 

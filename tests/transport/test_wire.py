@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mdl.delta import Contributor
 from mdl.errors import LocalProtocolError, RemoteProtocolError
-from mdl.messages import PROTOCOL_VERSION, DeltaMessage, Hello, PeerInfo, PeersKnown, Role, StatusWanted
+from mdl.protocol.delta import Contributor
+from mdl.protocol.messages import PROTOCOL_VERSION, DeltaMessage, Hello, PeerInfo, PeersKnown, Role, StatusWanted
 from transport.wire import (
     MAX_HEADER_BYTES,
     ChunkSent,

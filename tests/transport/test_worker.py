@@ -7,10 +7,10 @@ import threading
 import numpy as np
 import pytest
 
-from mdl.delta import Contributor
 from mdl.errors import DataError, LocalProtocolError
-from mdl.machine import Evaluate, Received, SaveModel, Send, Tick, TrainLocally, WorkFailed
-from mdl.messages import ModelMessage, StatusWanted
+from mdl.protocol.delta import Contributor
+from mdl.protocol.machine import Evaluate, Received, SaveModel, Send, Tick, TrainLocally, WorkFailed
+from mdl.protocol.messages import ModelMessage, StatusWanted
 from transport.story import Story
 from transport.worker import MAX_WAITING, Worker
 

@@ -3,7 +3,7 @@
 csv:PATH?label=activity&columns=ax,ay,az&rate=50&window=128&step=64 where PATH is a file, a glob or a folder. Each file
 is a recording; the first line of each is its header. The delimiter (comma, semicolon or tab) is found in the header.
 Columns are found by their names: the files of one folder may have them in any order. The unit of the times is found in
-their steps (`mdl.data.clock`).
+their steps (`mdl.data.readers.clock`).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from mdl.data.archive import list_files, open_text
 from mdl.data.assemble import assemble_data, number_names
-from mdl.data.clock import RATE_TOLERANCE, UNITS_S, Clock, Times, find_clock, is_time_name, parse_dates
+from mdl.data.readers.archive import list_files, open_text
+from mdl.data.readers.clock import RATE_TOLERANCE, UNITS_S, Clock, Times, find_clock, is_time_name, parse_dates
+from mdl.data.readers.streams import cut_runs, overlap_gap, take_rows
 from mdl.data.spec import describe_choices
-from mdl.data.streams import cut_runs, overlap_gap, take_rows
 from mdl.data.windows import DataSet, Integers, number_runs
 from mdl.errors import ConfigError, DataError
-from mdl.reading import shorten
+from mdl.files.reading import shorten
 from mdl.task import describe_rate
 
 _ENDINGS = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz")

@@ -21,9 +21,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from mdl.data.archive import check_numbers, load_arrays, open_members, unpack_text
-from mdl.data.streams import cut_runs, take_rows
-from mdl.data.text import parse_table
+from mdl.data.readers.archive import check_numbers, load_arrays, open_members, unpack_text
+from mdl.data.readers.streams import cut_runs, take_rows
+from mdl.data.readers.text import parse_table
 from mdl.data.windows import DataSet, Integers, make_windows, number_runs, take_windows
 from mdl.errors import DataError
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from mdl.data.archive import Members, check_numbers, load_arrays, open_members
-from mdl.data.text import parse_table
+from mdl.data.readers.archive import Members, check_numbers, load_arrays, open_members
+from mdl.data.readers.text import parse_table
 from mdl.data.windows import DataSet, Floats, Integers, make_windows
 from mdl.errors import DataError
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 
 from mdl.errors import MdlError
-from mdl.files import open_private, sync_directory
-from mdl.messages import Ballot
+from mdl.files.writing import open_private, sync_directory
+from mdl.protocol.messages import Ballot
 
 # The file's name in a device's folder.
 BALLOT = "ballot"

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from mdl.bounds import MAX_ROUND, whole_number
-from mdl.delta import Vector, digest_of
 from mdl.errors import DataError
-from mdl.files import write_whole
-from mdl.reading import open_regular, shorten
+from mdl.files.reading import open_regular, shorten
+from mdl.files.writing import write_whole
+from mdl.protocol.delta import Vector, digest_of
 
 logger = logging.getLogger(__name__)
 

@@ -17,14 +17,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from mdl.data.visits import FEATURES
-from mdl.data.windows import DataSet
-from mdl.delta import LARGEST_VALUE, Vector, check_values
-from mdl.errors import LocalProtocolError, RemoteProtocolError
-from mdl.flat import FlatModel, Schema, hash_task, older_hashes
-from mdl.models import build_model
-from mdl.own import Own
-from mdl.recurrent import (
+from mdl.cloud.recurrent import (
     CLOUD_SIZE,
     DEVICE_SIZE,
     RecurrentModel,
@@ -33,8 +26,15 @@ from mdl.recurrent import (
     customize_classes,
     pretrain_embeddings,
 )
+from mdl.cloud.update_codec import apply_update, decode_tensors, encode_update
+from mdl.data.readers.visits import FEATURES
+from mdl.data.windows import DataSet
+from mdl.errors import LocalProtocolError, RemoteProtocolError
+from mdl.learning.flat import FlatModel, Schema, hash_task, older_hashes
+from mdl.learning.models import build_model
+from mdl.own import Own
+from mdl.protocol.delta import LARGEST_VALUE, Vector, check_values
 from mdl.task import describe_task
-from mdl.update import apply_update, decode_tensors, encode_update
 
 _CLASSES = "class_ids"
 _VALUES = "values"
@@ -159,7 +159,8 @@ class RecurrentKind:
 
 
 class WindowKind:
-    """Two models of `mdl.models` for windows (channels, length); clients have all classes and upload all values.
+    """Two models of `mdl.learning.models` for windows (channels, length); clients have all classes and upload all
+    values.
 
     classes, channel_names: their names. seed: of the module that received values are put into, as a user's own factory
     may draw. Raises ConfigError if a model does not fit the windows.

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import msgspec
 
-from mdl.data.semg import SemgOptions, read_semg
+from mdl.data.readers.semg import SemgOptions, read_semg
+from mdl.data.readers.uci_har import read_uci_har
 from mdl.data.spec import describe_choices
-from mdl.data.uci_har import read_uci_har
 from mdl.data.windows import check_data
 from mdl.errors import ConfigError, DataError
 

@@ -10,9 +10,9 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from mdl.delta import Contributor, ModelDelta, Vector
-from mdl.evaluation import Evaluation
-from mdl.messages import (
+from mdl.learning.evaluation import Evaluation
+from mdl.protocol.delta import Contributor, ModelDelta, Vector
+from mdl.protocol.messages import (
     Ballot,
     History,
     LessonMessage,

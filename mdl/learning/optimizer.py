@@ -10,7 +10,7 @@ from typing import Literal
 
 import torch
 
-from mdl.flat import FlatModel
+from mdl.learning.flat import FlatModel
 
 _EPSILON = 1e-8
 _SECOND_MOMENT = 0.999

@@ -22,8 +22,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from mdl.delta import Vector
 from mdl.errors import ConfigError, LocalProtocolError
+from mdl.protocol.delta import Vector
 from mdl.task import rate_step
 
 Schema: TypeAlias = list[tuple[str, tuple[int, ...]]]

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import msgspec
 
-from mdl.data.archive import list_files
-from mdl.data.arrays import ArrayOptions, call_own, read_npz
 from mdl.data.cache import load_cached, stamp_files
-from mdl.data.catalogue import find_installed
-from mdl.data.csv_streams import CsvOptions, find_csv_files, read_csv
-from mdl.data.motion import MotionOptions, make_motion
-from mdl.data.places import PlaceOptions, read_places
-from mdl.data.semg import SemgOptions, read_semg
+from mdl.data.readers.archive import list_files
+from mdl.data.readers.arrays import ArrayOptions, call_own, read_npz
+from mdl.data.readers.catalogue import find_installed
+from mdl.data.readers.csv_streams import CsvOptions, find_csv_files, read_csv
+from mdl.data.readers.motion import MotionOptions, make_motion
+from mdl.data.readers.places import PlaceOptions, read_places
+from mdl.data.readers.semg import SemgOptions, read_semg
+from mdl.data.readers.uci_har import read_uci_har
 from mdl.data.spec import FACTORY, Spec, parse_spec, read_options
 from mdl.data.suspects import suspect_channels
-from mdl.data.uci_har import read_uci_har
 from mdl.data.windows import DataSet, check_data
 from mdl.errors import ConfigError, DataError
 from mdl.own import Own

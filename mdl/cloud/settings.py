@@ -5,11 +5,11 @@ docs/colla-notes.md says how they were chosen.
 
 from __future__ import annotations
 
+from mdl.cloud.distillation import DistillSettings
+from mdl.cloud.grouping import GROUP_COUNTS
+from mdl.cloud.model_kinds import ModelKind, RecurrentKind
 from mdl.config import Section
-from mdl.distill import DistillSettings
 from mdl.errors import ConfigError
-from mdl.grouping import GROUP_COUNTS
-from mdl.kinds import ModelKind, RecurrentKind
 
 
 class TeachingSettings(Section, frozen=True):

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from mdl.distill import (
+from mdl.cloud.distillation import (
     DistillSettings,
     Examples,
     keep_best,
@@ -27,10 +27,10 @@ from mdl.distill import (
     predict_probabilities,
     train_student,
 )
+from mdl.cloud.grouping import can_group, group_models, model_distances
+from mdl.cloud.model_kinds import ModelKind
+from mdl.cloud.settings import TeachingSettings, suggest_client, suggest_teaching
 from mdl.errors import DataError
-from mdl.grouping import can_group, group_models, model_distances
-from mdl.kinds import ModelKind
-from mdl.teaching_settings import TeachingSettings, suggest_client, suggest_teaching
 
 __all__ = [
     "BASE", "Classroom", "Cycle", "Pupil", "Teacher", "TeachingSettings", "accuracy_of", "suggest_client",

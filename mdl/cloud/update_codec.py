@@ -14,9 +14,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from mdl.delta import LARGEST_VALUE
+from mdl.cloud.recurrent import RecurrentModel
 from mdl.errors import RemoteProtocolError
-from mdl.recurrent import RecurrentModel
+from mdl.protocol.delta import LARGEST_VALUE
 
 _CLASSES = "class_ids"
 _ROWS, _VALUES = "@rows", "@values"

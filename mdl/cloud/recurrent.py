@@ -18,8 +18,8 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from mdl.data.visits import FEATURES, feature_sizes
-from mdl.distill import locate_classes
+from mdl.cloud.distillation import locate_classes
+from mdl.data.readers.visits import FEATURES, feature_sizes
 from mdl.errors import ConfigError
 
 EMBEDDING_WIDTH = 8

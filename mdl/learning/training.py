@@ -16,12 +16,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from mdl.cloud.distillation import soft_cross_entropy
 from mdl.config import TrainingSettings
-from mdl.delta import Vector
-from mdl.distill import soft_cross_entropy
 from mdl.errors import DataError, TrainingCancelledError
-from mdl.flat import FlatModel
-from mdl.optimizer import FlatOptimizer
+from mdl.learning.flat import FlatModel
+from mdl.learning.optimizer import FlatOptimizer
+from mdl.protocol.delta import Vector
 
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 

@@ -24,11 +24,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from mdl.data.archive import open_text
-from mdl.data.clock import LATEST_S, UNITS_S, unix_unit
-from mdl.data.csv_streams import find_csv_files
+from mdl.data.readers.archive import open_text
+from mdl.data.readers.clock import LATEST_S, UNITS_S, unix_unit
+from mdl.data.readers.csv_streams import find_csv_files
+from mdl.data.readers.visits import FEATURES, Stays, find_stays, keep_active_days, make_sequences, take_stays
 from mdl.data.spec import describe_choices
-from mdl.data.visits import FEATURES, Stays, find_stays, keep_active_days, make_sequences, take_stays
 from mdl.data.windows import DataSet, Integers, Windows, make_windows
 from mdl.errors import ConfigError, DataError
 

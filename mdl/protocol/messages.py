@@ -38,8 +38,8 @@ from mdl.bounds import (
     ValueCount,
     Word,
 )
-from mdl.delta import Contributor
-from mdl.evaluation import Evaluation
+from mdl.learning.evaluation import Evaluation
+from mdl.protocol.delta import Contributor
 
 PROTOCOL_VERSION = 2
 # Busy periods of one device in one round that are kept: far more than a person would look at.

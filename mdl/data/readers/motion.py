@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdl.config import LARGEST_SEED
-from mdl.data.uci_har import CHANNELS
+from mdl.data.readers.uci_har import CHANNELS
 from mdl.data.windows import DataSet, make_windows, take_windows
 from mdl.errors import ConfigError
 

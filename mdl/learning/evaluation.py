@@ -15,7 +15,7 @@ from mdl.errors import DataError, RemoteProtocolError
 if TYPE_CHECKING:
     from torch import nn
 
-    from mdl.delta import Vector
+    from mdl.protocol.delta import Vector
 
 # Windows evaluated at once: bounds the memory of activations, and is past the point where larger batches are faster.
 _BATCH = 256

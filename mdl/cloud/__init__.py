@@ -1,0 +1,1 @@
+"""Colla: what a cloud teaches, and what it learns from the devices."""

@@ -1,0 +1,1 @@
+"""Words for devices that the simulator and the live policies share."""

@@ -1,0 +1,1 @@
+"""Training on one device: models, optimizers, parameters as one flat vector, evaluation."""

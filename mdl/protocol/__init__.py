@@ -1,0 +1,1 @@
+"""What devices say to each other, what a machine is, and what a round exchanges."""
