@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from lan_round import load_helper
 
-from transport.keys import new_join_code
+from transport.trust.keys import new_join_code
 
 # The first rounds show the links; they are played, and not counted.
 WARM_UP = 2

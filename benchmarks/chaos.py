@@ -36,7 +36,7 @@ from chaos_watch import Book, DeltaCheck, Eye, Fault, describe_machine, summaris
 from mdl.config import load_config
 from peers.inference import evaluate_model
 from peers.processes import Child, Children
-from transport.keys import MeshKeys, new_join_code
+from transport.trust.keys import MeshKeys, new_join_code
 
 _SETTINGS = (
     "training.optimizer=sgd",

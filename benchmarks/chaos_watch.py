@@ -29,7 +29,7 @@ from mdl.protocol.messages import MeshStatus, PeerInfo, Role, RoundSummary, Stat
 from peers.node import drive, start_runtime
 from peers.quorum import has_quorum
 from peers.rundir import read_rounds
-from transport.keys import MeshKeys
+from transport.trust.keys import MeshKeys
 
 _ASK_S = 0.1
 _FRESH_S = 1.0  # an answer older than this says nothing about who leads now

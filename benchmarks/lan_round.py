@@ -23,7 +23,7 @@ import numpy as np
 
 from sim.scenario import Scenario, ScenarioDevice
 from sim.timing import Iteration
-from transport.keys import new_join_code
+from transport.trust.keys import new_join_code
 
 TESTS = Path(__file__).parent.parent / "tests" / "integration"
 MBIT = (24.0, 16.0, 12.0, 8.0, 4.0, 2.0)

@@ -49,7 +49,7 @@ from peers.identity import CODE_VARIABLE
 from peers.node import drive, start_runtime
 from peers.peer import make_peer
 from peers.trainer import Trainer, TrainerSettings
-from transport.keys import MeshKeys, new_join_code
+from transport.trust.keys import MeshKeys, new_join_code
 
 _SAMPLE_S = 0.004
 # Of a whole mesh; a busy machine needs minutes for nine processes.

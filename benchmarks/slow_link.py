@@ -25,7 +25,7 @@ from typing import Any
 
 from lan_round import load_helper
 
-from transport.keys import new_join_code
+from transport.trust.keys import new_join_code
 
 HERE = Path(__file__).resolve().parents[1]
 TESTS = Path("tests") / "integration"

@@ -51,7 +51,7 @@ from peers.plain import limit_floods
 from peers.resume import DEVICE_FILES, Origin, State, keep_state, restore_state, set_aside
 from peers.sampler import MergeTimer, Sampler
 from peers.trainer import Trainer, TrainerSettings
-from transport.keys import MeshKeys
+from transport.trust.keys import MeshKeys
 
 Batches: TypeAlias = Iterable[tuple[Tensor, Tensor]]
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]

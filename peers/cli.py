@@ -267,7 +267,7 @@ def new_mesh(
 ) -> None:
     """Make a mesh: prints its join code, which every other device needs once."""
     from peers.identity import known_meshes, remember_code
-    from transport.keys import new_join_code
+    from transport.trust.keys import new_join_code
 
     if name in known_meshes():
         from mdl.errors import ConfigError

@@ -16,7 +16,7 @@ import typer
 if TYPE_CHECKING:
     from mdl.config import Config
     from mdl.protocol.delta import Contributor
-    from transport.keys import MeshKeys
+    from transport.trust.keys import MeshKeys
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ def load_settings(path: Path | None, overrides: dict[str, object], assign: list[
 
     settings = load_config(path, overrides, assign or [])
     if settings.mesh.listen:
-        from transport.interfaces import host_to_listen_on
+        from transport.discovery.interfaces import host_to_listen_on
 
         host_to_listen_on(settings.mesh.listen)
     return settings
@@ -114,7 +114,7 @@ def mesh_overrides(
 def find_keys(mesh: str | None, code: str | None, settings: Config) -> tuple[MeshKeys | None, str]:
     from mdl.errors import ConfigError, MdlError
     from peers.identity import find_code, remember_code
-    from transport.keys import MeshKeys
+    from transport.trust.keys import MeshKeys
 
     if settings.mesh.insecure and not settings.mesh.loopback:
         raise ConfigError("--insecure: without a join code only on this machine; add --loopback")

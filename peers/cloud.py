@@ -43,11 +43,11 @@ from mdl.protocol.messages import (
 )
 from mdl.task import task_difference
 from transport.loglimit import LogLimit
-from transport.places import Places
+from transport.wire.places import Places
 
 logger = logging.getLogger(__name__)
 
-# Updates that are on their way at the same time: as many as a node takes in at once (transport/bulk.py).
+# Updates that are on their way at the same time: as many as a node takes in at once (transport/wire/bulk.py).
 _MOST_COMING = 2
 # An update of which no new byte came for so long is not coming any more; another learner may send its own.
 _STUCK_S = 15.0

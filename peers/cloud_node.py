@@ -39,10 +39,10 @@ from peers.device import device_seed, load_share
 from peers.learner import CLOUD, Learner, LearnerSettings
 from peers.node import stopped_by_signals
 from peers.resume import Origin, refuse_to_overwrite, set_aside
-from transport.hub import Hub, Spoke
-from transport.interfaces import host_to_listen_on
-from transport.keys import MeshKeys
+from transport.discovery.interfaces import host_to_listen_on
+from transport.links.hub import Hub, Spoke
 from transport.runtime import Runtime
+from transport.trust.keys import MeshKeys
 from transport.worker import Work, Worker
 
 logger = logging.getLogger("mdl")

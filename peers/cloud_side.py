@@ -25,10 +25,10 @@ from mdl.protocol.machine import Effect, Event, SaveModel, StopRequested, StudyL
 from peers.device import Device
 from peers.identity import cloud_keys
 from peers.learner import CLOUD, Learner, LearnerSettings
-from transport.hub import Spoke
-from transport.keys import MeshKeys
+from transport.links.hub import Spoke
 from transport.loglimit import LogLimit
 from transport.runtime import Runtime
+from transport.trust.keys import MeshKeys
 from transport.worker import Work
 
 logger = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from mdl.errors import ConfigError, DataError, MdlError
 from mdl.files.reading import read_bytes
 from mdl.files.writing import make_private_folder, narrow, open_private, write_bytes
 from mdl.protocol.delta import Contributor
-from transport.keys import MeshKeys, parse_join_code
+from transport.trust.keys import MeshKeys, parse_join_code
 
 logger = logging.getLogger(__name__)
 

@@ -33,7 +33,7 @@ _SLOW_S = 5.0
 _FIRST_PROGRESS_S = 1.0
 # A pause that a user begins to wonder about.
 _HELD_UP_S = 3.0
-# A transfer that has not moved for so long is over: what comes then is another one (transport/bulk.py).
+# A transfer that has not moved for so long is over: what comes then is another one (transport/wire/bulk.py).
 _OVER_S = 10.0
 
 

@@ -28,12 +28,12 @@ from peers.peer import make_peer
 from peers.processes import LIFELINE_VARIABLE, wait_for_parent
 from peers.relearner import FOLDER, Relearner, make_own_policy
 from peers.sampler import MergeTimer, Sampler
-from transport.addresses import AddressWatch
-from transport.discovery import Discovery
-from transport.interfaces import host_to_listen_on
-from transport.keys import MeshKeys
-from transport.links import Links
+from transport.discovery.addresses import AddressWatch
+from transport.discovery.interfaces import host_to_listen_on
+from transport.discovery.mdns import Discovery
+from transport.links.mesh_links import Links
 from transport.runtime import Runtime
+from transport.trust.keys import MeshKeys
 from transport.worker import Work
 
 logger = logging.getLogger(__name__)

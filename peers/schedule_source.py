@@ -15,7 +15,7 @@ from sim.scenario import FAMILIES, Scenario, draw_scenario, load_scenarios
 if TYPE_CHECKING:
     from mdl.config import MeshSection
     from mdl.protocol.messages import MeshStatus, RoundSummary
-    from transport.keys import MeshKeys
+    from transport.trust.keys import MeshKeys
 
 Look = Callable[[], RealRound]
 _FAMILY = re.compile(r"([a-z]+):(\d{1,9}):(\d{1,18})")
@@ -88,7 +88,7 @@ def looker(
     def look() -> RealRound:
         from mdl.config import load_config
         from peers.identity import find_code
-        from transport.keys import MeshKeys
+        from transport.trust.keys import MeshKeys
 
         overrides: dict[str, object] = {
             "mesh.join": join or None,

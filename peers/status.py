@@ -32,7 +32,7 @@ from peers.rounds import Hop, HopState, RoundLedger
 if TYPE_CHECKING:
     from peers.agent import MobileAgent
 
-# A receiver accepts a little more than this (transport.wire.MAX_HEADER_BYTES): the rest is who says it.
+# A receiver accepts a little more than this (transport.wire.codec.MAX_HEADER_BYTES): the rest is who says it.
 _ROOM_BYTES = 1_000_000
 _ENCODE = msgspec.msgpack.Encoder().encode
 

@@ -33,7 +33,7 @@ from peers.terminal import PlainConsole
 from peers.verify import Verifier
 from peers.watch import Watcher
 from scheduler.policies import make_policy
-from transport.keys import MeshKeys, new_join_code
+from transport.trust.keys import MeshKeys, new_join_code
 
 logger = logging.getLogger(__name__)
 

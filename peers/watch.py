@@ -20,7 +20,7 @@ from peers.node import drive, start_runtime
 from peers.observer import Observer
 from peers.rundir import ROUNDS_KEPT
 from peers.terminal import PlainConsole
-from transport.keys import MeshKeys
+from transport.trust.keys import MeshKeys
 
 _FRAME_S = 0.25
 

@@ -22,11 +22,11 @@ PURE = (
     "mdl/cloud/classroom.py",
     "mdl/cloud/settings.py",
     "mdl/protocol/tree.py",
-    "transport/bulk.py",
-    "transport/calls.py",
-    "transport/incoming.py",
+    "transport/wire/bulk.py",
+    "transport/wire/calls.py",
+    "transport/wire/incoming.py",
     "transport/loglimit.py",
-    "transport/places.py",
+    "transport/wire/places.py",
     "peers/agent.py",
     "peers/cloud.py",
     "peers/conductor.py",
@@ -199,7 +199,9 @@ def test_a_role_knows_no_driver_and_a_driver_no_role() -> None:
     }
     for path in _modules("peers"):
         names = set(_imports(path))
-        knows_driver = any(name.startswith(("transport.runtime", "transport.links", "sim.")) for name in names)
+        knows_driver = any(
+            name.startswith(("transport.runtime", "transport.links.mesh_links", "sim.")) for name in names
+        )
         knows_role = any(name.startswith(("peers.agent", "peers.trainer")) for name in names)
         if path.name in roles:
             assert not any(name.startswith(drivers) for name in names), path

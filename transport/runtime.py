@@ -35,8 +35,8 @@ from mdl.protocol.machine import (
     WorkFailed,
 )
 from mdl.protocol.messages import PeerInfo, Said
+from transport.links.sockets import TURN, LinkCounts
 from transport.loglimit import LogLimit
-from transport.sockets import TURN, LinkCounts
 from transport.story import Story
 from transport.worker import Work, Worker
 
@@ -59,7 +59,9 @@ Observer = Callable[[float, Event, list[Effect]], None]
 
 
 class Endpoint(Protocol):
-    """What connects a node with others: `transport.links` in a mesh, `transport.hub` between a cloud and learners."""
+    """What connects a node with others: `transport.links.mesh_links` in a mesh, `transport.links.hub` between a cloud
+    and learners.
+    """
 
     counts: LinkCounts
 

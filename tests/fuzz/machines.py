@@ -52,7 +52,7 @@ from sim.network import Network
 from sim.node import Node
 from tests.fuzz.hostile import Hostile, info_of
 from transport.story import Story
-from transport.wire import decode, encode
+from transport.wire.codec import decode, encode
 
 SIZE = 16
 KINDS: tuple[type[Any], ...] = get_args(Said)

@@ -6,8 +6,8 @@ import pytest
 import zmq
 
 from mdl.protocol.messages import PeerInfo, Role
-from transport.keys import MeshKeys, new_join_code
-from transport.links import Links
+from transport.links.mesh_links import Links
+from transport.trust.keys import MeshKeys, new_join_code
 
 PATIENCE_S = 20.0
 

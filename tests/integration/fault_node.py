@@ -42,7 +42,7 @@ from peers.node import METRICS, drive, record_round, start_runtime, stopped_by_s
 from peers.peer import make_peer
 from peers.sampler import Sampler
 from peers.trainer import Trainer, TrainerSettings
-from transport.keys import MeshKeys
+from transport.trust.keys import MeshKeys
 
 SCHEMA = "one-number"
 

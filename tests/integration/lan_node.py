@@ -8,10 +8,10 @@ import time
 
 from mdl.protocol.machine import Finish, PeerFound, Received, Send, StopRequested
 from mdl.protocol.messages import PeerInfo, Role, StatusWanted
-from transport.discovery import Discovery
-from transport.keys import MeshKeys
-from transport.links import Links
+from transport.discovery.mdns import Discovery
+from transport.links.mesh_links import Links
 from transport.runtime import Runtime
+from transport.trust.keys import MeshKeys
 
 
 class Greeter:

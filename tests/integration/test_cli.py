@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from peers.cli import main
-from transport.keys import new_join_code
+from transport.trust.keys import new_join_code
 
 HERE = Path(__file__).parent
 spec = importlib.util.spec_from_file_location("mdl_product", HERE / "product.py")

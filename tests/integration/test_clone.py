@@ -8,7 +8,7 @@ import pytest
 
 from mdl.config import MeshSection
 from peers.watch import Watcher
-from transport.keys import MeshKeys, new_join_code
+from transport.trust.keys import MeshKeys, new_join_code
 
 HERE = Path(__file__).parent
 spec = importlib.util.spec_from_file_location("mdl_product", HERE / "product.py")

@@ -42,7 +42,7 @@ from peers.trainer import Trainer, TrainerSettings
 from sim.accounts import Accounts
 from sim.mesh import SimMesh
 from sim.network import Network
-from transport.links import Links
+from transport.links.mesh_links import Links
 from transport.runtime import Runtime
 
 SIZE, ROUNDS = 20_000, 3

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from mdl.protocol.messages import PeerInfo, Role
-from transport.discovery import Discovery
+from transport.discovery.mdns import Discovery
 
 PATIENCE_S = 10.0
 

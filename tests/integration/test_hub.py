@@ -10,7 +10,7 @@ from mdl.errors import ConfigError
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Received
 from mdl.protocol.messages import LessonCurrent, LessonMessage, LessonWanted, UpdateMessage
-from transport.hub import Hub, Spoke
+from transport.links.hub import Hub, Spoke
 
 VALUES = np.random.default_rng(1).standard_normal(1 << 20).astype(np.float32)  # 4 MiB
 PATIENCE_S = 20.0

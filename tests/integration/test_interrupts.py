@@ -12,7 +12,7 @@ from safetensors import safe_open
 
 from mdl.data.readers.catalogue import find_public_set
 from mdl.files.export import import_model
-from transport.keys import new_join_code
+from transport.trust.keys import new_join_code
 
 HERE = Path(__file__).parent
 spec = importlib.util.spec_from_file_location("mdl_product", HERE / "product.py")

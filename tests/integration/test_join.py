@@ -10,8 +10,8 @@ from safetensors.torch import load_file
 
 import peers
 from mdl.errors import ConfigError
-from transport.keys import new_join_code
 from transport.loglimit import LINES_OF_A_TEXT
+from transport.trust.keys import new_join_code
 
 HERE = Path(__file__).parent
 spec = importlib.util.spec_from_file_location("mdl_product", HERE / "product.py")
@@ -232,5 +232,5 @@ def test_lines_about_others_do_not_flood_the_log_of_a_program_that_joins(home):
     assert done.end() == 0, done.told
     told = done.result()
     assert told.pop("mine") == 1000
-    assert {"peers.succession", "peers.trainer", "peers.agent", "transport.links", "mdl"} <= told.keys()
+    assert {"peers.succession", "peers.trainer", "peers.agent", "transport.links.mesh_links", "mdl"} <= told.keys()
     assert max(told.values()) < 2 * LINES_OF_A_TEXT

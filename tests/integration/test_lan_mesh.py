@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from transport.keys import new_join_code
+from transport.trust.keys import new_join_code
 
 HERE = Path(__file__).parent
 

@@ -16,13 +16,13 @@ from mdl.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import NameTaken, PeerFound, Received
 from mdl.protocol.messages import Hello, ModelMessage, ModelWanted, PeerInfo, PeersKnown, Role, StatusWanted
-from transport.bulk import Outgoing
-from transport.calls import MAX_TRIES
-from transport.descriptors import Share
-from transport.directory import SILENT_S, Address
-from transport.links import Links
-from transport.sockets import open_dealer
-from transport.wire import CHUNK_BYTES, MAX_FRAME_BYTES, TransferOffered, encode
+from transport.discovery.directory import SILENT_S, Address
+from transport.links.descriptors import Share
+from transport.links.mesh_links import Links
+from transport.links.sockets import open_dealer
+from transport.wire.bulk import Outgoing
+from transport.wire.calls import MAX_TRIES
+from transport.wire.codec import CHUNK_BYTES, MAX_FRAME_BYTES, TransferOffered, encode
 
 VALUES = np.random.default_rng(1).standard_normal(5 * 1024 * 1024).astype(np.float32)  # 20 MiB
 SHORT_S = 0.7

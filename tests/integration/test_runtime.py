@@ -26,7 +26,7 @@ from mdl.protocol.machine import (
     WorkFailed,
 )
 from mdl.protocol.messages import Ballot, ModelMessage, PeerInfo, ResourceState, Role, StatusWanted
-from transport.links import Links
+from transport.links.mesh_links import Links
 from transport.runtime import Runtime
 
 PATIENCE_S = 20.0

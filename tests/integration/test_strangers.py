@@ -13,8 +13,8 @@ import pytest
 
 from mdl.protocol.delta import Contributor
 from mdl.protocol.messages import LessonWanted
-from transport.hub import Spoke
-from transport.keys import MeshKeys, new_join_code
+from transport.links.hub import Spoke
+from transport.trust.keys import MeshKeys, new_join_code
 
 HERE = Path(__file__).parent
 spec = importlib.util.spec_from_file_location("mdl_product", HERE / "product.py")
@@ -137,8 +137,8 @@ CLOUD = """
 import sys, time, zmq
 from mdl.protocol.delta import Contributor
 from mdl.protocol.messages import LessonCurrent
-from transport.hub import Hub
-from transport.keys import MeshKeys
+from transport.links.hub import Hub
+from transport.trust.keys import MeshKeys
 
 hub = Hub(Contributor("cloud", 1), MeshKeys.from_code(sys.argv[1]), max_values=8, listen_host="127.0.0.1")
 print(hub.port, flush=True)

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from mdl.files.journal import MAX_WAITING, Journal
 from mdl.files import writing as files
+from mdl.files.journal import MAX_WAITING, Journal
 
 
 def test_lines_are_added_to_what_is_there(tmp_path):

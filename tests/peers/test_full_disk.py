@@ -16,7 +16,7 @@ from mdl.data.readers.catalogue import find_public_set
 from mdl.errors import MdlError, StorageError
 from mdl.files.writing import check_writable, save_or_rescue, write_bytes
 from peers import cli_data
-from transport.keys import new_join_code
+from transport.trust.keys import new_join_code
 
 CODE = new_join_code("lab")
 PEER = ["peer", "--code", CODE, "--loopback", "--data", "motion?people=6&test_people=2&windows=40"]

@@ -19,7 +19,7 @@ from peers.identity import (
     release_identity,
     remember_code,
 )
-from transport.keys import new_join_code
+from transport.trust.keys import new_join_code
 
 # Our parent is alive as long as we are, and is another process.
 OTHER_PROCESS = f"{os.getppid()} {psutil.Process(os.getppid()).create_time():.2f}"

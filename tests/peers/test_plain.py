@@ -20,8 +20,8 @@ from mdl.protocol.delta import Contributor
 from mdl.protocol.messages import PeerInfo, Role
 from peers.plain import PlainFormatter, plain_lines
 from peers.terminal import PlainConsole
-from transport.discovery import describe, read_description
-from transport.wire import decode, encode
+from transport.discovery.mdns import describe, read_description
+from transport.wire.codec import decode, encode
 
 NASTY = "\x1b]0;owned\x07\x1b[2J\u202e[red]x[/]\r\n:smile:[link=http://x]"
 # What a terminal would act upon.

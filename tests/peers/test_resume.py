@@ -26,7 +26,7 @@ from peers.cloud_node import PERSONAL, Record, Student
 from peers.device import Device
 from peers.identity import known_meshes, remember_code
 from peers.resume import Origin, describe_state
-from transport.keys import new_join_code
+from transport.trust.keys import new_join_code
 
 SMALL = "motion?people=3&test_people=1&windows=12"
 ME = Contributor("me", 1)

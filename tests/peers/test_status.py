@@ -25,7 +25,7 @@ from peers.members import Members
 from peers.rounds import RoundLedger
 from peers.status import add_evaluations, mesh_status, summarise_round
 from scheduler.policies import make_policy
-from transport.wire import MAX_HEADER_BYTES, encode
+from transport.wire.codec import MAX_HEADER_BYTES, encode
 
 A, B, C = (Contributor(name, 1) for name in "abc")
 REPORT = PeerReport(1, 1, 0, b"", "s", "m", 10, Activity.HOLDING, 1, 1, training=TrainingReport(0.5, 8, 1.0))

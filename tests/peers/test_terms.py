@@ -25,7 +25,7 @@ from peers.succession import Succession, SuccessionSettings
 from peers.trainer import Trainer, TrainerSettings
 from scheduler.policies import make_policy
 from sim.faults import FaultPlan
-from transport.wire import encode
+from transport.wire.codec import encode
 
 ME, BOB = Contributor("me", 1), Contributor("bob", 1)
 

@@ -11,7 +11,7 @@ from mdl.errors import LocalProtocolError, RemoteProtocolError
 from mdl.protocol.delta import Contributor, digest_of
 from mdl.protocol.machine import Received, TransferProgressed
 from mdl.protocol.messages import DeltaMessage, GlobalMessage, ModelMessage
-from transport.bulk import (
+from transport.wire.bulk import (
     EXPIRY_S,
     MAX_OUTGOING,
     RETRY_S,
@@ -23,10 +23,7 @@ from transport.bulk import (
     OutgoingTransfers,
     window_bytes,
 )
-from transport.hashing import HashThread
-from transport.incoming import ASKED_S, MAX_INCOMING, IncomingTransfers
-from transport.rhythm import FIRST_CHUNK_BYTES, FIRST_PATIENCE_S
-from transport.wire import (
+from transport.wire.codec import (
     CHUNK_BYTES,
     MAX_STREAMS,
     SMALLEST_CHUNK_BYTES,
@@ -36,6 +33,9 @@ from transport.wire import (
     TransferEnded,
     TransferOffered,
 )
+from transport.wire.hashing import HashThread
+from transport.wire.incoming import ASKED_S, MAX_INCOMING, IncomingTransfers
+from transport.wire.rhythm import FIRST_CHUNK_BYTES, FIRST_PATIENCE_S
 
 SENDER, RECEIVER = Contributor("sender", 1), Contributor("receiver", 1)
 MODEL = ModelMessage(1, b"digest")

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from mdl.bounds import MAX_MEMBERS
-from transport.descriptors import OF_A_PEER, RESERVED, WANTED, share_out
+from transport.links.descriptors import OF_A_PEER, RESERVED, WANTED, share_out
 
 
 @pytest.mark.parametrize("limit", [0, 64, 128, 256, 1024, 4096, WANTED, 1 << 20])
@@ -36,7 +36,7 @@ def test_the_soft_limit_is_raised_as_far_as_the_hard_one_and_need_go(soft, hard,
     code = f"""
 import resource
 resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
-from transport.descriptors import raise_limit
+from transport.links.descriptors import raise_limit
 print(raise_limit(), resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 """
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

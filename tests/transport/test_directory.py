@@ -8,7 +8,7 @@ from mdl.bounds import MAX_MEMBERS
 from mdl.errors import ConfigError, RemoteProtocolError
 from mdl.protocol.delta import Contributor
 from mdl.protocol.messages import PeerInfo, Role
-from transport.directory import (
+from transport.discovery.directory import (
     KEEP_GREETING_S,
     LOST_S,
     OTHER_STARTS,

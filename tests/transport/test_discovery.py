@@ -7,11 +7,11 @@ from zeroconf import NotRunningException
 
 from mdl.errors import ConfigError, MeshNotFoundError, RemoteProtocolError
 from mdl.protocol.messages import PeerInfo, Role
-from transport import discovery
-from transport.discovery import Discovery, describe, read_description
-from transport.interfaces import choose_host, host_to_listen_on, is_outer, usable_interfaces
-from transport.keys import MeshKeys, new_join_code
-from transport.sockets import answer_gate
+from transport.discovery import mdns as discovery
+from transport.discovery.interfaces import choose_host, host_to_listen_on, is_outer, usable_interfaces
+from transport.discovery.mdns import Discovery, describe, read_description
+from transport.links.sockets import answer_gate
+from transport.trust.keys import MeshKeys, new_join_code
 
 KEYS = MeshKeys.from_code(new_join_code("home", bytes(range(19))))
 OTHER = MeshKeys.from_code(new_join_code("home", bytes(19)))

@@ -1,7 +1,7 @@
 """Connections without a key: a bound on them, that does not fall on those who have one."""
 
-from transport.halfopen import HalfOpen
-from transport.sockets import HANDSHAKE_MS
+from transport.links.halfopen import HalfOpen
+from transport.links.sockets import HANDSHAKE_MS
 
 ENEMY, FRIEND = ("192.0.2.66", "1"), ("192.0.2.7", "1")
 HANDSHAKE_S = HANDSHAKE_MS / 1000

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mdl.errors import ConfigError
-from transport.keys import MeshKeys, new_join_code, parse_join_code
+from transport.trust.keys import MeshKeys, new_join_code, parse_join_code
 
 CODE = new_join_code("home", bytes(range(40, 59)))
 CHARACTERS = "23456789abcdefghijkmnpqrstuvwxyz"

@@ -6,8 +6,8 @@ import pytest
 
 from mdl.protocol.delta import Contributor
 from mdl.protocol.messages import PeerInfo, Role
-from transport.directory import SIGN_PAUSE_S, SIGNS, SILENT_S, Address
-from transport.namesakes import GREETING_S, LASTING_S, MAX_NAMESAKES, Namesakes
+from transport.discovery.directory import SIGN_PAUSE_S, SIGNS, SILENT_S, Address
+from transport.links.namesakes import GREETING_S, LASTING_S, MAX_NAMESAKES, Namesakes
 
 ME = Contributor("a", 5)
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from mdl.errors import LocalProtocolError, RemoteProtocolError
 from mdl.protocol.delta import Contributor
 from mdl.protocol.messages import PROTOCOL_VERSION, DeltaMessage, Hello, PeerInfo, PeersKnown, Role, StatusWanted
-from transport.wire import (
+from transport.wire.codec import (
     MAX_HEADER_BYTES,
     ChunkSent,
     ChunksWanted,

@@ -1,6 +1,7 @@
 """Bulk values of one node, both directions: what a link hands over, and what it has to send for them.
 
-`transport.links` and `transport.hub` differ in how frames find their way; what the frames mean is the same.
+`transport.links.mesh_links` and `transport.links.hub` differ in how frames find their way; what the frames mean is the
+same.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from mdl.errors import LocalProtocolError, RemoteProtocolError
 from mdl.protocol.delta import Vector
 from mdl.protocol.machine import Received
 from mdl.protocol.messages import ASKS, CARRIERS, Said
-from transport.bulk import Outgoing, OutgoingTransfers, Step
-from transport.hashing import HashThread
-from transport.incoming import IncomingTransfers
 from transport.loglimit import LogLimit
-from transport.wire import ChunkSent, ChunksWanted, Envelope, TransferDropped, TransferEnded, TransferOffered
+from transport.wire.bulk import Outgoing, OutgoingTransfers, Step
+from transport.wire.codec import ChunkSent, ChunksWanted, Envelope, TransferDropped, TransferEnded, TransferOffered
+from transport.wire.hashing import HashThread
+from transport.wire.incoming import IncomingTransfers
 
 
 class Transfers:

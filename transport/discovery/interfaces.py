@@ -16,7 +16,7 @@ import psutil
 
 from mdl.bounds import printable
 from mdl.errors import ConfigError
-from transport.directory import EVERY_HOST
+from transport.discovery.directory import EVERY_HOST
 
 _INNER = ("docker", "veth", "br-", "virbr", "podman", "cni", "lxc", "vmnet", "vboxnet")
 # A documentation address (RFC 5737): asking for the way there tells the interface of the default route.

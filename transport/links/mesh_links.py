@@ -2,7 +2,7 @@
 
 Whoever learns of a peer greets it; whoever is greeted answers with all the peers it knows. That is enough: of two peers
 that greet a third, the later one hears of the earlier. Who is called like this node is greeted too, once, so that both
-know (`transport/namesakes.py`). A machine sees only `Received` for whole messages, `PeerFound`, `NameTaken` and
+know (`transport/links/namesakes.py`). A machine sees only `Received` for whole messages, `PeerFound`, `NameTaken` and
 `TransferProgressed`. Not thread-safe: one thread owns a node's links. Knows no roles.
 """
 
@@ -22,16 +22,20 @@ from mdl.errors import ConfigError, RemoteProtocolError
 from mdl.protocol.delta import Contributor, Vector
 from mdl.protocol.machine import Event, NameTaken, PeerFound
 from mdl.protocol.messages import Hello, PeerInfo, PeersKnown, Said
-from transport.bulk import Outgoing, Step
-from transport.descriptors import Share, raise_limit, share_out
-from transport.directory import EVERY_HOST, Address, Directory, Greetings, address_of, is_loopback, parse_address
-from transport.halfopen import TOO_MANY, Doorkeeper
-from transport.interfaces import hosts_on, name_of
-from transport.keys import MeshKeys
-from transport.loglimit import LogLimit
-from transport.namesakes import MAX_NAMESAKES, Namesakes
-from transport.outbox import Outbox
-from transport.sockets import (
+from transport.discovery.directory import (
+    EVERY_HOST,
+    Address,
+    Directory,
+    Greetings,
+    address_of,
+    is_loopback,
+    parse_address,
+)
+from transport.discovery.interfaces import hosts_on, name_of
+from transport.links.descriptors import Share, raise_limit, share_out
+from transport.links.halfopen import TOO_MANY, Doorkeeper
+from transport.links.namesakes import MAX_NAMESAKES, Namesakes
+from transport.links.sockets import (
     TURN,
     LinkCounts,
     check_security,
@@ -41,8 +45,12 @@ from transport.sockets import (
     serve_gate,
     take_frames,
 )
-from transport.transfers import Transfers, check_frames
-from transport.wire import Body, Envelope, decode
+from transport.loglimit import LogLimit
+from transport.trust.keys import MeshKeys
+from transport.wire.bulk import Outgoing, Step
+from transport.wire.codec import Body, Envelope, decode
+from transport.wire.outbox import Outbox
+from transport.wire.transfers import Transfers, check_frames
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from ipaddress import IPv4Interface
 
 from mdl.errors import ConfigError
-from transport.interfaces import usable_interfaces
+from transport.discovery.interfaces import usable_interfaces
 
 logger = logging.getLogger(__name__)
 

@@ -1,8 +1,8 @@
 """What one node sends: for each peer a `control` DEALER for what is small, and a `bulk` one for chunks.
 
 Nothing blocks: a full queue drops the message and counts it. A link is opened for the first message, as far as
-`transport.calls` allows, and closed when it is of no use. A new address or incarnation of a peer replaces its link; the
-first message on every link is a Hello, so that the peer can answer.
+`transport.wire.calls` allows, and closed when it is of no use. A new address or incarnation of a peer replaces its
+link; the first message on every link is a Hello, so that the peer can answer.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from mdl.bounds import MAX_MEMBERS
 from mdl.errors import LocalProtocolError
 from mdl.protocol.delta import Contributor
 from mdl.protocol.messages import Hello, PeerInfo, PeersKnown
-from transport.bulk import Outgoing
-from transport.calls import Calls
-from transport.directory import EVERY_HOST, Address, Directory, address_of, is_loopback
-from transport.keys import MeshKeys
+from transport.discovery.directory import EVERY_HOST, Address, Directory, address_of, is_loopback
+from transport.links.sockets import LinkCounts, is_passing, local_host_towards, open_dealer
 from transport.loglimit import LogLimit
-from transport.sockets import LinkCounts, is_passing, local_host_towards, open_dealer
-from transport.wire import Body, encode
+from transport.trust.keys import MeshKeys
+from transport.wire.bulk import Outgoing
+from transport.wire.calls import Calls
+from transport.wire.codec import Body, encode
 
 # A round goes over a few links of each device; in a mesh of so many, all of them are made ready for bulk values.
 READY_LINKS = 16

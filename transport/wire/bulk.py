@@ -20,8 +20,7 @@ import numpy as np
 from mdl.errors import LocalProtocolError, RemoteProtocolError
 from mdl.protocol.delta import Contributor, Vector
 from mdl.protocol.machine import Received, TransferProgressed
-from transport.rhythm import FIRST_CHUNK_BYTES
-from transport.wire import (
+from transport.wire.codec import (
     CHUNK_BYTES,
     MAX_STREAMS,
     SMALLEST_CHUNK_BYTES,
@@ -33,6 +32,7 @@ from transport.wire import (
     TransferEnded,
     TransferOffered,
 )
+from transport.wire.rhythm import FIRST_CHUNK_BYTES
 
 # Credit that keeps a 1 Gbit/s link of 10 ms busy (1.25 MB) with some to spare, and a small device's memory free.
 WINDOW_BYTES = 8 * CHUNK_BYTES

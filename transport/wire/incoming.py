@@ -1,4 +1,4 @@
-"""Bulk values that come in: the receiver's side of `transport.bulk`, a pure state machine.
+"""Bulk values that come in: the receiver's side of `transport.wire.bulk`, a pure state machine.
 
 It decides whose offer has a place, allocates the destination once, and asks for chunks until all are there.
 """
@@ -15,11 +15,8 @@ from mdl.errors import RemoteProtocolError
 from mdl.protocol.delta import Contributor, Vector, new_hash
 from mdl.protocol.machine import Received, TransferProgressed
 from mdl.protocol.messages import DIGESTED
-from transport.bulk import EXPIRY_S, RETRY_S, WINDOW_BYTES, Outgoing, Pace, Step, window_bytes
-from transport.hashing import Hash, MakeHash
-from transport.places import Places
-from transport.rhythm import Rhythm
-from transport.wire import (
+from transport.wire.bulk import EXPIRY_S, RETRY_S, WINDOW_BYTES, Outgoing, Pace, Step, window_bytes
+from transport.wire.codec import (
     CHUNK_BYTES,
     MAX_STREAMS,
     SMALLEST_CHUNK_BYTES,
@@ -30,6 +27,9 @@ from transport.wire import (
     TransferEnded,
     TransferOffered,
 )
+from transport.wire.hashing import Hash, MakeHash
+from transport.wire.places import Places
+from transport.wire.rhythm import Rhythm
 
 # New credit every quarter window: often enough that the sender never waits, seldom enough to cost nothing.
 _CREDIT_STEPS = 4
@@ -100,8 +100,8 @@ class _Receiving:
 class IncomingTransfers:
     """The receiver's side: at most MAX_INCOMING destinations, each at most `max_values` float32 large.
 
-    One a sender: who has two to send, or does not get on, has no more of the places than others (`transport.places`).
-    make_hash: of values whose digest is wanted (DIGESTED), by their size in bytes.
+    One a sender: who has two to send, or does not get on, has no more of the places than others
+    (`transport.wire.places`). make_hash: of values whose digest is wanted (DIGESTED), by their size in bytes.
     """
 
     def __init__(self, max_values: int, make_hash: MakeHash = lambda size_bytes: new_hash()) -> None:

@@ -60,7 +60,7 @@ class ChunksWanted(Message, frozen=True):
     """Receiver: all before offset_bytes is here; send up to limit_bytes. again: also what was sent of that before.
 
     chunk_bytes, streams: how large a chunk the link carries in a moment, and over how many connections they are to come
-    (`transport.rhythm`).
+    (`transport.wire.rhythm`).
     """
 
     transfer_id: Count

@@ -18,7 +18,7 @@ from typing import TypeAlias, TypeVar
 
 import zmq
 
-from transport.sockets import HANDSHAKE_MS
+from transport.links.sockets import HANDSHAKE_MS
 
 # What an endpoint tells its user.
 TOO_MANY = "connections without a handshake: %d ended, somebody opens too many"

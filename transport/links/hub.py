@@ -1,8 +1,8 @@
 """A cloud and its learners: the learners dial, so that neither NAT nor a firewall of a home matters, and all that the
 cloud says goes back over the connection that the learner opened.
 
-The same keys, envelopes and bulk transfers as between peers (`transport.links`), on one socket: `Hub` is the cloud's
-end, a `Spoke` a learner's. Whoever is heard lately has a route back; nothing else is known of a learner here.
+The same keys, envelopes and bulk transfers as between peers (`transport.links.mesh_links`), on one socket: `Hub` is the
+cloud's end, a `Spoke` a learner's. Whoever is heard lately has a route back; nothing else is known of a learner here.
 """
 
 from __future__ import annotations
@@ -19,13 +19,10 @@ from mdl.errors import ConfigError, RemoteProtocolError
 from mdl.protocol.delta import Contributor, Vector
 from mdl.protocol.machine import Event
 from mdl.protocol.messages import PeerInfo, Said
-from transport.bulk import Outgoing, Step
-from transport.descriptors import raise_limit, share_out
-from transport.directory import Address, parse_address
-from transport.halfopen import TOO_MANY, Doorkeeper
-from transport.keys import MeshKeys
-from transport.loglimit import LogLimit
-from transport.sockets import (
+from transport.discovery.directory import Address, parse_address
+from transport.links.descriptors import raise_limit, share_out
+from transport.links.halfopen import TOO_MANY, Doorkeeper
+from transport.links.sockets import (
     TURN,
     LinkCounts,
     check_security,
@@ -36,8 +33,11 @@ from transport.sockets import (
     serve_gate,
     take_frames,
 )
-from transport.transfers import Transfers, check_frames
-from transport.wire import Envelope, decode, encode
+from transport.loglimit import LogLimit
+from transport.trust.keys import MeshKeys
+from transport.wire.bulk import Outgoing, Step
+from transport.wire.codec import Envelope, decode, encode
+from transport.wire.transfers import Transfers, check_frames
 
 logger = logging.getLogger(__name__)
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import zmq
 
 from mdl.errors import ConfigError
-from transport.directory import Address, is_loopback
-from transport.keys import MeshKeys
+from transport.discovery.directory import Address, is_loopback
 from transport.loglimit import LogLimit
-from transport.wire import MAX_FRAME_BYTES
+from transport.trust.keys import MeshKeys
+from transport.wire.codec import MAX_FRAME_BYTES
 
 ZAP_ADDRESS = "inproc://zeromq.zap.01"
 # Per connection: eight windows of chunks, or a minute of reports. Whoever sends more waits in its own queue.

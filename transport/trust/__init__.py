@@ -1,0 +1,1 @@
+"""Who may join: join codes and the keys made from them."""

@@ -1,0 +1,1 @@
+"""How one message, or one vector, gets from a device to another."""
