@@ -4,8 +4,8 @@
 
 DATA_DIR holds phone_traces/phone_traces.csv.gz and device_profiles/*.csv. Each constant is fitted to all phones but one
 and judged on that one, for every phone; "error" is the mean absolute error there, "baseline" that of the plainest guess
-(docs/device-models.md names it). "code" is what mdl/devices/usage.py and sim/devices.py use. Only aggregates are
-printed.
+(docs/device-models.md names it). "code" is what mdl/devices/usage.py and sim/timing/device_models.py use. Only
+aggregates are printed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from device_traces import (
 )
 
 from mdl.devices import usage
-from sim import devices
+from sim.timing import device_models as devices
 
 # Each fit takes what was measured on some phones and gives one constant or a few.
 

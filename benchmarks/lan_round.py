@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from sim.scenario import Scenario, ScenarioDevice
-from sim.timing import Iteration
+from sim.timing.iteration import Iteration
+from sim.timing.scenario import Scenario, ScenarioDevice
 from transport.trust.keys import new_join_code
 
 TESTS = Path(__file__).parent.parent / "tests" / "integration"

@@ -16,9 +16,9 @@ from typing import TypeVar
 from mdl.workers import Workers, result_of
 from peers.interrupts import handled, interrupt
 from peers.simulate import run_guarded
-from sim.drawing import draw_plan, draw_wide
-from sim.faults import FaultPlan
-from sim.verdict import Verdict
+from sim.mesh.draw_plan import draw_plan, draw_wide
+from sim.mesh.fault_plan import FaultPlan
+from sim.mesh.verdict import Verdict
 
 Chunk = TypeVar("Chunk")
 Result = TypeVar("Result")

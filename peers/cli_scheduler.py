@@ -93,7 +93,7 @@ def evaluate(
 ) -> None:
     """Play a policy on seeded scenarios: makespan with spread, against the greedy rule and the exact optimum."""
     from peers.policy_eval import describe, judge, judge_optimum, print_rows
-    from sim.scenario import draw_scenario
+    from sim.timing.scenario import draw_scenario
 
     scenarios = [draw_scenario(family, n, seed_from + number) for number in range(count)]
     judged = [judge(policy, scenarios), judge("greedy", scenarios)]

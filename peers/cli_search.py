@@ -50,7 +50,7 @@ def search(
     from peers.campaign import count_cores
     from peers.explore import Bound, load_found, search_all
     from scheduler.policies import POLICIES
-    from sim.search import KINDS
+    from sim.mesh.search import KINDS
 
     if story is not None:
         from mdl.files.reading import read_bytes
@@ -88,7 +88,7 @@ def _tell(found: Found, directory: Path | None, as_json: bool, told: dict[str, A
 
     from mdl.files.writing import make_private_folder, write_bytes
     from peers.explore import dump_found, tell_found
-    from sim.telling import tell_story
+    from sim.mesh.story_lines import tell_story
 
     found, walk = tell_found(found.bound, found.departures)
     lines = list(tell_story(walk.mesh.story or []))

@@ -17,8 +17,8 @@ from peers.cli_options import MOST_PROCESSES, AsJson, LogLevel, Quiet, check_cho
 
 if TYPE_CHECKING:
     from peers.campaign import Campaign, Totals
-    from sim.faults import FaultPlan
-    from sim.verdict import Verdict
+    from sim.mesh.fault_plan import FaultPlan
+    from sim.mesh.verdict import Verdict
 
 logger = logging.getLogger(__name__)
 
@@ -152,7 +152,7 @@ def _run_plan(path: Path, out: Path | None, as_json: bool) -> None:
     plan = _read_plan(path)
     with silent_machines():
         verdict, mesh = tell_plan(plan)
-    from sim.telling import tell_story
+    from sim.mesh.story_lines import tell_story
 
     if not as_json:
         for line in tell_story(mesh.story or []):
@@ -172,7 +172,7 @@ def _run_plan(path: Path, out: Path | None, as_json: bool) -> None:
 def _save_plans(campaign: Campaign, totals: Totals, directory: Path) -> None:
     """The plan of each failing seed as it was drawn, and the command that runs it again."""
     from mdl.files.writing import write_bytes
-    from sim.faults import dump_plan
+    from sim.mesh.fault_plan import dump_plan
 
     for verdict in totals.failing:
         path = directory / f"plan-{verdict.seed}.json"
@@ -185,8 +185,8 @@ def _tell_failure(plan: FaultPlan, verdict: Verdict, directory: Path, shrink: bo
     from peers.campaign import silent_machines
     from peers.simulate import shrink as shrink_failing
     from peers.simulate import tell_plan
-    from sim.faults import dump_plan
-    from sim.telling import tell_story
+    from sim.mesh.fault_plan import dump_plan
+    from sim.mesh.story_lines import tell_story
 
     with silent_machines():
         shortest = shrink_failing(plan, verdict.kind) if shrink else plan
@@ -208,7 +208,7 @@ def _tell_failure(plan: FaultPlan, verdict: Verdict, directory: Path, shrink: bo
 
 def _save_stories(mesh: object, directory: Path) -> None:
     from peers.replay import save_stories
-    from sim.mesh import SimMesh
+    from sim.mesh.driver import SimMesh
 
     assert isinstance(mesh, SimMesh)
     save_stories(mesh, directory)
@@ -257,7 +257,7 @@ def _end(totals: Totals, elapsed_s: float, directory: Path | None, wide: bool, a
 def _read_plan(path: Path) -> FaultPlan:
     from mdl.errors import ConfigError, DataError
     from mdl.files.reading import read_bytes
-    from sim.faults import load_plan
+    from sim.mesh.fault_plan import load_plan
 
     content = read_bytes(path, _LARGEST_PLAN_BYTES, "a plan that `mdl sim run` saved")
     try:

@@ -1,4 +1,4 @@
-"""`mdl sim search`: the exhaustive search of `sim/search.py` with the real machines, over several processes."""
+"""`mdl sim search`: the exhaustive search of `sim/mesh/search.py` with the real machines, over several processes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from mdl.files.reading import decode_json
 from peers.campaign import run_chunks, seldom_collected, silent_machines
 from peers.interrupts import handled, interrupt
 from peers.simulate import BUGS, build_mesh
-from sim.faults import FaultPlan
-from sim.search import KINDS, USUAL, AnyDeparture, Walk, explore, first_departures, follow
-from sim.verdict import judge
+from sim.mesh.fault_plan import FaultPlan
+from sim.mesh.search import KINDS, USUAL, AnyDeparture, Walk, explore, first_departures, follow
+from sim.mesh.verdict import judge
 
 # Virtual seconds of local training: longer than anything that a mesh does about a round.
 _TRAIN_S = 1.0

@@ -14,7 +14,7 @@ from scheduler.numpyq import NumpyQ, load_weights
 from scheduler.optimal import solve
 from scheduler.paper_plan import FollowOrder
 from scheduler.policies import make_policy
-from sim.scenario import Scenario
+from sim.timing.scenario import Scenario
 
 
 def judge(policy: str, scenarios: list[Scenario]) -> Judged:

@@ -32,7 +32,7 @@ from scheduler.chain import Policy
 from scheduler.devices import is_busy
 from scheduler.learned import DRAFT, POLICY, SEEN, Learned
 from scheduler.policies import make_policy
-from sim.scenario import Scenario, load_scenarios, save_scenarios
+from sim.timing.scenario import Scenario, load_scenarios, save_scenarios
 
 logger = logging.getLogger(__name__)
 

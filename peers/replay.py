@@ -25,8 +25,8 @@ from mdl.protocol.delta import Contributor, Vector, apply_delta, digest_of
 from mdl.protocol.machine import Effect, Event, SaveModel, Tick
 from peers.casting import Casting, build_machine
 from peers.peer import Peer
-from sim.mesh import SimMesh
-from sim.telling import tell_step
+from sim.mesh.driver import SimMesh
+from sim.mesh.story_lines import tell_step
 from transport.story import Story
 
 _EVENTS = {kind.__name__: kind for kind in get_args(Event)}

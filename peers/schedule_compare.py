@@ -16,7 +16,7 @@ from peers.schedule_play import Bench, play_watched
 from scheduler.judging import half_width
 from scheduler.paper import energy_variance
 from scheduler.policies import OPTIMAL
-from sim.scenario import Scenario
+from sim.timing.scenario import Scenario
 
 
 @dataclass

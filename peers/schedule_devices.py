@@ -8,8 +8,8 @@ import msgspec
 from rich.table import Table
 
 from peers.schedule_round import RealRound
-from sim.devices import UsageKind
-from sim.scenario import Scenario
+from sim.timing.device_models import UsageKind
+from sim.timing.scenario import Scenario
 
 _MOST_SHOWN = 64
 

@@ -16,7 +16,7 @@ from scheduler.play import Played, play
 from scheduler.policies import OPTIMAL, make_policy
 
 if TYPE_CHECKING:
-    from sim.scenario import Scenario
+    from sim.timing.scenario import Scenario
 
 
 class Watched:

@@ -18,8 +18,8 @@ from peers.rundir import read_rounds, read_run
 from scheduler.chain import ChainView, Decision, DeviceState, Pair, Wait
 from scheduler.chart import Chart, SeenDevice, SeenHop
 from scheduler.gantt_round import chart_round
-from sim.devices import UsageKind
-from sim.scenario import Scenario, ScenarioDevice
+from sim.timing.device_models import UsageKind
+from sim.timing.scenario import Scenario, ScenarioDevice
 
 # A merge that took no time that the agent could see.
 _FAST_MERGE_MB_S = 10_000.0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from mdl.errors import ConfigError
 from peers.schedule_round import RealRound, live_round, pick_round, rebuild
-from sim.scenario import FAMILIES, Scenario, draw_scenario, load_scenarios
+from sim.timing.scenario import FAMILIES, Scenario, draw_scenario, load_scenarios
 
 if TYPE_CHECKING:
     from mdl.config import MeshSection

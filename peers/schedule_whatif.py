@@ -18,8 +18,8 @@ from mdl.errors import ConfigError
 from peers.schedule_draw import choose_decimals, tell_hop
 from peers.schedule_play import Bench, play_watched
 from scheduler.play import Played
-from sim.devices import UsageKind
-from sim.scenario import Scenario, ScenarioDevice
+from sim.timing.device_models import UsageKind
+from sim.timing.scenario import Scenario, ScenarioDevice
 
 _PERIOD = re.compile(r"(-?\d+(?:\.\d+)?)-(\d+(?:\.\d+)?)")
 # A hundred busy periods.

@@ -16,15 +16,15 @@ from mdl.protocol.messages import Role
 from peers.casting import Casting, TrainerStart, build_machine, cast_simulated
 from peers.peer import Peer
 from peers.waits import tell_waits
-from sim.accounts import Accounts, InvariantError, dimensions_of
-from sim.faults import AGENT_NODE, FaultPlan
-from sim.injector import Injector
-from sim.invariants import Invariants
-from sim.mesh import Disk, SimMesh
-from sim.network import Network
-from sim.node import Node
-from sim.shrink import shrink_plan
-from sim.verdict import Verdict, is_settled, judge, patience_s
+from sim.mesh.accounts import Accounts, InvariantError, dimensions_of
+from sim.mesh.driver import Disk, SimMesh
+from sim.mesh.fault_plan import AGENT_NODE, FaultPlan
+from sim.mesh.injector import Injector
+from sim.mesh.invariants import Invariants
+from sim.mesh.network import Network
+from sim.mesh.process import Node
+from sim.mesh.shrink import shrink_plan
+from sim.mesh.verdict import Verdict, is_settled, judge, patience_s
 
 # 0.3 MB at 2.5 to 5 MB/s: a hop takes 0.06 to 0.12 s, not much less than local training, so that faults find both.
 SIZE_BYTES = 300_000

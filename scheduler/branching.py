@@ -16,9 +16,9 @@ from scheduler.lockstep import Picks, finish, stand_of_rows
 from scheduler.numpyq import NumpyQ, Weights
 from scheduler.observation import look_at, observe_receivers, observe_senders
 from scheduler.stand import Bools, Doubles, Floats, Integers
-from sim.batch import Batch
-from sim.packing import Packed, pack
-from sim.scenario import Scenario, draw_scenario, vary_scenario
+from sim.timing.batch import Batch
+from sim.timing.packing import Packed, pack
+from sim.timing.scenario import Scenario, draw_scenario, vary_scenario
 
 # Scenarios of training; those of tuning and judging lie below.
 FIRST_TRAINING_SEED = 1_000_000

@@ -10,8 +10,8 @@ from typing import Protocol, TypeAlias
 import msgspec
 
 from scheduler.why import Choice
-from sim.devices import UsageKind
-from sim.timing import DeviceState as DeviceState
+from sim.timing.device_models import UsageKind
+from sim.timing.iteration import DeviceState as DeviceState
 
 _ENDING = (DeviceState.TRAINING, DeviceState.BUSY, DeviceState.SEND, DeviceState.GET)
 

@@ -20,7 +20,7 @@ from msgspec import Meta
 from scheduler.chain import ChainView, Decision, DeviceState, DeviceView, Pair, Policy, Wait
 from scheduler.detour import go_around
 from scheduler.policies import make_policy
-from sim.devices import UsageKind
+from sim.timing.device_models import UsageKind
 
 # Bounds of what is accepted: far above any real mesh.
 MAX_LINE_BYTES = 1 << 22

@@ -2,7 +2,7 @@
 
 A link's speed is what hops have shown: the receiver tells how long the values took. Its merges it times by themselves,
 and tells how fast the last ones were. Energy is modelled, not measured: 1.0 W to send, 0.8 W to receive, 1.5 W to merge
-(`sim.devices`).
+(`sim.timing.device_models`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from math import inf
 from mdl.bounds import MAX_RATE_MB_S
 from mdl.config import BusySection
 from mdl.protocol.messages import ResourceState
-from sim.devices import MERGE_W, RECEIVE_W, SEND_W, UsageKind
+from sim.timing.device_models import MERGE_W, RECEIVE_W, SEND_W, UsageKind
 
 # A new measurement moves the estimate by this share: links of phones change within minutes.
 _LEARN = 0.3

@@ -16,8 +16,8 @@ from scheduler.objective import Objective, finish, rollout_costs, unit_of
 from scheduler.observation import COLUMN, FEATURES, Look, look_at, observe_receivers, observe_senders
 from scheduler.play import view_of
 from scheduler.stand import stand_of
-from sim.scenario import FAMILIES, Scenario, draw_scenario
-from sim.timing import Iteration
+from sim.timing.iteration import Iteration
+from sim.timing.scenario import FAMILIES, Scenario, draw_scenario
 
 Floats = npt.NDArray[np.float32]
 

@@ -15,8 +15,8 @@ import numpy as np
 from mdl.devices import usage
 from mdl.devices.usage import Periods
 from scheduler.chain import DeviceState, DeviceView
-from sim.devices import UsageKind, mean_gap_s
-from sim.timing import active_end_s
+from sim.timing.device_models import UsageKind, mean_gap_s
+from sim.timing.iteration import active_end_s
 
 
 @dataclass(frozen=True)

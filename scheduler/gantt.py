@@ -9,8 +9,8 @@ from scheduler.chain import Pair, Wait
 from scheduler.chart import Chart, ChartHop, Note, Row, Span, SpanKind, Waited, append_span, find_start_s
 from scheduler.delays import find_delays
 from scheduler.play import Played
-from sim.scenario import Scenario
-from sim.timing import DeviceState, Iteration, TimedHop
+from sim.timing.iteration import DeviceState, Iteration, TimedHop
+from sim.timing.scenario import Scenario
 
 Names: TypeAlias = Sequence[str]
 

@@ -16,7 +16,7 @@ from statistics import fmean, median
 
 from scheduler.chain import ChainView, Decision, DeviceState, DeviceView, Pair, Wait
 from scheduler.why import Choice, first
-from sim.devices import UsageKind, expected_busy_s, expected_rest_s, mean_gap_s
+from sim.timing.device_models import UsageKind, expected_busy_s, expected_rest_s, mean_gap_s
 
 # One joule above the mean costs as much as this many seconds of link time.
 SECONDS_PER_JOULE = 0.02

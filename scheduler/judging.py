@@ -15,9 +15,9 @@ from scheduler.numpyq import NumpyQ
 from scheduler.paper import energy_variance
 from scheduler.paper_plan import FollowOrder
 from scheduler.play import play
-from sim.batch import Batch
-from sim.packing import pack
-from sim.scenario import Scenario, draw_scenario
+from sim.timing.batch import Batch
+from sim.timing.packing import pack
+from sim.timing.scenario import Scenario, draw_scenario
 
 # Tuning looks at these seeds; 0 to 299 only judge.
 FIRST_TUNING_SEED = 500_000

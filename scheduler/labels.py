@@ -19,7 +19,7 @@ from mdl.errors import ConfigError
 from mdl.workers import Workers, result_of
 from scheduler.branching import LabelJob, Labels, produce_labels
 from scheduler.qnet import QNetwork
-from sim.scenario import Scenario
+from sim.timing.scenario import Scenario
 
 # Chunks by size of mesh: least and greatest N, scenarios a chunk. One cycle; small and middle sizes come more often.
 _CYCLE: tuple[tuple[tuple[int, int], int], ...] = (

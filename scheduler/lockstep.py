@@ -14,9 +14,9 @@ from scheduler.layout import lay_out, picks_now, prospects
 from scheduler.numpyq import NumpyQ
 from scheduler.observation import Look, look_at, observe_receivers, observe_senders
 from scheduler.stand import DONE, FREE, Bools, Doubles, Floats, Integers, Stand
-from sim.batch import Batch
-from sim.packing import pack
-from sim.scenario import draw_scenario
+from sim.timing.batch import Batch
+from sim.timing.packing import pack
+from sim.timing.scenario import draw_scenario
 
 Rule = Callable[[Stand], tuple[Integers, Integers]]
 

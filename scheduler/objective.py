@@ -14,10 +14,10 @@ import numpy as np
 
 from scheduler.greedy import EXPOSED_TRANSFERS
 from scheduler.stand import BUSY_SHARE, Bools, Doubles, Integers
-from sim.batch import Batch
-from sim.devices import SEND_W
-from sim.scenario import Scenario
-from sim.timing import Iteration
+from sim.timing.batch import Batch
+from sim.timing.device_models import SEND_W
+from sim.timing.iteration import Iteration
+from sim.timing.scenario import Scenario
 
 
 @dataclass(frozen=True)

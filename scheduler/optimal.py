@@ -13,8 +13,8 @@ import numpy as np
 from mdl.errors import ConfigError
 from scheduler.chain import ChainView, Decision, DeviceState, Pair, Wait
 from scheduler.subsets import Indices, Tables, Times, earliest_ends, subset_tables
-from sim.scenario import Periods, Scenario
-from sim.timing import TimedHop, active_end_s
+from sim.timing.iteration import TimedHop, active_end_s
+from sim.timing.scenario import Periods, Scenario
 
 # 9 devices take about 10 ms, 12 about 150 ms; each more takes three times as long.
 MAX_DEVICES = 12

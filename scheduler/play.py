@@ -6,8 +6,8 @@ import msgspec
 
 from mdl.errors import LocalProtocolError
 from scheduler.chain import ChainView, DeviceView, Policy, Wait
-from sim.scenario import Scenario
-from sim.timing import DeviceState, Iteration, TimedHop
+from sim.timing.iteration import DeviceState, Iteration, TimedHop
+from sim.timing.scenario import Scenario
 
 
 class Ordered(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ from mdl.errors import ConfigError
 from scheduler.chain import ChainView, Decision, DeviceState, DeviceView, Pair, Policy, Wait
 from scheduler.greedy import Greedy, too_few
 from scheduler.planner import Planner
-from sim.scenario import Scenario
+from sim.timing.scenario import Scenario
 
 _GONE = (DeviceState.DONE, DeviceState.DEAD)
 

@@ -9,8 +9,8 @@ import msgspec
 from mdl.errors import ConfigError
 from scheduler.chain import Policy, Wait
 from scheduler.play import view_of
-from sim.scenario import Scenario
-from sim.timing import DeviceState, Iteration
+from sim.timing.iteration import DeviceState, Iteration
+from sim.timing.scenario import Scenario
 
 _HOLDS = (DeviceState.FREE, DeviceState.BUSY)
 

@@ -22,7 +22,7 @@ from scheduler.judging import judge_network
 from scheduler.labels import train_on_labels
 from scheduler.learned import DRAFT, POLICY, SEEN, SHIPPED
 from scheduler.qnet import QNetwork, load_policy, save_policy
-from sim.scenario import Scenario, load_scenarios, vary_scenario
+from sim.timing.scenario import Scenario, load_scenarios, vary_scenario
 
 SLOTS = 24
 _STEPS_A_SLOT = 3

@@ -8,7 +8,7 @@ import msgspec
 
 from scheduler.chain import Policy
 from scheduler.play import Played, play
-from sim.scenario import Scenario, draw_scenario
+from sim.timing.scenario import Scenario, draw_scenario
 
 
 def draw_rounds(family: str, n: int, seed: int, rounds: int) -> list[Scenario]:

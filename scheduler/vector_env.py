@@ -1,4 +1,4 @@
-"""`ChainEnv` for many iterations side by side, on `sim.batch`: a Gymnasium vector environment for training."""
+"""`ChainEnv` for many iterations side by side, on `sim.timing.batch`: a Gymnasium vector environment for training."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from scheduler.env import ILLEGAL_COST, LEADING, ChainEnv
 from scheduler.lockstep import stand_of_rows
 from scheduler.objective import Objective, finish_batch
 from scheduler.observation import FEATURES, Look, look_at, observe_receivers, observe_senders
-from sim.batch import Batch
-from sim.packing import pack
+from sim.timing.batch import Batch
+from sim.timing.packing import pack
 
 Floats = npt.NDArray[np.float32]
 Bools = npt.NDArray[np.bool_]

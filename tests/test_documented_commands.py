@@ -26,7 +26,7 @@ from peers.cli import add_groups, app
 from peers.schedule_play import parse_policies
 from peers.schedule_source import draw_scenarios
 from scheduler.policies import POLICIES
-from sim.drawing import LEVELS
+from sim.mesh.draw_plan import LEVELS
 
 ROOT = Path(__file__).resolve().parents[1]
 BENCHMARKS = [path for path in sorted((ROOT / "benchmarks").glob("*.py")) if "__main__" in path.read_text()]

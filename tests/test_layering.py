@@ -226,7 +226,7 @@ def test_what_a_peer_loads_never_needs_the_learning_libraries() -> None:
         ("peers.agent", {"torch", "zmq", "zeroconf", "psutil", "typer"}),
         ("peers.trainer", {"torch", "zmq", "zeroconf", "psutil", "typer"}),
         ("peers.node", {"torch"}),
-        ("sim.mesh", {"torch", "zmq", "zeroconf", "psutil"}),
+        ("sim.mesh.driver", {"torch", "zmq", "zeroconf", "psutil"}),
         ("mdl.config", {"torch", "numpy", "zmq"}),
         ("peers.cli", {"torch", "numpy", "zmq", "zeroconf"}),
     ],

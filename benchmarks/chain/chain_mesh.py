@@ -21,7 +21,7 @@ from scheduler.play import Played, play
 from scheduler.policies import make_policy
 from scheduler.rounds import draw_rounds, play_rounds
 from scheduler.tuning import train_paper
-from sim.scenario import Scenario, draw_scenario
+from sim.timing.scenario import Scenario, draw_scenario
 
 Keep = Callable[[dict[str, Any]], None]
 

@@ -13,8 +13,8 @@ from scheduler.judging import half_width
 from scheduler.play import play, view_of
 from scheduler.policies import make_policy
 from scheduler.quorum import play_with_quorum
-from sim.scenario import Scenario, draw_scenario
-from sim.timing import Iteration, TimedHop, active_end_s, active_s
+from sim.timing.iteration import Iteration, TimedHop, active_end_s, active_s
+from sim.timing.scenario import Scenario, draw_scenario
 
 # How many of nine a round waits for; and when it goes on without those who still train: seconds after its opening,
 # where half of the devices are ready within half a second and stragglers need one to four seconds more.

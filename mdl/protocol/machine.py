@@ -1,7 +1,8 @@
 """The machine vocabulary: a role takes one event and the time, changes only itself, and returns effects.
 
-Two drivers run the same machines: `transport.runtime` over ZeroMQ and `sim.mesh` in virtual time. Slow work (training,
-evaluation, disk) is an effect; its result comes back as an event, so that a report never waits for a training step.
+Two drivers run the same machines: `transport.runtime` over ZeroMQ and `sim.mesh.driver` in virtual time. Slow work
+(training, evaluation, disk) is an effect; its result comes back as an event, so that a report never waits for a
+training step.
 """
 
 from __future__ import annotations

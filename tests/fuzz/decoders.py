@@ -35,9 +35,9 @@ from peers.replay import Recorded, load_story, replay_story, save_stories, tell_
 from peers.resume import Origin, restore_state
 from peers.rundir import read_rounds
 from peers.simulate import run_plan
-from sim.drawing import draw_plan
-from sim.faults import dump_plan, load_plan
-from sim.scenario import draw_scenario, load_scenarios, save_scenarios
+from sim.mesh.draw_plan import draw_plan
+from sim.mesh.fault_plan import dump_plan, load_plan
+from sim.timing.scenario import draw_scenario, load_scenarios, save_scenarios
 from tests.fuzz.hostile import Hostile, damage, info_of
 from tests.fuzz.machines import MeshCase, Misbehaved
 from transport.discovery.directory import Directory, parse_address

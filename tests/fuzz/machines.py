@@ -46,10 +46,10 @@ from peers.learner import CLOUD, Learner, LearnerSettings
 from peers.liveview import describe_summary, draw_mesh
 from peers.narrate import Narrator
 from peers.observer import Observer
-from sim.accounts import Accounts
-from sim.mesh import Disk, SimMesh
-from sim.network import Network
-from sim.node import Node
+from sim.mesh.accounts import Accounts
+from sim.mesh.driver import Disk, SimMesh
+from sim.mesh.network import Network
+from sim.mesh.process import Node
 from tests.fuzz.hostile import Hostile, info_of
 from transport.story import Story
 from transport.wire.codec import decode, encode

@@ -39,9 +39,9 @@ from mdl.protocol.messages import (
 )
 from peers.peer import make_peer
 from peers.trainer import Trainer, TrainerSettings
-from sim.accounts import Accounts
-from sim.mesh import SimMesh
-from sim.network import Network
+from sim.mesh.accounts import Accounts
+from sim.mesh.driver import SimMesh
+from sim.mesh.network import Network
 from transport.links.mesh_links import Links
 from transport.runtime import Runtime
 

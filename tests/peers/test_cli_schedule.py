@@ -33,8 +33,8 @@ from scheduler.chart import Chart, SpanKind
 from scheduler.decide import MAX_LINE_BYTES, Decider
 from scheduler.gantt import chart_play
 from scheduler.policies import POLICIES, make_policy
-from sim.devices import UsageKind
-from sim.scenario import Scenario, ScenarioDevice, draw_scenario, save_scenarios
+from sim.timing.device_models import UsageKind
+from sim.timing.scenario import Scenario, ScenarioDevice, draw_scenario, save_scenarios
 
 # -- charts -----------------------------------------------------------------------------------------------------------
 

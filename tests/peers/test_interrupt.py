@@ -19,7 +19,7 @@ from peers.learner import Learner, LearnerSettings
 from peers.narrate import Narrator
 from peers.node import stopped_by_signals
 from peers.rundir import describe_interrupt
-from sim.scenario import draw_scenario
+from sim.timing.scenario import draw_scenario
 
 
 class _Loop:

@@ -13,7 +13,7 @@ from peers.learner import Learner, LearnerSettings
 from peers.observer import Observer
 from peers.peer import Peer
 from peers.simulate import build_mesh
-from sim.faults import FaultPlan
+from sim.mesh.fault_plan import FaultPlan
 
 ANN, BOB = Contributor("ann", 5), Contributor("bob", 1)
 

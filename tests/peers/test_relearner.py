@@ -16,7 +16,7 @@ from mdl.protocol.messages import DeviceRecord, HopSummary, ResourceState, Round
 from peers import relearner
 from peers.relearner import LEAST_SEEN, MOST_SEEN, Relearner, describe_mesh, is_at_ease
 from scheduler.learned import DRAFT
-from sim.scenario import draw_scenario, load_scenarios
+from sim.timing.scenario import draw_scenario, load_scenarios
 
 EASE = ResourceState(1 << 30, 5.0)
 
@@ -140,7 +140,7 @@ import sys
 from pathlib import Path
 from peers.relearner import *
 from scheduler.learned import DRAFT
-from sim.scenario import draw_scenario, save_scenarios
+from sim.timing.scenario import draw_scenario, save_scenarios
 learner = Relearner(Path(sys.argv[1]), BusySection(), lambda: None, lambda _: None)
 seen = [draw_scenario("paper", 3, number) for number in range(LEAST_SEEN)]
 save_scenarios(seen, Path(sys.argv[1]) / "seen.jsonl")

@@ -26,7 +26,7 @@ from peers.simulate import build_mesh
 from peers.succession import SuccessionSettings
 from peers.trainer import Trainer, TrainerSettings
 from scheduler.policies import make_policy
-from sim.faults import FaultPlan, Restart
+from sim.mesh.fault_plan import FaultPlan, Restart
 
 ME = Contributor("me", 2)
 HERE = Origin("home", "schema", "lenet 3x128 -> run", 0)

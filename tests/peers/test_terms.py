@@ -24,7 +24,7 @@ from peers.simulate import build_mesh
 from peers.succession import Succession, SuccessionSettings
 from peers.trainer import Trainer, TrainerSettings
 from scheduler.policies import make_policy
-from sim.faults import FaultPlan
+from sim.mesh.fault_plan import FaultPlan
 from transport.wire.codec import encode
 
 ME, BOB = Contributor("me", 1), Contributor("bob", 1)

@@ -13,10 +13,10 @@ from mdl.errors import ConfigError
 from scheduler.objective import Objective, finish, finish_batch, rollout_costs, unit_of
 from scheduler.observation import observe
 from scheduler.play import view_of
-from sim.batch import Batch
-from sim.packing import pack
-from sim.scenario import FAMILIES, draw_scenario
-from sim.timing import Iteration
+from sim.timing.batch import Batch
+from sim.timing.iteration import Iteration
+from sim.timing.packing import pack
+from sim.timing.scenario import FAMILIES, draw_scenario
 
 gymnasium = pytest.importorskip("gymnasium")
 

@@ -13,8 +13,8 @@ from scheduler.optimal import solve
 from scheduler.play import play
 from scheduler.policies import make_policy
 from scheduler.rounds import draw_rounds, play_rounds
-from sim.devices import UsageKind
-from sim.scenario import draw_scenario
+from sim.timing.device_models import UsageKind
+from sim.timing.scenario import draw_scenario
 
 FREE, TRAINING, BUSY, GET = (DeviceState[name] for name in ("FREE", "TRAINING", "BUSY", "GET"))
 TUNING = 500_000

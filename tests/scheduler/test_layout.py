@@ -11,9 +11,9 @@ from scheduler.layout import Prospects, lay_out
 from scheduler.lockstep import Picks, finish
 from scheduler.play import play
 from scheduler.policies import Fifo
-from sim.batch import Batch
-from sim.packing import pack
-from sim.scenario import draw_scenario
+from sim.timing.batch import Batch
+from sim.timing.packing import pack
+from sim.timing.scenario import draw_scenario
 
 
 def _prospects(rows: int, count: int, seed: int) -> Prospects:

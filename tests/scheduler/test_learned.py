@@ -21,10 +21,10 @@ from scheduler.numpyq import draw_weights, save_weights
 from scheduler.play import play, view_of
 from scheduler.policies import Tree
 from scheduler.rounds import draw_rounds, play_rounds
-from sim.batch import Batch
-from sim.packing import pack
-from sim.scenario import FAMILIES, draw_scenario
-from sim.timing import Iteration
+from sim.timing.batch import Batch
+from sim.timing.iteration import Iteration
+from sim.timing.packing import pack
+from sim.timing.scenario import FAMILIES, draw_scenario
 
 FREE = DeviceState.FREE
 

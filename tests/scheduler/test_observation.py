@@ -10,10 +10,10 @@ from scheduler.chain import ChainView, DeviceState, DeviceView
 from scheduler.lockstep import stand_of_rows
 from scheduler.observation import COLUMN, FEATURES, look_at, observe, observe_receivers, observe_senders
 from scheduler.play import view_of
-from sim.batch import Batch
-from sim.packing import pack
-from sim.scenario import FAMILIES, Scenario, draw_scenario
-from sim.timing import Iteration
+from sim.timing.batch import Batch
+from sim.timing.iteration import Iteration
+from sim.timing.packing import pack
+from sim.timing.scenario import FAMILIES, Scenario, draw_scenario
 
 
 def _views(scenario: Scenario, seed: int) -> list[tuple[ChainView, Batch]]:

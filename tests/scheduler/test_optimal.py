@@ -13,8 +13,8 @@ from scheduler.chain import ChainView, Decision, DeviceState, Pair, Wait
 from scheduler.optimal import MAX_DEVICES, Optimal, solve
 from scheduler.play import play
 from scheduler.policies import Fifo
-from sim.scenario import Periods, Scenario, ScenarioDevice, draw_scenario
-from sim.timing import Iteration
+from sim.timing.iteration import Iteration
+from sim.timing.scenario import Periods, Scenario, ScenarioDevice, draw_scenario
 
 SECONDS = st.floats(0.0, 8.0, allow_subnormal=False)
 

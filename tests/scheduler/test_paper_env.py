@@ -14,7 +14,7 @@ from mdl.errors import ConfigError
 from scheduler.paper import PaperBatch, PaperChain, PaperRules, PaperState, draw_busy, observe_paper
 from scheduler.paper_plan import FollowOrder, PaperOptimum
 from scheduler.play import play
-from sim.scenario import draw_scenario
+from sim.timing.scenario import draw_scenario
 
 gymnasium = pytest.importorskip("gymnasium")
 

@@ -15,9 +15,9 @@ from scheduler.planner import Planner
 from scheduler.play import play, view_of
 from scheduler.policies import make_policy
 from scheduler.rounds import draw_rounds, play_rounds
-from sim.devices import UsageKind, expected_rest_s
-from sim.scenario import draw_scenario
-from sim.timing import Iteration
+from sim.timing.device_models import UsageKind, expected_rest_s
+from sim.timing.iteration import Iteration
+from sim.timing.scenario import draw_scenario
 
 TUNING = 500_000
 

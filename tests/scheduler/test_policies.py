@@ -11,8 +11,8 @@ from mdl.errors import ConfigError
 from scheduler.chain import ChainView, DeviceState, DeviceView, Pair, Wait
 from scheduler.optimal import Optimal
 from scheduler.policies import OPTIMAL, POLICIES, make_policy
-from sim.devices import UsageKind
-from sim.scenario import draw_scenario
+from sim.timing.device_models import UsageKind
+from sim.timing.scenario import draw_scenario
 
 FREE, GET, SEND, DONE, DEAD = (DeviceState[name] for name in ("FREE", "GET", "SEND", "DONE", "DEAD"))
 GONE = (DONE, DEAD)

@@ -8,7 +8,7 @@ from mdl.errors import ConfigError
 from scheduler.greedy import Greedy
 from scheduler.play import play
 from scheduler.quorum import play_with_quorum
-from sim.scenario import Scenario, ScenarioDevice, draw_scenario
+from sim.timing.scenario import Scenario, ScenarioDevice, draw_scenario
 
 
 @pytest.mark.parametrize("family", ["paper", "hetero", "dynamic"])

@@ -10,7 +10,7 @@ from scheduler.chain import ChainView, Decision, DeviceState, DeviceView, Pair, 
 from scheduler.play import play
 from scheduler.policies import make_policy
 from scheduler.why import Choice
-from sim.scenario import draw_scenario
+from sim.timing.scenario import draw_scenario
 
 FREE, DONE, DEAD, TRAINING = DeviceState.FREE, DeviceState.DONE, DeviceState.DEAD, DeviceState.TRAINING
 # What adding a margin in another order changes.

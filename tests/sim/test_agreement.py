@@ -17,10 +17,10 @@ from peers.trainer import Trainer, TrainerSettings
 from scheduler.chain import ChainView, Decision, Pair, Wait
 from scheduler.play import play
 from scheduler.policies import make_policy
-from sim.accounts import DIMENSIONS, Accounts
-from sim.mesh import SimMesh
-from sim.network import Network
-from sim.scenario import Scenario, draw_scenario
+from sim.mesh.accounts import DIMENSIONS, Accounts
+from sim.mesh.driver import SimMesh
+from sim.mesh.network import Network
+from sim.timing.scenario import Scenario, draw_scenario
 
 # A hop of the mesh is four messages: the order, the receiver's wish, the values and the receiver's report.
 MESSAGES_PER_HOP = 4

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from mdl.errors import LocalProtocolError
-from sim.batch import Batch
-from sim.packing import pack
-from sim.scenario import FAMILIES, draw_scenario
-from sim.timing import DeviceState, Iteration
+from sim.timing.batch import Batch
+from sim.timing.iteration import DeviceState, Iteration
+from sim.timing.packing import pack
+from sim.timing.scenario import FAMILIES, draw_scenario
 
 _CODES = list(DeviceState)
 

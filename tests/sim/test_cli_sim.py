@@ -13,8 +13,8 @@ from mdl.errors import UnfinishedError
 from peers import campaign as campaign_module
 from peers import cli_sim
 from peers.campaign import Campaign, run_campaign
-from sim.faults import FaultPlan, dump_plan, load_plan
-from sim.verdict import Verdict
+from sim.mesh.fault_plan import FaultPlan, dump_plan, load_plan
+from sim.mesh.verdict import Verdict
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -6,7 +6,7 @@ import pytest
 
 from mdl.protocol.messages import RoundSummary
 from peers.simulate import build_mesh
-from sim.faults import AGENT_NODE, Cut, CutOneWay, FaultPlan
+from sim.mesh.fault_plan import AGENT_NODE, Cut, CutOneWay, FaultPlan
 
 ROUNDS = 12
 # Of a round without faults: 0.9 to 1.1 s here. To find out about a cut takes the simulated mesh 2 to 3 s.

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from mdl.devices import usage
-from sim import devices
-from sim.devices import UsageKind
+from sim.timing import device_models as devices
+from sim.timing.device_models import UsageKind
 
 RECURRING = (UsageKind.SYNC, UsageKind.INTERACTIVE, UsageKind.CALL, UsageKind.BIMODAL)
 HORIZON_S = 60.0

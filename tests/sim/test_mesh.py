@@ -14,9 +14,9 @@ from peers.conductor import TimeLimit
 from peers.peer import Peer
 from peers.simulate import build_mesh, run_plan
 from scheduler.policies import POLICIES
-from sim.faults import OFFICE, AnyFault, Crash, CrashOn, FaultPlan, Moment, Restart, Split, Suspend
-from sim.mesh import SimMesh
-from sim.verdict import Verdict, is_settled, judge
+from sim.mesh.driver import SimMesh
+from sim.mesh.fault_plan import OFFICE, AnyFault, Crash, CrashOn, FaultPlan, Moment, Restart, Split, Suspend
+from sim.mesh.verdict import Verdict, is_settled, judge
 
 
 @pytest.fixture(autouse=True)

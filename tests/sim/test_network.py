@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sim.network import Network
+from sim.mesh.network import Network
 
 
 def _network(**options: object) -> Network:

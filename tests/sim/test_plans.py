@@ -18,8 +18,9 @@ from mdl.protocol.messages import BroadcastOrdered, RoundClosed
 from peers import simulate
 from peers.campaign import Campaign, Totals, run_campaign, silent_machines
 from peers.simulate import build_mesh, run_guarded, tell_plan
-from sim.drawing import LENGTHS, LEVELS, SIZES, draw_plan, draw_wide
-from sim.faults import (
+from sim.mesh.draw_plan import LENGTHS, LEVELS, SIZES, draw_plan, draw_wide
+from sim.mesh.driver import SimMesh, Watch
+from sim.mesh.fault_plan import (
     ANYBODY,
     ITSELF,
     Burst,
@@ -35,11 +36,10 @@ from sim.faults import (
     dump_plan,
     load_plan,
 )
-from sim.mesh import SimMesh, Watch
-from sim.node import Node
-from sim.shrink import shrink_plan
-from sim.telling import tell_story
-from sim.verdict import patience_s
+from sim.mesh.process import Node
+from sim.mesh.shrink import shrink_plan
+from sim.mesh.story_lines import tell_story
+from sim.mesh.verdict import patience_s
 
 ROOT = Path(__file__).resolve().parents[2]
 PLANS = sorted(Path(__file__).with_name("plans").glob("*.json"))
@@ -49,7 +49,7 @@ _TELL = """
 import logging
 from peers.campaign import Campaign
 from peers.simulate import tell_plan
-from sim.telling import tell_story
+from sim.mesh.story_lines import tell_story
 logging.disable(logging.CRITICAL)
 for seed in (3, 7, 14):
     verdict, mesh = tell_plan(Campaign().plan(seed))

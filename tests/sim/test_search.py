@@ -20,8 +20,8 @@ from peers import cli_search
 from peers.campaign import silent_machines
 from peers.explore import Bound, dump_found, load_found, search_all, search_from, start_walk, tell_found
 from peers.standing import Standing
-from sim.search import Crash, Cut, Late, Lose, Suspend, Walk, explore, first_departures, follow
-from sim.snapshot import copy_graph
+from sim.mesh.search import Crash, Cut, Late, Lose, Suspend, Walk, explore, first_departures, follow
+from sim.mesh.snapshot import copy_graph
 
 ROOT = Path(__file__).resolve().parents[2]
 TWO, THREE = Bound(2, 1), Bound(3, 1)

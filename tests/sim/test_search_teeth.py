@@ -21,7 +21,7 @@ from peers.explore import Bound, Found, search_all, search_from, tell_found
 from peers.peer import Peer
 from peers.standing import Standing
 from peers.succession import outranks
-from sim.search import AnyDeparture, Crash, Forget
+from sim.mesh.search import AnyDeparture, Crash, Forget
 
 
 def _nobody_asks_what_was_staged(members: Any) -> None:

@@ -48,9 +48,9 @@ from peers.standing import Standing, Work
 from peers.succession import Succession, SuccessionSettings
 from peers.trainer import Trainer, TrainerSettings
 from scheduler.policies import make_policy
-from sim.drawing import draw_plan
-from sim.faults import FaultPlan, load_plan
-from sim.verdict import Verdict
+from sim.mesh.draw_plan import draw_plan
+from sim.mesh.fault_plan import FaultPlan, load_plan
+from sim.mesh.verdict import Verdict
 
 # A plan takes about a twentieth of a second; a mutated machine may never return from an event.
 _LIMIT_S = 3.0

@@ -12,8 +12,8 @@ from mdl.errors import ConfigError, DataError, LocalProtocolError
 from scheduler.chain import ChainView, Decision, Pair, Wait
 from scheduler.play import play
 from scheduler.policies import make_policy
-from sim.scenario import FAMILIES, Scenario, ScenarioDevice, draw_scenario, load_scenarios, save_scenarios
-from sim.timing import DeviceState, Iteration, active_end_s, active_s
+from sim.timing.iteration import DeviceState, Iteration, active_end_s, active_s
+from sim.timing.scenario import FAMILIES, Scenario, ScenarioDevice, draw_scenario, load_scenarios, save_scenarios
 
 
 def scenario(*devices: ScenarioDevice, size_mb: float = 10.0, latency_s: float = 0.5) -> Scenario:

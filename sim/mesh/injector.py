@@ -9,7 +9,8 @@ from functools import partial
 from mdl.errors import LocalProtocolError
 from mdl.protocol.machine import Event, Received, Send
 from mdl.protocol.messages import PeerReport, Said
-from sim.faults import (
+from sim.mesh.driver import SimMesh, StoryStep, Watch
+from sim.mesh.fault_plan import (
     ANYBODY,
     ITSELF,
     OFFICE,
@@ -31,8 +32,7 @@ from sim.faults import (
     names_of,
     rename,
 )
-from sim.mesh import SimMesh, StoryStep, Watch
-from sim.node import Node
+from sim.mesh.process import Node
 
 BEFORE_HEARING, AFTER_HEARING, BEFORE_SAYING, AFTER_SAYING = Moment
 Pairs = list[tuple[str, str]]

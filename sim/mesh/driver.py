@@ -1,7 +1,7 @@
 """SimMesh: the second driver. Runs the same machines as `transport.runtime`, in virtual time, without a socket.
 
-Training and disk take virtual seconds; deltas are small vectors that can be counted (`sim.accounts`), while the network
-charges for `size_bytes`. The same seed gives the same story. Knows no roles: machines are handed to it.
+Training and disk take virtual seconds; deltas are small vectors that can be counted (`sim.mesh.accounts`), while the
+network charges for `size_bytes`. The same seed gives the same story. Knows no roles: machines are handed to it.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ from mdl.protocol.messages import (
     Said,
     TrainingReport,
 )
-from sim.accounts import Accounts, InvariantError
-from sim.network import Network
-from sim.node import BACKLOG, Node
+from sim.mesh.accounts import Accounts, InvariantError
+from sim.mesh.network import Network
+from sim.mesh.process import BACKLOG, Node
 
 _PROGRESS_S = 1.0
 _DISCOVERY_S = 0.05

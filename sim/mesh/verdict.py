@@ -14,11 +14,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.accounts import ROUNDING, Accounts
-from sim.faults import FaultPlan
-from sim.invariants import model_of
-from sim.mesh import SimMesh
-from sim.node import Holder, Node
+from sim.mesh.accounts import ROUNDING, Accounts
+from sim.mesh.driver import SimMesh
+from sim.mesh.fault_plan import FaultPlan
+from sim.mesh.invariants import model_of
+from sim.mesh.process import Holder, Node
 
 
 class Verdict(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from msgspec.structs import replace
 
-from sim.faults import AGENT_NODE, AnyFault, Burst, Crash, FaultPlan, Restart, Split, names_of
+from sim.mesh.fault_plan import AGENT_NODE, AnyFault, Burst, Crash, FaultPlan, Restart, Split, names_of
 
 Fails = Callable[[FaultPlan], bool]
 

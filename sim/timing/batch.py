@@ -1,4 +1,5 @@
-"""The timing model of `sim.timing` for many iterations at once, in NumPy: the same events, times and energies. Pure.
+"""The timing model of `sim.timing.iteration` for many iterations at once, in NumPy: the same events, times and
+energies. Pure.
 
 B iterations of up to N devices run side by side; state is a set of arrays, so that copying rows (`take`) branches a
 simulation. What moves is decided per row: `start` hops in some rows, `advance` others to their next event.
@@ -14,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from mdl.errors import LocalProtocolError
-from sim.devices import MERGE_W, RECEIVE_W, SEND_W
-from sim.packing import Bools, Doubles, Integers, Packed
-from sim.timing import DeviceState
+from sim.timing.device_models import MERGE_W, RECEIVE_W, SEND_W
+from sim.timing.iteration import DeviceState
+from sim.timing.packing import Bools, Doubles, Integers, Packed
 
 Codes = npt.NDArray[np.int8]
 

@@ -1,4 +1,4 @@
-"""Scenarios as arrays, for `sim.batch`: S scenarios of up to N devices, busy timelines padded. Pure."""
+"""Scenarios as arrays, for `sim.timing.batch`: S scenarios of up to N devices, busy timelines padded. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from statistics import median
 import numpy as np
 import numpy.typing as npt
 
-from sim.scenario import Periods, Scenario
+from sim.timing.scenario import Periods, Scenario
 
 Doubles = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]

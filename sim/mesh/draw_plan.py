@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 from msgspec.structs import replace
 
-from sim.faults import (
+from sim.mesh.fault_plan import (
     ANYBODY,
     ITSELF,
     OFFICE,

@@ -23,7 +23,7 @@ from mdl.protocol.machine import (
     TransferProgressed,
 )
 from mdl.protocol.messages import Fork, Holding, HopDecision, PeerReport
-from sim.mesh import StoryStep
+from sim.mesh.driver import StoryStep
 
 _INDENT = " " * 20
 # What every report repeats and no reader of a story needs.

@@ -1,4 +1,5 @@
-"""What goes wrong, and when: a fault plan is data, drawn from a seed (sim/drawing.py), saved as JSON, replayed, shrunk.
+"""What goes wrong, and when: a fault plan is data, drawn from a seed (sim/mesh/draw_plan.py), saved as JSON, replayed,
+shrunk.
 
 Times are virtual seconds from the start. A plan names peers p0, p1, ... and, where it has one, the node `agent` without
 a trainer; the target OFFICE is whoever is the mesh's agent at that moment, if anybody. Every cut heals, every suspended

@@ -5,8 +5,8 @@ takes a second, nobody fails. A step is one event at one process. A departure is
 has not had the last round yet: `Lose`, `Late`, `Crash`, `Cut` or `Suspend`. What follows is the usual schedule of the
 mesh as it is then, until all stand at one w, or until the next departure. All combinations of so many departures are
 gone through, the fewest first, so that the first schedule that breaks something is a shortest one. Where ways part the
-mesh is copied (`sim/snapshot.py`). This is delay-bounded search (Emmi, Qadeer and Rakamaric 2011), with crashes, cuts
-and suspensions beside the delays. Knows no roles.
+mesh is copied (`sim/mesh/snapshot.py`). This is delay-bounded search (Emmi, Qadeer and Rakamaric 2011), with crashes,
+cuts and suspensions beside the delays. Knows no roles.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from msgspec import Meta
 
 from mdl.protocol.machine import Event, Received, Send
 from mdl.protocol.messages import RoundOpened
-from sim.accounts import InvariantError
-from sim.faults import Seconds
-from sim.mesh import SimMesh, StoryStep, Watch
-from sim.node import Node
-from sim.snapshot import copy_graph
-from sim.verdict import is_settled
+from sim.mesh.accounts import InvariantError
+from sim.mesh.driver import SimMesh, StoryStep, Watch
+from sim.mesh.fault_plan import Seconds
+from sim.mesh.process import Node
+from sim.mesh.snapshot import copy_graph
+from sim.mesh.verdict import is_settled
 
 # How long something may last, in virtual seconds of the machines that `mdl sim` runs: all that is under way comes
 # first, and is asked for again; another agent leads meanwhile; and a group without a majority has begun a fork.

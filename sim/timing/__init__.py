@@ -1,0 +1,1 @@
+"""How long one iteration takes on simulated devices, and what it costs."""
