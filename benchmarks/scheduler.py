@@ -100,7 +100,7 @@ def _read(path: Path) -> dict[str, Any]:
 def _names(options: argparse.Namespace, *, literal: bool = False) -> list[str]:
     """Those of the asked policies that are there; with `literal`, the paper's own variant too."""
     from mdl.errors import MdlError
-    from scheduler.policies import make_policy
+    from scheduler.policies.registry import make_policy
 
     found = []
     for name in options.policies.split(","):

@@ -39,7 +39,7 @@ from peers.repeater import Repeater
 from peers.rounds import RoundLedger, has_been_left, recover
 from peers.status import add_evaluations, mesh_status, summarise_round
 from peers.view import poverty
-from scheduler.chain import Policy
+from scheduler.policies.chain import Policy
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from peers.agent import AgentSettings
 from peers.peer import Peer
 from peers.succession import SuccessionSettings
 from peers.trainer import Trainer, TrainerSettings
-from scheduler.policies import POLICIES, make_policy
+from scheduler.policies.registry import POLICIES, make_policy
 
 # Of a simulated process. Reports and heartbeats are rare: two that get lost in a row make a loss (in the field it takes
 # four to eight), so that devices are given up by mistake and agents succeeded, often. Repetitions share their ticks.

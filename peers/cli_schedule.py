@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from peers.schedule_source import Subject
-    from scheduler.chart import Chart
+    from scheduler.explain.chart import Chart
 
 app = typer.Typer(
     no_args_is_help=True, help="Why the aggregations were ordered as they were, and what another order would give."
@@ -65,9 +65,9 @@ def show(
     them (dqn).
     """
     from peers.schedule_devices import draw_devices, real_devices, scenario_devices
-    from peers.schedule_draw import show_chart
     from peers.schedule_round import chart_real
     from peers.schedule_source import find_real, find_subject, looker, rebuilt_subject
+    from scheduler.explain.chart_text import show_chart
 
     look = looker(mesh, code, join, interface, loopback, wait)
     _check_out(out)
@@ -81,7 +81,7 @@ def show(
         chart, estimates = _play_chart(subject, shown), subject.estimates
         devices = scenario_devices(subject.scenario, subject.names)
     if out is not None:
-        from peers.schedule_svg import write_picture
+        from scheduler.explain.chart_svg import write_picture
 
         write_picture(chart, out)
     if as_json:
@@ -114,8 +114,8 @@ def compare(
     """Play the same scenarios under several policies: makespan with spread, over the optimum, energy, losses."""
     from peers.schedule_compare import compare as compare_policies
     from peers.schedule_compare import describe_comparison, show_comparison
-    from peers.schedule_play import parse_policies
     from peers.schedule_source import draw_scenarios
+    from scheduler.explain.watched_play import parse_policies
 
     can_solve = scenarios is None and n <= 12 and family != "dying"
     names = parse_policies(policies or _quick_policies(can_solve))
@@ -156,9 +156,9 @@ def what_if(
     as_json: AsJson = False,
 ) -> None:
     """Change devices of a scenario and see the chain change: before and after, side by side."""
-    from peers.schedule_play import parse_policies
     from peers.schedule_source import find_subject, looker
-    from peers.schedule_whatif import apply_changes, describe_outcomes, parse_changes, play_both, show_outcomes
+    from scheduler.explain.watched_play import parse_policies
+    from scheduler.explain.what_if import apply_changes, describe_outcomes, parse_changes, play_both, show_outcomes
 
     names = parse_policies(policies or _usual_policy())
     subject = find_subject(source, index, round_number, looker(mesh, code, join, interface, loopback, wait))
@@ -186,8 +186,8 @@ def replay(
 ) -> None:
     """Play the rounds of a real run again under other policies: what would each have taken?"""
     from mdl.errors import ConfigError
-    from peers.schedule_play import parse_policies
     from peers.schedule_replay import describe_replay, replay_run, show_replay
+    from scheduler.explain.watched_play import parse_policies
 
     names = parse_policies(policies or _quick_policies(False))
     if not run.is_dir():
@@ -210,8 +210,8 @@ def decide(
     "reason"}, {"wait": true, "reason"} or {"error"}; docs/schedule.md has all fields.
     """
     from peers.schedule_decide import answer_all
-    from scheduler.decide import Decider
-    from scheduler.policies import make_policy
+    from scheduler.explain.decide_lines import Decider
+    from scheduler.policies.registry import make_policy
 
     decider = Decider(make_policy(policy), lambda text: tell(f"mdl: {text}"))
     try:
@@ -223,8 +223,8 @@ def decide(
 
 def _play_chart(subject: Subject, policy: str) -> Chart:
     """The chart of the subject's scenario under this policy, with its alternatives where the policy tells them."""
-    from peers.schedule_play import Bench, check_policy, play_watched
-    from scheduler.gantt import chart_play
+    from scheduler.explain.gantt_played import chart_play
+    from scheduler.explain.watched_play import Bench, check_policy, play_watched
 
     check_policy(policy)
     played, watched = play_watched(subject.scenario, Bench().policy(policy, subject.scenario), names=subject.names)
@@ -242,7 +242,7 @@ def _usual_policy() -> str:
 
 def _quick_policies(can_solve: bool) -> str:
     """Those that take no noticeable time, and the optimum to judge them by where it can be found."""
-    from scheduler.policies import OPTIMAL, POLICIES
+    from scheduler.policies.registry import OPTIMAL, POLICIES
 
     names = [name for name in ("dqn", "greedy", "fifo", "tree", "ring") if name in POLICIES]
     return ",".join([*names, OPTIMAL] if can_solve else names)

@@ -22,7 +22,7 @@ from peers.interrupts import handled
 if TYPE_CHECKING:
     from types import FrameType
 
-    from scheduler.train import Report, Trained
+    from scheduler.training.train import Report, Trained
 
 logger = logging.getLogger(__name__)
 
@@ -127,7 +127,7 @@ def _train_chain(
     finetune: int,
     as_json: bool,
 ) -> None:
-    from scheduler.train import plan_steps, train_policy
+    from scheduler.training.train import plan_steps, train_policy
 
     began_s = time.monotonic()
     with _stopping() as stopped:
@@ -170,10 +170,10 @@ def _finetune(
     stopped: Callable[[], bool],
 ) -> Trained:
     """Refine by DQN, and keep the better of the two by what is watched."""
-    from scheduler.judging import watch
-    from scheduler.qnet import save_policy
-    from scheduler.train import Report, Trained
-    from scheduler.tuning import refine
+    from scheduler.study.judging import watch
+    from scheduler.training.qnet_torch import save_policy
+    from scheduler.training.refine import refine
+    from scheduler.training.train import Report, Trained
 
     gain = watch(_COMPARED)
     before = gain(trained.network.plain())
@@ -200,9 +200,9 @@ def _train_paper(
     _need_learning("--variant paper")
     if steps is None or minutes is not None:
         raise ConfigError("--variant paper: give --steps (picks), such as 30000")
-    from scheduler.mlpq import save_mlp
-    from scheduler.train import Report
-    from scheduler.tuning import train_paper
+    from scheduler.paper.mlp_numpy import save_mlp
+    from scheduler.training.refine import train_paper
+    from scheduler.training.train import Report
 
     began_s = time.monotonic()
     with _stopping() as stopped, _bar() as show:

@@ -49,7 +49,7 @@ def search(
     log_at(log_level, quiet)
     from peers.campaign import count_cores
     from peers.explore import Bound, load_found, search_all
-    from scheduler.policies import POLICIES
+    from scheduler.policies.registry import POLICIES
     from sim.mesh.search import KINDS
 
     if story is not None:

@@ -269,7 +269,7 @@ def _read_plan(path: Path) -> FaultPlan:
 
 
 def _policies() -> tuple[str, ...]:
-    from scheduler.policies import POLICIES
+    from scheduler.policies.registry import POLICIES
 
     return tuple(POLICIES)
 

@@ -35,9 +35,9 @@ from peers.quorum import has_quorum
 from peers.repeater import Repeater
 from peers.rounds import ABORTED, MERGED, RoundLedger
 from peers.view import around_cuts, chain_view, is_busy, order_broadcast
-from scheduler.chain import Pair, Policy, Wait
-from scheduler.detour import go_around
-from scheduler.devices import learn_from_hop
+from scheduler.policies.chain import Pair, Policy, Wait
+from scheduler.policies.detour import go_around
+from scheduler.policies.device_book import learn_from_hop
 
 logger = logging.getLogger(__name__)
 

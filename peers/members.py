@@ -14,7 +14,7 @@ from mdl.protocol.messages import Activity, Lineage, PeerReport
 from mdl.task import task_difference
 from peers.liveness import Arrivals
 from peers.reach import Reach
-from scheduler.devices import DeviceBook, is_busy
+from scheduler.policies.device_book import DeviceBook, is_busy
 
 Position: TypeAlias = tuple[Lineage, int, bytes]  # lineage, round, digest of w(round)
 

@@ -42,8 +42,8 @@ from peers.conductor import TimeLimit
 from peers.members import Members
 from peers.succession import Succession, SuccessionSettings, outranks
 from peers.trainer import ORDERS, Trainer
-from scheduler.chain import Policy
-from scheduler.policies import make_policy
+from scheduler.policies.chain import Policy
+from scheduler.policies.registry import make_policy
 
 logger = logging.getLogger(__name__)
 

@@ -8,12 +8,12 @@ from rich.table import Table
 
 from mdl.errors import ConfigError
 from peers.terminal import PlainConsole
-from scheduler.judging import Judged, judge_network, judge_policy
-from scheduler.mlpq import load_mlp, variant_of
-from scheduler.numpyq import NumpyQ, load_weights
-from scheduler.optimal import solve
-from scheduler.paper_plan import FollowOrder
-from scheduler.policies import make_policy
+from scheduler.paper.mlp_numpy import load_mlp, variant_of
+from scheduler.paper.optimum import FollowOrder
+from scheduler.policies.qnet_numpy import NumpyQ, load_weights
+from scheduler.policies.registry import make_policy
+from scheduler.study.judging import Judged, judge_network, judge_policy
+from scheduler.study.optimal import solve
 from sim.timing.scenario import Scenario
 
 

@@ -2,7 +2,7 @@
 
 It learns when three conditions hold: the mesh is another than the one it learned from last; enough rounds were seen;
 and this device is at ease (not busy, and not on its battery). One slot follows a closed round, at the lowest priority;
-nothing waits for it. What is learned, and when it is taken, is `scheduler.relearn`'s.
+nothing waits for it. What is learned, and when it is taken, is `scheduler.training.relearn`'s.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from mdl.protocol.machine import Event, PolicyLearned
 from mdl.protocol.messages import ResourceState, RoundSummary
 from peers.processes import wait_for_parent
 from peers.schedule_round import finished_round, rebuild
-from scheduler.chain import Policy
-from scheduler.devices import is_busy
-from scheduler.learned import DRAFT, POLICY, SEEN, Learned
-from scheduler.policies import make_policy
+from scheduler.policies.chain import Policy
+from scheduler.policies.device_book import is_busy
+from scheduler.policies.learned import DRAFT, POLICY, SEEN, Learned
+from scheduler.policies.registry import make_policy
 from sim.timing.scenario import Scenario, load_scenarios, save_scenarios
 
 logger = logging.getLogger(__name__)
@@ -197,7 +197,7 @@ def main() -> None:
     threading.Thread(target=_follow_parent, name="mdl-lifeline", daemon=True).start()
     import torch
 
-    from scheduler.relearn import run_slot
+    from scheduler.training.relearn import run_slot
 
     torch.set_num_threads(1)
     ended = run_slot(Path(sys.argv[1]))

@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.table import Table
 
 from peers.interrupts import handled, interrupt
-from peers.schedule_play import Bench, play_watched
-from scheduler.judging import half_width
-from scheduler.paper import energy_variance
-from scheduler.policies import OPTIMAL
+from scheduler.explain.watched_play import Bench, play_watched
+from scheduler.paper.problem import energy_variance
+from scheduler.policies.registry import OPTIMAL
+from scheduler.study.judging import half_width
 from sim.timing.scenario import Scenario
 
 

@@ -17,10 +17,10 @@ from rich.console import Console
 from rich.table import Table
 
 from mdl.errors import DataError
-from peers.schedule_play import Bench, play_watched
 from peers.schedule_round import Rebuilt, Recorded, finished_round, read_policy, read_real_rounds, rebuild
-from scheduler.chain import Policy
-from scheduler.play import Played
+from scheduler.explain.watched_play import Bench, play_watched
+from scheduler.policies.chain import Policy
+from scheduler.study.play import Played
 
 RECORDED = "recorded"
 _MOST_ROUNDS_SHOWN = 12

@@ -15,9 +15,9 @@ from mdl.errors import DataError, MeshNotFoundError
 from mdl.files.reading import LARGEST_TOML_BYTES, decode_toml, read_text
 from mdl.protocol.messages import DeviceRecord, HopSummary, MeshStatus, RoundSummary
 from peers.rundir import read_rounds, read_run
-from scheduler.chain import ChainView, Decision, DeviceState, Pair, Wait
-from scheduler.chart import Chart, SeenDevice, SeenHop
-from scheduler.gantt_round import chart_round
+from scheduler.explain.chart import Chart, SeenDevice, SeenHop
+from scheduler.explain.gantt_recorded import chart_round
+from scheduler.policies.chain import ChainView, Decision, DeviceState, Pair, Wait
 from sim.timing.device_models import UsageKind
 from sim.timing.scenario import Scenario, ScenarioDevice
 

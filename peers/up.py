@@ -32,7 +32,7 @@ from peers.rundir import CycleReader, RoundReader, collect_results, describe_int
 from peers.terminal import PlainConsole
 from peers.verify import Verifier
 from peers.watch import Watcher
-from scheduler.policies import make_policy
+from scheduler.policies.registry import make_policy
 from transport.trust.keys import MeshKeys, new_join_code
 
 logger = logging.getLogger(__name__)

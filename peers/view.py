@@ -9,8 +9,8 @@ from mdl.protocol.messages import ResourceState
 from mdl.protocol.tree import tree_children, tree_parent
 from peers.members import Member, Members
 from peers.rounds import MERGED, RoundLedger
-from scheduler.chain import ChainView, DeviceState, DeviceView
-from scheduler.devices import DeviceBook
+from scheduler.policies.chain import ChainView, DeviceState, DeviceView
+from scheduler.policies.device_book import DeviceBook
 
 _TRAINING, _FREE, _BUSY, _SEND, _GET, _DONE, _DEAD = DeviceState
 _NOTHING_KNOWN = ResourceState(free_memory_bytes=0, cpu_percent=0.0)
@@ -133,7 +133,7 @@ def _depth(place: int) -> int:
 
 
 def is_busy(member: Member) -> bool:
-    """Its resources say so (`scheduler.devices.is_busy`): it comes last."""
+    """Its resources say so (`scheduler.policies.device_book.is_busy`): it comes last."""
     return member.device.busy_since is not None
 
 

@@ -161,7 +161,7 @@ def test_only_who_hears_the_user_may_have_a_name_imported(folder: str) -> None:
 
 
 # What these write is public, or a picture that the user asked for.
-WRITES_IN_THE_OPEN = {"transport/download.py", "peers/cli_data.py", "peers/schedule_svg.py"}
+WRITES_IN_THE_OPEN = {"transport/download.py", "peers/cli_data.py", "scheduler/explain/chart_svg.py"}
 
 
 @pytest.mark.parametrize("folder", LAYERS)

@@ -11,16 +11,16 @@ from math import sqrt
 from statistics import fmean, median, pvariance, stdev
 from typing import Any
 
-from scheduler.chain import ChainView, Decision, Policy
-from scheduler.greedy import Greedy
-from scheduler.judging import half_width
-from scheduler.optimal import solve
-from scheduler.paper import PaperRules
-from scheduler.paper_plan import FollowOrder, PaperOptimum
-from scheduler.play import Played, play
-from scheduler.policies import make_policy
-from scheduler.rounds import draw_rounds, play_rounds
-from scheduler.tuning import train_paper
+from scheduler.paper.optimum import FollowOrder, PaperOptimum
+from scheduler.paper.problem import PaperRules
+from scheduler.policies.chain import ChainView, Decision, Policy
+from scheduler.policies.greedy import Greedy
+from scheduler.policies.registry import make_policy
+from scheduler.study.judging import half_width
+from scheduler.study.many_rounds import draw_rounds, play_rounds
+from scheduler.study.optimal import solve
+from scheduler.study.play import Played, play
+from scheduler.training.refine import train_paper
 from sim.timing.scenario import Scenario, draw_scenario
 
 Keep = Callable[[dict[str, Any]], None]

@@ -8,11 +8,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from scheduler.chain import Policy, Wait
-from scheduler.judging import half_width
-from scheduler.play import play, view_of
-from scheduler.policies import make_policy
-from scheduler.quorum import play_with_quorum
+from scheduler.policies.chain import Policy, Wait
+from scheduler.policies.registry import make_policy
+from scheduler.study.early_close import play_with_quorum
+from scheduler.study.judging import half_width
+from scheduler.study.play import play, view_of
 from sim.timing.iteration import Iteration, TimedHop, active_end_s, active_s
 from sim.timing.scenario import Scenario, draw_scenario
 

@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from scheduler.dqn import MaskedDQN
-from scheduler.env import ChainEnv
-from scheduler.exploration import ideal_return
-from scheduler.judging import half_width
-from scheduler.mlpq import MlpQ
-from scheduler.paper import PaperBatch, PaperRules, draw_busy, observe_paper
-from scheduler.paper_env import ChainPaperEnv
-from scheduler.paper_plan import PaperOptimum
-from scheduler.tuning import plain_mlp, train_paper
-from scheduler.vector_env import ChainVectorEnv
+from scheduler.paper.env import ChainPaperEnv
+from scheduler.paper.mlp_numpy import MlpQ
+from scheduler.paper.optimum import PaperOptimum
+from scheduler.paper.problem import PaperBatch, PaperRules, draw_busy, observe_paper
+from scheduler.study.judging import half_width
+from scheduler.training.dqn import MaskedDQN
+from scheduler.training.env import ChainEnv
+from scheduler.training.exploration import ideal_return
+from scheduler.training.refine import plain_mlp, train_paper
+from scheduler.training.vector_env import ChainVectorEnv
 
 # Picks of one training by N; some 1,500 episodes of full length.
 _PICKS = {5: 12_000, 7: 16_000, 9: 24_000}

@@ -160,7 +160,7 @@ def test_an_interrupted_computation_keeps_what_it_has(home):
     assert campaign.end(SLOW_S) == INTERRUPTED, campaign.told
     assert campaign.result()["error"] == f"interrupted after {campaign.result()['seeds']} seeds"
     training = home.start_python(
-        *at(signal.SIGTERM, "scheduler.train:Report:__init__"),
+        *at(signal.SIGTERM, "scheduler.training.train:Report:__init__"),
         *("scheduler", "train", "--variant", "paper", "--n", 4, "--steps", 1_000_000, "--out", "policy.safetensors"),
     )
     assert training.end(SLOW_S) == INTERRUPTED, training.told

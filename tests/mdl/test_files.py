@@ -16,7 +16,7 @@ from mdl.errors import MdlError
 from mdl.files.checkpoint import CachedModel, ModelCache
 from mdl.files.writing import append_private, make_private_folder, narrow, open_private, write_bytes, write_whole
 from mdl.protocol.machine import Tick
-from scheduler.numpyq import draw_weights, save_weights
+from scheduler.policies.qnet_numpy import draw_weights, save_weights
 from transport.story import Story
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="modes are POSIX's")

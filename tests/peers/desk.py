@@ -21,7 +21,7 @@ from mdl.protocol.messages import (
     Staged,
 )
 from peers.agent import AgentSettings, MobileAgent
-from scheduler.policies import make_policy
+from scheduler.policies.registry import make_policy
 
 A, B, C, D = (Contributor(name, 1) for name in "abcd")
 FRESH = PeerReport(0, 1, 0, b"w0", "schema", "lenet", 10, Activity.WAITING, 0, agent="agent")

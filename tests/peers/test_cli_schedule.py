@@ -20,19 +20,19 @@ from peers.cli_schedule import app
 from peers.schedule_compare import compare, describe_comparison
 from peers.schedule_decide import answer_all
 from peers.schedule_devices import ShownDevice, draw_devices, real_devices
-from peers.schedule_draw import draw_chart
-from peers.schedule_play import Bench, parse_policies, play_watched
 from peers.schedule_replay import RECORDED, replay_run
 from peers.schedule_round import chart_real, finished_round, live_round, rebuild
 from peers.schedule_source import find_subject
-from peers.schedule_svg import draw_svg, write_picture
-from peers.schedule_whatif import apply_changes, parse_changes, play_both
 from peers.simulate import run_plan
-from scheduler.chain import ChainView, Decision, Pair, Wait
-from scheduler.chart import Chart, SpanKind
-from scheduler.decide import MAX_LINE_BYTES, Decider
-from scheduler.gantt import chart_play
-from scheduler.policies import POLICIES, make_policy
+from scheduler.explain.chart import Chart, SpanKind
+from scheduler.explain.chart_svg import draw_svg, write_picture
+from scheduler.explain.chart_text import draw_chart
+from scheduler.explain.decide_lines import MAX_LINE_BYTES, Decider
+from scheduler.explain.gantt_played import chart_play
+from scheduler.explain.watched_play import Bench, parse_policies, play_watched
+from scheduler.explain.what_if import apply_changes, parse_changes, play_both
+from scheduler.policies.chain import ChainView, Decision, Pair, Wait
+from scheduler.policies.registry import POLICIES, make_policy
 from sim.timing.device_models import UsageKind
 from sim.timing.scenario import Scenario, ScenarioDevice, draw_scenario, save_scenarios
 

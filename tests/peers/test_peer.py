@@ -52,7 +52,7 @@ from peers.agent import AgentSettings
 from peers.peer import Peer, make_peer
 from peers.succession import SuccessionSettings
 from peers.trainer import Trainer, TrainerSettings
-from scheduler.policies import make_policy
+from scheduler.policies.registry import make_policy
 
 SUCCESSION = SuccessionSettings(heartbeat_s=0.5, lost_after_s=4.0, settle_s=0.8, step_s=0.5, start_s=3.0)
 TRAIN_S = 1.0

@@ -15,7 +15,7 @@ from mdl.protocol.machine import PolicyLearned
 from mdl.protocol.messages import DeviceRecord, HopSummary, ResourceState, RoundSummary
 from peers import relearner
 from peers.relearner import LEAST_SEEN, MOST_SEEN, Relearner, describe_mesh, is_at_ease
-from scheduler.learned import DRAFT
+from scheduler.policies.learned import DRAFT
 from sim.timing.scenario import draw_scenario, load_scenarios
 
 EASE = ResourceState(1 << 30, 5.0)
@@ -139,7 +139,7 @@ def test_a_slot_ends_with_its_node_when_that_is_killed(tmp_path: Path) -> None:
 import sys
 from pathlib import Path
 from peers.relearner import *
-from scheduler.learned import DRAFT
+from scheduler.policies.learned import DRAFT
 from sim.timing.scenario import draw_scenario, save_scenarios
 learner = Relearner(Path(sys.argv[1]), BusySection(), lambda: None, lambda _: None)
 seen = [draw_scenario("paper", 3, number) for number in range(LEAST_SEEN)]

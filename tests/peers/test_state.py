@@ -25,7 +25,7 @@ from peers.resume import DEVICE_FILES, Origin, describe_state, restore_state, se
 from peers.simulate import build_mesh
 from peers.succession import SuccessionSettings
 from peers.trainer import Trainer, TrainerSettings
-from scheduler.policies import make_policy
+from scheduler.policies.registry import make_policy
 from sim.mesh.fault_plan import FaultPlan, Restart
 
 ME = Contributor("me", 2)

@@ -24,7 +24,7 @@ from peers.agent import AgentSettings, MobileAgent
 from peers.members import Members
 from peers.rounds import RoundLedger
 from peers.status import add_evaluations, mesh_status, summarise_round
-from scheduler.policies import make_policy
+from scheduler.policies.registry import make_policy
 from transport.wire.codec import MAX_HEADER_BYTES, encode
 
 A, B, C = (Contributor(name, 1) for name in "abc")

@@ -23,7 +23,7 @@ from peers.resume import Origin, describe_state, restore_state
 from peers.simulate import build_mesh
 from peers.succession import Succession, SuccessionSettings
 from peers.trainer import Trainer, TrainerSettings
-from scheduler.policies import make_policy
+from scheduler.policies.registry import make_policy
 from sim.mesh.fault_plan import FaultPlan
 from transport.wire.codec import encode
 

@@ -12,7 +12,7 @@ from mdl.protocol.tree import tree_children, tree_parent
 from peers.members import Members
 from peers.rounds import RoundLedger
 from peers.view import chain_view, order_broadcast
-from scheduler.chain import DeviceState
+from scheduler.policies.chain import DeviceState
 
 A, B, C, D = (Contributor(name, 1) for name in "abcd")
 

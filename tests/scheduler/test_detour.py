@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.chain import ChainView, DeviceState, DeviceView, Pair, Wait
-from scheduler.decide import Decider
-from scheduler.detour import go_around, nearest_allowed
-from scheduler.policies import POLICIES, make_policy
+from scheduler.explain.decide_lines import Decider
+from scheduler.policies.chain import ChainView, DeviceState, DeviceView, Pair, Wait
+from scheduler.policies.detour import go_around, nearest_allowed
+from scheduler.policies.registry import POLICIES, make_policy
 
 FREE, TRAINING, DONE, GET = DeviceState.FREE, DeviceState.TRAINING, DeviceState.DONE, DeviceState.GET
 

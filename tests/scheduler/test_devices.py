@@ -7,7 +7,7 @@ import pytest
 from mdl.config import BusySection
 from mdl.errors import ConfigError
 from mdl.protocol.messages import ResourceState
-from scheduler.devices import DeviceBook, is_busy, learn_from_hop
+from scheduler.policies.device_book import DeviceBook, is_busy, learn_from_hop
 from sim.timing.device_models import UsageKind
 
 MB = 1_000_000

@@ -10,19 +10,19 @@ import pytest
 import torch
 
 from mdl.errors import ConfigError, DataError
-from scheduler import exploration, train
-from scheduler.exploration import Exploration, decay_rate, target_decay_rate, target_gap, target_rate
-from scheduler.labels import Progress
-from scheduler.mlpq import load_mlp, save_mlp, variant_of
-from scheduler.paper import PaperRules, draw_busy
-from scheduler.paper_plan import PaperOptimum
-from scheduler.qnet import QNetwork, load_policy, save_policy
+from scheduler.paper.mlp_numpy import load_mlp, save_mlp, variant_of
+from scheduler.paper.optimum import PaperOptimum
+from scheduler.paper.problem import PaperRules, draw_busy
+from scheduler.training import exploration, train
+from scheduler.training.exploration import Exploration, decay_rate, target_decay_rate, target_gap, target_rate
+from scheduler.training.labels import Progress
+from scheduler.training.qnet_torch import QNetwork, load_policy, save_policy
 
 pytest.importorskip("stable_baselines3")
 
-from scheduler.dqn import ChainPolicy, MaskedDQN, TellExploration, valid_actions
-from scheduler.env import ChainEnv, split_observation
-from scheduler.tuning import refine, train_paper
+from scheduler.training.dqn import ChainPolicy, MaskedDQN, TellExploration, valid_actions
+from scheduler.training.env import ChainEnv, split_observation
+from scheduler.training.refine import refine, train_paper
 
 
 def _model(env: ChainEnv, **options: Any) -> MaskedDQN:

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mdl.errors import ConfigError
-from scheduler.objective import Objective, finish, finish_batch, rollout_costs, unit_of
-from scheduler.observation import observe
-from scheduler.play import view_of
+from scheduler.policies.features import observe
+from scheduler.study.play import view_of
+from scheduler.training.objective import Objective, finish, finish_batch, rollout_costs, unit_of
 from sim.timing.batch import Batch
 from sim.timing.iteration import Iteration
 from sim.timing.packing import pack
@@ -20,8 +20,8 @@ from sim.timing.scenario import FAMILIES, draw_scenario
 
 gymnasium = pytest.importorskip("gymnasium")
 
-from scheduler.env import CHAIN_ENV_ID, ILLEGAL_COST, ChainEnv, split_observation  # noqa: E402
-from scheduler.vector_env import ChainVectorEnv  # noqa: E402
+from scheduler.training.env import CHAIN_ENV_ID, ILLEGAL_COST, ChainEnv, split_observation  # noqa: E402
+from scheduler.training.vector_env import ChainVectorEnv  # noqa: E402
 
 _TUNING = 500_000
 

@@ -7,12 +7,12 @@ from statistics import fmean, pvariance
 import msgspec
 import pytest
 
-from scheduler.chain import ChainView, DeviceState, DeviceView, Pair, Policy
-from scheduler.greedy import Greedy, expected_free_s
-from scheduler.optimal import solve
-from scheduler.play import play
-from scheduler.policies import make_policy
-from scheduler.rounds import draw_rounds, play_rounds
+from scheduler.policies.chain import ChainView, DeviceState, DeviceView, Pair, Policy
+from scheduler.policies.greedy import Greedy, expected_free_s
+from scheduler.policies.registry import make_policy
+from scheduler.study.many_rounds import draw_rounds, play_rounds
+from scheduler.study.optimal import solve
+from scheduler.study.play import play
 from sim.timing.device_models import UsageKind
 from sim.timing.scenario import draw_scenario
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from mdl.errors import ConfigError
-from scheduler import branching, labels
-from scheduler.branching import IMBALANCE_TRANSFERS, LabelJob, produce_labels
-from scheduler.labels import Progress, train_on_labels
-from scheduler.numpyq import draw_weights
-from scheduler.observation import COLUMN
-from scheduler.qnet import QNetwork
+from scheduler.policies.features import COLUMN
+from scheduler.policies.qnet_numpy import draw_weights
+from scheduler.training import branching, labels
+from scheduler.training.branching import IMBALANCE_TRANSFERS, LabelJob, produce_labels
+from scheduler.training.labels import Progress, train_on_labels
+from scheduler.training.qnet_torch import QNetwork
 
 
 @pytest.fixture

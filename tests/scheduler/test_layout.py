@@ -7,10 +7,10 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from scheduler.layout import Prospects, lay_out
-from scheduler.lockstep import Picks, finish
-from scheduler.play import play
-from scheduler.policies import Fifo
+from scheduler.policies.layout import Prospects, lay_out
+from scheduler.policies.registry import Fifo
+from scheduler.study.parallel_play import Picks, finish
+from scheduler.study.play import play
 from sim.timing.batch import Batch
 from sim.timing.packing import pack
 from sim.timing.scenario import draw_scenario

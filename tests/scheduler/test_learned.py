@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mdl.devices.usage import UsageKind
-from scheduler.chain import ChainView, DeviceState, DeviceView, Pair, Wait
-from scheduler.greedy import Greedy
-from scheduler.learned import Learned
-from scheduler.lockstep import Picks, finish
-from scheduler.numpyq import draw_weights, save_weights
-from scheduler.play import play, view_of
-from scheduler.policies import Tree
-from scheduler.rounds import draw_rounds, play_rounds
+from scheduler.policies.chain import ChainView, DeviceState, DeviceView, Pair, Wait
+from scheduler.policies.greedy import Greedy
+from scheduler.policies.learned import Learned
+from scheduler.policies.qnet_numpy import draw_weights, save_weights
+from scheduler.policies.registry import Tree
+from scheduler.study.many_rounds import draw_rounds, play_rounds
+from scheduler.study.parallel_play import Picks, finish
+from scheduler.study.play import play, view_of
 from sim.timing.batch import Batch
 from sim.timing.iteration import Iteration
 from sim.timing.packing import pack
@@ -162,8 +162,6 @@ def test_energy_evens_out_over_twenty_rounds_of_equal_devices() -> None:
 
 
 def test_a_peer_that_decides_loads_no_torch() -> None:
-    code = (
-        "import sys, scheduler.learned; print(sorted({'torch', 'gymnasium', 'stable_baselines3'} & set(sys.modules)))"
-    )
+    code = "import sys, scheduler.policies.learned; print(sorted({'torch', 'gymnasium', 'stable_baselines3'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"

@@ -6,10 +6,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from scheduler.chain import ChainView, DeviceState, DeviceView
-from scheduler.lockstep import stand_of_rows
-from scheduler.observation import COLUMN, FEATURES, look_at, observe, observe_receivers, observe_senders
-from scheduler.play import view_of
+from scheduler.policies.chain import ChainView, DeviceState, DeviceView
+from scheduler.policies.features import COLUMN, FEATURES, look_at, observe, observe_receivers, observe_senders
+from scheduler.study.parallel_play import stand_of_rows
+from scheduler.study.play import view_of
 from sim.timing.batch import Batch
 from sim.timing.iteration import Iteration
 from sim.timing.packing import pack

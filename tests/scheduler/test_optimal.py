@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mdl.errors import ConfigError
-from scheduler.chain import ChainView, Decision, DeviceState, Pair, Wait
-from scheduler.optimal import MAX_DEVICES, Optimal, solve
-from scheduler.play import play
-from scheduler.policies import Fifo
+from scheduler.policies.chain import ChainView, Decision, DeviceState, Pair, Wait
+from scheduler.policies.registry import Fifo
+from scheduler.study.optimal import MAX_DEVICES, Optimal, solve
+from scheduler.study.play import play
 from sim.timing.iteration import Iteration
 from sim.timing.scenario import Periods, Scenario, ScenarioDevice, draw_scenario
 

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mdl.errors import ConfigError
-from scheduler.paper import PaperBatch, PaperChain, PaperRules, PaperState, draw_busy, observe_paper
-from scheduler.paper_plan import FollowOrder, PaperOptimum
-from scheduler.play import play
+from scheduler.paper.optimum import FollowOrder, PaperOptimum
+from scheduler.paper.problem import PaperBatch, PaperChain, PaperRules, PaperState, draw_busy, observe_paper
+from scheduler.study.play import play
 from sim.timing.scenario import draw_scenario
 
 gymnasium = pytest.importorskip("gymnasium")
@@ -144,14 +144,14 @@ def test_an_unknown_reading_is_refused_by_name() -> None:
 def test_the_environment_passes_the_checks_of_gymnasium(counts: bool) -> None:
     from gymnasium.utils.env_checker import check_env
 
-    import scheduler.paper_env
+    import scheduler.paper.env
 
-    env = gymnasium.make(scheduler.paper_env.PAPER_ENV_ID, n=5, counts=counts)
+    env = gymnasium.make(scheduler.paper.env.PAPER_ENV_ID, n=5, counts=counts)
     check_env(env.unwrapped, skip_render_check=True)
 
 
 def test_two_rollouts_of_one_seed_are_equal() -> None:
-    from scheduler.paper_env import ChainPaperEnv
+    from scheduler.paper.env import ChainPaperEnv
 
     stories = []
     for _ in range(2):
@@ -167,7 +167,7 @@ def test_two_rollouts_of_one_seed_are_equal() -> None:
 
 
 def test_the_environment_shows_the_states_and_the_phase() -> None:
-    from scheduler.paper_env import ChainPaperEnv
+    from scheduler.paper.env import ChainPaperEnv
 
     env = ChainPaperEnv(3, counts=True)
     env.reset(options={"busy": [0, 2, 0]})

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mdl.errors import ConfigError
-from scheduler.chain import ChainView, DeviceState, DeviceView, Pair, Wait
-from scheduler.optimal import Optimal
-from scheduler.policies import OPTIMAL, POLICIES, make_policy
+from scheduler.policies.chain import ChainView, DeviceState, DeviceView, Pair, Wait
+from scheduler.policies.registry import OPTIMAL, POLICIES, make_policy
+from scheduler.study.optimal import Optimal
 from sim.timing.device_models import UsageKind
 from sim.timing.scenario import draw_scenario
 

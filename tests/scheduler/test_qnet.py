@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from mdl.errors import DataError
-from scheduler.numpyq import INVALID_Q, NumpyQ, Weights, draw_weights
-from scheduler.observation import FEATURES, UNVARIED
-from scheduler.qnet import QNetwork, load_policy, save_policy
-from scheduler.stand import Bools, Floats
+from scheduler.policies.chain_arrays import Bools, Floats
+from scheduler.policies.features import FEATURES, UNVARIED
+from scheduler.policies.qnet_numpy import INVALID_Q, NumpyQ, Weights, draw_weights
+from scheduler.training.qnet_torch import QNetwork, load_policy, save_policy
 
 
 def _inputs(rows: int, count: int, seed: int = 0) -> tuple[Floats, Bools, Bools]:
@@ -112,6 +112,6 @@ def test_a_file_that_is_no_policy_is_named(tmp_path: Path) -> None:
 def test_a_policy_of_other_columns_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "policy.safetensors"
     save_policy(path, QNetwork(), {})
-    monkeypatch.setattr("scheduler.numpyq.FEATURES", (*FEATURES, "another"))
+    monkeypatch.setattr("scheduler.policies.qnet_numpy.FEATURES", (*FEATURES, "another"))
     with pytest.raises(DataError, match="another observation"):
         load_policy(path)

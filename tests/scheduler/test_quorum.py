@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from mdl.errors import ConfigError
-from scheduler.greedy import Greedy
-from scheduler.play import play
-from scheduler.quorum import play_with_quorum
+from scheduler.policies.greedy import Greedy
+from scheduler.study.early_close import play_with_quorum
+from scheduler.study.play import play
 from sim.timing.scenario import Scenario, ScenarioDevice, draw_scenario
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import pytest
 
 from mdl.errors import ConfigError
-from scheduler.chain import ChainView, Decision, DeviceState, DeviceView, Pair, Policy, Wait
-from scheduler.play import play
-from scheduler.policies import make_policy
-from scheduler.why import Choice
+from scheduler.policies.chain import ChainView, Decision, DeviceState, DeviceView, Pair, Policy, Wait
+from scheduler.policies.registry import make_policy
+from scheduler.policies.why import Choice
+from scheduler.study.play import play
 from sim.timing.scenario import draw_scenario
 
 FREE, DONE, DEAD, TRAINING = DeviceState.FREE, DeviceState.DONE, DeviceState.DEAD, DeviceState.TRAINING

@@ -14,9 +14,9 @@ from peers.campaign import silent_machines
 from peers.peer import Peer
 from peers.succession import SuccessionSettings
 from peers.trainer import Trainer, TrainerSettings
-from scheduler.chain import ChainView, Decision, Pair, Wait
-from scheduler.play import play
-from scheduler.policies import make_policy
+from scheduler.policies.chain import ChainView, Decision, Pair, Wait
+from scheduler.policies.registry import make_policy
+from scheduler.study.play import play
 from sim.mesh.accounts import DIMENSIONS, Accounts
 from sim.mesh.driver import SimMesh
 from sim.mesh.network import Network

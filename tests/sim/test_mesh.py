@@ -13,7 +13,7 @@ from peers.campaign import silent_machines
 from peers.conductor import TimeLimit
 from peers.peer import Peer
 from peers.simulate import build_mesh, run_plan
-from scheduler.policies import POLICIES
+from scheduler.policies.registry import POLICIES
 from sim.mesh.driver import SimMesh
 from sim.mesh.fault_plan import OFFICE, AnyFault, Crash, CrashOn, FaultPlan, Moment, Restart, Split, Suspend
 from sim.mesh.verdict import Verdict, is_settled, judge

@@ -47,7 +47,7 @@ from peers.spread import Spread
 from peers.standing import Standing, Work
 from peers.succession import Succession, SuccessionSettings
 from peers.trainer import Trainer, TrainerSettings
-from scheduler.policies import make_policy
+from scheduler.policies.registry import make_policy
 from sim.mesh.draw_plan import draw_plan
 from sim.mesh.fault_plan import FaultPlan, load_plan
 from sim.mesh.verdict import Verdict

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mdl.errors import ConfigError, DataError, LocalProtocolError
-from scheduler.chain import ChainView, Decision, Pair, Wait
-from scheduler.play import play
-from scheduler.policies import make_policy
+from scheduler.policies.chain import ChainView, Decision, Pair, Wait
+from scheduler.policies.registry import make_policy
+from scheduler.study.play import play
 from sim.timing.iteration import DeviceState, Iteration, active_end_s, active_s
 from sim.timing.scenario import FAMILIES, Scenario, ScenarioDevice, draw_scenario, load_scenarios, save_scenarios
 

@@ -1,0 +1,139 @@
+"""What a chart of a schedule is made of: rows of spans, hops, waits and delays; and the rows' common rules. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+
+import msgspec
+
+from scheduler.policies.chain import Pair, Wait
+
+# Of what follows, so much is shown of the training before it.
+_LEAD_IN = 0.1
+
+
+class SpanKind(Enum):
+    """What a device does in a stretch of time. STALLED: its hop stands still, because one of the two is busy."""
+
+    TRAINING = "training"
+    WAITING = "waiting"
+    BUSY = "busy"
+    SEND = "send"
+    RECEIVE = "receive"
+    STALLED = "stalled"
+    MERGE = "merge"
+    DONE = "done"
+    LOST = "lost"
+
+
+class Span(msgspec.Struct, frozen=True):
+    kind: SpanKind
+    start_s: float
+    end_s: float
+    partner: str = ""
+
+
+class Row(msgspec.Struct, frozen=True):
+    """spans: without gaps, from 0 to the chart's end."""
+
+    device: str
+    spans: tuple[Span, ...]
+
+
+class ChartHop(msgspec.Struct, frozen=True):
+    """sent_s, end_s: None as long as it is under way. q: the policy's values of the alternatives.
+
+    stalled_s: how much of it stood still, because those in stalled_by were busy.
+    """
+
+    number: int
+    sender: str
+    receiver: str
+    start_s: float
+    sent_s: float | None
+    end_s: float | None
+    outcome: str
+    reason: str
+    q: tuple[tuple[str, float], ...] = ()
+    stalled_s: float = 0.0
+    stalled_by: tuple[str, ...] = ()
+
+
+class Delay(msgspec.Struct, frozen=True):
+    """A device was free for waited_s before its hop with this partner began."""
+
+    device: str
+    partner: str
+    start_s: float
+    end_s: float
+    waited_s: float
+    why: str
+
+
+class Waited(msgspec.Struct, frozen=True):
+    """The policy was asked and waited, so many times on end for the same reason; the last time at until_s."""
+
+    time_s: float
+    until_s: float
+    times: int
+    reason: str
+    q: tuple[tuple[str, float], ...] = ()
+
+
+class Chart(msgspec.Struct, frozen=True):
+    """makespan_s: when one holder had everything; None as long as that is open. hops, waits: in the order of time.
+
+    start_s: where there is something to see; before it everybody trained.
+    """
+
+    title: str
+    start_s: float
+    end_s: float
+    makespan_s: float | None
+    rows: tuple[Row, ...]
+    hops: tuple[ChartHop, ...]
+    waits: tuple[Waited, ...]
+    delays: tuple[Delay, ...]
+
+
+class Note(msgspec.Struct, frozen=True):
+    """One decision as it was made. q: the policy's values of the alternatives; empty if it has none."""
+
+    time_s: float
+    decision: Pair | Wait
+    q: tuple[tuple[str, float], ...] = ()
+
+
+class SeenDevice(msgspec.Struct, frozen=True):
+    """A device of a real round; seconds since the round was opened. busy: an end of None lasts to the chart's end."""
+
+    name: str
+    ready_s: float | None
+    busy: tuple[tuple[float, float | None], ...] = ()
+    lost: bool = False
+
+
+class SeenHop(msgspec.Struct, frozen=True):
+    sender: str
+    receiver: str
+    outcome: str
+    ordered_s: float
+    decided_s: float | None
+    transfer_s: float
+    reason: str
+
+
+def find_start_s(rows: Sequence[Row], end_s: float) -> float:
+    """0, unless everybody trains for most of the time: then shortly before the first of them is ready."""
+    ends = [row.spans[0].end_s if row.spans and row.spans[0].kind is SpanKind.TRAINING else 0.0 for row in rows]
+    ready_s = min(ends, default=0.0)
+    return max(0.0, ready_s - _LEAD_IN * (end_s - ready_s)) if end_s / 2.0 < ready_s < end_s else 0.0
+
+
+def append_span(spans: list[Span], span: Span) -> None:
+    """Goes on with the last span if it is of the same kind."""
+    if spans and (spans[-1].kind, spans[-1].partner) == (span.kind, span.partner):
+        spans[-1] = msgspec.structs.replace(spans[-1], end_s=span.end_s)
+    elif span.end_s > span.start_s:
+        spans.append(span)

@@ -1,0 +1,67 @@
+"""A real round as a chart, from what its agent recorded: reports and decided hops, nothing more. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+
+from scheduler.explain.chart import Chart, ChartHop, Row, SeenDevice, SeenHop, Span, SpanKind, append_span, find_start_s
+from scheduler.explain.delays import find_delays
+
+
+def chart_round(
+    title: str, devices: Sequence[SeenDevice], seen: Sequence[SeenHop], end_s: float, is_over: bool = True
+) -> Chart:
+    """A real round until `end_s`. is_over: it was reduced to one holder then."""
+    hops = tuple(_seen_hop(number, hop) for number, hop in enumerate(sorted(seen, key=lambda hop: hop.ordered_s), 1))
+    rows = tuple(_seen_row(device, hops, end_s) for device in devices)
+    delays = find_delays(rows, hops, (), end_s)
+    makespan_s = end_s if is_over else None
+    return Chart(title, find_start_s(rows, end_s), end_s, makespan_s, rows, hops, (), delays)
+
+
+def _seen_hop(number: int, hop: SeenHop) -> ChartHop:
+    sent_s = None
+    if hop.decided_s is not None:
+        sent_s = min(hop.decided_s, hop.ordered_s + hop.transfer_s) if hop.outcome == "merged" else hop.decided_s
+    return ChartHop(number, hop.sender, hop.receiver, hop.ordered_s, sent_s, hop.decided_s, hop.outcome, hop.reason)
+
+
+def _seen_row(device: SeenDevice, hops: Sequence[ChartHop], end_s: float) -> Row:
+    spans: list[Span] = []
+    ready_s = end_s if device.ready_s is None else min(device.ready_s, end_s)
+    if device.ready_s is None and device.lost:
+        ready_s = 0.0
+    append_span(spans, Span(SpanKind.TRAINING, 0.0, ready_s))
+    at_s, given = ready_s, False
+    for hop in (hop for hop in hops if device.name in (hop.sender, hop.receiver)):
+        start_s, until_s = max(at_s, hop.start_s), min(end_s, end_s if hop.end_s is None else hop.end_s)
+        _rest(spans, device, at_s, start_s, given)
+        at_s = max(start_s, until_s)
+        given = device.name == hop.sender and hop.outcome == "merged"
+        if device.name == hop.sender:
+            append_span(spans, Span(SpanKind.SEND, start_s, at_s, hop.receiver))
+            continue
+        sent_s = max(start_s, at_s if hop.sent_s is None else min(hop.sent_s, at_s))
+        append_span(spans, Span(SpanKind.RECEIVE, start_s, sent_s, hop.sender))
+        append_span(spans, Span(SpanKind.MERGE, sent_s, at_s, hop.sender))
+    if device.lost:
+        append_span(spans, Span(SpanKind.LOST, at_s, end_s))
+    else:
+        _rest(spans, device, at_s, end_s, given)
+    return Row(device.name, tuple(spans))
+
+
+def _rest(spans: list[Span], device: SeenDevice, start_s: float, end_s: float, given: bool) -> None:
+    """What a device without a hop does: it is done if it has given its load away, else busy or waiting."""
+    if given:
+        return append_span(spans, Span(SpanKind.DONE, start_s, end_s))
+    at_s = start_s
+    for busy_s, until in device.busy:
+        until_s = min(end_s, inf if until is None else until)
+        if until_s <= at_s or busy_s >= end_s:
+            continue
+        append_span(spans, Span(SpanKind.WAITING, at_s, max(at_s, busy_s)))
+        append_span(spans, Span(SpanKind.BUSY, max(at_s, busy_s), until_s))
+        at_s = until_s
+    return append_span(spans, Span(SpanKind.WAITING, at_s, end_s))

@@ -1,0 +1,95 @@
+"""Plays scenarios with a look over the policy's shoulder: each decision, its alternatives, and how long it took."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from copy import deepcopy
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from mdl.errors import ConfigError
+from scheduler.explain.chart import Note
+from scheduler.policies.chain import ChainView, Decision, Pair, Policy
+from scheduler.policies.registry import OPTIMAL, make_policy
+from scheduler.study.play import Played, play
+
+if TYPE_CHECKING:
+    from sim.timing.scenario import Scenario
+
+
+class Watched:
+    """A policy, and what it decided. explains: whether its alternatives are asked for.
+
+    seconds: of each decision, of processor time, so that what else runs does not count. names: what the policy hears
+    devices called, by index; their numbers by default.
+    """
+
+    def __init__(self, policy: Policy, explains: bool = True, names: Sequence[str] = ()) -> None:
+        self.name = policy.name
+        self.notes: list[Note] = []
+        self.seconds: list[float] = []
+        self._policy = policy
+        self._names = names
+        self._explain = getattr(policy, "explain", None) if explains else None
+
+    def decide(self, view: ChainView) -> Decision:
+        if self._names:
+            view = _rename(view, self._names)
+        alternatives = self._explain(view) if self._explain else ()
+        started = time.thread_time()
+        decision = self._policy.decide(view)
+        self.seconds.append(time.thread_time() - started)
+        self.notes.append(Note(view.time_s, decision, _tell_alternatives(alternatives)))
+        if self._names and isinstance(decision, Pair):
+            sender, receiver = (self._names.index(name) for name in (decision.sender, decision.receiver))
+            return Pair(str(sender), str(receiver), decision.reason)
+        return decision
+
+
+def parse_policies(text: str) -> tuple[str, ...]:
+    """Names with commas between them. Raises ConfigError for one that there is not."""
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not names:
+        raise ConfigError(f"--policies {text!r}: expected names with commas between them, e.g. greedy,tree")
+    for name in names:
+        check_policy(name)
+    return names
+
+
+def check_policy(name: str) -> None:
+    """Raises ConfigError with the closest valid name."""
+    if name != OPTIMAL:
+        make_policy(name)
+
+
+class Bench:
+    """Makes policies for one scenario after the other, so that none remembers the last; reads no file twice."""
+
+    def __init__(self) -> None:
+        self._fresh: dict[str, Policy] = {}
+
+    def policy(self, name: str, scenario: Scenario) -> Policy:
+        if name == OPTIMAL:
+            return make_policy(name, scenario)
+        if name not in self._fresh:
+            self._fresh[name] = make_policy(name)
+        return deepcopy(self._fresh[name])
+
+
+def play_watched(
+    scenario: Scenario, policy: Policy, explains: bool = True, names: Sequence[str] = ()
+) -> tuple[Played, Watched]:
+    watched = Watched(policy, explains, names)
+    return play(scenario, watched), watched
+
+
+def _rename(view: ChainView, names: Sequence[str]) -> ChainView:
+    devices = (msgspec.structs.replace(device, peer_id=name) for device, name in zip(view.devices, names, strict=True))
+    return msgspec.structs.replace(view, devices=tuple(devices))
+
+
+def _tell_alternatives(alternatives: Iterable[tuple[str, float]]) -> tuple[tuple[str, float], ...]:
+    """In the order of the policy: who sends, the best first, then to whom."""
+    return tuple((action, float(q)) for action, q in alternatives)

@@ -1,0 +1,1 @@
+"""The paper's own scheduling problem, its environment and its optimum."""

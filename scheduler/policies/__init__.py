@@ -1,0 +1,1 @@
+"""What decides in a live mesh who aggregates with whom; knows nothing of the simulator."""

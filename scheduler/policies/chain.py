@@ -1,0 +1,100 @@
+"""What a policy sees and says: the chain at one moment, and the next pair or a reason to wait.
+
+A policy knows devices by what they reported and what hops showed; nothing here knows messages or drivers.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeAlias
+
+import msgspec
+
+from scheduler.policies.why import Choice
+from sim.timing.device_models import UsageKind
+from sim.timing.iteration import DeviceState as DeviceState
+
+_ENDING = (DeviceState.TRAINING, DeviceState.BUSY, DeviceState.SEND, DeviceState.GET)
+
+
+class DeviceView(msgspec.Struct, frozen=True):
+    """One device as the agent knows it. Unknown speeds are None until a hop has shown them.
+
+    link_mb_s, merge_mb_s: MB/s. free_since_s: on the view's clock. energy_j: modelled, accumulated over rounds.
+    n_agg: hops it took part in this round. battery_percent: None on mains. kind, device_class: how it is used, and how
+    strong it is (0 strongest; None unknown). busy_for_s: how long it has been busy without a break. eta_ready_s: until
+    its training ends, expected or reported. op_left_s: active work that is left of its hop.
+    """
+
+    peer_id: str
+    state: DeviceState
+    link_mb_s: float | None = None
+    merge_mb_s: float | None = None
+    free_since_s: float = 0.0
+    n_agg: int = 0
+    theta: float = 1.0
+    energy_j: float = 0.0
+    battery_percent: float | None = None
+    charging: bool | None = None
+    in_use: bool | None = None
+    cpu_percent: float = 0.0
+    free_memory_bytes: int = 0
+    kind: UsageKind = UsageKind.IDLE
+    device_class: int | None = None
+    busy_for_s: float = 0.0
+    eta_ready_s: float = 0.0
+    op_left_s: float = 0.0
+
+
+class ChainView(msgspec.Struct, frozen=True):
+    """All devices of a round, in an order that stays the same throughout it.
+
+    apart: pairs that could lately not reach each other, in either order; `scheduler.policies.detour` keeps decisions to
+    others.
+    """
+
+    time_s: float
+    size_mb: float
+    devices: tuple[DeviceView, ...]
+    latency_s: float = 0.0
+    apart: frozenset[tuple[str, str]] = frozenset()
+
+    def cut(self, one: str, other: str) -> bool:
+        return (one, other) in self.apart or (other, one) in self.apart
+
+    def free(self) -> list[DeviceView]:
+        """The devices that may be paired now."""
+        return [device for device in self.devices if device.state is DeviceState.FREE]
+
+    def may_wait(self) -> bool:
+        """Somebody trains, is busy or aggregates, so that waiting ends."""
+        return any(device.state in _ENDING for device in self.devices)
+
+
+class Pair(msgspec.Struct, frozen=True):
+    """The sender gives its partial mean to the receiver (W(j,i): i sends, j receives).
+
+    why: the comparisons that decided, where values were compared; `reason` tells them in words.
+    """
+
+    sender: str
+    receiver: str
+    reason: str
+    why: tuple[Choice, ...] = ()
+
+
+class Wait(msgspec.Struct, frozen=True):
+    """No pair for now. reason, why: as those of a pair."""
+
+    reason: str
+    why: tuple[Choice, ...] = ()
+
+
+Decision: TypeAlias = Pair | Wait
+
+
+class Policy(Protocol):
+    """Picks the next pair among the free devices, or waits; the reason says why in words."""
+
+    name: str
+
+    def decide(self, view: ChainView) -> Decision: ...

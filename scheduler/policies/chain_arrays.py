@@ -1,0 +1,144 @@
+"""Chains at one moment as arrays, and what may be expected of their devices: times in median transfers. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from statistics import median
+
+import numpy as np
+import numpy.typing as npt
+
+from mdl.devices.usage import UsageKind, busy_rate, expected_rest_s
+from scheduler.policies.chain import ChainView, DeviceState
+
+Floats = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+STATES: tuple[DeviceState, ...] = tuple(DeviceState)
+TRAINING, FREE, BUSY, SEND, GET, DONE, DEAD = range(len(STATES))
+_CODES = {state: code for code, state in enumerate(STATES)}
+
+_AGE_STEP_S = 0.05
+_AGE_STEPS = 600
+_KINDS = tuple(UsageKind)
+# Mean rest of a busy period by kind and age in steps; of the kind "once" in median transfers.
+_AGES_S = tuple(step * _AGE_STEP_S for step in range(_AGE_STEPS))
+_REST: Doubles = np.array([[expected_rest_s(kind, age_s) for age_s in _AGES_S] for kind in _KINDS])
+BUSY_SHARE: Doubles = np.array([busy_rate(kind) for kind in _KINDS])
+
+
+@dataclass(frozen=True)
+class Stand:
+    """B chains at one moment as arrays. Shape (B, N) unless said; times in s, speeds in MB/s (nan: unknown).
+
+    exists: False where a row has fewer devices. state: codes in the order of STATES. battery: percent, nan on mains.
+    time_s, size_mb, latency_s, unit_s (transfer time of the median link): (B,).
+    """
+
+    exists: Bools
+    state: Integers
+    link: Doubles
+    merge: Doubles
+    kind: Integers
+    battery: Doubles
+    charging: Bools
+    in_use: Bools
+    cpu: Doubles
+    free_memory: Doubles
+    busy_for: Doubles
+    eta_ready: Doubles
+    op_left: Doubles
+    n_agg: Doubles
+    theta: Doubles
+    energy: Doubles
+    time_s: Doubles
+    size_mb: Doubles
+    latency_s: Doubles
+    unit_s: Doubles
+
+    def take(self, rows: Integers) -> Stand:
+        return replace(self, **{name: getattr(self, name)[rows] for name in self.__dataclass_fields__})
+
+    def put(self, rows: Integers, fresh: Stand) -> None:
+        """Write over these rows."""
+        for name in self.__dataclass_fields__:
+            getattr(self, name)[rows] = getattr(fresh, name)
+
+
+def stand_of(view: ChainView) -> Stand:
+    """A view as a batch of one."""
+    devices = view.devices
+    links = [device.link_mb_s for device in devices if device.link_mb_s]
+    unit_s = view.latency_s + view.size_mb / median(links) if links else 1.0
+    numbers = np.array(
+        [
+            (
+                _CODES[device.state],
+                device.link_mb_s or np.nan,
+                device.merge_mb_s or np.nan,
+                device.kind,
+                np.nan if device.battery_percent is None else device.battery_percent,
+                bool(device.charging),
+                bool(device.in_use),
+                device.cpu_percent,
+                device.free_memory_bytes,
+                device.busy_for_s,
+                device.eta_ready_s,
+                device.op_left_s,
+                device.n_agg,
+                device.theta,
+                device.energy_j,
+            )
+            for device in devices
+        ],
+        dtype=np.float64,
+    ).T[:, None, :]
+    state, link, merge, kind, battery, charging, in_use = numbers[:7]
+    cpu, free_memory, busy_for, eta_ready, op_left, n_agg, theta, energy = numbers[7:]
+    return Stand(
+        np.ones(state.shape, dtype=np.bool_),
+        state.astype(np.int64),
+        link,
+        merge,
+        kind.astype(np.int64),
+        battery,
+        charging > 0,
+        in_use > 0,
+        cpu,
+        free_memory,
+        busy_for,
+        eta_ready,
+        op_left,
+        n_agg,
+        theta,
+        energy,
+        time_s=np.array([view.time_s]),
+        size_mb=np.array([view.size_mb]),
+        latency_s=np.array([view.latency_s]),
+        unit_s=np.array([unit_s]),
+    )
+
+
+def link_times(stand: Stand) -> Doubles:
+    """Transfer over the own link of each device in units (B, N); over an unknown one it takes the unit."""
+    times: Doubles = (stand.latency_s[:, None] + stand.size_mb[:, None] / stand.link) / stand.unit_s[:, None]
+    return np.where(np.isnan(times), 1.0, times)
+
+
+def expected_rest(stand: Stand) -> Doubles:
+    """Mean rest of busy periods in units, by kind and age, to the step of the table."""
+    unit = stand.unit_s[:, None]
+    scale = np.where(stand.kind == UsageKind.ONCE, unit, 1.0)
+    step = np.minimum(stand.busy_for / scale / _AGE_STEP_S, _AGE_STEPS - 1).astype(np.int64)
+    rest: Doubles = _REST[stand.kind, step] * scale / unit
+    return rest
+
+
+def energy_above_mean(stand: Stand) -> Doubles:
+    """Accumulated energy above the mean of all, per watt and transfer of the median link (B, N)."""
+    exists = stand.exists
+    mean = np.where(exists, stand.energy, 0.0).sum(axis=1, keepdims=True) / exists.sum(axis=1, keepdims=True)
+    above: Doubles = (stand.energy - mean) / stand.unit_s[:, None] * exists
+    return above

@@ -1,0 +1,226 @@
+"""The greedy policy: the costliest device sends and is done with it, the cheapest receives. The fallback of all. Pure.
+
+The cost of a device, in seconds: link time of the delta, the interruption to expect from its kind of use, its energy
+above the mean of all (over rounds, so that it evens out), one typical transfer for being close to busy (in use, CPU
+full), and some for a battery that may give out: who may be lost hands on its load early.
+
+With `waiting`, the hops that are still due are laid out on the expected ends of training, hops and busy periods, and a
+hop starts now only if it does so in that layout. What nobody told or may foresee (speeds, ends) is never waited for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf, isinf
+from statistics import fmean, median
+
+from scheduler.policies.chain import ChainView, Decision, DeviceState, DeviceView, Pair, Wait
+from scheduler.policies.why import Choice, first
+from sim.timing.device_models import UsageKind, expected_busy_s, expected_rest_s, mean_gap_s
+
+# One joule above the mean costs as much as this many seconds of link time.
+SECONDS_PER_JOULE = 0.02
+# A device on battery below this is better relieved of its load early.
+LOW_BATTERY_PERCENT = 15.0
+# Measured on the dying family: a quarter fewer contributions are lost, for 3 % of time; more brings nothing.
+_LOW_BATTERY_TRANSFERS = 4.0
+FULL_CPU_PERCENT = 95.0
+# Periods of use come this much more often than over a whole day: rounds run while people are about. The figures are
+# flat between 1 and 3.
+RUSH = 2.0
+# Whoever receives is exposed to its user for its own transfer and for about so many typical ones before it.
+EXPOSED_TRANSFERS = 3.0
+# Time of waiting counts double: what is expected may come late, and a pair that works is no longer in the way.
+WAITING_COUNTS = 2.0
+# Time that a device comes later makes it as much less costly in the layout, so that energy alone lets nobody wait.
+LATE_SAVES = 0.6
+_LATEST_S = 1e9
+
+
+class Greedy:
+    """The policy for one view, in seconds. `scheduler.policies.layout` is its sibling for many chains at once, in
+    transfers.
+
+    What is learned starts from that one, so it keeps its own ways with gaps and low batteries: the two may disagree.
+
+    risk: weighs the kind of use. waiting: may wait for a better partner. energy: seconds a joule above the mean.
+
+    battery: relieves devices whose battery is low.
+    """
+
+    def __init__(
+        self,
+        *,
+        risk: bool = True,
+        waiting: bool = True,
+        energy: float = SECONDS_PER_JOULE,
+        battery: bool = True,
+        name: str = "greedy",
+    ) -> None:
+        self.name = name
+        self._risk, self._waiting, self._energy, self._battery = risk, waiting, energy, battery
+
+    def decide(self, view: ChainView) -> Decision:
+        free = view.free()
+        if len(free) < 2:
+            return Wait(too_few(view))
+        typical_s = typical_transfer_s(view)
+        mean_j = fmean(device.energy_j for device in view.devices)
+        coming = view.devices if self._waiting else free
+        known = [self._weigh(device, view, typical_s, mean_j) for device in coming]
+        costliest_first = sorted(known, key=lambda one: (-one.rank_s, one.free_at_s))
+        there = [one for one in costliest_first if one.free_at_s == 0.0]
+        laid = _lay_out(costliest_first) if self._waiting else []
+        if laid and laid[-1].start_s == 0.0:
+            *later, now = laid
+            return self._pair(now.sender, now.receiver, there, later, now.choice())
+        if self._waiting and view.may_wait():
+            return self._wait(laid, {one.peer_id for one in there})
+        return self._pair(there[0], there[-1], there, [], _cheapest(there))
+
+    def _pair(
+        self, sender: _Weighed, receiver: _Weighed, there: list[_Weighed], later: list[_Laid], to: Choice
+    ) -> Pair:
+        """there: who is free, the costliest first. later: who is costlier than the sender and not to send yet."""
+        waiting = {one.sender.peer_id: f"its best hop, to {one.receiver.peer_id}, starts later" for one in later}
+        costs = Choice(
+            sender.peer_id,
+            "it costs",
+            tuple((one.peer_id, one.cost_s) for one in there if one.peer_id not in waiting),
+            most=True,
+            ruled_out=tuple((one.peer_id, waiting[one.peer_id]) for one in there if one.peer_id in waiting),
+        )
+        told = f"{self.name}: {sender.peer_id} sends: {costs.tell()}; {receiver.peer_id} receives: {to.tell()}"
+        return Pair(sender.peer_id, receiver.peer_id, told, (costs, to))
+
+    def _wait(self, laid: list[_Laid], free: set[str]) -> Wait:
+        if not laid:
+            return Wait(f"{self.name}: no hop can be laid out, a number is not finite")
+        starts = [(f"{one.sender.peer_id} to {one.receiver.peer_id}", one.start_s) for one in laid]
+        next_hop = laid[[name for name, _ in starts].index(best := first(starts))]
+        missing = [peer for peer in (next_hop.sender.peer_id, next_hop.receiver.peer_id) if peer not in free]
+        told = f"{self.name}: the first hop of the best layout is {best}: {' and '.join(missing)} not free yet"
+        return Wait(told, (Choice(best, "starts in", tuple(starts)),))
+
+    def _weigh(self, device: DeviceView, view: ChainView, typical_s: float, mean_j: float) -> _Weighed:
+        link_s = view.size_mb / device.link_mb_s if device.link_mb_s else typical_s
+        pauses = pauses_per_second(device.kind) if self._risk else 0.0
+        near_busy = bool(device.in_use) or device.cpu_percent >= FULL_CPU_PERCENT
+        low = self._battery and is_low(device)
+        cost_s = (
+            link_s
+            + pauses * (link_s + EXPOSED_TRANSFERS * typical_s)
+            + self._energy * (device.energy_j - mean_j)
+            + typical_s * (near_busy + _LOW_BATTERY_TRANSFERS * low)
+        )
+        free_s = expected_free_s(device, typical_s)
+        hop_s, rank_s = link_s * (1.0 + pauses), cost_s - LATE_SAVES * min(free_s, _LATEST_S)
+        return _Weighed(device.peer_id, cost_s, hop_s, rank_s, WAITING_COUNTS * free_s)
+
+
+@dataclass(slots=True)
+class _Weighed:
+    """cost_s: of keeping it as a receiver. hop_s: its transfer, with the pauses to expect. rank_s: senders first, from
+    the highest down. free_at_s: from now on."""
+
+    peer_id: str
+    cost_s: float
+    hop_s: float
+    rank_s: float
+    free_at_s: float
+
+
+@dataclass(slots=True)
+class _Laid:
+    """A hop in the layout. ways: of all receivers that were to choose from, in their order, when its way ends."""
+
+    sender: _Weighed
+    receiver: _Weighed
+    start_s: float
+    ways: list[tuple[_Weighed, float]]
+
+    def choice(self) -> Choice:
+        options = tuple((receiver.peer_id, end_s) for receiver, end_s in self.ways)
+        return Choice(self.receiver.peer_id, "its way ends in", options)
+
+
+def is_low(device: DeviceView) -> bool:
+    """On battery, and little of it."""
+    return device.battery_percent is not None and device.battery_percent < LOW_BATTERY_PERCENT and not device.charging
+
+
+def typical_transfer_s(view: ChainView) -> float:
+    """Over the median of the known links; 1 second if none is known."""
+    links = [device.link_mb_s for device in view.devices if device.link_mb_s]
+    return view.size_mb / median(links) if links else 1.0
+
+
+def pauses_per_second(kind: UsageKind) -> float:
+    """Seconds of interruption to expect for each second of work on a device of this kind."""
+    return _PAUSES_PER_SECOND[kind]
+
+
+def expected_free_s(device: DeviceView, typical_s: float) -> float:
+    """Seconds until the device is expected to be free; infinite if it never is, or if nothing is known of it."""
+    match device.state:
+        case DeviceState.FREE:
+            return 0.0
+        case DeviceState.TRAINING:
+            return device.eta_ready_s or inf
+        case DeviceState.BUSY:
+            return expected_rest_s(device.kind, device.busy_for_s, typical_s) or inf
+        case DeviceState.GET if device.op_left_s:
+            pause_s = expected_rest_s(device.kind, device.busy_for_s, typical_s) if device.busy_for_s else 0.0
+            return device.op_left_s + pause_s
+        case _:
+            return inf
+
+
+def too_few(view: ChainView) -> str:
+    training = sum(device.state is DeviceState.TRAINING for device in view.devices)
+    busy = sum(device.state is DeviceState.BUSY for device in view.devices)
+    return f"waiting: fewer than two are free, {training} of {len(view.devices)} still train, {busy} are busy"
+
+
+_PAUSES_PER_SECOND = {
+    kind: 0.0 if isinf(mean_gap_s(kind)) else RUSH * expected_busy_s(kind) / mean_gap_s(kind) for kind in UsageKind
+}
+
+
+def _cheapest(there: list[_Weighed]) -> Choice:
+    """The choice of the last, to whom the first sends."""
+    return Choice(there[-1].peer_id, "it costs only", tuple((one.peer_id, one.cost_s) for one in there[1:]))
+
+
+def _lay_out(costliest_first: list[_Weighed]) -> list[_Laid]:
+    """Lays out hops, one sender after the other, up to the first that starts now, or all.
+
+    A sender goes where its hop and the receiver's own way on end first; a hop may fill a gap that was left before
+    another.
+    """
+    due = [one for one in costliest_first if one.free_at_s < inf]
+    windows = {one.peer_id: [(one.free_at_s, inf)] for one in due}
+    laid: list[_Laid] = []
+    for place, sender in enumerate(due[:-1]):
+        ready_s = windows[sender.peer_id][-1][0]
+        is_last = place == len(due) - 2
+        ways: list[tuple[float, int, int, float, float]] = []
+        for other, receiver in enumerate(due[place + 1 :], place + 1):
+            hop_s = max(sender.hop_s, receiver.hop_s)
+            for number, (from_s, until_s) in enumerate(windows[receiver.peer_id]):
+                start_s = from_s if from_s > ready_s else ready_s
+                if start_s + hop_s <= until_s:
+                    end_s = start_s + hop_s + (0.0 if is_last else receiver.cost_s)
+                    if end_s < inf:
+                        ways.append((end_s, other, number, start_s, start_s + hop_s))
+                    break
+        if not ways:
+            continue  # what is not finite has no end
+        _, other, number, start_s, hop_end_s = min(ways)
+        receiver = due[other]
+        laid.append(_Laid(sender, receiver, start_s, [(due[way[1]], way[0]) for way in ways]))
+        if start_s == 0.0:
+            break
+        from_s, until_s = windows[receiver.peer_id][number]
+        windows[receiver.peer_id][number : number + 1] = [(from_s, start_s), (hop_end_s, until_s)]
+    return laid

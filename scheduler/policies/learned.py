@@ -1,0 +1,169 @@
+"""The learned policy: the shipped network decides, in plain NumPy; greedy takes over where it must not.
+
+It must not where the mesh is outside of what it was trained for, where a number is not finite, or when it is late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.resources import as_file, files
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from mdl.devices.usage import UsageKind
+from scheduler.policies.chain import ChainView, Decision, DeviceState, Pair, Policy, Wait
+from scheduler.policies.chain_arrays import Floats, stand_of
+from scheduler.policies.features import Look, look_at
+from scheduler.policies.greedy import Greedy, too_few
+from scheduler.policies.qnet_numpy import NumpyQ, load_weights
+from scheduler.policies.why import Choice
+from scheduler.study.parallel_play import MARGIN, Picked, Picks
+
+SHIPPED = "chain.safetensors"
+# In a device's folder for re-learning: the rounds it has seen, what is learned so far, and the policy if it is better.
+SEEN, DRAFT, POLICY = "seen.jsonl", "draft.safetensors", SHIPPED
+# Trained up to 64 devices; beyond twice of that nothing was measured.
+MAX_DEVICES = 128
+_WAITING = "to wait"  # no device can be called so
+# What must not be picked has a value far below this, what may be picked one far above.
+_NEVER = -1e6
+_KINDS = len(UsageKind)
+
+
+class Learned:
+    """`decide` by the network's values; `explain` gives them for every alternative.
+
+    path: a policy file, by default the shipped one. deadline_s: a decision that takes longer by `clock` is made by the
+    fallback instead; never without a clock. Raises DataError for a file that is no policy.
+    """
+
+    name = "dqn"
+
+    def __init__(
+        self,
+        path: Path | None = None,
+        *,
+        deadline_s: float | None = None,
+        clock: Callable[[], float] | None = None,
+        fallback: Policy | None = None,
+        margin: float = MARGIN,
+    ) -> None:
+        if path is None:
+            with as_file(files("scheduler") / "data" / SHIPPED) as shipped:
+                weights, self.metadata = load_weights(shipped)
+        else:
+            weights, self.metadata = load_weights(path)
+        self.picks = Picks(NumpyQ(weights), margin)
+        self._deadline_s, self._clock = deadline_s, clock
+        self._fallback = Greedy() if fallback is None else fallback
+
+    def decide(self, view: ChainView) -> Decision:
+        free = [index for index, device in enumerate(view.devices) if device.state is DeviceState.FREE]
+        if len(free) < 2:
+            return Wait(too_few(view))
+        outside = _outside(view)
+        if outside:
+            return self._fall_back(view, outside)
+        began_s = self._clock() if self._clock is not None else 0.0
+        look = look_at(stand_of(view))
+        if not np.isfinite(look.features).all():
+            return self._fall_back(view, "a number in the observation is not finite")
+        first = self.picks.pick_senders(look)
+        sender = int(first.positions[0])
+        if self._is_late(began_s):
+            return self._fall_back(view, f"no decision within {self._deadline_s:g} s")
+        devices = view.devices
+        why = [self._choice(view, first, look)]
+        if sender == len(devices):
+            return Wait(f"{self.name}: {_WAITING}: {why[0].tell()}", tuple(why))
+        told = f"{self.name}: {devices[sender].peer_id} sends: {why[0].tell()}"
+        if len(free) == 2:
+            receiver = free[0] + free[1] - sender
+            told += f"; {devices[receiver].peer_id} is the only other one that is free"
+        else:
+            second = self.picks.pick_receivers(look, first.positions)
+            receiver = int(second.positions[0])
+            why.append(self._choice(view, second, look))
+            told += f"; {why[1].picked} receives: {why[1].tell()}"
+            if self._is_late(began_s):
+                return self._fall_back(view, f"no decision within {self._deadline_s:g} s")
+        states = devices[sender].state, devices[receiver].state
+        if sender == receiver or states != (DeviceState.FREE, DeviceState.FREE):
+            return self._fall_back(view, "the pair it picked is not free")
+        return Pair(devices[sender].peer_id, devices[receiver].peer_id, told, tuple(why))
+
+    def _choice(self, view: ChainView, picked: Picked, look: Look) -> Choice:
+        """In seconds: values are in transfers of the median link."""
+        unit_s, names = float(look.stand.unit_s[0]), [*(device.peer_id for device in view.devices), _WAITING]
+        position, planned = int(picked.positions[0]), int(picked.planned[0])
+        values = [float(value) for value in picked.values[0]]
+        return Choice(
+            names[position],
+            "it is worth",
+            tuple((name, value * unit_s) for name, value in zip(names, values, strict=True) if value > _NEVER),
+            most=True,
+            favoured=names[planned],
+            favoured_as="the layout's pick",
+            margin=self.picks.margin * unit_s,
+        )
+
+    def explain(self, view: ChainView) -> list[tuple[str, float]]:
+        """Every alternative with its value, the best first: "a sends" or "wait", then "a -> b" for the picked sender.
+
+        A value is minus the remaining time to expect (and what energy and losses are worth), in seconds. Empty where
+        the network does not decide. The pick of the layout is kept within a margin, so the best value need not win.
+        """
+        if sum(device.state is DeviceState.FREE for device in view.devices) < 2 or _outside(view):
+            return []
+        look = look_at(stand_of(view))
+        if not np.isfinite(look.features).all():
+            return []
+        first = self.picks.pick_senders(look)
+        unit_s, ids = float(look.stand.unit_s[0]), [device.peer_id for device in view.devices]
+        told = _ranked([*(f"{peer} sends" for peer in ids), "wait"], first.values[0], unit_s)
+        sender = int(first.positions[0])
+        if sender < len(ids):
+            second = self.picks.pick_receivers(look, first.positions)
+            told += _ranked([*(f"{ids[sender]} -> {peer}" for peer in ids), ""], second.values[0], unit_s)
+        return told
+
+    def _is_late(self, began_s: float) -> bool:
+        return self._clock is not None and self._deadline_s is not None and self._clock() - began_s > self._deadline_s
+
+    def _fall_back(self, view: ChainView, why: str) -> Decision:
+        decision = self._fallback.decide(_with_known_kinds(view))
+        reason = f"{self.name} leaves it to {self._fallback.name} ({why}): {decision.reason}"
+        if isinstance(decision, Wait):
+            return Wait(reason, decision.why)
+        return Pair(decision.sender, decision.receiver, reason, decision.why)
+
+
+def _outside(view: ChainView) -> str:
+    """Why the network must not decide here; empty if it may."""
+    if not 2 <= len(view.devices) <= MAX_DEVICES:
+        return f"{len(view.devices)} devices, it knows 2 to {MAX_DEVICES}"
+    if not any(device.link_mb_s for device in view.devices):
+        return "no link speed is known yet"
+    if not view.size_mb > 0:
+        return f"a size of {view.size_mb:g} MB"
+    unknown = next((device for device in view.devices if not _is_known(device.kind)), None)
+    return f"{unknown.peer_id} is of an unknown kind of use" if unknown is not None else ""
+
+
+def _with_known_kinds(view: ChainView) -> ChainView:
+    devices = tuple(
+        device if _is_known(device.kind) else msgspec.structs.replace(device, kind=UsageKind.IDLE)
+        for device in view.devices
+    )
+    return msgspec.structs.replace(view, devices=devices)
+
+
+def _is_known(kind: int) -> bool:
+    return 0 <= kind < _KINDS
+
+
+def _ranked(names: list[str], values: Floats, unit_s: float) -> list[tuple[str, float]]:
+    order = [index for index in np.argsort(-values).tolist() if values[index] > _NEVER]
+    return [(names[index], float(values[index]) * unit_s) for index in order]

@@ -1,0 +1,184 @@
+"""The Q-network in plain NumPy, and its weights on disk: a peer decides with it and needs no torch.
+
+One set of weights serves every number of devices, whatever their order.
+
+Each device is encoded by the same layers; means and maxima over the devices (Zaheer et al., Deep Sets, 2017) tell each
+of them about the others, twice; then every device has an advantage and so has waiting, around one value of the state
+(dueling, Wang et al., 2016). `scheduler.training.qnet_torch` is the same network in torch, for training.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from safetensors.numpy import save
+
+from mdl.errors import DataError
+from mdl.files.checkpoint import read_safetensors
+from mdl.files.reading import decode_json
+from mdl.files.writing import write_bytes
+from scheduler.policies.chain_arrays import Bools, Floats
+from scheduler.policies.features import COLUMN, FEATURES, UNVARIED
+
+INVALID_Q = -1e9
+HIDDEN = 48
+_MAY_PICK = COLUMN["may_pick"]
+# Pools of a layer: mean and maximum over all, and over those that may be picked.
+_POOLS = 4
+_HEADS = ("advantage", "state2")
+_METADATA_KEY = "mdl"
+
+Weights = dict[str, npt.NDArray[np.float32]]
+
+
+def layer_shapes(features: int = len(FEATURES), hidden: int = HIDDEN) -> dict[str, tuple[int, int]]:
+    """(outputs, inputs) of every linear layer, in order."""
+    return {
+        "encode1": (hidden, features),
+        "encode2": (hidden, hidden),
+        "around1": (hidden, _POOLS * hidden),
+        "own1": (hidden, hidden),
+        "around2": (hidden, _POOLS * hidden),
+        "own2": (hidden, hidden),
+        "advantage": (1, hidden),
+        "state1": (hidden, _POOLS * hidden),
+        "state2": (2, hidden),
+    }
+
+
+class NumpyQ:
+    """The network as plain arrays: decides without torch, and rolls out batches in worker processes."""
+
+    def __init__(self, weights: Weights) -> None:
+        self.weights = weights
+        self._linear = {
+            name: (np.ascontiguousarray(weights[f"{name}.weight"].T), weights[f"{name}.bias"])
+            for name in layer_shapes()
+        }
+
+    def __call__(self, features: Floats, exists: Bools, valid: Bools) -> Floats:
+        """Q (B, M + 1) of features (B, M, F); what may not be picked has INVALID_Q."""
+        if len(features) == 1 and exists.all():
+            return self._decide_one(features[0], valid)
+        rows, count, _ = features.shape
+        may_pick = features[:, :, _MAY_PICK] > 0
+        counts = (
+            np.maximum(1, exists.sum(axis=1, keepdims=True)).astype(np.float32),
+            np.maximum(1, may_pick.sum(axis=1, keepdims=True)).astype(np.float32),
+        )
+        masks = (exists[:, :, None].astype(np.float32), may_pick[:, :, None].astype(np.float32))
+
+        def apply(name: str, values: Floats) -> Floats:
+            weight, bias = self._linear[name]
+            out: Floats = values @ weight
+            out += bias
+            return out
+
+        def pool(values: Floats) -> Floats:
+            # After a ReLU nothing is below 0, so a masked device can never be the maximum.
+            parts = []
+            for mask, number in zip(masks, counts, strict=True):
+                masked = values * mask
+                parts += [masked.sum(axis=1) / number, masked.max(axis=1)]
+            return np.concatenate(parts, axis=1)
+
+        flat = np.maximum(apply("encode1", features.reshape(rows * count, features.shape[2])), 0.0)
+        flat = np.maximum(apply("encode2", flat), 0.0)
+        for around, own in (("around1", "own1"), ("around2", "own2")):
+            context = apply(around, pool(flat.reshape(rows, count, HIDDEN)))
+            mixed = apply(own, flat).reshape(rows, count, HIDDEN)
+            mixed += context[:, None, :]
+            flat = np.maximum(mixed, 0.0).reshape(rows * count, HIDDEN)
+        advantage = apply("advantage", flat).reshape(rows, count)
+        state = apply("state2", np.maximum(apply("state1", pool(flat.reshape(rows, count, HIDDEN))), 0.0))
+        q = np.concatenate([advantage, state[:, 1:]], axis=1) + state[:, :1]
+        return np.where(valid, q, np.float32(INVALID_Q))
+
+    def _decide_one(self, features: Floats, valid: Bools) -> Floats:
+        """The same for one chain of which all devices exist, in fewer and smaller steps: a decision must be quick."""
+        linear, count = self._linear, len(features)
+        may_pick = np.flatnonzero(features[:, _MAY_PICK])
+        means = np.empty((2, count), dtype=np.float32)
+        means[0], means[1] = 1.0 / count, features[:, _MAY_PICK] / max(1, len(may_pick))
+        pooled = np.zeros(_POOLS * HIDDEN, dtype=np.float32)
+
+        def pool(values: Floats) -> Floats:
+            pooled.reshape(2, 2, HIDDEN)[:, 0] = means @ values
+            values.max(axis=0, out=pooled[HIDDEN : 2 * HIDDEN])
+            if len(may_pick):
+                values[may_pick].max(axis=0, out=pooled[3 * HIDDEN :])
+            return pooled
+
+        hidden = features
+        for name in ("encode1", "encode2"):
+            weight, bias = linear[name]
+            hidden = hidden @ weight
+            hidden += bias
+            np.maximum(hidden, 0.0, out=hidden)
+        for around, own in (("around1", "own1"), ("around2", "own2")):
+            (around_weight, around_bias), (weight, bias) = linear[around], linear[own]
+            context = pool(hidden) @ around_weight
+            context += around_bias
+            context += bias
+            hidden = hidden @ weight
+            hidden += context
+            np.maximum(hidden, 0.0, out=hidden)
+        (weight, bias), (last, last_bias) = linear["state1"], linear["state2"]
+        state = np.maximum(pool(hidden) @ weight + bias, 0.0) @ last + last_bias
+        q = np.empty((1, count + 1), dtype=np.float32)
+        weight, bias = linear["advantage"]
+        q[0, :count] = (hidden @ weight)[:, 0] + bias
+        q[0, count] = state[1]
+        q += state[0]
+        q[~valid] = INVALID_Q
+        return q
+
+
+def load_weights(path: Path) -> tuple[Weights, dict[str, object]]:
+    """Weights and metadata of a policy file. Raises DataError if it is none, or of other columns than ours."""
+    weights, metadata = read_policy(path)
+    if metadata.get("features") != list(FEATURES):
+        raise DataError(f"{path}: made for another observation than this version's; train it again")
+    for name, shape in layer_shapes().items():
+        weight, bias = weights.get(f"{name}.weight"), weights.get(f"{name}.bias")
+        if weight is None or bias is None or weight.shape != shape or bias.shape != shape[:1]:
+            raise DataError(f"{path}: layer {name} is missing or not of shape {shape}")
+        if weight.dtype != np.float32 or bias.dtype != np.float32:
+            raise DataError(f"{path}: layer {name} is {weight.dtype}; expected float32")
+        if not (np.isfinite(weight).all() and np.isfinite(bias).all()):
+            raise DataError(f"{path}: layer {name} holds numbers that are not finite")
+    return weights, metadata
+
+
+def read_policy(path: Path) -> tuple[dict[str, npt.NDArray[Any]], dict[str, object]]:
+    """The arrays of a policy file of any kind, unchecked, and the JSON object beside them. Raises DataError."""
+    try:
+        arrays, kept = read_safetensors(path)
+        return arrays, decode_json(kept.get(_METADATA_KEY, "{}"), dict[str, object], "its metadata")
+    except DataError as error:
+        raise DataError(f"{path}: no policy file ({error})") from None
+
+
+def save_weights(path: Path, weights: Weights, metadata: dict[str, object]) -> None:
+    """One safetensors file; metadata is any JSON object (command, seed, evaluation)."""
+    text = json.dumps({**metadata, "features": list(FEATURES)})
+    arrays = {name: np.ascontiguousarray(values) for name, values in weights.items()}
+    write_bytes(path, save(arrays, {_METADATA_KEY: text}))
+
+
+def draw_weights(rng: np.random.Generator) -> Weights:
+    """A fresh network (He initialisation) that values all picks alike, so that it leaves them to the layout.
+
+    Columns that the simulated mesh never varies start without effect.
+    """
+    weights: Weights = {}
+    for name, (outputs, inputs) in layer_shapes().items():
+        scale = 0.0 if name in _HEADS else np.sqrt(2.0 / inputs)
+        weights[f"{name}.weight"] = (rng.standard_normal((outputs, inputs)) * scale).astype(np.float32)
+        weights[f"{name}.bias"] = np.zeros(outputs, dtype=np.float32)
+    weights["encode1.weight"][:, [COLUMN[name] for name in UNVARIED]] = 0.0
+    return weights

@@ -1,0 +1,1 @@
+"""Policies played and judged on simulated iterations."""

@@ -1,0 +1,166 @@
+"""The exact optimum of one iteration with full information, for judging: it sees every busy period. Pure.
+
+Hops do not share a channel, so the subset recursion (scheduler.policies.subset_recursion) is exact: who holds what, and
+when, is all that later hops depend on, and to start a hop earlier is never worse. Deaths are not defined here: what
+counts as best when a load is lost is a question of how much a load is worth, so a scenario with a dying device is
+refused.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from mdl.errors import ConfigError
+from scheduler.policies.chain import ChainView, Decision, DeviceState, Pair, Wait
+from scheduler.policies.subset_recursion import Indices, Tables, Times, earliest_ends, subset_tables
+from sim.timing.iteration import TimedHop, active_end_s
+from sim.timing.scenario import Periods, Scenario
+
+# 9 devices take about 10 ms, 12 about 150 ms; each more takes three times as long.
+MAX_DEVICES = 12
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """makespan_s: the least that is possible. hops: in the order of their starts."""
+
+    makespan_s: float
+    hops: tuple[TimedHop, ...]
+
+
+class Optimal:
+    """Follows the plan of `solve`; knows the scenario, so it is for judging only."""
+
+    name = "optimal"
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.plan = solve(scenario)
+
+    def decide(self, view: ChainView) -> Decision:
+        taken: set[int] = set()
+        for hop in self.plan.hops:
+            ends = {hop.sender, hop.receiver}
+            sender, receiver = view.devices[hop.sender], view.devices[hop.receiver]
+            if sender.state in (DeviceState.SEND, DeviceState.DONE):
+                continue
+            if not ends & taken and sender.state is receiver.state is DeviceState.FREE:
+                reason = f"optimal: {sender.peer_id} sends to {receiver.peer_id} in the best plan"
+                return Pair(sender.peer_id, receiver.peer_id, reason)
+            taken |= ends
+        return Wait("optimal: no hop of the best plan can start yet")
+
+
+def solve(scenario: Scenario) -> Plan:
+    """Raises ConfigError above MAX_DEVICES devices, or if a device dies."""
+    n = len(scenario.devices)
+    if n > MAX_DEVICES:
+        raise ConfigError(f"scenario {scenario.scenario_id!r}: optimal plans at most {MAX_DEVICES} devices, not {n}")
+    for index, device in enumerate(scenario.devices):
+        if device.dies_at_s is not None:
+            raise ConfigError(f"scenario {scenario.scenario_id!r}: optimal is not defined where device {index} dies")
+    tables = subset_tables(n)
+    clocks = _Clocks(scenario, tables)
+    ready_s = np.array([[device.ready_s] for device in scenario.devices])
+    found_s = earliest_ends(ready_s, clocks.end_of, tables)[:, :, 0]
+    everything = (1 << n) - 1
+    pairs = _trace(found_s, clocks, int(np.argmin(found_s[:, everything])), everything)
+    return time_plan(scenario, pairs)
+
+
+def time_plan(scenario: Scenario, pairs: list[tuple[int, int]]) -> Plan:
+    """Times hops (sender, receiver), each as early as the hops before it at its two ends allow."""
+    idle_s = [device.ready_s for device in scenario.devices]
+    hops = []
+    for sender, receiver in pairs:
+        first, second = scenario.devices[sender], scenario.devices[receiver]
+        start_s = active_end_s((first.busy, second.busy), max(idle_s[sender], idle_s[receiver]), 0.0)
+        transfer_s = scenario.latency_s + scenario.size_mb / min(first.link_mb_s, second.link_mb_s)
+        merge_s = scenario.size_mb / second.merge_mb_s
+        sent_s = active_end_s((first.busy, second.busy), start_s, transfer_s)
+        merged_s = active_end_s((second.busy,), sent_s, merge_s)
+        hops.append(TimedHop(sender, receiver, start_s, sent_s, merged_s, transfer_s, merge_s))
+        idle_s[sender], idle_s[receiver] = sent_s, merged_s
+    return Plan(max(hop.merged_s for hop in hops), tuple(sorted(hops, key=lambda hop: hop.start_s)))
+
+
+class _Clocks:
+    """When a hop of each pair ends, for arrays of starts: work goes on in active time only."""
+
+    def __init__(self, scenario: Scenario, tables: Tables) -> None:
+        devices = scenario.devices
+        self._place = {
+            (int(i), int(j)): index for index, (j, i) in enumerate(zip(tables.receivers, tables.senders, strict=True))
+        }
+        own = [_Clock(device.busy) for device in devices]
+        pairs = [(devices[i], devices[j]) for i, j in self._place]
+        self._transfer_s = [scenario.latency_s + scenario.size_mb / min(a.link_mb_s, b.link_mb_s) for a, b in pairs]
+        self._merge_s = [scenario.size_mb / b.merge_mb_s for _, b in pairs]
+        shared: dict[frozenset[int], _Clock] = {}
+        for i, j in self._place:
+            if frozenset((i, j)) not in shared:
+                shared[frozenset((i, j))] = _Clock(devices[i].busy + devices[j].busy)
+        self._shared = [shared[frozenset(pair)] for pair in self._place]
+        self._own = [own[j] for _, j in self._place]
+
+    def end_of(self, starts_s: Times) -> Times:
+        return np.stack([self._end_s(pair, starts) for pair, starts in enumerate(starts_s)])
+
+    def hop_end_s(self, sender: int, receiver: int, starts_s: Times) -> Times:
+        return self._end_s(self._place[sender, receiver], starts_s)
+
+    def _end_s(self, pair: int, starts_s: Times) -> Times:
+        return self._own[pair].end_s(self._shared[pair].end_s(starts_s, self._transfer_s[pair]), self._merge_s[pair])
+
+
+class _Clock:
+    """Active time as a function of time, and back; it stands still during the busy periods."""
+
+    def __init__(self, periods: Periods) -> None:
+        edges = np.array(sorted(periods), dtype=np.float64).reshape(-1, 2)
+        reach = np.maximum.accumulate(edges[:, 1])
+        opens = np.ones(len(edges), dtype=bool)
+        opens[1:] = edges[1:, 0] > reach[:-1]
+        self._starts = edges[opens, 0]
+        ends = reach[np.append(np.flatnonzero(opens)[1:] - 1, len(edges) - 1)] if len(edges) else reach
+        self._busy_before = np.concatenate(([0.0], np.cumsum(ends - self._starts)))
+        self._active_at = self._starts - self._busy_before[:-1]
+
+    def end_s(self, starts_s: Times, work_s: float) -> Times:
+        if not len(self._starts):
+            return starts_s + work_s
+        place = np.searchsorted(self._starts, starts_s, side="right")
+        active = starts_s - self._busy_before[place]
+        begun = place > 0
+        active[begun] = np.maximum(active[begun], self._active_at[place[begun] - 1])
+        active += work_s
+        ends: Times = active + self._busy_before[np.searchsorted(self._active_at, active, side="left")]
+        return ends
+
+
+def _trace(found_s: Times, clocks: _Clocks, holder: int, loads: int) -> list[tuple[int, int]]:
+    """The hops (sender, receiver) that lead to this state; at each device in their order."""
+    if loads == 1 << holder:
+        return []
+    best_s, best = np.inf, (0, 0)
+    for sender in range(len(found_s)):
+        if sender == holder or not loads >> sender & 1:
+            continue
+        parts = _parts(loads, sender, holder)
+        starts_s = np.maximum(found_s[holder, loads ^ parts], found_s[sender, parts])
+        chosen = int(np.argmin(starts_s))
+        end_s = float(clocks.hop_end_s(sender, holder, starts_s[chosen : chosen + 1])[0])
+        if end_s < best_s:
+            best_s, best = end_s, (sender, int(parts[chosen]))
+    sender, part = best
+    before = _trace(found_s, clocks, holder, loads ^ part) + _trace(found_s, clocks, sender, part)
+    return [*before, (sender, holder)]
+
+
+def _parts(loads: int, sender: int, holder: int) -> Indices:
+    """Subsets of the loads with the sender and without the holder."""
+    free = loads & ~(1 << sender) & ~(1 << holder)
+    members = [bit for bit in range(loads.bit_length()) if free >> bit & 1]
+    parts = np.array([1 << sender], dtype=np.intp)
+    for bit in members:
+        parts = np.concatenate((parts, parts | (1 << bit)))
+    return parts

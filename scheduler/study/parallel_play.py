@@ -1,0 +1,162 @@
+"""Plays many simulated iterations side by side under one rule: for rollouts, training and fast judging. Pure.
+
+A rule takes a Stand of rows in which at least two devices are free and returns senders and receivers (-1, -1: wait).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from scheduler.policies.chain_arrays import DONE, FREE, Bools, Doubles, Floats, Integers, Stand
+from scheduler.policies.features import Look, look_at, observe_receivers, observe_senders
+from scheduler.policies.layout import lay_out, picks_now, prospects
+from scheduler.policies.qnet_numpy import NumpyQ
+from sim.timing.batch import Batch
+from sim.timing.packing import pack
+from sim.timing.scenario import draw_scenario
+
+Rule = Callable[[Stand], tuple[Integers, Integers]]
+
+# A pick differs from the one of the layout only if its value is this much better, in transfers of the median link.
+MARGIN = 0.3
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of B iterations. makespan_s, wasted_s: (B,). energy_j: (B, N). lost: how many contributions, (B,)."""
+
+    makespan_s: Doubles
+    energy_j: Doubles
+    lost: Integers
+    wasted_s: Doubles
+
+
+def evaluate(q: NumpyQ | None, family: str, n: int, seeds: Iterable[int], margin: float = MARGIN) -> Outcome:
+    """Play the scenarios of these seeds; the same as `scheduler.study.play.play` with Learned (or the layout) on each."""
+    packed = pack([draw_scenario(family, n, seed) for seed in seeds])
+    return finish(Batch(packed), Picks(q, margin))
+
+
+def finish(batch: Batch, rule: Rule) -> Outcome:
+    """Play every row to its end; the batch given is used up."""
+    rows, count = batch.idle().shape
+    outcome = Outcome(np.zeros(rows), np.zeros((rows, count)), np.zeros(rows, dtype=np.int64), np.zeros(rows))
+    ids, over = np.arange(rows), batch.ended()
+    while True:
+        if over.mean() > 0.25 or over.all():
+            _note(outcome, ids[over], batch.take(over))
+            ids, batch = ids[~over], batch.take(~over)
+            over = over[~over]
+        if not len(ids):
+            return outcome
+        moved = step(batch, rule, ~over)
+        over |= batch.ended() | ~moved
+
+
+def step(batch: Batch, rule: Rule, playing: Bools) -> Bools:
+    """One decision in each playing row that has a choice, then on to the next event where nothing else can be paired.
+
+    Returns where something happened; rows that are not playing count as such.
+    """
+    choosing = np.flatnonzero((batch.idle().sum(axis=1) > 1) & playing)
+    waits = np.zeros(len(batch), dtype=np.bool_)
+    if len(choosing):
+        senders, receivers = rule(stand_of_rows(batch, choosing))
+        pairs = senders >= 0
+        waits[choosing[~pairs]] = True
+        batch.start(choosing[pairs], senders[pairs], receivers[pairs])
+    moving = playing & (waits | (batch.idle().sum(axis=1) < 2))
+    moved: Bools = batch.advance(moving) | ~moving
+    return moved
+
+
+def stand_of_rows(batch: Batch, rows: Integers) -> Stand:
+    """The stand of these rows, as `scheduler.study.play.view_of` would show them."""
+    packed, which = batch.packed, batch.which[rows]
+    shape = (len(rows), packed.exists.shape[1])
+    zeros = np.zeros(shape)
+    return Stand(
+        exists=packed.exists[which],
+        state=batch.states()[rows].astype(np.int64),
+        link=packed.link_mb_s[which],
+        merge=packed.merge_mb_s[which],
+        kind=packed.kind[which],
+        battery=packed.battery_percent[which],
+        charging=packed.charging[which],
+        in_use=np.zeros(shape, dtype=np.bool_),
+        cpu=zeros,
+        free_memory=zeros,
+        busy_for=batch.busy_for_s()[rows],
+        eta_ready=batch.eta_ready_s()[rows],
+        op_left=batch.op_left_s()[rows],
+        n_agg=batch.n_agg[rows].astype(np.float64),
+        theta=batch.theta[rows],
+        energy=batch.energy_j[rows],
+        time_s=batch.now_s[rows],
+        size_mb=packed.size_mb[which],
+        latency_s=packed.latency_s[which],
+        unit_s=packed.unit_s[which],
+    )
+
+
+def layout_rule(stand: Stand) -> tuple[Integers, Integers]:
+    """What the layout of `scheduler.policies.layout` starts now."""
+    expected, free = prospects(stand), (stand.state == FREE) & stand.exists
+    wait = ((stand.state < DONE) & stand.exists & ~free).any(axis=1)
+    return picks_now(lay_out(expected), expected.costs, free, wait)
+
+
+@dataclass(frozen=True)
+class Picked:
+    """Positions (B,), N for waiting. values: the network's (B, N + 1), zeros without a network. planned: the positions
+    that have the margin in their favour."""
+
+    positions: Integers
+    values: Floats
+    planned: Integers
+
+
+class Picks:
+    """A rule in two picks, the sender and then the receiver: the network's, or without a network those of the layout.
+
+    The best value is picked, where the pick of the layout has `margin` in its favour.
+    """
+
+    def __init__(self, q: NumpyQ | None, margin: float = MARGIN) -> None:
+        self._q, self.margin = q, margin
+
+    def __call__(self, stand: Stand) -> tuple[Integers, Integers]:
+        if self._q is None:
+            return layout_rule(stand)
+        look = look_at(stand)
+        senders = self.pick_senders(look).positions
+        waits = senders == stand.state.shape[1]
+        pairing = np.flatnonzero(~waits)
+        receivers = np.full(len(senders), -1)
+        if len(pairing):
+            receivers[pairing] = self.pick_receivers(look.take(pairing), senders[pairing]).positions
+        return np.where(waits, -1, senders), receivers
+
+    def pick_senders(self, look: Look) -> Picked:
+        return self._choose(look, *observe_senders(look))
+
+    def pick_receivers(self, look: Look, senders: Integers) -> Picked:
+        return self._choose(look, *observe_receivers(look, senders))
+
+    def _choose(self, look: Look, features: Floats, valid: Bools, planned: Integers) -> Picked:
+        if self._q is None:
+            return Picked(planned, np.zeros(valid.shape, dtype=np.float32), planned)
+        values = self._q(features, look.stand.exists, valid)
+        scores = values.copy()
+        scores[np.arange(len(values)), planned] += self.margin
+        return Picked(scores.argmax(axis=1), values, planned)
+
+
+def _note(outcome: Outcome, ids: Integers, batch: Batch) -> None:
+    outcome.makespan_s[ids] = batch.makespan_s()
+    outcome.energy_j[ids] = batch.energy_j
+    outcome.lost[ids] = batch.lost.sum(axis=1)
+    outcome.wasted_s[ids] = batch.wasted_s

@@ -1,0 +1,80 @@
+"""Plays a scenario of the timing model under a policy: what it sees, what it decides, and what came of it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from mdl.errors import LocalProtocolError
+from scheduler.policies.chain import ChainView, DeviceView, Policy, Wait
+from sim.timing.iteration import DeviceState, Iteration, TimedHop
+from sim.timing.scenario import Scenario
+
+
+class Ordered(msgspec.Struct, frozen=True):
+    """A decision that was carried out: the hop and the policy's reason."""
+
+    hop: TimedHop
+    reason: str
+
+
+class Played(msgspec.Struct, frozen=True):
+    """makespan_s: when one holder has everything. energy_j: of each device, with what it brought along.
+
+    lost: devices whose own contribution is not in the result; wasted_s: active seconds of hops that a death undid.
+    """
+
+    makespan_s: float
+    energy_j: tuple[float, ...]
+    ordered: tuple[Ordered, ...]
+    lost: tuple[int, ...]
+    wasted_s: float
+    decisions: int
+
+
+def play(scenario: Scenario, policy: Policy) -> Played:
+    """Raises LocalProtocolError if the policy pairs who is not idle, or waits though nothing is under way."""
+    iteration = Iteration(scenario)
+    ordered, decisions = [], 0
+    while not iteration.ended:
+        while len(iteration.idle()) >= 2:
+            decisions += 1
+            decision = policy.decide(view_of(iteration))
+            if isinstance(decision, Wait):
+                if not iteration.may_wait():
+                    raise LocalProtocolError(f"{policy.name} waits for nobody: {decision.reason}")
+                break
+            hop = iteration.start(int(decision.sender), int(decision.receiver))
+            ordered.append(Ordered(hop, decision.reason))
+        if not iteration.advance():
+            break
+    energy_j = tuple(iteration.energy_j(index) for index in range(len(scenario.devices)))
+    return Played(iteration.makespan_s, energy_j, tuple(ordered), tuple(iteration.lost), iteration.wasted_s, decisions)
+
+
+def view_of(iteration: Iteration) -> ChainView:
+    """What the agent would know at this moment; a device is named by its index."""
+    scenario = iteration.scenario
+    devices = tuple(_view_device(iteration, index) for index in range(len(scenario.devices)))
+    return ChainView(iteration.now_s, scenario.size_mb, devices, scenario.latency_s)
+
+
+def _view_device(iteration: Iteration, index: int) -> DeviceView:
+    given = iteration.scenario.devices[index]
+    state = iteration.state(index)
+    return DeviceView(
+        str(index),
+        state,
+        link_mb_s=given.link_mb_s,
+        merge_mb_s=given.merge_mb_s,
+        free_since_s=iteration.free_since_s(index),
+        n_agg=iteration.n_agg(index),
+        theta=iteration.theta(index),
+        energy_j=iteration.energy_j(index),
+        battery_percent=given.battery_percent,
+        charging=given.charging,
+        kind=given.kind,
+        device_class=given.device_class,
+        busy_for_s=iteration.busy_for_s(index),
+        eta_ready_s=max(0.0, given.ready_s - iteration.now_s) if state is DeviceState.TRAINING else 0.0,
+        op_left_s=iteration.op_left_s(index),
+    )

@@ -1,0 +1,1 @@
+"""Environments, networks and labels from which a policy learns."""

@@ -1,0 +1,156 @@
+"""DQN by stable-baselines3 with our network, our exploration and no illegal picks: `MaskedDQN`, `ChainPolicy`.
+
+stable-baselines3 sets the exploration rate from `exploration_schedule` after every step, so the schedule is replaced,
+not the rate; and it explores in `_sample_action` without asking `predict` while `learning_starts` lasts, so that is
+what chooses among the valid here. Its own save format is a pickle: networks are kept as safetensors instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from stable_baselines3 import DQN
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.noise import ActionNoise
+from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.dqn.policies import DQNPolicy
+from torch.nn import functional
+
+from scheduler.policies.features import COLUMN
+from scheduler.training.env import split_observation
+from scheduler.training.exploration import Exploration
+from scheduler.training.qnet_torch import QNetwork
+
+Actions: TypeAlias = npt.NDArray[np.int64]
+_WAIT_VALID = COLUMN["wait_valid"]
+# Which actions are valid, bool (B, A), of a batch of observations.
+Valid: TypeAlias = Callable[[npt.NDArray[np.float32]], npt.NDArray[np.bool_]]
+
+
+class MaskedDQN(DQN):
+    """DQN that explores valid actions only, with its own generator, and by Double-DQN (van Hasselt et al., 2016).
+
+    valid: as `Valid`; None allows every action (the paper's environment, where an illegal one is an answer too).
+    """
+
+    def __init__(self, *args: Any, valid: Valid | None = None, double: bool = True, **kwargs: Any) -> None:
+        self._valid, self._double = valid, double
+        self._chance = np.random.default_rng(kwargs.get("seed"))
+        super().__init__(*args, **kwargs)
+
+    def explore_by(self, rate: Callable[[], float]) -> None:
+        """From now on the exploration rate is what this returns."""
+        self.exploration_schedule = lambda _: rate()
+        self.exploration_rate = rate()
+
+    def _sample_action(
+        self, learning_starts: int, action_noise: ActionNoise | None = None, n_envs: int = 1
+    ) -> tuple[Actions, Actions]:
+        assert isinstance(self._last_obs, np.ndarray)
+        rate = 1.0 if self.num_timesteps < learning_starts else self.exploration_rate
+        explores = self._chance.random(n_envs) < rate
+        actions: Actions = np.zeros(n_envs, np.int64)
+        if not explores.all():
+            actions = np.asarray(self.policy.predict(self._last_obs, deterministic=True)[0], np.int64)
+        any_valid = self._draw(self._last_obs)
+        actions = np.where(explores, any_valid, actions)
+        return actions, actions
+
+    def _draw(self, seen: npt.NDArray[np.float32]) -> Actions:
+        draws = self._chance.random((len(seen), int(self.action_space.n)))  # type: ignore[attr-defined]
+        if self._valid is not None:
+            draws = np.where(self._valid(seen), draws, -1.0)
+        return np.asarray(draws.argmax(axis=1), np.int64)
+
+    def train(self, gradient_steps: int, batch_size: int = 100) -> None:
+        """As in the base class, but the network picks the next action and the target network values it."""
+        if not self._double:
+            super().train(gradient_steps, batch_size)
+            return
+        assert self.replay_buffer is not None
+        self.policy.set_training_mode(True)
+        self._update_learning_rate(self.policy.optimizer)
+        for _ in range(gradient_steps):
+            sample = self.replay_buffer.sample(batch_size)
+            with torch.no_grad():
+                best = self.q_net(sample.next_observations).argmax(dim=1, keepdim=True)
+                following = self.q_net_target(sample.next_observations).gather(1, best)
+                target = sample.rewards + (1 - sample.dones) * self.gamma * following
+            current = self.q_net(sample.observations).gather(1, sample.actions.long())
+            loss = functional.smooth_l1_loss(current, target)
+            self.policy.optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
+            self.policy.optimizer.step()
+        self._n_updates += gradient_steps
+
+
+class ChainPolicy(DQNPolicy):
+    """stable-baselines3's policy around `QNetwork`: one network for any number of devices, invalid picks masked."""
+
+    def make_q_net(self) -> Any:
+        return _MaskedQ(self.observation_space, self.action_space).to(self.device)
+
+    def load(self, network: QNetwork) -> None:  # type: ignore[override]
+        """Start from this network's weights (the target network too)."""
+        for net in (self.q_net, self.q_net_target):
+            assert isinstance(net, _MaskedQ)
+            net.network.load_weights(network.weights())
+
+    def network(self) -> QNetwork:
+        """A copy of what was learned."""
+        assert isinstance(self.q_net, _MaskedQ)
+        return QNetwork(weights=self.q_net.network.weights())
+
+
+class _MaskedQ(BasePolicy):
+    """`QNetwork` on observations of `ChainEnv`."""
+
+    def __init__(self, observation_space: Any, action_space: Any) -> None:
+        super().__init__(observation_space, action_space)
+        self.network = QNetwork(seed=int(torch.randint(2**31, (1,)).item()))
+
+    def forward(self, seen: torch.Tensor) -> torch.Tensor:
+        leading, features = seen[:, :, :2], seen[:, :, 2:]
+        waits = features[:, :, _WAIT_VALID].amax(dim=1, keepdim=True) > 0
+        valid = torch.cat([leading[:, :, 1] > 0, waits], dim=1)
+        values: torch.Tensor = self.network(features, leading[:, :, 0] > 0, valid)
+        return values
+
+    def _predict(self, observation: Any, deterministic: bool = True) -> torch.Tensor:
+        return self(observation).argmax(dim=1).reshape(-1)  # type: ignore[no-any-return]
+
+
+class TellExploration(BaseCallback):
+    """Tells an `Exploration` the return of each finished episode; keeps them all in `returns`."""
+
+    def __init__(
+        self, exploration: Exploration | None = None, on_episode: Callable[[int], None] = lambda episodes: None
+    ) -> None:
+        super().__init__()
+        self._on_episode = on_episode
+        self.returns: list[float] = []
+        self._exploration = exploration
+        self._sums: npt.NDArray[np.float64] = np.zeros(0)
+
+    def _on_step(self) -> bool:
+        rewards, dones = self.locals["rewards"], self.locals["dones"]
+        if not len(self._sums):
+            self._sums = np.zeros(len(rewards))
+        self._sums += rewards
+        for row in np.flatnonzero(dones).tolist():
+            self.returns.append(float(self._sums[row]))
+            if self._exploration is not None:
+                self._exploration.end_episode(self.returns[-1])
+            self._sums[row] = 0.0
+            self._on_episode(len(self.returns))
+        return True
+
+
+def valid_actions(seen: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
+    """Valid actions of a batch of `ChainEnv`'s observations."""
+    return split_observation(seen)[2]

@@ -1,0 +1,232 @@
+"""The Chain-scheduler's problem on the simulated mesh as a Gymnasium environment, `mdl/Chain-v0`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
+from msgspec.structs import replace
+
+from mdl.errors import ConfigError
+from scheduler.policies.chain_arrays import stand_of
+from scheduler.policies.features import COLUMN, FEATURES, Look, look_at, observe_receivers, observe_senders
+from scheduler.study.play import view_of
+from scheduler.training.objective import Objective, finish, rollout_costs, unit_of
+from sim.timing.iteration import Iteration
+from sim.timing.scenario import FAMILIES, Scenario, draw_scenario
+
+Floats = npt.NDArray[np.float32]
+
+CHAIN_ENV_ID = "mdl/Chain-v0"
+# Columns before the features: the device exists, and may be picked now.
+LEADING = 2
+# Seeds of scenarios: training draws from here up; lower ones are for tuning and for judging.
+FIRST_TRAINING_SEED = 1_000_000
+_SEEDS = 2**31
+# An illegal action costs more than the slowest rule does: this much for each device, in transfers of the median link.
+ILLEGAL_COST = 10.0
+# No feature gets near it.
+_BOUND = 1e4
+
+
+class ChainEnv(gymnasium.Env[Floats, np.int64]):
+    """One iteration of a mesh: who gives its partial mean to whom, and when, until one device holds everything.
+
+    ## Action space
+    `Discrete(max_n + 1)`: pick device 0 to max_n - 1, or wait (max_n). A pair takes two picks: the sender, then the
+    receiver; both must be idle. Waiting is possible where a sender is to be picked and somebody trains, is busy or
+    aggregates; time goes on then to the next moment at which two devices are idle. Time also goes on after a pair, when
+    fewer than two are left idle.
+
+    ## Observation space
+    `Box(-10000, 10000, (max_n, 2 + F), float32)`: a row a device, rows beyond n are 0. Column 0: the device exists;
+    column 1: it may be picked now; then the F columns of `scheduler.policies.features.FEATURES`, free of units. Waiting
+    is valid where the column `wait_valid` is 1. `split_observation` takes a batch of them apart.
+
+    ## Reward
+    Minus the increase of J = makespan + energy_weight x imbalance of energy + lost_weight x lost contributions, in
+    transfers of the median link (`scheduler.training.objective`).
+    - `reward="raw"`: of J as it stands; an episode's rewards add up to J at the start minus J at the end.
+    - `reward="shaped"`: with the potential "minus what is still to come if the greedy rule continued from here", so of
+      the J that the greedy would end with; the rewards add up to J of the greedy minus J reached, with no discount.
+
+    ## Start
+    `reset(seed=s)` draws the family (of `family`), n (from `n`, a number or a range (least, most), ends included) and a
+    scenario, and with `prior_energy_j` the mean of what each has spent before. `reset(options={"scenario": s})` plays
+    that one.
+
+    ## Episode end
+    Terminated when one holder is left and has merged everything, or nothing can change any more. An illegal action
+    (a device that may not be picked, or waiting where it is not valid) terminates at once with a reward of -10 n
+    (`ILLEGAL_COST`). Never truncated: at most 2 (n - 1) picks and the waits, if nobody dies.
+
+    ## Info
+    `scenario_id`; `makespan_s` (so far); `lost`: devices whose contribution is lost; `end`: "" while it goes on, then
+    "goal" or "illegal"; `reason` (illegal only): why it was.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 (declared so by Gymnasium)
+
+    def __init__(
+        self,
+        family: str | Sequence[str] = "dynamic",
+        n: int | tuple[int, int] = 9,
+        *,
+        max_n: int | None = None,
+        reward: Literal["shaped", "raw"] = "shaped",
+        objective: Objective | None = None,
+        prior_energy_j: float = 0.0,
+    ) -> None:
+        self.families = (family,) if isinstance(family, str) else tuple(family)
+        self.n_range = (n, n) if isinstance(n, int) else n
+        self.max_n = max_n or self.n_range[1]
+        self.shaped = reward == "shaped"
+        self.objective = objective or Objective()
+        self.prior_energy_j = prior_energy_j
+        self._check(reward)
+        self.action_space: spaces.Space[np.int64] = spaces.Discrete(self.max_n + 1)
+        shape = (self.max_n, LEADING + len(FEATURES))
+        self.observation_space: spaces.Space[Floats] = spaces.Box(-_BOUND, _BOUND, shape, np.float32)
+        self._valid: npt.NDArray[np.bool_] = np.zeros(self.max_n + 1, np.bool_)
+        self._sender: int | None = None
+        self._over = True
+
+    @property
+    def valid(self) -> npt.NDArray[np.bool_]:
+        """What may be done now, bool (max_n + 1,); the last is waiting."""
+        return self._valid.copy()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Floats, dict[str, Any]]:
+        super().reset(seed=seed)
+        given = (options or {}).get("scenario")
+        self._begin(given or self.draw(self.np_random))
+        while self._over:  # so few survive that there is nothing to decide
+            if given:
+                raise ConfigError(f"scenario {given.scenario_id}: there is nothing to decide")
+            self._begin(self.draw(self.np_random))
+        self._so_far = self._value()
+        self._look = self._look_around()
+        return self._observe(), self._info("")
+
+    def step(self, action: np.int64) -> tuple[Floats, float, bool, bool, dict[str, Any]]:
+        pick = int(action)
+        if not self._valid[pick]:
+            reason = self._why_illegal(pick)
+            cost = -ILLEGAL_COST * len(self._scenario.devices)
+            return self._observe(), cost, True, False, self._info("illegal") | {"reason": reason}
+        if picks_sender := self._sender is None and pick < self.max_n:
+            self._sender = pick
+        elif self._sender is None:
+            self._over = not self.iteration.advance()
+            self._move_on()
+        else:
+            self.iteration.start(self._sender, pick)
+            self._sender = None
+            self._move_on()
+        if not picks_sender:
+            self._look = self._look_around()
+        value = self._value() if self.shaped or not picks_sender else self._so_far
+        reward, self._so_far = self._so_far - value, value
+        return self._observe(), reward, self._over, False, self._info("goal" if self._over else "")
+
+    def draw(self, rng: np.random.Generator) -> Scenario:
+        """A scenario to train on, as `reset` draws them."""
+        family = self.families[int(rng.integers(len(self.families)))]
+        n = int(rng.integers(self.n_range[0], self.n_range[1] + 1))
+        scenario = draw_scenario(family, n, int(rng.integers(FIRST_TRAINING_SEED, _SEEDS)))
+        if not self.prior_energy_j:
+            return scenario
+        spent = rng.exponential(self.prior_energy_j, n).tolist()
+        devices = tuple(
+            replace(device, energy_j=joules) for device, joules in zip(scenario.devices, spent, strict=True)
+        )
+        return replace(scenario, devices=devices)
+
+    def _begin(self, scenario: Scenario) -> None:
+        if len(scenario.devices) > self.max_n:
+            raise ConfigError(f"scenario {scenario.scenario_id}: {len(scenario.devices)} devices, at most {self.max_n}")
+        self._scenario = scenario
+        self._unit_s, self._costs = unit_of(scenario), rollout_costs(scenario)
+        self.iteration = Iteration(scenario)
+        self._sender = None
+        self._move_on()
+
+    def _move_on(self) -> None:
+        """To the next moment at which a pair can be made, or to the end."""
+        iteration = self.iteration
+        self._over = iteration.ended
+        while not self._over and len(iteration.idle()) < 2:
+            self._over = not iteration.advance() or iteration.ended
+
+    def _value(self) -> float:
+        if not self.shaped or self._over:
+            return self.objective.value(self.iteration, self._unit_s)
+        fork = self.iteration.fork()
+        finish(fork, self._costs, self._sender)
+        return self.objective.value(fork, self._unit_s)
+
+    def _look_around(self) -> Look:
+        return look_at(stand_of(view_of(self.iteration)))
+
+    def _observe(self) -> Floats:
+        """Nothing but who is picked changes from the first pick of a pair to the second."""
+        if self._sender is None:
+            features, valid, _ = observe_senders(self._look)
+        else:
+            features, valid, _ = observe_receivers(self._look, np.array([self._sender]))
+        n = features.shape[1]
+        table = np.zeros((self.max_n, LEADING + len(FEATURES)), np.float32)
+        table[:n, 0] = 1.0
+        table[:n, 1] = valid[0, :n]
+        table[:n, LEADING:] = features[0]
+        self._valid[:] = False
+        self._valid[:n], self._valid[-1] = valid[0, :n], valid[0, n]
+        return table
+
+    def _info(self, end: str) -> dict[str, Any]:
+        iteration = self.iteration
+        return {
+            "scenario_id": self._scenario.scenario_id,
+            "makespan_s": iteration.makespan_s,
+            "lost": tuple(iteration.lost),
+            "end": end,
+        }
+
+    def _why_illegal(self, pick: int) -> str:
+        if self._over:
+            return "the episode is over: reset first"
+        if pick == self.max_n:
+            return "waiting: a receiver is to be picked" if self._sender is not None else "waiting: nothing will change"
+        if pick >= len(self._scenario.devices):
+            return f"device {pick} does not exist"
+        if pick == self._sender:
+            return f"device {pick} is the sender of this pair"
+        return f"device {pick} is {self.iteration.state(pick).value}"
+
+    def _check(self, reward: str) -> None:
+        unknown = [family for family in self.families if family not in FAMILIES]
+        if unknown or not self.families:
+            raise ConfigError(f"family {unknown or '()'}: expected some of {', '.join(FAMILIES)}")
+        least, most = self.n_range
+        if not 2 <= least <= most <= self.max_n:
+            raise ConfigError(f"n {self.n_range}: expected 2 <= least <= most <= max_n ({self.max_n})")
+        if reward not in ("shaped", "raw"):
+            raise ConfigError(f"reward {reward!r}: expected shaped or raw")
+
+
+def split_observation(seen: Floats) -> tuple[Floats, npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Features (B, M, F), exists (B, M) and valid (B, M + 1) of a batch of observations (B, M, 2 + F)."""
+    waits = seen[:, :, LEADING + COLUMN["wait_valid"]].max(axis=1, keepdims=True) > 0
+    return seen[:, :, LEADING:], seen[:, :, 0] > 0, np.concatenate([seen[:, :, 1] > 0, waits], axis=1)
+
+
+if CHAIN_ENV_ID not in gymnasium.registry:
+    gymnasium.register(
+        CHAIN_ENV_ID,
+        entry_point="scheduler.training.env:ChainEnv",
+        vector_entry_point="scheduler.training.vector_env:ChainVectorEnv",
+    )

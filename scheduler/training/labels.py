@@ -1,0 +1,155 @@
+"""Trains the Q-network on labels: policy iteration by trying every pick (see `scheduler.training.branching`).
+
+The first labels come from the layout (scheduler.policies.layout) played to the end, later ones from the network itself,
+so that each generation improves on the last. What is learned is how much better one pick is than another in the same
+state (their luck is the same, so it cancels out), and beside it the value of the state.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from mdl.errors import ConfigError
+from mdl.workers import Workers, result_of
+from scheduler.training.branching import LabelJob, Labels, produce_labels
+from scheduler.training.qnet_torch import QNetwork
+from sim.timing.scenario import Scenario
+
+# Chunks by size of mesh: least and greatest N, scenarios a chunk. One cycle; small and middle sizes come more often.
+_CYCLE: tuple[tuple[tuple[int, int], int], ...] = (
+    ((7, 10), 400),
+    ((11, 16), 160),
+    ((3, 6), 300),
+    ((7, 10), 400),
+    ((11, 16), 160),
+    ((17, 24), 70),
+    ((11, 16), 160),
+    ((25, 40), 12),
+)
+# Scenarios a chunk while re-learning: of the size that the mesh has.
+_SEEN_SCENARIOS = 96
+# Chunks in the air, so that workers are never idle; the weights of a chunk are that much older.
+_AHEAD = 3
+# Share of the steps whose rollouts follow the layout alone.
+_LAYOUT_SHARE = 0.35
+# At least so many: a network that knows nothing yet waits and waits in its rollouts.
+_LEAST_LAYOUT = 24
+# Chunks kept for training: enough to smooth, few enough that all come from recent policies.
+_REPLAY = 128
+_UPDATES_A_STEP = 4
+_MINIBATCH = 1024
+_RATE = 7e-4
+_LAST_RATE = 1e-5
+_STATE_VALUE_WEIGHT = 0.01
+# Labels beyond so many transfers from the mean of their state are cut: rare long calls would drown the rest.
+_CUT = 5.0
+# The policy that is kept is a running mean of the weights.
+_MEAN_DECAY = 0.995
+
+
+@dataclass(frozen=True)
+class Progress:
+    """After a step: how many of all, loss of the advantages (squared transfers), states seen, the network so far."""
+
+    step: int
+    steps: int
+    loss: float
+    states: int
+    network: QNetwork
+
+
+def train_on_labels(
+    steps: int,
+    seed: int = 0,
+    processes: int = 1,
+    *,
+    start: QNetwork | None = None,
+    seen: tuple[Scenario, ...] = (),
+    on_progress: Callable[[Progress], bool | None] | None = None,
+) -> QNetwork:
+    """Train for `steps` chunks of labels. The same steps, seed and number of processes give the same network.
+
+    processes: workers beside this process that produce labels; 0 produces them here. start: a network to go on from
+    (then it makes the first labels, too). seen: what a real mesh was like, to learn it above all
+    (`scheduler.training.relearn`). on_progress is called after every step and ends training early by returning True.
+    Raises ConfigError for steps below 1.
+    """
+    if steps < 1:
+        raise ConfigError(f"steps must be at least 1, not {steps}")
+    network = QNetwork(seed) if start is None else QNetwork(weights=start.weights())
+    mean = network.weights()
+    rng = np.random.default_rng([seed, 1])
+    optimiser = torch.optim.Adam(network.parameters(), lr=_RATE)
+    replay: deque[Labels] = deque(maxlen=_REPLAY)
+    states = 0
+    counts = [len(scenario.devices) for scenario in seen] or [2]
+    seen_sizes = (min(counts), max(counts))
+
+    def job(number: int) -> LabelJob:
+        first = start is None and number < max(_LAYOUT_SHARE * steps, _LEAST_LAYOUT)
+        sizes, scenarios = (seen_sizes, _SEEN_SCENARIOS) if seen else _CYCLE[number % len(_CYCLE)]
+        return LabelJob(seed, number, scenarios, sizes, None if first else mean, seen)
+
+    for step, labels in enumerate(_produce(job, steps, processes), 1):
+        if len(labels):
+            replay.append(labels)
+        states += len(labels)
+        for group in optimiser.param_groups:
+            group["lr"] = _LAST_RATE + 0.5 * (_RATE - _LAST_RATE) * (1.0 + np.cos(np.pi * step / steps))
+        loss = 0.0
+        for _ in range(_UPDATES_A_STEP if replay else 0):
+            loss += _update(network, optimiser, replay[int(rng.integers(len(replay)))], rng) / _UPDATES_A_STEP
+            decay = min(_MEAN_DECAY, step / (step + 10.0))
+            mean = {name: decay * mean[name] + (1.0 - decay) * now for name, now in network.weights().items()}
+        smooth = QNetwork(weights=mean)
+        if on_progress is not None and on_progress(Progress(step, steps, loss, states, smooth)):
+            break
+    return QNetwork(weights=mean)
+
+
+def _produce(job: Callable[[int], LabelJob], steps: int, processes: int) -> Iterator[Labels]:
+    """Labels in the order of their numbers, always so many ahead, however many processes work on them."""
+    with Workers(processes) if processes else nullcontext() as pool:
+        pending: deque[Callable[[], Labels]] = deque()
+        for number in range(steps + _AHEAD):
+            if number < steps:
+                pending.append(_soon(pool, job(number)) if pool else _later(job(number)))
+            if number >= _AHEAD:
+                yield pending.popleft()()
+
+
+def _soon(pool: Workers, job: LabelJob) -> Callable[[], Labels]:
+    future = pool.submit(produce_labels, job)
+    return lambda: result_of(future)
+
+
+def _later(job: LabelJob) -> Callable[[], Labels]:
+    return lambda: produce_labels(job)
+
+
+def _update(network: QNetwork, optimiser: torch.optim.Optimizer, labels: Labels, rng: np.random.Generator) -> float:
+    rows = rng.permutation(len(labels))[:_MINIBATCH]
+    features, exists, valid, tried, values = (
+        torch.from_numpy(array[rows])
+        for array in (labels.features, labels.exists, labels.valid, labels.tried, labels.values)
+    )
+    q = network(features, exists, valid)
+    count = tried.sum(dim=1, keepdim=True).clamp(min=1)
+    q = torch.where(tried, q, 0.0)
+    mean_q, mean_value = q.sum(dim=1, keepdim=True) / count, values.sum(dim=1, keepdim=True) / count
+    target = (values - mean_value).clamp(-_CUT, _CUT)
+    error = torch.where(tried, (q - mean_q) - target, 0.0)
+    advantage = error.square().sum(dim=1).mean()
+    state = torch.nn.functional.smooth_l1_loss(mean_q, mean_value)
+    loss = advantage + _STATE_VALUE_WEIGHT * state
+    optimiser.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]
+    torch.nn.utils.clip_grad_norm_(network.parameters(), 5.0)
+    optimiser.step()
+    return float(advantage.detach())

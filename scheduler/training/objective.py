@@ -1,0 +1,113 @@
+"""The true objective of an iteration, and where the greedy would end: what training is rewarded by. Pure.
+
+J = makespan + energy_weight x imbalance + lost_weight x lost contributions, in transfers of the median link: times are
+divided by its transfer time, energies by what a sender spends in it. The rule that rollouts follow is simple enough for
+batches: of the idle, whose link (and kind of use) is the costliest sends, the cheapest receives, nobody waits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median, pstdev
+
+import numpy as np
+
+from scheduler.policies.chain_arrays import BUSY_SHARE, Bools, Doubles, Integers
+from scheduler.policies.greedy import EXPOSED_TRANSFERS
+from sim.timing.batch import Batch
+from sim.timing.device_models import SEND_W
+from sim.timing.iteration import Iteration
+from sim.timing.scenario import Scenario
+
+
+@dataclass(frozen=True)
+class Objective:
+    """energy_weight: for the standard deviation of accumulated energy. lost_weight: for one device's contribution."""
+
+    energy_weight: float = 0.02
+    lost_weight: float = 2.0
+
+    def value(self, iteration: Iteration, unit_s: float) -> float:
+        """J of an iteration as it stands; its end gives the true value, before that the time so far counts."""
+        elapsed_s = iteration.makespan_s if iteration.ended else iteration.now_s
+        energy_j = [iteration.energy_j(index) for index in range(len(iteration.scenario.devices))]
+        imbalance = pstdev(energy_j) / (SEND_W * unit_s)
+        return elapsed_s / unit_s + self.energy_weight * imbalance + self.lost_weight * len(iteration.lost)
+
+    def values(self, batch: Batch) -> Doubles:
+        """The same for each row of a batch, shape (B,)."""
+        packed, which = batch.packed, batch.which
+        exists, unit = packed.exists[which], packed.unit_s[which]
+        elapsed_s = np.where(batch.ended(), batch.makespan_s(), batch.now_s)
+        count = exists.sum(axis=1)
+        mean = np.where(exists, batch.energy_j, 0.0).sum(axis=1) / count
+        spread = np.sqrt((np.where(exists, batch.energy_j - mean[:, None], 0.0) ** 2).sum(axis=1) / count)
+        lost = batch.lost.sum(axis=1)
+        values: Doubles = elapsed_s / unit + self.energy_weight * spread / (SEND_W * unit) + self.lost_weight * lost
+        return values
+
+
+def unit_of(scenario: Scenario) -> float:
+    """Seconds of a transfer over the median link."""
+    return scenario.latency_s + scenario.size_mb / median(device.link_mb_s for device in scenario.devices)
+
+
+def rollout_costs(scenario: Scenario) -> Doubles:
+    """What the rule ranks by, shape (n,), in transfers of the median link: link time, lengthened by the kind's risk."""
+    links = np.array([device.link_mb_s for device in scenario.devices])
+    share = BUSY_SHARE[[device.kind for device in scenario.devices]]
+    return _cost(scenario.size_mb / links / unit_of(scenario), share)
+
+
+def finish(iteration: Iteration, costs: Doubles, sender: int | None = None) -> None:
+    """Play an iteration to its end by the rule. sender: of the first pair, if it is picked already."""
+    while not iteration.ended:
+        idle = iteration.idle()
+        while len(idle) >= 2:
+            giver = max(idle, key=costs.__getitem__) if sender is None else sender
+            sender = None
+            idle.remove(giver)
+            taker = min(idle, key=costs.__getitem__)
+            idle.remove(taker)
+            iteration.start(giver, taker)
+        if not iteration.advance():
+            return
+
+
+def batch_costs(batch: Batch) -> Doubles:
+    """`rollout_costs` of each row, shape (B, N)."""
+    packed, which = batch.packed, batch.which
+    time = packed.size_mb[which, None] / packed.link_mb_s[which] / packed.unit_s[which, None]
+    return _cost(time, BUSY_SHARE[packed.kind[which]])
+
+
+def finish_batch(batch: Batch, senders: Integers | None = None) -> None:
+    """`finish` for every row at once. senders (B,): of the first pairs, -1 where it is not picked."""
+    costs = batch_costs(batch)
+    if senders is not None:
+        rows = np.flatnonzero(senders >= 0)
+        if len(rows):
+            receivers = np.where(batch.idle()[rows], costs[rows], np.inf)
+            receivers[np.arange(len(rows)), senders[rows]] = np.inf
+            batch.start(rows, senders[rows], receivers.argmin(axis=1))
+    moving = ~batch.ended()
+    while moving.any():
+        _pair_by_rule(batch, costs, moving)
+        moving = batch.advance(moving) & ~batch.ended()
+
+
+def _pair_by_rule(batch: Batch, costs: Doubles, moving: Bools) -> None:
+    while True:
+        idle = batch.idle()
+        rows = np.flatnonzero(moving & (idle.sum(axis=1) >= 2))
+        if not len(rows):
+            return
+        senders = np.where(idle[rows], costs[rows], -np.inf).argmax(axis=1)
+        receivers = np.where(idle[rows], costs[rows], np.inf)
+        receivers[np.arange(len(rows)), senders] = np.inf
+        batch.start(rows, senders, receivers.argmin(axis=1))
+
+
+def _cost(link_time: Doubles, share: Doubles) -> Doubles:
+    costs: Doubles = link_time + share / (1.0 - share) * (link_time + EXPOSED_TRANSFERS)
+    return costs

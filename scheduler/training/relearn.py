@@ -1,0 +1,90 @@
+"""Continuous environment learning (MDLdroid 3.3.3): goes on learning from the rounds a mesh has really had.
+
+It learns for one small slot after another, in a process beside the mesh (`peers.relearner`). After the last slot the
+draft is judged on rounds that it has not learned from; only if it is better there does it become the mesh's policy,
+until then the old one decides.
+
+In DIRECTORY: seen.jsonl (the rounds as scenarios), draft.safetensors (between two slots), chain.safetensors (the
+policy, once it is better than the shipped one).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import as_file, files
+from pathlib import Path
+from statistics import fmean
+
+import numpy as np
+
+from scheduler.policies.learned import DRAFT, POLICY, SEEN, SHIPPED
+from scheduler.study.judging import judge_network
+from scheduler.training.labels import train_on_labels
+from scheduler.training.qnet_torch import QNetwork, load_policy, save_policy
+from sim.timing.scenario import Scenario, load_scenarios, vary_scenario
+
+SLOTS = 24
+_STEPS_A_SLOT = 3
+# Every third round is kept for judging, each in so many variants.
+_HELD_OUT = 3
+_VARIANTS = 8
+# A draft must be better by this share, or chance would change the policy again and again.
+_BETTER = 0.005
+
+
+@dataclass(frozen=True)
+class Slot:
+    """What a slot came to. before_s, after_s: mean time to one holder on the rounds held out, after the last slot."""
+
+    slot: int
+    slots: int
+    adopted: bool = False
+    before_s: float | None = None
+    after_s: float | None = None
+
+
+def run_slot(directory: Path, seed: int = 0, slots: int = SLOTS, steps: int = _STEPS_A_SLOT) -> Slot:
+    """Learn for one slot; after the last one judge the draft, adopt or drop it. Raises DataError for a broken file."""
+    learned, held_out = divide(load_scenarios(directory / SEEN))
+    draft = directory / DRAFT
+    current = load_current(directory)
+    network, done = current, 0
+    if draft.exists():
+        network, metadata = load_policy(draft)
+        done = int(str(metadata.get("slots", 0)))
+    network = train_on_labels(steps, seed + done, 0, start=network, seen=tuple(learned))
+    done += 1
+    if done < slots:
+        save_policy(draft, network, {"slots": done})
+        return Slot(done, slots)
+    before_s, after_s = _judge(current, held_out, seed), _judge(network, held_out, seed)
+    adopted = after_s < (1.0 - _BETTER) * before_s
+    if adopted:
+        figures = {"held_out_before_s": before_s, "held_out_after_s": after_s, "rounds": len(learned)}
+        save_policy(draft, network, {"command": "re-learned beside the mesh", "seed": seed, "evaluation": figures})
+        draft.replace(directory / POLICY)
+    else:
+        draft.unlink(missing_ok=True)
+    return Slot(done, slots, adopted, before_s, after_s)
+
+
+def divide(seen: Sequence[Scenario]) -> tuple[list[Scenario], list[Scenario]]:
+    """Rounds to learn from, and rounds to judge by."""
+    held_out = list(seen[::_HELD_OUT])
+    learned = [scenario for index, scenario in enumerate(seen) if index % _HELD_OUT]
+    return learned or held_out, held_out
+
+
+def load_current(directory: Path) -> QNetwork:
+    """The mesh's policy: re-learned, or as shipped."""
+    if (directory / POLICY).exists():
+        return load_policy(directory / POLICY)[0]
+    with as_file(files("scheduler") / "data" / SHIPPED) as shipped:
+        return load_policy(shipped)[0]
+
+
+def _judge(network: QNetwork, held_out: Sequence[Scenario], seed: int) -> float:
+    rng = np.random.default_rng([seed, 0x4E1D])
+    scenarios = [vary_scenario(scenario, rng) for scenario in held_out for _ in range(_VARIANTS)]
+    return fmean(judge_network("policy", network.plain(), scenarios).makespans_s)
