@@ -34,7 +34,7 @@ from mdl.learning.models import build_model
 from mdl.learning.training import LocalTrainer, model_delta
 from mdl.own import own_data, own_model
 from mdl.protocol.delta import Contributor, ModelDelta, apply_delta, pair_aggregate
-from peers.device import device_seed
+from peers.edge.device import device_seed
 
 # Optimizer, rate and smoothing were chosen on held-out training subjects (uci-har) and holds (semg), one seed each.
 # The number of rounds is the caller's: say so where it was chosen with test figures in sight.

@@ -34,8 +34,8 @@ from chaos_plot import draw_chaos
 from chaos_watch import Book, DeltaCheck, Eye, Fault, describe_machine, summarise, watch
 
 from mdl.config import load_config
-from peers.inference import evaluate_model
-from peers.processes import Child, Children
+from peers.launch.processes import Child, Children
+from peers.view.inference import evaluate_model
 from transport.trust.keys import MeshKeys, new_join_code
 
 _SETTINGS = (

@@ -26,9 +26,9 @@ from mdl.files.checkpoint import read_safetensors
 from mdl.protocol.delta import Contributor, Vector, digest_of
 from mdl.protocol.machine import Effect, Event, Finish, PeerFound, Received, Send, StopRequested
 from mdl.protocol.messages import MeshStatus, PeerInfo, Role, RoundSummary, StatusWanted
-from peers.node import drive, start_runtime
-from peers.quorum import has_quorum
-from peers.rundir import read_rounds
+from peers.edge.node import drive, start_runtime
+from peers.launch.run_directory import read_rounds
+from peers.roles.membership.majority import has_quorum
 from transport.trust.keys import MeshKeys
 
 _ASK_S = 0.1

@@ -45,10 +45,10 @@ from mdl.protocol.machine import (
     TrainLocally,
 )
 from mdl.protocol.messages import PeerInfo, Role, TrainingReport
-from peers.identity import CODE_VARIABLE
-from peers.node import drive, start_runtime
-from peers.peer import make_peer
-from peers.trainer import Trainer, TrainerSettings
+from peers.edge.identity import CODE_VARIABLE
+from peers.edge.node import drive, start_runtime
+from peers.roles.peer import make_peer
+from peers.roles.trainer.trainer import Trainer, TrainerSettings
 from transport.trust.keys import MeshKeys, new_join_code
 
 _SAMPLE_S = 0.004

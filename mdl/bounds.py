@@ -18,7 +18,8 @@ MAX_MEMBERS = 1024
 MAX_TEXT = 256
 # Hops that one device decides in one attempt at a round, and segments of a model: no mesh has more than members.
 MAX_HOPS = MAX_MEMBERS
-# Terms are dealt out 65,536 at a time (`peers/quorum.py`): 134 million elections and rounds, which at one a second is
+# Terms are dealt out 65,536 at a time (`peers/roles/membership/majority.py`): 134 million elections and rounds, which
+# at one a second is
 # four years. A hop's id is a million times its term and must stay below 2^63.
 MAX_TERM = (1 << 43) - 1
 # A round every nanosecond for 146 years. A device goes at most ROUND_LEAP ahead at once, a round every second for 136

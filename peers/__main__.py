@@ -8,7 +8,7 @@ from peers import interrupts
 def main() -> None:
     """Entry point of the command and of `python -m peers`."""
     interrupts.begin()
-    from peers.cli import main as run
+    from peers.cli.main import main as run
 
     run()
 

@@ -43,21 +43,21 @@ from mdl.protocol.machine import (
     TrainLocally,
 )
 from mdl.protocol.messages import PeerInfo, Role, TrainingReport
-from peers.identity import claim_identity, find_code, release_identity, state_home
-from peers.narrate import Narrator
-from peers.node import METRICS, drive, record_round, start_runtime
-from peers.peer import make_peer
-from peers.plain import limit_floods
-from peers.resume import DEVICE_FILES, Origin, State, keep_state, restore_state, set_aside
-from peers.sampler import MergeTimer, Sampler
-from peers.trainer import Trainer, TrainerSettings
+from peers.edge.identity import claim_identity, find_code, release_identity, state_home
+from peers.edge.narrate import Narrator
+from peers.edge.node import METRICS, drive, record_round, start_runtime
+from peers.edge.resume import DEVICE_FILES, Origin, State, keep_state, restore_state, set_aside
+from peers.edge.sampler import MergeTimer, Sampler
+from peers.roles.peer import make_peer
+from peers.roles.trainer.trainer import Trainer, TrainerSettings
+from peers.view.plain import limit_floods
 from transport.trust.keys import MeshKeys
 
 Batches: TypeAlias = Iterable[tuple[Tensor, Tensor]]
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 logger = logging.getLogger(__name__)
-told = logging.getLogger("mdl")  # where peers.narrate goes on
+told = logging.getLogger("mdl")  # where peers.edge.narrate goes on
 
 _STOP_S = 5.0
 

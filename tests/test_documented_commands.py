@@ -22,8 +22,8 @@ import typer
 from mdl.config import load_config
 from mdl.data.spec import parse_spec
 from mdl.learning.models import MODELS
-from peers.cli import add_groups, app
-from peers.schedule_source import draw_scenarios
+from peers.cli.main import add_groups, app
+from peers.view.schedule_source import draw_scenarios
 from scheduler.explain.watched_play import parse_policies
 from scheduler.policies.registry import POLICIES
 from sim.mesh.draw_plan import LEVELS

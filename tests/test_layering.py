@@ -27,26 +27,26 @@ PURE = (
     "transport/wire/incoming.py",
     "transport/loglimit.py",
     "transport/wire/places.py",
-    "peers/agent.py",
-    "peers/cloud.py",
-    "peers/conductor.py",
-    "peers/learner.py",
-    "peers/liveness.py",
-    "peers/members.py",
-    "peers/observer.py",
-    "peers/part.py",
-    "peers/peer.py",
-    "peers/phase.py",
-    "peers/quorum.py",
-    "peers/repeater.py",
-    "peers/rounds.py",
-    "peers/spread.py",
-    "peers/standing.py",
-    "peers/status.py",
-    "peers/succession.py",
-    "peers/trainer.py",
-    "peers/view.py",
-    "peers/waits.py",
+    "peers/roles/agent/agent.py",
+    "peers/roles/cloud/cloud.py",
+    "peers/roles/agent/conductor.py",
+    "peers/roles/cloud/learner.py",
+    "peers/roles/membership/silence.py",
+    "peers/roles/membership/members.py",
+    "peers/roles/observer.py",
+    "peers/roles/trainer/round_state.py",
+    "peers/roles/peer.py",
+    "peers/roles/agent/phase.py",
+    "peers/roles/membership/majority.py",
+    "peers/roles/agent/repeater.py",
+    "peers/roles/agent/ledger.py",
+    "peers/roles/trainer/broadcast.py",
+    "peers/roles/trainer/model_state.py",
+    "peers/roles/agent/mesh_status.py",
+    "peers/roles/membership/succession.py",
+    "peers/roles/trainer/trainer.py",
+    "peers/roles/agent/chain_view.py",
+    "peers/roles/waits.py",
     *(f"{folder}/{path.name}" for folder in ("scheduler", "sim") for path in sorted((ROOT / folder).glob("*.py"))),
 )
 IMPURE = {"time", "random", "asyncio", "threading", "socket", "zmq", "zeroconf", "psutil", "os", "subprocess"}
@@ -112,13 +112,13 @@ def test_nothing_is_ever_unpickled(folder: str) -> None:
 # The only module that imports what a text names, and who may ask it to: they hold the user's own words.
 IMPORTS_BY_NAME = "mdl/own.py"
 HEARS_THE_USER = {
-    "peers/baselines.py",
-    "peers/cli.py",
-    "peers/cli_data.py",
-    "peers/cloud_node.py",
-    "peers/cloud_side.py",
-    "peers/device.py",
-    "peers/up.py",
+    "peers/launch/baselines.py",
+    "peers/cli/main.py",
+    "peers/cli/data.py",
+    "peers/edge/cloud_node.py",
+    "peers/edge/cloud_line.py",
+    "peers/edge/device.py",
+    "peers/launch/up.py",
 }
 _RUNS_WHAT_IT_IS_TOLD = {"import_module", "__import__", "exec", "eval", "compile", "run_module", "run_path"}
 _FINDS_BY_NAME = {"resolve_name", "locate", "spec_from_file_location", "load_module", "exec_module", "EntryPoint"}
@@ -161,7 +161,7 @@ def test_only_who_hears_the_user_may_have_a_name_imported(folder: str) -> None:
 
 
 # What these write is public, or a picture that the user asked for.
-WRITES_IN_THE_OPEN = {"transport/download.py", "peers/cli_data.py", "scheduler/explain/chart_svg.py"}
+WRITES_IN_THE_OPEN = {"transport/download.py", "peers/cli/data.py", "scheduler/explain/chart_svg.py"}
 
 
 @pytest.mark.parametrize("folder", LAYERS)
@@ -202,7 +202,7 @@ def test_a_role_knows_no_driver_and_a_driver_no_role() -> None:
         knows_driver = any(
             name.startswith(("transport.runtime", "transport.links.mesh_links", "sim.")) for name in names
         )
-        knows_role = any(name.startswith(("peers.agent", "peers.trainer")) for name in names)
+        knows_role = any(name.startswith(("peers.roles.agent.agent", "peers.roles.trainer.trainer")) for name in names)
         if path.name in roles:
             assert not any(name.startswith(drivers) for name in names), path
         if knows_driver and knows_role:
@@ -223,12 +223,12 @@ def test_what_a_peer_loads_never_needs_the_learning_libraries() -> None:
 @pytest.mark.parametrize(
     ("module", "heavy"),
     [
-        ("peers.agent", {"torch", "zmq", "zeroconf", "psutil", "typer"}),
-        ("peers.trainer", {"torch", "zmq", "zeroconf", "psutil", "typer"}),
-        ("peers.node", {"torch"}),
+        ("peers.roles.agent.agent", {"torch", "zmq", "zeroconf", "psutil", "typer"}),
+        ("peers.roles.trainer.trainer", {"torch", "zmq", "zeroconf", "psutil", "typer"}),
+        ("peers.edge.node", {"torch"}),
         ("sim.mesh.driver", {"torch", "zmq", "zeroconf", "psutil"}),
         ("mdl.config", {"torch", "numpy", "zmq"}),
-        ("peers.cli", {"torch", "numpy", "zmq", "zeroconf"}),
+        ("peers.cli.main", {"torch", "numpy", "zmq", "zeroconf"}),
     ],
 )
 def test_importing_a_module_loads_nothing_heavy(module: str, heavy: set[str]) -> None:

@@ -99,7 +99,7 @@ class ResourceState(msgspec.Struct, frozen=True):
 
 
 class Activity(Enum):
-    """What a trainer is doing; `peers/trainer.py` has the legal moves."""
+    """What a trainer is doing; `peers/roles/trainer/trainer.py` has the legal moves."""
 
     WAITING = "waiting"
     TRAINING = "training"

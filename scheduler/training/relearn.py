@@ -1,7 +1,7 @@
 """Continuous environment learning (MDLdroid 3.3.3): goes on learning from the rounds a mesh has really had.
 
-It learns for one small slot after another, in a process beside the mesh (`peers.relearner`). After the last slot the
-draft is judged on rounds that it has not learned from; only if it is better there does it become the mesh's policy,
+It learns for one small slot after another, in a process beside the mesh (`peers.edge.relearner`). After the last slot
+the draft is judged on rounds that it has not learned from; only if it is better there does it become the mesh's policy,
 until then the old one decides.
 
 In DIRECTORY: seen.jsonl (the rounds as scenarios), draft.safetensors (between two slots), chain.safetensors (the

@@ -31,10 +31,10 @@ from mdl.files.ballot import BALLOT, BallotFile
 from mdl.files.checkpoint import CachedModel, ModelCache
 from mdl.protocol.delta import Contributor
 from mdl.protocol.messages import Ballot, Counted, Fork, History, PeerInfo, Reached, Role, Said
-from peers.replay import Recorded, load_story, replay_story, save_stories, tell_entries
-from peers.resume import Origin, restore_state
-from peers.rundir import read_rounds
-from peers.simulate import run_plan
+from peers.edge.resume import Origin, restore_state
+from peers.launch.run_directory import read_rounds
+from peers.trials.replay_story import Recorded, load_story, replay_story, save_stories, tell_entries
+from peers.trials.run_plan import run_plan
 from sim.mesh.draw_plan import draw_plan
 from sim.mesh.fault_plan import dump_plan, load_plan
 from sim.timing.scenario import draw_scenario, load_scenarios, save_scenarios

@@ -40,12 +40,12 @@ from mdl.protocol.machine import (
     WorkFailed,
 )
 from mdl.protocol.messages import CARRIERS, AgentMessage, PeerInfo, Role, Said
-from peers.casting import TrainerStart, build_machine, cast_simulated
-from peers.cloud import Cloud, CloudSettings, CloudState
-from peers.learner import CLOUD, Learner, LearnerSettings
-from peers.liveview import describe_summary, draw_mesh
-from peers.narrate import Narrator
-from peers.observer import Observer
+from peers.edge.narrate import Narrator
+from peers.roles.build import TrainerStart, build_machine, cast_simulated
+from peers.roles.cloud.cloud import Cloud, CloudSettings, CloudState
+from peers.roles.cloud.learner import CLOUD, Learner, LearnerSettings
+from peers.roles.observer import Observer
+from peers.view.terminal import describe_summary, draw_mesh
 from sim.mesh.accounts import Accounts
 from sim.mesh.driver import Disk, SimMesh
 from sim.mesh.network import Network

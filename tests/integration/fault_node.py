@@ -37,11 +37,11 @@ from mdl.protocol.machine import (
     TransferProgressed,
 )
 from mdl.protocol.messages import History, PeerInfo, Role, TrainingReport
-from peers.identity import claim_identity, release_identity
-from peers.node import METRICS, drive, record_round, start_runtime, stopped_by_signals
-from peers.peer import make_peer
-from peers.sampler import Sampler
-from peers.trainer import Trainer, TrainerSettings
+from peers.edge.identity import claim_identity, release_identity
+from peers.edge.node import METRICS, drive, record_round, start_runtime, stopped_by_signals
+from peers.edge.sampler import Sampler
+from peers.roles.peer import make_peer
+from peers.roles.trainer.trainer import Trainer, TrainerSettings
 from transport.trust.keys import MeshKeys
 
 SCHEMA = "one-number"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from peers.cli import main
+from peers.cli.main import main
 from transport.trust.keys import new_join_code
 
 HERE = Path(__file__).parent

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mdl.config import MeshSection
-from peers.watch import Watcher
+from peers.view.watch import Watcher
 from transport.trust.keys import MeshKeys, new_join_code
 
 HERE = Path(__file__).parent

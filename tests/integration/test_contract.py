@@ -1,7 +1,7 @@
 """One contract, two drivers: what a mesh does on SimMesh, it does over ZeroMQ: same rounds, contributors and digests.
 
-The same machines (`peers.peer.Peer`) get the same seeded deltas and die at the same step. ring and tree fix who sends
-to whom, so that even the order of the float32 sums, and with it every digest, is the same; greedy and fifo follow
+The same machines (`peers.roles.peer.Peer`) get the same seeded deltas and die at the same step. ring and tree fix who
+sends to whom, so that even the order of the float32 sums, and with it every digest, is the same; greedy and fifo follow
 times, which two drivers do not share: there the sums agree to rounding.
 """
 
@@ -37,8 +37,8 @@ from mdl.protocol.messages import (
     RoundClosed,
     TrainingReport,
 )
-from peers.peer import make_peer
-from peers.trainer import Trainer, TrainerSettings
+from peers.roles.peer import make_peer
+from peers.roles.trainer.trainer import Trainer, TrainerSettings
 from sim.mesh.accounts import Accounts
 from sim.mesh.driver import SimMesh
 from sim.mesh.network import Network

@@ -68,7 +68,7 @@ EVALUATES = """
 import os
 from peers import interrupts
 interrupts.begin()
-from peers.cli_failure import run_guarded
+from peers.cli.failure import run_guarded
 raise SystemExit(run_guarded(lambda: eval("[os.kill(os.getpid(), 2), sum(range(10))]"), False))
 """
 
@@ -111,9 +111,9 @@ main()
 """
 # From which round on, and where: in the middle of training, of a hop, of writing the model.
 BUSY = {
-    "trains": (2, "peers.device:Device:_train"),
-    "aggregates": (4, "peers.trainer:Trainer:_merge", "peers.trainer:Trainer:_serve_delta"),
-    "saves": (6, "peers.device:Device:_save"),
+    "trains": (2, "peers.edge.device:Device:_train"),
+    "aggregates": (4, "peers.roles.trainer.trainer:Trainer:_merge", "peers.roles.trainer.trainer:Trainer:_serve_delta"),
+    "saves": (6, "peers.edge.device:Device:_save"),
 }
 
 
@@ -154,7 +154,7 @@ def at(sent, place):
 def test_an_interrupted_computation_keeps_what_it_has(home):
     """SIGTERM; tests/peers/test_interrupt.py and test_cli_schedule.py have Ctrl-C."""
     campaign = home.start_python(
-        *at(signal.SIGTERM, "peers.campaign:Totals:merge"),
+        *at(signal.SIGTERM, "peers.trials.campaign:Totals:merge"),
         *("sim", "run", "--seeds", 100_000, "--processes", 2, "--json"),
     )
     assert campaign.end(SLOW_S) == INTERRUPTED, campaign.told

@@ -232,5 +232,11 @@ def test_lines_about_others_do_not_flood_the_log_of_a_program_that_joins(home):
     assert done.end() == 0, done.told
     told = done.result()
     assert told.pop("mine") == 1000
-    assert {"peers.succession", "peers.trainer", "peers.agent", "transport.links.mesh_links", "mdl"} <= told.keys()
+    assert {
+        "peers.roles.membership.succession",
+        "peers.roles.trainer.trainer",
+        "peers.roles.agent.agent",
+        "transport.links.mesh_links",
+        "mdl",
+    } <= told.keys()
     assert max(told.values()) < 2 * LINES_OF_A_TEXT

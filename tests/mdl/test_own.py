@@ -127,7 +127,7 @@ def test_a_description_with_impossible_numbers_is_refused(tmp_path: Path, change
 
 
 def test_a_pipe_in_the_place_of_data_is_not_opened_because_a_file_says_so(tmp_path: Path) -> None:
-    from peers.inference import evaluate_model
+    from peers.view.inference import evaluate_model
 
     os.mkfifo(tmp_path / "pipe")
     path = tmp_path / "global.safetensors"

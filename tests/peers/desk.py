@@ -20,7 +20,7 @@ from mdl.protocol.messages import (
     RoundSummary,
     Staged,
 )
-from peers.agent import AgentSettings, MobileAgent
+from peers.roles.agent.agent import AgentSettings, MobileAgent
 from scheduler.policies.registry import make_policy
 
 A, B, C, D = (Contributor(name, 1) for name in "abcd")

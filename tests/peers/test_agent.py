@@ -30,7 +30,7 @@ from mdl.protocol.messages import (
     StatusWanted,
     TrainingReport,
 )
-from peers.agent import Phase
+from peers.roles.agent.agent import Phase
 
 spec = importlib.util.spec_from_file_location("peers_desk", Path(__file__).with_name("desk.py"))
 assert spec is not None

@@ -27,7 +27,7 @@ from mdl.protocol.messages import (
     Said,
     TrainingReport,
 )
-from peers.trainer import Trainer, TrainerSettings
+from peers.roles.trainer.trainer import Trainer, TrainerSettings
 
 AGENT = Contributor("agent", 1)
 ME, ANN, BOB = Contributor("me", 1), Contributor("ann", 1), Contributor("bob", 1)

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mdl.errors import ConfigError, DataError
-from peers.cli_data import app
+from peers.cli.data import app
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_an_unknown_set_names_the_closest(own_folders: Path) -> None:
 
 def test_the_command_loads_neither_numpy_nor_torch() -> None:
     code = (
-        "import sys, peers.cli_data; print([name for name in ('numpy', 'torch', 'rich.table') if name in sys.modules])"
+        "import sys, peers.cli.data; print([name for name in ('numpy', 'torch', 'rich.table') if name in sys.modules])"
     )
     assert (
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"

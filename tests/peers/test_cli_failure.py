@@ -15,8 +15,8 @@ import pytest
 import typer
 
 from mdl.errors import ConfigError, DataError, MeshNotFoundError, UnfinishedError
-from peers.cli import add_groups, app, main
-from peers.cli_failure import run_guarded
+from peers.cli.failure import run_guarded
+from peers.cli.main import add_groups, app, main
 
 # What is wrong with each command's input -> a piece of the error. A command that is new needs a line here.
 MISTAKES = {

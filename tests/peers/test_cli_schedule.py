@@ -15,15 +15,15 @@ from typer.testing import CliRunner
 
 from mdl.errors import ConfigError, DataError, MdlError, MeshNotFoundError
 from mdl.protocol.messages import DeviceRecord, HopSummary, MeshStatus, RoundSummary
-from peers.campaign import Campaign, silent_machines
-from peers.cli_schedule import app
-from peers.schedule_compare import compare, describe_comparison
-from peers.schedule_decide import answer_all
-from peers.schedule_devices import ShownDevice, draw_devices, real_devices
-from peers.schedule_replay import RECORDED, replay_run
-from peers.schedule_round import chart_real, finished_round, live_round, rebuild
-from peers.schedule_source import find_subject
-from peers.simulate import run_plan
+from peers.cli.decide_pipe import answer_all
+from peers.cli.schedule import app
+from peers.trials.campaign import Campaign, silent_machines
+from peers.trials.run_plan import run_plan
+from peers.view.compare import compare, describe_comparison
+from peers.view.device_table import ShownDevice, draw_devices, real_devices
+from peers.view.recorded_round import chart_real, finished_round, live_round, rebuild
+from peers.view.replay_run import RECORDED, replay_run
+from peers.view.schedule_source import find_subject
 from scheduler.explain.chart import Chart, SpanKind
 from scheduler.explain.chart_svg import draw_svg, write_picture
 from scheduler.explain.chart_text import draw_chart
@@ -319,7 +319,7 @@ def test_show_tells_what_is_known_of_each_device() -> None:
 
 
 def _replayed(summary: RoundSummary) -> float:
-    from peers.schedule_round import Recorded
+    from peers.view.recorded_round import Recorded
 
     rebuilt = rebuild(finished_round(summary, "run"))
     return play_watched(rebuilt.scenario, Recorded(rebuilt.pairs))[0].makespan_s
@@ -591,7 +591,7 @@ def test_a_field_that_no_observation_has_is_told_once() -> None:
 
 
 def test_lines_are_read_and_answered_one_by_one_whatever_their_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("peers.schedule_decide.MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr("peers.cli.decide_pipe.MAX_LINE_BYTES", 1000)
     line = json.dumps(_observation("free", "free")).encode()
     lines = io.BytesIO(b"x" * 5000 + b"\n" + line + b"\n" + b"\n" + line)
     answers = io.BytesIO()

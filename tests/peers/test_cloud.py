@@ -37,8 +37,8 @@ from mdl.protocol.messages import (
     UpdateTaken,
     UpdateWanted,
 )
-from peers.cloud import MAX_PUPILS, Cloud, CloudSettings, CloudState
-from peers.learner import CLOUD, Learner, LearnerSettings
+from peers.roles.cloud.cloud import MAX_PUPILS, Cloud, CloudSettings, CloudState
+from peers.roles.cloud.learner import CLOUD, Learner, LearnerSettings
 
 ANN, BOB, CAT = (Contributor(name, 1) for name in ("ann", "bob", "cat"))
 BASE = np.arange(4, dtype=np.float32)

@@ -12,8 +12,8 @@ from mdl.errors import DataError
 from mdl.files.checkpoint import CachedModel, ModelCache
 from mdl.learning.flat import hash_task
 from mdl.protocol.delta import Contributor
-from peers.device import Device
-from peers.inference import evaluate_model
+from peers.edge.device import Device
+from peers.view.inference import evaluate_model
 
 ME = Contributor("me", 1)
 

@@ -22,8 +22,8 @@ from mdl.protocol.messages import (
     RoundOpened,
     TrainingReport,
 )
-from peers.resume import Origin, describe_state
-from peers.trainer import Trainer, TrainerSettings
+from peers.edge.resume import Origin, describe_state
+from peers.roles.trainer.trainer import Trainer, TrainerSettings
 from transport.story import Story
 
 ME, ANN, BOB, AGENT = (Contributor(name, 1) for name in ("me", "ann", "bob", "agent"))

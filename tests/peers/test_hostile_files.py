@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from peers import cli
+from peers.cli import main as cli
 
 # The commands of one process: each call of `main` would add them again.
 _add_commands_once = functools.cache(cli.add_groups)

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from mdl.errors import ConfigError
-from peers.identity import (
+from peers.edge.identity import (
     CODE_VARIABLE,
     claim_identity,
     find_code,

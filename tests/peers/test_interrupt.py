@@ -14,11 +14,11 @@ import pytest
 
 from mdl.protocol.machine import Finish, StopRequested
 from mdl.protocol.messages import RoundSummary
-from peers import relearner
-from peers.learner import Learner, LearnerSettings
-from peers.narrate import Narrator
-from peers.node import stopped_by_signals
-from peers.rundir import describe_interrupt
+from peers.edge import relearner
+from peers.edge.narrate import Narrator
+from peers.edge.node import stopped_by_signals
+from peers.launch.run_directory import describe_interrupt
+from peers.roles.cloud.learner import Learner, LearnerSettings
 from sim.timing.scenario import draw_scenario
 
 
@@ -77,7 +77,7 @@ def test_ctrl_c_in_the_terminal_does_not_reach_a_slot_of_learning(
 def test_libraries_tell_nothing_at_the_end_and_we_do() -> None:
     told = """
 import atexit, logging
-from peers.plain import log_plainly
+from peers.view.plain import log_plainly
 log_plainly()
 atexit.register(lambda: logging.getLogger("torch._subclasses.fake_tensor").info("FakeTensor cache stats:"))
 logging.getLogger("mdl").info("ours")

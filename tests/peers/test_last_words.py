@@ -9,10 +9,10 @@ from mdl.errors import RemoteProtocolError
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Finish, Received
 from mdl.protocol.messages import AgentPresent, AgentResigned, MemberRefused, MeshFinished, MeshStatus, PupilRefused
-from peers.learner import Learner, LearnerSettings
-from peers.observer import Observer
-from peers.peer import Peer
-from peers.simulate import build_mesh
+from peers.roles.cloud.learner import Learner, LearnerSettings
+from peers.roles.observer import Observer
+from peers.roles.peer import Peer
+from peers.trials.run_plan import build_mesh
 from sim.mesh.fault_plan import FaultPlan
 
 ANN, BOB = Contributor("ann", 5), Contributor("bob", 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from peers.limit import RoundLimit
+from peers.roles.round_limit import RoundLimit
 
 
 def test_a_device_leaves_once_after_as_many_rounds_as_it_was_told() -> None:

@@ -14,11 +14,11 @@ import pytest
 from mdl.config import Config
 from mdl.data.readers.motion import MotionOptions, make_motion
 from mdl.errors import ConfigError
-from peers.cli import main
-from peers.cli_options import log_at
-from peers.plain import LOG_VARIABLE, OUR_LOGGERS, log_from
-from peers.processes import Children
-from peers.up import Run, _start
+from peers.cli.main import main
+from peers.cli.options import log_at
+from peers.launch.processes import Children
+from peers.launch.up import Run, _start
+from peers.view.plain import LOG_VARIABLE, OUR_LOGGERS, log_from
 
 LONG = ("peer", "agent", "up", "cloud", "learn", "scheduler train", "sim run")
 
@@ -96,7 +96,7 @@ def test_the_processes_of_mdl_up_get_its_level(tmp_path: Path) -> None:
 
 _CRASHES = """
 import logging, os, subprocess, sys
-from peers import plain
+from peers.view import plain
 plain.LARGEST_LOG_BYTES = 10_000
 plain.log_plainly()
 for number in range(2_000):

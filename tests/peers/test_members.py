@@ -9,7 +9,7 @@ from mdl.bounds import MAX_MEMBERS
 from mdl.protocol.delta import Contributor
 from mdl.protocol.messages import Activity, Fork, PeerReport
 from mdl.task import describe_task
-from peers.members import Members, newest_position
+from peers.roles.membership.members import Members, newest_position
 
 ANN, BOB = Contributor("ann", 1), Contributor("bob", 1)
 REPORT = PeerReport(1, 0, 0, b"w0", "schema", "lenet", 10, Activity.WAITING, 0)

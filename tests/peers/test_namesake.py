@@ -8,10 +8,10 @@ import pytest
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Finish, NameTaken, Received, Send, Tick
 from mdl.protocol.messages import Activity, AgentPresent, AgentResigned, PeerInfo, PeerReport, Role, StatusWanted
-from peers.agent import AgentSettings
-from peers.casting import Casting, TrainerStart, build_machine
-from peers.peer import Peer
-from peers.succession import SuccessionSettings
+from peers.roles.agent.agent import AgentSettings
+from peers.roles.build import Casting, TrainerStart, build_machine
+from peers.roles.membership.succession import SuccessionSettings
+from peers.roles.peer import Peer
 
 ME, EARLIER, LATER = (Contributor("ann", incarnation) for incarnation in (5, 4, 6))
 PROBLEM = (

@@ -22,7 +22,7 @@ from mdl.protocol.machine import (
     TransferProgressed,
 )
 from mdl.protocol.messages import CatchUp, DeltaMessage, ModelWanted, PeerInfo, ResourceState, Role, RoundOpened
-from peers.narrate import Narrator
+from peers.edge.narrate import Narrator
 
 ANN, BOB = Contributor("ann", 1), Contributor("bob", 1)
 VALUES = np.zeros(4, np.float32)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Finish, PeerFound, Received, Send, StopRequested, Tick
 from mdl.protocol.messages import MeshStatus, ModelWanted, PeerInfo, Role, RoundSummary, StatusWanted
-from peers.observer import Observer
+from peers.roles.observer import Observer
 
 AGENT = PeerFound(PeerInfo("agent", 1, Role.AGENT, "here", 1))
 TRAINER = PeerFound(PeerInfo("ann", 1, Role.TRAINER, "there", 1))

@@ -10,8 +10,8 @@ import pytest
 from mdl.errors import RemoteProtocolError
 from mdl.protocol.delta import Contributor, ModelDelta
 from mdl.protocol.messages import Activity, HopOrdered, Incoming
-from peers.part import Part
-from peers.spread import Spread
+from peers.roles.trainer.broadcast import Spread
+from peers.roles.trainer.round_state import Part
 
 ME, ANN, EVE = (Contributor(name, 1) for name in ("me", "ann", "eve"))
 ORDER = HopOrdered(1, 1, 0, 5, ANN)

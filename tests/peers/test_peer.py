@@ -48,10 +48,10 @@ from mdl.protocol.messages import (
     StatusWanted,
     TrainingReport,
 )
-from peers.agent import AgentSettings
-from peers.peer import Peer, make_peer
-from peers.succession import SuccessionSettings
-from peers.trainer import Trainer, TrainerSettings
+from peers.roles.agent.agent import AgentSettings
+from peers.roles.membership.succession import SuccessionSettings
+from peers.roles.peer import Peer, make_peer
+from peers.roles.trainer.trainer import Trainer, TrainerSettings
 from scheduler.policies.registry import make_policy
 
 SUCCESSION = SuccessionSettings(heartbeat_s=0.5, lost_after_s=4.0, settle_s=0.8, step_s=0.5, start_s=3.0)

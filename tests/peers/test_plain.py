@@ -18,8 +18,8 @@ from rich.table import Table
 from mdl.errors import RemoteProtocolError
 from mdl.protocol.delta import Contributor
 from mdl.protocol.messages import PeerInfo, Role
-from peers.plain import PlainFormatter, plain_lines
-from peers.terminal import PlainConsole
+from peers.view.console import PlainConsole
+from peers.view.plain import PlainFormatter, plain_lines
 from transport.discovery.mdns import describe, read_description
 from transport.wire.codec import decode, encode
 
@@ -86,7 +86,7 @@ def test_commands_show_hostile_names_of_classes_and_files_as_text(tmp_path: Path
     np.savez(path, x=np.random.default_rng(1).normal(size=(60, 3, 64)).astype(np.float32), y=classes[np.arange(60) % 2])
     for arguments in (["data", "inspect", f"npz:{path}"], ["data", "inspect", f"npz:{path}x"], ["eval", str(path)]):
         done = subprocess.run(
-            [sys.executable, "-c", "from peers.cli import main; main()", *arguments],
+            [sys.executable, "-c", "from peers.cli.main import main; main()", *arguments],
             capture_output=True,
             text=True,
             timeout=300,

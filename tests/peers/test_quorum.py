@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mdl.protocol.delta import Contributor
 from mdl.protocol.messages import Fork, Lineage
-from peers.quorum import TERMS, has_in_common, has_quorum, is_senior, next_term, shared_forks
+from peers.roles.membership.majority import TERMS, has_in_common, has_quorum, is_senior, next_term, shared_forks
 
 PEER_IDS = st.text(min_size=1, max_size=12)
 GROUPS = st.sets(st.sampled_from("abcdefgh"))

@@ -9,10 +9,10 @@ from typing import Any
 from mdl.protocol.delta import Contributor
 from mdl.protocol.messages import MAX_CUTS, BroadcastOrdered, CatchUp, HopDecision, HopOrdered, HopOutcome, Transfer
 from mdl.protocol.tree import tree_parent
-from peers.agent import Phase
-from peers.members import Members
-from peers.reach import AVOID_AT_MOST_S, AVOID_S, Reach
-from peers.view import around_cuts, order_broadcast
+from peers.roles.agent.agent import Phase
+from peers.roles.agent.chain_view import around_cuts, order_broadcast
+from peers.roles.membership.members import Members
+from peers.roles.membership.reach import AVOID_AT_MOST_S, AVOID_S, Reach
 
 spec = importlib.util.spec_from_file_location("peers_desk_reach", Path(__file__).with_name("desk.py"))
 assert spec is not None

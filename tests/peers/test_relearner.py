@@ -13,8 +13,8 @@ import pytest
 from mdl.config import BusySection, Config
 from mdl.protocol.machine import PolicyLearned
 from mdl.protocol.messages import DeviceRecord, HopSummary, ResourceState, RoundSummary
-from peers import relearner
-from peers.relearner import LEAST_SEEN, MOST_SEEN, Relearner, describe_mesh, is_at_ease
+from peers.edge import relearner
+from peers.edge.relearner import LEAST_SEEN, MOST_SEEN, Relearner, describe_mesh, is_at_ease
 from scheduler.policies.learned import DRAFT
 from sim.timing.scenario import draw_scenario, load_scenarios
 
@@ -38,7 +38,7 @@ class Slots:
         really = relearner.subprocess.Popen
 
         def start(command: list[str], **options: object) -> object:
-            assert command[1:4] == ["-P", "-m", "peers.relearner"]
+            assert command[1:4] == ["-P", "-m", "peers.edge.relearner"]
             self.started += 1
             return really([sys.executable, str(script)], **options)  # type: ignore[call-overload]
 
@@ -138,7 +138,7 @@ def test_a_slot_ends_with_its_node_when_that_is_killed(tmp_path: Path) -> None:
     program = """
 import sys
 from pathlib import Path
-from peers.relearner import *
+from peers.edge.relearner import *
 from scheduler.policies.learned import DRAFT
 from sim.timing.scenario import draw_scenario, save_scenarios
 learner = Relearner(Path(sys.argv[1]), BusySection(), lambda: None, lambda _: None)

@@ -20,12 +20,12 @@ from mdl.files.checkpoint import ModelCache
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import SaveModel
 from peers.api import join
-from peers.cli import main
-from peers.cloud_files import Catalogue, CloudFiles
-from peers.cloud_node import PERSONAL, Record, Student
-from peers.device import Device
-from peers.identity import known_meshes, remember_code
-from peers.resume import Origin, describe_state
+from peers.cli.main import main
+from peers.edge.cloud_files import Catalogue, CloudFiles
+from peers.edge.cloud_node import PERSONAL, Record, Student
+from peers.edge.device import Device
+from peers.edge.identity import known_meshes, remember_code
+from peers.edge.resume import Origin, describe_state
 from transport.trust.keys import new_join_code
 
 SMALL = "motion?people=3&test_people=1&windows=12"

@@ -6,7 +6,7 @@ import msgspec
 
 from mdl.protocol.delta import Contributor
 from mdl.protocol.messages import Activity, Holding, HopDecision, HopOutcome, Incoming, PeerReport, TrainingReport
-from peers.rounds import Hop, HopState, RoundLedger, has_been_left, recover
+from peers.roles.agent.ledger import Hop, HopState, RoundLedger, has_been_left, recover
 
 A, B, C, D = (Contributor(name, 1) for name in "abcd")
 TERM = 3

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from mdl.protocol.messages import RoundSummary
-from peers import rundir
-from peers.rundir import ROUNDS_KEPT, CycleReader, RoundReader
-from peers.tail import LineTail
+from peers.launch import run_directory as rundir
+from peers.launch.run_directory import ROUNDS_KEPT, CycleReader, RoundReader
+from peers.view.tail import LineTail
 
 MANY = 13_000
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mdl.protocol.delta import Contributor, ModelDelta, pair_aggregate
-from peers.sampler import MergeTimer, Sampler
+from peers.edge.sampler import MergeTimer, Sampler
 
 
 def _delta(name: str, value: float) -> ModelDelta:
@@ -15,7 +15,7 @@ def _delta(name: str, value: float) -> ModelDelta:
 
 def test_a_timed_merge_is_a_merge(monkeypatch: pytest.MonkeyPatch) -> None:
     times_s = iter([10.0, 10.5, 20.0, 21.5])
-    monkeypatch.setattr("peers.sampler.time.perf_counter", lambda: next(times_s))
+    monkeypatch.setattr("peers.edge.sampler.time.perf_counter", lambda: next(times_s))
     timer, mine, theirs = MergeTimer(), _delta("a", 1.0), _delta("b", 3.0)
     assert timer.rate_mb_s() is None
     merged, plain = timer(mine, theirs), pair_aggregate(mine, theirs)
@@ -44,7 +44,7 @@ def test_what_the_system_does_not_tell_is_as_it_was_the_last_time(monkeypatch: p
 
     told, untold = Sampler(), Sampler()
     before = told(1)
-    monkeypatch.setattr("peers.sampler.psutil.virtual_memory", refuse)
+    monkeypatch.setattr("peers.edge.sampler.psutil.virtual_memory", refuse)
     assert told(2).resources == before.resources
     assert told(2).sent_bytes == 2
     assert untold(0).resources.free_memory_bytes == 0, "so it is given no more than it must have"

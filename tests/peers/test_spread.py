@@ -10,7 +10,7 @@ from mdl.errors import RemoteProtocolError
 from mdl.protocol.delta import Contributor, ModelDelta, Vector, digest_of
 from mdl.protocol.machine import Send
 from mdl.protocol.messages import BroadcastOrdered, GlobalMessage, GlobalTaken
-from peers.spread import PATIENCE_S, Spread
+from peers.roles.trainer.broadcast import PATIENCE_S, Spread
 
 ME, ANN, BOB, CAT = (Contributor(name, 1) for name in ("me", "ann", "bob", "cat"))
 ORDER = BroadcastOrdered(7, 1, b"w0", 1, (ANN, ME, BOB, CAT), 2.0, (ANN, ME))

@@ -6,7 +6,7 @@ import numpy as np
 
 from mdl.protocol.delta import Contributor, ModelDelta, apply_delta, digest_of
 from mdl.protocol.messages import MAX_REACHED, Counted, Fork, History
-from peers.standing import Standing, Work, total
+from peers.roles.trainer.model_state import Standing, Work, total
 
 ME, ANN, BOB = (Contributor(name, 1) for name in ("me", "ann", "bob"))
 ZEROS = np.zeros(2, np.float32)

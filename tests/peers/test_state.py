@@ -19,12 +19,12 @@ from mdl.protocol.messages import (
     Reached,
     TrainingReport,
 )
-from peers.agent import AgentSettings
-from peers.peer import Peer
-from peers.resume import DEVICE_FILES, Origin, describe_state, restore_state, set_aside
-from peers.simulate import build_mesh
-from peers.succession import SuccessionSettings
-from peers.trainer import Trainer, TrainerSettings
+from peers.edge.resume import DEVICE_FILES, Origin, describe_state, restore_state, set_aside
+from peers.roles.agent.agent import AgentSettings
+from peers.roles.membership.succession import SuccessionSettings
+from peers.roles.peer import Peer
+from peers.roles.trainer.trainer import Trainer, TrainerSettings
+from peers.trials.run_plan import build_mesh
 from scheduler.policies.registry import make_policy
 from sim.mesh.fault_plan import FaultPlan, Restart
 

@@ -20,10 +20,10 @@ from mdl.protocol.messages import (
     RoundSummary,
     TrainingReport,
 )
-from peers.agent import AgentSettings, MobileAgent
-from peers.members import Members
-from peers.rounds import RoundLedger
-from peers.status import add_evaluations, mesh_status, summarise_round
+from peers.roles.agent.agent import AgentSettings, MobileAgent
+from peers.roles.agent.ledger import RoundLedger
+from peers.roles.agent.mesh_status import add_evaluations, mesh_status, summarise_round
+from peers.roles.membership.members import Members
 from scheduler.policies.registry import make_policy
 from transport.wire.codec import MAX_HEADER_BYTES, encode
 

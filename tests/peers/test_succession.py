@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from mdl.protocol.delta import Contributor
 from mdl.protocol.messages import Activity, AgentPresent, Fork, HopReleased, Lineage, PeerReport, ResourceState
-from peers.members import Member, Members
-from peers.succession import Succession, SuccessionSettings, outranks
+from peers.roles.membership.members import Member, Members
+from peers.roles.membership.succession import Succession, SuccessionSettings, outranks
 
 ME, ANN, BOB, CAT = (Contributor(name, 1) for name in ("me", "ann", "bob", "cat"))
 SETTINGS = SuccessionSettings(heartbeat_s=0.5, lost_after_s=4.0, settle_s=0.8, step_s=0.5, start_s=3.0)

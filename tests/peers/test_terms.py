@@ -16,13 +16,13 @@ from mdl.protocol.messages import (
     CatchUp,
     Fork,
 )
-from peers.agent import AgentSettings
-from peers.peer import Peer
-from peers.quorum import LAST_FIRST_TERM, LAST_TERM, TERM_LEAP, TERMS, TERMS_PER_S
-from peers.resume import Origin, describe_state, restore_state
-from peers.simulate import build_mesh
-from peers.succession import Succession, SuccessionSettings
-from peers.trainer import Trainer, TrainerSettings
+from peers.edge.resume import Origin, describe_state, restore_state
+from peers.roles.agent.agent import AgentSettings
+from peers.roles.membership.majority import LAST_FIRST_TERM, LAST_TERM, TERM_LEAP, TERMS, TERMS_PER_S
+from peers.roles.membership.succession import Succession, SuccessionSettings
+from peers.roles.peer import Peer
+from peers.roles.trainer.trainer import Trainer, TrainerSettings
+from peers.trials.run_plan import build_mesh
 from scheduler.policies.registry import make_policy
 from sim.mesh.fault_plan import FaultPlan
 from transport.wire.codec import encode

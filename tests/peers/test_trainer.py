@@ -59,8 +59,8 @@ from mdl.protocol.messages import (
     Staged,
     TrainingReport,
 )
-from peers import standing as standing_module
-from peers.trainer import Trainer, TrainerSettings
+from peers.roles.trainer import model_state as standing_module
+from peers.roles.trainer.trainer import Trainer, TrainerSettings
 
 AGENT = Contributor("agent", 1)
 ME, ANN, BOB = Contributor("me", 1), Contributor("ann", 1), Contributor("bob", 1)

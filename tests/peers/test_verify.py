@@ -7,8 +7,8 @@ from mdl.errors import MdlError
 from mdl.protocol.delta import Contributor, ModelDelta, central_mean, pair_aggregate
 from mdl.protocol.machine import KeepDelta
 from mdl.protocol.messages import RoundSummary
-from peers.device import keep_delta
-from peers.verify import Verifier
+from peers.edge.device import keep_delta
+from peers.launch.verify import Verifier
 
 PEERS = [Contributor(f"peer-{i}", 1) for i in (1, 2, 3)]
 

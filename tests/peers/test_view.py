@@ -9,9 +9,9 @@ import pytest
 from mdl.protocol.delta import Contributor
 from mdl.protocol.messages import Activity, Holding, PeerReport, ResourceState
 from mdl.protocol.tree import tree_children, tree_parent
-from peers.members import Members
-from peers.rounds import RoundLedger
-from peers.view import chain_view, order_broadcast
+from peers.roles.agent.chain_view import chain_view, order_broadcast
+from peers.roles.agent.ledger import RoundLedger
+from peers.roles.membership.members import Members
 from scheduler.policies.chain import DeviceState
 
 A, B, C, D = (Contributor(name, 1) for name in "abcd")

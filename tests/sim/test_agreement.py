@@ -9,11 +9,11 @@ import pytest
 
 from mdl.protocol.delta import Contributor
 from mdl.protocol.messages import Role, RoundOpened, RoundSummary
-from peers.agent import AgentSettings
-from peers.campaign import silent_machines
-from peers.peer import Peer
-from peers.succession import SuccessionSettings
-from peers.trainer import Trainer, TrainerSettings
+from peers.roles.agent.agent import AgentSettings
+from peers.roles.membership.succession import SuccessionSettings
+from peers.roles.peer import Peer
+from peers.roles.trainer.trainer import Trainer, TrainerSettings
+from peers.trials.campaign import silent_machines
 from scheduler.policies.chain import ChainView, Decision, Pair, Wait
 from scheduler.policies.registry import make_policy
 from scheduler.study.play import play

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from mdl.errors import UnfinishedError
-from peers import campaign as campaign_module
-from peers import cli_sim
-from peers.campaign import Campaign, run_campaign
+from peers.cli import sim as cli_sim
+from peers.trials import campaign as campaign_module
+from peers.trials.campaign import Campaign, run_campaign
 from sim.mesh.fault_plan import FaultPlan, dump_plan, load_plan
 from sim.mesh.verdict import Verdict
 
@@ -81,7 +81,7 @@ def test_a_failing_seed_is_saved_shrunk_and_told(
         return Verdict(plan.seed, kind="lost", lost=1, problem="p0's training") if plan.loss else Verdict(plan.seed)
 
     monkeypatch.setattr(campaign_module, "run_guarded", fails)
-    monkeypatch.setattr("peers.simulate.run_guarded", fails)
+    monkeypatch.setattr("peers.trials.run_plan.run_guarded", fails)
     with pytest.raises(UnfinishedError) as end:
         cli_sim.run(6, 3, False, "hard", 1, 7, "greedy", "any", "any", None, True, 1, tmp_path, as_json=True)
     assert end.value.exit_code == 4

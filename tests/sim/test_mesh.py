@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from mdl.protocol.machine import StopRequested
-from peers.campaign import silent_machines
-from peers.conductor import TimeLimit
-from peers.peer import Peer
-from peers.simulate import build_mesh, run_plan
+from peers.roles.agent.conductor import TimeLimit
+from peers.roles.peer import Peer
+from peers.trials.campaign import silent_machines
+from peers.trials.run_plan import build_mesh, run_plan
 from scheduler.policies.registry import POLICIES
 from sim.mesh.driver import SimMesh
 from sim.mesh.fault_plan import OFFICE, AnyFault, Crash, CrashOn, FaultPlan, Moment, Restart, Split, Suspend

@@ -15,9 +15,9 @@ from msgspec.structs import replace
 from mdl.errors import LocalProtocolError
 from mdl.protocol.machine import Received, Send
 from mdl.protocol.messages import BroadcastOrdered, RoundClosed
-from peers import simulate
-from peers.campaign import Campaign, Totals, run_campaign, silent_machines
-from peers.simulate import build_mesh, run_guarded, tell_plan
+from peers.trials import run_plan as simulate
+from peers.trials.campaign import Campaign, Totals, run_campaign, silent_machines
+from peers.trials.run_plan import build_mesh, run_guarded, tell_plan
 from sim.mesh.draw_plan import LENGTHS, LEVELS, SIZES, draw_plan, draw_wide
 from sim.mesh.driver import SimMesh, Watch
 from sim.mesh.fault_plan import (
@@ -47,8 +47,8 @@ _BLOCK = 50
 # Ends with the whole story, so that two processes can be compared; sets of strings have another order in each.
 _TELL = """
 import logging
-from peers.campaign import Campaign
-from peers.simulate import tell_plan
+from peers.trials.campaign import Campaign
+from peers.trials.run_plan import tell_plan
 from sim.mesh.story_lines import tell_story
 logging.disable(logging.CRITICAL)
 for seed in (3, 7, 14):

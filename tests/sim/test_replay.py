@@ -9,10 +9,10 @@ import pytest
 
 from mdl.errors import DataError
 from mdl.protocol.delta import Contributor
-from peers import trainer as trainer_module
-from peers.campaign import Campaign, silent_machines
-from peers.replay import load_story, replay_story, save_stories, tell_entries
-from peers.simulate import tell_plan
+from peers.roles.trainer import trainer as trainer_module
+from peers.trials.campaign import Campaign, silent_machines
+from peers.trials.replay_story import load_story, replay_story, save_stories, tell_entries
+from peers.trials.run_plan import tell_plan
 from transport.story import Story
 
 

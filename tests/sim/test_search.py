@@ -16,10 +16,10 @@ import pytest
 from mdl.errors import UnfinishedError
 from mdl.protocol.machine import Received
 from mdl.protocol.messages import BroadcastOrdered, RoundClosed, RoundOpened
-from peers import cli_search
-from peers.campaign import silent_machines
-from peers.explore import Bound, dump_found, load_found, search_all, search_from, start_walk, tell_found
-from peers.standing import Standing
+from peers.cli import search as cli_search
+from peers.roles.trainer.model_state import Standing
+from peers.trials.campaign import silent_machines
+from peers.trials.explore import Bound, dump_found, load_found, search_all, search_from, start_walk, tell_found
 from sim.mesh.search import Crash, Cut, Late, Lose, Suspend, Walk, explore, first_departures, follow
 from sim.mesh.snapshot import copy_graph
 
@@ -211,7 +211,7 @@ def test_what_breaks_is_told_in_order_stored_and_stepped_again(monkeypatch: pyte
 
 
 def test_ctrl_c_ends_a_search_with_what_was_covered(monkeypatch: pytest.MonkeyPatch) -> None:
-    from peers import explore as module
+    from peers.trials import explore as module
 
     def interrupted(*args: Any) -> Any:
         if args[1]:
@@ -230,7 +230,7 @@ def test_several_processes_find_as_much_as_one() -> None:
 
 
 def _mdl(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "peers.cli", *map(str, arguments)]
+    command = [sys.executable, "-m", "peers.cli.main", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT)
 
 

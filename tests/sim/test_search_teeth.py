@@ -13,14 +13,14 @@ import pytest
 
 from mdl.protocol.delta import Contributor
 from mdl.protocol.messages import AgentPresent, Ballot
-from peers import agent as agent_module
-from peers import choice as choice_module
-from peers import conductor as conductor_module
-from peers.agent import MobileAgent
-from peers.explore import Bound, Found, search_all, search_from, tell_found
-from peers.peer import Peer
-from peers.standing import Standing
-from peers.succession import outranks
+from peers.roles.agent import agent as agent_module
+from peers.roles.agent import conductor as conductor_module
+from peers.roles.agent.agent import MobileAgent
+from peers.roles.membership import lineage_choice as choice_module
+from peers.roles.membership.succession import outranks
+from peers.roles.peer import Peer
+from peers.roles.trainer.model_state import Standing
+from peers.trials.explore import Bound, Found, search_all, search_from, tell_found
 from sim.mesh.search import AnyDeparture, Crash, Forget
 
 

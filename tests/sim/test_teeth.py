@@ -32,21 +32,21 @@ from mdl.protocol.messages import (
     PeerReport,
     RoundOpened,
 )
-from peers import choice as choice_module
-from peers import trainer as trainer_module
-from peers.campaign import silent_machines
-from peers.conductor import Conductor, TimeLimit
-from peers.members import Members
-from peers.ownwork import OwnWork
-from peers.part import Part
-from peers.phase import Phase
-from peers.repeater import Repeater
-from peers.rounds import Hop, HopState, RoundLedger
-from peers.simulate import run_guarded, run_plan
-from peers.spread import Spread
-from peers.standing import Standing, Work
-from peers.succession import Succession, SuccessionSettings
-from peers.trainer import Trainer, TrainerSettings
+from peers.roles.agent.conductor import Conductor, TimeLimit
+from peers.roles.agent.ledger import Hop, HopState, RoundLedger
+from peers.roles.agent.phase import Phase
+from peers.roles.agent.repeater import Repeater
+from peers.roles.membership import lineage_choice as choice_module
+from peers.roles.membership.members import Members
+from peers.roles.membership.succession import Succession, SuccessionSettings
+from peers.roles.trainer import trainer as trainer_module
+from peers.roles.trainer.broadcast import Spread
+from peers.roles.trainer.model_state import Standing, Work
+from peers.roles.trainer.own_delta import OwnWork
+from peers.roles.trainer.round_state import Part
+from peers.roles.trainer.trainer import Trainer, TrainerSettings
+from peers.trials.campaign import silent_machines
+from peers.trials.run_plan import run_guarded, run_plan
 from scheduler.policies.registry import make_policy
 from sim.mesh.draw_plan import draw_plan
 from sim.mesh.fault_plan import FaultPlan, load_plan

@@ -1,0 +1,1 @@
+"""The command line, one module a group of commands; only here is printed."""

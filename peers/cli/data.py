@@ -1,0 +1,184 @@
+"""`mdl data`: which data sets there are, fetching one, and a look inside. Imports what is slow only when it is used."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mdl.config import LARGEST_SEED
+from peers.cli.options import AsJson
+
+if TYPE_CHECKING:
+    from mdl.data.readers.catalogue import PublicSet
+
+app = typer.Typer(no_args_is_help=True, help="List, fetch and inspect data sets.")
+
+_LARGEST_BAR = 24
+# Enough for every subject of the known sets; a longer list says how many more there are.
+_SHOWN_SUBJECTS = 40
+
+
+@app.command("list")
+def list_sets(as_json: AsJson = False) -> None:
+    """The data sets that are built in, can be fetched, or can be read."""
+    from mdl.data.readers.catalogue import PUBLIC_SETS, data_home
+
+    held = {known.name: _find_kept(known.name) for known in PUBLIC_SETS}
+    if as_json:
+        sets = [
+            {"name": known.name, "title": known.title, "page": known.page, "licence": known.licence,
+             "size_bytes": known.size_bytes, "path": str(held[known.name]) if held[known.name] else None}
+            for known in PUBLIC_SETS
+        ]  # fmt: skip
+        print(json.dumps({"sets": sets, "data_home": str(data_home())}))
+        return
+    print("motion    built in, SYNTHETIC: six activities of made-up people")
+    for known in PUBLIC_SETS:
+        print(f"{known.name:<9} {known.title}; {known.size_bytes / 1e6:.0f} MB; {known.licence}")
+        print(f"          {held[known.name] or f'not here: mdl data get {known.name}'}")
+    print("npz:PATH  csv:PATH  package.module:factory  your own data")
+
+
+@app.command("get")
+def get_set(
+    name: Annotated[str, typer.Argument(help="A name from `mdl data list`.")],
+    source: Annotated[Path | None, typer.Option("--from", help="Take this file instead of downloading.")] = None,
+    folder: Annotated[Path | None, typer.Option("--to", help="Keep it here instead of in the data directory.")] = None,
+    sha256: Annotated[str, typer.Option(help="Expect this SHA-256 (hex) instead of the recorded one.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Fetch a public data set from its official page, or take a file you have; either is checked before it is kept."""
+    from mdl.data.readers.catalogue import data_home, find_public_set
+
+    known = find_public_set(name)
+    home = folder or data_home()
+    kept = _take(known, source, home, sha256) if source else _download(known, home, sha256)
+    spec = name if folder is None else f"{name}:{kept}"
+    if as_json:
+        print(json.dumps({"name": name, "path": str(kept), "spec": spec}))
+        return
+    print(f"{known.title}: kept in {kept}")
+    print(f"licence: {known.licence}")
+    print(f"cite: {known.cite}")
+    print(f"use it with: --data {spec}")
+
+
+@app.command("inspect")
+def inspect_set(
+    spec: Annotated[
+        str, typer.Argument(help="motion, uci-har:PATH, semg:PATH, npz:PATH, csv:PATH?label=..., module:function")
+    ],
+    seed: Annotated[int, typer.Option(help="Shapes the synthetic `motion` only.", min=0, max=LARGEST_SEED)] = 0,
+    cache: Annotated[Path | None, typer.Option(help="Where parsed windows are kept.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Shapes, classes, subjects and balance of a data set."""
+    from mdl.data import default_cache_dir, describe_data, read_data
+    from mdl.own import own_data
+
+    found = describe_data(read_data(own_data(spec), cache or default_cache_dir(), seed))
+    if as_json:
+        print(json.dumps(found))
+    else:
+        _show(found)
+
+
+def _find_kept(name: str) -> Path | None:
+    from mdl.data.readers.catalogue import find_installed
+    from mdl.errors import DataError
+
+    try:
+        return find_installed(name)
+    except DataError:
+        return None
+
+
+def _take(known: PublicSet, source: Path, home: Path, sha256: str) -> Path:
+    """Check a file that the user has, and copy it."""
+    import shutil
+
+    from mdl.data.readers.catalogue import check_content
+    from mdl.errors import DataError
+    from mdl.files.writing import write_whole
+    from transport.download import digest_file
+
+    if not source.is_file() or source.suffix not in (".zip", ".npz"):
+        raise DataError(f"{source}: expected the .zip or .npz file of {known.name}")
+    if sha256 and (found := digest_file(source)) != sha256.lower():
+        raise DataError(f"{source}: SHA-256 {found}; expected {sha256.lower()}")
+    check_content(known.name, source)
+    target = home / f"{known.name}{source.suffix}"
+    with source.open("rb") as content:
+        write_whole(target, lambda file: shutil.copyfileobj(content, file))
+    return target
+
+
+def _download(known: PublicSet, home: Path, sha256: str) -> Path:
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from mdl.data.readers.catalogue import check_content
+    from transport.download import fetch
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(file=sys.stderr)) as progress:
+        task = progress.add_task(known.name, total=known.size_bytes)
+        target = fetch(
+            known.url,
+            home / f"{known.name}.zip",
+            sha256.lower() or known.sha256,
+            # Another file than the recorded one may be somewhat larger; the bound only stops what never ends.
+            known.size_bytes * (2 if sha256 else 1),
+            lambda done, total: progress.update(task, completed=done, total=total),
+        )
+    check_content(known.name, target)
+    return target
+
+
+def _show(found: dict[str, Any]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from mdl.task import describe_rate
+    from peers.view.console import PlainConsole
+    from peers.view.plain import plain_lines
+
+    console = PlainConsole()
+    mark = "  SYNTHETIC" if found["synthetic"] else ""
+    name, told = plain_lines(found["name"]), plain_lines(found["description"])
+    console.print(Text.assemble((name, "bold"), (mark, "bold yellow"), f"  {told}"))
+    rate = f" at {describe_rate(found['rate_hz'])}" if found["rate_hz"] else ""
+    size = f"{found['channels']} channels x {found['window']} samples{rate}"
+    console.print(f"windows of {size}; test held out by {found['held_out']}")
+    if found["channel_names"]:
+        console.print(f"channels: {', '.join(found['channel_names'])}")
+    for line in found["notes"]:
+        console.print(line)
+    for line in found["warnings"]:
+        console.print(f"warning: {line}", style="yellow")
+    table = Table("class", "train", "test", "")
+    most = max(found["train"]["windows_by_class"].values())
+    for name in found["classes"]:
+        train, test = (found[side]["windows_by_class"][name] for side in ("train", "test"))
+        table.add_row(name, str(train), str(test), "#" * round(_LARGEST_BAR * train / max(1, most)))
+    table.add_section()
+    table.add_row("windows", str(found["train"]["windows"]), str(found["test"]["windows"]))
+    table.add_row("stretches", str(found["train"]["groups"]), str(found["test"]["groups"]))
+    table.add_row("subjects", str(found["train"]["subjects"]), str(found["test"]["subjects"]))
+    console.print(table)
+    for side in ("train", "test"):
+        console.print(
+            f"{side} windows by subject: {_list_subjects(found[side]['windows_by_subject'])}", highlight=False
+        )
+    for key, name in (("channel_mean", "mean"), ("channel_deviation", "deviation")):
+        console.print(f"{name} by channel: {'  '.join(f'{value:.3g}' for value in found[key])}")
+
+
+def _list_subjects(counts: dict[str, int]) -> str:
+    shown = "  ".join(f"{name}:{count}" for name, count in list(counts.items())[:_SHOWN_SUBJECTS])
+    more = len(counts) - _SHOWN_SUBJECTS
+    return f"{shown}  and {more} more" if more > 0 else shown

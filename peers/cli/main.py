@@ -1,0 +1,342 @@
+"""The command `mdl`. Each command reads its options, calls one function elsewhere, and prints; heavy imports wait.
+
+Exit codes: 0 done, 2 the user's input is wrong, 3 no mesh or peers found, 4 the run failed, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mdl.config import LONGEST_S, MANY, MEMBERS
+from peers.cli.failure import run_guarded
+from peers.cli.options import (
+    AsJson,
+    Assign,
+    CloudAt,
+    Code,
+    ConfigFile,
+    DataSpec,
+    Fresh,
+    Insecure,
+    Interface,
+    Join,
+    Listen,
+    LogLevel,
+    Loopback,
+    MeshName,
+    Model,
+    Out,
+    OwnModel,
+    Policy,
+    Port,
+    Quiet,
+    Seed,
+    Split,
+    end,
+    find_keys,
+    identified,
+    load_settings,
+    log_at,
+    mesh_overrides,
+    need_data,
+    print_json,
+    tell,
+)
+from peers.view.plain import log_plainly
+from transport.loglimit import FloodFilter
+
+if TYPE_CHECKING:
+    pass
+
+app = typer.Typer(
+    help="Train one model together on the devices you have: no server, and the data never leaves the device.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+mesh_app = typer.Typer(help="Make and list meshes: a mesh is a name and a join code.", no_args_is_help=True)
+app.add_typer(mesh_app, name="mesh")
+
+
+@app.command()
+def up(
+    peers: Annotated[int, typer.Option("-n", "--peers", help="How many peer processes.", max=MEMBERS)] = 4,
+    data: DataSpec = None,
+    model: Model = None,
+    epochs: Annotated[int, typer.Option(help="Passes over each device's data.", max=MANY)] = 5,
+    rounds_per_epoch: Annotated[int | None, typer.Option(help="Aggregations in each epoch.")] = None,
+    policy: Policy = None,
+    split: Split = None,
+    seed: Seed = None,
+    baselines: Annotated[bool, typer.Option("--baselines", help="Also train alone and central.")] = False,
+    cloud: Annotated[bool, typer.Option("--cloud", help="With a cloud peer that teaches the mesh.")] = False,
+    donors: Annotated[int | None, typer.Option(help="Training people whose data is the cloud's; a quarter.")] = None,
+    verify: Annotated[bool, typer.Option("--verify", help="Check each global delta against the central mean.")] = False,
+    out: Out = None,
+    config: ConfigFile = None,
+    assign: Assign = None,
+    log_level: LogLevel = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train on a mesh of real peer processes on this machine, with a live view."""
+    level = log_at(log_level, quiet)
+    from peers.launch.up import run_up
+
+    overrides: dict[str, object] = {
+        "data.spec": data,
+        "data.split": split,
+        "model.name": model,
+        "training.rounds_per_epoch": rounds_per_epoch,
+        "round.policy": policy,
+        "cloud.people": donors,
+        "seed": seed,
+    }
+    settings = load_settings(config, overrides, assign)
+    result = run_up(
+        settings,
+        peers,
+        epochs,
+        out,
+        cloud=cloud,
+        baselines=baselines,
+        verify=verify,
+        as_json=as_json,
+        log_level=level,
+    )
+    if as_json:
+        print_json(result)
+
+
+@app.command()
+def peer(
+    mesh: MeshName = None,
+    code: Code = None,
+    data: DataSpec = None,
+    model: Model = None,
+    name: Annotated[str | None, typer.Option(help="This peer's name; the host's by default.")] = None,
+    shard: Annotated[str | None, typer.Option(help="I/N: hold one share of the data only.")] = None,
+    split: Split = None,
+    join: Join = None,
+    listen: Listen = None,
+    port: Port = None,
+    interface: Interface = None,
+    loopback: Loopback = None,
+    insecure: Insecure = None,
+    cloud: CloudAt = None,
+    rounds: Annotated[
+        int | None,
+        typer.Option(help="End after so many rounds, with the whole mesh if this device leads it; 0: until Ctrl-C."),
+    ] = None,
+    seed: Seed = None,
+    fresh: Fresh = False,
+    out: Out = None,
+    config: ConfigFile = None,
+    assign: Assign = None,
+    log_level: LogLevel = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train on this device, together with the other peers of the mesh."""
+    log_at(log_level, quiet)
+    overrides: dict[str, object] = {
+        "round.rounds": rounds,
+        "data.spec": data,
+        "data.shard": shard,
+        "data.split": split,
+        "model.name": model,
+        "cloud.address": cloud,
+        "seed": seed,
+    }
+    overrides |= mesh_overrides(join, listen, port, interface, loopback, insecure)
+    settings = load_settings(config, overrides, assign)
+    from peers.edge.node import run_trainer
+
+    keys, mesh_name = find_keys(mesh, code, settings)
+    need_data(settings)
+    with identified(mesh_name, name, out) as (me, directory):
+        ended = run_trainer(settings, me, keys, mesh_name, directory, fresh)
+    saved = f"the model of round {ended.round_id} is in {directory / 'global.safetensors'}"
+    told = saved if ended.round_id else "no round was finished, nothing is saved"
+    end(ended, {"peer": me.peer_id, "mesh": mesh_name, "run_dir": str(directory)}, as_json, told)
+
+
+@app.command()
+def agent(
+    mesh: MeshName = None,
+    code: Code = None,
+    rounds: Annotated[int | None, typer.Option(help="Stop after so many rounds; 0 goes on until Ctrl-C.")] = None,
+    min_peers: Annotated[int | None, typer.Option(help="How many must be there before the first round.")] = None,
+    policy: Policy = None,
+    name: Annotated[str, typer.Option(help="This agent's name.")] = "agent",
+    join: Join = None,
+    listen: Listen = None,
+    port: Port = None,
+    interface: Interface = None,
+    loopback: Loopback = None,
+    insecure: Insecure = None,
+    out: Out = None,
+    config: ConfigFile = None,
+    assign: Assign = None,
+    log_level: LogLevel = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Order the aggregations of a mesh (the mobile agent); holds no data and no model."""
+    log_at(log_level, quiet)
+    overrides: dict[str, object] = {"round.rounds": rounds, "round.min_peers": min_peers, "round.policy": policy}
+    overrides |= mesh_overrides(join, listen, port, interface, loopback, insecure)
+    settings = load_settings(config, overrides, assign)
+    from peers.edge.node import run_agent
+
+    keys, mesh_name = find_keys(mesh, code, settings)
+    with identified(mesh_name, name, out) as (me, directory):
+        ended = run_agent(settings, me, keys, mesh_name, directory)
+    told = f"{ended.round_id} rounds ordered; what they gave is in {directory / 'metrics.jsonl'}"
+    end(ended, {"agent": me.peer_id, "mesh": mesh_name, "run_dir": str(directory)}, as_json, told)
+
+
+@app.command()
+def peers(
+    mesh: MeshName = None,
+    code: Code = None,
+    wait: Annotated[float, typer.Option(help="Seconds to look around.", min=0.1, max=LONGEST_S)] = 3.0,
+    watch: Annotated[bool, typer.Option("--watch", help="Go on until Ctrl-C.")] = False,
+    join: Join = None,
+    interface: Interface = None,
+    loopback: Loopback = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show who is in the mesh, what each is doing, and the hops of the open round."""
+    settings = load_settings(None, mesh_overrides(join, None, None, interface, loopback, None), None)
+    from peers.view.watch import look_around
+
+    keys, mesh_name = find_keys(mesh, code, settings)
+    result = look_around(settings.mesh, keys, mesh_name, wait, watch=watch, quiet=as_json)
+    if as_json:
+        print_json(result)
+
+
+@app.command("eval")
+def evaluate(
+    model: Annotated[Path, typer.Argument(help="global.safetensors, or the run directory that holds it.")],
+    data: DataSpec = None,
+    own: OwnModel = None,
+    as_json: AsJson = False,
+) -> None:
+    """Test a trained model on the test windows of a data set."""
+    from mdl.own import own_data, own_model
+    from peers.view.inference import evaluate_model, show_evaluation
+
+    result = evaluate_model(model, own_data(data) if data else None, own_model(own) if own else None)
+    if as_json:
+        print_json(result)
+    else:
+        show_evaluation(result)
+
+
+@app.command()
+def predict(
+    model: Annotated[Path, typer.Argument(help="global.safetensors, or the run directory that holds it.")],
+    data: DataSpec = None,
+    own: OwnModel = None,
+    limit: Annotated[int, typer.Option(help="How many windows to show.", min=1, max=MANY)] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Classify windows with a trained model."""
+    from mdl.own import own_data, own_model
+    from peers.view.inference import predict_windows, show_predictions
+
+    result = predict_windows(model, own_data(data) if data else None, limit, own_model(own) if own else None)
+    if as_json:
+        print_json(result)
+    else:
+        show_predictions(result)
+
+
+@mesh_app.command("new")
+def new_mesh(
+    name: Annotated[str, typer.Argument(help="a-z, 0-9 and '-', for example home.")], as_json: AsJson = False
+) -> None:
+    """Make a mesh: prints its join code, which every other device needs once."""
+    from peers.edge.identity import known_meshes, remember_code
+    from transport.trust.keys import new_join_code
+
+    if name in known_meshes():
+        from mdl.errors import ConfigError
+
+        raise ConfigError(f"mesh {name!r} exists already; `mdl mesh list` shows its code")
+    code = new_join_code(name)
+    path = remember_code(code)
+    if as_json:
+        print_json({"mesh": name, "code": code, "file": str(path)})
+        return
+    print(code)
+    tell(f"remembered in {path}; on the other devices: mdl peer --mesh {name}, which asks for it")
+
+
+@mesh_app.command("list")
+def list_meshes(as_json: AsJson = False) -> None:
+    """Show the meshes whose codes are known to this user."""
+    from peers.edge.identity import known_meshes
+
+    known = known_meshes()
+    if as_json:
+        print_json({"meshes": [{"mesh": name, "code": code} for name, code in known.items()]})
+        return
+    for name, code in known.items():
+        print(f"{name:<16} {code}")
+    if not known:
+        tell("no meshes yet; `mdl mesh new NAME` makes one")
+
+
+def main() -> None:
+    """Entry point: runs the command; whatever ends it becomes one line and an exit code (`peers/cli/failure.py`)."""
+    log_plainly().addFilter(FloodFilter())
+    try:
+        sys.exit(run_guarded(_run, as_json="--json" in sys.argv))
+    finally:
+        gc.freeze()  # or the interpreter's last collection walks through all of torch: 0.5 to 2 s after Ctrl-C
+
+
+def _run() -> int | None:
+    add_groups()
+    code: int | None = app(standalone_mode=False, prog_name="mdl")
+    return code
+
+
+@cache
+def add_groups() -> None:
+    """The commands that other modules have."""
+    from peers.cli.data import app as data_app
+
+    app.add_typer(data_app, name="data")
+    from peers.cli.search import search
+    from peers.cli.sim import app as sim_app
+    from peers.cli.sim import replay
+
+    sim_app.command("search")(search)
+    app.add_typer(sim_app, name="sim")
+    app.command("replay")(replay)
+    from peers.cli.scheduler import app as scheduler_app
+
+    app.add_typer(scheduler_app, name="scheduler")
+    from peers.cli.schedule import app as schedule_app
+
+    app.add_typer(schedule_app, name="schedule")
+    from peers.cli.cloud import register
+
+    register(app)
+
+
+if __name__ == "__main__":  # `python -m peers` is the command; this one was there before it
+    from peers.__main__ import main as begin
+
+    begin()

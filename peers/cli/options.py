@@ -1,0 +1,182 @@
+"""Options that several commands share, and what they do with them. Heavy imports wait until a command runs."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, cast
+
+import typer
+
+if TYPE_CHECKING:
+    from mdl.config import Config
+    from mdl.protocol.delta import Contributor
+    from transport.trust.keys import MeshKeys
+
+logger = logging.getLogger(__name__)
+
+# No machine has more cores; each process takes a hundred megabytes.
+MOST_PROCESSES = 256
+
+MeshName = Annotated[str | None, typer.Option("--mesh", help="Name of a mesh whose code is known on this machine.")]
+Code = Annotated[
+    str | None,
+    typer.Option(help="@FILE with the join code; else MDL_CODE, or you are asked. The code itself would show in `ps`."),
+]
+Join = Annotated[list[str] | None, typer.Option(help="HOST:PORT of a member, where multicast is blocked.")]
+Listen = Annotated[str | None, typer.Option(help="IP address or interface to listen on; all by default.")]
+Port = Annotated[int | None, typer.Option(help="TCP port to listen on; any free one by default.")]
+Interface = Annotated[list[str] | None, typer.Option(help="Announce on this network interface.")]
+Loopback = Annotated[bool | None, typer.Option("--loopback", help="Meet peers on this machine only.")]
+Insecure = Annotated[bool | None, typer.Option("--insecure", help="No encryption; for loopback only.")]
+DataSpec = Annotated[str | None, typer.Option("--data", help="motion, uci-har:PATH, csv:PATH?..., npz:PATH, pkg:make.")]
+Model = Annotated[str | None, typer.Option(help="lenet, alexnet, cnn-lstm, or package.module:factory.")]
+OwnModel = Annotated[
+    str | None, typer.Option("--model", help="What the model is, if not what its file says; module:function if yours.")
+]
+Split = Annotated[str | None, typer.Option(help="Who holds what: subject, iid or dirichlet:ALPHA.")]
+Policy = Annotated[str | None, typer.Option(help="Who aggregates with whom: greedy, fifo, tree or ring.")]
+CloudAt = Annotated[str | None, typer.Option("--cloud", help="HOST:PORT of a cloud that teaches this mesh.")]
+Seed = Annotated[int | None, typer.Option(help="Every random choice follows from it.")]
+Out = Annotated[Path | None, typer.Option(help="Run directory for results.")]
+ConfigFile = Annotated[Path | None, typer.Option("--config", help="TOML file; options override it.")]
+Assign = Annotated[list[str] | None, typer.Option("--set", help="key=value, e.g. training.learning_rate=0.01.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Start anew: what an earlier run left here is set aside.")]
+LogLevel = Annotated[
+    str | None, typer.Option(help="Which log lines to write on stderr: debug, info (the default), warning or error.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No line for each step: as --log-level warning.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on the last line of stdout.")]
+
+
+def check_choice(name: str, value: str, valid: tuple[str, ...]) -> None:
+    """Raises ConfigError, naming all that are valid. name: the option, or where the value stands."""
+    from mdl.errors import ConfigError
+
+    if value not in valid:
+        raise ConfigError(f"{name} {value!r}: expected one of {', '.join(valid)}")
+
+
+def log_at(level: str | None, quiet: bool) -> str:
+    """What the user wants to read while a long command runs, from now on; returns the level."""
+    from mdl.errors import ConfigError
+    from peers.view.plain import log_from
+
+    if quiet and level:
+        raise ConfigError("--quiet is --log-level warning: give one of them")
+    level = level or ("warning" if quiet else "info")
+    log_from(level)
+    return level
+
+
+def load_settings(path: Path | None, overrides: dict[str, object], assign: list[str] | None) -> Config:
+    """With what can be checked before anything starts."""
+    from mdl.config import load_config
+
+    settings = load_config(path, overrides, assign or [])
+    if settings.mesh.listen:
+        from transport.discovery.interfaces import host_to_listen_on
+
+        host_to_listen_on(settings.mesh.listen)
+    return settings
+
+
+def need_data(settings: Config) -> None:
+    """Raises ConfigError unless the settings name their data, before anything is written for this device."""
+    from mdl.data.spec import parse_spec
+
+    parse_spec(settings.data.spec)
+
+
+def mesh_overrides(
+    join: list[str] | None,
+    listen: str | None,
+    port: int | None,
+    interface: list[str] | None,
+    loopback: bool | None,
+    insecure: bool | None,
+) -> dict[str, object]:
+    return {
+        "mesh.join": join or None,
+        "mesh.listen": listen,
+        "mesh.port": port,
+        "mesh.interfaces": interface or None,
+        "mesh.loopback": loopback,
+        "mesh.insecure": insecure,
+    }
+
+
+def find_keys(mesh: str | None, code: str | None, settings: Config) -> tuple[MeshKeys | None, str]:
+    from mdl.errors import ConfigError, MdlError
+    from peers.edge.identity import find_code, remember_code
+    from transport.trust.keys import MeshKeys
+
+    if settings.mesh.insecure and not settings.mesh.loopback:
+        raise ConfigError("--insecure: without a join code only on this machine; add --loopback")
+    if settings.mesh.insecure:
+        tell("mdl: --insecure: nothing is encrypted, and anyone on this machine can join")
+        return None, mesh or "insecure"
+    asked: list[str] = []
+
+    def ask(question: str) -> str:
+        from getpass import getpass
+
+        asked.append(question)
+        return getpass(question)
+
+    found = find_code(mesh, code, ask if sys.stdin is not None and sys.stdin.isatty() else None)
+    keys = MeshKeys.from_code(found)
+    if code or asked:
+        try:
+            remember_code(found)
+        except MdlError as error:  # training needs no memory of it
+            logger.warning("the join code is not remembered, give it again next time: %s", error)
+    return keys, keys.name
+
+
+@contextmanager
+def identified(mesh_name: str, name: str | None, out: Path | None) -> Iterator[tuple[Contributor, Path]]:
+    from peers.edge.identity import claim_identity, release_identity, state_home
+
+    me, directory = claim_identity(state_home(mesh_name), name, out)
+    try:
+        yield me, directory
+    finally:
+        release_identity(directory)
+
+
+def tell(text: str) -> None:
+    """A line on stderr. A terminal that is gone or a full disk costs the line, not what the command is for."""
+    with suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
+
+
+class HasEnded(Protocol):
+    """A dataclass that says how a node ended."""
+
+    @property
+    def problem(self) -> str: ...
+
+    @property
+    def exit_code(self) -> int: ...
+
+
+def end(ended: HasEnded, result: dict[str, object], as_json: bool, saved: str) -> None:
+    """Say how a node ended and what is saved, and end the command as it did."""
+    from mdl.errors import UnfinishedError
+
+    told = result | asdict(cast(Any, ended))
+    tell(saved)
+    if ended.problem or ended.exit_code:
+        raise UnfinishedError(ended.problem or "interrupted", ended.exit_code or 4, told, saved)
+    if as_json:
+        print_json(told)
+
+
+def print_json(result: object) -> None:
+    print(json.dumps(result))

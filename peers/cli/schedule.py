@@ -1,0 +1,282 @@
+"""`mdl schedule`: why the chain was ordered as it was, and what another order would give. What is slow comes late."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mdl.config import LARGEST_SEED, LONGEST_S, MANY
+from mdl.errors import UnfinishedError
+from peers.cli.options import AsJson, tell
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from peers.view.schedule_source import Subject
+    from scheduler.explain.chart import Chart
+
+app = typer.Typer(
+    no_args_is_help=True, help="Why the aggregations were ordered as they were, and what another order would give."
+)
+
+_SOURCE_HELP = "Scenario file, run directory, or FAMILY:N:SEED (dynamic:9:17); without it the live mesh."
+_POLICIES_HELP = "Names with commas: dqn, dp, greedy, greedy-risk, fifo, tree, ring, optimal; by default "
+Source = Annotated[str | None, typer.Argument(help=_SOURCE_HELP, show_default=False)]
+Index = Annotated[int, typer.Option(help="Which scenario of a file, from 0.", min=0, max=MANY)]
+Round = Annotated[
+    int | None, typer.Option("--round", help="Which round of a run; the last by default.", min=1, max=MANY)
+]
+# Both spellings, since both are natural.
+_POLICIES = ("--policies", "--policy")
+Policies = Annotated[str | None, typer.Option(*_POLICIES, help=f"{_POLICIES_HELP}those that are quick.")]
+MeshName = Annotated[str | None, typer.Option("--mesh", help="Live: name of a mesh whose code is known here.")]
+Code = Annotated[str | None, typer.Option(help="Live: @FILE with the join code; also MDL_CODE.")]
+Join = Annotated[list[str] | None, typer.Option(help="Live: HOST:PORT of a member, where multicast is blocked.")]
+Interface = Annotated[list[str] | None, typer.Option(help="Live: look on this network interface.")]
+Loopback = Annotated[bool | None, typer.Option("--loopback", help="Live: look on this machine only.")]
+Wait = Annotated[float, typer.Option(help="Live: seconds to wait for the agent's answer.", min=0.1, max=LONGEST_S)]
+
+
+@app.command()
+def show(
+    source: Source = None,
+    policy: Annotated[
+        str | None, typer.Option(help="Play a scenario, or a round rebuilt as one, under this policy.")
+    ] = None,
+    index: Index = 0,
+    round_number: Round = None,
+    out: Annotated[Path | None, typer.Option(help="Also write the chart as FILE.svg or FILE.png.")] = None,
+    mesh: MeshName = None,
+    code: Code = None,
+    join: Join = None,
+    interface: Interface = None,
+    loopback: Loopback = None,
+    wait: Wait = 5.0,
+    as_json: AsJson = False,
+) -> None:
+    """Draw a schedule: who did what when, each decision with its reason, who waited for whom and why.
+
+    A round that was really run is drawn as it was recorded; with --policy it is rebuilt as a scenario and played.
+    A scenario is played, under the policy of the configuration by default. Q-values are shown for policies that have
+    them (dqn).
+    """
+    from peers.view.device_table import draw_devices, real_devices, scenario_devices
+    from peers.view.recorded_round import chart_real
+    from peers.view.schedule_source import find_real, find_subject, looker, rebuilt_subject
+    from scheduler.explain.chart_text import show_chart
+
+    look = looker(mesh, code, join, interface, loopback, wait)
+    _check_out(out)
+    real = find_real(source, round_number, look)
+    estimates: tuple[str, ...] = ()
+    if real and policy is None:
+        chart, shown, devices = chart_real(real), real.policy, real_devices(real)
+    else:
+        subject = rebuilt_subject(real) if real else find_subject(source, index, round_number, look)
+        shown = policy or _usual_policy()
+        chart, estimates = _play_chart(subject, shown), subject.estimates
+        devices = scenario_devices(subject.scenario, subject.names)
+    if out is not None:
+        from scheduler.explain.chart_svg import write_picture
+
+        write_picture(chart, out)
+    if as_json:
+        import msgspec
+
+        told = {"policy": shown, "recorded": bool(real and policy is None), "estimated": list(estimates)}
+        told["devices"] = msgspec.to_builtins(devices)
+        _print_json(told | msgspec.to_builtins(chart) | ({"out": str(out)} if out else {}))
+        return
+    console = _console()
+    show_chart(chart, console)
+    console.print()
+    console.print(draw_devices(devices))
+    for text in estimates:
+        console.print(f"estimated: {text}", style="dim")
+    if out is not None:
+        tell(f"written: {out}")
+
+
+@app.command()
+def compare(
+    policies: Policies = None,
+    family: Annotated[str, typer.Option(help="paper, hetero, dynamic or dying.")] = "dynamic",
+    n: Annotated[int, typer.Option("--n", "-n", help="Devices.", min=2, max=256)] = 9,
+    count: Annotated[int, typer.Option(help="How many scenarios.", min=1, max=MANY)] = 200,
+    seed_from: Annotated[int, typer.Option(help="The first seed.", min=0, max=LARGEST_SEED)] = 0,
+    scenarios: Annotated[Path | None, typer.Option(help="Play these scenarios (JSON lines) instead.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Play the same scenarios under several policies: makespan with spread, over the optimum, energy, losses."""
+    from peers.view.compare import compare as compare_policies
+    from peers.view.compare import describe_comparison, show_comparison
+    from peers.view.schedule_source import draw_scenarios
+    from scheduler.explain.watched_play import parse_policies
+
+    can_solve = scenarios is None and n <= 12 and family != "dying"
+    names = parse_policies(policies or _quick_policies(can_solve))
+    what, planned, drawn = draw_scenarios(family, n, count, seed_from, scenarios)
+    progress = _Progress()
+    found = compare_policies(names, what, drawn, planned, progress.show)
+    progress.end()
+    if not as_json:
+        show_comparison(found, _console())
+    if found.interrupted:
+        told = f"interrupted: {found.played} of {found.planned} scenarios were played by all of them"
+        raise UnfinishedError(told, 130, describe_comparison(found))
+    if as_json:
+        _print_json(describe_comparison(found))
+
+
+@app.command("what-if")
+def what_if(
+    source: Source = None,
+    assign: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="DEVICE.FIELD=VALUE: battery, charging, link, merge, busy (0-5), ready, kind, class, dies, energy.",
+        ),
+    ] = None,
+    policies: Annotated[
+        str | None, typer.Option(*_POLICIES, help=f"{_POLICIES_HELP}the one of the configuration.")
+    ] = None,
+    index: Index = 0,
+    round_number: Round = None,
+    mesh: MeshName = None,
+    code: Code = None,
+    join: Join = None,
+    interface: Interface = None,
+    loopback: Loopback = None,
+    wait: Wait = 5.0,
+    as_json: AsJson = False,
+) -> None:
+    """Change devices of a scenario and see the chain change: before and after, side by side."""
+    from peers.view.schedule_source import find_subject, looker
+    from scheduler.explain.watched_play import parse_policies
+    from scheduler.explain.what_if import apply_changes, describe_outcomes, parse_changes, play_both, show_outcomes
+
+    names = parse_policies(policies or _usual_policy())
+    subject = find_subject(source, index, round_number, looker(mesh, code, join, interface, loopback, wait))
+    changes = parse_changes(assign or [], subject.names)
+    changed = apply_changes(subject.scenario, changes)
+    outcomes = play_both(subject.scenario, changed, names, subject.names)
+    if as_json:
+        told = describe_outcomes(subject.title, changes, outcomes, subject.names)
+        _print_json(told | {"estimated": list(subject.estimates)})
+        return
+    console = _console()
+    show_outcomes(subject.title, changes, outcomes, subject.names, console)
+    for text in subject.estimates:
+        console.print(f"estimated: {text}", style="dim")
+
+
+@app.command()
+def replay(
+    run: Annotated[Path, typer.Argument(help="Run directory of `mdl up`, or of one agent.")],
+    round_number: Annotated[
+        int | None, typer.Option("--round", help="Only this round; all by default.", min=1, max=MANY)
+    ] = None,
+    policies: Policies = None,
+    as_json: AsJson = False,
+) -> None:
+    """Play the rounds of a real run again under other policies: what would each have taken?"""
+    from mdl.errors import ConfigError
+    from peers.view.replay_run import describe_replay, replay_run, show_replay
+    from scheduler.explain.watched_play import parse_policies
+
+    names = parse_policies(policies or _quick_policies(False))
+    if not run.is_dir():
+        raise ConfigError(f"{run}: no such directory; expected the run directory of `mdl up`, or of an agent")
+    found = replay_run(run, round_number, names)
+    if as_json:
+        _print_json(describe_replay(found))
+    else:
+        show_replay(found, _console())
+
+
+@app.command()
+def decide(
+    policy: Annotated[str, typer.Option(help="dqn, dp, greedy, fifo, tree or ring.")] = "greedy",
+    as_json: Annotated[bool, typer.Option("--json", help="Answers are JSON in any case.")] = False,
+) -> None:
+    """Answer observations from stdin, one JSON object a line, with decisions on stdout, one a line, until its end.
+
+    {"id", "t", "mb", "lat", "devices": [{"id", "state", "bw", ...}]} is answered by {"pair": [sender, receiver],
+    "reason"}, {"wait": true, "reason"} or {"error"}; docs/schedule.md has all fields.
+    """
+    from peers.cli.decide_pipe import answer_all
+    from scheduler.explain.decide_lines import Decider
+    from scheduler.policies.registry import make_policy
+
+    decider = Decider(make_policy(policy), lambda text: tell(f"mdl: {text}"))
+    try:
+        answer_all(decider, sys.stdin.buffer, sys.stdout.buffer)
+    except BrokenPipeError:
+        sys.stderr.close()  # nobody reads the answers any more: nothing to say, and nobody to say it to
+        raise typer.Exit(0) from None
+
+
+def _play_chart(subject: Subject, policy: str) -> Chart:
+    """The chart of the subject's scenario under this policy, with its alternatives where the policy tells them."""
+    from scheduler.explain.gantt_played import chart_play
+    from scheduler.explain.watched_play import Bench, check_policy, play_watched
+
+    check_policy(policy)
+    played, watched = play_watched(subject.scenario, Bench().policy(policy, subject.scenario), names=subject.names)
+    lost = f", lost: {', '.join(subject.names[index] for index in played.lost)}" if played.lost else ""
+    title = f"{subject.title}, policy {policy}: one holder after {played.makespan_s:.2f} s{lost}"
+    return chart_play(title, subject.scenario, played, watched.notes, subject.names)
+
+
+def _usual_policy() -> str:
+    """What an agent follows unless it is told otherwise."""
+    from mdl.config import RoundSection
+
+    return RoundSection().policy
+
+
+def _quick_policies(can_solve: bool) -> str:
+    """Those that take no noticeable time, and the optimum to judge them by where it can be found."""
+    from scheduler.policies.registry import OPTIMAL, POLICIES
+
+    names = [name for name in ("dqn", "greedy", "fifo", "tree", "ring") if name in POLICIES]
+    return ",".join([*names, OPTIMAL] if can_solve else names)
+
+
+def _check_out(out: Path | None) -> None:
+    """Before anything is played."""
+    from mdl.errors import ConfigError
+
+    if out is not None and out.suffix.lower() not in (".svg", ".png"):
+        raise ConfigError(f"--out {out}: expected a name that ends in .svg or .png")
+
+
+class _Progress:
+    """A line on stderr that is written again; nothing where stderr is no terminal."""
+
+    def __init__(self) -> None:
+        self._shown = sys.stderr.isatty()
+
+    def show(self, played: int, planned: int) -> None:
+        if self._shown:
+            print(f"\r{played}/{planned} scenarios", end="", file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        if self._shown:
+            print("\r" + " " * 40 + "\r", end="", file=sys.stderr, flush=True)
+
+
+def _console() -> Console:
+    """Devices and directories may be called anything: nothing in their names is markup."""
+    from peers.view.console import PlainConsole
+
+    return PlainConsole()
+
+
+def _print_json(result: object) -> None:
+    print(json.dumps(result))

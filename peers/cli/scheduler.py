@@ -1,0 +1,281 @@
+"""`mdl scheduler`: train the Chain-scheduler and evaluate a policy file. What is slow is imported late."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mdl.config import LARGEST_SEED, MANY
+from mdl.errors import ConfigError, UnfinishedError
+from mdl.files.writing import check_writable, save_or_rescue
+from peers.cli.options import MOST_PROCESSES, AsJson, LogLevel, Quiet, log_at, tell
+from peers.interrupts import handled
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from scheduler.training.train import Report, Trained
+
+logger = logging.getLogger(__name__)
+
+app = typer.Typer(no_args_is_help=True, help="Train the scheduler that orders the chain, and evaluate what it learned.")
+
+# Scenarios before and after refinement, of each cell that is watched.
+_COMPARED = 150
+
+
+@app.command("train")
+def train(
+    out: Annotated[Path, typer.Option(help="Where the policy goes (safetensors).")] = Path("policy.safetensors"),
+    steps: Annotated[int | None, typer.Option(help="How many batches of labels.", min=1, max=MANY)] = None,
+    minutes: Annotated[float | None, typer.Option(help="Train about so long instead.", min=0.01, max=MANY)] = None,
+    seed: Annotated[int, typer.Option(help="Every random choice follows from it.", min=0, max=LARGEST_SEED)] = 0,
+    processes: Annotated[
+        int, typer.Option(help="Processes that make labels; 0 makes them here.", min=0, max=MOST_PROCESSES)
+    ] = 2,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from what is in --out.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start anew: what is in --out is set aside.")] = False,
+    finetune: Annotated[
+        int, typer.Option(help="So many steps of DQN afterwards (needs mdl[train]).", min=0, max=MANY)
+    ] = 0,
+    variant: Annotated[str, typer.Option(help="chain, or paper: MDLdroid's own, for one --n (needs mdl[train]).")] = (
+        "chain"
+    ),
+    n: Annotated[int, typer.Option(help="Devices of --variant paper.", min=3, max=9)] = 9,
+    exploration: Annotated[str, typer.Option(help="tdge, dge or tge, for --variant paper.")] = "tdge",
+    log_level: LogLevel = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train a policy; Ctrl-C saves what there is. With --steps, the same seed gives the same policy on this machine."""
+    log_at(log_level, quiet)
+    if variant not in ("chain", "paper"):
+        raise ConfigError(f"--variant {variant!r}: expected chain or paper")
+    if not out.parent.is_dir():
+        raise ConfigError(f"--out {out}: the directory {out.parent} does not exist")
+    if resume and fresh:
+        raise ConfigError("--resume goes on, --fresh starts anew: give one of them")
+    if out.is_dir():
+        raise ConfigError(f"--out {out}: is a directory; give a file in it")
+    check_writable(out)
+    if variant == "paper":
+        _make_room(out, fresh)
+        _train_paper(out, steps, minutes, seed, n, exploration, as_json)
+        return
+    if (steps is None) == (minutes is None):
+        raise ConfigError("give either --steps or --minutes")
+    if finetune:
+        _need_learning("--finetune")
+    if not resume:
+        _make_room(out, fresh)
+    _train_chain(out, steps, minutes, seed, processes, resume, finetune, as_json)
+
+
+@app.command("eval")
+def evaluate(
+    policy: Annotated[str, typer.Argument(help="A policy file, or the name of a policy.")],
+    family: Annotated[str, typer.Option(help="paper, hetero, dynamic or dying.")] = "dynamic",
+    n: Annotated[int, typer.Option(help="Devices.", min=2, max=128)] = 9,
+    count: Annotated[int, typer.Option(help="Scenarios.", min=1, max=MANY)] = 300,
+    seed_from: Annotated[
+        int, typer.Option(help="The first seed; 0 to 299 are never trained on.", min=0, max=LARGEST_SEED)
+    ] = 0,
+    optimum: Annotated[bool, typer.Option(help="Compare with the exact optimum too (N up to 12).")] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Play a policy on seeded scenarios: makespan with spread, against the greedy rule and the exact optimum."""
+    from peers.view.policy_table import describe, judge, judge_optimum, print_rows
+    from sim.timing.scenario import draw_scenario
+
+    scenarios = [draw_scenario(family, n, seed_from + number) for number in range(count)]
+    judged = [judge(policy, scenarios), judge("greedy", scenarios)]
+    if optimum and n <= 12 and family != "dying":
+        judged.append(judge_optimum(scenarios))
+    rows = [describe(each, judged) for each in judged]
+    if not as_json:
+        print_rows(rows, f"{family}, N = {n}, {count} scenarios from seed {seed_from}")
+    else:
+        print(json.dumps({"family": family, "n": n, "count": count, "seed_from": seed_from, "policies": rows}))
+
+
+def _make_room(out: Path, fresh: bool) -> None:
+    """A policy took minutes or hours: none is overwritten by a command that does not say so."""
+    from peers.edge.resume import set_file_aside
+
+    if not out.exists():
+        return
+    if not fresh:
+        raise ConfigError(f"--out {out} exists: --resume goes on from it, --fresh sets it aside and starts anew")
+    set_file_aside(out)
+
+
+def _train_chain(
+    out: Path,
+    steps: int | None,
+    minutes: float | None,
+    seed: int,
+    processes: int,
+    resume: bool,
+    finetune: int,
+    as_json: bool,
+) -> None:
+    from scheduler.training.train import plan_steps, train_policy
+
+    began_s = time.monotonic()
+    with _stopping() as stopped:
+        if steps is None:
+            assert minutes is not None
+            steps = plan_steps(minutes, seed, processes, time.monotonic)
+            logger.info("%d steps fit into %g minutes here", steps, minutes)
+        command = f"mdl scheduler train --steps {steps} --seed {seed} --processes {processes}"
+        with _bar() as show:
+            trained = train_policy(
+                steps,
+                seed,
+                processes,
+                out,
+                command,
+                resume=resume,
+                on_report=show,
+                should_stop=lambda: stopped() or _is_late(began_s, minutes),
+            )
+            if finetune and not stopped():
+                trained = _finetune(out, trained, finetune, seed, command, show, stopped)
+    result = {
+        "out": str(out),
+        "steps": trained.steps,
+        "seed": seed,
+        "ended": trained.ended,
+        "seconds": round(time.monotonic() - began_s, 1),
+        "less_than_greedy_percent": trained.figures,
+    }
+    _end_training(result, stopped(), as_json)
+
+
+def _finetune(
+    out: Path,
+    trained: Trained,
+    steps: int,
+    seed: int,
+    command: str,
+    show: Callable[[Report], None],
+    stopped: Callable[[], bool],
+) -> Trained:
+    """Refine by DQN, and keep the better of the two by what is watched."""
+    from scheduler.study.judging import watch
+    from scheduler.training.qnet_torch import save_policy
+    from scheduler.training.refine import refine
+    from scheduler.training.train import Report, Trained
+
+    gain = watch(_COMPARED)
+    before = gain(trained.network.plain())
+
+    def tell(step: int) -> bool:
+        if step % 100 == 0:
+            show(Report("dqn", step, steps, None, None))
+        return stopped()
+
+    network = refine(trained.network, steps, seed, on_step=tell)
+    after = gain(network.plain())
+    logger.info("before refinement %s, after %s", before, after)
+    if sum(after.values()) <= sum(before.values()):
+        logger.info("refinement did not help: the policy stays as it was")
+        return trained
+    kept = {"command": f"{command} --finetune {steps}", "seed": seed, "steps": trained.steps, "evaluation": after}
+    save_or_rescue(out, lambda path: save_policy(path, network, dict(kept)))
+    return Trained(network, trained.steps, trained.ended, after)
+
+
+def _train_paper(
+    out: Path, steps: int | None, minutes: float | None, seed: int, n: int, exploration: str, as_json: bool
+) -> None:
+    _need_learning("--variant paper")
+    if steps is None or minutes is not None:
+        raise ConfigError("--variant paper: give --steps (picks), such as 30000")
+    from scheduler.paper.mlp_numpy import save_mlp
+    from scheduler.training.refine import train_paper
+    from scheduler.training.train import Report
+
+    began_s = time.monotonic()
+    with _stopping() as stopped, _bar() as show:
+
+        def tell(step: int) -> bool:
+            if step % 100 == 0:
+                show(Report("paper", step, steps, None, None))
+            return stopped()
+
+        run = train_paper(n, steps, seed, exploration=exploration, on_step=tell)
+    command = f"mdl scheduler train --variant paper --n {n} --steps {steps} --seed {seed} --exploration {exploration}"
+    recent = run.returns[-100:]
+    figures = {"episodes": len(run.returns), "mean_return": round(sum(recent) / max(1, len(recent)), 4)}
+    told = {"command": command, "seed": seed, "steps": run.steps, "evaluation": figures}
+    save_or_rescue(out, lambda path: save_mlp(path, run.network(), dict(told)))
+    result = {"out": str(out), "steps": run.steps, "seed": seed, "ended": run.steps >= steps, **figures}
+    _end_training(result | {"seconds": round(time.monotonic() - began_s, 1)}, stopped(), as_json)
+
+
+def _end_training(result: dict[str, object], stopped: bool, as_json: bool) -> None:
+    if not as_json:
+        for name, value in result.items():
+            print(f"{name:<26} {value}")
+    if stopped:
+        raise UnfinishedError(f"interrupted, what was learned is in {result['out']}", 130, result)
+    if as_json:
+        print(json.dumps(result))
+
+
+def _need_learning(option: str) -> None:
+    from importlib.util import find_spec
+
+    missing = [name for name in ("gymnasium", "stable_baselines3") if find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"{option} needs {' and '.join(missing)}: install with  pip install 'mdl[train]'")
+
+
+def _is_late(began_s: float, minutes: float | None) -> bool:
+    return minutes is not None and time.monotonic() - began_s > 60.0 * minutes
+
+
+@contextmanager
+def _stopping() -> Iterator[Callable[[], bool]]:
+    """The first interrupt is a wish to end and save, which the yielded function tells; the second one ends at once."""
+    wishes: list[int] = []
+
+    def wish(number: int, frame: FrameType | None) -> None:
+        if wishes:
+            raise KeyboardInterrupt
+        wishes.append(number)
+        tell("mdl: saving what was learned (Ctrl-C again: at once, without)")
+
+    with handled(wish):
+        yield lambda: bool(wishes)
+
+
+@contextmanager
+def _bar() -> Iterator[Callable[[Report], None]]:
+    """A progress bar on stderr; figures of evaluations are logged."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    shown = sys.stderr.isatty() and logger.isEnabledFor(logging.INFO)
+    with Progress(*columns, console=Console(stderr=True), disable=not shown) as progress:
+        tasks: dict[str, int] = {}
+
+        def show(report: Report) -> None:
+            if report.stage not in tasks:
+                tasks[report.stage] = progress.add_task(report.stage, total=report.steps)
+            progress.update(tasks[report.stage], completed=report.step, total=report.steps)  # type: ignore[arg-type]
+            if report.figures is not None:
+                figures = ", ".join(f"{cell} {value:+.1f} %" for cell, value in report.figures.items())
+                logger.info("step %d: less than the greedy rule: %s", report.step, figures)
+
+        yield show

@@ -1,0 +1,118 @@
+"""`mdl sim search`: all schedules of a small mesh within a few departures. What is slow is imported late."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mdl.errors import ConfigError, UnfinishedError
+from peers.cli.options import MOST_PROCESSES, AsJson, LogLevel, Quiet, check_choice, log_at, tell
+
+if TYPE_CHECKING:
+    from peers.trials.explore import Found, Searched
+
+logger = logging.getLogger(__name__)
+
+# A departure is some 50 bytes, and told in 100.
+_LARGEST_STORY_BYTES = 1 << 16
+
+
+def search(
+    peers: Annotated[int, typer.Option(help="How many devices; more than 3 take long.", min=1, max=9)] = 3,
+    rounds: Annotated[int, typer.Option(help="Rounds that each mesh has to get through.", min=1, max=9)] = 1,
+    depth: Annotated[int, typer.Option(help="Departures in one schedule, at most.", min=0, max=9)] = 1,
+    from_round: Annotated[int, typer.Option(help="The first round in which there are departures.", min=1, max=9)] = 1,
+    kinds: Annotated[str, typer.Option(help="Which departures; forget is one more.")] = "lose,late,crash,cut,suspend",
+    policy: Annotated[
+        str, typer.Option(help="greedy, fifo, tree or ring; with tree the agent has the result.")
+    ] = "greedy",
+    on_partition: Annotated[str, typer.Option(help="wait or continue.")] = "continue",
+    story: Annotated[Path | None, typer.Option(help="Go this saved way alone, and tell its story.")] = None,
+    processes: Annotated[
+        int | None, typer.Option(help="How many processes; one a core by default.", min=1, max=MOST_PROCESSES)
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Where the story of what breaks goes.")] = None,
+    log_level: LogLevel = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Go through all schedules that depart so often from the usual one; exit code 4 if one breaks something.
+
+    A departure: a message is lost or late, a process crashes and starts again, is cut off or suspended for a while.
+    """
+    log_at(log_level, quiet)
+    from peers.trials.campaign import count_cores
+    from peers.trials.explore import Bound, load_found, search_all
+    from scheduler.policies.registry import POLICIES
+    from sim.mesh.search import KINDS
+
+    if story is not None:
+        from mdl.files.reading import read_bytes
+
+        found = load_found(read_bytes(story, _LARGEST_STORY_BYTES, "a story that `mdl sim search` saved"))
+        _tell(found, None, as_json, {})
+        return
+    for option, given, valid in (
+        *(("--kinds", kind, tuple(KINDS)) for kind in kinds.split(",")),
+        ("--on-partition", on_partition, ("wait", "continue")),
+        ("--policy", policy, tuple(POLICIES)),
+    ):
+        check_choice(option, given, valid)
+    if from_round > rounds:
+        raise ConfigError(f"--from-round {from_round}: expected at most --rounds, {rounds}")
+    bound = Bound(peers, rounds, from_round, policy, on_partition, tuple(kinds.split(",")))
+    searched = search_all(bound, depth, processes or count_cores(), _show if _is_shown() else None)
+    if _is_shown():
+        tell("")
+    told = searched.as_dict()
+    if not as_json:
+        for name, value in told.items():
+            print(f"{name:<16} {value}")
+    if searched.found:
+        _tell(searched.found, out or Path("runs") / time.strftime("search-%Y%m%d-%H%M%S"), as_json, told)
+    if searched.interrupted:
+        raise UnfinishedError(f"interrupted after {searched.describe()}", 130, told)
+    if as_json:
+        print(json.dumps(told))
+
+
+def _tell(found: Found, directory: Path | None, as_json: bool, told: dict[str, Any]) -> None:
+    """Go this way, and tell it; exit code 4 if it breaks something. directory: where it is saved."""
+    import msgspec
+
+    from mdl.files.writing import make_private_folder, write_bytes
+    from peers.trials.explore import dump_found, tell_found
+    from sim.mesh.story_lines import tell_story
+
+    found, walk = tell_found(found.bound, found.departures)
+    lines = list(tell_story(walk.mesh.story or []))
+    if directory is not None:
+        make_private_folder(directory)
+        write_bytes(directory / "story.json", dump_found(found))
+        write_bytes(directory / "story.txt", ("\n".join(lines) + "\n").encode())
+    if not as_json:
+        print("\n".join(lines))
+    for number, line in enumerate(found.told, 1):
+        tell(f"{number}. {line}")
+    told |= msgspec.to_builtins(found)
+    if found.kind:
+        again = f"; again: mdl sim search --story {directory / 'story.json'}" if directory else ""
+        raise UnfinishedError(f"{found.kind}: {found.problem}{again}", 4, told)
+    tell("nothing is broken")
+    if as_json:
+        print(json.dumps(told))
+
+
+def _is_shown() -> bool:
+    return sys.stderr.isatty() and logger.isEnabledFor(logging.INFO)
+
+
+def _show(searched: Searched) -> None:
+    """A line on stderr that is written again."""
+    print(f"\r{searched.describe()}", end="", file=sys.stderr, flush=True)

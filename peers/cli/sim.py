@@ -1,0 +1,282 @@
+"""`mdl sim` and `mdl replay`: the simulated mesh as judge, and stories read again. What is slow is imported late."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mdl.config import LARGEST_SEED, MANY
+from mdl.errors import MdlError, UnfinishedError
+from peers.cli.options import MOST_PROCESSES, AsJson, LogLevel, Quiet, check_choice, log_at, tell
+
+if TYPE_CHECKING:
+    from peers.trials.campaign import Campaign, Totals
+    from sim.mesh.fault_plan import FaultPlan
+    from sim.mesh.verdict import Verdict
+
+logger = logging.getLogger(__name__)
+
+app = typer.Typer(no_args_is_help=True, help="Judge the mesh under faults, in virtual time.")
+
+# A drawn plan of 64 devices has a hundred faults of 100 bytes.
+_LARGEST_PLAN_BYTES = 1 << 20
+# Failing seeds that are shrunk and told; the others are named.
+_SHRUNK = 3
+# Verdicts in the JSON object: a mesh that is broken fails everywhere, and each takes some kilobytes.
+_VERDICTS_TOLD = 20
+
+
+@app.command("run")
+def run(
+    peers: Annotated[int | None, typer.Option(help="How many devices; 6 by default.", min=1, max=64)] = None,
+    rounds: Annotated[
+        int | None, typer.Option(help="Rounds that each mesh has to get through; 3 by default.", min=1, max=20)
+    ] = None,
+    wide: Annotated[
+        bool, typer.Option(help="2 to 9 devices and 1 to 12 rounds in equal parts, with faults in every round.")
+    ] = False,
+    faults: Annotated[str, typer.Option(help="none, mild or hard.")] = "hard",
+    seeds: Annotated[int, typer.Option(help="How many seeds.", min=1, max=MANY)] = 1000,
+    seed_from: Annotated[int, typer.Option(help="The first seed.", min=0, max=LARGEST_SEED)] = 0,
+    policy: Annotated[str, typer.Option(help="greedy, fifo, tree or ring.")] = "greedy",
+    agent: Annotated[str, typer.Option(help="any, dedicated (`mdl agent` leads first) or elected.")] = "any",
+    on_partition: Annotated[str, typer.Option(help="any, wait or continue.")] = "any",
+    plan: Annotated[Path | None, typer.Option(help="Run this saved plan alone, and tell its story.")] = None,
+    shrink: Annotated[bool, typer.Option(help="Look for the shortest plan that still fails.")] = True,
+    processes: Annotated[
+        int | None, typer.Option(help="How many processes; one a core by default.", min=1, max=MOST_PROCESSES)
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Where failing plans and stories go.")] = None,
+    log_level: LogLevel = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run fault plans, one for each seed; exit code 4 if a contribution is lost, counts twice, or a mesh is stuck."""
+    log_at(log_level, quiet)
+    if plan is not None:
+        _run_plan(plan, out, as_json)
+        return
+    from mdl.errors import ConfigError
+    from peers.trials.campaign import Campaign, count_cores, run_campaign
+
+    if wide and not (peers is None and rounds is None):
+        raise ConfigError("--wide draws sizes and lengths from the seeds: leave --peers and --rounds out")
+    check_choice("--faults", faults, ("none", "mild", "hard"))
+    check_choice("--policy", policy, _policies())
+    check_choice("--agent", agent, ("any", "dedicated", "elected"))
+    check_choice("--on-partition", on_partition, ("any", "wait", "continue"))
+    campaign = Campaign(
+        peers or 6,
+        rounds or 3,
+        faults,
+        policy,
+        None if agent == "any" else agent == "dedicated",
+        None if on_partition == "any" else on_partition,
+        wide,
+    )
+    started = time.monotonic()
+    shown = _Progress(seeds, started)
+    totals = run_campaign(campaign, range(seed_from, seed_from + seeds), processes or count_cores(), shown.show)
+    elapsed_s = time.monotonic() - started
+    shown.end()
+    directory = None
+    try:
+        directory = _out_dir(out, "sim") if totals.failing else None
+        if directory is not None:
+            _save_plans(campaign, totals, directory)
+            for verdict in [] if totals.interrupted else totals.failing[:_SHRUNK]:
+                _tell_failure(campaign.plan(verdict.seed), verdict, directory, shrink)
+    except (OSError, MdlError) as error:  # what was found is told all the same; a seed gives its plan again
+        tell(f"mdl: not all plans and stories are saved: {error}")
+    _end(totals, elapsed_s, directory, wide, as_json)
+
+
+def replay(
+    story: Annotated[Path, typer.Argument(help="story-*.jsonl of a run, or of `mdl sim run`.")],
+    limit: Annotated[
+        int, typer.Option(help="Print at most so many of the last steps; 0 prints all.", min=0, max=MANY)
+    ] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Step a recorded machine through what it saw, and compare what it does with what it did."""
+    from peers.trials.campaign import silent_machines
+    from peers.trials.replay_story import load_story, replay_story, tell_entries
+
+    entries = load_story(story)
+    if not as_json:
+        for line in tell_entries(entries, limit):
+            print(line)
+    with silent_machines():
+        result = replay_story(entries)
+    told = result.as_dict() | {"story": str(story)}
+    if result.differs:
+        raise UnfinishedError(result.describe(), 4, told)
+    tell(result.describe())
+    if as_json:
+        print(json.dumps(told))
+
+
+class _Progress:
+    """A line on stderr that is written again; nothing where stderr is no terminal, or --quiet."""
+
+    def __init__(self, seeds: int, started: float) -> None:
+        self._seeds = seeds
+        self._started = started
+        self._shown = sys.stderr.isatty() and logger.isEnabledFor(logging.INFO)
+
+    def show(self, totals: Totals) -> None:
+        if self._shown:
+            rate = totals.seeds / max(1e-9, time.monotonic() - self._started)
+            text = (
+                f"\r{totals.seeds}/{self._seeds} seeds, {rate:.0f} a second, {sum(totals.violations.values())} failed"
+            )
+            print(text, end="", file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        if self._shown:
+            print(file=sys.stderr)
+
+
+def _run_plan(path: Path, out: Path | None, as_json: bool) -> None:
+    import msgspec
+
+    from peers.trials.campaign import silent_machines
+    from peers.trials.run_plan import tell_plan
+
+    plan = _read_plan(path)
+    with silent_machines():
+        verdict, mesh = tell_plan(plan)
+    from sim.mesh.story_lines import tell_story
+
+    if not as_json:
+        for line in tell_story(mesh.story or []):
+            print(line)
+    if out is not None:
+        _save_stories(mesh, _out_dir(out, "sim"))
+    for line in verdict.waits:
+        print(line, file=sys.stderr)
+    told = msgspec.to_builtins(verdict)
+    if verdict.kind:
+        raise UnfinishedError(f"plan {path}: {verdict.problem}", 4, told)
+    tell(f"plan {path}: {verdict.problem or 'nothing lost, nothing counted twice'}")
+    if as_json:
+        print(json.dumps(told))
+
+
+def _save_plans(campaign: Campaign, totals: Totals, directory: Path) -> None:
+    """The plan of each failing seed as it was drawn, and the command that runs it again."""
+    from mdl.files.writing import write_bytes
+    from sim.mesh.fault_plan import dump_plan
+
+    for verdict in totals.failing:
+        path = directory / f"plan-{verdict.seed}.json"
+        write_bytes(path, dump_plan(campaign.plan(verdict.seed)))
+        print(f"seed {verdict.seed}: {verdict.kind}; again: mdl sim run --plan {path}", file=sys.stderr)
+
+
+def _tell_failure(plan: FaultPlan, verdict: Verdict, directory: Path, shrink: bool) -> None:
+    """Shrink one failing plan; save the shortest and its story, and print both."""
+    from peers.trials.campaign import silent_machines
+    from peers.trials.run_plan import shrink as shrink_failing
+    from peers.trials.run_plan import tell_plan
+    from sim.mesh.fault_plan import dump_plan
+    from sim.mesh.story_lines import tell_story
+
+    with silent_machines():
+        shortest = shrink_failing(plan, verdict.kind) if shrink else plan
+        told, mesh = tell_plan(shortest)
+    from mdl.files.writing import write_bytes
+
+    saved = directory / f"shortest-{verdict.seed}.json"
+    write_bytes(saved, dump_plan(shortest))
+    lines = list(tell_story(mesh.story or []))
+    write_bytes(directory / f"story-{verdict.seed}.txt", ("\n".join(lines) + "\n").encode())
+    _save_stories(mesh, directory / f"seed-{verdict.seed}")
+    tell(f"seed {verdict.seed}: {told.kind}: {told.problem}")
+    for line in told.waits:
+        tell(f"  {line}")
+    tell(f"  the shortest plan that still fails: {len(shortest.faults)} faults, in {saved}")
+    tell(dump_plan(shortest).decode())
+    tell("\n".join(lines))
+
+
+def _save_stories(mesh: object, directory: Path) -> None:
+    from peers.trials.replay_story import save_stories
+    from sim.mesh.driver import SimMesh
+
+    assert isinstance(mesh, SimMesh)
+    save_stories(mesh, directory)
+
+
+def _end(totals: Totals, elapsed_s: float, directory: Path | None, wide: bool, as_json: bool) -> None:
+    import msgspec
+
+    from peers.trials.campaign import size_table
+
+    failing = [verdict.seed for verdict in totals.failing]
+    result = {
+        "seeds": totals.seeds,
+        "messages": totals.messages,
+        "rounds_closed": totals.rounds_closed,
+        "lost_with_owner": totals.lost_with_owner,
+        "lost": totals.lost,
+        "double": totals.double,
+        "stuck": totals.stuck,
+        "seeds_per_s": round(totals.seeds / max(1e-9, elapsed_s), 1),
+        "failing_seeds": failing,
+        "violations": dict(sorted(totals.violations.items())),
+        "without_quorum": totals.without_quorum,
+    }
+    verdicts = [msgspec.to_builtins(verdict) for verdict in totals.failing[:_VERDICTS_TOLD]]
+    if not as_json:
+        for name, value in result.items():
+            print(f"{name:<16} {value}")
+    if wide:
+        sizes = totals.by_size()
+        result["sizes"] = [msgspec.to_builtins(size) for size in sizes]
+        if not as_json:
+            print("\n".join(size_table(sizes)))
+    if failing:
+        raise UnfinishedError(
+            f"{sum(totals.violations.values())} of {totals.seeds} seeds failed: {directory}",
+            4,
+            result | {"failures": verdicts},
+        )
+    if totals.interrupted:
+        raise UnfinishedError(f"interrupted after {totals.seeds} seeds", 130, result)
+    if as_json:
+        print(json.dumps(result))
+
+
+def _read_plan(path: Path) -> FaultPlan:
+    from mdl.errors import ConfigError, DataError
+    from mdl.files.reading import read_bytes
+    from sim.mesh.fault_plan import load_plan
+
+    content = read_bytes(path, _LARGEST_PLAN_BYTES, "a plan that `mdl sim run` saved")
+    try:
+        plan = load_plan(content)
+    except DataError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    check_choice(f"{path}: policy", plan.policy, _policies())
+    return plan
+
+
+def _policies() -> tuple[str, ...]:
+    from scheduler.policies.registry import POLICIES
+
+    return tuple(POLICIES)
+
+
+def _out_dir(out: Path | None, kind: str) -> Path:
+    from mdl.files.writing import make_private_folder
+
+    directory = out or Path("runs") / time.strftime(f"{kind}-%Y%m%d-%H%M%S")
+    make_private_folder(directory)
+    return directory

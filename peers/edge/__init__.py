@@ -1,0 +1,1 @@
+"""Where roles meet drivers, disk and sensors."""

@@ -1,0 +1,149 @@
+"""A mesh member's own line to a cloud, in a thread beside the round: what the mesh learned goes up, lessons come down.
+
+The chain, theta and the broadcast know nothing of it. A lesson is what the cloud's model says of this device's windows;
+a round trains with it if it is there, and without it if it is not: no round ever waits for a cloud.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterable
+
+import torch
+
+from mdl.cloud.distillation import predict_probabilities
+from mdl.cloud.model_kinds import WindowKind
+from mdl.config import Config
+from mdl.errors import MdlError
+from mdl.learning.flat import FlatModel
+from mdl.learning.training import Teacher
+from mdl.own import own_model
+from mdl.protocol.delta import Contributor, Vector
+from mdl.protocol.machine import Effect, Event, SaveModel, StopRequested, StudyLesson, Tick, UpdateReady
+from peers.edge.device import Device
+from peers.edge.identity import cloud_keys
+from peers.roles.cloud.learner import CLOUD, Learner, LearnerSettings
+from transport.links.hub import Spoke
+from transport.loglimit import LogLimit
+from transport.runtime import Runtime
+from transport.trust.keys import MeshKeys
+from transport.worker import Work
+
+logger = logging.getLogger(__name__)
+
+# A cloud that says nothing for so long is away: it answers every question, and is asked every few seconds.
+_AWAY_S = 15.0
+# Beside the values of a packed model.
+_HEADER_BYTES = 4096
+
+
+class CloudSide:
+    """See the module. Opens its connection at once; `close` ends it.
+
+    mesh: the pupil's name. keys: the mesh's; a cloud with a code of its own is reached with MDL_CLOUD_CODE.
+    Raises ConfigError for an address that is none.
+    """
+
+    def __init__(self, config: Config, me: Contributor, keys: MeshKeys | None, mesh: str, device: Device) -> None:
+        settings, description, model = config.cloud, device.description, own_model(config.model.name)
+        self._settings = settings
+        self._device = device
+        self._kind = WindowKind(
+            model,
+            model,
+            description.channels,
+            description.time,
+            description.class_names,
+            description.seed,
+            description.channel_names,
+            description.rate_hz,
+        )
+        now = time.monotonic()
+        self._learner = Learner(mesh, device.schema_hash, device.summary, LearnerSettings(), now)
+        self._said_away = self._said_refused = ""
+        self._first: Vector | None = None
+        self._has_first = threading.Event()
+        self._started = now
+        self._lines = LogLimit(logger)
+        self._runtime = Runtime(
+            self._learner,
+            Spoke(
+                me,
+                cloud_keys(keys),
+                settings.address,
+                max_values=device.model.size + _HEADER_BYTES // 4,
+                insecure=config.mesh.insecure,
+            ),
+            {StudyLesson: self._study},
+            observe=self._look,
+        )
+        self._thread = threading.Thread(target=self._run, name="mdl-cloud-side", daemon=True)
+        self._thread.start()
+
+    def warm_start(self) -> Vector | None:
+        """The cloud's model for a device that has none yet, float32 (P,); None if it does not come in time.
+
+        All fresh devices of a mesh get the same one; whoever does not catches up with those who do, or they with it.
+        """
+        self._has_first.wait(self._settings.warm_start_s)
+        if self._first is None and self._settings.warm_start_s:
+            logger.warning("no lesson within %g s: this device starts from its own", self._settings.warm_start_s)
+        return self._first
+
+    def join(self, work: Work) -> Work:
+        """The device's work, with an eye on the rounds that close: every so many of them, the mesh's model goes up."""
+        save = work[SaveModel]
+
+        def save_and_offer(effect: SaveModel) -> Event | None:
+            if effect.round_id and effect.round_id % self._settings.upload_every == 0:
+                self._runtime.post(UpdateReady(effect.round_id, effect.parameters))
+            return save(effect)
+
+        return {**work, SaveModel: save_and_offer}
+
+    def close(self) -> None:
+        self._runtime.stop()
+        self._thread.join(3.0)
+
+    def sent_bytes(self) -> int:
+        return self._runtime.links.counts.sent_bytes
+
+    def _run(self) -> None:
+        try:
+            self._runtime.run()
+        except Exception:  # the outermost loop of this thread: a bug in it is no reason to stop the mesh
+            logger.exception("the line to the cloud has ended; the mesh goes on without it")
+
+    def _study(self, effect: StudyLesson) -> None:
+        """Ask the cloud's model about this device's windows; the answers are all that training needs of it."""
+        try:
+            teacher = self._kind.unpack(effect.values.tobytes())
+        except MdlError as error:
+            text = "the cloud's lesson %d is of no use: %s"
+            self._lines.warning(time.monotonic(), "", text, effect.lesson.version, error)
+            return
+        if self._first is None:
+            self._first = FlatModel(teacher).values().copy()
+            self._has_first.set()
+        windows = torch.from_numpy(self._device.train.x)
+        probabilities = predict_probabilities(teacher, windows, self._settings.temperature)
+        self._device.teacher = Teacher(probabilities.numpy(), self._settings.teacher_weight, self._settings.temperature)
+        logger.info("lesson %d of the cloud is here", effect.lesson.version)
+
+    def _look(self, now: float, event: Event, effects: Iterable[Effect]) -> None:
+        if isinstance(event, StopRequested):
+            return
+        heard_at = self._learner.heard_at or self._started
+        away = f"the cloud at {self._settings.address} does not answer; the mesh goes on without it"
+        if isinstance(event, Tick) and now - heard_at > _AWAY_S and not self._said_away:
+            self._said_away = away
+            logger.warning(away)
+        elif self._said_away and now - heard_at < _AWAY_S:
+            self._said_away = ""
+            logger.info("the %s answers again", CLOUD)
+        if self._learner.refused != self._said_refused:
+            self._said_refused = self._learner.refused
+            if self._said_refused:
+                self._lines.warning(now, "", "the cloud refused: %s", self._said_refused)

@@ -1,0 +1,270 @@
+"""The composition root of a cloud and of a device that learns with one by itself: builds the machine, and drives it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mdl.bounds import Count, Round, Share
+from mdl.cloud.classroom import Classroom, accuracy_of, suggest_client, suggest_teaching, update_client
+from mdl.cloud.model_kinds import ModelKind, kind_of
+from mdl.config import Config, ModelSection
+from mdl.data import (
+    DataSet,
+    Windows,
+    default_cache_dir,
+    donated_part,
+    load_data,
+    shard_test,
+    take_windows,
+)
+from mdl.files.checkpoint import write_safetensors
+from mdl.files.reading import decode_json, read_bytes
+from mdl.files.writing import write_bytes
+from mdl.own import own_data, own_model
+from mdl.protocol.delta import Contributor
+from mdl.protocol.machine import Event, StopRequested, StoreUpdate, StudyLesson, TeachCycle, UpdateReady
+from peers.edge.cloud_files import CloudFiles
+from peers.edge.device import device_seed, load_share
+from peers.edge.node import stopped_by_signals
+from peers.edge.resume import Origin, refuse_to_overwrite, set_aside
+from peers.roles.cloud.cloud import Cloud, CloudSettings
+from peers.roles.cloud.learner import CLOUD, Learner, LearnerSettings
+from transport.discovery.interfaces import host_to_listen_on
+from transport.links.hub import Hub, Spoke
+from transport.runtime import Runtime
+from transport.trust.keys import MeshKeys
+from transport.worker import Work, Worker
+
+logger = logging.getLogger("mdl")
+
+# Where a cloud listens unless it is told otherwise: its devices look for it there after a restart.
+PORT = 7777
+# Beside a model's own bytes: names, shapes and class numbers.
+_HEADER_BYTES = 64 << 10
+_LARGEST_RECORD_BYTES = 4096
+PERSONAL, _RECORD = "personal.safetensors", "learner.json"
+# `mdl learn` ends with code 3 if nobody answers for so long.
+_NOBODY_S = 20.0
+# A cycle that is under way ends at its next epoch.
+_DRAIN_S = 5.0
+
+
+@dataclass(frozen=True)
+class CloudEnded:
+    """How a cloud ended. version: of what it teaches; cycles: version less the base model."""
+
+    problem: str
+    exit_code: int
+    version: int
+    pupils: int
+    refused: dict[str, str]
+    sent_bytes: int
+    received_bytes: int
+
+
+@dataclass(frozen=True)
+class LearnerEnded:
+    """How a device that learned by itself ended. accuracy: of its model, on its own test windows."""
+
+    problem: str
+    exit_code: int
+    studies: int
+    version: int
+    accuracy: float | None
+    upload_bytes: tuple[int, ...]
+    update_s: tuple[float, ...]
+
+
+def run_cloud(config: Config, me: Contributor, keys: MeshKeys | None, out: Path, fresh: bool = False) -> CloudEnded:
+    """`mdl cloud`: teaches until it is stopped. Raises ConfigError or DataError for what does not fit.
+
+    fresh: does not go on from what is in `out`, but sets it aside.
+    """
+    data = load_data(own_data(config.data.spec), default_cache_dir(), config.seed)
+    data = donated_part(data, config.cloud.people, config.seed)
+    kind = make_kind(config, data)
+    teaching = msgspec.structs.replace(suggest_teaching(kind), keep=config.cloud.keep, groups=config.cloud.groups)
+    classroom = Classroom(kind, *_tensors(data.train), teaching, config.seed)
+    files = CloudFiles(out, kind, classroom, config.seed, fresh)
+    settings = CloudSettings(config.cloud.updates, config.cloud.patience_s, config.cloud.synchronous)
+    machine = Cloud(kind.schema_hash, kind.summary, settings, files.state(), time.monotonic())
+    hub = Hub(
+        Contributor(CLOUD, me.incarnation),
+        keys,
+        max_values=(len(kind.pack(kind.build_small(0))) + _HEADER_BYTES) // 4,
+        listen_host="127.0.0.1" if config.mesh.loopback else host_to_listen_on(config.mesh.listen),
+        port=config.mesh.port or PORT,
+        insecure=config.mesh.insecure,
+    )
+    logger.info("%s: %d examples of %s", kind.summary, len(data.train), config.data.spec)
+    if classroom.without_groups:
+        logger.info("%s", classroom.without_groups)
+    logger.info(
+        "listening on port %d; on a device: mdl learn --cloud HOST:%d, or mdl peer --cloud ...", hub.port, hub.port
+    )
+    # A cycle may take minutes: updates are stored and lessons handed out meanwhile.
+    cycles = Worker({TeachCycle: files.teach}, lambda event: runtime.post(event), lambda error: runtime.crash(error))
+    work: Work = {StoreUpdate: files.store, TeachCycle: cycles.put}
+    runtime = Runtime(machine, hub, work, observe=lambda _, event, __: _stop_files(event, files))
+    with stopped_by_signals(runtime):
+        finish = runtime.run()
+    cycles.finish(_DRAIN_S)
+    counts = hub.counts
+    return CloudEnded(
+        finish.problem,
+        finish.exit_code,
+        files.catalogue.version,  # the machine may not have heard of the last cycle any more
+        len(machine.stored),
+        dict(machine.refusals),
+        counts.sent_bytes,
+        counts.received_bytes,
+    )
+
+
+def run_learner(
+    config: Config, me: Contributor, keys: MeshKeys | None, out: Path, studies: int, fresh: bool = False
+) -> LearnerEnded:
+    """`mdl learn`: so many lessons and updates of this device's own model. Raises ConfigError or DataError.
+
+    fresh: does not go on from what is in `out`, but sets it aside.
+    """
+    student = Student(config, out, fresh)
+    settings = LearnerSettings(studies, patience_s=config.cloud.patience_s, gives_up_s=_NOBODY_S)
+    kind = student.kind
+    machine = Learner(me.peer_id, kind.schema_hash, kind.summary, settings, time.monotonic(), student.record.number)
+    spoke = Spoke(
+        me,
+        keys,
+        config.cloud.address,
+        max_values=(len(kind.pack(kind.build_small(0))) + _HEADER_BYTES) // 4,
+        insecure=config.mesh.insecure,
+    )
+    runtime = Runtime(
+        machine, spoke, {StudyLesson: student.study}, observe=lambda _, event, __: _stop_student(event, student)
+    )
+    logger.info(
+        "%s: %d examples of %s, cloud %s", kind.summary, len(student.train), config.data.spec, config.cloud.address
+    )
+    with stopped_by_signals(runtime):
+        finish = runtime.run()
+    problem = finish.problem
+    if finish.exit_code == 3:
+        problem += f" at {config.cloud.address}; is `mdl cloud` running there, with the same join code?"
+    return LearnerEnded(
+        problem,
+        finish.exit_code,
+        machine.taken,
+        machine.version,
+        student.record.accuracy,
+        tuple(student.upload_bytes),
+        tuple(student.update_s),
+    )
+
+
+class Record(msgspec.Struct, frozen=True):
+    """learner.json: how far this device is. number: of its last study; version: of the lesson it learned from.
+
+    schema_hash, model, seed: of what it trains; empty in the files of older versions.
+    """
+
+    number: Round = 0
+    version: Count = 0
+    accuracy: Share | None = None
+    schema_hash: str = ""
+    model: str = ""
+    seed: int | None = None
+
+
+class Student:
+    """A device's own examples and model, and stage 3 on them. Raises ConfigError or DataError for what does not fit."""
+
+    def __init__(self, config: Config, out: Path, fresh: bool = False) -> None:
+        data, self.train, shard = load_share(config)
+        self.kind = make_kind(config, data)
+        known = np.isin(data.test.subject, self.train.subject)
+        # Of data cut in time, its own people's last days; of others, its share of the people held out.
+        test_rows = np.flatnonzero(known) if known.any() else shard_test(len(data.test), shard)
+        self.test = take_windows(data.test, test_rows)
+        self.upload_bytes: list[int] = []
+        self.update_s: list[float] = []
+        self._out = out
+        self._settings = suggest_client(self.kind)
+        self._seed = device_seed(config.seed, shard.index)
+        self._stopped = False
+        kind = self.kind
+        self._origin = Origin("", kind.schema_hash, kind.summary, config.seed, kind.older_hashes)
+        self.record = self._load_record(fresh)
+
+    def stop(self) -> None:
+        """End a study at its next epoch; from any thread."""
+        self._stopped = True
+
+    def study(self, effect: StudyLesson) -> Event:
+        """Learn from the pulled model, keep what comes of it, and say what has changed."""
+        started, lesson, kind = time.process_time(), effect.lesson, self.kind
+        pulled = kind.unpack(effect.values.tobytes())
+        generator = torch.Generator().manual_seed(device_seed(self._seed, effect.number))
+        model = update_client(kind, pulled, *_tensors(self.train), self._settings, generator, lambda: self._stopped)
+        update = kind.encode_update(model, pulled)
+        self.update_s.append(round(time.process_time() - started, 3))
+        self.upload_bytes.append(len(update))
+        accuracy = accuracy_of(kind, model, *_tensors(self.test)) if len(self.test) else None
+        origin = self._origin
+        self.record = Record(effect.number, lesson.version, accuracy, origin.schema_hash, origin.model, origin.seed)
+        write_safetensors(self._out / PERSONAL, _named(model), {"summary": kind.summary, "group": str(lesson.group)})
+        write_bytes(self._out / _RECORD, msgspec.json.encode(self.record))
+        told = "" if accuracy is None else f", accuracy {accuracy:.1%}"
+        group = "the base model" if lesson.group < 0 else f"group {lesson.group}"
+        logger.info(
+            "lesson %d (%s): learned from %d examples in %.2f s%s; update of %.1f KB",
+            *(lesson.version, group, len(self.train), self.update_s[-1], told, len(update) / 1e3),
+        )
+        return UpdateReady(effect.number, np.frombuffer(update, "<f4"), lesson.version, lesson.group)
+
+    def _load_record(self, fresh: bool) -> Record:
+        path = self._out / _RECORD
+        found = Record()
+        if path.exists():
+            found = decode_json(read_bytes(path, _LARGEST_RECORD_BYTES), Record, f"{path} (remove it to begin anew)")
+        if fresh:
+            set_aside(self._out, (PERSONAL, _RECORD))
+            return Record(found.number)  # by which the cloud tells its updates apart
+        if conflict := self._origin.conflict("", found.schema_hash, found.model, found.seed):
+            raise refuse_to_overwrite(self._out, f"what lesson {found.version} gave", conflict)
+        if found.number:
+            logger.info("continuing after lesson %d (%s); --fresh would start anew", found.version, self._out)
+        return found
+
+
+def make_kind(config: Config, data: DataSet) -> ModelKind:
+    """What the configuration says of the models. model.name "" or the default stands for the usual one of the data."""
+    is_default = config.model.name == ModelSection().name
+    return kind_of(data, own_model("" if is_default else config.model.name), own_model(config.cloud.large), config.seed)
+
+
+def _stop_files(event: Event, files: CloudFiles) -> None:
+    if isinstance(event, StopRequested):
+        files.stop()
+
+
+def _stop_student(event: Event, student: Student) -> None:
+    if isinstance(event, StopRequested):
+        student.stop()
+
+
+def _tensors(windows: Windows) -> tuple[Tensor, Tensor]:
+    return torch.from_numpy(np.array(windows.x)), torch.from_numpy(np.array(windows.y))
+
+
+def _named(model: torch.nn.Module) -> dict[str, NDArray[Any]]:
+    return {name: tensor.detach().numpy() for name, tensor in model.state_dict().items()}

@@ -1,0 +1,186 @@
+"""What one device trains with: its model, its share of the data, its files; and the slow work a trainer asks for."""
+
+from __future__ import annotations
+
+import logging
+import time
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from mdl.config import Config
+from mdl.data import (
+    DataSet,
+    Shard,
+    Windows,
+    default_cache_dir,
+    load_data,
+    parse_shard,
+    private_part,
+    shard_test,
+    split_windows,
+    take_windows,
+)
+from mdl.files.ballot import BALLOT, BallotFile
+from mdl.files.checkpoint import ModelCache, write_safetensors
+from mdl.files.export import ModelDescription, export_model
+from mdl.files.writing import save_or_rescue
+from mdl.learning.evaluation import evaluate
+from mdl.learning.flat import FlatModel, hash_task, older_hashes
+from mdl.learning.models import build_model
+from mdl.learning.training import LocalTrainer, Teacher, model_delta
+from mdl.own import own_data, own_model
+from mdl.protocol.delta import Contributor, ModelDelta, Vector
+from mdl.protocol.machine import (
+    DeltaRecalled,
+    Effect,
+    Evaluate,
+    Evaluated,
+    Event,
+    KeepDelta,
+    LocalDeltaReady,
+    RecallDelta,
+    SaveBallot,
+    SaveModel,
+    TrainLocally,
+)
+from mdl.protocol.messages import TrainingReport
+from mdl.task import describe_task
+from peers.edge.resume import DEVICE_FILES, Origin, State, keep_state, restore_state, set_aside
+
+logger = logging.getLogger(__name__)
+
+Work = dict[type[Effect], Callable[[Any], Event | None]]
+
+
+class Device:
+    """One device's model and windows. Raises ConfigError or DataError for what does not fit.
+
+    theta: weight of its deltas (3.2.2). out: where results and the file cache go. teacher: what a cloud says of its
+    windows, once it has; every so many rounds it takes part in the loss. May be set from another thread.
+    """
+
+    def __init__(self, config: Config, me: Contributor, mesh: str, out: Path) -> None:
+        data, self.train, shard = load_share(config)
+        self.test = take_windows(data.test, shard_test(len(data.test), shard))
+        self.model = build_flat_model(config, data)
+        self.description = describe_model(config, data, mesh)
+        self.schema_hash = hash_task(self.model.schema, data.classes, data.channels, data.rate_hz)
+        self.theta = float(len(self.train)) if config.round.theta == "samples" else 1.0
+        older = older_hashes(self.model.schema, data.classes, data.channels)
+        self._origin = Origin(mesh, self.schema_hash, self.summary, config.seed, older)
+        self._me = me
+        self._out = out
+        self._settings = msgspec.structs.replace(config.training, seed=device_seed(config.seed, shard.index))
+        self._trainer = LocalTrainer(self.model, self.train.x, self.train.y, self._settings)
+        self._cache = ModelCache(out)
+        self.ballots = BallotFile(out / BALLOT)
+        self._stopped = False
+        self._trained_from: Callable[[], Vector | None] = lambda: None
+        self._lesson_every = config.cloud.lesson_every
+        self.teacher: Teacher | None = None
+
+    @property
+    def summary(self) -> str:
+        """One line for people, and for the message that names a different model."""
+        description = self.description
+        shape = description.channels, description.time
+        names = description.channel_names, description.class_names
+        return describe_task(description.model, shape, *names, description.rate_hz)
+
+    def restore(self, fresh: bool = False) -> State:
+        """What the file cache has, or the untrained model.
+
+        fresh: what there is of an earlier run is set aside. Raises ConfigError if it is of another origin.
+        """
+        if fresh:
+            set_aside(self._out, DEVICE_FILES)
+        return restore_state(self._cache, self._origin) or State(self.model.values().copy())
+
+    def work(self) -> Work:
+        """What the driver's worker thread calls for each slow effect."""
+        return {
+            TrainLocally: self._train,
+            RecallDelta: self._recall,
+            Evaluate: self._evaluate,
+            SaveModel: self._save,
+            SaveBallot: lambda effect: self.ballots.save(effect.ballot),
+            KeepDelta: lambda effect: keep_delta(self._out, self._me, effect),
+        }
+
+    def stop(self) -> None:
+        """End local training at its next step; from any thread."""
+        self._stopped = True
+
+    def export(self, path: Path, round_id: int, parameters: Vector) -> None:
+        """Write w(round_id) as named tensors. Raises MdlError if the disk refuses, which names where it is instead."""
+        self.model.load(parameters)
+        described = msgspec.structs.replace(self.description, round_id=round_id)
+        save_or_rescue(path, lambda place: export_model(place, self.model.module, described))
+
+    def _train(self, effect: TrainLocally) -> Event:
+        started = time.perf_counter()
+        if effect.planned_rounds:
+            self._trainer.settings = msgspec.structs.replace(self._settings, planned_rounds=effect.planned_rounds)
+        teacher = self.teacher if (effect.round_id - 1) % self._lesson_every == 0 else None
+        result = self._trainer.train_round(effect.parameters, effect.round_id, lambda: self._stopped, teacher)
+        self._trained_from = weakref.ref(effect.parameters)
+        delta = ModelDelta(model_delta(effect.parameters, result.values), self.theta, frozenset([self._me]))
+        report = TrainingReport(result.loss, result.samples, time.perf_counter() - started)
+        return LocalDeltaReady(effect.round_id, delta, report)
+
+    def _recall(self, effect: RecallDelta) -> Event:
+        """The model still holds w_i, unless something else was loaded into it."""
+        if self._trained_from() is not effect.parameters:
+            return DeltaRecalled(effect.round_id, None)
+        return DeltaRecalled(effect.round_id, model_delta(effect.parameters, self.model.values()))
+
+    def _evaluate(self, effect: Evaluate) -> Event:
+        self._trained_from = lambda: None
+        self.model.load(effect.parameters)
+        counts = evaluate(self.model.module, self.test.x, self.test.y, self.description.classes)
+        return Evaluated(effect.round_id, counts)
+
+    def _save(self, effect: SaveModel) -> None:
+        keep_state(self._cache, effect, self._origin)
+
+
+def load_share(config: Config) -> tuple[DataSet, Windows, Shard]:
+    """The data without what was given to a cloud, this device's training windows in it, and which share that is."""
+    data = load_data(own_data(config.data.spec), default_cache_dir(), config.seed)
+    data = private_part(data, config.cloud.people, config.seed)
+    shard = parse_shard(config.data.shard)
+    rows = split_windows(data.train, config.data.split, shard.count, config.seed)[shard.index - 1]
+    return data, take_windows(data.train, rows), shard
+
+
+def keep_delta(out: Path, me: Contributor, effect: KeepDelta) -> None:
+    """Write one delta with its theta and contributors, for `--verify`."""
+    names = ",".join(sorted(contributor.peer_id for contributor in effect.delta.contributors))
+    metadata = {"theta": repr(effect.delta.theta), "contributors": names, "peer": me.peer_id}
+    path = out / "deltas" / f"{effect.round_id:05d}-{effect.name}.safetensors"
+    write_safetensors(path, {"values": effect.delta.values}, metadata)
+
+
+def build_flat_model(config: Config, data: DataSet) -> FlatModel:
+    """The configured model for these windows; the same seed gives the same parameters on every device."""
+    channels, length = data.shape
+    return FlatModel(build_model(own_model(config.model.name), channels, length, len(data.classes), config.seed))
+
+
+def describe_model(config: Config, data: DataSet, mesh: str) -> ModelDescription:
+    channels, length = data.shape
+    return ModelDescription(
+        config.model.name, channels, length, data.classes, config.data.spec, mesh, seed=config.seed,
+        channel_names=data.channels,
+        rate_hz=data.rate_hz,
+    )  # fmt: skip
+
+
+def device_seed(seed: int, index: int) -> int:
+    """A device's own seed, from the run's seed and its share of the data."""
+    return int(np.random.SeedSequence([seed, index]).generate_state(1)[0])

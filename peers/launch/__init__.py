@@ -1,0 +1,1 @@
+"""`mdl up`: the processes of one machine, their run directory, baselines and checks."""

@@ -1,0 +1,42 @@
+"""What the mesh is measured against: each device alone, and all data in one place, with the same budget of epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from mdl.config import Config
+from mdl.data import DataSet, Windows, default_cache_dir, load_data, private_part, split_windows, take_windows
+from mdl.learning.evaluation import Evaluation, evaluate
+from mdl.learning.training import LocalTrainer
+from mdl.own import own_data
+from peers.edge.device import build_flat_model, device_seed
+
+
+def train_baselines(config: Config, peers: int, rounds: int, progress: Callable[[str], None]) -> dict[str, Any]:
+    """Accuracy of every device alone, their median, and of central training; all on the whole test set."""
+    data = load_data(own_data(config.data.spec), default_cache_dir(), config.seed)
+    data = private_part(data, config.cloud.people, config.seed)
+    alone = []
+    for index, rows in enumerate(split_windows(data.train, config.data.split, peers, config.seed), 1):
+        progress(f"baseline: device {index} of {peers} alone, {len(rows)} windows")
+        alone.append(
+            _train(config, data, take_windows(data.train, rows), rounds, device_seed(config.seed, index)).accuracy
+        )
+    progress(f"baseline: central, {len(data.train)} windows")
+    central = _train(config, data, data.train, rounds, device_seed(config.seed, 0))
+    return {"alone": alone, "accuracy_alone": median(alone), "accuracy_central": central.accuracy}
+
+
+def _train(config: Config, data: DataSet, windows: Windows, rounds: int, seed: int) -> Evaluation:
+    model = build_flat_model(config, data)
+    settings = msgspec.structs.replace(config.training, seed=seed, planned_rounds=rounds)
+    trainer = LocalTrainer(model, windows.x, windows.y, settings)
+    parameters = model.values().copy()
+    for round_id in range(1, rounds + 1):
+        np.copyto(parameters, trainer.train_round(parameters, round_id).values)
+    return evaluate(model.module, data.test.x, data.test.y, len(data.classes))

@@ -1,0 +1,124 @@
+"""The peer processes of `mdl up`: started, watched, stopped; none is left behind, whatever happens to their parent."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mdl.files.writing import make_private_folder, open_private
+from mdl.signals import blocked
+from peers.edge.identity import CODE_VARIABLE
+from peers.view.plain import LOG_VARIABLE
+
+# A node that was started by another one ends with it (`mdl up`): it reads its standard input until that closes.
+LIFELINE_VARIABLE = "MDL_LIFELINE"
+# After this a process that was asked to stop is killed.
+_STOP_S = 2.5
+
+
+def wait_for_parent() -> None:
+    """In a process whose standard input is its lifeline: until the one that started it is gone."""
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
+
+
+@dataclass
+class Child:
+    """One process. log: its stderr, the older part in NAME.log.1; stdout is kept for the JSON line it ends with."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+    output: Path
+    _problem: str | None = None
+
+    def problem(self) -> str:
+        """In one line why it ended early: its own error, or the signal that ended it. Read once, asked for often."""
+        if self._problem is None or self.process.poll() is None:
+            self._problem = self._read_problem()
+        return self._problem
+
+    def _read_problem(self) -> str:
+        if (status := self.process.poll()) is not None and status < 0:
+            return f"ended by {signal.Signals(-status).name}"
+        lines = self.log.read_text(errors="replace").splitlines()
+        said = [line for line in lines if line.startswith("mdl: ")]
+        if said or lines:
+            return said[-1].removeprefix("mdl: ") if said else lines[-1]
+        return f"exit code {status}"  # a log on a full disk
+
+    def result(self) -> dict[str, Any]:
+        """The JSON object on its last line, {} if it did not get that far."""
+        lines = self.output.read_text(errors="replace").splitlines()
+        try:
+            found = json.loads(lines[-1]) if lines else {}
+        except json.JSONDecodeError:
+            return {}
+        return found if isinstance(found, dict) else {}
+
+
+@dataclass
+class Children:
+    """All processes of a run. Use as a context manager: on the way out every one of them has ended.
+
+    beside: what is no node of the mesh, a cloud.
+    """
+
+    logs: Path
+    code: str
+    threads: int
+    running: list[Child] = field(default_factory=list)
+    beside: list[Child] = field(default_factory=list)
+
+    def __enter__(self) -> Children:
+        make_private_folder(self.logs)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self, name: str, *arguments: str) -> Child:
+        """Run `mdl ARGUMENTS`; it gets the join code by its environment and ends when we do."""
+        log, output = self.logs / f"{name}.log", self.logs / f"{name}.out"
+        environment = {
+            **os.environ,
+            CODE_VARIABLE: self.code,
+            LIFELINE_VARIABLE: "1",
+            LOG_VARIABLE: str(log.absolute()),
+            "OMP_NUM_THREADS": str(self.threads),
+        }
+        # Ctrl-C in the middle would leave a process that nobody knows of, and be a traceback in its log.
+        with open_private(log, "wb") as errors, open_private(output, "wb") as results, blocked():
+            process = subprocess.Popen(
+                # -P: what lies in the current directory is not imported in the place of a library.
+                [sys.executable, "-P", "-m", "peers", *arguments],
+                stdin=subprocess.PIPE,
+                stdout=results,
+                stderr=errors,
+                env=environment,
+                start_new_session=True,  # Ctrl-C reaches the parent alone, which then stops them in order
+            )
+            self.running.append(Child(name, process, log, output))
+        return self.running[-1]
+
+    def stop(self) -> None:
+        """Ask all to finish; kill who has not within 2.5 s."""
+        for child in [*self.running, *self.beside]:
+            if child.process.poll() is None:
+                child.process.send_signal(signal.SIGTERM)  # Ctrl-C is ignored below `nohup` or a script's `&`
+        give_up_at = time.monotonic() + _STOP_S
+        for child in [*self.running, *self.beside]:
+            try:
+                child.process.wait(max(0.0, give_up_at - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                child.process.kill()
+                child.process.wait()
+            if child.process.stdin:
+                child.process.stdin.close()

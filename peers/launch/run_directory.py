@@ -1,0 +1,144 @@
+"""The run directory of `mdl up`: the rounds as they are written, and what is brought together at the end."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from mdl.bounds import Round
+from mdl.errors import StorageError, UnfinishedError
+from mdl.files.checkpoint import read_safetensors
+from mdl.files.reading import decode_json, open_regular
+from mdl.files.writing import spare_place, write_bytes, write_whole
+from mdl.protocol.messages import RoundSummary
+from peers.launch.processes import Child
+from peers.view.tail import LineTail
+
+MODEL = "global.safetensors"
+_DECODER = msgspec.json.Decoder(RoundSummary)
+# Rounds that a view keeps: more than fit on any screen.
+ROUNDS_KEPT = 500
+
+
+class _Exported(msgspec.Struct):
+    """Of the description of an exported model."""
+
+    round_id: Round
+
+
+class RoundReader:
+    """Follows the metrics.jsonl of a run's nodes while they write them. rounds: the last ROUNDS_KEPT, each once."""
+
+    def __init__(self, out: Path) -> None:
+        self.rounds: list[RoundSummary] = []
+        self._out = out
+        self._tails: dict[Path, LineTail] = {}
+
+    def new(self) -> list[RoundSummary]:
+        """The rounds that were not there when it was last asked, by number."""
+        found: dict[int, RoundSummary] = {}
+        for path in sorted(self._out.glob("*/metrics.jsonl")):
+            tail = self._tails.setdefault(path, LineTail(path))
+            while lines := tail.new():
+                found |= {summary.round: summary for summary in map(_decode, lines)}
+        known = {summary.round for summary in self.rounds}
+        oldest = min(known, default=0)
+        new = [found[number] for number in sorted(found) if number not in known and number >= oldest]
+        if new:
+            self.rounds = sorted([*self.rounds, *new], key=lambda summary: summary.round)[-ROUNDS_KEPT:]
+        return new
+
+
+class CycleReader:
+    """Follows what the cloud of a run writes. last: its newest cycle, None before the first."""
+
+    def __init__(self, out: Path) -> None:
+        self.last: dict[str, Any] | None = None
+        self._tail = LineTail(out / "cloud" / "cycles.jsonl")
+
+    def look(self) -> None:
+        while lines := self._tail.new():
+            self.last = msgspec.json.decode(lines[-1])
+
+
+def read_run(out: Path) -> list[RoundSummary]:
+    """The rounds of all nodes: whoever led a round has written its line."""
+    rounds = {summary.round: summary for path in sorted(out.glob("*/metrics.jsonl")) for summary in read_rounds(path)}
+    return [rounds[number] for number in sorted(rounds)]
+
+
+def read_rounds(path: Path) -> list[RoundSummary]:
+    """The rounds that are wholly written; none if there is no such file. Raises DataError for a line that is none."""
+    if not path.exists():
+        return []
+    with open_regular(path) as file:
+        lines = file.read().split(b"\n")[:-1]  # the last piece is empty, or not written to its end
+    return [decode_json(line, RoundSummary, f"{path}, line {number}") for number, line in enumerate(lines, 1)]
+
+
+def _decode(line: bytes) -> RoundSummary:
+    return _DECODER.decode(line)
+
+
+def collect_results(out: Path, trainers: list[Child]) -> Path | None:
+    """Bring metrics and the newest global model to the run directory; the model's path, or None without one.
+
+    Raises UnfinishedError if the disk refuses, which says where the model is instead.
+    """
+    problems = []
+    try:
+        if rounds := read_run(out):
+            write_bytes(out / "metrics.jsonl", b"".join(msgspec.json.encode(summary) + b"\n" for summary in rounds))
+    except StorageError as error:
+        problems.append(str(error))
+    spares = [spare_place(out / MODEL, child.process.pid) for child in trainers]
+    models = [path for path in (*(out / child.name / MODEL for child in trainers), *spares) if path.exists()]
+    if not models and not problems:
+        return None
+    saved = max(models, key=_round_of, default=None)
+    if saved:
+        try:
+            with saved.open("rb") as source:
+                write_whole(out / MODEL, lambda file: shutil.copyfileobj(source, file))
+            saved = out / MODEL
+        except StorageError as error:
+            problems.append(str(error))
+    for spare in spares:
+        if spare != saved:
+            spare.unlink(missing_ok=True)
+    if problems:
+        kept = f"the model is in {saved}" if saved else _describe_caches(out)
+        result = {"run_dir": str(out), "model": str(saved) if saved else None}
+        raise UnfinishedError("; ".join([*problems, kept]), 4, result)
+    return saved
+
+
+def _round_of(path: Path) -> int:
+    """Of an exported model; without torch."""
+    return decode_json(read_safetensors(path)[1]["mdl"].encode(), _Exported, str(path)).round_id
+
+
+def remove_traces(out: Path) -> None:
+    """Input that was refused leaves no run behind: all in `out` is ours, it was empty before."""
+    if not (out / "metrics.jsonl").exists():
+        shutil.rmtree(out, ignore_errors=True)
+
+
+def describe_interrupt(out: Path) -> str:
+    """What an interrupted run leaves, and where."""
+    saved = out / MODEL
+    rounds = len(read_rounds(out / "metrics.jsonl"))
+    if saved.exists():
+        return f"interrupted after {rounds} finished rounds; the last global model is in {saved}"
+    if not rounds:
+        return f"interrupted before the first round was finished: no model yet; logs are in {out / 'logs'}"
+    return (
+        f"interrupted after {rounds} finished rounds; no device was quick enough to export it, {_describe_caches(out)}"
+    )
+
+
+def _describe_caches(out: Path) -> str:
+    return f"its file caches are {out / '*' / 'model.safetensors'}"

@@ -1,0 +1,335 @@
+"""`mdl up`: a whole mesh on this machine: an agent and n peers as real processes, a live view, a run directory."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import subprocess
+import time
+from contextlib import nullcontext
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import msgspec
+import numpy as np
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from mdl.config import Config, save_config, show_config
+from mdl.data import DataSet, default_cache_dir, load_data, private_part, split_windows
+from mdl.errors import ConfigError, DataError, MdlError, UnfinishedError
+from mdl.files.writing import make_private_folder, write_bytes
+from mdl.own import own_data
+from peers.interrupts import handled, interrupt
+from peers.launch.processes import Child, Children
+from peers.launch.run_directory import (
+    CycleReader,
+    RoundReader,
+    collect_results,
+    describe_interrupt,
+    read_rounds,
+    remove_traces,
+)
+from peers.launch.verify import Verifier
+from peers.view.console import PlainConsole
+from peers.view.terminal import describe_summary, draw_mesh, show_result
+from peers.view.watch import Watcher
+from scheduler.policies.registry import make_policy
+from transport.trust.keys import MeshKeys, new_join_code
+
+logger = logging.getLogger(__name__)
+
+_FRAME_S = 0.2
+# What is trained on where nothing is asked for: `mdl up` shows that all works, and says that this is synthetic.
+_SHOWN_DATA = "motion"
+# How long the peers may take to write their files after the last round.
+_EXPORT_S = 10.0
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one `mdl up` is about to do. rounds: aggregations in total. cloud: with a cloud of its own.
+
+    log_level: of this process and those that it starts.
+    """
+
+    config: Config
+    peers: int
+    rounds: int
+    data: DataSet
+    out: Path
+    verify: bool
+    cloud: bool = False
+    log_level: str = "info"
+
+
+def run_up(
+    config: Config,
+    peers: int,
+    epochs: int,
+    out: Path | None,
+    *,
+    cloud: bool = False,
+    baselines: bool = False,
+    verify: bool = False,
+    as_json: bool = False,
+    log_level: str = "info",
+) -> dict[str, Any]:
+    """Train; returns what `--json` prints. as_json: no live view, one line a round on stderr.
+
+    log_level: of the processes; from "warning" on nothing is told before the result but what went wrong.
+
+    Raises ConfigError or DataError before a model is trained, and leaves no run directory then; MdlError if the run
+    failed; UnfinishedError after Ctrl-C or SIGTERM, when all has been saved.
+    """
+    started = time.monotonic()
+    console = PlainConsole(stderr=as_json, quiet=log_level in ("warning", "error"))
+    verifier: Verifier | None = None
+    with handled(interrupt):
+        run = _plan(config, peers, epochs, out, verify, cloud, log_level)
+        console.print(Text(show_config(run.config).strip(), style="dim"))
+        if run.data.synthetic:
+            console.print(f"{run.data.name} is synthetic data: its figures say nothing about real people")
+        try:
+            verifier = Verifier(run.out) if verify else None
+            results = _train(run, verifier, console, as_json)
+            result = _summarise(run, results, verifier, time.monotonic() - started)
+            if baselines:
+                result |= _compare(run, console)
+        except (ConfigError, DataError):
+            remove_traces(run.out)
+            raise
+        except KeyboardInterrupt:
+            raise UnfinishedError(describe_interrupt(run.out), 130, {"run_dir": str(run.out)}) from None
+    if not as_json:
+        show_result(result, PlainConsole())
+    try:
+        write_bytes(run.out / "result.json", msgspec.json.format(msgspec.json.encode(result)))
+    except MdlError as error:
+        raise UnfinishedError(str(error), 4, result, "what it would have held is above") from None
+    return {key: value for key, value in result.items() if key != "alone"}
+
+
+def _train(run: Run, verifier: Verifier | None, console: Console, as_json: bool) -> list[dict[str, Any]]:
+    """Start everybody, follow the rounds, end everybody; what each process said at its end."""
+    code = new_join_code("up")
+    threads = max(1, (os.cpu_count() or 1) // run.peers)
+    with (
+        Children(run.out / "logs", code, threads) as children,
+        Watcher(run.config.mesh, MeshKeys.from_code(code), "up") as watcher,
+    ):
+        try:
+            if run.cloud:
+                _start_cloud(run, children, console)
+            _start(run, children)
+            draws = console.is_terminal and not console.quiet and not as_json
+            _follow(run, children, watcher, verifier, console, draws)
+        finally:
+            children.stop()
+            saved = collect_results(run.out, children.running[1:])
+    if saved is None:
+        raise MdlError(f"no peer finished a round; their logs are in {run.out / 'logs'}")
+    return [child.result() for child in children.running]
+
+
+def _plan(config: Config, peers: int, epochs: int, out: Path | None, verify: bool, cloud: bool, log_level: str) -> Run:
+    """Check everything that can be checked before a process is started."""
+    if peers < 1:
+        raise ConfigError(f"-n {peers}: expected at least 1 peer")
+    if epochs < 1:
+        raise ConfigError(f"--epochs {epochs}: expected at least 1")
+    make_policy(config.round.policy)
+    if not config.data.spec:
+        config = msgspec.structs.replace(config, data=msgspec.structs.replace(config.data, spec=_SHOWN_DATA))
+    data = load_data(own_data(config.data.spec), default_cache_dir(), config.seed)
+    if cloud:
+        config = _with_cloud(config, data)
+    data = private_part(data, config.cloud.people, config.seed)
+    split_windows(data.train, config.data.split, peers, config.seed)
+    rounds = epochs * config.training.rounds_per_epoch
+    config = msgspec.structs.replace(
+        config,
+        mesh=msgspec.structs.replace(config.mesh, loopback=True, join=(), port=0),
+        round=msgspec.structs.replace(config.round, rounds=rounds, min_peers=peers, keep_deltas=verify, relearn=False),
+        training=msgspec.structs.replace(config.training, planned_rounds=rounds),
+        busy=msgspec.structs.replace(config.busy, cpu_percent=100.0),  # they share one processor
+    )
+    out = out or Path("runs") / f"up-{datetime.now():%Y%m%d-%H%M%S}"
+    try:
+        make_private_folder(out)
+        if any(out.iterdir()):
+            raise ConfigError(f"--out {out} is not empty; choose a new directory")
+        save_config(config, out / "config.toml")
+    except OSError as error:
+        raise ConfigError(f"--out {out}: {error.strerror}") from None
+    return Run(config, peers, rounds, data, out, verify, cloud, log_level)
+
+
+def _with_cloud(config: Config, data: DataSet) -> Config:
+    """A cloud on this machine: a quarter of the training people gave it their data, unless the user says how many."""
+    people = config.cloud.people or max(1, len(np.unique(data.train.subject)) // 4)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    # One mesh is all it will have: each upload of it is worth a cycle.
+    section = msgspec.structs.replace(config.cloud, people=people, address=address, updates=1)
+    return msgspec.structs.replace(config, cloud=section)
+
+
+def _start_cloud(run: Run, children: Children, console: Console) -> None:
+    """The cloud first learns from its own people; the mesh begins when it has something to teach."""
+    port = run.config.cloud.address.rpartition(":")[2]
+    out = run.out / "cloud"
+    child = children.start("cloud", "cloud", *_common(run), "--port", port, "--out", str(out))
+    told = f"the cloud learns from {run.config.cloud.people} people who gave it their data"
+    with console.status(told) if console.is_terminal else nullcontext():
+        while not _read_cycles(run):
+            if _has_ended(child, _FRAME_S):
+                raise MdlError(f"the cloud failed: {child.problem()} (log: {child.log})")
+    children.running.remove(child)
+    children.beside.append(child)
+
+
+def _start(run: Run, children: Children) -> None:
+    common = _common(run)
+    children.start("agent", "agent", *common, "--out", str(run.out / "agent"))
+    for index in range(1, run.peers + 1):
+        name, shard = f"peer-{index}", f"{index}/{run.peers}"
+        children.start(name, "peer", *common, "--name", name, "--shard", shard, "--out", str(run.out / name))
+
+
+def _common(run: Run) -> list[str]:
+    return ["--json", "--log-level", run.log_level, "--config", str(run.out / "config.toml")]
+
+
+def _follow(
+    run: Run, children: Children, watcher: Watcher, verifier: Verifier | None, console: Console, draws: bool
+) -> None:
+    """Until all is done; raises if a node could not start, or too few are left.
+
+    The agent ends the run. If it is lost in the middle, a peer leads from there on, and the run ends with the peers.
+    """
+    agent, reader, cycles = children.running[0], RoundReader(run.out), CycleReader(run.out)
+    told = ""
+    with Live(console=console, auto_refresh=False) if draws else nullcontext() as screen:
+        ended = False
+        while not ended:
+            ended = all(_has_ended(child, _FRAME_S) for child in _waited_for(children, reader))
+            for summary in reader.new():
+                if verifier:
+                    verifier.check(summary)
+                if screen is None:
+                    console.print(describe_summary(summary), soft_wrap=True, highlight=False)
+            wrong = [_check(children, bool(reader.rounds)), *map(_check_cloud, children.beside)]
+            notes = [*wrong, *(_tell_cloud(cycles) for _ in children.beside if not any(wrong[1:]))]
+            note = "; ".join(note for note in (wrong if console.quiet else notes) if note)
+            if screen is not None:
+                screen.update(draw_mesh(watcher.status, reader.rounds, note, console.height), refresh=True)
+            elif console.quiet and note and note != told:
+                logger.warning("%s", note)
+            elif note != told:
+                console.print(note, soft_wrap=True, highlight=False)
+            told = note
+    if agent.process.returncode and not reader.rounds:
+        raise MdlError(f"the agent failed: {agent.problem()} (log: {agent.log})")
+    for child in children.running[1:]:
+        _has_ended(child, _EXPORT_S)  # they save and export what they have
+
+
+def _waited_for(children: Children, reader: RoundReader) -> list[Child]:
+    """Who tells by its end that the run is over."""
+    agent, *trainers = children.running
+    return trainers if agent.process.poll() and reader.rounds else [agent]
+
+
+def _has_ended(child: Child, wait_s: float) -> bool:
+    try:
+        child.process.wait(wait_s)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _check(children: Children, has_begun: bool) -> str:
+    """What to say of peers that ended early. ConfigError: it was the user's input. MdlError: the run is
+    over.
+
+    A mesh goes on without a peer it has lost; but the first round waits for all, and one alone has nobody to train
+    with.
+    """
+    agent, *trainers = children.running
+    failed = [child for child in trainers if child.process.poll() not in (None, 0)]
+    for child in failed:
+        if child.process.returncode == 2:
+            raise ConfigError(child.problem())
+    ended = [agent, *failed] if agent.process.poll() else failed
+    note = "; ".join(f"{child.name} ended early: {child.problem()}" for child in ended)
+    left = len(trainers) - len(failed)
+    is_over = agent.process.poll() == 0  # what they say at their end is no loss to the mesh
+    if failed and not is_over and (not has_begun or left < min(2, len(trainers))):
+        raise MdlError(f"{left} of {len(trainers)} peers are left; {note} (logs: {failed[0].log.parent})")
+    return note
+
+
+def _summarise(run: Run, results: list[dict[str, Any]], verifier: Verifier | None, seconds: float) -> dict[str, Any]:
+    rounds = read_rounds(run.out / "metrics.jsonl")
+    if not rounds:
+        raise MdlError(f"no round could be written down; the model is in {run.out / 'global.safetensors'}")
+    last = rounds[-1]
+    return {
+        "mesh": "up",
+        "peers": run.peers,
+        "rounds": len(rounds),
+        "policy": run.config.round.policy,
+        "accuracy": last.accuracy,
+        "macro_f1": last.macro_f1,
+        "accuracy_alone": None,
+        "accuracy_central": None,
+        "seconds": round(seconds, 3),
+        "round_s_median": median(summary.total_s for summary in rounds),
+        "wire_bytes": sum(result.get("sent_bytes", 0) for result in results),
+        "model_bytes": max(result.get("model_bytes", 0) for result in results),
+        "max_relative_error": verifier.worst if verifier else None,
+        "run_dir": str(run.out),
+    } | ({"cloud": _describe_cloud(run)} if run.cloud else {})
+
+
+def _check_cloud(cloud: Child) -> str:
+    if cloud.process.poll() is None:
+        return ""
+    return f"the cloud ended early, the mesh goes on: {cloud.problem()}"
+
+
+def _tell_cloud(cycles: CycleReader) -> str:
+    """What the cloud has done by now, in a few words."""
+    cycles.look()
+    version = cycles.last["version"] if cycles.last else 0
+    return f"cloud: version {version}, " + ("from its own people" if version <= 1 else "from the mesh")
+
+
+def _read_cycles(run: Run) -> list[dict[str, Any]]:
+    """The whole lines of its file; there is one before the mesh begins."""
+    path = run.out / "cloud" / "cycles.jsonl"
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    return [msgspec.json.decode(line) for line in lines]
+
+
+def _describe_cloud(run: Run) -> dict[str, Any]:
+    """What the cloud made of it; it ended with the others."""
+    cycles = _read_cycles(run)
+    return {
+        "people": run.config.cloud.people,
+        "version": cycles[-1]["version"],
+        "cycle_s": [cycle["seconds"] for cycle in cycles],
+    }
+
+
+def _compare(run: Run, console: Console) -> dict[str, Any]:
+    from peers.launch.baselines import train_baselines  # imports torch
+
+    with console.status("baselines") as status:
+        return train_baselines(run.config, run.peers, run.rounds, status.update)

@@ -1,0 +1,1 @@
+"""The pure machines: they hear events, and answer with effects."""

@@ -1,0 +1,1 @@
+"""The mobile agent: orders the aggregations of a round."""

@@ -1,0 +1,209 @@
+"""From what the agent knows to what a policy sees, and the order of the broadcast tree by resources (3.2.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from mdl.protocol.delta import Contributor
+from mdl.protocol.messages import ResourceState
+from mdl.protocol.tree import tree_children, tree_parent
+from peers.roles.agent.ledger import MERGED, RoundLedger
+from peers.roles.membership.members import Member, Members
+from scheduler.policies.chain import ChainView, DeviceState, DeviceView
+from scheduler.policies.device_book import DeviceBook
+
+_TRAINING, _FREE, _BUSY, _SEND, _GET, _DONE, _DEAD = DeviceState
+_NOTHING_KNOWN = ResourceState(free_memory_bytes=0, cpu_percent=0.0)
+# What takes longer than expected is expected to take this share of its usual time again.
+_LATE_SHARE = 0.1
+
+
+def chain_view(ledger: RoundLedger, members: Members, now: float) -> ChainView:
+    """The round as a policy sees it; devices in the order of their ids."""
+    free = set(ledger.free())
+    senders = {hop.sender for hop in ledger.undecided()}
+    receivers = {hop.receiver for hop in ledger.undecided()}
+    merges, free_since = _hops_so_far(ledger)
+    size_mb = 0.0
+    devices = []
+    for peer in sorted(ledger.members):
+        member = members.get(peer)
+        if member is None:
+            devices.append(DeviceView(peer.peer_id, _DEAD))
+            continue
+        holding = ledger.holding(peer)
+        if peer in ledger.lost:
+            state = _DEAD
+        elif peer in senders:
+            state = _SEND
+        elif peer in receivers:
+            state = _GET
+        elif peer in free:
+            state = _BUSY if is_busy(member) and not _nobody_else_to_come(ledger, members, free) else _FREE
+        else:
+            state = _DONE if holding else _TRAINING
+        size_mb = member.report.size * 4 / 1e6
+        since_s = max(ledger.ready_at.get(peer, 0.0), free_since.get(peer, 0.0))
+        theta = holding.theta if holding else 0.0
+        devices.append(_device_view(ledger, members, member, state, merges.get(peer, 0), since_s, theta, now))
+    apart = frozenset((one.peer_id, other.peer_id) for one, other in members.reach.apart(now))
+    return ChainView(now, size_mb, tuple(devices), apart=apart)
+
+
+def _hops_so_far(ledger: RoundLedger) -> tuple[dict[Contributor, int], dict[Contributor, float]]:
+    """How many merges each member took part in, and when its last hop was decided."""
+    merges: dict[Contributor, int] = {}
+    decided_at: dict[Contributor, float] = {}
+    for hop in ledger.hops.values():
+        for peer in (hop.sender, hop.receiver):
+            if hop.state is MERGED:
+                merges[peer] = merges.get(peer, 0) + 1
+            if hop.decided_at is not None:
+                decided_at[peer] = max(decided_at.get(peer, 0.0), hop.decided_at)
+    return merges, decided_at
+
+
+def order_broadcast(
+    recipients: list[Contributor], sources: list[Contributor], members: Members, now: float = 0.0
+) -> tuple[Contributor, ...]:
+    """Those who have the result first; of the rest the richest feed others, the poorest are fed by a source at once.
+
+    A slow link takes as long as it takes: it must not begin late, nor hold up anybody else. Nobody is fed by a device
+    that lately could not reach it, if there is another way.
+    """
+    rest = [peer for peer in recipients if peer not in sources]
+    rest.sort(key=lambda peer: poverty(members.get(peer)))
+    places = range(len(sources), len(sources) + len(rest))
+    leaves = sorted((place for place in places if not tree_children(place, places.stop)), key=_depth, reverse=True)
+    at = dict(zip([place for place in places if place not in leaves] + leaves, rest, strict=True))
+    order = tuple(sources) + tuple(at[place] for place in places)
+    return around_cuts(order, set(sources), range(len(order)), members, now)
+
+
+def around_cuts(
+    order: tuple[Contributor, ...], have: Collection[Contributor], moves: Sequence[int], members: Members, now: float
+) -> tuple[Contributor, ...]:
+    """The order, with places exchanged as long as that leaves fewer to be fed by a device that cannot reach them.
+
+    Two that have the result change places, or two that lack it. moves: the places that may change. Who is fed by such a
+    device even so comes last, since its siblings wait a while for who does not ask.
+    """
+
+    def cost(order: tuple[Contributor, ...]) -> tuple[int, int]:
+        cuts = _cut_places(order, have, members, now)
+        return len(cuts), -sum(cuts)
+
+    while cuts := _cut_places(order, have, members, now):
+        ends = {end for place in cuts for end in (place, tree_parent(place) or 0)} & set(moves)
+        swaps = [
+            _exchange(order, one, other)
+            for one in sorted(ends)
+            for other in moves
+            if (order[one] in have) == (order[other] in have)
+        ]
+        best = min(swaps, key=cost, default=order)
+        if cost(best) >= cost(order):
+            break
+        order = best
+    return order
+
+
+def _cut_places(
+    order: tuple[Contributor, ...], have: Collection[Contributor], members: Members, now: float
+) -> list[int]:
+    """The places that lack the result, and whose parent in the tree lately could not reach them."""
+    cuts = []
+    for pair in members.reach.apart(now):
+        if pair[0] in order and pair[1] in order:
+            upper, lower = sorted(map(order.index, pair))
+            if tree_parent(lower) == upper and order[lower] not in have:
+                cuts.append(lower)
+    return cuts
+
+
+def _exchange(order: tuple[Contributor, ...], one: int, other: int) -> tuple[Contributor, ...]:
+    changed = list(order)
+    changed[one], changed[other] = order[other], order[one]
+    return tuple(changed)
+
+
+def _depth(place: int) -> int:
+    """How many transfers a place of the binomial tree is away from its root."""
+    return place.bit_count()
+
+
+def is_busy(member: Member) -> bool:
+    """Its resources say so (`scheduler.policies.device_book.is_busy`): it comes last."""
+    return member.device.busy_since is not None
+
+
+def _device_view(
+    ledger: RoundLedger,
+    members: Members,
+    member: Member,
+    state: DeviceState,
+    merges: int,
+    free_since_s: float,
+    theta: float,
+    now: float,
+) -> DeviceView:
+    resources, book = member.report.resources or _NOTHING_KNOWN, member.device
+    return DeviceView(
+        member.peer_id,
+        state,
+        book.link_mb_s,
+        book.merge_mb_s,
+        free_since_s,
+        merges,
+        theta,
+        book.energy_j,
+        resources.battery_percent,
+        resources.charging,
+        resources.in_use,
+        resources.cpu_percent,
+        resources.free_memory_bytes,
+        book.kind(now),
+        busy_for_s=book.busy_for_s(now),
+        eta_ready_s=_time_to_ready(book, now - ledger.opened_at) if state is _TRAINING else 0.0,
+        op_left_s=_time_left(ledger, members, member.contributor, now) if (state is _SEND or state is _GET) else 0.0,
+    )
+
+
+def _time_to_ready(book: DeviceBook, elapsed_s: float) -> float:
+    """Expected; who trains for longer than usual is expected to need a part of that again."""
+    usual_s = book.training_s if book.training_s is not None else elapsed_s
+    return max(usual_s - elapsed_s, _LATE_SHARE * usual_s)
+
+
+def _time_left(ledger: RoundLedger, members: Members, peer: Contributor, now: float) -> float:
+    """Of the hop that this device is part of: by what has come so far, else by the speed of the slower link."""
+    hop = next(hop for hop in ledger.undecided() if peer in (hop.sender, hop.receiver))
+    receiver = members.get(hop.receiver)
+    elapsed_s = now - hop.ordered_at
+    transfer = receiver.report.transfer if receiver else None
+    if transfer and transfer.received_bytes:
+        return elapsed_s * max(0.0, transfer.size_bytes / transfer.received_bytes - 1.0)
+    ends = [member for end in (hop.sender, hop.receiver) if (member := members.get(end))]
+    speeds = [member.device.link_mb_s for member in ends if member.device.link_mb_s]
+    if not speeds:
+        return 0.0
+    usual_s = ends[0].report.size * 4 / 1e6 / min(speeds)
+    return max(usual_s - elapsed_s, _LATE_SHARE * usual_s)
+
+
+def _nobody_else_to_come(ledger: RoundLedger, members: Members, free: set[Contributor]) -> bool:
+    """Only busy devices are left to pair: they are paired all the same, or the round would never end."""
+    at_ease = {peer for peer in ledger.live() if (member := members.get(peer)) and not is_busy(member)}
+    engaged = {peer for hop in ledger.undecided() for peer in (hop.sender, hop.receiver)}
+    training = {peer for peer in ledger.live() if ledger.holding(peer) is None}
+    return len(at_ease & (free | engaged | training)) < 2
+
+
+def poverty(member: Member | None) -> tuple[bool, bool, float, float, str]:
+    """Sorts the resource-richest first: at ease, not on a low battery, fast link, much memory."""
+    if member is None or member.report.resources is None:
+        return True, True, 0.0, 0.0, ""
+    resources = member.report.resources
+    low = resources.battery_percent is not None and resources.battery_percent < 30 and not resources.charging
+    link_mb_s = member.device.link_mb_s or 0.0
+    return is_busy(member), low, -link_mb_s, -resources.free_memory_bytes, member.contributor.peer_id

@@ -1,0 +1,383 @@
+"""The ledger of a round: who holds what, which hops were ordered and how they were decided. Pure.
+
+Rules kept here (fault rules 1 to 4): only a receiver decides a hop; a member is lost once, for the whole round; the
+load of a lost member is searched for with everybody alive, however many hops it travelled; only if nobody alive carries
+it, and no undecided hop can still bring it, are its senders freed to send again. An agent that takes over builds the
+same ledger from the members' reports (`recover`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import wraps
+from typing import TypeVar
+
+from mdl.bounds import MAX_MEMBERS
+from mdl.protocol.delta import Contributor
+from mdl.protocol.messages import MAX_PERIODS, Holding, HopDecision, HopOutcome, PeerReport
+
+HopKey = tuple[int, int]  # segment, hop
+BusyPeriod = tuple[float, float | None]  # from, until; None: it still is
+# Hop ids of different terms never meet, also not those of a round that is opened again.
+_HOPS_PER_TERM = 1_000_000
+# Two devices that failed so often to aggregate, either way, are out of each other's reach.
+_TRIES = 2
+
+
+class HopState(Enum):
+    ORDERED = "ordered"
+    MERGED = "merged"
+    ABORTED = "aborted"
+
+
+# Looked up once: see peers/roles/agent/phase.py.
+ORDERED, MERGED, ABORTED = HopState
+
+# The legal moves of a hop: decided once, for ever.
+HOP_MOVES = {
+    ORDERED: {HopOutcome.MERGED: MERGED, HopOutcome.ABORTED: ABORTED},
+    MERGED: {},
+    ABORTED: {},
+}
+
+
+@dataclass
+class Hop:
+    """W(j,i): the sender's partial mean goes to the receiver."""
+
+    segment: int
+    hop_id: int
+    sender: Contributor
+    receiver: Contributor
+    reason: str
+    ordered_at: float
+    state: HopState = ORDERED
+    decided_at: float | None = None
+    decision: HopDecision | None = None
+
+
+Answer = TypeVar("Answer")
+
+
+def remembered(question: Callable[[RoundLedger], Answer]) -> Callable[[RoundLedger], Answer]:
+    """Each question is asked several times between two changes: its answer is kept as long as it is true."""
+
+    @wraps(question)
+    def ask(ledger: RoundLedger) -> Answer:
+        known = ledger.answers.get(question)
+        if known is None:
+            known = ledger.answers[question] = question(ledger)
+        return known  # type: ignore[return-value]
+
+    return ask
+
+
+@dataclass
+class RoundLedger:
+    """One round as the agent knows it from reports; every question below is answered from this state alone.
+
+    attempt: the term that opened the round; reports of another attempt tell of one that was given up. term: of the
+    agent that orders now. is_recovered: another agent began, and may have freed senders that are carried after all.
+    answers: what was asked since something last changed; nobody changes an answer.
+    """
+
+    round_id: int
+    members: frozenset[Contributor]
+    attempt: int
+    term: int = 0
+    opened_at: float = 0.0
+    lost: dict[Contributor, str] = field(default_factory=dict)
+    reports: dict[Contributor, PeerReport] = field(default_factory=dict)
+    ready_at: dict[Contributor, float] = field(default_factory=dict)
+    hops: dict[HopKey, Hop] = field(default_factory=dict)
+    busy: dict[Contributor, list[BusyPeriod]] = field(default_factory=dict)
+    is_recovered: bool = False
+    answers: dict[object, object] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        self.term = self.term or self.attempt
+
+    def hear(self, member: Contributor, report: PeerReport, now: float) -> list[Hop]:
+        """Take a member's report into account; returns the hops that it decided, newly known."""
+        if member not in self.members or member in self.lost:
+            return []
+        if (report.open_round, report.open_term) != (self.round_id, self.attempt):
+            return []
+        before = self.reports.get(member)
+        self.reports[member] = report
+        if before is None or before.holdings != report.holdings:
+            self.answers.clear()
+        if report.holdings:
+            self.ready_at.setdefault(member, now)
+        decided = []
+        for decision in report.hops:
+            hop = self.hops.get((decision.segment, decision.hop_id))
+            if hop is None or hop.state is not ORDERED:
+                continue
+            if (hop.sender, hop.receiver) == (decision.sender, member) and decision.outcome in HOP_MOVES[hop.state]:
+                hop.state = HOP_MOVES[hop.state][decision.outcome]
+                hop.decision, hop.decided_at = decision, now
+                decided.append(hop)
+                self.answers.clear()
+        return decided
+
+    def note_busy(self, member: Contributor, busy: bool, now: float) -> None:
+        """Remember when a device is seen busy, for those who ask later why it had to wait; decides nothing."""
+        periods = self.busy.get(member)
+        if periods is None:
+            if not busy:
+                return
+            periods = self.busy[member] = []
+        was_busy = bool(periods) and periods[-1][1] is None
+        if busy and not was_busy and len(periods) < MAX_PERIODS:
+            periods.append((now, None))
+        elif was_busy and not busy:
+            periods[-1] = (periods[-1][0], now)
+
+    def order_hop(self, sender: Contributor, receiver: Contributor, reason: str, now: float) -> Hop:
+        number = len(self.hops) + 1
+        hop = Hop(0, self.term * _HOPS_PER_TERM + number, sender, receiver, reason, now)
+        self.hops[hop.segment, hop.hop_id] = hop
+        self.answers.clear()
+        return hop
+
+    def lose(self, member: Contributor, reason: str) -> None:
+        """Not heard of any more, restarted or left: out of this round for good."""
+        if member not in self.lost:
+            self.lost[member] = reason
+            self.answers.clear()
+
+    @remembered
+    def live(self) -> list[Contributor]:
+        return sorted(self.members - self.lost.keys())
+
+    def holding(self, member: Contributor, segment: int = 0) -> Holding | None:
+        report = self.reports.get(member)
+        if report is not None:
+            for holding in report.holdings:
+                if holding.segment == segment:
+                    return holding
+        return None
+
+    @remembered
+    def holders(self) -> list[Contributor]:
+        """Live members that answer for a partial mean. A merged sender does not, even if its own report is late."""
+        carried = self._carried()
+        return [member for member, held in self._held().items() if held.sent_hop is None and member not in carried]
+
+    @remembered
+    def undecided(self) -> list[Hop]:
+        """Ordered hops whose receiver lives: it will tell, or is asked."""
+        return [hop for hop in self.hops.values() if hop.state is ORDERED and hop.receiver not in self.lost]
+
+    @remembered
+    def free(self) -> list[Contributor]:
+        """Holders without a partner at this moment (one partner at a time, 3.2.2)."""
+        engaged = {peer for hop in self.undecided() for peer in (hop.sender, hop.receiver)}
+        return [member for member in self.holders() if member not in engaged]
+
+    @remembered
+    def to_cancel(self) -> list[Hop]:
+        """Undecided hops whose sender is lost, or carried already: the receiver merges or aborts, and says which."""
+        carried = self._carried() if self.is_recovered else set()
+        return [hop for hop in self.undecided() if hop.sender in self.lost or hop.sender in carried]
+
+    @remembered
+    def to_release(self) -> list[Hop]:
+        """Hops whose live sender must hold again, because no live member carries what it sent.
+
+        A load may have travelled on from lost member to lost member: as long as a hop from one of those is undecided,
+        it may still arrive, and nobody behind a lost receiver is freed.
+        """
+        may_arrive = bool(self.to_cancel())
+        carried = self._carried()
+        hops = []
+        for member, holding in self._held().items():
+            if holding.sent_hop is None or member in carried:
+                continue
+            hop = self.hops.get((holding.segment, holding.sent_hop))
+            if hop is None:
+                continue
+            if hop.state is ABORTED or (hop.receiver in self.lost and not may_arrive):
+                hops.append(hop)
+        return hops
+
+    def is_settled(self) -> bool:
+        """Nobody trains, nothing is under way and nobody is to hold again: only an order can change anything."""
+        return len(self._held()) == len(self.live()) and not self.undecided() and not self.to_release()
+
+    def result(self) -> Contributor | None:
+        """The last holder, once its partial mean has every live member in it and nothing is under way."""
+        holders = self.holders()
+        if len(holders) != 1 or self.undecided():
+            return None
+        holding = self.holding(holders[0])
+        assert holding is not None
+        return holders[0] if set(holding.contributors) >= set(self.live()) else None
+
+    def is_theta_right(self, holding: Holding) -> bool:
+        """Whether theta is the sum of its contributors' weights, as far as they have reported them."""
+        reports = [self.reports.get(contributor) for contributor in holding.contributors]
+        weights = [report.training.theta for report in reports if report and report.training]
+        if len(weights) < len(holding.contributors):
+            return True  # a contributor that is lost by now never told its own
+        return abs(holding.theta - sum(weights)) <= 1e-6 * holding.theta
+
+    def failures(self, one: Contributor, other: Contributor) -> int:
+        """How often hops between these two were tried in vain, either way."""
+        return sum(hop.state is ABORTED and {hop.sender, hop.receiver} == {one, other} for hop in self.hops.values())
+
+    def next_try(self) -> tuple[Contributor, Contributor]:
+        """Of the free holders the pair that failed least; in the other direction than last time."""
+        pairs = [(one, other) for one in self.free() for other in self.free() if one != other]
+        last = {(hop.sender, hop.receiver): number for number, hop in enumerate(self.hops.values())}
+        return min(pairs, key=lambda pair: (self.failures(*pair), last.get(pair, -1), pair))
+
+    def lose_the_unable(self) -> dict[Contributor, str]:
+        """Members that hold the round up are lost from here on; returns them with the reason.
+
+        Who sent what its partner refused; the smaller of two holders that nobody can merge, because they are out of
+        each other's reach, or because they share contributors (two agents have ordered at the same time).
+        """
+        aborted, odds = self._aborted(), self._at_odds()
+        if not aborted and not odds:
+            return {}
+        unable = {hop.sender: "its partial mean was refused" for hop in aborted if self._is_refused(hop)}
+        unable |= odds
+        free = sorted(self.free(), key=lambda peer: (-self._size(peer), peer)) if aborted else []
+        if len(free) > 1 and self.failures(*(pair := self.next_try())) >= _TRIES:
+            smaller = max(pair, key=free.index)
+            unable.setdefault(smaller, "its partners are out of its reach")
+        if not unable:
+            return unable
+        unable = {peer: reason for peer, reason in unable.items() if peer not in self.lost}
+        for peer, reason in unable.items():
+            self.lose(peer, reason)
+        return unable
+
+    @remembered
+    def _aborted(self) -> list[Hop]:
+        return [hop for hop in self.hops.values() if hop.state is ABORTED]
+
+    @remembered
+    def _held(self) -> dict[Contributor, Holding]:
+        """What each live member holds or has given away, of those that have told."""
+        return {member: holding for member in self.live() if (holding := self.holding(member))}
+
+    @remembered
+    def _at_odds(self) -> dict[Contributor, str]:
+        """Of two devices that hold the same contributors, and others, the one that has fewer.
+
+        A sender whose report is late is none: all that it has is in what its receiver has.
+        """
+        holdings = {peer: holding for peer, holding in self._held().items() if holding.sent_hop is None}
+        everybody = [who for holding in holdings.values() for who in holding.contributors]
+        if len(everybody) == len(set(everybody)):
+            return {}
+        held = {peer: set(holding.contributors) for peer, holding in holdings.items()}
+        odds: dict[Contributor, str] = {}
+        order = sorted(held, key=lambda peer: (-len(held[peer]), peer))
+        for number, peer in enumerate(order):
+            for larger in order[:number]:
+                if larger not in odds and held[peer] & held[larger] and not held[peer] <= held[larger]:
+                    odds[peer] = f"its partial mean overlaps with that of {larger.peer_id}"
+        return odds
+
+    def _is_refused(self, hop: Hop) -> bool:
+        reason = hop.decision.reason if hop.decision else ""
+        return reason.startswith("refused") and "count twice" not in reason
+
+    def _size(self, member: Contributor) -> int:
+        holding = self.holding(member)
+        return len(holding.contributors) if holding else 0
+
+    @remembered
+    def _carried(self) -> set[Contributor]:
+        """Whose load a live member other than itself has merged (contributors travel together).
+
+        What a member has given away counts as long as it may have to hold it again: not if its load is carried itself.
+        """
+        carried: set[Contributor] = set()
+        given: list[tuple[Contributor, Holding]] = []
+        for member, holding in self._held().items():
+            if len(holding.contributors) < 2:
+                continue
+            if holding.sent_hop is None:
+                carried.update(who for who in holding.contributors if who != member)
+            else:
+                given.append((member, holding))
+        again = [(member, holding) for member, holding in given if member not in carried]
+        for member, holding in again:
+            carried.update(who for who in holding.contributors if who != member)
+        return carried
+
+
+def has_been_left(round_id: int, attempt: int, reports: Mapping[Contributor, PeerReport]) -> bool:
+    """Whether somebody here took part in this attempt, has stood elsewhere since, and knows nothing of it any more.
+
+    What others hold of its work then, and what it would hold now, may both hold the same training.
+    """
+    away = [report for report in reports.values() if not _is_open(report, round_id, attempt)]
+    return any(attempt in report.entered for report in away)
+
+
+def recover(
+    round_id: int, attempt: int, term: int, reports: Mapping[Contributor, PeerReport], now: float
+) -> RoundLedger:
+    """The ledger of an open round as its members' reports tell it, for an agent that did not open it.
+
+    reports: of everybody alive, heard under the new term, so that nobody follows older orders any more. Whoever appears
+    in them as contributor or partner, but did not report, is lost. A device whose former process is a contributor waits
+    for the next round.
+    """
+    ours = {member: report for member, report in reports.items() if _is_open(report, round_id, attempt)}
+    hops: dict[HopKey, Hop] = {}
+    for member, report in ours.items():
+        for decision in report.hops:
+            state = MERGED if decision.outcome is HopOutcome.MERGED else ABORTED
+            hop = Hop(
+                decision.segment, decision.hop_id, decision.sender, member, "ordered by another agent", now, state
+            )
+            hop.decided_at, hop.decision = now, decision
+            hops[hop.segment, hop.hop_id] = hop
+        if incoming := report.incoming:
+            hop = Hop(incoming.segment, incoming.hop_id, incoming.sender, member, "ordered by another agent", now)
+            hops[hop.segment, hop.hop_id] = hop
+    for member, report in ours.items():
+        for holding in report.holdings:
+            if holding.sent_hop is None or holding.sent_to is None:
+                continue
+            # The receiver knows nothing of this hop: it is lost, or its own part began later.
+            hop = Hop(
+                holding.segment,
+                holding.sent_hop,
+                member,
+                holding.sent_to,
+                "ordered by another agent",
+                now,
+                ABORTED if holding.sent_to in ours else ORDERED,
+            )
+            hops.setdefault((hop.segment, hop.hop_id), hop)
+    held = {who for report in ours.values() for holding in report.holdings for who in holding.contributors}
+    partners = {peer for hop in hops.values() for peer in (hop.sender, hop.receiver)}
+    # A report may name invented ones: those who report themselves count first.
+    named = sorted({*held, *partners} - reports.keys())[: max(0, MAX_MEMBERS - len(reports))]
+    members = frozenset({*reports, *named})
+    ledger = RoundLedger(round_id, members, attempt, term, now, hops=hops, is_recovered=True)
+    for member in ledger.members - reports.keys():
+        ledger.lose(member, "not heard by the new agent")
+    for member in reports:
+        if any(who.peer_id == member.peer_id and who != member for who in held):
+            ledger.lose(member, "what its former process gave is in the round already")
+    for member, report in reports.items():
+        if attempt in report.entered and member not in ours:
+            ledger.lose(member, "it has left this attempt, which may have its work already")
+    for member, report in ours.items():
+        ledger.hear(member, report, now)
+    return ledger
+
+
+def _is_open(report: PeerReport, round_id: int, attempt: int) -> bool:
+    return (report.open_round, report.open_term) == (round_id, attempt)

@@ -1,0 +1,1 @@
+"""The cloud, and the devices that learn from it."""

@@ -1,0 +1,1 @@
+"""Who belongs to the mesh, who leads it, and whose majority decides."""

@@ -1,0 +1,45 @@
+"""Which history of the mesh goes on, out of all that its devices bring. Pure functions of what the agent hears."""
+
+from __future__ import annotations
+
+from mdl.protocol.messages import Lineage
+from peers.roles.membership.majority import has_quorum, is_senior
+from peers.roles.membership.members import Member, newest_position
+
+
+def choose_lineage(following: list[Member]) -> list[Member]:
+    """Those who stand on the lineage that goes on: one that a majority of its own can go on with, then the senior one.
+
+    following: not empty.
+    """
+    groups: dict[Lineage, list[Member]] = {}
+    for member in following:
+        groups.setdefault(member.report.lineage, []).append(member)
+    best, *others = groups.values()
+    for group in others:
+        one, other = _has_claim(group), _has_claim(best)
+        if one > other or (one == other and _is_senior(group, best)):
+            best = group
+    return best
+
+
+def may_decide(standing: list[Member]) -> bool:
+    """Whether those who stand on one lineage may decide on its next round."""
+    return has_quorum(_base(standing), {member.peer_id for member in standing if member.report.votes})
+
+
+def _has_claim(standing: list[Member]) -> bool:
+    """A majority of those who decide stands here, though some may have forgotten what they voted for."""
+    ids = {member.peer_id for member in standing}
+    return has_quorum(_base(standing), ids)
+
+
+def _is_senior(one: list[Member], other: list[Member]) -> bool:
+    (mine, my_round, _), (theirs, their_round, _) = newest_position(one), newest_position(other)
+    return is_senior(mine, theirs, my_round, their_round)
+
+
+def _base(standing: list[Member]) -> tuple[str, ...]:
+    """Who decides on the next round of the lineage on which these stand."""
+    position = newest_position(standing)
+    return next(member.report.base for member in standing if member.at == position)

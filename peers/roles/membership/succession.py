@@ -1,0 +1,201 @@
+"""Who the agent is: whom this device obeys, when it gives a silent agent up, and when it takes the office itself.
+
+An agent says again and again that it is there. When it falls silent, every device reports to everybody it knows; after
+a moment in which the others can be heard, the first of the successors whom the agent had named (without names: the one
+with most resources) takes the office under a higher term. A dedicated agent (`mdl agent`) comes first. So an election
+costs no messages but reports: N (N - 1) each report interval, until somebody says that it leads. Two may do so at the
+same time, in a network that loses messages: the higher term is obeyed, the other steps down. That there is one agent
+makes rounds quick; that they have one result does not depend on it (`peers/roles/membership/majority.py`). Pure.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+
+from mdl.errors import RemoteProtocolError
+from mdl.protocol.delta import Contributor
+from mdl.protocol.messages import AgentMessage, AgentPresent, Ballot, MemberRefused, MeshFinished, RoundOpened
+from peers.roles.agent.chain_view import poverty
+from peers.roles.membership.majority import LAST_FIRST_TERM, LAST_TERM, TERM_LEAP, TERMS_PER_S, is_senior, next_term
+from peers.roles.membership.members import Member
+from peers.roles.membership.silence import Arrivals
+
+# After these this process ends.
+_LAST_WORDS = frozenset((MeshFinished, MemberRefused))
+
+
+logger = logging.getLogger(__name__)
+
+
+class SuccessionSettings(msgspec.Struct, frozen=True):
+    """heartbeat_s: how often the agent says that it is there. lost_after_s: the longest silence that is borne.
+
+    settle_s: how long successors listen to each other before the first of them takes over; each further one waits
+    step_s longer. start_s: as settle_s, for a device that never heard an agent. A dedicated agent waits a third.
+    """
+
+    heartbeat_s: float = 0.5
+    lost_after_s: float = 4.0
+    settle_s: float = 0.8
+    step_s: float = 0.5
+    start_s: float = 3.0
+
+    @property
+    def takeover_s(self) -> float:
+        """At most so long after an agent's last word the first successor leads, if it lives and is heard."""
+        return self.lost_after_s + self.settle_s
+
+
+class Succession:
+    """See the module. term: the highest heard. agent: whom this device obeys, "" if nobody. successors: as it said.
+
+    holder: the agent with its incarnation. spoken_by: who alone may speak under `term`, "" if nobody any more. saved:
+    what an earlier process of this device has promised.
+    """
+
+    def __init__(
+        self,
+        me: Contributor,
+        settings: SuccessionSettings,
+        is_dedicated: bool,
+        now: float = 0.0,
+        saved: Ballot = Ballot(),  # noqa: B008 (frozen)
+    ) -> None:
+        if saved.term > LAST_TERM:
+            logger.warning("the saved term is none that a mesh can have come to, and is forgotten")
+            saved = Ballot()
+        self.me = me
+        self.term = saved.term
+        self.agent = ""
+        self.holder: Contributor | None = None
+        self.successors: tuple[str, ...] = ()
+        self.spoken_by = saved.agent
+        self._settings = settings
+        self._is_dedicated = is_dedicated
+        self._arrivals = self._listen(now)
+        self._claim: AgentPresent | None = None
+        self._alone_since = now
+        self._knew_one = False
+        self._started_at = now
+        self._measured_from = saved.term
+        self._may_leap = not saved.term
+
+    def check_term(self, term: int, now: float) -> None:
+        """Raises RemoteProtocolError for a term that no honest mesh can have come to.
+
+        A process that has saved no term takes one larger leap: the mesh that it meets first may be old.
+        """
+        credit = int(TERMS_PER_S * (now - self._started_at))
+        if term <= min(self._measured_from + TERM_LEAP + credit, LAST_TERM):
+            return
+        if not self._may_leap or term > LAST_FIRST_TERM:
+            raise RemoteProtocolError(f"term {term} is too far above {self.term}, the highest known here")
+        self._measured_from, self._started_at, self._may_leap = term - TERM_LEAP, now, False
+
+    def is_worn_out(self) -> bool:
+        """Whether this device has come to the last terms, which nobody else believes."""
+        return self.term > LAST_TERM
+
+    def hear_claim(self, sender: Contributor, claim: AgentPresent, now: float) -> bool:
+        """Somebody says that it leads; whether this device obeys it from now on."""
+        if sender.peer_id == self.agent and claim.term >= self.term and not self._is_outdated(sender):
+            self._arrivals.hear(now)
+        elif not self._is_newer(sender, claim):
+            return False
+        else:
+            self._arrivals = self._listen(now)
+        self.agent, self.spoken_by, self.holder = sender.peer_id, sender.peer_id, sender
+        self.term, self._claim, self._knew_one = claim.term, claim, True
+        if claim.successors:
+            self.successors = claim.successors
+        return True
+
+    def admits(self, sender: Contributor, message: AgentMessage, now: float) -> bool:
+        """Whether to obey this order: only the agent's, and none of an older term (fault rule 6).
+
+        What ends this process must be of the very term that the agent has claimed: nothing is urgent about it.
+        """
+        if not self.agent or sender != self.holder or message.term < self.term:
+            return False
+        if type(message) in _LAST_WORDS and message.term != self.term:
+            return False
+        self.term = message.term
+        self._arrivals.hear(now)
+        if type(message) is RoundOpened and message.successors:
+            self.successors = message.successors
+        return True
+
+    def watch(self, now: float) -> bool:
+        """Give a silent agent up; whether that was just now."""
+        if not self.agent or self.agent == self.me.peer_id or not self._arrivals.is_silent(now):
+            return False
+        self.give_up(now)
+        return True
+
+    def give_up(self, now: float) -> None:
+        """Nobody leads, as far as this device knows."""
+        self.agent, self.holder, self._claim, self._alone_since = "", None, None, now
+
+    def forgive(self, seconds: float) -> None:
+        """This process was suspended so long itself."""
+        self._arrivals.forgive(seconds)
+        self._alone_since += seconds
+
+    def deadline(self, now: float) -> float:
+        """When `watch` or `wants_office` may have something to say."""
+        if self.agent:
+            return self._arrivals.silent_at
+        return max(now + self._settings.step_s / 2, self._alone_since + self._patience_s())
+
+    def is_patient_no_more(self, now: float) -> bool:
+        """Whether it may be this device's turn to lead: nobody has for long enough."""
+        return now >= self._alone_since + self._patience_s()
+
+    def wants_office(self, candidates: list[Member], now: float) -> bool:
+        """Whether it is this device's turn to lead. candidates: who else was heard lately; this device need not be."""
+        if self.agent or not self.is_patient_no_more(now):
+            return False
+        return now >= self._alone_since + self._patience_s() + self._rank(candidates) * self._settings.step_s
+
+    def take_office(self, heard_term: int) -> int:
+        """This device leads; the term it speaks under. heard_term: the highest that anybody has reported."""
+        self.term = next_term(max(self.term, heard_term), self.me)
+        self.agent, self.spoken_by, self.holder = self.me.peer_id, self.me.peer_id, self.me
+        self._claim, self._knew_one = None, True
+        return self.term
+
+    def _is_outdated(self, sender: Contributor) -> bool:
+        """An earlier start of the agent's process (fault rule 4)."""
+        return self.holder is not None and sender.incarnation < self.holder.incarnation
+
+    def _is_newer(self, sender: Contributor, claim: AgentPresent) -> bool:
+        if claim.term < self.term or (claim.term == self.term and sender.peer_id != self.spoken_by):
+            return False
+        return not self.agent or self._claim is None or outranks(claim, sender, self._claim, self.agent)
+
+    def _patience_s(self) -> float:
+        patience_s = self._settings.settle_s if self._knew_one else self._settings.start_s
+        return patience_s / 3 if self._is_dedicated else patience_s
+
+    def _rank(self, candidates: list[Member]) -> int:
+        """How many go before this device: the named ones in their order, then the others by their resources."""
+        if self._is_dedicated:
+            return 0
+        places = {peer_id: place for place, peer_id in enumerate(self.successors)}
+        order = sorted(candidates, key=lambda member: (places.get(member.peer_id, len(places)), poverty(member)))
+        return next((rank for rank, member in enumerate(order) if member.peer_id == self.me.peer_id), len(order))
+
+    def _listen(self, now: float) -> Arrivals:
+        shortest_s = min(self._settings.lost_after_s, 3 * self._settings.heartbeat_s)
+        return Arrivals(now, shortest_s, self._settings.lost_after_s)
+
+
+def outranks(claim: AgentPresent, claimant: Contributor, other: AgentPresent, holder: str) -> bool:
+    """Which of two agents goes on. On one lineage the higher term; else who has a majority, then the senior lineage."""
+    if claim.lineage == other.lineage:
+        return (claim.term, claimant.peer_id) > (other.term, holder)
+    if claim.quorum != other.quorum:
+        return claim.quorum
+    return is_senior(claim.lineage, other.lineage, claim.round_id, other.round_id)

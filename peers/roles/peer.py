@@ -1,0 +1,381 @@
+"""One node of a mesh: a trainer (or none: `mdl agent`), and the mobile agent as long as this node is in office.
+
+Every device can lead. Whom it obeys, and when it leads itself, is `peers/roles/membership/succession.py`; what it does
+then is the agent's. The node's own trainer and agent talk to each other as if through the network, without it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from math import inf
+
+from mdl.bounds import MAX_MEMBERS
+from mdl.config import Config
+from mdl.protocol.delta import Contributor
+from mdl.protocol.machine import (
+    Effect,
+    Event,
+    Finish,
+    NameTaken,
+    PeerFound,
+    PolicyLearned,
+    Received,
+    SaveBallot,
+    Send,
+    StopRequested,
+    Tick,
+)
+from mdl.protocol.messages import (
+    AgentPresent,
+    AgentResigned,
+    Ballot,
+    MemberRefused,
+    PeerInfo,
+    PeerReport,
+    Role,
+    Said,
+    StatusWanted,
+)
+from peers.roles.agent.agent import AgentSettings, MobileAgent
+from peers.roles.agent.conductor import TimeLimit
+from peers.roles.membership.members import Members
+from peers.roles.membership.succession import Succession, SuccessionSettings, outranks
+from peers.roles.trainer.trainer import ORDERS, Trainer
+from scheduler.policies.chain import Policy
+from scheduler.policies.registry import make_policy
+
+logger = logging.getLogger(__name__)
+
+# A pause in our own events that no deadline explains: this process was suspended (SIGSTOP, a closed lid).
+_SUSPENDED_S = 3.0
+# What is said under a term.
+_TERMED = ORDERS | {PeerReport}
+
+
+class Peer:
+    """See the module. trainer: None on a dedicated agent. agent: there while this node leads.
+
+    make_policy: a fresh policy for each time in office.
+    """
+
+    def __init__(
+        self,
+        me: Contributor,
+        trainer: Trainer | None,
+        make_policy: Callable[[], Policy],
+        agent_settings: AgentSettings,
+        settings: SuccessionSettings,
+        now: float = 0.0,
+    ) -> None:
+        self.me = me
+        self.trainer = trainer
+        self._saved = (trainer.ballot if trainer else None) or Ballot()
+        self._saved_reached = {entry.fork: entry.round_id for entry in self._saved.reached}
+        self.agent: MobileAgent | None = None
+        self.succession = Succession(me, settings, trainer is None, now, self._saved)
+        self.known: dict[str, PeerInfo] = {}
+        self._spoken: set[str] = set()  # those of them
+        self.agent_settings = agent_settings
+        self.settings = settings
+        self._make_policy = make_policy
+        self._members = Members(agent_settings.lost_after_s, busy=agent_settings.busy)
+        self._claim_at = 0.0
+        self._heard_at = -inf  # anything from another node
+        self._handled_at: float | None = None
+        self._rounds_led = 0
+        self._finished = False
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        if self._handled_at is not None and now - self._handled_at >= _SUSPENDED_S:
+            self._notice_suspension(now - self._handled_at)
+        self._handled_at = now
+        effects: list[Effect] = []
+        last: list[Effect] = []
+        events = [event]
+        for each in events:  # grows by what this node says to itself
+            for effect in self._step(each, now):
+                if type(effect) is Send:
+                    if effect.receiver == self.me.peer_id:
+                        events.append(Received(self.me, effect.message, effect.values))
+                    else:
+                        effects.append(effect)
+                elif type(effect) is Finish:
+                    last.append(effect)
+                    self._finished = True
+                else:
+                    effects.append(effect)
+            if each is events[-1]:
+                self._lead(now, effects)
+                trainer = self.trainer
+                if trainer is not None and trainer.has_news(now):
+                    events += self._report(trainer, now, effects)
+        if self.trainer is not None and (ballot := self._ballot(self.trainer)) is not None:
+            effects.insert(0, SaveBallot(ballot))  # before any message tells of it
+        return effects + last if last else effects
+
+    def deadline(self) -> float | None:
+        if self._finished:
+            return None
+        if self.agent is None:
+            due = self.succession.deadline(self._handled_at or 0.0)
+        else:
+            due, later = self._claim_at, self.agent.deadline()
+            if later is not None and later < due:
+                due = later
+        if self.trainer is not None:
+            reports_at = self.trainer.deadline()
+            return reports_at if reports_at < due else due
+        return due
+
+    def _ballot(self, trainer: Trainer) -> Ballot | None:
+        """What this device has promised, if the disk does not know it yet."""
+        term, reached = self.succession.term, trainer.standing.reached
+        agent = "" if trainer.staged_term == term else self.succession.spoken_by
+        if (term, agent) == (self._saved.term, self._saved.agent) and reached == self._saved_reached:
+            return None
+        self._saved, self._saved_reached = trainer.standing.ballot(term, agent), dict(reached)
+        return self._saved
+
+    def authority(self) -> tuple[int, str]:
+        """The term and the id of the agent that this device obeys; "" if it knows none."""
+        return self.succession.term, self.succession.agent
+
+    def rounds_closed(self) -> int:
+        """Rounds that this node has led to their end."""
+        return self._rounds_led + (self.agent.rounds_closed() if self.agent else 0)
+
+    # -- events -------------------------------------------------------------------------------------------------------
+
+    def _step(self, event: Event, now: float) -> list[Effect]:
+        if type(event) is Received:
+            return self._hear(event, now)
+        if type(event) is Tick:
+            return self._tick(event, now)
+        match event:
+            case PeerFound(info=info):
+                return self._meet(info)
+            case PolicyLearned():
+                if self.agent:
+                    self.agent.use_policy(self._make_policy())
+            case NameTaken():
+                return self._meet_namesake(event, now)
+            case StopRequested():
+                return self._stop(event, now)
+        return self.trainer.handle(event, now) if self.trainer else []
+
+    def _hear(self, event: Received, now: float) -> list[Effect]:
+        message, kind = event.message, type(event.message)
+        if event.sender.peer_id != self.me.peer_id:
+            if kind in _TERMED:
+                self.succession.check_term(message.term, now)  # type: ignore[union-attr]
+            if self._is_deaf(now):
+                self._claim_at = now
+            self._heard_at = now
+            if event.sender.peer_id in self.known:
+                self._spoken.add(event.sender.peer_id)
+        if kind is PeerReport or kind is StatusWanted:
+            return self._hear_as_agent(event, now)
+        if type(message) is AgentPresent:
+            return self._hear_claim(event.sender, message, now)
+        if type(message) is AgentResigned:
+            if self.succession.admits(event.sender, message, now):
+                self.succession.give_up(now)
+            return []
+        if self.trainer is None:
+            return []
+        if kind in ORDERS and not self.succession.admits(event.sender, message, now):  # type: ignore[arg-type]
+            return []
+        effects = self._resign(now) if kind is MemberRefused else []  # the others need not wait for its silence
+        return effects + self.trainer.handle(event, now)
+
+    def _meet(self, info: PeerInfo) -> list[Effect]:
+        if info.role is Role.OBSERVER:
+            return []
+        self.known[info.peer_id] = info
+        if len(self.known) > MAX_MEMBERS:  # somebody mentions ever new ones
+            silent = next((peer_id for peer_id in self.known if peer_id not in self._spoken), info.peer_id)
+            del self.known[silent]
+            self._spoken.discard(silent)
+        return [Send(info.peer_id, self._claim())] if self.agent else []
+
+    def _meet_namesake(self, taken: NameTaken, now: float) -> list[Effect]:
+        """Two processes of one name: the one that was started later leaves, and tells its user what to do."""
+        at = f" at {taken.address}" if taken.address else ""
+        copied = "was its data directory copied?"
+        if taken.other.incarnation > self.me.incarnation:
+            logger.warning("another device%s, started later, is called %r too (%s)", at, self.me.peer_id, copied)
+            return []
+        problem = (
+            f"another device of this mesh{at} is called {self.me.peer_id!r} too ({copied}): "
+            f"give this one its own --name and --out"
+        )
+        effects = self._resign(now)
+        if self.trainer is None:
+            return [*effects, Finish(problem, 2)]
+        refused = MemberRefused(self.succession.term, self.trainer.round_id, problem)
+        return effects + self.trainer.handle(Received(self.me, refused), now)
+
+    def _stop(self, event: StopRequested, now: float) -> list[Effect]:
+        """A dedicated agent ends the mesh's run; a device that also leads hands over and leaves."""
+        if self.trainer is None:
+            if self.agent:
+                return self.agent.handle(event, now)
+            return [Finish(exit_code=130)]
+        return self._resign(now) + self.trainer.handle(event, now)
+
+    def _resign(self, now: float) -> list[Effect]:
+        """Hand the office over, if this node has it."""
+        if self.agent is None:
+            return []
+        effects = self._to_everybody(AgentResigned(self.agent.term, self.agent.attempt()[0]))
+        self._step_down(now)
+        return effects
+
+    def _hear_claim(self, sender: Contributor, claim: AgentPresent, now: float) -> list[Effect]:
+        if self.agent and sender.peer_id != self.me.peer_id:
+            if not outranks(claim, sender, self._claim(), self.me.peer_id):
+                if claim.term >= self.agent.term:
+                    self._rise_above(claim.term, now)
+                return []
+            if claim.term < self.succession.term:
+                self._claim_at = now  # nobody here would follow it yet: it has to rise above our term first
+                self.agent.make_way(now)
+                return []
+            self._step_down(now)
+        before = self.succession.agent
+        if not self.succession.hear_claim(sender, claim, now):
+            return []
+        if before != sender.peer_id:
+            logger.info("%s leads now, under term %d", sender.peer_id, claim.term)
+        if self.trainer and before != sender.peer_id:
+            self.trainer.say_again()
+        return []
+
+    def _hear_as_agent(self, event: Received, now: float) -> list[Effect]:
+        """Reports and questions are the agent's; without one, reports tell who else could lead."""
+        if self.agent:
+            effects = self.agent.handle(event, now)
+            if self.agent.resigned:
+                self._step_down(now)
+            return effects
+        if type(event.message) is PeerReport:
+            self._members.expire(now)
+            self._members.hear(event.sender, event.message, now)
+        return []
+
+    def _tick(self, event: Tick, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        if self.trainer:
+            effects += self.trainer.handle(event, now)
+        if self.agent and (due := self.agent.deadline()) is not None and now >= due:
+            effects += self.agent.handle(event, now)
+        return effects
+
+    # -- leading ------------------------------------------------------------------------------------------------------
+
+    def _lead(self, now: float, effects: list[Effect]) -> None:
+        """After each event: watch the agent, take the office, say so."""
+        succession = self.succession
+        if self.agent is None and succession.watch(now):
+            logger.warning("the agent is silent")
+        if not succession.agent and succession.is_patient_no_more(now) and not self._has_left():
+            self._members.expire(now)
+            if succession.wants_office(self._members.alive(), now):
+                self._take_office(now)
+        if self.agent is not None:
+            if self.agent.term > succession.term:
+                succession.term = self.agent.term
+            if succession.is_worn_out() and not self._finished:
+                self._finished = True
+                problem = "this mesh has used up its terms: stop all its devices, then start them again"
+                effects.append(Finish(problem, 4))
+            if now >= self._claim_at:
+                self._claim_at = now + self.settings.heartbeat_s
+                if not self._is_deaf(now):
+                    effects += self._to_everybody(self._claim())
+
+    def _report(self, trainer: Trainer, now: float, effects: list[Effect]) -> list[Event]:
+        """The trainer's report: to the agent, or to everybody as long as there is none. Returns what is for us."""
+        agent, is_due = self.succession.agent, trainer.is_due(now)
+        if not agent and not is_due and not trainer.left:
+            return []  # to everybody, so at its interval only
+        report = trainer.report(self.succession.term, agent, now)
+        if agent == self.me.peer_id:
+            if is_due and self._is_deaf(now):
+                effects += self._to_everybody(report)  # they may be as deaf as this one, for want of anybody who speaks
+            return [Received(self.me, report)]
+        if agent:
+            effects.append(Send(agent, report))
+            return []
+        effects += self._to_everybody(report)
+        return [Received(self.me, report)]
+
+    def _take_office(self, now: float) -> None:
+        reports = [member.report for member in self._members.alive()]
+        term = self.succession.take_office(max((report.term for report in reports), default=0))
+        goal = self.trainer.goal if self.trainer else 0
+        lineage = self.trainer.standing.lineage if self.trainer else ()
+        self.agent = MobileAgent(
+            self.me, self._make_policy(), self.agent_settings, self._members, term, goal, lineage, now
+        )
+        self._claim_at = now
+        if self.trainer:
+            self.trainer.say_again()
+        logger.info("%s is the agent now, under term %d", self.me.peer_id, term)
+
+    def _step_down(self, now: float) -> None:
+        if self.agent:
+            self._rounds_led += self.agent.rounds_closed()
+            self._members = self.agent.members
+            self.succession.term = max(self.succession.term, self.agent.term)
+        self.agent = None
+        self.succession.give_up(now)
+
+    def _rise_above(self, term: int, now: float) -> None:
+        assert self.agent is not None
+        self.agent.rise_above(term, now)
+        self.succession.term = self.agent.term
+        self._claim_at = 0.0
+
+    def _claim(self) -> AgentPresent:
+        agent = self.agent
+        assert agent is not None
+        return AgentPresent(agent.term, agent.round_id, agent.lineage, agent.quorum, agent.successors())
+
+    def _is_deaf(self, now: float) -> bool:
+        """Nothing comes in: who does not hear the others must not keep them from following somebody else."""
+        return now - self._heard_at >= self.settings.lost_after_s
+
+    def _to_everybody(self, message: Said) -> list[Effect]:
+        return [Send(peer_id, message) for peer_id in self.known if peer_id != self.me.peer_id]
+
+    def _has_left(self) -> bool:
+        return self.trainer is not None and self.trainer.left
+
+    # -- suspension ---------------------------------------------------------------------------------------------------
+
+    def _notice_suspension(self, away_s: float) -> None:
+        logger.warning("this device was suspended for %.0f s (SIGSTOP, or a closed lid?)", away_s)
+        self._members.forgive(away_s)
+        self.succession.forgive(away_s)
+
+
+def make_peer(
+    me: Contributor, trainer: Trainer | None, config: Config, now: float, policy: Callable[[], Policy] | None = None
+) -> Peer:
+    """A node as its configuration wants it; `now` of the driver's clock. policy: instead of the configured one."""
+    faults = config.faults
+    agent_settings = AgentSettings(
+        rounds=config.round.rounds,
+        min_peers=config.round.min_peers,
+        lost_after_s=faults.lost_after_s,
+        stall_s=faults.stall_s,
+        partition_s=faults.partition_s,
+        waits_for_majority=faults.on_partition == "wait",
+        busy=config.busy,
+        limit=TimeLimit(config.round.deadline_s, config.round.quorum),
+    )
+    settings = SuccessionSettings(lost_after_s=faults.lost_after_s)
+    policy = policy or (lambda: make_policy(config.round.policy))
+    return Peer(me, trainer, policy, agent_settings, settings, now)

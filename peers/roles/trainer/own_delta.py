@@ -1,0 +1,142 @@
+"""What a device contributes to a round: trained for it, trained before and never counted, or recalled from its model.
+
+The own delta is trained once for a round, however often that is opened. It is merged away during aggregation, so that
+memory stays flat; where a round goes on without it, it is computed again from the trained model (`RecallDelta`), and
+enters the next own delta (`peers/roles/trainer/model_state.py`).
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+
+from mdl.bounds import MAX_LOSS, within
+from mdl.protocol.delta import Contributor, ModelDelta, Vector, check_values
+from mdl.protocol.machine import DeltaRecalled, Effect, KeepDelta, LocalDeltaReady, RecallDelta, TrainLocally
+from mdl.protocol.messages import Lineage, TrainingReport
+from peers.roles.trainer.model_state import Standing, Work, total
+from peers.roles.trainer.round_state import Part
+
+logger = logging.getLogger(__name__)
+
+
+# Of work that is being computed: its values are to come.
+_NOTHING = np.empty(0, np.float32)
+
+
+class OwnWork:
+    """See the module. training: how the open round's went. keeps: write each own delta (`--verify`)."""
+
+    def __init__(self, me: Contributor, standing: Standing, keeps: bool) -> None:
+        self.training: TrainingReport | None = None
+        self._me = me
+        self._standing = standing
+        self._keeps = keeps
+        self._theta = 1.0
+        self._doing: dict[int, Work] = {}
+
+    def begin(self, part: Part, before: Part | None, lineage: Lineage, goal: int) -> list[Effect]:
+        """Train; or, if the same round was open as another attempt, use what that gave.
+
+        lineage: of that attempt. What was given away there may be counted on the other side of a cut: where this device
+        stands later will tell. goal: the run's last round.
+        """
+        standing, effects = self._standing, []
+        if before and before.holds:
+            if own := before.own_hold(self._me):
+                part.holds, part.is_empty, here = {0: own}, before.is_empty, (lineage, before.round_id)
+                part.works = tuple(work.given_in(here) for work in before.works)
+                part.fresh = before.fresh.given_in(here) if before.fresh else None
+                return []
+            effects = self.give_back(before, standing.parameters, lineage)
+            if before.is_empty:
+                return effects + self._hold_nothing(part)
+        if part.round_id in self._doing:
+            return effects  # it is being trained or recalled at this moment
+        if work := standing.find(part.round_id):
+            standing.drop(work)
+            return effects + self._hold(part, work)
+        if standing.is_in_a_sum(part.round_id):
+            return effects + self._hold_nothing(part)
+        return effects + self._train(part.round_id, goal)
+
+    def take_trained(self, ready: LocalDeltaReady, part: Part | None, missed: Part | None) -> list[Effect]:
+        """Local training is done: for the open round, for one that went on meanwhile, or for none any more.
+
+        Raises RemoteProtocolError if it has diverged.
+        """
+        work = self._done(ready.round_id, ready.delta.values)
+        check_values(work.values, self._standing.parameters.size)
+        self._theta = ready.delta.theta
+        if part and part.round_id == ready.round_id and not part.holds:
+            loss = within(ready.training.loss, -MAX_LOSS, MAX_LOSS)  # diverged, it would not be read by anybody
+            self.training = msgspec.structs.replace(ready.training, theta=ready.delta.theta, loss=loss)
+            effects = self._hold(part, work)
+            if work.trained == ((part.round_id, self._standing.digest),):
+                part.fresh = replace(work, values=_NOTHING)  # the trained model has them until the round is over
+            return effects
+        if missed and missed.round_id == ready.round_id and not missed.holds:
+            missed.holds, missed.fresh = {0: ready.delta}, work  # whether it was counted, the model to come will tell
+        else:
+            self._standing.add(work)
+        return []
+
+    def take_recalled(self, recalled: DeltaRecalled, part: Part | None, goal: int) -> list[Effect]:
+        """What was merged away is here again."""
+        wanted = part is not None and part.round_id == recalled.round_id and not part.holds
+        if recalled.values is None:
+            self._doing.pop(recalled.round_id, None)
+            logger.warning("round %d: its own delta is not known any longer", recalled.round_id)
+            return self._train(recalled.round_id, goal) if wanted else []
+        work = self._done(recalled.round_id, recalled.values)
+        if part is not None and wanted:
+            return self._hold(part, work)
+        self._standing.add(work)
+        return []
+
+    def give_back(self, part: Part, parameters: Vector, lineage: Lineage) -> list[Effect]:
+        """A round is over, which began at `parameters` on `lineage`: what it did not count goes into the next one.
+
+        What it did count is remembered where others may go on without that round.
+        """
+        standing, here = self._standing, (lineage, part.round_id)
+        standing.add(*(work.given_in(here) for work in part.works))
+        if part.fresh is None:
+            return []  # there was none, or it is still being trained
+        fresh = part.fresh.given_in(here)
+        if fresh.values.size:
+            standing.add(fresh)
+        elif own := part.own_hold(self._me):
+            earlier = total(part.works)
+            standing.add(replace(fresh, values=own.values if earlier is None else own.values - earlier))
+        elif standing.may_be_left(here) or not standing.is_counted(*here):
+            self._doing[part.round_id] = fresh.counted_in(here) if standing.is_counted(*here) else fresh
+            return [RecallDelta(part.round_id, parameters)]
+        return []
+
+    def _done(self, round_id: int, values: Vector) -> Work:
+        return replace(self._doing.pop(round_id, Work(_NOTHING)), values=values)
+
+    def _train(self, round_id: int, goal: int) -> list[Effect]:
+        self._doing[round_id] = Work(_NOTHING, ((round_id, self._standing.digest),))
+        self.training = None
+        return [TrainLocally(round_id, self._standing.parameters, goal)]
+
+    def _hold_nothing(self, part: Part) -> list[Effect]:
+        """What was trained for this round comes in a sum, as earlier work."""
+        part.is_empty = True
+        return self._hold(part, Work(np.zeros_like(self._standing.parameters)))
+
+    def _hold(self, part: Part, fresh: Work) -> list[Effect]:
+        """The own delta of this round, with what earlier rounds did not count."""
+        part.works = self._standing.take()
+        earlier = total(part.works)
+        values = fresh.values if earlier is None else fresh.values + earlier
+        if not part.is_empty:
+            part.fresh = fresh
+        own = ModelDelta(values, self._theta, frozenset([self._me]))
+        part.holds = {0: own}
+        return [KeepDelta(part.round_id, "own", own)] if self._keeps else []

@@ -1,0 +1,130 @@
+"""A trainer's part in one round: what it holds, gave away, decided and staged. Dropped as a whole at its end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import isfinite
+
+from mdl.bounds import MAX_HOPS
+from mdl.errors import RemoteProtocolError
+from mdl.protocol.delta import Contributor, ModelDelta
+from mdl.protocol.messages import Activity, Holding, HopDecision, HopOrdered, Incoming
+from peers.roles.trainer.broadcast import Spread
+from peers.roles.trainer.model_state import Work
+
+HopKey = tuple[int, int]  # segment, hop
+
+# Why a hop is given up by its receiver, where the sender is to be reached no more; the agent looks for another way.
+NOTHING_CAME = "nothing came"
+# Looked up once: see peers/roles/agent/phase.py.
+_TRAINING, _HOLDING, _RECEIVING = Activity.TRAINING, Activity.HOLDING, Activity.RECEIVING
+_SENT, _STAGED = Activity.SENT, Activity.STAGED
+
+
+@dataclass
+class Part:
+    """State of one device in one round. holds: segment -> partial mean, kept after it has been given away.
+
+    attempt: term of the agent that first opened it; the same round opened as another attempt begins afresh.
+    given: segment -> the hop it was given away by, and its receiver. fresh: what was trained for it, without its values
+    where the trained model still has them; works: earlier work in the own delta. announced: the term under which it was
+    announced last, with its members. is_empty: nothing was trained for it, since that comes with earlier work.
+    """
+
+    round_id: int
+    attempt: int
+    members: frozenset[Contributor]
+    heard_at: float = 0.0
+    announced: int = 0
+    holds: dict[int, ModelDelta] = field(default_factory=dict)
+    fresh: Work | None = None
+    works: tuple[Work, ...] = ()
+    is_empty: bool = False
+    given: dict[int, tuple[int, Contributor]] = field(default_factory=dict)
+    released: set[HopKey] = field(default_factory=set)
+    decisions: dict[HopKey, HopDecision] = field(default_factory=dict)
+    incoming: HopOrdered | None = None
+    incoming_since: float = 0.0
+    spread: Spread = field(default_factory=Spread)
+    # For these contributors, given away so: the last report. It names no delta, which would stay in memory with it.
+    _told: tuple[frozenset[Contributor] | None, object, tuple[Holding, ...]] = (None, None, ())
+
+    def activity(self) -> Activity:
+        if self.spread.staged:
+            return _STAGED
+        if not self.holds:
+            return _TRAINING
+        if self.incoming:
+            return _RECEIVING
+        return _SENT if len(self.given) == len(self.holds) else _HOLDING
+
+    def is_member(self, peer: Contributor, round_id: int) -> bool:
+        """Whether a message of this peer and round belongs here: a restarted peer is no member any more."""
+        return round_id == self.round_id and peer in self.members
+
+    def free_holds(self) -> dict[int, ModelDelta]:
+        return {segment: hold for segment, hold in self.holds.items() if segment not in self.given}
+
+    def own_hold(self, me: Contributor) -> ModelDelta | None:
+        """This device's own delta, as long as nothing has been merged into it."""
+        hold = self.holds.get(0)
+        return hold if hold and hold.contributors == frozenset([me]) else None
+
+    def is_receiving(self, segment: int, hop_id: int) -> bool:
+        return self.incoming is not None and (self.incoming.segment, self.incoming.hop_id) == (segment, hop_id)
+
+    def cannot_receive(self, order: HopOrdered) -> str:
+        """Why this device cannot be the receiver of a hop now; empty if it can."""
+        if order.sender not in self.members:
+            return "the sender is no member of this round"
+        if self.spread.staged:
+            return "it has the round's result already"
+        if order.segment not in self.holds:
+            return "nothing to merge with yet"
+        if order.segment in self.given:
+            return "its partial mean has been given away"
+        if self.incoming:
+            return "one partner at a time"
+        return ""
+
+    def give(self, segment: int, hop_id: int, receiver: Contributor) -> bool:
+        """Commit the partial mean to this hop; False if it cannot be: training, receiving, given away or released."""
+        if (segment, hop_id) in self.released or segment not in self.holds or self.incoming or self.spread.staged:
+            return False
+        return self.given.setdefault(segment, (hop_id, receiver)) == (hop_id, receiver)
+
+    def release(self, segment: int, hop_id: int) -> None:
+        """The hop did not count: hold again, and never serve it again. Raises RemoteProtocolError for too many hops."""
+        if len(self.released) >= MAX_HOPS:
+            raise RemoteProtocolError(f"more than {MAX_HOPS} hops of one round are released")
+        self.released.add((segment, hop_id))
+        if segment in self.given and self.given[segment][0] == hop_id:
+            del self.given[segment]
+
+    def check_incoming(self, mine: ModelDelta, theirs: ModelDelta) -> None:
+        """Raises RemoteProtocolError if merging would break an invariant."""
+        if not (isfinite(theirs.theta) and theirs.theta > 0 and theirs.contributors):
+            raise RemoteProtocolError(f"theta {theirs.theta} of {len(theirs.contributors)} contributors")
+        if strangers := theirs.contributors - self.members:
+            raise RemoteProtocolError(f"{min(strangers).peer_id} is no member of this round")
+        if shared := mine.contributors & theirs.contributors:
+            raise RemoteProtocolError(f"{min(shared).peer_id} would count twice")
+
+    def report_incoming(self) -> Incoming | None:
+        order = self.incoming
+        return Incoming(order.segment, order.hop_id, order.sender) if order else None
+
+    def report_holdings(self) -> tuple[Holding, ...]:
+        """What each segment's partial mean consists of; the last answer, as long as it is right."""
+        if not self.holds:
+            return ()
+        first = self.holds.get(0)
+        contributors, given, told = self._told
+        if len(self.holds) == 1 and first and first.contributors is contributors and given is self.given.get(0):
+            return told
+        holdings = []
+        for segment, hold in sorted(self.holds.items()):
+            hop_id, receiver = self.given.get(segment, (None, None))
+            holdings.append(Holding(segment, hold.theta, tuple(sorted(hold.contributors)), hop_id, receiver))
+        self._told = first.contributors if first else None, self.given.get(0), tuple(holdings)
+        return self._told[2]

@@ -1,0 +1,85 @@
+"""What a node waits for, in words: whom it obeys or leads, what is missing, and when each of its timers is due. Pure.
+
+For whoever looks at a mesh from outside that does not get on: `mdl sim run` tells it of each device of a stuck one.
+"""
+
+from __future__ import annotations
+
+from mdl.protocol.messages import Lineage
+from peers.roles.agent.agent import MobileAgent
+from peers.roles.membership.members import Member
+from peers.roles.peer import Peer
+from peers.roles.trainer.trainer import Trainer
+
+# Members that are named of each agent; a mesh of more is told by these.
+_MOST_TOLD = 16
+
+
+def tell_waits(peer: Peer, now: float) -> str:
+    """One line on a node at this moment of its own clock."""
+    term, agent = peer.authority()
+    told = [_tell_trainer(peer.trainer, now)] if peer.trainer else ["no trainer"]
+    if peer.agent:
+        told.append(_tell_agent(peer.agent, now))
+    elif agent:
+        told.append(f"obeys {agent} under term {term}, gives it up in {_left(peer.succession.deadline(now), now)}")
+    else:
+        told.append(f"obeys nobody, last term {term}, may lead in {_left(peer.succession.deadline(now), now)}")
+    return f"{peer.me.peer_id}/{peer.me.incarnation}: {'; '.join(told)}"
+
+
+def _tell_trainer(trainer: Trainer, now: float) -> str:
+    part, standing = trainer.part, trainer.standing
+    told = [f"at {standing.round_id} of {_name(standing.lineage)}"]
+    if part is None:
+        told.append("in no round")
+    else:
+        told.append(f"{part.activity().value} in round {part.round_id}")
+        told += [f"hop {order.hop_id} from {order.sender.peer_id} comes in"] if (order := part.incoming) else []
+    if not standing.votes(part is not None and part.spread.staged is not None):
+        told.append("has no vote")
+    if trainer.asks_for:
+        told.append(f"asks for {trainer.asks_for}")
+    return ", ".join([*told, f"reports or asks again in {_left(trainer.deadline(), now)}"])
+
+
+def _tell_agent(agent: MobileAgent, now: float) -> str:
+    conducted = agent.round
+    told = [f"leads under term {agent.term}: {agent.phase.value}"]
+    if conducted:
+        base = " ".join(conducted.base)
+        told.append(
+            f"round {conducted.ledger.round_id} of base {base}, moved {now - conducted.progressed_at:.1f} s ago"
+        )
+        told += [
+            f"hop {hop.hop_id} {hop.sender.peer_id} -> {hop.receiver.peer_id} undecided"
+            for hop in conducted.ledger.undecided()
+        ]
+    if agent.waiting_for:
+        told.append(f"waits for {agent.waiting_for}")
+    members = agent.members.everyone()[:_MOST_TOLD]
+    told += [_tell_member(member, agent, now) for member in members if member.peer_id != agent.me.peer_id]
+    return ", ".join([*told, f"acts in {_left(agent.deadline(), now)}"])
+
+
+def _tell_member(member: Member, agent: MobileAgent, now: float) -> str:
+    report = member.report
+    told = [f"heard {now - member.heard_at:.1f} s ago" + ("" if member.alive else ", taken for lost")]
+    if report.agent != agent.me.peer_id:
+        told.append(f"obeys {report.agent or 'nobody'}")
+    elif report.term < agent.term:
+        told.append("has not promised this term")
+    told.append(f"at {report.round_id} {report.activity.value}")
+    if report.staged:
+        told.append(f"staged under term {report.staged.term}")
+    if not report.votes:
+        told.append("no vote")
+    return f"{member.peer_id} ({', '.join(told)})"
+
+
+def _name(lineage: Lineage) -> str:
+    return lineage[-1].name if lineage else "no mesh"
+
+
+def _left(due: float | None, now: float) -> str:
+    return "no time" if due is None else f"{max(0.0, due - now):.1f} s"

@@ -1,0 +1,1 @@
+"""Fault plans and machines together: campaigns, searches, stories played again."""

@@ -1,0 +1,391 @@
+"""`mdl replay`: reads the story of one process, builds its machine again and steps it through what it saw.
+
+Values are not in a story, only their sizes and digests. So other vectors that differ likewise are fed, and digests are
+compared up to renaming: where the recorded machine said A, the replayed one must say B, always. What depends on the
+values themselves (a NaN that was refused) shows as a difference.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import reprlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+import numpy as np
+
+from mdl.errors import ConfigError, DataError, LocalProtocolError, RemoteProtocolError
+from mdl.files.reading import decode_json, read_bytes, shorten
+from mdl.protocol.delta import Contributor, Vector, apply_delta, digest_of
+from mdl.protocol.machine import Effect, Event, SaveModel, Tick
+from peers.roles.build import Casting, build_machine
+from peers.roles.peer import Peer
+from sim.mesh.driver import SimMesh
+from sim.mesh.story_lines import tell_step
+from transport.story import Story
+
+_EVENTS = {kind.__name__: kind for kind in get_args(Event)}
+_EFFECTS = {kind.__name__: kind for kind in get_args(Effect)}
+# Each pass settles the digests of at least one more round; a bounded story holds fewer rounds.
+_MOST_PASSES = 200
+# A story of 2,000 steps has a megabyte or two; one of a mesh of 100 devices ten times as much.
+_LARGEST_STORY_BYTES = 128 << 20
+# Several vectors of this size are held, and hashed again in each pass: 32 million values are 128 MB.
+_LARGEST_MODEL = 32 << 20
+# A pass takes seconds at most; a story that was made up may need any number of them.
+_LONGEST_S = 120.0
+# What a machine that is told impossible things may end in: it was built for what its own code records.
+_IMPOSSIBLE = (
+    *(LocalProtocolError, KeyError, IndexError, TypeError, ValueError, AttributeError),
+    *(ArithmeticError, RecursionError, MemoryError, AssertionError),
+)
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One line. event and effects: {name of the kind: its fields}. ticks: those that decided nothing, before it."""
+
+    at_s: float
+    event: dict[str, Any]
+    effects: list[dict[str, Any]] = []
+    ticks: list[float] = []
+
+
+class _Header(msgspec.Struct, frozen=True):
+    header: msgspec.Raw
+    left_out: int = 0
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A story as it was read. casting: None if the file does not say how the machine was built; problem: why not."""
+
+    entries: list[Entry]
+    casting: Casting | None
+    problem: str = ""
+
+    @property
+    def who(self) -> str:
+        return self.casting.me.peer_id if self.casting else "it"
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """How a replay went. problem: why nothing could be replayed. difference: the first, in words, if there is one."""
+
+    steps: int = 0
+    effects: int = 0
+    problem: str = ""
+    difference: str = ""
+
+    @property
+    def differs(self) -> bool:
+        return bool(self.difference)
+
+    def describe(self) -> str:
+        if self.problem:
+            return f"printed only: {self.problem}"
+        if self.difference:
+            return self.difference
+        return (
+            f"replayed {self.steps} steps: the same {self.effects} effects; compared: kinds, receivers and all fields, "
+            "digests up to renaming; not compared: values, which a story does not keep"
+        )
+
+    def as_dict(self) -> dict[str, object]:
+        return {
+            "replayed": not self.problem,
+            "steps": self.steps,
+            "effects": self.effects,
+            "problem": self.problem,
+            "difference": self.difference,
+        }
+
+
+def load_story(path: Path) -> Recorded:
+    """Raises DataError that names the file and the line, if it is no story."""
+    lines = read_bytes(path, _LARGEST_STORY_BYTES, "a story-*.jsonl of a run").split(b"\n")
+    if not lines[-1]:
+        lines.pop()
+    casting, problem, first = None, "the story has no header that says how its machine was built", 0
+    if lines and lines[0].startswith(b'{"header"'):
+        casting, problem = _read_header(lines[0])
+        first = 1
+    entries = []
+    for number, line in enumerate(lines[first:], first + 1):
+        where = f"{path}, line {number}"
+        entry = decode_json(line, Entry, where, "a line of a story")
+        if any(len(named) != 1 for named in (entry.event, *entry.effects)):
+            raise DataError(f"{where}: an event or effect is not one name with its fields; expected a line of a story")
+        entries.append(entry)
+    return Recorded(entries, casting, problem)
+
+
+def replay_story(recorded: Recorded) -> Replayed:
+    """Step the machine through the story, again until all digests have their names."""
+    if recorded.casting is None or recorded.problem:
+        return Replayed(problem=recorded.problem)
+    if (size := recorded.casting.trainer.size if recorded.casting.trainer else 0) > _LARGEST_MODEL:
+        return Replayed(problem=f"its model of {size} values is too large to be replayed, at most {_LARGEST_MODEL}")
+    names: dict[str, str] = {}
+    give_up_at = time.monotonic() + _LONGEST_S
+    for _ in range(_MOST_PASSES):
+        run = _Pass(recorded, recorded.casting, names, give_up_at)
+        try:
+            result = run.play()
+        except (msgspec.ValidationError, ConfigError) as error:
+            return Replayed(problem=f"it was recorded by another version ({shorten(error)})")
+        except _IMPOSSIBLE as error:
+            return Replayed(
+                problem=f"no machine of ours has lived through it ({type(error).__name__}: {shorten(error)})"
+            )
+        if not run.renamed:
+            return result
+        names |= run.renamed
+    return Replayed(problem="its digests cannot be matched")
+
+
+def tell_entries(recorded: Recorded, limit: int = 0) -> Iterator[str]:
+    """Readable lines of the last `limit` steps, or of all; an entry of another version is shown as it is."""
+    for entry in recorded.entries[-limit:] if limit else recorded.entries:
+        try:
+            yield from tell_step(
+                entry.at_s, recorded.who, _event(entry.event), [_effect(item) for item in entry.effects]
+            )
+        except (msgspec.ValidationError, *_IMPOSSIBLE):
+            yield f"{entry.at_s:9.3f}  {recorded.who:<6} {_show(entry.event)} -> {_show(entry.effects)}"
+
+
+def save_stories(mesh: SimMesh, directory: Path) -> list[Path]:
+    """Write the story of each process of a recorded simulated run, each with what it takes to replay it."""
+    stories: dict[Contributor, Story] = {}
+    for step in mesh.story or []:
+        if step.who is None or isinstance(step.event, str):
+            continue
+        if step.who not in stories:
+            header = mesh.castings.get(step.who)
+            assert header is None or isinstance(header, Casting)
+            stories[step.who] = Story(len(mesh.story or []), header)
+        clock_s = step.at_s + step.offset_s
+        stories[step.who].add(clock_s, step.event, list(step.effects))
+    paths = []
+    for who, story in sorted(stories.items()):
+        paths.append(directory / f"story-{who.peer_id}-{who.incarnation}.jsonl")
+        story.save(paths[-1])
+    return paths
+
+
+@dataclass
+class _Pass:
+    """One replay. names: recorded digest -> the replayed machine's; renamed: those that turned out otherwise."""
+
+    recorded: Recorded
+    casting: Casting
+    names: dict[str, str]
+    give_up_at: float
+    renamed: dict[str, str] = field(default_factory=dict)
+    vectors: dict[str, Vector] = field(default_factory=dict)
+    number: int = 0
+
+    def play(self) -> Replayed:
+        start = self.casting.trainer
+        machine = build_machine(self.casting, self._vector(_text(start.digest), start.size) if start else None)
+        effects_seen = 0
+        for number, entry in enumerate(self.recorded.entries, 1):
+            if time.monotonic() > self.give_up_at:
+                return Replayed(problem=f"its digests are not matched after {_LONGEST_S:g} s")
+            self.number = number
+            for at_s in entry.ticks:
+                if said := machine.handle(Tick(), at_s):
+                    return self._differs(number, entry, f"at {at_s:.3f} a tick led to {_kinds(said)}, not to nothing")
+            self._recognise(entry, machine)
+            try:
+                effects = machine.handle(_event(self._rename(_describe(entry.event)), self._value), entry.at_s)
+            except RemoteProtocolError:
+                effects = []
+            self._keep_vectors(machine, effects)
+            replayed = [_builtins(effect) for effect in effects]
+            if len(replayed) != len(entry.effects):
+                recorded = ", ".join(next(iter(item)) for item in entry.effects) or "nothing"
+                return self._differs(number, entry, f"it said {recorded}; replayed, {_kinds(effects) or 'nothing'}")
+            for one, other in zip(entry.effects, replayed, strict=True):
+                if place := self._compare(one, other, ""):
+                    return self._differs(number, entry, f"{next(iter(one))} differs in {place}")
+            effects_seen += len(effects)
+        return Replayed(len(self.recorded.entries), effects_seen)
+
+    def _differs(self, number: int, entry: Entry, text: str) -> Replayed:
+        event = next(iter(entry.event))
+        return Replayed(number, difference=f"step {number} (at {entry.at_s:.3f}, {event}): {text}")
+
+    def _recognise(self, entry: Entry, machine: Peer) -> None:
+        """What another device says of a model or result that this one makes itself, perhaps in this very step."""
+        report = entry.event.get("Received", {}).get("message", {})
+        trainer = machine.trainer
+        if trainer and trainer.part and trainer.part.spread.staged and report.get("type") == "CatchUp":
+            saved = [item["SaveModel"]["digest"] for item in entry.effects if "SaveModel" in item]
+            if report["digest"] in saved and self.casting.trainer:
+                eta = self.casting.trainer.settings.eta
+                applied = apply_delta(trainer.parameters, trainer.part.spread.staged.values, eta)
+                self._learn(report["digest"], _text(digest_of(applied)))
+        if report.get("type") != "PeerReport" or trainer is None:
+            return
+        lineage = msgspec.to_builtins(trainer.standing.lineage)
+        if (report["round_id"], report["lineage"]) == (trainer.round_id, list(lineage)):
+            self._learn(report["digest"], _text(trainer.digest))
+        result, staged = trainer.part.spread.staged if trainer.part else None, report["staged"]
+        if result and staged and trainer.part and report["open_round"] == trainer.part.round_id:
+            contributors = msgspec.convert(staged["contributors"], list[Contributor])
+            if frozenset(contributors) == result.contributors:
+                self._learn(staged["digest"], _text(trainer.part.spread.digest))
+
+    def _keep_vectors(self, machine: Peer, effects: list[Effect]) -> None:
+        """What the machine has made itself may come back to it from another device."""
+        for effect in effects:
+            if isinstance(effect, SaveModel):
+                self.vectors[_text(effect.digest)] = effect.parameters
+        part = machine.trainer.part if machine.trainer else None
+        if part and part.spread.staged:
+            self.vectors[_text(part.spread.digest)] = part.spread.staged.values
+
+    def _learn(self, recorded: str, replayed: str) -> None:
+        if recorded and replayed and self._name(recorded) != replayed:
+            self.renamed.setdefault(recorded, replayed)
+
+    def _name(self, digest: str) -> str:
+        """What a recorded digest is called in this replay."""
+        return self.names.get(digest) or (_text(digest_of(_invent(digest, self._size))) if digest else "")
+
+    @property
+    def _size(self) -> int:
+        return self.casting.trainer.size if self.casting.trainer else 1
+
+    def _vector(self, digest: str, size: int) -> Vector:
+        """A vector with this recorded digest's name; zeros for a model that has not been trained."""
+        if not digest:
+            return np.zeros(size, np.float32)
+        return self.vectors.get(self._name(digest), _invent(digest, size)).copy()
+
+    def _value(self, kind: type, given: Any) -> Vector:
+        """Values without a digest are compared with nothing: any that differ from all others will do."""
+        return self._vector(given.get("digest") or f"step {self.number}", _size_of(given))
+
+    def _rename(self, item: Any, key: str = "") -> Any:
+        """The same event with digests as this replay knows them; descriptions of values keep theirs."""
+        if isinstance(item, dict):
+            if "dtype" in item:
+                return item
+            return {name: self._rename(value, name) for name, value in item.items()}
+        if isinstance(item, list):
+            return [self._rename(value, key) for value in item]
+        return self._name(item) if key.endswith("digest") and isinstance(item, str) else item
+
+    def _compare(self, recorded: Any, replayed: Any, place: str) -> str:
+        """Where they differ; empty if they do not. Learns the names of digests on the way."""
+        key = place.rpartition(".")[2]
+        if key.endswith("digest") and isinstance(recorded, str) and isinstance(replayed, str):
+            if not recorded or not replayed:
+                return "" if recorded == replayed else place
+            if "summary" not in place:  # there it is in hexadecimal digits
+                self._learn(recorded, replayed)
+            return ""
+        if isinstance(recorded, dict) and isinstance(replayed, dict):
+            if recorded.keys() != replayed.keys():
+                return place or "kind"
+            pairs = ((f"{place}.{name}", recorded[name], replayed[name]) for name in recorded)
+        elif isinstance(recorded, list) and isinstance(replayed, list) and len(recorded) == len(replayed):
+            pairs = ((place, one, other) for one, other in zip(recorded, replayed, strict=True))
+        else:
+            return "" if recorded == replayed else place
+        return next((found for where, one, other in pairs if (found := self._compare(one, other, where))), "")
+
+
+def _read_header(line: bytes) -> tuple[Casting | None, str]:
+    try:
+        header = decode_json(line, _Header, "the first line")
+        casting = decode_json(bytes(header.header), Casting, "the first line")
+    except DataError as error:
+        return None, f"its header is of another version ({error})"
+    if header.left_out:
+        return (
+            casting,
+            f"its first {header.left_out} steps are not kept, so the machine cannot be brought to where it was",
+        )
+    return casting, ""
+
+
+def _describe(item: dict[str, Any]) -> dict[str, Any]:
+    """The description of values that came with a digest says which."""
+    heard = item.get("Received", {})
+    if not heard.get("values") or not heard.get("digest"):
+        return item
+    return {"Received": heard | {"values": heard["values"] | {"digest": heard["digest"]}}}
+
+
+def _event(item: dict[str, Any], value: Any = None) -> Event:
+    ((name, fields),) = item.items()
+    if name not in _EVENTS:
+        raise msgspec.ValidationError(f"an event {name}")
+    event: Event = msgspec.convert(fields, _EVENTS[name], dec_hook=value or _zeros)
+    return event
+
+
+def _effect(item: dict[str, Any]) -> Effect:
+    ((name, fields),) = item.items()
+    if name not in _EFFECTS:
+        raise msgspec.ValidationError(f"an effect {name}")
+    effect: Effect = msgspec.convert(fields, _EFFECTS[name], dec_hook=_zeros)
+    return effect
+
+
+def _show(item: object) -> str:
+    try:
+        return str(item)
+    except RecursionError:
+        return reprlib.repr(item)
+
+
+def _zeros(kind: type, given: Any) -> Vector:
+    return np.zeros(_size_of(given), np.float32)
+
+
+def _size_of(given: Any) -> int:
+    """Of values, as a story describes them: before memory is taken for them."""
+    size = given.get("size") if isinstance(given, dict) else None
+    if not isinstance(size, int) or not 0 <= size <= _LARGEST_MODEL:
+        raise msgspec.ValidationError(f"values of size {reprlib.repr(size)}")
+    return size
+
+
+def _invent(digest: str, size: int) -> Vector:
+    """A small vector that differs for each recorded digest."""
+    values = np.zeros(size, np.float32)
+    drawn = np.frombuffer(hashlib.blake2b(digest.encode(), digest_size=16).digest(), np.uint8)[:size]
+    values[: drawn.size] = drawn.astype(np.float32) / 256
+    return values
+
+
+def _builtins(effect: Effect) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.json.decode(_ENCODE({type(effect).__name__: effect}))
+    return found
+
+
+def _shorten(value: object) -> object:
+    if isinstance(value, np.ndarray):
+        return {"dtype": str(value.dtype), "size": int(value.size)}
+    raise NotImplementedError(f"{type(value).__name__} in an effect")
+
+
+_ENCODE = msgspec.json.Encoder(enc_hook=_shorten, order="deterministic").encode
+
+
+def _kinds(effects: list[Effect]) -> str:
+    return ", ".join(type(effect).__name__ for effect in effects)
+
+
+def _text(digest: bytes) -> str:
+    return base64.b64encode(digest).decode()

@@ -1,0 +1,147 @@
+"""Runs fault plans on a simulated mesh of the real machines, judges them, and shrinks those that fail."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import traceback
+from pathlib import Path
+from types import FrameType
+
+import numpy as np
+
+from mdl.errors import MdlError
+from mdl.protocol.delta import Contributor
+from mdl.protocol.messages import Role
+from peers.roles.build import Casting, TrainerStart, build_machine, cast_simulated
+from peers.roles.peer import Peer
+from peers.roles.waits import tell_waits
+from sim.mesh.accounts import Accounts, InvariantError, dimensions_of
+from sim.mesh.driver import Disk, SimMesh
+from sim.mesh.fault_plan import AGENT_NODE, FaultPlan
+from sim.mesh.injector import Injector
+from sim.mesh.invariants import Invariants
+from sim.mesh.network import Network
+from sim.mesh.process import Node
+from sim.mesh.shrink import shrink_plan
+from sim.mesh.verdict import Verdict, is_settled, judge, patience_s
+
+# 0.3 MB at 2.5 to 5 MB/s: a hop takes 0.06 to 0.12 s, not much less than local training, so that faults find both.
+SIZE_BYTES = 300_000
+# Seconds of the wall clock after which a run is taken to be caught inside of one event: some 500 times its usual time.
+HANG_S = 20.0
+# What a bug in a machine may raise; anything else is one of the simulator.
+BUGS = (MdlError, AssertionError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
+
+
+def build_mesh(plan: FaultPlan, record: bool = False) -> tuple[SimMesh, Injector]:
+    """The mesh of this plan, with everybody about to start and the faults waiting."""
+    rng = np.random.default_rng([plan.seed, 0x5EED])
+    start = np.zeros(dimensions_of(plan.peers, plan.rounds), np.float32)
+    accounts = Accounts(start)
+    rates = {peer_id: float(rng.uniform(2.5, 5.0)) for peer_id in plan.peer_ids()}
+    network = Network(rng, jitter_s=plan.jitter_s, rates_mb_s=rates, loss=plan.loss, duplication=plan.duplication)
+
+    def build(peer_id: str, incarnation: int, disk: Disk, now: float) -> Peer:
+        saved = disk.models
+        casting = cast_process(plan, peer_id, incarnation, disk, now)
+        if record:
+            mesh.castings[Contributor(peer_id, incarnation)] = casting
+        return build_machine(casting, saved[-1].parameters if saved else start)
+
+    invariants = Invariants(accounts)
+    mesh = SimMesh(network, accounts, SIZE_BYTES, invariants.check, build, record)
+    mesh.on_close, mesh.on_say = invariants.close, invariants.say
+    for peer_id in plan.node_ids():
+        role = Role.AGENT if peer_id == AGENT_NODE else Role.TRAINER
+        mesh.add(peer_id, role, build(peer_id, 1, Disk(), 0.0), train_s=float(rng.uniform(0.15, 0.4)))
+    return mesh, Injector(mesh, plan)
+
+
+def cast_process(plan: FaultPlan, peer_id: str, incarnation: int, disk: Disk, now: float) -> Casting:
+    """How one process of this plan starts, from what it has saved if anything."""
+    start = None
+    if peer_id != AGENT_NODE:
+        size = dimensions_of(plan.peers, plan.rounds)
+        start = TrainerStart(size, b"", ballot=disk.ballot)
+        if disk.models:
+            saved = disk.models[-1]
+            start = TrainerStart(size, saved.digest, round_id=saved.round_id, history=saved.history, ballot=disk.ballot)
+    me = Contributor(peer_id, incarnation)
+    return cast_simulated(me, plan.policy, plan.peers, plan.on_partition, start, now)
+
+
+def run_plan(plan: FaultPlan, record: bool = False) -> tuple[Verdict, SimMesh]:
+    """Run one plan to its end; the mesh has the story if `record`."""
+    mesh, injector = build_mesh(plan, record)
+    settled = is_settled(mesh, plan.rounds)
+    closed = mesh.accounts.closed
+
+    def is_done() -> bool:
+        return len(closed) > plan.rounds and mesh.now >= injector.ends_s and settled()
+
+    try:
+        done = False
+        while not done:
+            ends_s = injector.ends_s
+            mesh.run(ends_s)
+            done = mesh.run(ends_s + patience_s(plan), is_done)
+            if injector.ends_s == ends_s:
+                break
+        return judge(mesh, plan, done and settled(), lambda node: _tell_waits(mesh, node)), mesh
+    except BUGS as error:
+        kind = error.kind if isinstance(error, InvariantError) else type(error).__name__
+        return _broken(mesh, plan, kind, str(error)), mesh
+
+
+def run_guarded(plan: FaultPlan, limit_s: float = HANG_S) -> Verdict:
+    """As run_plan, but a machine that never returns from an event is a verdict too. Main thread, POSIX; else as is."""
+    verdict, mesh = _run_guarded(plan, False, limit_s)
+    mesh.end()
+    return verdict
+
+
+def tell_plan(plan: FaultPlan, limit_s: float = HANG_S) -> tuple[Verdict, SimMesh]:
+    """As run_guarded, with the story."""
+    return _run_guarded(plan, True, limit_s)
+
+
+def shrink(plan: FaultPlan, kind: str, limit_s: float = HANG_S / 2) -> FaultPlan:
+    """The shortest plan found that fails in the same way."""
+    return shrink_plan(plan, lambda smaller: run_guarded(smaller, limit_s).kind == kind)
+
+
+def _run_guarded(plan: FaultPlan, record: bool, limit_s: float) -> tuple[Verdict, SimMesh]:
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        return run_plan(plan, record)
+    before = signal.signal(signal.SIGALRM, _interrupt)
+    signal.setitimer(signal.ITIMER_REAL, limit_s)
+    try:
+        return run_plan(plan, record)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _interrupt(_: int, frame: FrameType | None) -> None:
+    where = traceback.extract_stack(frame)[-1]
+    place = f"{Path(where.filename).name}, {where.name}" if frame else "somewhere"
+    raise InvariantError("hang", f"an event is never handled to its end; at {place}")
+
+
+def _tell_waits(mesh: SimMesh, node: Node) -> str:
+    told = tell_waits(node.machine, mesh.now + node.offset_s) if isinstance(node.machine, Peer) else node.peer_id
+    return told if node.paused_at is None else f"{told}; suspended"
+
+
+def _broken(mesh: SimMesh, plan: FaultPlan, kind: str, problem: str) -> Verdict:
+    return Verdict(
+        plan.seed,
+        mesh.messages,
+        mesh.events,
+        round(mesh.now, 3),
+        mesh.accounts.rounds_closed(),
+        double=int(kind == "double"),
+        kind=kind,
+        problem=problem,
+    )

@@ -1,0 +1,146 @@
+"""What a SOURCE on the command line names: a scenario, a round of a run directory, or the live mesh."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mdl.errors import ConfigError
+from peers.view.recorded_round import RealRound, live_round, pick_round, rebuild
+from sim.timing.scenario import FAMILIES, Scenario, draw_scenario, load_scenarios
+
+if TYPE_CHECKING:
+    from mdl.config import MeshSection
+    from mdl.protocol.messages import MeshStatus, RoundSummary
+    from transport.trust.keys import MeshKeys
+
+Look = Callable[[], RealRound]
+_FAMILY = re.compile(r"([a-z]+):(\d{1,9}):(\d{1,18})")
+_MOST_DEVICES = 256
+# Linux opens no longer one.
+_LONGEST_PATH = 4096
+
+
+@dataclass(frozen=True)
+class Subject:
+    """real: set if it was really run; the scenario is rebuilt from it then. estimates: what that took for granted."""
+
+    title: str
+    scenario: Scenario
+    names: tuple[str, ...]
+    estimates: tuple[str, ...] = ()
+    real: RealRound | None = None
+
+
+def find_real(source: str | None, round_number: int | None, look: Look) -> RealRound | None:
+    """The real round that a source names; None if it names a scenario. Raises ConfigError if it names nothing."""
+    if source is None:
+        return look()
+    if len(source) > _LONGEST_PATH:
+        raise ConfigError(f"{source[:40]!r}...: no file has a name of {len(source)} characters")
+    path = Path(source)
+    if path.is_dir():
+        return pick_round(path, round_number)
+    if round_number is not None:
+        raise ConfigError(f"--round {round_number}: only a run directory has rounds, and {source!r} is none")
+    if not path.is_file() and not _FAMILY.fullmatch(source):
+        raise ConfigError(
+            f"{source!r}: no such file or directory; expected a scenario file, a run directory, or "
+            f"FAMILY:N:SEED, e.g. dynamic:9:17 (families: {', '.join(FAMILIES)})"
+        )
+    return None
+
+
+def find_subject(source: str | None, index: int, round_number: int | None, look: Look) -> Subject:
+    """The same as a scenario, in any case."""
+    if real := find_real(source, round_number, look):
+        return rebuilt_subject(real)
+    assert source is not None
+    if family := _FAMILY.fullmatch(source):
+        n = int(family[2])
+        if n > _MOST_DEVICES:
+            raise ConfigError(f"{source!r}: at most {_MOST_DEVICES} devices can be shown, not {n}")
+        return _plain(draw_scenario(family[1], n, int(family[3])))
+    scenarios = load_scenarios(Path(source))
+    if not 0 <= index < len(scenarios):
+        raise ConfigError(f"--index {index}: {source} holds {len(scenarios)} scenarios, 0 to {len(scenarios) - 1}")
+    return _plain(scenarios[index])
+
+
+def rebuilt_subject(real: RealRound) -> Subject:
+    rebuilt = rebuild(real)
+    return Subject(f"rebuilt from {real.title}", rebuilt.scenario, rebuilt.names, rebuilt.estimates, real)
+
+
+def looker(
+    mesh: str | None,
+    code: str | None,
+    join: list[str] | None,
+    interface: list[str] | None,
+    loopback: bool | None,
+    wait_s: float,
+) -> Look:
+    """What looks at the live mesh if it comes to that."""
+
+    def look() -> RealRound:
+        from mdl.config import load_config
+        from peers.edge.identity import find_code
+        from transport.trust.keys import MeshKeys
+
+        overrides: dict[str, object] = {
+            "mesh.join": join or None,
+            "mesh.interfaces": interface or None,
+            "mesh.loopback": loopback,
+        }
+        settings = load_config(None, overrides, [])
+        keys = MeshKeys.from_code(find_code(mesh, code))
+        return _look_at_mesh(settings.mesh, keys, keys.name, wait_s)
+
+    return look
+
+
+def draw_scenarios(
+    family: str, n: int, count: int, seed_from: int, path: Path | None
+) -> tuple[str, int, Iterable[Scenario]]:
+    """What is played, in words; how many; and the scenarios, drawn as they are needed."""
+    if path is not None:
+        loaded = load_scenarios(path)
+        return str(path), len(loaded), loaded
+    draw_scenario(family, n, seed_from)  # raises before anything is played
+    seeds = range(seed_from, seed_from + count)
+    return (
+        f"{family}, {n} devices, seeds {seeds[0]} to {seeds[-1]}",
+        count,
+        (draw_scenario(family, n, s) for s in seeds),
+    )
+
+
+def _look_at_mesh(mesh: MeshSection, keys: MeshKeys | None, mesh_name: str, wait_s: float) -> RealRound:
+    """Ask the agent of a live mesh, as `mdl peers` does. Raises MeshNotFoundError if it does not answer in `wait_s`."""
+    status, finished = _ask(mesh, keys, mesh_name, wait_s)
+    return live_round(status, finished)
+
+
+def _ask(
+    mesh: MeshSection, keys: MeshKeys | None, mesh_name: str, wait_s: float
+) -> tuple[MeshStatus, list[RoundSummary]]:
+    from mdl.errors import MeshNotFoundError
+    from peers.view.watch import Watcher
+
+    with Watcher(mesh, keys, mesh_name) as watcher:
+        watcher.heard.wait(wait_s)
+        if watcher.problem:
+            raise watcher.problem
+        if watcher.status is None:
+            raise MeshNotFoundError(
+                f"no agent of mesh {mesh_name!r} answered within {wait_s:g} s; name a run directory or a scenario "
+                "instead, or see who is there: mdl peers"
+            )
+        return watcher.status, watcher.rounds
+
+
+def _plain(scenario: Scenario) -> Subject:
+    return Subject(scenario.scenario_id, scenario, tuple(str(index) for index in range(len(scenario.devices))))

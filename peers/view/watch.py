@@ -1,0 +1,111 @@
+"""A look at a live mesh from outside: `mdl peers`, and the view of `mdl up`."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import Any
+
+import msgspec
+from rich.live import Live
+
+from mdl.config import MeshSection
+from mdl.errors import MeshNotFoundError
+from mdl.protocol.delta import Contributor
+from mdl.protocol.machine import Effect, Event, Received
+from mdl.protocol.messages import MeshStatus, PeerInfo, Role, RoundSummary
+from peers.edge.node import drive, start_runtime
+from peers.launch.run_directory import ROUNDS_KEPT
+from peers.roles.observer import Observer
+from peers.view.console import PlainConsole
+from peers.view.terminal import draw_mesh
+from transport.trust.keys import MeshKeys
+
+_FRAME_S = 0.25
+
+
+class Watcher:
+    """An observer node in a thread of its own; `status` and `rounds` grow while it runs. Use as a context manager."""
+
+    def __init__(self, mesh: MeshSection, keys: MeshKeys | None, mesh_name: str) -> None:
+        me = Contributor(f"observer-{os.getpid()}-{os.urandom(2).hex()}", 1)
+        self.machine = Observer(me)
+        self.rounds: list[RoundSummary] = []
+        self.heard = threading.Event()
+        self.problem: Exception | None = None
+        # An observer never takes the port that the user chose for a peer.
+        self._mesh = msgspec.structs.replace(mesh, port=0)
+        self._mesh_name = mesh_name
+        info = PeerInfo(me.peer_id, me.incarnation, Role.OBSERVER, "", 0)
+        self._runtime = start_runtime(self.machine, info, keys, self._mesh, observe=self._look)
+        self._thread = threading.Thread(target=self._run, name="mdl-watch", daemon=True)
+
+    @property
+    def status(self) -> MeshStatus | None:
+        return self.machine.status
+
+    def __enter__(self) -> Watcher:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._runtime.stop()
+        self._thread.join(3.0)
+
+    def _run(self) -> None:
+        try:
+            drive(self._runtime, self._mesh_name, self._mesh)
+        except MeshNotFoundError as error:
+            self.problem = error
+            self.heard.set()
+
+    def _look(self, now: float, event: Event, effects: list[Effect]) -> None:
+        if isinstance(event, Received) and isinstance(event.message, MeshStatus):
+            last = self.rounds[-1].round if self.rounds else 0
+            self.rounds += [summary for summary in event.message.finished if summary.round > last]
+            del self.rounds[:-ROUNDS_KEPT]
+            self.heard.set()
+
+
+def look_around(
+    mesh: MeshSection, keys: MeshKeys | None, mesh_name: str, wait_s: float, *, watch: bool, quiet: bool
+) -> dict[str, Any]:
+    """Find the mesh and show it, once or until Ctrl-C. Raises MeshNotFoundError if nobody answers in `wait_s`."""
+    with Watcher(mesh, keys, mesh_name) as watcher:
+        watcher.heard.wait(wait_s)
+        if watcher.problem:
+            raise watcher.problem
+        status = watcher.status
+        found = [info for info in watcher.machine.peers.values() if info.role is not Role.OBSERVER]
+        if status is None and not found:
+            raise MeshNotFoundError(
+                f"nobody of mesh {mesh_name!r} answered within {wait_s:g} s; on its devices: mdl peer --mesh ... "
+                f"(mdl mesh list shows the code); if they run already, mdl peers --join HOST:PORT"
+            )
+        if not quiet:
+            _show(watcher, found, watch)
+    return {
+        "mesh": mesh_name,
+        "peers": [msgspec.to_builtins(info) for info in found],
+        "status": msgspec.to_builtins(status) if status else None,
+    }
+
+
+def _show(watcher: Watcher, found: list[PeerInfo], watch: bool) -> None:
+    console = PlainConsole()
+    if watcher.status is None and not watch:
+        for info in found:
+            console.print(f"{info.peer_id}  {info.role.value}  {info.host}:{info.port}")
+        console.print("nobody leads yet: one of them does a few seconds after they have met; look again, or --watch")
+        return
+    if not watch:
+        console.print(draw_mesh(watcher.status, watcher.rounds))
+        return
+    with Live(console=console, auto_refresh=False) as live:
+        started = time.monotonic()
+        while True:
+            watcher.heard.clear()
+            note = f"watched for {time.monotonic() - started:.0f} s; Ctrl-C ends"
+            live.update(draw_mesh(watcher.status, watcher.rounds, note, console.height), refresh=True)
+            watcher.heard.wait(_FRAME_S)
