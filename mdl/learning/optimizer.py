@@ -1,7 +1,7 @@
 """SGD and AdamW over a flat model: the same steps as torch.optim, on one vector.
 
 Not torch.optim itself, because its first step imports torch's compiler: 800 modules, 1.3 s of processor time here and
-many seconds on a Raspberry Pi, in every peer at every start. tests/mdl/test_optimizer.py holds them equal.
+many seconds on a Raspberry Pi, in every peer at every start. tests/mdl/learning/test_optimizer.py holds them equal.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class Outcome:
 
 
 def evaluate(q: NumpyQ | None, family: str, n: int, seeds: Iterable[int], margin: float = MARGIN) -> Outcome:
-    """Play the scenarios of these seeds; the same as `scheduler.study.play.play` with Learned (or the layout) on each."""
+    """Play the scenarios of these seeds; the same as `scheduler.study.play.play` with Learned (or the layout)."""
     packed = pack([draw_scenario(family, n, seed) for seed in seeds])
     return finish(Batch(packed), Picks(q, margin))
 

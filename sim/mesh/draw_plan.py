@@ -1,6 +1,7 @@
 """Fault plans drawn from seeds: of one size and length, or of the wide family. Pure.
 
-A seed gives the same plan as long as this module is the same; what failed once is kept as a plan (tests/sim/plans).
+A seed gives the same plan as long as this module is the same; what failed once is kept as a plan
+(tests/sim/mesh/plans).
 """
 
 from __future__ import annotations

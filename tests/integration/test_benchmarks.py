@@ -1,11 +1,11 @@
 """Benchmarks in a short form: that they run to their end and print what they promise, not what they measure.
 
-Each takes seconds to half a minute here. What fits the device models runs whole in tests/sim/test_devices.py.
+Each takes seconds to half a minute here. What fits the device models runs whole in
+tests/sim/timing/test_device_models.py.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
+from tests.integration import lan
+
 ROOT = Path(__file__).resolve().parents[2]
 # A busy machine takes many times the 3 to 12 s of an idle one.
 _PATIENCE_S = 240.0
-_spec: Any = importlib.util.spec_from_file_location("mdl_lan_benchmarks", Path(__file__).parent / "lan.py")
-lan: Any = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(lan)
+
 _MOTION = "motion?people=6&test_people=2&windows=20"
 
 

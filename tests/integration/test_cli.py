@@ -1,21 +1,15 @@
 """What users get wrong: one line that says what is wrong and what would be right, exit code 2, nothing left behind."""
 
-import importlib.util
 import socket
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
 from peers.cli.main import main
+from tests.integration import product
 from transport.trust.keys import new_join_code
-
-HERE = Path(__file__).parent
-spec = importlib.util.spec_from_file_location("mdl_product", HERE / "product.py")
-product = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(product)
 
 SMALL = product.SMALL
 CODE = new_join_code("lab")

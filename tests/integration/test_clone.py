@@ -1,19 +1,13 @@
 """A device's directory is copied to another device (an SD card, say), and both run: real processes on loopback."""
 
-import importlib.util
 import shutil
-from pathlib import Path
 
 import pytest
 
 from mdl.config import MeshSection
 from peers.view.watch import Watcher
+from tests.integration import product
 from transport.trust.keys import MeshKeys, new_join_code
-
-HERE = Path(__file__).parent
-spec = importlib.util.spec_from_file_location("mdl_product", HERE / "product.py")
-product = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(product)
 
 MESH = MeshSection(loopback=True)
 

@@ -1,18 +1,13 @@
 """A cloud and devices that learn with it, as users run them: real processes, killed and started again."""
 
-import importlib.util
 import json
 import signal
 import socket
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-HERE = Path(__file__).parent
-spec = importlib.util.spec_from_file_location("mdl_product", HERE / "product.py")
-product = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(product)
+from tests.integration import product
 
 DATA = "motion?people=6&test_people=2&windows=60"
 CODE = "ward:2222-2222-2222-2222-2222"

@@ -4,7 +4,6 @@ Each node is a process of its own (`fault_node.py`, or `mdl peer` itself) that t
 moment ("half of the hop has arrived") and acts. Nothing sleeps, and no process is left behind.
 """
 
-import importlib.util
 import json
 import signal
 import subprocess
@@ -15,19 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration import lan, product
 from transport.trust.keys import new_join_code
 
 HERE = Path(__file__).parent
 
 
-def load(name):
-    spec = importlib.util.spec_from_file_location(f"mdl_{name}", HERE / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-lan, product = load("lan"), load("product")
 REASON = lan.why_not()
 needs_lan = pytest.mark.skipif(REASON is not None, reason=REASON or "")
 

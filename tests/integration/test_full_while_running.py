@@ -1,7 +1,6 @@
 """A disk that fills while a mesh trains on it: the run ends with one line, and what was trained is kept elsewhere."""
 
 import contextlib
-import importlib.util
 import os
 import subprocess
 from pathlib import Path
@@ -9,11 +8,7 @@ from pathlib import Path
 import pytest
 
 from mdl.files.export import import_model
-
-HERE = Path(__file__).parent
-spec = importlib.util.spec_from_file_location("mdl_product", HERE / "product.py")
-product = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(product)
+from tests.integration import product
 
 # Room for the file caches of two devices and some rounds, and quickly filled.
 DISK = "size=8m"

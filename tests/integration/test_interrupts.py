@@ -1,23 +1,17 @@
 """Ctrl-C and SIGTERM at any moment, to real processes: what they end with, what they say, what they leave."""
 
-import importlib.util
 import random
 import signal
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import pytest
 from safetensors import safe_open
 
 from mdl.data.readers.catalogue import find_public_set
 from mdl.files.export import import_model
+from tests.integration import product
 from transport.trust.keys import new_join_code
-
-HERE = Path(__file__).parent
-spec = importlib.util.spec_from_file_location("mdl_product", HERE / "product.py")
-product = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(product)
 
 INTERRUPTED = 130
 # The first line of ours comes some 50 ms after the interpreter was started, the last heavy import a second later.

@@ -1,6 +1,5 @@
 """An own PyTorch loop as a peer: the examples as they stand, and loops that end in every way a loop can end."""
 
-import importlib.util
 import re
 from pathlib import Path
 
@@ -10,13 +9,11 @@ from safetensors.torch import load_file
 
 import peers
 from mdl.errors import ConfigError
+from tests.integration import product
 from transport.loglimit import LINES_OF_A_TEXT
 from transport.trust.keys import new_join_code
 
 HERE = Path(__file__).parent
-spec = importlib.util.spec_from_file_location("mdl_product", HERE / "product.py")
-product = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(product)
 
 EXAMPLES = HERE.parents[1] / "examples"
 EXAMPLE = EXAMPLES / "own_loop.py"

@@ -1,6 +1,5 @@
 """Own processes on own hosts: found by mDNS alone, by address without multicast, and never by another mesh."""
 
-import importlib.util
 import json
 import queue
 import threading
@@ -9,12 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration import lan
 from transport.trust.keys import new_join_code
 
 HERE = Path(__file__).parent
-spec = importlib.util.spec_from_file_location("mdl_lan", HERE / "lan.py")
-lan = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(lan)
 
 REASON = lan.why_not()
 pytestmark = pytest.mark.skipif(REASON is not None, reason=REASON or "")

@@ -1,25 +1,13 @@
 """`mdl agent` and `mdl peer` on hosts of their own: they meet by mDNS alone, or by one address, and train."""
 
-import importlib.util
 import re
 from datetime import datetime
-from pathlib import Path
 
 import pytest
 
+from tests.integration import lan, product
 from transport.trust.keys import new_join_code
 
-HERE = Path(__file__).parent
-
-
-def load(name):
-    spec = importlib.util.spec_from_file_location(f"mdl_{name}", HERE / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-lan, product = load("lan"), load("product")
 REASON = lan.why_not()
 pytestmark = pytest.mark.skipif(REASON is not None, reason=REASON or "")
 

@@ -1,6 +1,5 @@
 """A host whose address changes in the middle of a run: another lease, another Wi-Fi."""
 
-import importlib.util
 import json
 import threading
 import time
@@ -8,12 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration import lan
 from transport.trust.keys import new_join_code
 
 HERE = Path(__file__).parent
-spec = importlib.util.spec_from_file_location("mdl_lan_moves", HERE / "lan.py")
-lan = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(lan)
 
 REASON = lan.why_not()
 pytestmark = pytest.mark.skipif(REASON is not None, reason=REASON or "")

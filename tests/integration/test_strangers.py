@@ -1,25 +1,19 @@
 """Strangers without the code who only connect: more silent connections than a node may have descriptors."""
 
 import contextlib
-import importlib.util
 import shutil
 import socket
 import threading
 import time
-from pathlib import Path
 
 import psutil
 import pytest
 
 from mdl.protocol.delta import Contributor
 from mdl.protocol.messages import LessonWanted
+from tests.integration import product
 from transport.links.hub import Spoke
 from transport.trust.keys import MeshKeys, new_join_code
-
-HERE = Path(__file__).parent
-spec = importlib.util.spec_from_file_location("mdl_product", HERE / "product.py")
-product = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(product)
 
 # Of files, soft and hard: nothing can be raised. A node of a small mesh needs about 40.
 LIMIT = 256

@@ -1,18 +1,13 @@
 """`mdl up` as a user runs it: real processes, from the first to the last line they print."""
 
-import importlib.util
 import json
 import signal
-from pathlib import Path
 
 import psutil
 import pytest
 from safetensors import safe_open
 
-HERE = Path(__file__).parent
-spec = importlib.util.spec_from_file_location("mdl_product", HERE / "product.py")
-product = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(product)
+from tests.integration import product
 
 SMALL = product.SMALL
 RESULT_KEYS = [

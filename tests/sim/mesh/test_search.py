@@ -23,7 +23,7 @@ from peers.trials.explore import Bound, dump_found, load_found, search_all, sear
 from sim.mesh.search import Crash, Cut, Late, Lose, Suspend, Walk, explore, first_departures, follow
 from sim.mesh.snapshot import copy_graph
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 TWO, THREE = Bound(2, 1), Bound(3, 1)
 
 

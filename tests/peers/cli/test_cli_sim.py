@@ -16,7 +16,7 @@ from peers.trials.campaign import Campaign, run_campaign
 from sim.mesh.fault_plan import FaultPlan, dump_plan, load_plan
 from sim.mesh.verdict import Verdict
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def _mdl(*arguments: object) -> subprocess.CompletedProcess[str]:

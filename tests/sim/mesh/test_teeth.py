@@ -1,7 +1,7 @@
 """The judge has teeth: each rule of the machines, broken, is caught by a hard plan; unbroken code passes the same plan.
 
-Each mutation says in its name what is broken, and names a stored plan (tests/sim/plans) that catches it. What plans
-bring out too rarely is caught by a check of its own.
+Each mutation says in its name what is broken, and names a stored plan (tests/sim/mesh/plans) that catches it. What
+plans bring out too rarely is caught by a check of its own.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,14 +29,7 @@ from mdl.protocol.messages import (
     TrainingReport,
 )
 from peers.roles.agent.agent import Phase
-
-spec = importlib.util.spec_from_file_location("peers_desk", Path(__file__).with_name("desk.py"))
-assert spec is not None
-assert spec.loader is not None
-desk_module = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(desk_module)
-Desk, FRESH = desk_module.Desk, desk_module.FRESH
-A, B, C, D = desk_module.A, desk_module.B, desk_module.C, desk_module.D
+from tests.peers.roles.desk import A, B, C, D, Desk
 
 
 def _aggregated(**settings: Any) -> Desk:

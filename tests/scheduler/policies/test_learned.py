@@ -162,6 +162,7 @@ def test_energy_evens_out_over_twenty_rounds_of_equal_devices() -> None:
 
 
 def test_a_peer_that_decides_loads_no_torch() -> None:
-    code = "import sys, scheduler.policies.learned; print(sorted({'torch', 'gymnasium', 'stable_baselines3'} & set(sys.modules)))"
+    heavy = {"torch", "gymnasium", "stable_baselines3"}
+    code = f"import sys, scheduler.policies.learned; print(sorted({heavy!r} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"

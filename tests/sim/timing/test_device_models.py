@@ -186,7 +186,7 @@ def test_heat_rises_by_its_time_constant_and_slows_a_device_only_above_the_limit
 def test_constants_are_those_that_the_recordings_give(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if not (data_dir / "phone_traces" / "phone_traces.csv.gz").is_file():
         pytest.skip("no phone_traces among the data sets")
-    monkeypatch.setattr(sys, "path", [str(Path(__file__).resolve().parents[2] / "benchmarks"), *sys.path])
+    monkeypatch.setattr(sys, "path", [str(Path(__file__).resolve().parents[3] / "benchmarks"), *sys.path])
     found = importlib.import_module("device_fit").fit(data_dir)
     for name, row in found["constants"].items():
         if name == "drain_cpu_percent_an_hour":  # a given power: the recordings only have to be near it

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
 from typing import Any
 
 from mdl.protocol.delta import Contributor
@@ -13,14 +11,8 @@ from peers.roles.agent.agent import Phase
 from peers.roles.agent.chain_view import around_cuts, order_broadcast
 from peers.roles.membership.members import Members
 from peers.roles.membership.reach import AVOID_AT_MOST_S, AVOID_S, Reach
+from tests.peers.roles.desk import A, B, C, Desk
 
-spec = importlib.util.spec_from_file_location("peers_desk_reach", Path(__file__).with_name("desk.py"))
-assert spec is not None
-assert spec.loader is not None
-desk_module = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(desk_module)
-Desk = desk_module.Desk
-A, B, C, D = desk_module.A, desk_module.B, desk_module.C, desk_module.D
 STALL_S = 10.0
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -32,14 +30,8 @@ from mdl.protocol.messages import (
     Transfer,
 )
 from peers.roles.agent.agent import Phase
+from tests.peers.roles.desk import FRESH, A, B, C, D, Desk
 
-spec = importlib.util.spec_from_file_location("peers_desk", Path(__file__).with_name("desk.py"))
-assert spec is not None
-assert spec.loader is not None
-desk_module = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(desk_module)
-Desk, FRESH = desk_module.Desk, desk_module.FRESH
-A, B, C, D = desk_module.A, desk_module.B, desk_module.C, desk_module.D
 START: Lineage = (Fork(0, 3, "agent.1.1"),)
 SPLIT = (*START, Fork(2, 1, "c.1.9"))
 SETTLED = msgspec.structs.replace(

@@ -41,7 +41,7 @@ from sim.mesh.shrink import shrink_plan
 from sim.mesh.story_lines import tell_story
 from sim.mesh.verdict import patience_s
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PLANS = sorted(Path(__file__).with_name("plans").glob("*.json"))
 _BLOCK = 50
 # Ends with the whole story, so that two processes can be compared; sets of strings have another order in each.
