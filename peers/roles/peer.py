@@ -317,7 +317,15 @@ class Peer:
         goal = self.trainer.goal if self.trainer else 0
         lineage = self.trainer.standing.lineage if self.trainer else ()
         self.agent = MobileAgent(
-            self.me, self._make_policy(), self.agent_settings, self._members, term, goal, lineage, now
+            self.me,
+            self._make_policy(),
+            self.agent_settings,
+            self._members,
+            term,
+            goal,
+            lineage,
+            now,
+            self.succession.lacking_since,
         )
         self._claim_at = now
         if self.trainer:
@@ -328,6 +336,7 @@ class Peer:
         if self.agent:
             self._rounds_led += self.agent.rounds_closed()
             self._members = self.agent.members
+            self.succession.lacking_since = self.agent.lacking_since
             self.succession.term = max(self.succession.term, self.agent.term)
         self.agent = None
         self.succession.give_up(now)

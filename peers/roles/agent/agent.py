@@ -81,7 +81,7 @@ class MobileAgent:
     """See the module. members: what was heard, also before it took office. term: of its orders; grows with each round.
 
     goal: the last round, if an earlier agent has named one. lineage, round_id: where those it leads stand. quorum: they
-    are a majority of those who decide.
+    are a majority of those who decide. lacking_since: since then they are not, under this agent and those before it.
     """
 
     def __init__(
@@ -94,6 +94,7 @@ class MobileAgent:
         goal: int = 0,
         lineage: Lineage = (),
         now: float = 0.0,
+        lacking_since: float | None = None,
     ) -> None:
         self.me = me
         self.term = term
@@ -110,7 +111,7 @@ class MobileAgent:
         self._between = GATHERING
         self._waiting_for = ""
         self._goal = goal
-        self._lacking_since: float | None = None
+        self._lacking_since = lacking_since
         self._rounds_done = 0
         self._left_out: frozenset[Contributor] = frozenset()
         self._vanished: frozenset[str] = frozenset()
@@ -137,10 +138,13 @@ class MobileAgent:
         return self.round.waiting_for if self.round else self._waiting_for
 
     @property
+    def lacking_since(self) -> float | None:
+        return self.round.lacking_since if self.round else self._lacking_since
+
+    @property
     def held_up_by(self) -> str:
         """What keeps the mesh from going on, and for how long at most; "" while it goes on."""
-        lacking_since = self.round.lacking_since if self.round else self._lacking_since
-        if lacking_since is None:
+        if self.lacking_since is None:
             return "" if self.round else self.waiting_for
         without = "then the mesh waits for a majority" if self._settings.waits_for_majority else "then without"
         return f"{self.waiting_for}; up to {self._settings.partition_s:g} s, {without}"
@@ -284,9 +288,9 @@ class MobileAgent:
 
     def _is_given_up(self, conducted: Conductor, now: float) -> bool:
         """It lacks a majority, and we may go on without."""
+        self.quorum, self._lacking_since = conducted.lacking_since is None, conducted.lacking_since
         if conducted.lacking_since is None:
             return False
-        self.quorum, self._lacking_since = False, conducted.lacking_since
         return self._is_patience_over(conducted.base, conducted.lacking_since, now)
 
     def _does_not_get_on(self, conducted: Conductor, now: float) -> bool:

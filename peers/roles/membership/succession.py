@@ -51,8 +51,9 @@ class SuccessionSettings(msgspec.Struct, frozen=True):
 class Succession:
     """See the module. term: the highest heard. agent: whom this device obeys, "" if nobody. successors: as it said.
 
-    holder: the agent with its incarnation. spoken_by: who alone may speak under `term`, "" if nobody any more. saved:
-    what an earlier process of this device has promised.
+    holder: the agent with its incarnation. spoken_by: who alone may speak under `term`, "" if nobody any more.
+    lacking_since: since when the agents, one after the other, have lacked a majority; None if the last one had it.
+    saved: what an earlier process of this device has promised.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Succession:
         self.holder: Contributor | None = None
         self.successors: tuple[str, ...] = ()
         self.spoken_by = saved.agent
+        self.lacking_since: float | None = None
         self._settings = settings
         self._is_dedicated = is_dedicated
         self._arrivals = self._listen(now)
@@ -108,6 +110,10 @@ class Succession:
             self._arrivals = self._listen(now)
         self.agent, self.spoken_by, self.holder = sender.peer_id, sender.peer_id, sender
         self.term, self._claim, self._knew_one = claim.term, claim, True
+        if claim.quorum:
+            self.lacking_since = None
+        elif self.lacking_since is None:
+            self.lacking_since = now
         if claim.successors:
             self.successors = claim.successors
         return True
@@ -142,6 +148,8 @@ class Succession:
         """This process was suspended so long itself."""
         self._arrivals.forgive(seconds)
         self._alone_since += seconds
+        if self.lacking_since is not None:
+            self.lacking_since += seconds
 
     def deadline(self, now: float) -> float:
         """When `watch` or `wants_office` may have something to say."""
