@@ -28,11 +28,12 @@ import torch
 from mdl.config import TrainingSettings
 from mdl.data import DataSet, Windows, default_cache_dir, load_data, split_windows, take_windows
 from mdl.errors import MdlError
-from mdl.learning.evaluation import Evaluation, evaluate
+from mdl.learning.evaluation import evaluate
 from mdl.learning.flat import FlatModel
 from mdl.learning.models import build_model
 from mdl.learning.training import LocalTrainer, model_delta
 from mdl.own import own_data, own_model
+from mdl.protocol.counts import Evaluation
 from mdl.protocol.delta import Contributor, ModelDelta, apply_delta, pair_aggregate
 from peers.edge.device import device_seed
 

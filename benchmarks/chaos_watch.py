@@ -23,11 +23,11 @@ import numpy as np
 from mdl.config import MeshSection
 from mdl.errors import MdlError
 from mdl.files.checkpoint import read_safetensors
+from mdl.files.round_lines import read_rounds
 from mdl.protocol.delta import Contributor, Vector, digest_of
 from mdl.protocol.machine import Effect, Event, Finish, PeerFound, Received, Send, StopRequested
 from mdl.protocol.messages import MeshStatus, PeerInfo, Role, RoundSummary, StatusWanted
 from peers.edge.node import drive, start_runtime
-from peers.launch.run_directory import read_rounds
 from peers.roles.membership.majority import has_quorum
 from transport.trust.keys import MeshKeys
 

@@ -17,8 +17,8 @@ import msgspec
 import tomli_w
 
 from mdl.errors import ConfigError, DataError
-from mdl.files.reading import LARGEST_TOML_BYTES, LONGEST_TOML_LINE, decode_toml, read_text
-from mdl.files.writing import write_bytes
+from mdl.reading import LARGEST_TOML_BYTES, LONGEST_TOML_LINE, decode_toml, read_text
+from mdl.writing import write_bytes
 
 # Of rounds, windows, people and the like: far beyond any run, and no sum of them leaves 64 bits.
 MANY = 1_000_000_000

@@ -26,9 +26,9 @@ from mdl.errors import ConfigError, MdlError, TrainingCancelledError
 from mdl.files.ballot import BALLOT, BallotFile
 from mdl.files.checkpoint import ModelCache
 from mdl.files.journal import Journal
-from mdl.learning.evaluation import no_evaluation
 from mdl.learning.flat import FlatModel, unwrap
 from mdl.learning.training import model_delta
+from mdl.protocol.counts import no_evaluation
 from mdl.protocol.delta import ModelDelta, Vector
 from mdl.protocol.machine import (
     DeltaRecalled,

@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from mdl.files.writing import write_whole
 from mdl.protocol.machine import Effect, Event, Tick
+from mdl.writing import write_whole
 
 # About ten minutes of a trainer that reports once a second to an agent, at some 300 bytes each.
 STORY_LENGTH = 2_000

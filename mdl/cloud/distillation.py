@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from mdl.config import Section
 from mdl.errors import ConfigError, DataError, TrainingCancelledError
+from mdl.learning.soft_labels import soft_cross_entropy
 
 
 class DistillSettings(Section, frozen=True):
@@ -120,15 +121,6 @@ def keep_best(scores: Sequence[float], keep: int | float) -> list[int]:
     count = min(len(scores), keep if isinstance(keep, int) else max(1, round(keep * len(scores))))
     ranked = sorted(range(len(scores)), key=lambda index: (-scores[index], index))
     return sorted(ranked[:count])
-
-
-def soft_cross_entropy(logits: Tensor, teacher: Tensor, temperature: float = 1.0) -> Tensor:
-    """Eq. 2: -T^2 mean_n sum_k q_nk log softmax(z_n / T)_k, a scalar. No gradient reaches the teacher.
-
-    logits: (n, K) of the student; teacher: q, (n, K), softened with the same T. T^2 keeps the gradient's size.
-    """
-    log_p = torch.log_softmax(logits / temperature, dim=-1)
-    return -(temperature**2) * (teacher.detach() * log_p).sum(dim=-1).mean()
 
 
 def client_loss(logits: Tensor, y: Tensor, teacher: Tensor | None, settings: DistillSettings) -> Tensor:

@@ -20,8 +20,8 @@ import numpy as np
 
 from mdl.data.windows import DataSet, Windows
 from mdl.errors import DataError
-from mdl.files.reading import decode_json, read_bytes
-from mdl.files.writing import make_private_folder, open_private
+from mdl.reading import decode_json, read_bytes
+from mdl.writing import make_private_folder, open_private
 
 # Raise this whenever any source prepares its windows differently: older entries are then never read again.
 VERSION = 4

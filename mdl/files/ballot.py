@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 
 from mdl.errors import MdlError
-from mdl.files.writing import open_private, sync_directory
 from mdl.protocol.messages import Ballot
+from mdl.writing import open_private, sync_directory
 
 # The file's name in a device's folder.
 BALLOT = "ballot"

@@ -20,9 +20,9 @@ from safetensors import SafetensorError, safe_open
 
 from mdl.bounds import MAX_ROUND, whole_number
 from mdl.errors import DataError
-from mdl.files.reading import open_regular, shorten
-from mdl.files.writing import write_whole
 from mdl.protocol.delta import Vector, digest_of
+from mdl.reading import open_regular, shorten
+from mdl.writing import write_whole
 
 logger = logging.getLogger(__name__)
 

@@ -17,9 +17,9 @@ from mdl.data.spec import names_built_in
 from mdl.data.windows import FASTEST_HZ
 from mdl.errors import ConfigError, DataError
 from mdl.files.checkpoint import read_safetensors, write_safetensors
-from mdl.files.reading import decode_json
 from mdl.learning.models import build_model, built_in_shapes
 from mdl.own import Own
+from mdl.reading import decode_json
 
 # Far above any window or seed, and still a number that every library takes.
 _Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 24)]

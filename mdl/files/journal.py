@@ -10,7 +10,7 @@ import logging
 from collections import deque
 from pathlib import Path
 
-from mdl.files.writing import append_private
+from mdl.writing import append_private
 
 logger = logging.getLogger(__name__)
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING
 
-import msgspec
 import numpy as np
-from msgspec import Meta
 from numpy.typing import NDArray
 
-from mdl.bounds import MAX_CLASSES, MAX_LOSS, Count
-from mdl.errors import DataError, RemoteProtocolError
+from mdl.errors import DataError
+from mdl.protocol.counts import Evaluation
 
 if TYPE_CHECKING:
     from torch import nn
@@ -19,59 +17,6 @@ if TYPE_CHECKING:
 
 # Windows evaluated at once: bounds the memory of activations, and is past the point where larger batches are faster.
 _BATCH = 256
-
-
-Counts: TypeAlias = Annotated[tuple[Count, ...], Meta(max_length=MAX_CLASSES)]
-# The largest mean loss that is told, of a million windows.
-_LOSSES = 1e6 * MAX_LOSS
-
-
-class Evaluation(msgspec.Struct, frozen=True):
-    """Per-class counts over n windows; adding two evaluations gives the evaluation of both devices' windows.
-
-    Adding raises RemoteProtocolError when the other counts other classes.
-    """
-
-    true_positive: Counts
-    false_positive: Counts
-    false_negative: Counts
-    loss_sum: Annotated[float, Meta(ge=-_LOSSES, le=_LOSSES)]
-    n: Count
-
-    def __add__(self, other: Evaluation) -> Evaluation:
-        return Evaluation(
-            _add(self.true_positive, other.true_positive),
-            _add(self.false_positive, other.false_positive),
-            _add(self.false_negative, other.false_negative),
-            self.loss_sum + other.loss_sum,
-            self.n + other.n,
-        )
-
-    @property
-    def accuracy(self) -> float:
-        """Share of windows whose class was found; 0 without windows."""
-        return sum(self.true_positive) / self.n if self.n else 0.0
-
-    @property
-    def macro_f1(self) -> float:
-        """Mean F1 over the classes that occur as truth or as prediction; 0 without windows."""
-        scores = [
-            2 * hit / (2 * hit + wrong + missed)
-            for hit, wrong, missed in zip(self.true_positive, self.false_positive, self.false_negative, strict=True)
-            if hit + wrong + missed
-        ]
-        return sum(scores) / len(scores) if scores else 0.0
-
-    @property
-    def loss(self) -> float:
-        """Mean cross-entropy in nats; 0 without windows."""
-        return self.loss_sum / self.n if self.n else 0.0
-
-
-def no_evaluation(classes: int) -> Evaluation:
-    """The neutral element: what to start a sum from."""
-    zeros = (0,) * classes
-    return Evaluation(zeros, zeros, zeros, 0.0, 0)
 
 
 def count_predictions(truth: NDArray[np.int64], predicted: NDArray[np.int64], classes: int, loss: float) -> Evaluation:
@@ -121,12 +66,6 @@ def _cross_entropy(logits: Vector, y: NDArray[np.int64]) -> np.float64:
     picked = shifted[np.arange(len(y)), y]
     total: np.float64 = np.sum(np.log(np.exp(shifted).sum(axis=1)) - picked)
     return total
-
-
-def _add(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
-    if len(a) != len(b):
-        raise RemoteProtocolError(f"evaluations over {len(a)} and {len(b)} classes cannot be added up")
-    return tuple(left + right for left, right in zip(a, b, strict=True))
 
 
 def _counts(values: NDArray[np.int64]) -> tuple[int, ...]:

@@ -16,11 +16,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from mdl.cloud.distillation import soft_cross_entropy
 from mdl.config import TrainingSettings
 from mdl.errors import DataError, TrainingCancelledError
 from mdl.learning.flat import FlatModel
 from mdl.learning.optimizer import FlatOptimizer
+from mdl.learning.soft_labels import soft_cross_entropy
 from mdl.protocol.delta import Vector
 
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]

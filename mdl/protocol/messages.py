@@ -38,7 +38,7 @@ from mdl.bounds import (
     ValueCount,
     Word,
 )
-from mdl.learning.evaluation import Evaluation
+from mdl.protocol.counts import Evaluation
 from mdl.protocol.delta import Contributor
 
 PROTOCOL_VERSION = 2
@@ -686,3 +686,7 @@ DIGESTED = (GlobalMessage, ModelMessage)
 CARRIERS = (DeltaMessage, GlobalMessage, ModelMessage, LessonMessage, UpdateMessage)
 # Each is answered with a carrier.
 ASKS = (DeltaWanted, GlobalWanted, ModelWanted, LessonWanted, UpdateWanted)
+
+
+# Why a hop is given up by its receiver, where the sender is to be reached no more; the agent looks for another way.
+NOTHING_CAME = "nothing came"

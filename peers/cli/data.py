@@ -103,7 +103,7 @@ def _take(known: PublicSet, source: Path, home: Path, sha256: str) -> Path:
 
     from mdl.data.readers.catalogue import check_content
     from mdl.errors import DataError
-    from mdl.files.writing import write_whole
+    from mdl.writing import write_whole
     from transport.download import digest_file
 
     if not source.is_file() or source.suffix not in (".zip", ".npz"):

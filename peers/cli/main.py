@@ -9,7 +9,7 @@ import gc
 import sys
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -50,9 +50,6 @@ from peers.cli.options import (
 )
 from peers.view.plain import log_plainly
 from transport.loglimit import FloodFilter
-
-if TYPE_CHECKING:
-    pass
 
 app = typer.Typer(
     help="Train one model together on the devices you have: no server, and the data never leaves the device.",
@@ -334,9 +331,3 @@ def add_groups() -> None:
     from peers.cli.cloud import register
 
     register(app)
-
-
-if __name__ == "__main__":  # `python -m peers` is the command; this one was there before it
-    from peers.__main__ import main as begin
-
-    begin()

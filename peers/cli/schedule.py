@@ -64,10 +64,10 @@ def show(
     A scenario is played, under the policy of the configuration by default. Q-values are shown for policies that have
     them (dqn).
     """
-    from peers.view.device_table import draw_devices, real_devices, scenario_devices
-    from peers.view.recorded_round import chart_real
     from peers.view.schedule_source import find_real, find_subject, looker, rebuilt_subject
     from scheduler.explain.chart_text import show_chart
+    from scheduler.explain.device_table import draw_devices, real_devices, scenario_devices
+    from scheduler.explain.recorded_round import chart_real
 
     look = looker(mesh, code, join, interface, loopback, wait)
     _check_out(out)
@@ -186,7 +186,7 @@ def replay(
 ) -> None:
     """Play the rounds of a real run again under other policies: what would each have taken?"""
     from mdl.errors import ConfigError
-    from peers.view.replay_run import describe_replay, replay_run, show_replay
+    from scheduler.explain.replay_run import describe_replay, replay_run, show_replay
     from scheduler.explain.watched_play import parse_policies
 
     names = parse_policies(policies or _quick_policies(False))

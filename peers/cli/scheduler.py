@@ -15,7 +15,7 @@ import typer
 
 from mdl.config import LARGEST_SEED, MANY
 from mdl.errors import ConfigError, UnfinishedError
-from mdl.files.writing import check_writable, save_or_rescue
+from mdl.writing import check_writable, save_or_rescue
 from peers.cli.options import MOST_PROCESSES, AsJson, LogLevel, Quiet, log_at, tell
 from peers.interrupts import handled
 

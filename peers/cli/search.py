@@ -53,7 +53,7 @@ def search(
     from sim.mesh.search import KINDS
 
     if story is not None:
-        from mdl.files.reading import read_bytes
+        from mdl.reading import read_bytes
 
         found = load_found(read_bytes(story, _LARGEST_STORY_BYTES, "a story that `mdl sim search` saved"))
         _tell(found, None, as_json, {})
@@ -86,7 +86,7 @@ def _tell(found: Found, directory: Path | None, as_json: bool, told: dict[str, A
     """Go this way, and tell it; exit code 4 if it breaks something. directory: where it is saved."""
     import msgspec
 
-    from mdl.files.writing import make_private_folder, write_bytes
+    from mdl.writing import make_private_folder, write_bytes
     from peers.trials.explore import dump_found, tell_found
     from sim.mesh.story_lines import tell_story
 

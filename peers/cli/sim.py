@@ -171,7 +171,7 @@ def _run_plan(path: Path, out: Path | None, as_json: bool) -> None:
 
 def _save_plans(campaign: Campaign, totals: Totals, directory: Path) -> None:
     """The plan of each failing seed as it was drawn, and the command that runs it again."""
-    from mdl.files.writing import write_bytes
+    from mdl.writing import write_bytes
     from sim.mesh.fault_plan import dump_plan
 
     for verdict in totals.failing:
@@ -191,7 +191,7 @@ def _tell_failure(plan: FaultPlan, verdict: Verdict, directory: Path, shrink: bo
     with silent_machines():
         shortest = shrink_failing(plan, verdict.kind) if shrink else plan
         told, mesh = tell_plan(shortest)
-    from mdl.files.writing import write_bytes
+    from mdl.writing import write_bytes
 
     saved = directory / f"shortest-{verdict.seed}.json"
     write_bytes(saved, dump_plan(shortest))
@@ -256,7 +256,7 @@ def _end(totals: Totals, elapsed_s: float, directory: Path | None, wide: bool, a
 
 def _read_plan(path: Path) -> FaultPlan:
     from mdl.errors import ConfigError, DataError
-    from mdl.files.reading import read_bytes
+    from mdl.reading import read_bytes
     from sim.mesh.fault_plan import load_plan
 
     content = read_bytes(path, _LARGEST_PLAN_BYTES, "a plan that `mdl sim run` saved")
@@ -275,7 +275,7 @@ def _policies() -> tuple[str, ...]:
 
 
 def _out_dir(out: Path | None, kind: str) -> Path:
-    from mdl.files.writing import make_private_folder
+    from mdl.writing import make_private_folder
 
     directory = out or Path("runs") / time.strftime(f"{kind}-%Y%m%d-%H%M%S")
     make_private_folder(directory)

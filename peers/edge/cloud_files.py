@@ -26,10 +26,10 @@ from mdl.cloud.model_kinds import ModelKind
 from mdl.errors import DataError, RemoteProtocolError
 from mdl.files.checkpoint import read_safetensors, write_safetensors
 from mdl.files.journal import Journal
-from mdl.files.reading import decode_json, read_bytes
-from mdl.files.writing import write_bytes
 from mdl.protocol.delta import Vector, digest_of
 from mdl.protocol.machine import CycleTaught, StoreUpdate, TeachCycle, UpdateStored
+from mdl.reading import decode_json, read_bytes
+from mdl.writing import write_bytes
 from peers.edge.resume import Origin, refuse_to_overwrite, set_aside
 from peers.roles.cloud.cloud import CloudState
 

@@ -28,14 +28,14 @@ from mdl.data import (
     take_windows,
 )
 from mdl.files.checkpoint import write_safetensors
-from mdl.files.reading import decode_json, read_bytes
-from mdl.files.writing import write_bytes
 from mdl.own import own_data, own_model
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Event, StopRequested, StoreUpdate, StudyLesson, TeachCycle, UpdateReady
+from mdl.reading import decode_json, read_bytes
+from mdl.writing import write_bytes
 from peers.edge.cloud_files import CloudFiles
 from peers.edge.device import device_seed, load_share
-from peers.edge.node import stopped_by_signals
+from peers.edge.lifeline import stopped_by_signals
 from peers.edge.resume import Origin, refuse_to_overwrite, set_aside
 from peers.roles.cloud.cloud import Cloud, CloudSettings
 from peers.roles.cloud.learner import CLOUD, Learner, LearnerSettings

@@ -28,7 +28,6 @@ from mdl.data import (
 from mdl.files.ballot import BALLOT, BallotFile
 from mdl.files.checkpoint import ModelCache, write_safetensors
 from mdl.files.export import ModelDescription, export_model
-from mdl.files.writing import save_or_rescue
 from mdl.learning.evaluation import evaluate
 from mdl.learning.flat import FlatModel, hash_task, older_hashes
 from mdl.learning.models import build_model
@@ -50,6 +49,7 @@ from mdl.protocol.machine import (
 )
 from mdl.protocol.messages import TrainingReport
 from mdl.task import describe_task
+from mdl.writing import save_or_rescue
 from peers.edge.resume import DEVICE_FILES, Origin, State, keep_state, restore_state, set_aside
 
 logger = logging.getLogger(__name__)

@@ -15,9 +15,9 @@ import psutil
 
 from mdl.bounds import MAX_INCARNATION, whole_number
 from mdl.errors import ConfigError, DataError, MdlError
-from mdl.files.reading import read_bytes
-from mdl.files.writing import make_private_folder, narrow, open_private, write_bytes
 from mdl.protocol.delta import Contributor
+from mdl.reading import read_bytes
+from mdl.writing import make_private_folder, narrow, open_private, write_bytes
 from transport.trust.keys import MeshKeys, parse_join_code
 
 logger = logging.getLogger(__name__)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import logging
-import os
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from ipaddress import IPv4Interface
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -20,11 +17,10 @@ from mdl.files.journal import Journal
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Effect, Event, Finish, Machine, PeerFound, RecordRound, ResourcesSampled, StopRequested
 from mdl.protocol.messages import PeerInfo, Role
+from peers.edge.lifeline import stopped_by_signals
 from peers.edge.narrate import Narrator
 from peers.edge.relearner import FOLDER, Relearner, make_own_policy
 from peers.edge.sampler import MergeTimer, Sampler
-from peers.interrupts import handled
-from peers.launch.processes import LIFELINE_VARIABLE, wait_for_parent
 from peers.roles.build import cast_node
 from peers.roles.peer import make_peer
 from peers.roles.round_limit import RoundLimit
@@ -238,28 +234,3 @@ def describe_round(effect: RecordRound) -> str:
         parts.append(f"lost {', '.join(summary.lost)}")
     parts += summary.cuts
     return ", ".join(parts)
-
-
-@contextmanager
-def stopped_by_signals(runtime: Runtime[Any]) -> Iterator[None]:
-    """An interrupt once finishes cleanly, twice ends at once; likewise the end of a parent that started us.
-
-    What is saved afterwards belongs inside: the first one does not break it off, the second one does.
-    """
-    wishes: list[int] = []
-
-    def wish(number: int, _: object) -> None:
-        wishes.append(number)
-        if len(wishes) > 1 and runtime.is_over:
-            raise KeyboardInterrupt
-        runtime.stop()
-
-    if os.environ.get(LIFELINE_VARIABLE):
-        threading.Thread(target=_follow_parent, args=(runtime,), name="mdl-lifeline", daemon=True).start()
-    with handled(wish):
-        yield
-
-
-def _follow_parent(runtime: Runtime[Any]) -> None:
-    wait_for_parent()
-    runtime.stop()

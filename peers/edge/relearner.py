@@ -22,12 +22,12 @@ import msgspec
 
 from mdl.config import BusySection, Config
 from mdl.errors import DataError, MdlError
-from mdl.files.reading import decode_json, read_bytes
-from mdl.files.writing import write_bytes
 from mdl.protocol.machine import Event, PolicyLearned
 from mdl.protocol.messages import ResourceState, RoundSummary
-from peers.launch.processes import wait_for_parent
-from peers.view.recorded_round import finished_round, rebuild
+from mdl.reading import decode_json, read_bytes
+from mdl.writing import write_bytes
+from peers.edge.lifeline import wait_for_parent
+from scheduler.explain.recorded_round import finished_round, rebuild
 from scheduler.policies.chain import Policy
 from scheduler.policies.device_book import is_busy
 from scheduler.policies.learned import DRAFT, POLICY, SEEN, Learned

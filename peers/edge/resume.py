@@ -16,10 +16,10 @@ import msgspec
 from mdl.bounds import UNREADABLE, printable, whole_number
 from mdl.errors import ConfigError, MdlError
 from mdl.files.checkpoint import CachedModel, ModelCache
-from mdl.files.writing import make_private_folder
 from mdl.protocol.delta import Vector
 from mdl.protocol.machine import SaveModel
 from mdl.protocol.messages import History
+from mdl.writing import make_private_folder
 
 logger = logging.getLogger(__name__)
 

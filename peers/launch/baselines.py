@@ -11,9 +11,10 @@ import numpy as np
 
 from mdl.config import Config
 from mdl.data import DataSet, Windows, default_cache_dir, load_data, private_part, split_windows, take_windows
-from mdl.learning.evaluation import Evaluation, evaluate
+from mdl.learning.evaluation import evaluate
 from mdl.learning.training import LocalTrainer
 from mdl.own import own_data
+from mdl.protocol.counts import Evaluation
 from peers.edge.device import build_flat_model, device_seed
 
 

@@ -12,21 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mdl.files.writing import make_private_folder, open_private
 from mdl.signals import blocked
+from mdl.writing import make_private_folder, open_private
 from peers.edge.identity import CODE_VARIABLE
+from peers.edge.lifeline import LIFELINE_VARIABLE
 from peers.view.plain import LOG_VARIABLE
 
-# A node that was started by another one ends with it (`mdl up`): it reads its standard input until that closes.
-LIFELINE_VARIABLE = "MDL_LIFELINE"
 # After this a process that was asked to stop is killed.
 _STOP_S = 2.5
-
-
-def wait_for_parent() -> None:
-    """In a process whose standard input is its lifeline: until the one that started it is gone."""
-    while os.read(sys.stdin.fileno(), 4096):
-        pass
 
 
 @dataclass

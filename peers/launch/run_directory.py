@@ -11,9 +11,10 @@ import msgspec
 from mdl.bounds import Round
 from mdl.errors import StorageError, UnfinishedError
 from mdl.files.checkpoint import read_safetensors
-from mdl.files.reading import decode_json, open_regular
-from mdl.files.writing import spare_place, write_bytes, write_whole
+from mdl.files.round_lines import read_rounds, read_run
 from mdl.protocol.messages import RoundSummary
+from mdl.reading import decode_json
+from mdl.writing import spare_place, write_bytes, write_whole
 from peers.launch.processes import Child
 from peers.view.tail import LineTail
 
@@ -62,21 +63,6 @@ class CycleReader:
     def look(self) -> None:
         while lines := self._tail.new():
             self.last = msgspec.json.decode(lines[-1])
-
-
-def read_run(out: Path) -> list[RoundSummary]:
-    """The rounds of all nodes: whoever led a round has written its line."""
-    rounds = {summary.round: summary for path in sorted(out.glob("*/metrics.jsonl")) for summary in read_rounds(path)}
-    return [rounds[number] for number in sorted(rounds)]
-
-
-def read_rounds(path: Path) -> list[RoundSummary]:
-    """The rounds that are wholly written; none if there is no such file. Raises DataError for a line that is none."""
-    if not path.exists():
-        return []
-    with open_regular(path) as file:
-        lines = file.read().split(b"\n")[:-1]  # the last piece is empty, or not written to its end
-    return [decode_json(line, RoundSummary, f"{path}, line {number}") for number, line in enumerate(lines, 1)]
 
 
 def _decode(line: bytes) -> RoundSummary:

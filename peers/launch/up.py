@@ -23,18 +23,12 @@ from rich.text import Text
 from mdl.config import Config, save_config, show_config
 from mdl.data import DataSet, default_cache_dir, load_data, private_part, split_windows
 from mdl.errors import ConfigError, DataError, MdlError, UnfinishedError
-from mdl.files.writing import make_private_folder, write_bytes
+from mdl.files.round_lines import read_rounds
 from mdl.own import own_data
+from mdl.writing import make_private_folder, write_bytes
 from peers.interrupts import handled, interrupt
 from peers.launch.processes import Child, Children
-from peers.launch.run_directory import (
-    CycleReader,
-    RoundReader,
-    collect_results,
-    describe_interrupt,
-    read_rounds,
-    remove_traces,
-)
+from peers.launch.run_directory import CycleReader, RoundReader, collect_results, describe_interrupt, remove_traces
 from peers.launch.verify import Verifier
 from peers.view.console import PlainConsole
 from peers.view.terminal import describe_summary, draw_mesh, show_result

@@ -11,7 +11,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from mdl.files.reading import decode_json
+from mdl.reading import decode_json
 from peers.interrupts import handled, interrupt
 from peers.trials.campaign import run_chunks, seldom_collected, silent_machines
 from peers.trials.run_plan import BUGS, build_mesh

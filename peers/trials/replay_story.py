@@ -20,9 +20,9 @@ import msgspec
 import numpy as np
 
 from mdl.errors import ConfigError, DataError, LocalProtocolError, RemoteProtocolError
-from mdl.files.reading import decode_json, read_bytes, shorten
 from mdl.protocol.delta import Contributor, Vector, apply_delta, digest_of
 from mdl.protocol.machine import Effect, Event, SaveModel, Tick
+from mdl.reading import decode_json, read_bytes, shorten
 from peers.roles.build import Casting, build_machine
 from peers.roles.peer import Peer
 from sim.mesh.driver import SimMesh

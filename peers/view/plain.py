@@ -16,7 +16,7 @@ from typing import TextIO
 
 from mdl.bounds import printable
 from mdl.errors import ConfigError
-from mdl.files.writing import open_private
+from mdl.writing import open_private
 from transport.loglimit import FloodFilter
 
 # A line of a log or a table: a path and a reason fit, a file of a million columns does not fill the screen.

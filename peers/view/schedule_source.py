@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mdl.errors import ConfigError
-from peers.view.recorded_round import RealRound, live_round, pick_round, rebuild
+from scheduler.explain.recorded_round import RealRound, live_round, pick_round, rebuild
 from sim.timing.scenario import FAMILIES, Scenario, draw_scenario, load_scenarios
 
 if TYPE_CHECKING:

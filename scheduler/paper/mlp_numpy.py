@@ -17,8 +17,8 @@ import numpy.typing as npt
 from safetensors.numpy import save
 
 from mdl.errors import DataError
-from mdl.files.reading import shorten
-from mdl.files.writing import write_bytes
+from mdl.reading import shorten
+from mdl.writing import write_bytes
 from scheduler.paper.optimum import Order
 from scheduler.paper.problem import Floats, PaperChain, PaperRules, observe_paper
 from scheduler.policies.qnet_numpy import read_policy

@@ -19,8 +19,8 @@ from safetensors.numpy import save
 
 from mdl.errors import DataError
 from mdl.files.checkpoint import read_safetensors
-from mdl.files.reading import decode_json
-from mdl.files.writing import write_bytes
+from mdl.reading import decode_json
+from mdl.writing import write_bytes
 from scheduler.policies.chain_arrays import Bools, Floats
 from scheduler.policies.features import COLUMN, FEATURES, UNVARIED
 

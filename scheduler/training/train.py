@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from mdl.errors import ConfigError, MdlError
-from mdl.files.writing import save_or_rescue
+from mdl.writing import save_or_rescue
 from scheduler.policies.learned import SHIPPED
 from scheduler.study.judging import watch
 from scheduler.training.labels import Progress, train_on_labels

@@ -15,7 +15,7 @@ from typing import TypeAlias
 import msgspec
 
 from mdl.errors import RemoteProtocolError
-from mdl.learning.evaluation import no_evaluation
+from mdl.protocol.counts import no_evaluation
 from mdl.protocol.delta import Contributor, digest_of
 from mdl.protocol.machine import (
     DeltaRecalled,

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from mdl.errors import DataError, LocalProtocolError
-from mdl.files.reading import decode_json
+from mdl.reading import decode_json
 
 OFFICE = "@office"
 # In a burst: whose step it may be, and who took it.

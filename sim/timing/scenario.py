@@ -20,8 +20,8 @@ import msgspec
 import numpy as np
 
 from mdl.errors import ConfigError, DataError
-from mdl.files.reading import decode_json, read_lines
-from mdl.files.writing import write_whole
+from mdl.reading import decode_json, read_lines
+from mdl.writing import write_whole
 from sim.timing.device_models import UsageKind, draw_busy_periods, draw_class, draw_link_mb_s, draw_merge_mb_s
 
 Periods = tuple[tuple[float, float], ...]

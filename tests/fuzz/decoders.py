@@ -29,10 +29,10 @@ from mdl.data.spec import parse_spec
 from mdl.errors import ConfigError, DataError, MdlError, RemoteProtocolError
 from mdl.files.ballot import BALLOT, BallotFile
 from mdl.files.checkpoint import CachedModel, ModelCache
+from mdl.files.round_lines import read_rounds
 from mdl.protocol.delta import Contributor
 from mdl.protocol.messages import Ballot, Counted, Fork, History, PeerInfo, Reached, Role, Said
 from peers.edge.resume import Origin, restore_state
-from peers.launch.run_directory import read_rounds
 from peers.trials.replay_story import Recorded, load_story, replay_story, save_stories, tell_entries
 from peers.trials.run_plan import run_plan
 from sim.mesh.draw_plan import draw_plan

@@ -19,7 +19,7 @@ import numpy as np
 from mdl.config import load_config
 from mdl.files.checkpoint import CachedModel, ModelCache
 from mdl.files.journal import Journal
-from mdl.learning.evaluation import no_evaluation
+from mdl.protocol.counts import no_evaluation
 from mdl.protocol.delta import ModelDelta
 from mdl.protocol.machine import (
     DeltaRecalled,
@@ -38,7 +38,8 @@ from mdl.protocol.machine import (
 )
 from mdl.protocol.messages import History, PeerInfo, Role, TrainingReport
 from peers.edge.identity import claim_identity, release_identity
-from peers.edge.node import METRICS, drive, record_round, start_runtime, stopped_by_signals
+from peers.edge.lifeline import stopped_by_signals
+from peers.edge.node import METRICS, drive, record_round, start_runtime
 from peers.edge.sampler import Sampler
 from peers.roles.peer import make_peer
 from peers.roles.trainer.trainer import Trainer, TrainerSettings

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mdl.config import load_config
-from mdl.learning.evaluation import no_evaluation
+from mdl.protocol.counts import no_evaluation
 from mdl.protocol.delta import Contributor, ModelDelta, digest_of
 from mdl.protocol.machine import (
     DeltaRecalled,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mdl.errors import DataError, RemoteProtocolError
-from mdl.learning.evaluation import Evaluation
+from mdl.protocol.counts import Evaluation
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import (
     Evaluate,

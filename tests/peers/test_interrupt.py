@@ -15,8 +15,8 @@ import pytest
 from mdl.protocol.machine import Finish, StopRequested
 from mdl.protocol.messages import RoundSummary
 from peers.edge import relearner
+from peers.edge.lifeline import stopped_by_signals
 from peers.edge.narrate import Narrator
-from peers.edge.node import stopped_by_signals
 from peers.launch.run_directory import describe_interrupt
 from peers.roles.cloud.learner import Learner, LearnerSettings
 from sim.timing.scenario import draw_scenario

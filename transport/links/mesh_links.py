@@ -35,6 +35,7 @@ from transport.discovery.interfaces import hosts_on, name_of
 from transport.links.descriptors import Share, raise_limit, share_out
 from transport.links.halfopen import TOO_MANY, Doorkeeper
 from transport.links.namesakes import MAX_NAMESAKES, Namesakes
+from transport.links.outbox import Outbox
 from transport.links.sockets import (
     TURN,
     LinkCounts,
@@ -49,7 +50,6 @@ from transport.loglimit import LogLimit
 from transport.trust.keys import MeshKeys
 from transport.wire.bulk import Outgoing, Step
 from transport.wire.codec import Body, Envelope, decode
-from transport.wire.outbox import Outbox
 from transport.wire.transfers import Transfers, check_frames
 
 logger = logging.getLogger(__name__)

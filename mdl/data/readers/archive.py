@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdl.errors import DataError
-from mdl.files.reading import open_regular, read_bytes, shorten
+from mdl.reading import open_regular, read_bytes, shorten
 
 # The largest member of the known sets is a zip of 61 MB; what claims far more is not one of them, or is a bomb.
 LARGEST_MEMBER_BYTES = 128 << 20

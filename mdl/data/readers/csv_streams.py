@@ -28,7 +28,7 @@ from mdl.data.readers.streams import cut_runs, overlap_gap, take_rows
 from mdl.data.spec import describe_choices
 from mdl.data.windows import DataSet, Integers, number_runs
 from mdl.errors import ConfigError, DataError
-from mdl.files.reading import shorten
+from mdl.reading import shorten
 from mdl.task import describe_rate
 
 _ENDINGS = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz")

@@ -30,15 +30,15 @@ from mdl.protocol.messages import (
     RoundSummary,
     StatusWanted,
 )
-from peers.roles.agent.chain_view import poverty
 from peers.roles.agent.conductor import Conductor, TimeLimit, newest_staged
 from peers.roles.agent.ledger import RoundLedger, has_been_left, recover
-from peers.roles.agent.mesh_status import add_evaluations, mesh_status, summarise_round
+from peers.roles.agent.mesh_status import mesh_status
 from peers.roles.agent.phase import ABANDONED, BROADCASTING, CLOSED, CLOSING, FINISHED, FINISHING, GATHERING, Phase
 from peers.roles.agent.repeater import Repeater
+from peers.roles.agent.round_summary import add_evaluations, summarise_round
 from peers.roles.membership.lineage_choice import choose_lineage, may_decide
 from peers.roles.membership.majority import has_quorum, is_senior, next_term
-from peers.roles.membership.members import Member, Members, Position, newest_position
+from peers.roles.membership.members import Member, Members, Position, newest_position, poverty
 from scheduler.policies.chain import Policy
 
 logger = logging.getLogger(__name__)

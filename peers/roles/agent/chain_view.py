@@ -8,7 +8,7 @@ from mdl.protocol.delta import Contributor
 from mdl.protocol.messages import ResourceState
 from mdl.protocol.tree import tree_children, tree_parent
 from peers.roles.agent.ledger import MERGED, RoundLedger
-from peers.roles.membership.members import Member, Members
+from peers.roles.membership.members import Member, Members, poverty
 from scheduler.policies.chain import ChainView, DeviceState, DeviceView
 from scheduler.policies.device_book import DeviceBook
 
@@ -39,7 +39,7 @@ def chain_view(ledger: RoundLedger, members: Members, now: float) -> ChainView:
         elif peer in receivers:
             state = _GET
         elif peer in free:
-            state = _BUSY if is_busy(member) and not _nobody_else_to_come(ledger, members, free) else _FREE
+            state = _BUSY if member.is_busy and not _nobody_else_to_come(ledger, members, free) else _FREE
         else:
             state = _DONE if holding else _TRAINING
         size_mb = member.report.size * 4 / 1e6
@@ -132,11 +132,6 @@ def _depth(place: int) -> int:
     return place.bit_count()
 
 
-def is_busy(member: Member) -> bool:
-    """Its resources say so (`scheduler.policies.device_book.is_busy`): it comes last."""
-    return member.device.busy_since is not None
-
-
 def _device_view(
     ledger: RoundLedger,
     members: Members,
@@ -193,17 +188,7 @@ def _time_left(ledger: RoundLedger, members: Members, peer: Contributor, now: fl
 
 def _nobody_else_to_come(ledger: RoundLedger, members: Members, free: set[Contributor]) -> bool:
     """Only busy devices are left to pair: they are paired all the same, or the round would never end."""
-    at_ease = {peer for peer in ledger.live() if (member := members.get(peer)) and not is_busy(member)}
+    at_ease = {peer for peer in ledger.live() if (member := members.get(peer)) and not member.is_busy}
     engaged = {peer for hop in ledger.undecided() for peer in (hop.sender, hop.receiver)}
     training = {peer for peer in ledger.live() if ledger.holding(peer) is None}
     return len(at_ease & (free | engaged | training)) < 2
-
-
-def poverty(member: Member | None) -> tuple[bool, bool, float, float, str]:
-    """Sorts the resource-richest first: at ease, not on a low battery, fast link, much memory."""
-    if member is None or member.report.resources is None:
-        return True, True, 0.0, 0.0, ""
-    resources = member.report.resources
-    low = resources.battery_percent is not None and resources.battery_percent < 30 and not resources.charging
-    link_mb_s = member.device.link_mb_s or 0.0
-    return is_busy(member), low, -link_mb_s, -resources.free_memory_bytes, member.contributor.peer_id

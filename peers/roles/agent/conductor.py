@@ -15,6 +15,7 @@ import msgspec
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Effect
 from mdl.protocol.messages import (
+    NOTHING_CAME,
     Activity,
     BroadcastOrdered,
     Contributors,
@@ -28,13 +29,12 @@ from mdl.protocol.messages import (
     Staged,
 )
 from mdl.protocol.tree import tree_children, tree_parent
-from peers.roles.agent.chain_view import around_cuts, chain_view, is_busy, order_broadcast
+from peers.roles.agent.chain_view import around_cuts, chain_view, order_broadcast
 from peers.roles.agent.ledger import ABORTED, MERGED, RoundLedger
 from peers.roles.agent.phase import ABANDONED, AGGREGATING, BROADCASTING, CLOSED, CLOSING, Phase
 from peers.roles.agent.repeater import Repeater
 from peers.roles.membership.majority import has_quorum
 from peers.roles.membership.members import Member, Members, Position
-from peers.roles.trainer.round_state import NOTHING_CAME
 from scheduler.policies.chain import Pair, Policy, Wait
 from scheduler.policies.detour import go_around
 from scheduler.policies.device_book import learn_from_hop
@@ -111,7 +111,7 @@ class Conductor:
     def hear(self, member: Member, report: PeerReport, now: float) -> None:
         """A member's report: the ledger takes it in, and the devices' books learn from hops that were merged."""
         before = self.ledger.reports.get(member.contributor)
-        self.ledger.note_busy(member.contributor, is_busy(member), now)
+        self.ledger.note_busy(member.contributor, member.is_busy, now)
         if report.holdings and member.contributor not in self.ledger.ready_at:
             member.device.learn_training(now - self.ledger.opened_at)
         for hop in self.ledger.hear(member.contributor, report, now):

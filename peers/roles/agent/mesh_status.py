@@ -1,103 +1,51 @@
-"""What the agent tells people: the line of metrics.jsonl that ends a round, and the status an observer asks for.
-
-Both tell the schedule: each hop with its times and the policy's reason, and what each device was like meanwhile.
-"""
+"""What the agent answers to an observer: who is there, what the open round does, and the last rounds as they ended."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
-from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import msgspec
 
 from mdl.bounds import printable
-from mdl.learning.evaluation import Evaluation
+from mdl.protocol.delta import Contributor
 from mdl.protocol.messages import (
-    MAX_SCHEDULE,
-    DeviceRecord,
-    Holding,
-    HopSummary,
     MemberStatus,
     MeshStatus,
-    PeerReport,
     RoundSummary,
-    Schedule,
-    Staged,
 )
-from peers.roles.agent.ledger import Hop, HopState, RoundLedger
-from peers.roles.membership.members import Member
-
-if TYPE_CHECKING:
-    from peers.roles.agent.agent import MobileAgent
+from peers.roles.agent.ledger import RoundLedger
+from peers.roles.agent.phase import Phase
+from peers.roles.agent.round_summary import device_records, since_opened, told_schedule
+from peers.roles.membership.members import Member, Members
 
 # A receiver accepts a little more than this (transport.wire.codec.MAX_HEADER_BYTES): the rest is who says it.
 _ROOM_BYTES = 1_000_000
 _ENCODE = msgspec.msgpack.Encoder().encode
 
 
-def summarise_round(
-    ledger: RoundLedger,
-    result: Holding | Staged,
-    marks: dict[str, float],
-    digest: bytes,
-    applied: list[Member],
-    vanished: frozenset[str] = frozenset(),
-    cuts: tuple[str, ...] = (),
-) -> RoundSummary:
-    """Seconds: train until the last delta was ready, aggregate until one held all, broadcast until all had it.
+class Leader(Protocol):
+    """Of an agent what is told; see `peers.roles.agent.agent.MobileAgent`."""
 
-    vanished: who contributed to the round before and was gone when this one was opened: lost too.
-    """
-    merged = [hop for hop in ledger.hops.values() if hop.state is HopState.MERGED]
-    losses = [report.training.loss for report in ledger.reports.values() if report.training]
-    size_bytes = applied[0].report.size * 4
-    ready_at = max(ledger.ready_at.values(), default=ledger.opened_at)
-    seconds = {
-        "train": ready_at - ledger.opened_at,
-        "aggregate": max(0.0, marks["reduced"] - ready_at),
-        "broadcast": marks["closing"] - marks["reduced"],
-        "apply": marks["closed"] - marks["closing"],
-        "total": marks["closed"] - ledger.opened_at,
-    }
-    return RoundSummary(
-        round=ledger.round_id,
-        theta=result.theta,
-        contributors=tuple(sorted(peer.peer_id for peer in result.contributors)),
-        hops=tuple((hop.sender.peer_id, hop.receiver.peer_id) for hop in merged),
-        seconds={phase: round(value, 6) for phase, value in seconds.items()},
-        bytes=sum(hop.decision.size_bytes for hop in merged if hop.decision) + size_bytes * (len(applied) - 1),
-        loss=fmean(losses) if losses else None,
-        lost=tuple(sorted({peer.peer_id for peer in ledger.lost} | vanished)),
-        digest=digest.hex(),
-        schedule=_schedule(ledger),
-        devices=_device_records(ledger, applied, marks["closed"]),
-        cuts=cuts,
-    )
+    me: Contributor
+    term: int
+    members: Members
 
+    @property
+    def ledger(self) -> RoundLedger | None: ...
 
-def add_evaluations(summary: RoundSummary, reports: Iterable[PeerReport]) -> tuple[RoundSummary, bool]:
-    """Sum the devices' counts for this round's model; also whether everybody's are there.
+    @property
+    def phase(self) -> Phase: ...
 
-    Counts over other classes than most devices have are left out: one wrong report must not hold up the mesh.
-    """
-    wanted = [report.evaluation for report in reports]
-    found = [each.evaluation for each in wanted if each and each.round_id == summary.round]
-    classes = Counter(_classes(each) for each in found).most_common(1)
-    usual = [each for each in found if _classes(each) == classes[0][0] is not None]
-    total = sum(usual[1:], usual[0]) if usual else None
-    if total and total.n:
-        summary = msgspec.structs.replace(summary, accuracy=total.accuracy, macro_f1=total.macro_f1)
-    return summary, len(found) == len(wanted)
+    @property
+    def waiting_for(self) -> str: ...
 
 
 def mesh_status(
-    agent: MobileAgent, policy: str, goal: int, finished: list[RoundSummary], since_round: int, now: float
+    agent: Leader, policy: str, goal: int, finished: list[RoundSummary], since_round: int, now: float
 ) -> MeshStatus:
     ledger = agent.ledger
     members = tuple(_member_status(member, ledger, now) for member in agent.members.everyone())
-    hops = _schedule(ledger) if ledger else ()
+    hops = told_schedule(ledger) if ledger else ()
     round_id = ledger.round_id if ledger else max((member.round_id for member in members), default=0)
     new = [summary for summary in finished if summary.round > since_round]
     waiting = f": {agent.waiting_for}" if agent.phase.value == "gathering" and agent.waiting_for else ""
@@ -111,8 +59,8 @@ def mesh_status(
         hops,
         (),
         agent.me.peer_id,
-        devices=_device_records(ledger, agent.members.everyone(), now) if ledger else (),
-        elapsed_s=_since(ledger, now) if ledger else 0.0,
+        devices=device_records(ledger, agent.members.everyone(), now) if ledger else (),
+        elapsed_s=since_opened(ledger, now) if ledger else 0.0,
         cuts=agent.members.reach.describe(now),
     )
     return msgspec.structs.replace(status, finished=_newest_that_fit(new, _ROOM_BYTES - len(_ENCODE(status))))
@@ -131,13 +79,6 @@ def _newest_that_fit(finished: list[RoundSummary], room_bytes: int) -> tuple[Rou
     return tuple(reversed(kept))
 
 
-def _classes(evaluation: Evaluation) -> int | None:
-    lengths = {
-        len(counts) for counts in (evaluation.true_positive, evaluation.false_positive, evaluation.false_negative)
-    }
-    return lengths.pop() if len(lengths) == 1 else None
-
-
 def _member_status(member: Member, ledger: RoundLedger | None, now: float) -> MemberStatus:
     holding = ledger.holding(member.contributor) if ledger else None
     report = member.report
@@ -154,54 +95,3 @@ def _member_status(member: Member, ledger: RoundLedger | None, now: float) -> Me
         loss=report.training.loss if report.training else None,
         problem=printable(member.problem),
     )
-
-
-def _schedule(ledger: RoundLedger) -> Schedule:
-    """The last hops, as many as a receiver accepts."""
-    return tuple(_hop_summary(hop, ledger) for hop in list(ledger.hops.values())[-MAX_SCHEDULE:])
-
-
-def _hop_summary(hop: Hop, ledger: RoundLedger) -> HopSummary:
-    lost = hop.state is HopState.ORDERED and hop.receiver in ledger.lost
-    return HopSummary(
-        hop.hop_id,
-        hop.sender.peer_id,
-        hop.receiver.peer_id,
-        "lost" if lost else hop.state.value,
-        _since(ledger, hop.ordered_at),
-        None if hop.decided_at is None else _since(ledger, hop.decided_at),
-        printable(hop.reason),
-        hop.decision.size_bytes if hop.decision else 0,
-        round(hop.decision.seconds, 6) if hop.decision else 0.0,
-    )
-
-
-def _device_records(ledger: RoundLedger, known: Iterable[Member], now: float) -> tuple[DeviceRecord, ...]:
-    """All members of the round, by id. known: of these also the link speed and the kind of use are told."""
-    books = {member.contributor: member.device for member in known}
-    records = []
-    for peer in sorted(ledger.members):
-        report, ready_at = ledger.reports.get(peer), ledger.ready_at.get(peer)
-        resources, book = report.resources if report else None, books.get(peer)
-        records.append(
-            DeviceRecord(
-                peer.peer_id,
-                None if ready_at is None else _since(ledger, ready_at),
-                book.link_mb_s if book else None,
-                resources.battery_percent if resources else None,
-                resources.charging if resources else None,
-                tuple(
-                    (_since(ledger, start), None if end is None else _since(ledger, end))
-                    for start, end in ledger.busy.get(peer, ())
-                ),
-                printable(ledger.lost.get(peer, "")),
-                int(book.kind(now)) if book else 0,
-                book.merge_mb_s if book else None,
-            )
-        )
-    return tuple(records)
-
-
-def _since(ledger: RoundLedger, at: float) -> float:
-    """Seconds since the round was opened."""
-    return round(at - ledger.opened_at, 6)

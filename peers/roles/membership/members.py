@@ -59,6 +59,11 @@ class Member:
         return self.arrivals.heard_at
 
     @property
+    def is_busy(self) -> bool:
+        """Its resources say so (`scheduler.policies.device_book.is_busy`): it comes last."""
+        return self.device.busy_since is not None
+
+    @property
     def has_left(self) -> bool:
         """It said so: nobody waits for it."""
         return self.report.activity is _LEFT
@@ -227,3 +232,13 @@ def newest_position(members: list[Member]) -> Position:
     digests = Counter(member.report.digest for member in members if member.report.round_id == latest)
     digest = max(digests, key=lambda digest: (digests[digest], digest))
     return members[0].report.lineage, latest, digest
+
+
+def poverty(member: Member | None) -> tuple[bool, bool, float, float, str]:
+    """Sorts the resource-richest first: at ease, not on a low battery, fast link, much memory."""
+    if member is None or member.report.resources is None:
+        return True, True, 0.0, 0.0, ""
+    resources = member.report.resources
+    low = resources.battery_percent is not None and resources.battery_percent < 30 and not resources.charging
+    link_mb_s = member.device.link_mb_s or 0.0
+    return member.is_busy, low, -link_mb_s, -resources.free_memory_bytes, member.contributor.peer_id

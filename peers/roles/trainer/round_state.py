@@ -14,8 +14,6 @@ from peers.roles.trainer.model_state import Work
 
 HopKey = tuple[int, int]  # segment, hop
 
-# Why a hop is given up by its receiver, where the sender is to be reached no more; the agent looks for another way.
-NOTHING_CAME = "nothing came"
 # Looked up once: see peers/roles/agent/phase.py.
 _TRAINING, _HOLDING, _RECEIVING = Activity.TRAINING, Activity.HOLDING, Activity.RECEIVING
 _SENT, _STAGED = Activity.SENT, Activity.STAGED

@@ -38,6 +38,7 @@ from mdl.protocol.machine import (
 )
 from mdl.protocol.messages import (
     ATTEMPTS_TOLD,
+    NOTHING_CAME,
     Activity,
     AgentMessage,
     Ballot,
@@ -69,7 +70,7 @@ from mdl.protocol.messages import (
 from peers.roles.membership.majority import has_in_common
 from peers.roles.trainer.model_state import Standing, base_of, total
 from peers.roles.trainer.own_delta import OwnWork
-from peers.roles.trainer.round_state import NOTHING_CAME, Part
+from peers.roles.trainer.round_state import Part
 
 logger = logging.getLogger(__name__)
 

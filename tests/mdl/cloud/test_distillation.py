@@ -19,11 +19,11 @@ from mdl.cloud.distillation import (
     pad_classes,
     pick_classes,
     predict_probabilities,
-    soft_cross_entropy,
     soften,
     train_student,
 )
 from mdl.errors import ConfigError, DataError
+from mdl.learning.soft_labels import soft_cross_entropy
 
 HALF = DistillSettings(teacher_weight=0.5)
 

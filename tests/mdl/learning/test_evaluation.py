@@ -4,8 +4,9 @@ import torch
 from torch import nn
 
 from mdl.errors import DataError, RemoteProtocolError
-from mdl.learning.evaluation import Evaluation, count_predictions, evaluate, no_evaluation
+from mdl.learning.evaluation import count_predictions, evaluate
 from mdl.learning.models import build_model
+from mdl.protocol.counts import Evaluation, no_evaluation
 
 
 def _windows(count: int) -> tuple[np.ndarray, np.ndarray]:

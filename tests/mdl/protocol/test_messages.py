@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mdl.bounds import MAX_MEMBERS, MAX_TEXT
-from mdl.learning.evaluation import no_evaluation
+from mdl.protocol.counts import no_evaluation
 from mdl.protocol.delta import Contributor
 from mdl.protocol.messages import (
     CARRIERS,

@@ -20,15 +20,15 @@ from peers.cli.schedule import app
 from peers.trials.campaign import Campaign, silent_machines
 from peers.trials.run_plan import run_plan
 from peers.view.compare import compare, describe_comparison
-from peers.view.device_table import ShownDevice, draw_devices, real_devices
-from peers.view.recorded_round import chart_real, finished_round, live_round, rebuild
-from peers.view.replay_run import RECORDED, replay_run
 from peers.view.schedule_source import find_subject
 from scheduler.explain.chart import Chart, SpanKind
 from scheduler.explain.chart_svg import draw_svg, write_picture
 from scheduler.explain.chart_text import draw_chart
 from scheduler.explain.decide_lines import MAX_LINE_BYTES, Decider
+from scheduler.explain.device_table import ShownDevice, draw_devices, real_devices
 from scheduler.explain.gantt_played import chart_play
+from scheduler.explain.recorded_round import chart_real, finished_round, live_round, rebuild
+from scheduler.explain.replay_run import RECORDED, replay_run
 from scheduler.explain.watched_play import Bench, parse_policies, play_watched
 from scheduler.explain.what_if import apply_changes, parse_changes, play_both
 from scheduler.policies.chain import ChainView, Decision, Pair, Wait
@@ -319,7 +319,7 @@ def test_show_tells_what_is_known_of_each_device() -> None:
 
 
 def _replayed(summary: RoundSummary) -> float:
-    from peers.view.recorded_round import Recorded
+    from scheduler.explain.recorded_round import Recorded
 
     rebuilt = rebuild(finished_round(summary, "run"))
     return play_watched(rebuilt.scenario, Recorded(rebuilt.pairs))[0].makespan_s

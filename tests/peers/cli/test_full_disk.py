@@ -14,7 +14,7 @@ import pytest
 
 from mdl.data.readers.catalogue import find_public_set
 from mdl.errors import MdlError, StorageError
-from mdl.files.writing import check_writable, save_or_rescue, write_bytes
+from mdl.writing import check_writable, save_or_rescue, write_bytes
 from peers.cli import data as cli_data
 from transport.trust.keys import new_join_code
 

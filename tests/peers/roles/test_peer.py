@@ -10,7 +10,7 @@ import pytest
 
 from mdl.bounds import MAX_MEMBERS
 from mdl.config import Config, FaultSection, RoundSection
-from mdl.learning.evaluation import no_evaluation
+from mdl.protocol.counts import no_evaluation
 from mdl.protocol.delta import Contributor, ModelDelta
 from mdl.protocol.machine import (
     Effect,

@@ -230,7 +230,7 @@ def test_several_processes_find_as_much_as_one() -> None:
 
 
 def _mdl(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "peers.cli.main", *map(str, arguments)]
+    command = [sys.executable, "-m", "peers", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT)
 
 

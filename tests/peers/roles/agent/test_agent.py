@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mdl.learning.evaluation import Evaluation
+from mdl.protocol.counts import Evaluation
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Finish, Received, Send, StopRequested, Tick
 from mdl.protocol.messages import (

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from mdl.learning.evaluation import no_evaluation
+from mdl.protocol.counts import no_evaluation
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import StopRequested
 from mdl.protocol.messages import (

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from mdl.bounds import MAX_TEXT
-from mdl.learning.evaluation import Evaluation, no_evaluation
+from mdl.protocol.counts import Evaluation, no_evaluation
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Received
 from mdl.protocol.messages import (
@@ -22,7 +22,8 @@ from mdl.protocol.messages import (
 )
 from peers.roles.agent.agent import AgentSettings, MobileAgent
 from peers.roles.agent.ledger import RoundLedger
-from peers.roles.agent.mesh_status import add_evaluations, mesh_status, summarise_round
+from peers.roles.agent.mesh_status import mesh_status
+from peers.roles.agent.round_summary import add_evaluations, summarise_round
 from peers.roles.membership.members import Members
 from scheduler.policies.registry import make_policy
 from transport.wire.codec import MAX_HEADER_BYTES, encode

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mdl.errors import RemoteProtocolError
-from mdl.learning.evaluation import no_evaluation
+from mdl.protocol.counts import no_evaluation
 from mdl.protocol.delta import Contributor, ModelDelta, Vector, apply_delta, digest_of
 from mdl.protocol.machine import (
     DeltaRecalled,

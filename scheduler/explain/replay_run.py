@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mdl.errors import DataError
-from peers.view.recorded_round import Rebuilt, Recorded, finished_round, read_policy, read_real_rounds, rebuild
+from scheduler.explain.recorded_round import Rebuilt, Recorded, finished_round, read_policy, read_real_rounds, rebuild
 from scheduler.explain.watched_play import Bench, play_watched
 from scheduler.policies.chain import Policy
 from scheduler.study.play import Played

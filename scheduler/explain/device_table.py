@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 from rich.table import Table
 
-from peers.view.recorded_round import RealRound
+from scheduler.explain.recorded_round import RealRound
 from sim.timing.device_models import UsageKind
 from sim.timing.scenario import Scenario
 

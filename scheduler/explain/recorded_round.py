@@ -12,9 +12,9 @@ from pathlib import Path
 from statistics import median
 
 from mdl.errors import DataError, MeshNotFoundError
-from mdl.files.reading import LARGEST_TOML_BYTES, decode_toml, read_text
+from mdl.files.round_lines import read_rounds, read_run
 from mdl.protocol.messages import DeviceRecord, HopSummary, MeshStatus, RoundSummary
-from peers.launch.run_directory import read_rounds, read_run
+from mdl.reading import LARGEST_TOML_BYTES, decode_toml, read_text
 from scheduler.explain.chart import Chart, SeenDevice, SeenHop
 from scheduler.explain.gantt_recorded import chart_round
 from scheduler.policies.chain import ChainView, Decision, DeviceState, Pair, Wait

@@ -14,8 +14,8 @@ from mdl.config import load_config, save_config
 from mdl.data import load_data
 from mdl.errors import MdlError
 from mdl.files.checkpoint import CachedModel, ModelCache
-from mdl.files.writing import append_private, make_private_folder, narrow, open_private, write_bytes, write_whole
 from mdl.protocol.machine import Tick
+from mdl.writing import append_private, make_private_folder, narrow, open_private, write_bytes, write_whole
 from scheduler.policies.qnet_numpy import draw_weights, save_weights
 from transport.story import Story
 

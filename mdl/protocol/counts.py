@@ -1,0 +1,71 @@
+"""How good a model is on test windows, as counts that add up over devices."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from mdl.bounds import MAX_CLASSES, MAX_LOSS, Count
+from mdl.errors import RemoteProtocolError
+
+Counts: TypeAlias = Annotated[tuple[Count, ...], Meta(max_length=MAX_CLASSES)]
+
+
+# The largest mean loss that is told, of a million windows.
+_LOSSES = 1e6 * MAX_LOSS
+
+
+class Evaluation(msgspec.Struct, frozen=True):
+    """Per-class counts over n windows; adding two evaluations gives the evaluation of both devices' windows.
+
+    Adding raises RemoteProtocolError when the other counts other classes.
+    """
+
+    true_positive: Counts
+    false_positive: Counts
+    false_negative: Counts
+    loss_sum: Annotated[float, Meta(ge=-_LOSSES, le=_LOSSES)]
+    n: Count
+
+    def __add__(self, other: Evaluation) -> Evaluation:
+        return Evaluation(
+            _add(self.true_positive, other.true_positive),
+            _add(self.false_positive, other.false_positive),
+            _add(self.false_negative, other.false_negative),
+            self.loss_sum + other.loss_sum,
+            self.n + other.n,
+        )
+
+    @property
+    def accuracy(self) -> float:
+        """Share of windows whose class was found; 0 without windows."""
+        return sum(self.true_positive) / self.n if self.n else 0.0
+
+    @property
+    def macro_f1(self) -> float:
+        """Mean F1 over the classes that occur as truth or as prediction; 0 without windows."""
+        scores = [
+            2 * hit / (2 * hit + wrong + missed)
+            for hit, wrong, missed in zip(self.true_positive, self.false_positive, self.false_negative, strict=True)
+            if hit + wrong + missed
+        ]
+        return sum(scores) / len(scores) if scores else 0.0
+
+    @property
+    def loss(self) -> float:
+        """Mean cross-entropy in nats; 0 without windows."""
+        return self.loss_sum / self.n if self.n else 0.0
+
+
+def no_evaluation(classes: int) -> Evaluation:
+    """The neutral element: what to start a sum from."""
+    zeros = (0,) * classes
+    return Evaluation(zeros, zeros, zeros, 0.0, 0)
+
+
+def _add(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    if len(a) != len(b):
+        raise RemoteProtocolError(f"evaluations over {len(a)} and {len(b)} classes cannot be added up")
+    return tuple(left + right for left, right in zip(a, b, strict=True))

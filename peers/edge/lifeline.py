@@ -1,0 +1,47 @@
+"""A process that ends with the one that started it: its standard input is its lifeline."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from peers.interrupts import handled
+from transport.runtime import Runtime
+
+# A node that was started by another one ends with it (`mdl up`): it reads its standard input until that closes.
+LIFELINE_VARIABLE = "MDL_LIFELINE"
+
+
+def wait_for_parent() -> None:
+    """In a process whose standard input is its lifeline: until the one that started it is gone."""
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
+
+
+@contextmanager
+def stopped_by_signals(runtime: Runtime[Any]) -> Iterator[None]:
+    """An interrupt once finishes cleanly, twice ends at once; likewise the end of a parent that started us.
+
+    What is saved afterwards belongs inside: the first one does not break it off, the second one does.
+    """
+    wishes: list[int] = []
+
+    def wish(number: int, _: object) -> None:
+        wishes.append(number)
+        if len(wishes) > 1 and runtime.is_over:
+            raise KeyboardInterrupt
+        runtime.stop()
+
+    if os.environ.get(LIFELINE_VARIABLE):
+        threading.Thread(target=_follow_parent, args=(runtime,), name="mdl-lifeline", daemon=True).start()
+    with handled(wish):
+        yield
+
+
+def _follow_parent(runtime: Runtime[Any]) -> None:
+    wait_for_parent()
+    runtime.stop()

@@ -1,0 +1,139 @@
+"""The line of metrics.jsonl that ends a round: how long each phase took, each hop with its times and the policy's
+reason, and what each device was like meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from statistics import fmean
+
+import msgspec
+
+from mdl.bounds import printable
+from mdl.protocol.counts import Evaluation
+from mdl.protocol.messages import (
+    MAX_SCHEDULE,
+    DeviceRecord,
+    Holding,
+    HopSummary,
+    PeerReport,
+    RoundSummary,
+    Schedule,
+    Staged,
+)
+from peers.roles.agent.ledger import Hop, HopState, RoundLedger
+from peers.roles.membership.members import Member
+
+
+def summarise_round(
+    ledger: RoundLedger,
+    result: Holding | Staged,
+    marks: dict[str, float],
+    digest: bytes,
+    applied: list[Member],
+    vanished: frozenset[str] = frozenset(),
+    cuts: tuple[str, ...] = (),
+) -> RoundSummary:
+    """Seconds: train until the last delta was ready, aggregate until one held all, broadcast until all had it.
+
+    vanished: who contributed to the round before and was gone when this one was opened: lost too.
+    """
+    merged = [hop for hop in ledger.hops.values() if hop.state is HopState.MERGED]
+    losses = [report.training.loss for report in ledger.reports.values() if report.training]
+    size_bytes = applied[0].report.size * 4
+    ready_at = max(ledger.ready_at.values(), default=ledger.opened_at)
+    seconds = {
+        "train": ready_at - ledger.opened_at,
+        "aggregate": max(0.0, marks["reduced"] - ready_at),
+        "broadcast": marks["closing"] - marks["reduced"],
+        "apply": marks["closed"] - marks["closing"],
+        "total": marks["closed"] - ledger.opened_at,
+    }
+    return RoundSummary(
+        round=ledger.round_id,
+        theta=result.theta,
+        contributors=tuple(sorted(peer.peer_id for peer in result.contributors)),
+        hops=tuple((hop.sender.peer_id, hop.receiver.peer_id) for hop in merged),
+        seconds={phase: round(value, 6) for phase, value in seconds.items()},
+        bytes=sum(hop.decision.size_bytes for hop in merged if hop.decision) + size_bytes * (len(applied) - 1),
+        loss=fmean(losses) if losses else None,
+        lost=tuple(sorted({peer.peer_id for peer in ledger.lost} | vanished)),
+        digest=digest.hex(),
+        schedule=told_schedule(ledger),
+        devices=device_records(ledger, applied, marks["closed"]),
+        cuts=cuts,
+    )
+
+
+def add_evaluations(summary: RoundSummary, reports: Iterable[PeerReport]) -> tuple[RoundSummary, bool]:
+    """Sum the devices' counts for this round's model; also whether everybody's are there.
+
+    Counts over other classes than most devices have are left out: one wrong report must not hold up the mesh.
+    """
+    wanted = [report.evaluation for report in reports]
+    found = [each.evaluation for each in wanted if each and each.round_id == summary.round]
+    classes = Counter(_classes(each) for each in found).most_common(1)
+    usual = [each for each in found if _classes(each) == classes[0][0] is not None]
+    total = sum(usual[1:], usual[0]) if usual else None
+    if total and total.n:
+        summary = msgspec.structs.replace(summary, accuracy=total.accuracy, macro_f1=total.macro_f1)
+    return summary, len(found) == len(wanted)
+
+
+def _classes(evaluation: Evaluation) -> int | None:
+    lengths = {
+        len(counts) for counts in (evaluation.true_positive, evaluation.false_positive, evaluation.false_negative)
+    }
+    return lengths.pop() if len(lengths) == 1 else None
+
+
+def told_schedule(ledger: RoundLedger) -> Schedule:
+    """The last hops, as many as a receiver accepts."""
+    return tuple(_hop_summary(hop, ledger) for hop in list(ledger.hops.values())[-MAX_SCHEDULE:])
+
+
+def _hop_summary(hop: Hop, ledger: RoundLedger) -> HopSummary:
+    lost = hop.state is HopState.ORDERED and hop.receiver in ledger.lost
+    return HopSummary(
+        hop.hop_id,
+        hop.sender.peer_id,
+        hop.receiver.peer_id,
+        "lost" if lost else hop.state.value,
+        since_opened(ledger, hop.ordered_at),
+        None if hop.decided_at is None else since_opened(ledger, hop.decided_at),
+        printable(hop.reason),
+        hop.decision.size_bytes if hop.decision else 0,
+        round(hop.decision.seconds, 6) if hop.decision else 0.0,
+    )
+
+
+def device_records(ledger: RoundLedger, known: Iterable[Member], now: float) -> tuple[DeviceRecord, ...]:
+    """All members of the round, by id. known: of these also the link speed and the kind of use are told."""
+    books = {member.contributor: member.device for member in known}
+    records = []
+    for peer in sorted(ledger.members):
+        report, ready_at = ledger.reports.get(peer), ledger.ready_at.get(peer)
+        resources, book = report.resources if report else None, books.get(peer)
+        records.append(
+            DeviceRecord(
+                peer.peer_id,
+                None if ready_at is None else since_opened(ledger, ready_at),
+                book.link_mb_s if book else None,
+                resources.battery_percent if resources else None,
+                resources.charging if resources else None,
+                tuple(
+                    (since_opened(ledger, start), None if end is None else since_opened(ledger, end))
+                    for start, end in ledger.busy.get(peer, ())
+                ),
+                printable(ledger.lost.get(peer, "")),
+                int(book.kind(now)) if book else 0,
+                book.merge_mb_s if book else None,
+            )
+        )
+    return tuple(records)
+
+
+def since_opened(ledger: RoundLedger, at: float) -> float:
+    """Seconds since the round was opened."""
+    return round(at - ledger.opened_at, 6)
