@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,55 +14,44 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 # A folder imports only what stands left of it.
 LAYERS = ("mdl", "transport", "sim", "scheduler", "peers")
+# And, inside each, only from folders that stand left of its own.
+INSIDE = {
+    "mdl": ("devices", "protocol", "data", "learning", "files", "cloud"),
+    "transport": ("trust", "wire", "discovery", "links"),
+    "scheduler": ("policies", "paper", "study", "training", "explain"),
+    "peers": ("roles", "edge", "view", "launch", "trials", "cli"),
+    "peers/roles": ("membership", "trainer", "agent", "cloud"),
+}
+# These do not know each other, or only what a third one has for both.
+APART = (("sim/mesh", "sim/timing"), ("sim/timing", "sim/mesh"), ("scheduler/policies", "sim"))
+# What decides: no clock, no chance, no device.
 PURE = (
-    "mdl/protocol/delta.py",
-    "mdl/learning/evaluation.py",
-    "mdl/protocol/machine.py",
-    "mdl/protocol/messages.py",
-    "mdl/cloud/model_kinds.py",
-    "mdl/cloud/classroom.py",
-    "mdl/cloud/settings.py",
-    "mdl/protocol/tree.py",
-    "transport/wire/bulk.py",
-    "transport/wire/calls.py",
-    "transport/wire/incoming.py",
-    "transport/loglimit.py",
-    "transport/wire/places.py",
-    "peers/roles/agent/agent.py",
-    "peers/roles/cloud/cloud.py",
-    "peers/roles/agent/conductor.py",
-    "peers/roles/cloud/learner.py",
-    "peers/roles/membership/silence.py",
-    "peers/roles/membership/members.py",
-    "peers/roles/observer.py",
-    "peers/roles/trainer/round_state.py",
-    "peers/roles/peer.py",
-    "peers/roles/agent/phase.py",
-    "peers/roles/membership/majority.py",
-    "peers/roles/agent/repeater.py",
-    "peers/roles/agent/ledger.py",
-    "peers/roles/trainer/broadcast.py",
-    "peers/roles/trainer/model_state.py",
-    "peers/roles/agent/mesh_status.py",
-    "peers/roles/membership/succession.py",
-    "peers/roles/trainer/trainer.py",
-    "peers/roles/agent/chain_view.py",
-    "peers/roles/waits.py",
-    *(f"{folder}/{path.name}" for folder in ("scheduler", "sim") for path in sorted((ROOT / folder).glob("*.py"))),
+    "mdl/protocol",
+    "mdl/devices",
+    "mdl/cloud",
+    "mdl/learning",
+    "transport/wire",
+    "sim",
+    "scheduler/policies",
+    "scheduler/paper",
+    "scheduler/study",
+    "scheduler/training",
+    "peers/roles",
 )
 IMPURE = {"time", "random", "asyncio", "threading", "socket", "zmq", "zeroconf", "psutil", "os", "subprocess"}
+MOST_FILES = 16
 # Modules of the scheduler that train a policy may import these, and no peer imports those modules.
 LEARNING = {"gymnasium", "stable_baselines3"}
-# Where roles and drivers meet: the composition root, and the commands around it.
-MEETING_POINTS = {"node.py"}
+# Where roles and drivers meet: the composition root, and plans that machines play.
+MEETING_POINTS = ("peers/edge/node.py", "peers/trials/")
 
 
 def _modules(folder: str) -> list[Path]:
     return sorted(path for path in (ROOT / folder).rglob("*.py"))
 
 
-def _imports(path: Path) -> Iterator[str]:
-    """Dotted names of everything a module imports, also inside functions; type-checking imports never run."""
+def _imports(path: Path, for_types: bool = False) -> Iterator[str]:
+    """Dotted names of everything a module imports, also inside functions; those for types alone never run."""
     tree = ast.parse(path.read_text())
     pending: list[ast.AST] = [tree]
     while pending:
@@ -72,7 +62,7 @@ def _imports(path: Path) -> Iterator[str]:
             assert node.level == 0, f"{path}: import by the full name, so that the direction can be seen"
             yield node.module or ""
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test) and not for_types:
             continue
         pending += ast.iter_child_nodes(node)
 
@@ -88,13 +78,49 @@ def test_a_folder_imports_only_what_stands_left_of_it(folder: str) -> None:
         assert not _tops(path) & forbidden, f"{path.relative_to(ROOT)} imports {_tops(path) & forbidden}"
 
 
-def test_every_pure_module_exists() -> None:
-    assert all((ROOT / name).is_file() for name in PURE)
+@pytest.mark.parametrize("folder", INSIDE)
+def test_a_folder_inside_imports_only_what_stands_left_of_it(folder: str) -> None:
+    order, inside = INSIDE[folder], folder.replace("/", ".")
+    assert set(order) == {path.name for path in (ROOT / folder).iterdir() if _modules(f"{folder}/{path.name}")}
+    for place, name in enumerate(order):
+        forbidden = tuple(f"{inside}.{other}." for other in order[place + 1 :])
+        for path in _modules(f"{folder}/{name}"):
+            assert not (wrong := [each for each in _imports(path) if each.startswith(forbidden)]), (path, wrong)
 
 
-@pytest.mark.parametrize("name", PURE)
-def test_a_pure_module_knows_no_clock_no_chance_and_no_device(name: str) -> None:
-    assert not _tops(ROOT / name) & IMPURE
+@pytest.mark.parametrize(("folder", "unknown"), APART)
+def test_folders_that_do_not_know_each_other(folder: str, unknown: str) -> None:
+    for path in _modules(folder):
+        assert not [name for name in _imports(path) if name.startswith(unknown.replace("/", ".") + ".")], path
+
+
+def test_there_is_no_circle_not_even_for_the_type_checker() -> None:
+    names = {_name_of(path): path for folder in LAYERS for path in _modules(folder)}
+    wanted = {name: {_module_of(each, names) for each in _imports(path, True)} for name, path in names.items()}
+    order = graphlib.TopologicalSorter({name: others - {name, ""} for name, others in wanted.items()})
+    order.prepare()  # raises CycleError, which names the circle
+
+
+def _name_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def _module_of(name: str, known: Collection[str]) -> str:
+    while name and name not in known:
+        name = name.rpartition(".")[0]
+    return name
+
+
+@pytest.mark.parametrize("folder", PURE)
+def test_what_decides_knows_no_clock_no_chance_and_no_device(folder: str) -> None:
+    for path in _modules(folder):
+        assert not _tops(path) & IMPURE, path
+
+
+@pytest.mark.parametrize("folder", LAYERS)
+def test_a_folder_can_be_taken_in_at_a_glance(folder: str) -> None:
+    for inside in {path.parent for path in _modules(folder)}:
+        assert len([path for path in inside.glob("*.py") if path.name != "__init__.py"]) <= MOST_FILES, inside
 
 
 @pytest.mark.parametrize("folder", LAYERS)
@@ -184,39 +210,31 @@ def test_one_module_makes_files_and_folders(folder: str) -> None:
 
 
 def test_a_role_knows_no_driver_and_a_driver_no_role() -> None:
-    drivers = ("transport.", "sim.")
-    roles = {
-        "agent.py",
-        "conductor.py",
-        "repeater.py",
-        "trainer.py",
-        "observer.py",
-        "rounds.py",
-        "part.py",
-        "members.py",
-        "view.py",
-        "status.py",
-    }
+    """Roles may be bounded as links are: that much of transport/ decides, too."""
+    shared = ("transport.wire.places", "transport.loglimit")
     for path in _modules("peers"):
-        names = set(_imports(path))
+        name, names = str(path.relative_to(ROOT)), set(_imports(path))
+        if name.startswith("peers/roles/"):
+            assert not [
+                each for each in names if each.startswith(("transport.", "sim.")) and not each.startswith(shared)
+            ], path
         knows_driver = any(
-            name.startswith(("transport.runtime", "transport.links.mesh_links", "sim.")) for name in names
+            each.startswith(("transport.runtime", "transport.links", "sim.mesh.driver")) for each in names
         )
-        knows_role = any(name.startswith(("peers.roles.agent.agent", "peers.roles.trainer.trainer")) for name in names)
-        if path.name in roles:
-            assert not any(name.startswith(drivers) for name in names), path
+        knows_role = any(each.startswith(("peers.roles.agent.agent", "peers.roles.trainer.trainer")) for each in names)
         if knows_driver and knows_role:
-            assert path.name in MEETING_POINTS or path.name.startswith("cli"), path
+            assert name.startswith(MEETING_POINTS), path
 
 
 def test_what_a_peer_loads_never_needs_the_learning_libraries() -> None:
     learning = {path for path in _modules("scheduler") if _tops(path) & LEARNING}
-    names = {f"scheduler.{path.stem}" for path in learning}
+    names = {_name_of(path) for path in learning}
+    assert names
     for folder in LAYERS:
         for path in _modules(folder):
             if path not in learning:
                 assert not _tops(path) & LEARNING, path
-                if not path.name.startswith("cli"):
+                if path.parent.name != "cli":
                     assert not set(_imports(path)) & names, path
 
 

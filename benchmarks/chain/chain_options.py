@@ -8,12 +8,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from mdl.devices.busy_periods import active_end_s, active_s
 from scheduler.policies.chain import Policy, Wait
 from scheduler.policies.registry import make_policy
 from scheduler.study.early_close import play_with_quorum
 from scheduler.study.judging import half_width
 from scheduler.study.play import play, view_of
-from sim.timing.iteration import Iteration, TimedHop, active_end_s, active_s
+from sim.timing.iteration import Iteration, TimedHop
 from sim.timing.scenario import Scenario, draw_scenario
 
 # How many of nine a round waits for; and when it goes on without those who still train: seconds after its opening,

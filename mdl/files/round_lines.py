@@ -21,3 +21,7 @@ def read_rounds(path: Path) -> list[RoundSummary]:
     with open_regular(path) as file:
         lines = file.read().split(b"\n")[:-1]  # the last piece is empty, or not written to its end
     return [decode_json(line, RoundSummary, f"{path}, line {number}") for number, line in enumerate(lines, 1)]
+
+
+# Rounds that a view keeps: more than fit on any screen.
+ROUNDS_KEPT = 500

@@ -11,7 +11,7 @@ import msgspec
 from mdl.bounds import Round
 from mdl.errors import StorageError, UnfinishedError
 from mdl.files.checkpoint import read_safetensors
-from mdl.files.round_lines import read_rounds, read_run
+from mdl.files.round_lines import ROUNDS_KEPT, read_rounds, read_run
 from mdl.protocol.messages import RoundSummary
 from mdl.reading import decode_json
 from mdl.writing import spare_place, write_bytes, write_whole
@@ -20,8 +20,6 @@ from peers.view.tail import LineTail
 
 MODEL = "global.safetensors"
 _DECODER = msgspec.json.Decoder(RoundSummary)
-# Rounds that a view keeps: more than fit on any screen.
-ROUNDS_KEPT = 500
 
 
 class _Exported(msgspec.Struct):

@@ -12,11 +12,11 @@ from rich.live import Live
 
 from mdl.config import MeshSection
 from mdl.errors import MeshNotFoundError
+from mdl.files.round_lines import ROUNDS_KEPT
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Effect, Event, Received
 from mdl.protocol.messages import MeshStatus, PeerInfo, Role, RoundSummary
 from peers.edge.node import drive, start_runtime
-from peers.launch.run_directory import ROUNDS_KEPT
 from peers.roles.observer import Observer
 from peers.view.console import PlainConsole
 from peers.view.terminal import draw_mesh

@@ -17,10 +17,10 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from mdl.devices.usage import UsageKind
 from scheduler.policies.chain import ChainView, Decision, DeviceState, DeviceView, Pair, Policy, Wait
 from scheduler.policies.detour import go_around
 from scheduler.policies.registry import make_policy
-from sim.timing.device_models import UsageKind
 
 # Bounds of what is accepted: far above any real mesh.
 MAX_LINE_BYTES = 1 << 22

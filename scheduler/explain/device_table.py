@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import msgspec
 from rich.table import Table
 
+from mdl.devices.usage import UsageKind
 from scheduler.explain.recorded_round import RealRound
-from sim.timing.device_models import UsageKind
 from sim.timing.scenario import Scenario
 
 _MOST_SHOWN = 64

@@ -13,6 +13,7 @@ from mdl.errors import ConfigError
 from scheduler.explain.chart import Note
 from scheduler.policies.chain import ChainView, Decision, Pair, Policy
 from scheduler.policies.registry import OPTIMAL, make_policy
+from scheduler.study.optimal import Optimal
 from scheduler.study.play import Played, play
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class Bench:
 
     def policy(self, name: str, scenario: Scenario) -> Policy:
         if name == OPTIMAL:
-            return make_policy(name, scenario)
+            return Optimal(scenario)
         if name not in self._fresh:
             self._fresh[name] = make_policy(name)
         return deepcopy(self._fresh[name])

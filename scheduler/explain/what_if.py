@@ -14,11 +14,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from mdl.devices.usage import UsageKind
 from mdl.errors import ConfigError
 from scheduler.explain.chart_text import choose_decimals, tell_hop
 from scheduler.explain.watched_play import Bench, play_watched
 from scheduler.study.play import Played
-from sim.timing.device_models import UsageKind
 from sim.timing.scenario import Scenario, ScenarioDevice
 
 _PERIOD = re.compile(r"(-?\d+(?:\.\d+)?)-(\d+(?:\.\d+)?)")

@@ -9,9 +9,9 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
+from mdl.devices.device_state import DeviceState as DeviceState
+from mdl.devices.usage import UsageKind
 from scheduler.policies.why import Choice
-from sim.timing.device_models import UsageKind
-from sim.timing.iteration import DeviceState as DeviceState
 
 _ENDING = (DeviceState.TRAINING, DeviceState.BUSY, DeviceState.SEND, DeviceState.GET)
 

@@ -13,8 +13,9 @@ from math import inf
 
 from mdl.bounds import MAX_RATE_MB_S
 from mdl.config import BusySection
+from mdl.devices.power import MERGE_W, RECEIVE_W, SEND_W
+from mdl.devices.usage import UsageKind
 from mdl.protocol.messages import ResourceState
-from sim.timing.device_models import MERGE_W, RECEIVE_W, SEND_W, UsageKind
 
 # A new measurement moves the estimate by this share: links of phones change within minutes.
 _LEARN = 0.3

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from math import inf, isinf
 from statistics import fmean, median
 
+from mdl.devices.usage import UsageKind, expected_busy_s, expected_rest_s, mean_gap_s
 from scheduler.policies.chain import ChainView, Decision, DeviceState, DeviceView, Pair, Wait
 from scheduler.policies.why import Choice, first
-from sim.timing.device_models import UsageKind, expected_busy_s, expected_rest_s, mean_gap_s
 
 # One joule above the mean costs as much as this many seconds of link time.
 SECONDS_PER_JOULE = 0.02

@@ -17,9 +17,9 @@ from scheduler.policies.chain import ChainView, Decision, DeviceState, Pair, Pol
 from scheduler.policies.chain_arrays import Floats, stand_of
 from scheduler.policies.features import Look, look_at
 from scheduler.policies.greedy import Greedy, too_few
+from scheduler.policies.picks import MARGIN, Picked, Picks
 from scheduler.policies.qnet_numpy import NumpyQ, load_weights
 from scheduler.policies.why import Choice
-from scheduler.study.parallel_play import MARGIN, Picked, Picks
 
 SHIPPED = "chain.safetensors"
 # In a device's folder for re-learning: the rounds it has seen, what is learned so far, and the policy if it is better.

@@ -13,10 +13,9 @@ from math import exp, inf, log
 import numpy as np
 
 from mdl.devices import usage
-from mdl.devices.usage import Periods
+from mdl.devices.busy_periods import active_end_s
+from mdl.devices.usage import Periods, UsageKind, mean_gap_s
 from scheduler.policies.chain import DeviceState, DeviceView
-from sim.timing.device_models import UsageKind, mean_gap_s
-from sim.timing.iteration import active_end_s
 
 
 @dataclass(frozen=True)

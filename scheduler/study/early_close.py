@@ -6,10 +6,11 @@ from math import inf
 
 import msgspec
 
+from mdl.devices.device_state import DeviceState
 from mdl.errors import ConfigError
 from scheduler.policies.chain import Policy, Wait
 from scheduler.study.play import view_of
-from sim.timing.iteration import DeviceState, Iteration
+from sim.timing.iteration import Iteration
 from sim.timing.scenario import Scenario
 
 _HOLDS = (DeviceState.FREE, DeviceState.BUSY)

@@ -12,8 +12,9 @@ import numpy as np
 from scheduler.paper.optimum import FollowOrder
 from scheduler.paper.problem import energy_variance
 from scheduler.policies.chain import Policy
+from scheduler.policies.picks import Picks
 from scheduler.policies.qnet_numpy import NumpyQ
-from scheduler.study.parallel_play import Picks, finish
+from scheduler.study.parallel_play import finish
 from scheduler.study.play import play
 from sim.timing.batch import Batch
 from sim.timing.packing import pack

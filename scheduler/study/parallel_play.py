@@ -5,23 +5,17 @@ A rule takes a Stand of rows in which at least two devices are free and returns 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
-from scheduler.policies.chain_arrays import DONE, FREE, Bools, Doubles, Floats, Integers, Stand
-from scheduler.policies.features import Look, look_at, observe_receivers, observe_senders
-from scheduler.policies.layout import lay_out, picks_now, prospects
+from scheduler.policies.chain_arrays import Bools, Doubles, Integers, Stand
+from scheduler.policies.picks import MARGIN, Picks, Rule
 from scheduler.policies.qnet_numpy import NumpyQ
 from sim.timing.batch import Batch
 from sim.timing.packing import pack
 from sim.timing.scenario import draw_scenario
-
-Rule = Callable[[Stand], tuple[Integers, Integers]]
-
-# A pick differs from the one of the layout only if its value is this much better, in transfers of the median link.
-MARGIN = 0.3
 
 
 @dataclass(frozen=True)
@@ -100,59 +94,6 @@ def stand_of_rows(batch: Batch, rows: Integers) -> Stand:
         latency_s=packed.latency_s[which],
         unit_s=packed.unit_s[which],
     )
-
-
-def layout_rule(stand: Stand) -> tuple[Integers, Integers]:
-    """What the layout of `scheduler.policies.layout` starts now."""
-    expected, free = prospects(stand), (stand.state == FREE) & stand.exists
-    wait = ((stand.state < DONE) & stand.exists & ~free).any(axis=1)
-    return picks_now(lay_out(expected), expected.costs, free, wait)
-
-
-@dataclass(frozen=True)
-class Picked:
-    """Positions (B,), N for waiting. values: the network's (B, N + 1), zeros without a network. planned: the positions
-    that have the margin in their favour."""
-
-    positions: Integers
-    values: Floats
-    planned: Integers
-
-
-class Picks:
-    """A rule in two picks, the sender and then the receiver: the network's, or without a network those of the layout.
-
-    The best value is picked, where the pick of the layout has `margin` in its favour.
-    """
-
-    def __init__(self, q: NumpyQ | None, margin: float = MARGIN) -> None:
-        self._q, self.margin = q, margin
-
-    def __call__(self, stand: Stand) -> tuple[Integers, Integers]:
-        if self._q is None:
-            return layout_rule(stand)
-        look = look_at(stand)
-        senders = self.pick_senders(look).positions
-        waits = senders == stand.state.shape[1]
-        pairing = np.flatnonzero(~waits)
-        receivers = np.full(len(senders), -1)
-        if len(pairing):
-            receivers[pairing] = self.pick_receivers(look.take(pairing), senders[pairing]).positions
-        return np.where(waits, -1, senders), receivers
-
-    def pick_senders(self, look: Look) -> Picked:
-        return self._choose(look, *observe_senders(look))
-
-    def pick_receivers(self, look: Look, senders: Integers) -> Picked:
-        return self._choose(look, *observe_receivers(look, senders))
-
-    def _choose(self, look: Look, features: Floats, valid: Bools, planned: Integers) -> Picked:
-        if self._q is None:
-            return Picked(planned, np.zeros(valid.shape, dtype=np.float32), planned)
-        values = self._q(features, look.stand.exists, valid)
-        scores = values.copy()
-        scores[np.arange(len(values)), planned] += self.margin
-        return Picked(scores.argmax(axis=1), values, planned)
 
 
 def _note(outcome: Outcome, ids: Integers, batch: Batch) -> None:

@@ -14,8 +14,9 @@ import numpy as np
 
 from scheduler.policies.chain_arrays import Bools, Doubles, Floats, Integers
 from scheduler.policies.features import look_at, observe_receivers, observe_senders
+from scheduler.policies.picks import Picks
 from scheduler.policies.qnet_numpy import NumpyQ, Weights
-from scheduler.study.parallel_play import Picks, finish, stand_of_rows
+from scheduler.study.parallel_play import finish, stand_of_rows
 from sim.timing.batch import Batch
 from sim.timing.packing import Packed, pack
 from sim.timing.scenario import Scenario, draw_scenario, vary_scenario

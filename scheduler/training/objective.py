@@ -12,10 +12,10 @@ from statistics import median, pstdev
 
 import numpy as np
 
+from mdl.devices.power import SEND_W
 from scheduler.policies.chain_arrays import BUSY_SHARE, Bools, Doubles, Integers
 from scheduler.policies.greedy import EXPOSED_TRANSFERS
 from sim.timing.batch import Batch
-from sim.timing.device_models import SEND_W
 from sim.timing.iteration import Iteration
 from sim.timing.scenario import Scenario
 

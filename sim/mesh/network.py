@@ -12,8 +12,7 @@ from itertools import chain
 
 import numpy as np
 
-from sim.timing.iteration import active_end_s
-from sim.timing.scenario import Periods
+from mdl.devices.busy_periods import Periods, active_end_s
 
 # Random numbers are drawn so many at once: one by one they cost more than the rest of a delivery.
 _DRAWN_AT_ONCE = 1024

@@ -14,9 +14,9 @@ from math import inf
 import numpy as np
 import numpy.typing as npt
 
+from mdl.devices.device_state import DeviceState
+from mdl.devices.power import MERGE_W, RECEIVE_W, SEND_W
 from mdl.errors import LocalProtocolError
-from sim.timing.device_models import MERGE_W, RECEIVE_W, SEND_W
-from sim.timing.iteration import DeviceState
 from sim.timing.packing import Bools, Doubles, Integers, Packed
 
 Codes = npt.NDArray[np.int8]

@@ -10,53 +10,7 @@ import math
 
 import numpy as np
 
-from mdl.devices.usage import (
-    UsageKind,
-    busy_rate,
-    draw_busy_periods,
-    expected_busy_s,
-    expected_rest_s,
-    mean_gap_s,
-)
-
-__all__ = [
-    "BATTERY_J",
-    "CHARGING_PERCENT_AN_HOUR",
-    "CLASS_SHARES",
-    "CPU_PERCENT_AN_HOUR",
-    "HEAT_CPU_CELSIUS",
-    "HEAT_LIMIT_CELSIUS",
-    "HEAT_MINUTES",
-    "HEAT_USE_CELSIUS",
-    "IDLE_PERCENT_AN_HOUR",
-    "IN_USE_PERCENT_AN_HOUR",
-    "JOULES_A_PERCENT",
-    "LINK_RANGES_MB_S",
-    "MERGE_RANGES_MB_S",
-    "MERGE_W",
-    "RADIO_PERCENT_AN_HOUR",
-    "RECEIVE_W",
-    "REST_CELSIUS",
-    "SEND_W",
-    "SLOWER_A_CELSIUS",
-    "SLOWEST_SHARE",
-    "UsageKind",
-    "busy_rate",
-    "charge_percent",
-    "dies_after_s",
-    "drain_percent",
-    "draw_busy_periods",
-    "draw_class",
-    "draw_link_mb_s",
-    "draw_merge_mb_s",
-    "energy_percent",
-    "expected_busy_s",
-    "expected_rest_s",
-    "heat_celsius",
-    "hop_energy_j",
-    "mean_gap_s",
-    "throttle",
-]
+from mdl.devices.power import MERGE_W, RECEIVE_W, SEND_W
 
 # Class 0 is the fastest. Shares and links are given, and so are the outer two merge ranges; the two between follow
 # the ratio of CPU benchmark medians of phones cut into the same shares (CPU float test: 1 : 0.53 : 0.14 : 0.08).
@@ -64,8 +18,6 @@ CLASS_SHARES = (0.35, 0.35, 0.20, 0.10)
 LINK_RANGES_MB_S = ((10.0, 20.0), (5.0, 10.0), (2.0, 4.0), (1.0, 2.0))
 MERGE_RANGES_MB_S = ((600.0, 1200.0), (300.0, 600.0), (100.0, 200.0), (50.0, 100.0))
 
-# Given: power of a device while it sends, receives and merges (on top of what its owner does with it).
-SEND_W, RECEIVE_W, MERGE_W = 1.0, 0.8, 1.5
 # Assumed: 4,000 mAh at 3.85 V, what phones of the recordings' years carry.
 BATTERY_J = 4.0 * 3600.0 * 3.85
 JOULES_A_PERCENT = BATTERY_J / 100.0

@@ -8,26 +8,14 @@ both. A device whose battery gives out takes its own contribution with it; whoev
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from math import inf
 
+from mdl.devices.busy_periods import Periods, active_end_s, active_s, periods_begun
+from mdl.devices.device_state import DeviceState
+from mdl.devices.power import MERGE_W, RECEIVE_W, SEND_W
 from mdl.errors import LocalProtocolError
-from sim.timing.device_models import MERGE_W, RECEIVE_W, SEND_W
-from sim.timing.scenario import Periods, Scenario, ScenarioDevice
-
-
-class DeviceState(Enum):
-    """Where a device stands in this round. Only FREE devices may be paired."""
-
-    TRAINING = "training"
-    FREE = "free"
-    BUSY = "busy"
-    SEND = "send"
-    GET = "get"
-    DONE = "done"
-    DEAD = "dead"
+from sim.timing.scenario import Scenario, ScenarioDevice
 
 
 @dataclass(frozen=True)
@@ -205,7 +193,7 @@ class Iteration:
         if device.hop is not None:
             found.append(device.hop.sent_s if index == device.hop.sender else device.hop.merged_s)
         busy = self._busy(index)
-        place = _place(busy, self.now_s)
+        place = periods_begun(busy, self.now_s)
         if place < len(busy):
             found.append(busy[place][0])
         if place and busy[place - 1][1] > self.now_s:
@@ -272,44 +260,5 @@ class Iteration:
 
     def _period(self, index: int) -> tuple[float, float] | None:
         busy = self._busy(index)
-        place = _place(busy, self.now_s)
+        place = periods_begun(busy, self.now_s)
         return busy[place - 1] if place and busy[place - 1][1] > self.now_s else None
-
-
-def active_end_s(busy: tuple[Periods, ...], start_s: float, work_s: float) -> float:
-    """When work that stands still while any of these is busy ends, if it starts then."""
-    at_s, left_s = start_s, work_s
-    while True:
-        blocked_until_s, next_start_s = at_s, inf
-        for periods in busy:
-            place = _place(periods, at_s)
-            if place and periods[place - 1][1] > blocked_until_s:
-                blocked_until_s = periods[place - 1][1]
-            if place < len(periods):
-                next_start_s = min(next_start_s, periods[place][0])
-        if blocked_until_s > at_s:
-            at_s = blocked_until_s
-            continue
-        if left_s <= next_start_s - at_s:
-            return at_s + left_s
-        left_s -= next_start_s - at_s
-        at_s = next_start_s
-
-
-def active_s(busy: tuple[Periods, ...], start_s: float, end_s: float) -> float:
-    """Seconds between the two in which none of these is busy."""
-    total_s, at_s = 0.0, start_s
-    blocking = sorted(period for periods in busy for period in _overlapping(periods, start_s, end_s))
-    for begin_s, until_s in blocking:
-        total_s += max(0.0, begin_s - at_s)
-        at_s = max(at_s, until_s)
-    return total_s + max(0.0, end_s - at_s)
-
-
-def _overlapping(periods: Periods, start_s: float, end_s: float) -> Periods:
-    return periods[max(0, _place(periods, start_s) - 1) : _place(periods, end_s)]
-
-
-def _place(periods: Periods, at_s: float) -> int:
-    """How many of the periods have begun by then."""
-    return bisect_right(periods, (at_s, inf))

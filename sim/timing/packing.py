@@ -11,7 +11,8 @@ from statistics import median
 import numpy as np
 import numpy.typing as npt
 
-from sim.timing.scenario import Periods, Scenario
+from mdl.devices.busy_periods import Periods
+from sim.timing.scenario import Scenario
 
 Doubles = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]

@@ -19,12 +19,12 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
+from mdl.devices.busy_periods import Periods
+from mdl.devices.usage import UsageKind, draw_busy_periods
 from mdl.errors import ConfigError, DataError
 from mdl.reading import decode_json, read_lines
 from mdl.writing import write_whole
-from sim.timing.device_models import UsageKind, draw_busy_periods, draw_class, draw_link_mb_s, draw_merge_mb_s
-
-Periods = tuple[tuple[float, float], ...]
+from sim.timing.device_models import draw_class, draw_link_mb_s, draw_merge_mb_s
 
 # Ten thousand scenarios of nine devices; no chart or policy takes more devices.
 _LARGEST_FILE_BYTES, MOST_DEVICES = 64 << 20, 256

@@ -42,12 +42,12 @@ from tests.fuzz.hostile import Hostile, damage, info_of
 from tests.fuzz.machines import MeshCase, Misbehaved
 from transport.discovery.directory import Directory, parse_address
 from transport.discovery.mdns import describe, read_description
+from transport.links.transfers import Transfers, check_frames
 from transport.loglimit import LogLimit
 from transport.trust.keys import new_join_code, parse_join_code
 from transport.wire.bulk import MAX_OUTGOING
 from transport.wire.codec import CHUNK_BYTES, Body, decode, encode
 from transport.wire.incoming import MAX_INCOMING
-from transport.wire.transfers import Transfers, check_frames
 
 ME = Contributor("me", 3)
 # A model of a story that is replayed here; larger ones are held to their own bound, and take seconds each.

@@ -46,11 +46,11 @@ from transport.links.sockets import (
     serve_gate,
     take_frames,
 )
+from transport.links.transfers import Transfers, check_frames
 from transport.loglimit import LogLimit
 from transport.trust.keys import MeshKeys
 from transport.wire.bulk import Outgoing, Step
 from transport.wire.codec import Body, Envelope, decode
-from transport.wire.transfers import Transfers, check_frames
 
 logger = logging.getLogger(__name__)
 

@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from mdl.devices.usage import UsageKind
 from mdl.errors import ConfigError, DataError, MdlError, MeshNotFoundError
 from mdl.protocol.messages import DeviceRecord, HopSummary, MeshStatus, RoundSummary
 from peers.cli.decide_pipe import answer_all
@@ -33,7 +34,6 @@ from scheduler.explain.watched_play import Bench, parse_policies, play_watched
 from scheduler.explain.what_if import apply_changes, parse_changes, play_both
 from scheduler.policies.chain import ChainView, Decision, Pair, Wait
 from scheduler.policies.registry import POLICIES, make_policy
-from sim.timing.device_models import UsageKind
 from sim.timing.scenario import Scenario, ScenarioDevice, draw_scenario, save_scenarios
 
 # -- charts -----------------------------------------------------------------------------------------------------------

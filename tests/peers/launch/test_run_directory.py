@@ -7,9 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from mdl.files.round_lines import ROUNDS_KEPT
 from mdl.protocol.messages import RoundSummary
 from peers.launch import run_directory as rundir
-from peers.launch.run_directory import ROUNDS_KEPT, CycleReader, RoundReader
+from peers.launch.run_directory import CycleReader, RoundReader
 from peers.view.tail import LineTail
 
 MANY = 13_000

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from mdl.config import BusySection
+from mdl.devices.usage import UsageKind
 from mdl.errors import ConfigError
 from mdl.protocol.messages import ResourceState
 from scheduler.policies.device_book import DeviceBook, is_busy, learn_from_hop
-from sim.timing.device_models import UsageKind
 
 MB = 1_000_000
 

@@ -7,9 +7,10 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
+from scheduler.policies.fixed import Fifo
 from scheduler.policies.layout import Prospects, lay_out
-from scheduler.policies.registry import Fifo
-from scheduler.study.parallel_play import Picks, finish
+from scheduler.policies.picks import Picks
+from scheduler.study.parallel_play import finish
 from scheduler.study.play import play
 from sim.timing.batch import Batch
 from sim.timing.packing import pack

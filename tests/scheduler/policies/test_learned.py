@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 
 from mdl.devices.usage import UsageKind
 from scheduler.policies.chain import ChainView, DeviceState, DeviceView, Pair, Wait
+from scheduler.policies.fixed import Tree
 from scheduler.policies.greedy import Greedy
 from scheduler.policies.learned import Learned
+from scheduler.policies.picks import Picks
 from scheduler.policies.qnet_numpy import draw_weights, save_weights
-from scheduler.policies.registry import Tree
 from scheduler.study.many_rounds import draw_rounds, play_rounds
-from scheduler.study.parallel_play import Picks, finish
+from scheduler.study.parallel_play import finish
 from scheduler.study.play import play, view_of
 from sim.timing.batch import Batch
 from sim.timing.iteration import Iteration

@@ -7,6 +7,7 @@ from statistics import fmean, pvariance
 import numpy as np
 import pytest
 
+from mdl.devices.usage import UsageKind, expected_rest_s
 from scheduler.policies.chain import ChainView, DeviceState, DeviceView, Pair, Wait
 from scheduler.policies.greedy import Greedy
 from scheduler.policies.planner import Planner
@@ -15,7 +16,6 @@ from scheduler.policies.rollouts import Future, Hops, draw_rest_s, roll_out
 from scheduler.study.many_rounds import draw_rounds, play_rounds
 from scheduler.study.optimal import solve
 from scheduler.study.play import play, view_of
-from sim.timing.device_models import UsageKind, expected_rest_s
 from sim.timing.iteration import Iteration
 from sim.timing.scenario import draw_scenario
 

@@ -9,6 +9,7 @@ from mdl.errors import ConfigError
 from scheduler.policies.chain import ChainView, Decision, DeviceState, DeviceView, Pair, Policy, Wait
 from scheduler.policies.registry import make_policy
 from scheduler.policies.why import Choice
+from scheduler.study.optimal import Optimal
 from scheduler.study.play import play
 from sim.timing.scenario import draw_scenario
 
@@ -38,7 +39,7 @@ def _decisions(name: str, seeds: int) -> Iterator[tuple[ChainView, Decision]]:
             for seed in range(seeds):
                 scenario = draw_scenario(family, n, seed)
                 try:
-                    heard = _Heard(make_policy(name, scenario if name == "optimal" else None))
+                    heard = _Heard(Optimal(scenario) if name == "optimal" else make_policy(name))
                 except ConfigError:
                     continue  # somebody dies, where there is no optimum
                 play(scenario, heard)

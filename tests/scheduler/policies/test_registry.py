@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mdl.devices.usage import UsageKind
 from mdl.errors import ConfigError
+from scheduler.explain.watched_play import Bench
 from scheduler.policies.chain import ChainView, DeviceState, DeviceView, Pair, Wait
 from scheduler.policies.registry import OPTIMAL, POLICIES, make_policy
 from scheduler.study.optimal import Optimal
-from sim.timing.device_models import UsageKind
 from sim.timing.scenario import draw_scenario
 
 FREE, GET, SEND, DONE, DEAD = (DeviceState[name] for name in ("FREE", "GET", "SEND", "DONE", "DEAD"))
@@ -176,6 +177,6 @@ def test_a_policy_that_does_not_exist_is_named_with_the_closest_one() -> None:
 
 def test_optimal_is_there_for_those_who_have_the_scenario() -> None:
     scenario = draw_scenario("hetero", 3, 0)
-    assert isinstance(make_policy(OPTIMAL, scenario), Optimal)
+    assert isinstance(Bench().policy(OPTIMAL, scenario), Optimal)
     with pytest.raises(ConfigError, match="policy 'optimal' knows when busy times end, so it can only judge"):
         make_policy(OPTIMAL)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from mdl.devices.device_state import DeviceState
 from mdl.errors import LocalProtocolError
 from sim.timing.batch import Batch
-from sim.timing.iteration import DeviceState, Iteration
+from sim.timing.iteration import Iteration
 from sim.timing.packing import pack
 from sim.timing.scenario import FAMILIES, draw_scenario
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from mdl.devices import usage
+from mdl.devices.usage import UsageKind
 from sim.timing import device_models as devices
-from sim.timing.device_models import UsageKind
 
 RECURRING = (UsageKind.SYNC, UsageKind.INTERACTIVE, UsageKind.CALL, UsageKind.BIMODAL)
 HORIZON_S = 60.0
@@ -21,7 +21,7 @@ HORIZON_S = 60.0
 
 def _many(kind: UsageKind, count: int, seed: int = 0) -> list[usage.Periods]:
     rng = np.random.default_rng(seed)
-    return [devices.draw_busy_periods(kind, HORIZON_S, rng) for _ in range(count)]
+    return [usage.draw_busy_periods(kind, HORIZON_S, rng) for _ in range(count)]
 
 
 def _lengths(kind: UsageKind, count: int = 4000) -> np.ndarray:
@@ -50,11 +50,11 @@ def test_the_same_seed_draws_the_same_periods(kind: UsageKind) -> None:
 def test_an_idle_device_is_never_busy_and_once_is_busy_from_the_start_alone() -> None:
     assert all(periods == () for periods in _many(UsageKind.IDLE, 50))
     rng = np.random.default_rng(1)
-    once = [devices.draw_busy_periods(UsageKind.ONCE, 1.0, rng, transfer_s=3.0) for _ in range(500)]
+    once = [usage.draw_busy_periods(UsageKind.ONCE, 1.0, rng, transfer_s=3.0) for _ in range(500)]
     assert all(len(periods) == 1 and periods[0][0] == 0.0 for periods in once)
     ends = [periods[0][1] for periods in once]
     assert 1.5 <= min(ends) < 2.0 < 11.0 < max(ends) <= 12.0
-    assert devices.expected_busy_s(UsageKind.ONCE, transfer_s=3.0) == pytest.approx(np.mean(ends), rel=0.05)
+    assert usage.expected_busy_s(UsageKind.ONCE, transfer_s=3.0) == pytest.approx(np.mean(ends), rel=0.05)
 
 
 @pytest.mark.parametrize(
@@ -79,17 +79,17 @@ def test_a_bimodal_period_is_short_or_long_and_nothing_between() -> None:
 @pytest.mark.parametrize("kind", RECURRING)
 def test_mean_length_and_mean_gap_are_what_is_promised(kind: UsageKind) -> None:
     rng = np.random.default_rng(3)
-    periods = devices.draw_busy_periods(kind, 4000 * devices.mean_gap_s(kind), rng)
+    periods = usage.draw_busy_periods(kind, 4000 * usage.mean_gap_s(kind), rng)
     gaps = [after[0] - before[1] for before, after in itertools.pairwise(periods)]
-    assert np.mean([end - start for start, end in periods]) == pytest.approx(devices.expected_busy_s(kind), rel=0.06)
-    assert np.mean(gaps) == pytest.approx(devices.mean_gap_s(kind), rel=0.06)
+    assert np.mean([end - start for start, end in periods]) == pytest.approx(usage.expected_busy_s(kind), rel=0.06)
+    assert np.mean(gaps) == pytest.approx(usage.mean_gap_s(kind), rel=0.06)
 
 
 @pytest.mark.parametrize("kind", RECURRING)
 @pytest.mark.parametrize("at_s", [0.0, 1.0, 7.0, 40.0])
 def test_at_any_time_the_same_share_of_devices_is_busy(kind: UsageKind, at_s: float) -> None:
     drawn = _many(kind, 4000, seed=5)
-    rate = devices.busy_rate(kind)
+    rate = usage.busy_rate(kind)
     tolerance = 4.0 * math.sqrt(rate * (1.0 - rate) / len(drawn))
     assert np.mean([_busy_at(periods, at_s) for periods in drawn]) == pytest.approx(rate, abs=tolerance)
 
@@ -98,7 +98,7 @@ def test_at_any_time_the_same_share_of_devices_is_busy(kind: UsageKind, at_s: fl
 def test_a_period_under_way_at_the_start_has_the_age_and_rest_of_one_met_later(kind: UsageKind) -> None:
     # Busier than the recordings, so that enough periods are met; the law of a met period does not depend on the gap.
     rng = np.random.default_rng(11)
-    drawn = [devices.draw_busy_periods(kind, 41.0, rng, gap_scale=0.1) for _ in range(4000)]
+    drawn = [usage.draw_busy_periods(kind, 41.0, rng, gap_scale=0.1) for _ in range(4000)]
 
     def met(at_s: float) -> np.ndarray:
         pairs = [(at_s - start, end - at_s) for periods in drawn for start, end in periods if start <= at_s < end]
@@ -110,7 +110,7 @@ def test_a_period_under_way_at_the_start_has_the_age_and_rest_of_one_met_later(k
 
 
 def test_a_smaller_gap_scale_makes_devices_busier() -> None:
-    assert devices.busy_rate(UsageKind.CALL, gap_scale=0.5) == pytest.approx(0.24 / (0.24 + 0.76 / 2))
+    assert usage.busy_rate(UsageKind.CALL, gap_scale=0.5) == pytest.approx(0.24 / (0.24 + 0.76 / 2))
 
 
 @pytest.mark.parametrize("kind", RECURRING)
@@ -118,7 +118,7 @@ def test_a_smaller_gap_scale_makes_devices_busier() -> None:
 def test_expected_rest_is_the_mean_of_what_is_left_in_the_draws(kind: UsageKind, age_s: float) -> None:
     lengths = _draws(kind)
     left = lengths[lengths > age_s] - age_s
-    expected = devices.expected_rest_s(kind, age_s)
+    expected = usage.expected_rest_s(kind, age_s)
     if len(left) < 50:
         assert expected == 0.0
     else:
@@ -135,7 +135,7 @@ def _draws(kind: UsageKind, count: int = 20_000) -> np.ndarray:
 
 
 def test_the_longer_an_interactive_period_lasts_the_longer_it_will() -> None:
-    rests = [devices.expected_rest_s(UsageKind.INTERACTIVE, age) for age in (2.0, 10.0, 100.0, 1e4, 1e9)]
+    rests = [usage.expected_rest_s(UsageKind.INTERACTIVE, age) for age in (2.0, 10.0, 100.0, 1e4, 1e9)]
     assert rests == sorted(rests)
     assert all(map(math.isfinite, rests))
 

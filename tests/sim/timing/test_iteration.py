@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mdl.devices.busy_periods import active_end_s, active_s
+from mdl.devices.device_state import DeviceState
 from mdl.errors import ConfigError, DataError, LocalProtocolError
 from scheduler.policies.chain import ChainView, Decision, Pair, Wait
 from scheduler.policies.registry import make_policy
 from scheduler.study.play import play
-from sim.timing.iteration import DeviceState, Iteration, active_end_s, active_s
+from sim.timing.iteration import Iteration
 from sim.timing.scenario import FAMILIES, Scenario, ScenarioDevice, draw_scenario, load_scenarios, save_scenarios
 
 

@@ -1,0 +1,76 @@
+"""The three simplest policies: tree, ring and fifo. Pure.
+
+tree and ring order the devices by position, as the systems that MDLdroid compares with do (4.4); fifo takes whoever is
+free first, which is optimal on equal devices.
+"""
+
+from __future__ import annotations
+
+from scheduler.policies.chain import ChainView, Decision, DeviceState, DeviceView, Pair, Wait
+from scheduler.policies.greedy import too_few
+
+_GONE = (DeviceState.DONE, DeviceState.DEAD)
+
+
+class Tree:
+    """Binary tree by position: in step k, position i + 2^k sends to i. The dead are replaced by their parent."""
+
+    name = "tree"
+
+    def decide(self, view: ChainView) -> Decision:
+        devices = view.devices
+        for position in range(len(devices) - 1, 0, -1):
+            if devices[position].state is not DeviceState.FREE:
+                continue
+            reach = position & -position
+            parent = _living_parent(devices, position)
+            if parent is None or devices[parent].state is not DeviceState.FREE:
+                continue
+            if _all_gone(devices[position + 1 : position + reach]) and _all_gone(devices[parent + 1 : position]):
+                whose = "its parent" if parent == position & (position - 1) else "its nearest ancestor that is left,"
+                told = f"tree: position {position} sends to {whose} {parent}"
+                return Pair(devices[position].peer_id, devices[parent].peer_id, told)
+        free = view.free()
+        if len(free) > 1 and not view.may_wait():
+            return Pair(free[-1].peer_id, free[0].peer_id, "tree: their parents are gone, the last sends to the first")
+        return Wait("tree: no free position has a free parent and all the hops of both that come before done")
+
+
+class Ring:
+    """One chain by position: whoever comes first among those left sends to the next."""
+
+    name = "ring"
+
+    def decide(self, view: ChainView) -> Decision:
+        left = [device for device in view.devices if device.state not in _GONE]
+        if len(left) < 2:
+            return Wait(f"ring: {len(left)} of {len(view.devices)} devices left, it takes two")
+        sender, receiver = left[0], left[1]
+        for device in (sender, receiver):
+            if device.state is not DeviceState.FREE:
+                return Wait(f"ring: the next in line, {device.peer_id}, is {device.state.value}")
+        return Pair(sender.peer_id, receiver.peer_id, "ring: the first in line sends to the next")
+
+
+class Fifo:
+    """The two who have been free longest."""
+
+    name = "fifo"
+
+    def decide(self, view: ChainView) -> Decision:
+        free = sorted(view.free(), key=lambda device: device.free_since_s)
+        if len(free) < 2:
+            return Wait(too_few(view))
+        return Pair(free[0].peer_id, free[1].peer_id, "fifo: both have been free longest")
+
+
+def _living_parent(devices: tuple[DeviceView, ...], position: int) -> int | None:
+    while position:
+        position &= position - 1
+        if devices[position].state not in _GONE:
+            return position
+    return None
+
+
+def _all_gone(devices: tuple[DeviceView, ...]) -> bool:
+    return all(device.state in _GONE for device in devices)
