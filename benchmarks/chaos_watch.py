@@ -26,7 +26,8 @@ from mdl.files.checkpoint import read_safetensors
 from mdl.files.round_lines import read_rounds
 from mdl.protocol.delta import Contributor, Vector, digest_of
 from mdl.protocol.machine import Effect, Event, Finish, PeerFound, Received, Send, StopRequested
-from mdl.protocol.messages import MeshStatus, PeerInfo, Role, RoundSummary, StatusWanted
+from mdl.protocol.status_messages import MeshStatus, RoundSummary, StatusWanted
+from mdl.protocol.vocabulary import PeerInfo, Role
 from peers.edge.node import drive, start_runtime
 from peers.roles.membership.majority import has_quorum
 from transport.trust.keys import MeshKeys

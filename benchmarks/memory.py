@@ -44,7 +44,7 @@ from mdl.protocol.machine import (
     SaveModel,
     TrainLocally,
 )
-from mdl.protocol.messages import PeerInfo, Role, TrainingReport
+from mdl.protocol.vocabulary import PeerInfo, Role, TrainingReport
 from peers.edge.identity import CODE_VARIABLE
 from peers.edge.node import drive, start_runtime
 from peers.roles.peer import make_peer

@@ -42,7 +42,7 @@ from mdl.protocol.machine import (
     SaveModel,
     TrainLocally,
 )
-from mdl.protocol.messages import PeerInfo, Role, TrainingReport
+from mdl.protocol.vocabulary import PeerInfo, Role, TrainingReport
 from peers.edge.identity import claim_identity, find_code, release_identity, state_home
 from peers.edge.narrate import Narrator
 from peers.edge.node import METRICS, drive, record_round, start_runtime

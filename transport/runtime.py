@@ -34,7 +34,8 @@ from mdl.protocol.machine import (
     Tick,
     WorkFailed,
 )
-from mdl.protocol.messages import PeerInfo, Said
+from mdl.protocol.messages import Said
+from mdl.protocol.vocabulary import PeerInfo
 from transport.links.sockets import TURN, LinkCounts
 from transport.loglimit import LogLimit
 from transport.story import Story

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from mdl.errors import MdlError
-from mdl.protocol.messages import Ballot
+from mdl.protocol.vocabulary import Ballot
 from mdl.writing import open_private, sync_directory
 
 # The file's name in a device's folder.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mdl.protocol.messages import RoundSummary
+from mdl.protocol.status_messages import RoundSummary
 from mdl.reading import decode_json, open_regular
 
 

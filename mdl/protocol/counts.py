@@ -11,8 +11,6 @@ from mdl.bounds import MAX_CLASSES, MAX_LOSS, Count
 from mdl.errors import RemoteProtocolError
 
 Counts: TypeAlias = Annotated[tuple[Count, ...], Meta(max_length=MAX_CLASSES)]
-
-
 # The largest mean loss that is told, of a million windows.
 _LOSSES = 1e6 * MAX_LOSS
 

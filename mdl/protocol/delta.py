@@ -19,7 +19,6 @@ from mdl.bounds import Incarnation, PeerId
 from mdl.errors import LocalProtocolError, RemoteProtocolError
 
 Vector: TypeAlias = NDArray[np.float32]
-
 # Merging runs block by block, so that its temporaries stay in the processor's cache: 64 Ki floats are 256 KiB.
 _BLOCK = 1 << 16
 # A delta beyond this is no training step but a fault or an attack: one such value would drown the mean of all others.

@@ -11,19 +11,12 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
+from mdl.protocol.cloud_messages import LessonMessage, UpdateMessage
 from mdl.protocol.counts import Evaluation
 from mdl.protocol.delta import Contributor, ModelDelta, Vector
-from mdl.protocol.messages import (
-    Ballot,
-    History,
-    LessonMessage,
-    PeerInfo,
-    ResourceState,
-    RoundSummary,
-    Said,
-    TrainingReport,
-    UpdateMessage,
-)
+from mdl.protocol.messages import Said
+from mdl.protocol.status_messages import RoundSummary
+from mdl.protocol.vocabulary import Ballot, History, PeerInfo, ResourceState, TrainingReport
 
 
 class Tick(msgspec.Struct, frozen=True):

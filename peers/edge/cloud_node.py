@@ -18,15 +18,7 @@ from mdl.bounds import Count, Round, Share
 from mdl.cloud.classroom import Classroom, accuracy_of, suggest_client, suggest_teaching, update_client
 from mdl.cloud.model_kinds import ModelKind, kind_of
 from mdl.config import Config, ModelSection
-from mdl.data import (
-    DataSet,
-    Windows,
-    default_cache_dir,
-    donated_part,
-    load_data,
-    shard_test,
-    take_windows,
-)
+from mdl.data import DataSet, Windows, default_cache_dir, donated_part, load_data, shard_test, take_windows
 from mdl.files.checkpoint import write_safetensors
 from mdl.own import own_data, own_model
 from mdl.protocol.delta import Contributor

@@ -47,7 +47,7 @@ from mdl.protocol.machine import (
     SaveModel,
     TrainLocally,
 )
-from mdl.protocol.messages import TrainingReport
+from mdl.protocol.vocabulary import TrainingReport
 from mdl.task import describe_task
 from mdl.writing import save_or_rescue
 from peers.edge.resume import DEVICE_FILES, Origin, State, keep_state, restore_state, set_aside

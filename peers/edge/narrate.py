@@ -21,7 +21,8 @@ from mdl.protocol.machine import (
     TrainLocally,
     TransferProgressed,
 )
-from mdl.protocol.messages import DeltaMessage, ModelWanted, Role, RoundOpened
+from mdl.protocol.round_messages import DeltaMessage, ModelWanted, RoundOpened
+from mdl.protocol.vocabulary import Role
 
 logger = logging.getLogger("mdl")
 

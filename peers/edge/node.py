@@ -16,7 +16,7 @@ from mdl.config import Config, MeshSection
 from mdl.files.journal import Journal
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Effect, Event, Finish, Machine, PeerFound, RecordRound, ResourcesSampled, StopRequested
-from mdl.protocol.messages import PeerInfo, Role
+from mdl.protocol.vocabulary import PeerInfo, Role
 from peers.edge.lifeline import stopped_by_signals
 from peers.edge.narrate import Narrator
 from peers.edge.relearner import FOLDER, Relearner, make_own_policy

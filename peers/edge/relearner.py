@@ -23,7 +23,8 @@ import msgspec
 from mdl.config import BusySection, Config
 from mdl.errors import DataError, MdlError
 from mdl.protocol.machine import Event, PolicyLearned
-from mdl.protocol.messages import ResourceState, RoundSummary
+from mdl.protocol.status_messages import RoundSummary
+from mdl.protocol.vocabulary import ResourceState
 from mdl.reading import decode_json, read_bytes
 from mdl.writing import write_bytes
 from peers.edge.lifeline import wait_for_parent

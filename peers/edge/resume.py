@@ -18,7 +18,7 @@ from mdl.errors import ConfigError, MdlError
 from mdl.files.checkpoint import CachedModel, ModelCache
 from mdl.protocol.delta import Vector
 from mdl.protocol.machine import SaveModel
-from mdl.protocol.messages import History
+from mdl.protocol.vocabulary import History
 from mdl.writing import make_private_folder
 
 logger = logging.getLogger(__name__)

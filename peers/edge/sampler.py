@@ -10,7 +10,7 @@ import psutil
 from mdl.bounds import MAX_RATE_MB_S, within
 from mdl.protocol.delta import ModelDelta, Vector, pair_aggregate
 from mdl.protocol.machine import ResourcesSampled
-from mdl.protocol.messages import ResourceState
+from mdl.protocol.vocabulary import ResourceState
 
 # Somebody who has typed within this time is using the device.
 _IN_USE_S = 60.0

@@ -12,7 +12,7 @@ from mdl.bounds import Round
 from mdl.errors import StorageError, UnfinishedError
 from mdl.files.checkpoint import read_safetensors
 from mdl.files.round_lines import ROUNDS_KEPT, read_rounds, read_run
-from mdl.protocol.messages import RoundSummary
+from mdl.protocol.status_messages import RoundSummary
 from mdl.reading import decode_json
 from mdl.writing import spare_place, write_bytes, write_whole
 from peers.launch.processes import Child

@@ -9,7 +9,7 @@ import numpy as np
 from mdl.errors import MdlError
 from mdl.files.checkpoint import read_safetensors
 from mdl.protocol.delta import ModelDelta, central_mean
-from mdl.protocol.messages import RoundSummary
+from mdl.protocol.status_messages import RoundSummary
 
 
 class Verifier:

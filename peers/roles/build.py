@@ -7,7 +7,7 @@ import numpy as np
 
 from mdl.errors import ConfigError
 from mdl.protocol.delta import Contributor, Vector
-from mdl.protocol.messages import Ballot, History
+from mdl.protocol.vocabulary import Ballot, History
 from peers.roles.agent.agent import AgentSettings
 from peers.roles.membership.succession import SuccessionSettings
 from peers.roles.peer import Peer

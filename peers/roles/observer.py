@@ -8,7 +8,8 @@ from __future__ import annotations
 from mdl.bounds import MAX_MEMBERS
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Effect, Event, Finish, PeerFound, Received, Send, StopRequested
-from mdl.protocol.messages import MeshStatus, PeerInfo, Role, StatusWanted
+from mdl.protocol.status_messages import MeshStatus, StatusWanted
+from mdl.protocol.vocabulary import PeerInfo, Role
 
 # An agent that has not answered for so long may have been succeeded by another one.
 _SILENT_S = 2.0

@@ -26,17 +26,10 @@ from mdl.protocol.machine import (
     StopRequested,
     Tick,
 )
-from mdl.protocol.messages import (
-    AgentPresent,
-    AgentResigned,
-    Ballot,
-    MemberRefused,
-    PeerInfo,
-    PeerReport,
-    Role,
-    Said,
-    StatusWanted,
-)
+from mdl.protocol.messages import Said
+from mdl.protocol.round_messages import AgentPresent, AgentResigned, MemberRefused, PeerReport
+from mdl.protocol.status_messages import StatusWanted
+from mdl.protocol.vocabulary import Ballot, PeerInfo, Role
 from peers.roles.agent.agent import AgentSettings, MobileAgent
 from peers.roles.agent.conductor import TimeLimit
 from peers.roles.membership.members import Members

@@ -5,7 +5,7 @@ For whoever looks at a mesh from outside that does not get on: `mdl sim run` tel
 
 from __future__ import annotations
 
-from mdl.protocol.messages import Lineage
+from mdl.protocol.vocabulary import Lineage
 from peers.roles.agent.agent import MobileAgent
 from peers.roles.membership.members import Member
 from peers.roles.peer import Peer

@@ -12,7 +12,7 @@ import numpy as np
 
 from mdl.errors import MdlError
 from mdl.protocol.delta import Contributor
-from mdl.protocol.messages import Role
+from mdl.protocol.vocabulary import Role
 from peers.roles.build import Casting, TrainerStart, build_machine, cast_simulated
 from peers.roles.peer import Peer
 from peers.roles.waits import tell_waits

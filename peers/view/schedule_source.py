@@ -14,7 +14,7 @@ from sim.timing.scenario import FAMILIES, Scenario, draw_scenario, load_scenario
 
 if TYPE_CHECKING:
     from mdl.config import MeshSection
-    from mdl.protocol.messages import MeshStatus, RoundSummary
+    from mdl.protocol.status_messages import MeshStatus, RoundSummary
     from transport.trust.keys import MeshKeys
 
 Look = Callable[[], RealRound]

@@ -9,7 +9,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from mdl.protocol.messages import Activity, HopSummary, MemberStatus, MeshStatus, RoundSummary
+from mdl.protocol.status_messages import HopSummary, MemberStatus, MeshStatus, RoundSummary
+from mdl.protocol.vocabulary import Activity
 
 _COLOURS = {
     Activity.WAITING: "dim",

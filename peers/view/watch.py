@@ -15,7 +15,8 @@ from mdl.errors import MeshNotFoundError
 from mdl.files.round_lines import ROUNDS_KEPT
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Effect, Event, Received
-from mdl.protocol.messages import MeshStatus, PeerInfo, Role, RoundSummary
+from mdl.protocol.status_messages import MeshStatus, RoundSummary
+from mdl.protocol.vocabulary import PeerInfo, Role
 from peers.edge.node import drive, start_runtime
 from peers.roles.observer import Observer
 from peers.view.console import PlainConsole

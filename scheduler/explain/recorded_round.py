@@ -14,7 +14,7 @@ from statistics import median
 from mdl.devices.usage import UsageKind
 from mdl.errors import DataError, MeshNotFoundError
 from mdl.files.round_lines import read_rounds, read_run
-from mdl.protocol.messages import DeviceRecord, HopSummary, MeshStatus, RoundSummary
+from mdl.protocol.status_messages import DeviceRecord, HopSummary, MeshStatus, RoundSummary
 from mdl.reading import LARGEST_TOML_BYTES, decode_toml, read_text
 from scheduler.explain.chart import Chart, SeenDevice, SeenHop
 from scheduler.explain.gantt_recorded import chart_round

@@ -15,7 +15,7 @@ from mdl.bounds import MAX_RATE_MB_S
 from mdl.config import BusySection
 from mdl.devices.power import MERGE_W, RECEIVE_W, SEND_W
 from mdl.devices.usage import UsageKind
-from mdl.protocol.messages import ResourceState
+from mdl.protocol.vocabulary import ResourceState
 
 # A new measurement moves the estimate by this share: links of phones change within minutes.
 _LEARN = 0.3

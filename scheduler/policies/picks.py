@@ -13,8 +13,6 @@ from scheduler.policies.layout import lay_out, picks_now, prospects
 from scheduler.policies.qnet_numpy import NumpyQ
 
 Rule = Callable[[Stand], tuple[Integers, Integers]]
-
-
 # A pick differs from the one of the layout only if its value is this much better, in transfers of the median link.
 MARGIN = 0.3
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdl.protocol.delta import Contributor, ModelDelta, Vector, digest_of
-from mdl.protocol.messages import Lineage
+from mdl.protocol.vocabulary import Lineage
 
 # Trainings of one run that can be told apart: some four times what a hard plan of six peers and three rounds needs.
 DIMENSIONS = 256

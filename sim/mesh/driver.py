@@ -39,17 +39,10 @@ from mdl.protocol.machine import (
     TrainLocally,
     TransferProgressed,
 )
-from mdl.protocol.messages import (
-    DIGESTED,
-    Ballot,
-    DeltaMessage,
-    PeerInfo,
-    ResourceState,
-    Role,
-    RoundSummary,
-    Said,
-    TrainingReport,
-)
+from mdl.protocol.messages import DIGESTED, Said
+from mdl.protocol.round_messages import DeltaMessage
+from mdl.protocol.status_messages import RoundSummary
+from mdl.protocol.vocabulary import Ballot, PeerInfo, ResourceState, Role, TrainingReport
 from sim.mesh.accounts import Accounts, InvariantError
 from sim.mesh.network import Network
 from sim.mesh.process import BACKLOG, Node

@@ -8,7 +8,8 @@ from functools import partial
 
 from mdl.errors import LocalProtocolError
 from mdl.protocol.machine import Event, Received, Send
-from mdl.protocol.messages import PeerReport, Said
+from mdl.protocol.messages import Said
+from mdl.protocol.round_messages import PeerReport
 from sim.mesh.driver import SimMesh, StoryStep, Watch
 from sim.mesh.fault_plan import (
     ANYBODY,

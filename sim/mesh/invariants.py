@@ -13,7 +13,8 @@ from typing import Any
 
 from mdl.protocol.delta import Contributor, ModelDelta
 from mdl.protocol.machine import KeepDelta, Send
-from mdl.protocol.messages import DeltaMessage, HopDecision, HopReleased
+from mdl.protocol.round_messages import DeltaMessage, HopReleased
+from mdl.protocol.vocabulary import HopDecision
 from sim.mesh.accounts import Accounts, InvariantError, Model, model_at
 from sim.mesh.driver import SimMesh
 from sim.mesh.process import Holder, Keeper, Node, Part

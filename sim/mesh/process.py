@@ -8,7 +8,7 @@ from typing import Protocol, cast
 
 from mdl.protocol.delta import Contributor, ModelDelta, Vector
 from mdl.protocol.machine import Event, Finish, Machine
-from mdl.protocol.messages import HopDecision, PeerInfo, ResourceState, Role
+from mdl.protocol.vocabulary import HopDecision, PeerInfo, ResourceState, Role
 
 # What waits for a suspended process: about what a socket's queue holds. The newest is dropped, as there.
 BACKLOG = 1_000

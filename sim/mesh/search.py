@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Meta
 
 from mdl.protocol.machine import Event, Received, Send
-from mdl.protocol.messages import RoundOpened
+from mdl.protocol.round_messages import RoundOpened
 from sim.mesh.accounts import InvariantError
 from sim.mesh.driver import SimMesh, StoryStep, Watch
 from sim.mesh.fault_plan import Seconds

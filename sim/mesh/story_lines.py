@@ -22,7 +22,8 @@ from mdl.protocol.machine import (
     Tick,
     TransferProgressed,
 )
-from mdl.protocol.messages import Fork, Holding, HopDecision, PeerReport
+from mdl.protocol.round_messages import PeerReport
+from mdl.protocol.vocabulary import Fork, Holding, HopDecision
 from sim.mesh.driver import StoryStep
 
 _INDENT = " " * 20

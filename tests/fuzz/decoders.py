@@ -31,7 +31,8 @@ from mdl.files.ballot import BALLOT, BallotFile
 from mdl.files.checkpoint import CachedModel, ModelCache
 from mdl.files.round_lines import read_rounds
 from mdl.protocol.delta import Contributor
-from mdl.protocol.messages import Ballot, Counted, Fork, History, PeerInfo, Reached, Role, Said
+from mdl.protocol.messages import Said
+from mdl.protocol.vocabulary import Ballot, Counted, Fork, History, PeerInfo, Reached, Role
 from peers.edge.resume import Origin, restore_state
 from peers.trials.replay_story import Recorded, load_story, replay_story, save_stories, tell_entries
 from peers.trials.run_plan import run_plan

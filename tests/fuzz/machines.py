@@ -39,7 +39,9 @@ from mdl.protocol.machine import (
     UpdateStored,
     WorkFailed,
 )
-from mdl.protocol.messages import CARRIERS, AgentMessage, PeerInfo, Role, Said
+from mdl.protocol.messages import CARRIERS, Said
+from mdl.protocol.round_messages import AgentMessage
+from mdl.protocol.vocabulary import PeerInfo, Role
 from peers.edge.narrate import Narrator
 from peers.roles.build import TrainerStart, build_machine, cast_simulated
 from peers.roles.cloud.cloud import Cloud, CloudSettings, CloudState

@@ -5,7 +5,7 @@ import time
 import pytest
 import zmq
 
-from mdl.protocol.messages import PeerInfo, Role
+from mdl.protocol.vocabulary import PeerInfo, Role
 from transport.links.mesh_links import Links
 from transport.trust.keys import MeshKeys, new_join_code
 

@@ -36,7 +36,7 @@ from mdl.protocol.machine import (
     TrainLocally,
     TransferProgressed,
 )
-from mdl.protocol.messages import History, PeerInfo, Role, TrainingReport
+from mdl.protocol.vocabulary import History, PeerInfo, Role, TrainingReport
 from peers.edge.identity import claim_identity, release_identity
 from peers.edge.lifeline import stopped_by_signals
 from peers.edge.node import METRICS, drive, record_round, start_runtime

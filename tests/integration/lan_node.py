@@ -7,7 +7,8 @@ import threading
 import time
 
 from mdl.protocol.machine import Finish, PeerFound, Received, Send, StopRequested
-from mdl.protocol.messages import PeerInfo, Role, StatusWanted
+from mdl.protocol.status_messages import StatusWanted
+from mdl.protocol.vocabulary import PeerInfo, Role
 from transport.discovery.mdns import Discovery
 from transport.links.mesh_links import Links
 from transport.runtime import Runtime

@@ -106,8 +106,8 @@ def offer_garbage(spoke, schema, values, cloud):
 
     import zmq
 
+    from mdl.protocol.cloud_messages import PupilRefused, UpdateMessage, UpdateOffered, UpdateWanted
     from mdl.protocol.delta import digest_of
-    from mdl.protocol.messages import PupilRefused, UpdateMessage, UpdateOffered, UpdateWanted
 
     digest, answers = digest_of(values), []
     spoke.send(cloud, UpdateOffered("joker", schema, 1, digest), None, time.monotonic())

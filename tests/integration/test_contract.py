@@ -28,15 +28,8 @@ from mdl.protocol.machine import (
     Send,
     TrainLocally,
 )
-from mdl.protocol.messages import (
-    BroadcastOrdered,
-    DeltaMessage,
-    PeerInfo,
-    ResourceState,
-    Role,
-    RoundClosed,
-    TrainingReport,
-)
+from mdl.protocol.round_messages import BroadcastOrdered, DeltaMessage, RoundClosed
+from mdl.protocol.vocabulary import PeerInfo, ResourceState, Role, TrainingReport
 from peers.roles.peer import make_peer
 from peers.roles.trainer.trainer import Trainer, TrainerSettings
 from sim.mesh.accounts import Accounts

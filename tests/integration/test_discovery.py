@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from mdl.protocol.messages import PeerInfo, Role
+from mdl.protocol.vocabulary import PeerInfo, Role
 from transport.discovery.mdns import Discovery
 
 PATIENCE_S = 10.0

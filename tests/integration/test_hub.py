@@ -7,9 +7,9 @@ import pytest
 import zmq
 
 from mdl.errors import ConfigError
+from mdl.protocol.cloud_messages import LessonCurrent, LessonMessage, LessonWanted, UpdateMessage
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Received
-from mdl.protocol.messages import LessonCurrent, LessonMessage, LessonWanted, UpdateMessage
 from transport.links.hub import Hub, Spoke
 
 VALUES = np.random.default_rng(1).standard_normal(1 << 20).astype(np.float32)  # 4 MiB

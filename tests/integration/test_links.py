@@ -15,7 +15,10 @@ from mdl.bounds import MAX_MEMBERS
 from mdl.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import NameTaken, PeerFound, Received
-from mdl.protocol.messages import Hello, ModelMessage, ModelWanted, PeerInfo, PeersKnown, Role, StatusWanted
+from mdl.protocol.messages import Hello, PeersKnown
+from mdl.protocol.round_messages import ModelMessage, ModelWanted
+from mdl.protocol.status_messages import StatusWanted
+from mdl.protocol.vocabulary import PeerInfo, Role
 from transport.discovery.directory import SILENT_S, Address
 from transport.links.descriptors import Share
 from transport.links.mesh_links import Links

@@ -25,7 +25,9 @@ from mdl.protocol.machine import (
     TrainLocally,
     WorkFailed,
 )
-from mdl.protocol.messages import Ballot, ModelMessage, PeerInfo, ResourceState, Role, StatusWanted
+from mdl.protocol.round_messages import ModelMessage
+from mdl.protocol.status_messages import StatusWanted
+from mdl.protocol.vocabulary import Ballot, PeerInfo, ResourceState, Role
 from transport.links.mesh_links import Links
 from transport.runtime import Runtime
 

@@ -9,8 +9,8 @@ import time
 import psutil
 import pytest
 
+from mdl.protocol.cloud_messages import LessonWanted
 from mdl.protocol.delta import Contributor
-from mdl.protocol.messages import LessonWanted
 from tests.integration import product
 from transport.links.hub import Spoke
 from transport.trust.keys import MeshKeys, new_join_code
@@ -130,7 +130,7 @@ def test_the_leading_node_stays_and_a_member_joins_while_strangers_open_more_con
 CLOUD = """
 import sys, time, zmq
 from mdl.protocol.delta import Contributor
-from mdl.protocol.messages import LessonCurrent
+from mdl.protocol.cloud_messages import LessonCurrent
 from transport.links.hub import Hub
 from transport.trust.keys import MeshKeys
 

@@ -134,7 +134,7 @@ def _is_bounded(leaf: msgspec.inspect.Type) -> bool:
 
 
 @pytest.mark.parametrize(
-    "kind", [Said, wire.Envelope, mdl.protocol.messages.History, mdl.protocol.messages.RoundSummary]
+    "kind", [Said, wire.Envelope, mdl.protocol.vocabulary.History, mdl.protocol.status_messages.RoundSummary]
 )
 def test_every_number_text_and_list_of_every_message_has_a_bound(kind):
     leaves = list(_fields(msgspec.inspect.type_info(kind), set()))

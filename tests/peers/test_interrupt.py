@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from mdl.protocol.machine import Finish, StopRequested
-from mdl.protocol.messages import RoundSummary
+from mdl.protocol.status_messages import RoundSummary
 from peers.edge import relearner
 from peers.edge.lifeline import stopped_by_signals
 from peers.edge.narrate import Narrator

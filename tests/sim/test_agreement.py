@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from mdl.protocol.delta import Contributor
-from mdl.protocol.messages import Role, RoundOpened, RoundSummary
+from mdl.protocol.round_messages import RoundOpened
+from mdl.protocol.status_messages import RoundSummary
+from mdl.protocol.vocabulary import Role
 from peers.roles.agent.agent import AgentSettings
 from peers.roles.membership.succession import SuccessionSettings
 from peers.roles.peer import Peer

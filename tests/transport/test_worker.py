@@ -10,7 +10,8 @@ import pytest
 from mdl.errors import DataError, LocalProtocolError
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Evaluate, Received, SaveModel, Send, Tick, TrainLocally, WorkFailed
-from mdl.protocol.messages import ModelMessage, StatusWanted
+from mdl.protocol.round_messages import ModelMessage
+from mdl.protocol.status_messages import StatusWanted
 from transport.story import Story
 from transport.worker import MAX_WAITING, Worker
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from mdl.bounds import MAX_MEMBERS
 from mdl.errors import ConfigError, RemoteProtocolError
 from mdl.protocol.delta import Contributor
-from mdl.protocol.messages import PeerInfo
+from mdl.protocol.vocabulary import PeerInfo
 
 # The first greetings come quickly, for a peer that starts at the same time as its neighbour; later ones cost nothing.
 FIRST_GREETING_S = 0.2

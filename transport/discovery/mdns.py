@@ -20,7 +20,8 @@ from zeroconf import Error, IPVersion, NotRunningException, ServiceBrowser, Serv
 
 from mdl.bounds import MAX_INCARNATION, printable, whole_number
 from mdl.errors import MeshNotFoundError, RemoteProtocolError
-from mdl.protocol.messages import PROTOCOL_VERSION, PeerInfo
+from mdl.protocol.messages import PROTOCOL_VERSION
+from mdl.protocol.vocabulary import PeerInfo
 from transport.discovery.interfaces import LOOPBACK, choose_host, usable_interfaces
 from transport.loglimit import LogLimit
 from transport.trust.keys import MeshKeys

@@ -18,7 +18,8 @@ from mdl.bounds import MAX_MEMBERS
 from mdl.errors import ConfigError, RemoteProtocolError
 from mdl.protocol.delta import Contributor, Vector
 from mdl.protocol.machine import Event
-from mdl.protocol.messages import PeerInfo, Said
+from mdl.protocol.messages import Said
+from mdl.protocol.vocabulary import PeerInfo
 from transport.discovery.directory import Address, parse_address
 from transport.links.descriptors import raise_limit, share_out
 from transport.links.halfopen import TOO_MANY, Doorkeeper

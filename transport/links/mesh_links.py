@@ -21,7 +21,8 @@ import zmq
 from mdl.errors import ConfigError, RemoteProtocolError
 from mdl.protocol.delta import Contributor, Vector
 from mdl.protocol.machine import Event, NameTaken, PeerFound
-from mdl.protocol.messages import Hello, PeerInfo, PeersKnown, Said
+from mdl.protocol.messages import Hello, PeersKnown, Said
+from mdl.protocol.vocabulary import PeerInfo
 from transport.discovery.directory import (
     EVERY_HOST,
     Address,

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 
 from mdl.protocol.delta import Contributor
-from mdl.protocol.messages import PeerInfo
+from mdl.protocol.vocabulary import PeerInfo
 from transport.discovery.directory import SIGN_PAUSE_S, SIGNS, SILENT_S, Address, address_of
 
 # Namesakes that are remembered; a copy that is started again and again counts each time.

@@ -15,7 +15,8 @@ import zmq
 from mdl.bounds import MAX_MEMBERS
 from mdl.errors import LocalProtocolError
 from mdl.protocol.delta import Contributor
-from mdl.protocol.messages import Hello, PeerInfo, PeersKnown
+from mdl.protocol.messages import Hello, PeersKnown
+from mdl.protocol.vocabulary import PeerInfo
 from transport.discovery.directory import EVERY_HOST, Address, Directory, address_of, is_loopback
 from transport.links.sockets import LinkCounts, is_passing, local_host_towards, open_dealer
 from transport.loglimit import LogLimit

@@ -14,17 +14,11 @@ from msgspec import Meta
 
 from mdl.bounds import MAX_VALUES, UNREADABLE, Bytes, Count, Text
 from mdl.errors import LocalProtocolError, RemoteProtocolError
+from mdl.protocol.cloud_messages import LessonMessage, UpdateMessage
 from mdl.protocol.delta import Contributor
-from mdl.protocol.messages import (
-    PROTOCOL_VERSION,
-    DeltaMessage,
-    GlobalMessage,
-    LessonMessage,
-    Message,
-    ModelMessage,
-    Said,
-    UpdateMessage,
-)
+from mdl.protocol.messages import PROTOCOL_VERSION, Said
+from mdl.protocol.round_messages import DeltaMessage, GlobalMessage, ModelMessage
+from mdl.protocol.vocabulary import Message
 
 # A status of 1024 members is about 300 KiB; what a decoder makes of 1 MiB still fits any device.
 MAX_HEADER_BYTES = 1 << 20

@@ -17,19 +17,9 @@ import msgspec
 from mdl.config import BusySection
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Effect, Event, Finish, Received, RecordRound, Send, StopRequested
-from mdl.protocol.messages import (
-    MAX_FORKS,
-    Activity,
-    CatchUp,
-    Fork,
-    Lineage,
-    MemberRefused,
-    MeshFinished,
-    PeerReport,
-    RoundOpened,
-    RoundSummary,
-    StatusWanted,
-)
+from mdl.protocol.round_messages import CatchUp, MemberRefused, MeshFinished, PeerReport, RoundOpened
+from mdl.protocol.status_messages import RoundSummary, StatusWanted
+from mdl.protocol.vocabulary import MAX_FORKS, Activity, Fork, Lineage
 from peers.roles.agent.conductor import Conductor, TimeLimit, newest_staged
 from peers.roles.agent.ledger import RoundLedger, has_been_left, recover
 from peers.roles.agent.mesh_status import mesh_status

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from mdl.protocol.delta import Contributor
-from mdl.protocol.messages import ResourceState
 from mdl.protocol.tree import tree_children, tree_parent
+from mdl.protocol.vocabulary import ResourceState
 from peers.roles.agent.ledger import MERGED, RoundLedger
 from peers.roles.membership.members import Member, Members, poverty
 from scheduler.policies.chain import ChainView, DeviceState, DeviceView

@@ -14,21 +14,17 @@ import msgspec
 
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Effect
-from mdl.protocol.messages import (
-    NOTHING_CAME,
-    Activity,
+from mdl.protocol.round_messages import (
     BroadcastOrdered,
-    Contributors,
-    Holding,
     HopCancelled,
     HopOrdered,
     HopReleased,
     PeerReport,
     RoundClosed,
     RoundOpened,
-    Staged,
 )
 from mdl.protocol.tree import tree_children, tree_parent
+from mdl.protocol.vocabulary import NOTHING_CAME, Activity, Contributors, Holding, Staged
 from peers.roles.agent.chain_view import around_cuts, chain_view, order_broadcast
 from peers.roles.agent.ledger import ABORTED, MERGED, RoundLedger
 from peers.roles.agent.phase import ABANDONED, AGGREGATING, BROADCASTING, CLOSED, CLOSING, Phase

@@ -16,7 +16,8 @@ from typing import TypeVar
 
 from mdl.bounds import MAX_MEMBERS
 from mdl.protocol.delta import Contributor
-from mdl.protocol.messages import MAX_PERIODS, Holding, HopDecision, HopOutcome, PeerReport
+from mdl.protocol.round_messages import PeerReport
+from mdl.protocol.vocabulary import MAX_PERIODS, Holding, HopDecision, HopOutcome
 
 HopKey = tuple[int, int]  # segment, hop
 BusyPeriod = tuple[float, float | None]  # from, until; None: it still is

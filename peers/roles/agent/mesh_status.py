@@ -8,11 +8,7 @@ import msgspec
 
 from mdl.bounds import printable
 from mdl.protocol.delta import Contributor
-from mdl.protocol.messages import (
-    MemberStatus,
-    MeshStatus,
-    RoundSummary,
-)
+from mdl.protocol.status_messages import MemberStatus, MeshStatus, RoundSummary
 from peers.roles.agent.ledger import RoundLedger
 from peers.roles.agent.phase import Phase
 from peers.roles.agent.round_summary import device_records, since_opened, told_schedule

@@ -7,7 +7,8 @@ from typing import cast
 
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Effect, Send
-from mdl.protocol.messages import AgentMessage, Said
+from mdl.protocol.messages import Said
+from mdl.protocol.round_messages import AgentMessage
 
 
 class Repeater:

@@ -12,16 +12,9 @@ import msgspec
 
 from mdl.bounds import printable
 from mdl.protocol.counts import Evaluation
-from mdl.protocol.messages import (
-    MAX_SCHEDULE,
-    DeviceRecord,
-    Holding,
-    HopSummary,
-    PeerReport,
-    RoundSummary,
-    Schedule,
-    Staged,
-)
+from mdl.protocol.round_messages import PeerReport
+from mdl.protocol.status_messages import MAX_SCHEDULE, DeviceRecord, HopSummary, RoundSummary, Schedule
+from mdl.protocol.vocabulary import Holding, Staged
 from peers.roles.agent.ledger import Hop, HopState, RoundLedger
 from peers.roles.membership.members import Member
 

@@ -16,6 +16,16 @@ from math import inf
 import msgspec
 
 from mdl.bounds import MAX_MEMBERS, printable
+from mdl.protocol.cloud_messages import (
+    LessonCurrent,
+    LessonMessage,
+    LessonWanted,
+    PupilRefused,
+    UpdateMessage,
+    UpdateOffered,
+    UpdateTaken,
+    UpdateWanted,
+)
 from mdl.protocol.delta import Contributor, Vector
 from mdl.protocol.machine import (
     CycleTaught,
@@ -30,16 +40,6 @@ from mdl.protocol.machine import (
     TransferProgressed,
     UpdateStored,
     WorkFailed,
-)
-from mdl.protocol.messages import (
-    LessonCurrent,
-    LessonMessage,
-    LessonWanted,
-    PupilRefused,
-    UpdateMessage,
-    UpdateOffered,
-    UpdateTaken,
-    UpdateWanted,
 )
 from mdl.task import task_difference
 from transport.loglimit import LogLimit

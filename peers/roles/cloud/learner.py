@@ -12,6 +12,16 @@ from dataclasses import dataclass
 import msgspec
 
 from mdl.errors import RemoteProtocolError
+from mdl.protocol.cloud_messages import (
+    LessonCurrent,
+    LessonMessage,
+    LessonWanted,
+    PupilRefused,
+    UpdateMessage,
+    UpdateOffered,
+    UpdateTaken,
+    UpdateWanted,
+)
 from mdl.protocol.delta import Vector, digest_of
 from mdl.protocol.machine import (
     Effect,
@@ -24,17 +34,7 @@ from mdl.protocol.machine import (
     UpdateReady,
     WorkFailed,
 )
-from mdl.protocol.messages import (
-    LessonCurrent,
-    LessonMessage,
-    LessonWanted,
-    PupilRefused,
-    Said,
-    UpdateMessage,
-    UpdateOffered,
-    UpdateTaken,
-    UpdateWanted,
-)
+from mdl.protocol.messages import Said
 
 # Who is at the other end of a spoke: there is nobody else.
 CLOUD = "cloud"

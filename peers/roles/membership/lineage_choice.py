@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mdl.protocol.messages import Lineage
+from mdl.protocol.vocabulary import Lineage
 from peers.roles.membership.majority import has_quorum, is_senior
 from peers.roles.membership.members import Member, newest_position
 

@@ -11,7 +11,7 @@ from collections.abc import Collection
 
 from mdl.bounds import MAX_TERM
 from mdl.protocol.delta import Contributor
-from mdl.protocol.messages import Lineage
+from mdl.protocol.vocabulary import Lineage
 
 # Terms are dealt out to the processes, one in so many to each.
 TERMS = 1 << 16

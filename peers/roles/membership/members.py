@@ -10,7 +10,8 @@ from typing import TypeAlias
 from mdl.bounds import MAX_MEMBERS, printable
 from mdl.config import BusySection
 from mdl.protocol.delta import Contributor
-from mdl.protocol.messages import Activity, Lineage, PeerReport
+from mdl.protocol.round_messages import PeerReport
+from mdl.protocol.vocabulary import Activity, Lineage
 from mdl.task import task_difference
 from peers.roles.membership.reach import Reach
 from peers.roles.membership.silence import Arrivals

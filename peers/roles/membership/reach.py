@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from mdl.bounds import MAX_TEXT
 from mdl.protocol.delta import Contributor
-from mdl.protocol.messages import MAX_CUTS
+from mdl.protocol.status_messages import MAX_CUTS
 
 # How long a pair is avoided after its first failure: some rounds. To try in vain costs `stall_s` (10 s).
 AVOID_S = 60.0

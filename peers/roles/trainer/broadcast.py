@@ -13,8 +13,9 @@ from mdl.bounds import MAX_MEMBERS
 from mdl.errors import RemoteProtocolError
 from mdl.protocol.delta import Contributor, ModelDelta, digest_of
 from mdl.protocol.machine import Send
-from mdl.protocol.messages import BroadcastOrdered, GlobalMessage, GlobalTaken, Staged
+from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage, GlobalTaken
 from mdl.protocol.tree import tree_children, tree_parent
+from mdl.protocol.vocabulary import Staged
 
 # Three asks of a device that waits: a child that was not heard for so long is dead, or has the result.
 PATIENCE_S = 1.5

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from mdl.protocol.delta import Contributor, ModelDelta, Vector, apply_delta, digest_of
-from mdl.protocol.messages import MAX_REACHED, Ballot, Counted, History, Lineage, Reached
+from mdl.protocol.vocabulary import MAX_REACHED, Ballot, Counted, History, Lineage, Reached
 
 # Two agents that have not heard of each other start a mesh each; they meet within so many rounds, or never add up. The
 # own work of the rounds since then is one more vector in memory, so long.

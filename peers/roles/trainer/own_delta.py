@@ -16,7 +16,7 @@ import numpy as np
 from mdl.bounds import MAX_LOSS, within
 from mdl.protocol.delta import Contributor, ModelDelta, Vector, check_values
 from mdl.protocol.machine import DeltaRecalled, Effect, KeepDelta, LocalDeltaReady, RecallDelta, TrainLocally
-from mdl.protocol.messages import Lineage, TrainingReport
+from mdl.protocol.vocabulary import Lineage, TrainingReport
 from peers.roles.trainer.model_state import Standing, Work, total
 from peers.roles.trainer.round_state import Part
 

@@ -36,12 +36,9 @@ from mdl.protocol.machine import (
     TransferProgressed,
     WorkFailed,
 )
-from mdl.protocol.messages import (
+from mdl.protocol.round_messages import (
     ATTEMPTS_TOLD,
-    NOTHING_CAME,
-    Activity,
     AgentMessage,
-    Ballot,
     BroadcastOrdered,
     CatchUp,
     DeltaMessage,
@@ -49,22 +46,27 @@ from mdl.protocol.messages import (
     GlobalMessage,
     GlobalTaken,
     GlobalWanted,
-    History,
     HopCancelled,
-    HopDecision,
     HopOrdered,
-    HopOutcome,
     HopReleased,
-    Lineage,
     MemberRefused,
     MeshFinished,
     ModelMessage,
     ModelWanted,
     PeerReport,
-    ResourceState,
     RoundClosed,
-    RoundEvaluation,
     RoundOpened,
+)
+from mdl.protocol.vocabulary import (
+    NOTHING_CAME,
+    Activity,
+    Ballot,
+    History,
+    HopDecision,
+    HopOutcome,
+    Lineage,
+    ResourceState,
+    RoundEvaluation,
     Transfer,
 )
 from peers.roles.membership.majority import has_in_common

@@ -9,7 +9,7 @@ import pytest
 
 from mdl.errors import MdlError
 from mdl.files.ballot import BallotFile
-from mdl.protocol.messages import MAX_REACHED, Ballot, Reached
+from mdl.protocol.vocabulary import MAX_REACHED, Ballot, Reached
 
 
 def _ballot(term: int) -> Ballot:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from mdl.devices.usage import UsageKind
 from mdl.errors import ConfigError, DataError, MdlError, MeshNotFoundError
-from mdl.protocol.messages import DeviceRecord, HopSummary, MeshStatus, RoundSummary
+from mdl.protocol.status_messages import DeviceRecord, HopSummary, MeshStatus, RoundSummary
 from peers.cli.decide_pipe import answer_all
 from peers.cli.schedule import app
 from peers.trials.campaign import Campaign, silent_machines

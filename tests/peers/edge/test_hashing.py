@@ -12,7 +12,7 @@ import mdl.protocol.delta
 from mdl.files.checkpoint import ModelCache
 from mdl.protocol.delta import Contributor, ModelDelta, Vector, digest_of, pair_aggregate
 from mdl.protocol.machine import Effect, Event, LocalDeltaReady, Received, SaveModel
-from mdl.protocol.messages import (
+from mdl.protocol.round_messages import (
     BroadcastOrdered,
     DeltaMessage,
     DeltaWanted,
@@ -20,8 +20,8 @@ from mdl.protocol.messages import (
     HopOrdered,
     RoundClosed,
     RoundOpened,
-    TrainingReport,
 )
+from mdl.protocol.vocabulary import TrainingReport
 from peers.edge.resume import Origin, describe_state
 from peers.roles.trainer.trainer import Trainer, TrainerSettings
 from transport.story import Story

@@ -11,14 +11,7 @@ import psutil
 import pytest
 
 from mdl.errors import ConfigError
-from peers.edge.identity import (
-    CODE_VARIABLE,
-    claim_identity,
-    find_code,
-    known_meshes,
-    release_identity,
-    remember_code,
-)
+from peers.edge.identity import CODE_VARIABLE, claim_identity, find_code, known_meshes, release_identity, remember_code
 from transport.trust.keys import new_join_code
 
 # Our parent is alive as long as we are, and is another process.

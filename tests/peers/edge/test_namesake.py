@@ -7,7 +7,9 @@ import pytest
 
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Finish, NameTaken, Received, Send, Tick
-from mdl.protocol.messages import Activity, AgentPresent, AgentResigned, PeerInfo, PeerReport, Role, StatusWanted
+from mdl.protocol.round_messages import AgentPresent, AgentResigned, PeerReport
+from mdl.protocol.status_messages import StatusWanted
+from mdl.protocol.vocabulary import Activity, PeerInfo, Role
 from peers.roles.agent.agent import AgentSettings
 from peers.roles.build import Casting, TrainerStart, build_machine
 from peers.roles.membership.succession import SuccessionSettings

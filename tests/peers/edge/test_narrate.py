@@ -21,7 +21,8 @@ from mdl.protocol.machine import (
     TrainLocally,
     TransferProgressed,
 )
-from mdl.protocol.messages import CatchUp, DeltaMessage, ModelWanted, PeerInfo, ResourceState, Role, RoundOpened
+from mdl.protocol.round_messages import CatchUp, DeltaMessage, ModelWanted, RoundOpened
+from mdl.protocol.vocabulary import PeerInfo, ResourceState, Role
 from peers.edge.narrate import Narrator
 
 ANN, BOB = Contributor("ann", 1), Contributor("bob", 1)

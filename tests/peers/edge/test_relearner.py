@@ -12,7 +12,8 @@ import pytest
 
 from mdl.config import BusySection, Config
 from mdl.protocol.machine import PolicyLearned
-from mdl.protocol.messages import DeviceRecord, HopSummary, ResourceState, RoundSummary
+from mdl.protocol.status_messages import DeviceRecord, HopSummary, RoundSummary
+from mdl.protocol.vocabulary import ResourceState
 from peers.edge import relearner
 from peers.edge.relearner import LEAST_SEEN, MOST_SEEN, Relearner, describe_mesh, is_at_ease
 from scheduler.policies.learned import DRAFT

@@ -8,17 +8,8 @@ from mdl.errors import ConfigError
 from mdl.files.checkpoint import CachedModel, ModelCache
 from mdl.protocol.delta import Contributor, ModelDelta, digest_of
 from mdl.protocol.machine import LocalDeltaReady, Received, SaveBallot, SaveModel, Send, Tick, TrainLocally
-from mdl.protocol.messages import (
-    AgentPresent,
-    Ballot,
-    BroadcastOrdered,
-    Counted,
-    Fork,
-    GlobalMessage,
-    History,
-    Reached,
-    TrainingReport,
-)
+from mdl.protocol.round_messages import AgentPresent, BroadcastOrdered, GlobalMessage
+from mdl.protocol.vocabulary import Ballot, Counted, Fork, History, Reached, TrainingReport
 from peers.edge.resume import DEVICE_FILES, Origin, describe_state, restore_state, set_aside
 from peers.roles.agent.agent import AgentSettings
 from peers.roles.membership.succession import SuccessionSettings

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from mdl.files.round_lines import ROUNDS_KEPT
-from mdl.protocol.messages import RoundSummary
+from mdl.protocol.status_messages import RoundSummary
 from peers.launch import run_directory as rundir
 from peers.launch.run_directory import CycleReader, RoundReader
 from peers.view.tail import LineTail

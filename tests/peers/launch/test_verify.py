@@ -6,7 +6,7 @@ import pytest
 from mdl.errors import MdlError
 from mdl.protocol.delta import Contributor, ModelDelta, central_mean, pair_aggregate
 from mdl.protocol.machine import KeepDelta
-from mdl.protocol.messages import RoundSummary
+from mdl.protocol.status_messages import RoundSummary
 from peers.edge.device import keep_delta
 from peers.launch.verify import Verifier
 

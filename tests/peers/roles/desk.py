@@ -8,18 +8,9 @@ import msgspec
 
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Effect, Event, Finish, Received, RecordRound, Send
-from mdl.protocol.messages import (
-    Activity,
-    BroadcastOrdered,
-    Holding,
-    HopDecision,
-    HopOrdered,
-    HopOutcome,
-    PeerReport,
-    RoundOpened,
-    RoundSummary,
-    Staged,
-)
+from mdl.protocol.round_messages import BroadcastOrdered, HopOrdered, PeerReport, RoundOpened
+from mdl.protocol.status_messages import RoundSummary
+from mdl.protocol.vocabulary import Activity, Holding, HopDecision, HopOutcome, Staged
 from peers.roles.agent.agent import AgentSettings, MobileAgent
 from scheduler.policies.registry import make_policy
 

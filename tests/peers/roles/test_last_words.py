@@ -6,9 +6,11 @@ import pytest
 
 from mdl.bounds import MAX_TERM
 from mdl.errors import RemoteProtocolError
+from mdl.protocol.cloud_messages import PupilRefused
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Finish, Received
-from mdl.protocol.messages import AgentPresent, AgentResigned, MemberRefused, MeshFinished, MeshStatus, PupilRefused
+from mdl.protocol.round_messages import AgentPresent, AgentResigned, MemberRefused, MeshFinished
+from mdl.protocol.status_messages import MeshStatus
 from peers.roles.cloud.learner import Learner, LearnerSettings
 from peers.roles.observer import Observer
 from peers.roles.peer import Peer

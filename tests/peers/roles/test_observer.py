@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Finish, PeerFound, Received, Send, StopRequested, Tick
-from mdl.protocol.messages import MeshStatus, ModelWanted, PeerInfo, Role, RoundSummary, StatusWanted
+from mdl.protocol.round_messages import ModelWanted
+from mdl.protocol.status_messages import MeshStatus, RoundSummary, StatusWanted
+from mdl.protocol.vocabulary import PeerInfo, Role
 from peers.roles.observer import Observer
 
 AGENT = PeerFound(PeerInfo("agent", 1, Role.AGENT, "here", 1))

@@ -29,25 +29,18 @@ from mdl.protocol.machine import (
     Tick,
     TrainLocally,
 )
-from mdl.protocol.messages import (
+from mdl.protocol.round_messages import (
     AgentMessage,
     AgentPresent,
     AgentResigned,
-    Ballot,
     DeltaMessage,
-    Fork,
     GlobalMessage,
-    History,
     HopOrdered,
-    MeshStatus,
-    PeerInfo,
     PeerReport,
-    ResourceState,
-    Role,
     RoundOpened,
-    StatusWanted,
-    TrainingReport,
 )
+from mdl.protocol.status_messages import MeshStatus, StatusWanted
+from mdl.protocol.vocabulary import Ballot, Fork, History, PeerInfo, ResourceState, Role, TrainingReport
 from peers.roles.agent.agent import AgentSettings
 from peers.roles.membership.succession import SuccessionSettings
 from peers.roles.peer import Peer, make_peer

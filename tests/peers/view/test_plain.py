@@ -17,7 +17,7 @@ from rich.table import Table
 
 from mdl.errors import RemoteProtocolError
 from mdl.protocol.delta import Contributor
-from mdl.protocol.messages import PeerInfo, Role
+from mdl.protocol.vocabulary import PeerInfo, Role
 from peers.view.console import PlainConsole
 from peers.view.plain import PlainFormatter, plain_lines
 from transport.discovery.mdns import describe, read_description

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mdl.protocol.delta import Contributor, ModelDelta, apply_delta, digest_of, pair_aggregate
-from mdl.protocol.messages import Fork
+from mdl.protocol.vocabulary import Fork
 from sim.mesh.accounts import Accounts, InvariantError, model_at
 
 A, B = Contributor("a", 1), Contributor("b", 1)

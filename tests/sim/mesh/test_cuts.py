@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mdl.protocol.messages import RoundSummary
+from mdl.protocol.status_messages import RoundSummary
 from peers.trials.run_plan import build_mesh
 from sim.mesh.fault_plan import AGENT_NODE, Cut, CutOneWay, FaultPlan
 

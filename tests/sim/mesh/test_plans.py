@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from mdl.errors import LocalProtocolError
 from mdl.protocol.machine import Received, Send
-from mdl.protocol.messages import BroadcastOrdered, RoundClosed
+from mdl.protocol.round_messages import BroadcastOrdered, RoundClosed
 from peers.trials import run_plan as simulate
 from peers.trials.campaign import Campaign, Totals, run_campaign, silent_machines
 from peers.trials.run_plan import build_mesh, run_guarded, tell_plan

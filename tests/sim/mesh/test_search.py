@@ -15,7 +15,7 @@ import pytest
 
 from mdl.errors import UnfinishedError
 from mdl.protocol.machine import Received
-from mdl.protocol.messages import BroadcastOrdered, RoundClosed, RoundOpened
+from mdl.protocol.round_messages import BroadcastOrdered, RoundClosed, RoundOpened
 from peers.cli import search as cli_search
 from peers.roles.trainer.model_state import Standing
 from peers.trials.campaign import silent_machines

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from mdl.protocol.delta import Contributor
-from mdl.protocol.messages import AgentPresent, Ballot
+from mdl.protocol.round_messages import AgentPresent
+from mdl.protocol.vocabulary import Ballot
 from peers.roles.agent import agent as agent_module
 from peers.roles.agent import conductor as conductor_module
 from peers.roles.agent.agent import MobileAgent

@@ -18,20 +18,16 @@ import pytest
 from mdl.errors import RemoteProtocolError
 from mdl.protocol.delta import Contributor, ModelDelta, digest_of, pair_aggregate
 from mdl.protocol.machine import LocalDeltaReady, Received
-from mdl.protocol.messages import (
-    Activity,
+from mdl.protocol.round_messages import (
     AgentPresent,
-    Ballot,
     BroadcastOrdered,
-    Fork,
     GlobalMessage,
-    History,
-    Holding,
     HopOrdered,
     HopReleased,
     PeerReport,
     RoundOpened,
 )
+from mdl.protocol.vocabulary import Activity, Ballot, Fork, History, Holding
 from peers.roles.agent.conductor import Conductor, TimeLimit
 from peers.roles.agent.ledger import Hop, HopState, RoundLedger
 from peers.roles.agent.phase import Phase

@@ -7,7 +7,7 @@ import pytest
 from mdl.bounds import MAX_MEMBERS
 from mdl.errors import ConfigError, RemoteProtocolError
 from mdl.protocol.delta import Contributor
-from mdl.protocol.messages import PeerInfo, Role
+from mdl.protocol.vocabulary import PeerInfo, Role
 from transport.discovery.directory import (
     KEEP_GREETING_S,
     LOST_S,

@@ -6,7 +6,7 @@ import pytest
 from zeroconf import NotRunningException
 
 from mdl.errors import ConfigError, MeshNotFoundError, RemoteProtocolError
-from mdl.protocol.messages import PeerInfo, Role
+from mdl.protocol.vocabulary import PeerInfo, Role
 from transport.discovery import mdns as discovery
 from transport.discovery.interfaces import choose_host, host_to_listen_on, is_outer, usable_interfaces
 from transport.discovery.mdns import Discovery, describe, read_description

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from mdl.protocol.delta import Contributor
-from mdl.protocol.messages import PeerInfo, Role
+from mdl.protocol.vocabulary import PeerInfo, Role
 from transport.discovery.directory import SIGN_PAUSE_S, SIGNS, SILENT_S, Address
 from transport.links.namesakes import GREETING_S, LASTING_S, MAX_NAMESAKES, Namesakes
 

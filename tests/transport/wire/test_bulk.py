@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mdl.errors import LocalProtocolError, RemoteProtocolError
 from mdl.protocol.delta import Contributor, digest_of
 from mdl.protocol.machine import Received, TransferProgressed
-from mdl.protocol.messages import DeltaMessage, GlobalMessage, ModelMessage
+from mdl.protocol.round_messages import DeltaMessage, GlobalMessage, ModelMessage
 from transport.wire.bulk import (
     EXPIRY_S,
     MAX_OUTGOING,

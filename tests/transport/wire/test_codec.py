@@ -7,7 +7,10 @@ from hypothesis import strategies as st
 
 from mdl.errors import LocalProtocolError, RemoteProtocolError
 from mdl.protocol.delta import Contributor
-from mdl.protocol.messages import PROTOCOL_VERSION, DeltaMessage, Hello, PeerInfo, PeersKnown, Role, StatusWanted
+from mdl.protocol.messages import PROTOCOL_VERSION, Hello, PeersKnown
+from mdl.protocol.round_messages import DeltaMessage
+from mdl.protocol.status_messages import StatusWanted
+from mdl.protocol.vocabulary import PeerInfo, Role
 from transport.wire.codec import (
     MAX_HEADER_BYTES,
     ChunkSent,

@@ -10,14 +10,7 @@ import pytest
 
 from mdl.data import load_data
 from mdl.data.readers.places import PlaceOptions, cut_days, read_places, read_stays
-from mdl.data.readers.visits import (
-    WINDOW_S,
-    encode_stays,
-    feature_sizes,
-    find_stays,
-    keep_active_days,
-    make_sequences,
-)
+from mdl.data.readers.visits import WINDOW_S, encode_stays, feature_sizes, find_stays, keep_active_days, make_sequences
 from mdl.errors import ConfigError, DataError
 
 DAY_S = 86_400

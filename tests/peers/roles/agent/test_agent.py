@@ -9,25 +9,19 @@ import pytest
 from mdl.protocol.counts import Evaluation
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Finish, Received, Send, StopRequested, Tick
-from mdl.protocol.messages import (
-    Activity,
+from mdl.protocol.round_messages import (
     BroadcastOrdered,
     CatchUp,
-    Holding,
     HopCancelled,
-    HopDecision,
     HopOrdered,
-    HopOutcome,
     HopReleased,
     MemberRefused,
     MeshFinished,
-    MeshStatus,
     RoundClosed,
-    RoundEvaluation,
     RoundOpened,
-    StatusWanted,
-    TrainingReport,
 )
+from mdl.protocol.status_messages import MeshStatus, StatusWanted
+from mdl.protocol.vocabulary import Activity, Holding, HopDecision, HopOutcome, RoundEvaluation, TrainingReport
 from peers.roles.agent.agent import Phase
 from tests.peers.roles.desk import A, B, C, D, Desk
 

@@ -9,23 +9,25 @@ import msgspec
 from mdl.protocol.counts import no_evaluation
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import StopRequested
-from mdl.protocol.messages import (
-    MAX_FORKS,
-    Activity,
+from mdl.protocol.round_messages import (
     BroadcastOrdered,
     CatchUp,
-    Fork,
-    Holding,
     HopCancelled,
     HopReleased,
-    Incoming,
-    Lineage,
     MeshFinished,
     PeerReport,
-    ResourceState,
     RoundClosed,
-    RoundEvaluation,
     RoundOpened,
+)
+from mdl.protocol.vocabulary import (
+    MAX_FORKS,
+    Activity,
+    Fork,
+    Holding,
+    Incoming,
+    Lineage,
+    ResourceState,
+    RoundEvaluation,
     Staged,
     Transfer,
 )

@@ -9,19 +9,8 @@ import pytest
 
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Tick
-from mdl.protocol.messages import (
-    Activity,
-    BroadcastOrdered,
-    CatchUp,
-    Fork,
-    HopDecision,
-    HopOrdered,
-    HopOutcome,
-    Lineage,
-    RoundClosed,
-    RoundOpened,
-    Transfer,
-)
+from mdl.protocol.round_messages import BroadcastOrdered, CatchUp, HopOrdered, RoundClosed, RoundOpened
+from mdl.protocol.vocabulary import Activity, Fork, HopDecision, HopOutcome, Lineage, Transfer
 from peers.roles.agent.agent import Phase
 from tests.peers.roles.desk import FRESH, A, B, C, D, Desk
 

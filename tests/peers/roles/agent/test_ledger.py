@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from mdl.protocol.delta import Contributor
-from mdl.protocol.messages import Activity, Holding, HopDecision, HopOutcome, Incoming, PeerReport, TrainingReport
+from mdl.protocol.round_messages import PeerReport
+from mdl.protocol.vocabulary import Activity, Holding, HopDecision, HopOutcome, Incoming, TrainingReport
 from peers.roles.agent.ledger import Hop, HopState, RoundLedger, has_been_left, recover
 
 A, B, C, D = (Contributor(name, 1) for name in "abcd")

@@ -9,15 +9,15 @@ from mdl.bounds import MAX_TEXT
 from mdl.protocol.counts import Evaluation, no_evaluation
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Received
-from mdl.protocol.messages import (
+from mdl.protocol.round_messages import PeerReport
+from mdl.protocol.status_messages import RoundSummary
+from mdl.protocol.vocabulary import (
     Activity,
     Holding,
     HopDecision,
     HopOutcome,
-    PeerReport,
     ResourceState,
     RoundEvaluation,
-    RoundSummary,
     TrainingReport,
 )
 from peers.roles.agent.agent import AgentSettings, MobileAgent

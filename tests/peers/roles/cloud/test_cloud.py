@@ -9,6 +9,16 @@ import msgspec
 import numpy as np
 import pytest
 
+from mdl.protocol.cloud_messages import (
+    LessonCurrent,
+    LessonMessage,
+    LessonWanted,
+    PupilRefused,
+    UpdateMessage,
+    UpdateOffered,
+    UpdateTaken,
+    UpdateWanted,
+)
 from mdl.protocol.delta import Contributor, Vector, digest_of
 from mdl.protocol.machine import (
     CycleTaught,
@@ -26,16 +36,6 @@ from mdl.protocol.machine import (
     UpdateReady,
     UpdateStored,
     WorkFailed,
-)
-from mdl.protocol.messages import (
-    LessonCurrent,
-    LessonMessage,
-    LessonWanted,
-    PupilRefused,
-    UpdateMessage,
-    UpdateOffered,
-    UpdateTaken,
-    UpdateWanted,
 )
 from peers.roles.cloud.cloud import MAX_PUPILS, Cloud, CloudSettings, CloudState
 from peers.roles.cloud.learner import CLOUD, Learner, LearnerSettings

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mdl.protocol.delta import Contributor
-from mdl.protocol.messages import Fork, Lineage
+from mdl.protocol.vocabulary import Fork, Lineage
 from peers.roles.membership.majority import TERMS, has_in_common, has_quorum, is_senior, next_term, shared_forks
 
 PEER_IDS = st.text(min_size=1, max_size=12)

@@ -7,7 +7,8 @@ import pytest
 
 from mdl.bounds import MAX_MEMBERS
 from mdl.protocol.delta import Contributor
-from mdl.protocol.messages import Activity, Fork, PeerReport
+from mdl.protocol.round_messages import PeerReport
+from mdl.protocol.vocabulary import Activity, Fork
 from mdl.task import describe_task
 from peers.roles.membership.members import Members, newest_position
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from mdl.protocol.delta import Contributor
-from mdl.protocol.messages import MAX_CUTS, BroadcastOrdered, CatchUp, HopDecision, HopOrdered, HopOutcome, Transfer
+from mdl.protocol.round_messages import BroadcastOrdered, CatchUp, HopOrdered
+from mdl.protocol.status_messages import MAX_CUTS
 from mdl.protocol.tree import tree_parent
+from mdl.protocol.vocabulary import HopDecision, HopOutcome, Transfer
 from peers.roles.agent.agent import Phase
 from peers.roles.agent.chain_view import around_cuts, order_broadcast
 from peers.roles.membership.members import Members
@@ -190,6 +192,6 @@ def test_a_late_device_fetches_the_model_from_somebody_it_reaches() -> None:
 
 
 def desk_module_settled() -> dict[str, Any]:
-    from mdl.protocol.messages import Fork
+    from mdl.protocol.vocabulary import Fork
 
     return {"lineage": (Fork(0, 2, "agent.1.1"),), "round_id": 4, "digest": b"w4", "base": ("a", "b"), "votes": True}

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mdl.protocol.delta import Contributor
-from mdl.protocol.messages import Activity, AgentPresent, Fork, HopReleased, Lineage, PeerReport, ResourceState
+from mdl.protocol.round_messages import AgentPresent, HopReleased, PeerReport
+from mdl.protocol.vocabulary import Activity, Fork, Lineage, ResourceState
 from peers.roles.membership.members import Member, Members
 from peers.roles.membership.succession import Succession, SuccessionSettings, outranks
 

@@ -10,12 +10,8 @@ from mdl.files.ballot import BallotFile
 from mdl.files.checkpoint import ModelCache
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Finish, Received, SaveModel, Send, Tick
-from mdl.protocol.messages import (
-    AgentPresent,
-    Ballot,
-    CatchUp,
-    Fork,
-)
+from mdl.protocol.round_messages import AgentPresent, CatchUp
+from mdl.protocol.vocabulary import Ballot, Fork
 from peers.edge.resume import Origin, describe_state, restore_state
 from peers.roles.agent.agent import AgentSettings
 from peers.roles.membership.majority import LAST_FIRST_TERM, LAST_TERM, TERM_LEAP, TERMS, TERMS_PER_S

@@ -9,7 +9,7 @@ import pytest
 from mdl.errors import RemoteProtocolError
 from mdl.protocol.delta import Contributor, ModelDelta, Vector, digest_of
 from mdl.protocol.machine import Send
-from mdl.protocol.messages import BroadcastOrdered, GlobalMessage, GlobalTaken
+from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage, GlobalTaken
 from peers.roles.trainer.broadcast import PATIENCE_S, Spread
 
 ME, ANN, BOB, CAT = (Contributor(name, 1) for name in ("me", "ann", "bob", "cat"))

@@ -8,25 +8,20 @@ from msgspec.structs import replace
 
 from mdl.protocol.delta import Contributor, ModelDelta, Vector, apply_delta, digest_of
 from mdl.protocol.machine import DeltaRecalled, Effect, LocalDeltaReady, RecallDelta, Received, Send, TrainLocally
-from mdl.protocol.messages import (
-    Ballot,
+from mdl.protocol.messages import Said
+from mdl.protocol.round_messages import (
     BroadcastOrdered,
     CatchUp,
-    Counted,
     DeltaMessage,
     DeltaWanted,
-    Fork,
     GlobalMessage,
-    History,
     HopOrdered,
-    Lineage,
     ModelMessage,
     ModelWanted,
     RoundClosed,
     RoundOpened,
-    Said,
-    TrainingReport,
 )
+from mdl.protocol.vocabulary import Ballot, Counted, Fork, History, Lineage, TrainingReport
 from peers.roles.trainer.trainer import Trainer, TrainerSettings
 
 AGENT = Contributor("agent", 1)

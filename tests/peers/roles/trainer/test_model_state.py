@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mdl.protocol.delta import Contributor, ModelDelta, apply_delta, digest_of
-from mdl.protocol.messages import MAX_REACHED, Counted, Fork, History
+from mdl.protocol.vocabulary import MAX_REACHED, Counted, Fork, History
 from peers.roles.trainer.model_state import Standing, Work, total
 
 ME, ANN, BOB = (Contributor(name, 1) for name in ("me", "ann", "bob"))

@@ -31,34 +31,27 @@ from mdl.protocol.machine import (
     TransferProgressed,
     WorkFailed,
 )
-from mdl.protocol.messages import (
-    Activity,
+from mdl.protocol.messages import Said
+from mdl.protocol.round_messages import (
     BroadcastOrdered,
     CatchUp,
     DeltaMessage,
     DeltaWanted,
-    Fork,
     GlobalMessage,
     GlobalTaken,
     GlobalWanted,
-    History,
     HopCancelled,
     HopOrdered,
-    HopOutcome,
     HopReleased,
-    Incoming,
     MemberRefused,
     MeshFinished,
     ModelMessage,
     ModelWanted,
     PeerReport,
-    ResourceState,
     RoundClosed,
     RoundOpened,
-    Said,
-    Staged,
-    TrainingReport,
 )
+from mdl.protocol.vocabulary import Activity, Fork, History, HopOutcome, Incoming, ResourceState, Staged, TrainingReport
 from peers.roles.trainer import model_state as standing_module
 from peers.roles.trainer.trainer import Trainer, TrainerSettings
 

@@ -1,0 +1,216 @@
+"""What messages are made of: devices, rounds, hops, models, and who has promised what."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from mdl.bounds import (
+    MAX_MEMBERS,
+    Bytes,
+    Count,
+    Digest,
+    HopId,
+    Incarnation,
+    Loss,
+    PeerId,
+    Percent,
+    RateMBs,
+    Round,
+    SchemaHash,
+    Seconds,
+    Segment,
+    SomePeerId,
+    Term,
+    Text,
+    Theta,
+)
+from mdl.protocol.counts import Evaluation
+from mdl.protocol.delta import Contributor
+
+# Busy periods of one device in one round that are kept: far more than a person would look at.
+MAX_PERIODS = 64
+# A mesh that has forked so often in its life (a lineage never gets shorter) waits for a majority from then on.
+MAX_FORKS = 64
+# Lineages of which a device knows how far it has been: all that a mesh can have, and those that were left again.
+MAX_REACHED = 4 * MAX_FORKS
+# Nobody guesses 16 random bytes.
+Nonce: TypeAlias = Annotated[bytes, Meta(max_length=16)]
+# PEER.INCARNATION.TERM of who began it.
+ForkName: TypeAlias = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{0,128}\Z")]
+Contributors: TypeAlias = Annotated[tuple[Contributor, ...], Meta(max_length=MAX_MEMBERS)]
+PeerIds: TypeAlias = Annotated[tuple[PeerId, ...], Meta(max_length=MAX_MEMBERS)]
+
+
+class Message(msgspec.Struct, frozen=True, tag=True):
+    """Base of everything that travels."""
+
+
+class Role(Enum):
+    TRAINER = "trainer"
+    AGENT = "agent"
+    OBSERVER = "observer"
+
+
+class PeerInfo(msgspec.Struct, frozen=True):
+    """How a peer is reached and who it is, as mDNS and other members introduce it."""
+
+    peer_id: PeerId
+    incarnation: Incarnation
+    role: Role
+    host: Text
+    port: Annotated[int, Meta(ge=1, le=65535)]
+    schema_hash: SchemaHash = ""
+
+
+class ResourceState(msgspec.Struct, frozen=True):
+    """What a device tells about itself (3.3.1). None where it has no such sensor. cpu_percent: of other processes.
+
+    merge_mb_s: how fast it merged the last time, the transfer left out; None before its first merge.
+    """
+
+    free_memory_bytes: Bytes
+    cpu_percent: Percent
+    battery_percent: Percent | None = None
+    charging: bool | None = None
+    in_use: bool | None = None
+    merge_mb_s: RateMBs | None = None
+
+
+class Activity(Enum):
+    """What a trainer is doing; `peers/roles/trainer/trainer.py` has the legal moves."""
+
+    WAITING = "waiting"
+    TRAINING = "training"
+    HOLDING = "holding"
+    RECEIVING = "receiving"
+    SENT = "sent"
+    STAGED = "staged"
+    LEFT = "left"
+
+
+class HopOutcome(Enum):
+    """How a receiver decided a hop, once and for ever (fault rule 1)."""
+
+    MERGED = "merged"
+    ABORTED = "aborted"
+
+
+class Fork(msgspec.Struct, frozen=True):
+    """Where a group that was cut off from a majority went on by itself: after round_id, with `size` devices."""
+
+    round_id: Round
+    size: Count
+    name: ForkName
+
+
+Lineage: TypeAlias = Annotated[tuple[Fork, ...], Meta(max_length=MAX_FORKS)]
+
+
+class Counted(msgspec.Struct, frozen=True):
+    """The last round that a device's work was counted in."""
+
+    contributor: Contributor
+    round_id: Round
+
+
+class History(msgspec.Struct, frozen=True):
+    """How w(t) came about; the same on all who stand there.
+
+    lineage: the forks on the way. base: who contributed to w(t), and so decides on w(t + 1). counted: one per peer id.
+    """
+
+    lineage: Lineage = ()
+    base: PeerIds = ()
+    counted: Annotated[tuple[Counted, ...], Meta(max_length=MAX_MEMBERS)] = ()
+
+
+class Reached(msgspec.Struct, frozen=True):
+    """The last round whose result a device has had, staged or applied, on the lineage that ends in this fork."""
+
+    fork: ForkName
+    round_id: Round
+
+
+class Ballot(msgspec.Struct, frozen=True):
+    """What a device has promised, and must still know after a restart (docs/protocol.md).
+
+    term: no order of an older one is followed. reached: per lineage, so that no round is decided on twice. agent: whom
+    a restarted process may follow under this very term; "" once it has had a result under it, since an older order of
+    the same term could come again. since: the first start of this device of which nothing is forgotten; later than its
+    first one if a ballot was lost.
+    """
+
+    term: Term = 0
+    reached: Annotated[tuple[Reached, ...], Meta(max_length=MAX_REACHED)] = ()
+    agent: SomePeerId = ""
+    since: Incarnation = 0
+
+
+class HopDecision(msgspec.Struct, frozen=True):
+    segment: Segment
+    hop_id: HopId
+    sender: Contributor
+    outcome: HopOutcome
+    seconds: Seconds = 0.0
+    size_bytes: Bytes = 0
+    reason: Text = ""
+
+
+class Incoming(msgspec.Struct, frozen=True):
+    """A hop that this device receives at the moment, not decided yet."""
+
+    segment: Segment
+    hop_id: HopId
+    sender: Contributor
+
+
+class Holding(msgspec.Struct, frozen=True):
+    """The partial mean of one segment on one device. sent_hop, sent_to: the hop it has been given away by, if any."""
+
+    segment: Segment
+    theta: Theta
+    contributors: Contributors
+    sent_hop: HopId | None = None
+    sent_to: Contributor | None = None
+
+
+class Transfer(msgspec.Struct, frozen=True):
+    """How far a bulk transfer to this device has come."""
+
+    sender: PeerId
+    received_bytes: Bytes
+    size_bytes: Bytes
+
+
+class TrainingReport(msgspec.Struct, frozen=True):
+    """How local training went. loss: mean, in nats. theta: the weight that this device's own delta starts with."""
+
+    loss: Loss
+    samples: Count
+    seconds: Seconds
+    theta: Theta = 1.0
+
+
+class RoundEvaluation(msgspec.Struct, frozen=True):
+    """How w(round_id) did on this device's share of the test windows."""
+
+    round_id: Round
+    evaluation: Evaluation
+
+
+class Staged(msgspec.Struct, frozen=True):
+    """The global delta of a round as one device has it, not yet applied. term, version: of the order it follows."""
+
+    digest: Digest
+    theta: Theta
+    contributors: Contributors
+    term: Term = 0
+    version: Count = 0
+
+
+# Why a hop is given up by its receiver, where the sender is to be reached no more; the agent looks for another way.
+NOTHING_CAME = "nothing came"
