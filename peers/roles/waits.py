@@ -38,9 +38,21 @@ def _tell_trainer(trainer: Trainer, now: float) -> str:
         told += [f"hop {order.hop_id} from {order.sender.peer_id} comes in"] if (order := part.incoming) else []
     if not standing.votes(part is not None and part.spread.staged is not None):
         told.append("has no vote")
-    if trainer.asks_for:
-        told.append(f"asks for {trainer.asks_for}")
+    if wish := _tell_wish(trainer):
+        told.append(f"asks for {wish}")
     return ", ".join([*told, f"reports or asks again in {_left(trainer.deadline(), now)}"])
+
+
+def _tell_wish(trainer: Trainer) -> str:
+    """What it asks another device for again and again; "" if nothing."""
+    part, wanted = trainer.part, trainer.catching_up_to
+    if wanted:
+        return f"the model of round {wanted.round_id} from {wanted.source.peer_id}"
+    if part and part.incoming:
+        return f"the delta of hop {part.incoming.hop_id} from {part.incoming.sender.peer_id}"
+    if part and part.spread.parent and part.spread.staged is None:
+        return f"the result of round {part.round_id} from {part.spread.parent.peer_id}"
+    return ""
 
 
 def _tell_agent(agent: MobileAgent, now: float) -> str:

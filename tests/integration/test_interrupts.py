@@ -106,7 +106,7 @@ main()
 # From which round on, and where: in the middle of training, of a hop, of writing the model.
 BUSY = {
     "trains": (2, "peers.edge.device:Device:_train"),
-    "aggregates": (4, "peers.roles.trainer.trainer:Trainer:_merge", "peers.roles.trainer.trainer:Trainer:_serve_delta"),
+    "aggregates": (4, "peers.roles.trainer.hops:Hops:merge", "peers.roles.trainer.hops:Hops:serve"),
     "saves": (6, "peers.edge.device:Device:_save"),
 }
 

@@ -152,6 +152,14 @@ class Standing:
         self.uncounted = tuple(work for work in self.uncounted if work not in taken)
         return taken
 
+    def carry(self) -> Vector | None:
+        """All of the uncounted work that is not lost."""
+        return total(tuple(work for work in self.uncounted if not self.is_split(work)))
+
+    def kept_back(self) -> Vector | None:
+        """What rounds to come of this lineage have counted."""
+        return total(tuple(work for work in self.uncounted if self.is_under_way(work)))
+
     def find(self, round_id: int) -> Work | None:
         """What this device has trained for a round from this very w, if w does not hold it."""
         return next((work for work in self.uncounted if work.trained == ((round_id, self.digest),)), None)

@@ -1,10 +1,9 @@
 """One training device: the device side of Algorithm 1.
 
-Follow theta: born in `LocalDeltaReady` (`peers/roles/trainer/own_delta.py`), grown in `_merge`, given away in
-`_serve_delta`, staged by the broadcast (`peers/roles/trainer/broadcast.py`), applied in `_apply`. Rules: the receiver
-decides a hop once; a sender keeps what it gave away until the round is over; every handler may see a message twice;
-whoever still wants something asks again on its timer. Knows no sockets, no schedule, no other device's state, and obeys
-whoever `peers/roles/peer.py` says is the agent.
+Follow theta: born in `LocalDeltaReady` (own_delta.py), grown and given away in `Hops` (hops.py), staged by the
+broadcast (broadcast.py), applied in `_apply`. Rules: the receiver decides a hop once; a sender keeps what it gave away
+until the round is over; every handler may see a message twice; whoever still wants something asks again on its timer.
+Knows no sockets, no schedule, no other device's state, and obeys whoever `peers/roles/peer.py` says is the agent.
 """
 
 from __future__ import annotations
@@ -13,11 +12,9 @@ import logging
 from collections.abc import Callable
 
 import msgspec
-from msgspec.structs import replace
 
-from mdl.bounds import MAX_HOPS, MAX_LOSS, ROUND_LEAP, printable, within
 from mdl.errors import RemoteProtocolError
-from mdl.protocol.delta import Contributor, ModelDelta, Vector, apply_delta, check_values, digest_of, pair_aggregate
+from mdl.protocol.delta import Contributor, ModelDelta, Vector, digest_of, pair_aggregate
 from mdl.protocol.machine import (
     DeltaRecalled,
     Effect,
@@ -37,7 +34,6 @@ from mdl.protocol.machine import (
     WorkFailed,
 )
 from mdl.protocol.round_messages import (
-    ATTEMPTS_TOLD,
     AgentMessage,
     BroadcastOrdered,
     CatchUp,
@@ -58,21 +54,20 @@ from mdl.protocol.round_messages import (
     RoundOpened,
 )
 from mdl.protocol.vocabulary import (
-    NOTHING_CAME,
     Activity,
     Ballot,
     History,
-    HopDecision,
-    HopOutcome,
     Lineage,
-    ResourceState,
-    RoundEvaluation,
     Transfer,
 )
-from peers.roles.membership.majority import has_in_common
-from peers.roles.trainer.model_state import Standing, base_of, total
+from peers.roles.trainer.catch_up import CatchingUp, Way
+from peers.roles.trainer.hops import Hops
+from peers.roles.trainer.model_state import Standing
 from peers.roles.trainer.own_delta import OwnWork
+from peers.roles.trainer.reports import Reports
 from peers.roles.trainer.round_state import Part
+from peers.roles.trainer.staging import Staging
+from peers.roles.trainer.voice import Voice
 
 logger = logging.getLogger(__name__)
 
@@ -97,11 +92,9 @@ class TrainerSettings(msgspec.Struct, frozen=True):
 
 
 class Trainer:
-    """See the module. standing: the model it has. part: its part in the open round, if any. goal: the last round.
+    """See the module. standing: the model it has. part: its part in the open round, if any.
 
-    ballot: what an earlier start of it has promised, None if that is not known. staged_term: the last under which
-    it has staged a result.
-
+    ballot: what an earlier start of it has promised, None if that is not known.
     merge: instead of `pair_aggregate`, the same on a clock.
     """
 
@@ -121,25 +114,13 @@ class Trainer:
         self.ballot = ballot
         self.standing = Standing(me, parameters, round_id, history, ballot)
         self.part: Part | None = None
-        self.resources: ResourceState | None = None
-        self.goal = 0
-        self.left = False
-        self.staged_term = 0
         self._settings = settings
-        self._schema_hash = schema_hash
-        self._model = printable(model)
-        self._sent_bytes = 0
-        self._pair_aggregate = merge or pair_aggregate
         self._own = OwnWork(me, self.standing, settings.keep_deltas)
-        self._evaluation: RoundEvaluation | None = None
-        self._transfer: Transfer | None = None
-        self._catch_up: CatchUp | None = None
-        self._missed: Part | None = None
-        self._entered: tuple[int, ...] = ()
-        self._sequence = 0
-        self._changed = True
-        self._report_at = 0.0
-        self._ask_at: float | None = None
+        self._voice = Voice(settings.report_s, settings.retry_s)
+        self._reports = Reports(self._voice, self.standing, schema_hash, model)
+        self._hops = Hops(self._voice, settings.stall_s, merge or pair_aggregate)
+        self._staging = Staging(me, self.standing, self._voice, self._hops)
+        self._catching_up = CatchingUp(self.standing, settings.eta)
 
     @property
     def parameters(self) -> Vector:
@@ -163,52 +144,60 @@ class Trainer:
         return self.standing.base
 
     @property
-    def asks_for(self) -> str:
-        """What it asks another device for again and again, in words; "" if nothing."""
-        part, wanted = self.part, self._catch_up
-        if wanted:
-            return f"the model of round {wanted.round_id} from {wanted.source.peer_id}"
-        if part and part.incoming:
-            return f"the delta of hop {part.incoming.hop_id} from {part.incoming.sender.peer_id}"
-        if part and part.spread.parent and part.spread.staged is None:
-            return f"the result of round {part.round_id} from {part.spread.parent.peer_id}"
-        return ""
+    def goal(self) -> int:
+        """The run's last round, 0 if it is open."""
+        return self._reports.goal
+
+    @property
+    def left(self) -> bool:
+        """It takes part no more."""
+        return self._reports.has_left
+
+    @property
+    def staged_term(self) -> int:
+        """The last term under which it has staged a result."""
+        return self._staging.staged_term
 
     @property
     def carry(self) -> Vector | None:
         """Own work that no round has counted, and that is not in the delta of the open one yet."""
-        return total(tuple(work for work in self.standing.uncounted if not self.standing.is_split(work)))
+        return self.standing.carry()
 
     @property
     def kept_back(self) -> Vector | None:
         """The part of `carry` that the next rounds of this very lineage count: it is in no delta till then."""
-        return total(tuple(work for work in self.standing.uncounted if self.standing.is_under_way(work)))
+        return self.standing.kept_back()
+
+    @property
+    def catching_up_to(self) -> CatchUp | None:
+        """Where the mesh stands, as long as this device fetches the model."""
+        return self._catching_up.target
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         effects = [] if type(event) is Tick else self._act(event, now)
-        if self._ask_at is not None and now >= self._ask_at:
+        ask_at = self._voice.ask_at
+        if ask_at is not None and now >= ask_at:
             effects += self._ask_again(now)
         return effects
 
     def deadline(self) -> float:
-        ask_at = self._ask_at
-        return self._report_at if ask_at is None or ask_at > self._report_at else ask_at
+        return self._voice.deadline()
 
     def has_news(self, now: float) -> bool:
         """Whether a report is to be sent: something has changed, or the last one is old."""
-        return self._changed or now >= self._report_at
+        return self._voice.has_changed or now >= self._voice.report_at
 
     def is_due(self, now: float) -> bool:
         """Whether the last report is old."""
-        return now >= self._report_at
+        return now >= self._voice.report_at
 
     def say_again(self) -> None:
         """The agent asks, or is a new one: report at once."""
-        self._changed = True
+        self._voice.has_changed = True
 
     def describe(self) -> dict[str, str]:
         """Which model this is: its schema hash, and a line for people."""
-        return {"schema_hash": self._schema_hash, "model": self._model}
+        return {"schema_hash": self._reports.schema_hash, "model": self._reports.model}
 
     def holdings(self) -> dict[int, ModelDelta]:
         """Segment -> partial mean that this device still answers for: empty once it has been given away."""
@@ -227,24 +216,21 @@ class Trainer:
             order: AgentMessage = event.message  # type: ignore[assignment]
             effects = self._obey(order, now)
             if not self._is_at_it(order):
-                self._changed = True  # the agent asks: our report is the answer
+                self._voice.has_changed = True  # the agent asks: our report is the answer
             return effects
         match event:
             case LocalDeltaReady():
                 return self._hold_trained(event)
-            case Evaluated(round_id=round_id, evaluation=evaluation):
-                most = MAX_LOSS * evaluation.n
-                loss_sum = within(evaluation.loss_sum, -most, most)  # diverged, it would not be read by anybody
-                self._evaluation = RoundEvaluation(round_id, replace(evaluation, loss_sum=loss_sum))
-                self._changed = self._changed or round_id == self.goal  # the run ends with it; else it can wait
-            case ResourcesSampled(resources=resources, sent_bytes=sent_bytes):
-                self.resources, self._sent_bytes = resources, sent_bytes
+            case Evaluated():
+                self._reports.note_evaluation(event)
+            case ResourcesSampled():
+                self._reports.note_resources(event)
             case TransferProgressed(sender=sender, received_bytes=received, size_bytes=size):
-                self._transfer = Transfer(sender.peer_id, received, size)
+                self._voice.transfer = Transfer(sender.peer_id, received, size)
                 if self.part and self.part.incoming and self.part.incoming.sender == sender:
                     self.part.heard_at = now
             case DeltaRecalled():
-                self._changed = True
+                self._voice.has_changed = True
                 return self._own.take_recalled(event, self.part, self.goal)
             case WorkFailed(problem=problem):
                 return self._leave(problem, 4)
@@ -260,15 +246,14 @@ class Trainer:
         part = self.part
         if part and message.round_id == part.round_id:
             if type(message) is HopOrdered:
-                self._fetch_delta(part, message, now)
+                self._hops.fetch(part, message, now)
             elif type(message) is RoundClosed:
                 if part.spread.staged and part.spread.digest == message.digest:
                     return self._apply(part)
             elif type(message) is HopReleased:
                 part.release(message.segment, message.hop_id)
             elif type(message) is HopCancelled:
-                reason = "cancelled by the agent"
-                self._decide(part, message.segment, message.hop_id, message.sender, HopOutcome.ABORTED, now, reason)
+                self._hops.abort(part, message, now, "cancelled by the agent")
         if type(message) is CatchUp:
             return self._catch_up_to(message, now)
         if type(message) is MemberRefused:
@@ -285,23 +270,27 @@ class Trainer:
             return part is not None and part.is_receiving(order.segment, order.hop_id)
         if type(order) is BroadcastOrdered:
             return part is not None and part.spread.staged is None and part.spread.order == order
-        return type(order) is CatchUp and self._catch_up == order
+        return type(order) is CatchUp and self.catching_up_to == order
 
     def _hear(self, event: Received, now: float) -> list[Effect]:
         message, sender = event.message, event.sender
         if type(message) is DeltaWanted:
-            return self._serve_delta(sender, message)
+            return self._hops.serve(self.part, sender, message)
         if type(message) is GlobalWanted or type(message) is GlobalTaken:
             if self.part is None or self.part.round_id != message.round_id:
                 return []
             spread = self.part.spread
             return [*(spread.serve if type(message) is GlobalWanted else spread.note_taken)(sender, now)]
         if type(message) is GlobalMessage:
-            return self._stage_received(message, _values_of(event), _digest_of(event), now)
+            return self._staging.take_result(self.part, message, _values_of(event), _digest_of(event), now)
         if type(message) is DeltaMessage:
-            return self._merge(sender, message, _values_of(event), now)
+            self._hops.merge(self.part, sender, message, _values_of(event), now)
+            return []
         if type(message) is ModelMessage:
-            return self._catch_up_with(message, _values_of(event), _digest_of(event))
+            values, digest = _values_of(event), _digest_of(event)
+            if self._catching_up.is_arrived(message, values, digest):
+                return self._move_to(message.round_id, values, digest, message.history)
+            return []
         if type(message) is ModelWanted and message.round_id == self.round_id:
             model = ModelMessage(self.round_id, self.digest, self.standing.history())
             return [Send(sender.peer_id, model, self.parameters)]
@@ -314,21 +303,21 @@ class Trainer:
         current = opened.round_id == standing.round_id + 1 and opened.digest == standing.digest
         if not current or self.me not in opened.members or self.left or not self._is_on(opened):
             return []
-        self.goal = opened.planned_rounds
+        self._reports.goal = opened.planned_rounds
         members = frozenset(opened.members)
         if self.attempt() == (opened.round_id, opened.attempt):
             assert self.part is not None
             self.part.members |= members  # another agent goes on with it, perhaps with more devices
             self.part.announced = opened.term
             return []
-        before, lineage = self.part or self._missed, standing.lineage
+        missed = self._catching_up.end()
+        before, lineage = self.part or missed, standing.lineage
         standing.follow(opened.lineage, opened.base)
         if len(members) > 1:
             standing.share()
         self.part = Part(opened.round_id, opened.attempt, members, heard_at=now, announced=opened.term)
-        self._entered = (*self._entered, opened.attempt)[-ATTEMPTS_TOLD:]
-        self._catch_up = self._missed = self._transfer = None
-        self._stop_asking()
+        self._reports.note_entry(opened.attempt)
+        self._voice.ask_at = self._voice.transfer = None
         return self._own.begin(self.part, before, lineage, self.goal)
 
     def _is_on(self, opened: RoundOpened) -> bool:
@@ -339,84 +328,11 @@ class Trainer:
         return opened.lineage[:-1] == standing.lineage and opened.lineage[-1].round_id == standing.round_id
 
     def _hold_trained(self, ready: LocalDeltaReady) -> list[Effect]:
-        self._changed = True
+        self._voice.has_changed = True
         try:
-            return self._own.take_trained(ready, self.part, self._missed)
+            return self._own.take_trained(ready, self.part, self._catching_up.missed)
         except RemoteProtocolError as error:
             return self._leave(f"training diverged in round {ready.round_id}: {error}; try a lower learning rate", 4)
-
-    # -- hop ----------------------------------------------------------------------------------------------------------
-
-    def _fetch_delta(self, part: Part, order: HopOrdered, now: float) -> None:
-        """Receiver: ready for the sender's partial mean, or abort at once, with the reason."""
-        if (order.segment, order.hop_id) in part.decisions or part.is_receiving(order.segment, order.hop_id):
-            return
-        if problem := part.cannot_receive(order):
-            self._decide(part, order.segment, order.hop_id, order.sender, HopOutcome.ABORTED, now, problem)
-            return
-        part.incoming, part.incoming_since, part.heard_at = order, now, now
-        self._transfer = None
-        self._ask_at = now
-
-    def _serve_delta(self, receiver: Contributor, wanted: DeltaWanted) -> list[Effect]:
-        """Sender: give the partial mean to this hop and to no other, until it is released."""
-        part = self.part
-        if part is None or part.attempt != wanted.attempt or not part.is_member(receiver, wanted.round_id):
-            return []
-        if not part.give(wanted.segment, wanted.hop_id, receiver):
-            return []
-        self._changed = True  # if the receiver is lost now, the agent must not take this for a free holder
-        hold = part.holds[wanted.segment]
-        message = DeltaMessage(
-            part.round_id, wanted.segment, wanted.hop_id, hold.theta, tuple(sorted(hold.contributors))
-        )
-        return [Send(receiver.peer_id, message, hold.values)]
-
-    def _merge(self, sender: Contributor, message: DeltaMessage, values: Vector, now: float) -> list[Effect]:
-        part = self.part
-        if part is None or message.round_id != part.round_id or part.incoming is None:
-            return []
-        order = part.incoming
-        if (order.segment, order.hop_id, order.sender) != (message.segment, message.hop_id, sender):
-            return []
-        mine = part.holds[order.segment]
-        theirs = ModelDelta(values, message.theta, frozenset(message.contributors))
-        try:
-            part.check_incoming(mine, theirs)
-            check_values(values, self.parameters.size)
-        except RemoteProtocolError as error:
-            self._decide(part, order.segment, order.hop_id, sender, HopOutcome.ABORTED, now, f"refused: {error}")
-            raise
-        part.holds[order.segment] = self._pair_aggregate(mine, theirs, values)
-        self._decide(part, order.segment, order.hop_id, sender, HopOutcome.MERGED, now, "", values.nbytes)
-        return []
-
-    def _decide(
-        self,
-        part: Part,
-        segment: int,
-        hop_id: int,
-        sender: Contributor,
-        outcome: HopOutcome,
-        now: float,
-        reason: str,
-        size_bytes: int = 0,
-    ) -> None:
-        if (segment, hop_id) in part.decisions:
-            return
-        if len(part.decisions) >= MAX_HOPS:
-            raise RemoteProtocolError(f"more than {MAX_HOPS} hops of one round for this device")
-        seconds = 0.0
-        if part.is_receiving(segment, hop_id):
-            seconds = now - part.incoming_since
-            part.incoming = None
-            self._stop_asking()
-        part.decisions[segment, hop_id] = HopDecision(
-            segment, hop_id, sender, outcome, seconds, size_bytes, printable(reason)
-        )
-        self._transfer = None
-        self._changed = True
-        logger.info("hop %d %s %s", hop_id, outcome.value, reason)
 
     # -- broadcast ----------------------------------------------------------------------------------------------------
 
@@ -427,43 +343,8 @@ class Trainer:
         if not current or self.me not in order.order or self.left:
             return []
         if self.part is None or self.part.round_id != order.round_id:
-            self.part = self._missed or Part(order.round_id, 0, frozenset(order.order))
-            self._catch_up = self._missed = None
-        part = self.part
-        if part.spread.is_outdated(order):
-            return []
-        if hop := part.incoming:
-            if part.spread.order == order:
-                return []  # a late copy: the root of this order was lost, and aggregating goes on
-            reason = "the round has its result already"
-            self._decide(part, hop.segment, hop.hop_id, hop.sender, HopOutcome.ABORTED, now, reason)
-        staged_before, is_new = part.spread.report(), part.spread.order != order
-        ask = part.spread.follow(order, self.me, part.holds.get(0), now)
-        self._note_staged(part)
-        if part.spread.staged is None and part.spread.parent and (ask or self._ask_at is None):
-            self._ask_at = now
-        if ask:
-            self._transfer = None  # what came from the parent before goes no further
-        self._changed = self._changed or part.spread.report() != staged_before
-        return [*(part.spread.confirm() if is_new else ()), *part.spread.feed(now)]
-
-    def _stage_received(self, message: GlobalMessage, values: Vector, digest: bytes, now: float) -> list[Effect]:
-        part = self.part
-        if part is None or message.round_id != part.round_id or not part.spread.check(message):
-            return []
-        check_values(values, self.parameters.size)
-        part.spread.stage(ModelDelta(values, message.theta, frozenset(message.contributors)), digest, now)
-        self._note_staged(part)
-        self._transfer = None
-        self._changed = True
-        self._stop_asking()
-        return [*part.spread.confirm(), *part.spread.feed(now)]
-
-    def _note_staged(self, part: Part) -> None:
-        """The result may be closed from here on, whatever this device hears of it."""
-        if part.spread.staged and part.spread.order:
-            self.staged_term = part.spread.order.term
-            self.standing.note_further(part.round_id)
+            self.part = self._catching_up.end() or Part(order.round_id, 0, frozenset(order.order))
+        return self._staging.take_place(self.part, order, now)
 
     # -- apply --------------------------------------------------------------------------------------------------------
 
@@ -483,8 +364,8 @@ class Trainer:
 
     def _keep_standing(self) -> list[Effect]:
         standing = self.standing
-        self._changed = True
-        self._stop_asking()
+        self._voice.has_changed = True
+        self._voice.stop_asking()
         return [
             SaveModel(standing.round_id, standing.parameters, standing.digest, standing.history()),
             Evaluate(standing.round_id, standing.parameters),
@@ -494,110 +375,47 @@ class Trainer:
 
     def _catch_up_to(self, target: CatchUp, now: float) -> list[Effect]:
         """The mesh stands elsewhere: go there. A late message about an older round changes nothing."""
-        standing = self.standing
-        same_lineage = target.lineage == standing.lineage
-        same_model = (target.round_id, target.digest) == (standing.round_id, standing.digest)
-        late = same_lineage and (same_model or target.round_id < standing.round_id)
-        if target.round_id > standing.round_id + ROUND_LEAP:
-            raise RemoteProtocolError(f"round {target.round_id}, where this device stands at {standing.round_id}")
-        if late or self._catch_up == target or self.left:
+        way = self._catching_up.find_way(target, self.part)
+        if way is Way.STAY or self.left:
             return []
-        if same_model and has_in_common(standing.lineage, target.lineage, target.round_id):
-            history = History(target.lineage, target.base, standing.history().counted)
+        if way is Way.RENAME:
+            history = History(target.lineage, target.base, self.standing.history().counted)
             return self._move_to(target.round_id, self.parameters, target.digest, history)
-        part = self.part
-        if same_lineage and part and part.round_id == target.round_id and part.spread.staged:
-            applied = apply_delta(self.parameters, part.spread.staged.values, self._settings.eta)
-            # Where nobody's model changes, results of other contributors have the same digest.
-            if digest_of(applied) == target.digest and base_of(part.spread.staged) == target.base:
-                return self._apply(part)  # what it missed was only the word
-        if part:
-            self._missed, self.part = part, None
-        self._catch_up = target
-        self._ask_at = now
+        if way is Way.APPLY and self.part:
+            return self._apply(self.part)
+        self._catching_up.go(target, self.part)
+        self.part, self._voice.ask_at = None, now
         return []
 
-    def _catch_up_with(self, message: ModelMessage, values: Vector, digest: bytes) -> list[Effect]:
-        wanted = self._catch_up
-        if wanted is None or (wanted.round_id, wanted.digest) != (message.round_id, message.digest):
-            return []
-        if message.history.lineage != wanted.lineage:
-            return []
-        check_values(values, self.parameters.size)
-        if digest != message.digest:
-            raise RemoteProtocolError("parameters that do not match their digest")
-        return self._move_to(message.round_id, values, message.digest, message.history)
-
     def _move_to(self, round_id: int, parameters: Vector, digest: bytes, history: History) -> list[Effect]:
-        missed = self._missed or self.part
+        missed = self._catching_up.end() or self.part
         before, lineage = self.parameters, self.lineage
         self.standing.move_to(round_id, parameters, digest, history)
-        self._catch_up = self._missed = self._transfer = self.part = None
+        self._voice.transfer = self.part = None
         effects = self._own.give_back(missed, before, lineage) if missed else []
         return effects + self._keep_standing()
 
     # -- asking again, reporting, leaving -----------------------------------------------------------------------------
 
     def _ask_again(self, now: float) -> list[Effect]:
-        self._ask_at = now + self._settings.retry_s
+        self._voice.ask_at = now + self._voice.retry_s
         part = self.part
-        if self._catch_up:
-            return [Send(self._catch_up.source.peer_id, ModelWanted(self._catch_up.round_id))]
+        if wanted := self.catching_up_to:
+            return [Send(wanted.source.peer_id, ModelWanted(wanted.round_id))]
         if part and part.incoming:
-            order = part.incoming
-            if now - part.heard_at >= self._settings.stall_s:
-                reason = f"{NOTHING_CAME} for {self._settings.stall_s:g} s"
-                self._decide(part, order.segment, order.hop_id, order.sender, HopOutcome.ABORTED, now, reason)
-                return []
-            return [Send(order.sender.peer_id, DeltaWanted(part.round_id, part.attempt, order.segment, order.hop_id))]
+            return self._hops.ask(part, part.incoming, now)
         if part and part.spread.parent and part.spread.staged is None:
             return [Send(part.spread.parent.peer_id, GlobalWanted(part.round_id))]
-        self._stop_asking()
+        self._voice.stop_asking()
         return []
 
-    def _stop_asking(self) -> None:
-        self._ask_at = None
-
     def _leave(self, problem: str = "", exit_code: int = 0) -> list[Effect]:
-        self.left = self._changed = True
+        self._reports.has_left = self._voice.has_changed = True
         return [Finish(problem, exit_code)]
 
     def report(self, term: int, agent: str, now: float) -> PeerReport:
         """The whole state, for whoever leads. term, agent: whom this device obeys."""
-        part, standing, (open_round, open_term) = self.part, self.standing, self.attempt()
-        self._sequence += 1
-        self._changed = False
-        self._report_at = now + self._settings.report_s
-        has_staged = part is not None and part.spread.staged is not None
-        # In the order of its fields: by their names this would take most of the time of a report.
-        return PeerReport(
-            self._sequence,
-            term,
-            standing.round_id,
-            standing.digest,
-            self._schema_hash,
-            self._model,
-            standing.parameters.size,
-            _LEFT if self.left else part.activity() if part else _WAITING,
-            open_round,
-            open_term,
-            part.announced if part else 0,
-            self._entered,
-            agent,
-            standing.lineage,
-            standing.base,
-            standing.votes(has_staged),
-            self.goal,
-            part.report_incoming() if part else None,
-            part.report_holdings() if part else (),
-            tuple(part.decisions.values()) if part else (),
-            part.spread.report() if part else None,
-            self.resources,
-            self._own.training,
-            self._evaluation,
-            self._transfer,
-            self._sent_bytes,
-        )
+        return self._reports.make(self.part, self._own.training, term, agent, now)
 
 
 def _values_of(event: Received) -> Vector:

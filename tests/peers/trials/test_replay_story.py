@@ -9,7 +9,7 @@ import pytest
 
 from mdl.errors import DataError
 from mdl.protocol.delta import Contributor
-from peers.roles.trainer import trainer as trainer_module
+from peers.roles.trainer.hops import Hops
 from peers.trials.campaign import Campaign, silent_machines
 from peers.trials.replay_story import load_story, replay_story, save_stories, tell_entries
 from peers.trials.run_plan import tell_plan
@@ -56,7 +56,7 @@ def _in_the_former_way(line: str) -> str:
 
 
 def test_a_machine_that_does_otherwise_is_found_out(stories: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trainer_module.Trainer, "_serve_delta", lambda self, receiver, wanted: [])
+    monkeypatch.setattr(Hops, "serve", lambda self, part, receiver, wanted: [])
     with silent_machines():
         replays = [replay_story(load_story(path)) for path in stories]
     told = [replay.difference for replay in replays if replay.differs]

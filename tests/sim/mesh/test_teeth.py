@@ -37,6 +37,7 @@ from peers.roles.membership.members import Members
 from peers.roles.membership.succession import Succession, SuccessionSettings
 from peers.roles.trainer import trainer as trainer_module
 from peers.roles.trainer.broadcast import Spread
+from peers.roles.trainer.hops import Hops
 from peers.roles.trainer.model_state import Standing, Work
 from peers.roles.trainer.own_delta import OwnWork
 from peers.roles.trainer.round_state import Part
@@ -90,7 +91,7 @@ def _a_released_hop_is_served_again(self: Part, segment: int, hop_id: int) -> No
         del self.given[segment]
 
 
-def _a_receiver_decides_again(self: Trainer, part: Part, order: HopOrdered, now: float) -> None:
+def _a_receiver_decides_again(self: Hops, part: Part, order: HopOrdered, now: float) -> None:
     part.decisions.pop((order.segment, order.hop_id), None)
     _FETCH(self, part, order, now)
 
@@ -133,9 +134,9 @@ def _digests_are_not_compared(self: Spread, delta: ModelDelta, digest: bytes) ->
     return True
 
 
-def _a_staged_result_is_applied_at_once(self: Trainer, *received: Any) -> list[Any]:
-    effects = _STAGE(self, *received)
-    if self.part and self.part.spread.staged:
+def _a_staged_result_is_applied_at_once(self: Trainer, event: Received, now: float) -> list[Any]:
+    effects = _HEAR(self, event, now)
+    if type(event.message) is GlobalMessage and self.part and self.part.spread.staged:
         effects = [*effects, *self._apply(self.part)]
     return effects
 
@@ -189,7 +190,7 @@ def _nobody_takes_over(self: Succession, candidates: Any, now: float) -> bool:
     return self._is_dedicated and _WANTS(self, candidates, now)
 
 
-_FETCH, _STAGE, _WANTS = Trainer._fetch_delta, Trainer._stage_received, Succession.wants_office
+_FETCH, _HEAR, _WANTS = Hops.fetch, Trainer._hear, Succession.wants_office
 _TAKE_PLACE, _TAKE_TRAINED = Trainer._take_place, OwnWork.take_trained
 
 # mutation -> (where, name, the stored plan that catches it)
@@ -198,7 +199,7 @@ MUTATIONS: dict[Callable[..., Any], tuple[Any, str, str]] = {
     _plain_mean_of_two: (trainer_module, "pair_aggregate", "6x3-0"),
     _contributors_are_forgotten: (trainer_module, "pair_aggregate", "6x3-0"),
     _a_sender_serves_any_hop: (Part, "give", "6x3-0"),
-    _a_receiver_decides_again: (Trainer, "_fetch_delta", "6x3-0"),
+    _a_receiver_decides_again: (Hops, "fetch", "6x3-0"),
     _senders_are_freed_without_a_search: (RoundLedger, "to_release", "6x3-126"),
     _senders_are_never_freed: (RoundLedger, "to_release", "6x3-57"),
     _the_agent_aborts_alone: (RoundLedger, "to_cancel", "6x3-42"),
@@ -314,7 +315,7 @@ RARE: dict[Callable[..., Any], tuple[Any, str, Callable[[], None]]] = {
     _older_terms_are_obeyed: (Succession, "admits", _check_that_older_terms_are_not_obeyed),
     _what_a_fork_counted_is_forgotten: (Standing, "may_be_left", _check_that_a_fork_that_is_left_is_brought_along),
     _a_fork_takes_the_others_result: (Trainer, "_take_place", _check_that_another_lineages_result_is_not_taken),
-    _a_staged_result_is_applied_at_once: (Trainer, "_stage_received", _check_that_a_staged_result_waits_for_the_word),
+    _a_staged_result_is_applied_at_once: (Trainer, "_hear", _check_that_a_staged_result_waits_for_the_word),
     _nobody_has_to_promise: (Conductor, "_propose", _check_that_an_older_term_is_given_up_first),
     _who_was_further_decides_again: (Standing, "was_further", _check_that_who_was_further_says_so),
 }

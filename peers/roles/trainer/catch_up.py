@@ -1,0 +1,76 @@
+"""A device that stands elsewhere than the mesh, and goes there: by a word that it missed, or with another's model."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from mdl.bounds import ROUND_LEAP
+from mdl.errors import RemoteProtocolError
+from mdl.protocol.delta import Vector, apply_delta, check_values, digest_of
+from mdl.protocol.round_messages import CatchUp, ModelMessage
+from peers.roles.membership.majority import has_in_common
+from peers.roles.trainer.model_state import Standing, base_of
+from peers.roles.trainer.round_state import Part
+
+
+class Way(Enum):
+    """How a device comes to where the mesh stands.
+
+    stay: it is there, further, or under way. rename: the very same model, on another lineage. apply: it has staged the
+    result, and missed only the word. fetch: it needs the model.
+    """
+
+    STAY = "stay"
+    RENAME = "rename"
+    APPLY = "apply"
+    FETCH = "fetch"
+
+
+class CatchingUp:
+    """See the module. target: whose model it fetches. missed: its part in the round that went on without it."""
+
+    def __init__(self, standing: Standing, eta: float) -> None:
+        self.target: CatchUp | None = None
+        self.missed: Part | None = None
+        self._standing = standing
+        self._eta = eta
+
+    def find_way(self, target: CatchUp, part: Part | None) -> Way:
+        """Raises RemoteProtocolError for a target that no mesh can have come to."""
+        standing = self._standing
+        same_lineage = target.lineage == standing.lineage
+        same_model = (target.round_id, target.digest) == (standing.round_id, standing.digest)
+        late = same_lineage and (same_model or target.round_id < standing.round_id)
+        if target.round_id > standing.round_id + ROUND_LEAP:
+            raise RemoteProtocolError(f"round {target.round_id}, where this device stands at {standing.round_id}")
+        if late or self.target == target:
+            return Way.STAY
+        if same_model and has_in_common(standing.lineage, target.lineage, target.round_id):
+            return Way.RENAME
+        if same_lineage and part and part.round_id == target.round_id and part.spread.staged:
+            applied = apply_delta(standing.parameters, part.spread.staged.values, self._eta)
+            # Where nobody's model changes, results of other contributors have the same digest.
+            if digest_of(applied) == target.digest and base_of(part.spread.staged) == target.base:
+                return Way.APPLY
+        return Way.FETCH
+
+    def go(self, target: CatchUp, part: Part | None) -> None:
+        """Fetch the model; the open round goes on without this device."""
+        self.target, self.missed = target, part or self.missed
+
+    def is_arrived(self, message: ModelMessage, values: Vector, digest: bytes) -> bool:
+        """Whether this is the model. Raises RemoteProtocolError for values that are not what the message says."""
+        wanted = self.target
+        if wanted is None or (wanted.round_id, wanted.digest) != (message.round_id, message.digest):
+            return False
+        if message.history.lineage != wanted.lineage:
+            return False
+        check_values(values, self._standing.parameters.size)
+        if digest != message.digest:
+            raise RemoteProtocolError("parameters that do not match their digest")
+        return True
+
+    def end(self) -> Part | None:
+        """It is there, or takes part in a round after all; what it has missed."""
+        missed, self.target, self.missed = self.missed, None, None
+        return missed

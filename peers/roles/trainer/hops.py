@@ -1,0 +1,109 @@
+"""One device's hops: as a receiver it fetches a partial mean, merges it and decides; as a sender it gives its own away.
+
+The receiver decides a hop once, for ever (fault rule 1). A sender keeps what it gave away until the round is over.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from mdl.bounds import MAX_HOPS, printable
+from mdl.errors import RemoteProtocolError
+from mdl.protocol.delta import Contributor, ModelDelta, Vector, check_values
+from mdl.protocol.machine import Effect, Send
+from mdl.protocol.round_messages import DeltaMessage, DeltaWanted, HopCancelled, HopOrdered
+from mdl.protocol.vocabulary import NOTHING_CAME, HopDecision, HopOutcome
+from peers.roles.trainer.round_state import Part
+from peers.roles.trainer.voice import Voice
+
+logger = logging.getLogger(__name__)
+
+
+class Hops:
+    """See the module. stall_s: a hop of which nothing has come for so long is given up.
+
+    merge: `pair_aggregate`, or the same on a clock.
+    """
+
+    def __init__(
+        self, voice: Voice, stall_s: float, merge: Callable[[ModelDelta, ModelDelta, Vector], ModelDelta]
+    ) -> None:
+        self._voice = voice
+        self._stall_s = stall_s
+        self._merge = merge
+
+    def fetch(self, part: Part, order: HopOrdered, now: float) -> None:
+        """Receiver: ready for the sender's partial mean, or abort at once, with the reason."""
+        if (order.segment, order.hop_id) in part.decisions or part.is_receiving(order.segment, order.hop_id):
+            return
+        if problem := part.cannot_receive(order):
+            self.abort(part, order, now, problem)
+            return
+        part.incoming, part.incoming_since, part.heard_at = order, now, now
+        self._voice.want(now)
+
+    def ask(self, part: Part, order: HopOrdered, now: float) -> list[Effect]:
+        """Receiver: ask for it again, as long as it may still come."""
+        if now - part.heard_at >= self._stall_s:
+            self.abort(part, order, now, f"{NOTHING_CAME} for {self._stall_s:g} s")
+            return []
+        return [Send(order.sender.peer_id, DeltaWanted(part.round_id, part.attempt, order.segment, order.hop_id))]
+
+    def serve(self, part: Part | None, receiver: Contributor, wanted: DeltaWanted) -> list[Effect]:
+        """Sender: give the partial mean to this hop and to no other, until it is released."""
+        if part is None or part.attempt != wanted.attempt or not part.is_member(receiver, wanted.round_id):
+            return []
+        if not part.give(wanted.segment, wanted.hop_id, receiver):
+            return []
+        self._voice.has_changed = True  # if the receiver is lost now, the agent must not take this for a free holder
+        hold = part.holds[wanted.segment]
+        contributors = tuple(sorted(hold.contributors))
+        message = DeltaMessage(part.round_id, wanted.segment, wanted.hop_id, hold.theta, contributors)
+        return [Send(receiver.peer_id, message, hold.values)]
+
+    def merge(self, part: Part | None, sender: Contributor, message: DeltaMessage, values: Vector, now: float) -> None:
+        """Receiver: the mean of both is what it holds from here on. Raises RemoteProtocolError for what is refused."""
+        if part is None or message.round_id != part.round_id or part.incoming is None:
+            return
+        order = part.incoming
+        if (order.segment, order.hop_id, order.sender) != (message.segment, message.hop_id, sender):
+            return
+        mine = part.holds[order.segment]
+        theirs = ModelDelta(values, message.theta, frozenset(message.contributors))
+        try:
+            part.check_incoming(mine, theirs)
+            check_values(values, mine.values.size)
+        except RemoteProtocolError as error:
+            self.abort(part, order, now, f"refused: {error}")
+            raise
+        part.holds[order.segment] = self._merge(mine, theirs, values)
+        self._decide(part, order, HopOutcome.MERGED, now, "", values.nbytes)
+
+    def abort(self, part: Part, order: HopOrdered | HopCancelled, now: float, reason: str) -> None:
+        """Receiver: not this one; it may be the sender's once more."""
+        self._decide(part, order, HopOutcome.ABORTED, now, reason)
+
+    def _decide(
+        self,
+        part: Part,
+        order: HopOrdered | HopCancelled,
+        outcome: HopOutcome,
+        now: float,
+        reason: str,
+        size_bytes: int = 0,
+    ) -> None:
+        segment, hop_id = order.segment, order.hop_id
+        if (segment, hop_id) in part.decisions:
+            return
+        if len(part.decisions) >= MAX_HOPS:
+            raise RemoteProtocolError(f"more than {MAX_HOPS} hops of one round for this device")
+        seconds = 0.0
+        if part.is_receiving(segment, hop_id):
+            seconds = now - part.incoming_since
+            part.incoming = None
+            self._voice.stop_asking()
+        decision = HopDecision(segment, hop_id, order.sender, outcome, seconds, size_bytes, printable(reason))
+        part.decisions[segment, hop_id] = decision
+        self._voice.transfer, self._voice.has_changed = None, True
+        logger.info("hop %d %s %s", hop_id, outcome.value, reason)

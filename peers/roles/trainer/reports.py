@@ -1,0 +1,83 @@
+"""What a device tells of itself: its whole state each time, so that whoever missed ten reports knows all after one."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from mdl.bounds import MAX_LOSS, printable, within
+from mdl.protocol.machine import Evaluated, ResourcesSampled
+from mdl.protocol.round_messages import ATTEMPTS_TOLD, PeerReport
+from mdl.protocol.vocabulary import Activity, ResourceState, RoundEvaluation, TrainingReport
+from peers.roles.trainer.model_state import Standing
+from peers.roles.trainer.round_state import Part
+from peers.roles.trainer.voice import Voice
+
+# Looked up once: see peers/roles/agent/phase.py.
+_WAITING, _LEFT = Activity.WAITING, Activity.LEFT
+
+
+class Reports:
+    """See the module. schema_hash, model: which model this is, the second for people. entered: attempts, the last few.
+
+    goal: the run's last round, 0 if it is open. has_left: it takes part no more.
+    """
+
+    def __init__(self, voice: Voice, standing: Standing, schema_hash: str, model: str) -> None:
+        self.schema_hash = schema_hash
+        self.model = printable(model)
+        self.goal = 0
+        self.has_left = False
+        self._voice = voice
+        self._standing = standing
+        self._resources: ResourceState | None = None
+        self._sent_bytes = 0
+        self._evaluation: RoundEvaluation | None = None
+        self._entered: tuple[int, ...] = ()
+        self._sequence = 0
+
+    def note_resources(self, sampled: ResourcesSampled) -> None:
+        self._resources, self._sent_bytes = sampled.resources, sampled.sent_bytes
+
+    def note_evaluation(self, done: Evaluated) -> None:
+        most = MAX_LOSS * done.evaluation.n
+        loss_sum = within(done.evaluation.loss_sum, -most, most)  # diverged, it would not be read by anybody
+        self._evaluation = RoundEvaluation(done.round_id, replace(done.evaluation, loss_sum=loss_sum))
+        if done.round_id == self.goal:
+            self._voice.has_changed = True  # the run ends with it; else it can wait
+
+    def note_entry(self, attempt: int) -> None:
+        self._entered = (*self._entered, attempt)[-ATTEMPTS_TOLD:]
+
+    def make(self, part: Part | None, training: TrainingReport | None, term: int, agent: str, now: float) -> PeerReport:
+        """The next one. training: how that of the open round went. term, agent: whom this device obeys."""
+        standing, voice = self._standing, self._voice
+        self._sequence += 1
+        voice.has_changed, voice.report_at = False, now + voice.report_s
+        return PeerReport(
+            sequence=self._sequence,
+            term=term,
+            round_id=standing.round_id,
+            digest=standing.digest,
+            schema_hash=self.schema_hash,
+            model=self.model,
+            size=standing.parameters.size,
+            activity=_LEFT if self.has_left else part.activity() if part else _WAITING,
+            open_round=part.round_id if part else 0,
+            open_term=part.attempt if part else 0,
+            open_as=part.announced if part else 0,
+            entered=self._entered,
+            agent=agent,
+            lineage=standing.lineage,
+            base=standing.base,
+            votes=standing.votes(part is not None and part.spread.staged is not None),
+            goal=self.goal,
+            incoming=part.report_incoming() if part else None,
+            holdings=part.report_holdings() if part else (),
+            hops=tuple(part.decisions.values()) if part else (),
+            staged=part.spread.report() if part else None,
+            resources=self._resources,
+            training=training,
+            evaluation=self._evaluation,
+            transfer=voice.transfer,
+            sent_bytes=self._sent_bytes,
+        )
