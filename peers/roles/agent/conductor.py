@@ -15,7 +15,6 @@ import msgspec
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Effect
 from mdl.protocol.round_messages import (
-    BroadcastOrdered,
     HopCancelled,
     HopOrdered,
     HopReleased,
@@ -23,9 +22,9 @@ from mdl.protocol.round_messages import (
     RoundClosed,
     RoundOpened,
 )
-from mdl.protocol.tree import tree_children, tree_parent
-from mdl.protocol.vocabulary import NOTHING_CAME, Activity, Contributors, Holding, Staged
-from peers.roles.agent.chain_view import around_cuts, chain_view, order_broadcast
+from mdl.protocol.vocabulary import NOTHING_CAME, Activity, Holding, Staged
+from peers.roles.agent.chain_view import chain_view
+from peers.roles.agent.distribution import Distribution
 from peers.roles.agent.ledger import ABORTED, MERGED, RoundLedger
 from peers.roles.agent.phase import ABANDONED, AGGREGATING, BROADCASTING, CLOSED, CLOSING, Phase
 from peers.roles.agent.repeater import Repeater
@@ -73,7 +72,6 @@ class Conductor:
         self.ledger = ledger
         self.phase = AGGREGATING
         self.marks = {"opened": ledger.opened_at}
-        self.result: Holding | Staged | None = None
         self.applied: list[Member] = []
         self.waiting_for = ""
         self.lacking_since: float | None = None
@@ -89,15 +87,14 @@ class Conductor:
         self._stall_s = stall_s
         self._limit = limit
         self.left_out: set[Contributor] = set()
-        self._broadcast: BroadcastOrdered | None = None
-        self._version = 0
-        self._since = 0  # the version from which on orders name this result
-        self._left_behind: set[Contributor] = set()
-        self._waited_since: dict[Contributor, tuple[float, tuple[object, ...]]] = {}
-        self._stalled_once: set[Contributor] = set()
-        self._digest = b""
+        self._distribution = Distribution(me, office_term, ledger, opened, members, stall_s)
         self._looked_at = -1
         self._is_applied_by_some = False
+
+    @property
+    def result(self) -> Holding | Staged | None:
+        """What the round comes to, once it is there."""
+        return self._distribution.result
 
     @property
     def base(self) -> tuple[str, ...]:
@@ -120,13 +117,10 @@ class Conductor:
             if hop.state is ABORTED and hop.decision and hop.decision.reason.startswith(NOTHING_CAME):
                 holding = self.ledger.holding(hop.sender)  # if it has heard that it was asked, the way back is cut
                 is_given = holding is not None and holding.sent_hop == hop.hop_id
-                self._note_cut(*((hop.sender, hop.receiver) if is_given else (hop.receiver, hop.sender)), now)
+                ways = (hop.sender, hop.receiver) if is_given else (hop.receiver, hop.sender)
+                self._members.reach.fail(*ways, now)
         if self.ledger.reports.get(member.contributor) is report and _has_moved(before, report):
             self.progressed_at = now
-
-    def _note_cut(self, sender: Contributor, receiver: Contributor, now: float) -> None:
-        if told := self._members.reach.fail(sender, receiver, now):
-            logger.warning("%s", told)
 
     def is_moved_by(self, member: Member, before: PeerReport) -> bool:
         """Whether this member's newest report can lead to anything; others are waited for, or it has only begun."""
@@ -136,13 +130,15 @@ class Conductor:
         if not (was_here and member.alive and member.obeys(self._me, self._office_term)):
             return True
         if self.phase is CLOSING and self._is_applied(member):
-            return not any(self._has(other) for other in self._recipients())
+            return not any(self._distribution.has(other) for other in self._distribution.recipients())
         if member.at != self.position or before.open_term == self.ledger.attempt != report.open_term:
             return True
         if self.phase is AGGREGATING:
             told = before.term, before.holdings, before.hops, before.staged
             return (report.term, report.holdings, report.hops, report.staged) != told
-        return self.phase is not BROADCASTING or all(self._has_staged(other) for other in self._recipients())
+        return self.phase is not BROADCASTING or all(
+            self._distribution.has_staged(other) for other in self._distribution.recipients()
+        )
 
     def advance(self, now: float) -> list[Effect]:
         """Do what the ledger asks for; call again until the phase stays."""
@@ -158,7 +154,7 @@ class Conductor:
         self._look_around()
         if self._is_applied_by_some:
             return self._abandon(now, "another agent has closed it, perhaps with another result")
-        if staged := newest_staged(self._recipients()):
+        if staged := newest_staged(self._distribution.recipients()):
             return self._propose(staged, now)  # it may be closed: nothing else may become of this round
         if not self.ledger.live():
             return self._abandon(now, "nobody is left")
@@ -241,7 +237,9 @@ class Conductor:
         """
         term = self.ledger.term
         promised = {
-            member.peer_id for member in self._recipients() if member.report.votes and member.report.term >= term
+            member.peer_id
+            for member in self._distribution.recipients()
+            if member.report.votes and member.report.term >= term
         }
         if self._has_majority(promised, now):
             self._begin_broadcast(result, now)
@@ -274,108 +272,37 @@ class Conductor:
     # -- broadcasting -------------------------------------------------------------------------------------------------
 
     def _begin_broadcast(self, result: Holding | Staged, now: float) -> None:
-        self.result, self._digest = result, result.digest if isinstance(result, Staged) else b""
         self.marks.setdefault("reduced", now)
-        self._since = self._version + 1
-        self._order_broadcast(now)
+        self._distribution.begin(result, now)
         self._enter(BROADCASTING, now)
-
-    def _order_broadcast(self, now: float) -> BroadcastOrdered:
-        """The root is a holder of the result; the richest of the rest are the inner nodes (3.2.3)."""
-        self._name_the_result()
-        sources = self._sources()
-        turn = len(self._stalled_once) % max(1, len(sources))  # who could not reach its parent gets another one
-        sources = sources[turn:] + sources[:turn]
-        return self._order_so(order_broadcast([m.contributor for m in self._recipients()], sources, self._members, now))
-
-    def _order_so(self, order: tuple[Contributor, ...]) -> BroadcastOrdered:
-        assert self.result is not None
-        self._name_the_result()
-        self._version += 1
-        self._broadcast = BroadcastOrdered(
-            self.ledger.term,
-            self.ledger.round_id,
-            self._opened.digest,
-            self._version,
-            order,
-            self.result.theta,
-            self.result.contributors,
-            self._digest,
-            tuple(member.device.link_mb_s or 0.0 if (member := self._members.get(peer)) else 0.0 for peer in order),
-            self._opened.lineage,
-        )
-        return self._broadcast
-
-    def _name_the_result(self) -> None:
-        """By its digest, in the first order after somebody has staged it and in all that follow.
-
-        Orders before named what their roots have: if there were several, that may be more than one result.
-        """
-        digests = self._staged_digests()
-        if digests and not self._digest:
-            self._digest = min(digests)
-            if len(digests) > 1 or self._version > self._since:
-                self._since = self._version + 1
-
-    def _staged_digests(self) -> set[bytes]:
-        having = [member for member in self._recipients() if self._has(member)]
-        return {member.report.staged.digest for member in having if member.report.staged}
-
-    def _sources(self) -> list[Contributor]:
-        """Who can give the result: those who have staged it; before anybody has, whoever holds it."""
-        assert self.result is not None
-        recipients = self._recipients()
-        if have := [member.contributor for member in recipients if self._has(member)]:
-            return have
-        contributors = set(self.result.contributors)
-        return [
-            member.contributor
-            for member in recipients
-            if (holding := self.ledger.holding(member.contributor)) and set(holding.contributors) == contributors
-        ]
 
     def _spread(self, now: float) -> list[Effect]:
         """Until everybody alive has staged the result, those included who were too late to contribute to it."""
         self._look_around()
         if self._is_applied_by_some:
             return self._abandon(now, "another agent has closed it, perhaps with another result")
-        recipients = self._recipients()
+        distribution = self._distribution
+        recipients = distribution.recipients()
         if not recipients:
             return self._abandon(now, "nobody is left")
-        having = [member for member in recipients if self._has(member)]
-        if not having and not self._sources():
+        if not distribution.sources():
             return self._lose_result(now)
-        self._leave_the_stalled_behind(recipients, now)
-        recipients, order = self._recipients(), self._broadcast
-        assert order is not None
-        if len(self._staged_digests()) > 1:
-            order = self._order_broadcast(now)
-        if order.term != self.ledger.term or {member.contributor for member in recipients} != set(order.order):
-            order = self._order_broadcast(now)
-        late = [member for member in recipients if not self._has_staged(member)]
+        distribution.leave_the_stalled_behind(recipients, now)
+        order, late = distribution.order_late(now)
         if not late:
-            return self._decide(recipients, now)
-        have = {member.contributor for member in recipients if self._has(member)}
-        around = around_cuts(
-            order.order, have, [p for p, peer in enumerate(order.order) if peer in have], self._members, now
-        )
-        if around != order.order:
-            order = self._order_so(around)
-        effects: list[Effect] = []
-        for member in late:
-            effects += self._repeater.say(member.contributor, order, now)
-        return effects
+            return self._decide(distribution.recipients(), now)
+        return [effect for member in late for effect in self._repeater.say(member.contributor, order, now)]
 
     def _decide(self, staged: list[Member], now: float) -> list[Effect]:
         """Everybody alive has the result; with a majority of those who decide it stands."""
         voters = {member.peer_id for member in staged if member.report.votes}
         if not self._has_majority(voters, now):
-            deaf = [member for member in self._following() if member.contributor in self._left_behind]
+            deaf = [member for member in self._following() if member.contributor in self._distribution.left_behind]
             if has_quorum(self._opened.base, {member.peer_id for member in deaf if member.report.votes}):
                 return self._leave_the_staged_behind(staged, now)
             return []
         assert staged[0].report.staged is not None
-        self._digest = staged[0].report.staged.digest
+        self._distribution.digest = staged[0].report.staged.digest
         self._enter(CLOSING, now)
         return []
 
@@ -384,83 +311,16 @@ class Conductor:
         effects = self._lose_result(now)
         for member in staged:
             self.ledger.lose(member.contributor, "its partners are out of its reach")
-            self._left_behind.add(member.contributor)
+            self._distribution.left_behind.add(member.contributor)
         return effects
 
     def _lose_result(self, now: float) -> list[Effect]:
         """The result is lost with its only holder: aggregate again what the others still have."""
         if not self.ledger.attempt:
             return self._abandon(now, "its result is lost")
-        self.result = self._broadcast = None
-        self._waited_since.clear()
-        self._stalled_once.clear()
-        self._left_behind.clear()
+        self._distribution.lose()
         self._enter(AGGREGATING, now)
         return []
-
-    def _leave_the_stalled_behind(self, recipients: list[Member], now: float) -> None:
-        """Who hears us but cannot reach its parent gets another one; then the round closes without it.
-
-        A device that waits for its parent to have the result, or for a sibling to get it, waits rightly.
-        """
-        by_id = {member.contributor: member for member in recipients}
-        for member in recipients:
-            peer = member.contributor
-            moves = () if self._has(member) else self._moves_above(peer, by_id)
-            since, before = self._waited_since.get(peer, (now, None))
-            if not moves:
-                self._waited_since.pop(peer, None)
-            elif moves != before:
-                self._waited_since[peer] = now, moves
-            elif now - since >= self._stall_s:
-                del self._waited_since[peer]
-                if parent := self._parent_of(member):
-                    self._note_cut(parent.contributor, peer, now)
-                if peer in self._stalled_once and len(recipients) > 1:
-                    self._left_behind.add(peer)
-                self._stalled_once.add(peer)
-                self._order_broadcast(now)
-
-    def _parent_of(self, member: Member) -> Member | None:
-        order = self._broadcast.order if self._broadcast else ()
-        place = tree_parent(order.index(member.contributor)) if member.contributor in order else None
-        return None if place is None else self._members.get(order[place])
-
-    def _moves_above(self, peer: Contributor, recipients: dict[Contributor, Member]) -> tuple[object, ...]:
-        """How far those have come whom this device's parent feeds; empty while that one has nothing to give."""
-        assert self._broadcast is not None
-        order = self._broadcast.order
-        parent = tree_parent(order.index(peer)) if peer in order else None
-        if parent is None:
-            fed = [peer]
-        elif order[parent] in recipients and not self._has(recipients[order[parent]]):
-            return ()
-        else:
-            fed = [order[child] for child in tree_children(parent, len(order))]
-        return tuple(
-            (other, self._has(recipients[other]), recipients[other].report.transfer)
-            for other in fed
-            if other in recipients
-        )
-
-    def _has(self, member: Member) -> bool:
-        """Whether this member has staged the result, under whichever order."""
-        staged = member.report.staged
-        return bool(
-            staged
-            and self.result
-            and member.report.open_round == self.ledger.round_id
-            and self._digest in (b"", staged.digest)
-            and are_the_same(staged.contributors, self.result.contributors)
-        )
-
-    def _has_staged(self, member: Member) -> bool:
-        """Whether this member has promised it to this agent: what it promised to an earlier one must be given again.
-
-        So must a promise under this term that was followed by an order of another result.
-        """
-        staged, ballot = member.report.staged, (self.ledger.term, self._since)
-        return self._has(member) and staged is not None and (staged.term, staged.version) >= ballot
 
     # -- closing ------------------------------------------------------------------------------------------------------
 
@@ -468,7 +328,11 @@ class Conductor:
         """The result stands, so whoever is silent is not lost but left behind: it will catch up."""
         effects: list[Effect] = []
         applied = [member for member in self._following() if self._is_applied(member)]
-        waiting = [member for member in self._recipients() if self._has(member) and not self._is_applied(member)]
+        waiting = [
+            member
+            for member in self._distribution.recipients()
+            if self._distribution.has(member) and not self._is_applied(member)
+        ]
         for member in waiting:
             assert member.report.staged is not None
             closed = RoundClosed(self.ledger.term, self.ledger.round_id, member.report.staged.digest)
@@ -488,13 +352,6 @@ class Conductor:
 
     def _following(self) -> list[Member]:
         return self._members.following(self._me, self._office_term)
-
-    def _recipients(self) -> list[Member]:
-        """Everybody alive who stands at w(round_id - 1), whether it contributed or not, and has entered the lineage."""
-        position, left_behind = self.position, self._left_behind
-        return [
-            member for member in self._following() if member.at == position and member.contributor not in left_behind
-        ]
 
     def _stands_here(self, member: Member) -> bool:
         """At w(round_id - 1), on this lineage or just where it forks."""
@@ -541,11 +398,6 @@ def newest_staged(members: list[Member]) -> Staged | None:
     if not staged:
         return None
     return max(staged, key=lambda result: (result.term, result.version, result.digest))
-
-
-def are_the_same(some: Contributors, others: Contributors) -> bool:
-    """In whatever order."""
-    return some == others or set(some) == set(others)
 
 
 def _has_moved(before: PeerReport | None, report: PeerReport) -> bool:

@@ -7,11 +7,14 @@ A cut heals: a pair is tried again after a while, after twice as long if that fa
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 from mdl.bounds import MAX_TEXT
 from mdl.protocol.delta import Contributor
 from mdl.protocol.status_messages import MAX_CUTS
+
+logger = logging.getLogger(__name__)
 
 # How long a pair is avoided after its first failure: some rounds. To try in vain costs `stall_s` (10 s).
 AVOID_S = 60.0
@@ -39,7 +42,7 @@ class Reach:
         self._failures: dict[frozenset[Contributor], _Failure] = {}
 
     def fail(self, sender: Contributor, receiver: Contributor, now: float) -> str:
-        """Nothing has got from one to the other for long. Returns what is to be told of it, "" if that is known."""
+        """Nothing has got from one to the other for long. Returns what the log tells of it, "" if that is known."""
         pair = frozenset((sender, receiver))
         before = self._failures.pop(pair, None)
         if before and now < before.until:  # it was tried for want of another way
@@ -50,6 +53,7 @@ class Reach:
             del self._failures[next(iter(self._failures))]
         avoid_s = min(AVOID_S * 2.0 ** (times - 1), AVOID_AT_MOST_S)
         self._failures[pair] = failure = _Failure(sender, receiver, now + avoid_s, times)
+        logger.warning("%s", failure.describe())
         return failure.describe()
 
     def succeed(self, sender: Contributor, receiver: Contributor) -> None:

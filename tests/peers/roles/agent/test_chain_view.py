@@ -10,7 +10,8 @@ from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import PeerReport
 from mdl.protocol.tree import tree_children, tree_parent
 from mdl.protocol.vocabulary import Activity, Holding, ResourceState
-from peers.roles.agent.chain_view import chain_view, order_broadcast
+from peers.roles.agent.broadcast_order import order_broadcast
+from peers.roles.agent.chain_view import chain_view
 from peers.roles.agent.ledger import RoundLedger
 from peers.roles.membership.members import Members
 from scheduler.policies.chain import DeviceState

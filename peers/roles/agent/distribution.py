@@ -1,0 +1,200 @@
+"""The result of a round on its way to everybody: who gives it to whom, who has it, and who cannot get it."""
+
+from __future__ import annotations
+
+from mdl.protocol.delta import Contributor
+from mdl.protocol.round_messages import BroadcastOrdered, RoundOpened
+from mdl.protocol.tree import tree_children, tree_parent
+from mdl.protocol.vocabulary import Contributors, Holding, Staged
+from peers.roles.agent.broadcast_order import around_cuts, order_broadcast
+from peers.roles.agent.ledger import RoundLedger
+from peers.roles.membership.members import Member, Members, Position
+
+
+class Distribution:
+    """See the module. result: what is to be had, None while there is none; digest: its name, b"" as long as nobody has
+    told it. left_behind: devices that hear the agent, but whom the result does not reach. last: the last order.
+
+    me: the agent's peer id. office_term: since when the members obey it.
+    """
+
+    def __init__(
+        self, me: str, office_term: int, ledger: RoundLedger, opened: RoundOpened, members: Members, stall_s: float
+    ) -> None:
+        self.result: Holding | Staged | None = None
+        self.digest = b""
+        self.left_behind: set[Contributor] = set()
+        self.last: BroadcastOrdered | None = None
+        self._me = me
+        self._office_term = office_term
+        self._ledger = ledger
+        self._opened = opened
+        self._members = members
+        self._stall_s = stall_s
+        self._position: Position = (opened.lineage, ledger.round_id - 1, opened.digest)
+        self._version = 0
+        self._since = 0  # the version from which on orders name this result
+        self._waited_since: dict[Contributor, tuple[float, tuple[object, ...]]] = {}
+        self._stalled_once: set[Contributor] = set()
+
+    def begin(self, result: Holding | Staged, now: float) -> None:
+        """This is what everybody is to have."""
+        self.result, self.digest = result, result.digest if isinstance(result, Staged) else b""
+        self._since = self._version + 1
+        self.order(now)
+
+    def lose(self) -> None:
+        """Nobody has it any more."""
+        self.result = self.last = None
+        self._waited_since.clear()
+        self._stalled_once.clear()
+        self.left_behind.clear()
+
+    def order_late(self, now: float) -> tuple[BroadcastOrdered, list[Member]]:
+        """The order as it is to be now, and who has not followed it yet."""
+        recipients, order = self.recipients(), self.last
+        assert order is not None
+        if len(self.staged_digests()) > 1:
+            order = self.order(now)
+        if order.term != self._ledger.term or {member.contributor for member in recipients} != set(order.order):
+            order = self.order(now)
+        late = [member for member in recipients if not self.has_staged(member)]
+        if late:
+            have = {member.contributor for member in recipients if self.has(member)}
+            places = [place for place, peer in enumerate(order.order) if peer in have]
+            around = around_cuts(order.order, have, places, self._members, now)
+            if around != order.order:
+                order = self.order_so(around)
+        return order, late
+
+    def order(self, now: float) -> BroadcastOrdered:
+        """The root is a holder of the result; the richest of the rest are the inner nodes (3.2.3)."""
+        self._name_the_result()
+        sources = self.sources()
+        turn = len(self._stalled_once) % max(1, len(sources))  # who could not reach its parent gets another one
+        sources = sources[turn:] + sources[:turn]
+        return self.order_so(order_broadcast([m.contributor for m in self.recipients()], sources, self._members, now))
+
+    def order_so(self, order: tuple[Contributor, ...]) -> BroadcastOrdered:
+        assert self.result is not None
+        self._name_the_result()
+        self._version += 1
+        self.last = BroadcastOrdered(
+            self._ledger.term,
+            self._ledger.round_id,
+            self._opened.digest,
+            self._version,
+            order,
+            self.result.theta,
+            self.result.contributors,
+            self.digest,
+            tuple(member.device.link_mb_s or 0.0 if (member := self._members.get(peer)) else 0.0 for peer in order),
+            self._opened.lineage,
+        )
+        return self.last
+
+    def _name_the_result(self) -> None:
+        """By its digest, in the first order after somebody has staged it and in all that follow.
+
+        Orders before named what their roots have: if there were several, that may be more than one result.
+        """
+        digests = self.staged_digests()
+        if digests and not self.digest:
+            self.digest = min(digests)
+            if len(digests) > 1 or self._version > self._since:
+                self._since = self._version + 1
+
+    def staged_digests(self) -> set[bytes]:
+        having = [member for member in self.recipients() if self.has(member)]
+        return {member.report.staged.digest for member in having if member.report.staged}
+
+    def sources(self) -> list[Contributor]:
+        """Who can give the result: those who have staged it; before anybody has, whoever holds it."""
+        assert self.result is not None
+        recipients = self.recipients()
+        if have := [member.contributor for member in recipients if self.has(member)]:
+            return have
+        contributors = set(self.result.contributors)
+        return [
+            member.contributor
+            for member in recipients
+            if (holding := self._ledger.holding(member.contributor)) and set(holding.contributors) == contributors
+        ]
+
+    def leave_the_stalled_behind(self, recipients: list[Member], now: float) -> None:
+        """Who hears us but cannot reach its parent gets another one; then the round closes without it.
+
+        A device that waits for its parent to have the result, or for a sibling to get it, waits rightly.
+        """
+        by_id = {member.contributor: member for member in recipients}
+        for member in recipients:
+            peer = member.contributor
+            moves = () if self.has(member) else self._moves_above(peer, by_id)
+            since, before = self._waited_since.get(peer, (now, None))
+            if not moves:
+                self._waited_since.pop(peer, None)
+            elif moves != before:
+                self._waited_since[peer] = now, moves
+            elif now - since >= self._stall_s:
+                del self._waited_since[peer]
+                if parent := self._parent_of(member):
+                    self._members.reach.fail(parent.contributor, peer, now)
+                if peer in self._stalled_once and len(recipients) > 1:
+                    self.left_behind.add(peer)
+                self._stalled_once.add(peer)
+                self.order(now)
+
+    def _parent_of(self, member: Member) -> Member | None:
+        order = self.last.order if self.last else ()
+        place = tree_parent(order.index(member.contributor)) if member.contributor in order else None
+        return None if place is None else self._members.get(order[place])
+
+    def _moves_above(self, peer: Contributor, recipients: dict[Contributor, Member]) -> tuple[object, ...]:
+        """How far those have come whom this device's parent feeds; empty while that one has nothing to give."""
+        assert self.last is not None
+        order = self.last.order
+        parent = tree_parent(order.index(peer)) if peer in order else None
+        if parent is None:
+            fed = [peer]
+        elif order[parent] in recipients and not self.has(recipients[order[parent]]):
+            return ()
+        else:
+            fed = [order[child] for child in tree_children(parent, len(order))]
+        return tuple(
+            (other, self.has(recipients[other]), recipients[other].report.transfer)
+            for other in fed
+            if other in recipients
+        )
+
+    def has(self, member: Member) -> bool:
+        """Whether this member has staged the result, under whichever order."""
+        staged = member.report.staged
+        return bool(
+            staged
+            and self.result
+            and member.report.open_round == self._ledger.round_id
+            and self.digest in (b"", staged.digest)
+            and are_the_same(staged.contributors, self.result.contributors)
+        )
+
+    def has_staged(self, member: Member) -> bool:
+        """Whether this member has promised it to this agent: what it promised to an earlier one must be given again.
+
+        So must a promise under this term that was followed by an order of another result.
+        """
+        staged, ballot = member.report.staged, (self._ledger.term, self._since)
+        return self.has(member) and staged is not None and (staged.term, staged.version) >= ballot
+
+    def recipients(self) -> list[Member]:
+        """Everybody alive who stands at w(round_id - 1), whether it contributed or not, and has entered the lineage."""
+        position, left_behind = self._position, self.left_behind
+        return [
+            member
+            for member in self._members.following(self._me, self._office_term)
+            if member.at == position and member.contributor not in left_behind
+        ]
+
+
+def are_the_same(some: Contributors, others: Contributors) -> bool:
+    """In whatever order."""
+    return some == others or set(some) == set(others)
