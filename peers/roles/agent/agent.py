@@ -16,16 +16,19 @@ import msgspec
 
 from mdl.config import BusySection
 from mdl.protocol.delta import Contributor
-from mdl.protocol.machine import Effect, Event, Finish, Received, RecordRound, Send, StopRequested
-from mdl.protocol.round_messages import CatchUp, MemberRefused, MeshFinished, PeerReport, RoundOpened
-from mdl.protocol.status_messages import RoundSummary, StatusWanted
+from mdl.protocol.machine import Effect, Event, Finish, Received, Send, StopRequested
+from mdl.protocol.round_messages import MemberRefused, MeshFinished, PeerReport, RoundOpened
+from mdl.protocol.status_messages import StatusWanted
 from mdl.protocol.vocabulary import MAX_FORKS, Activity, Fork, Lineage
 from peers.roles.agent.conductor import Conductor, TimeLimit, newest_staged
-from peers.roles.agent.ledger import RoundLedger, has_been_left, recover
+from peers.roles.agent.latecomers import Latecomers
+from peers.roles.agent.ledger import RoundLedger
 from peers.roles.agent.mesh_status import mesh_status
 from peers.roles.agent.phase import ABANDONED, BROADCASTING, CLOSED, CLOSING, FINISHED, FINISHING, GATHERING, Phase
+from peers.roles.agent.records import RoundRecords
+from peers.roles.agent.recovery import has_been_left, recover
 from peers.roles.agent.repeater import Repeater
-from peers.roles.agent.round_summary import add_evaluations, summarise_round
+from peers.roles.agent.round_summary import summarise_round
 from peers.roles.membership.lineage_choice import choose_lineage, may_decide
 from peers.roles.membership.majority import has_quorum, is_senior, next_term
 from peers.roles.membership.members import Member, Members, Position, newest_position, poverty
@@ -33,13 +36,6 @@ from scheduler.policies.chain import Policy
 
 logger = logging.getLogger(__name__)
 
-# Rounds kept for observers that ask what they missed; a status with all of them stays far below a message's limit.
-_REMEMBERED_ROUNDS = 100
-# How long a round waits for a newcomer to fetch the model; longer while its values are seen to arrive.
-_JOIN_WINDOW_S = 10.0
-_JOIN_TRANSFER_S = 120.0
-# A source that has sent nothing for so long is replaced by another one.
-_SOURCE_S = 5.0
 # More phases do not follow from one event, as far as anybody can see; then the next event goes on.
 _STEPS = 8
 # A round in which nothing at all has happened for so many stalls is opened afresh.
@@ -102,13 +98,11 @@ class MobileAgent:
         self._waiting_for = ""
         self._goal = goal
         self._lacking_since = lacking_since
-        self._rounds_done = 0
         self._left_out: frozenset[Contributor] = frozenset()
         self._vanished: frozenset[str] = frozenset()
-        self._pending: RoundSummary | None = None
-        self._finished: list[RoundSummary] = []
+        self._records = RoundRecords()
         self._repeater = Repeater(settings.retry_s)
-        self._together: tuple[int, Position] | None = None  # when all stood there, by the members' changes
+        self._latecomers = Latecomers(self.members, self._repeater, settings.partition_s)
         self._made_way_at = -inf
         self._stopping = False
         self._finishing_at = 0.0
@@ -144,12 +138,13 @@ class MobileAgent:
         match event:
             case Received(sender=sender, message=PeerReport() as report):
                 is_moved = self._hear(sender, report, now)
-                if self._pending and report.evaluation and report.evaluation.round_id == self._pending.round:
-                    effects += self._flush(wait=True)  # at once, not at the end of the next round
+                pending = self._records.pending
+                if pending and report.evaluation and report.evaluation.round_id == pending.round:
+                    effects += self._tell_round(wait=True)  # at once, not at the end of the next round
                 if not is_moved and now < self._tick_at:
                     return effects  # nothing follows from it, and nothing is due
             case Received(sender=sender, message=StatusWanted(since_round=since_round)):
-                status = mesh_status(self, self._policy.name, self._goal, self._finished, since_round, now)
+                status = mesh_status(self, self._policy.name, self._goal, self._records.finished, since_round, now)
                 return [Send(sender.peer_id, status)]
             case StopRequested() if not self._stopping:
                 self._stopping = True
@@ -170,7 +165,7 @@ class MobileAgent:
         return None if self._between is FINISHED and self.round is None else self._tick_at
 
     def rounds_closed(self) -> int:
-        return self._rounds_done
+        return self._records.closed
 
     def use_policy(self, policy: Policy) -> None:
         """From the next round on."""
@@ -326,7 +321,7 @@ class MobileAgent:
         if not (self._may_go_on(following, current, base, now) if self.lineage else self._may_start(current)):
             return effects
         left_open = newest_staged(current) is not None or _newest_attempt(current) > 0
-        coming = [member for member in following if self._is_coming(member, position, now)]
+        coming = [member for member in following if self._latecomers.is_coming(member, position, now)]
         if coming and not left_open:
             self._waiting_for = f"{len(coming)} more to fetch the model"
             return effects
@@ -370,18 +365,6 @@ class MobileAgent:
         others = [member for member in self.members.everyone() if member is not current[0]]
         gone_s = self._settings.partition_s
         return all(member.has_left or now - member.heard_at >= gone_s for member in others)
-
-    def _is_coming(self, member: Member, position: Position, now: float) -> bool:
-        """Whether this member is about to stand at the mesh's model, so that it can be in the next round."""
-        if member.at == position:
-            member.late_since = None
-            return False
-        if member.late_since is None:
-            member.late_since = now
-        if is_senior(member.report.lineage, position[0], member.report.round_id, position[1]):
-            return False
-        patience_s = _JOIN_TRANSFER_S if member.report.transfer else _JOIN_WINDOW_S
-        return now - member.late_since < patience_s
 
     def _open(self, position: Position, current: list[Member], base: tuple[str, ...], now: float) -> None:
         """Open a round, or go on with the one that another agent has left open.
@@ -439,18 +422,12 @@ class MobileAgent:
     def _close(self, closed: Conductor, now: float) -> list[Effect]:
         """Everybody alive has applied the result: it is the mesh's model now."""
         assert closed.result is not None
-        effects = self._flush(wait=False)
+        effects = self._tell_round(wait=False)
         digest = closed.applied[0].report.digest
-        self._pending = summarise_round(
-            closed.ledger,
-            closed.result,
-            closed.marks,
-            digest,
-            closed.applied,
-            self._vanished,
-            self.members.reach.describe(now),
+        cuts = self.members.reach.describe(now)
+        self._records.note(
+            summarise_round(closed.ledger, closed.result, closed.marks, digest, closed.applied, self._vanished, cuts)
         )
-        self._rounds_done += 1
         self._left_out = frozenset(closed.left_out)
         return effects
 
@@ -458,8 +435,8 @@ class MobileAgent:
         """Wait for the last evaluations, then send everybody home and finish."""
         patience_s = self._settings.stop_s if self._stopping else self._settings.farewell_s
         late = now - self._finishing_at >= patience_s
-        effects = self._flush(wait=not late and not self._stopping)
-        if self._pending:
+        effects = self._tell_round(wait=not late and not self._stopping)
+        if self._records.pending:
             return effects
         following = self.following()
         others = [member for member in following if member.peer_id != self.me.peer_id]
@@ -481,42 +458,10 @@ class MobileAgent:
     # -- pieces -------------------------------------------------------------------------------------------------------
 
     def _help_late(self, position: Position, now: float, taking_part: Collection[Contributor] = ()) -> list[Effect]:
-        """Send whoever stands elsewhere to the least busy of those who have the mesh's model."""
-        if self._together == (self.members.changes, position):
-            return []
-        following = self.following()
-        elsewhere = [member for member in following if member.at != position]
-        if not elsewhere:
-            self._together = self.members.changes, position
-        late = [member for member in elsewhere if member.contributor not in taking_part]
-        if not late:
-            return []
-        effects: list[Effect] = []
-        if not any(member.at == position for member in following):
-            return effects
-        lineage, round_id, digest = position
-        reach = self.members.reach
-        sources = sorted((other for other in self.members.alive() if other.at == position), key=poverty)
-        for member in late:
-            if self._is_ahead(member, position):
-                continue
-            if member.late_since is None:
-                member.late_since = now
-            late_s = now - member.late_since
-            if late_s < self._settings.partition_s and is_senior(
-                member.report.lineage, lineage, member.report.round_id, round_id
-            ):
-                continue  # the others it was with may come as well, and then it is we who move
-            waited = 0 if member.report.transfer else int(late_s // _SOURCE_S)
-            reaching = sorted(sources, key=lambda other: reach.are_apart(other.contributor, member.contributor, now))
-            source = reaching[waited % len(reaching)]
-            target = CatchUp(self.term, round_id, digest, source.contributor, lineage, source.report.base)
-            effects += self._repeater.say(member.contributor, target, now)
-        return effects
+        return self._latecomers.help(self.following(), position, self.term, now, taking_part)
 
-    def _is_ahead(self, member: Member, position: Position) -> bool:
-        """It has applied the round that the others are about to."""
-        return member.report.lineage == position[0] and member.report.round_id > position[1]
+    def _tell_round(self, wait: bool) -> list[Effect]:
+        return self._records.tell([member.report for member in self.members.alive()], wait)
 
     def _refuse(self, now: float) -> list[Effect]:
         self.members.refuse_other_models(self.lineage)
@@ -528,18 +473,6 @@ class MobileAgent:
                 refusal = MemberRefused(self.term, member.report.round_id, member.problem)
                 effects += self._repeater.say(member.contributor, refusal, now)
         return effects
-
-    def _flush(self, wait: bool) -> list[Effect]:
-        """Record the last round once everybody's evaluation of it is there, or now if it cannot wait."""
-        if self._pending is None:
-            return []
-        reports, round_id = [member.report for member in self.members.alive()], self._pending.round
-        if wait and any(report.evaluation is None or report.evaluation.round_id != round_id for report in reports):
-            return []
-        summary, _ = add_evaluations(self._pending, reports)
-        self._pending = None
-        self._finished = [*self._finished, summary][-_REMEMBERED_ROUNDS:]
-        return [RecordRound(summary)]
 
 
 def _common_goal(members: list[Member]) -> int:

@@ -8,13 +8,12 @@ same ledger from the members' reports (`recover`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import wraps
 from typing import TypeVar
 
-from mdl.bounds import MAX_MEMBERS
 from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import PeerReport
 from mdl.protocol.vocabulary import MAX_PERIODS, Holding, HopDecision, HopOutcome
@@ -313,72 +312,3 @@ class RoundLedger:
         for member, holding in again:
             carried.update(who for who in holding.contributors if who != member)
         return carried
-
-
-def has_been_left(round_id: int, attempt: int, reports: Mapping[Contributor, PeerReport]) -> bool:
-    """Whether somebody here took part in this attempt, has stood elsewhere since, and knows nothing of it any more.
-
-    What others hold of its work then, and what it would hold now, may both hold the same training.
-    """
-    away = [report for report in reports.values() if not _is_open(report, round_id, attempt)]
-    return any(attempt in report.entered for report in away)
-
-
-def recover(
-    round_id: int, attempt: int, term: int, reports: Mapping[Contributor, PeerReport], now: float
-) -> RoundLedger:
-    """The ledger of an open round as its members' reports tell it, for an agent that did not open it.
-
-    reports: of everybody alive, heard under the new term, so that nobody follows older orders any more. Whoever appears
-    in them as contributor or partner, but did not report, is lost. A device whose former process is a contributor waits
-    for the next round.
-    """
-    ours = {member: report for member, report in reports.items() if _is_open(report, round_id, attempt)}
-    hops: dict[HopKey, Hop] = {}
-    for member, report in ours.items():
-        for decision in report.hops:
-            state = MERGED if decision.outcome is HopOutcome.MERGED else ABORTED
-            hop = Hop(
-                decision.segment, decision.hop_id, decision.sender, member, "ordered by another agent", now, state
-            )
-            hop.decided_at, hop.decision = now, decision
-            hops[hop.segment, hop.hop_id] = hop
-        if incoming := report.incoming:
-            hop = Hop(incoming.segment, incoming.hop_id, incoming.sender, member, "ordered by another agent", now)
-            hops[hop.segment, hop.hop_id] = hop
-    for member, report in ours.items():
-        for holding in report.holdings:
-            if holding.sent_hop is None or holding.sent_to is None:
-                continue
-            # The receiver knows nothing of this hop: it is lost, or its own part began later.
-            hop = Hop(
-                holding.segment,
-                holding.sent_hop,
-                member,
-                holding.sent_to,
-                "ordered by another agent",
-                now,
-                ABORTED if holding.sent_to in ours else ORDERED,
-            )
-            hops.setdefault((hop.segment, hop.hop_id), hop)
-    held = {who for report in ours.values() for holding in report.holdings for who in holding.contributors}
-    partners = {peer for hop in hops.values() for peer in (hop.sender, hop.receiver)}
-    # A report may name invented ones: those who report themselves count first.
-    named = sorted({*held, *partners} - reports.keys())[: max(0, MAX_MEMBERS - len(reports))]
-    members = frozenset({*reports, *named})
-    ledger = RoundLedger(round_id, members, attempt, term, now, hops=hops, is_recovered=True)
-    for member in ledger.members - reports.keys():
-        ledger.lose(member, "not heard by the new agent")
-    for member in reports:
-        if any(who.peer_id == member.peer_id and who != member for who in held):
-            ledger.lose(member, "what its former process gave is in the round already")
-    for member, report in reports.items():
-        if attempt in report.entered and member not in ours:
-            ledger.lose(member, "it has left this attempt, which may have its work already")
-    for member, report in ours.items():
-        ledger.hear(member, report, now)
-    return ledger
-
-
-def _is_open(report: PeerReport, round_id: int, attempt: int) -> bool:
-    return (report.open_round, report.open_term) == (round_id, attempt)

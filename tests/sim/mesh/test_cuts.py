@@ -20,7 +20,7 @@ def play(policy: str, peers: int, kind: type[Cut] | type[CutOneWay]) -> list[Rou
     machine = mesh.nodes[AGENT_NODE].machine
     assert machine is not None
     assert machine.agent is not None
-    return list(machine.agent._finished)
+    return list(machine.agent._records.finished)
 
 
 @pytest.mark.parametrize("kind", [Cut, CutOneWay])

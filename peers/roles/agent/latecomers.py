@@ -1,0 +1,88 @@
+"""Devices that stand elsewhere than the mesh: each is sent to one that has the model, as long as that takes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from mdl.protocol.delta import Contributor
+from mdl.protocol.machine import Effect
+from mdl.protocol.round_messages import CatchUp
+from peers.roles.agent.repeater import Repeater
+from peers.roles.membership.majority import is_senior
+from peers.roles.membership.members import Member, Members, Position, poverty
+
+# How long a round waits for a newcomer to fetch the model; longer while its values are seen to arrive.
+_JOIN_WINDOW_S = 10.0
+_JOIN_TRANSFER_S = 120.0
+# A source that has sent nothing for so long is replaced by another one.
+_SOURCE_S = 5.0
+
+
+class Latecomers:
+    """See the module. senior_s: how long devices of a senior lineage are left where they are."""
+
+    def __init__(self, members: Members, repeater: Repeater, senior_s: float) -> None:
+        self._members = members
+        self._repeater = repeater
+        self._senior_s = senior_s
+        self._together: tuple[int, Position] | None = None  # when all stood there, by the members' changes
+
+    def help(
+        self,
+        following: list[Member],
+        position: Position,
+        term: int,
+        now: float,
+        taking_part: Collection[Contributor] = (),
+    ) -> list[Effect]:
+        """Send whoever stands elsewhere to the least busy of those who have the mesh's model."""
+        if self._together == (self._members.changes, position):
+            return []
+        elsewhere = [member for member in following if member.at != position]
+        if not elsewhere:
+            self._together = self._members.changes, position
+        late = [member for member in elsewhere if member.contributor not in taking_part]
+        if not late or not any(member.at == position for member in following):
+            return []
+        sources = sorted((other for other in self._members.alive() if other.at == position), key=poverty)
+        effects: list[Effect] = []
+        for member in late:
+            if _is_ahead(member, position):
+                continue
+            if member.late_since is None:
+                member.late_since = now
+            if now - member.late_since < self._senior_s and _is_senior(member, position):
+                continue  # the others it was with may come as well, and then it is we who move
+            source = self._choose_source(member, sources, now)
+            lineage, round_id, digest = position
+            target = CatchUp(term, round_id, digest, source.contributor, lineage, source.report.base)
+            effects += self._repeater.say(member.contributor, target, now)
+        return effects
+
+    def is_coming(self, member: Member, position: Position, now: float) -> bool:
+        """Whether this member is about to stand at the mesh's model, so that it can be in the next round."""
+        if member.at == position:
+            member.late_since = None
+            return False
+        if member.late_since is None:
+            member.late_since = now
+        if _is_senior(member, position):
+            return False
+        patience_s = _JOIN_TRANSFER_S if member.report.transfer else _JOIN_WINDOW_S
+        return now - member.late_since < patience_s
+
+    def _choose_source(self, member: Member, sources: list[Member], now: float) -> Member:
+        assert member.late_since is not None
+        waited = 0 if member.report.transfer else int((now - member.late_since) // _SOURCE_S)
+        reach = self._members.reach
+        reaching = sorted(sources, key=lambda other: reach.are_apart(other.contributor, member.contributor, now))
+        return reaching[waited % len(reaching)]
+
+
+def _is_ahead(member: Member, position: Position) -> bool:
+    """It has applied the round that the others are about to."""
+    return member.report.lineage == position[0] and member.report.round_id > position[1]
+
+
+def _is_senior(member: Member, position: Position) -> bool:
+    return is_senior(member.report.lineage, position[0], member.report.round_id, position[1])

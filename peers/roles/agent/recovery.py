@@ -1,0 +1,77 @@
+"""An open round taken over: its ledger as the members' reports tell it, for an agent that did not open it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mdl.bounds import MAX_MEMBERS
+from mdl.protocol.delta import Contributor
+from mdl.protocol.round_messages import PeerReport
+from mdl.protocol.vocabulary import HopOutcome
+from peers.roles.agent.ledger import ABORTED, MERGED, ORDERED, Hop, HopKey, HopState, RoundLedger
+
+
+def has_been_left(round_id: int, attempt: int, reports: Mapping[Contributor, PeerReport]) -> bool:
+    """Whether somebody here took part in this attempt, has stood elsewhere since, and knows nothing of it any more.
+
+    What others hold of its work then, and what it would hold now, may both hold the same training.
+    """
+    away = [report for report in reports.values() if not _is_open(report, round_id, attempt)]
+    return any(attempt in report.entered for report in away)
+
+
+def recover(
+    round_id: int, attempt: int, term: int, reports: Mapping[Contributor, PeerReport], now: float
+) -> RoundLedger:
+    """The ledger of an open round as its members' reports tell it, for an agent that did not open it.
+
+    reports: of everybody alive, heard under the new term, so that nobody follows older orders any more. Whoever appears
+    in them as contributor or partner, but did not report, is lost. A device whose former process is a contributor waits
+    for the next round.
+    """
+    ours = {member: report for member, report in reports.items() if _is_open(report, round_id, attempt)}
+    hops = _hops_told(ours, now)
+    held = {who for report in ours.values() for holding in report.holdings for who in holding.contributors}
+    partners = {peer for hop in hops.values() for peer in (hop.sender, hop.receiver)}
+    # A report may name invented ones: those who report themselves count first.
+    named = sorted({*held, *partners} - reports.keys())[: max(0, MAX_MEMBERS - len(reports))]
+    members = frozenset({*reports, *named})
+    ledger = RoundLedger(round_id, members, attempt, term, now, hops=hops, is_recovered=True)
+    for member in ledger.members - reports.keys():
+        ledger.lose(member, "not heard by the new agent")
+    for member in reports:
+        if any(who.peer_id == member.peer_id and who != member for who in held):
+            ledger.lose(member, "what its former process gave is in the round already")
+    for member, report in reports.items():
+        if attempt in report.entered and member not in ours:
+            ledger.lose(member, "it has left this attempt, which may have its work already")
+    for member, report in ours.items():
+        ledger.hear(member, report, now)
+    return ledger
+
+
+def _hops_told(reports: Mapping[Contributor, PeerReport], now: float) -> dict[HopKey, Hop]:
+    """The receivers' word counts; of a hop that its receiver does not know, the sender's."""
+    hops: dict[HopKey, Hop] = {}
+
+    def know(segment: int, hop_id: int, sender: Contributor, receiver: Contributor, state: HopState = ORDERED) -> Hop:
+        hop = Hop(segment, hop_id, sender, receiver, "ordered by another agent", now, state)
+        return hops.setdefault((segment, hop_id), hop)
+
+    for member, report in reports.items():
+        for decision in report.hops:
+            state = MERGED if decision.outcome is HopOutcome.MERGED else ABORTED
+            hop = know(decision.segment, decision.hop_id, decision.sender, member, state)
+            hop.decided_at, hop.decision = now, decision
+        if incoming := report.incoming:
+            know(incoming.segment, incoming.hop_id, incoming.sender, member)
+    for member, report in reports.items():
+        for held in report.holdings:
+            if held.sent_hop is not None and held.sent_to is not None:
+                # The receiver knows nothing of this hop: it is lost, or its own part began later.
+                know(held.segment, held.sent_hop, member, held.sent_to, ABORTED if held.sent_to in reports else ORDERED)
+    return hops
+
+
+def _is_open(report: PeerReport, round_id: int, attempt: int) -> bool:
+    return (report.open_round, report.open_term) == (round_id, attempt)
