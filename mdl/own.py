@@ -41,7 +41,8 @@ def own_model(name: str) -> str | Own:
 
 def own_data(spec: str) -> str | Own:
     """What the user said of the data, likewise. Raises ConfigError, also if the spec is malformed."""
-    from mdl.data.spec import FACTORY, SOURCES, describe_choices, parse_spec  # mdl.data imports this module
+    from mdl.data.sources import FACTORY, SOURCES, parse_spec
+    from mdl.data.spec import describe_choices
 
     parsed = parse_spec(spec)
     if parsed.source != FACTORY:

@@ -20,7 +20,7 @@ import pytest
 import typer
 
 from mdl.config import load_config
-from mdl.data.spec import parse_spec
+from mdl.data.sources import parse_spec
 from mdl.learning.models import MODELS
 from peers.cli.main import add_groups, app
 from peers.view.schedule_source import draw_scenarios

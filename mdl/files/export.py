@@ -13,7 +13,7 @@ import msgspec
 import torch
 from torch import nn
 
-from mdl.data.spec import names_built_in
+from mdl.data.sources import names_built_in
 from mdl.data.windows import FASTEST_HZ
 from mdl.errors import ConfigError, DataError
 from mdl.files.checkpoint import read_safetensors, write_safetensors

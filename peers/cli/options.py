@@ -88,7 +88,7 @@ def load_settings(path: Path | None, overrides: dict[str, object], assign: list[
 
 def need_data(settings: Config) -> None:
     """Raises ConfigError unless the settings name their data, before anything is written for this device."""
-    from mdl.data.spec import parse_spec
+    from mdl.data.sources import parse_spec
 
     parse_spec(settings.data.spec)
 

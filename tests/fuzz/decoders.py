@@ -25,7 +25,7 @@ from mdl.config import Config, load_config, show_config
 from mdl.data.readers.arrays import ArrayOptions, read_npz
 from mdl.data.readers.csv_streams import CsvOptions, read_csv
 from mdl.data.readers.places import PlaceOptions, read_places
-from mdl.data.spec import parse_spec
+from mdl.data.sources import parse_spec
 from mdl.errors import ConfigError, DataError, MdlError, RemoteProtocolError
 from mdl.files.ballot import BALLOT, BallotFile
 from mdl.files.checkpoint import CachedModel, ModelCache

@@ -13,7 +13,7 @@ from torch import nn
 
 from mdl.cloud.model_kinds import WindowKind
 from mdl.data import load_data
-from mdl.data.spec import names_built_in
+from mdl.data.sources import names_built_in
 from mdl.errors import ConfigError, DataError
 from mdl.files.checkpoint import read_safetensors, write_safetensors
 from mdl.files.export import ModelDescription, export_model, import_model

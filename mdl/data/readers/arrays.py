@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from mdl.config import LARGEST_SEED, MANY
 from mdl.data.assemble import assemble_data, number_names
 from mdl.data.readers.archive import load_arrays
-from mdl.data.spec import parse_spec
+from mdl.data.spec import Spec
 from mdl.data.windows import FASTEST_HZ, DataSet, Integers, first_bad_row, make_windows, number_runs, take_windows
 from mdl.errors import ConfigError, DataError
-from mdl.own import Own
 from mdl.task import is_one_rate
 
 _TEST_WORDS = ("test", "train")
@@ -70,17 +69,16 @@ def build_data(name: str, arrays: Mapping[str, NDArray[Any]], where: str, option
         raise DataError(f"{where}: {error}") from None
 
 
-def call_own(own: Own) -> DataSet:
+def call_own(function: Callable[..., object], spec: Spec) -> DataSet:
     """Call the user's function; the options of its spec are passed as keywords (text).
 
     It returns a DataSet, a mapping of arrays as in an .npz, or (x, y) or (x, y, subject) with x (n, time, channels).
     """
-    spec = parse_spec(own.text)
     try:
-        made = own.function(**spec.options)
+        made = function(**spec.options)
     except TypeError as error:
-        raise ConfigError(f"data {own.text!r}: calling {spec.path.partition(':')[2]} failed: {error}") from error
-    return _accept(made, spec.path, own.text)
+        raise ConfigError(f"data {spec.text!r}: calling {spec.path.partition(':')[2]} failed: {error}") from error
+    return _accept(made, spec.path, spec.text)
 
 
 def _accept(made: object, name: str, text: str) -> DataSet:

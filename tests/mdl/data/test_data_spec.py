@@ -8,7 +8,8 @@ import pytest
 
 from mdl.data import load_data
 from mdl.data.readers.motion import MotionOptions
-from mdl.data.spec import parse_spec, read_options
+from mdl.data.sources import parse_spec
+from mdl.data.spec import read_options
 from mdl.errors import ConfigError
 from mdl.own import own_data
 

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from mdl.files import writing as files
+from mdl import writing as files
 from mdl.files.journal import MAX_WAITING, Journal
 
 

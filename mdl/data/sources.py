@@ -1,0 +1,164 @@
+"""The built-in sources of data, and which of them a spec names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from mdl.data.windows import DataSet
+
+import re
+
+import msgspec
+
+from mdl.data.spec import Spec, describe_choices, read_options
+from mdl.errors import ConfigError
+
+Prepared: TypeAlias = "tuple[list[object], Callable[[], DataSet]]"
+
+
+@dataclass(frozen=True)
+class Source:
+    """One kind of data. prepare: what the windows depend on, and how to make them, by the spec and the seed.
+
+    takes_path, needs_path: `NAME:PATH`. is_own: recorded by the user, so that its channels may hold mistakes.
+    """
+
+    prepare: Callable[[Spec, int], Prepared]
+    takes_path: bool = True
+    needs_path: bool = False
+    is_own: bool = False
+
+
+class _NoOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    pass
+
+
+def _motion(spec: Spec, seed: int) -> Prepared:
+    from mdl.data.readers.motion import MotionOptions, make_motion
+
+    options = read_options(spec, MotionOptions)
+    return [options, seed], lambda: make_motion(options, seed)
+
+
+def _uci_har(spec: Spec, seed: int) -> Prepared:
+    from mdl.data.readers.uci_har import read_uci_har
+
+    _, path = read_options(spec, _NoOptions), _locate(spec)
+    return _stamp([path], spec), lambda: read_uci_har(path)
+
+
+def _semg(spec: Spec, seed: int) -> Prepared:
+    from mdl.data.readers.semg import SemgOptions, read_semg
+
+    options, path = read_options(spec, SemgOptions), _locate(spec)
+    return _stamp([path], spec), lambda: read_semg(path, options)
+
+
+def _npz(spec: Spec, seed: int) -> Prepared:
+    from mdl.data.readers.arrays import ArrayOptions, read_npz
+
+    options, path = read_options(spec, ArrayOptions), _locate(spec)
+    return _stamp([path], spec), lambda: read_npz(path, options)
+
+
+def _csv(spec: Spec, seed: int) -> Prepared:
+    from mdl.data.readers.csv_streams import CsvOptions, find_csv_files, read_csv
+
+    options = read_options(spec, CsvOptions)
+    return _stamp(find_csv_files(spec.path), spec), lambda: read_csv(spec.path, options)
+
+
+def _places(spec: Spec, seed: int) -> Prepared:
+    from mdl.data.readers.csv_streams import find_csv_files
+    from mdl.data.readers.places import PlaceOptions, read_places
+
+    options = read_options(spec, PlaceOptions)
+    return _stamp(find_csv_files(spec.path), spec), lambda: read_places(spec.path, options)
+
+
+# Readers are imported when one of them is wanted: whoever only takes a spec apart needs no numpy.
+SOURCES = {
+    "motion": Source(_motion, takes_path=False),
+    "uci-har": Source(_uci_har),
+    "semg": Source(_semg),
+    "npz": Source(_npz, needs_path=True, is_own=True),
+    "csv": Source(_csv, needs_path=True, is_own=True),
+    "places": Source(_places, needs_path=True),
+}
+# What `Spec.source` says of a function of the user's.
+FACTORY = "factory"
+
+
+_FACTORY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+
+
+def parse_spec(text: str) -> Spec:
+    """Take a data spec apart. Raises ConfigError on an unknown source, a missing path or a malformed option.
+
+    Nothing stands for the synthetic `motion`: whoever trains on data that nobody recorded has asked for it.
+    """
+    if not text:
+        raise ConfigError(
+            "which data? give --data, as in --data 'csv:walk.csv?label=activity' or --data uci-har; "
+            "--data motion is synthetic"
+        )
+    body, options = _split_options(text)
+    source, _, path = body.partition(":")
+    if source in SOURCES:
+        if path and not SOURCES[source].takes_path:
+            raise ConfigError(f"data {text!r}: {source} takes no path; its options follow a ?, as in motion?people=12")
+        if SOURCES[source].needs_path and not path:
+            raise ConfigError(f"data {text!r}: {source} needs a path, as in {source}:PATH")
+        return Spec(text, source, path, options)
+    if _FACTORY.fullmatch(body):
+        return Spec(text, FACTORY, body, options)
+    raise ConfigError(f"data {text!r}: unknown source {source!r}; {describe_choices(source, _forms())}")
+
+
+def names_built_in(text: str) -> bool:
+    """Whether a spec names built-in data alone: no path and no function. Such a spec may come from a file.
+
+    What `mdl data get` kept counts as built in; a path would let a file say what is opened on this machine.
+    """
+    try:
+        spec = parse_spec(text)
+    except ConfigError:
+        return False
+    return spec.source in SOURCES and not spec.path
+
+
+def _forms() -> list[str]:
+    names = [f"{name}:PATH" if source.takes_path else name for name, source in SOURCES.items()]
+    return [*names, "package.module:factory"]
+
+
+def _split_options(text: str) -> tuple[str, dict[str, str]]:
+    # A glob may hold a "?" too: only what looks like name=value behind the last one is an option.
+    body, mark, tail = text.rpartition("?")
+    if not mark or not re.match(r"\w+=", tail):
+        return text, {}
+    options: dict[str, str] = {}
+    for item in tail.split("&"):
+        name, equals, value = item.partition("=")
+        if not equals or not name or name in options:
+            raise ConfigError(f"data {text!r}: option {item!r}; expected name=value, each name once, joined by &")
+        options[name] = value
+    return body, options
+
+
+def _locate(spec: Spec) -> Path:
+    from mdl.data.readers.catalogue import find_installed
+
+    return Path(spec.path).expanduser() if spec.path else find_installed(spec.source)
+
+
+def _stamp(paths: list[Path], spec: Spec) -> list[object]:
+    from mdl.data.cache import stamp_files
+    from mdl.data.readers.archive import list_files
+
+    files = [file.resolve() for path in paths for file in list_files(path)]
+    return [spec.source, sorted(spec.options.items()), *stamp_files(files)]
