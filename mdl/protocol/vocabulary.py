@@ -81,7 +81,7 @@ class ResourceState(msgspec.Struct, frozen=True):
 
 
 class Activity(Enum):
-    """What a trainer is doing; `peers/roles/trainer/trainer.py` has the legal moves."""
+    """What a trainer is doing; `ACTIVITY_MOVES` says what may follow."""
 
     WAITING = "waiting"
     TRAINING = "training"
@@ -90,6 +90,21 @@ class Activity(Enum):
     SENT = "sent"
     STAGED = "staged"
     LEFT = "left"
+
+
+_WAITING, _TRAINING, _HOLDING, _RECEIVING, _SENT, _STAGED, _LEFT = Activity
+# Of one device. Into waiting: it has applied the result, or stands
+# elsewhere now. Into training: the round is opened afresh. From staged back to what it held: it follows an order of
+# another result. From waiting at once to holding, sent or staged: what it trained is known, or it comes late.
+ACTIVITY_MOVES = {
+    _WAITING: {_TRAINING, _HOLDING, _SENT, _STAGED, _LEFT},
+    _TRAINING: {_HOLDING, _STAGED, _WAITING, _LEFT},
+    _HOLDING: {_RECEIVING, _SENT, _STAGED, _WAITING, _TRAINING, _LEFT},
+    _RECEIVING: {_HOLDING, _STAGED, _WAITING, _TRAINING, _LEFT},
+    _SENT: {_HOLDING, _STAGED, _WAITING, _TRAINING, _LEFT},
+    _STAGED: {_WAITING, _HOLDING, _SENT, _TRAINING, _LEFT},
+    _LEFT: set[Activity](),
+}
 
 
 class HopOutcome(Enum):

@@ -12,6 +12,7 @@ import logging
 
 import msgspec
 
+from mdl.errors import LocalProtocolError
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Effect
 from mdl.protocol.round_messages import (
@@ -26,7 +27,7 @@ from mdl.protocol.vocabulary import NOTHING_CAME, Activity, Holding, Staged
 from peers.roles.agent.chain_view import chain_view
 from peers.roles.agent.distribution import Distribution
 from peers.roles.agent.ledger import ABORTED, MERGED, RoundLedger
-from peers.roles.agent.phase import ABANDONED, AGGREGATING, BROADCASTING, CLOSED, CLOSING, Phase
+from peers.roles.agent.phase import ABANDONED, AGGREGATING, BROADCASTING, CLOSED, CLOSING, PHASE_MOVES, Phase
 from peers.roles.agent.repeater import Repeater
 from peers.roles.membership.majority import has_quorum
 from peers.roles.membership.members import Member, Members, Position
@@ -387,6 +388,8 @@ class Conductor:
         return []
 
     def _enter(self, phase: Phase, now: float) -> None:
+        if phase not in PHASE_MOVES[self.phase]:
+            raise LocalProtocolError(f"round {self.ledger.round_id}: {phase.value} after {self.phase.value}")
         self.phase, self.waiting_for = phase, ""
         self.marks[phase.value] = now
         self.progressed_at = now

@@ -4,10 +4,7 @@ from enum import Enum
 
 
 class Phase(Enum):
-    """gathering -> aggregating -> broadcasting -> closing -> closed -> gathering ... -> finishing -> finished.
-
-    From broadcasting back to aggregating if the result is lost with its only holder; abandoned if nobody is left.
-    """
+    """Between rounds: gathering, finishing, finished; of the open round: the others. `PHASE_MOVES`: what follows."""
 
     GATHERING = "gathering"
     AGGREGATING = "aggregating"
@@ -21,3 +18,16 @@ class Phase(Enum):
 
 # Looked up once: asking an enum for a member costs a quarter of a microsecond (CPython 3.11), and an agent asks often.
 GATHERING, AGGREGATING, BROADCASTING, CLOSING, CLOSED, ABANDONED, FINISHING, FINISHED = Phase
+
+# The legal moves. From broadcasting back to aggregating: the result is lost with its only holder. From an open round to
+# gathering: it is given up for want of a majority, or taken up anew under a higher term; to finishing: the agent stops.
+PHASE_MOVES = {
+    GATHERING: {AGGREGATING, FINISHING},
+    AGGREGATING: {BROADCASTING, ABANDONED, GATHERING, FINISHING},
+    BROADCASTING: {CLOSING, AGGREGATING, ABANDONED, GATHERING, FINISHING},
+    CLOSING: {CLOSED, ABANDONED, GATHERING, FINISHING},
+    CLOSED: {GATHERING},
+    ABANDONED: {GATHERING},
+    FINISHING: {FINISHED},
+    FINISHED: set[Phase](),
+}

@@ -1,0 +1,71 @@
+"""The pictures of states in docs/protocol.md are those that the code moves by, and machines move by them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mdl.protocol.machine import Event
+from mdl.protocol.messages import Said
+from mdl.protocol.vocabulary import ACTIVITY_MOVES, Activity
+from peers.roles.agent.ledger import HOP_MOVES
+from peers.roles.agent.phase import PHASE_MOVES
+from peers.roles.trainer.trainer import Trainer
+from peers.trials.run_plan import build_mesh
+from sim.mesh.draw_plan import draw_wide
+
+PROTOCOL = Path(__file__).resolve().parents[1] / "docs" / "protocol.md"
+# Small plans, each some tenths of a second; together they take every way but two.
+SEEDS = range(24)
+
+
+def draw(moves: Mapping[Any, Iterable[Enum]], start: str) -> str:
+    """A state diagram as Mermaid draws it."""
+    lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {start}"]
+    for state, following in moves.items():
+        targets = following.values() if isinstance(following, Mapping) else following
+        ways = sorted({str(target.value) for target in targets})
+        lines += [f"    {state.value} --> {way}" for way in ways or ["[*]"]]
+    return "\n".join([*lines, "```"])
+
+
+@pytest.mark.parametrize(
+    ("moves", "start"), [(PHASE_MOVES, "gathering"), (ACTIVITY_MOVES, "waiting"), (HOP_MOVES, "ordered")]
+)
+def test_a_picture_shows_what_the_code_does(moves: Mapping[Any, Any], start: str) -> None:
+    picture = draw(moves, start)
+    assert picture in PROTOCOL.read_text(), picture
+
+
+def test_every_message_is_told() -> None:
+    text = PROTOCOL.read_text()
+    table = text[text.index("## Who says what") :]
+    assert [kind.__name__ for kind in Said.__args__ if f"`{kind.__name__}`" not in table] == []  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_device_does_one_thing_after_another_as_told(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong: list[tuple[str, str]] = []
+    handle = Trainer.handle
+
+    def activity(trainer: Trainer) -> Activity:
+        if trainer.left:
+            return Activity.LEFT
+        return trainer.part.activity() if trainer.part else Activity.WAITING
+
+    def watched(trainer: Trainer, event: Event, now: float) -> Any:
+        before = activity(trainer)
+        effects = handle(trainer, event, now)
+        after = activity(trainer)
+        if after is not before and after not in ACTIVITY_MOVES[before]:
+            wrong.append((before.value, after.value))
+        return effects
+
+    monkeypatch.setattr(Trainer, "handle", watched)
+    mesh, _ = build_mesh(draw_wide(seed, "hard"))
+    mesh.run(25.0, lambda: False)
+    assert wrong == []
