@@ -36,7 +36,7 @@ from chaos_watch import Book, DeltaCheck, Eye, Fault, describe_machine, summaris
 from mdl.config import load_config
 from peers.launch.processes import Child, Children
 from peers.view.inference import evaluate_model
-from transport.trust.keys import MeshKeys, new_join_code
+from transport.trust.keys import Mesh, new_join_code
 
 _SETTINGS = (
     "training.optimizer=sgd",
@@ -257,7 +257,7 @@ def run_mesh(
     config = load_config(None, {"mesh.loopback": True})
     out.mkdir(parents=True, exist_ok=True)
     book = Book(time.monotonic())
-    with Children(out / "logs", code, 1) as children, watch(config.mesh, MeshKeys.from_code(code)) as eye:
+    with Children(out / "logs", code, 1) as children, watch(Mesh.from_code(code), config.mesh) as eye:
         arena = Arena(children, _processes(given, out), eye, book)
         check = DeltaCheck(out, [name for name in arena.processes if name != AGENT])
         progress = Progress(check, time.monotonic() + given.limit_s)

@@ -30,7 +30,7 @@ from mdl.protocol.status_messages import MeshStatus, RoundSummary, StatusWanted
 from mdl.protocol.vocabulary import PeerInfo, Role
 from peers.edge.node import drive, start_runtime
 from peers.roles.membership.majority import has_quorum
-from transport.trust.keys import MeshKeys
+from transport.trust.keys import Mesh
 
 _ASK_S = 0.1
 _FRESH_S = 1.0  # an answer older than this says nothing about who leads now
@@ -125,11 +125,11 @@ class Eye:
 
 
 @contextmanager
-def watch(mesh: MeshSection, keys: MeshKeys) -> Iterator[Eye]:
+def watch(mesh: Mesh, section: MeshSection) -> Iterator[Eye]:
     eye = Eye()
     info = PeerInfo(f"eye-{os.getpid()}", 1, Role.OBSERVER, "", 0)
-    runtime = start_runtime(eye, info, keys, mesh)
-    thread = threading.Thread(target=drive, args=(runtime, keys.name, mesh), daemon=True)
+    runtime = start_runtime(eye, info, mesh, section)
+    thread = threading.Thread(target=drive, args=(runtime, mesh, section), daemon=True)
     thread.start()
     try:
         yield eye

@@ -44,12 +44,11 @@ from mdl.protocol.machine import (
     SaveModel,
     TrainLocally,
 )
-from mdl.protocol.vocabulary import PeerInfo, Role, TrainingReport
+from mdl.protocol.vocabulary import TrainingReport
 from peers.edge.identity import CODE_VARIABLE
-from peers.edge.node import drive, start_runtime
-from peers.roles.peer import make_peer
-from peers.roles.trainer.trainer import Trainer, TrainerSettings
-from transport.trust.keys import MeshKeys, new_join_code
+from peers.edge.node import drive, start_peer
+from peers.roles.build import TrainerStart, build_machine, configured_start
+from transport.trust.keys import Mesh, new_join_code
 
 _SAMPLE_S = 0.004
 # Of a whole mesh; a busy machine needs minutes for nine processes.
@@ -91,9 +90,8 @@ def run_peer(name: str, values: int, rounds: int, peers: int) -> None:
     config = Config(mesh=_MESH, faults=_FAULTS, round=RoundSection(rounds=rounds, min_peers=peers, policy="greedy"))
     seconds: list[float] = []
     me = Contributor(name, 1)
-    scratch = np.zeros(values, np.float32)
-    trainer = Trainer(me, scratch, "schema", "random", TrainerSettings())
-    machine = make_peer(me, trainer, config, time.monotonic())
+    start = configured_start(config, me, TrainerStart(values, b"", "schema", "random"), time.monotonic())
+    machine = build_machine(start)
     meter = _Meter()
 
     def draw(round_id: int) -> Vector:
@@ -104,13 +102,13 @@ def run_peer(name: str, values: int, rounds: int, peers: int) -> None:
         delta = ModelDelta(draw(effect.round_id), 1.0, frozenset([me]))
         return LocalDeltaReady(effect.round_id, delta, TrainingReport(0.0, 1, 0.0))
 
-    runtime = start_runtime(
+    mesh = Mesh.from_code(os.environ[CODE_VARIABLE])
+    runtime = start_peer(
+        start,
         machine,
-        PeerInfo(name, 1, Role.TRAINER, "", 0),
-        MeshKeys.from_code(os.environ[CODE_VARIABLE]),
+        mesh,
         _MESH,
-        max_values=values,
-        work={
+        {
             TrainLocally: train,
             RecallDelta: lambda e: DeltaRecalled(e.round_id, draw(e.round_id)),
             Evaluate: lambda e: Evaluated(e.round_id, no_evaluation(0)),
@@ -120,7 +118,7 @@ def run_peer(name: str, values: int, rounds: int, peers: int) -> None:
         },
         observe=meter.look,
     )
-    drive(runtime, "memory", _MESH)
+    drive(runtime, mesh, _MESH)
     print(json.dumps({"extra_bytes": meter.extra_bytes, "seconds": seconds}))
 
 

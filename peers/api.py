@@ -42,16 +42,15 @@ from mdl.protocol.machine import (
     SaveModel,
     TrainLocally,
 )
-from mdl.protocol.vocabulary import PeerInfo, Role, TrainingReport
+from mdl.protocol.vocabulary import TrainingReport
 from peers.edge.identity import claim_identity, find_code, release_identity, state_home
 from peers.edge.narrate import Narrator
-from peers.edge.node import METRICS, drive, record_round, start_runtime
+from peers.edge.node import METRICS, drive, record_round, start_peer
 from peers.edge.resume import DEVICE_FILES, Origin, State, keep_state, restore_state, set_aside
 from peers.edge.sampler import MergeTimer, Sampler
-from peers.roles.peer import make_peer
-from peers.roles.trainer.trainer import Trainer, TrainerSettings
+from peers.roles.build import PeerStart, build_machine, configured_start
 from peers.view.plain import limit_floods
-from transport.trust.keys import MeshKeys
+from transport.trust.keys import Mesh
 
 Batches: TypeAlias = Iterable[tuple[Tensor, Tensor]]
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
@@ -81,7 +80,7 @@ class Member:
 
     def __init__(
         self,
-        keys: MeshKeys,
+        mesh: Mesh,
         model: nn.Module,
         optimizer: torch.optim.Optimizer | None,
         data: Batches | None,
@@ -89,7 +88,7 @@ class Member:
         name: str | None,
         theta: float,
         out: Path | None,
-        mesh: MeshSection,
+        section: MeshSection,
         fresh: bool = False,
     ) -> None:
         limit_floods()
@@ -98,41 +97,27 @@ class Member:
         self._optimizer, self._data, self._loss = optimizer, data, loss
         self._flat = FlatModel(model)
         self._check_optimizer()
-        self._me, self._directory = claim_identity(state_home(keys.name), name, out)
-        self.mesh, self.name = keys.name, self._me.peer_id
+        self._me, self._directory = claim_identity(state_home(mesh.name), name, out)
+        self.mesh, self.name = mesh.name, self._me.peer_id
         self._theta = theta
         self._trained_from: Callable[[], Vector | None] = lambda: None
         self._holds_result = self._has_warned = False
-        self._section = mesh
-        self._cache = ModelCache(self._directory)
-        self._ballots = BallotFile(self._directory / BALLOT)
+        self._joined, self._section = mesh, section
+        self._cache, self._ballots = ModelCache(self._directory), BallotFile(self._directory / BALLOT)
         self._todo: queue.SimpleQueue[TrainLocally | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[LocalDeltaReady | None] = queue.SimpleQueue()
-        self._origin = Origin(keys.name, self._flat.schema_hash, type(unwrap(model)).__name__)
+        self._origin = Origin(mesh.name, self._flat.schema_hash, type(unwrap(model)).__name__)
         state = self._restore(fresh)
-        merges = MergeTimer()
-        self._machine = Trainer(
-            self._me,
-            state.parameters,
-            self._flat.schema_hash,
-            self._origin.model,
-            TrainerSettings(),
-            state.round_id,
-            state.history,
-            self._ballots.load(),
-            merges,
-        )
-        info = PeerInfo(
-            self._me.peer_id, self._me.incarnation, Role.TRAINER, "", mesh.port, schema_hash=self._flat.schema_hash
-        )
-        peer = make_peer(self._me, self._machine, Config(), time.monotonic())
-        self._runtime = start_runtime(
+        start, merges = self._start(state), MergeTimer()
+        peer = build_machine(start, state.parameters, merge=merges)
+        assert peer.trainer is not None
+        self._machine = peer.trainer
+        self._runtime = start_peer(
+            start,
             peer,
-            info,
-            keys,
             mesh,
-            max_values=self._flat.size,
-            work=self._work(),
+            section,
+            self._work(),
             observe=Narrator(self.mesh, "start the same program there").look,
             sample=Sampler(merges=merges),
         )
@@ -225,10 +210,14 @@ class Member:
             release_identity(self._directory)
             raise
 
+    def _start(self, state: State) -> PeerStart:
+        trainer = state.start(self._flat.schema_hash, self._origin.model, self._ballots.load())
+        return configured_start(Config(), self._me, trainer, time.monotonic())
+
     def _drive(self) -> None:
         """In the node's own thread: whatever ends it is raised in the caller's loop."""
         try:
-            finish = drive(self._runtime, self.mesh, self._section)
+            finish = drive(self._runtime, self._joined, self._section)
             if finish.problem:
                 self._failure = (ConfigError if finish.exit_code == ConfigError.exit_code else MdlError)(finish.problem)
         except BaseException as error:  # noqa: BLE001 (the outermost loop of this thread)
@@ -290,9 +279,9 @@ def join(
     device's delta (3.2.2). addresses: HOST:PORT of members, where multicast is blocked. fresh: what this device has of
     an earlier run is set aside; else it goes on from there. Raises ConfigError, also if that is of another model.
     """
-    keys = MeshKeys.from_code(find_code(mesh, code))
+    joined = Mesh.from_code(find_code(mesh, code))
     section = MeshSection(join=tuple(addresses), loopback=loopback)
-    return Member(keys, model, optimizer, data, loss, name, theta, out, section, fresh)
+    return Member(joined, model, optimizer, data, loss, name, theta, out, section, fresh)
 
 
 def _evaluate(effect: Evaluate) -> Event:

@@ -25,7 +25,7 @@ from peers.cli.options import (
     Seed,
     Split,
     end,
-    find_keys,
+    find_mesh,
     identified,
     load_settings,
     log_at,
@@ -78,12 +78,12 @@ def cloud(
     settings = load_settings(config, overrides, assign)
     from peers.edge.cloud_node import run_cloud
 
-    keys, mesh_name = find_keys(mesh, code, settings)
+    found = find_mesh(mesh, code, settings)
     need_data(settings)
-    with identified(mesh_name, "cloud", out) as (me, directory):
-        ended = run_cloud(settings, me, keys, directory, fresh)
+    with identified(found.name, "cloud", out) as (me, directory):
+        ended = run_cloud(settings, me, found.keys, directory, fresh)
     told = f"version {ended.version} of {ended.pupils} pupils is in {directory}"
-    end(ended, {"cloud": mesh_name, "run_dir": str(directory)}, as_json, told)
+    end(ended, {"cloud": found.name, "run_dir": str(directory)}, as_json, told)
 
 
 def learn(
@@ -125,10 +125,10 @@ def learn(
     from peers.edge.cloud_node import PERSONAL, run_learner
     from peers.edge.identity import cloud_keys
 
-    keys, mesh_name = find_keys(mesh, code, settings)
+    found = find_mesh(mesh, code, settings)
     need_data(settings)
-    with identified(mesh_name, name, out) as (me, directory):
-        ended = run_learner(settings, me, cloud_keys(keys), directory, cycles, fresh)
+    with identified(found.name, name, out) as (me, directory):
+        ended = run_learner(settings, me, cloud_keys(found.keys), directory, cycles, fresh)
     told = f"this device's model is in {directory / PERSONAL}" if ended.studies else "no lesson was learned from"
     end(ended, {"peer": me.peer_id, "run_dir": str(directory)}, as_json, told)
 

@@ -39,7 +39,7 @@ from peers.cli.options import (
     Seed,
     Split,
     end,
-    find_keys,
+    find_mesh,
     identified,
     load_settings,
     log_at,
@@ -156,13 +156,13 @@ def peer(
     settings = load_settings(config, overrides, assign)
     from peers.edge.node import run_trainer
 
-    keys, mesh_name = find_keys(mesh, code, settings)
+    found = find_mesh(mesh, code, settings)
     need_data(settings)
-    with identified(mesh_name, name, out) as (me, directory):
-        ended = run_trainer(settings, me, keys, mesh_name, directory, fresh)
+    with identified(found.name, name, out) as (me, directory):
+        ended = run_trainer(settings, me, found, directory, fresh)
     saved = f"the model of round {ended.round_id} is in {directory / 'global.safetensors'}"
     told = saved if ended.round_id else "no round was finished, nothing is saved"
-    end(ended, {"peer": me.peer_id, "mesh": mesh_name, "run_dir": str(directory)}, as_json, told)
+    end(ended, {"peer": me.peer_id, "mesh": found.name, "run_dir": str(directory)}, as_json, told)
 
 
 @app.command()
@@ -193,11 +193,11 @@ def agent(
     settings = load_settings(config, overrides, assign)
     from peers.edge.node import run_agent
 
-    keys, mesh_name = find_keys(mesh, code, settings)
-    with identified(mesh_name, name, out) as (me, directory):
-        ended = run_agent(settings, me, keys, mesh_name, directory)
+    found = find_mesh(mesh, code, settings)
+    with identified(found.name, name, out) as (me, directory):
+        ended = run_agent(settings, me, found, directory)
     told = f"{ended.round_id} rounds ordered; what they gave is in {directory / 'metrics.jsonl'}"
-    end(ended, {"agent": me.peer_id, "mesh": mesh_name, "run_dir": str(directory)}, as_json, told)
+    end(ended, {"agent": me.peer_id, "mesh": found.name, "run_dir": str(directory)}, as_json, told)
 
 
 @app.command()
@@ -215,8 +215,8 @@ def peers(
     settings = load_settings(None, mesh_overrides(join, None, None, interface, loopback, None), None)
     from peers.view.watch import look_around
 
-    keys, mesh_name = find_keys(mesh, code, settings)
-    result = look_around(settings.mesh, keys, mesh_name, wait, watch=watch, quiet=as_json)
+    found = find_mesh(mesh, code, settings)
+    result = look_around(found, settings.mesh, wait, watch=watch, quiet=as_json)
     if as_json:
         print_json(result)
 

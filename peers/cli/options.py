@@ -16,7 +16,7 @@ import typer
 if TYPE_CHECKING:
     from mdl.config import Config
     from mdl.protocol.delta import Contributor
-    from transport.trust.keys import MeshKeys
+    from transport.trust.keys import Mesh
 
 logger = logging.getLogger(__name__)
 
@@ -111,16 +111,17 @@ def mesh_overrides(
     }
 
 
-def find_keys(mesh: str | None, code: str | None, settings: Config) -> tuple[MeshKeys | None, str]:
+def find_mesh(name: str | None, code: str | None, settings: Config) -> Mesh:
+    """The mesh of this name or join code; asks a user who gave neither. Raises ConfigError."""
     from mdl.errors import ConfigError, MdlError
     from peers.edge.identity import find_code, remember_code
-    from transport.trust.keys import MeshKeys
+    from transport.trust.keys import Mesh
 
     if settings.mesh.insecure and not settings.mesh.loopback:
         raise ConfigError("--insecure: without a join code only on this machine; add --loopback")
     if settings.mesh.insecure:
         tell("mdl: --insecure: nothing is encrypted, and anyone on this machine can join")
-        return None, mesh or "insecure"
+        return Mesh(name or "insecure", None)
     asked: list[str] = []
 
     def ask(question: str) -> str:
@@ -129,21 +130,21 @@ def find_keys(mesh: str | None, code: str | None, settings: Config) -> tuple[Mes
         asked.append(question)
         return getpass(question)
 
-    found = find_code(mesh, code, ask if sys.stdin is not None and sys.stdin.isatty() else None)
-    keys = MeshKeys.from_code(found)
+    found = find_code(name, code, ask if sys.stdin is not None and sys.stdin.isatty() else None)
+    mesh = Mesh.from_code(found)
     if code or asked:
         try:
             remember_code(found)
         except MdlError as error:  # training needs no memory of it
             logger.warning("the join code is not remembered, give it again next time: %s", error)
-    return keys, keys.name
+    return mesh
 
 
 @contextmanager
-def identified(mesh_name: str, name: str | None, out: Path | None) -> Iterator[tuple[Contributor, Path]]:
+def identified(mesh: str, name: str | None, out: Path | None) -> Iterator[tuple[Contributor, Path]]:
     from peers.edge.identity import claim_identity, release_identity, state_home
 
-    me, directory = claim_identity(state_home(mesh_name), name, out)
+    me, directory = claim_identity(state_home(mesh), name, out)
     try:
         yield me, directory
     finally:

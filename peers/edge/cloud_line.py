@@ -28,7 +28,7 @@ from peers.roles.cloud.learner import CLOUD, Learner, LearnerSettings
 from transport.links.hub import Spoke
 from transport.loglimit import LogLimit
 from transport.runtime import Runtime
-from transport.trust.keys import MeshKeys
+from transport.trust.keys import Mesh
 from transport.worker import Work
 
 logger = logging.getLogger(__name__)
@@ -42,11 +42,11 @@ _HEADER_BYTES = 4096
 class CloudSide:
     """See the module. Opens its connection at once; `close` ends it.
 
-    mesh: the pupil's name. keys: the mesh's; a cloud with a code of its own is reached with MDL_CLOUD_CODE.
+    mesh: its name is the pupil's; a cloud with a code of its own is reached with MDL_CLOUD_CODE.
     Raises ConfigError for an address that is none.
     """
 
-    def __init__(self, config: Config, me: Contributor, keys: MeshKeys | None, mesh: str, device: Device) -> None:
+    def __init__(self, config: Config, me: Contributor, mesh: Mesh, device: Device) -> None:
         settings, description, model = config.cloud, device.description, own_model(config.model.name)
         self._settings = settings
         self._device = device
@@ -61,7 +61,7 @@ class CloudSide:
             description.rate_hz,
         )
         now = time.monotonic()
-        self._learner = Learner(mesh, device.schema_hash, device.summary, LearnerSettings(), now)
+        self._learner = Learner(mesh.name, device.schema_hash, device.summary, LearnerSettings(), now)
         self._said_away = self._said_refused = ""
         self._first: Vector | None = None
         self._has_first = threading.Event()
@@ -71,7 +71,7 @@ class CloudSide:
             self._learner,
             Spoke(
                 me,
-                cloud_keys(keys),
+                cloud_keys(mesh.keys),
                 settings.address,
                 max_values=device.model.size + _HEADER_BYTES // 4,
                 insecure=config.mesh.insecure,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
-from contextlib import closing, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from ipaddress import IPv4Interface
 from pathlib import Path
@@ -21,15 +21,15 @@ from peers.edge.lifeline import stopped_by_signals
 from peers.edge.narrate import Narrator
 from peers.edge.relearner import FOLDER, Relearner, make_own_policy
 from peers.edge.sampler import MergeTimer, Sampler
-from peers.roles.build import cast_node
-from peers.roles.peer import make_peer
+from peers.roles.build import PeerStart, build_machine, configured_start
+from peers.roles.peer import Peer
 from peers.roles.round_limit import RoundLimit
 from transport.discovery.addresses import AddressWatch
 from transport.discovery.interfaces import host_to_listen_on
 from transport.discovery.mdns import Discovery
 from transport.links.mesh_links import Links
 from transport.runtime import Runtime
-from transport.trust.keys import MeshKeys
+from transport.trust.keys import Mesh
 from transport.worker import Work
 
 logger = logging.getLogger(__name__)
@@ -54,8 +54,8 @@ class Ended:
 def start_runtime(
     machine: Machine,
     info: PeerInfo,
-    keys: MeshKeys | None,
-    mesh: MeshSection,
+    mesh: Mesh,
+    section: MeshSection,
     *,
     max_values: int = 0,
     work: Work | None = None,
@@ -66,12 +66,12 @@ def start_runtime(
     """Links and the loop for one machine; nothing is announced before `drive`."""
     links = Links(
         info,
-        keys,
+        mesh.keys,
         max_values=max_values,
         now=time.monotonic(),
-        listen_host="127.0.0.1" if mesh.loopback else host_to_listen_on(mesh.listen),
-        join=mesh.join,
-        insecure=mesh.insecure,
+        listen_host="127.0.0.1" if section.loopback else host_to_listen_on(section.listen),
+        join=section.join,
+        insecure=section.insecure,
     )
     return Runtime(
         machine,
@@ -83,24 +83,55 @@ def start_runtime(
     )
 
 
-def drive(runtime: Runtime[Links], mesh_name: str, mesh: MeshSection) -> Finish:
+def start_peer(
+    start: PeerStart,
+    machine: Peer,
+    mesh: Mesh,
+    section: MeshSection,
+    work: Work,
+    *,
+    observe: Observe | None = None,
+    story_path: Path | None = None,
+    sample: Callable[[int], ResourcesSampled] | None = None,
+) -> Runtime[Links]:
+    """The same for the machine that was built from `start`, which its story begins with."""
+    me, trainer = start.me, start.trainer
+    role = Role.TRAINER if trainer else Role.AGENT
+    info = PeerInfo(me.peer_id, me.incarnation, role, "", section.port, trainer.schema_hash if trainer else "")
+    size = trainer.size if trainer else 0
+    runtime = start_runtime(
+        machine,
+        info,
+        mesh,
+        section,
+        max_values=size,
+        work=work,
+        observe=observe,
+        story_path=story_path,
+        sample=sample,
+    )
+    runtime.story.header = start
+    return runtime
+
+
+def drive(runtime: Runtime[Links], mesh: Mesh, section: MeshSection) -> Finish:
     """Announce the node, find the others, run until the machine finishes."""
     links = runtime.links
     discovery = Discovery(
         links.me,
-        mesh_name,
-        links.keys,
+        mesh.name,
+        mesh.keys,
         lambda info: runtime.post(PeerFound(info)),
-        interfaces=mesh.interfaces or None,
-        loopback=mesh.loopback,
-        required=not mesh.join,
+        interfaces=section.interfaces or None,
+        loopback=section.loopback,
+        required=not section.join,
     )
 
     def move(own: Sequence[IPv4Interface], kept: frozenset[str]) -> None:
         runtime.move(kept)
         discovery.move(own)
 
-    watch = None if mesh.loopback else AddressWatch(mesh.interfaces or None, move)
+    watch = None if section.loopback else AddressWatch(section.interfaces or None, move)
     try:
         return runtime.run()
     finally:
@@ -109,33 +140,17 @@ def drive(runtime: Runtime[Links], mesh_name: str, mesh: MeshSection) -> Finish:
         discovery.close()
 
 
-def run_agent(config: Config, me: Contributor, keys: MeshKeys | None, mesh_name: str, out: Path) -> Ended:
+def run_agent(config: Config, me: Contributor, mesh: Mesh, out: Path) -> Ended:
     """`mdl agent`: orders the aggregations, writes metrics.jsonl; stands by as long as another agent leads."""
-    now = time.monotonic()
-    machine = make_peer(me, None, config, now, lambda: make_own_policy(config, out))
-    info = PeerInfo(me.peer_id, me.incarnation, Role.AGENT, "", config.mesh.port)
-    sampler = Sampler(config.device.in_use_file)
-    metrics = Journal(out / METRICS)
-    runtime = start_runtime(
-        machine,
-        info,
-        keys,
-        config.mesh,
-        work={RecordRound: lambda effect: record_round(metrics, effect, relearner)},
-        story_path=out / f"story-{me.peer_id}.jsonl",
-    )
-    runtime.story.header = cast_node(machine, config.round.policy, None, now)
-    relearner = _make_relearner(config, out, runtime, sampler)
-    with stopped_by_signals(runtime), closing(relearner):
-        finish = drive(runtime, mesh_name, config.mesh)
-        metrics.flush()
-        runtime.save_story(out / f"story-{me.peer_id}.jsonl")
-    return Ended(finish.problem, finish.exit_code, machine.rounds_closed(), runtime.links.counts.sent_bytes)
+    start = configured_start(config, me, None, time.monotonic())
+    machine = build_machine(start, policy=lambda: make_own_policy(config, out))
+    node = _Node(config, mesh, out, start, machine, Sampler(config.device.in_use_file), {})
+    with node.running():
+        finish = node.run()
+    return Ended(finish.problem, finish.exit_code, machine.rounds_closed(), node.sent_bytes())
 
 
-def run_trainer(
-    config: Config, me: Contributor, keys: MeshKeys | None, mesh_name: str, out: Path, fresh: bool = False
-) -> Ended:
+def run_trainer(config: Config, me: Contributor, mesh: Mesh, out: Path, fresh: bool = False) -> Ended:
     """`mdl peer`: trains, aggregates, keeps its file cache, and exports the global model when it ends.
 
     fresh: does not go on from what is in `out`, but sets it aside. Raises ConfigError for a state of another origin.
@@ -143,35 +158,19 @@ def run_trainer(
     from peers.edge.cloud_line import CloudSide  # imports torch, which an agent never needs
     from peers.edge.device import Device
     from peers.edge.resume import State
-    from peers.roles.trainer.trainer import Trainer, TrainerSettings
 
-    device = Device(config, me, mesh_name, out)
+    device = Device(config, me, mesh.name, out)
     state = device.restore(fresh)
-    cloud = CloudSide(config, me, keys, mesh_name, device) if config.cloud.address else None
+    cloud = CloudSide(config, me, mesh, device) if config.cloud.address else None
     if cloud and not state.round_id and (values := cloud.warm_start()) is not None:
         state = State(values)
-    settings = TrainerSettings(
-        eta=config.round.eta, keep_deltas=config.round.keep_deltas, stall_s=config.faults.stall_s
-    )
     merges = MergeTimer()
-    trainer = Trainer(
-        me,
-        state.parameters,
-        device.schema_hash,
-        device.summary,
-        settings,
-        state.round_id,
-        state.history,
-        device.ballots.load(),
-        merges,
-    )
-    now = time.monotonic()
-    machine = make_peer(me, trainer, config, now, lambda: make_own_policy(config, out))
-    info = PeerInfo(me.peer_id, me.incarnation, Role.TRAINER, "", config.mesh.port, schema_hash=device.schema_hash)
-    story = out / f"story-{me.peer_id}.jsonl"
-    sampler = Sampler(config.device.in_use_file, merges)
-    metrics = Journal(out / METRICS)
-    narrator = Narrator(mesh_name)
+    trainer_start = state.start(device.schema_hash, device.summary, device.ballots.load())
+    start = configured_start(config, me, trainer_start, time.monotonic())
+    machine = build_machine(start, state.parameters, lambda: make_own_policy(config, out), merges)
+    trainer = machine.trainer
+    assert trainer is not None
+    narrator = Narrator(mesh.name)
     limit = RoundLimit(config.round.rounds, state.round_id)
 
     def observe(now: float, event: Event, effects: list[Effect]) -> None:
@@ -181,37 +180,68 @@ def run_trainer(
             device.stop()
         if limit.is_reached(trainer.round_id, trainer.goal):
             logger.info("%d rounds are done", config.round.rounds)
-            runtime.post(StopRequested())
+            node.runtime.post(StopRequested())
 
     work = cloud.join(device.work()) if cloud else device.work()
-    runtime = start_runtime(
-        machine,
-        info,
-        keys,
-        config.mesh,
-        max_values=state.parameters.size,
-        work={**work, RecordRound: lambda effect: record_round(metrics, effect, relearner)},
-        observe=observe,
-        sample=sampler,
-        story_path=story,
-    )
-    runtime.story.header = cast_node(machine, config.round.policy, settings, now)
+    node = _Node(config, mesh, out, start, machine, Sampler(config.device.in_use_file, merges), work, observe)
     logger.info("%s holds %d windows of %s", me.peer_id, len(device.train), config.data.spec)
-    relearner = _make_relearner(config, out, runtime, sampler)
-    with stopped_by_signals(runtime), closing(relearner), closing(cloud) if cloud else nullcontext():
-        finish = drive(runtime, mesh_name, config.mesh)
-        metrics.flush()
-        runtime.save_story(story)
+    with node.running(), closing(cloud) if cloud else nullcontext():
+        finish = node.run()
         if trainer.round_id:
             device.export(out / "global.safetensors", trainer.round_id, trainer.parameters)
-    sent_bytes = runtime.links.counts.sent_bytes + (cloud.sent_bytes() if cloud else 0)
+    sent_bytes = node.sent_bytes() + (cloud.sent_bytes() if cloud else 0)
     exit_code = 0 if limit.is_over and not finish.problem else finish.exit_code
     return Ended(finish.problem, exit_code, trainer.round_id, sent_bytes, state.parameters.nbytes)
 
 
-def _make_relearner(config: Config, out: Path, runtime: Runtime[Links], sampler: Sampler) -> Relearner:
-    is_on = config.round.relearn and config.round.policy == "dqn"
-    return Relearner(out / FOLDER, config.busy, sampler.last, runtime.post, is_on)
+class _Node:
+    """A node with a run directory: its loop, its story, the rounds that it leads, and what re-learns from them.
+
+    Reads its sensors for the mesh only if it trains; what re-learns asks them on an agent too.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        mesh: Mesh,
+        out: Path,
+        start: PeerStart,
+        machine: Peer,
+        sampler: Sampler,
+        work: Work,
+        observe: Observe | None = None,
+    ) -> None:
+        self._mesh, self._section = mesh, config.mesh
+        self._story = out / f"story-{start.me.peer_id}.jsonl"
+        self._metrics = Journal(out / METRICS)
+        self.runtime = start_peer(
+            start,
+            machine,
+            mesh,
+            config.mesh,
+            {**work, RecordRound: lambda effect: record_round(self._metrics, effect, self._relearner)},
+            observe=observe,
+            story_path=self._story,
+            sample=sampler if start.trainer else None,
+        )
+        is_on = config.round.relearn and config.round.policy == "dqn"
+        self._relearner = Relearner(out / FOLDER, config.busy, sampler.last, self.runtime.post, is_on)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """What is saved after `run` belongs inside: an interrupt ends the node, and not that."""
+        with stopped_by_signals(self.runtime), closing(self._relearner):
+            yield
+
+    def run(self) -> Finish:
+        """Until the machine finishes; then its rounds and its story are on the disk."""
+        finish = drive(self.runtime, self._mesh, self._section)
+        self._metrics.flush()
+        self.runtime.save_story(self._story)
+        return finish
+
+    def sent_bytes(self) -> int:
+        return self.runtime.links.counts.sent_bytes
 
 
 def record_round(metrics: Journal, effect: RecordRound, relearner: Relearner | None = None) -> None:

@@ -16,10 +16,11 @@ import msgspec
 from mdl.bounds import UNREADABLE, printable, whole_number
 from mdl.errors import ConfigError, MdlError
 from mdl.files.checkpoint import CachedModel, ModelCache
-from mdl.protocol.delta import Vector
+from mdl.protocol.delta import Vector, digest_of
 from mdl.protocol.machine import SaveModel
-from mdl.protocol.vocabulary import History
+from mdl.protocol.vocabulary import Ballot, History
 from mdl.writing import make_private_folder
+from peers.roles.build import TrainerStart
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +37,11 @@ class State(msgspec.Struct, frozen=True):
     parameters: Vector
     round_id: int = 0
     history: History = History()
+
+    def start(self, schema_hash: str, model: str, ballot: Ballot | None) -> TrainerStart:
+        """The trainer that goes on from here. model: one line for people; ballot: what it has promised, if known."""
+        size, digest = self.parameters.size, digest_of(self.parameters)
+        return TrainerStart(size, digest, schema_hash, model, self.round_id, self.history, ballot)
 
 
 class Origin(msgspec.Struct, frozen=True):

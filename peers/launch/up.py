@@ -34,7 +34,7 @@ from peers.view.console import PlainConsole
 from peers.view.terminal import describe_summary, draw_mesh, show_result
 from peers.view.watch import Watcher
 from scheduler.policies.registry import make_policy
-from transport.trust.keys import MeshKeys, new_join_code
+from transport.trust.keys import Mesh, new_join_code
 
 logger = logging.getLogger(__name__)
 
@@ -115,7 +115,7 @@ def _train(run: Run, verifier: Verifier | None, console: Console, as_json: bool)
     threads = max(1, (os.cpu_count() or 1) // run.peers)
     with (
         Children(run.out / "logs", code, threads) as children,
-        Watcher(run.config.mesh, MeshKeys.from_code(code), "up") as watcher,
+        Watcher(Mesh.from_code(code), run.config.mesh) as watcher,
     ):
         try:
             if run.cloud:

@@ -1,17 +1,26 @@
-"""What it takes to build the machine of one process again: kept with its story, and drawn from a simulated plan."""
+"""The one way to build the machine of a process: a node, one of a simulated plan, and one whose story is replayed.
+
+How a process starts is one value, `PeerStart`; the machine follows from it and from w, so that a story which has it
+in its header can be replayed.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import msgspec
 import numpy as np
 
+from mdl.config import Config
 from mdl.errors import ConfigError
-from mdl.protocol.delta import Contributor, Vector
+from mdl.protocol.delta import Contributor, ModelDelta, Vector
 from mdl.protocol.vocabulary import Ballot, History
 from peers.roles.agent.agent import AgentSettings
+from peers.roles.agent.conductor import TimeLimit
 from peers.roles.membership.succession import SuccessionSettings
 from peers.roles.peer import Peer
 from peers.roles.trainer.trainer import Trainer, TrainerSettings
+from scheduler.policies.chain import Policy
 from scheduler.policies.registry import POLICIES, make_policy
 
 # Of a simulated process. Reports and heartbeats are rare: two that get lost in a row make a loss (in the field it takes
@@ -20,7 +29,10 @@ _REPORT_S, _RETRY_S, _LOST_AFTER_S = 1.0, 0.25, 2.0
 
 
 class TrainerStart(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The trainer of a node as it starts: at w(round_id), with so many values and this digest."""
+    """The trainer of a process as it starts: at w(round_id), with so many values and this digest.
+
+    history, ballot: what an earlier start has saved. ballot: None if that is not known.
+    """
 
     size: int
     digest: bytes
@@ -32,8 +44,8 @@ class TrainerStart(msgspec.Struct, frozen=True, omit_defaults=True):
     settings: TrainerSettings = TrainerSettings()
 
 
-class Casting(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One process at its start. trainer: None on a dedicated agent. started_s: by the clock that its events have."""
+class PeerStart(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One process as it starts. trainer: None on a dedicated agent. started_s: by the clock that its events have."""
 
     me: Contributor
     policy: str
@@ -43,9 +55,28 @@ class Casting(msgspec.Struct, frozen=True, omit_defaults=True):
     started_s: float = 0.0
 
 
-def cast_simulated(
-    me: Contributor, policy: str, peers: int, on_partition: str, trainer: TrainerStart | None, started_s: float
-) -> Casting:
+def configured_start(config: Config, me: Contributor, trainer: TrainerStart | None, now: float) -> PeerStart:
+    """A node as its configuration wants it, its trainer's settings too. now: of the driver's clock."""
+    chain, faults = config.round, config.faults
+    agent = AgentSettings(
+        rounds=chain.rounds,
+        min_peers=chain.min_peers,
+        lost_after_s=faults.lost_after_s,
+        stall_s=faults.stall_s,
+        partition_s=faults.partition_s,
+        waits_for_majority=faults.on_partition == "wait",
+        busy=config.busy,
+        limit=TimeLimit(chain.deadline_s, chain.quorum),
+    )
+    if trainer is not None:
+        settings = TrainerSettings(eta=chain.eta, keep_deltas=chain.keep_deltas, stall_s=faults.stall_s)
+        trainer = msgspec.structs.replace(trainer, settings=settings)
+    return PeerStart(me, chain.policy, agent, SuccessionSettings(lost_after_s=faults.lost_after_s), trainer, now)
+
+
+def simulated_start(
+    me: Contributor, policy: str, peers: int, on_partition: str, trainer: TrainerStart | None, now: float
+) -> PeerStart:
     """A process of a simulated mesh: losses and stalls show in a fraction of the usual time; a run is a few seconds."""
     agent = AgentSettings(
         min_peers=peers // 2 + 1,
@@ -59,51 +90,35 @@ def cast_simulated(
     if trainer is not None:
         settings = TrainerSettings(keep_deltas=True, report_s=_REPORT_S, retry_s=_RETRY_S, stall_s=2.0)
         trainer = msgspec.structs.replace(trainer, schema_hash="schema", model="model", settings=settings)
-    return Casting(me, policy, agent, succession, trainer, started_s)
+    return PeerStart(me, policy, agent, succession, trainer, now)
 
 
-def cast_node(peer: Peer, policy: str, trainer: TrainerSettings | None, started_s: float) -> Casting:
-    """A node that is about to start, for the header of its story."""
-    start = None
-    if peer.trainer and trainer:
-        standing = peer.trainer.standing
-        start = TrainerStart(
-            standing.parameters.size,
-            standing.digest,
-            round_id=standing.round_id,
-            history=standing.history(),
-            ballot=peer.trainer.ballot,
-            settings=trainer,
-            **peer.trainer.describe(),
-        )
-    return Casting(peer.me, policy, peer.agent_settings, peer.settings, start, started_s)
+def build_machine(
+    start: PeerStart,
+    parameters: Vector | None = None,
+    policy: Callable[[], Policy] | None = None,
+    merge: Callable[[ModelDelta, ModelDelta, Vector], ModelDelta] | None = None,
+) -> Peer:
+    """The machine of this process.
 
-
-def build_machine(casting: Casting, parameters: Vector | None = None) -> Peer:
-    """The machine of this process; parameters are its trainer's w, zeros if they are not known any longer.
-
-    Raises ConfigError if the policy does not exist.
+    parameters: its trainer's w, float32 (P,); zeros if they are not known any longer. policy: makes the one of each
+    time in office, instead of the named one. merge: instead of `pair_aggregate`, the same on a clock. Raises
+    ConfigError if there is no policy of this name.
     """
-    if casting.policy not in POLICIES:
-        raise ConfigError(f"policy {casting.policy!r}: expected one of {', '.join(sorted(POLICIES))}")
+    if start.policy not in POLICIES:
+        raise ConfigError(f"policy {start.policy!r}: expected one of {', '.join(sorted(POLICIES))}")
     trainer = None
-    if start := casting.trainer:
-        values = np.zeros(start.size, np.float32) if parameters is None else parameters
+    if told := start.trainer:
         trainer = Trainer(
-            casting.me,
-            values,
-            start.schema_hash,
-            start.model,
-            start.settings,
-            start.round_id,
-            start.history,
-            start.ballot,
+            start.me,
+            np.zeros(told.size, np.float32) if parameters is None else parameters,
+            told.schema_hash,
+            told.model,
+            told.settings,
+            told.round_id,
+            told.history,
+            told.ballot,
+            merge,
         )
-    return Peer(
-        casting.me,
-        trainer,
-        lambda: make_policy(casting.policy),
-        casting.agent,
-        casting.succession,
-        casting.started_s,
-    )
+    named = policy or (lambda: make_policy(start.policy))
+    return Peer(start.me, trainer, named, start.agent, start.succession, start.started_s)

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from math import inf
 
 from mdl.bounds import MAX_MEMBERS
-from mdl.config import Config
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import (
     Effect,
@@ -31,12 +30,10 @@ from mdl.protocol.round_messages import AgentPresent, AgentResigned, MemberRefus
 from mdl.protocol.status_messages import StatusWanted
 from mdl.protocol.vocabulary import Ballot, PeerInfo, Role
 from peers.roles.agent.agent import AgentSettings, MobileAgent
-from peers.roles.agent.conductor import TimeLimit
 from peers.roles.membership.members import Members
 from peers.roles.membership.succession import Succession, SuccessionSettings, outranks
 from peers.roles.trainer.trainer import ORDERS, Trainer
 from scheduler.policies.chain import Policy
-from scheduler.policies.registry import make_policy
 
 logger = logging.getLogger(__name__)
 
@@ -361,23 +358,3 @@ class Peer:
         logger.warning("this device was suspended for %.0f s (SIGSTOP, or a closed lid?)", away_s)
         self._members.forgive(away_s)
         self.succession.forgive(away_s)
-
-
-def make_peer(
-    me: Contributor, trainer: Trainer | None, config: Config, now: float, policy: Callable[[], Policy] | None = None
-) -> Peer:
-    """A node as its configuration wants it; `now` of the driver's clock. policy: instead of the configured one."""
-    faults = config.faults
-    agent_settings = AgentSettings(
-        rounds=config.round.rounds,
-        min_peers=config.round.min_peers,
-        lost_after_s=faults.lost_after_s,
-        stall_s=faults.stall_s,
-        partition_s=faults.partition_s,
-        waits_for_majority=faults.on_partition == "wait",
-        busy=config.busy,
-        limit=TimeLimit(config.round.deadline_s, config.round.quorum),
-    )
-    settings = SuccessionSettings(lost_after_s=faults.lost_after_s)
-    policy = policy or (lambda: make_policy(config.round.policy))
-    return Peer(me, trainer, policy, agent_settings, settings, now)

@@ -23,7 +23,7 @@ from mdl.errors import ConfigError, DataError, LocalProtocolError, RemoteProtoco
 from mdl.protocol.delta import Contributor, Vector, apply_delta, digest_of
 from mdl.protocol.machine import Effect, Event, SaveModel, Tick
 from mdl.reading import decode_json, read_bytes, shorten
-from peers.roles.build import Casting, build_machine
+from peers.roles.build import PeerStart, build_machine
 from peers.roles.peer import Peer
 from sim.mesh.driver import SimMesh
 from sim.mesh.story_lines import tell_step
@@ -62,15 +62,15 @@ class _Header(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Recorded:
-    """A story as it was read. casting: None if the file does not say how the machine was built; problem: why not."""
+    """A story as it was read. start: None if the file does not say how the machine was built; problem: why not."""
 
     entries: list[Entry]
-    casting: Casting | None
+    start: PeerStart | None
     problem: str = ""
 
     @property
     def who(self) -> str:
-        return self.casting.me.peer_id if self.casting else "it"
+        return self.start.me.peer_id if self.start else "it"
 
 
 @dataclass(frozen=True)
@@ -111,9 +111,9 @@ def load_story(path: Path) -> Recorded:
     lines = read_bytes(path, _LARGEST_STORY_BYTES, "a story-*.jsonl of a run").split(b"\n")
     if not lines[-1]:
         lines.pop()
-    casting, problem, first = None, "the story has no header that says how its machine was built", 0
+    start, problem, first = None, "the story has no header that says how its machine was built", 0
     if lines and lines[0].startswith(b'{"header"'):
-        casting, problem = _read_header(lines[0])
+        start, problem = _read_header(lines[0])
         first = 1
     entries = []
     for number, line in enumerate(lines[first:], first + 1):
@@ -122,19 +122,19 @@ def load_story(path: Path) -> Recorded:
         if any(len(named) != 1 for named in (entry.event, *entry.effects)):
             raise DataError(f"{where}: an event or effect is not one name with its fields; expected a line of a story")
         entries.append(entry)
-    return Recorded(entries, casting, problem)
+    return Recorded(entries, start, problem)
 
 
 def replay_story(recorded: Recorded) -> Replayed:
     """Step the machine through the story, again until all digests have their names."""
-    if recorded.casting is None or recorded.problem:
+    if recorded.start is None or recorded.problem:
         return Replayed(problem=recorded.problem)
-    if (size := recorded.casting.trainer.size if recorded.casting.trainer else 0) > _LARGEST_MODEL:
+    if (size := recorded.start.trainer.size if recorded.start.trainer else 0) > _LARGEST_MODEL:
         return Replayed(problem=f"its model of {size} values is too large to be replayed, at most {_LARGEST_MODEL}")
     names: dict[str, str] = {}
     give_up_at = time.monotonic() + _LONGEST_S
     for _ in range(_MOST_PASSES):
-        run = _Pass(recorded, recorded.casting, names, give_up_at)
+        run = _Pass(recorded, recorded.start, names, give_up_at)
         try:
             result = run.play()
         except (msgspec.ValidationError, ConfigError) as error:
@@ -167,8 +167,8 @@ def save_stories(mesh: SimMesh, directory: Path) -> list[Path]:
         if step.who is None or isinstance(step.event, str):
             continue
         if step.who not in stories:
-            header = mesh.castings.get(step.who)
-            assert header is None or isinstance(header, Casting)
+            header = mesh.starts.get(step.who)
+            assert header is None or isinstance(header, PeerStart)
             stories[step.who] = Story(len(mesh.story or []), header)
         clock_s = step.at_s + step.offset_s
         stories[step.who].add(clock_s, step.event, list(step.effects))
@@ -184,7 +184,7 @@ class _Pass:
     """One replay. names: recorded digest -> the replayed machine's; renamed: those that turned out otherwise."""
 
     recorded: Recorded
-    casting: Casting
+    start: PeerStart
     names: dict[str, str]
     give_up_at: float
     renamed: dict[str, str] = field(default_factory=dict)
@@ -192,8 +192,8 @@ class _Pass:
     number: int = 0
 
     def play(self) -> Replayed:
-        start = self.casting.trainer
-        machine = build_machine(self.casting, self._vector(_text(start.digest), start.size) if start else None)
+        told = self.start.trainer
+        machine = build_machine(self.start, self._vector(_text(told.digest), told.size) if told else None)
         effects_seen = 0
         for number, entry in enumerate(self.recorded.entries, 1):
             if time.monotonic() > self.give_up_at:
@@ -228,8 +228,8 @@ class _Pass:
         trainer = machine.trainer
         if trainer and trainer.part and trainer.part.spread.staged and report.get("type") == "CatchUp":
             saved = [item["SaveModel"]["digest"] for item in entry.effects if "SaveModel" in item]
-            if report["digest"] in saved and self.casting.trainer:
-                eta = self.casting.trainer.settings.eta
+            if report["digest"] in saved and self.start.trainer:
+                eta = self.start.trainer.settings.eta
                 applied = apply_delta(trainer.parameters, trainer.part.spread.staged.values, eta)
                 self._learn(report["digest"], _text(digest_of(applied)))
         if report.get("type") != "PeerReport" or trainer is None:
@@ -262,7 +262,7 @@ class _Pass:
 
     @property
     def _size(self) -> int:
-        return self.casting.trainer.size if self.casting.trainer else 1
+        return self.start.trainer.size if self.start.trainer else 1
 
     def _vector(self, digest: str, size: int) -> Vector:
         """A vector with this recorded digest's name; zeros for a model that has not been trained."""
@@ -304,18 +304,18 @@ class _Pass:
         return next((found for where, one, other in pairs if (found := self._compare(one, other, where))), "")
 
 
-def _read_header(line: bytes) -> tuple[Casting | None, str]:
+def _read_header(line: bytes) -> tuple[PeerStart | None, str]:
     try:
         header = decode_json(line, _Header, "the first line")
-        casting = decode_json(bytes(header.header), Casting, "the first line")
+        start = decode_json(bytes(header.header), PeerStart, "the first line")
     except DataError as error:
         return None, f"its header is of another version ({error})"
     if header.left_out:
         return (
-            casting,
+            start,
             f"its first {header.left_out} steps are not kept, so the machine cannot be brought to where it was",
         )
-    return casting, ""
+    return start, ""
 
 
 def _describe(item: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import numpy as np
 from mdl.errors import MdlError
 from mdl.protocol.delta import Contributor
 from mdl.protocol.vocabulary import Role
-from peers.roles.build import Casting, TrainerStart, build_machine, cast_simulated
+from peers.roles.build import PeerStart, TrainerStart, build_machine, simulated_start
 from peers.roles.peer import Peer
 from peers.roles.waits import tell_waits
 from sim.mesh.accounts import Accounts, InvariantError, dimensions_of
@@ -44,10 +44,10 @@ def build_mesh(plan: FaultPlan, record: bool = False) -> tuple[SimMesh, Injector
 
     def build(peer_id: str, incarnation: int, disk: Disk, now: float) -> Peer:
         saved = disk.models
-        casting = cast_process(plan, peer_id, incarnation, disk, now)
+        process = process_start(plan, peer_id, incarnation, disk, now)
         if record:
-            mesh.castings[Contributor(peer_id, incarnation)] = casting
-        return build_machine(casting, saved[-1].parameters if saved else start)
+            mesh.starts[process.me] = process
+        return build_machine(process, saved[-1].parameters if saved else start)
 
     invariants = Invariants(accounts)
     mesh = SimMesh(network, accounts, SIZE_BYTES, invariants.check, build, record)
@@ -58,7 +58,7 @@ def build_mesh(plan: FaultPlan, record: bool = False) -> tuple[SimMesh, Injector
     return mesh, Injector(mesh, plan)
 
 
-def cast_process(plan: FaultPlan, peer_id: str, incarnation: int, disk: Disk, now: float) -> Casting:
+def process_start(plan: FaultPlan, peer_id: str, incarnation: int, disk: Disk, now: float) -> PeerStart:
     """How one process of this plan starts, from what it has saved if anything."""
     start = None
     if peer_id != AGENT_NODE:
@@ -68,7 +68,7 @@ def cast_process(plan: FaultPlan, peer_id: str, incarnation: int, disk: Disk, no
             saved = disk.models[-1]
             start = TrainerStart(size, saved.digest, round_id=saved.round_id, history=saved.history, ballot=disk.ballot)
     me = Contributor(peer_id, incarnation)
-    return cast_simulated(me, plan.policy, plan.peers, plan.on_partition, start, now)
+    return simulated_start(me, plan.policy, plan.peers, plan.on_partition, start, now)
 
 
 def run_plan(plan: FaultPlan, record: bool = False) -> tuple[Verdict, SimMesh]:

@@ -15,7 +15,7 @@ from sim.timing.scenario import FAMILIES, Scenario, draw_scenario, load_scenario
 if TYPE_CHECKING:
     from mdl.config import MeshSection
     from mdl.protocol.status_messages import MeshStatus, RoundSummary
-    from transport.trust.keys import MeshKeys
+    from transport.trust.keys import Mesh
 
 Look = Callable[[], RealRound]
 _FAMILY = re.compile(r"([a-z]+):(\d{1,9}):(\d{1,18})")
@@ -88,7 +88,7 @@ def looker(
     def look() -> RealRound:
         from mdl.config import load_config
         from peers.edge.identity import find_code
-        from transport.trust.keys import MeshKeys
+        from transport.trust.keys import Mesh
 
         overrides: dict[str, object] = {
             "mesh.join": join or None,
@@ -96,8 +96,7 @@ def looker(
             "mesh.loopback": loopback,
         }
         settings = load_config(None, overrides, [])
-        keys = MeshKeys.from_code(find_code(mesh, code))
-        return _look_at_mesh(settings.mesh, keys, keys.name, wait_s)
+        return _look_at_mesh(Mesh.from_code(find_code(mesh, code)), settings.mesh, wait_s)
 
     return look
 
@@ -118,25 +117,23 @@ def draw_scenarios(
     )
 
 
-def _look_at_mesh(mesh: MeshSection, keys: MeshKeys | None, mesh_name: str, wait_s: float) -> RealRound:
+def _look_at_mesh(mesh: Mesh, section: MeshSection, wait_s: float) -> RealRound:
     """Ask the agent of a live mesh, as `mdl peers` does. Raises MeshNotFoundError if it does not answer in `wait_s`."""
-    status, finished = _ask(mesh, keys, mesh_name, wait_s)
+    status, finished = _ask(mesh, section, wait_s)
     return live_round(status, finished)
 
 
-def _ask(
-    mesh: MeshSection, keys: MeshKeys | None, mesh_name: str, wait_s: float
-) -> tuple[MeshStatus, list[RoundSummary]]:
+def _ask(mesh: Mesh, section: MeshSection, wait_s: float) -> tuple[MeshStatus, list[RoundSummary]]:
     from mdl.errors import MeshNotFoundError
     from peers.view.watch import Watcher
 
-    with Watcher(mesh, keys, mesh_name) as watcher:
+    with Watcher(mesh, section) as watcher:
         watcher.heard.wait(wait_s)
         if watcher.problem:
             raise watcher.problem
         if watcher.status is None:
             raise MeshNotFoundError(
-                f"no agent of mesh {mesh_name!r} answered within {wait_s:g} s; name a run directory or a scenario "
+                f"no agent of mesh {mesh.name!r} answered within {wait_s:g} s; name a run directory or a scenario "
                 "instead, or see who is there: mdl peers"
             )
         return watcher.status, watcher.rounds

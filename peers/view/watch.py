@@ -21,7 +21,7 @@ from peers.edge.node import drive, start_runtime
 from peers.roles.observer import Observer
 from peers.view.console import PlainConsole
 from peers.view.terminal import draw_mesh
-from transport.trust.keys import MeshKeys
+from transport.trust.keys import Mesh
 
 _FRAME_S = 0.25
 
@@ -29,17 +29,16 @@ _FRAME_S = 0.25
 class Watcher:
     """An observer node in a thread of its own; `status` and `rounds` grow while it runs. Use as a context manager."""
 
-    def __init__(self, mesh: MeshSection, keys: MeshKeys | None, mesh_name: str) -> None:
+    def __init__(self, mesh: Mesh, section: MeshSection) -> None:
         me = Contributor(f"observer-{os.getpid()}-{os.urandom(2).hex()}", 1)
         self.machine = Observer(me)
         self.rounds: list[RoundSummary] = []
         self.heard = threading.Event()
         self.problem: Exception | None = None
         # An observer never takes the port that the user chose for a peer.
-        self._mesh = msgspec.structs.replace(mesh, port=0)
-        self._mesh_name = mesh_name
+        self._mesh, self._section = mesh, msgspec.structs.replace(section, port=0)
         info = PeerInfo(me.peer_id, me.incarnation, Role.OBSERVER, "", 0)
-        self._runtime = start_runtime(self.machine, info, keys, self._mesh, observe=self._look)
+        self._runtime = start_runtime(self.machine, info, mesh, self._section, observe=self._look)
         self._thread = threading.Thread(target=self._run, name="mdl-watch", daemon=True)
 
     @property
@@ -56,7 +55,7 @@ class Watcher:
 
     def _run(self) -> None:
         try:
-            drive(self._runtime, self._mesh_name, self._mesh)
+            drive(self._runtime, self._mesh, self._section)
         except MeshNotFoundError as error:
             self.problem = error
             self.heard.set()
@@ -69,11 +68,9 @@ class Watcher:
             self.heard.set()
 
 
-def look_around(
-    mesh: MeshSection, keys: MeshKeys | None, mesh_name: str, wait_s: float, *, watch: bool, quiet: bool
-) -> dict[str, Any]:
+def look_around(mesh: Mesh, section: MeshSection, wait_s: float, *, watch: bool, quiet: bool) -> dict[str, Any]:
     """Find the mesh and show it, once or until Ctrl-C. Raises MeshNotFoundError if nobody answers in `wait_s`."""
-    with Watcher(mesh, keys, mesh_name) as watcher:
+    with Watcher(mesh, section) as watcher:
         watcher.heard.wait(wait_s)
         if watcher.problem:
             raise watcher.problem
@@ -81,13 +78,13 @@ def look_around(
         found = [info for info in watcher.machine.peers.values() if info.role is not Role.OBSERVER]
         if status is None and not found:
             raise MeshNotFoundError(
-                f"nobody of mesh {mesh_name!r} answered within {wait_s:g} s; on its devices: mdl peer --mesh ... "
+                f"nobody of mesh {mesh.name!r} answered within {wait_s:g} s; on its devices: mdl peer --mesh ... "
                 f"(mdl mesh list shows the code); if they run already, mdl peers --join HOST:PORT"
             )
         if not quiet:
             _show(watcher, found, watch)
     return {
-        "mesh": mesh_name,
+        "mesh": mesh.name,
         "peers": [msgspec.to_builtins(info) for info in found],
         "status": msgspec.to_builtins(status) if status else None,
     }

@@ -125,7 +125,7 @@ class SimMesh:
     ) -> None:
         self.network = network
         self.accounts = accounts
-        self.castings: dict[Contributor, object] = {}
+        self.starts: dict[Contributor, object] = {}
         self.now = 0.0
         self.nodes: dict[str, Node] = {}
         self.disks: dict[str, Disk] = {}

@@ -331,7 +331,7 @@ class FileCase(_Case):
 
     @staticmethod
     def _replay(recorded: Recorded) -> None:
-        trainer = recorded.casting.trainer if recorded.casting else None
+        trainer = recorded.start.trainer if recorded.start else None
         if trainer is not None and trainer.size <= _REPLAYED_VALUES:
             result = replay_story(recorded)
             if not result.describe().isprintable():

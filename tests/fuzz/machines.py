@@ -43,7 +43,7 @@ from mdl.protocol.messages import CARRIERS, Said
 from mdl.protocol.round_messages import AgentMessage
 from mdl.protocol.vocabulary import PeerInfo, Role
 from peers.edge.narrate import Narrator
-from peers.roles.build import TrainerStart, build_machine, cast_simulated
+from peers.roles.build import TrainerStart, build_machine, simulated_start
 from peers.roles.cloud.cloud import Cloud, CloudSettings, CloudState
 from peers.roles.cloud.learner import CLOUD, Learner, LearnerSettings
 from peers.roles.observer import Observer
@@ -189,9 +189,9 @@ class MeshCase:
                 if saved:
                     last = saved[-1]
                     start = TrainerStart(SIZE, last.digest, "", "", last.round_id, last.history, disk.ballot)
-            casting = cast_simulated(me, policy, len(ids), rng.choice(("continue", "wait")), start, now)
-            casting = msgspec.structs.replace(casting, agent=msgspec.structs.replace(casting.agent, rounds=rounds))
-            return Checked(build_machine(casting, saved[-1].parameters if saved else None), me)
+            process = simulated_start(me, policy, len(ids), rng.choice(("continue", "wait")), start, now)
+            process = msgspec.structs.replace(process, agent=msgspec.structs.replace(process.agent, rounds=rounds))
+            return Checked(build_machine(process, saved[-1].parameters if saved else None), me)
 
         self.mesh = SimMesh(network, _Books(generator), 300_000, build=build)
         self.mesh.on_say = self._note

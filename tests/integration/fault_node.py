@@ -36,14 +36,14 @@ from mdl.protocol.machine import (
     TrainLocally,
     TransferProgressed,
 )
-from mdl.protocol.vocabulary import History, PeerInfo, Role, TrainingReport
+from mdl.protocol.vocabulary import History, TrainingReport
 from peers.edge.identity import claim_identity, release_identity
 from peers.edge.lifeline import stopped_by_signals
-from peers.edge.node import METRICS, drive, record_round, start_runtime
+from peers.edge.node import METRICS, drive, record_round, start_peer
+from peers.edge.resume import State
 from peers.edge.sampler import Sampler
-from peers.roles.peer import make_peer
-from peers.roles.trainer.trainer import Trainer, TrainerSettings
-from transport.trust.keys import MeshKeys
+from peers.roles.build import build_machine, configured_start
+from transport.trust.keys import Mesh
 
 SCHEMA = "one-number"
 
@@ -59,8 +59,9 @@ class Device:
     def restore(self):
         cached = self.cache.load()
         if cached is None:
-            return 0, np.zeros(self.size, np.float32), History()
-        return cached.round_id, cached.values, msgspec.json.decode(cached.extra["history"], type=History)
+            return State(np.zeros(self.size, np.float32))
+        history = msgspec.json.decode(cached.extra["history"], type=History)
+        return State(cached.values, cached.round_id, history)
 
     def work(self, out):
         metrics = Journal(out / METRICS)
@@ -133,31 +134,27 @@ def main():
     parser.add_argument("--values", type=int, default=1000)
     parser.add_argument("--set", nargs="*", default=[])
     given = parser.parse_args()
-    config = load_config(None, {}, given.set)
-    keys = MeshKeys.from_code(given.code)
+    config = load_config(None, {"round.keep_deltas": True}, given.set)
+    mesh = Mesh.from_code(given.code)
     me, out = claim_identity(given.out, given.name, given.out / given.name)
     device = Device(me, out, given.values)
-    trainer = None
-    if not given.agent:
-        round_id, parameters, history = device.restore()
-        settings = TrainerSettings(keep_deltas=True, stall_s=config.faults.stall_s)
-        trainer = Trainer(me, parameters, SCHEMA, SCHEMA, settings, round_id, history)
-    machine = make_peer(me, trainer, config, time.monotonic())
-    runtime = start_runtime(
+    state = None if given.agent else device.restore()
+    start = configured_start(config, me, state and state.start(SCHEMA, SCHEMA, None), time.monotonic())
+    machine = build_machine(start, state and state.parameters)
+    runtime = start_peer(
+        start,
         machine,
-        PeerInfo(me.peer_id, me.incarnation, Role.AGENT if given.agent else Role.TRAINER, "", 0, SCHEMA),
-        keys,
+        mesh,
         config.mesh,
-        max_values=given.values,
-        work=device.work(out),
+        device.work(out),
         observe=Teller(machine).look,
-        sample=Sampler() if trainer else None,
+        sample=Sampler() if state else None,
         story_path=out / "story.jsonl",
     )
-    tell(ready=me.peer_id, incarnation=me.incarnation, round=trainer.round_id if trainer else None)
+    tell(ready=me.peer_id, incarnation=me.incarnation, round=state.round_id if state else None)
     threading.Thread(target=lambda: (sys.stdin.read(), runtime.stop()), daemon=True).start()
     with stopped_by_signals(runtime):
-        drive(runtime, keys.name, config.mesh)
+        drive(runtime, mesh, config.mesh)
     release_identity(out)
 
 

@@ -7,7 +7,7 @@ import pytest
 from mdl.config import MeshSection
 from peers.view.watch import Watcher
 from tests.integration import product
-from transport.trust.keys import MeshKeys, new_join_code
+from transport.trust.keys import Mesh, new_join_code
 
 MESH = MeshSection(loopback=True)
 
@@ -47,7 +47,7 @@ def test_of_a_device_and_its_copy_the_copy_leaves_and_the_first_takes_part_again
     assert product.until(lambda: "phone is the agent now" in phone.told), phone.told
     incarnation = int((devices.home.folder / "phone" / "incarnation").read_text())
     desk = devices.start("desk", "desk", 2)
-    with Watcher(MESH, MeshKeys.from_code(devices.code), "home") as watcher:
+    with Watcher(Mesh.from_code(devices.code), MESH) as watcher:
         assert product.until(lambda: takes_part(watcher, incarnation, 1)), phone.told
         devices.copy("phone")
         copy = devices.start("copy", "phone", 1)

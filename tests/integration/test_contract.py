@@ -30,8 +30,7 @@ from mdl.protocol.machine import (
 )
 from mdl.protocol.round_messages import BroadcastOrdered, DeltaMessage, RoundClosed
 from mdl.protocol.vocabulary import PeerInfo, ResourceState, Role, TrainingReport
-from peers.roles.peer import make_peer
-from peers.roles.trainer.trainer import Trainer, TrainerSettings
+from peers.roles.build import TrainerStart, build_machine, configured_start
 from sim.mesh.accounts import Accounts
 from sim.mesh.driver import SimMesh
 from sim.mesh.network import Network
@@ -85,11 +84,9 @@ class Doomed:
 
 def build(name, policy, now):
     overrides = {"round.rounds": ROUNDS, "round.min_peers": len(PEERS), "round.policy": policy}
-    config = load_config(None, overrides | {"faults.lost_after_s": 2.0})
-    me, trainer = Contributor(name, 1), None
-    if name != "agent":
-        trainer = Trainer(me, np.zeros(SIZE, np.float32), "schema", "model", TrainerSettings(keep_deltas=True))
-    return make_peer(me, trainer, config, now)
+    config = load_config(None, overrides | {"faults.lost_after_s": 2.0, "round.keep_deltas": True})
+    trainer = TrainerStart(SIZE, b"", "schema", "model") if name != "agent" else None
+    return build_machine(configured_start(config, Contributor(name, 1), trainer, now))
 
 
 def info(name):

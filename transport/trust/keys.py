@@ -104,6 +104,20 @@ class MeshKeys:
         return hmac.compare_digest(self.prove(statement).encode(), proof.encode())
 
 
+@dataclass(frozen=True)
+class Mesh:
+    """A mesh as its members know it: its name, and the keys that let them in. keys: None without encryption."""
+
+    name: str
+    keys: MeshKeys | None
+
+    @classmethod
+    def from_code(cls, code: str) -> Mesh:
+        """Of this join code; takes about 0.1 s. Raises ConfigError if the code cannot be one."""
+        keys = MeshKeys.from_code(code)
+        return cls(keys.name, keys)
+
+
 def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
         raise ConfigError(f"mesh name {name!r}: use 1 to 31 of a-z, 0-9 and '-', for example home or lab-2")

@@ -11,7 +11,7 @@ from mdl.protocol.round_messages import AgentPresent, AgentResigned, PeerReport
 from mdl.protocol.status_messages import StatusWanted
 from mdl.protocol.vocabulary import Activity, PeerInfo, Role
 from peers.roles.agent.agent import AgentSettings
-from peers.roles.build import Casting, TrainerStart, build_machine
+from peers.roles.build import PeerStart, TrainerStart, build_machine
 from peers.roles.membership.succession import SuccessionSettings
 from peers.roles.peer import Peer
 
@@ -24,8 +24,8 @@ PROBLEM = (
 
 def _node(trains: bool = True) -> Peer:
     trainer = TrainerStart(4, b"") if trains else None
-    casting = Casting(ME, "greedy", AgentSettings(), SuccessionSettings(), trainer)
-    return build_machine(casting, np.zeros(4, np.float32))
+    start = PeerStart(ME, "greedy", AgentSettings(), SuccessionSettings(), trainer)
+    return build_machine(start, np.zeros(4, np.float32))
 
 
 def _leading(trains: bool = True) -> Peer:

@@ -42,8 +42,9 @@ from mdl.protocol.round_messages import (
 from mdl.protocol.status_messages import MeshStatus, StatusWanted
 from mdl.protocol.vocabulary import Ballot, Fork, History, PeerInfo, ResourceState, Role, TrainingReport
 from peers.roles.agent.agent import AgentSettings
+from peers.roles.build import build_machine, configured_start
 from peers.roles.membership.succession import SuccessionSettings
-from peers.roles.peer import Peer, make_peer
+from peers.roles.peer import Peer
 from peers.roles.trainer.trainer import Trainer, TrainerSettings
 from scheduler.policies.registry import make_policy
 
@@ -596,7 +597,7 @@ def test_a_device_that_was_suspended_through_some_rounds_takes_part_again() -> N
 def test_a_node_is_built_as_its_configuration_wants_it() -> None:
     faults = FaultSection(lost_after_s=1.0, partition_s=0.0, on_partition="wait")
     config = Config(round=RoundSection(rounds=4, min_peers=3, policy="fifo"), faults=faults)
-    peer = make_peer(Contributor("agent", 1), None, config, 100.0)
+    peer = build_machine(configured_start(config, Contributor("agent", 1), None, 100.0))
     assert peer.deadline() == 101.0
     peer.handle(Tick(), 101.0)
     assert peer.agent is not None
