@@ -17,12 +17,12 @@ from peers.roles.build import PeerStart, TrainerStart, build_machine, simulated_
 from peers.roles.peer import Peer
 from peers.roles.waits import tell_waits
 from sim.mesh.accounts import Accounts, InvariantError, dimensions_of
-from sim.mesh.driver import Disk, SimMesh
+from sim.mesh.driver import SimMesh
 from sim.mesh.fault_plan import AGENT_NODE, FaultPlan
 from sim.mesh.injector import Injector
 from sim.mesh.invariants import Invariants
 from sim.mesh.network import Network
-from sim.mesh.process import Node
+from sim.mesh.process import Disk, Node
 from sim.mesh.shrink import shrink_plan
 from sim.mesh.verdict import Verdict, is_settled, judge, patience_s
 

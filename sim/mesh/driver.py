@@ -8,27 +8,18 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias
 
-import msgspec
-
 from mdl.errors import RemoteProtocolError
-from mdl.protocol.counts import no_evaluation
-from mdl.protocol.delta import Contributor, digest_of
+from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import (
-    DeltaRecalled,
     Effect,
-    Evaluate,
-    Evaluated,
     Event,
     Finish,
     KeepDelta,
-    LocalDeltaReady,
     Machine,
     PeerFound,
-    RecallDelta,
     Received,
     RecordRound,
     ResourcesSampled,
@@ -36,23 +27,18 @@ from mdl.protocol.machine import (
     SaveModel,
     Send,
     Tick,
-    TrainLocally,
     TransferProgressed,
 )
-from mdl.protocol.messages import DIGESTED, Said
-from mdl.protocol.round_messages import DeltaMessage
 from mdl.protocol.status_messages import RoundSummary
-from mdl.protocol.vocabulary import Ballot, PeerInfo, ResourceState, Role, TrainingReport
+from mdl.protocol.vocabulary import PeerInfo, ResourceState, Role
 from sim.mesh.accounts import Accounts, InvariantError
 from sim.mesh.network import Network
-from sim.mesh.process import BACKLOG, Node
+from sim.mesh.own_work import begin_work, note_delivered
+from sim.mesh.process import BACKLOG, Disk, Node
+from sim.mesh.transfers import Transfers
+from sim.mesh.watch import StoryStep, Watch
 
-_PROGRESS_S = 1.0
 _DISCOVERY_S = 0.05
-_EVALUATION_S = 0.01
-_RECALL_S = 0.01
-# Saved states that a torn file can fall back to.
-_SAVES_KEPT = 2
 # No run of a plan needs a tenth of it: beyond, machines answer one another without end.
 MAX_EVENTS = 100_000
 # What is due at once comes a moment later, as by a real clock: sums of times are rounded.
@@ -68,44 +54,6 @@ Call: TypeAlias = Callable[[], None]
 Entry: TypeAlias = tuple[float, int, Node | str | None, Event | Call]
 # Builds the machine of a process that is started again: peer id, incarnation, what it saved (oldest first), its time.
 Build: TypeAlias = "Callable[[str, int, Disk, float], Machine]"
-
-
-@dataclass
-class Disk:
-    """What one device has written: its last models, the oldest first, and its ballot."""
-
-    models: list[SaveModel] = field(default_factory=list)
-    ballot: Ballot | None = None
-
-
-class Watch:
-    """Faults that wait for a message look at the mesh through this. Does nothing by itself."""
-
-    def before(self, node: Node, event: Event) -> bool:
-        """False if the process dies before it handles this."""
-        return True
-
-    def saying(self, node: Node, send: Send) -> None:
-        """The process is about to send this; may crash it."""
-
-    def said(self, node: Node, send: Send) -> None:
-        """It has; may crash it."""
-
-    def after(self, node: Node, event: Event) -> None:
-        """Handled; may crash it, before anything it decided is carried out."""
-
-
-class StoryStep(msgspec.Struct, frozen=True):
-    """One line of a run's story. event: what a process was told, or what happened to the mesh, in words.
-
-    offset_s: how far the clock of the process is ahead.
-    """
-
-    at_s: float
-    who: Contributor | None
-    event: Event | str
-    effects: tuple[Effect, ...] = ()
-    offset_s: float = 0.0
 
 
 class SimMesh:
@@ -129,7 +77,6 @@ class SimMesh:
         self.now = 0.0
         self.nodes: dict[str, Node] = {}
         self.disks: dict[str, Disk] = {}
-        self.full_until: dict[str, float] = {}
         self.kept: dict[tuple[int, str, str], KeepDelta] = {}
         self.rounds: list[RoundSummary] = []
         self.story: list[StoryStep] | None = [] if record else None
@@ -139,10 +86,9 @@ class SimMesh:
         self.on_say: Callable[[SimMesh, Node, Send], None] | None = None
         self._check = check
         self._build = build
-        self._size_bytes = size_bytes
         self._queue: list[Entry] = []
         self._count = 0
-        self._transfers: dict[tuple[str, str, Said], float] = {}
+        self._transfers = Transfers(network, size_bytes)
 
     # -- processes ----------------------------------------------------------------------------------------------------
 
@@ -325,10 +271,8 @@ class SimMesh:
             node.ticked_at = self.now
             if node.ticks > MAX_TICKS:
                 raise InvariantError("spin", f"{node.peer_id} is due {MAX_TICKS} times in a row: it spins")
-        elif type(event) is LocalDeltaReady:
-            self.accounts.deliver(event.delta.values)
-        elif type(event) is DeltaRecalled and event.values is not None:
-            self.accounts.deliver(event.values)
+        else:
+            note_delivered(event, self.accounts)
 
     def _schedule(self, delay_s: float, target: Node | str, event: Event) -> None:
         self._count += 1
@@ -341,34 +285,16 @@ class SimMesh:
             self.kept[effect.round_id, node.peer_id, effect.name] = effect
             if effect.name == "global" and self.on_close is not None:
                 self.on_close(node, effect)
-        elif type(effect) is TrainLocally:
-            node.trained_from = effect.parameters
-            delta = self.accounts.train(node.contributor, effect.round_id, effect.parameters, node.theta)
-            training = TrainingReport(1.0 / effect.round_id, 100, node.train_s, node.theta)
-            self._schedule(node.train_s, node, LocalDeltaReady(effect.round_id, delta, training))
-        elif type(effect) is Evaluate:
-            node.trained_from = None
-            self._schedule(_EVALUATION_S, node, Evaluated(effect.round_id, no_evaluation(1)))
         elif type(effect) is SaveModel:
-            self._save(node.peer_id, effect)
+            self.disk(node.peer_id).save(effect, self.now)
         elif type(effect) is SaveBallot:
             self.disk(node.peer_id).ballot = effect.ballot  # written in place: also on a full disk
         elif type(effect) is RecordRound:
             self.rounds.append(effect.summary)
-        elif type(effect) is RecallDelta:
-            values = None
-            if node.trained_from is effect.parameters:  # else its model holds something else by now
-                values = self.accounts.recall(node.contributor, effect.round_id, effect.parameters)
-            self._schedule(_RECALL_S, node, DeltaRecalled(effect.round_id, values))
         elif type(effect) is Finish:
             node.finished, node.running = effect, False
-
-    def _save(self, peer_id: str, effect: SaveModel) -> None:
-        if self.now < self.full_until.get(peer_id, 0.0):
-            return
-        kept = self.disk(peer_id).models
-        kept.append(effect)
-        del kept[:-_SAVES_KEPT]
+        elif work := begin_work(node, effect, self.accounts):
+            self._schedule(work[0], node, work[1])
 
     def _send_watched(self, watch: Watch, node: Node, send: Send) -> None:
         watch.saying(node, send)
@@ -384,7 +310,9 @@ class SimMesh:
         if receiver not in self.nodes:
             return
         if send.values is not None:
-            self._send_values(node.contributor, send)
+            resources = self.nodes[receiver].resources
+            for delay_s, told in self._transfers.begin(node.contributor, send, resources, self.now):
+                self._schedule(delay_s, receiver, told)
             return
         arrivals = self.network.deliver(node.peer_id, receiver, 0, self.now)
         if arrivals:
@@ -392,29 +320,3 @@ class SimMesh:
             for arrival in arrivals:
                 self._count += 1
                 heapq.heappush(self._queue, (arrival, self._count, receiver, event))
-
-    def _merged(self, receiver: str) -> Event:
-        """A device tells how fast it merges once it has done so: here that is over when the values are there."""
-        resources = self.nodes[receiver].resources
-        return ResourcesSampled(msgspec.structs.replace(resources, merge_mb_s=self.network.merge_mb_s[receiver]))
-
-    def _send_values(self, sender: Contributor, send: Send) -> None:
-        assert send.values is not None
-        receiver, size_bytes = send.receiver, self._size_bytes
-        transfer = (sender.peer_id, receiver, send.message)
-        if self._transfers.get(transfer, 0.0) > self.now:
-            return  # as in the transport: what is under way is not started twice
-        self._transfers[transfer] = self.now
-        is_merged = type(send.message) is DeltaMessage
-        for arrival in self.network.deliver(sender.peer_id, receiver, size_bytes, self.now, is_merged):
-            self._transfers[transfer] = arrival
-            if is_merged and receiver in self.network.merge_mb_s:
-                self._schedule(arrival - self.now, receiver, self._merged(receiver))
-            digest = digest_of(send.values) if isinstance(send.message, DIGESTED) else b""
-            event = Received(sender, send.message, send.values.copy(), digest)
-            self._schedule(arrival - self.now, receiver, event)
-            step = self.now + _PROGRESS_S
-            while step < arrival:
-                share = int(size_bytes * (step - self.now) / (arrival - self.now))
-                self._schedule(step - self.now, receiver, TransferProgressed(sender, share, size_bytes))
-                step += _PROGRESS_S

@@ -10,7 +10,7 @@ from mdl.errors import LocalProtocolError
 from mdl.protocol.machine import Event, Received, Send
 from mdl.protocol.messages import Said
 from mdl.protocol.round_messages import PeerReport
-from sim.mesh.driver import SimMesh, StoryStep, Watch
+from sim.mesh.driver import SimMesh
 from sim.mesh.fault_plan import (
     ANYBODY,
     ITSELF,
@@ -34,6 +34,7 @@ from sim.mesh.fault_plan import (
     rename,
 )
 from sim.mesh.process import Node
+from sim.mesh.watch import StoryStep, Watch
 
 BEFORE_HEARING, AFTER_HEARING, BEFORE_SAYING, AFTER_SAYING = Moment
 Pairs = list[tuple[str, str]]
@@ -102,7 +103,8 @@ class Injector(Watch):
                 node.offset_s += by_s
                 mesh.wake(node)
             case DiskFull(peer=peer, for_s=for_s):
-                mesh.full_until[peer] = max(mesh.now + for_s, mesh.full_until.get(peer, 0.0))
+                disk = mesh.disk(peer)
+                disk.full_until_s = max(mesh.now + for_s, disk.full_until_s)
             case TornFile(peer=peer):
                 del mesh.disk(peer).models[-1:]
             case Cut(a=a, b=b, for_s=for_s):

@@ -1,4 +1,4 @@
-"""One simulated process, and how the simulator looks into a machine without knowing its role."""
+"""One simulated process, its disk, and how the simulator looks into a machine without knowing its role."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from typing import Protocol, cast
 
 from mdl.protocol.delta import Contributor, ModelDelta, Vector
-from mdl.protocol.machine import Event, Finish, Machine
-from mdl.protocol.vocabulary import HopDecision, PeerInfo, ResourceState, Role
+from mdl.protocol.machine import Event, Finish, Machine, SaveModel
+from mdl.protocol.vocabulary import Ballot, HopDecision, PeerInfo, ResourceState, Role
 
 # What waits for a suspended process: about what a socket's queue holds. The newest is dropped, as there.
 BACKLOG = 1_000
+# Saved states that a torn file can fall back to.
+_SAVES_KEPT = 2
 
 
 class Part(Protocol):
@@ -53,6 +55,23 @@ class Keeper(Protocol):
     def live_members(self) -> Collection[Contributor]: ...
 
     def is_settled(self) -> bool: ...
+
+
+@dataclass
+class Disk:
+    """What one device has written: its last models, the oldest first, and its ballot.
+
+    full_until_s: till then no model is saved.
+    """
+
+    models: list[SaveModel] = field(default_factory=list)
+    ballot: Ballot | None = None
+    full_until_s: float = 0.0
+
+    def save(self, effect: SaveModel, now: float) -> None:
+        if now >= self.full_until_s:
+            self.models.append(effect)
+            del self.models[:-_SAVES_KEPT]
 
 
 @dataclass(eq=False)

@@ -49,9 +49,9 @@ from peers.roles.cloud.learner import CLOUD, Learner, LearnerSettings
 from peers.roles.observer import Observer
 from peers.view.terminal import describe_summary, draw_mesh
 from sim.mesh.accounts import Accounts
-from sim.mesh.driver import Disk, SimMesh
+from sim.mesh.driver import SimMesh
 from sim.mesh.network import Network
-from sim.mesh.process import Node
+from sim.mesh.process import Disk, Node
 from tests.fuzz.hostile import Hostile, info_of
 from transport.story import Story
 from transport.wire.codec import decode, encode

@@ -19,7 +19,7 @@ from peers.trials import run_plan as simulate
 from peers.trials.campaign import Campaign, Totals, run_campaign, silent_machines
 from peers.trials.run_plan import build_mesh, run_guarded, tell_plan
 from sim.mesh.draw_plan import LENGTHS, LEVELS, SIZES, draw_plan, draw_wide
-from sim.mesh.driver import SimMesh, Watch
+from sim.mesh.driver import SimMesh
 from sim.mesh.fault_plan import (
     ANYBODY,
     ITSELF,
@@ -40,6 +40,7 @@ from sim.mesh.process import Node
 from sim.mesh.shrink import shrink_plan
 from sim.mesh.story_lines import tell_story
 from sim.mesh.verdict import patience_s
+from sim.mesh.watch import Watch
 
 ROOT = Path(__file__).resolve().parents[3]
 PLANS = sorted(Path(__file__).with_name("plans").glob("*.json"))

@@ -1,0 +1,47 @@
+"""The slow work of a simulated device: local training, evaluation, an own delta made again. It takes virtual time."""
+
+from __future__ import annotations
+
+from mdl.protocol.counts import no_evaluation
+from mdl.protocol.machine import (
+    DeltaRecalled,
+    Effect,
+    Evaluate,
+    Evaluated,
+    Event,
+    LocalDeltaReady,
+    RecallDelta,
+    TrainLocally,
+)
+from mdl.protocol.vocabulary import TrainingReport
+from sim.mesh.accounts import Accounts
+from sim.mesh.process import Node
+
+_EVALUATION_S = 0.01
+_RECALL_S = 0.01
+
+
+def begin_work(node: Node, effect: Effect, accounts: Accounts) -> tuple[float, Event] | None:
+    """After how many seconds the device has done this, and what its driver tells it then; None for any other effect."""
+    if type(effect) is TrainLocally:
+        node.trained_from = effect.parameters
+        delta = accounts.train(node.contributor, effect.round_id, effect.parameters, node.theta)
+        training = TrainingReport(1.0 / effect.round_id, 100, node.train_s, node.theta)
+        return node.train_s, LocalDeltaReady(effect.round_id, delta, training)
+    if type(effect) is Evaluate:
+        node.trained_from = None
+        return _EVALUATION_S, Evaluated(effect.round_id, no_evaluation(1))
+    if type(effect) is RecallDelta:
+        values = None
+        if node.trained_from is effect.parameters:  # else its model holds something else by now
+            values = accounts.recall(node.contributor, effect.round_id, effect.parameters)
+        return _RECALL_S, DeltaRecalled(effect.round_id, values)
+    return None
+
+
+def note_delivered(event: Event, accounts: Accounts) -> None:
+    """Own work that its machine is about to hear of counts from now on."""
+    if type(event) is LocalDeltaReady:
+        accounts.deliver(event.delta.values)
+    elif type(event) is DeltaRecalled and event.values is not None:
+        accounts.deliver(event.values)

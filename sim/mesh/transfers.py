@@ -1,0 +1,52 @@
+"""Bulk values on their way through the simulated network: when they arrive, and what is told of them until then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from mdl.protocol.delta import Contributor, digest_of
+from mdl.protocol.machine import Event, Received, ResourcesSampled, Send, TransferProgressed
+from mdl.protocol.messages import DIGESTED, Said
+from mdl.protocol.round_messages import DeltaMessage
+from mdl.protocol.vocabulary import ResourceState
+from sim.mesh.network import Network
+
+_PROGRESS_S = 1.0
+
+
+class Transfers:
+    """All values of one mesh that are under way. size_bytes: what the network charges for each."""
+
+    def __init__(self, network: Network, size_bytes: int) -> None:
+        self._network = network
+        self._size_bytes = size_bytes
+        self._ends: dict[tuple[str, str, Said], float] = {}
+
+    def begin(
+        self, sender: Contributor, send: Send, resources: ResourceState, now: float
+    ) -> Iterator[tuple[float, Event]]:
+        """In how many seconds the receiver is told what; nothing if it is lost. resources: the receiver's."""
+        assert send.values is not None
+        receiver, size_bytes, ends = send.receiver, self._size_bytes, self._ends
+        transfer = (sender.peer_id, receiver, send.message)
+        if ends.get(transfer, 0.0) > now:
+            return  # as in the transport: what is under way is not started twice
+        ends[transfer] = now
+        is_merged = type(send.message) is DeltaMessage
+        for arrival in self._network.deliver(sender.peer_id, receiver, size_bytes, now, is_merged):
+            ends[transfer] = arrival
+            if is_merged and receiver in self._network.merge_mb_s:
+                yield arrival - now, self._merged(receiver, resources)
+            digest = digest_of(send.values) if isinstance(send.message, DIGESTED) else b""
+            yield arrival - now, Received(sender, send.message, send.values.copy(), digest)
+            step = now + _PROGRESS_S
+            while step < arrival:
+                share = int(size_bytes * (step - now) / (arrival - now))
+                yield step - now, TransferProgressed(sender, share, size_bytes)
+                step += _PROGRESS_S
+
+    def _merged(self, receiver: str, resources: ResourceState) -> Event:
+        """A device tells how fast it merges once it has done so: here that is over when the values are there."""
+        return ResourcesSampled(msgspec.structs.replace(resources, merge_mb_s=self._network.merge_mb_s[receiver]))
