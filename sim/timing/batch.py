@@ -8,66 +8,35 @@ simulation. What moves is decided per row: `start` hops in some rows, `advance` 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from math import inf
 
 import numpy as np
-import numpy.typing as npt
 
-from mdl.devices.device_state import DeviceState
 from mdl.devices.power import MERGE_W, RECEIVE_W, SEND_W
 from mdl.errors import LocalProtocolError
+from sim.timing.batch_deaths import bury
+from sim.timing.batch_state import (
+    BUSY,
+    DONE,
+    FREE,
+    GET,
+    NONE,
+    SEND,
+    TRAINING,
+    Codes,
+    State,
+    fresh_state,
+    leave_hop,
+    turn_edges,
+)
 from sim.timing.packing import Bools, Doubles, Integers, Packed
-
-Codes = npt.NDArray[np.int8]
-
-# Codes of the states, in the order of DeviceState.
-TRAINING, FREE, BUSY, SEND, GET, DONE, DEAD = range(len(DeviceState))
-_NONE = 0
-
-
-@dataclass
-class _State:
-    """Shape (B, N) unless said. A device that does not exist counts as done.
-
-    gone: 0, DONE or DEAD. role: 0, SEND or GET. other: the other end of its hop, else -1. stalled_by: the device whose
-    busy periods hold it up too (itself if none). hop_end: end of its part of the hop. left, after: active seconds left
-    of the transfer or merge that runs, and of the merge to come. place: busy periods begun. edge: when its next busy
-    period starts or the present one ends. By sender: sent_to, merged (end of the merge, -inf without a hop),
-    cost_transfer, cost_merge.
-    """
-
-    which: Integers  # (B,): the scenario
-    now: Doubles  # (B,)
-    wasted: Doubles  # (B,)
-    gone: Codes
-    role: Codes
-    other: Integers
-    stalled_by: Integers
-    ready: Doubles
-    hop_end: Doubles
-    left: Doubles
-    after: Doubles
-    place: Integers
-    busy: Bools
-    busy_since: Doubles
-    edge: Doubles
-    dies: Doubles
-    theta: Doubles
-    energy: Doubles
-    n_agg: Integers
-    free_since: Doubles
-    sent_to: Integers
-    merged: Doubles
-    cost_transfer: Doubles
-    cost_merge: Doubles
-    lost: Bools
 
 
 class Batch:
     """B iterations side by side: `idle` says who may be paired, `start` orders hops, `advance` goes on."""
 
-    def __init__(self, packed: Packed, which: Integers | None = None, state: _State | None = None) -> None:
+    def __init__(self, packed: Packed, which: Integers | None = None, state: State | None = None) -> None:
         """One row for each of the packed scenarios, or for each of `which` (scenario numbers)."""
         self.packed = packed
         self._dying = bool((packed.dies_s < inf).any())
@@ -76,10 +45,9 @@ class Batch:
             self._state = state
             return
         which = np.arange(len(packed.exists)) if which is None else which
-        self._state = _fresh(packed, which)
+        self._state = fresh_state(packed, which)
         everywhere = np.ones(len(which), dtype=np.bool_)
-        self._turn_edges(everywhere)
-        self._bury(everywhere)
+        self._pass_time(everywhere)
 
     def __len__(self) -> int:
         return len(self._state.now)
@@ -87,14 +55,14 @@ class Batch:
     def take(self, rows: Integers | Bools) -> Batch:
         """A copy of these rows; a row may be taken more than once."""
         state = self._state
-        return Batch(self.packed, state=_State(*(getattr(state, field.name)[rows] for field in fields(state))))
+        return Batch(self.packed, state=State(*(getattr(state, field.name)[rows] for field in fields(state))))
 
     @staticmethod
     def join(batches: Sequence[Batch]) -> Batch:
         """All rows of batches of the same packed scenarios, one after the other."""
         states = [batch._state for batch in batches]
-        joined = (np.concatenate([getattr(state, field.name) for state in states]) for field in fields(_State))
-        return Batch(batches[0].packed, state=_State(*joined))
+        joined = (np.concatenate([getattr(state, field.name) for state in states]) for field in fields(State))
+        return Batch(batches[0].packed, state=State(*joined))
 
     # -- what is so now -----------------------------------------------------------------------------------------------
 
@@ -132,7 +100,7 @@ class Batch:
 
     def idle(self) -> Bools:
         state = self._state
-        free: Bools = ((state.gone | state.role) == _NONE) & ~state.busy & (state.ready == inf)
+        free: Bools = ((state.gone | state.role) == NONE) & ~state.busy & (state.ready == inf)
         return free
 
     def states(self) -> Codes:
@@ -143,13 +111,13 @@ class Batch:
 
     def may_wait(self) -> Bools:
         """(B,): somebody trains, is busy or aggregates."""
-        ending: Bools = ((self._state.gone == _NONE) & ~self.idle()).any(axis=1)
+        ending: Bools = ((self._state.gone == NONE) & ~self.idle()).any(axis=1)
         return ending
 
     def ended(self) -> Bools:
         """(B,): one holder is left and has merged everything."""
         state = self._state
-        holds = state.gone == _NONE
+        holds = state.gone == NONE
         ended: Bools = (holds.sum(axis=1) < 2) & ~(holds & (state.role > 0)).any(axis=1)
         return ended
 
@@ -164,7 +132,7 @@ class Batch:
 
     def eta_ready_s(self) -> Doubles:
         state = self._state
-        training = (state.ready < inf) & (state.gone == _NONE)
+        training = (state.ready < inf) & (state.gone == NONE)
         return np.where(training, np.where(training, state.ready, 0.0) - state.now[:, None], 0.0)
 
     def op_left_s(self) -> Doubles:
@@ -208,8 +176,7 @@ class Batch:
         state.now = np.where(moved, at, state.now)
         reached = np.where(moved, at, -inf)[:, None]
         state.ready[state.ready <= reached] = inf
-        self._turn_edges(moved)
-        self._bury(moved)
+        self._pass_time(moved)
         ends = (state.hop_end <= reached).nonzero()
         if len(ends[0]):
             self._end_hops(*ends)
@@ -225,25 +192,11 @@ class Batch:
         soonest: Doubles = at.min(axis=1)
         return soonest
 
-    def _turn_edges(self, moved: Bools) -> None:
-        """Busy periods that start or end by now."""
-        state, packed = self._state, self.packed
-        reached = np.where(moved, state.now, -inf)[:, None]
-        rows, devices = (state.edge <= reached).nonzero()
-        while len(rows):
-            which, now = state.which[rows], state.now[rows]
-            place = state.place[rows, devices]
-            begun = packed.starts[which, devices, place] <= now
-            place += begun
-            until = packed.ends[which, devices, place]
-            busy = until > now
-            starts = packed.starts[which, devices, place]
-            state.place[rows, devices], state.busy[rows, devices] = place, busy
-            state.edge[rows, devices] = np.where(busy, until, starts)
-            since = packed.starts[which, devices, np.maximum(place - 1, 0)]
-            state.busy_since[rows, devices] = np.where(busy, since, inf)
-            again = starts <= now
-            rows, devices = rows[again], devices[again]
+    def _pass_time(self, moved: Bools) -> None:
+        """Busy periods that start or end, and devices that die by now."""
+        turn_edges(self._state, self.packed, moved)
+        if self._dying:
+            bury(self._state, self.packed, moved)
 
     def _end_hops(self, rows: Integers, devices: Integers) -> None:
         """Transfers end before merges, as in the reference."""
@@ -259,109 +212,14 @@ class Batch:
         state.theta[at, receivers] += state.theta[at, senders]
         state.sent_to[at, senders] = receivers
         state.ready[at, senders] = state.edge[at, senders] = inf
-        self._leave_hop(at, senders)
+        leave_hop(state, at, senders)
         state.stalled_by[at, receivers] = receivers
         state.left[at, receivers], state.after[at, receivers] = state.after[at, receivers], 0.0
         at, receivers = rows[~sends], devices[~sends]
         state.n_agg[at, receivers] += 1
         state.energy[at, receivers] += MERGE_W * state.cost_merge[at, state.other[at, receivers]]
         state.free_since[at, receivers] = state.hop_end[at, receivers]
-        self._leave_hop(at, receivers)
-
-    def _leave_hop(self, rows: Integers, devices: Integers) -> None:
-        state = self._state
-        state.role[rows, devices], state.other[rows, devices], state.hop_end[rows, devices] = _NONE, -1, inf
-        state.stalled_by[rows, devices] = devices
-        state.left[rows, devices] = state.after[rows, devices] = 0.0
-
-    # -- deaths are few: one at a time --------------------------------------------------------------------------------
-
-    def _bury(self, moved: Bools) -> None:
-        if not self._dying:
-            return
-        state = self._state
-        reached = np.where(moved, state.now, -inf)[:, None]
-        for row, index in zip(*(array.tolist() for array in (state.dies <= reached).nonzero()), strict=True):
-            delivered = state.gone[row, index] == DONE
-            state.gone[row, index] = DEAD
-            state.dies[row, index] = state.ready[row, index] = state.edge[row, index] = inf
-            if not delivered:
-                self._abort(row, index)
-                state.lost[row, index] = True
-                self._release(row, index)
-
-    def _abort(self, row: int, index: int) -> None:
-        """The hop it is part of is undone; before the transfer's end the other one is free again."""
-        state = self._state
-        if state.role[row, index] == _NONE:
-            return
-        other = int(state.other[row, index])
-        sender = index if state.role[row, index] == SEND else other
-        state.merged[row, sender] = -inf
-        state.wasted[row] += state.cost_transfer[row, sender]
-        ends = [end for end in (index, other) if state.role[row, end] != _NONE]
-        for end in ends:
-            state.free_since[row, end] = state.now[row]
-        self._leave_hop(np.full(len(ends), row), np.array(ends))
-
-    def _release(self, row: int, index: int) -> None:
-        """All loads that it carried are with those who gave them again, as far as they live."""
-        state = self._state
-        for giver in np.flatnonzero(state.sent_to[row] == index).tolist():
-            if state.merged[row, giver] > -inf:
-                state.merged[row, giver] = -inf
-                state.wasted[row] += state.cost_transfer[row, giver] + state.cost_merge[row, giver]
-            state.sent_to[row, giver] = -1
-            if state.gone[row, giver] == DEAD:
-                state.lost[row, giver] = True
-                self._release(row, giver)
-                continue
-            state.gone[row, giver] = _NONE
-            state.free_since[row, giver] = state.now[row]
-            state.edge[row, giver] = -inf  # to be found again
-            only = np.zeros(len(self), dtype=np.bool_)
-            only[row] = True
-            self._turn_edges(only)
-
-
-def _fresh(packed: Packed, which: Integers) -> _State:
-    exists = packed.exists[which]
-    shape = exists.shape
-
-    def full(value: float) -> Doubles:
-        return np.full(shape, value)
-
-    def none() -> Integers:
-        return np.full(shape, -1)
-
-    ready = packed.ready_s[which]
-    return _State(
-        which=which,
-        now=np.zeros(len(which)),
-        wasted=np.zeros(len(which)),
-        gone=np.where(exists, _NONE, DONE).astype(np.int8),
-        role=np.zeros(shape, dtype=np.int8),
-        other=none(),
-        stalled_by=np.broadcast_to(np.arange(shape[1]), shape).copy(),
-        ready=np.where(exists & (ready > 0.0), ready, inf),
-        hop_end=full(inf),
-        left=full(0.0),
-        after=full(0.0),
-        place=np.zeros(shape, dtype=np.int64),
-        busy=np.zeros(shape, dtype=np.bool_),
-        busy_since=full(inf),
-        edge=packed.starts[which, :, 0].copy(),
-        dies=packed.dies_s[which].copy(),
-        theta=exists.astype(np.float64),
-        energy=packed.energy_j[which].copy(),
-        n_agg=np.zeros(shape, dtype=np.int64),
-        free_since=ready.copy(),
-        sent_to=none(),
-        merged=full(-inf),
-        cost_transfer=full(0.0),
-        cost_merge=full(0.0),
-        lost=np.zeros(shape, dtype=np.bool_),
-    )
+        leave_hop(state, at, receivers)
 
 
 def _active_end(
