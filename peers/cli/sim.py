@@ -106,7 +106,8 @@ def replay(
 ) -> None:
     """Step a recorded machine through what it saw, and compare what it does with what it did."""
     from peers.trials.campaign import silent_machines
-    from peers.trials.replay_story import load_story, replay_story, tell_entries
+    from peers.trials.replay_story import replay_story
+    from peers.trials.story_file import load_story, tell_entries
 
     entries = load_story(story)
     if not as_json:
@@ -207,7 +208,7 @@ def _tell_failure(plan: FaultPlan, verdict: Verdict, directory: Path, shrink: bo
 
 
 def _save_stories(mesh: object, directory: Path) -> None:
-    from peers.trials.replay_story import save_stories
+    from peers.trials.story_file import save_stories
     from sim.mesh.driver import SimMesh
 
     assert isinstance(mesh, SimMesh)

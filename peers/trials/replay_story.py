@@ -1,4 +1,4 @@
-"""`mdl replay`: reads the story of one process, builds its machine again and steps it through what it saw.
+"""`mdl replay`: builds the machine of a recorded process again and steps it through what it saw.
 
 Values are not in a story, only their sizes and digests. So other vectors that differ likewise are fed, and digests are
 compared up to renaming: where the recorded machine said A, the replayed one must say B, always. What depends on the
@@ -9,68 +9,25 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import reprlib
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
 import numpy as np
 
-from mdl.errors import ConfigError, DataError, LocalProtocolError, RemoteProtocolError
+from mdl.errors import ConfigError, RemoteProtocolError
 from mdl.protocol.delta import Contributor, Vector, apply_delta, digest_of
-from mdl.protocol.machine import Effect, Event, SaveModel, Tick
-from mdl.reading import decode_json, read_bytes, shorten
+from mdl.protocol.machine import Effect, SaveModel, Tick
+from mdl.reading import shorten
 from peers.roles.build import PeerStart, build_machine
 from peers.roles.peer import Peer
-from sim.mesh.driver import SimMesh
-from sim.mesh.story_lines import tell_step
-from transport.story import Story
+from peers.trials.story_file import IMPOSSIBLE, LARGEST_MODEL, Entry, Recorded, read_event, size_of
 
-_EVENTS = {kind.__name__: kind for kind in get_args(Event)}
-_EFFECTS = {kind.__name__: kind for kind in get_args(Effect)}
 # Each pass settles the digests of at least one more round; a bounded story holds fewer rounds.
 _MOST_PASSES = 200
-# A story of 2,000 steps has a megabyte or two; one of a mesh of 100 devices ten times as much.
-_LARGEST_STORY_BYTES = 128 << 20
-# Several vectors of this size are held, and hashed again in each pass: 32 million values are 128 MB.
-_LARGEST_MODEL = 32 << 20
 # A pass takes seconds at most; a story that was made up may need any number of them.
 _LONGEST_S = 120.0
-# What a machine that is told impossible things may end in: it was built for what its own code records.
-_IMPOSSIBLE = (
-    *(LocalProtocolError, KeyError, IndexError, TypeError, ValueError, AttributeError),
-    *(ArithmeticError, RecursionError, MemoryError, AssertionError),
-)
-
-
-class Entry(msgspec.Struct, frozen=True):
-    """One line. event and effects: {name of the kind: its fields}. ticks: those that decided nothing, before it."""
-
-    at_s: float
-    event: dict[str, Any]
-    effects: list[dict[str, Any]] = []
-    ticks: list[float] = []
-
-
-class _Header(msgspec.Struct, frozen=True):
-    header: msgspec.Raw
-    left_out: int = 0
-
-
-@dataclass(frozen=True)
-class Recorded:
-    """A story as it was read. start: None if the file does not say how the machine was built; problem: why not."""
-
-    entries: list[Entry]
-    start: PeerStart | None
-    problem: str = ""
-
-    @property
-    def who(self) -> str:
-        return self.start.me.peer_id if self.start else "it"
 
 
 @dataclass(frozen=True)
@@ -106,31 +63,12 @@ class Replayed:
         }
 
 
-def load_story(path: Path) -> Recorded:
-    """Raises DataError that names the file and the line, if it is no story."""
-    lines = read_bytes(path, _LARGEST_STORY_BYTES, "a story-*.jsonl of a run").split(b"\n")
-    if not lines[-1]:
-        lines.pop()
-    start, problem, first = None, "the story has no header that says how its machine was built", 0
-    if lines and lines[0].startswith(b'{"header"'):
-        start, problem = _read_header(lines[0])
-        first = 1
-    entries = []
-    for number, line in enumerate(lines[first:], first + 1):
-        where = f"{path}, line {number}"
-        entry = decode_json(line, Entry, where, "a line of a story")
-        if any(len(named) != 1 for named in (entry.event, *entry.effects)):
-            raise DataError(f"{where}: an event or effect is not one name with its fields; expected a line of a story")
-        entries.append(entry)
-    return Recorded(entries, start, problem)
-
-
 def replay_story(recorded: Recorded) -> Replayed:
     """Step the machine through the story, again until all digests have their names."""
     if recorded.start is None or recorded.problem:
         return Replayed(problem=recorded.problem)
-    if (size := recorded.start.trainer.size if recorded.start.trainer else 0) > _LARGEST_MODEL:
-        return Replayed(problem=f"its model of {size} values is too large to be replayed, at most {_LARGEST_MODEL}")
+    if (size := recorded.start.trainer.size if recorded.start.trainer else 0) > LARGEST_MODEL:
+        return Replayed(problem=f"its model of {size} values is too large to be replayed, at most {LARGEST_MODEL}")
     names: dict[str, str] = {}
     give_up_at = time.monotonic() + _LONGEST_S
     for _ in range(_MOST_PASSES):
@@ -139,7 +77,7 @@ def replay_story(recorded: Recorded) -> Replayed:
             result = run.play()
         except (msgspec.ValidationError, ConfigError) as error:
             return Replayed(problem=f"it was recorded by another version ({shorten(error)})")
-        except _IMPOSSIBLE as error:
+        except IMPOSSIBLE as error:
             return Replayed(
                 problem=f"no machine of ours has lived through it ({type(error).__name__}: {shorten(error)})"
             )
@@ -147,36 +85,6 @@ def replay_story(recorded: Recorded) -> Replayed:
             return result
         names |= run.renamed
     return Replayed(problem="its digests cannot be matched")
-
-
-def tell_entries(recorded: Recorded, limit: int = 0) -> Iterator[str]:
-    """Readable lines of the last `limit` steps, or of all; an entry of another version is shown as it is."""
-    for entry in recorded.entries[-limit:] if limit else recorded.entries:
-        try:
-            yield from tell_step(
-                entry.at_s, recorded.who, _event(entry.event), [_effect(item) for item in entry.effects]
-            )
-        except (msgspec.ValidationError, *_IMPOSSIBLE):
-            yield f"{entry.at_s:9.3f}  {recorded.who:<6} {_show(entry.event)} -> {_show(entry.effects)}"
-
-
-def save_stories(mesh: SimMesh, directory: Path) -> list[Path]:
-    """Write the story of each process of a recorded simulated run, each with what it takes to replay it."""
-    stories: dict[Contributor, Story] = {}
-    for step in mesh.story or []:
-        if step.who is None or isinstance(step.event, str):
-            continue
-        if step.who not in stories:
-            header = mesh.starts.get(step.who)
-            assert header is None or isinstance(header, PeerStart)
-            stories[step.who] = Story(len(mesh.story or []), header)
-        clock_s = step.at_s + step.offset_s
-        stories[step.who].add(clock_s, step.event, list(step.effects))
-    paths = []
-    for who, story in sorted(stories.items()):
-        paths.append(directory / f"story-{who.peer_id}-{who.incarnation}.jsonl")
-        story.save(paths[-1])
-    return paths
 
 
 @dataclass
@@ -204,7 +112,7 @@ class _Pass:
                     return self._differs(number, entry, f"at {at_s:.3f} a tick led to {_kinds(said)}, not to nothing")
             self._recognise(entry, machine)
             try:
-                effects = machine.handle(_event(self._rename(_describe(entry.event)), self._value), entry.at_s)
+                effects = machine.handle(read_event(self._rename(_describe(entry.event)), self._value), entry.at_s)
             except RemoteProtocolError:
                 effects = []
             self._keep_vectors(machine, effects)
@@ -272,7 +180,7 @@ class _Pass:
 
     def _value(self, kind: type, given: Any) -> Vector:
         """Values without a digest are compared with nothing: any that differ from all others will do."""
-        return self._vector(given.get("digest") or f"step {self.number}", _size_of(given))
+        return self._vector(given.get("digest") or f"step {self.number}", size_of(given))
 
     def _rename(self, item: Any, key: str = "") -> Any:
         """The same event with digests as this replay knows them; descriptions of values keep theirs."""
@@ -304,61 +212,12 @@ class _Pass:
         return next((found for where, one, other in pairs if (found := self._compare(one, other, where))), "")
 
 
-def _read_header(line: bytes) -> tuple[PeerStart | None, str]:
-    try:
-        header = decode_json(line, _Header, "the first line")
-        start = decode_json(bytes(header.header), PeerStart, "the first line")
-    except DataError as error:
-        return None, f"its header is of another version ({error})"
-    if header.left_out:
-        return (
-            start,
-            f"its first {header.left_out} steps are not kept, so the machine cannot be brought to where it was",
-        )
-    return start, ""
-
-
 def _describe(item: dict[str, Any]) -> dict[str, Any]:
     """The description of values that came with a digest says which."""
     heard = item.get("Received", {})
     if not heard.get("values") or not heard.get("digest"):
         return item
     return {"Received": heard | {"values": heard["values"] | {"digest": heard["digest"]}}}
-
-
-def _event(item: dict[str, Any], value: Any = None) -> Event:
-    ((name, fields),) = item.items()
-    if name not in _EVENTS:
-        raise msgspec.ValidationError(f"an event {name}")
-    event: Event = msgspec.convert(fields, _EVENTS[name], dec_hook=value or _zeros)
-    return event
-
-
-def _effect(item: dict[str, Any]) -> Effect:
-    ((name, fields),) = item.items()
-    if name not in _EFFECTS:
-        raise msgspec.ValidationError(f"an effect {name}")
-    effect: Effect = msgspec.convert(fields, _EFFECTS[name], dec_hook=_zeros)
-    return effect
-
-
-def _show(item: object) -> str:
-    try:
-        return str(item)
-    except RecursionError:
-        return reprlib.repr(item)
-
-
-def _zeros(kind: type, given: Any) -> Vector:
-    return np.zeros(_size_of(given), np.float32)
-
-
-def _size_of(given: Any) -> int:
-    """Of values, as a story describes them: before memory is taken for them."""
-    size = given.get("size") if isinstance(given, dict) else None
-    if not isinstance(size, int) or not 0 <= size <= _LARGEST_MODEL:
-        raise msgspec.ValidationError(f"values of size {reprlib.repr(size)}")
-    return size
 
 
 def _invent(digest: str, size: int) -> Vector:

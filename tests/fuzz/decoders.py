@@ -34,8 +34,9 @@ from mdl.protocol.delta import Contributor
 from mdl.protocol.messages import Said
 from mdl.protocol.vocabulary import Ballot, Counted, Fork, History, PeerInfo, Reached, Role
 from peers.edge.resume import Origin, restore_state
-from peers.trials.replay_story import Recorded, load_story, replay_story, save_stories, tell_entries
+from peers.trials.replay_story import replay_story
 from peers.trials.run_plan import run_plan
+from peers.trials.story_file import Recorded, load_story, save_stories, tell_entries
 from sim.mesh.draw_plan import draw_plan
 from sim.mesh.fault_plan import dump_plan, load_plan
 from sim.timing.scenario import draw_scenario, load_scenarios, save_scenarios

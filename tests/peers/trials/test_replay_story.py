@@ -9,10 +9,12 @@ import pytest
 
 from mdl.errors import DataError
 from mdl.protocol.delta import Contributor
+from peers.roles.build import build_machine
 from peers.roles.trainer.hops import Hops
 from peers.trials.campaign import Campaign, silent_machines
-from peers.trials.replay_story import load_story, replay_story, save_stories, tell_entries
+from peers.trials.replay_story import replay_story
 from peers.trials.run_plan import tell_plan
+from peers.trials.story_file import load_story, save_stories, tell_entries
 from transport.story import Story
 
 
@@ -101,3 +103,26 @@ def test_a_bounded_story_says_how_much_is_left_out(tmp_path: Path) -> None:
     first, *rest = (tmp_path / "story.jsonl").read_text().splitlines()
     assert json.loads(first) == {"header": {"peer_id": "a", "incarnation": 1}, "left_out": 3}
     assert len(rest) == 2
+
+
+# Every field that a header may have, as it was written before machines were built from one value.
+FORMER_HEADER = """{"header": {"me": {"peer_id": "p1", "incarnation": 2}, "policy": "greedy",
+"agent": {"rounds": 0, "min_peers": 4, "lost_after_s": 2.0, "retry_s": 0.25, "stall_s": 3.0, "partition_s": 4.0,
+"waits_for_majority": true, "farewell_s": 20.0, "stop_s": 1.5,
+"busy": {"in_use": true, "cpu_percent": 90.0, "battery_percent": 5.0, "free_memory_mb": 64.0},
+"limit": {"deadline_s": 0.0, "quorum": 0.75, "spared": []}},
+"succession": {"heartbeat_s": 1.0, "lost_after_s": 2.0, "settle_s": 0.8, "step_s": 0.25, "start_s": 2.8},
+"trainer": {"size": 256, "digest": "AAECAwQFBgcICQoLDA0ODw==", "schema_hash": "schema", "model": "model",
+"round_id": 3, "settings": {"eta": 1.0, "keep_deltas": true, "report_s": 1.0, "retry_s": 0.25, "stall_s": 2.0}},
+"started_s": 4.5}, "left_out": 0}"""
+
+
+def test_the_header_of_an_older_story_still_builds_its_machine(tmp_path: Path) -> None:
+    path = tmp_path / "story-p1.jsonl"
+    header = FORMER_HEADER.replace("\n", " ")
+    path.write_text(header + '\n{"at_s": 4.5, "event": {"ResourcesSampled": {"resources": {}}}, "effects": []}\n')
+    recorded = load_story(path)
+    assert recorded.problem == ""
+    assert recorded.start is not None
+    assert recorded.start.me == Contributor("p1", 2)
+    assert build_machine(recorded.start).rounds_closed() == 0

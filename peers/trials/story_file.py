@@ -1,0 +1,165 @@
+"""The file of a story: how the machine was built, and a line for each step; read, told, and written of a simulated run.
+
+Values are not in a story: an event or effect that is read has zeros in their place, or what it is given instead.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+import numpy as np
+
+from mdl.errors import DataError, LocalProtocolError
+from mdl.protocol.delta import Contributor, Vector
+from mdl.protocol.machine import Effect, Event
+from mdl.reading import decode_json, read_bytes
+from peers.roles.build import PeerStart
+from sim.mesh.driver import SimMesh
+from sim.mesh.story_lines import tell_step
+from transport.story import Story
+
+_EVENTS = {kind.__name__: kind for kind in get_args(Event)}
+_EFFECTS = {kind.__name__: kind for kind in get_args(Effect)}
+# A story of 2,000 steps has a megabyte or two; one of a mesh of 100 devices ten times as much.
+_LARGEST_STORY_BYTES = 128 << 20
+# Several vectors of this size are held, and hashed again in each pass: 32 million values are 128 MB.
+LARGEST_MODEL = 32 << 20
+# What a machine that is told impossible things may end in: it was built for what its own code records.
+IMPOSSIBLE = (
+    *(LocalProtocolError, KeyError, IndexError, TypeError, ValueError, AttributeError),
+    *(ArithmeticError, RecursionError, MemoryError, AssertionError),
+)
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One line. event and effects: {name of the kind: its fields}. ticks: those that decided nothing, before it."""
+
+    at_s: float
+    event: dict[str, Any]
+    effects: list[dict[str, Any]] = []
+    ticks: list[float] = []
+
+
+class _Header(msgspec.Struct, frozen=True):
+    header: msgspec.Raw
+    left_out: int = 0
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A story as it was read. start: None if the file does not say how the machine was built; problem: why not."""
+
+    entries: list[Entry]
+    start: PeerStart | None
+    problem: str = ""
+
+    @property
+    def who(self) -> str:
+        return self.start.me.peer_id if self.start else "it"
+
+
+def load_story(path: Path) -> Recorded:
+    """Raises DataError that names the file and the line, if it is no story."""
+    lines = read_bytes(path, _LARGEST_STORY_BYTES, "a story-*.jsonl of a run").split(b"\n")
+    if not lines[-1]:
+        lines.pop()
+    start, problem, first = None, "the story has no header that says how its machine was built", 0
+    if lines and lines[0].startswith(b'{"header"'):
+        start, problem = _read_header(lines[0])
+        first = 1
+    entries = []
+    for number, line in enumerate(lines[first:], first + 1):
+        where = f"{path}, line {number}"
+        entry = decode_json(line, Entry, where, "a line of a story")
+        if any(len(named) != 1 for named in (entry.event, *entry.effects)):
+            raise DataError(f"{where}: an event or effect is not one name with its fields; expected a line of a story")
+        entries.append(entry)
+    return Recorded(entries, start, problem)
+
+
+def tell_entries(recorded: Recorded, limit: int = 0) -> Iterator[str]:
+    """Readable lines of the last `limit` steps, or of all; an entry of another version is shown as it is."""
+    for entry in recorded.entries[-limit:] if limit else recorded.entries:
+        try:
+            yield from tell_step(
+                entry.at_s, recorded.who, read_event(entry.event), [_effect(item) for item in entry.effects]
+            )
+        except (msgspec.ValidationError, *IMPOSSIBLE):
+            yield f"{entry.at_s:9.3f}  {recorded.who:<6} {_show(entry.event)} -> {_show(entry.effects)}"
+
+
+def save_stories(mesh: SimMesh, directory: Path) -> list[Path]:
+    """Write the story of each process of a recorded simulated run, each with what it takes to replay it."""
+    stories: dict[Contributor, Story] = {}
+    for step in mesh.story or []:
+        if step.who is None or isinstance(step.event, str):
+            continue
+        if step.who not in stories:
+            header = mesh.starts.get(step.who)
+            assert header is None or isinstance(header, PeerStart)
+            stories[step.who] = Story(len(mesh.story or []), header)
+        clock_s = step.at_s + step.offset_s
+        stories[step.who].add(clock_s, step.event, list(step.effects))
+    paths = []
+    for who, story in sorted(stories.items()):
+        paths.append(directory / f"story-{who.peer_id}-{who.incarnation}.jsonl")
+        story.save(paths[-1])
+    return paths
+
+
+def read_event(item: dict[str, Any], value: Callable[[type, Any], Vector] | None = None) -> Event:
+    """The event of an entry. value: makes what stands for values of which the story has only the description.
+
+    Raises msgspec.ValidationError if this version knows none of that kind.
+    """
+    ((name, fields),) = item.items()
+    if name not in _EVENTS:
+        raise msgspec.ValidationError(f"an event {name}")
+    event: Event = msgspec.convert(fields, _EVENTS[name], dec_hook=value or _zeros)
+    return event
+
+
+def size_of(given: Any) -> int:
+    """Of values, as a story describes them: before memory is taken for them."""
+    size = given.get("size") if isinstance(given, dict) else None
+    if not isinstance(size, int) or not 0 <= size <= LARGEST_MODEL:
+        raise msgspec.ValidationError(f"values of size {reprlib.repr(size)}")
+    return size
+
+
+def _read_header(line: bytes) -> tuple[PeerStart | None, str]:
+    try:
+        header = decode_json(line, _Header, "the first line")
+        start = decode_json(bytes(header.header), PeerStart, "the first line")
+    except DataError as error:
+        return None, f"its header is of another version ({error})"
+    if header.left_out:
+        return (
+            start,
+            f"its first {header.left_out} steps are not kept, so the machine cannot be brought to where it was",
+        )
+    return start, ""
+
+
+def _effect(item: dict[str, Any]) -> Effect:
+    ((name, fields),) = item.items()
+    if name not in _EFFECTS:
+        raise msgspec.ValidationError(f"an effect {name}")
+    effect: Effect = msgspec.convert(fields, _EFFECTS[name], dec_hook=_zeros)
+    return effect
+
+
+def _show(item: object) -> str:
+    try:
+        return str(item)
+    except RecursionError:
+        return reprlib.repr(item)
+
+
+def _zeros(kind: type, given: Any) -> Vector:
+    return np.zeros(size_of(given), np.float32)
