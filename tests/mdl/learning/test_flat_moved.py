@@ -191,6 +191,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore:Complex modules are a new feature:UserWarning")  # torch, when asked for one
 @pytest.mark.parametrize(("change", "said"), REFUSED)
 def test_what_cannot_be_averaged_any_more_is_named_in_one_line(change, said):
     flat = FlatModel(_model())
@@ -221,6 +222,7 @@ def test_tied_parameters_move_together():
     assert module[1].weight.sum().item() == 48
 
 
+@pytest.mark.filterwarnings("ignore:.*weight_norm. is deprecated:FutureWarning")  # models still have it
 @pytest.mark.parametrize(
     "build",
     [
