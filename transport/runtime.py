@@ -170,6 +170,7 @@ class Runtime(Generic[LinksT]):
             raise
         finally:
             self._is_over = True
+            self._worker.abandon()
             self.links.close(linger_ms=round(self._flush_s * 1000))
             self._wake_reader.close()
             self._wake_writer.close()

@@ -68,6 +68,13 @@ class Worker:
         for effect in left:
             self._carry_out(effect)
 
+    def abandon(self) -> None:
+        """Forget all that is queued, of a node that has crashed: what is under way is the thread's last."""
+        with self._changed:
+            self._closed = True
+            self._waiting.clear()
+            self._changed.notify_all()
+
     def _run(self) -> None:
         while True:
             with self._changed:

@@ -91,6 +91,24 @@ def test_a_model_that_is_being_written_is_waited_for():
     assert saved == [1]
 
 
+def test_of_a_node_that_crashed_what_is_under_way_is_the_last():
+    begun, go, done = threading.Event(), threading.Event(), []
+
+    def train(effect):
+        begun.set()
+        go.wait(PATIENCE_S)
+        done.append(effect.round_id)
+
+    worker = Worker({TrainLocally: train}, print, print)
+    worker.put(TrainLocally(1, W))
+    worker.put(TrainLocally(2, W))
+    assert begun.wait(PATIENCE_S)
+    worker.abandon()
+    go.set()
+    worker.finish(PATIENCE_S)
+    assert done == [1]
+
+
 def test_work_that_fails_is_told_to_the_machine_and_a_bug_stops_the_node():
     refused = OSError(24, "Too many open files")
     events, crashes, answers = [], [], iter([DataError("disk full"), refused, LocalProtocolError("bug"), KeyError("k")])

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from ipaddress import IPv4Interface
 
 import msgspec
-from zeroconf import Error, IPVersion, NotRunningException, ServiceBrowser, ServiceInfo, ServiceListener, Zeroconf
+from zeroconf import Error, EventLoopBlocked, IPVersion, NotRunningException, ServiceInfo, ServiceListener, Zeroconf
 
 from mdl.bounds import MAX_INCARNATION, printable, whole_number
 from mdl.errors import MeshNotFoundError, RemoteProtocolError
@@ -114,8 +114,8 @@ class Discovery(ServiceListener):
         if self._zeroconf is not None:
             if self._announcer is not None:
                 self._announcer.join(_CLOSE_S)
-            self._zeroconf.close()
-            self._zeroconf = None
+            closing, self._zeroconf = self._zeroconf, None
+            closing.close()
 
     def move(self, own: Sequence[IPv4Interface]) -> None:
         """This machine has other addresses now: announce them, and listen there. Not from several threads at once."""
@@ -125,12 +125,15 @@ class Discovery(ServiceListener):
 
     def add_service(self, zc: Zeroconf, type_: str, name: str) -> None:
         """A service appeared. Other meshes are told apart by its name, before anything is asked of them."""
-        if not name.startswith(fingerprint_of(self._keys, self._mesh)):
-            return
+        if zc is not self._zeroconf or not name.startswith(fingerprint_of(self._keys, self._mesh)):
+            return  # closed meanwhile, or of another mesh
         try:
             info = zc.get_service_info(type_, name, timeout=_DETAILS_MS)
         except NotRunningException:
             return  # closed while it was being asked about
+        except EventLoopBlocked:  # raised from here it would end the thread, and nobody would be found any more
+            self._lines.warning(time.monotonic(), "", "too busy to ask who announced itself: its next word will tell")
+            return
         if info is None or info.port is None:
             return
         record = {key: value or "" for key, value in info.decoded_properties.items()}
@@ -154,7 +157,7 @@ class Discovery(ServiceListener):
             try:
                 hosts = [str(interface.ip) for interface in self._own]
                 self._zeroconf = Zeroconf(interfaces=list(hosts), ip_version=IPVersion.V4Only)
-                ServiceBrowser(self._zeroconf, SERVICE, listener=self)
+                self._zeroconf.add_service_listener(SERVICE, self)  # its thread ends with `close`
                 self._announcer = threading.Thread(target=self._announce, name="mdl-mdns", daemon=True)
                 self._announcer.start()
                 return

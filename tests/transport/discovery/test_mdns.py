@@ -3,7 +3,7 @@
 from ipaddress import IPv4Interface
 
 import pytest
-from zeroconf import NotRunningException
+from zeroconf import EventLoopBlocked, NotRunningException
 
 from mdl.errors import ConfigError, MeshNotFoundError, RemoteProtocolError
 from mdl.protocol.vocabulary import PeerInfo, Role
@@ -117,19 +117,32 @@ def test_without_multicast_it_needs_an_address_to_join_and_then_only_warns(monke
     assert "mDNS is not available" in caplog.text
 
 
-def test_a_service_that_appears_while_discovery_is_closed_is_left_alone(monkeypatch):
-    def no_multicast(**_):
-        raise OSError("no multicast")
+class Busy:
+    """In place of zeroconf: it is asked who announced itself, and cannot tell."""
 
-    class Closed:
-        def get_service_info(self, *_, **__):
-            raise NotRunningException
+    def __init__(self, problem):
+        self.problem, self.asked = problem, 0
 
-    monkeypatch.setattr(discovery, "Zeroconf", no_multicast)
-    found = []
-    watching = Discovery(ME, "home", KEYS, found.append, loopback=True, required=False)
-    watching.add_service(Closed(), "_mdl._tcp.local.", discovery.fingerprint_of(KEYS, "home"))
-    assert found == []
+    def get_service_info(self, *_, **__):
+        self.asked += 1
+        raise self.problem
+
+    def close(self):
+        """Nothing is open."""
+
+    add_service_listener = register_service = lambda *_, **__: None
+
+
+@pytest.mark.parametrize("problem", [NotRunningException, EventLoopBlocked])
+def test_a_service_that_cannot_be_asked_about_is_left_alone_and_one_that_appears_after_the_close(monkeypatch, problem):
+    zeroconf, found = Busy(problem), []
+    monkeypatch.setattr(discovery, "Zeroconf", lambda **_: zeroconf)
+    watching = Discovery(ME, "home", KEYS, found.append, loopback=True)
+    appeared = (zeroconf, "_mdl._tcp.local.", discovery.fingerprint_of(KEYS, "home"))
+    watching.add_service(*appeared)
+    watching.close()
+    watching.add_service(*appeared)
+    assert (found, zeroconf.asked) == ([], 1)
 
 
 def test_the_gate_lets_in_the_meshs_client_key_alone():
