@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.leftovers import Belongings, left_since
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that runs the tests in the background has them ignore Ctrl-C, and every process that they start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -18,6 +20,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # A busy machine is no reason for a test to fail.
 settings.register_profile("mdl", deadline=None)
 settings.load_profile("mdl")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_behind() -> Iterator[None]:
+    """A test whose thread, child process or socket outlives it fails: it would fail another one, later."""
+    before = Belongings.now()
+    yield
+    left = left_since(before)
+    assert not left, f"left behind: {'; '.join(left)}"
 
 
 @pytest.fixture(autouse=True)
