@@ -21,8 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from lan_round import load_helper
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
+
+from benchmarks.lan_round import load_helper
 from transport.trust.keys import new_join_code
 
 # The first rounds show the links; they are played, and not counted.

@@ -28,11 +28,10 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # before this folder: a benchmark is called like a package
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
 
-from chaos_plot import draw_chaos
-from chaos_watch import Book, DeltaCheck, Eye, Fault, describe_machine, summarise, watch
-
+from benchmarks.chaos_plot import draw_chaos
+from benchmarks.chaos_watch import Book, DeltaCheck, Eye, Fault, describe_machine, summarise, watch
 from mdl.config import load_config
 from peers.launch.processes import Child, Children
 from peers.view.inference import evaluate_model

@@ -25,11 +25,13 @@ from typing import Any
 import msgspec
 import numpy as np
 import torch
-from colla_baselines import guess_markov, guess_tree, unseen_share
-from colla_plot import draw_cdf
-from colla_recipe import Client, Person, Recipe, UnifiedKind, run_colla, split_people, train_alone
 from torch import nn
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
+
+from benchmarks.colla_baselines import guess_markov, guess_tree, unseen_share
+from benchmarks.colla_plot import draw_cdf
+from benchmarks.colla_recipe import Client, Person, Recipe, UnifiedKind, run_colla, split_people, train_alone
 from mdl.cloud.classroom import Classroom, Cycle, accuracy_of
 from mdl.cloud.model_kinds import RecurrentKind
 from mdl.cloud.recurrent import CLOUD_SIZE, DEVICE_SIZE, count_parameters

@@ -6,8 +6,8 @@ from collections import Counter
 
 import numpy as np
 import torch
-from colla_recipe import Person
 
+from benchmarks.colla_recipe import Person
 from mdl.data.readers.visits import FIRST_PLACE_CODE
 
 

@@ -19,7 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from device_traces import (
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
+
+from benchmarks.device_traces import (
     CHARGING,
     DISCHARGING,
     HEAT_STEP_S,
@@ -37,7 +40,6 @@ from device_traces import (
     stay_share,
     stretches_s,
 )
-
 from mdl.devices import usage
 from sim.timing import device_models as devices
 

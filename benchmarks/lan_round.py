@@ -9,7 +9,7 @@ The devices' places in the order of their names change from run to run, since tr
 from __future__ import annotations
 
 import argparse
-import importlib.util
+import importlib
 import json
 import statistics
 import sys
@@ -21,11 +21,12 @@ from typing import Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
+
 from sim.timing.iteration import Iteration
 from sim.timing.scenario import Scenario, ScenarioDevice
 from transport.trust.keys import new_join_code
 
-TESTS = Path(__file__).parent.parent / "tests" / "integration"
 MBIT = (24.0, 16.0, 12.0, 8.0, 4.0, 2.0)
 # Which of them is busy half of the time, and what is left of its link meanwhile.
 BUSY, BUSY_MBIT, BUSY_S = 2, 1.0, (2.0, 6.0)
@@ -177,12 +178,8 @@ def _describe(rounds: list[dict[str, Any]]) -> str:
 
 
 def load_helper(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"bench_{name}", TESTS / f"{name}.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    """Of the integration tests: the network `lan`, the commands `product`."""
+    return importlib.import_module(f"tests.integration.{name}")
 
 
 if __name__ == "__main__":

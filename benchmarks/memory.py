@@ -19,13 +19,10 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # before this folder: a benchmark is called like a package
 
 from mdl.config import Config, FaultSection, MeshSection, RoundSection
 from mdl.protocol.counts import no_evaluation

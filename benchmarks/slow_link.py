@@ -23,8 +23,9 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from lan_round import load_helper
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
 
+from benchmarks.lan_round import load_helper
 from transport.trust.keys import new_join_code
 
 HERE = Path(__file__).resolve().parents[1]

@@ -244,16 +244,12 @@ def parser_of(path: Path) -> argparse.ArgumentParser:
         found.append(parser)
         raise _Reached
 
-    before = set(sys.modules)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", [str(path)])
-        patch.setattr(sys, "path", [str(path.parent), *sys.path])
+        patch.setattr(sys, "path", [str(path.parent), *sys.path])  # it adds to its own
         patch.setattr(argparse.ArgumentParser, "parse_args", stop)
         with pytest.raises(_Reached):
             runpy.run_path(str(path), run_name="__main__")
-    for name in set(sys.modules) - before:  # a benchmark's own modules, which others may name alike
-        if str(ROOT / "benchmarks") in (getattr(sys.modules[name], "__file__", None) or ""):
-            del sys.modules[name]
 
     def complain(message: str) -> NoReturn:
         raise ValueError(message)

@@ -24,7 +24,7 @@ DECAY_EPISODES = 400.0
 # The mean return is taken over so many episodes.
 WINDOW = 50
 # Phi by N, measured: mean return of the exact optimum of Eq. 7 minus the ideal of `ideal_return`, over 2,000 random
-# starts (`benchmarks/scheduler.py --part phi`); the text's sign, a fading penalty, no quitting.
+# starts (`benchmarks/chain_scheduler.py --part phi`); the text's sign, a fading penalty, no quitting.
 PHI = {3: -0.101, 4: -0.292, 5: -0.222, 6: -0.418, 7: -0.339, 8: -0.506, 9: -0.469}
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import math
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from benchmarks.device_fit import fit
 from mdl.devices import usage
 from mdl.devices.usage import UsageKind
 from sim.timing import device_models as devices
@@ -183,11 +182,10 @@ def test_heat_rises_by_its_time_constant_and_slows_a_device_only_above_the_limit
     assert devices.throttle(100.0, 1.0, 240.0, rest_celsius=60.0) == 50.0
 
 
-def test_constants_are_those_that_the_recordings_give(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_constants_are_those_that_the_recordings_give(data_dir: Path) -> None:
     if not (data_dir / "phone_traces" / "phone_traces.csv.gz").is_file():
         pytest.skip("no phone_traces among the data sets")
-    monkeypatch.setattr(sys, "path", [str(Path(__file__).resolve().parents[3] / "benchmarks"), *sys.path])
-    found = importlib.import_module("device_fit").fit(data_dir)
+    found = fit(data_dir)
     for name, row in found["constants"].items():
         if name == "drain_cpu_percent_an_hour":  # a given power: the recordings only have to be near it
             assert row["fitted"] == pytest.approx(row["code"], rel=0.5)

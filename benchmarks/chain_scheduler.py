@@ -1,7 +1,7 @@
 """The Chain-scheduler measured: MDLdroid's Fig. 6, 8, 9 and 10 made again, and what it gains on unequal, used devices.
 
-    python benchmarks/scheduler.py --part all
-    python benchmarks/scheduler.py --part cells --cell "dynamic 9" --policies greedy-risk,greedy,dp,dqn
+    python benchmarks/chain_scheduler.py --part all
+    python benchmarks/chain_scheduler.py --part cells --cell "dynamic 9" --policies greedy-risk,greedy,dp,dqn
 
 Parts: phi (Eq. 8), fig6 (exploration), fig8 (re-learning), fig9-10 (latency and energy against Tree and Ring), cells
 (families and N against the optimum), energy (20 rounds), dying (what is lost), quorum (a round without its slowest),
@@ -22,10 +22,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# This file has the name of the package that it measures: its folder must not be searched for it.
-sys.path[0] = str(Path(__file__).resolve().parent / "chain")
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
 
-from chain_mesh import (  # noqa: E402
+from benchmarks.chain.chain_mesh import (
     LITERAL,
     Keep,
     measure_cells,
@@ -34,9 +33,9 @@ from chain_mesh import (  # noqa: E402
     measure_figures,
     measure_times,
 )
-from chain_options import measure_detaching, measure_quorum  # noqa: E402
-from chain_paper import measure_exploration, measure_phi, measure_relearning, measure_speed  # noqa: E402
-from chain_plot import draw_scheduler  # noqa: E402
+from benchmarks.chain.chain_options import measure_detaching, measure_quorum
+from benchmarks.chain.chain_paper import measure_exploration, measure_phi, measure_relearning, measure_speed
+from benchmarks.chain.chain_plot import draw_scheduler
 
 _OUT = Path(__file__).parent / "results" / "scheduler.json"
 _POLICIES = "tree,ring,fifo,greedy-risk,greedy,dp,dqn,eq7,paper"
@@ -78,7 +77,7 @@ def main() -> None:
 def _measure(part: str, options: argparse.Namespace) -> None:
     """Run one part; what is there is written as it comes, so that an interrupted part keeps it."""
     began_s = time.process_time()
-    command = f"python benchmarks/scheduler.py --part {part} {_settings(part, options)}".strip()
+    command = f"python benchmarks/chain_scheduler.py --part {part} {_settings(part, options)}".strip()
     machine = f"{platform.machine()}, one core, Python {platform.python_version()}"
 
     def keep(found: dict[str, Any]) -> None:
