@@ -6,6 +6,9 @@ BIN := .venv/bin
 .PHONY: up test fuzz check clean
 INPUTS ?= 10000000
 SEED ?= 1
+# Two: one for the tests of real processes, which run one after the other and take the longest, one for all others; 0: no
+# test beside another.
+WORKERS ?= 2
 
 up: .venv/installed
 	$(BIN)/mdl up -n 4 --data motion --model lenet --epochs 5 --rounds-per-epoch 4 --baselines
@@ -13,7 +16,7 @@ up: .venv/installed
 test: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile
 
 fuzz: .venv/installed
 	$(BIN)/python -m tests.fuzz --inputs $(INPUTS) --seed $(SEED)
