@@ -1,14 +1,18 @@
 # `make up` trains on a mesh of real peer processes, `make test` checks everything; `make fuzz` is for a night: 10 million
-# hostile inputs over all decoders and machines (INPUTS, SEED).
+# hostile inputs over all decoders and machines (INPUTS, SEED). `make test-lowest` is for a release: the oldest versions
+# that pyproject.toml allows.
 PYTHON ?= python3
 BIN := .venv/bin
+LOWEST := .venv-lowest/bin
 
-.PHONY: up test fuzz check clean
+.PHONY: up test test-lowest fuzz check clean
 INPUTS ?= 10000000
 SEED ?= 1
 # Two: one for the tests of real processes, which run one after the other and take the longest, one for all others; 0: no
 # test beside another.
 WORKERS ?= 2
+# What calls most of the libraries; TESTS=tests is everything.
+TESTS ?= tests/mdl tests/transport tests/scheduler
 
 up: .venv/installed
 	$(BIN)/mdl up -n 4 --data motion --model lenet --epochs 5 --rounds-per-epoch 4 --baselines
@@ -18,6 +22,9 @@ test: .venv/installed
 	$(BIN)/mypy
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile
 
+test-lowest: .venv-lowest/installed
+	$(LOWEST)/pytest -W default $(TESTS)  # older libraries warn of each other
+
 fuzz: .venv/installed
 	$(BIN)/python -m tests.fuzz --inputs $(INPUTS) --seed $(SEED)
 
@@ -26,5 +33,14 @@ fuzz: .venv/installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
+# All but torch, which stays the one of constraints.txt: the wheels of 2.2 need other Pythons and older libraries around it.
+.venv-lowest/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-lowest
+	$(LOWEST)/python -m pip install --quiet --disable-pip-version-check uv
+	$(LOWEST)/uv pip compile --quiet --python $(LOWEST)/python --resolution lowest-direct --override constraints.txt \
+		--extra dev pyproject.toml --output-file .venv-lowest/lowest.txt
+	$(LOWEST)/python -m pip install --quiet --disable-pip-version-check -c .venv-lowest/lowest.txt -e '.[dev]'
+	touch $@
+
 clean:
-	rm -rf .venv build *.egg-info
+	rm -rf .venv .venv-lowest build *.egg-info

@@ -167,4 +167,4 @@ def _explain(loss: float, rows_x: Vector, rows: NDArray[np.int64], round_id: int
 
 
 def _derive_seed(seed: int, round_id: int) -> int:
-    return int(np.random.SeedSequence([seed, round_id]).generate_state(1, np.uint64)[0] >> 1)
+    return int(np.random.SeedSequence([seed, round_id]).generate_state(1, np.uint64)[0]) >> 1
