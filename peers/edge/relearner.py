@@ -32,6 +32,7 @@ from scheduler.explain.recorded_round import finished_round, rebuild
 from scheduler.policies.chain import Policy
 from scheduler.policies.device_book import is_busy
 from scheduler.policies.learned import DRAFT, POLICY, SEEN, Learned
+from scheduler.policies.qnet_numpy import UnfitPolicyError, set_aside
 from scheduler.policies.registry import make_policy
 from sim.timing.scenario import Scenario, load_scenarios, save_scenarios
 
@@ -135,6 +136,8 @@ class Relearner:
             logger.warning("learning the schedule failed: %s", said[-1])
             return
         ended = json.loads(told.splitlines()[-1])
+        for line in ended.get("set_aside", ()):
+            logger.warning("%s", line)
         if ended["slot"] < ended["slots"]:
             return
         try:
@@ -179,17 +182,31 @@ def is_at_ease(resources: ResourceState, busy: BusySection) -> bool:
 
 
 def make_own_policy(config: Config, directory: Path | None) -> Policy:
-    """The configured policy; dqn as this device has re-learned it, if it has."""
+    """The configured policy; dqn as this device has re-learned it, if it has.
+
+    A re-learned policy that this version cannot use is set aside, and is learned anew; the shipped one decides.
+    """
     if config.round.policy != "dqn":
         return make_policy(config.round.policy)
     path = directory / FOLDER / POLICY if directory else None
     for candidate, other in ((path, "the shipped schedule"), (None, "the greedy schedule")):
+        found = candidate if candidate and candidate.exists() else None
         try:
-            found = candidate if candidate and candidate.exists() else None
             return Learned(found, deadline_s=_DECISION_S, clock=time.perf_counter)
         except (DataError, OSError) as error:  # no descriptor left to read it with
-            logger.warning("%s is used: %s", other, error)
+            kept = _set_aside(found) if found and isinstance(error, UnfitPolicyError) else ""
+            logger.warning("%s is used: %s%s", other, error, kept)
     return make_policy("greedy")
+
+
+def _set_aside(policy: Path) -> str:
+    """Out of the way, and forget which mesh it was learned from; says where it is."""
+    try:
+        aside = set_aside(policy)
+        policy.with_name(_LEARNED).unlink(missing_ok=True)
+    except (MdlError, OSError) as error:  # it is told again at the next start
+        return f" ({error})"
+    return f"; it is set aside as {aside.name}"
 
 
 def main() -> None:

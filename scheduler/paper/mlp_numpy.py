@@ -16,12 +16,11 @@ import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import save
 
-from mdl.errors import DataError
 from mdl.reading import shorten
 from mdl.writing import write_bytes
 from scheduler.paper.optimum import Order
 from scheduler.paper.problem import Floats, PaperChain, PaperRules, observe_paper
-from scheduler.policies.qnet_numpy import read_policy
+from scheduler.policies.qnet_numpy import PolicyFileError, read_policy
 
 _METADATA_KEY = "mdl"
 
@@ -79,7 +78,7 @@ def save_mlp(path: Path, network: MlpQ, metadata: dict[str, object]) -> None:
 
 
 def load_mlp(path: Path) -> tuple[MlpQ, dict[str, object]]:
-    """Raises DataError if the file holds no policy of the paper's variant."""
+    """Raises PolicyFileError if the file holds no policy of the paper's variant."""
     arrays, metadata = read_policy(path)
     try:
         kept = msgspec.convert(metadata, _Kept)
@@ -87,20 +86,20 @@ def load_mlp(path: Path) -> tuple[MlpQ, dict[str, object]]:
             (arrays[f"layer{number}.weight"], arrays[f"layer{number}.bias"]) for number in range(len(arrays) // 2)
         ]
     except (msgspec.ValidationError, KeyError) as error:
-        raise DataError(f"{path}: no policy of the paper's variant ({shorten(error)})") from None
+        raise PolicyFileError(f"{path}: no policy of the paper's variant ({shorten(error)})") from None
     n_agg = np.zeros((1, kept.n), np.int64) if kept.counts else None
     width = observe_paper(np.zeros((1, kept.n), np.int8), np.zeros(1, np.int64), n_agg).shape[1]
     for number, (weight, bias) in enumerate(layers):
         fits = bias.ndim == 1 and weight.shape == (len(bias), width) and weight.dtype == bias.dtype == np.float32
         if not fits or not (np.isfinite(weight).all() and np.isfinite(bias).all()):
-            raise DataError(f"{path}: layer {number} is not of finite float32 numbers for {width} inputs")
+            raise PolicyFileError(f"{path}: layer {number} is not of finite float32 numbers for {width} inputs")
         width = len(bias)
     if not layers or width != kept.n:
-        raise DataError(f"{path}: its last layer does not answer for {kept.n} devices")
+        raise PolicyFileError(f"{path}: its last layer does not answer for {kept.n} devices")
     return MlpQ(layers, kept.n, kept.rules, counts=kept.counts), metadata
 
 
 def variant_of(path: Path) -> str:
-    """ "paper" or "chain". Raises DataError if the file is no policy."""
+    """ "paper" or "chain". Raises PolicyFileError if the file is no policy."""
     _, metadata = read_policy(path)
     return "paper" if metadata.get("variant") == "paper" else "chain"

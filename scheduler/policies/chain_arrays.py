@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from mdl.devices.usage import UsageKind, busy_rate, expected_rest_s
 from scheduler.policies.chain import ChainView, DeviceState
+from scheduler.policies.trained_under import OBSERVATION
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
@@ -20,11 +21,9 @@ STATES: tuple[DeviceState, ...] = tuple(DeviceState)
 TRAINING, FREE, BUSY, SEND, GET, DONE, DEAD = range(len(STATES))
 _CODES = {state: code for code, state in enumerate(STATES)}
 
-_AGE_STEP_S = 0.05
-_AGE_STEPS = 600
 _KINDS = tuple(UsageKind)
 # Mean rest of a busy period by kind and age in steps; of the kind "once" in median transfers.
-_AGES_S = tuple(step * _AGE_STEP_S for step in range(_AGE_STEPS))
+_AGES_S = tuple(step * OBSERVATION.age_step_s for step in range(OBSERVATION.age_steps))
 _REST: Doubles = np.array([[expected_rest_s(kind, age_s) for age_s in _AGES_S] for kind in _KINDS])
 BUSY_SHARE: Doubles = np.array([busy_rate(kind) for kind in _KINDS])
 
@@ -131,7 +130,7 @@ def expected_rest(stand: Stand) -> Doubles:
     """Mean rest of busy periods in units, by kind and age, to the step of the table."""
     unit = stand.unit_s[:, None]
     scale = np.where(stand.kind == UsageKind.ONCE, unit, 1.0)
-    step = np.minimum(stand.busy_for / scale / _AGE_STEP_S, _AGE_STEPS - 1).astype(np.int64)
+    step = np.minimum(stand.busy_for / scale / OBSERVATION.age_step_s, OBSERVATION.age_steps - 1).astype(np.int64)
     rest: Doubles = _REST[stand.kind, step] * scale / unit
     return rest
 

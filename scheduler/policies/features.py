@@ -28,6 +28,7 @@ from scheduler.policies.chain_arrays import (
     stand_of,
 )
 from scheduler.policies.layout import Layout, Prospects, lay_out, picks_now, prospects, receivers_for
+from scheduler.policies.trained_under import OBSERVATION
 
 # Of each device.
 _OWN = (
@@ -86,16 +87,11 @@ COLUMN = {name: number for number, name in enumerate(FEATURES)}
 # The simulated mesh does not vary these: a network starts from ignoring them.
 UNVARIED = ("cpu", "free_memory", "in_use", "link_unknown", "merge_unknown")
 
-# Times beyond so many median transfers look alike.
-_LONGEST = 12.0
+_LONGEST = OBSERVATION.longest
 _KINDS = tuple(UsageKind)
 _BUSY_LENGTH_S: Doubles = np.array([expected_busy_s(kind) if kind is not UsageKind.ONCE else 0.0 for kind in _KINDS])
-# Ten times the merge time in transfers of whoever has not merged yet.
-_UNKNOWN_MERGE = 0.2
 _FIRST_KIND = COLUMN["kind_idle"]
 _STATE_CODES, _KIND_CODES = (np.arange(len(codes))[:, None, None] for codes in (STATES, _KINDS))
-# A device on battery below this is close to its end.
-_LOW_BATTERY_PERCENT = 5.0
 
 
 class Observation(msgspec.Struct, frozen=True):
@@ -213,7 +209,9 @@ def _describe(stand: Stand, expected: Prospects, layout: Layout, planned: tuple[
     put(
         "merge_time",
         np.where(
-            merge_unknown, _UNKNOWN_MERGE, np.minimum(10.0 * stand.size_mb[:, None] / stand.merge / unit, _LONGEST)
+            merge_unknown,
+            OBSERVATION.unknown_merge,
+            np.minimum(10.0 * stand.size_mb[:, None] / stand.merge / unit, _LONGEST),
         ),
     )
     put("merge_unknown", merge_unknown)
@@ -222,7 +220,7 @@ def _describe(stand: Stand, expected: Prospects, layout: Layout, planned: tuple[
     put("risk", np.minimum(4.0 * share * expected.link, _LONGEST))
     battery = np.where(np.isnan(stand.battery), 100.0, stand.battery)
     put("battery", battery / 100.0)
-    put("battery_low", ~stand.charging * np.maximum(0.0, 1.0 - battery / _LOW_BATTERY_PERCENT))
+    put("battery_low", ~stand.charging * np.maximum(0.0, 1.0 - battery / OBSERVATION.nearly_empty_percent))
     put("charging", stand.charging)
     put("cpu", stand.cpu / 100.0)
     put("free_memory", np.log1p(stand.free_memory / 1e9))

@@ -6,6 +6,10 @@ full), and some for a battery that may give out: who may be lost hands on its lo
 
 With `waiting`, the hops that are still due are laid out on the expected ends of training, hops and busy periods, and a
 hop starts now only if it does so in that layout. What nobody told or may foresee (speeds, ends) is never waited for.
+
+The constants are greedy's own. The layout that the learned policy starts from follows the same rules
+(`scheduler.policies.laid_hops`), with the constants that its network was trained under
+(`scheduler.policies.trained_under`).
 """
 
 from __future__ import annotations
@@ -16,13 +20,15 @@ from statistics import fmean, median
 
 from mdl.devices.usage import UsageKind, expected_busy_s, expected_rest_s, mean_gap_s
 from scheduler.policies.chain import ChainView, Decision, DeviceState, DeviceView, Pair, Wait
+from scheduler.policies.laid_hops import LaidHop, cost_to_keep, lay_hops
 from scheduler.policies.why import Choice, first
 
 # One joule above the mean costs as much as this many seconds of link time.
 SECONDS_PER_JOULE = 0.02
 # A device on battery below this is better relieved of its load early.
 LOW_BATTERY_PERCENT = 15.0
-# Measured on the dying family: a quarter fewer contributions are lost, for 3 % of time; more brings nothing.
+# Measured on the dying family: 4 loses 6 % fewer contributions than 2 and takes 1 to 2 % longer, and the objective is
+# indifferent between them (docs/results.md); the network's layout has 2.
 _LOW_BATTERY_TRANSFERS = 4.0
 FULL_CPU_PERCENT = 95.0
 # Periods of use come this much more often than over a whole day: rounds run while people are about. The figures are
@@ -34,14 +40,13 @@ EXPOSED_TRANSFERS = 3.0
 WAITING_COUNTS = 2.0
 # Time that a device comes later makes it as much less costly in the layout, so that energy alone lets nobody wait.
 LATE_SAVES = 0.6
+# Of a receiver's time every gap is kept: it has at most as many as the chain has devices.
+_ALL_GAPS = 1 << 20
 _LATEST_S = 1e9
 
 
 class Greedy:
-    """The policy for one view, in seconds. `scheduler.policies.layout` is its sibling for many chains at once, in
-    transfers.
-
-    What is learned starts from that one, so it keeps its own ways with gaps and low batteries: the two may disagree.
+    """The policy for one view, in seconds.
 
     risk: weighs the kind of use. waiting: may wait for a better partner. energy: seconds a joule above the mean.
 
@@ -108,8 +113,7 @@ class Greedy:
         near_busy = bool(device.in_use) or device.cpu_percent >= FULL_CPU_PERCENT
         low = self._battery and is_low(device)
         cost_s = (
-            link_s
-            + pauses * (link_s + EXPOSED_TRANSFERS * typical_s)
+            cost_to_keep(link_s, pauses, EXPOSED_TRANSFERS * typical_s)
             + self._energy * (device.energy_j - mean_j)
             + typical_s * (near_busy + _LOW_BATTERY_TRANSFERS * low)
         )
@@ -120,8 +124,11 @@ class Greedy:
 
 @dataclass(slots=True)
 class _Weighed:
-    """cost_s: of keeping it as a receiver. hop_s: its transfer, with the pauses to expect. rank_s: senders first, from
-    the highest down. free_at_s: from now on."""
+    """A device in the layout; times from now.
+
+    cost_s: of keeping a load there. hop_s: transfer over its own link, with the pauses to expect. rank_s: the device
+    with the highest sends first. free_at_s: when it is expected to be free, WAITING_COUNTS times over.
+    """
 
     peer_id: str
     cost_s: float
@@ -132,7 +139,8 @@ class _Weighed:
 
 @dataclass(slots=True)
 class _Laid:
-    """A hop in the layout. ways: of all receivers that were to choose from, in their order, when its way ends."""
+    """A hop in the layout. ways: of all receivers that were to choose from, in their order: when the load's way ends
+    there."""
 
     sender: _Weighed
     receiver: _Weighed
@@ -193,34 +201,17 @@ def _cheapest(there: list[_Weighed]) -> Choice:
 
 
 def _lay_out(costliest_first: list[_Weighed]) -> list[_Laid]:
-    """Lays out hops, one sender after the other, up to the first that starts now, or all.
-
-    A sender goes where its hop and the receiver's own way on end first; a hop may fill a gap that was left before
-    another.
-    """
+    """The hops that are due, in the order of their senders, up to the first that starts now, or all."""
     due = [one for one in costliest_first if one.free_at_s < inf]
-    windows = {one.peer_id: [(one.free_at_s, inf)] for one in due}
+    hops_s, costs_s = [one.hop_s for one in due], [one.cost_s for one in due]
     laid: list[_Laid] = []
-    for place, sender in enumerate(due[:-1]):
-        ready_s = windows[sender.peer_id][-1][0]
-        is_last = place == len(due) - 2
-        ways: list[tuple[float, int, int, float, float]] = []
-        for other, receiver in enumerate(due[place + 1 :], place + 1):
-            hop_s = max(sender.hop_s, receiver.hop_s)
-            for number, (from_s, until_s) in enumerate(windows[receiver.peer_id]):
-                start_s = from_s if from_s > ready_s else ready_s
-                if start_s + hop_s <= until_s:
-                    end_s = start_s + hop_s + (0.0 if is_last else receiver.cost_s)
-                    if end_s < inf:
-                        ways.append((end_s, other, number, start_s, start_s + hop_s))
-                    break
-        if not ways:
-            continue  # what is not finite has no end
-        _, other, number, start_s, hop_end_s = min(ways)
-        receiver = due[other]
-        laid.append(_Laid(sender, receiver, start_s, [(due[way[1]], way[0]) for way in ways]))
-        if start_s == 0.0:
+    for hop in lay_hops(range(len(due)), hops_s, costs_s, [one.free_at_s for one in due], _ALL_GAPS):
+        laid.append(_name_devices(hop, due))
+        if hop.start == 0.0:
             break
-        from_s, until_s = windows[receiver.peer_id][number]
-        windows[receiver.peer_id][number : number + 1] = [(from_s, start_s), (hop_end_s, until_s)]
     return laid
+
+
+def _name_devices(hop: LaidHop, due: list[_Weighed]) -> _Laid:
+    ways = [(due[receiver], end_s) for receiver, end_s in hop.ways]
+    return _Laid(due[hop.sender], due[hop.receiver], hop.start, ways)

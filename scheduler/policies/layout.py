@@ -1,9 +1,12 @@
 """Lays out the hops that are still due on the expected ends of everything: the schedule that learning starts from.
 
-The costliest device sends first, to whoever it ends with first (the receiver's own way on counts too), in the first gap
-of that one's time. What starts at once in the layout is done now; if nothing does, waiting is better. Pure.
+The costliest device sends first, to the receiver with which its load's way ends first (the receiver's own way on
+counts too), in the first gap of the receiver's time. A hop that starts at once in the layout is done now; if none does,
+waiting is better. Pure.
 
-Costs and times are in transfers of the median link. One chain is laid out by a plain loop, many side by side in NumPy.
+Costs and times are in transfers of the median link. One chain is laid out by the loop that greedy uses too
+(`scheduler.policies.laid_hops`), many side by side in NumPy; a test holds the two to the same layouts. The constants
+belong to the network's weights (`scheduler.policies.trained_under`).
 """
 
 from __future__ import annotations
@@ -26,27 +29,23 @@ from scheduler.policies.chain_arrays import (
     expected_rest,
     link_times,
 )
-from scheduler.policies.greedy import EXPOSED_TRANSFERS, LATE_SAVES, LOW_BATTERY_PERCENT, RUSH, WAITING_COUNTS
+from scheduler.policies.laid_hops import cost_to_keep, lay_hops
+from scheduler.policies.trained_under import LAYOUT
 
-# Gaps that are kept of one receiver's time; when there are more, the earliest part of a gap that is cut is forgotten.
-MAX_GAPS = 6
-# On the dying family a quarter fewer contributions are lost by it, at no cost in time; more costs time.
-_LOW_BATTERY_TRANSFERS = 2.0
-# Energy evens out over rounds: what a device has spent above the mean makes it as much costlier, and it sends earlier.
-# One round alone takes nobody further from the mean than so much; what is beyond was left by earlier rounds, and counts
-# more. Up to there the weight is the price in time of each round.
-_ENERGY_TRANSFERS = 0.02
-_ENERGY_OF_A_ROUND = 12.0
-_EARLIER_COUNTS = 2.0
-_MOST_ENERGY = 50.0
-_PAUSES: Doubles = RUSH * BUSY_SHARE / (1.0 - BUSY_SHARE)
+_PAUSES: Doubles = LAYOUT.rush * BUSY_SHARE / (1.0 - BUSY_SHARE)
 
 
 @dataclass(frozen=True)
 class Prospects:
-    """Of each device (B, N). costs: of keeping it as a receiver. hops: its transfer, with the pauses to expect. free:
-    when it is expected to be free, infinite if never. link: its transfer undisturbed. rest: of its busy period, 0 if it
-    is not busy. energy: accumulated above the mean of all."""
+    """What may be expected of the devices of B chains: float64, shape (B, N), in transfers of the median link.
+
+    costs: of keeping a load there (`cost_to_keep`, energy, a low battery).
+    hops: transfer over the device's own link, with the pauses to expect.
+    free: from now until the device is expected to be free; infinite if it never is, or if nothing is known of it.
+    link: the same transfer undisturbed.
+    rest: of the device's busy period, 0 if it is not busy.
+    energy: accumulated above the mean of all, per watt.
+    """
 
     costs: Doubles
     hops: Doubles
@@ -58,47 +57,59 @@ class Prospects:
 
 @dataclass(frozen=True)
 class Layout:
-    """starts: (B, N), when each is to send (infinite: never); targets: (B, N), to whom, else -1. ends: (B,), of all."""
+    """The hops of B chains, laid out. Times from now, in transfers of the median link.
+
+    starts: float64, shape (B, N): when each device is to send, infinite if it is not.
+    targets: int64, shape (B, N): the receiver's position, -1 if the device is not to send.
+    ends: float64, shape (B,): when the last holder has everything.
+    """
 
     starts: Doubles
     targets: Integers
     ends: Doubles
 
     def take(self, rows: Integers) -> Layout:
+        """A copy of these chains. rows: positions or a mask."""
         return Layout(self.starts[rows], self.targets[rows], self.ends[rows])
 
     def put(self, rows: Integers, fresh: Layout) -> None:
+        """Write over these chains. rows: as many positions as `fresh` has chains."""
         self.starts[rows], self.targets[rows], self.ends[rows] = fresh.starts, fresh.targets, fresh.ends
 
 
 def prospects(stand: Stand) -> Prospects:
-    """What may be expected of each device by its link, its kind of use, its battery and its energy."""
+    """What may be expected of each device (B, N) by its link, its kind of use, its battery and its energy."""
     link_time = link_times(stand)
     energy = energy_above_mean(stand)
     pauses = _PAUSES[stand.kind]
-    low = (stand.battery < LOW_BATTERY_PERCENT) & ~stand.charging
-    costs = link_time + pauses * (link_time + EXPOSED_TRANSFERS)
-    costs += _LOW_BATTERY_TRANSFERS * low + _ENERGY_TRANSFERS * _weighed_energy(energy)
+    low = (stand.battery < LAYOUT.low_battery_percent) & ~stand.charging
+    costs = cost_to_keep(link_time, pauses, LAYOUT.exposed_transfers)
+    costs += LAYOUT.low_battery_transfers * low + LAYOUT.energy_transfers * _weighed_energy(energy)
     holds = (stand.state < DONE) & stand.exists
     rest = np.where(holds & (stand.busy_for > 0.0), expected_rest(stand), 0.0)
     times = (stand.eta_ready + stand.op_left) / stand.unit_s[:, None] + rest
-    # Of whom nothing is known nothing is expected.
+    # A device of which no end is known is not waited for.
     times = np.where(holds & (times > 0.0) & (stand.state != SEND), times, inf)
     times = np.where((stand.state == FREE) & stand.exists, 0.0, times)
     return Prospects(costs, link_time * (1.0 + pauses), times, link_time, rest, energy)
 
 
 def lay_out(expected: Prospects) -> Layout:
-    """The schedule of all hops that are due, as the module describes it."""
-    free = WAITING_COUNTS * expected.free
-    ranks = expected.costs - LATE_SAVES * np.where(expected.free < inf, expected.free, 0.0)
+    """The schedule of all hops that are due in B chains, as the module describes it. Where numbers are not finite the
+    hops of that chain are arbitrary."""
+    free = LAYOUT.waiting_counts * expected.free
+    ranks = expected.costs - LAYOUT.late_saves * np.where(expected.free < inf, expected.free, 0.0)
     if len(free) > 1:
         return _lay_out_many(ranks, expected.costs, expected.hops, free)
     return _lay_out_one(*(array[0].tolist() for array in (ranks, expected.costs, expected.hops, free)))
 
 
 def picks_now(layout: Layout, costs: Doubles, may_pick: Bools, may_wait: Bools) -> tuple[Integers, Integers]:
-    """Senders and receivers (B,) that the layout starts now; (-1, -1) to wait, or the extremes if nobody may wait."""
+    """Positions (B,) of the senders and of the receivers of the hops that the layout starts now; -1 and -1 to wait.
+
+    costs: (B, N). may_pick: (B, N), devices that are free. may_wait: (B,), chains in which something is under way;
+    elsewhere, where no hop of the layout starts now, the costliest device sends to the cheapest.
+    """
     rows = np.arange(len(costs))
     now = (layout.starts == 0.0) & may_pick
     senders = np.where(now, costs, -inf).argmax(axis=1)
@@ -112,7 +123,10 @@ def picks_now(layout: Layout, costs: Doubles, may_pick: Bools, may_wait: Bools) 
 
 
 def receivers_for(layout: Layout, costs: Doubles, valid: Bools, senders: Integers) -> Integers:
-    """To whom these senders would send: as laid out if that one may be picked, else to the cheapest."""
+    """Positions (B,) of the receivers for `senders` (B,): as laid out if that device may be picked, else the cheapest.
+
+    costs, valid: (B, N); valid: devices that may be picked as receivers.
+    """
     rows = np.arange(len(costs))
     planned = layout.targets[rows, senders]
     possible = (planned >= 0) & valid[rows, planned]
@@ -120,46 +134,32 @@ def receivers_for(layout: Layout, costs: Doubles, valid: Bools, senders: Integer
 
 
 def cheapest(costs: Doubles, allowed: Bools) -> Integers:
-    """Of equals the last."""
+    """Position (B,) of the allowed device with the least cost; among devices of equal cost the last position.
+
+    costs, allowed: (B, N). For a chain in which no device is allowed the position means nothing.
+    """
     last: Integers = costs.shape[1] - 1 - np.where(allowed, costs, inf)[:, ::-1].argmin(axis=1)
     return last
 
 
 def _weighed_energy(energy: Doubles) -> Doubles:
-    counted = np.minimum(np.maximum(energy, -_MOST_ENERGY), _MOST_ENERGY)
-    of_round = np.minimum(np.maximum(energy, -_ENERGY_OF_A_ROUND), _ENERGY_OF_A_ROUND)
-    weighed: Doubles = of_round + _EARLIER_COUNTS * (counted - of_round)
+    """What a device spent in earlier rounds counts more than what one round can spend (LAYOUT.energy_of_a_round)."""
+    most, of_one_round = LAYOUT.most_energy, LAYOUT.energy_of_a_round
+    counted = np.minimum(np.maximum(energy, -most), most)
+    of_round = np.minimum(np.maximum(energy, -of_one_round), of_one_round)
+    weighed: Doubles = of_round + LAYOUT.earlier_counts * (counted - of_round)
     return weighed
 
 
 def _lay_out_one(ranks: list[float], costs: list[float], hops: list[float], free: list[float]) -> Layout:
     count = len(costs)
     order = sorted((index for index in range(count) if free[index] < inf), key=lambda one: (-ranks[one], free[one]))
-    gaps = {index: [(free[index], inf)] for index in order}
     starts, targets = [inf] * count, [-1] * count
-    for place, sender in enumerate(order[:-1]):
-        ready = max(gap[0] for gap in gaps[sender])
-        own, final = hops[sender], place == len(order) - 2
-        best_end, best_start, best, best_gap = inf, inf, -1, 0
-        for receiver in order[place + 1 :]:
-            other = hops[receiver]
-            hop, first, first_gap = own if own > other else other, inf, 0
-            for number, (since, until) in enumerate(gaps[receiver]):
-                start = since if since > ready else ready
-                if start < first and start + hop <= until:
-                    first, first_gap = start, number
-            end = first + hop + (0.0 if final else costs[receiver])
-            if end < best_end:
-                best_end, best_start, best, best_gap = end, first, receiver, first_gap
-        starts[sender], targets[sender] = best_start, best
-        since, until = gaps[best][best_gap]
-        end = best_start + max(own, hops[best])
-        if len(gaps[best]) < MAX_GAPS:
-            gaps[best][best_gap] = (since, best_start)
-            gaps[best].append((end, until))
-        else:
-            gaps[best][best_gap] = (end, until)
-    last = max(gap[0] for gap in gaps[order[-1]]) if order else 0.0
+    last = free[order[-1]] if order else 0.0
+    for hop in lay_hops(order, hops, costs, free, LAYOUT.max_gaps):
+        starts[hop.sender], targets[hop.sender] = hop.start, hop.receiver
+        if hop.receiver == order[-1]:
+            last = max(last, hop.end)
     return Layout(np.array([starts]), np.array([targets]), np.array([last]))
 
 
@@ -170,8 +170,8 @@ def _lay_out_many(ranks: Doubles, costs: Doubles, hops: Doubles, free: Doubles) 
     order = np.lexsort((free, np.where(known, -ranks, inf)), axis=1)
     number = known.sum(axis=1)
     hop, onward = hops[rows[:, None], order], costs[rows[:, None], order]
-    since = np.full((batch, count, MAX_GAPS), inf)
-    until = np.full((batch, count, MAX_GAPS), -inf)
+    since = np.full((batch, count, LAYOUT.max_gaps), inf)
+    until = np.full((batch, count, LAYOUT.max_gaps), -inf)
     since[:, :, 0], until[:, :, 0] = free[rows[:, None], order], inf
     used = np.ones((batch, count), dtype=np.int64)
     starts, targets = np.full((batch, count), inf), np.full((batch, count), -1)
@@ -186,19 +186,20 @@ def _lay_out_many(ranks: Doubles, costs: Doubles, hops: Doubles, free: Doubles) 
         ahead = np.where((place == number - 2)[:, None], 0.0, onward[:, later])
         best = (first + span + ahead).argmin(axis=1)
         best_gap = start[rows, best].argmin(axis=1)
-        who = np.flatnonzero(place < number - 1)
-        receiver, gap = (best + place + 1)[who], best_gap[who]
-        begun = first[who, best[who]]
-        ended = begun + span[who, best[who]]
-        starts[who, order[who, place]] = begun
-        targets[who, order[who, place]] = order[who, receiver]
-        old_until = until[who, receiver, gap]
-        room = used[who, receiver] < MAX_GAPS
-        slot = np.where(room, used[who, receiver], gap)
-        until[who[room], receiver[room], gap[room]] = begun[room]
-        since[who, receiver, slot], until[who, receiver, slot] = ended, old_until
-        used[who, receiver] += room
+        # Chains in which this device is to send.
+        due = np.flatnonzero(place < number - 1)
+        receiver, gap = (best + place + 1)[due], best_gap[due]
+        begun = first[due, best[due]]
+        ended = begun + span[due, best[due]]
+        starts[due, order[due, place]] = begun
+        targets[due, order[due, place]] = order[due, receiver]
+        old_until = until[due, receiver, gap]
+        room = used[due, receiver] < LAYOUT.max_gaps
+        slot = np.where(room, used[due, receiver], gap)
+        until[due[room], receiver[room], gap[room]] = begun[room]
+        since[due, receiver, slot], until[due, receiver, slot] = ended, old_until
+        used[due, receiver] += room
         most = int(used.max())
     final = np.maximum(number - 1, 0)
-    ends = np.where(np.arange(MAX_GAPS) < used[rows, final][:, None], since[rows, final], -inf).max(axis=1)
+    ends = np.where(np.arange(LAYOUT.max_gaps) < used[rows, final][:, None], since[rows, final], -inf).max(axis=1)
     return Layout(starts, targets, np.where(number > 0, ends, 0.0))

@@ -25,6 +25,7 @@ from scheduler.policies.greedy import (
     too_few,
     typical_transfer_s,
 )
+from scheduler.policies.laid_hops import cost_to_keep
 from scheduler.policies.rollouts import Hops, draw_future, roll_out
 from scheduler.policies.subset_recursion import Indices, Times, earliest_ends, subset_tables
 from scheduler.policies.why import Choice
@@ -145,9 +146,8 @@ def _time_hops(view: ChainView, holders: list[DeviceView], typical_s: float) -> 
     merge_s = [view.size_mb / device.merge_mb_s if device.merge_mb_s else 0.0 for device in holders]
     transfer_s = [[view.latency_s + max(first, second) for second in link_s] for first in link_s]
     pauses = [pauses_per_second(device.kind) for device in holders]
-    cost_s = [
-        own_s + share * (own_s + EXPOSED_TRANSFERS * typical_s) for own_s, share in zip(link_s, pauses, strict=True)
-    ]
+    exposed_s = EXPOSED_TRANSFERS * typical_s
+    cost_s = [cost_to_keep(own_s, share, exposed_s) for own_s, share in zip(link_s, pauses, strict=True)]
     return Hops(transfer_s, merge_s, cost_s)
 
 

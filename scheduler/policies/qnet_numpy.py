@@ -17,12 +17,13 @@ import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import save
 
-from mdl.errors import DataError
+from mdl.errors import DataError, StorageError
 from mdl.files.checkpoint import read_safetensors
 from mdl.reading import decode_json
 from mdl.writing import write_bytes
 from scheduler.policies.chain_arrays import Bools, Floats
 from scheduler.policies.features import COLUMN, FEATURES, UNVARIED
+from scheduler.policies.trained_under import describe_difference, stamp
 
 INVALID_Q = -1e9
 HIDDEN = 48
@@ -31,8 +32,19 @@ _MAY_PICK = COLUMN["may_pick"]
 _POOLS = 4
 _HEADS = ("advantage", "state2")
 _METADATA_KEY = "mdl"
+_STAMP_KEY = "trained_under"
 
 Weights = dict[str, npt.NDArray[np.float32]]
+
+
+class PolicyFileError(DataError):
+    """A file cannot be read as a policy: names the file and what is wrong."""
+
+    hint = "mdl scheduler train makes a policy for this version; without a file the shipped one decides"
+
+
+class UnfitPolicyError(PolicyFileError):
+    """A file was read, and holds no policy that this version can use; it will hold none the next time either."""
 
 
 def layer_shapes(features: int = len(FEATURES), hidden: int = HIDDEN) -> dict[str, tuple[int, int]]:
@@ -139,33 +151,59 @@ class NumpyQ:
 
 
 def load_weights(path: Path) -> tuple[Weights, dict[str, object]]:
-    """Weights and metadata of a policy file. Raises DataError if it is none, or of other columns than ours."""
+    """Weights and metadata of a policy file.
+
+    Raises PolicyFileError if it cannot be read; UnfitPolicyError if it holds no finite network of our shape, if its
+    observation has other columns than this version's, or if it was trained under other constants
+    (`scheduler.policies.trained_under`). A file without that stamp is from before there was one.
+    """
     weights, metadata = read_policy(path)
     if metadata.get("features") != list(FEATURES):
-        raise DataError(f"{path}: made for another observation than this version's; train it again")
+        raise UnfitPolicyError(f"{path}: made for another observation than this version's; train it again")
+    if difference := describe_difference(metadata.get(_STAMP_KEY)):
+        raise UnfitPolicyError(
+            f"{path}: trained under other constants than this version's ({difference}); train it again"
+        )
     for name, shape in layer_shapes().items():
         weight, bias = weights.get(f"{name}.weight"), weights.get(f"{name}.bias")
         if weight is None or bias is None or weight.shape != shape or bias.shape != shape[:1]:
-            raise DataError(f"{path}: layer {name} is missing or not of shape {shape}")
+            raise UnfitPolicyError(f"{path}: layer {name} is missing or not of shape {shape}")
         if weight.dtype != np.float32 or bias.dtype != np.float32:
-            raise DataError(f"{path}: layer {name} is {weight.dtype}; expected float32")
+            raise UnfitPolicyError(f"{path}: layer {name} is {weight.dtype}; expected float32")
         if not (np.isfinite(weight).all() and np.isfinite(bias).all()):
-            raise DataError(f"{path}: layer {name} holds numbers that are not finite")
+            raise UnfitPolicyError(f"{path}: layer {name} holds numbers that are not finite")
     return weights, metadata
 
 
 def read_policy(path: Path) -> tuple[dict[str, npt.NDArray[Any]], dict[str, object]]:
-    """The arrays of a policy file of any kind, unchecked, and the JSON object beside them. Raises DataError."""
+    """The arrays of a policy file of any kind, unchecked, and the JSON object beside them. Raises PolicyFileError."""
     try:
         arrays, kept = read_safetensors(path)
         return arrays, decode_json(kept.get(_METADATA_KEY, "{}"), dict[str, object], "its metadata")
     except DataError as error:
-        raise DataError(f"{path}: no policy file ({error})") from None
+        raise PolicyFileError(f"{path}: no policy file ({error})") from None
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a policy file that this version cannot use, so that it is in nobody's way and not lost; returns where.
+
+    One such file is kept, the last. Raises StorageError.
+    """
+    aside = path.with_name(f"{path.name}.set-aside")
+    try:
+        path.replace(aside)
+    except OSError as error:
+        raise StorageError(aside, error) from None
+    return aside
 
 
 def save_weights(path: Path, weights: Weights, metadata: dict[str, object]) -> None:
-    """One safetensors file; metadata is any JSON object (command, seed, evaluation)."""
-    text = json.dumps({**metadata, "features": list(FEATURES)})
+    """One safetensors file; metadata is any JSON object (command, seed, evaluation).
+
+    Columns of the observation and the constants that the network was trained under are added. Raises MdlError if the
+    disk refuses.
+    """
+    text = json.dumps({**metadata, "features": list(FEATURES), _STAMP_KEY: stamp()})
     arrays = {name: np.ascontiguousarray(values) for name, values in weights.items()}
     write_bytes(path, save(arrays, {_METADATA_KEY: text}))
 

@@ -14,7 +14,8 @@ import numpy as np
 
 from mdl.devices.power import SEND_W
 from scheduler.policies.chain_arrays import BUSY_SHARE, Bools, Doubles, Integers
-from scheduler.policies.greedy import EXPOSED_TRANSFERS
+from scheduler.policies.laid_hops import cost_to_keep
+from scheduler.policies.trained_under import LAYOUT
 from sim.timing.batch import Batch
 from sim.timing.iteration import Iteration
 from sim.timing.scenario import Scenario
@@ -109,5 +110,5 @@ def _pair_by_rule(batch: Batch, costs: Doubles, moving: Bools) -> None:
 
 
 def _cost(link_time: Doubles, share: Doubles) -> Doubles:
-    costs: Doubles = link_time + share / (1.0 - share) * (link_time + EXPOSED_TRANSFERS)
-    return costs
+    """Shape of all: (n,) or (B, N). link_time: in transfers. share: of time that the device is busy, 0 to 1."""
+    return cost_to_keep(link_time, share / (1.0 - share), LAYOUT.exposed_transfers)

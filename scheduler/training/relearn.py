@@ -19,6 +19,7 @@ from statistics import fmean
 import numpy as np
 
 from scheduler.policies.learned import DRAFT, POLICY, SEEN, SHIPPED
+from scheduler.policies.qnet_numpy import UnfitPolicyError, set_aside
 from scheduler.study.judging import judge_network
 from scheduler.training.labels import train_on_labels
 from scheduler.training.qnet_torch import QNetwork, load_policy, save_policy
@@ -35,29 +36,39 @@ _BETTER = 0.005
 
 @dataclass(frozen=True)
 class Slot:
-    """What a slot came to. before_s, after_s: mean time to one holder on the rounds held out, after the last slot."""
+    """What a slot came to.
+
+    before_s, after_s: mean time to one holder on the rounds held out, after the last slot.
+    set_aside: a line for each policy file that this version could not use; it stands beside, under another name.
+    """
 
     slot: int
     slots: int
     adopted: bool = False
     before_s: float | None = None
     after_s: float | None = None
+    set_aside: tuple[str, ...] = ()
 
 
 def run_slot(directory: Path, seed: int = 0, slots: int = SLOTS, steps: int = _STEPS_A_SLOT) -> Slot:
-    """Learn for one slot; after the last one judge the draft, adopt or drop it. Raises DataError for a broken file."""
+    """Learn for one slot; after the last one judge the draft, adopt or drop it.
+
+    A draft, or a policy, that was trained under other constants is set aside, and learning begins anew from the policy
+    that is left. Raises DataError for a file that cannot be read.
+    """
     learned, held_out = divide(load_scenarios(directory / SEEN))
     draft = directory / DRAFT
-    current = load_current(directory)
+    told: list[str] = []
+    current = load_current(directory, told)
     network, done = current, 0
-    if draft.exists():
-        network, metadata = load_policy(draft)
+    if found := _load_or_set_aside(draft, told):
+        network, metadata = found
         done = int(str(metadata.get("slots", 0)))
     network = train_on_labels(steps, seed + done, 0, start=network, seen=tuple(learned))
     done += 1
     if done < slots:
         save_policy(draft, network, {"slots": done})
-        return Slot(done, slots)
+        return Slot(done, slots, set_aside=tuple(told))
     before_s, after_s = _judge(current, held_out, seed), _judge(network, held_out, seed)
     adopted = after_s < (1.0 - _BETTER) * before_s
     if adopted:
@@ -66,7 +77,7 @@ def run_slot(directory: Path, seed: int = 0, slots: int = SLOTS, steps: int = _S
         draft.replace(directory / POLICY)
     else:
         draft.unlink(missing_ok=True)
-    return Slot(done, slots, adopted, before_s, after_s)
+    return Slot(done, slots, adopted, before_s, after_s, tuple(told))
 
 
 def divide(seen: Sequence[Scenario]) -> tuple[list[Scenario], list[Scenario]]:
@@ -76,12 +87,22 @@ def divide(seen: Sequence[Scenario]) -> tuple[list[Scenario], list[Scenario]]:
     return learned or held_out, held_out
 
 
-def load_current(directory: Path) -> QNetwork:
-    """The mesh's policy: re-learned, or as shipped."""
-    if (directory / POLICY).exists():
-        return load_policy(directory / POLICY)[0]
+def load_current(directory: Path, told: list[str]) -> QNetwork:
+    """The mesh's policy: re-learned, or as shipped. told: gets a line if the re-learned one had to be set aside."""
+    if found := _load_or_set_aside(directory / POLICY, told):
+        return found[0]
     with as_file(files("scheduler") / "data" / SHIPPED) as shipped:
         return load_policy(shipped)[0]
+
+
+def _load_or_set_aside(path: Path, told: list[str]) -> tuple[QNetwork, dict[str, object]] | None:
+    if not path.exists():
+        return None
+    try:
+        return load_policy(path)
+    except UnfitPolicyError as error:
+        told.append(f"{error}; it is set aside as {set_aside(path).name}")
+        return None
 
 
 def _judge(network: QNetwork, held_out: Sequence[Scenario], seed: int) -> float:

@@ -7,16 +7,19 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 
-from mdl.config import BusySection, Config
+from mdl.config import BusySection, Config, RoundSection
 from mdl.protocol.machine import PolicyLearned
 from mdl.protocol.status_messages import DeviceRecord, HopSummary, RoundSummary
 from mdl.protocol.vocabulary import ResourceState
 from peers.edge import relearner
 from peers.edge.relearner import LEAST_SEEN, MOST_SEEN, Relearner, describe_mesh, is_at_ease
-from scheduler.policies.learned import DRAFT
+from scheduler.policies import trained_under
+from scheduler.policies.learned import DRAFT, POLICY
+from scheduler.policies.qnet_numpy import draw_weights, save_weights
 from sim.timing.scenario import draw_scenario, load_scenarios
 
 EASE = ResourceState(1 << 30, 5.0)
@@ -183,6 +186,36 @@ def test_what_the_system_refuses_costs_the_learning_and_not_the_node(
     learner.hear(closed_round(LEAST_SEEN))
     assert "is not learned from: [Errno 24] Too many open files" in caplog.text
     assert posted == []
+
+
+def test_a_policy_that_was_re_learned_under_other_constants_is_set_aside_and_learned_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / relearner.FOLDER
+    folder.mkdir()
+    with monkeypatch.context() as before:
+        before.setattr(trained_under, "FORMULAS", 0)
+        save_weights(folder / POLICY, draw_weights(np.random.default_rng(0)), {})
+    (folder / "learned.json").write_text("[1, 2]")
+    assert relearner.make_own_policy(Config(round=RoundSection(policy="dqn")), tmp_path).name == "dqn"
+    assert "the shipped schedule is used" in caplog.text
+    assert "formulas 0 there, 1 here" in caplog.text
+    assert f"it is set aside as {POLICY}.set-aside" in caplog.text
+    assert sorted(path.name for path in folder.iterdir()) == [f"{POLICY}.set-aside"]
+    caplog.clear()
+    assert relearner.make_own_policy(Config(round=RoundSection(policy="dqn")), tmp_path).name == "dqn"
+    assert caplog.text == ""
+
+
+def test_what_a_slot_had_to_set_aside_is_told(
+    tmp_path: Path, posted: list[object], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    Slots(monkeypatch, tmp_path, slot=1, slots=12, set_aside=["draft: trained under other constants"])
+    learner = make(tmp_path, posted)
+    for number in range(LEAST_SEEN):
+        learner.hear(closed_round(number))
+    settle(learner)
+    assert "draft: trained under other constants" in caplog.text
 
 
 def test_without_a_policy_file_that_can_be_read_the_greedy_schedule_is_used(

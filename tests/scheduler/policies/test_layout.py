@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from scheduler.policies.fixed import Fifo
+from scheduler.policies.laid_hops import lay_hops
 from scheduler.policies.layout import Prospects, lay_out
 from scheduler.policies.picks import Picks
 from scheduler.study.parallel_play import finish
@@ -47,6 +48,18 @@ def test_everyone_who_is_coming_sends_once_except_the_last_holder() -> None:
     assert ((layout.targets >= 0) == np.isfinite(layout.starts)).all()
     assert ((layout.targets >= 0).sum(axis=1) == np.maximum(coming.sum(axis=1) - 1, 0)).all()
     assert (layout.starts >= expected.free)[layout.targets >= 0].all()
+
+
+def test_a_cut_gap_of_a_full_receiver_is_kept_from_its_end_on() -> None:
+    """Device 2 takes 0 at once; 1 comes later and would fit before it again, but only one gap is kept."""
+    order, hops, costs, free = (0, 1, 2), (1.0, 1.0, 1.0), (9.0, 9.0, 0.0), (5.0, 2.0, 0.0)
+    starts = {most: [hop.start for hop in lay_hops(order, hops, costs, free, most)] for most in (1, 2)}
+    assert starts == {1: [5.0, 6.0], 2: [5.0, 2.0]}
+
+
+def test_a_sender_whose_ways_never_end_is_left_out() -> None:
+    hops = list(lay_hops((0, 1, 2), (float("inf"), 1.0, 1.0), (1.0, 1.0, 1.0), (0.0, 0.0, 0.0), 6))
+    assert [(hop.sender, hop.receiver) for hop in hops] == [(1, 2)]
 
 
 def test_on_equal_devices_the_layout_is_the_optimum_that_fifo_is() -> None:

@@ -35,6 +35,12 @@ def _view(links: list[float | None], **changes: object) -> ChainView:
     return msgspec.structs.replace(ChainView(1.0, 10.0, devices, 0.02), **changes)
 
 
+def _with_energy(energy_j: float) -> ChainView:
+    view = _view([5.0, 2.0, 3.0])
+    spent = msgspec.structs.replace(view.devices[0], energy_j=energy_j)
+    return msgspec.structs.replace(view, devices=(spent, *view.devices[1:]))
+
+
 @pytest.fixture(scope="module")
 def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A network that was never trained: any values at all must lead to legal decisions."""
@@ -109,6 +115,9 @@ def test_any_network_decides_legally_in_any_view(fresh: Path, data: st.DataObjec
         (_view([5.0, 2.0], size_mb=0.0), "a size of 0 MB"),
         (_view([5.0, 2.0], size_mb=float("nan")), "a size of nan MB"),
         (_view([5.0, 2.0], time_s=float("nan")), "not finite"),
+        (_with_energy(float("nan")), "not finite"),
+        (_with_energy(float("inf")), "not finite"),
+        (_view([5e-324, 5.0, 5.0]), "not finite"),
     ],
 )
 def test_what_is_outside_of_its_range_is_left_to_greedy(view: ChainView, why: str) -> None:
