@@ -5,7 +5,6 @@ An unknown key is an error that names the closest valid key; a wrong value names
 
 from __future__ import annotations
 
-import difflib
 import reprlib
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -17,6 +16,7 @@ import msgspec
 import tomli_w
 
 from mdl.errors import ConfigError, DataError
+from mdl.hints import did_you_mean
 from mdl.reading import LARGEST_TOML_BYTES, LONGEST_TOML_LINE, decode_toml, read_text
 from mdl.writing import write_bytes
 
@@ -292,8 +292,7 @@ def _check_keys(values: Mapping[str, Any], section: type[msgspec.Struct], prefix
     fields = {field.name: field.type for field in msgspec.structs.fields(section)}
     for key, value in values.items():
         if key not in fields:
-            close = difflib.get_close_matches(key, fields, 1)
-            hint = f"did you mean {prefix}{close[0]}? " if close else ""
+            hint = did_you_mean(key, fields, f"did you mean {prefix}{{}}? ")
             raise ConfigError(f"{where}: unknown key {prefix}{key}; {hint}valid: {', '.join(fields)}")
         kind = fields[key]
         if isinstance(kind, type) and issubclass(kind, Section):

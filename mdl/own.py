@@ -8,7 +8,6 @@ tests/test_layering.py lists who may call `own_model` and `own_data`.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import sys
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mdl.errors import ConfigError
+from mdl.hints import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,7 @@ def _import(name: str, what: str, hint: str) -> Callable[..., object]:
         found = getattr(module, attribute)
     except AttributeError as error:
         names = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
-        close = difflib.get_close_matches(attribute, names, n=1, cutoff=0.5)
-        meant = f"; did you mean {close[0]}?" if close else ""
+        meant = did_you_mean(attribute, names, "; did you mean {}?")
         raise ConfigError(f"{what} cannot be imported: AttributeError: {error}{meant}") from error
     if not callable(found):
         raise ConfigError(f"{what} is a {type(found).__name__}, not a function or class")

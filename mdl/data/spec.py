@@ -7,7 +7,6 @@ Examples: "motion", "motion?people=12&windows=60", "uci-har:UCI_HAR_Dataset.zip"
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable
 from typing import TypeVar
@@ -15,6 +14,7 @@ from typing import TypeVar
 import msgspec
 
 from mdl.errors import ConfigError
+from mdl.hints import did_you_mean
 
 _Options = TypeVar("_Options", bound=msgspec.Struct)
 
@@ -46,6 +46,6 @@ def describe_choices(given: str, valid: Iterable[str]) -> str:
     """ "did you mean X? valid: A, B, C": the closest valid choice, then all of them."""
     choices = list(valid)
     stems = {re.split(r"[:.]", choice)[0]: choice for choice in choices}
-    close = difflib.get_close_matches(given, stems, n=1, cutoff=0.5)
-    hint = f"did you mean {stems[close[0]]}? " if close else ""
+    close = did_you_mean(given, stems, "{}")
+    hint = f"did you mean {stems[close]}? " if close else ""
     return f"{hint}valid: {', '.join(choices) or 'none'}"

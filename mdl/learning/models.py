@@ -6,7 +6,6 @@ device has to know the mean of all data. The same name, shape and seed give the 
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable
 from typing import TypeAlias
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from mdl.errors import ConfigError
+from mdl.hints import did_you_mean
 from mdl.own import Own
 
 Factory: TypeAlias = Callable[[int, int, int], nn.Module]
@@ -114,8 +114,7 @@ def _build(name: str, channels: int, time: int, classes: int) -> nn.Module:
     if ":" in name:
         raise ConfigError(f"model {name!r} names a function: nothing is imported unless you say so with --model")
     if name not in MODELS:
-        closest = difflib.get_close_matches(name, MODELS, n=1, cutoff=0.4)
-        hint = f"did you mean {closest[0]!r}? " if closest else ""
+        hint = did_you_mean(name, MODELS, "did you mean {!r}? ")
         raise ConfigError(f"unknown model {name!r}: {hint}valid are {', '.join(MODELS)} or package.module:factory")
     if channels < 1 or classes < 2 or time < SHORTEST_TIME:
         raise ConfigError(

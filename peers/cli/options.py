@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, cast
 
 import typer
 
+from scheduler.policies.registry import name_policies
+
 if TYPE_CHECKING:
     from mdl.config import Config
     from mdl.protocol.delta import Contributor
@@ -40,7 +42,7 @@ OwnModel = Annotated[
     str | None, typer.Option("--model", help="What the model is, if not what its file says; module:function if yours.")
 ]
 Split = Annotated[str | None, typer.Option(help="Who holds what: subject, iid or dirichlet:ALPHA.")]
-Policy = Annotated[str | None, typer.Option(help="Who aggregates with whom: greedy, fifo, tree or ring.")]
+Policy = Annotated[str | None, typer.Option(help=f"Who aggregates with whom: {name_policies()}.")]
 CloudAt = Annotated[str | None, typer.Option("--cloud", help="HOST:PORT of a cloud that teaches this mesh.")]
 Seed = Annotated[int | None, typer.Option(help="Every random choice follows from it.")]
 Out = Annotated[Path | None, typer.Option(help="Run directory for results.")]

@@ -12,6 +12,7 @@ import typer
 from mdl.config import LARGEST_SEED, LONGEST_S, MANY
 from mdl.errors import UnfinishedError
 from peers.cli.options import AsJson, tell
+from scheduler.policies.registry import OPTIMAL, name_policies
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,7 +25,7 @@ app = typer.Typer(
 )
 
 _SOURCE_HELP = "Scenario file, run directory, or FAMILY:N:SEED (dynamic:9:17); without it the live mesh."
-_POLICIES_HELP = "Names with commas: dqn, dp, greedy, greedy-risk, fifo, tree, ring, optimal; by default "
+_POLICIES_HELP = f"Names with commas: {name_policies(OPTIMAL, last='and')}; by default "
 Source = Annotated[str | None, typer.Argument(help=_SOURCE_HELP, show_default=False)]
 Index = Annotated[int, typer.Option(help="Which scenario of a file, from 0.", min=0, max=MANY)]
 Round = Annotated[
@@ -201,7 +202,7 @@ def replay(
 
 @app.command()
 def decide(
-    policy: Annotated[str, typer.Option(help="dqn, dp, greedy, fifo, tree or ring.")] = "greedy",
+    policy: Annotated[str, typer.Option(help=f"{name_policies()}.")] = "greedy",
     as_json: Annotated[bool, typer.Option("--json", help="Answers are JSON in any case.")] = False,
 ) -> None:
     """Answer observations from stdin, one JSON object a line, with decisions on stdout, one a line, until its end.
@@ -242,9 +243,7 @@ def _usual_policy() -> str:
 
 def _quick_policies(can_solve: bool) -> str:
     """Those that take no noticeable time, and the optimum to judge them by where it can be found."""
-    from scheduler.policies.registry import OPTIMAL, POLICIES
-
-    names = [name for name in ("dqn", "greedy", "fifo", "tree", "ring") if name in POLICIES]
+    names = ("dqn", "greedy", "fifo", "tree", "ring")
     return ",".join([*names, OPTIMAL] if can_solve else names)
 
 

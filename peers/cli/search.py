@@ -13,6 +13,7 @@ import typer
 
 from mdl.errors import ConfigError, UnfinishedError
 from peers.cli.options import MOST_PROCESSES, AsJson, LogLevel, Quiet, check_choice, log_at, tell
+from scheduler.policies.registry import name_policies
 
 if TYPE_CHECKING:
     from peers.trials.explore import Found, Searched
@@ -29,9 +30,7 @@ def search(
     depth: Annotated[int, typer.Option(help="Departures in one schedule, at most.", min=0, max=9)] = 1,
     from_round: Annotated[int, typer.Option(help="The first round in which there are departures.", min=1, max=9)] = 1,
     kinds: Annotated[str, typer.Option(help="Which departures; forget is one more.")] = "lose,late,crash,cut,suspend",
-    policy: Annotated[
-        str, typer.Option(help="greedy, fifo, tree or ring; with tree the agent has the result.")
-    ] = "greedy",
+    policy: Annotated[str, typer.Option(help=f"{name_policies()}; with tree the agent has the result.")] = "greedy",
     on_partition: Annotated[str, typer.Option(help="wait or continue.")] = "continue",
     story: Annotated[Path | None, typer.Option(help="Go this saved way alone, and tell its story.")] = None,
     processes: Annotated[

@@ -14,6 +14,7 @@ import typer
 from mdl.config import LARGEST_SEED, MANY
 from mdl.errors import MdlError, UnfinishedError
 from peers.cli.options import MOST_PROCESSES, AsJson, LogLevel, Quiet, check_choice, log_at, tell
+from scheduler.policies.registry import name_policies
 
 if TYPE_CHECKING:
     from peers.trials.campaign import Campaign, Totals
@@ -44,7 +45,7 @@ def run(
     faults: Annotated[str, typer.Option(help="none, mild or hard.")] = "hard",
     seeds: Annotated[int, typer.Option(help="How many seeds.", min=1, max=MANY)] = 1000,
     seed_from: Annotated[int, typer.Option(help="The first seed.", min=0, max=LARGEST_SEED)] = 0,
-    policy: Annotated[str, typer.Option(help="greedy, fifo, tree or ring.")] = "greedy",
+    policy: Annotated[str, typer.Option(help=f"{name_policies()}.")] = "greedy",
     agent: Annotated[str, typer.Option(help="any, dedicated (`mdl agent` leads first) or elected.")] = "any",
     on_partition: Annotated[str, typer.Option(help="any, wait or continue.")] = "any",
     plan: Annotated[Path | None, typer.Option(help="Run this saved plan alone, and tell its story.")] = None,

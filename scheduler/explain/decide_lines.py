@@ -9,7 +9,6 @@ iteration. Ids of devices are whole numbers or strings, and are answered as they
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from copy import deepcopy
 from typing import Annotated, Any, TypeAlias
@@ -18,6 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from mdl.devices.usage import UsageKind
+from mdl.hints import did_you_mean
 from scheduler.policies.chain import ChainView, Decision, DeviceState, DeviceView, Pair, Policy, Wait
 from scheduler.policies.detour import go_around
 from scheduler.policies.registry import make_policy
@@ -249,6 +249,5 @@ def _warn_unknown(warn: Callable[[str], None], given: dict[str, Any], kind: type
     known = kind.__struct_fields__
     for name in given:
         if name not in known:
-            close = difflib.get_close_matches(name, known, 1)
-            hint = f"; did you mean {close[0]!r}?" if close else f" (known: {', '.join(known)})"
+            hint = did_you_mean(name, known) or f" (known: {', '.join(known)})"
             warn(f"field {name!r}{where} is unknown and ignored{hint}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from rich.text import Text
 
 from mdl.devices.usage import UsageKind
 from mdl.errors import ConfigError
+from mdl.hints import did_you_mean
 from scheduler.explain.chart_text import choose_decimals, tell_hop
 from scheduler.explain.watched_play import Bench, play_watched
 from scheduler.study.play import Played
@@ -185,8 +185,7 @@ def _parse(text: str, names: Sequence[str]) -> Change:
         shown = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
         raise ConfigError(f"--set {text!r}: no device {device!r} (devices: {shown})")
     if name not in _FIELDS:
-        close = difflib.get_close_matches(name, _FIELDS, 1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
+        hint = did_you_mean(name, _FIELDS)
         raise ConfigError(f"--set {text!r}: unknown field {name!r}{hint} (valid: {', '.join(_FIELDS)})")
     field, read, valid = _FIELDS[name]
     try:

@@ -1,15 +1,15 @@
-"""Every policy that an agent may follow, by its name."""
+"""Every policy that an agent may follow, by its name. Each is imported when it is made: help texts need names alone."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from mdl.errors import ConfigError
-from scheduler.policies.chain import Policy
-from scheduler.policies.fixed import Fifo, Ring, Tree
-from scheduler.policies.greedy import Greedy
-from scheduler.policies.planner import Planner
+from mdl.hints import did_you_mean
+
+if TYPE_CHECKING:
+    from scheduler.policies.chain import Policy
 
 
 def make_policy(name: str) -> Policy:
@@ -20,14 +20,51 @@ def make_policy(name: str) -> Policy:
     if name == OPTIMAL:
         raise ConfigError("policy 'optimal' knows when busy times end, so it can only judge scenarios, not decide")
     if name not in POLICIES:
-        close = difflib.get_close_matches(name, [*POLICIES, OPTIMAL], 1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
+        hint = did_you_mean(name, [*POLICIES, OPTIMAL])
         raise ConfigError(f"unknown policy {name!r}{hint} (valid: {', '.join(POLICIES)})")
     return POLICIES[name]()
 
 
+def name_policies(*more: str, last: str = "or") -> str:
+    """ "dqn, greedy, ... or ring": what a help text says is valid. more: names that are valid beside the policies."""
+    *names, final = (*POLICIES, *more)
+    return f"{', '.join(names)} {last} {final}"
+
+
+def _make_greedy() -> Policy:
+    from scheduler.policies.greedy import Greedy
+
+    return Greedy()
+
+
 def _make_greedy_without_waiting() -> Policy:
+    from scheduler.policies.greedy import Greedy
+
     return Greedy(waiting=False, name="greedy-risk")
+
+
+def _make_planner() -> Policy:
+    from scheduler.policies.planner import Planner
+
+    return Planner()
+
+
+def _make_fifo() -> Policy:
+    from scheduler.policies.fixed import Fifo
+
+    return Fifo()
+
+
+def _make_tree() -> Policy:
+    from scheduler.policies.fixed import Tree
+
+    return Tree()
+
+
+def _make_ring() -> Policy:
+    from scheduler.policies.fixed import Ring
+
+    return Ring()
 
 
 def _make_learned() -> Policy:
@@ -39,11 +76,11 @@ def _make_learned() -> Policy:
 # What an agent may follow. greedy-risk is the best rule that never waits: what the planners and learners are held to.
 POLICIES: dict[str, Callable[[], Policy]] = {
     "dqn": _make_learned,
-    "greedy": Greedy,
+    "greedy": _make_greedy,
     "greedy-risk": _make_greedy_without_waiting,
-    "dp": Planner,
-    "fifo": Fifo,
-    "tree": Tree,
-    "ring": Ring,
+    "dp": _make_planner,
+    "fifo": _make_fifo,
+    "tree": _make_tree,
+    "ring": _make_ring,
 }
 OPTIMAL = "optimal"

@@ -10,7 +10,6 @@ A scenario knows everything, also what a policy must not see: when a device is b
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 from pathlib import Path
@@ -22,6 +21,7 @@ import numpy as np
 from mdl.devices.busy_periods import Periods
 from mdl.devices.usage import UsageKind, draw_busy_periods
 from mdl.errors import ConfigError, DataError
+from mdl.hints import did_you_mean
 from mdl.reading import decode_json, read_lines
 from mdl.writing import write_whole
 from sim.timing.device_models import draw_class, draw_link_mb_s, draw_merge_mb_s
@@ -78,8 +78,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def draw_scenario(family: str, n: int, seed: int) -> Scenario:
     """The same family, n and seed give the same scenario. Raises ConfigError for an unknown family or n < 2."""
     if family not in FAMILIES:
-        close = difflib.get_close_matches(family, FAMILIES, 1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
+        hint = did_you_mean(family, FAMILIES)
         raise ConfigError(f"unknown family {family!r}{hint} (valid: {', '.join(FAMILIES)})")
     if n < 2:
         raise ConfigError(f"a scenario needs at least 2 devices, not {n}")

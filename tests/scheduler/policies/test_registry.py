@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -11,7 +14,7 @@ from mdl.devices.usage import UsageKind
 from mdl.errors import ConfigError
 from scheduler.explain.watched_play import Bench
 from scheduler.policies.chain import ChainView, DeviceState, DeviceView, Pair, Wait
-from scheduler.policies.registry import OPTIMAL, POLICIES, make_policy
+from scheduler.policies.registry import OPTIMAL, POLICIES, make_policy, name_policies
 from scheduler.study.optimal import Optimal
 from sim.timing.scenario import draw_scenario
 
@@ -180,3 +183,15 @@ def test_optimal_is_there_for_those_who_have_the_scenario() -> None:
     assert isinstance(Bench().policy(OPTIMAL, scenario), Optimal)
     with pytest.raises(ConfigError, match="policy 'optimal' knows when busy times end, so it can only judge"):
         make_policy(OPTIMAL)
+
+
+def test_help_texts_name_every_policy_and_a_new_one_needs_no_text() -> None:
+    assert name_policies() == "dqn, greedy, greedy-risk, dp, fifo, tree or ring"
+    assert name_policies(OPTIMAL, last="and").endswith("tree, ring and optimal")
+    assert [make_policy(name).name for name in POLICIES] == list(POLICIES)
+
+
+def test_naming_the_policies_loads_none_of_them() -> None:
+    code = "import sys, scheduler.policies.registry as r; print(r.name_policies() and 'numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.strip() == "False"
