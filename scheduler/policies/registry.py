@@ -44,7 +44,7 @@ def _make_greedy_without_waiting() -> Policy:
 
 
 def _make_planner() -> Policy:
-    from scheduler.policies.planner import Planner
+    from scheduler.policies.planning.planner import Planner
 
     return Planner()
 

@@ -10,9 +10,9 @@ import pytest
 from mdl.devices.usage import UsageKind, expected_rest_s
 from scheduler.policies.chain import ChainView, DeviceState, DeviceView, Pair, Wait
 from scheduler.policies.greedy import Greedy
-from scheduler.policies.planner import Planner
+from scheduler.policies.planning.planner import Planner
+from scheduler.policies.planning.rollouts import Future, Hops, draw_rest_s, roll_out
 from scheduler.policies.registry import make_policy
-from scheduler.policies.rollouts import Future, Hops, draw_rest_s, roll_out
 from scheduler.study.many_rounds import draw_rounds, play_rounds
 from scheduler.study.optimal import solve
 from scheduler.study.play import play, view_of

@@ -26,8 +26,8 @@ from scheduler.policies.greedy import (
     typical_transfer_s,
 )
 from scheduler.policies.laid_hops import cost_to_keep
-from scheduler.policies.rollouts import Hops, draw_future, roll_out
-from scheduler.policies.subset_recursion import Indices, Times, earliest_ends, subset_tables
+from scheduler.policies.planning.rollouts import Hops, draw_future, roll_out
+from scheduler.policies.planning.subset_recursion import Indices, Times, earliest_ends, subset_tables
 from scheduler.policies.why import Choice
 
 # The exact plan takes 2 ms for 9 devices; each more takes three times as long.
