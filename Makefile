@@ -33,7 +33,7 @@ fuzz: .venv/installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
-# All but torch, which stays the one of constraints.txt: the wheels of 2.2 need other Pythons and older libraries around it.
+# All but torch, which stays the one of constraints.txt: older ones have not been tried with this target.
 .venv-lowest/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-lowest
 	$(LOWEST)/python -m pip install --quiet --disable-pip-version-check uv
