@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +10,7 @@ import typer
 
 from mdl.config import LARGEST_SEED
 from peers.cli.options import AsJson
+from peers.cli.progress import progress_bar
 
 if TYPE_CHECKING:
     from mdl.data.readers.catalogue import PublicSet
@@ -118,22 +118,17 @@ def _take(known: PublicSet, source: Path, home: Path, sha256: str) -> Path:
 
 
 def _download(known: PublicSet, home: Path, sha256: str) -> Path:
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
     from mdl.data.readers.catalogue import check_content
     from transport.download import fetch
 
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(file=sys.stderr)) as progress:
-        task = progress.add_task(known.name, total=known.size_bytes)
+    with progress_bar(of_bytes=True) as show:
         target = fetch(
             known.url,
             home / f"{known.name}.zip",
             sha256.lower() or known.sha256,
             # Another file than the recorded one may be somewhat larger; the bound only stops what never ends.
             known.size_bytes * (2 if sha256 else 1),
-            lambda done, total: progress.update(task, completed=done, total=total),
+            lambda done, total: show(known.name, done, total),
         )
     check_content(known.name, target)
     return target

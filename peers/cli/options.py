@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, cast
 
 import typer
 
+from mdl.config import LARGEST_SEED
 from scheduler.policies.registry import name_policies
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ Code = Annotated[
 Join = Annotated[list[str] | None, typer.Option(help="HOST:PORT of a member, where multicast is blocked.")]
 Listen = Annotated[str | None, typer.Option(help="IP address or interface to listen on; all by default.")]
 Port = Annotated[int | None, typer.Option(help="TCP port to listen on; any free one by default.")]
-Interface = Annotated[list[str] | None, typer.Option(help="Announce on this network interface.")]
+Interface = Annotated[list[str] | None, typer.Option(help="Announce, or look, on this network interface.")]
 Loopback = Annotated[bool | None, typer.Option("--loopback", help="Meet peers on this machine only.")]
 Insecure = Annotated[bool | None, typer.Option("--insecure", help="No encryption; for loopback only.")]
 DataSpec = Annotated[str | None, typer.Option("--data", help="motion, uci-har:PATH, csv:PATH?..., npz:PATH, pkg:make.")]
@@ -44,11 +45,19 @@ OwnModel = Annotated[
 Split = Annotated[str | None, typer.Option(help="Who holds what: subject, iid or dirichlet:ALPHA.")]
 Policy = Annotated[str | None, typer.Option(help=f"Who aggregates with whom: {name_policies()}.")]
 CloudAt = Annotated[str | None, typer.Option("--cloud", help="HOST:PORT of a cloud that teaches this mesh.")]
+Name = Annotated[str | None, typer.Option(help="This device's name; the host's by default.")]
+Shard = Annotated[str | None, typer.Option(help="I/N: hold one share of the data only.")]
 Seed = Annotated[int | None, typer.Option(help="Every random choice follows from it.")]
 Out = Annotated[Path | None, typer.Option(help="Run directory for results.")]
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="TOML file; options override it.")]
 Assign = Annotated[list[str] | None, typer.Option("--set", help="key=value, e.g. training.learning_rate=0.01.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Start anew: what an earlier run left here is set aside.")]
+Family = Annotated[str, typer.Option(help="paper, hetero, dynamic or dying.")]
+FirstSeed = Annotated[int, typer.Option(help="The first seed.", min=0, max=LARGEST_SEED)]
+PlanPolicy = Annotated[str, typer.Option(help=f"{name_policies()}.")]
+Processes = Annotated[
+    int | None, typer.Option(help="How many processes; one a core by default.", min=1, max=MOST_PROCESSES)
+]
 LogLevel = Annotated[
     str | None, typer.Option(help="Which log lines to write on stderr: debug, info (the default), warning or error.")
 ]

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mdl.config import LARGEST_SEED, LONGEST_S, MANY
+from mdl.config import LONGEST_S, MANY
 from mdl.errors import UnfinishedError
-from peers.cli.options import AsJson, tell
+from peers.cli.options import AsJson, Code, Family, FirstSeed, Interface, Join, Loopback, MeshName, print_json, tell
+from peers.cli.progress import progress_bar
 from scheduler.policies.registry import OPTIMAL, name_policies
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from peers.view.schedule_source import Subject
-    from scheduler.explain.chart import Chart
+    from peers.view.schedule_drawing import Drawing
 
 app = typer.Typer(
     no_args_is_help=True, help="Why the aggregations were ordered as they were, and what another order would give."
 )
 
-_SOURCE_HELP = "Scenario file, run directory, or FAMILY:N:SEED (dynamic:9:17); without it the live mesh."
+_SOURCE_HELP = "Scenario file, run directory, or FAMILY:N:SEED (dynamic:9:17); without it the live mesh (--mesh)."
 _POLICIES_HELP = f"Names with commas: {name_policies(OPTIMAL, last='and')}; by default "
 Source = Annotated[str | None, typer.Argument(help=_SOURCE_HELP, show_default=False)]
 Index = Annotated[int, typer.Option(help="Which scenario of a file, from 0.", min=0, max=MANY)]
@@ -34,11 +33,6 @@ Round = Annotated[
 # Both spellings, since both are natural.
 _POLICIES = ("--policies", "--policy")
 Policies = Annotated[str | None, typer.Option(*_POLICIES, help=f"{_POLICIES_HELP}those that are quick.")]
-MeshName = Annotated[str | None, typer.Option("--mesh", help="Live: name of a mesh whose code is known here.")]
-Code = Annotated[str | None, typer.Option(help="Live: @FILE with the join code; also MDL_CODE.")]
-Join = Annotated[list[str] | None, typer.Option(help="Live: HOST:PORT of a member, where multicast is blocked.")]
-Interface = Annotated[list[str] | None, typer.Option(help="Live: look on this network interface.")]
-Loopback = Annotated[bool | None, typer.Option("--loopback", help="Live: look on this machine only.")]
 Wait = Annotated[float, typer.Option(help="Live: seconds to wait for the agent's answer.", min=0.1, max=LONGEST_S)]
 
 
@@ -65,39 +59,20 @@ def show(
     A scenario is played, under the policy of the configuration by default. Q-values are shown for policies that have
     them (dqn).
     """
-    from peers.view.schedule_source import find_real, find_subject, looker, rebuilt_subject
-    from scheduler.explain.chart_text import show_chart
-    from scheduler.explain.device_table import draw_devices, real_devices, scenario_devices
-    from scheduler.explain.recorded_round import chart_real
+    from peers.view.schedule_drawing import draw_subject
+    from peers.view.schedule_source import find_subject, looker
 
     look = looker(mesh, code, join, interface, loopback, wait)
     _check_out(out)
-    real = find_real(source, round_number, look)
-    estimates: tuple[str, ...] = ()
-    if real and policy is None:
-        chart, shown, devices = chart_real(real), real.policy, real_devices(real)
-    else:
-        subject = rebuilt_subject(real) if real else find_subject(source, index, round_number, look)
-        shown = policy or _usual_policy()
-        chart, estimates = _play_chart(subject, shown), subject.estimates
-        devices = scenario_devices(subject.scenario, subject.names)
+    drawn = draw_subject(find_subject(source, index, round_number, look), policy, _usual_policy())
     if out is not None:
         from scheduler.explain.chart_svg import write_picture
 
-        write_picture(chart, out)
+        write_picture(drawn.chart, out)
     if as_json:
-        import msgspec
-
-        told = {"policy": shown, "recorded": bool(real and policy is None), "estimated": list(estimates)}
-        told["devices"] = msgspec.to_builtins(devices)
-        _print_json(told | msgspec.to_builtins(chart) | ({"out": str(out)} if out else {}))
+        print_json(_describe(drawn) | ({"out": str(out)} if out else {}))
         return
-    console = _console()
-    show_chart(chart, console)
-    console.print()
-    console.print(draw_devices(devices))
-    for text in estimates:
-        console.print(f"estimated: {text}", style="dim")
+    _print_drawing(drawn)
     if out is not None:
         tell(f"written: {out}")
 
@@ -105,10 +80,10 @@ def show(
 @app.command()
 def compare(
     policies: Policies = None,
-    family: Annotated[str, typer.Option(help="paper, hetero, dynamic or dying.")] = "dynamic",
+    family: Family = "dynamic",
     n: Annotated[int, typer.Option("--n", "-n", help="Devices.", min=2, max=256)] = 9,
     count: Annotated[int, typer.Option(help="How many scenarios.", min=1, max=MANY)] = 200,
-    seed_from: Annotated[int, typer.Option(help="The first seed.", min=0, max=LARGEST_SEED)] = 0,
+    seed_from: FirstSeed = 0,
     scenarios: Annotated[Path | None, typer.Option(help="Play these scenarios (JSON lines) instead.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -121,16 +96,15 @@ def compare(
     can_solve = scenarios is None and n <= 12 and family != "dying"
     names = parse_policies(policies or _quick_policies(can_solve))
     what, planned, drawn = draw_scenarios(family, n, count, seed_from, scenarios)
-    progress = _Progress()
-    found = compare_policies(names, what, drawn, planned, progress.show)
-    progress.end()
+    with progress_bar() as show:
+        found = compare_policies(names, what, drawn, planned, lambda played, of: show("scenarios", played, of))
     if not as_json:
         show_comparison(found, _console())
     if found.interrupted:
         told = f"interrupted: {found.played} of {found.planned} scenarios were played by all of them"
         raise UnfinishedError(told, 130, describe_comparison(found))
     if as_json:
-        _print_json(describe_comparison(found))
+        print_json(describe_comparison(found))
 
 
 @app.command("what-if")
@@ -157,18 +131,19 @@ def what_if(
     as_json: AsJson = False,
 ) -> None:
     """Change devices of a scenario and see the chain change: before and after, side by side."""
-    from peers.view.schedule_source import find_subject, looker
+    from peers.view.schedule_source import as_playable, find_subject, looker
     from scheduler.explain.watched_play import parse_policies
     from scheduler.explain.what_if import apply_changes, describe_outcomes, parse_changes, play_both, show_outcomes
 
     names = parse_policies(policies or _usual_policy())
-    subject = find_subject(source, index, round_number, looker(mesh, code, join, interface, loopback, wait))
+    look = looker(mesh, code, join, interface, loopback, wait)
+    subject = as_playable(find_subject(source, index, round_number, look))
     changes = parse_changes(assign or [], subject.names)
     changed = apply_changes(subject.scenario, changes)
     outcomes = play_both(subject.scenario, changed, names, subject.names)
     if as_json:
         told = describe_outcomes(subject.title, changes, outcomes, subject.names)
-        _print_json(told | {"estimated": list(subject.estimates)})
+        print_json(told | {"estimated": list(subject.estimates)})
         return
     console = _console()
     show_outcomes(subject.title, changes, outcomes, subject.names, console)
@@ -195,7 +170,7 @@ def replay(
         raise ConfigError(f"{run}: no such directory; expected the run directory of `mdl up`, or of an agent")
     found = replay_run(run, round_number, names)
     if as_json:
-        _print_json(describe_replay(found))
+        print_json(describe_replay(found))
     else:
         show_replay(found, _console())
 
@@ -222,16 +197,24 @@ def decide(
         raise typer.Exit(0) from None
 
 
-def _play_chart(subject: Subject, policy: str) -> Chart:
-    """The chart of the subject's scenario under this policy, with its alternatives where the policy tells them."""
-    from scheduler.explain.gantt_played import chart_play
-    from scheduler.explain.watched_play import Bench, check_policy, play_watched
+def _describe(drawn: Drawing) -> dict[str, object]:
+    import msgspec
 
-    check_policy(policy)
-    played, watched = play_watched(subject.scenario, Bench().policy(policy, subject.scenario), names=subject.names)
-    lost = f", lost: {', '.join(subject.names[index] for index in played.lost)}" if played.lost else ""
-    title = f"{subject.title}, policy {policy}: one holder after {played.makespan_s:.2f} s{lost}"
-    return chart_play(title, subject.scenario, played, watched.notes, subject.names)
+    told: dict[str, object] = {"policy": drawn.policy, "recorded": drawn.is_recorded}
+    told |= {"estimated": list(drawn.estimates), "devices": msgspec.to_builtins(drawn.devices)}
+    return {**told, **msgspec.to_builtins(drawn.chart)}
+
+
+def _print_drawing(drawn: Drawing) -> None:
+    from scheduler.explain.chart_text import show_chart
+    from scheduler.explain.device_table import draw_devices
+
+    console = _console()
+    show_chart(drawn.chart, console)
+    console.print()
+    console.print(draw_devices(drawn.devices))
+    for text in drawn.estimates:
+        console.print(f"estimated: {text}", style="dim")
 
 
 def _usual_policy() -> str:
@@ -255,27 +238,8 @@ def _check_out(out: Path | None) -> None:
         raise ConfigError(f"--out {out}: expected a name that ends in .svg or .png")
 
 
-class _Progress:
-    """A line on stderr that is written again; nothing where stderr is no terminal."""
-
-    def __init__(self) -> None:
-        self._shown = sys.stderr.isatty()
-
-    def show(self, played: int, planned: int) -> None:
-        if self._shown:
-            print(f"\r{played}/{planned} scenarios", end="", file=sys.stderr, flush=True)
-
-    def end(self) -> None:
-        if self._shown:
-            print("\r" + " " * 40 + "\r", end="", file=sys.stderr, flush=True)
-
-
 def _console() -> Console:
     """Devices and directories may be called anything: nothing in their names is markup."""
     from peers.view.console import PlainConsole
 
     return PlainConsole()
-
-
-def _print_json(result: object) -> None:
-    print(json.dumps(result))

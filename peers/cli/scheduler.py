@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +15,8 @@ import typer
 from mdl.config import LARGEST_SEED, MANY
 from mdl.errors import ConfigError, UnfinishedError
 from mdl.writing import check_writable, save_or_rescue
-from peers.cli.options import MOST_PROCESSES, AsJson, LogLevel, Quiet, log_at, tell
+from peers.cli.options import MOST_PROCESSES, AsJson, Family, LogLevel, Quiet, log_at, tell
+from peers.cli.progress import progress_bar
 from peers.interrupts import handled
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def train(
 @app.command("eval")
 def evaluate(
     policy: Annotated[str, typer.Argument(help="A policy file, or the name of a policy.")],
-    family: Annotated[str, typer.Option(help="paper, hetero, dynamic or dying.")] = "dynamic",
+    family: Family = "dynamic",
     n: Annotated[int, typer.Option(help="Devices.", min=2, max=128)] = 9,
     count: Annotated[int, typer.Option(help="Scenarios.", min=1, max=MANY)] = 300,
     seed_from: Annotated[
@@ -261,21 +261,13 @@ def _stopping() -> Iterator[Callable[[], bool]]:
 
 @contextmanager
 def _bar() -> Iterator[Callable[[Report], None]]:
-    """A progress bar on stderr; figures of evaluations are logged."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    """A bar for each stage; figures of evaluations are logged."""
+    with progress_bar() as show:
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    shown = sys.stderr.isatty() and logger.isEnabledFor(logging.INFO)
-    with Progress(*columns, console=Console(stderr=True), disable=not shown) as progress:
-        tasks: dict[str, int] = {}
-
-        def show(report: Report) -> None:
-            if report.stage not in tasks:
-                tasks[report.stage] = progress.add_task(report.stage, total=report.steps)
-            progress.update(tasks[report.stage], completed=report.step, total=report.steps)  # type: ignore[arg-type]
+        def tell_report(report: Report) -> None:
+            show(report.stage, report.step, report.steps)
             if report.figures is not None:
                 figures = ", ".join(f"{cell} {value:+.1f} %" for cell, value in report.figures.items())
                 logger.info("step %d: less than the greedy rule: %s", report.step, figures)
 
-        yield show
+        yield tell_report

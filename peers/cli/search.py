@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,13 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mdl.errors import ConfigError, UnfinishedError
-from peers.cli.options import MOST_PROCESSES, AsJson, LogLevel, Quiet, check_choice, log_at, tell
-from scheduler.policies.registry import name_policies
+from peers.cli.options import AsJson, LogLevel, PlanPolicy, Processes, Quiet, check_choice, log_at, tell
+from peers.cli.progress import progress_bar
 
 if TYPE_CHECKING:
-    from peers.trials.explore import Found, Searched
-
-logger = logging.getLogger(__name__)
+    from peers.cli.progress import Show
+    from peers.trials.explore import Bound, Found, Searched
 
 # A departure is some 50 bytes, and told in 100.
 _LARGEST_STORY_BYTES = 1 << 16
@@ -30,12 +27,10 @@ def search(
     depth: Annotated[int, typer.Option(help="Departures in one schedule, at most.", min=0, max=9)] = 1,
     from_round: Annotated[int, typer.Option(help="The first round in which there are departures.", min=1, max=9)] = 1,
     kinds: Annotated[str, typer.Option(help="Which departures; forget is one more.")] = "lose,late,crash,cut,suspend",
-    policy: Annotated[str, typer.Option(help=f"{name_policies()}; with tree the agent has the result.")] = "greedy",
+    policy: PlanPolicy = "greedy",
     on_partition: Annotated[str, typer.Option(help="wait or continue.")] = "continue",
     story: Annotated[Path | None, typer.Option(help="Go this saved way alone, and tell its story.")] = None,
-    processes: Annotated[
-        int | None, typer.Option(help="How many processes; one a core by default.", min=1, max=MOST_PROCESSES)
-    ] = None,
+    processes: Processes = None,
     out: Annotated[Path | None, typer.Option(help="Where the story of what breaks goes.")] = None,
     log_level: LogLevel = None,
     quiet: Quiet = False,
@@ -44,31 +39,18 @@ def search(
     """Go through all schedules that depart so often from the usual one; exit code 4 if one breaks something.
 
     A departure: a message is lost or late, a process crashes and starts again, is cut off or suspended for a while.
+    With --policy tree the agent has the result.
     """
     log_at(log_level, quiet)
-    from peers.trials.campaign import count_cores
-    from peers.trials.explore import Bound, load_found, search_all
-    from scheduler.policies.registry import POLICIES
-    from sim.mesh.search import KINDS
-
     if story is not None:
-        from mdl.reading import read_bytes
-
-        found = load_found(read_bytes(story, _LARGEST_STORY_BYTES, "a story that `mdl sim search` saved"))
-        _tell(found, None, as_json, {})
+        _tell(_load(story), None, as_json, {})
         return
-    for option, given, valid in (
-        *(("--kinds", kind, tuple(KINDS)) for kind in kinds.split(",")),
-        ("--on-partition", on_partition, ("wait", "continue")),
-        ("--policy", policy, tuple(POLICIES)),
-    ):
-        check_choice(option, given, valid)
-    if from_round > rounds:
-        raise ConfigError(f"--from-round {from_round}: expected at most --rounds, {rounds}")
-    bound = Bound(peers, rounds, from_round, policy, on_partition, tuple(kinds.split(",")))
-    searched = search_all(bound, depth, processes or count_cores(), _show if _is_shown() else None)
-    if _is_shown():
-        tell("")
+    from peers.trials.campaign import count_cores
+    from peers.trials.explore import search_all
+
+    bound = _bound(peers, rounds, from_round, policy, on_partition, tuple(kinds.split(",")))
+    with progress_bar() as show:
+        searched = search_all(bound, depth, processes or count_cores(), lambda now: _show(show, now))
     told = searched.as_dict()
     if not as_json:
         for name, value in told.items():
@@ -79,6 +61,27 @@ def search(
         raise UnfinishedError(f"interrupted after {searched.describe()}", 130, told)
     if as_json:
         print(json.dumps(told))
+
+
+def _bound(peers: int, rounds: int, from_round: int, policy: str, on_partition: str, kinds: tuple[str, ...]) -> Bound:
+    from peers.trials.explore import Bound
+    from scheduler.policies.registry import POLICIES
+    from sim.mesh.search import KINDS
+
+    for kind in kinds:
+        check_choice("--kinds", kind, tuple(KINDS))
+    check_choice("--on-partition", on_partition, ("wait", "continue"))
+    check_choice("--policy", policy, tuple(POLICIES))
+    if from_round > rounds:
+        raise ConfigError(f"--from-round {from_round}: expected at most --rounds, {rounds}")
+    return Bound(peers, rounds, from_round, policy, on_partition, kinds)
+
+
+def _load(story: Path) -> Found:
+    from mdl.reading import read_bytes
+    from peers.trials.explore import load_found
+
+    return load_found(read_bytes(story, _LARGEST_STORY_BYTES, "a story that `mdl sim search` saved"))
 
 
 def _tell(found: Found, directory: Path | None, as_json: bool, told: dict[str, Any]) -> None:
@@ -108,10 +111,6 @@ def _tell(found: Found, directory: Path | None, as_json: bool, told: dict[str, A
         print(json.dumps(told))
 
 
-def _is_shown() -> bool:
-    return sys.stderr.isatty() and logger.isEnabledFor(logging.INFO)
-
-
-def _show(searched: Searched) -> None:
-    """A line on stderr that is written again."""
-    print(f"\r{searched.describe()}", end="", file=sys.stderr, flush=True)
+def _show(show: Show, searched: Searched) -> None:
+    note = f"{searched.schedules} schedules, {searched.steps} steps"
+    show(f"{searched.depth} departures", searched.done, searched.parts, note)

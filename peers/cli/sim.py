@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import sys
 import time
 from pathlib import Path
@@ -11,17 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mdl.config import LARGEST_SEED, MANY
+from mdl.config import MANY
 from mdl.errors import MdlError, UnfinishedError
-from peers.cli.options import MOST_PROCESSES, AsJson, LogLevel, Quiet, check_choice, log_at, tell
-from scheduler.policies.registry import name_policies
+from peers.cli.options import AsJson, FirstSeed, LogLevel, PlanPolicy, Processes, Quiet, check_choice, log_at, tell
+from peers.cli.progress import progress_bar
 
 if TYPE_CHECKING:
     from peers.trials.campaign import Campaign, Totals
     from sim.mesh.fault_plan import FaultPlan
     from sim.mesh.verdict import Verdict
-
-logger = logging.getLogger(__name__)
 
 app = typer.Typer(no_args_is_help=True, help="Judge the mesh under faults, in virtual time.")
 
@@ -44,15 +41,13 @@ def run(
     ] = False,
     faults: Annotated[str, typer.Option(help="none, mild or hard.")] = "hard",
     seeds: Annotated[int, typer.Option(help="How many seeds.", min=1, max=MANY)] = 1000,
-    seed_from: Annotated[int, typer.Option(help="The first seed.", min=0, max=LARGEST_SEED)] = 0,
-    policy: Annotated[str, typer.Option(help=f"{name_policies()}.")] = "greedy",
+    seed_from: FirstSeed = 0,
+    policy: PlanPolicy = "greedy",
     agent: Annotated[str, typer.Option(help="any, dedicated (`mdl agent` leads first) or elected.")] = "any",
     on_partition: Annotated[str, typer.Option(help="any, wait or continue.")] = "any",
     plan: Annotated[Path | None, typer.Option(help="Run this saved plan alone, and tell its story.")] = None,
     shrink: Annotated[bool, typer.Option(help="Look for the shortest plan that still fails.")] = True,
-    processes: Annotated[
-        int | None, typer.Option(help="How many processes; one a core by default.", min=1, max=MOST_PROCESSES)
-    ] = None,
+    processes: Processes = None,
     out: Annotated[Path | None, typer.Option(help="Where failing plans and stories go.")] = None,
     log_level: LogLevel = None,
     quiet: Quiet = False,
@@ -63,29 +58,18 @@ def run(
     if plan is not None:
         _run_plan(plan, out, as_json)
         return
-    from mdl.errors import ConfigError
-    from peers.trials.campaign import Campaign, count_cores, run_campaign
+    from peers.trials.campaign import count_cores, run_campaign
 
-    if wide and not (peers is None and rounds is None):
-        raise ConfigError("--wide draws sizes and lengths from the seeds: leave --peers and --rounds out")
-    check_choice("--faults", faults, ("none", "mild", "hard"))
-    check_choice("--policy", policy, _policies())
-    check_choice("--agent", agent, ("any", "dedicated", "elected"))
-    check_choice("--on-partition", on_partition, ("any", "wait", "continue"))
-    campaign = Campaign(
-        peers or 6,
-        rounds or 3,
-        faults,
-        policy,
-        None if agent == "any" else agent == "dedicated",
-        None if on_partition == "any" else on_partition,
-        wide,
-    )
+    campaign = _campaign(peers, rounds, wide, faults, policy, agent, on_partition)
     started = time.monotonic()
-    shown = _Progress(seeds, started)
-    totals = run_campaign(campaign, range(seed_from, seed_from + seeds), processes or count_cores(), shown.show)
+    with progress_bar() as show:
+        totals = run_campaign(
+            campaign,
+            range(seed_from, seed_from + seeds),
+            processes or count_cores(),
+            lambda now: show("seeds", now.seeds, seeds, f"{sum(now.violations.values())} failed"),
+        )
     elapsed_s = time.monotonic() - started
-    shown.end()
     directory = None
     try:
         directory = _out_dir(out, "sim") if totals.failing else None
@@ -124,25 +108,27 @@ def replay(
         print(json.dumps(told))
 
 
-class _Progress:
-    """A line on stderr that is written again; nothing where stderr is no terminal, or --quiet."""
+def _campaign(
+    peers: int | None, rounds: int | None, wide: bool, faults: str, policy: str, agent: str, on_partition: str
+) -> Campaign:
+    from mdl.errors import ConfigError
+    from peers.trials.campaign import Campaign
 
-    def __init__(self, seeds: int, started: float) -> None:
-        self._seeds = seeds
-        self._started = started
-        self._shown = sys.stderr.isatty() and logger.isEnabledFor(logging.INFO)
-
-    def show(self, totals: Totals) -> None:
-        if self._shown:
-            rate = totals.seeds / max(1e-9, time.monotonic() - self._started)
-            text = (
-                f"\r{totals.seeds}/{self._seeds} seeds, {rate:.0f} a second, {sum(totals.violations.values())} failed"
-            )
-            print(text, end="", file=sys.stderr, flush=True)
-
-    def end(self) -> None:
-        if self._shown:
-            print(file=sys.stderr)
+    if wide and not (peers is None and rounds is None):
+        raise ConfigError("--wide draws sizes and lengths from the seeds: leave --peers and --rounds out")
+    check_choice("--faults", faults, ("none", "mild", "hard"))
+    check_choice("--policy", policy, _policies())
+    check_choice("--agent", agent, ("any", "dedicated", "elected"))
+    check_choice("--on-partition", on_partition, ("any", "wait", "continue"))
+    return Campaign(
+        peers or 6,
+        rounds or 3,
+        faults,
+        policy,
+        None if agent == "any" else agent == "dedicated",
+        None if on_partition == "any" else on_partition,
+        wide,
+    )
 
 
 def _run_plan(path: Path, out: Path | None, as_json: bool) -> None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from mdl.errors import ConfigError
 from scheduler.explain.recorded_round import RealRound, live_round, pick_round, rebuild
@@ -25,18 +25,24 @@ _LONGEST_PATH = 4096
 
 
 @dataclass(frozen=True)
-class Subject:
-    """real: set if it was really run; the scenario is rebuilt from it then. estimates: what that took for granted."""
+class Playable:
+    """A scenario, and how it is told. estimates: what was taken for granted where it was rebuilt from a real round."""
 
     title: str
     scenario: Scenario
     names: tuple[str, ...]
     estimates: tuple[str, ...] = ()
-    real: RealRound | None = None
 
 
-def find_real(source: str | None, round_number: int | None, look: Look) -> RealRound | None:
-    """The real round that a source names; None if it names a scenario. Raises ConfigError if it names nothing."""
+# What is looked at: a round that was or is really run, or a scenario.
+Subject: TypeAlias = RealRound | Playable
+
+
+def find_subject(source: str | None, index: int, round_number: int | None, look: Look) -> Subject:
+    """What a source names. look: asks the live mesh, which None names. Raises ConfigError if it names nothing.
+
+    index: which scenario of a file. round_number: which round of a run directory, None for the last.
+    """
     if source is None:
         return look()
     if len(source) > _LONGEST_PATH:
@@ -46,33 +52,26 @@ def find_real(source: str | None, round_number: int | None, look: Look) -> RealR
         return pick_round(path, round_number)
     if round_number is not None:
         raise ConfigError(f"--round {round_number}: only a run directory has rounds, and {source!r} is none")
-    if not path.is_file() and not _FAMILY.fullmatch(source):
+    family = _FAMILY.fullmatch(source)
+    if path.is_file() and not family:
+        return _pick_scenario(path, index)
+    if not family:
         raise ConfigError(
             f"{source!r}: no such file or directory; expected a scenario file, a run directory, or "
             f"FAMILY:N:SEED, e.g. dynamic:9:17 (families: {', '.join(FAMILIES)})"
         )
-    return None
+    n = int(family[2])
+    if n > _MOST_DEVICES:
+        raise ConfigError(f"{source!r}: at most {_MOST_DEVICES} devices can be shown, not {n}")
+    return _plain(draw_scenario(family[1], n, int(family[3])))
 
 
-def find_subject(source: str | None, index: int, round_number: int | None, look: Look) -> Subject:
-    """The same as a scenario, in any case."""
-    if real := find_real(source, round_number, look):
-        return rebuilt_subject(real)
-    assert source is not None
-    if family := _FAMILY.fullmatch(source):
-        n = int(family[2])
-        if n > _MOST_DEVICES:
-            raise ConfigError(f"{source!r}: at most {_MOST_DEVICES} devices can be shown, not {n}")
-        return _plain(draw_scenario(family[1], n, int(family[3])))
-    scenarios = load_scenarios(Path(source))
-    if not 0 <= index < len(scenarios):
-        raise ConfigError(f"--index {index}: {source} holds {len(scenarios)} scenarios, 0 to {len(scenarios) - 1}")
-    return _plain(scenarios[index])
-
-
-def rebuilt_subject(real: RealRound) -> Subject:
-    rebuilt = rebuild(real)
-    return Subject(f"rebuilt from {real.title}", rebuilt.scenario, rebuilt.names, rebuilt.estimates, real)
+def as_playable(subject: Subject) -> Playable:
+    """As a scenario in any case: a real round is rebuilt as one."""
+    if isinstance(subject, Playable):
+        return subject
+    rebuilt = rebuild(subject)
+    return Playable(f"rebuilt from {subject.title}", rebuilt.scenario, rebuilt.names, rebuilt.estimates)
 
 
 def looker(
@@ -139,5 +138,12 @@ def _ask(mesh: Mesh, section: MeshSection, wait_s: float) -> tuple[MeshStatus, l
         return watcher.status, watcher.rounds
 
 
-def _plain(scenario: Scenario) -> Subject:
-    return Subject(scenario.scenario_id, scenario, tuple(str(index) for index in range(len(scenario.devices))))
+def _pick_scenario(path: Path, index: int) -> Playable:
+    scenarios = load_scenarios(path)
+    if not 0 <= index < len(scenarios):
+        raise ConfigError(f"--index {index}: {path} holds {len(scenarios)} scenarios, 0 to {len(scenarios) - 1}")
+    return _plain(scenarios[index])
+
+
+def _plain(scenario: Scenario) -> Playable:
+    return Playable(scenario.scenario_id, scenario, tuple(str(index) for index in range(len(scenario.devices))))

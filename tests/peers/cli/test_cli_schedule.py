@@ -21,7 +21,7 @@ from peers.cli.schedule import app
 from peers.trials.campaign import Campaign, silent_machines
 from peers.trials.run_plan import run_plan
 from peers.view.compare import compare, describe_comparison
-from peers.view.schedule_source import find_subject
+from peers.view.schedule_source import as_playable, find_subject
 from scheduler.explain.chart import Chart, SpanKind
 from scheduler.explain.chart_svg import draw_svg, write_picture
 from scheduler.explain.chart_text import draw_chart
@@ -694,6 +694,6 @@ def test_a_scenario_of_a_file_is_found_by_its_index(tmp_path: Path) -> None:
     def look() -> Any:
         raise AssertionError("a file is no live mesh")
 
-    assert find_subject(str(path), 2, None, look).scenario.scenario_id == "paper-3-2"
+    assert as_playable(find_subject(str(path), 2, None, look)).scenario.scenario_id == "paper-3-2"
     with pytest.raises(ConfigError, match="0 to 2"):
         find_subject(str(path), 3, None, look)

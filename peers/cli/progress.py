@@ -1,0 +1,61 @@
+"""One progress bar for every command that takes long: on stderr, where that is a terminal and --quiet was not given."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+logger = logging.getLogger(__name__)
+
+# Of a line that people read; each drawing costs a millisecond.
+_DRAW_EVERY_S = 0.1
+
+
+class Show(Protocol):
+    """How far it is. name: of what is done; a new one gets a bar of its own. note: what else is to be said of it."""
+
+    def __call__(self, name: str, done: float, total: float, note: str = "") -> None: ...
+
+
+@contextmanager
+def progress_bar(*, of_bytes: bool = False) -> Iterator[Show]:
+    """What shows the progress; the bar is taken away at the end. of_bytes: amounts are bytes, and not a count.
+
+    Draws when it is called, without a thread of its own: what follows may fork.
+    """
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        Progress,
+        TaskID,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    amount = DownloadColumn() if of_bytes else MofNCompleteColumn()
+    name, note = (TextColumn(f"{{task.{field}}}", markup=False) for field in ("description", "fields[note]"))
+    columns = (name, BarColumn(), amount, TimeRemainingColumn(), note)
+    shown = sys.stderr.isatty() and logger.isEnabledFor(logging.INFO)
+    console = Console(file=sys.stderr)
+    with Progress(*columns, console=console, transient=True, auto_refresh=False, disable=not shown) as progress:
+        tasks: dict[str, TaskID] = {}
+        drawn_at = -_DRAW_EVERY_S
+
+        def show(name: str, done: float, total: float, note: str = "") -> None:
+            nonlocal drawn_at
+            if not shown:
+                return
+            if name not in tasks:
+                tasks[name] = progress.add_task(name, total=total, note=note)
+            progress.update(tasks[name], completed=done, total=total, note=note)
+            if done >= total or time.monotonic() - drawn_at >= _DRAW_EVERY_S:
+                drawn_at = time.monotonic()
+                progress.refresh()
+
+        yield show

@@ -1,0 +1,42 @@
+"""A round as it is drawn: a real one as it was recorded, a scenario as it is played under a policy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from peers.view.schedule_source import Playable, Subject, as_playable
+from scheduler.explain.chart import Chart
+from scheduler.explain.device_table import ShownDevice, real_devices, scenario_devices
+from scheduler.explain.gantt_played import chart_play
+from scheduler.explain.recorded_round import chart_real
+from scheduler.explain.watched_play import Bench, check_policy, play_watched
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """policy: whose decisions are shown, empty if that is not known. estimates: what was taken for granted."""
+
+    chart: Chart
+    policy: str
+    devices: tuple[ShownDevice, ...]
+    is_recorded: bool
+    estimates: tuple[str, ...] = ()
+
+
+def draw_subject(subject: Subject, policy: str | None, usual_policy: str) -> Drawing:
+    """policy: the subject is played under it, a real round as the scenario that it is rebuilt as. None: a real round is
+    drawn as it was recorded, a scenario under `usual_policy`. Raises ConfigError if there is no such policy.
+    """
+    if policy is None and not isinstance(subject, Playable):
+        return Drawing(chart_real(subject), subject.policy, real_devices(subject), True)
+    scene, shown = as_playable(subject), policy or usual_policy
+    return Drawing(_chart(scene, shown), shown, scenario_devices(scene.scenario, scene.names), False, scene.estimates)
+
+
+def _chart(scene: Playable, policy: str) -> Chart:
+    """With the alternatives to each decision, where the policy tells them."""
+    check_policy(policy)
+    played, watched = play_watched(scene.scenario, Bench().policy(policy, scene.scenario), names=scene.names)
+    lost = f", lost: {', '.join(scene.names[index] for index in played.lost)}" if played.lost else ""
+    title = f"{scene.title}, policy {policy}: one holder after {played.makespan_s:.2f} s{lost}"
+    return chart_play(title, scene.scenario, played, watched.notes, scene.names)
