@@ -67,7 +67,7 @@ class Learned:
         if outside:
             return self._fall_back(view, outside)
         began_s = self._clock() if self._clock is not None else 0.0
-        look = look_at(stand_of(view))
+        look = _look(view)
         if not np.isfinite(look.features).all():
             return self._fall_back(view, "a number in the observation is not finite")
         first = self.picks.pick_senders(look)
@@ -117,7 +117,7 @@ class Learned:
         """
         if sum(device.state is DeviceState.FREE for device in view.devices) < 2 or _outside(view):
             return []
-        look = look_at(stand_of(view))
+        look = _look(view)
         if not np.isfinite(look.features).all():
             return []
         first = self.picks.pick_senders(look)
@@ -138,6 +138,12 @@ class Learned:
         if isinstance(decision, Wait):
             return Wait(reason, decision.why)
         return Pair(decision.sender, decision.receiver, reason, decision.why)
+
+
+def _look(view: ChainView) -> Look:
+    """What devices tell may be beyond any range: whoever looks asks whether all numbers are finite."""
+    with np.errstate(all="ignore"):
+        return look_at(stand_of(view))
 
 
 def _outside(view: ChainView) -> str:
