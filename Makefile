@@ -8,9 +8,9 @@ LOWEST := .venv-lowest/bin
 .PHONY: up test test-lowest fuzz check clean
 INPUTS ?= 10000000
 SEED ?= 1
-# Two: one for the tests of real processes, which run one after the other and take the longest, one for all others; 0: no
-# test beside another.
-WORKERS ?= 2
+# For the tests within one process; 0: none beside another. Those of real processes have the machine to themselves: moments
+# that they wait for would be over before a busy machine tells of them.
+WORKERS ?= auto
 # What calls most of the libraries; TESTS=tests is everything.
 TESTS ?= tests/mdl tests/transport tests/scheduler
 
@@ -20,7 +20,8 @@ up: .venv/installed
 test: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --ignore=tests/integration
+	$(BIN)/pytest tests/integration
 
 test-lowest: .venv-lowest/installed
 	$(LOWEST)/pytest -W default $(TESTS)  # older libraries warn of each other

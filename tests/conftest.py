@@ -7,7 +7,6 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -21,16 +20,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # A busy machine is no reason for a test to fail.
 settings.register_profile("mdl", deadline=None)
 settings.load_profile("mdl")
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Of pytest-xdist, which `make test` calls with `--dist loadfile`."""
-    if config.getoption("dist") != "loadfile":
-        return None
-    from tests.side_by_side import SideBySide
-
-    return SideBySide(config, log)
 
 
 @pytest.fixture(autouse=True)

@@ -139,7 +139,7 @@ def test_a_mesh_goes_on_from_its_saved_round_and_refuses_another_model(home, tmp
 
     first = home.start("peer", "--code", code, "--loopback", "--data", SMALL, "--name", "p1")
     # On a machine that is slow enough a device left alone goes on as a fork, and has a fifth round.
-    home.start("agent", "--code", code, "--loopback", "--set", "faults.on_partition=wait")
+    leader = home.start("agent", "--code", code, "--loopback", "--set", "faults.on_partition=wait")
     assert product.until(lambda: "found agent" in first.told), first.told
     assert "continuing at round 4" in first.told
     other = home.run("peer", "--code", code, "--loopback", "--data", SMALL, "--name", "p3", "--model", "alexnet")
@@ -156,3 +156,4 @@ def test_a_mesh_goes_on_from_its_saved_round_and_refuses_another_model(home, tmp
         f"the model of round 4 is in {home.folder / 'state' / 'mdl' / 'home' / 'p1' / 'global.safetensors'}"
         in again.told
     )
+    leader.kill_all()
