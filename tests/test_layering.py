@@ -48,8 +48,6 @@ STILL_LONG = {
     "peers/roles/agent/conductor.py": 410,
     "peers/roles/peer.py": 360,
     "peers/roles/trainer/trainer.py": 429,
-    "scheduler/policies/chain_arrays.py: stand_of": 52,
-    "scheduler/policies/features.py: _describe": 88,
 }
 # Modules of the scheduler that train a policy may import these, and no peer imports those modules.
 LEARNING = {"gymnasium", "stable_baselines3"}

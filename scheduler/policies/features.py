@@ -16,8 +16,6 @@ from mdl.devices.usage import UsageKind, expected_busy_s
 from scheduler.policies.chain import ChainView
 from scheduler.policies.chain_arrays import (
     BUSY_SHARE,
-    DONE,
-    FREE,
     SEND,
     STATES,
     Bools,
@@ -94,6 +92,10 @@ _FIRST_KIND = COLUMN["kind_idle"]
 _STATE_CODES, _KIND_CODES = (np.arange(len(codes))[:, None, None] for codes in (STATES, _KINDS))
 
 
+# Some columns of all devices by name, (B, N) each.
+_Columns = dict[str, npt.NDArray[np.generic]]
+
+
 class Observation(msgspec.Struct, frozen=True):
     """features: float32, shape (n, F), columns as FEATURES. valid: bool, shape (n + 1,): who may be picked now; the
     last is waiting."""
@@ -140,15 +142,13 @@ def look_at(stand: Stand) -> Look:
     """Lay out what is due, and describe every device."""
     expected = prospects(stand)
     costs, layout = expected.costs, lay_out(expected)
-    free = (stand.state == FREE) & stand.exists
-    wait = ((stand.state < DONE) & stand.exists & ~free).any(axis=1)
-    planned = picks_now(layout, costs, free, wait)
+    planned = picks_now(layout, costs, stand.free(), stand.may_wait())
     return Look(stand, _describe(stand, expected, layout, planned), costs, layout, planned)
 
 
 def observe_senders(look: Look) -> tuple[Floats, Bools, Integers]:
     """Features (B, N, F), valid picks (B, N + 1) and the planned one (B,), N for waiting, of the first pick."""
-    free = (look.stand.state == FREE) & look.stand.exists
+    free = look.stand.free()
     wait = look.features[:, :, COLUMN["wait_valid"]].max(axis=1) > 0
     planned = np.where(look.planned[0] < 0, free.shape[1], look.planned[0])
     return look.features, np.concatenate([free, wait[:, None]], axis=1), planned
@@ -158,7 +158,7 @@ def observe_receivers(look: Look, senders: Integers) -> tuple[Floats, Bools, Int
     """The same for the second pick, with the senders (B,) that were picked."""
     stand, rows = look.stand, np.arange(len(senders))
     features, exists = look.features.copy(), stand.exists
-    valid = np.concatenate([(stand.state == FREE) & exists, np.zeros((len(senders), 1), dtype=np.bool_)], axis=1)
+    valid = np.concatenate([stand.free(), np.zeros((len(senders), 1), dtype=np.bool_)], axis=1)
     valid[rows, senders] = False
     planned = receivers_for(look.layout, look.costs, valid[:, :-1], senders)
     link_time = features[:, :, COLUMN["link_time"]]
@@ -175,93 +175,108 @@ def observe_receivers(look: Look, senders: Integers) -> tuple[Floats, Bools, Int
 
 
 def _describe(stand: Stand, expected: Prospects, layout: Layout, planned: tuple[Integers, Integers]) -> Floats:
+    """Features (B, N, F), columns as FEATURES; all are 0 where a row has no device."""
     rows, count = stand.state.shape
-    exists, unit = stand.exists, stand.unit_s[:, None]
     features = np.zeros((rows, count, len(FEATURES)), dtype=np.float32)
     # Column by column: for one chain each in one piece, since a decision must be quick.
     columns = features.transpose(2, 0, 1) if rows > 1 else np.zeros((len(FEATURES), 1, count))
-
-    def put(name: str, values: npt.NDArray[np.generic]) -> None:
-        columns[COLUMN[name]] = values
-
     columns[: len(STATES)] = stand.state == _STATE_CODES
     columns[_FIRST_KIND : _FIRST_KIND + len(_KINDS)] = stand.kind == _KIND_CODES
-    free = (stand.state == FREE) & exists
-    holds = (stand.state < DONE) & exists
-    op_left = stand.op_left / unit
-    share = BUSY_SHARE[stand.kind]
-    # Work stands still while its device is busy, which stretches it by the share of time that is left.
-    under_way = np.where(stand.state == SEND, np.inf, op_left / (1.0 - share))
-    eta_ready = stand.eta_ready / unit
-    free_in = np.where(holds, eta_ready + expected.rest + under_way, np.inf)
-    time_left = np.minimum(free_in, _LONGEST)
-    put("may_pick", free)
-    put("free_in", time_left)
-    put("free_in_log", np.log1p(time_left))
-    put("eta_ready", np.minimum(eta_ready, _LONGEST))
-    put("op_left", np.minimum(op_left, _LONGEST))
-    put("busy_for", np.log1p(holds * stand.busy_for / unit))
-    put("expected_rest", np.minimum(expected.rest, _LONGEST))
-    put("link_time", np.minimum(expected.link, _LONGEST))
-    put("link_time_log", np.log(np.minimum(np.maximum(expected.link, 0.01), 100.0)))
-    put("link_unknown", np.isnan(stand.link))
-    merge_unknown = np.isnan(stand.merge)
-    put(
-        "merge_time",
-        np.where(
-            merge_unknown,
-            OBSERVATION.unknown_merge,
-            np.minimum(10.0 * stand.size_mb[:, None] / stand.merge / unit, _LONGEST),
-        ),
-    )
-    put("merge_unknown", merge_unknown)
-    put("busy_share", 4.0 * share)
-    put("busy_length", np.log1p(_BUSY_LENGTH_S[stand.kind] / unit))
-    put("risk", np.minimum(4.0 * share * expected.link, _LONGEST))
-    battery = np.where(np.isnan(stand.battery), 100.0, stand.battery)
-    put("battery", battery / 100.0)
-    put("battery_low", ~stand.charging * np.maximum(0.0, 1.0 - battery / OBSERVATION.nearly_empty_percent))
-    put("charging", stand.charging)
-    put("cpu", stand.cpu / 100.0)
-    put("free_memory", np.log1p(stand.free_memory / 1e9))
-    put("in_use", stand.in_use)
-    put("n_agg", np.log1p(stand.n_agg))
-    existing = np.maximum(1, exists.sum(axis=1, keepdims=True))
-    put("theta_share", np.minimum(1.0, stand.theta / existing))
-    put("energy", np.arcsinh(expected.energy))
-    put("slower_share", _share_above(expected.link, holds, existing))
-    put("earlier_share", _share_above(-free_in, holds, existing))
-    put("cost", np.minimum(expected.costs, _LONGEST))
-    put("plan_start", np.minimum(layout.starts, _LONGEST))
-    waits = planned[0] < 0
-    pairs = np.flatnonzero(~waits)
+    for describe in (_readiness, _speeds, _use, _progress):
+        for name, values in describe(stand, expected).items():
+            columns[COLUMN[name]] = values
+    columns[COLUMN["plan_start"]] = np.minimum(layout.starts, _LONGEST)
+    pairs = np.flatnonzero(planned[0] >= 0)
     columns[COLUMN["plan_sends"], pairs, planned[0][pairs]] = 1.0
     columns[COLUMN["plan_receives"], pairs, planned[1][pairs]] = 1.0
-    common = np.empty((len(_COMMON), rows))
-    holders, free_count = holds.sum(axis=1), free.sum(axis=1)
-    for column, values in enumerate(
-        (
-            np.log(existing[:, 0]),
-            np.log1p(holders),
-            holders / existing[:, 0],
-            np.log1p(free_count),
-            np.log(np.minimum(np.maximum(stand.unit_s, 1e-3), 1e3)),
-            np.log1p(stand.size_mb) / 4.0,
-            np.log1p(np.maximum(0.0, stand.time_s) / stand.unit_s),
-            0.0,
-            0.0,
-            holders > free_count,
-            waits,
-            np.minimum(layout.ends, 4.0 * _LONGEST) / 4.0,
-        )
-    ):
-        common[column] = values
-    columns[len(_OWN) :] = common[:, :, None]
+    columns[len(_OWN) :] = _common(stand, layout, planned)[:, :, None]
     if rows == 1:
         features[:] = columns.transpose(1, 2, 0)
-    if not exists.all():
-        features *= exists[:, :, None]
+    if not stand.exists.all():
+        features *= stand.exists[:, :, None]
     return features
+
+
+def _readiness(stand: Stand, expected: Prospects) -> _Columns:
+    """When each device is expected to be free, and what keeps it until then."""
+    unit, holds = stand.unit_s[:, None], stand.holds()
+    op_left, eta_ready = stand.op_left / unit, stand.eta_ready / unit
+    # Work stands still while its device is busy, which stretches it by the share of time that is left.
+    under_way = np.where(stand.state == SEND, np.inf, op_left / (1.0 - BUSY_SHARE[stand.kind]))
+    free_in = np.where(holds, eta_ready + expected.rest + under_way, np.inf)
+    time_left = np.minimum(free_in, _LONGEST)
+    return {
+        "may_pick": stand.free(),
+        "free_in": time_left,
+        "free_in_log": np.log1p(time_left),
+        "eta_ready": np.minimum(eta_ready, _LONGEST),
+        "op_left": np.minimum(op_left, _LONGEST),
+        "busy_for": np.log1p(holds * stand.busy_for / unit),
+        "expected_rest": np.minimum(expected.rest, _LONGEST),
+        "earlier_share": _share_above(-free_in, holds, stand.count()[:, None]),
+    }
+
+
+def _speeds(stand: Stand, expected: Prospects) -> _Columns:
+    """How long a transfer and a merge take on each device, and what keeping a load there costs."""
+    merge_unknown = np.isnan(stand.merge)
+    merge_time = 10.0 * stand.size_mb[:, None] / stand.merge / stand.unit_s[:, None]
+    return {
+        "link_time": np.minimum(expected.link, _LONGEST),
+        "link_time_log": np.log(np.minimum(np.maximum(expected.link, 0.01), 100.0)),
+        "link_unknown": np.isnan(stand.link),
+        "merge_time": np.where(merge_unknown, OBSERVATION.unknown_merge, np.minimum(merge_time, _LONGEST)),
+        "merge_unknown": merge_unknown,
+        "slower_share": _share_above(expected.link, stand.holds(), stand.count()[:, None]),
+        "cost": np.minimum(expected.costs, _LONGEST),
+    }
+
+
+def _use(stand: Stand, expected: Prospects) -> _Columns:
+    """What else each device does, and its battery."""
+    share = BUSY_SHARE[stand.kind]
+    battery = np.where(np.isnan(stand.battery), 100.0, stand.battery)
+    return {
+        "busy_share": 4.0 * share,
+        "busy_length": np.log1p(_BUSY_LENGTH_S[stand.kind] / stand.unit_s[:, None]),
+        "risk": np.minimum(4.0 * share * expected.link, _LONGEST),
+        "battery": battery / 100.0,
+        "battery_low": ~stand.charging * np.maximum(0.0, 1.0 - battery / OBSERVATION.nearly_empty_percent),
+        "charging": stand.charging,
+        "cpu": stand.cpu / 100.0,
+        "free_memory": np.log1p(stand.free_memory / 1e9),
+        "in_use": stand.in_use,
+    }
+
+
+def _progress(stand: Stand, expected: Prospects) -> _Columns:
+    """What each device has done: hops received, how much of all it holds, energy."""
+    return {
+        "n_agg": np.log1p(stand.n_agg),
+        "theta_share": np.minimum(1.0, stand.theta / stand.count()[:, None]),
+        "energy": np.arcsinh(expected.energy),
+    }
+
+
+def _common(stand: Stand, layout: Layout, planned: tuple[Integers, Integers]) -> Doubles:
+    """What is the same for all devices of a chain at the first pick: (columns of _COMMON, B)."""
+    count, holders, free_count = stand.count(), stand.holds().sum(axis=1), stand.free().sum(axis=1)
+    values = {
+        "devices_log": np.log(count),
+        "holders_log": np.log1p(holders),
+        "holders_share": holders / count,
+        "free_log": np.log1p(free_count),
+        "unit_log": np.log(np.minimum(np.maximum(stand.unit_s, 1e-3), 1e3)),
+        "size_log": np.log1p(stand.size_mb) / 4.0,
+        "time_log": np.log1p(np.maximum(0.0, stand.time_s) / stand.unit_s),
+        "wait_valid": holders > free_count,
+        "plan_waits": planned[0] < 0,
+        "plan_ends": np.minimum(layout.ends, 4.0 * _LONGEST) / 4.0,
+    }
+    common = np.zeros((len(_COMMON), len(count)))
+    for name, column in values.items():
+        common[COLUMN[name] - len(_OWN)] = column
+    return common
 
 
 def _share_above(values: Doubles, counted: Bools, existing: npt.NDArray[np.generic]) -> Doubles:

@@ -18,8 +18,6 @@ import numpy as np
 
 from scheduler.policies.chain_arrays import (
     BUSY_SHARE,
-    DONE,
-    FREE,
     SEND,
     Bools,
     Doubles,
@@ -85,12 +83,12 @@ def prospects(stand: Stand) -> Prospects:
     low = (stand.battery < LAYOUT.low_battery_percent) & ~stand.charging
     costs = cost_to_keep(link_time, pauses, LAYOUT.exposed_transfers)
     costs += LAYOUT.low_battery_transfers * low + LAYOUT.energy_transfers * _weighed_energy(energy)
-    holds = (stand.state < DONE) & stand.exists
+    holds = stand.holds()
     rest = np.where(holds & (stand.busy_for > 0.0), expected_rest(stand), 0.0)
     times = (stand.eta_ready + stand.op_left) / stand.unit_s[:, None] + rest
     # A device of which no end is known is not waited for.
     times = np.where(holds & (times > 0.0) & (stand.state != SEND), times, inf)
-    times = np.where((stand.state == FREE) & stand.exists, 0.0, times)
+    times = np.where(stand.free(), 0.0, times)
     return Prospects(costs, link_time * (1.0 + pauses), times, link_time, rest, energy)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scheduler.policies.chain_arrays import DONE, FREE, Bools, Floats, Integers, Stand
+from scheduler.policies.chain_arrays import Bools, Floats, Integers, Stand
 from scheduler.policies.features import Look, look_at, observe_receivers, observe_senders
 from scheduler.policies.layout import lay_out, picks_now, prospects
 from scheduler.policies.qnet_numpy import NumpyQ
@@ -19,9 +19,8 @@ MARGIN = 0.3
 
 def layout_rule(stand: Stand) -> tuple[Integers, Integers]:
     """What the layout of `scheduler.policies.layout` starts now."""
-    expected, free = prospects(stand), (stand.state == FREE) & stand.exists
-    wait = ((stand.state < DONE) & stand.exists & ~free).any(axis=1)
-    return picks_now(lay_out(expected), expected.costs, free, wait)
+    expected = prospects(stand)
+    return picks_now(lay_out(expected), expected.costs, stand.free(), stand.may_wait())
 
 
 @dataclass(frozen=True)
