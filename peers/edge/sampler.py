@@ -69,7 +69,7 @@ class Sampler:
             cpu_percent=within(psutil.cpu_percent(None) - own_percent, 0.0, 100.0),
             battery_percent=within(float(battery.percent), 0.0, 100.0) if battery else None,
             charging=bool(battery.power_plugged) if battery else None,
-            in_use=os.path.exists(self._in_use_file) if self._in_use_file else _is_in_use(),
+            in_use=os.path.exists(self._in_use_file) if self._in_use_file else is_in_use(),
             merge_mb_s=self._merges.rate_mb_s() if self._merges else None,
         )
 
@@ -78,7 +78,7 @@ class Sampler:
         return self._last or self(0).resources
 
 
-def _is_in_use() -> bool | None:
+def is_in_use() -> bool | None:
     """Whether a terminal of a logged-in user has seen input lately; None if nobody is logged in."""
     terminals = {user.terminal for user in psutil.users() if user.terminal}
     idle_s = []

@@ -1,0 +1,176 @@
+"""When a device may train by itself: the conditions its owner gave (`--when`), held against what its sensors say. Pure.
+
+    idle,charging,wifi,battery>50,hours=22-6      all of them must hold
+    charging,file:/run/sensors.json               what the file says counts instead of the system's own sensors
+
+A sensor that a device does not have is None in a `Reading`, and `ASSUMED` says what counts then; one that it has and
+that does not answer forbids what depends on it, since nobody knows what it would say.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from mdl.bounds import Percent
+from mdl.errors import ConfigError
+from mdl.hints import did_you_mean
+
+GRAMMAR = "idle, charging, wifi, battery>N, hours=A-B and file:PATH, with commas between them"
+# What counts where a device has no such sensor.
+ASSUMED = {
+    "idle": "it counts as idle",
+    "charging": "it counts as charging",
+    "wifi": "it counts as on Wi-Fi",
+    "battery": "it counts as full",
+}
+_DAY = 24 * 60
+_EXAMPLE = {"battery": "battery>50", "hours": "hours=22-6", "file": "file:/run/sensors.json"}
+_WORDS = ("idle", "charging", "wifi", "battery", "hours", "file")
+
+
+class Reading(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the sensors say at one moment; None: the device has no such sensor.
+
+    idle: nobody uses it. wifi: on a network that costs nothing. failed: why a sensor that is there did not answer, by
+    the names in ASSUMED.
+    """
+
+    idle: bool | None = None
+    charging: bool | None = None
+    battery_percent: Percent | None = None
+    wifi: bool | None = None
+    failed: dict[str, Annotated[str, Meta(max_length=200)]] = {}
+
+
+class Hours(msgspec.Struct, frozen=True):
+    """From one minute of the day to another, the second not included; over midnight if it is the earlier one."""
+
+    start: int
+    end: int
+
+    def holds(self, minute: float) -> bool:
+        if self.start < self.end:
+            return self.start <= minute < self.end
+        return minute >= self.start or minute < self.end
+
+    def __str__(self) -> str:
+        return "-".join(f"{minute // 60}:{minute % 60:02}" for minute in (self.start, self.end))
+
+
+class Gate(msgspec.Struct, frozen=True):
+    """What must hold while a device trains. file: where a script writes a `Reading`, "" for none."""
+
+    idle: bool = False
+    charging: bool = False
+    wifi: bool = False
+    battery_above: float | None = None
+    hours: Hours | None = None
+    file: str = ""
+
+    def wants(self) -> frozenset[str]:
+        """The sensors that any condition depends on, by the names in ASSUMED."""
+        asked = {"idle": self.idle, "charging": self.charging, "wifi": self.wifi}
+        asked["battery"] = self.battery_above is not None
+        return frozenset(name for name, is_asked in asked.items() if is_asked)
+
+    def forbids(self, reading: Reading, minute: float) -> str:
+        """Which conditions do not hold, in words; "" if the device may train. minute: of the local day, 0..1440."""
+        told = [f"{name} is not known: {why}" for name, why in reading.failed.items() if name in self.wants()]
+        if self.idle and reading.idle is False:
+            told.append("in use")
+        if power := self._power(reading):
+            told.append(power)
+        if self.wifi and reading.wifi is False:
+            told.append("not on Wi-Fi")
+        if self.hours and not self.hours.holds(minute):
+            told.append(f"outside {self.hours}")
+        return ", ".join(told)
+
+    def _power(self, reading: Reading) -> str:
+        level, limit = reading.battery_percent, self.battery_above
+        is_low = limit is not None and level is not None and level <= limit
+        compared = f"{level:g} % {'<' if level != limit else 'is not above'} {limit:g} %" if is_low else ""
+        if self.charging and reading.charging is False:
+            return f"on battery ({compared or f'{level:g} %'})" if level is not None else "on battery"
+        return f"{'charging' if reading.charging else 'on battery'} ({compared})" if is_low else ""
+
+    def lacks(self, reading: Reading) -> list[str]:
+        """A line for each sensor that a condition depends on and the device does not have: what counts instead."""
+        values: dict[str, object] = {"idle": reading.idle, "charging": reading.charging, "wifi": reading.wifi}
+        values["battery"] = reading.battery_percent
+        missing = (name for name, value in values.items() if value is None and name not in reading.failed)
+        return [f"nothing here tells {_TELLS[name]}: {ASSUMED[name]}" for name in missing if name in self.wants()]
+
+
+_TELLS = {
+    "idle": "whether somebody uses this device",
+    "charging": "of a battery",
+    "wifi": "of a network",
+    "battery": "how full a battery is",
+}
+
+
+def parse_when(text: str, where: str = "--when") -> Gate:
+    """The conditions of a `--when`. Raises ConfigError in one line: which part of it, and what would be valid."""
+    found: dict[str, Any] = {}
+    for part in (piece.strip() for piece in text.split(",")):
+        field, value = _parse_part(part, where)
+        if field in found:
+            raise ConfigError(f"{where}: {part[:60]!r}: {field.partition('_')[0]} is given twice")
+        found[field] = value
+    return Gate(**found)
+
+
+def _parse_part(part: str, where: str) -> tuple[str, object]:
+    """Which field of a Gate it sets, to what."""
+    if part in ("idle", "charging", "wifi"):
+        return part, True
+    if part.startswith("file:") and part != "file:":
+        return "file", part.removeprefix("file:")
+    if part.startswith("battery>"):
+        return "battery_above", _percent(part, where)
+    if part.startswith("hours="):
+        return "hours", _hours(part, where)
+    word = "".join(letter for letter in part if letter.isalpha())
+    if word in _EXAMPLE:
+        raise ConfigError(f"{where}: {part[:60]!r} is no condition: it is written like {_EXAMPLE[word]}")
+    hint = did_you_mean(word, _WORDS)
+    raise ConfigError(f"{where}: {part[:60]!r} is no condition{hint}; expected {GRAMMAR}")
+
+
+def _percent(part: str, where: str) -> float:
+    text = part.removeprefix("battery>").strip().removesuffix("%").strip()
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 100:
+        raise ConfigError(f"{where}: {part[:60]!r}: expected a number of percent from 0 to 99, like battery>50")
+    return value
+
+
+def _hours(part: str, where: str) -> Hours:
+    start, dash, end = part.removeprefix("hours=").partition("-")
+    minutes = [_minute(clock) for clock in (start, end)]
+    if not dash or None in minutes:
+        raise ConfigError(f"{where}: {part[:60]!r}: expected two times of day, like hours=22-6 or hours=22:30-6:15")
+    first, last = (minute or 0 for minute in minutes)
+    if first % _DAY == last % _DAY:
+        raise ConfigError(f"{where}: {part!r}: no time at all, or all day: leave it out for all day")
+    return Hours(first % _DAY, last % _DAY or _DAY)
+
+
+def _minute(clock: str) -> int | None:
+    """Minutes since midnight of H or H:MM, 0 to 24 o'clock; None if it is no time of day."""
+    hour, colon, minute = clock.strip().partition(":")
+    if not (hour.isascii() and hour.isdigit() and len(hour) <= 2) or (colon and not _is_minute(minute)):
+        return None
+    total = int(hour) * 60 + (int(minute) if colon else 0)
+    return total if total <= _DAY else None
+
+
+def _is_minute(text: str) -> bool:
+    return len(text) == 2 and text.isascii() and text.isdigit() and int(text) < 60

@@ -1,0 +1,172 @@
+"""What this device's sensors say of its owner, its power and its network, for `--when` (`mdl/devices/gate.py`).
+
+Battery: Termux if its command is there, else sysfs, else psutil. Use: logind, else the terminals. Network: the default
+route's interface in sysfs, in Termux its own command. A file that a script writes goes before all of them.
+Commands are given some seconds: whoever reads does so in a thread of its own, with no round waiting for it.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+
+from mdl.bounds import printable
+from mdl.devices.gate import Gate, Reading
+from mdl.errors import ConfigError, DataError
+from mdl.hints import did_you_mean
+from mdl.reading import decode_json, read_text
+from peers.edge.sampler import is_in_use
+
+# Termux waits for Android to tell, on some phones 7 s; without its app for ever.
+_COMMAND_S = 15.0
+# A file of sensors has 100 bytes, one of sysfs less, a route 128 a line.
+_LARGEST_BYTES = 64 << 10
+_LONGEST_REASON = 160
+# Fields of a Reading, and what conditions call them.
+_FIELDS = {"idle": "idle", "charging": "charging", "battery_percent": "battery", "wifi": "wifi"}
+_TELLS = {"_idle": {"idle"}, "_power": {"charging", "battery"}, "_wifi": {"wifi"}}
+_FORM = 'like {"idle": true, "charging": false, "battery_percent": 80, "wifi": true}; what it leaves out is read here'
+# Interfaces of mobile networks, by the names that Linux and Android give them.
+_MOBILE = ("wwan", "ppp", "rmnet", "ccmni", "usb")
+_UP = 0x1
+
+Run = Callable[[Sequence[str]], str]
+
+
+class Sensors:
+    """Reads what a gate's conditions depend on, and nothing else. root: of the file system; run: a command's output.
+
+    in_use_file: the device counts as in use while it exists, "" for none. run raises OSError or SubprocessError.
+    Raises ConfigError if the gate's file is none.
+    """
+
+    def __init__(self, gate: Gate, in_use_file: str = "", root: Path = Path("/"), run: Run | None = None) -> None:
+        self._wanted = gate.wants()
+        self._file = Path(gate.file).expanduser() if gate.file else None
+        self._in_use_file = Path(in_use_file) if in_use_file else None
+        self._root = root
+        self._run = run or _run
+        self._missing: set[str] = set()
+        try:
+            self._read_file()
+        except DataError as error:
+            raise ConfigError(f"--when file: {error}") from None
+
+    def __call__(self) -> Reading:
+        try:
+            told = self._read_file()
+        except DataError as error:
+            return Reading(failed=dict.fromkeys(sorted(self._wanted), _reason(error)))
+        found = {name: value for field, name in _FIELDS.items() if (value := getattr(told, field)) is not None}
+        failed: dict[str, str] = {}
+        for read in (self._idle, self._power, self._wifi):
+            wanted = self._wanted & _TELLS[read.__name__] - found.keys()
+            try:
+                found |= {name: value for name, value in (read() if wanted else {}).items() if name in wanted}
+            except (OSError, LookupError, ValueError, TypeError, psutil.Error, subprocess.SubprocessError) as error:
+                failed |= dict.fromkeys(sorted(wanted), _reason(error))
+        return Reading(**{field: found.get(name) for field, name in _FIELDS.items()}, failed=failed)
+
+    def _read_file(self) -> Reading:
+        return read_sensors_file(self._file) if self._file else Reading()
+
+    def _idle(self) -> dict[str, Any]:
+        """logind's own view of all sessions; where there is none, whether a terminal has been used lately."""
+        if self._in_use_file:
+            return {"idle": not self._in_use_file.exists()}
+        if (self._root / "run/systemd/seats").is_dir():
+            told = self._ask("loginctl", "show-session", "--property=IdleHint")
+            if told and "IdleHint=" in told:
+                return {"idle": told.partition("IdleHint=")[2].strip() == "yes"}
+        in_use = is_in_use()
+        return {"idle": None if in_use is None else not in_use}
+
+    def _power(self) -> dict[str, Any]:
+        """Whether it charges, or is full on a charger, and the percentage; None without a battery."""
+        if answer := self._ask("termux-battery-status"):
+            told = json.loads(answer)
+            plugged = told["plugged"] != "UNPLUGGED" or told["status"] == "CHARGING"
+            return {"charging": plugged, "battery": float(told["percentage"])}
+        supplies = self._root / "sys/class/power_supply"
+        if supplies.is_dir():
+            return _read_supplies([path for path in supplies.iterdir() if _text(path / "scope") != "Device"])
+        battery = psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
+        return {"charging": bool(battery.power_plugged), "battery": float(battery.percent)} if battery else {}
+
+    def _wifi(self) -> dict[str, Any]:
+        """Whether the default route goes over Wi-Fi, or over a cable, which costs as little; None if nothing tells."""
+        if answer := self._ask("termux-wifi-connectioninfo"):
+            return {"wifi": json.loads(answer)["supplicant_state"] == "COMPLETED"}
+        networks, routes = self._root / "sys/class/net", self._root / "proc/net/route"
+        if not networks.is_dir() or not routes.exists():
+            return {}
+        # Of /proc files the size is 0 until they are read.
+        ways = _default_interfaces(routes.read_text()[:_LARGEST_BYTES])
+        ways += [path.name for path in sorted(networks.iterdir()) if (path / "wireless").is_dir()]  # IPv6 alone
+        up = [name for name in ways if _text(networks / name / "operstate") in ("up", "unknown")]
+        return {"wifi": bool(up) and not up[0].startswith(_MOBILE)}
+
+    def _ask(self, *command: str) -> str | None:
+        """What a command prints; None where there is no such command."""
+        if command[0] in self._missing:
+            return None
+        try:
+            return self._run(command)
+        except FileNotFoundError:
+            self._missing.add(command[0])
+            return None
+
+
+def read_sensors_file(path: Path) -> Reading:
+    """What a script has written. Raises DataError in one line: what is wrong, and what would be valid."""
+    content = read_text(path, _LARGEST_BYTES, f"JSON {_FORM}")
+    table = decode_json(content, dict[str, msgspec.Raw], str(path), f"JSON {_FORM}")
+    for key in table:
+        if key not in _FIELDS:
+            hint = did_you_mean(key, _FIELDS)
+            raise DataError(f"{path}: unknown sensor {printable(key, 60)!r}{hint}; valid: {', '.join(_FIELDS)}")
+    return decode_json(content, Reading, str(path), f"JSON {_FORM}")
+
+
+def _read_supplies(supplies: Sequence[Path]) -> dict[str, Any]:
+    batteries = [path for path in supplies if _text(path / "type") == "Battery" and _text(path / "present") != "0"]
+    if not batteries:
+        return {}
+    levels = [float(level) for path in batteries if (level := _text(path / "capacity"))]
+    plugged = any(_text(path / "online") == "1" for path in supplies if path not in batteries)
+    charging = any(_text(path / "status") in ("Charging", "Full") for path in batteries)
+    return {"charging": plugged or charging, "battery": sum(levels) / len(levels) if levels else None}
+
+
+def _default_interfaces(routes: str) -> list[str]:
+    """Of /proc/net/route: those that a default route goes over, the preferred one first."""
+    rows = [line.split() for line in routes.splitlines()[1:]]
+    ways = [row for row in rows if len(row) >= 8 and row[1] == row[7] == "00000000" and int(row[3], 16) & _UP]
+    return [row[0] for row in sorted(ways, key=lambda row: int(row[6]))]
+
+
+def _text(path: Path) -> str:
+    """The line in a file of sysfs; "" if there is none. Drivers may refuse to tell (ENODEV, EINVAL)."""
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _run(command: Sequence[str]) -> str:
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_COMMAND_S, check=True)
+    return done.stdout[:_LARGEST_BYTES].decode("utf-8", "replace")
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, subprocess.TimeoutExpired):
+        return f"{error.cmd[0]} did not answer within {_COMMAND_S:g} s"
+    if isinstance(error, subprocess.CalledProcessError):
+        return f"{error.cmd[0]} failed with code {error.returncode}"
+    return printable(str(error) or type(error).__name__, _LONGEST_REASON)
