@@ -71,6 +71,7 @@ class Peer:
         self._make_policy = make_policy
         self._members = Members(agent_settings.lost_after_s, busy=agent_settings.busy)
         self._claim_at = 0.0
+        self._call_at = 0.0  # of an agent that hears nobody
         self._heard_at = -inf  # anything from another node
         self._handled_at: float | None = None
         self._rounds_led = 0
@@ -287,18 +288,16 @@ class Peer:
 
     def _report(self, trainer: Trainer, now: float, effects: list[Effect]) -> list[Event]:
         """The trainer's report: to the agent, or to everybody as long as there is none. Returns what is for us."""
-        agent, is_due = self.succession.agent, trainer.is_due(now)
-        if not agent and not is_due and not trainer.left:
+        agent = self.succession.agent
+        if not agent and not trainer.is_due(now) and not trainer.left:
             return []  # to everybody, so at its interval only
         report = trainer.report(self.succession.term, agent, now)
-        if agent == self.me.peer_id:
-            if is_due and self._is_deaf(now):
-                effects += self._to_everybody(report)  # they may be as deaf as this one, for want of anybody who speaks
-            return [Received(self.me, report)]
-        if agent:
+        if agent not in ("", self.me.peer_id):
             effects.append(Send(agent, report))
             return []
-        effects += self._to_everybody(report)
+        if not agent or (now >= self._call_at and self._is_deaf(now)):
+            self._call_at = now + self.settings.heartbeat_s
+            effects += self._to_everybody(report)  # they may be as deaf as this one, for want of anybody who speaks
         return [Received(self.me, report)]
 
     def _take_office(self, now: float) -> None:

@@ -412,6 +412,27 @@ def test_who_hears_nobody_does_not_keep_the_others_from_following_somebody_else(
     assert not any(isinstance(effect, Send) and isinstance(effect.message, AgentPresent) for effect in said)
 
 
+def test_who_hears_nobody_calls_the_others_also_while_it_trains_faster_than_it_reports() -> None:
+    """Of two that lead, each alone and deaf, one has to speak; the report of each round would put that off for ever."""
+    peer = _peer("ann", min_peers=1)
+    peer.handle(PeerFound(PeerInfo("bob", 1, Role.TRAINER, "here", 1)), 0.0)
+    called_at, trained = list[float](), list[int]()
+    for step in range(150):
+        event: Event = Tick()
+        if trained:
+            delta = ModelDelta(ZEROS, 1.0, frozenset([peer.me]))
+            event = LocalDeltaReady(trained.pop(), delta, TrainingReport(0.5, 8, 0.1))
+        for effect in peer.handle(event, step / 10):
+            if isinstance(effect, Send):
+                called_at.append(step / 10)
+            elif isinstance(effect, TrainLocally):
+                trained.append(effect.round_id)
+    assert peer.trainer is not None
+    assert peer.trainer.round_id > 60
+    pauses = [after - before for before, after in pairwise(at for at in called_at if at >= 5.0)]
+    assert 0.4 <= min(pauses) <= max(pauses) <= 0.7
+
+
 def test_a_new_agent_is_told_at_once_where_the_device_stands() -> None:
     peer = _peer("ann")
     peer.handle(Received(Contributor("bob", 1), AgentPresent(7, 0)), 0.0)
