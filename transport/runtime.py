@@ -20,7 +20,7 @@ from typing import Generic, Protocol, TypeVar
 import zmq
 
 from mdl.errors import MdlError, RemoteProtocolError
-from mdl.protocol.delta import Vector
+from mdl.protocol.bulk import Bulk
 from mdl.protocol.machine import (
     Effect,
     Event,
@@ -66,7 +66,7 @@ class Endpoint(Protocol):
 
     counts: LinkCounts
 
-    def send(self, receiver: str, message: Said, values: Vector | None, now: float) -> None: ...
+    def send(self, receiver: str, message: Said, values: Bulk | None, now: float) -> None: ...
 
     def learn(self, info: PeerInfo) -> list[Event]: ...
 

@@ -1,7 +1,7 @@
 """The last things a machine was told and what it decided: a failure in the field that can be read, and replayed.
 
-Each entry is one line of JSON, encoded when it happens, so that no model is kept alive by it: bulk values appear as
-their length. Of values that are compared with a digest the event has it (`Received.digest`), so that a story costs no
+Each entry is one line of JSON, encoded when it happens, so that no model is kept alive by it: bulk data appears as
+its length. Of values that are compared with a digest the event has it (`Received.digest`), so that a story costs no
 hash of its own. A story that still has its beginning and says in its header how the machine was built can be stepped
 through the same machine again (`mdl replay`).
 """
@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from mdl.protocol.bulk import Packed
 from mdl.protocol.machine import Effect, Event, Tick
 from mdl.writing import write_whole
 
@@ -71,4 +72,6 @@ def _named(item: Event | Effect) -> dict[str, Any]:
 def _shorten(value: object) -> object:
     if isinstance(value, np.ndarray):
         return {"dtype": str(value.dtype), "size": int(value.size)}
+    if isinstance(value, Packed):
+        return {"dtype": "bytes", "size": len(value)}
     raise NotImplementedError(f"{type(value).__name__} in a story")

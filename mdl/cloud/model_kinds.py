@@ -39,11 +39,11 @@ from mdl.task import describe_task
 _CLASSES = "class_ids"
 _VALUES = "values"
 # What safetensors adds to the tensors: a line of JSON for each, and M-RNN has 14.
-_LONGEST_HEADER_BYTES = 64 << 10
+_HEADER_BYTES = 64 << 10
 
 
 class ModelKind(Protocol):
-    """What a cloud has to know of the models it teaches. All bytes have a length that is a multiple of 4."""
+    """What a cloud has to know of the models it teaches."""
 
     @property
     def schema_hash(self) -> str:
@@ -60,6 +60,10 @@ class ModelKind(Protocol):
     @property
     def summary(self) -> str:
         """One line for people."""
+
+    @property
+    def largest_bytes(self) -> int:
+        """No packed small model, and no update, is longer."""
 
     def build_large(self, seed: int) -> nn.Module:
         """The cloud's model, all classes, its parameters fixed by `seed`."""
@@ -102,7 +106,9 @@ class RecurrentKind:
     def __init__(self, classes: Sequence[str], small: str = DEVICE_SIZE, large: str = CLOUD_SIZE) -> None:
         self._names, self._sizes = tuple(classes), (small, large)
         self.large = large
-        self.schema_hash = hash_task(_shapes(self.build_small(0)), self._names)
+        whole = self.build_small(0)
+        self.schema_hash = hash_task(_shapes(whole), self._names)
+        self.largest_bytes = _largest_bytes(whole)
         self.older_hashes = (self.schema_hash,)
         self.summary = f"M-RNN {small} of {large} -> {_shorten(self._names)}"
 
@@ -131,8 +137,7 @@ class RecurrentKind:
     def unpack(self, data: bytes, *, large: bool = False) -> RecurrentModel:
         size = self._sizes[1 if large else 0]
         whole = self.build_large(0) if large else self.build_small(0)
-        longest = 4 * sum(p.numel() for p in whole.parameters()) + 8 * len(self._names) + _LONGEST_HEADER_BYTES
-        tensors = decode_tensors(data, longest, "model")
+        tensors = decode_tensors(data, _largest_bytes(whole), "model")
         classes = self._read_classes(tensors.pop(_CLASSES, None))
         model = build_recurrent(size, len(self._names), classes, 0)
         _check_tensors(tensors, dict(_shapes(model)))
@@ -184,6 +189,7 @@ class WindowKind:
         self.large = str(large)
         self.summary = describe_task(f"{small} of {large}", (channels, length), channel_names, self._names, rate_hz)
         self._size = flat.size
+        self.largest_bytes = 4 * flat.size + _HEADER_BYTES
 
     def build_large(self, seed: int) -> nn.Module:
         return build_model(self._models[1], *self._shape, len(self._names), seed)
@@ -206,7 +212,7 @@ class WindowKind:
 
     def unpack(self, data: bytes, *, large: bool = False) -> nn.Module:
         flat = FlatModel(self.build_large(self._seed) if large else self.build_small(self._seed))
-        tensors = decode_tensors(data, 4 * flat.size + _LONGEST_HEADER_BYTES, "model")
+        tensors = decode_tensors(data, 4 * flat.size + _HEADER_BYTES, "model")
         _check_tensors(tensors, {_VALUES: (flat.size,)})
         flat.load(tensors[_VALUES].numpy())
         return flat.module
@@ -217,7 +223,11 @@ class WindowKind:
 
     def encode_update(self, model: nn.Module, pulled: nn.Module) -> bytes:
         """The whole model as little-endian float32: after an epoch no value is what it was."""
-        return _flat_values(model).astype("<f4", copy=False).tobytes()
+        return self.encode_values(_flat_values(model))
+
+    def encode_values(self, values: Vector) -> bytes:
+        """The upload of a model whose values, float32 (P,), are there already."""
+        return values.astype("<f4", copy=False).tobytes()
 
     def apply_update(self, pulled: nn.Module, update: bytes) -> nn.Module:
         if len(update) != 4 * self._size:
@@ -253,6 +263,11 @@ def _recurrent(model: nn.Module) -> RecurrentModel:
 
 def _shapes(model: nn.Module) -> Schema:
     return [(name, tuple(parameter.shape)) for name, parameter in model.named_parameters()]
+
+
+def _largest_bytes(model: RecurrentModel) -> int:
+    """Of this model packed, and of any update of it: only less of it, or rows that take less."""
+    return sum(int(tensor.nbytes) for tensor in model.state_dict().values()) + _HEADER_BYTES
 
 
 def _shorten(names: Sequence[str]) -> str:

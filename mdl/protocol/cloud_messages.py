@@ -32,7 +32,7 @@ class LessonCurrent(Message, frozen=True):
 
 
 class LessonMessage(Message, frozen=True):
-    """The cloud's small model for the pupil's group; carries its packed bytes as float32 words. group -1: the base."""
+    """The cloud's small model for the pupil's group; carries it packed. group -1: the base."""
 
     pupil: PeerId
     version: Count
@@ -67,7 +67,7 @@ class UpdateWanted(Message, frozen=True):
 
 
 class UpdateMessage(UpdateNamed, frozen=True):
-    """What was offered; carries its bytes as float32 words."""
+    """What was offered; carries it as bytes."""
 
 
 class UpdateTaken(Message, frozen=True):

@@ -11,6 +11,7 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
+from mdl.protocol.bulk import Bulk, Packed
 from mdl.protocol.cloud_messages import LessonMessage, UpdateMessage
 from mdl.protocol.counts import Evaluation
 from mdl.protocol.delta import Contributor, ModelDelta, Vector
@@ -24,14 +25,15 @@ class Tick(msgspec.Struct, frozen=True):
 
 
 class Received(msgspec.Struct, frozen=True):
-    """A checked message. values: the float32 vector of a carrier message, owned by the machine from now on.
+    """A checked message. values: what a carrier message announced, owned by the machine from now on: float32 (P,), or
+    packed bytes if it is one of PACKED.
 
     digest: of the values, if the message is one whose values are compared with a digest (DIGESTED); else empty.
     """
 
     sender: Contributor
     message: Said
-    values: Vector | None = None
+    values: Bulk | None = None
     digest: bytes = b""
 
 
@@ -92,10 +94,10 @@ class WorkFailed(msgspec.Struct, frozen=True):
 
 
 class UpdateReady(msgspec.Struct, frozen=True):
-    """This device has an update for the cloud: its bytes as float32 words. The other fields as in UpdateOffered."""
+    """This device has an update for the cloud. The other fields as in UpdateOffered."""
 
     number: int
-    values: Vector
+    update: Packed
     version: int = 0
     group: int = -1
 
@@ -112,12 +114,12 @@ class UpdateStored(msgspec.Struct, frozen=True):
 class CycleTaught(msgspec.Struct, frozen=True):
     """The cloud has learned from its pupils, and what it can teach now is on its disk.
 
-    lessons: packed small models as float32 words, by the group's number in decimal, "-1" is the base. groups: of the
-    pupils. learned: the digest of each pupil's update that is in it.
+    lessons: small models by the group's number in decimal, "-1" is the base. groups: of the pupils. learned: the digest
+    of each pupil's update that is in it.
     """
 
     version: int
-    lessons: dict[str, Vector]
+    lessons: dict[str, Packed]
     groups: dict[str, int]
     learned: dict[str, bytes]
 
@@ -154,7 +156,7 @@ class Send(msgspec.Struct, frozen=True):
 
     receiver: str
     message: Said
-    values: Vector | None = None
+    values: Bulk | None = None
 
 
 class TrainLocally(msgspec.Struct, frozen=True):
@@ -216,15 +218,15 @@ class StudyLesson(msgspec.Struct, frozen=True):
 
     number: int
     lesson: LessonMessage
-    values: Vector
+    model: Packed
 
 
 class StoreUpdate(msgspec.Struct, frozen=True):
-    """The cloud has received an update: check it and keep it; answers UpdateStored."""
+    """The cloud has received an update: check it and keep it; answers UpdateStored. packed: the update itself."""
 
     sender: Contributor
     update: UpdateMessage
-    values: Vector
+    packed: Packed
 
 
 class TeachCycle(msgspec.Struct, frozen=True):

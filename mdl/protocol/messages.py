@@ -1,6 +1,7 @@
 """What peers say to one another. Frozen structs: the decoder checks every type; random bytes do not become a message.
 
-Some messages announce bulk values (`CARRIERS`): those travel as raw little-endian float32 beside the header.
+Some messages announce bulk data (`CARRIERS`), which travels raw beside the header: little-endian float32, or packed
+bytes (`PACKED`).
 A report is the sender's whole state, not a change: whoever missed ten reports knows everything after the eleventh.
 """
 
@@ -45,7 +46,7 @@ from mdl.protocol.round_messages import (
 from mdl.protocol.status_messages import MeshStatus, StatusWanted
 from mdl.protocol.vocabulary import Message, Nonce, PeerInfo
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 
 
 class Hello(Message, frozen=True):
@@ -100,6 +101,8 @@ Said: TypeAlias = (
 )
 # Carriers whose values the receiver compares with a digest: they are hashed on arrival, and never again.
 DIGESTED = (GlobalMessage, ModelMessage)
-CARRIERS = (DeltaMessage, GlobalMessage, ModelMessage, LessonMessage, UpdateMessage)
+# Carriers of bytes; those of a mesh carry float32 values.
+PACKED = (LessonMessage, UpdateMessage)
+CARRIERS = (DeltaMessage, GlobalMessage, ModelMessage, *PACKED)
 # Each is answered with a carrier.
 ASKS = (DeltaWanted, GlobalWanted, ModelWanted, LessonWanted, UpdateWanted)

@@ -26,7 +26,8 @@ from mdl.cloud.model_kinds import ModelKind
 from mdl.errors import DataError, RemoteProtocolError
 from mdl.files.checkpoint import read_safetensors, write_safetensors
 from mdl.files.journal import Journal
-from mdl.protocol.delta import Vector, digest_of
+from mdl.protocol.bulk import Packed
+from mdl.protocol.delta import digest_of
 from mdl.protocol.machine import CycleTaught, StoreUpdate, TeachCycle, UpdateStored
 from mdl.reading import decode_json, read_bytes
 from mdl.writing import write_bytes
@@ -98,10 +99,10 @@ class CloudFiles:
         pulled_path = self._lesson(max(update.version, 1), "small", update.group if update.version else BASE)
         if not pulled_path.exists():
             return UpdateStored(sender, update, f"version {update.version} is not kept any more", pull_again=True)
-        if digest_of(effect.values) != update.digest:
+        if digest_of(effect.packed) != update.digest:
             return UpdateStored(sender, update, "its bytes are not what was announced")
         try:
-            model = self._kind.apply_update(self._read(pulled_path), effect.values.tobytes())
+            model = self._kind.apply_update(self._read(pulled_path), effect.packed)
         except RemoteProtocolError as error:
             return UpdateStored(sender, update, str(error))
         metadata = {"number": str(update.number), "digest": update.digest.hex(), "from": sender.peer_id}
@@ -155,7 +156,7 @@ class CloudFiles:
     def _taught(self) -> CycleTaught:
         catalogue = self.catalogue
         lessons = {
-            str(group): _words(self._bytes(self._lesson(catalogue.version, "small", group))) for group in self._groups()
+            str(group): Packed(self._bytes(self._lesson(catalogue.version, "small", group))) for group in self._groups()
         }
         learned = {pupil: bytes.fromhex(digest) for pupil, digest in catalogue.learned.items()}
         return CycleTaught(catalogue.version, lessons, catalogue.groups, learned)
@@ -217,8 +218,3 @@ class CloudFiles:
 
     def _read(self, path: Path, *, large: bool = False) -> nn.Module:
         return self._kind.unpack(self._bytes(path), large=large)
-
-
-def _words(packed: bytes) -> Vector:
-    """Bytes as they travel: float32 words, of which nobody reads the values."""
-    return np.frombuffer(packed, "<f4")

@@ -20,6 +20,7 @@ from mdl.errors import MdlError
 from mdl.learning.flat import FlatModel
 from mdl.learning.training import Teacher
 from mdl.own import own_model
+from mdl.protocol.bulk import Packed
 from mdl.protocol.delta import Contributor, Vector
 from mdl.protocol.machine import Effect, Event, SaveModel, StopRequested, StudyLesson, Tick, UpdateReady
 from peers.edge.device import Device
@@ -35,8 +36,6 @@ logger = logging.getLogger(__name__)
 
 # A cloud that says nothing for so long is away: it answers every question, and is asked every few seconds.
 _AWAY_S = 15.0
-# Beside the values of a packed model.
-_HEADER_BYTES = 4096
 
 
 class CloudSide:
@@ -73,7 +72,7 @@ class CloudSide:
                 me,
                 cloud_keys(mesh.keys),
                 settings.address,
-                max_values=device.model.size + _HEADER_BYTES // 4,
+                max_bytes=self._kind.largest_bytes,
                 insecure=config.mesh.insecure,
             ),
             {StudyLesson: self._study},
@@ -98,7 +97,7 @@ class CloudSide:
 
         def save_and_offer(effect: SaveModel) -> Event | None:
             if effect.round_id and effect.round_id % self._settings.upload_every == 0:
-                self._runtime.post(UpdateReady(effect.round_id, effect.parameters))
+                self._runtime.post(UpdateReady(effect.round_id, Packed(self._kind.encode_values(effect.parameters))))
             return save(effect)
 
         return {**work, SaveModel: save_and_offer}
@@ -119,7 +118,7 @@ class CloudSide:
     def _study(self, effect: StudyLesson) -> None:
         """Ask the cloud's model about this device's windows; the answers are all that training needs of it."""
         try:
-            teacher = self._kind.unpack(effect.values.tobytes())
+            teacher = self._kind.unpack(effect.model)
         except MdlError as error:
             text = "the cloud's lesson %d is of no use: %s"
             self._lines.warning(time.monotonic(), "", text, effect.lesson.version, error)

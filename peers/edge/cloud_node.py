@@ -21,6 +21,7 @@ from mdl.config import Config, ModelSection
 from mdl.data import DataSet, Windows, default_cache_dir, donated_part, load_data, shard_test, take_windows
 from mdl.files.checkpoint import write_safetensors
 from mdl.own import own_data, own_model
+from mdl.protocol.bulk import Packed
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Event, StopRequested, StoreUpdate, StudyLesson, TeachCycle, UpdateReady
 from mdl.reading import decode_json, read_bytes
@@ -41,8 +42,6 @@ logger = logging.getLogger("mdl")
 
 # Where a cloud listens unless it is told otherwise: its devices look for it there after a restart.
 PORT = 7777
-# Beside a model's own bytes: names, shapes and class numbers.
-_HEADER_BYTES = 64 << 10
 _LARGEST_RECORD_BYTES = 4096
 PERSONAL, _RECORD = "personal.safetensors", "learner.json"
 # `mdl learn` ends with code 3 if nobody answers for so long.
@@ -93,7 +92,7 @@ def run_cloud(config: Config, me: Contributor, keys: MeshKeys | None, out: Path,
     hub = Hub(
         Contributor(CLOUD, me.incarnation),
         keys,
-        max_values=(len(kind.pack(kind.build_small(0))) + _HEADER_BYTES) // 4,
+        max_bytes=kind.largest_bytes,
         listen_host="127.0.0.1" if config.mesh.loopback else host_to_listen_on(config.mesh.listen),
         port=config.mesh.port or PORT,
         insecure=config.mesh.insecure,
@@ -138,7 +137,7 @@ def run_learner(
         me,
         keys,
         config.cloud.address,
-        max_values=(len(kind.pack(kind.build_small(0))) + _HEADER_BYTES) // 4,
+        max_bytes=kind.largest_bytes,
         insecure=config.mesh.insecure,
     )
     runtime = Runtime(
@@ -204,7 +203,7 @@ class Student:
     def study(self, effect: StudyLesson) -> Event:
         """Learn from the pulled model, keep what comes of it, and say what has changed."""
         started, lesson, kind = time.process_time(), effect.lesson, self.kind
-        pulled = kind.unpack(effect.values.tobytes())
+        pulled = kind.unpack(effect.model)
         generator = torch.Generator().manual_seed(device_seed(self._seed, effect.number))
         model = update_client(kind, pulled, *_tensors(self.train), self._settings, generator, lambda: self._stopped)
         update = kind.encode_update(model, pulled)
@@ -221,7 +220,7 @@ class Student:
             "lesson %d (%s): learned from %d examples in %.2f s%s; update of %.1f KB",
             *(lesson.version, group, len(self.train), self.update_s[-1], told, len(update) / 1e3),
         )
-        return UpdateReady(effect.number, np.frombuffer(update, "<f4"), lesson.version, lesson.group)
+        return UpdateReady(effect.number, Packed(update), lesson.version, lesson.group)
 
     def _load_record(self, fresh: bool) -> Record:
         path = self._out / _RECORD

@@ -126,7 +126,7 @@ class BulkCase(_Case):
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
         self._size = self.rng.choice((1, 100, CHUNK_BYTES // 4, CHUNK_BYTES))
-        self._transfers = Transfers(self._size, LogLimit(logging.getLogger("fuzz")))
+        self._transfers = Transfers(4 * self._size, LogLimit(logging.getLogger("fuzz")))
         self._now = 0.0
 
     def _decode(self) -> None:
@@ -158,8 +158,8 @@ class BulkCase(_Case):
 
     def _near(self, body: Any) -> Any:
         changes = {name: self.rng.randrange(4) for name in ("transfer_id",) if hasattr(body, name)}
-        if hasattr(body, "size") and self.rng.random() < 0.8:
-            changes["size"] = self._size
+        if hasattr(body, "size_bytes") and self.rng.random() < 0.8:
+            changes["size_bytes"] = self.rng.choice((4 * self._size, 4 * self._size - 1))
         if hasattr(body, "offset_bytes") and self.rng.random() < 0.8:
             changes["offset_bytes"] = self.rng.choice((0, 0, CHUNK_BYTES, 4))
         return msgspec.structs.replace(body, **changes)

@@ -19,6 +19,7 @@ import numpy as np
 from rich.console import Console
 
 from mdl.errors import RemoteProtocolError
+from mdl.protocol.bulk import Packed
 from mdl.protocol.delta import Contributor, ModelDelta, Vector
 from mdl.protocol.machine import (
     CycleTaught,
@@ -39,7 +40,7 @@ from mdl.protocol.machine import (
     UpdateStored,
     WorkFailed,
 )
-from mdl.protocol.messages import CARRIERS, Said
+from mdl.protocol.messages import CARRIERS, PACKED, Said
 from mdl.protocol.round_messages import AgentMessage
 from mdl.protocol.vocabulary import PeerInfo, Role
 from peers.edge.narrate import Narrator
@@ -344,7 +345,8 @@ class _Alone:
         self.hostile.learn(envelope.body)
         values = None
         if isinstance(message, CARRIERS) and rng.random() < 0.9:
-            values = np.frombuffer(rng.randbytes(4 * rng.choice((1, SIZE))), np.float32)
+            drawn = rng.randbytes(4 * rng.choice((1, SIZE)))
+            values = Packed(drawn) if isinstance(message, PACKED) else np.frombuffer(drawn, np.float32)
         return self._hand(Received(envelope.sender, envelope.body, values))  # type: ignore[arg-type]
 
     def _tick(self) -> bool:
@@ -391,7 +393,7 @@ class CloudCase(_Alone):
         match effect:
             case TeachCycle(version=version) if rng.random() < 0.8:
                 groups = {name: rng.randrange(-1, 2) for name in list(self.machine.stored)[:3]}
-                lessons = {str(group): np.zeros(4, np.float32) for group in (-1, 0, 1)}
+                lessons = {str(group): Packed(bytes(5)) for group in (-1, 0, 1)}
                 return CycleTaught(version, lessons, groups, dict(self.machine.stored))
             case StoreUpdate(sender=sender, update=update):
                 problem = rng.choice(("", "", "", "refused \x1b[2J " + "x" * 300))
@@ -417,7 +419,7 @@ class LearnerCase(_Alone):
     def _answer(self, effect: Effect) -> Event | None:
         if isinstance(effect, StudyLesson):
             lesson = effect.lesson
-            return UpdateReady(effect.number, np.ones(4, np.float32), lesson.version, lesson.group)
+            return UpdateReady(effect.number, Packed(b"\1" * 5), lesson.version, lesson.group)
         return None
 
 

@@ -74,6 +74,7 @@ def test_devices_learn_with_a_cloud_that_is_killed_in_the_middle_of_a_cycle(home
 
 
 def test_garbage_and_another_task_are_refused_and_named(home, code, tmp_path):
+    from mdl.protocol.bulk import Packed
     from mdl.protocol.delta import Contributor
     from peers.roles.cloud.learner import CLOUD
     from transport.links.hub import Spoke
@@ -88,8 +89,8 @@ def test_garbage_and_another_task_are_refused_and_named(home, code, tmp_path):
     assert stranger.complaint.startswith("mdl: the cloud refused: another task: alexnet")
 
     schema = json.loads((out / "cloud.json").read_bytes())["schema_hash"]
-    noise = np.full(1000, np.nan, np.float32)
-    reason = offer_garbage(Spoke(Contributor("joker", 1), MeshKeys.from_code(code), f"127.0.0.1:{port}", max_values=1),
+    noise = Packed(np.full(1000, np.nan, np.float32).tobytes())
+    reason = offer_garbage(Spoke(Contributor("joker", 1), MeshKeys.from_code(code), f"127.0.0.1:{port}", max_bytes=1),
                            schema, noise, CLOUD)  # fmt: skip
     assert "update of 4000 bytes" in reason
     cloud.interrupt()

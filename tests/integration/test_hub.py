@@ -1,18 +1,19 @@
 """A cloud's end and its learners' ends on loopback: who gets through, and what survives a restart of either."""
 
+import random
 import time
 
-import numpy as np
 import pytest
 import zmq
 
 from mdl.errors import ConfigError
+from mdl.protocol.bulk import Packed
 from mdl.protocol.cloud_messages import LessonCurrent, LessonMessage, LessonWanted, UpdateMessage
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Received
 from transport.links.hub import Hub, Spoke
 
-VALUES = np.random.default_rng(1).standard_normal(1 << 20).astype(np.float32)  # 4 MiB
+MODEL = Packed(random.Random(1).randbytes((1 << 22) - 1))  # 4 MiB, and no whole number of float32
 PATIENCE_S = 20.0
 
 
@@ -22,12 +23,12 @@ class Star:
     def __init__(self):
         self.ends, self.events = {}, {}
 
-    def add_hub(self, keys, *, port=0, max_values=1 << 20, incarnation=1):
-        hub = Hub(Contributor("cloud", incarnation), keys, max_values=max_values, listen_host="127.0.0.1", port=port)
+    def add_hub(self, keys, *, port=0, max_bytes=1 << 22, incarnation=1):
+        hub = Hub(Contributor("cloud", incarnation), keys, max_bytes=max_bytes, listen_host="127.0.0.1", port=port)
         return self._add("cloud", hub)
 
     def add_spoke(self, peer_id, keys, port, *, incarnation=1, label=None):
-        spoke = Spoke(Contributor(peer_id, incarnation), keys, f"127.0.0.1:{port}", max_values=1 << 20)
+        spoke = Spoke(Contributor(peer_id, incarnation), keys, f"127.0.0.1:{port}", max_bytes=1 << 22)
         return self._add(label or peer_id, spoke)
 
     def _add(self, label, end):
@@ -76,13 +77,13 @@ def test_questions_and_models_pass_both_ways_over_the_connection_a_learner_opene
         star.send(name, "cloud", wanted(name))
     assert star.until(lambda: len(star.received("cloud", LessonWanted)) == 2)
     star.send("cloud", "a", LessonCurrent("a", 1))
-    star.send("cloud", "b", LessonMessage("b", 1), VALUES)
-    star.send("a", "cloud", UpdateMessage("a", "schema", 1, b"d"), VALUES[::-1].copy())
+    star.send("cloud", "b", LessonMessage("b", 1), MODEL)
+    star.send("a", "cloud", UpdateMessage("a", "schema", 1, b"d"), Packed(MODEL[::-1]))
     assert star.until(lambda: star.received("a") and star.received("b") and star.received("cloud", UpdateMessage))
     assert star.received("a")[0].message == LessonCurrent("a", 1)
-    assert star.received("b")[0].values.tobytes() == VALUES.tobytes()
+    assert star.received("b")[0].values == MODEL
     (update,) = star.received("cloud", UpdateMessage)
-    assert (update.sender, update.values.tobytes()) == (Contributor("a", 1), VALUES[::-1].tobytes())
+    assert (update.sender, update.values) == (Contributor("a", 1), MODEL[::-1])
 
 
 def test_without_the_join_code_nobody_is_heard(star, keys, other_keys):
@@ -97,9 +98,9 @@ def test_without_the_join_code_nobody_is_heard(star, keys, other_keys):
 
 
 def test_what_a_learner_offers_beyond_the_models_size_is_never_allocated(star, keys):
-    port = star.add_hub(keys, max_values=1000).port
+    port = star.add_hub(keys, max_bytes=1000).port
     star.add_spoke("a", keys, port)
-    star.send("a", "cloud", UpdateMessage("a", "schema", 1, b"d"), VALUES)
+    star.send("a", "cloud", UpdateMessage("a", "schema", 1, b"d"), MODEL)
     assert star.until(lambda: not star.ends["a"].is_sending() and star.ends["a"].counts.received_bytes)
     assert not star.received("cloud")
 
@@ -138,6 +139,6 @@ def test_an_earlier_start_of_a_learner_is_not_heard_any_more_and_gets_no_answers
 
 def test_without_keys_only_loopback_is_reached(keys):
     with pytest.raises(ConfigError, match="beyond loopback"):
-        Spoke(Contributor("a", 1), None, "192.0.2.1:5750", max_values=1, insecure=True)
+        Spoke(Contributor("a", 1), None, "192.0.2.1:5750", max_bytes=1, insecure=True)
     with pytest.raises(ConfigError, match="join code"):
-        Spoke(Contributor("a", 1), keys, "127.0.0.1:5750", max_values=1, insecure=True)
+        Spoke(Contributor("a", 1), keys, "127.0.0.1:5750", max_bytes=1, insecure=True)

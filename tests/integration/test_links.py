@@ -120,7 +120,7 @@ def test_raw_and_keyless_clients_are_ignored_and_memory_stays_flat(mesh, keys):
     with zmq.Context() as context, context.socket(zmq.DEALER) as dealer, socket.socket() as raw:
         dealer.linger, dealer.sndhwm = 0, 8
         dealer.connect(f"tcp://127.0.0.1:{port}")
-        dealer.send(encode(Contributor("x", 1), TransferOffered(1, 1 << 23, ModelMessage(1, b""))))
+        dealer.send(encode(Contributor("x", 1), TransferOffered(1, 1 << 25, ModelMessage(1, b""))))
         raw.connect(("127.0.0.1", port))
         raw.settimeout(0.2)
         for _ in range(200):

@@ -134,7 +134,7 @@ from mdl.protocol.cloud_messages import LessonCurrent
 from transport.links.hub import Hub
 from transport.trust.keys import MeshKeys
 
-hub = Hub(Contributor("cloud", 1), MeshKeys.from_code(sys.argv[1]), max_values=8, listen_host="127.0.0.1")
+hub = Hub(Contributor("cloud", 1), MeshKeys.from_code(sys.argv[1]), max_bytes=32, listen_host="127.0.0.1")
 print(hub.port, flush=True)
 poller = zmq.Poller()
 for endpoint in hub.pollable():
@@ -156,7 +156,7 @@ def test_a_clouds_port_stays_open_to_learners_while_strangers_open_more_connecti
         assert product.until(lambda: strangers.opened > 2 * AT_ONCE or cloud.code is not None)
         for number in range(3):
             spoke = Spoke(
-                Contributor(f"learner-{number}", 1), MeshKeys.from_code(code), f"127.0.0.1:{port}", max_values=8
+                Contributor(f"learner-{number}", 1), MeshKeys.from_code(code), f"127.0.0.1:{port}", max_bytes=32
             )
             assert product.until(lambda spoke=spoke: is_answered(spoke) or cloud.code is not None)
             spoke.close()

@@ -16,7 +16,8 @@ import zmq
 
 from mdl.bounds import MAX_MEMBERS
 from mdl.errors import ConfigError, RemoteProtocolError
-from mdl.protocol.delta import Contributor, Vector
+from mdl.protocol.bulk import Bulk
+from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Event
 from mdl.protocol.messages import Said
 from mdl.protocol.vocabulary import PeerInfo
@@ -49,13 +50,13 @@ _IDENTITY_BYTES = 5
 class _End(ABC):
     """What both ends share. One thread owns it."""
 
-    def __init__(self, me: Contributor, keys: MeshKeys | None, max_values: int) -> None:
+    def __init__(self, me: Contributor, keys: MeshKeys | None, max_bytes: int) -> None:
         self.me = me
         self.keys = keys
         self.counts = LinkCounts()
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._lines = LogLimit(logger)
-        self._transfers = Transfers(max_values, self._lines, is_ahead=False)  # its places are few
+        self._transfers = Transfers(max_bytes, self._lines, is_ahead=False)  # its places are few
         self._endpoint: zmq.Socket[bytes]
 
     def learn(self, info: PeerInfo) -> list[Event]:
@@ -66,7 +67,7 @@ class _End(ABC):
         """Nothing: a learner dials again when its connection is seen to be broken (UNACKNOWLEDGED_MS)."""
         return []
 
-    def send(self, receiver: str, message: Said, values: Vector | None, now: float) -> None:
+    def send(self, receiver: str, message: Said, values: Bulk | None, now: float) -> None:
         """Best effort, never blocks. values: with a carrier message only, and never changed again by anyone."""
         self._carry_out(self._transfers.send(receiver, message, values, now))
 
@@ -146,13 +147,13 @@ class Hub(_End):
         me: Contributor,
         keys: MeshKeys | None,
         *,
-        max_values: int,
+        max_bytes: int,
         listen_host: str = "0.0.0.0",
         port: int = 0,
         insecure: bool = False,
     ) -> None:
         check_security(keys, insecure, [listen_host])
-        super().__init__(me, keys, max_values)
+        super().__init__(me, keys, max_bytes)
         self._gate = open_gate(self.context) if keys is not None else None
         try:
             self._endpoint = open_router(self.context, keys, Address(listen_host, port))
@@ -203,11 +204,11 @@ class Spoke(_End):
     """A learner's end: dials `address`, HOST:PORT, and again whenever the connection breaks. Raises ConfigError."""
 
     def __init__(
-        self, me: Contributor, keys: MeshKeys | None, address: str, *, max_values: int, insecure: bool = False
+        self, me: Contributor, keys: MeshKeys | None, address: str, *, max_bytes: int, insecure: bool = False
     ) -> None:
         where = parse_address(address, "cloud")
         check_security(keys, insecure, [where.host])
-        super().__init__(me, keys, max_values)
+        super().__init__(me, keys, max_bytes)
         self._endpoint = open_spoke(self.context, keys, where)
 
     def _handle(self, frames: list[zmq.Frame], now: float) -> list[Event]:

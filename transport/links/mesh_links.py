@@ -19,7 +19,8 @@ import msgspec
 import zmq
 
 from mdl.errors import ConfigError, RemoteProtocolError
-from mdl.protocol.delta import Contributor, Vector
+from mdl.protocol.bulk import Bulk
+from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Event, NameTaken, PeerFound
 from mdl.protocol.messages import Hello, PeersKnown, Said
 from mdl.protocol.vocabulary import PeerInfo
@@ -101,7 +102,7 @@ class Links:
         self._now = now
         self._lines = LogLimit(logger)
         self._outbox = Outbox(self.context, keys, self.me, self.directory, self.counts, self._lines, share.peers)
-        self._transfers = Transfers(max_values, self._lines)
+        self._transfers = Transfers(4 * max_values, self._lines)
 
     def __enter__(self) -> Links:
         return self
@@ -109,7 +110,7 @@ class Links:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def send(self, receiver: str, message: Said, values: Vector | None, now: float) -> None:
+    def send(self, receiver: str, message: Said, values: Bulk | None, now: float) -> None:
         """Best effort, never blocks. values: with a carrier message only, and never changed again by anyone."""
         self._now = self._outbox.now = now
         self._carry_out(self._transfers.send(receiver, message, values, now))

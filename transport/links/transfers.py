@@ -1,4 +1,4 @@
-"""Bulk values of one node, both directions: what a link hands over, and what it has to send for them.
+"""Bulk data of one node, both directions: what a link hands over, and what it has to send for them.
 
 `transport.links.mesh_links` and `transport.links.hub` differ in how frames find their way; what the frames mean is the
 same.
@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import zmq
 
 from mdl.errors import LocalProtocolError, RemoteProtocolError
-from mdl.protocol.delta import Vector
+from mdl.protocol.bulk import Bulk, Packed
 from mdl.protocol.machine import Received
-from mdl.protocol.messages import ASKS, CARRIERS, Said
+from mdl.protocol.messages import ASKS, CARRIERS, PACKED, Said
 from transport.loglimit import LogLimit
 from transport.wire.bulk import Outgoing, OutgoingTransfers, Step
 from transport.wire.codec import ChunkSent, ChunksWanted, Envelope, TransferDropped, TransferEnded, TransferOffered
@@ -22,23 +22,25 @@ from transport.wire.incoming import IncomingTransfers
 
 
 class Transfers:
-    """max_values: the largest vector that is ever accepted. lines: where refusals are told. is_ahead: see `bulk`."""
+    """max_bytes: the most that is ever accepted at once. lines: where refusals are told. is_ahead: see `bulk`."""
 
-    def __init__(self, max_values: int, lines: LogLimit, is_ahead: bool = True) -> None:
+    def __init__(self, max_bytes: int, lines: LogLimit, is_ahead: bool = True) -> None:
         self._lines = lines
         self._outgoing = OutgoingTransfers(is_ahead)
         self._hashes = HashThread()
-        self._incoming = IncomingTransfers(max_values, self._hashes.new)
+        self._incoming = IncomingTransfers(max_bytes, self._hashes.new)
 
     def __len__(self) -> int:
         """Transfers that this node offered and that have not all arrived."""
         return len(self._outgoing)
 
-    def send(self, receiver: str, message: Said, values: Vector | None, now: float) -> list[Step]:
-        """A message as it leaves. Raises LocalProtocolError if a carrier lacks its values, or another has some."""
+    def send(self, receiver: str, message: Said, values: Bulk | None, now: float) -> list[Step]:
+        """A message as it leaves. Raises LocalProtocolError if it has not just what it carries."""
         if isinstance(message, CARRIERS):
             if values is None:
                 raise LocalProtocolError(f"{type(message).__name__} without its values")
+            if isinstance(values, Packed) is not isinstance(message, PACKED):
+                raise LocalProtocolError(f"{type(message).__name__} with {type(values).__name__}")
             return self._outgoing.offer(receiver, message, values, now)
         if isinstance(message, ASKS):
             self._incoming.ask(receiver, now)

@@ -1,4 +1,4 @@
-"""Bulk values on their way: offered, asked for, and sent in chunks, as two pure state machines.
+"""Bulk data on its way: offered, asked for, and sent in chunks, as two pure state machines.
 
 The receiver drives: it checks the offer, allocates the destination once, and gives credit for a window of chunks. The
 first window may come right behind the offer, so that a long way is gone once; without a place for it, it is dropped.
@@ -18,7 +18,8 @@ from typing import TypeAlias
 import numpy as np
 
 from mdl.errors import LocalProtocolError, RemoteProtocolError
-from mdl.protocol.delta import Contributor, Vector
+from mdl.protocol.bulk import Bulk
+from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Received, TransferProgressed
 from transport.wire.codec import (
     CHUNK_BYTES,
@@ -141,7 +142,7 @@ class OutgoingTransfers:
     def __len__(self) -> int:
         return len(self._sending)
 
-    def offer(self, receiver: str, message: Carrier, values: Vector, now: float) -> list[Step]:
+    def offer(self, receiver: str, message: Carrier, values: Bulk, now: float) -> list[Step]:
         """Start to send `message` with `values`, unless just that is on its way.
 
         With MAX_OUTGOING under way it takes the place of the oldest offer that nobody has asked for; empty without one.
@@ -235,7 +236,7 @@ class OutgoingTransfers:
 
     def _offered(self, transfer_id: int, stream: int | None = None) -> Outgoing:
         sending = self._sending[transfer_id]
-        offered = TransferOffered(transfer_id, len(sending.data) // 4, sending.message, sending.streams)
+        offered = TransferOffered(transfer_id, len(sending.data), sending.message, sending.streams)
         return Outgoing(sending.receiver, offered, None, stream)
 
     def _way_to(self, receiver: str) -> _Way:
@@ -254,8 +255,12 @@ def window_bytes(chunk_bytes: int) -> int:
     return min(WINDOW_BYTES, WINDOW_CHUNKS * chunk_bytes)
 
 
-def _bytes_of(values: Vector) -> memoryview:
-    """The vector's own memory as bytes, not a copy of it (but on a big-endian machine)."""
+def _bytes_of(values: Bulk) -> memoryview:
+    """Its own memory as bytes, not a copy of it (but of a vector on a big-endian machine)."""
+    if isinstance(values, bytes):
+        if not values:
+            raise LocalProtocolError("an empty packed model")
+        return memoryview(values)
     if values.ndim != 1 or values.size == 0 or values.dtype != np.float32:
         raise LocalProtocolError(f"bulk values are a float32 vector, not {values.dtype} of shape {values.shape}")
     little = values if sys.byteorder == "little" else values.astype("<f4")

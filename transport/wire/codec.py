@@ -1,4 +1,4 @@
-"""What travels: one envelope per message, and beside it the raw float32 bytes of one chunk.
+"""What travels: one envelope per message, and beside it the raw bytes of one chunk.
 
 Rules: sizes first, then types, then meaning, all before anything of the sender's choosing is allocated; whatever a peer
 sends, `decode` returns a checked envelope or raises RemoteProtocolError. Never pickle.
@@ -33,19 +33,19 @@ MAX_FRAME_BYTES = max(MAX_HEADER_BYTES, CHUNK_BYTES) + 256
 
 Carrier: TypeAlias = DeltaMessage | GlobalMessage | ModelMessage | LessonMessage | UpdateMessage
 Streams: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_STREAMS)]
-SomeValues: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_VALUES)]
+SomeBytes: TypeAlias = Annotated[int, Meta(ge=1, le=4 * MAX_VALUES)]
 # Far more versions than there will be, so that another one is told by its number.
 Version: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 31)]
 
 
 class TransferOffered(Message, frozen=True):
-    """Sender: `message` waits with `size` float32 values; ask for its chunks.
+    """Sender: `message` waits with `size_bytes` of float32 values, or of a packed model; ask for its chunks.
 
     streams: over how many connections they come, as far as they come unasked.
     """
 
     transfer_id: Count
-    size: SomeValues
+    size_bytes: SomeBytes
     message: Carrier
     streams: Streams = 1
 

@@ -1,4 +1,4 @@
-"""Bulk values that come in: the receiver's side of `transport.wire.bulk`, a pure state machine.
+"""Bulk data that comes in: the receiver's side of `transport.wire.bulk`, a pure state machine.
 
 It decides whose offer has a place, allocates the destination once, and asks for chunks until all are there.
 """
@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 from math import inf
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mdl.errors import RemoteProtocolError
-from mdl.protocol.delta import Contributor, Vector, new_hash
+from mdl.protocol.bulk import Bulk, Packed
+from mdl.protocol.delta import Contributor, new_hash
 from mdl.protocol.machine import Received, TransferProgressed
-from mdl.protocol.messages import DIGESTED
+from mdl.protocol.messages import DIGESTED, PACKED
 from transport.wire.bulk import EXPIRY_S, RETRY_S, WINDOW_BYTES, Outgoing, Pace, Step, window_bytes
 from transport.wire.codec import (
     CHUNK_BYTES,
@@ -55,8 +57,7 @@ class _Receiving:
     """
 
     message: Carrier
-    values: Vector
-    data: memoryview
+    buffer: NDArray[np.uint8]
     pace: Pace
     asked_at: float
     reported_at: float
@@ -68,6 +69,14 @@ class _Receiving:
     ahead: dict[int, int] = field(default_factory=dict)
     asked_offset: int = field(default=-1)
     hash: Hash | None = None
+
+    @property
+    def data(self) -> memoryview:
+        return self.buffer.data
+
+    def values(self) -> Bulk:
+        """What came, once it is whole: a vector in the memory that it came into."""
+        return Packed(self.data) if isinstance(self.message, PACKED) else self.buffer.view("<f4")
 
     @property
     def offset(self) -> int:
@@ -98,14 +107,14 @@ class _Receiving:
 
 
 class IncomingTransfers:
-    """The receiver's side: at most MAX_INCOMING destinations, each at most `max_values` float32 large.
+    """The receiver's side: at most MAX_INCOMING destinations, each at most `max_bytes` large.
 
     One a sender: who has two to send, or does not get on, has no more of the places than others
     (`transport.wire.places`). make_hash: of values whose digest is wanted (DIGESTED), by their size in bytes.
     """
 
-    def __init__(self, max_values: int, make_hash: MakeHash = lambda size_bytes: new_hash()) -> None:
-        self.max_values = max_values
+    def __init__(self, max_bytes: int, make_hash: MakeHash = lambda size_bytes: new_hash()) -> None:
+        self.max_bytes = max_bytes
         self._make_hash = make_hash
         self._receiving: dict[tuple[Contributor, int], _Receiving] = {}
         self._arrived: deque[tuple[Contributor, int]] = deque(maxlen=_REMEMBERED)
@@ -125,7 +134,7 @@ class IncomingTransfers:
         return len(self._receiving)
 
     def on_offered(self, sender: Contributor, offered: TransferOffered, now: float) -> list[Step]:
-        """Allocate the destination and give the first credit; refuse what is no vector of this model's size.
+        """Allocate the destination and give the first credit; refuse what is larger than any, and half a float32.
 
         An offer that comes again later has its credit repeated. Without a free place it has to come again.
         """
@@ -136,8 +145,11 @@ class IncomingTransfers:
             if now - receiving.pace.started_at < RETRY_S / 2:
                 return []  # by another connection, answered already
             return [self._wanted(key, receiving, again=False)]
-        if offered.size > self.max_values:
-            reason = f"{offered.size} values offered, at most {self.max_values} are accepted"
+        if offered.size_bytes > self.max_bytes:
+            reason = f"{offered.size_bytes} bytes offered, at most {self.max_bytes} are accepted"
+            return [Outgoing(sender.peer_id, TransferEnded(offered.transfer_id, reason))]
+        if offered.size_bytes % 4 and not isinstance(offered.message, PACKED):
+            reason = f"{offered.size_bytes} bytes offered, which is no whole number of float32"
             return [Outgoing(sender.peer_id, TransferEnded(offered.transfer_id, reason))]
         self._drop_former(sender, now)
         steps = self._make_room(sender, now)
@@ -145,12 +157,12 @@ class IncomingTransfers:
             return steps
         if not self._places.ask(sender.peer_id, now, first=self._is_asked(sender, now)):
             return steps
-        values = np.empty(offered.size, dtype="<f4")
+        buffer = np.empty(offered.size_bytes, np.uint8)
         pace, rhythm = Pace(now, now, now), self._rhythm_of(sender.peer_id)
-        receiving = _Receiving(offered.message, values, values.data.cast("B"), pace, now, now, now, rhythm)
+        receiving = _Receiving(offered.message, buffer, pace, now, now, now, rhythm)
         receiving.streams = offered.streams
         if isinstance(offered.message, DIGESTED):
-            receiving.hash = self._make_hash(values.nbytes)
+            receiving.hash = self._make_hash(offered.size_bytes)
         self._receiving[key] = receiving
         return [*steps, self._wanted(key, receiving, again=key in self._missed)]
 
@@ -268,7 +280,7 @@ class IncomingTransfers:
         sender, transfer_id = key
         done = Outgoing(sender.peer_id, TransferEnded(transfer_id))
         digest = receiving.hash.digest() if receiving.hash is not None else b""
-        return [done, Received(sender, receiving.message, receiving.values, digest)]
+        return [done, Received(sender, receiving.message, receiving.values(), digest)]
 
     def _progress(self, sender: Contributor, receiving: _Receiving, now: float) -> list[Step]:
         if now - receiving.reported_at < PROGRESS_S:

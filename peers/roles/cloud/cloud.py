@@ -16,6 +16,7 @@ from math import inf
 import msgspec
 
 from mdl.bounds import MAX_MEMBERS, printable
+from mdl.protocol.bulk import Bulk, Packed
 from mdl.protocol.cloud_messages import (
     LessonCurrent,
     LessonMessage,
@@ -26,7 +27,7 @@ from mdl.protocol.cloud_messages import (
     UpdateTaken,
     UpdateWanted,
 )
-from mdl.protocol.delta import Contributor, Vector
+from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import (
     CycleTaught,
     Effect,
@@ -162,7 +163,7 @@ class Cloud:
         due_at = max(self._due_at(), self._teach_after)
         return due_at if due_at < inf else None
 
-    def _hear(self, sender: Contributor, message: object, values: Vector | None, now: float) -> list[Effect]:
+    def _hear(self, sender: Contributor, message: object, values: Bulk | None, now: float) -> list[Effect]:
         if not isinstance(message, LessonWanted | UpdateOffered | UpdateMessage):
             return []
         if problem := self._find_fault(message):
@@ -220,10 +221,10 @@ class Cloud:
         coming.sender, coming.digest = sender, offered.digest  # a newer one has the time that the first one had
         return [Send(sender.peer_id, UpdateWanted(pupil, offered.digest))]
 
-    def _on_update(self, sender: Contributor, update: UpdateMessage, values: Vector | None, now: float) -> list[Effect]:
+    def _on_update(self, sender: Contributor, update: UpdateMessage, values: Bulk | None, now: float) -> list[Effect]:
         coming = self._coming.get(sender.peer_id)
         expected = coming and (coming.sender, coming.pupil, coming.digest)
-        if values is None or coming is None or expected != (sender, update.pupil, update.digest):
+        if not isinstance(values, Packed) or coming is None or expected != (sender, update.pupil, update.digest):
             return []  # nobody asked for it
         coming.moved_at = now
         return [StoreUpdate(sender, update, values)]

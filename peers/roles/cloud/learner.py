@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import msgspec
 
 from mdl.errors import RemoteProtocolError
+from mdl.protocol.bulk import Bulk, Packed
 from mdl.protocol.cloud_messages import (
     LessonCurrent,
     LessonMessage,
@@ -22,7 +23,7 @@ from mdl.protocol.cloud_messages import (
     UpdateTaken,
     UpdateWanted,
 )
-from mdl.protocol.delta import Vector, digest_of
+from mdl.protocol.delta import digest_of
 from mdl.protocol.machine import (
     Effect,
     Event,
@@ -108,7 +109,7 @@ class Learner:
                 return self._hear(message, values, now)
             case UpdateReady():
                 self._studying = False
-                self._offer = _Offer(event, digest_of(event.values))
+                self._offer = _Offer(event, digest_of(event.update))
                 self._number = max(self._number, event.number)
                 self._offer_at = now
             case WorkFailed(problem=problem):
@@ -117,12 +118,12 @@ class Learner:
                 return [Finish(exit_code=130 if self._settings.studies else 0)]
         return self._give_up(now)
 
-    def _hear(self, message: Said, values: Vector | None, now: float) -> list[Effect]:
+    def _hear(self, message: Said, values: Bulk | None, now: float) -> list[Effect]:
         if getattr(message, "pupil", self.pupil) != self.pupil:
             return []
         self.heard_at = now
         match message:
-            case LessonMessage() as lesson if values is not None:
+            case LessonMessage() as lesson if isinstance(values, Packed):
                 return self._study(lesson, values, now)
             case LessonCurrent(version=version, synchronous=synchronous):
                 self._synchronous = synchronous
@@ -133,7 +134,7 @@ class Learner:
             case UpdateWanted(digest=digest) if self._offer and digest == self._offer.digest:
                 ready = self._offer.ready
                 update = UpdateMessage(self.pupil, self._schema_hash, ready.number, digest, ready.version, ready.group)
-                return [Send(CLOUD, update, ready.values)]
+                return [Send(CLOUD, update, ready.update)]
             case UpdateTaken(digest=digest) if self._offer and digest == self._offer.digest:
                 self._offer = None
                 self.taken += 1
@@ -143,7 +144,7 @@ class Learner:
                 return self._on_refused(message, now)
         return []
 
-    def _study(self, lesson: LessonMessage, values: Vector, now: float) -> list[Effect]:
+    def _study(self, lesson: LessonMessage, model: Packed, now: float) -> list[Effect]:
         """A device by itself takes one lesson at a time; a mesh always has the newest."""
         is_news = lesson.version > self.version or self._takes_same
         if not is_news or not (self._is_idle() or not self._settings.studies):
@@ -152,7 +153,7 @@ class Learner:
         self.version, self._synchronous = lesson.version, lesson.synchronous
         self._ask_at = now + self._settings.poll_s
         self._studying, self._again_at, self._takes_same = self._settings.studies > 0, None, False
-        return [StudyLesson(self._number + 1, lesson, values)]
+        return [StudyLesson(self._number + 1, lesson, model)]
 
     def _on_refused(self, refused: PupilRefused, now: float) -> list[Effect]:
         if refused.digest and (self._offer is None or refused.digest != self._offer.digest):

@@ -419,7 +419,7 @@ class Trainer:
 
 
 def _values_of(event: Received) -> Vector:
-    if event.values is None:
+    if event.values is None or isinstance(event.values, bytes):
         raise RemoteProtocolError(f"{type(event.message).__name__} without values")
     return event.values
 

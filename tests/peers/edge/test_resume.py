@@ -16,8 +16,8 @@ from torch import nn
 from mdl.cloud.model_kinds import WindowKind
 from mdl.config import CloudSection, Config, DataSection, ModelSection
 from mdl.errors import ConfigError
-from mdl.files.checkpoint import ModelCache
-from mdl.protocol.delta import Contributor
+from mdl.files.checkpoint import ModelCache, write_safetensors
+from mdl.protocol.delta import Contributor, digest_of
 from mdl.protocol.machine import SaveModel
 from peers.api import join
 from peers.cli.main import main
@@ -147,6 +147,19 @@ def test_a_cloud_of_an_older_version_goes_on(home: Path) -> None:
     (home / "cloud.json").write_bytes(msgspec.json.encode(old))
     found = CloudFiles(home, kind, SimpleNamespace(), 7).catalogue  # type: ignore[arg-type]
     assert (found.version, found.schema_hash, found.seed) == (3, kind.schema_hash, 7)
+
+
+def test_what_a_cloud_kept_when_its_bytes_were_called_float32_is_what_it_says_now(home: Path) -> None:
+    kind = WindowKind("lenet", "lenet", 2, 32, ("a", "b"))
+    packed = kind.pack(kind.build_small(0))
+    former = digest_of(np.frombuffer(packed, "<f4"))
+    (home / "cloud.json").write_bytes(msgspec.json.encode(Catalogue(kind.schema_hash, kind.summary, 1)))
+    for path, metadata in (("lessons/00001/small-base", {}), ("pupils/ann", {"digest": former.hex()})):
+        write_safetensors(home / f"{path}.safetensors", {"model": np.frombuffer(packed, np.uint8)}, metadata)
+    state = CloudFiles(home, kind, SimpleNamespace()).state()  # type: ignore[arg-type]
+    assert state.taught is not None
+    assert state.taught.lessons == {"-1": packed}
+    assert state.stored == {"ann": digest_of(state.taught.lessons["-1"])}
 
 
 def test_a_learner_does_not_overwrite_its_model_with_another_one(home: Path) -> None:

@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mdl.errors import LocalProtocolError, RemoteProtocolError
+from mdl.protocol.bulk import Packed
+from mdl.protocol.cloud_messages import LessonMessage, UpdateMessage
 from mdl.protocol.delta import Contributor, digest_of
 from mdl.protocol.machine import Received, TransferProgressed
 from mdl.protocol.round_messages import DeltaMessage, GlobalMessage, ModelMessage
@@ -56,8 +58,8 @@ def hashes():
 class Pair:
     """A sender and a receiver; what one says waits in `wire` until the test lets it through."""
 
-    def __init__(self, max_values=1 << 24):
-        self.outgoing, self.incoming = OutgoingTransfers(), IncomingTransfers(max_values)
+    def __init__(self, max_bytes=1 << 26):
+        self.outgoing, self.incoming = OutgoingTransfers(), IncomingTransfers(max_bytes)
         self.now, self.wire, self.events, self.offers = 0.0, [], [], 0
 
     def offer(self, values, message=MODEL):
@@ -269,23 +271,46 @@ def test_the_same_message_is_not_sent_twice_at_once_but_may_be_sent_again_later(
 
 
 def test_a_larger_vector_than_the_model_is_refused_before_anything_is_allocated():
-    pair = Pair(max_values=1000)
-    pair.emit(pair.incoming.on_offered(SENDER, TransferOffered(1, 1 << 33, MODEL), 0.0))
+    pair = Pair(max_bytes=1000)
+    pair.emit(pair.incoming.on_offered(SENDER, TransferOffered(1, 1 << 35, MODEL), 0.0))
     assert len(pair.incoming) == 0
     assert "at most 1000" in pair.wire[0].body.reason
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, CHUNK_BYTES - 1, 3 * CHUNK_BYTES + 7])
+@pytest.mark.parametrize("message", [LessonMessage("ann", 4, 1), UpdateMessage("ann", "schema", 1, b"digest")])
+def test_packed_bytes_of_any_length_arrive_as_bytes(message, size):
+    pair, model = Pair(max_bytes=size), Packed(random.Random(size).randbytes(size))
+    pair.offer(model, message)
+    pair.run()
+    (received,) = pair.received()
+    assert (received.message, received.values) == (message, model)
+    assert type(received.values) is Packed
+
+
+def test_values_that_end_in_the_middle_of_one_are_refused_before_anything_is_allocated():
+    pair = Pair()
+    pair.emit(pair.incoming.on_offered(SENDER, TransferOffered(1, 4001, MODEL), 0.0))
+    assert len(pair.incoming) == 0
+    assert "no whole number of float32" in pair.wire[0].body.reason
+
+
+def test_an_empty_packed_model_is_a_fault_of_ours():
+    with pytest.raises(LocalProtocolError, match="empty"):
+        Pair().offer(Packed(b""), LessonMessage("ann", 4, 1))
 
 
 class Crowd:
     """A receiver, and senders of which each says what a test likes."""
 
     def __init__(self, chunks=4):
-        self.incoming, self.values = IncomingTransfers(1 << 24), vector(chunks, 0)
+        self.incoming, self.values = IncomingTransfers(1 << 26), vector(chunks, 0)
         self.data, self.events = self.values.data.cast("B"), []
 
     def offer(self, name, now, transfer_id=1, incarnation=1):
         """What the receiver says to an offer; True if it asks for chunks."""
         sender = Contributor(name, incarnation)
-        steps = self.incoming.on_offered(sender, TransferOffered(transfer_id, self.values.size, MODEL), now)
+        steps = self.incoming.on_offered(sender, TransferOffered(transfer_id, self.values.nbytes, MODEL), now)
         self.events += steps
         return any(isinstance(step, Outgoing) and isinstance(step.body, ChunksWanted) for step in steps)
 
@@ -560,8 +585,8 @@ def test_a_chunk_beyond_what_was_asked_for_is_refused():
 
 def test_a_restarted_sender_takes_the_place_of_its_predecessor():
     pair = Pair()
-    pair.emit(pair.incoming.on_offered(SENDER, TransferOffered(1, 1000, MODEL), 0.0))
-    pair.emit(pair.incoming.on_offered(Contributor("sender", 2), TransferOffered(1, 1000, MODEL), 0.0))
+    pair.emit(pair.incoming.on_offered(SENDER, TransferOffered(1, 4000, MODEL), 0.0))
+    pair.emit(pair.incoming.on_offered(Contributor("sender", 2), TransferOffered(1, 4000, MODEL), 0.0))
     assert len(pair.incoming) == 1
 
 

@@ -51,7 +51,7 @@ class Way:
     """A sender and a receiver, and the connections between them."""
 
     def __init__(self, delay_s, loss=0.0, seed=0, is_ahead=True):
-        self.outgoing, self.incoming = OutgoingTransfers(is_ahead), IncomingTransfers(VALUES.size)
+        self.outgoing, self.incoming = OutgoingTransfers(is_ahead), IncomingTransfers(VALUES.nbytes)
         self.connections, self.rng, self.delay_s, self.loss = {}, random.Random(seed), delay_s, loss
         self.now, self.coming, self.count, self.arrived, self.carried = 0.0, [], itertools.count(), [], 0
 

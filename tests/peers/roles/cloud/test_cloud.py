@@ -6,9 +6,9 @@ import random
 from typing import Any
 
 import msgspec
-import numpy as np
 import pytest
 
+from mdl.protocol.bulk import Packed
 from mdl.protocol.cloud_messages import (
     LessonCurrent,
     LessonMessage,
@@ -19,7 +19,7 @@ from mdl.protocol.cloud_messages import (
     UpdateTaken,
     UpdateWanted,
 )
-from mdl.protocol.delta import Contributor, Vector, digest_of
+from mdl.protocol.delta import Contributor, digest_of
 from mdl.protocol.machine import (
     CycleTaught,
     Effect,
@@ -41,19 +41,19 @@ from peers.roles.cloud.cloud import MAX_PUPILS, Cloud, CloudSettings, CloudState
 from peers.roles.cloud.learner import CLOUD, Learner, LearnerSettings
 
 ANN, BOB, CAT = (Contributor(name, 1) for name in ("ann", "bob", "cat"))
-BASE = np.arange(4, dtype=np.float32)
+BASE = Packed(b"base!")  # bytes are of any length
 TAUGHT = CycleTaught(1, {"-1": BASE}, {}, {})
 
 
-def _update(*numbers: float) -> Vector:
-    return np.array(numbers, np.float32)
+def _update(*numbers: int) -> Packed:
+    return Packed(repr(numbers).encode())
 
 
 def _cloud(settings: CloudSettings | None = None, state: CloudState | None = None) -> Cloud:
     return Cloud("schema", "lenet", settings or CloudSettings(), state or CloudState(TAUGHT), 0.0)
 
 
-def _offer(pupil: str, values: Vector, number: int = 1) -> UpdateOffered:
+def _offer(pupil: str, values: Packed, number: int = 1) -> UpdateOffered:
     return UpdateOffered(pupil, "schema", number, digest_of(values), 1)
 
 
@@ -65,7 +65,7 @@ def _said(effects: list[Effect], receiver: str) -> list[Any]:
     return [effect.message for effect in effects if isinstance(effect, Send) and effect.receiver == receiver]
 
 
-def _take(cloud: Cloud, sender: Contributor, pupil: str, values: Vector, now: float) -> list[Effect]:
+def _take(cloud: Cloud, sender: Contributor, pupil: str, values: Packed, now: float) -> list[Effect]:
     """The pupil's update, offered, sent and stored."""
     offered = _offer(pupil, values)
     assert _said(cloud.handle(Received(sender, offered), now), sender.peer_id) == [UpdateWanted(pupil, offered.digest)]
@@ -90,7 +90,7 @@ def test_a_new_cloud_first_learns_from_its_own_data_and_tells_who_asks_that_it_h
 
 
 def test_a_pupil_gets_the_lesson_of_its_group_and_a_new_one_the_base() -> None:
-    taught = CycleTaught(2, {"-1": BASE, "0": BASE + 1, "1": BASE + 2}, {"ann": 1, "bob": 0}, {})
+    taught = CycleTaught(2, {"-1": BASE, "0": Packed(b"0"), "1": Packed(b"1")}, {"ann": 1, "bob": 0}, {})
     cloud = _cloud(state=CloudState(taught))
     for who, group in ((ANN, 1), (BOB, 0), (CAT, -1)):
         (send,) = cloud.handle(Received(who, LessonWanted(who.peer_id, "schema")), 1.0)
@@ -289,7 +289,7 @@ def _learner(**settings: Any) -> Learner:
     return Learner("ann", "schema", "lenet", LearnerSettings(**settings), 0.0)
 
 
-def _heard(message: Any, values: Vector | None = None) -> Received:
+def _heard(message: Any, values: Packed | None = None) -> Received:
     return Received(Contributor(CLOUD, 1), message, values)
 
 
@@ -408,7 +408,7 @@ class Star:
     def __init__(self, seed: int, learners: int, studies: int) -> None:
         self.chance = random.Random(seed)
         self.now = 0.0
-        self.disk: dict[str, tuple[bytes, Vector]] = {}
+        self.disk: dict[str, tuple[bytes, Packed]] = {}
         self.taught: CycleTaught | None = None
         self.used: dict[str, set[bytes]] = {}
         self.made: dict[str, list[bytes]] = {}
@@ -464,7 +464,7 @@ class Star:
                 values = _update(self.names.index(name), lesson.version, number)
                 self.made.setdefault(name, []).append(digest_of(values))
                 self.on_the_way.append((late(), name, UpdateReady(number, values, lesson.version, lesson.group)))
-            case StoreUpdate(sender=sender, update=update, values=values):
+            case StoreUpdate(sender=sender, update=update, packed=values):
                 assert digest_of(values) == update.digest
                 self.disk[update.pupil] = update.digest, values
                 self.on_the_way.append((late(), CLOUD, UpdateStored(sender, update)))
@@ -503,9 +503,9 @@ def test_a_learner_of_a_synchronous_cloud_waits_for_it_without_being_due() -> No
     learner = Learner("me", "s", "m", LearnerSettings(studies=2, patience_s=60.0), 0.0)
     cloud = Contributor("cloud", 1)
     lesson = LessonMessage("me", 1, -1, True)
-    learner.handle(Received(cloud, lesson, np.zeros(4, np.float32)), 1.0)
-    learner.handle(UpdateReady(1, np.zeros(4, np.float32), 1, -1), 2.0)
-    learner.handle(Received(cloud, UpdateTaken("me", digest_of(np.zeros(4, np.float32)))), 3.0)
+    learner.handle(Received(cloud, lesson, BASE), 1.0)
+    learner.handle(UpdateReady(1, _update(1), 1, -1), 2.0)
+    learner.handle(Received(cloud, UpdateTaken("me", digest_of(_update(1)))), 3.0)
     for now in (70.0, 100.0):
         learner.handle(Tick(), now)
         assert (learner.deadline() or 0.0) > now

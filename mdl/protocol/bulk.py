@@ -1,0 +1,16 @@
+"""What travels beside a message that announces it: values in a mesh, packed bytes between a cloud and its learners."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from mdl.protocol.delta import Vector
+
+
+class Packed(bytes):
+    """A model or an update of a cloud, as bytes. A type of its own, so that a story can tell its length instead."""
+
+    __slots__ = ()
+
+
+Bulk: TypeAlias = Vector | Packed
