@@ -23,8 +23,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
 
+from mdl.devices.scenario import Scenario, ScenarioDevice
 from sim.timing.iteration import Iteration
-from sim.timing.scenario import Scenario, ScenarioDevice
 from transport.trust.keys import new_join_code
 
 MBIT = (24.0, 16.0, 12.0, 8.0, 4.0, 2.0)

@@ -276,6 +276,38 @@ def test_importing_a_module_loads_nothing_heavy(module: str, heavy: set[str]) ->
     assert done.stdout.split() == []
 
 
+# What `mdl peer`, `mdl agent`, `mdl cloud`, `mdl learn` and `peers.join` run.
+PEERS = ("peers.edge.node", "peers.edge.device", "peers.edge.cloud_line", "peers.edge.cloud_node", "peers.api")
+# Re-learning the schedule plays simulated rounds: in a process of its own, when it really trains, and only there.
+OWN_PROCESS = "scheduler.training.relearn"
+
+
+def test_a_peer_runs_without_the_simulator() -> None:
+    code = f"""
+import sys, {", ".join(PEERS)}
+from scheduler.policies.registry import POLICIES, make_policy
+for name in POLICIES:
+    make_policy(name)
+print(*(name for name in sys.modules if name.partition(".")[0] == "sim"))
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == []
+
+
+def test_nothing_that_a_peer_could_still_import_is_of_the_simulator() -> None:
+    """Also inside functions."""
+    names = {_name_of(path): path for folder in LAYERS for path in _modules(folder)}
+    pending, seen = list(PEERS), {OWN_PROCESS}
+    while pending:
+        name = pending.pop()
+        assert not name.startswith("sim."), name
+        if name not in seen:
+            seen.add(name)
+            pending += [_module_of(each, names) for each in _imports(names[name]) if _module_of(each, names)]
+    assert "peers.edge.relearner" in seen
+
+
 def test_help_is_printed_without_loading_anything_heavy() -> None:
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "peers", "--help"],

@@ -11,6 +11,7 @@ from math import sqrt
 from statistics import fmean, median, pvariance, stdev
 from typing import Any
 
+from mdl.devices.scenario import Scenario
 from scheduler.paper.optimum import FollowOrder, PaperOptimum
 from scheduler.paper.problem import PaperRules
 from scheduler.policies.chain import ChainView, Decision, Policy
@@ -21,7 +22,7 @@ from scheduler.study.many_rounds import draw_rounds, play_rounds
 from scheduler.study.optimal import solve
 from scheduler.study.play import Played, play
 from scheduler.training.refine import train_paper
-from sim.timing.scenario import Scenario, draw_scenario
+from sim.timing.scenario import draw_scenario
 
 Keep = Callable[[dict[str, Any]], None]
 

@@ -21,6 +21,7 @@ from pathlib import Path
 import msgspec
 
 from mdl.config import BusySection, Config
+from mdl.devices.scenario import Scenario, load_scenarios, save_scenarios
 from mdl.errors import DataError, MdlError
 from mdl.protocol.machine import Event, PolicyLearned
 from mdl.protocol.status_messages import RoundSummary
@@ -34,7 +35,6 @@ from scheduler.policies.device_book import is_busy
 from scheduler.policies.learned import DRAFT, POLICY, SEEN, Learned
 from scheduler.policies.qnet_numpy import UnfitPolicyError, set_aside
 from scheduler.policies.registry import make_policy
-from sim.timing.scenario import Scenario, load_scenarios, save_scenarios
 
 logger = logging.getLogger(__name__)
 

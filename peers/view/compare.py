@@ -11,12 +11,12 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from mdl.devices.scenario import Scenario
 from peers.interrupts import handled, interrupt
 from scheduler.explain.watched_play import Bench, play_watched
 from scheduler.paper.problem import energy_variance
 from scheduler.policies.registry import OPTIMAL
 from scheduler.study.judging import half_width
-from sim.timing.scenario import Scenario
 
 
 @dataclass

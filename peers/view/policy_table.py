@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rich.table import Table
 
+from mdl.devices.scenario import Scenario
 from mdl.errors import ConfigError
 from peers.view.console import PlainConsole
 from scheduler.paper.mlp_numpy import load_mlp, variant_of
@@ -14,7 +15,6 @@ from scheduler.policies.qnet_numpy import NumpyQ, load_weights
 from scheduler.policies.registry import make_policy
 from scheduler.study.judging import Judged, judge_network, judge_policy
 from scheduler.study.optimal import solve
-from sim.timing.scenario import Scenario
 
 
 def judge(policy: str, scenarios: list[Scenario]) -> Judged:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from mdl.devices.scenario import Scenario, load_scenarios
 from mdl.errors import ConfigError
 from scheduler.explain.recorded_round import RealRound, live_round, pick_round, rebuild
-from sim.timing.scenario import FAMILIES, Scenario, draw_scenario, load_scenarios
+from sim.timing.scenario import FAMILIES, draw_scenario
 
 if TYPE_CHECKING:
     from mdl.config import MeshSection

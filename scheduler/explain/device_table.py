@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import msgspec
 from rich.table import Table
 
+from mdl.devices.scenario import Scenario
 from mdl.devices.usage import UsageKind
 from scheduler.explain.recorded_round import RealRound
-from sim.timing.scenario import Scenario
 
 _MOST_SHOWN = 64
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from mdl.devices.scenario import Scenario, ScenarioDevice
 from mdl.devices.usage import UsageKind
 from mdl.errors import DataError, MeshNotFoundError
 from mdl.files.round_lines import read_rounds, read_run
@@ -19,7 +20,6 @@ from mdl.reading import LARGEST_TOML_BYTES, decode_toml, read_text
 from scheduler.explain.chart import Chart, SeenDevice, SeenHop
 from scheduler.explain.gantt_recorded import chart_round
 from scheduler.policies.chain import ChainView, Decision, DeviceState, Pair, Wait
-from sim.timing.scenario import Scenario, ScenarioDevice
 
 # A merge that took no time that the agent could see.
 _FAST_MERGE_MB_S = 10_000.0

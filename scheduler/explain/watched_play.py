@@ -17,7 +17,7 @@ from scheduler.study.optimal import Optimal
 from scheduler.study.play import Played, play
 
 if TYPE_CHECKING:
-    from sim.timing.scenario import Scenario
+    from mdl.devices.scenario import Scenario
 
 
 class Watched:

@@ -13,13 +13,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from mdl.devices.scenario import Scenario, ScenarioDevice
 from mdl.devices.usage import UsageKind
 from mdl.errors import ConfigError
 from mdl.hints import did_you_mean
 from scheduler.explain.chart_text import choose_decimals, tell_hop
 from scheduler.explain.watched_play import Bench, play_watched
 from scheduler.study.play import Played
-from sim.timing.scenario import Scenario, ScenarioDevice
 
 _PERIOD = re.compile(r"(-?\d+(?:\.\d+)?)-(\d+(?:\.\d+)?)")
 # A hundred busy periods.

@@ -7,11 +7,11 @@ from math import inf
 import msgspec
 
 from mdl.devices.device_state import DeviceState
+from mdl.devices.scenario import Scenario
 from mdl.errors import ConfigError
 from scheduler.policies.chain import Policy, Wait
 from scheduler.study.play import view_of
 from sim.timing.iteration import Iteration
-from sim.timing.scenario import Scenario
 
 _HOLDS = (DeviceState.FREE, DeviceState.BUSY)
 

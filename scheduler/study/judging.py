@@ -9,6 +9,7 @@ from statistics import fmean, stdev
 
 import numpy as np
 
+from mdl.devices.scenario import Scenario
 from scheduler.paper.optimum import FollowOrder
 from scheduler.paper.problem import energy_variance
 from scheduler.policies.chain import Policy
@@ -18,7 +19,7 @@ from scheduler.study.parallel_play import finish
 from scheduler.study.play import play
 from sim.timing.batch import Batch
 from sim.timing.packing import pack
-from sim.timing.scenario import Scenario, draw_scenario
+from sim.timing.scenario import draw_scenario
 
 # Tuning looks at these seeds; 0 to 299 only judge.
 FIRST_TUNING_SEED = 500_000

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 
 import msgspec
 
+from mdl.devices.scenario import Scenario
 from scheduler.policies.chain import Policy
 from scheduler.study.play import Played, play
-from sim.timing.scenario import Scenario, draw_scenario
+from sim.timing.scenario import draw_scenario
 
 
 def draw_rounds(family: str, n: int, seed: int, rounds: int) -> list[Scenario]:

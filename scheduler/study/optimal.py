@@ -12,11 +12,11 @@ import msgspec
 import numpy as np
 
 from mdl.devices.busy_periods import Periods, active_end_s
+from mdl.devices.scenario import Scenario
 from mdl.errors import ConfigError
 from scheduler.policies.chain import ChainView, Decision, DeviceState, Pair, Wait
 from scheduler.policies.planning.subset_recursion import Indices, Tables, Times, earliest_ends, subset_tables
 from sim.timing.iteration import TimedHop
-from sim.timing.scenario import Scenario
 
 # 9 devices take about 10 ms, 12 about 150 ms; each more takes three times as long.
 MAX_DEVICES = 12

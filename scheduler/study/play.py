@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from mdl.devices.device_state import DeviceState
+from mdl.devices.scenario import Scenario
 from mdl.errors import LocalProtocolError
 from scheduler.policies.chain import ChainView, DeviceView, Policy, Wait
 from sim.timing.iteration import Iteration, TimedHop
-from sim.timing.scenario import Scenario
 
 
 class Ordered(msgspec.Struct, frozen=True):

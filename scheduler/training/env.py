@@ -11,13 +11,14 @@ import numpy.typing as npt
 from gymnasium import spaces
 from msgspec.structs import replace
 
+from mdl.devices.scenario import Scenario
 from mdl.errors import ConfigError
 from scheduler.policies.chain_arrays import stand_of
 from scheduler.policies.features import COLUMN, FEATURES, Look, look_at, observe_receivers, observe_senders
 from scheduler.study.play import view_of
 from scheduler.training.objective import Objective, finish, rollout_costs, unit_of
 from sim.timing.iteration import Iteration
-from sim.timing.scenario import FAMILIES, Scenario, draw_scenario
+from sim.timing.scenario import FAMILIES, draw_scenario
 
 Floats = npt.NDArray[np.float32]
 

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from mdl.devices.scenario import Scenario
 from mdl.errors import ConfigError
 from mdl.workers import Workers, result_of
 from scheduler.training.branching import LabelJob, Labels, produce_labels
 from scheduler.training.qnet_torch import QNetwork
-from sim.timing.scenario import Scenario
 
 # Chunks by size of mesh: least and greatest N, scenarios a chunk. One cycle; small and middle sizes come more often.
 _CYCLE: tuple[tuple[tuple[int, int], int], ...] = (

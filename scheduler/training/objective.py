@@ -13,12 +13,12 @@ from statistics import median, pstdev
 import numpy as np
 
 from mdl.devices.power import SEND_W
+from mdl.devices.scenario import Scenario
 from scheduler.policies.chain_arrays import BUSY_SHARE, Bools, Doubles, Integers
 from scheduler.policies.laid_hops import cost_to_keep
 from scheduler.policies.trained_under import LAYOUT
 from sim.timing.batch import Batch
 from sim.timing.iteration import Iteration
-from sim.timing.scenario import Scenario
 
 
 @dataclass(frozen=True)

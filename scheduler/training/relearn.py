@@ -18,12 +18,13 @@ from statistics import fmean
 
 import numpy as np
 
+from mdl.devices.scenario import Scenario, load_scenarios
 from scheduler.policies.learned import DRAFT, POLICY, SEEN, SHIPPED
 from scheduler.policies.qnet_numpy import UnfitPolicyError, set_aside
 from scheduler.study.judging import judge_network
 from scheduler.training.labels import train_on_labels
 from scheduler.training.qnet_torch import QNetwork, load_policy, save_policy
-from sim.timing.scenario import Scenario, load_scenarios, vary_scenario
+from sim.timing.scenario import vary_scenario
 
 SLOTS = 24
 _STEPS_A_SLOT = 3

@@ -14,8 +14,8 @@ from math import inf
 from mdl.devices.busy_periods import Periods, active_end_s, active_s, periods_begun
 from mdl.devices.device_state import DeviceState
 from mdl.devices.power import MERGE_W, RECEIVE_W, SEND_W
+from mdl.devices.scenario import Scenario, ScenarioDevice
 from mdl.errors import LocalProtocolError
-from sim.timing.scenario import Scenario, ScenarioDevice
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mdl.devices.busy_periods import Periods
-from sim.timing.scenario import Scenario
+from mdl.devices.scenario import Scenario
 
 Doubles = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]

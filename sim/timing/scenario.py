@@ -1,6 +1,4 @@
-"""Scenarios for the scheduler: one iteration of N devices, drawn from a family with a seed, kept as JSON lines. Pure.
-
-A scenario knows everything, also what a policy must not see: when a device is busy, and when its battery gives out.
+"""Scenarios for the scheduler (`mdl.devices.scenario`), drawn from a family with a seed. Pure.
 
 - paper: equal devices, all ready at 0, up to half of them busy at the start for 0.5 to 4 transfers (MDLdroid 4.4);
 - hetero: four device classes, ready |N(0, 0.7 s)|, one in ten a straggler of 1 to 4 s more;
@@ -10,26 +8,18 @@ A scenario knows everything, also what a policy must not see: when a device is b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from itertools import pairwise
-from pathlib import Path
-from typing import Annotated
+from collections.abc import Callable
 
 import msgspec
 import numpy as np
 
 from mdl.devices.busy_periods import Periods
+from mdl.devices.scenario import Scenario, ScenarioDevice
 from mdl.devices.usage import UsageKind, draw_busy_periods
-from mdl.errors import ConfigError, DataError
+from mdl.errors import ConfigError
 from mdl.hints import did_you_mean
-from mdl.reading import decode_json, read_lines
-from mdl.writing import write_whole
 from sim.timing.device_models import draw_class, draw_link_mb_s, draw_merge_mb_s
 
-# Ten thousand scenarios of nine devices; no chart or policy takes more devices.
-_LARGEST_FILE_BYTES, MOST_DEVICES = 64 << 20, 256
-# Far beyond what could be measured, and no sum or quotient of it is infinite.
-_LEAST, _MOST = 1e-9, 1e12
 _SIZE_MB = 10.0
 _LATENCY_S = 0.02
 # The equal devices of the paper's family: a transfer takes one second, a merge a hundredth.
@@ -50,31 +40,6 @@ _LOW_BATTERY_PERCENT = 5.0
 _LIFE_S_PER_PERCENT = 5.0
 
 
-class ScenarioDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One device. busy: its busy periods (start, end), disjoint and sorted. dies_at_s: its battery gives out then."""
-
-    ready_s: float
-    link_mb_s: float
-    merge_mb_s: float
-    kind: UsageKind = UsageKind.IDLE
-    device_class: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 0
-    battery_percent: float = 100.0
-    charging: bool = False
-    busy: Periods = ()
-    dies_at_s: float | None = None
-    energy_j: float = 0.0
-
-
-class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One iteration of N devices. energy_j of a device: what it has spent in earlier rounds."""
-
-    scenario_id: str
-    family: str
-    size_mb: float
-    latency_s: float
-    devices: tuple[ScenarioDevice, ...]
-
-
 def draw_scenario(family: str, n: int, seed: int) -> Scenario:
     """The same family, n and seed give the same scenario. Raises ConfigError for an unknown family or n < 2."""
     if family not in FAMILIES:
@@ -89,50 +54,6 @@ def draw_scenario(family: str, n: int, seed: int) -> Scenario:
 def vary_scenario(scenario: Scenario, rng: np.random.Generator) -> Scenario:
     """The same devices as they may be another time: links and training vary, who is used is busy at other times."""
     return msgspec.structs.replace(scenario, devices=tuple(_vary(device, scenario, rng) for device in scenario.devices))
-
-
-def save_scenarios(scenarios: Iterable[Scenario], path: Path) -> None:
-    """Raises MdlError if the disk refuses."""
-    write_whole(path, lambda file: file.writelines(msgspec.json.encode(scenario) + b"\n" for scenario in scenarios))
-
-
-def load_scenarios(path: Path) -> list[Scenario]:
-    """Raises DataError with the file and the line that is no scenario."""
-    scenarios = []
-    for number, line in read_lines(path, _LARGEST_FILE_BYTES, "scenarios, one JSON object a line"):
-        scenario = decode_json(line, Scenario, f"{path}, line {number}: no scenario")
-        _check(scenario, f"{path}, line {number}")
-        scenarios.append(scenario)
-    if not scenarios:
-        raise DataError(f"{path}: holds no scenario (one JSON object a line)")
-    return scenarios
-
-
-def _check(scenario: Scenario, where: str) -> None:
-    if len(scenario.devices) < 2:
-        raise DataError(f"{where}: a scenario needs at least 2 devices, not {len(scenario.devices)}")
-    if len(scenario.devices) > MOST_DEVICES:
-        raise DataError(f"{where}: {len(scenario.devices)} devices; at most {MOST_DEVICES} are played")
-    _check_numbers(scenario, where)
-    if not scenario.size_mb > 0 or scenario.latency_s < 0:
-        raise DataError(f"{where}: size_mb must be above 0 and latency_s not below")
-    for index, device in enumerate(scenario.devices):
-        if not (device.link_mb_s > 0 and device.merge_mb_s > 0 and device.ready_s >= 0):
-            raise DataError(f"{where}: device {index}: speeds must be above 0, ready_s not below")
-        edges = [edge for period in device.busy for edge in period]
-        if any(later < earlier for earlier, later in pairwise(edges)):
-            raise DataError(f"{where}: device {index}: busy periods must be sorted and disjoint")
-
-
-def _check_numbers(scenario: Scenario, where: str) -> None:
-    """Raises DataError for a number that no device could have."""
-    rates = [scenario.size_mb, *(rate for each in scenario.devices for rate in (each.link_mb_s, each.merge_mb_s))]
-    numbers = [scenario.latency_s, *rates]
-    for device in scenario.devices:
-        numbers += [device.ready_s, device.battery_percent, device.energy_j, device.dies_at_s or 0.0]
-        numbers += [edge for period in device.busy for edge in period]
-    if wrong := [number for number in numbers if abs(number) > _MOST] + [rate for rate in rates if 0 < rate < _LEAST]:
-        raise DataError(f"{where}: {wrong[0]:g} is no number of a device; expected at most {_MOST:g}, rates {_LEAST:g}")
 
 
 def _paper(n: int, rng: np.random.Generator) -> tuple[ScenarioDevice, ...]:

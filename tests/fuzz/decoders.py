@@ -26,6 +26,7 @@ from mdl.data.readers.arrays import ArrayOptions, read_npz
 from mdl.data.readers.csv_streams import CsvOptions, read_csv
 from mdl.data.readers.places import PlaceOptions, read_places
 from mdl.data.sources import parse_spec
+from mdl.devices.scenario import load_scenarios, save_scenarios
 from mdl.errors import ConfigError, DataError, MdlError, RemoteProtocolError
 from mdl.files.ballot import BALLOT, BallotFile
 from mdl.files.checkpoint import CachedModel, ModelCache
@@ -39,7 +40,7 @@ from peers.trials.run_plan import run_plan
 from peers.trials.story_file import Recorded, load_story, save_stories, tell_entries
 from sim.mesh.draw_plan import draw_plan
 from sim.mesh.fault_plan import dump_plan, load_plan
-from sim.timing.scenario import draw_scenario, load_scenarios, save_scenarios
+from sim.timing.scenario import draw_scenario
 from tests.fuzz.hostile import Hostile, damage, info_of
 from tests.fuzz.machines import MeshCase, Misbehaved
 from transport.discovery.directory import Directory, parse_address

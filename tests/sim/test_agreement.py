@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from mdl.devices.scenario import Scenario
 from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import RoundOpened
 from mdl.protocol.status_messages import RoundSummary
@@ -22,7 +23,7 @@ from scheduler.study.play import play
 from sim.mesh.accounts import DIMENSIONS, Accounts
 from sim.mesh.driver import SimMesh
 from sim.mesh.network import Network
-from sim.timing.scenario import Scenario, draw_scenario
+from sim.timing.scenario import draw_scenario
 
 # A hop of the mesh is four messages: the order, the receiver's wish, the values and the receiver's report.
 MESSAGES_PER_HOP = 4

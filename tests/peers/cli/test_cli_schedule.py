@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from mdl.devices.scenario import Scenario, ScenarioDevice, save_scenarios
 from mdl.devices.usage import UsageKind
 from mdl.errors import ConfigError, DataError, MdlError, MeshNotFoundError
 from mdl.protocol.status_messages import DeviceRecord, HopSummary, MeshStatus, RoundSummary
@@ -34,7 +35,7 @@ from scheduler.explain.watched_play import Bench, parse_policies, play_watched
 from scheduler.explain.what_if import apply_changes, parse_changes, play_both
 from scheduler.policies.chain import ChainView, Decision, Pair, Wait
 from scheduler.policies.registry import POLICIES, make_policy
-from sim.timing.scenario import Scenario, ScenarioDevice, draw_scenario, save_scenarios
+from sim.timing.scenario import draw_scenario
 
 # -- charts -----------------------------------------------------------------------------------------------------------
 

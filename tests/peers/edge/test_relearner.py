@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from mdl.config import BusySection, Config, RoundSection
+from mdl.devices.scenario import load_scenarios
 from mdl.protocol.machine import PolicyLearned
 from mdl.protocol.status_messages import DeviceRecord, HopSummary, RoundSummary
 from mdl.protocol.vocabulary import ResourceState
@@ -20,7 +21,7 @@ from peers.edge.relearner import LEAST_SEEN, MOST_SEEN, Relearner, describe_mesh
 from scheduler.policies import trained_under
 from scheduler.policies.learned import DRAFT, POLICY
 from scheduler.policies.qnet_numpy import draw_weights, save_weights
-from sim.timing.scenario import draw_scenario, load_scenarios
+from sim.timing.scenario import draw_scenario
 
 EASE = ResourceState(1 << 30, 5.0)
 
@@ -144,7 +145,8 @@ import sys
 from pathlib import Path
 from peers.edge.relearner import *
 from scheduler.policies.learned import DRAFT
-from sim.timing.scenario import draw_scenario, save_scenarios
+from mdl.devices.scenario import save_scenarios
+from sim.timing.scenario import draw_scenario
 learner = Relearner(Path(sys.argv[1]), BusySection(), lambda: None, lambda _: None)
 seen = [draw_scenario("paper", 3, number) for number in range(LEAST_SEEN)]
 save_scenarios(seen, Path(sys.argv[1]) / "seen.jsonl")

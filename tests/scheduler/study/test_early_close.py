@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from mdl.devices.scenario import Scenario, ScenarioDevice
 from mdl.errors import ConfigError
 from scheduler.policies.greedy import Greedy
 from scheduler.study.early_close import play_with_quorum
 from scheduler.study.play import play
-from sim.timing.scenario import Scenario, ScenarioDevice, draw_scenario
+from sim.timing.scenario import draw_scenario
 
 
 @pytest.mark.parametrize("family", ["paper", "hetero", "dynamic"])

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from mdl.devices.scenario import save_scenarios
 from mdl.errors import DataError
 from scheduler.policies import trained_under
 from scheduler.policies.learned import DRAFT, POLICY, SEEN
 from scheduler.training import labels
 from scheduler.training.qnet_torch import QNetwork, load_policy, save_policy
 from scheduler.training.relearn import run_slot
-from sim.timing.scenario import draw_scenario, save_scenarios
+from sim.timing.scenario import draw_scenario
 
 
 @pytest.fixture
