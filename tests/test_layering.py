@@ -47,7 +47,6 @@ STILL_LONG = {
     "peers/roles/agent/agent.py: _open": 52,
     "peers/roles/agent/conductor.py": 410,
     "peers/roles/peer.py": 360,
-    "peers/roles/trainer/trainer.py": 429,
 }
 # Modules of the scheduler that train a policy may import these, and no peer imports those modules.
 LEARNING = {"gymnasium", "stable_baselines3"}

@@ -1,8 +1,9 @@
 """One training device: the device side of Algorithm 1.
 
 Follow theta: born in `LocalDeltaReady` (own_delta.py), grown and given away in `Hops` (hops.py), staged by the
-broadcast (broadcast.py), applied in `_apply`. Rules: the receiver decides a hop once; a sender keeps what it gave away
-until the round is over; every handler may see a message twice; whoever still wants something asks again on its timer.
+broadcast (broadcast.py), applied by `Progress` (progress.py). Rules: the receiver decides a hop once; a sender keeps
+what it gave away until the round is over; every handler may see a message twice; whoever still wants something asks
+again on its timer.
 Knows no sockets, no schedule, no other device's state, and obeys whoever `peers/roles/peer.py` says is the agent.
 """
 
@@ -18,15 +19,12 @@ from mdl.protocol.delta import Contributor, ModelDelta, Vector, digest_of, pair_
 from mdl.protocol.machine import (
     DeltaRecalled,
     Effect,
-    Evaluate,
     Evaluated,
     Event,
     Finish,
-    KeepDelta,
     LocalDeltaReady,
     Received,
     ResourcesSampled,
-    SaveModel,
     Send,
     StopRequested,
     Tick,
@@ -54,16 +52,14 @@ from mdl.protocol.round_messages import (
     RoundOpened,
 )
 from mdl.protocol.vocabulary import (
-    Activity,
     Ballot,
     History,
     Lineage,
     Transfer,
 )
-from peers.roles.trainer.catch_up import CatchingUp, Way
 from peers.roles.trainer.hops import Hops
 from peers.roles.trainer.model_state import Standing
-from peers.roles.trainer.own_delta import OwnWork
+from peers.roles.trainer.progress import Progress
 from peers.roles.trainer.reports import Reports
 from peers.roles.trainer.round_state import Part
 from peers.roles.trainer.staging import Staging
@@ -71,8 +67,6 @@ from peers.roles.trainer.voice import Voice
 
 logger = logging.getLogger(__name__)
 
-
-_WAITING, _LEFT = Activity.WAITING, Activity.LEFT
 # What only the agent says. Told apart by their type: a miss of isinstance is slow with these classes.
 ORDERS = frozenset(AgentMessage.__subclasses__())
 
@@ -113,14 +107,17 @@ class Trainer:
         self.me = me
         self.ballot = ballot
         self.standing = Standing(me, parameters, round_id, history, ballot)
-        self.part: Part | None = None
         self._settings = settings
-        self._own = OwnWork(me, self.standing, settings.keep_deltas)
         self._voice = Voice(settings.report_s, settings.retry_s)
         self._reports = Reports(self._voice, self.standing, schema_hash, model)
         self._hops = Hops(self._voice, settings.stall_s, merge or pair_aggregate)
         self._staging = Staging(me, self.standing, self._voice, self._hops)
-        self._catching_up = CatchingUp(self.standing, settings.eta)
+        shared = (self.standing, self._reports, self._voice, self._staging)
+        self._progress = Progress(me, *shared, settings.eta, settings.keep_deltas)
+
+    @property
+    def part(self) -> Part | None:
+        return self._progress.part
 
     @property
     def parameters(self) -> Vector:
@@ -171,7 +168,7 @@ class Trainer:
     @property
     def catching_up_to(self) -> CatchUp | None:
         """Where the mesh stands, as long as this device fetches the model."""
-        return self._catching_up.target
+        return self._progress.target
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         effects = [] if type(event) is Tick else self._act(event, now)
@@ -205,7 +202,7 @@ class Trainer:
 
     def attempt(self) -> tuple[int, int]:
         """The round this device takes part in and the term that opened it; zeros for none."""
-        return (self.part.round_id, self.part.attempt) if self.part else (0, 0)
+        return self._progress.attempt()
 
     # -- events -------------------------------------------------------------------------------------------------------
 
@@ -230,8 +227,7 @@ class Trainer:
                 if self.part and self.part.incoming and self.part.incoming.sender == sender:
                     self.part.heard_at = now
             case DeltaRecalled():
-                self._voice.has_changed = True
-                return self._own.take_recalled(event, self.part, self.goal)
+                return self._progress.take_recalled(event)
             case WorkFailed(problem=problem):
                 return self._leave(problem, 4)
             case StopRequested():
@@ -240,22 +236,22 @@ class Trainer:
 
     def _obey(self, message: AgentMessage, now: float) -> list[Effect]:
         if type(message) is BroadcastOrdered:
-            return self._take_place(message, now)
+            return self._progress.take_place(message, now)
         if type(message) is RoundOpened:
-            return self._open(message, now)
+            return self._progress.open(message, now)
         part = self.part
         if part and message.round_id == part.round_id:
             if type(message) is HopOrdered:
                 self._hops.fetch(part, message, now)
             elif type(message) is RoundClosed:
                 if part.spread.staged and part.spread.digest == message.digest:
-                    return self._apply(part)
+                    return self._progress.apply(part)
             elif type(message) is HopReleased:
                 part.release(message.segment, message.hop_id)
             elif type(message) is HopCancelled:
                 self._hops.abort(part, message, now, "cancelled by the agent")
         if type(message) is CatchUp:
-            return self._catch_up_to(message, now)
+            return self._progress.catch_up_to(message, now)
         if type(message) is MemberRefused:
             return self._leave(message.reason, 2)
         if type(message) is MeshFinished:
@@ -287,113 +283,17 @@ class Trainer:
             self._hops.merge(self.part, sender, message, _values_of(event), now)
             return []
         if type(message) is ModelMessage:
-            values, digest = _values_of(event), _digest_of(event)
-            if self._catching_up.is_arrived(message, values, digest):
-                return self._move_to(message.round_id, values, digest, message.history)
-            return []
+            return self._progress.take_model(message, _values_of(event), _digest_of(event))
         if type(message) is ModelWanted and message.round_id == self.round_id:
             model = ModelMessage(self.round_id, self.digest, self.standing.history())
             return [Send(sender.peer_id, model, self.parameters)]
         return []
 
-    # -- train --------------------------------------------------------------------------------------------------------
-
-    def _open(self, opened: RoundOpened, now: float) -> list[Effect]:
-        standing = self.standing
-        current = opened.round_id == standing.round_id + 1 and opened.digest == standing.digest
-        if not current or self.me not in opened.members or self.left or not self._is_on(opened):
-            return []
-        self._reports.goal = opened.planned_rounds
-        members = frozenset(opened.members)
-        if self.attempt() == (opened.round_id, opened.attempt):
-            assert self.part is not None
-            self.part.members |= members  # another agent goes on with it, perhaps with more devices
-            self.part.announced = opened.term
-            return []
-        missed = self._catching_up.end()
-        before, lineage = self.part or missed, standing.lineage
-        standing.follow(opened.lineage, opened.base)
-        if len(members) > 1:
-            standing.share()
-        self.part = Part(opened.round_id, opened.attempt, members, heard_at=now, announced=opened.term)
-        self._reports.note_entry(opened.attempt)
-        self._voice.ask_at = self._voice.transfer = None
-        return self._own.begin(self.part, before, lineage, self.goal)
-
-    def _is_on(self, opened: RoundOpened) -> bool:
-        """Whether the round is of this device's lineage, or starts a fork of it here and now."""
-        standing = self.standing
-        if opened.lineage == standing.lineage:
-            return True
-        return opened.lineage[:-1] == standing.lineage and opened.lineage[-1].round_id == standing.round_id
-
     def _hold_trained(self, ready: LocalDeltaReady) -> list[Effect]:
-        self._voice.has_changed = True
         try:
-            return self._own.take_trained(ready, self.part, self._catching_up.missed)
+            return self._progress.take_trained(ready)
         except RemoteProtocolError as error:
             return self._leave(f"training diverged in round {ready.round_id}: {error}; try a lower learning rate", 4)
-
-    # -- broadcast ----------------------------------------------------------------------------------------------------
-
-    def _take_place(self, order: BroadcastOrdered, now: float) -> list[Effect]:
-        """Also a device that is late for the round takes the result, as long as it stands at w(round_id - 1)."""
-        here = self.round_id + 1, self.digest, self.lineage
-        current = (order.round_id, order.base_digest, order.lineage) == here
-        if not current or self.me not in order.order or self.left:
-            return []
-        if self.part is None or self.part.round_id != order.round_id:
-            self.part = self._catching_up.end() or Part(order.round_id, 0, frozenset(order.order))
-        return self._staging.take_place(self.part, order, now)
-
-    # -- apply --------------------------------------------------------------------------------------------------------
-
-    def _apply(self, part: Part) -> list[Effect]:
-        result = part.spread.staged
-        assert result is not None
-        before = self.parameters
-        if self.me in result.contributors and self.standing.is_settled():
-            part.holds.clear()  # its own is counted, and can be recalled: room for w(t+1)
-        self.standing.apply(result, self._settings.eta)
-        effects = self._own.give_back(part, before, self.lineage)
-        if self._settings.keep_deltas:
-            effects.append(KeepDelta(part.round_id, "global", result))
-        self.part = None
-        part.holds.clear()
-        return effects + self._keep_standing()
-
-    def _keep_standing(self) -> list[Effect]:
-        standing = self.standing
-        self._voice.has_changed = True
-        self._voice.stop_asking()
-        return [
-            SaveModel(standing.round_id, standing.parameters, standing.digest, standing.history()),
-            Evaluate(standing.round_id, standing.parameters),
-        ]
-
-    # -- catch up -----------------------------------------------------------------------------------------------------
-
-    def _catch_up_to(self, target: CatchUp, now: float) -> list[Effect]:
-        """The mesh stands elsewhere: go there. A late message about an older round changes nothing."""
-        way = self._catching_up.find_way(target, self.part)
-        if way is Way.STAY or self.left:
-            return []
-        if way is Way.RENAME:
-            history = History(target.lineage, target.base, self.standing.history().counted)
-            return self._move_to(target.round_id, self.parameters, target.digest, history)
-        if way is Way.APPLY and self.part:
-            return self._apply(self.part)
-        self._catching_up.go(target, self.part)
-        self.part, self._voice.ask_at = None, now
-        return []
-
-    def _move_to(self, round_id: int, parameters: Vector, digest: bytes, history: History) -> list[Effect]:
-        missed = self._catching_up.end() or self.part
-        before, lineage = self.parameters, self.lineage
-        self.standing.move_to(round_id, parameters, digest, history)
-        self._voice.transfer = self.part = None
-        effects = self._own.give_back(missed, before, lineage) if missed else []
-        return effects + self._keep_standing()
 
     # -- asking again, reporting, leaving -----------------------------------------------------------------------------
 
@@ -415,7 +315,7 @@ class Trainer:
 
     def report(self, term: int, agent: str, now: float) -> PeerReport:
         """The whole state, for whoever leads. term, agent: whom this device obeys."""
-        return self._reports.make(self.part, self._own.training, term, agent, now)
+        return self._reports.make(self.part, self._progress.training, term, agent, now)
 
 
 def _values_of(event: Received) -> Vector:

@@ -40,6 +40,7 @@ from peers.roles.trainer.broadcast import Spread
 from peers.roles.trainer.hops import Hops
 from peers.roles.trainer.model_state import Standing, Work
 from peers.roles.trainer.own_delta import OwnWork
+from peers.roles.trainer.progress import Progress
 from peers.roles.trainer.round_state import Part
 from peers.roles.trainer.trainer import Trainer, TrainerSettings
 from peers.trials.campaign import silent_machines
@@ -137,7 +138,7 @@ def _digests_are_not_compared(self: Spread, delta: ModelDelta, digest: bytes) ->
 def _a_staged_result_is_applied_at_once(self: Trainer, event: Received, now: float) -> list[Any]:
     effects = _HEAR(self, event, now)
     if type(event.message) is GlobalMessage and self.part and self.part.spread.staged:
-        effects = [*effects, *self._apply(self.part)]
+        effects = [*effects, *self._progress.apply(self.part)]
     return effects
 
 
@@ -169,8 +170,8 @@ def _a_restart_forgets_what_was_staged(self: Standing, term: int, agent: str = "
     return Ballot(term)
 
 
-def _a_fork_takes_the_others_result(self: Trainer, order: BroadcastOrdered, now: float) -> list[Any]:
-    return _TAKE_PLACE(self, msgspec.structs.replace(order, lineage=self.lineage), now)
+def _a_fork_takes_the_others_result(self: Progress, order: BroadcastOrdered, now: float) -> list[Any]:
+    return _TAKE_PLACE(self, msgspec.structs.replace(order, lineage=self.standing.lineage), now)
 
 
 def _nobody_has_to_promise(self: Conductor, result: Any, now: float) -> list[Any]:
@@ -191,7 +192,7 @@ def _nobody_takes_over(self: Succession, candidates: Any, now: float) -> bool:
 
 
 _FETCH, _HEAR, _WANTS = Hops.fetch, Trainer._hear, Succession.wants_office
-_TAKE_PLACE, _TAKE_TRAINED = Trainer._take_place, OwnWork.take_trained
+_TAKE_PLACE, _TAKE_TRAINED = Progress.take_place, OwnWork.take_trained
 
 # mutation -> (where, name, the stored plan that catches it)
 MUTATIONS: dict[Callable[..., Any], tuple[Any, str, str]] = {
@@ -314,7 +315,7 @@ RARE: dict[Callable[..., Any], tuple[Any, str, Callable[[], None]]] = {
     _an_outdated_broadcast_is_followed: (Spread, "is_outdated", _check_that_an_older_broadcast_changes_nothing),
     _older_terms_are_obeyed: (Succession, "admits", _check_that_older_terms_are_not_obeyed),
     _what_a_fork_counted_is_forgotten: (Standing, "may_be_left", _check_that_a_fork_that_is_left_is_brought_along),
-    _a_fork_takes_the_others_result: (Trainer, "_take_place", _check_that_another_lineages_result_is_not_taken),
+    _a_fork_takes_the_others_result: (Progress, "take_place", _check_that_another_lineages_result_is_not_taken),
     _a_staged_result_is_applied_at_once: (Trainer, "_hear", _check_that_a_staged_result_waits_for_the_word),
     _nobody_has_to_promise: (Conductor, "_propose", _check_that_an_older_term_is_given_up_first),
     _who_was_further_decides_again: (Standing, "was_further", _check_that_who_was_further_says_so),

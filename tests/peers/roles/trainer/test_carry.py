@@ -22,6 +22,7 @@ from mdl.protocol.round_messages import (
     RoundOpened,
 )
 from mdl.protocol.vocabulary import Ballot, Counted, Fork, History, Lineage, TrainingReport
+from peers.roles.trainer.progress import Progress
 from peers.roles.trainer.trainer import Trainer, TrainerSettings
 
 AGENT = Contributor("agent", 1)
@@ -541,7 +542,7 @@ def test_another_forks_result_staged_as_a_vote_here_would_count_work_twice(monke
     """Two starts of a mesh, at the same w; this device has gone over from one to the other when a late order comes."""
     here, there = (Fork(0, 3, "ann.1.1"),), (Fork(0, 3, "bob.1.2"),)
     result = _vector(5, 5, 5, 5)
-    follow = Trainer._take_place
+    follow = Progress.take_place
 
     def close_theirs() -> Trainer:
         trainer = _trainer()
@@ -556,7 +557,7 @@ def test_another_forks_result_staged_as_a_vote_here_would_count_work_twice(monke
     trainer = close_theirs()
     assert (trainer.round_id, _carry(trainer)) == (0, [1, 2, 3, 4])
     monkeypatch.setattr(
-        Trainer, "_take_place", lambda self, order, now: follow(self, replace(order, lineage=here), now)
+        Progress, "take_place", lambda self, order, now: follow(self, replace(order, lineage=here), now)
     )
     trainer = close_theirs()
     assert (trainer.round_id, _carry(trainer)) == (1, [1, 2, 3, 4])  # which the result holds already

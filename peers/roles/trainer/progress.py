@@ -1,0 +1,167 @@
+"""How a device gets on in the run: it opens a round, takes its place in the broadcast, applies the result, catches up.
+
+Each of them moves the model (`Standing`), the part in the open round and the own work together, so that no round counts
+the device's work twice or not at all. Knows no messages but the agent's orders, and sends nothing.
+"""
+
+from __future__ import annotations
+
+from mdl.protocol.delta import Contributor, Vector
+from mdl.protocol.machine import (
+    DeltaRecalled,
+    Effect,
+    Evaluate,
+    KeepDelta,
+    LocalDeltaReady,
+    SaveModel,
+)
+from mdl.protocol.round_messages import BroadcastOrdered, CatchUp, ModelMessage, RoundOpened
+from mdl.protocol.vocabulary import History, TrainingReport
+from peers.roles.trainer.catch_up import CatchingUp, Way
+from peers.roles.trainer.model_state import Standing
+from peers.roles.trainer.own_delta import OwnWork
+from peers.roles.trainer.reports import Reports
+from peers.roles.trainer.round_state import Part
+from peers.roles.trainer.staging import Staging
+from peers.roles.trainer.voice import Voice
+
+
+class Progress:
+    """See the module. part: in the open round, if any. eta, keeps: as in `TrainerSettings`, the second keep_deltas."""
+
+    def __init__(
+        self,
+        me: Contributor,
+        standing: Standing,
+        reports: Reports,
+        voice: Voice,
+        staging: Staging,
+        eta: float,
+        keeps: bool,
+    ) -> None:
+        self.standing = standing
+        self.part: Part | None = None
+        self._me = me
+        self._reports = reports
+        self._voice = voice
+        self._staging = staging
+        self._eta = eta
+        self._keeps = keeps
+        self._own = OwnWork(me, standing, keeps)
+        self._catching_up = CatchingUp(standing, eta)
+
+    @property
+    def training(self) -> TrainingReport | None:
+        """How that of the open round went."""
+        return self._own.training
+
+    @property
+    def target(self) -> CatchUp | None:
+        """Where the mesh stands, as long as this device fetches the model."""
+        return self._catching_up.target
+
+    def attempt(self) -> tuple[int, int]:
+        """The round this device takes part in and the term that opened it; zeros for none."""
+        return (self.part.round_id, self.part.attempt) if self.part else (0, 0)
+
+    def open(self, opened: RoundOpened, now: float) -> list[Effect]:
+        """Train for the round, or go on with what was trained for another attempt at it."""
+        standing = self.standing
+        current = opened.round_id == standing.round_id + 1 and opened.digest == standing.digest
+        if not current or self._me not in opened.members or self._reports.has_left or not self._is_on(opened):
+            return []
+        self._reports.goal = opened.planned_rounds
+        members = frozenset(opened.members)
+        if self.attempt() == (opened.round_id, opened.attempt):
+            assert self.part is not None
+            self.part.members |= members  # another agent goes on with it, perhaps with more devices
+            self.part.announced = opened.term
+            return []
+        missed = self._catching_up.end()
+        before, lineage = self.part or missed, standing.lineage
+        standing.follow(opened.lineage, opened.base)
+        if len(members) > 1:
+            standing.share()
+        self.part = Part(opened.round_id, opened.attempt, members, heard_at=now, announced=opened.term)
+        self._reports.note_entry(opened.attempt)
+        self._voice.ask_at = self._voice.transfer = None
+        return self._own.begin(self.part, before, lineage, self._reports.goal)
+
+    def take_place(self, order: BroadcastOrdered, now: float) -> list[Effect]:
+        """Also a device that is late for the round takes the result, as long as it stands at w(round_id - 1)."""
+        here = self.standing.round_id + 1, self.standing.digest, self.standing.lineage
+        current = (order.round_id, order.base_digest, order.lineage) == here
+        if not current or self._me not in order.order or self._reports.has_left:
+            return []
+        if self.part is None or self.part.round_id != order.round_id:
+            self.part = self._catching_up.end() or Part(order.round_id, 0, frozenset(order.order))
+        return self._staging.take_place(self.part, order, now)
+
+    def take_trained(self, ready: LocalDeltaReady) -> list[Effect]:
+        """Raises RemoteProtocolError if training has diverged."""
+        self._voice.has_changed = True
+        return self._own.take_trained(ready, self.part, self._catching_up.missed)
+
+    def take_recalled(self, recalled: DeltaRecalled) -> list[Effect]:
+        """The own delta of a round that went on without it is here again."""
+        self._voice.has_changed = True
+        return self._own.take_recalled(recalled, self.part, self._reports.goal)
+
+    def apply(self, part: Part) -> list[Effect]:
+        """w(t + 1) = w(t) - eta * delta, of the result that this device has staged."""
+        result = part.spread.staged
+        assert result is not None
+        before = self.standing.parameters
+        if self._me in result.contributors and self.standing.is_settled():
+            part.holds.clear()  # its own is counted, and can be recalled: room for w(t+1)
+        self.standing.apply(result, self._eta)
+        effects = self._own.give_back(part, before, self.standing.lineage)
+        if self._keeps:
+            effects.append(KeepDelta(part.round_id, "global", result))
+        self.part = None
+        part.holds.clear()
+        return effects + self._keep_standing()
+
+    def catch_up_to(self, target: CatchUp, now: float) -> list[Effect]:
+        """The mesh stands elsewhere: go there. A late message about an older round changes nothing."""
+        way = self._catching_up.find_way(target, self.part)
+        if way is Way.STAY or self._reports.has_left:
+            return []
+        if way is Way.RENAME:
+            history = History(target.lineage, target.base, self.standing.history().counted)
+            return self._move_to(target.round_id, self.standing.parameters, target.digest, history)
+        if way is Way.APPLY and self.part:
+            return self.apply(self.part)
+        self._catching_up.go(target, self.part)
+        self.part, self._voice.ask_at = None, now
+        return []
+
+    def take_model(self, message: ModelMessage, values: Vector, digest: bytes) -> list[Effect]:
+        """Another device's model, if it is the one that is fetched. Raises RemoteProtocolError if it is not as told."""
+        if not self._catching_up.is_arrived(message, values, digest):
+            return []
+        return self._move_to(message.round_id, values, digest, message.history)
+
+    def _is_on(self, opened: RoundOpened) -> bool:
+        """Whether the round is of this device's lineage, or starts a fork of it here and now."""
+        standing = self.standing
+        if opened.lineage == standing.lineage:
+            return True
+        return opened.lineage[:-1] == standing.lineage and opened.lineage[-1].round_id == standing.round_id
+
+    def _move_to(self, round_id: int, parameters: Vector, digest: bytes, history: History) -> list[Effect]:
+        missed = self._catching_up.end() or self.part
+        before, lineage = self.standing.parameters, self.standing.lineage
+        self.standing.move_to(round_id, parameters, digest, history)
+        self._voice.transfer = self.part = None
+        effects = self._own.give_back(missed, before, lineage) if missed else []
+        return effects + self._keep_standing()
+
+    def _keep_standing(self) -> list[Effect]:
+        standing = self.standing
+        self._voice.has_changed = True
+        self._voice.stop_asking()
+        return [
+            SaveModel(standing.round_id, standing.parameters, standing.digest, standing.history()),
+            Evaluate(standing.round_id, standing.parameters),
+        ]
