@@ -46,7 +46,6 @@ STILL_LONG = {
     "peers/roles/agent/agent.py": 499,
     "peers/roles/agent/agent.py: _open": 52,
     "peers/roles/agent/conductor.py": 410,
-    "peers/roles/peer.py": 360,
 }
 # Modules of the scheduler that train a policy may import these, and no peer imports those modules.
 LEARNING = {"gymnasium", "stable_baselines3"}

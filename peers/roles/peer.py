@@ -10,7 +10,6 @@ import logging
 from collections.abc import Callable
 from math import inf
 
-from mdl.bounds import MAX_MEMBERS
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import (
     Effect,
@@ -25,13 +24,14 @@ from mdl.protocol.machine import (
     StopRequested,
     Tick,
 )
-from mdl.protocol.messages import Said
 from mdl.protocol.round_messages import AgentPresent, AgentResigned, MemberRefused, PeerReport
 from mdl.protocol.status_messages import StatusWanted
 from mdl.protocol.vocabulary import Ballot, PeerInfo, Role
 from peers.roles.agent.agent import AgentSettings, MobileAgent
+from peers.roles.introduced import Introduced
 from peers.roles.membership.members import Members
 from peers.roles.membership.succession import Succession, SuccessionSettings, outranks
+from peers.roles.promises import Promises
 from peers.roles.trainer.trainer import ORDERS, Trainer
 from scheduler.policies.chain import Policy
 
@@ -60,12 +60,11 @@ class Peer:
     ) -> None:
         self.me = me
         self.trainer = trainer
-        self._saved = (trainer.ballot if trainer else None) or Ballot()
-        self._saved_reached = {entry.fork: entry.round_id for entry in self._saved.reached}
+        saved = (trainer.ballot if trainer else None) or Ballot()
         self.agent: MobileAgent | None = None
-        self.succession = Succession(me, settings, trainer is None, now, self._saved)
-        self.known: dict[str, PeerInfo] = {}
-        self._spoken: set[str] = set()  # those of them
+        self.succession = Succession(me, settings, trainer is None, now, saved)
+        self._promises = Promises(saved)
+        self._introduced = Introduced(me.peer_id)
         self.agent_settings = agent_settings
         self.settings = settings
         self._make_policy = make_policy
@@ -76,6 +75,11 @@ class Peer:
         self._handled_at: float | None = None
         self._rounds_led = 0
         self._finished = False
+
+    @property
+    def known(self) -> dict[str, PeerInfo]:
+        """Who was introduced, by peer id."""
+        return self._introduced.known
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         if self._handled_at is not None and now - self._handled_at >= _SUSPENDED_S:
@@ -101,7 +105,7 @@ class Peer:
                 trainer = self.trainer
                 if trainer is not None and trainer.has_news(now):
                     events += self._report(trainer, now, effects)
-        if self.trainer is not None and (ballot := self._ballot(self.trainer)) is not None:
+        if self.trainer is not None and (ballot := self._promises.unsaved(self.trainer, self.succession)):
             effects.insert(0, SaveBallot(ballot))  # before any message tells of it
         return effects + last if last else effects
 
@@ -118,15 +122,6 @@ class Peer:
             reports_at = self.trainer.deadline()
             return reports_at if reports_at < due else due
         return due
-
-    def _ballot(self, trainer: Trainer) -> Ballot | None:
-        """What this device has promised, if the disk does not know it yet."""
-        term, reached = self.succession.term, trainer.standing.reached
-        agent = "" if trainer.staged_term == term else self.succession.spoken_by
-        if (term, agent) == (self._saved.term, self._saved.agent) and reached == self._saved_reached:
-            return None
-        self._saved, self._saved_reached = trainer.standing.ballot(term, agent), dict(reached)
-        return self._saved
 
     def authority(self) -> tuple[int, str]:
         """The term and the id of the agent that this device obeys; "" if it knows none."""
@@ -163,8 +158,7 @@ class Peer:
             if self._is_deaf(now):
                 self._claim_at = now
             self._heard_at = now
-            if event.sender.peer_id in self.known:
-                self._spoken.add(event.sender.peer_id)
+            self._introduced.note_spoken(event.sender.peer_id)
         if kind is PeerReport or kind is StatusWanted:
             return self._hear_as_agent(event, now)
         if type(message) is AgentPresent:
@@ -183,11 +177,7 @@ class Peer:
     def _meet(self, info: PeerInfo) -> list[Effect]:
         if info.role is Role.OBSERVER:
             return []
-        self.known[info.peer_id] = info
-        if len(self.known) > MAX_MEMBERS:  # somebody mentions ever new ones
-            silent = next((peer_id for peer_id in self.known if peer_id not in self._spoken), info.peer_id)
-            del self.known[silent]
-            self._spoken.discard(silent)
+        self._introduced.add(info)
         return [Send(info.peer_id, self._claim())] if self.agent else []
 
     def _meet_namesake(self, taken: NameTaken, now: float) -> list[Effect]:
@@ -219,7 +209,7 @@ class Peer:
         """Hand the office over, if this node has it."""
         if self.agent is None:
             return []
-        effects = self._to_everybody(AgentResigned(self.agent.term, self.agent.attempt()[0]))
+        effects = self._introduced.tell(AgentResigned(self.agent.term, self.agent.attempt()[0]))
         self._step_down(now)
         return effects
 
@@ -284,7 +274,7 @@ class Peer:
             if now >= self._claim_at:
                 self._claim_at = now + self.settings.heartbeat_s
                 if not self._is_deaf(now):
-                    effects += self._to_everybody(self._claim())
+                    effects += self._introduced.tell(self._claim())
 
     def _report(self, trainer: Trainer, now: float, effects: list[Effect]) -> list[Event]:
         """The trainer's report: to the agent, or to everybody as long as there is none. Returns what is for us."""
@@ -297,7 +287,7 @@ class Peer:
             return []
         if not agent or (now >= self._call_at and self._is_deaf(now)):
             self._call_at = now + self.settings.heartbeat_s
-            effects += self._to_everybody(report)  # they may be as deaf as this one, for want of anybody who speaks
+            effects += self._introduced.tell(report)  # they may be as deaf as this one, for want of anybody who speaks
         return [Received(self.me, report)]
 
     def _take_office(self, now: float) -> None:
@@ -344,9 +334,6 @@ class Peer:
     def _is_deaf(self, now: float) -> bool:
         """Nothing comes in: who does not hear the others must not keep them from following somebody else."""
         return now - self._heard_at >= self.settings.lost_after_s
-
-    def _to_everybody(self, message: Said) -> list[Effect]:
-        return [Send(peer_id, message) for peer_id in self.known if peer_id != self.me.peer_id]
 
     def _has_left(self) -> bool:
         return self.trainer is not None and self.trainer.left

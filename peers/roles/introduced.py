@@ -1,0 +1,32 @@
+"""Peers of the mesh that discovery introduced to this node: whom it tells what everybody is to hear."""
+
+from __future__ import annotations
+
+from mdl.bounds import MAX_MEMBERS
+from mdl.protocol.machine import Effect, Send
+from mdl.protocol.messages import Said
+from mdl.protocol.vocabulary import PeerInfo
+
+
+class Introduced:
+    """See the module. known: at most MAX_MEMBERS by their ids; of more, one that has never spoken is forgotten."""
+
+    def __init__(self, own_id: str) -> None:
+        self.known: dict[str, PeerInfo] = {}
+        self._own_id = own_id
+        self._spoken: set[str] = set()  # those of them
+
+    def add(self, info: PeerInfo) -> None:
+        self.known[info.peer_id] = info
+        if len(self.known) > MAX_MEMBERS:  # somebody mentions ever new ones
+            silent = next((peer_id for peer_id in self.known if peer_id not in self._spoken), info.peer_id)
+            del self.known[silent]
+            self._spoken.discard(silent)
+
+    def note_spoken(self, peer_id: str) -> None:
+        """A message of its own has come."""
+        if peer_id in self.known:
+            self._spoken.add(peer_id)
+
+    def tell(self, message: Said) -> list[Effect]:
+        return [Send(peer_id, message) for peer_id in self.known if peer_id != self._own_id]
