@@ -3,7 +3,7 @@
 `module:function` is a command: whoever may say it runs code here. So it is followed only where the user has said it
 themselves: on the command line, in the configuration file that they name, in code. What a file, a message or a story
 says stays a text, and `build_model` and `load_data` take a text for a built-in name only: they cannot import at all.
-tests/test_layering.py lists who may call `own_model` and `own_data`.
+tests/test_layering.py lists who may call `own_model`, `own_data` and `own_policy`.
 """
 
 from __future__ import annotations
@@ -49,6 +49,16 @@ def own_data(spec: str) -> str | Own:
         return spec
     hint = describe_choices(parsed.path.partition(":")[0], [*SOURCES, "package.module:factory"])
     return Own(spec, _import(parsed.path, f"data {spec!r}", hint))
+
+
+def own_policy(name: str) -> str | Own:
+    """What the user said on the command line of who aggregates with whom, likewise; a name with a / is a file.
+
+    Not for what a configuration says: `mdl up` hands its own to other processes on their command lines.
+    """
+    if ":" not in name or "/" in name:
+        return name
+    return Own(name, _import(name, f"policy {name!r}", "package.module:factory"))
 
 
 def _import(name: str, what: str, hint: str) -> Callable[..., object]:

@@ -18,7 +18,7 @@ LAYERS = ("mdl", "transport", "sim", "scheduler", "peers")
 INSIDE = {
     "mdl": ("devices", "protocol", "data", "learning", "files", "cloud"),
     "transport": ("trust", "wire", "discovery", "links"),
-    "scheduler": ("policies", "paper", "study", "training", "explain"),
+    "scheduler": ("policies", "paper", "given", "study", "training", "explain"),
     "peers": ("roles", "edge", "view", "launch", "trials", "cli"),
     "peers/roles": ("membership", "trainer", "agent", "cloud"),
 }
@@ -34,6 +34,7 @@ PURE = (
     "sim",
     "scheduler/policies",
     "scheduler/paper",
+    "scheduler/given",
     "scheduler/study",
     "scheduler/training",
     "peers/roles",
@@ -158,11 +159,14 @@ IMPORTS_BY_NAME = "mdl/own.py"
 HEARS_THE_USER = {
     "peers/launch/baselines.py",
     "peers/cli/main.py",
+    "peers/cli/options.py",
     "peers/cli/data.py",
+    "peers/cli/schedule.py",
+    "peers/cli/sim.py",
     "peers/edge/cloud_node.py",
     "peers/edge/cloud_line.py",
     "peers/edge/device.py",
-    "peers/launch/up.py",
+    "peers/launch/plan.py",
 }
 _RUNS_WHAT_IT_IS_TOLD = {"import_module", "__import__", "exec", "eval", "compile", "run_module", "run_path"}
 _FINDS_BY_NAME = {"resolve_name", "locate", "spec_from_file_location", "load_module", "exec_module", "EntryPoint"}

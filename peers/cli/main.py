@@ -9,7 +9,7 @@ import gc
 import sys
 from functools import cache
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -40,6 +40,7 @@ from peers.cli.options import (
     Seed,
     Shard,
     Split,
+    choose,
     end,
     find_mesh,
     identified,
@@ -48,10 +49,13 @@ from peers.cli.options import (
     mesh_overrides,
     need_data,
     print_json,
-    tell,
 )
 from peers.view.plain import log_plainly
 from transport.loglimit import FloodFilter
+
+if TYPE_CHECKING:
+    from mdl.config import Config
+    from peers.edge.policy_choice import ChosenPolicy
 
 app = typer.Typer(
     help="Train one model together on the devices you have: no server, and the data never leaves the device.",
@@ -60,8 +64,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-mesh_app = typer.Typer(help="Make and list meshes: a mesh is a name and a join code.", no_args_is_help=True)
-app.add_typer(mesh_app, name="mesh")
 
 
 @app.command()
@@ -87,6 +89,7 @@ def up(
 ) -> None:
     """Train on a mesh of real peer processes on this machine, with a live view."""
     level = log_at(log_level, quiet)
+    from mdl.own import own_policy
     from peers.launch.up import run_up
 
     overrides: dict[str, object] = {
@@ -104,6 +107,7 @@ def up(
         peers,
         epochs,
         out,
+        policy=own_policy(policy) if policy else None,
         cloud=cloud,
         baselines=baselines,
         verify=verify,
@@ -123,6 +127,7 @@ def peer(
     name: Name = None,
     shard: Shard = None,
     split: Split = None,
+    policy: Policy = None,
     join: Join = None,
     listen: Listen = None,
     port: Port = None,
@@ -152,16 +157,30 @@ def peer(
         "data.split": split,
         "model.name": model,
         "cloud.address": cloud,
+        "round.policy": policy,
         "seed": seed,
     }
     overrides |= mesh_overrides(join, listen, port, interface, loopback, insecure)
     settings = load_settings(config, overrides, assign)
+    _train_here(settings, choose(settings, policy), mesh, code, name, out, fresh, as_json)
+
+
+def _train_here(
+    settings: Config,
+    policy: ChosenPolicy,
+    mesh: str | None,
+    code: str | None,
+    name: str | None,
+    out: Path | None,
+    fresh: bool,
+    as_json: bool,
+) -> None:
     from peers.edge.node import run_trainer
 
     found = find_mesh(mesh, code, settings)
     need_data(settings)
     with identified(found.name, name, out) as (me, directory):
-        ended = run_trainer(settings, me, found, directory, fresh)
+        ended = run_trainer(settings, me, found, directory, fresh, policy)
     saved = f"the model of round {ended.round_id} is in {directory / 'global.safetensors'}"
     told = saved if ended.round_id else "no round was finished, nothing is saved"
     end(ended, {"peer": me.peer_id, "mesh": found.name, "run_dir": str(directory)}, as_json, told)
@@ -195,9 +214,10 @@ def agent(
     settings = load_settings(config, overrides, assign)
     from peers.edge.node import run_agent
 
+    chosen = choose(settings, policy)
     found = find_mesh(mesh, code, settings)
     with identified(found.name, name, out) as (me, directory):
-        ended = run_agent(settings, me, found, directory)
+        ended = run_agent(settings, me, found, directory, chosen)
     told = f"{ended.round_id} rounds ordered; what they gave is in {directory / 'metrics.jsonl'}"
     end(ended, {"agent": me.peer_id, "mesh": found.name, "run_dir": str(directory)}, as_json, told)
 
@@ -260,42 +280,6 @@ def predict(
         show_predictions(result)
 
 
-@mesh_app.command("new")
-def new_mesh(
-    name: Annotated[str, typer.Argument(help="a-z, 0-9 and '-', for example home.")], as_json: AsJson = False
-) -> None:
-    """Make a mesh: prints its join code, which every other device needs once."""
-    from peers.edge.identity import known_meshes, remember_code
-    from transport.trust.keys import new_join_code
-
-    if name in known_meshes():
-        from mdl.errors import ConfigError
-
-        raise ConfigError(f"mesh {name!r} exists already; `mdl mesh list` shows its code")
-    code = new_join_code(name)
-    path = remember_code(code)
-    if as_json:
-        print_json({"mesh": name, "code": code, "file": str(path)})
-        return
-    print(code)
-    tell(f"remembered in {path}; on the other devices: mdl peer --mesh {name}, which asks for it")
-
-
-@mesh_app.command("list")
-def list_meshes(as_json: AsJson = False) -> None:
-    """Show the meshes whose codes are known to this user."""
-    from peers.edge.identity import known_meshes
-
-    known = known_meshes()
-    if as_json:
-        print_json({"meshes": [{"mesh": name, "code": code} for name, code in known.items()]})
-        return
-    for name, code in known.items():
-        print(f"{name:<16} {code}")
-    if not known:
-        tell("no meshes yet; `mdl mesh new NAME` makes one")
-
-
 def main() -> None:
     """Entry point: runs the command; whatever ends it becomes one line and an exit code (`peers/cli/failure.py`)."""
     log_plainly().addFilter(FloodFilter())
@@ -314,6 +298,9 @@ def _run() -> int | None:
 @cache
 def add_groups() -> None:
     """The commands that other modules have."""
+    from peers.cli.mesh import app as mesh_app
+
+    app.add_typer(mesh_app, name="mesh")
     from peers.cli.data import app as data_app
 
     app.add_typer(data_app, name="data")

@@ -19,6 +19,7 @@ from scheduler.policies.registry import name_policies
 if TYPE_CHECKING:
     from mdl.config import Config
     from mdl.protocol.delta import Contributor
+    from peers.edge.policy_choice import ChosenPolicy
     from transport.trust.keys import Mesh
 
 logger = logging.getLogger(__name__)
@@ -43,7 +44,10 @@ OwnModel = Annotated[
     str | None, typer.Option("--model", help="What the model is, if not what its file says; module:function if yours.")
 ]
 Split = Annotated[str | None, typer.Option(help="Who holds what: subject, iid or dirichlet:ALPHA.")]
-Policy = Annotated[str | None, typer.Option(help=f"Who aggregates with whom: {name_policies()}.")]
+Policy = Annotated[
+    str | None,
+    typer.Option(help=f"Who aggregates with whom: {name_policies()}; or FILE.safetensors, or package.module:factory."),
+]
 CloudAt = Annotated[str | None, typer.Option("--cloud", help="HOST:PORT of a cloud that teaches this mesh.")]
 Name = Annotated[str | None, typer.Option(help="This device's name; the host's by default.")]
 Shard = Annotated[str | None, typer.Option(help="I/N: hold one share of the data only.")]
@@ -95,6 +99,14 @@ def load_settings(path: Path | None, overrides: dict[str, object], assign: list[
 
         host_to_listen_on(settings.mesh.listen)
     return settings
+
+
+def choose(settings: Config, policy: str | None) -> ChosenPolicy:
+    """What this node follows when it leads. policy: of the command line, which alone may name a function."""
+    from mdl.own import own_policy
+    from peers.edge.policy_choice import choose_policy
+
+    return choose_policy(settings, own_policy(policy) if policy else None)
 
 
 def need_data(settings: Config) -> None:

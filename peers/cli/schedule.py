@@ -17,6 +17,7 @@ from scheduler.policies.registry import OPTIMAL, name_policies
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from mdl.own import Own
     from peers.view.schedule_drawing import Drawing
 
 app = typer.Typer(
@@ -24,7 +25,7 @@ app = typer.Typer(
 )
 
 _SOURCE_HELP = "Scenario file, run directory, or FAMILY:N:SEED (dynamic:9:17); without it the live mesh (--mesh)."
-_POLICIES_HELP = f"Names with commas: {name_policies(OPTIMAL, last='and')}; by default "
+_POLICIES_HELP = f"With commas: {name_policies(OPTIMAL, last='and')}, policy files, own functions; by default "
 Source = Annotated[str | None, typer.Argument(help=_SOURCE_HELP, show_default=False)]
 Index = Annotated[int, typer.Option(help="Which scenario of a file, from 0.", min=0, max=MANY)]
 Round = Annotated[
@@ -59,12 +60,14 @@ def show(
     A scenario is played, under the policy of the configuration by default. Q-values are shown for policies that have
     them (dqn).
     """
+    from mdl.own import own_policy
     from peers.view.schedule_drawing import draw_subject
     from peers.view.schedule_source import find_subject, looker
 
     look = looker(mesh, code, join, interface, loopback, wait)
     _check_out(out)
-    drawn = draw_subject(find_subject(source, index, round_number, look), policy, _usual_policy())
+    own = own_policy(policy) if policy else None
+    drawn = draw_subject(find_subject(source, index, round_number, look), own, _usual_policy())
     if out is not None:
         from scheduler.explain.chart_svg import write_picture
 
@@ -91,10 +94,9 @@ def compare(
     from peers.view.compare import compare as compare_policies
     from peers.view.compare import describe_comparison, show_comparison
     from peers.view.schedule_source import draw_scenarios
-    from scheduler.explain.watched_play import parse_policies
 
     can_solve = scenarios is None and n <= 12 and family != "dying"
-    names = parse_policies(policies or _quick_policies(can_solve))
+    names = _parse_policies(policies or _quick_policies(can_solve))
     what, planned, drawn = draw_scenarios(family, n, count, seed_from, scenarios)
     with progress_bar() as show:
         found = compare_policies(names, what, drawn, planned, lambda played, of: show("scenarios", played, of))
@@ -132,10 +134,9 @@ def what_if(
 ) -> None:
     """Change devices of a scenario and see the chain change: before and after, side by side."""
     from peers.view.schedule_source import as_playable, find_subject, looker
-    from scheduler.explain.watched_play import parse_policies
     from scheduler.explain.what_if import apply_changes, describe_outcomes, parse_changes, play_both, show_outcomes
 
-    names = parse_policies(policies or _usual_policy())
+    names = _parse_policies(policies or _usual_policy())
     look = looker(mesh, code, join, interface, loopback, wait)
     subject = as_playable(find_subject(source, index, round_number, look))
     changes = parse_changes(assign or [], subject.names)
@@ -163,9 +164,8 @@ def replay(
     """Play the rounds of a real run again under other policies: what would each have taken?"""
     from mdl.errors import ConfigError
     from scheduler.explain.replay_run import describe_replay, replay_run, show_replay
-    from scheduler.explain.watched_play import parse_policies
 
-    names = parse_policies(policies or _quick_policies(False))
+    names = _parse_policies(policies or _quick_policies(False))
     if not run.is_dir():
         raise ConfigError(f"{run}: no such directory; expected the run directory of `mdl up`, or of an agent")
     found = replay_run(run, round_number, names)
@@ -185,11 +185,12 @@ def decide(
     {"id", "t", "mb", "lat", "devices": [{"id", "state", "bw", ...}]} is answered by {"pair": [sender, receiver],
     "reason"}, {"wait": true, "reason"} or {"error"}; docs/schedule.md has all fields.
     """
+    from mdl.own import own_policy
     from peers.cli.decide_pipe import answer_all
     from scheduler.explain.decide_lines import Decider
-    from scheduler.policies.registry import make_policy
+    from scheduler.given.choice import policy_of
 
-    decider = Decider(make_policy(policy), lambda text: tell(f"mdl: {text}"))
+    decider = Decider(policy_of(own_policy(policy)), lambda text: tell(f"mdl: {text}"))
     try:
         answer_all(decider, sys.stdin.buffer, sys.stdout.buffer)
     except BrokenPipeError:
@@ -215,6 +216,13 @@ def _print_drawing(drawn: Drawing) -> None:
     console.print(draw_devices(drawn.devices))
     for text in drawn.estimates:
         console.print(f"estimated: {text}", style="dim")
+
+
+def _parse_policies(text: str) -> tuple[str | Own, ...]:
+    from mdl.own import own_policy
+    from scheduler.explain.watched_play import parse_policies
+
+    return parse_policies(text, own_policy)
 
 
 def _usual_policy() -> str:

@@ -87,19 +87,25 @@ def replay(
     limit: Annotated[
         int, typer.Option(help="Print at most so many of the last steps; 0 prints all.", min=0, max=MANY)
     ] = 0,
+    policy: Annotated[
+        str | None,
+        typer.Option(help="The FILE or package.module:factory that it followed: a story only names it."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Step a recorded machine through what it saw, and compare what it does with what it did."""
+    from mdl.own import own_policy
     from peers.trials.campaign import silent_machines
     from peers.trials.replay_story import replay_story
     from peers.trials.story_file import load_story, tell_entries
 
     entries = load_story(story)
+    own = own_policy(policy) if policy else None
     if not as_json:
         for line in tell_entries(entries, limit):
             print(line)
     with silent_machines():
-        result = replay_story(entries)
+        result = replay_story(entries, own)
     told = result.as_dict() | {"story": str(story)}
     if result.differs:
         raise UnfinishedError(result.describe(), 4, told)

@@ -19,7 +19,8 @@ from mdl.protocol.machine import Effect, Event, Finish, Machine, PeerFound, Reco
 from mdl.protocol.vocabulary import PeerInfo, Role
 from peers.edge.lifeline import stopped_by_signals
 from peers.edge.narrate import Narrator
-from peers.edge.relearner import FOLDER, Relearner, make_own_policy
+from peers.edge.policy_choice import ChosenPolicy, choose_policy
+from peers.edge.relearner import FOLDER, Relearner
 from peers.edge.sampler import MergeTimer, Sampler
 from peers.roles.build import PeerStart, build_machine, configured_start
 from peers.roles.peer import Peer
@@ -140,25 +141,33 @@ def drive(runtime: Runtime[Links], mesh: Mesh, section: MeshSection) -> Finish:
         discovery.close()
 
 
-def run_agent(config: Config, me: Contributor, mesh: Mesh, out: Path) -> Ended:
-    """`mdl agent`: orders the aggregations, writes metrics.jsonl; stands by as long as another agent leads."""
-    start = configured_start(config, me, None, time.monotonic())
-    machine = build_machine(start, policy=lambda: make_own_policy(config, out))
-    node = _Node(config, mesh, out, start, machine, Sampler(config.device.in_use_file), {})
+def run_agent(config: Config, me: Contributor, mesh: Mesh, out: Path, policy: ChosenPolicy | None = None) -> Ended:
+    """`mdl agent`: orders the aggregations, writes metrics.jsonl; stands by as long as another agent leads.
+
+    policy: of the user's command line, instead of the one of the configuration.
+    """
+    chosen = policy or choose_policy(config)
+    start = configured_start(config, me, None, time.monotonic(), chosen.told)
+    machine = build_machine(start, policy=lambda: chosen.make(out))
+    node = _Node(config, mesh, out, start, machine, Sampler(config.device.in_use_file), {}, chosen.learns)
     with node.running():
         finish = node.run()
     return Ended(finish.problem, finish.exit_code, machine.rounds_closed(), node.sent_bytes())
 
 
-def run_trainer(config: Config, me: Contributor, mesh: Mesh, out: Path, fresh: bool = False) -> Ended:
+def run_trainer(
+    config: Config, me: Contributor, mesh: Mesh, out: Path, fresh: bool = False, policy: ChosenPolicy | None = None
+) -> Ended:
     """`mdl peer`: trains, aggregates, keeps its file cache, and exports the global model when it ends.
 
-    fresh: does not go on from what is in `out`, but sets it aside. Raises ConfigError for a state of another origin.
+    fresh: does not go on from what is in `out`, but sets it aside. policy: of the user's command line, while it
+    leads, instead of the one of the configuration. Raises ConfigError for a state of another origin.
     """
     from peers.edge.cloud_line import CloudSide  # imports torch, which an agent never needs
     from peers.edge.device import Device
     from peers.edge.resume import State
 
+    chosen = policy or choose_policy(config)
     device = Device(config, me, mesh.name, out)
     state = device.restore(fresh)
     cloud = CloudSide(config, me, mesh, device) if config.cloud.address else None
@@ -166,8 +175,8 @@ def run_trainer(config: Config, me: Contributor, mesh: Mesh, out: Path, fresh: b
         state = State(values)
     merges = MergeTimer()
     trainer_start = state.start(device.schema_hash, device.summary, device.ballots.load())
-    start = configured_start(config, me, trainer_start, time.monotonic())
-    machine = build_machine(start, state.parameters, lambda: make_own_policy(config, out), merges)
+    start = configured_start(config, me, trainer_start, time.monotonic(), chosen.told)
+    machine = build_machine(start, state.parameters, lambda: chosen.make(out), merges)
     trainer = machine.trainer
     assert trainer is not None
     narrator = Narrator(mesh.name)
@@ -183,7 +192,8 @@ def run_trainer(config: Config, me: Contributor, mesh: Mesh, out: Path, fresh: b
             node.runtime.post(StopRequested())
 
     work = cloud.join(device.work()) if cloud else device.work()
-    node = _Node(config, mesh, out, start, machine, Sampler(config.device.in_use_file, merges), work, observe)
+    sampler = Sampler(config.device.in_use_file, merges)
+    node = _Node(config, mesh, out, start, machine, sampler, work, chosen.learns, observe)
     logger.info("%s holds %d windows of %s", me.peer_id, len(device.train), config.data.spec)
     with node.running(), closing(cloud) if cloud else nullcontext():
         finish = node.run()
@@ -209,6 +219,7 @@ class _Node:
         machine: Peer,
         sampler: Sampler,
         work: Work,
+        learns: bool = False,
         observe: Observe | None = None,
     ) -> None:
         self._mesh, self._section = mesh, config.mesh
@@ -224,8 +235,7 @@ class _Node:
             story_path=self._story,
             sample=sampler if start.trainer else None,
         )
-        is_on = config.round.relearn and config.round.policy == "dqn"
-        self._relearner = Relearner(out / FOLDER, config.busy, sampler.last, self.runtime.post, is_on)
+        self._relearner = Relearner(out / FOLDER, config.busy, sampler.last, self.runtime.post, learns)
 
     @contextmanager
     def running(self) -> Iterator[None]:

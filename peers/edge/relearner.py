@@ -45,7 +45,7 @@ MOST_SEEN, LEAST_SEEN = 96, 24
 # A number for each device of a mesh.
 _LARGEST_LEARNED_BYTES = 64 << 10
 # A decision that takes longer is made by the fallback: a round is not to wait for the scheduler.
-_DECISION_S = 0.05
+DECISION_S = 0.05
 # The mesh is as its last rounds were.
 _RECENT = 8
 
@@ -192,7 +192,7 @@ def make_own_policy(config: Config, directory: Path | None) -> Policy:
     for candidate, other in ((path, "the shipped schedule"), (None, "the greedy schedule")):
         found = candidate if candidate and candidate.exists() else None
         try:
-            return Learned(found, deadline_s=_DECISION_S, clock=time.perf_counter)
+            return Learned(found, deadline_s=DECISION_S, clock=time.perf_counter)
         except (DataError, OSError) as error:  # no descriptor left to read it with
             kept = _set_aside(found) if found and isinstance(error, UnfitPolicyError) else ""
             logger.warning("%s is used: %s%s", other, error, kept)

@@ -4,62 +4,38 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 import subprocess
 import time
 from contextlib import nullcontext
-from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import msgspec
-import numpy as np
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from mdl.config import Config, save_config, show_config
-from mdl.data import DataSet, default_cache_dir, load_data, private_part, split_windows
+from mdl.config import Config, show_config
 from mdl.errors import ConfigError, DataError, MdlError, UnfinishedError
 from mdl.files.round_lines import read_rounds
-from mdl.own import own_data
-from mdl.writing import make_private_folder, write_bytes
+from mdl.own import Own
+from mdl.writing import write_bytes
 from peers.interrupts import handled, interrupt
+from peers.launch.plan import Run, plan_run
 from peers.launch.processes import Child, Children
 from peers.launch.run_directory import CycleReader, RoundReader, collect_results, describe_interrupt, remove_traces
 from peers.launch.verify import Verifier
 from peers.view.console import PlainConsole
 from peers.view.terminal import describe_summary, draw_mesh, show_result
 from peers.view.watch import Watcher
-from scheduler.policies.registry import make_policy
 from transport.trust.keys import Mesh, new_join_code
 
 logger = logging.getLogger(__name__)
 
 _FRAME_S = 0.2
-# What is trained on where nothing is asked for: `mdl up` shows that all works, and says that this is synthetic.
-_SHOWN_DATA = "motion"
 # How long the peers may take to write their files after the last round.
 _EXPORT_S = 10.0
-
-
-@dataclass(frozen=True)
-class Run:
-    """What one `mdl up` is about to do. rounds: aggregations in total. cloud: with a cloud of its own.
-
-    log_level: of this process and those that it starts.
-    """
-
-    config: Config
-    peers: int
-    rounds: int
-    data: DataSet
-    out: Path
-    verify: bool
-    cloud: bool = False
-    log_level: str = "info"
 
 
 def run_up(
@@ -68,6 +44,7 @@ def run_up(
     epochs: int,
     out: Path | None,
     *,
+    policy: str | Own | None = None,
     cloud: bool = False,
     baselines: bool = False,
     verify: bool = False,
@@ -76,6 +53,7 @@ def run_up(
 ) -> dict[str, Any]:
     """Train; returns what `--json` prints. as_json: no live view, one line a round on stderr.
 
+    policy: instead of the one of the configuration; only so may it be a function of the user's.
     log_level: of the processes; from "warning" on nothing is told before the result but what went wrong.
 
     Raises ConfigError or DataError before a model is trained, and leaves no run directory then; MdlError if the run
@@ -85,7 +63,7 @@ def run_up(
     console = PlainConsole(stderr=as_json, quiet=log_level in ("warning", "error"))
     verifier: Verifier | None = None
     with handled(interrupt):
-        run = _plan(config, peers, epochs, out, verify, cloud, log_level)
+        run = plan_run(config, peers, epochs, out, policy, verify=verify, cloud=cloud, log_level=log_level)
         console.print(Text(show_config(run.config).strip(), style="dim"))
         if run.data.synthetic:
             console.print(f"{run.data.name} is synthetic data: its figures say nothing about real people")
@@ -131,49 +109,6 @@ def _train(run: Run, verifier: Verifier | None, console: Console, as_json: bool)
     return [child.result() for child in children.running]
 
 
-def _plan(config: Config, peers: int, epochs: int, out: Path | None, verify: bool, cloud: bool, log_level: str) -> Run:
-    """Check everything that can be checked before a process is started."""
-    if peers < 1:
-        raise ConfigError(f"-n {peers}: expected at least 1 peer")
-    if epochs < 1:
-        raise ConfigError(f"--epochs {epochs}: expected at least 1")
-    make_policy(config.round.policy)
-    if not config.data.spec:
-        config = msgspec.structs.replace(config, data=msgspec.structs.replace(config.data, spec=_SHOWN_DATA))
-    data = load_data(own_data(config.data.spec), default_cache_dir(), config.seed)
-    if cloud:
-        config = _with_cloud(config, data)
-    data = private_part(data, config.cloud.people, config.seed)
-    split_windows(data.train, config.data.split, peers, config.seed)
-    rounds = epochs * config.training.rounds_per_epoch
-    config = msgspec.structs.replace(
-        config,
-        mesh=msgspec.structs.replace(config.mesh, loopback=True, join=(), port=0),
-        round=msgspec.structs.replace(config.round, rounds=rounds, min_peers=peers, keep_deltas=verify, relearn=False),
-        training=msgspec.structs.replace(config.training, planned_rounds=rounds),
-        busy=msgspec.structs.replace(config.busy, cpu_percent=100.0),  # they share one processor
-    )
-    out = out or Path("runs") / f"up-{datetime.now():%Y%m%d-%H%M%S}"
-    try:
-        make_private_folder(out)
-        if any(out.iterdir()):
-            raise ConfigError(f"--out {out} is not empty; choose a new directory")
-        save_config(config, out / "config.toml")
-    except OSError as error:
-        raise ConfigError(f"--out {out}: {error.strerror}") from None
-    return Run(config, peers, rounds, data, out, verify, cloud, log_level)
-
-
-def _with_cloud(config: Config, data: DataSet) -> Config:
-    """A cloud on this machine: a quarter of the training people gave it their data, unless the user says how many."""
-    people = config.cloud.people or max(1, len(np.unique(data.train.subject)) // 4)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    # One mesh is all it will have: each upload of it is worth a cycle.
-    section = msgspec.structs.replace(config.cloud, people=people, address=address, updates=1)
-    return msgspec.structs.replace(config, cloud=section)
-
-
 def _start_cloud(run: Run, children: Children, console: Console) -> None:
     """The cloud first learns from its own people; the mesh begins when it has something to teach."""
     port = run.config.cloud.address.rpartition(":")[2]
@@ -189,7 +124,8 @@ def _start_cloud(run: Run, children: Children, console: Console) -> None:
 
 
 def _start(run: Run, children: Children) -> None:
-    common = _common(run)
+    # The only way for a function: no file that a process reads may name one.
+    common = [*_common(run), *(["--policy", run.own_policy.text] if run.own_policy else [])]
     children.start("agent", "agent", *common, "--out", str(run.out / "agent"))
     for index in range(1, run.peers + 1):
         name, shard = f"peer-{index}", f"{index}/{run.peers}"

@@ -55,8 +55,13 @@ class PeerStart(msgspec.Struct, frozen=True, omit_defaults=True):
     started_s: float = 0.0
 
 
-def configured_start(config: Config, me: Contributor, trainer: TrainerStart | None, now: float) -> PeerStart:
-    """A node as its configuration wants it, its trainer's settings too. now: of the driver's clock."""
+def configured_start(
+    config: Config, me: Contributor, trainer: TrainerStart | None, now: float, policy: str = ""
+) -> PeerStart:
+    """A node as its configuration wants it, its trainer's settings too. now: of the driver's clock.
+
+    policy: in words, where it is none that a name stands for (a file, a function).
+    """
     chain, faults = config.round, config.faults
     agent = AgentSettings(
         rounds=chain.rounds,
@@ -71,7 +76,9 @@ def configured_start(config: Config, me: Contributor, trainer: TrainerStart | No
     if trainer is not None:
         settings = TrainerSettings(eta=chain.eta, keep_deltas=chain.keep_deltas, stall_s=faults.stall_s)
         trainer = msgspec.structs.replace(trainer, settings=settings)
-    return PeerStart(me, chain.policy, agent, SuccessionSettings(lost_after_s=faults.lost_after_s), trainer, now)
+    return PeerStart(
+        me, policy or chain.policy, agent, SuccessionSettings(lost_after_s=faults.lost_after_s), trainer, now
+    )
 
 
 def simulated_start(
@@ -105,7 +112,7 @@ def build_machine(
     time in office, instead of the named one. merge: instead of `pair_aggregate`, the same on a clock. Raises
     ConfigError if there is no policy of this name.
     """
-    if start.policy not in POLICIES:
+    if policy is None and start.policy not in POLICIES:
         raise ConfigError(f"policy {start.policy!r}: expected one of {', '.join(sorted(POLICIES))}")
     trainer = None
     if told := start.trainer:

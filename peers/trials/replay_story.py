@@ -10,6 +10,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import time
+from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,12 +19,16 @@ import msgspec
 import numpy as np
 
 from mdl.errors import ConfigError, RemoteProtocolError
+from mdl.own import Own
 from mdl.protocol.delta import Contributor, Vector, apply_delta, digest_of
 from mdl.protocol.machine import Effect, SaveModel, Tick
 from mdl.reading import shorten
 from peers.roles.build import PeerStart, build_machine
 from peers.roles.peer import Peer
 from peers.trials.story_file import IMPOSSIBLE, LARGEST_MODEL, Entry, Recorded, read_event, size_of
+from scheduler.given.choice import describe_choice, policy_of
+from scheduler.policies.chain import Policy
+from scheduler.policies.registry import POLICIES, make_policy
 
 # Each pass settles the digests of at least one more round; a bounded story holds fewer rounds.
 _MOST_PASSES = 200
@@ -63,18 +69,24 @@ class Replayed:
         }
 
 
-def replay_story(recorded: Recorded) -> Replayed:
-    """Step the machine through the story, again until all digests have their names."""
+def replay_story(recorded: Recorded, policy: str | Own | None = None) -> Replayed:
+    """Step the machine through the story, again until all digests have their names.
+
+    policy: what it followed, from the user's command line; without it, what the story names, if that is built in.
+    """
     if recorded.start is None or recorded.problem:
         return Replayed(problem=recorded.problem)
+    make_policy = _find_policy(recorded.start.policy, policy)
     if (size := recorded.start.trainer.size if recorded.start.trainer else 0) > LARGEST_MODEL:
         return Replayed(problem=f"its model of {size} values is too large to be replayed, at most {LARGEST_MODEL}")
     names: dict[str, str] = {}
     give_up_at = time.monotonic() + _LONGEST_S
     for _ in range(_MOST_PASSES):
-        run = _Pass(recorded, recorded.start, names, give_up_at)
+        run = _Pass(recorded, recorded.start, make_policy, names, give_up_at)
         try:
             result = run.play()
+        except _PolicyNeededError as error:
+            return Replayed(problem=str(error))
         except (msgspec.ValidationError, ConfigError) as error:
             return Replayed(problem=f"it was recorded by another version ({shorten(error)})")
         except IMPOSSIBLE as error:
@@ -87,12 +99,36 @@ def replay_story(recorded: Recorded) -> Replayed:
     return Replayed(problem="its digests cannot be matched")
 
 
+class _PolicyNeededError(ConfigError):
+    """The machine takes office in this story, and what it decided by is not in it."""
+
+
+def _find_policy(told: str, policy: str | Own | None) -> Callable[[], Policy]:
+    """told: by the story, in words that are never followed unless they name a built-in policy."""
+    if policy is None:
+
+        def make() -> Policy:
+            if told in POLICIES:
+                return make_policy(told)
+            raise _PolicyNeededError(f"it followed {shorten(told)}, which a story does not keep: give it with --policy")
+
+        return make
+    if told not in POLICIES and (given := describe_choice(policy)) != told:
+        raise ConfigError(f"--policy {policy}: that is {given}; the story followed {shorten(told)}")
+    first = policy_of(policy)
+    return lambda: policy_of(policy) if isinstance(policy, Own) else deepcopy(first)
+
+
 @dataclass
 class _Pass:
-    """One replay. names: recorded digest -> the replayed machine's; renamed: those that turned out otherwise."""
+    """One replay. make_policy: of each time in office.
+
+    names: recorded digest -> the replayed machine's; renamed: those that turned out otherwise.
+    """
 
     recorded: Recorded
     start: PeerStart
+    make_policy: Callable[[], Policy]
     names: dict[str, str]
     give_up_at: float
     renamed: dict[str, str] = field(default_factory=dict)
@@ -101,7 +137,8 @@ class _Pass:
 
     def play(self) -> Replayed:
         told = self.start.trainer
-        machine = build_machine(self.start, self._vector(_text(told.digest), told.size) if told else None)
+        parameters = self._vector(_text(told.digest), told.size) if told else None
+        machine = build_machine(self.start, parameters, self.make_policy)
         effects_seen = 0
         for number, entry in enumerate(self.recorded.entries, 1):
             if time.monotonic() > self.give_up_at:

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mdl.devices.scenario import Scenario
+from mdl.own import Own
 from peers.interrupts import handled, interrupt
 from scheduler.explain.watched_play import Bench, play_watched
 from scheduler.paper.problem import energy_variance
@@ -52,7 +53,7 @@ class Comparison:
 
 
 def compare(
-    policies: tuple[str, ...],
+    policies: Sequence[str | Own],
     what: str,
     scenarios: Iterable[Scenario],
     planned: int,
@@ -62,13 +63,14 @@ def compare(
 
     show: hears how many of how many are played.
     """
-    found = Comparison(policies, what, planned, {name: Score() for name in policies})
+    names = tuple(str(name) for name in policies)
+    found = Comparison(names, what, planned, {name: Score() for name in names})
     bench = Bench()
     try:
         with handled(interrupt):
             for scenario in scenarios:
                 rows = [_play(name, scenario, bench) for name in policies]
-                for name, (makespan_s, variance, lost, seconds) in zip(policies, rows, strict=True):
+                for name, (makespan_s, variance, lost, seconds) in zip(names, rows, strict=True):
                     score = found.scores[name]
                     score.makespan_s.append(makespan_s)
                     score.energy_variance_j2.append(variance)
@@ -117,7 +119,7 @@ def show_comparison(found: Comparison, console: Console) -> None:
     console.print(table)
 
 
-def _play(name: str, scenario: Scenario, bench: Bench) -> tuple[float, float, int, list[float]]:
+def _play(name: str | Own, scenario: Scenario, bench: Bench) -> tuple[float, float, int, list[float]]:
     played, watched = play_watched(scenario, bench.policy(name, scenario), explains=False)
     variance = energy_variance(np.array(played.energy_j))
     # The optimum plans everything before its first decision: its decisions are no work.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mdl.own import Own
 from peers.view.schedule_source import Playable, Subject, as_playable
 from scheduler.explain.chart import Chart
 from scheduler.explain.device_table import ShownDevice, real_devices, scenario_devices
@@ -23,17 +24,19 @@ class Drawing:
     estimates: tuple[str, ...] = ()
 
 
-def draw_subject(subject: Subject, policy: str | None, usual_policy: str) -> Drawing:
+def draw_subject(subject: Subject, policy: str | Own | None, usual_policy: str) -> Drawing:
     """policy: the subject is played under it, a real round as the scenario that it is rebuilt as. None: a real round is
     drawn as it was recorded, a scenario under `usual_policy`. Raises ConfigError if there is no such policy.
     """
     if policy is None and not isinstance(subject, Playable):
         return Drawing(chart_real(subject), subject.policy, real_devices(subject), True)
     scene, shown = as_playable(subject), policy or usual_policy
-    return Drawing(_chart(scene, shown), shown, scenario_devices(scene.scenario, scene.names), False, scene.estimates)
+    return Drawing(
+        _chart(scene, shown), str(shown), scenario_devices(scene.scenario, scene.names), False, scene.estimates
+    )
 
 
-def _chart(scene: Playable, policy: str) -> Chart:
+def _chart(scene: Playable, policy: str | Own) -> Chart:
     """With the alternatives to each decision, where the policy tells them."""
     check_policy(policy)
     played, watched = play_watched(scene.scenario, Bench().policy(policy, scene.scenario), names=scene.names)

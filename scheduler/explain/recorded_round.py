@@ -19,6 +19,7 @@ from mdl.protocol.status_messages import DeviceRecord, HopSummary, MeshStatus, R
 from mdl.reading import LARGEST_TOML_BYTES, decode_toml, read_text
 from scheduler.explain.chart import Chart, SeenDevice, SeenHop
 from scheduler.explain.gantt_recorded import chart_round
+from scheduler.given.choice import is_file
 from scheduler.policies.chain import ChainView, Decision, DeviceState, Pair, Wait
 
 # A merge that took no time that the agent could see.
@@ -77,14 +78,15 @@ def pick_round(directory: Path, number: int | None) -> RealRound:
 
 
 def read_policy(directory: Path) -> str:
-    """What the run's config names; empty if there is none that can be read."""
+    """What the run's config names, of a file without its folder; empty if there is none that can be read."""
     try:
         path = directory / "config.toml"
         config = decode_toml(read_text(path, LARGEST_TOML_BYTES), str(path))
     except DataError:
         return ""
     section = config.get("round")
-    return str(section.get("policy", "")) if isinstance(section, dict) else ""
+    name = str(section.get("policy", "")) if isinstance(section, dict) else ""
+    return Path(name).name if is_file(name) else name
 
 
 def finished_round(summary: RoundSummary, where: str, policy: str = "") -> RealRound:

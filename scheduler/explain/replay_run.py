@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mdl.errors import DataError
+from mdl.own import Own
 from scheduler.explain.recorded_round import Rebuilt, Recorded, finished_round, read_policy, read_real_rounds, rebuild
 from scheduler.explain.watched_play import Bench, play_watched
 from scheduler.policies.chain import Policy
@@ -50,7 +51,7 @@ class Replay:
     left_out: dict[int, str]
 
 
-def replay_run(directory: Path, number: int | None, policies: Sequence[str]) -> Replay:
+def replay_run(directory: Path, number: int | None, policies: Sequence[str | Own]) -> Replay:
     """Plays what can be rebuilt. Raises DataError if no round can, or the wanted one cannot.
 
     Each policy goes on with the energy that its own devices have spent in the rounds before.
@@ -69,7 +70,8 @@ def replay_run(directory: Path, number: int | None, policies: Sequence[str]) -> 
             continue
         played = {RECORDED: _play(rebuilt, Recorded(rebuilt.pairs), spent.setdefault(RECORDED, {}))}
         for name in policies:
-            played[name] = _play(rebuilt, bench.policy(name, rebuilt.scenario), spent.setdefault(name, {}))
+            own_spent = spent.setdefault(str(name), {})
+            played[str(name)] = _play(rebuilt, bench.policy(name, rebuilt.scenario), own_spent)
         rounds.append(RoundReplay(summary.round, rebuilt, played))
     if not rounds:
         raise DataError(next(iter(left_out.values())))

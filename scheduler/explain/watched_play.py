@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from mdl.errors import ConfigError
+from mdl.own import Own
 from scheduler.explain.chart import Note
+from scheduler.given.choice import policy_of
 from scheduler.policies.chain import ChainView, Decision, Pair, Policy
-from scheduler.policies.registry import OPTIMAL, make_policy
+from scheduler.policies.registry import OPTIMAL
 from scheduler.study.optimal import Optimal
 from scheduler.study.play import Played, play
 
@@ -49,9 +51,12 @@ class Watched:
         return decision
 
 
-def parse_policies(text: str) -> tuple[str, ...]:
-    """Names with commas between them. Raises ConfigError for one that there is not."""
-    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+def parse_policies(text: str, own: Callable[[str], str | Own] = str) -> tuple[str | Own, ...]:
+    """Names, files and functions with commas between them. Raises ConfigError or DataError for one that there is not.
+
+    own: makes a function of what the user's command line names (`mdl.own.own_policy`); by default nothing is imported.
+    """
+    names = tuple(own(name) for name in dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if not names:
         raise ConfigError(f"--policies {text!r}: expected names with commas between them, e.g. greedy,tree")
     for name in names:
@@ -59,10 +64,10 @@ def parse_policies(text: str) -> tuple[str, ...]:
     return names
 
 
-def check_policy(name: str) -> None:
-    """Raises ConfigError with the closest valid name."""
+def check_policy(name: str | Own) -> None:
+    """Raises ConfigError with the closest valid name, or DataError for a file that is no policy."""
     if name != OPTIMAL:
-        make_policy(name)
+        policy_of(name)
 
 
 class Bench:
@@ -71,11 +76,14 @@ class Bench:
     def __init__(self) -> None:
         self._fresh: dict[str, Policy] = {}
 
-    def policy(self, name: str, scenario: Scenario) -> Policy:
+    def policy(self, name: str | Own, scenario: Scenario) -> Policy:
+        """A function of the user's is called for each, since what it makes may not be copied."""
+        if isinstance(name, Own):
+            return policy_of(name)
         if name == OPTIMAL:
             return Optimal(scenario)
         if name not in self._fresh:
-            self._fresh[name] = make_policy(name)
+            self._fresh[name] = policy_of(name)
         return deepcopy(self._fresh[name])
 
 

@@ -17,6 +17,7 @@ from mdl.devices.scenario import Scenario, ScenarioDevice
 from mdl.devices.usage import UsageKind
 from mdl.errors import ConfigError
 from mdl.hints import did_you_mean
+from mdl.own import Own
 from scheduler.explain.chart_text import choose_decimals, tell_hop
 from scheduler.explain.watched_play import Bench, play_watched
 from scheduler.study.play import Played
@@ -70,11 +71,13 @@ def apply_changes(scenario: Scenario, changes: Sequence[Change]) -> Scenario:
     return msgspec.structs.replace(scenario, scenario_id=f"{scenario.scenario_id} changed", devices=tuple(devices))
 
 
-def play_both(scenario: Scenario, changed: Scenario, policies: Sequence[str], names: Sequence[str]) -> list[Outcome]:
+def play_both(
+    scenario: Scenario, changed: Scenario, policies: Sequence[str | Own], names: Sequence[str]
+) -> list[Outcome]:
     bench = Bench()
     return [
         Outcome(
-            name,
+            str(name),
             play_watched(scenario, bench.policy(name, scenario), explains=False, names=names)[0],
             play_watched(changed, bench.policy(name, changed), explains=False, names=names)[0],
         )

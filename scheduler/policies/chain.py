@@ -5,6 +5,7 @@ A policy knows devices by what they reported and what hops showed; nothing here 
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Protocol, TypeAlias
 
 import msgspec
@@ -13,6 +14,15 @@ from mdl.devices.device_state import DeviceState as DeviceState
 from mdl.devices.usage import UsageKind
 from scheduler.policies.why import Choice
 
+_STATE_WORDS = {
+    DeviceState.TRAINING: "training",
+    DeviceState.FREE: "free",
+    DeviceState.BUSY: "busy",
+    DeviceState.SEND: "sending",
+    DeviceState.GET: "receiving",
+    DeviceState.DONE: "done",
+    DeviceState.DEAD: "lost",
+}
 _ENDING = (DeviceState.TRAINING, DeviceState.BUSY, DeviceState.SEND, DeviceState.GET)
 
 
@@ -98,3 +108,15 @@ class Policy(Protocol):
     name: str
 
     def decide(self, view: ChainView) -> Decision: ...
+
+
+def leave_to(other: Policy, view: ChainView, name: str, why: str) -> Decision:
+    """The other policy's decision, told as such: "dqn leaves it to greedy (2 devices of 6): ..."."""
+    decision = other.decide(view)
+    return msgspec.structs.replace(decision, reason=f"{name} leaves it to {other.name} ({why}): {decision.reason}")
+
+
+def tell_states(view: ChainView) -> str:
+    """How many devices are in which state: "4 free, 1 busy"."""
+    counts = Counter(device.state for device in view.devices)
+    return ", ".join(f"{counts[state]} {_STATE_WORDS[state]}" for state in DeviceState if counts[state])

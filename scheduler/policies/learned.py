@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from mdl.devices.usage import UsageKind
-from scheduler.policies.chain import ChainView, Decision, DeviceState, Pair, Policy, Wait
+from scheduler.policies.chain import ChainView, Decision, DeviceState, Pair, Policy, Wait, leave_to
 from scheduler.policies.chain_arrays import Floats, stand_of
 from scheduler.policies.features import Look, look_at
 from scheduler.policies.greedy import Greedy, too_few
@@ -36,10 +36,9 @@ class Learned:
     """`decide` by the network's values; `explain` gives them for every alternative.
 
     path: a policy file, by default the shipped one. deadline_s: a decision that takes longer by `clock` is made by the
-    fallback instead; never without a clock. Raises DataError for a file that is no policy.
+    fallback instead; never without a clock. name: what its reasons begin with. Raises DataError for a file that is no
+    policy.
     """
-
-    name = "dqn"
 
     def __init__(
         self,
@@ -49,7 +48,9 @@ class Learned:
         clock: Callable[[], float] | None = None,
         fallback: Policy | None = None,
         margin: float = MARGIN,
+        name: str = "dqn",
     ) -> None:
+        self.name = name
         if path is None:
             with as_file(files("scheduler") / "data" / SHIPPED) as shipped:
                 weights, self.metadata = load_weights(shipped)
@@ -133,11 +134,7 @@ class Learned:
         return self._clock is not None and self._deadline_s is not None and self._clock() - began_s > self._deadline_s
 
     def _fall_back(self, view: ChainView, why: str) -> Decision:
-        decision = self._fallback.decide(_with_known_kinds(view))
-        reason = f"{self.name} leaves it to {self._fallback.name} ({why}): {decision.reason}"
-        if isinstance(decision, Wait):
-            return Wait(reason, decision.why)
-        return Pair(decision.sender, decision.receiver, reason, decision.why)
+        return leave_to(self._fallback, _with_known_kinds(view), self.name, why)
 
 
 def _look(view: ChainView) -> Look:

@@ -158,6 +158,8 @@ def load_weights(path: Path) -> tuple[Weights, dict[str, object]]:
     (`scheduler.policies.trained_under`). A file without that stamp is from before there was one.
     """
     weights, metadata = read_policy(path)
+    if "features" not in metadata:
+        raise UnfitPolicyError(f"{path}: no policy file: it does not say what its network sees")
     if metadata.get("features") != list(FEATURES):
         raise UnfitPolicyError(f"{path}: made for another observation than this version's; train it again")
     if difference := describe_difference(metadata.get(_STAMP_KEY)):

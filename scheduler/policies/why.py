@@ -33,7 +33,7 @@ class Choice(msgspec.Struct, frozen=True):
         values = dict(self.options)
         own, rival = values.pop(self.picked), self._find_rival()
         if not rival:
-            told = f"{self.quantity} {own:.2f} {self.unit}"
+            told = self._tell_value(own, own)
         elif self.picked == self.favoured and self._is_better(values[rival], own):
             kept = f"is better by less than the margin of {self.margin:.2f} {self.unit} for {self.favoured_as}"
             told = f"{self._tell_value(own, values[rival])}; {rival} {_tell_apart(values[rival], own)} {kept}"
@@ -60,7 +60,7 @@ class Choice(msgspec.Struct, frozen=True):
         return value > than if self.most else value < than
 
     def _tell_value(self, value: float, other: float) -> str:
-        return f"{self.quantity} {_tell_apart(value, other)} {self.unit}"
+        return f"{self.quantity} {_tell_apart(value, other)} {self.unit}".rstrip()
 
 
 def first(options: Iterable[tuple[str, float]]) -> str:

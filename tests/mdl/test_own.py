@@ -12,13 +12,15 @@ import torch
 from torch import nn
 
 from mdl.cloud.model_kinds import WindowKind
+from mdl.config import Config, RoundSection
 from mdl.data import load_data
 from mdl.data.sources import names_built_in
 from mdl.errors import ConfigError, DataError
 from mdl.files.checkpoint import read_safetensors, write_safetensors
 from mdl.files.export import ModelDescription, export_model, import_model
 from mdl.learning.models import build_model
-from mdl.own import own_data, own_model
+from mdl.own import own_data, own_model, own_policy
+from peers.edge.policy_choice import choose_policy
 
 LENET = ModelDescription("lenet", 3, 32, ("sit", "stand"), "motion", "home", 5)
 # Importing it leaves a mark; calling it leaves another.
@@ -65,6 +67,17 @@ def test_what_the_user_names_is_imported(canary: Path) -> None:
     assert own_model("lenet") == "lenet"
     assert own_data("csv:walk.csv?label=a") == "csv:walk.csv?label=a"
     assert str(own_data("canary_of_this_test:make?n=3")) == "canary_of_this_test:make?n=3"
+
+
+def test_a_policy_is_imported_for_the_command_line_alone(canary: Path) -> None:
+    with pytest.raises(ConfigError, match="nothing is imported unless you say so with --policy"):
+        choose_policy(Config(round=RoundSection(policy="canary_of_this_test:make")))
+    assert own_policy("./canary_of_this_test:make") == "./canary_of_this_test:make"
+    assert is_untouched(canary)
+    own = own_policy("canary_of_this_test:make")
+    with pytest.raises(ConfigError, match="policy 'canary_of_this_test:make' returned Sequential, not an object with"):
+        choose_policy(Config(), own)
+    assert (canary / "called").exists()
 
 
 def test_a_model_file_that_names_a_function_is_not_followed(canary: Path) -> None:

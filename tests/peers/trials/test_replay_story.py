@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
-from mdl.errors import DataError
+from mdl.errors import ConfigError, DataError
+from mdl.own import Own
 from mdl.protocol.delta import Contributor
 from peers.roles.build import build_machine
 from peers.roles.trainer.hops import Hops
@@ -15,6 +17,8 @@ from peers.trials.campaign import Campaign, silent_machines
 from peers.trials.replay_story import replay_story
 from peers.trials.run_plan import tell_plan
 from peers.trials.story_file import load_story, save_stories, tell_entries
+from scheduler.given.choice import describe_choice
+from scheduler.policies.registry import make_policy
 from transport.story import Story
 
 
@@ -82,6 +86,34 @@ def test_a_story_without_its_beginning_is_printed_only(stories: list[Path], tmp_
     assert replayed.describe().startswith("printed only: its first 5 steps are not kept")
     cut.write_text("\n".join(lines) + "\n")
     assert "no header" in replay_story(load_story(cut)).problem
+
+
+def test_a_story_names_its_policy_in_words_and_asks_for_it_again(
+    stories: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it says is never opened nor imported, whatever it looks like."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "canary_of_a_story.py").write_text("open('imported', 'w').close()\ndef make(): ...\n")
+    monkeypatch.setattr("sys.path", [str(tmp_path), *sys.path])
+    leads = next(path for path in stories if '"RecordRound"' in path.read_text())
+    header, *lines = leads.read_text().splitlines()
+    for told in ("canary_of_a_story:make", "the function canary_of_a_story:make", "./canary_of_a_story.py", "gone"):
+        start = json.loads(header)["header"] | {"policy": told}
+        story = tmp_path / "story.jsonl"
+        story.write_text("\n".join([json.dumps({"header": start, "left_out": 0}), *lines]) + "\n")
+        with silent_machines():
+            replayed = replay_story(load_story(story))
+        assert replayed.problem == f"it followed {told}, which a story does not keep: give it with --policy"
+        assert not (tmp_path / "imported").exists()
+    with pytest.raises(ConfigError, match="--policy fifo: that is fifo; the story followed gone"):
+        replay_story(load_story(story), "fifo")
+    own = Own("canary_of_a_story:make", lambda: make_policy("greedy"))
+    start = json.loads(header)["header"] | {"policy": describe_choice(own)}
+    story.write_text("\n".join([json.dumps({"header": start, "left_out": 0}), *lines]) + "\n")
+    with silent_machines():
+        replayed = replay_story(load_story(story), own)
+    assert replayed.problem == ""
+    assert replayed.steps
 
 
 def test_a_file_that_is_no_story_is_refused_with_its_line(tmp_path: Path) -> None:

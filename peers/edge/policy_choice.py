@@ -1,0 +1,49 @@
+"""Which policy a node follows when it leads: checked before the node starts, made afresh for each time in office."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+
+from mdl.config import Config
+from mdl.own import Own
+from peers.edge.relearner import DECISION_S, make_own_policy
+from scheduler.given.choice import Budget, check_count, describe_choice, is_file, policy_of
+from scheduler.policies.chain import Policy
+
+
+@dataclass(frozen=True)
+class ChosenPolicy:
+    """told: as the story of the node keeps it. learns: whether it goes on learning beside the mesh (3.3.3).
+
+    make: a fresh one, for a node that keeps what it has re-learned in this directory.
+    """
+
+    told: str
+    make: Callable[[Path], Policy]
+    learns: bool = False
+
+
+def choose_policy(config: Config, policy: str | Own | None = None) -> ChosenPolicy:
+    """policy: what the user's command line says; None: what the configuration does, which can name no function.
+
+    A file is read once, here. Raises ConfigError or DataError in one line for what is no policy, and for a file that
+    cannot order the devices that are waited for.
+    """
+    name = config.round.policy if policy is None else policy
+    if name == "dqn":
+        return ChosenPolicy("dqn", lambda directory: make_own_policy(config, directory), config.round.relearn)
+    first = policy_of(name, Budget(DECISION_S, time.perf_counter))
+    check_min_peers(first, config.round.min_peers, str(name))
+    is_read = isinstance(name, str) and is_file(name)
+    return ChosenPolicy(describe_choice(name), lambda _: deepcopy(first) if is_read else policy_of(name))
+
+
+def check_min_peers(policy: Policy, least: int, where: str) -> None:
+    """A mesh that only begins with more devices than a file orders would never be ordered by it."""
+    known = getattr(policy, "n", None)
+    if isinstance(known, int) and least > known:
+        check_count(policy, least, where)

@@ -1,0 +1,107 @@
+"""What one `mdl up` is about to do: all that can be wrong is found before a process is started."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from mdl.config import Config, save_config
+from mdl.data import DataSet, default_cache_dir, load_data, private_part, split_windows
+from mdl.errors import ConfigError
+from mdl.own import Own, own_data
+from mdl.writing import make_private_folder
+from scheduler.given.choice import check_count, is_file, policy_of
+
+# What is trained on where nothing is asked for: `mdl up` shows that all works, and says that this is synthetic.
+_SHOWN_DATA = "motion"
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one `mdl up` is about to do. rounds: aggregations in total. cloud: with a cloud of its own.
+
+    log_level: of this process and those that it starts. own_policy: a function of the user's that orders the rounds.
+    """
+
+    config: Config
+    peers: int
+    rounds: int
+    data: DataSet
+    out: Path
+    verify: bool
+    cloud: bool = False
+    log_level: str = "info"
+    own_policy: Own | None = None
+
+
+def plan_run(
+    config: Config,
+    peers: int,
+    epochs: int,
+    out: Path | None,
+    policy: str | Own | None,
+    *,
+    verify: bool,
+    cloud: bool,
+    log_level: str,
+) -> Run:
+    """Check everything that can be checked before a process is started, and make the run directory.
+
+    policy: instead of the one of the configuration, which can name no function. Raises ConfigError or DataError.
+    """
+    if peers < 1:
+        raise ConfigError(f"-n {peers}: expected at least 1 peer")
+    if epochs < 1:
+        raise ConfigError(f"--epochs {epochs}: expected at least 1")
+    config = _with_policy(config, policy, peers)
+    if not config.data.spec:
+        config = msgspec.structs.replace(config, data=msgspec.structs.replace(config.data, spec=_SHOWN_DATA))
+    data = load_data(own_data(config.data.spec), default_cache_dir(), config.seed)
+    if cloud:
+        config = _with_cloud(config, data)
+    data = private_part(data, config.cloud.people, config.seed)
+    split_windows(data.train, config.data.split, peers, config.seed)
+    rounds = epochs * config.training.rounds_per_epoch
+    config = msgspec.structs.replace(
+        config,
+        mesh=msgspec.structs.replace(config.mesh, loopback=True, join=(), port=0),
+        round=msgspec.structs.replace(config.round, rounds=rounds, min_peers=peers, keep_deltas=verify, relearn=False),
+        training=msgspec.structs.replace(config.training, planned_rounds=rounds),
+        busy=msgspec.structs.replace(config.busy, cpu_percent=100.0),  # they share one processor
+    )
+    out = out or Path("runs") / f"up-{datetime.now():%Y%m%d-%H%M%S}"
+    try:
+        make_private_folder(out)
+        if any(out.iterdir()):
+            raise ConfigError(f"--out {out} is not empty; choose a new directory")
+        save_config(config, out / "config.toml")
+    except OSError as error:
+        raise ConfigError(f"--out {out}: {error.strerror}") from None
+    own = policy if isinstance(policy, Own) else None
+    return Run(config, peers, rounds, data, out, verify, cloud, log_level, own)
+
+
+def _with_policy(config: Config, policy: str | Own | None, peers: int) -> Config:
+    """What its processes read, wherever they run. Raises ConfigError or DataError for what cannot order so many."""
+    name = config.round.policy if policy is None else policy
+    if peers > 1:  # one alone has nobody to aggregate with
+        check_count(policy_of(name), peers, f"--policy {name}")
+    else:
+        policy_of(name)
+    text = str(Path(name).absolute()) if isinstance(name, str) and is_file(name) else str(name)
+    return msgspec.structs.replace(config, round=msgspec.structs.replace(config.round, policy=text))
+
+
+def _with_cloud(config: Config, data: DataSet) -> Config:
+    """A cloud on this machine: a quarter of the training people gave it their data, unless the user says how many."""
+    people = config.cloud.people or max(1, len(np.unique(data.train.subject)) // 4)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    # One mesh is all it will have: each upload of it is worth a cycle.
+    section = msgspec.structs.replace(config.cloud, people=people, address=address, updates=1)
+    return msgspec.structs.replace(config, cloud=section)

@@ -1,0 +1,88 @@
+"""What a user may say of who aggregates with whom: a built-in name, a policy file, a function of their own. Pure.
+
+A text is a name or a file and is never imported; a function comes as `mdl.own.Own`, which only the user's own command
+line makes. A file is data: its kind, its constants and its shapes are checked before it decides anything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from mdl.errors import ConfigError
+from mdl.own import Own
+from mdl.reading import read_bytes
+from scheduler.given.foreign import Foreign
+from scheduler.given.paper_policy import PaperPolicy
+from scheduler.paper.mlp_numpy import load_mlp, variant_of
+from scheduler.policies.chain import Policy
+from scheduler.policies.learned import Learned
+from scheduler.policies.qnet_numpy import PolicyFileError
+from scheduler.policies.registry import POLICIES, make_policy
+
+# A network of this version has 60 KB, the paper's for 64 devices with large layers a few MB.
+_LARGEST_FILE_BYTES = 64 << 20
+# Hexadecimal digits that tell two files apart for people; nothing is kept from anybody.
+_DIGEST_SHOWN = 12
+
+
+@dataclass(frozen=True)
+class Budget:
+    """A decision that takes longer than deadline_s by `clock` is greedy's: a round is not to wait for a network."""
+
+    deadline_s: float
+    clock: Callable[[], float]
+
+
+def is_file(name: str) -> bool:
+    """Whether a text means a file: it has a / (./mine), or ends in .safetensors."""
+    return "/" in name or (name.endswith(".safetensors") and ":" not in name)
+
+
+def policy_of(name: str | Own, budget: Budget | None = None) -> Policy:
+    """A fresh policy of this name, from this file, or from this function of the user's.
+
+    Raises ConfigError for a name that there is not, or a function that makes no policy; PolicyFileError for a file that
+    this version cannot use.
+    """
+    if isinstance(name, Own):
+        return Foreign(name)
+    if is_file(name):
+        return load_policy(Path(name), budget)
+    if ":" in name:
+        raise ConfigError(f"policy {name!r}: nothing is imported unless you say so with --policy on the command line")
+    return make_policy(name)
+
+
+def load_policy(path: Path, budget: Budget | None = None) -> Policy:
+    """A policy that `mdl scheduler train --out` has made, of either variant. Raises PolicyFileError."""
+    if path.is_dir():
+        raise PolicyFileError(f"{path}: is a directory, not a policy file")
+    if variant_of(path) == "paper":
+        return PaperPolicy(load_mlp(path)[0], path.name)
+    if budget is None:
+        return Learned(path, name=path.name)
+    return Learned(path, name=path.name, deadline_s=budget.deadline_s, clock=budget.clock)
+
+
+def describe_choice(name: str | Own) -> str:
+    """The choice as a story keeps it: a name, which anybody may follow, or words that nobody does.
+
+    A file's have the beginning of its SHA-256, so that another file of the same name is told apart.
+    """
+    if isinstance(name, Own):
+        return f"the function {name.text}"
+    if name in POLICIES or not is_file(name):
+        return name
+    path = Path(name)
+    digest = hashlib.sha256(read_bytes(path, _LARGEST_FILE_BYTES, str(path))).hexdigest()
+    return f"the file {path.name}, sha256 {digest[:_DIGEST_SHOWN]}"
+
+
+def check_count(policy: Policy, count: int, where: str) -> None:
+    """Raises ConfigError if it can never order a mesh of so many devices. where: what the user gave."""
+    known = getattr(policy, "n", None)
+    if isinstance(known, int) and known != count:
+        raise ConfigError(f"{where}: it orders {known} devices and no other number; this mesh has {count}")

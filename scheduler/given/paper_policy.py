@@ -1,0 +1,122 @@
+"""The paper's own DQN (MDLdroid 3.3.1) as a policy of a live mesh: five states a device, one network for one N. Pure.
+
+The paper schedules once all devices ask for aggregation, so it waits while any trains. Its picks come one after the
+other and take no time; hops do. So a hop that is under way counts as done, as in its own problem, and its next pairs
+are thought ahead from there: the first of them whose two devices are free now, and in no pair before it, is ordered.
+The network values every device; of those that may be picked the best is. A busy device may not be while two others
+can: the paper wants the same by its penalty, and the mesh orders it so.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from scheduler.paper.mlp_numpy import MlpQ
+from scheduler.paper.problem import Floats, PaperState, observe_paper
+from scheduler.policies.chain import ChainView, Decision, DeviceState, Pair, Wait, leave_to, tell_states
+from scheduler.policies.greedy import Greedy, too_few
+from scheduler.policies.why import Choice
+
+# A receiver is free again after its hop; who has sent, or is lost, is done.
+_SEEN_AS = {
+    DeviceState.FREE: PaperState.FREE,
+    DeviceState.GET: PaperState.FREE,
+    DeviceState.BUSY: PaperState.BUSY,
+    DeviceState.SEND: PaperState.DONE,
+    DeviceState.DONE: PaperState.DONE,
+    DeviceState.DEAD: PaperState.DONE,
+}
+_STILL_BUSY = "it is busy"
+
+
+class PaperPolicy:
+    """network: answers for network.n devices, in the order of the view. name: what its reasons begin with.
+
+    greedy decides where it cannot: in a mesh of another size.
+    """
+
+    def __init__(self, network: MlpQ, name: str) -> None:
+        self.name = name
+        self.n = network.n
+        self._network = network
+        self._fallback = Greedy()
+
+    def decide(self, view: ChainView) -> Decision:
+        free = view.free()
+        if len(free) < 2:
+            return Wait(too_few(view))
+        if len(view.devices) != self.n:
+            there = f"it orders {self.n} devices, the mesh has {len(view.devices)}"
+            return leave_to(self._fallback, view, self.name, there)
+        if training := [device.peer_id for device in view.devices if device.state is DeviceState.TRAINING]:
+            return Wait(f"{self.name}: it orders a round once all are ready; {', '.join(training)} train")
+        chain = _Ahead(self._network, view)
+        paired: set[int] = set()
+        first = ""
+        while True:
+            to_send, sender = chain.pick()
+            to_get, receiver = chain.pick(sender)
+            pair, names = {sender, receiver}, (to_send.picked, to_get.picked)
+            first = first or " to ".join(names)
+            if not paired & pair and all(view.devices[index].state is DeviceState.FREE for index in pair):
+                told = f"{self.name}: it sees {tell_states(view)}; {names[0]} sends: {to_send.tell()}"
+                return Pair(*names, f"{told}; {names[1]} receives: {to_get.tell()}", (to_send, to_get))
+            paired |= pair
+            chain.step(sender, receiver)
+            if len(chain.free()) < 2:
+                return Wait(f"{self.name}: it sees {tell_states(view)}; its next pair is {first}, not both free yet")
+
+    def explain(self, view: ChainView) -> list[tuple[str, float]]:
+        """Q of who may send, the best first, then of who may receive from the best; none where it does not decide."""
+        is_training = any(device.state is DeviceState.TRAINING for device in view.devices)
+        if len(view.free()) < 2 or len(view.devices) != self.n or is_training:
+            return []
+        chain = _Ahead(self._network, view)
+        to_send, sender = chain.pick()
+        to_get, _ = chain.pick(sender)
+        ranked = [sorted(choice.options, key=lambda option: -option[1]) for choice in (to_send, to_get)]
+        told = [(f"{name} sends", value) for name, value in ranked[0]]
+        return told + [(f"{to_send.picked} -> {name}", value) for name, value in ranked[1]]
+
+
+class _Ahead:
+    """The paper's process from a live round on: hops under way are done, pairs that are thought of too."""
+
+    def __init__(self, network: MlpQ, view: ChainView) -> None:
+        self._network = network
+        self._names = [device.peer_id for device in view.devices]
+        self._state = np.array([_SEEN_AS[device.state] for device in view.devices], np.int8)
+        under_way = [device.state is DeviceState.GET for device in view.devices]
+        self._n_agg = np.array([device.n_agg for device in view.devices], np.int64) + under_way
+
+    def free(self) -> list[int]:
+        return np.flatnonzero(self._state == PaperState.FREE).tolist()
+
+    def pick(self, sender: int | None = None) -> tuple[Choice, int]:
+        """Who sends, or who receives from this sender: the highest Q of those that are free."""
+        values = self._value(sender)
+        may_be = [index for index in self.free() if index != sender]
+        best = max(may_be, key=lambda index: values[index])
+        busy = np.flatnonzero(self._state == PaperState.BUSY).tolist()
+        choice = Choice(
+            self._names[best],
+            "its Q is",
+            tuple((self._names[index], float(values[index])) for index in may_be),
+            most=True,
+            unit="",
+            ruled_out=tuple((self._names[index], _STILL_BUSY) for index in busy if values[index] > values[best]),
+        )
+        return choice, best
+
+    def step(self, sender: int, receiver: int) -> None:
+        self._state[sender] = PaperState.DONE
+        self._n_agg[receiver] += 1
+
+    def _value(self, sender: int | None) -> Floats:
+        state = self._state.copy()
+        if sender is not None:
+            state[sender] = PaperState.SEND
+        phase = np.array([sender is not None], np.int64)
+        n_agg = self._n_agg[None] if self._network.counts else None
+        values: Floats = self._network(observe_paper(state[None], phase, n_agg))[0]
+        return values
