@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from mdl.protocol.vocabulary import Lineage
 from peers.roles.agent.agent import MobileAgent
-from peers.roles.membership.members import Member
+from peers.roles.membership.member import Member
 from peers.roles.peer import Peer
 from peers.roles.trainer.trainer import Trainer
 

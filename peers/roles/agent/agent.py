@@ -31,7 +31,8 @@ from peers.roles.agent.repeater import Repeater
 from peers.roles.agent.round_summary import summarise_round
 from peers.roles.membership.lineage_choice import choose_lineage, may_decide
 from peers.roles.membership.majority import has_quorum, is_senior, next_term
-from peers.roles.membership.members import Member, Members, Position, newest_position, poverty
+from peers.roles.membership.member import Member, Position, newest_position, poverty
+from peers.roles.membership.members import Members
 from scheduler.policies.chain import Policy
 
 logger = logging.getLogger(__name__)
@@ -150,7 +151,9 @@ class MobileAgent:
                 self._stopping = True
                 self.round = None  # an open round is given up: its deltas are one round's work
                 self._finish_up(now)
-        self.members.expire(now)
+        for member in [*self.members.expire(now), *self.members.refuse_other_models(self.lineage)]:
+            if self.round:
+                self.round.look_at(member)
         effects += self._refuse(now)
         for _ in range(_STEPS):
             phase = self.phase
@@ -227,18 +230,12 @@ class MobileAgent:
 
     def _hear(self, sender: Contributor, report: PeerReport, now: float) -> bool:
         """Whether anything can follow from this report now; what is overlooked here is seen at the next repetition."""
-        known = self.members.get(sender)
-        before = known.report if known and known.alive else None
-        member = self.members.hear(sender, report, now)
-        if member is None:
+        change = self.members.hear(sender, report, now)
+        if change is None:
             return False
         if report.term > self.term:
             self._hear_higher_term(report, now)
-        if self.round and report.agent == self.me.peer_id:
-            self.round.hear(member, report, now)
-        if before is None:
-            return True
-        return not _says_the_same(before, report) and (self.round is None or self.round.is_moved_by(member, before))
+        return self.round.hear(change, now) if self.round else change.is_news
 
     def _hear_higher_term(self, report: PeerReport, now: float) -> None:
         """Another agent spoke to this device, or we did before we were started anew."""
@@ -464,7 +461,6 @@ class MobileAgent:
         return self._records.tell([member.report for member in self.members.alive()], wait)
 
     def _refuse(self, now: float) -> list[Effect]:
-        self.members.refuse_other_models(self.lineage)
         effects: list[Effect] = []
         if not self.members.has_refused:
             return effects
@@ -484,16 +480,3 @@ def _common_goal(members: list[Member]) -> int:
 def _newest_attempt(members: list[Member]) -> int:
     """The term that opened the round these have open; 0 if none has."""
     return max(member.report.open_term for member in members)
-
-
-def _says_the_same(before: PeerReport, report: PeerReport) -> bool:
-    """Whether two reports differ in nothing that an agent acts on."""
-    if before.activity is not report.activity or before.holdings != report.holdings:
-        return False
-    return before == msgspec.structs.replace(
-        report,
-        sequence=before.sequence,
-        resources=before.resources,
-        sent_bytes=before.sent_bytes,
-        transfer=before.transfer,
-    )

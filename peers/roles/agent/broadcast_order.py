@@ -6,7 +6,8 @@ from collections.abc import Collection, Sequence
 
 from mdl.protocol.delta import Contributor
 from mdl.protocol.tree import tree_children, tree_parent
-from peers.roles.membership.members import Members, poverty
+from peers.roles.membership.member import poverty
+from peers.roles.membership.members import Members
 
 
 def order_broadcast(

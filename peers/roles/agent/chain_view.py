@@ -5,7 +5,8 @@ from __future__ import annotations
 from mdl.protocol.delta import Contributor
 from mdl.protocol.vocabulary import ResourceState
 from peers.roles.agent.ledger import MERGED, RoundLedger
-from peers.roles.membership.members import Member, Members
+from peers.roles.membership.member import Member
+from peers.roles.membership.members import Members
 from scheduler.policies.chain import ChainView, DeviceState, DeviceView
 from scheduler.policies.device_book import DeviceBook
 

@@ -19,7 +19,6 @@ from mdl.protocol.round_messages import (
     HopCancelled,
     HopOrdered,
     HopReleased,
-    PeerReport,
     RoundClosed,
     RoundOpened,
 )
@@ -30,14 +29,15 @@ from peers.roles.agent.ledger import ABORTED, MERGED, RoundLedger
 from peers.roles.agent.phase import ABANDONED, AGGREGATING, BROADCASTING, CLOSED, CLOSING, PHASE_MOVES, Phase
 from peers.roles.agent.repeater import Repeater
 from peers.roles.membership.majority import has_quorum
-from peers.roles.membership.members import Member, Members, Position
+from peers.roles.membership.member import Change, Member, Position
+from peers.roles.membership.members import Members
 from scheduler.policies.chain import Pair, Policy, Wait
 from scheduler.policies.detour import go_around
 from scheduler.policies.device_book import learn_from_hop
 
 logger = logging.getLogger(__name__)
 
-_TRAINING, _RECEIVING = Activity.TRAINING, Activity.RECEIVING
+_RECEIVING = Activity.RECEIVING
 
 
 class TimeLimit(msgspec.Struct, frozen=True):
@@ -89,7 +89,6 @@ class Conductor:
         self._limit = limit
         self.left_out: set[Contributor] = set()
         self._distribution = Distribution(me, office_term, ledger, opened, members, stall_s)
-        self._looked_at = -1
         self._is_applied_by_some = False
 
     @property
@@ -102,44 +101,23 @@ class Conductor:
         """Whose majority the round needs."""
         return self._opened.base
 
-    def hear(self, member: Member, report: PeerReport, now: float) -> None:
-        """A member's report: the ledger takes it in, and the devices' books learn from hops that were merged."""
-        before = self.ledger.reports.get(member.contributor)
-        self.ledger.note_busy(member.contributor, member.is_busy, now)
-        if report.holdings and member.contributor not in self.ledger.ready_at:
-            member.device.learn_training(now - self.ledger.opened_at)
-        for hop in self.ledger.hear(member.contributor, report, now):
-            self.progressed_at = now
-            logger.info("hop %d: %s -> %s %s", hop.hop_id, hop.sender.peer_id, hop.receiver.peer_id, hop.state.value)
-            source = self._members.get(hop.sender)
-            if hop.state is MERGED and hop.decision and source:
-                learn_from_hop(source.device, member.device, hop.decision.size_bytes, hop.decision.seconds)
-                self._members.reach.succeed(hop.sender, hop.receiver)
-            if hop.state is ABORTED and hop.decision and hop.decision.reason.startswith(NOTHING_CAME):
-                holding = self.ledger.holding(hop.sender)  # if it has heard that it was asked, the way back is cut
-                is_given = holding is not None and holding.sent_hop == hop.hop_id
-                ways = (hop.sender, hop.receiver) if is_given else (hop.receiver, hop.sender)
-                self._members.reach.fail(*ways, now)
-        if self.ledger.reports.get(member.contributor) is report and _has_moved(before, report):
-            self.progressed_at = now
+    def hear(self, change: Change, now: float) -> bool:
+        """What a member's report changes; whether anything can follow from it before the next repetition."""
+        if change.report.agent == self._me:
+            self._take(change, now)
+        if change.is_place:
+            self.look_at(change.member)
+        return change.is_news and self._is_waited_for(change)
 
-    def is_moved_by(self, member: Member, before: PeerReport) -> bool:
-        """Whether this member's newest report can lead to anything; others are waited for, or it has only begun."""
-        report = member.report
-        stood_at = (before.lineage, before.round_id, before.digest)
-        was_here = before.agent == self._me and stood_at in (self.position, self._before_fork)
-        if not (was_here and member.alive and member.obeys(self._me, self._office_term)):
-            return True
-        if self.phase is CLOSING and self._is_applied(member):
-            return not any(self._distribution.has(other) for other in self._distribution.recipients())
-        if member.at != self.position or before.open_term == self.ledger.attempt != report.open_term:
-            return True
-        if self.phase is AGGREGATING:
-            told = before.term, before.holdings, before.hops, before.staged
-            return (report.term, report.holdings, report.hops, report.staged) != told
-        return self.phase is not BROADCASTING or all(
-            self._distribution.has_staged(other) for other in self._distribution.recipients()
-        )
+    def look_at(self, member: Member) -> None:
+        """A member came, left, fell silent or moved: is it out of the round, or has it applied the result already?"""
+        if self.phase is CLOSING:
+            return  # the result stands: whoever is away is not lost but left behind
+        for peer in self.ledger.live():
+            if peer.peer_id == member.peer_id and (reason := self._why_out(peer, member)):
+                self.ledger.lose(peer, reason)
+        if self._is_applied(member) and member in self._following():
+            self._is_applied_by_some = True
 
     def advance(self, now: float) -> list[Effect]:
         """Do what the ledger asks for; call again until the phase stays."""
@@ -152,7 +130,6 @@ class Conductor:
     # -- aggregating --------------------------------------------------------------------------------------------------
 
     def _aggregate(self, now: float) -> list[Effect]:
-        self._look_around()
         if self._is_applied_by_some:
             return self._abandon(now, "another agent has closed it, perhaps with another result")
         if staged := newest_staged(self._distribution.recipients()):
@@ -279,7 +256,6 @@ class Conductor:
 
     def _spread(self, now: float) -> list[Effect]:
         """Until everybody alive has staged the result, those included who were too late to contribute to it."""
-        self._look_around()
         if self._is_applied_by_some:
             return self._abandon(now, "another agent has closed it, perhaps with another result")
         distribution = self._distribution
@@ -358,29 +334,59 @@ class Conductor:
         """At w(round_id - 1), on this lineage or just where it forks."""
         return member.at in (self.position, self._before_fork)
 
-    def _look_around(self) -> None:
-        """Who is out of the round, and whether it is closed already; as long as nobody has moved, that is known."""
-        if self._looked_at == self._members.changes:
-            return
-        self._looked_at = self._members.changes
-        self._lose_the_absent()
-        self._is_applied_by_some = any(self._is_applied(member) for member in self._following())
+    def _take(self, change: Change, now: float) -> None:
+        """The ledger takes a report in, and the devices' books learn from hops that were merged."""
+        member, report, ledger = change.member, change.report, self.ledger
+        peer = member.contributor
+        is_first = peer not in ledger.reports
+        ledger.note_busy(peer, member.is_busy, now)
+        if report.holdings and peer not in ledger.ready_at:
+            member.device.learn_training(now - ledger.opened_at)
+        for hop in ledger.hear(change, now):
+            self.progressed_at = now
+            logger.info("hop %d: %s -> %s %s", hop.hop_id, hop.sender.peer_id, hop.receiver.peer_id, hop.state.value)
+            source = self._members.get(hop.sender)
+            if hop.state is MERGED and hop.decision and source:
+                learn_from_hop(source.device, member.device, hop.decision.size_bytes, hop.decision.seconds)
+                self._members.reach.succeed(hop.sender, hop.receiver)
+            if hop.state is ABORTED and hop.decision and hop.decision.reason.startswith(NOTHING_CAME):
+                holding = ledger.holding(hop.sender)  # if it has heard that it was asked, the way back is cut
+                is_given = holding is not None and holding.sent_hop == hop.hop_id
+                ways = (hop.sender, hop.receiver) if is_given else (hop.receiver, hop.sender)
+                self._members.reach.fail(*ways, now)
+        if ledger.reports.get(peer) is report and (is_first or change.is_progress):
+            self.progressed_at = now
 
-    def _lose_the_absent(self) -> None:
-        for peer in self.ledger.live():
-            member = self._members.get(peer)
-            if member is None:
-                self.ledger.lose(peer, "restarted")
-            elif not member.alive:
-                self.ledger.lose(peer, "left" if member.report.activity is Activity.LEFT else "silent")
-            elif peer in self.ledger.reports and member.report.open_term != self.ledger.attempt:
-                self.ledger.lose(peer, "gave the round up")
-            elif member.problem:
-                self.ledger.lose(peer, "refused")
-            elif not member.obeys(self._me, self._office_term):
-                self.ledger.lose(peer, "obeys another agent")
-            elif not self._stands_here(member):
-                self.ledger.lose(peer, "stands elsewhere")
+    def _is_waited_for(self, change: Change) -> bool:
+        """In each phase most of what members say is one of many parts: others are waited for, or it has only begun."""
+        member, before = change.member, change.before
+        was_here = before and before.agent == self._me and change.stood_at in (self.position, self._before_fork)
+        if not (was_here and member.alive and member.obeys(self._me, self._office_term)):
+            return True
+        if self.phase is CLOSING and self._is_applied(member):
+            return not any(self._distribution.has(other) for other in self._distribution.recipients())
+        attempt = self.ledger.attempt
+        if member.at != self.position or (before and before.open_term == attempt != change.report.open_term):
+            return True
+        if self.phase is AGGREGATING:
+            return change.agent or change.holdings or change.hops or change.staged
+        return self.phase is not BROADCASTING or all(
+            self._distribution.has_staged(other) for other in self._distribution.recipients()
+        )
+
+    def _why_out(self, peer: Contributor, member: Member) -> str:
+        """Why this peer of the round does not count in it any more; "" if it does. member: the process of its name."""
+        if member.contributor != peer:
+            return "restarted"
+        if not member.alive:
+            return "left" if member.has_left else "silent"
+        if peer in self.ledger.reports and member.report.open_term != self.ledger.attempt:
+            return "gave the round up"
+        if member.problem:
+            return "refused"
+        if not member.obeys(self._me, self._office_term):
+            return "obeys another agent"
+        return "" if self._stands_here(member) else "stands elsewhere"
 
     def _abandon(self, now: float, reason: str) -> list[Effect]:
         logger.warning("round %d of %d members: %s", self.ledger.round_id, len(self.ledger.members), reason)
@@ -401,10 +407,3 @@ def newest_staged(members: list[Member]) -> Staged | None:
     if not staged:
         return None
     return max(staged, key=lambda result: (result.term, result.version, result.digest))
-
-
-def _has_moved(before: PeerReport | None, report: PeerReport) -> bool:
-    """Whether this device gets on: it trains, does something else than before, or receives values."""
-    if before is None or report.activity is _TRAINING or report.activity is not before.activity:
-        return True
-    return report.transfer is not None and report.transfer != before.transfer

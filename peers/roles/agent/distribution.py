@@ -8,7 +8,8 @@ from mdl.protocol.tree import tree_children, tree_parent
 from mdl.protocol.vocabulary import Contributors, Holding, Staged
 from peers.roles.agent.broadcast_order import around_cuts, order_broadcast
 from peers.roles.agent.ledger import RoundLedger
-from peers.roles.membership.members import Member, Members, Position
+from peers.roles.membership.member import Member, Position
+from peers.roles.membership.members import Members
 
 
 class Distribution:

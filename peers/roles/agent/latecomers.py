@@ -9,7 +9,8 @@ from mdl.protocol.machine import Effect
 from mdl.protocol.round_messages import CatchUp
 from peers.roles.agent.repeater import Repeater
 from peers.roles.membership.majority import is_senior
-from peers.roles.membership.members import Member, Members, Position, poverty
+from peers.roles.membership.member import Member, Position, poverty
+from peers.roles.membership.members import Members
 
 # How long a round waits for a newcomer to fetch the model; longer while its values are seen to arrive.
 _JOIN_WINDOW_S = 10.0
@@ -25,7 +26,6 @@ class Latecomers:
         self._members = members
         self._repeater = repeater
         self._senior_s = senior_s
-        self._together: tuple[int, Position] | None = None  # when all stood there, by the members' changes
 
     def help(
         self,
@@ -36,12 +36,7 @@ class Latecomers:
         taking_part: Collection[Contributor] = (),
     ) -> list[Effect]:
         """Send whoever stands elsewhere to the least busy of those who have the mesh's model."""
-        if self._together == (self._members.changes, position):
-            return []
-        elsewhere = [member for member in following if member.at != position]
-        if not elsewhere:
-            self._together = self._members.changes, position
-        late = [member for member in elsewhere if member.contributor not in taking_part]
+        late = [member for member in following if member.at != position and member.contributor not in taking_part]
         if not late or not any(member.at == position for member in following):
             return []
         sources = sorted((other for other in self._members.alive() if other.at == position), key=poverty)

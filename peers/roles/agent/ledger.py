@@ -17,6 +17,7 @@ from typing import TypeVar
 from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import PeerReport
 from mdl.protocol.vocabulary import MAX_PERIODS, Holding, HopDecision, HopOutcome
+from peers.roles.membership.member import Change
 
 HopKey = tuple[int, int]  # segment, hop
 BusyPeriod = tuple[float, float | None]  # from, until; None: it still is
@@ -80,7 +81,7 @@ class RoundLedger:
 
     attempt: the term that opened the round; reports of another attempt tell of one that was given up. term: of the
     agent that orders now. is_recovered: another agent began, and may have freed senders that are carried after all.
-    answers: what was asked since something last changed; nobody changes an answer.
+    answers: what was asked since a holding, a hop or a loss last changed; nobody changes an answer.
     """
 
     round_id: int
@@ -99,16 +100,21 @@ class RoundLedger:
     def __post_init__(self) -> None:
         self.term = self.term or self.attempt
 
-    def hear(self, member: Contributor, report: PeerReport, now: float) -> list[Hop]:
+    def hear(self, change: Change, now: float) -> list[Hop]:
         """Take a member's report into account; returns the hops that it decided, newly known."""
-        if member not in self.members or member in self.lost:
+        peer = change.member.contributor
+        if change.holdings or change.hops or peer not in self.reports:
+            return self.take(peer, change.report, now)
+        if self._is_about_this(peer, change.report):
+            self.reports[peer] = change.report
+        return []
+
+    def take(self, member: Contributor, report: PeerReport, now: float) -> list[Hop]:
+        """The same for a report with which nothing has been compared."""
+        if not self._is_about_this(member, report):
             return []
-        if (report.open_round, report.open_term) != (self.round_id, self.attempt):
-            return []
-        before = self.reports.get(member)
         self.reports[member] = report
-        if before is None or before.holdings != report.holdings:
-            self.answers.clear()
+        self.answers.clear()
         if report.holdings:
             self.ready_at.setdefault(member, now)
         decided = []
@@ -120,7 +126,6 @@ class RoundLedger:
                 hop.state = HOP_MOVES[hop.state][decision.outcome]
                 hop.decision, hop.decided_at = decision, now
                 decided.append(hop)
-                self.answers.clear()
         return decided
 
     def note_busy(self, member: Contributor, busy: bool, now: float) -> None:
@@ -256,6 +261,12 @@ class RoundLedger:
         for peer, reason in unable.items():
             self.lose(peer, reason)
         return unable
+
+    def _is_about_this(self, member: Contributor, report: PeerReport) -> bool:
+        """Whether a report is of one who counts here, and about this attempt at the round."""
+        if member not in self.members or member in self.lost:
+            return False
+        return report.open_round == self.round_id and report.open_term == self.attempt
 
     @remembered
     def _aborted(self) -> list[Hop]:

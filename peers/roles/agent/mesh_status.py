@@ -12,7 +12,8 @@ from mdl.protocol.status_messages import MemberStatus, MeshStatus, RoundSummary
 from peers.roles.agent.ledger import RoundLedger
 from peers.roles.agent.phase import Phase
 from peers.roles.agent.round_summary import device_records, since_opened, told_schedule
-from peers.roles.membership.members import Member, Members
+from peers.roles.membership.member import Member
+from peers.roles.membership.members import Members
 
 # A receiver accepts a little more than this (transport.wire.codec.MAX_HEADER_BYTES): the rest is who says it.
 _ROOM_BYTES = 1_000_000

@@ -46,7 +46,7 @@ def recover(
         if attempt in report.entered and member not in ours:
             ledger.lose(member, "it has left this attempt, which may have its work already")
     for member, report in ours.items():
-        ledger.hear(member, report, now)
+        ledger.take(member, report, now)
     return ledger
 
 

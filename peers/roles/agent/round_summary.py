@@ -16,7 +16,7 @@ from mdl.protocol.round_messages import PeerReport
 from mdl.protocol.status_messages import MAX_SCHEDULE, DeviceRecord, HopSummary, RoundSummary, Schedule
 from mdl.protocol.vocabulary import Holding, Staged
 from peers.roles.agent.ledger import Hop, HopState, RoundLedger
-from peers.roles.membership.members import Member
+from peers.roles.membership.member import Member
 
 
 def summarise_round(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mdl.protocol.vocabulary import Lineage
 from peers.roles.membership.majority import has_quorum, is_senior
-from peers.roles.membership.members import Member, newest_position
+from peers.roles.membership.member import Member, newest_position
 
 
 def choose_lineage(following: list[Member]) -> list[Member]:

@@ -26,7 +26,7 @@ def _mesh(*training: Contributor, **resources: ResourceState) -> tuple[RoundLedg
         given = resources.get(peer.peer_id, ResourceState(1 << 30, 5.0))
         report = PeerReport(1, 1, 0, b"", "s", "m", 250_000, Activity.HOLDING, 1, 1, holdings=holdings, resources=given)
         members.hear(peer, report, 1.0)
-        ledger.hear(peer, report, 1.0)
+        ledger.take(peer, report, 1.0)
     return ledger, members
 
 
@@ -92,9 +92,9 @@ def test_a_slow_link_is_fed_by_the_root_at_once_and_feeds_nobody() -> None:
     members = Members(4.0)
     for link_mb_s, peer in enumerate(peers, 1):
         report = PeerReport(1, 1, 0, b"", "s", "m", 4, Activity.HOLDING, 1, 1, resources=ResourceState(1 << 30, 5.0))
-        member = members.hear(peer, report, 1.0)
-        assert member is not None
-        member.device.link_mb_s = float(link_mb_s)
+        change = members.hear(peer, report, 1.0)
+        assert change is not None
+        change.member.device.link_mb_s = float(link_mb_s)
     order = order_broadcast(peers, [peers[5]], members)
     slowest, place = peers[0], order.index(peers[0])
     assert (tree_parent(place), tree_children(place, 6)) == (0, [])

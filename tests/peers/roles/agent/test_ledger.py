@@ -37,7 +37,7 @@ def _tell(
     report = PeerReport(
         1, 0, 0, b"", "s", "m", 4, Activity.HOLDING, open_round, term, holdings=holdings, hops=tuple(decisions)
     )
-    return ledger.hear(member, report, 1.0)
+    return ledger.take(member, report, 1.0)
 
 
 def _ready(*members: Contributor) -> RoundLedger:
@@ -322,7 +322,7 @@ def test_theta_is_right_if_it_is_the_sum_of_what_its_contributors_reported() -> 
         report = PeerReport(
             1, 0, 0, b"", "s", "m", 4, Activity.HOLDING, 1, TERM, training=TrainingReport(0.5, 8, 1.0, theta)
         )
-        ledger.hear(peer, report, 1.0)
+        ledger.take(peer, report, 1.0)
     assert ledger.is_theta_right(Holding(0, 7.0, (A, B)))
     assert not ledger.is_theta_right(Holding(0, 8.0, (A, B)))
     assert not ledger.is_theta_right(Holding(0, 7.0, (A,)))

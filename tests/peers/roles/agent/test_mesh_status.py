@@ -40,7 +40,7 @@ def _summary():  # type: ignore[no-untyped-def]
         merged = (HopDecision(0, hop.hop_id, hop.sender, HopOutcome.MERGED, 1.0, 40) for hop in hops[:1])
         aborted = (HopDecision(0, hop.hop_id, hop.sender, HopOutcome.ABORTED) for hop in hops[1:])
         report = msgspec.structs.replace(REPORT, holdings=(Holding(0, 1.0, (peer,)),), hops=(*merged, *aborted))
-        ledger.hear(peer, report, ready_s)
+        ledger.take(peer, report, ready_s)
         members.hear(peer, report, ready_s)
     for busy, at in ((True, 10.5), (True, 11.0), (False, 11.5), (True, 13.0)):
         ledger.note_busy(B, busy, at)

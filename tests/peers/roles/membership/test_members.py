@@ -10,7 +10,8 @@ from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import PeerReport
 from mdl.protocol.vocabulary import Activity, Fork
 from mdl.task import describe_task
-from peers.roles.membership.members import Members, newest_position
+from peers.roles.membership.member import newest_position
+from peers.roles.membership.members import Members
 
 ANN, BOB = Contributor("ann", 1), Contributor("bob", 1)
 REPORT = PeerReport(1, 0, 0, b"w0", "schema", "lenet", 10, Activity.WAITING, 0)
@@ -33,13 +34,13 @@ def test_rule_4_a_new_incarnation_replaces_the_old_one_and_keeps_the_devices_boo
     members = Members(4.0)
     first = members.hear(ANN, _report(sequence=50), 1.0)
     assert first is not None
-    first.device.link_mb_s = 7.0
+    first.member.device.link_mb_s = 7.0
     again = members.hear(Contributor("ann", 2), _report(sequence=1), 2.0)
     assert again is not None
-    assert again.device.link_mb_s == 7.0
+    assert again.member.device.link_mb_s == 7.0
     assert members.hear(ANN, _report(sequence=51), 3.0) is None
     assert members.get(ANN) is None
-    assert members.get(Contributor("ann", 2)) is again
+    assert members.get(Contributor("ann", 2)) is again.member
 
 
 def test_an_earlier_start_that_still_reports_is_the_member_again_when_the_later_one_is_gone() -> None:
@@ -55,7 +56,7 @@ def test_an_earlier_start_that_still_reports_is_the_member_again_when_the_later_
     assert members.get(copy)
     again = members.hear(first, _report(sequence=53), 7.0)
     assert again is not None
-    assert (again.contributor, again.alive) == (first, True)
+    assert (again.member.contributor, again.member.alive) == (first, True)
     assert members.get(copy) is None
     assert members.hear(copy, _report(sequence=2), 7.1), "and the other way round it is as ever"
 

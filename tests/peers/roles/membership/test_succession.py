@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import AgentPresent, HopReleased, PeerReport
 from mdl.protocol.vocabulary import Activity, Fork, Lineage, ResourceState
-from peers.roles.membership.members import Member, Members
+from peers.roles.membership.member import Member
+from peers.roles.membership.members import Members
 from peers.roles.membership.succession import Succession, SuccessionSettings, outranks
 
 ME, ANN, BOB, CAT = (Contributor(name, 1) for name in ("me", "ann", "bob", "cat"))
