@@ -6,7 +6,6 @@ An unknown key is an error that names the closest valid key; a wrong value names
 from __future__ import annotations
 
 import reprlib
-import tomllib
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
@@ -15,9 +14,10 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_type_hints
 import msgspec
 import tomli_w
 
+from mdl.assignments import put, put_assignment
 from mdl.errors import ConfigError, DataError
 from mdl.hints import did_you_mean
-from mdl.reading import LARGEST_TOML_BYTES, LONGEST_TOML_LINE, decode_toml, read_text
+from mdl.reading import LARGEST_TOML_BYTES, decode_toml, read_text
 from mdl.writing import write_bytes
 
 # Of rounds, windows, people and the like: far beyond any run, and no sum of them leaves 64 bits.
@@ -82,7 +82,15 @@ def ranges_of(section: type[Section]) -> dict[str, Range]:
 
 
 class MeshSection(Section, frozen=True):
-    """How this node meets the others. listen: an IP address or interface; empty: all. port 0: any free one."""
+    """How this node meets the others.
+
+    listen: an IP address or interface of this machine; "": all of them.
+    port: TCP port to listen on; 0: any free one, or 7777 for a cloud.
+    join: HOST:PORT of members, where multicast is blocked.
+    interfaces: network interfaces to announce on and look at; empty: the usual ones.
+    loopback: meet peers on this machine only (127.0.0.1).
+    insecure: no encryption; allowed on loopback only.
+    """
 
     table: ClassVar[str] = "mesh"
     listen: str = ""
@@ -94,7 +102,12 @@ class MeshSection(Section, frozen=True):
 
 
 class DataSection(Section, frozen=True):
-    """spec: see `mdl data inspect --help`; empty if none is given. split, shard: which part of it this device holds."""
+    """Which windows this device trains on.
+
+    spec: as `mdl data inspect --help` says, motion or csv:PATH; "": none is given.
+    split: how the windows are cut into shares: subject, iid or dirichlet:ALPHA.
+    shard: I/N: this device holds share I of N.
+    """
 
     table: ClassVar[str] = "data"
     spec: str = ""
@@ -103,6 +116,11 @@ class DataSection(Section, frozen=True):
 
 
 class ModelSection(Section, frozen=True):
+    """What is trained.
+
+    name: lenet, alexnet, cnn-lstm, or a user's own package.module:factory.
+    """
+
     table: ClassVar[str] = "model"
     name: str = "lenet"
 
@@ -110,7 +128,15 @@ class ModelSection(Section, frozen=True):
 class TrainingSettings(Section, frozen=True):
     """How a device trains.
 
-    learning_rate: at the start; `cosine` lets it fall to 1 % over planned_rounds, step by step.
+    optimizer: sgd, or adam (AdamW).
+    learning_rate: at the start.
+    momentum: of sgd, or beta1 of adam.
+    weight_decay: per step.
+    batch_size: windows a step.
+    rounds_per_epoch: rounds that one pass over the device's windows is cut into.
+    planned_rounds: rounds over which `cosine` falls; a run with an end sets it to its own.
+    schedule: constant, or cosine: the learning rate falls to 1 %, step by step.
+    label_smoothing: share of a label that goes to the other classes.
     seed: of this device: derive it from the run's seed and the peer, or all devices drop out the same units.
     """
 
@@ -128,11 +154,17 @@ class TrainingSettings(Section, frozen=True):
 
 
 class RoundSection(Section, frozen=True):
-    """rounds 0: until stopped. theta: what a device weighs, 1 each ("peer") or its windows ("samples"). eta: Alg. 1.
+    """How rounds go; the agent's device decides where devices differ.
 
-    deadline_s: a round does not wait longer than this for devices that still train, if a share `quorum` of its members
-    is ready; what they train is in a later round (0: it waits for all).
+    rounds: the run's last round; 0: until it is stopped.
+    min_peers: devices that must be there before a round is opened.
+    policy: who aggregates with whom, by the name of a policy (scheduler/policies/registry.py).
+    theta: what a device weighs in the mean: 1 each ("peer"), or its windows ("samples").
+    eta: step along the global delta (Algorithm 1).
+    keep_deltas: each device writes its own and the global delta of each round; `mdl up --verify` sets it.
     relearn: the policy dqn goes on learning beside the mesh, from the rounds it has really had (3.3.3).
+    deadline_s: seconds; a round does not wait longer for devices that still train, what they train is in a later one.
+    quorum: share of the members that must be ready before deadline_s counts.
     """
 
     table: ClassVar[str] = "round"
@@ -150,8 +182,10 @@ class RoundSection(Section, frozen=True):
 class BusySection(Section, frozen=True):
     """When a device counts as busy, so that its aggregations come last (3.3.1): any of these is enough.
 
-    in_use: somebody is using it. cpu_percent: of other processes; 100 = never. battery_percent: below, and not
-    charging. free_memory_mb: below.
+    in_use: somebody is using it.
+    cpu_percent: other processes take more of the processor than this.
+    battery_percent: the battery has less than this, and is not charging.
+    free_memory_mb: less than this is free, in megabytes.
     """
 
     table: ClassVar[str] = "busy"
@@ -162,17 +196,22 @@ class BusySection(Section, frozen=True):
 
 
 class DeviceSection(Section, frozen=True):
-    """What this device cannot find out by itself. in_use_file: it counts as in use as long as this file exists."""
+    """What this device cannot find out by itself.
+
+    in_use_file: path; the device counts as in use as long as this file exists; "": none.
+    """
 
     table: ClassVar[str] = "device"
     in_use_file: str = ""
 
 
 class FaultSection(Section, frozen=True):
-    """When somebody counts as lost. lost_after_s: the longest silence; on a good network a shorter one is enough.
+    """When a device counts as lost, and what those do that are cut off.
 
-    stall_s: a transfer of which nothing has come for so long is given up. partition_s: how long a group that is cut off
-    from the majority of its mesh waits for it; then it trains on by itself ("continue") or goes on waiting ("wait").
+    lost_after_s: seconds; the longest silence; on a good network a shorter one is enough.
+    stall_s: seconds; a transfer of which nothing has come for so long is given up.
+    partition_s: seconds that a group which is cut off from the majority of its mesh waits for it.
+    on_partition: what such a group does then: train on by itself ("continue"), or go on waiting ("wait").
     """
 
     table: ClassVar[str] = "faults"
@@ -183,14 +222,21 @@ class FaultSection(Section, frozen=True):
 
 
 class CloudSection(Section, frozen=True):
-    """Learning with a cloud (Colla). address: HOST:PORT of one, empty for none.
+    """Learning with a cloud (Colla). The first seven are a device's, those from `large` on the cloud's own.
 
-    people: training people of the data set who are the cloud's, and no device's. upload_every: rounds from one upload
-    of the mesh's model to the next. lesson_every: rounds from one that has the teacher's term in its loss to the next.
-    teacher_weight: lambda, the teacher's part of the loss; temperature: softens what it says. warm_start_s: a device
-    that has no model yet waits so long for the cloud's and starts from it; 0: it starts from its own.
-    Of the cloud itself: large: its model. updates: of different pupils that start a cycle; patience_s: or so long after
-    the first. synchronous: cycles wait for all pupils. keep: the share of pupils' models that teach. groups: by kind.
+    address: HOST:PORT of the cloud; "": none.
+    people: training people of the data set who are the cloud's, and no device's; of a device and of the cloud alike.
+    upload_every: rounds from one upload of the mesh's model to the next.
+    lesson_every: rounds from one that has the teacher's term in its loss to the next.
+    teacher_weight: lambda, the teacher's part of the loss (Eq. 3).
+    temperature: softens what the teacher says.
+    warm_start_s: seconds that a device without a model waits for the cloud's, to start from it; 0: it does not.
+    large: the cloud's model; "": the usual one for its data.
+    updates: of different pupils, that start a cycle.
+    patience_s: seconds after the first update, when a cycle starts with fewer.
+    synchronous: cycles wait for all pupils that are there, and they for the cycle.
+    keep: share of the pupils' models that teach, the best ones.
+    groups: pupils are grouped by what they answer, and taught by group.
     """
 
     table: ClassVar[str] = "cloud"
@@ -210,7 +256,19 @@ class CloudSection(Section, frozen=True):
 
 
 class Config(Section, frozen=True):
-    """All of it. seed: every random choice of a run follows from it."""
+    """All of it.
+
+    seed: every random choice of a run follows from it.
+    mesh: how this node meets the others.
+    data: which windows it trains on.
+    model: what is trained.
+    training: how it trains.
+    round: how rounds go.
+    busy: when a device comes last.
+    device: what it cannot find out by itself.
+    faults: when a device counts as lost.
+    cloud: learning with a cloud.
+    """
 
     seed: Seed = 0
     mesh: MeshSection = MeshSection()
@@ -232,13 +290,10 @@ def load_config(path: Path | None, overrides: Mapping[str, object], assignments:
     values = _read_toml(path) if path else {}
     where = str(path) if path else "command line"
     for assignment in assignments:
-        key, equals, text = assignment.partition("=")
-        if not equals:
-            raise ConfigError(f"--set {assignment!r}: expected key=value, for example training.learning_rate=0.01")
-        _put(values, key.strip(), _parse_value(text.strip()))
+        put_assignment(values, assignment)
     for key, value in overrides.items():
         if value is not None:
-            _put(values, key, value)
+            put(values, key, value)
     _check_keys(values, Config, "", where)
     try:
         return msgspec.convert(values, Config, strict=True)
@@ -265,27 +320,6 @@ def _read_toml(path: Path) -> dict[str, Any]:
         return decode_toml(text, str(path))
     except DataError as error:
         raise ConfigError(str(error)) from None
-
-
-def _parse_value(text: str) -> object:
-    """A TOML value; what is none is a string, so that nobody has to quote names on a command line."""
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
-    except (RecursionError, ValueError):
-        raise ConfigError(f"--set {text[:40]}...: nested too deep, or a number of too many digits") from None
-
-
-def _put(values: dict[str, Any], key: str, value: object) -> None:
-    if len(key) > LONGEST_TOML_LINE:
-        raise ConfigError(f"--set {key[:40]}...: no key has {len(key)} characters")
-    *tables, name = key.split(".")
-    for table in tables:
-        values = values.setdefault(table, {})
-        if not isinstance(values, dict):
-            raise ConfigError(f"{key}: {table} is a value, not a table")
-    values[name] = value
 
 
 def _check_keys(values: Mapping[str, Any], section: type[msgspec.Struct], prefix: str, where: str) -> None:

@@ -7,10 +7,12 @@ from mdl.protocol.vocabulary import Message
 
 
 class LessonWanted(Message, frozen=True):
-    """A learner to the cloud (Colla, stage 2): is there anything newer than this version? 0: it has nothing yet.
+    """A learner to the cloud (Colla, stage 2): is there anything newer than this version?
 
-    pupil: whose model it is, a device's or a whole mesh's; its members ask in its name. schema_hash, model: what the
-    pupil's model is, for the cloud to compare with its own.
+    pupil: whose model it is, a device's or a whole mesh's; its members ask in its name.
+    schema_hash: of the pupil's model, for the cloud to compare with its own.
+    model: the same in one line for people.
+    version: of the lesson that the learner has; 0: none.
     """
 
     pupil: PeerId
@@ -20,10 +22,11 @@ class LessonWanted(Message, frozen=True):
 
 
 class LessonCurrent(Message, frozen=True):
-    """The cloud to a learner: this is the newest version there is for the pupil; 0 as long as it has nothing to teach.
+    """The cloud to a learner: an answer, and said to all who have been heard lately when a cycle ends.
 
-    Sent as an answer, and to all who have been heard lately when a cycle ends. Version 1 is the base model; each cycle
-    makes the next one. synchronous: a learner waits for a newer version before its next update.
+    pupil: as in LessonWanted.
+    version: the newest there is for the pupil: 1 is the base model, each cycle makes the next; 0: nothing to teach yet.
+    synchronous: a learner waits for a newer version before its next update.
     """
 
     pupil: PeerId
@@ -32,7 +35,13 @@ class LessonCurrent(Message, frozen=True):
 
 
 class LessonMessage(Message, frozen=True):
-    """The cloud's small model for the pupil's group; carries it packed. group -1: the base."""
+    """The cloud's small model for the pupil's group; carries it packed.
+
+    pupil: as in LessonWanted.
+    version: of what the cloud teaches.
+    group: of the pupil; -1: the base.
+    synchronous: as in LessonCurrent.
+    """
 
     pupil: PeerId
     version: Count
@@ -43,8 +52,12 @@ class LessonMessage(Message, frozen=True):
 class UpdateNamed(Message, frozen=True):
     """What names an update of a pupil (stage 3).
 
-    digest: of its bytes. number: the pupil's count, a mesh's is the round.
-    version, group: of the lesson that it is a change of; what a mesh uploads is whole, and has version 0.
+    pupil: whose model has changed.
+    schema_hash: of that model.
+    number: the pupil's own count; a mesh's is the round.
+    digest: of the update's bytes.
+    version: of the lesson that it is a change of; 0: it is a whole model, as a mesh's are.
+    group: of that lesson.
     """
 
     pupil: PeerId
@@ -60,7 +73,11 @@ class UpdateOffered(UpdateNamed, frozen=True):
 
 
 class UpdateWanted(Message, frozen=True):
-    """The cloud: send it."""
+    """The cloud: send it.
+
+    pupil: as it was offered.
+    digest: as it was offered.
+    """
 
     pupil: PeerId
     digest: Digest
@@ -71,15 +88,22 @@ class UpdateMessage(UpdateNamed, frozen=True):
 
 
 class UpdateTaken(Message, frozen=True):
-    """The cloud has had this update on its disk: what it keeps of the pupil is that, or something newer."""
+    """The cloud has had this update on its disk: what it keeps of the pupil is that, or something newer.
+
+    pupil: as it was offered.
+    digest: as it was offered.
+    """
 
     pupil: PeerId
     digest: Digest
 
 
 class PupilRefused(Message, frozen=True):
-    """The cloud cannot use this model or update, and why. digest: of the update; empty if it is the model as such.
+    """The cloud cannot use this model or update.
 
+    pupil: as it was named.
+    reason: one line for the learner's user.
+    digest: of the update; empty: it is the model as such.
     pull_again: the lesson that it is a change of is too old; nothing is wrong with the learner.
     """
 

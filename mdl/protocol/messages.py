@@ -52,7 +52,9 @@ PROTOCOL_VERSION = 3
 class Hello(Message, frozen=True):
     """A node introduces itself to an address it was given (`--join`), or to a peer it found.
 
-    challenge: to another process of the same name: say this back, from where you listen. answer: what it asked for.
+    me: the sender, and where it listens.
+    challenge: to another process of the same name: say this back, from where you listen.
+    answer: what it asked for.
     """
 
     me: PeerInfo
@@ -61,7 +63,10 @@ class Hello(Message, frozen=True):
 
 
 class PeersKnown(Message, frozen=True):
-    """Members pass on the addresses they know."""
+    """Members pass on the addresses they know.
+
+    peers: those.
+    """
 
     peers: Annotated[tuple[PeerInfo, ...], Meta(max_length=MAX_MEMBERS)]
 

@@ -48,10 +48,32 @@ ATTEMPTS_TOLD = 4
 class PeerReport(Message, frozen=True):
     """A trainer's whole state: heartbeat, answer and confirmation in one.
 
-    sequence grows with every report of one incarnation, so that a late one never overwrites a newer one. agent: whom it
-    obeys, empty if it knows none. votes: it knows what it has promised on its lineage, and has no later result
-    lost (docs/protocol.md, rules 6 and 7). open_round and open_term name the round it takes part in, open_as the term
-    in which it heard of it last; entered are the last attempts at any round that it took part in.
+    sequence: grows with every report of one start of the process, so that a late one never overwrites a newer one.
+    term: the highest that the device has heard; it follows no order of an older one (its promise).
+    round_id: t, where its model w(t) stands.
+    digest: of w(t).
+    schema_hash: of its model, task and classes.
+    model: the same in one line for people.
+    size: values of its model, P.
+    activity: what it is doing (`ACTIVITY_MOVES`).
+    open_round: the round it takes part in; 0: none.
+    open_term: the term that opened that round.
+    open_as: the term under which it has heard of that round last.
+    entered: terms that opened the last few attempts at any round that it took part in.
+    agent: the peer id it obeys; "": it knows none.
+    lineage: the forks on the way to w(t).
+    base: the peer ids whose work is in w(t): a majority of them decides on round t + 1.
+    votes: it knows what it has promised on its lineage, and has no later result lost (docs/protocol.md, rules 6 and 7).
+    goal: the run's last round as it was told; 0: open.
+    incoming: the hop that it receives at the moment.
+    holdings: its partial means, by segment, also those it has given away.
+    hops: what it has decided as a receiver in the open round.
+    staged: the result it has and has not applied.
+    resources: as sampled last; None: not yet.
+    training: how local training of the open round went; None: it is not done.
+    evaluation: how the last w that it tested did.
+    transfer: how far the values have come that it waits for.
+    sent_bytes: since the process started.
     """
 
     sequence: Count
@@ -83,16 +105,22 @@ class PeerReport(Message, frozen=True):
 
 
 class AgentMessage(Message, frozen=True):
-    """What only the agent says. A message of an older term is dropped (fault rule 6)."""
+    """What only the agent says. A message of an older term is dropped (fault rule 6).
+
+    term: the agent's.
+    round_id: the round it speaks of.
+    """
 
     term: Term
     round_id: Round
 
 
 class AgentPresent(AgentMessage, frozen=True):
-    """The agent's heartbeat, and its claim to the office. quorum: a majority of its lineage's members answers it.
+    """The agent's heartbeat, and its claim to the office.
 
-    successors: who takes over if it falls silent, the resource-richest first.
+    lineage: the mesh's, as the agent sees it.
+    quorum: a majority of its lineage's members answers it.
+    successors: the peer ids that take over if it falls silent, the resource-richest first.
     """
 
     lineage: Lineage = ()
@@ -105,11 +133,15 @@ class AgentResigned(AgentMessage, frozen=True):
 
 
 class RoundOpened(AgentMessage, frozen=True):
-    """Train from w(round_id - 1), whose digest is given; only the members' deltas count.
+    """Train from w(round_id - 1); only the members' deltas count.
 
-    attempt: the term that first opened this round; another agent that goes on with it says it again under its own term.
-    lineage: the mesh's; one fork longer than a member's if it starts here; base: who decides on this round.
-    planned_rounds: how far the run will go, 0 if it is open; learning-rate schedules follow it.
+    digest: of w(round_id - 1).
+    members: the processes that take part.
+    attempt: the term that first opened this round; another agent that goes on with it says so under its own term.
+    lineage: the mesh's; one fork longer than a member's if that fork starts here.
+    base: the peer ids that decide on this round.
+    planned_rounds: the run's last round, which learning-rate schedules follow; 0: open.
+    successors: as in AgentPresent.
     """
 
     digest: Digest
@@ -122,7 +154,12 @@ class RoundOpened(AgentMessage, frozen=True):
 
 
 class HopOrdered(AgentMessage, frozen=True):
-    """To the receiver of a hop: fetch the sender's partial mean and merge it."""
+    """To the receiver of a hop: fetch the sender's partial mean and merge it.
+
+    segment: of the model; 0 as long as a model is one.
+    hop_id: unique in the mesh: a term's own numbers.
+    sender: the process that is to be asked.
+    """
 
     segment: Segment
     hop_id: HopId
@@ -130,7 +167,12 @@ class HopOrdered(AgentMessage, frozen=True):
 
 
 class HopCancelled(AgentMessage, frozen=True):
-    """To the receiver of a hop: abort it unless it is merged already, and report which (fault rule 1)."""
+    """To the receiver of a hop: abort it unless it is merged already, and report which (fault rule 1).
+
+    segment: as in HopOrdered.
+    hop_id: as in HopOrdered.
+    sender: as in HopOrdered, for a receiver that never heard of it.
+    """
 
     segment: Segment
     hop_id: HopId
@@ -138,7 +180,11 @@ class HopCancelled(AgentMessage, frozen=True):
 
 
 class HopReleased(AgentMessage, frozen=True):
-    """To the sender of a hop: it did not count, or its receiver is lost with it; hold again (fault rule 3)."""
+    """To the sender of a hop: it did not count, or its receiver is lost with it; hold again (fault rule 3).
+
+    segment: as in HopOrdered.
+    hop_id: as in HopOrdered.
+    """
 
     segment: Segment
     hop_id: HopId
@@ -147,10 +193,14 @@ class HopReleased(AgentMessage, frozen=True):
 class BroadcastOrdered(AgentMessage, frozen=True):
     """The result is at order[0]; everyone fetches it from its parent in the binomial tree over `order` (3.2.3).
 
-    base_digest, lineage: of w(round_id - 1), which it belongs to; two forks may stand at the same w. version grows
-    within a term: a later order replaces an earlier one, never the other way round. digest: of the result, empty as
-    long as the agent has not heard it. link_mb_s: how fast the link of each device in `order` is, 0.0 where it is not
-    known; a parent feeds its children accordingly.
+    base_digest: of w(round_id - 1), which the result belongs to.
+    version: grows within a term: a later order replaces an earlier one, never the other way round.
+    order: all who are to have it, the root first.
+    theta: summed weight of the contributors.
+    contributors: the processes whose deltas are in it.
+    digest: of the result; empty as long as the agent has not heard it.
+    link_mb_s: megabytes a second of each device's link, as in `order`; 0: not known. A parent feeds its children by it.
+    lineage: of w(round_id - 1); two forks may stand at the same w.
     """
 
     base_digest: Digest
@@ -164,13 +214,22 @@ class BroadcastOrdered(AgentMessage, frozen=True):
 
 
 class RoundClosed(AgentMessage, frozen=True):
-    """Every live member has the global delta: apply it. `digest` is the global delta's."""
+    """Every live member has the global delta: apply it.
+
+    digest: of the global delta.
+    """
 
     digest: Digest
 
 
 class CatchUp(AgentMessage, frozen=True):
-    """You are not at w(round_id) with this digest on this lineage: fetch the parameters from `source`."""
+    """You are not at w(round_id) with this digest on this lineage: fetch the parameters.
+
+    digest: of w(round_id).
+    source: a process that has them.
+    lineage: the mesh's.
+    base: the peer ids whose work is in w(round_id).
+    """
 
     digest: Digest
     source: Contributor
@@ -179,7 +238,10 @@ class CatchUp(AgentMessage, frozen=True):
 
 
 class MemberRefused(AgentMessage, frozen=True):
-    """You cannot take part, and why: a different model, most often."""
+    """You cannot take part: a different model, most often.
+
+    reason: one line for the device's user.
+    """
 
     reason: Text
 
@@ -189,7 +251,13 @@ class MeshFinished(AgentMessage, frozen=True):
 
 
 class DeltaWanted(Message, frozen=True):
-    """Receiver to sender: ready for your partial mean. Nothing is sent before this (4.3). attempt: as it was opened."""
+    """Receiver to sender: ready for your partial mean. Nothing is sent before this (4.3).
+
+    round_id: the open round.
+    attempt: the term that opened it.
+    segment: as in HopOrdered.
+    hop_id: the hop that the partial mean is given to, and to no other.
+    """
 
     round_id: Round
     attempt: Term
@@ -198,7 +266,14 @@ class DeltaWanted(Message, frozen=True):
 
 
 class DeltaMessage(Message, frozen=True):
-    """The partial mean of a hop; carries values, float32, shape (P,)."""
+    """The partial mean of a hop; carries values, float32, shape (P,).
+
+    round_id: the open round.
+    segment: as in HopOrdered.
+    hop_id: the hop it is given to.
+    theta: summed weight of its contributors.
+    contributors: the processes whose deltas are in it.
+    """
 
     round_id: Round
     segment: Segment
@@ -208,13 +283,19 @@ class DeltaMessage(Message, frozen=True):
 
 
 class GlobalWanted(Message, frozen=True):
-    """Child to parent in the broadcast tree."""
+    """Child to parent in the broadcast tree: send the result.
+
+    round_id: the round it is the result of.
+    """
 
     round_id: Round
 
 
 class GlobalTaken(Message, frozen=True):
-    """Child to parent in the broadcast tree: it has the result, and the next child's turn has come."""
+    """Child to parent in the broadcast tree: it has the result, and the next child's turn has come.
+
+    round_id: as in GlobalWanted.
+    """
 
     round_id: Round
 
@@ -222,7 +303,11 @@ class GlobalTaken(Message, frozen=True):
 class GlobalMessage(Message, frozen=True):
     """The global delta of a round; carries values, float32, shape (P,).
 
-    term, version: of the order under which its sender has staged it.
+    round_id: the round it is the result of.
+    theta: summed weight of its contributors.
+    contributors: the processes whose deltas are in it.
+    term: of the order under which its sender has staged it.
+    version: of that order.
     """
 
     round_id: Round
@@ -233,13 +318,21 @@ class GlobalMessage(Message, frozen=True):
 
 
 class ModelWanted(Message, frozen=True):
-    """A late peer to its source: send w(round_id)."""
+    """A late peer to its source: send w(round_id).
+
+    round_id: as in the CatchUp that named the source.
+    """
 
     round_id: Round
 
 
 class ModelMessage(Message, frozen=True):
-    """The parameters w(round_id); carries values, float32, shape (P,)."""
+    """The parameters w(round_id); carries values, float32, shape (P,).
+
+    round_id: of the parameters.
+    digest: of the parameters.
+    history: how they came about.
+    """
 
     round_id: Round
     digest: Digest

@@ -37,10 +37,17 @@ MAX_CUTS = 64
 
 
 class HopSummary(msgspec.Struct, frozen=True):
-    """One hop of a round as the agent saw it. outcome: ordered, merged, aborted or lost.
+    """One hop of a round as the agent saw it.
 
-    ordered_s, decided_s: since the round was opened, by the agent's clock. transfer_s: what the receiver measured, from
-    asking to having the values.
+    hop_id: as in HopOrdered.
+    sender: peer id.
+    receiver: peer id.
+    outcome: ordered, merged, aborted or lost.
+    ordered_s: seconds since the round was opened, by the agent's clock.
+    decided_s: the same, when its report came; None: not decided yet.
+    reason: why it was ordered, or why it was aborted.
+    size_bytes: of its values.
+    transfer_s: seconds that the receiver measured, from asking to having the values.
     """
 
     hop_id: HopId
@@ -59,9 +66,15 @@ class DeviceRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
     What is as here is not written: it would be the same in each of thousands of lines.
 
-    ready_s: it held its own delta; None if it never did. busy: when it was seen busy; an end of None: until the round's
-    end. lost: why the round went on without it, empty if it did not. kind: how it is used, by the busy periods seen in
-    all rounds: 0 idle, 1 sync, 2 interactive, 3 call, 4 bimodal. merge_mb_s: as its merges have shown it.
+    peer_id: the device.
+    ready_s: it held its own delta; None: it never did.
+    link_mb_s: megabytes a second of its link, as hops have shown it; None: not known.
+    battery_percent: as it told; None: it has no battery.
+    charging: as it told; None: it has no battery.
+    busy: from when to when it was seen busy; an end of None: until the round's end.
+    lost: why the round went on without it; "": it did not.
+    kind: how it is used, by the busy periods of all rounds: 0 idle, 1 sync, 2 interactive, 3 call, 4 bimodal.
+    merge_mb_s: megabytes a second, as its merges have shown it; None: not known.
     """
 
     peer_id: PeerId
@@ -81,10 +94,22 @@ DeviceRecords: TypeAlias = Annotated[tuple[DeviceRecord, ...], Meta(max_length=M
 
 
 class RoundSummary(msgspec.Struct, frozen=True):
-    """One line of metrics.jsonl. Seconds are measured by the agent's clock, bytes are of model values alone.
+    """One line of metrics.jsonl.
 
-    hops: those that were merged. schedule: all that were ordered, with times and reasons; devices: what they were like
-    meanwhile. Both are empty in lines of older versions. cuts: in words, which devices did not reach each other.
+    round: its number.
+    theta: summed weight of its contributors.
+    contributors: peer ids whose deltas are in it.
+    hops: (sender, receiver) of those that were merged.
+    seconds: by phase and in all ("total"), by the agent's clock.
+    bytes: of model values that were sent, nothing else.
+    loss: mean training loss of the members, in nats; None: none was told.
+    accuracy: of w(round) on the test windows of all who tested; None: nobody did.
+    macro_f1: as accuracy.
+    lost: peer ids that the round went on without.
+    digest: of w(round), in hexadecimal.
+    schedule: all hops that were ordered, with times and reasons; empty in lines of older versions.
+    devices: what they were like meanwhile; empty in lines of older versions.
+    cuts: in words, which devices did not reach each other.
     """
 
     round: Round
@@ -109,6 +134,21 @@ class RoundSummary(msgspec.Struct, frozen=True):
 
 
 class MemberStatus(msgspec.Struct, frozen=True):
+    """One member as the agent knows it.
+
+    peer_id: the device.
+    incarnation: of its process.
+    alive: it was heard lately.
+    activity: as it told last.
+    round_id: where its model stands.
+    heard_s_ago: seconds since its last report.
+    theta: of the partial mean that it holds; 0: none.
+    resources: as it told last; None: not yet.
+    transfer: how far the values have come that it waits for.
+    loss: of its last training, in nats; None: not told.
+    problem: why it takes no part; "": it does.
+    """
+
     peer_id: PeerId
     incarnation: Incarnation
     alive: bool
@@ -123,7 +163,10 @@ class MemberStatus(msgspec.Struct, frozen=True):
 
 
 class StatusWanted(Message, frozen=True):
-    """An observer asks the agent what is going on. since_round: rounds it knows already."""
+    """An observer asks the agent what is going on.
+
+    since_round: the last round whose summary the observer has.
+    """
 
     since_round: Round = 0
 
@@ -131,8 +174,18 @@ class StatusWanted(Message, frozen=True):
 class MeshStatus(Message, frozen=True):
     """The mesh as the agent sees it: what `mdl peers` and the live view show.
 
-    devices, elapsed_s: of the open round, as its hops. finished: only the last of them tells its schedule. cuts: as in
-    RoundSummary.
+    term: the agent's.
+    round_id: the open round, or the last one.
+    rounds: the run's last round; 0: open.
+    phase: what the mesh is doing, and what it waits for, in words.
+    policy: the name of the agent's.
+    members: all that were heard.
+    hops: of the open round.
+    finished: summaries since the round that the observer named; only the last of them tells its schedule.
+    agent: the agent's peer id.
+    devices: of the open round.
+    elapsed_s: seconds since that round was opened.
+    cuts: as in RoundSummary.
     """
 
     term: Term

@@ -56,7 +56,15 @@ class Role(Enum):
 
 
 class PeerInfo(msgspec.Struct, frozen=True):
-    """How a peer is reached and who it is, as mDNS and other members introduce it."""
+    """How a peer is reached and who it is, as mDNS and other members introduce it.
+
+    peer_id: the name of its device in the mesh.
+    incarnation: of its process.
+    role: what it does in the mesh.
+    host: IP address.
+    port: TCP port.
+    schema_hash: of its model; "": it has none, or it is not known.
+    """
 
     peer_id: PeerId
     incarnation: Incarnation
@@ -67,9 +75,14 @@ class PeerInfo(msgspec.Struct, frozen=True):
 
 
 class ResourceState(msgspec.Struct, frozen=True):
-    """What a device tells about itself (3.3.1). None where it has no such sensor. cpu_percent: of other processes.
+    """What a device tells about itself (3.3.1). None where it has no such sensor.
 
-    merge_mb_s: how fast it merged the last time, the transfer left out; None before its first merge.
+    free_memory_bytes: that a program may take.
+    cpu_percent: of the processor, taken by other processes.
+    battery_percent: of a full charge.
+    charging: it is on its charger.
+    in_use: somebody is using it.
+    merge_mb_s: megabytes a second that it merged the last time, the transfer left out; None before its first merge.
     """
 
     free_memory_bytes: Bytes
@@ -115,7 +128,12 @@ class HopOutcome(Enum):
 
 
 class Fork(msgspec.Struct, frozen=True):
-    """Where a group that was cut off from a majority went on by itself: after round_id, with `size` devices."""
+    """Where a group that was cut off from a majority went on by itself.
+
+    round_id: the last round before that.
+    size: devices of the group.
+    name: PEER.INCARNATION.TERM of the agent that began it.
+    """
 
     round_id: Round
     size: Count
@@ -126,7 +144,11 @@ Lineage: TypeAlias = Annotated[tuple[Fork, ...], Meta(max_length=MAX_FORKS)]
 
 
 class Counted(msgspec.Struct, frozen=True):
-    """The last round that a device's work was counted in."""
+    """The last round that a device's work was counted in.
+
+    contributor: the process.
+    round_id: of that round.
+    """
 
     contributor: Contributor
     round_id: Round
@@ -135,7 +157,9 @@ class Counted(msgspec.Struct, frozen=True):
 class History(msgspec.Struct, frozen=True):
     """How w(t) came about; the same on all who stand there.
 
-    lineage: the forks on the way. base: who contributed to w(t), and so decides on w(t + 1). counted: one per peer id.
+    lineage: the forks on the way.
+    base: the peer ids who contributed to w(t), and so decide on w(t + 1).
+    counted: one per peer id.
     """
 
     lineage: Lineage = ()
@@ -144,7 +168,11 @@ class History(msgspec.Struct, frozen=True):
 
 
 class Reached(msgspec.Struct, frozen=True):
-    """The last round whose result a device has had, staged or applied, on the lineage that ends in this fork."""
+    """How far a device has been on one lineage.
+
+    fork: the name of the last fork of that lineage; "": it has none.
+    round_id: the last round whose result the device has had there, staged or applied.
+    """
 
     fork: ForkName
     round_id: Round
@@ -153,10 +181,10 @@ class Reached(msgspec.Struct, frozen=True):
 class Ballot(msgspec.Struct, frozen=True):
     """What a device has promised, and must still know after a restart (docs/protocol.md).
 
-    term: no order of an older one is followed. reached: per lineage, so that no round is decided on twice. agent: whom
-    a restarted process may follow under this very term; "" once it has had a result under it, since an older order of
-    the same term could come again. since: the first start of this device of which nothing is forgotten; later than its
-    first one if a ballot was lost.
+    term: no order of an older one is followed.
+    reached: per lineage, so that no round is decided on twice.
+    agent: whom a restarted process may follow under this very term; "": a result was staged under it, so nobody.
+    since: the first start of this device of which nothing is forgotten; later than its first one if a ballot was lost.
     """
 
     term: Term = 0
@@ -166,6 +194,17 @@ class Ballot(msgspec.Struct, frozen=True):
 
 
 class HopDecision(msgspec.Struct, frozen=True):
+    """How a receiver has decided a hop.
+
+    segment: of the model.
+    hop_id: as it was ordered.
+    sender: whose partial mean it is about.
+    outcome: merged or aborted.
+    seconds: from asking for the values to the decision.
+    size_bytes: of the values; 0: none were merged.
+    reason: why it was aborted; "": it was not.
+    """
+
     segment: Segment
     hop_id: HopId
     sender: Contributor
@@ -176,7 +215,12 @@ class HopDecision(msgspec.Struct, frozen=True):
 
 
 class Incoming(msgspec.Struct, frozen=True):
-    """A hop that this device receives at the moment, not decided yet."""
+    """A hop that this device receives at the moment, not decided yet.
+
+    segment: of the model.
+    hop_id: as it was ordered.
+    sender: whose partial mean it asks for.
+    """
 
     segment: Segment
     hop_id: HopId
@@ -184,7 +228,14 @@ class Incoming(msgspec.Struct, frozen=True):
 
 
 class Holding(msgspec.Struct, frozen=True):
-    """The partial mean of one segment on one device. sent_hop, sent_to: the hop it has been given away by, if any."""
+    """The partial mean of one segment on one device.
+
+    segment: of the model.
+    theta: summed weight of its contributors.
+    contributors: the processes whose deltas are in it.
+    sent_hop: the hop it has been given away by; None: it has not.
+    sent_to: the receiver of that hop; None: as above.
+    """
 
     segment: Segment
     theta: Theta
@@ -194,7 +245,12 @@ class Holding(msgspec.Struct, frozen=True):
 
 
 class Transfer(msgspec.Struct, frozen=True):
-    """How far a bulk transfer to this device has come."""
+    """How far a bulk transfer to this device has come.
+
+    sender: peer id.
+    received_bytes: so far.
+    size_bytes: in all.
+    """
 
     sender: PeerId
     received_bytes: Bytes
@@ -202,7 +258,13 @@ class Transfer(msgspec.Struct, frozen=True):
 
 
 class TrainingReport(msgspec.Struct, frozen=True):
-    """How local training went. loss: mean, in nats. theta: the weight that this device's own delta starts with."""
+    """How local training went.
+
+    loss: mean, in nats.
+    samples: windows it trained on.
+    seconds: it took.
+    theta: the weight that this device's own delta starts with.
+    """
 
     loss: Loss
     samples: Count
@@ -211,14 +273,25 @@ class TrainingReport(msgspec.Struct, frozen=True):
 
 
 class RoundEvaluation(msgspec.Struct, frozen=True):
-    """How w(round_id) did on this device's share of the test windows."""
+    """How w(round_id) did on this device's share of the test windows.
+
+    round_id: of the parameters.
+    evaluation: counts by class.
+    """
 
     round_id: Round
     evaluation: Evaluation
 
 
 class Staged(msgspec.Struct, frozen=True):
-    """The global delta of a round as one device has it, not yet applied. term, version: of the order it follows."""
+    """The global delta of a round as one device has it, not yet applied.
+
+    digest: of the global delta.
+    theta: summed weight of its contributors.
+    contributors: the processes whose deltas are in it.
+    term: of the order it follows.
+    version: of that order.
+    """
 
     digest: Digest
     theta: Theta
