@@ -199,10 +199,12 @@ class DeviceSection(Section, frozen=True):
     """What this device cannot find out by itself.
 
     in_use_file: path; the device counts as in use as long as this file exists; "": none.
+    when: the device trains only while these conditions hold (`mdl/devices/gate.py`); "": always.
     """
 
     table: ClassVar[str] = "device"
     in_use_file: str = ""
+    when: str = ""
 
 
 class FaultSection(Section, frozen=True):

@@ -154,7 +154,7 @@ def train_student(
     """Train with Adam on Eq. 3 (or 4: the teacher is then the clients' mean), stop early, keep the best epoch.
 
     Without validation examples, or with patience 0, all epochs are trained and the last is kept. Only parameters that
-    require a gradient move. generator draws the batches and the dropout. stopped: asked before each epoch.
+    require a gradient move. generator draws the batches and the dropout. stopped: asked before each batch, may wait.
     Raises DataError if the loss is not finite, TrainingCancelledError.
     """
     trainable = [parameter for parameter in student.parameters() if parameter.requires_grad]
@@ -162,11 +162,10 @@ def train_student(
     stops = validation is not None and len(validation.y) > 0 and settings.patience > 0
     best, best_epoch, losses = _copy(student), 0, [_validate(student, validation, settings)] if stops else []
     for epoch in range(1, settings.epochs + 1):
-        if stopped():
-            raise TrainingCancelledError(f"stopped before epoch {epoch} of {settings.epochs}")
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
-            _train_epoch(student, optimizer, train, settings, generator)
+            if not _train_epoch(student, optimizer, train, settings, generator, stopped):
+                raise TrainingCancelledError(f"stopped in epoch {epoch} of {settings.epochs}")
         if not stops:
             continue
         losses.append(_validate(student, validation, settings))
@@ -208,10 +207,13 @@ def _place(probabilities: Tensor, here: Tensor, there: Tensor) -> Tensor:
 
 def _train_epoch(
     student: nn.Module, optimizer: torch.optim.Optimizer, train: Examples, settings: DistillSettings,
-    generator: torch.Generator,
-) -> None:  # fmt: skip
+    generator: torch.Generator, stopped: Callable[[], bool],
+) -> bool:  # fmt: skip
+    """Whether it came to its end."""
     student.train()
     for rows in _batches(torch.randperm(len(train.y), generator=generator), settings.batch_size):
+        if stopped():
+            return False
         teacher = None if train.teacher is None else train.teacher[rows]
         loss = client_loss(student(train.x[rows]), train.y[rows], teacher, settings)
         if not math.isfinite(float(loss.detach())):
@@ -221,6 +223,7 @@ def _train_epoch(
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
+    return True
 
 
 def _validate(student: nn.Module, validation: Examples | None, settings: DistillSettings) -> float:

@@ -124,6 +124,12 @@ class CycleTaught(msgspec.Struct, frozen=True):
     learned: dict[str, bytes]
 
 
+class PauseChanged(msgspec.Struct, frozen=True):
+    """Whether this device may train has changed (`--when`). reason: what forbids it, in words; "" when it may again."""
+
+    reason: str = ""
+
+
 class StopRequested(msgspec.Struct, frozen=True):
     """The user wants to stop: finish cleanly."""
 
@@ -147,6 +153,7 @@ Event: TypeAlias = (
     | UpdateReady
     | UpdateStored
     | CycleTaught
+    | PauseChanged
     | StopRequested
 )
 

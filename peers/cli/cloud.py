@@ -26,6 +26,7 @@ from peers.cli.options import (
     Seed,
     Shard,
     Split,
+    When,
     end,
     find_mesh,
     identified,
@@ -99,6 +100,7 @@ def learn(
     shard: Shard = None,
     split: Split = None,
     patience: Annotated[float | None, typer.Option(help="Seconds to wait for a newer lesson.")] = None,
+    when: When = None,
     insecure: Insecure = None,
     seed: Seed = None,
     fresh: Fresh = False,
@@ -118,6 +120,7 @@ def learn(
         "data.split": split,
         "model.name": model,
         "cloud.patience_s": patience,
+        "device.when": when,
         "seed": seed,
     }
     # Without encryption only on this machine; this node listens nowhere.

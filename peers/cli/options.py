@@ -52,6 +52,9 @@ CloudAt = Annotated[str | None, typer.Option("--cloud", help="HOST:PORT of a clo
 Name = Annotated[str | None, typer.Option(help="This device's name; the host's by default.")]
 Shard = Annotated[str | None, typer.Option(help="I/N: hold one share of the data only.")]
 Seed = Annotated[int | None, typer.Option(help="Every random choice follows from it.")]
+When = Annotated[
+    str | None, typer.Option(help="Train only while all hold: idle,charging,wifi,battery>50,hours=22-6,file:PATH.")
+]
 Out = Annotated[Path | None, typer.Option(help="Run directory for results.")]
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="TOML file; options override it.")]
 Assign = Annotated[list[str] | None, typer.Option("--set", help="key=value, e.g. training.learning_rate=0.01.")]
@@ -98,6 +101,10 @@ def load_settings(path: Path | None, overrides: dict[str, object], assign: list[
         from transport.discovery.interfaces import host_to_listen_on
 
         host_to_listen_on(settings.mesh.listen)
+    if settings.device.when or overrides.get("device.when") is not None:
+        from mdl.devices.gate import parse_when
+
+        parse_when(settings.device.when)
     return settings
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,17 +18,18 @@ from torch import Tensor
 from mdl.bounds import Count, Round, Share
 from mdl.cloud.classroom import Classroom, accuracy_of, suggest_client, suggest_teaching, update_client
 from mdl.cloud.model_kinds import ModelKind, kind_of
-from mdl.config import Config, ModelSection
+from mdl.config import MANY, Config, ModelSection
 from mdl.data import DataSet, Windows, default_cache_dir, donated_part, load_data, shard_test, take_windows
 from mdl.files.checkpoint import write_safetensors
 from mdl.own import own_data, own_model
 from mdl.protocol.bulk import Packed
 from mdl.protocol.delta import Contributor
-from mdl.protocol.machine import Event, StopRequested, StoreUpdate, StudyLesson, TeachCycle, UpdateReady
+from mdl.protocol.machine import Event, PauseChanged, StopRequested, StoreUpdate, StudyLesson, TeachCycle, UpdateReady
 from mdl.reading import decode_json, read_bytes
 from mdl.writing import write_bytes
 from peers.edge.cloud_files import CloudFiles
 from peers.edge.device import device_seed, load_share
+from peers.edge.gatekeeper import make_gatekeeper
 from peers.edge.lifeline import stopped_by_signals
 from peers.edge.resume import Origin, refuse_to_overwrite, set_aside
 from peers.roles.cloud.cloud import Cloud, CloudSettings
@@ -46,7 +48,7 @@ _LARGEST_RECORD_BYTES = 4096
 PERSONAL, _RECORD = "personal.safetensors", "learner.json"
 # `mdl learn` ends with code 3 if nobody answers for so long.
 _NOBODY_S = 20.0
-# A cycle that is under way ends at its next epoch.
+# A cycle that is under way ends at its next batch.
 _DRAIN_S = 5.0
 
 
@@ -129,8 +131,9 @@ def run_learner(
 
     fresh: does not go on from what is in `out`, but sets it aside.
     """
-    student = Student(config, out, fresh)
-    settings = LearnerSettings(studies, patience_s=config.cloud.patience_s, gives_up_s=_NOBODY_S)
+    gate = make_gatekeeper(config.device.when, config.device.in_use_file)
+    student = Student(config, out, fresh, gate.hold)
+    settings = LearnerSettings(studies or MANY, patience_s=config.cloud.patience_s, gives_up_s=_NOBODY_S)
     kind = student.kind
     machine = Learner(me.peer_id, kind.schema_hash, kind.summary, settings, time.monotonic(), student.record.number)
     spoke = Spoke(
@@ -140,13 +143,17 @@ def run_learner(
         max_bytes=kind.largest_bytes,
         insecure=config.mesh.insecure,
     )
-    runtime = Runtime(
-        machine, spoke, {StudyLesson: student.study}, observe=lambda _, event, __: _stop_student(event, student)
-    )
+
+    def observe(_: float, event: Event, __: object) -> None:
+        if isinstance(event, StopRequested):
+            student.stop()
+            gate.stop()
+
+    runtime = Runtime(machine, spoke, {StudyLesson: student.study}, observe=observe)
     logger.info(
         "%s: %d examples of %s, cloud %s", kind.summary, len(student.train), config.data.spec, config.cloud.address
     )
-    with stopped_by_signals(runtime):
+    with stopped_by_signals(runtime), gate.looking(lambda reason: runtime.post(PauseChanged(reason))):
         finish = runtime.run()
     problem = finish.problem
     if finish.exit_code == 3:
@@ -177,9 +184,14 @@ class Record(msgspec.Struct, frozen=True):
 
 
 class Student:
-    """A device's own examples and model, and stage 3 on them. Raises ConfigError or DataError for what does not fit."""
+    """A device's own examples and model, and stage 3 on them. Raises ConfigError or DataError for what does not fit.
 
-    def __init__(self, config: Config, out: Path, fresh: bool = False) -> None:
+    held: asked before each batch, waits as long as the device may not train; whether it is to stop instead.
+    """
+
+    def __init__(
+        self, config: Config, out: Path, fresh: bool = False, held: Callable[[], bool] = lambda: False
+    ) -> None:
         data, self.train, shard = load_share(config)
         self.kind = make_kind(config, data)
         known = np.isin(data.test.subject, self.train.subject)
@@ -192,20 +204,22 @@ class Student:
         self._settings = suggest_client(self.kind)
         self._seed = device_seed(config.seed, shard.index)
         self._stopped = False
+        self._held = held
         kind = self.kind
         self._origin = Origin("", kind.schema_hash, kind.summary, config.seed, kind.older_hashes)
         self.record = self._load_record(fresh)
 
     def stop(self) -> None:
-        """End a study at its next epoch; from any thread."""
+        """End a study at its next batch; from any thread."""
         self._stopped = True
 
     def study(self, effect: StudyLesson) -> Event:
         """Learn from the pulled model, keep what comes of it, and say what has changed."""
+        self._held()
         started, lesson, kind = time.process_time(), effect.lesson, self.kind
         pulled = kind.unpack(effect.model)
         generator = torch.Generator().manual_seed(device_seed(self._seed, effect.number))
-        model = update_client(kind, pulled, *_tensors(self.train), self._settings, generator, lambda: self._stopped)
+        model = update_client(kind, pulled, *_tensors(self.train), self._settings, generator, self._must_end)
         update = kind.encode_update(model, pulled)
         self.update_s.append(round(time.process_time() - started, 3))
         self.upload_bytes.append(len(update))
@@ -221,6 +235,9 @@ class Student:
             *(lesson.version, group, len(self.train), self.update_s[-1], told, len(update) / 1e3),
         )
         return UpdateReady(effect.number, Packed(update), lesson.version, lesson.group)
+
+    def _must_end(self) -> bool:
+        return self._stopped or self._held()
 
     def _load_record(self, fresh: bool) -> Record:
         path = self._out / _RECORD
@@ -246,11 +263,6 @@ def make_kind(config: Config, data: DataSet) -> ModelKind:
 def _stop_files(event: Event, files: CloudFiles) -> None:
     if isinstance(event, StopRequested):
         files.stop()
-
-
-def _stop_student(event: Event, student: Student) -> None:
-    if isinstance(event, StopRequested):
-        student.stop()
 
 
 def _tensors(windows: Windows) -> tuple[Tensor, Tensor]:

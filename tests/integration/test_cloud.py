@@ -154,6 +154,12 @@ def test_what_a_user_gets_wrong_is_said_in_one_line(home, code, tmp_path):
     for words, complaint in (
         (("learn", "--data", DATA), "which cloud? give --cloud HOST:PORT"),
         (("learn", "--data", DATA, "--cloud", "nowhere"), "give HOST:PORT"),
+        (("learn", "--data", DATA, "--cloud", "127.0.0.1:1", "--when", "idle,chargin"), "did you mean 'charging'?"),
+        (("learn", "--data", DATA, "--cloud", "127.0.0.1:1", "--when", ""), "--when: '' is no condition"),
+        (
+            ("learn", "--data", DATA, "--cloud", "127.0.0.1:1", "--when", "idle,file:none.json"),
+            "none.json: No such file",
+        ),
         (("cloud", "--data", DATA, "--set", "cloud.people=6"), "the data has 6 training people; leave at least one"),
         (("up", "--cloud", "--donors", "6", "--data", DATA), "the data has 6 training people; leave at least one"),
         (("learn", "--cloud", "127.0.0.1:1", "--set", "cloud.upload_every=0"), "cloud.upload_every is 0"),
@@ -162,3 +168,21 @@ def test_what_a_user_gets_wrong_is_said_in_one_line(home, code, tmp_path):
         assert run.code == 2, (words, run.told)
         assert complaint in run.complaint, words
         assert "Traceback" not in run.told
+
+
+def test_a_learner_trains_while_its_conditions_hold_and_ends_at_once_while_they_do_not(home, code, tmp_path):
+    port, sensors, out = free_port(), tmp_path / "sensors.json", tmp_path / "dev-1"
+    sensors.write_text('{"charging": false, "battery_percent": 42}')
+    start_cloud(home, port, tmp_path / "cloud")
+    learner = home.start("learn", *COMMON, "--cloud", f"127.0.0.1:{port}", "--name", "dev-1", "--cycles", "0",
+                         "--when", f"charging,battery>50,file:{sensors}", "--out", out, "--json")  # fmt: skip
+    assert product.until(lambda: "paused: on battery (42 % < 50 %)" in learner.told), learner.told
+    assert product.until(lambda: version_of(tmp_path / "cloud") == 1)
+    assert not (out / "personal.safetensors").exists()
+    sensors.write_text('{"charging": true, "battery_percent": 80}')
+    assert product.until(lambda: (out / "personal.safetensors").exists()), learner.told
+    assert "going on: all conditions of --when hold" in learner.told
+    sensors.write_text('{"charging": false, "battery_percent": 80}')
+    assert product.until(lambda: "paused: on battery (80 %)" in learner.told), learner.told
+    assert learner.interrupt(signal.SIGINT) < 15
+    assert learner.code == 130, learner.told

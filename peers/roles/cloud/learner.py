@@ -2,7 +2,8 @@
 
 It speaks for a pupil: for itself, or for the mesh it is a member of. All members of a mesh have the same model and may
 all offer it: the cloud takes it from one of them. What is wanted is asked for again until it is there; an update is
-kept until the cloud says that it has it. Knows nothing of files, models and training.
+kept until the cloud says that it has it. While its owner does not want it to work it says nothing at all: the network
+may be one that costs. Knows nothing of files, models and training.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from mdl.protocol.machine import (
     Effect,
     Event,
     Finish,
+    PauseChanged,
     Received,
     Send,
     StopRequested,
@@ -88,12 +90,15 @@ class Learner:
         self._offer_at = now
         self._again_at: float | None = None
         self._takes_same = False
+        self._is_paused = False
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         effects = self._take(event, now)
         return effects if any(isinstance(effect, Finish) for effect in effects) else effects + self._speak(now)
 
     def deadline(self) -> float | None:
+        if self._is_paused:
+            return None
         times = [self._offer_at if self._offer else self._ask_at]
         if self._is_idle() and self._again_at is not None and not (self._takes_same or self._synchronous):
             times.append(self._again_at)
@@ -112,6 +117,10 @@ class Learner:
                 self._offer = _Offer(event, digest_of(event.update))
                 self._number = max(self._number, event.number)
                 self._offer_at = now
+            case PauseChanged(reason=reason):
+                if self._is_paused and not reason:
+                    self._started, self._ask_at = now, min(self._ask_at, now)  # nobody could answer meanwhile
+                self._is_paused = bool(reason)
             case WorkFailed(problem=problem):
                 return [Finish(problem, 4)] if self._settings.studies else []
             case StopRequested():  # a device by itself has not had the lessons it was to have
@@ -168,6 +177,8 @@ class Learner:
 
     def _speak(self, now: float) -> list[Effect]:
         """Whatever is due: one question at a time."""
+        if self._is_paused:
+            return []
         if self._offer is not None:
             if now < self._offer_at:
                 return []
@@ -196,6 +207,6 @@ class Learner:
 
     def _give_up(self, now: float) -> list[Effect]:
         limit_s = self._settings.gives_up_s
-        if self.heard_at is not None or not limit_s or now - self._started < limit_s:
+        if self._is_paused or self.heard_at is not None or not limit_s or now - self._started < limit_s:
             return []
         return [Finish(f"no cloud answered for {limit_s:g} s", 3)]

@@ -244,7 +244,7 @@ def test_a_teacher_speaks_of_the_students_classes_only() -> None:
     assert torch.allclose(soft.sum(1), torch.ones(60))
 
 
-def test_who_is_stopped_leaves_at_the_next_epoch() -> None:
+def test_who_is_stopped_leaves_at_the_next_batch() -> None:
     x, y = _windows()
     room = Classroom(WINDOWS, x, y, SETTINGS, 0)
     for work in (
@@ -253,6 +253,17 @@ def test_who_is_stopped_leaves_at_the_next_epoch() -> None:
     ):
         with pytest.raises(TrainingCancelledError):
             work()
+
+
+def test_a_student_is_asked_before_each_batch_whether_it_may_go_on() -> None:
+    x, y = _windows()
+    once = DistillSettings(epochs=2, batch_size=10, teacher_weight=0.0, patience=0)
+    asked: list[int] = []
+    update_client(WINDOWS, WINDOWS.build_small(0), x, y, once, _generator(), lambda: bool(asked.append(1)))
+    assert len(asked) == 2 * -(-len(y) // 10)
+    left = iter([False] * (len(asked) // 2) + [True])
+    with pytest.raises(TrainingCancelledError, match="epoch 2 of 2"):
+        update_client(WINDOWS, WINDOWS.build_small(0), x, y, once, _generator(), lambda: next(left))
 
 
 def test_no_example_teaches_nothing() -> None:

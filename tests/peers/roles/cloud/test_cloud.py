@@ -25,6 +25,7 @@ from mdl.protocol.machine import (
     Effect,
     Event,
     Finish,
+    PauseChanged,
     Received,
     Send,
     StopRequested,
@@ -388,6 +389,36 @@ def test_an_update_of_a_lesson_that_is_too_old_makes_a_learner_pull_again() -> N
     learner.handle(UpdateReady(1, _update(1), 1), 2.0)
     old = PupilRefused("ann", "version 1 is not kept any more", digest_of(_update(1)), pull_again=True)
     assert _said(learner.handle(_heard(old), 3.0), CLOUD) == [LessonWanted("ann", "schema", "lenet", 0)]
+
+
+def test_a_paused_learner_says_nothing_and_goes_on_where_it_was() -> None:
+    learner = Learner("ann", "schema", "lenet", LearnerSettings(studies=2, gives_up_s=20.0), 0.0)
+    assert learner.handle(PauseChanged("on battery"), 0.0) == []
+    assert learner.deadline() is None
+    assert learner.handle(Tick(), 3600.0) == []
+    (asked,) = learner.handle(PauseChanged(), 36_000.0)
+    assert isinstance(asked, Send)
+    assert isinstance(asked.message, LessonWanted)
+    (study,) = learner.handle(Received(Contributor(CLOUD, 1), LessonMessage("ann", 1), BASE), 36_001.0)
+    assert isinstance(study, StudyLesson)
+    # What was being learned when the pause came is offered after it.
+    learner.handle(PauseChanged("in use"), 36_002.0)
+    assert learner.handle(UpdateReady(1, _update(1, 2), 1), 36_003.0) == []
+    assert learner.deadline() is None
+    (offered,) = learner.handle(PauseChanged(), 40_000.0)
+    assert isinstance(offered, Send)
+    assert isinstance(offered.message, UpdateOffered)
+
+
+def test_a_paused_learner_ends_at_once_and_whoever_goes_on_gives_up_as_late_as_a_new_one() -> None:
+    learner = Learner("ann", "schema", "lenet", LearnerSettings(studies=1, gives_up_s=20.0), 0.0)
+    learner.handle(PauseChanged("in use"), 1.0)
+    learner.handle(PauseChanged(), 100.0)
+    assert not any(isinstance(effect, Finish) for effect in learner.handle(Tick(), 119.0))
+    assert learner.handle(Tick(), 120.0) == [Finish("no cloud answered for 20 s", 3)]
+    learner = Learner("ann", "schema", "lenet", LearnerSettings(studies=1), 0.0)
+    learner.handle(PauseChanged("in use"), 1.0)
+    assert learner.handle(StopRequested(), 2.0) == [Finish(exit_code=130)]
 
 
 def test_nobody_at_the_address_is_said_after_a_while() -> None:

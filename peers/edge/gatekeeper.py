@@ -1,0 +1,125 @@
+"""Keeps a device to its owner's conditions (`--when`): looks at the sensors every few seconds, and holds training up.
+
+Training asks `hold` before each batch and waits there as long as the device may not train, so that it stops within one
+batch of a look and goes on where it was; `forbidden_by` is for whoever must not wait. The looks are made by a thread of
+their own, since a sensor may take seconds to answer.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+
+from mdl.devices.gate import Gate, Reading, parse_when
+from peers.edge.sensors import Sensors
+
+logger = logging.getLogger("mdl")
+
+# Soon enough for somebody who takes the phone up, and a look at sysfs takes a millisecond.
+LOOK_EVERY_S = 5.0
+# A command of a phone may take seconds, and wakes it up: it rests this many times as long as it took.
+_RESTS = 10.0
+# The thread may be in the middle of a look when it is to end; it is a daemon.
+_END_S = 0.5
+
+
+class Gatekeeper:
+    """See the module. forbidden_by: the conditions that did not hold at the last look, in words; "" if it may train.
+
+    minute: of the local day, 0..1440. wait: instead of waiting for the thread's next look, whatever makes time pass.
+    Looks once at once, and tells what is not there to be looked at.
+    """
+
+    def __init__(
+        self,
+        gate: Gate,
+        sensors: Callable[[], Reading],
+        minute: Callable[[], float] | None = None,
+        wait: Callable[[], None] | None = None,
+    ) -> None:
+        self.forbidden_by = ""
+        self._gate = gate
+        self._sensors = sensors
+        self._minute = minute or _minute_of_day
+        self._changed = threading.Condition()
+        self._stopped = threading.Event()
+        self._wait = wait or self._await_change
+        reading = self._sensors()
+        for line in gate.lacks(reading):
+            logger.info("--when: %s", line)
+        self._take(reading)
+
+    def look(self) -> bool:
+        """Ask the sensors; returns whether the answer to "may it train" is another one than before."""
+        return self._take(self._sensors())
+
+    def hold(self) -> bool:
+        """Wait as long as the device may not train; returns whether it is to stop instead."""
+        while self.forbidden_by and not self._stopped.is_set():
+            self._wait()
+        return self._stopped.is_set()
+
+    def stop(self) -> None:
+        """Whoever is held up hears of it at once; from any thread."""
+        self._stopped.set()
+        with self._changed:
+            self._changed.notify_all()
+
+    @contextmanager
+    def looking(self, told: Callable[[str], None]) -> Iterator[None]:
+        """Look on and on meanwhile, in a thread. told: hears `forbidden_by` whenever a pause begins or ends."""
+        if self._gate == Gate():
+            yield  # there is nothing that could change
+            return
+        if self.forbidden_by:
+            told(self.forbidden_by)
+        thread = threading.Thread(target=self._look_on, args=(told,), name="mdl-gate", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self.stop()
+            thread.join(_END_S)
+
+    def _look_on(self, told: Callable[[str], None]) -> None:
+        rest_s = 0.0
+        while not self._stopped.wait(max(rest_s, LOOK_EVERY_S)):
+            began_s = time.monotonic()
+            if self.look():
+                told(self.forbidden_by)
+            rest_s = _RESTS * (time.monotonic() - began_s)
+
+    def _take(self, reading: Reading) -> bool:
+        before, now = self.forbidden_by, self._gate.forbids(reading, self._minute())
+        with self._changed:
+            self.forbidden_by = now
+            self._changed.notify_all()
+        if now and _kind(now) != _kind(before):
+            logger.info("paused: %s", now)
+        elif before and not now:
+            logger.info("going on: all conditions of --when hold")
+        return bool(now) is not bool(before)
+
+    def _await_change(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: not self.forbidden_by or self._stopped.is_set())
+
+
+def make_gatekeeper(when: str, in_use_file: str) -> Gatekeeper:
+    """The keeper of a `--when`; of an empty one it lets everything through. Raises ConfigError."""
+    gate = parse_when(when) if when else Gate()
+    return Gatekeeper(gate, Sensors(gate, in_use_file))
+
+
+def _minute_of_day() -> float:
+    now = datetime.now()
+    return now.hour * 60 + now.minute + now.second / 60
+
+
+def _kind(reason: str) -> str:
+    """A reason without its figures: a battery that falls by a percent is no news."""
+    return "".join(letter for letter in reason if not letter.isdigit())

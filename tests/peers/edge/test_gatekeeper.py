@@ -1,0 +1,145 @@
+"""`--when` keeps training to its conditions: on a made-up day in the form of recorded ones, and held up by hand."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import logging
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from torch import nn
+
+from benchmarks.allowed_hours import Session, allowed_hours, play, read_sessions, train_on
+from mdl.config import TrainingSettings
+from mdl.devices.gate import Gate, Reading, parse_when
+from mdl.errors import ConfigError
+from peers.edge.gatekeeper import LOOK_EVERY_S, Gatekeeper, make_gatekeeper
+from peers.edge.sensors import Sensors
+
+_HEADER = (
+    "device,Timestamp,level,status,usage,RAM,isInteractive,temperature,voltage,WiFi,Cellular,Hotspot,GPS,Bluetooth,"
+    "Brightness,SampleFreq,availCapacityPercentage,health"
+)
+WHEN = "idle,charging,battery>50"
+_CHARGING, _DISCHARGING, _FULL = 2, 3, 5
+# An evening in ten minutes: (from second, battery %, status, in use).
+EVENING = (
+    (0, 40, _DISCHARGING, True),
+    (60, 40, _CHARGING, True),
+    (120, 40, _CHARGING, False),  # not above 50 yet
+    (180, 51, _CHARGING, False),  # allowed
+    (240, 60, _CHARGING, True),
+    (300, 100, _FULL, False),  # allowed
+    (330, 100, _FULL, True),
+    (336, 100, _FULL, False),  # allowed
+    (540, 99, _DISCHARGING, False),
+    (600, 99, _DISCHARGING, False),
+)
+
+
+def write_evening(path: Path, every_s: int = 3) -> Path:
+    """The evening as the app that recorded the phones would have written it."""
+    with gzip.open(path, "wt", newline="") as lines:
+        writer = csv.writer(lines)
+        writer.writerow(_HEADER.split(","))
+        for second in range(0, 600, every_s):
+            _, level, status, in_use = [row for row in EVENING if row[0] <= second][-1]
+            state = (level, status, 20, 30.0, str(in_use).lower(), 30.0, 4.1)
+            rest = ("true", "false", "false", "false", "false", 100, every_s, 92, 2)
+            writer.writerow(("d99", 1_593_961_659_589 + 1000 * second, *state, *rest))
+    return path
+
+
+def evening(tmp_path: Path) -> Session:
+    (sessions,) = read_sessions(write_evening(tmp_path / "phone_traces.csv.gz")).values()
+    (session,) = sessions
+    return session
+
+
+def test_on_a_recorded_evening_training_runs_in_allowed_minutes_alone_and_pauses_within_one_batch(
+    tmp_path: Path,
+) -> None:
+    session, path = evening(tmp_path), tmp_path / "sensors.json"
+
+    def written() -> Reading:
+        """A script writes what the phone's sensors say at this moment; mdl reads it."""
+        reading = session.reading_at(session.now_s)
+        path.write_text(json.dumps({name: getattr(reading, name) for name in ("idle", "charging", "battery_percent")}))
+        return sensors()
+
+    path.write_text("{}")
+    sensors = Sensors(parse_when(f"{WHEN},file:{path}"))
+    batch_s = 2.0
+    x, y = np.zeros((64, 2, 4), np.float32), np.zeros(64, np.int64)
+    training = train_on(nn.Sequential(nn.Flatten(), nn.Linear(8, 2)), x, y, TrainingSettings(batch_size=16))
+    played = play(session, parse_when(WHEN), batch_s, training, written)
+    begun = [at_s - session.at_s[0] for at_s in played.begun_s]
+    allowed = [(180.0, 240.0), (300.0, 330.0), (336.0, 540.0)]
+    grace_s = LOOK_EVERY_S + batch_s
+    assert all(any(start <= at_s < end + grace_s for start, end in allowed) for at_s in begun)
+    for start, end in allowed:
+        held_s = len([at_s for at_s in begun if start <= at_s < end]) * batch_s
+        assert held_s >= end - start - 2 * grace_s, (start, begun)
+    assert 0.0 < played.late_s <= grace_s
+    recorded_h, allowed_h = allowed_hours([session], parse_when(WHEN))
+    assert (recorded_h * 3600, allowed_h * 3600) == (pytest.approx(597), pytest.approx(294))
+
+
+def test_a_gate_that_is_always_open_lets_everything_through(tmp_path: Path) -> None:
+    session = evening(tmp_path)
+    assert len(play(session, Gate(), 100.0, lambda is_over: [*iter(is_over, True)] and None).begun_s) == 6
+
+
+def keeper_of(readings: list[Reading], when: str = "charging,battery>50") -> Gatekeeper:
+    """Each look takes the next one; the last stays."""
+    return Gatekeeper(parse_when(when), lambda: readings.pop(0) if len(readings) > 1 else readings[0], lambda: 0.0)
+
+
+def test_a_pause_is_said_once_and_a_percent_less_is_no_news(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    at = [Reading(charging=True, battery_percent=80), *(Reading(charging=False, battery_percent=n) for n in (42, 41))]
+    keeper = keeper_of([*at, Reading(charging=True, battery_percent=41), at[0]])
+    assert [keeper.look() for _ in range(4)] == [True, False, False, True]
+    assert caplog.messages == [
+        "paused: on battery (42 % < 50 %)",
+        "paused: charging (41 % < 50 %)",
+        "going on: all conditions of --when hold",
+    ]
+
+
+def test_what_a_machine_lacks_is_said_at_the_start(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    keeper = keeper_of([Reading()], "charging")
+    assert caplog.messages == ["--when: nothing here tells of a battery: it counts as charging"]
+    assert not keeper.forbidden_by
+
+
+@pytest.mark.parametrize("ends", ["stop", "going on"])
+def test_who_is_held_up_hears_at_once_that_it_is_over(ends: str) -> None:
+    keeper = keeper_of([Reading(charging=False), Reading(charging=True)], "charging")
+    held: list[bool] = []
+    thread = threading.Thread(target=lambda: held.append(keeper.hold()))
+    thread.start()
+    keeper.stop() if ends == "stop" else keeper.look()
+    thread.join(10.0)
+    assert held == [ends == "stop"]
+
+
+def test_a_thread_looks_and_tells_what_is_so_at_the_start() -> None:
+    keeper = keeper_of([Reading(charging=False)], "charging")
+    told: list[str] = []
+    with keeper.looking(told.append):
+        assert told == ["on battery"]
+    assert keeper.hold(), "after it nobody waits for a look that does not come"
+
+
+def test_no_condition_needs_no_thread_and_a_wrong_one_is_told() -> None:
+    before = threading.active_count()
+    with make_gatekeeper("", "").looking(lambda reason: None):
+        assert threading.active_count() == before
+    with pytest.raises(ConfigError, match="did you mean 'charging'"):
+        make_gatekeeper("chargin", "")
