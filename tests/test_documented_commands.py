@@ -25,6 +25,7 @@ from mdl.learning.models import MODELS
 from peers.cli.main import add_groups, app
 from peers.view.schedule_source import draw_scenarios
 from scheduler.explain.watched_play import parse_policies
+from scheduler.given.choice import is_file
 from scheduler.policies.registry import POLICIES
 from sim.mesh.draw_plan import LEVELS
 
@@ -178,7 +179,8 @@ def _check_values(path: list[str], given: dict[str, Any]) -> None:
     if "data" in said:
         parse_spec(said["data"])
     if "policy" in said:
-        assert said["policy"] in POLICIES, said["policy"]
+        is_given = is_file(said["policy"]) or ":" in said["policy"]
+        assert is_given or said["policy"] in POLICIES, said["policy"]
     if "policies" in said:
         parse_policies(said["policies"])
     if "faults" in said:
