@@ -15,8 +15,19 @@ import msgspec
 from mdl.config import Config, MeshSection
 from mdl.files.journal import Journal
 from mdl.protocol.delta import Contributor
-from mdl.protocol.machine import Effect, Event, Finish, Machine, PeerFound, RecordRound, ResourcesSampled, StopRequested
-from mdl.protocol.vocabulary import PeerInfo, Role
+from mdl.protocol.machine import (
+    Effect,
+    Event,
+    Finish,
+    Machine,
+    PeerFound,
+    Received,
+    RecordRound,
+    ResourcesSampled,
+    StopRequested,
+)
+from mdl.protocol.round_messages import PeerReport
+from mdl.protocol.vocabulary import PeerInfo, ResourceState, Role
 from peers.edge.lifeline import stopped_by_signals
 from peers.edge.narrate import Narrator
 from peers.edge.policy_choice import ChosenPolicy, choose_policy
@@ -231,10 +242,11 @@ class _Node:
             mesh,
             config.mesh,
             {**work, RecordRound: lambda effect: record_round(self._metrics, effect, self._relearner)},
-            observe=observe,
+            observe=self._observe,
             story_path=self._story,
             sample=sampler if start.trainer else None,
         )
+        self._me, self._machine, self._observe_too = start.me.peer_id, machine, observe
         self._relearner = Relearner(out / FOLDER, config.busy, sampler.last, self.runtime.post, learns)
 
     @contextmanager
@@ -249,6 +261,17 @@ class _Node:
         self._metrics.flush()
         self.runtime.save_story(self._story)
         return finish
+
+    def _observe(self, now: float, event: Event, effects: list[Effect]) -> None:
+        """What devices report while this node leads; its own trainer tells it without a driver."""
+        if self._machine.agent:
+            match event:
+                case Received(sender, PeerReport(resources=ResourceState() as resources)):
+                    self._relearner.notice(sender.peer_id, resources)
+                case ResourcesSampled(resources):
+                    self._relearner.notice(self._me, resources)
+        if self._observe_too:
+            self._observe_too(now, event, effects)
 
     def sent_bytes(self) -> int:
         return self.runtime.links.counts.sent_bytes

@@ -1,15 +1,17 @@
 """Lets the scheduler go on learning beside the mesh (MDLdroid 3.3.3): when, from what, and in a process of its own.
 
-It learns when three conditions hold: the mesh is another than the one it learned from last; enough rounds were seen;
-and this device is at ease (not busy, and not on its battery). One slot follows a closed round, at the lowest priority;
-nothing waits for it. What is learned, and when it is taken, is `scheduler.training.relearn`'s.
+It learns when three conditions hold: the resource condition of the mesh is another than the one it learned from last
+(`peers.edge.condition`); enough rounds were seen; and this device is at ease (not busy, and not on its battery). One
+slot follows a closed round, or the report that shows a change while the next round trains (the first two cases of
+Fig. 5b), at the lowest priority. Nothing waits for it: what is due meanwhile is ordered by what was learned before (the
+third case).
+What is learned, and when it is taken, is `scheduler.training.relearn`'s.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import math
 import os
 import subprocess
 import sys
@@ -28,6 +30,7 @@ from mdl.protocol.status_messages import RoundSummary
 from mdl.protocol.vocabulary import ResourceState
 from mdl.reading import decode_json, read_bytes
 from mdl.writing import write_bytes
+from peers.edge.condition import ConditionBook, DeviceCondition, MeshCondition, find_changes
 from peers.edge.lifeline import wait_for_parent
 from scheduler.explain.recorded_round import finished_round, rebuild
 from scheduler.policies.chain import Policy
@@ -42,12 +45,12 @@ FOLDER = "scheduler"
 _LEARNED = "learned.json"
 # Rounds that are kept to learn from, and how many there must be.
 MOST_SEEN, LEAST_SEEN = 96, 24
-# A number for each device of a mesh.
-_LARGEST_LEARNED_BYTES = 64 << 10
+# A few numbers for each device of a mesh.
+_LARGEST_LEARNED_BYTES = 512 << 10
 # A decision that takes longer is made by the fallback: a round is not to wait for the scheduler.
 DECISION_S = 0.05
-# The mesh is as its last rounds were.
-_RECENT = 8
+# Changes that a line of the log names.
+_TOLD = 3
 
 
 class Relearner:
@@ -71,6 +74,11 @@ class Relearner:
         self._is_on = is_on
         self._slot: subprocess.Popen[str] | None = None
         self._closed = False
+        self._lock = threading.Lock()  # reports come from the loop, rounds from its worker
+        self._book = ConditionBook()
+        self._record = self._load_learned() if is_on else None
+        self._seen = 0
+        self._has_noticed = False
 
     def hear(self, summary: RoundSummary) -> None:
         """A round that this node led is closed: remember it, and learn for a slot if the conditions hold."""
@@ -81,16 +89,44 @@ class Relearner:
         except (MdlError, OSError) as error:  # a round is no worse for it
             logger.warning("round %d is not learned from: %s", summary.round, error)
 
+    def notice(self, peer_id: str, resources: ResourceState) -> None:
+        """A device reports while this node leads: if that shows a change, learn for a slot; once in each round.
+
+        Takes no time: it is called by the loop that hears the report.
+        """
+        if not self._is_on:
+            return
+        with self._lock:
+            self._book.hear(peer_id, resources, is_busy(resources, self._busy))
+            if self._has_noticed or not self._record or peer_id not in self._record:
+                return
+            changes = find_changes({peer_id: self._record[peer_id]}, {peer_id: self._book.device(peer_id)})
+        if changes and self._may_learn(changes):
+            self._has_noticed = True
+            threading.Thread(target=self._start_noticed, args=(changes,), name="mdl-relearner", daemon=True).start()
+
+    def _start_noticed(self, changes: Sequence[str]) -> None:
+        try:
+            self._start_slot(changes)
+        except OSError as error:  # the round that is open is no worse for it
+            logger.warning("a change of the mesh is not learned from: %s", error)
+
     def _remember(self, summary: RoundSummary) -> None:
         try:
-            scenario = rebuild(finished_round(summary, "this mesh")).scenario
+            rebuilt = rebuild(finished_round(summary, "this mesh"))
         except DataError as error:
             logger.debug("round %d teaches nothing: %s", summary.round, error)
             return
-        seen = [*self._load_seen(), scenario][-MOST_SEEN:]
+        seen = [*self._load_seen(), rebuilt.scenario][-MOST_SEEN:]
         save_scenarios(seen, self._directory / SEEN)
-        if self._may_learn(seen):
-            self._start_slot(seen)
+        links = {name: device.link_mb_s for name, device in zip(rebuilt.names, rebuilt.scenario.devices, strict=True)}
+        with self._lock:
+            self._seen, self._has_noticed = len(seen), False
+            self._book.close_round(links)
+            now = self._book.now()
+        changes = ["nothing was learned here yet"] if self._record is None else find_changes(self._record, now)
+        if self._may_learn(changes):
+            self._start_slot(changes)
 
     def close(self) -> None:
         """The node ends: a slot that is under way is given up, the draft before it stays."""
@@ -98,14 +134,16 @@ class Relearner:
         if self._slot and self._slot.poll() is None:
             self._slot.kill()
 
-    def _may_learn(self, seen: Sequence[Scenario]) -> bool:
-        if self._slot and self._slot.poll() is None:
+    def _may_learn(self, changes: Sequence[str]) -> bool:
+        if self._closed or (self._slot and self._slot.poll() is None):
             return False
         is_under_way = (self._directory / DRAFT).exists()
-        has_changed = describe_mesh(seen) != self._load_learned()
-        return len(seen) >= LEAST_SEEN and (is_under_way or has_changed) and is_at_ease(self._sample(), self._busy)
+        return self._seen >= LEAST_SEEN and bool(is_under_way or changes) and is_at_ease(self._sample(), self._busy)
 
-    def _start_slot(self, seen: Sequence[Scenario]) -> None:
+    def _start_slot(self, changes: Sequence[str]) -> None:
+        if changes:
+            more = f" and {len(changes) - _TOLD} more" if len(changes) > _TOLD else ""
+            logger.info("the schedule is learned for a slot: %s%s", "; ".join(changes[:_TOLD]), more)
         command = [sys.executable, "-P", "-m", "peers.edge.relearner", str(self._directory)]
         theirs, ours = os.pipe()  # it ends with this process, also if that is killed
         try:
@@ -123,10 +161,11 @@ class Relearner:
             raise
         finally:
             os.close(theirs)
-        waiting = (self._slot, ours, describe_mesh(seen))
+        with self._lock:
+            waiting = (self._slot, ours, self._book.now())
         threading.Thread(target=self._wait, args=waiting, name="mdl-relearner", daemon=True).start()
 
-    def _wait(self, slot: subprocess.Popen[str], lifeline: int, mesh: list[int]) -> None:
+    def _wait(self, slot: subprocess.Popen[str], lifeline: int, mesh: MeshCondition) -> None:
         told, complaint = slot.communicate()
         os.close(lifeline)
         if self._closed:
@@ -140,8 +179,9 @@ class Relearner:
             logger.warning("%s", line)
         if ended["slot"] < ended["slots"]:
             return
+        self._record = mesh
         try:
-            write_bytes(self._directory / _LEARNED, json.dumps(mesh).encode())
+            write_bytes(self._directory / _LEARNED, msgspec.json.encode(mesh))
         except MdlError as error:
             logger.warning("it is learned again: %s", error)
         before_s, after_s = ended["before_s"], ended["after_s"]
@@ -159,22 +199,16 @@ class Relearner:
             logger.warning("the rounds that were seen are forgotten: %s", error)
             return []
 
-    def _load_learned(self) -> list[int]:
+    def _load_learned(self) -> MeshCondition | None:
+        """The record: what the mesh was like when it was last learned from; None if that is not known."""
         path = self._directory / _LEARNED
+        if not path.exists():
+            return None
         try:
-            return decode_json(read_bytes(path, _LARGEST_LEARNED_BYTES), list[int], str(path)) if path.exists() else []
+            return decode_json(read_bytes(path, _LARGEST_LEARNED_BYTES), dict[str, DeviceCondition], str(path))
         except DataError as error:
             logger.warning("what was learned from is forgotten: %s", error)
-            return []
-
-
-def describe_mesh(seen: Sequence[Scenario]) -> list[int]:
-    """What makes it another mesh: how many devices, and how fast their links are, to a factor of two."""
-    recent = seen[-_RECENT:]
-    count = round(sum(len(scenario.devices) for scenario in recent) / len(recent))
-    speeds = sorted(device.link_mb_s for scenario in recent for device in scenario.devices)
-    places = [int((index + 0.5) * len(speeds) / count) for index in range(count)]
-    return [round(math.log2(speeds[place])) for place in places]
+            return None
 
 
 def is_at_ease(resources: ResourceState, busy: BusySection) -> bool:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import psutil
 import pytest
@@ -17,11 +20,11 @@ from mdl.protocol.machine import PolicyLearned
 from mdl.protocol.status_messages import DeviceRecord, HopSummary, RoundSummary
 from mdl.protocol.vocabulary import ResourceState
 from peers.edge import relearner
-from peers.edge.relearner import LEAST_SEEN, MOST_SEEN, Relearner, describe_mesh, is_at_ease
+from peers.edge.relearner import LEAST_SEEN, MOST_SEEN, Relearner, is_at_ease
 from scheduler.policies import trained_under
+from scheduler.policies.chain import ChainView, DeviceState, DeviceView, Pair
 from scheduler.policies.learned import DRAFT, POLICY
 from scheduler.policies.qnet_numpy import draw_weights, save_weights
-from sim.timing.scenario import draw_scenario
 
 EASE = ResourceState(1 << 30, 5.0)
 
@@ -37,7 +40,7 @@ class Slots:
     """Stands in for the process of a slot: remembers that it was started, and says what it is told to."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **said: object) -> None:
-        self.started = 0
+        self.started, self.begun = 0, threading.Semaphore(0)
         script = tmp_path / "slot.py"
         script.write_text(f"print({json.dumps(json.dumps(said))})")
         really = relearner.subprocess.Popen
@@ -45,6 +48,7 @@ class Slots:
         def start(command: list[str], **options: object) -> object:
             assert command[1:4] == ["-P", "-m", "peers.edge.relearner"]
             self.started += 1
+            self.begun.release()
             return really([sys.executable, str(script)], **options)  # type: ignore[call-overload]
 
         monkeypatch.setattr(relearner.subprocess, "Popen", start)
@@ -95,6 +99,84 @@ def test_3_3_3_a_mesh_that_has_changed_is_learned_anew(
         learner.hear(closed_round(number, seconds=8.0))
         settle(learner)
     assert slots.started > 1
+
+
+def learn_once(tmp_path: Path, posted: list[object], monkeypatch: pytest.MonkeyPatch) -> tuple[Relearner, Slots]:
+    """A mesh that was learned from, with b charged to 90 % then; the next slot adopts a better policy."""
+    slots = Slots(monkeypatch, tmp_path, slot=24, slots=24, adopted=True, before_s=2.0, after_s=1.0)
+    learner = make(tmp_path, posted)
+    report(learner, ResourceState(1 << 30, 5.0, 90.0, True))
+    for number in range(LEAST_SEEN):
+        learner.hear(closed_round(number))
+    settle(learner)
+    assert (slots.started, posted) == (1, [PolicyLearned()])
+    assert slots.begun.acquire(timeout=20.0)
+    posted.clear()
+    return learner, slots
+
+
+def report(learner: Relearner, resources: ResourceState, times: int = 100) -> None:
+    """b reports for a minute."""
+    for _ in range(times):
+        learner.notice("b", resources)
+
+
+ON_BATTERY = ResourceState(1 << 30, 5.0, 20.0, False)
+
+
+def test_fig_5b_case_1_a_change_that_a_closed_round_shows_is_learned_before_the_next_one(
+    tmp_path: Path, posted: list[object], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    learner, slots = learn_once(tmp_path, posted, monkeypatch)
+    learner.hear(closed_round(90))
+    settle(learner)
+    assert slots.started == 1  # all is as it was
+    lost = msgspec.structs.replace(closed_round(91), contributors=("a", "c"), hops=(("c", "a"),))
+    hop = msgspec.structs.replace(lost.schedule[0], sender="c")
+    devices = (DeviceRecord("a", 0.0), DeviceRecord("c", 0.1))
+    learner.hear(msgspec.structs.replace(lost, schedule=(hop,), devices=devices))
+    settle(learner)
+    assert (slots.started, posted) == (2, [PolicyLearned()])
+    assert "the schedule is learned for a slot: b is gone; c is new" in caplog.text
+
+
+def test_fig_5b_case_2_a_change_that_is_reported_while_devices_train_is_learned_at_once_and_once_a_round(
+    tmp_path: Path, posted: list[object], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    learner, slots = learn_once(tmp_path, posted, monkeypatch)
+    report(learner, ResourceState(1 << 30, 5.0, 89.0, True))
+    assert slots.started == 1
+    report(learner, ON_BATTERY)
+    settle(learner)
+    settle(learner)
+    assert (slots.started, posted) == (2, [PolicyLearned()])
+    assert "the schedule is learned for a slot: b: battery" in caplog.text
+    report(learner, ResourceState(1 << 20, 99.0, 1.0, False))
+    settle(learner)
+    assert slots.started == 2
+
+
+def test_fig_5b_case_3_what_is_due_during_a_slot_is_ordered_by_what_was_learned_before(
+    tmp_path: Path, posted: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner, slots = learn_once(tmp_path, posted, monkeypatch)
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    script = tmp_path / "slot.py"
+    script.write_text(f"open({str(gate)!r}).read()\n{script.read_text()}")
+    report(learner, ON_BATTERY)
+    assert slots.begun.acquire(timeout=20.0)  # the slot stands at the gate from its start on
+    learner.hear(closed_round(92))
+    report(learner, ResourceState(1 << 20, 5.0, 20.0, False))
+    assert (slots.started, posted) == (2, [])  # no second one beside it; rounds go on with the policy that is there
+    view = ChainView(0.0, 1.0, (DeviceView("a", DeviceState.FREE, 5.0), DeviceView("b", DeviceState.FREE, 5.0)))
+    assert isinstance(relearner.make_own_policy(Config(), tmp_path).decide(view), Pair)
+    gate.write_text("")
+    settle(learner)
+    settle(learner)
+    assert posted == [PolicyLearned()]
 
 
 @pytest.mark.parametrize(
@@ -150,7 +232,7 @@ from sim.timing.scenario import draw_scenario
 learner = Relearner(Path(sys.argv[1]), BusySection(), lambda: None, lambda _: None)
 seen = [draw_scenario("paper", 3, number) for number in range(LEAST_SEEN)]
 save_scenarios(seen, Path(sys.argv[1]) / "seen.jsonl")
-learner._start_slot(seen)
+learner._start_slot([])
 print(learner._slot.pid, flush=True)
 sys.stdin.read()
 """
@@ -166,13 +248,6 @@ sys.stdin.read()
         if slot.is_running():
             slot.kill()
     assert not (tmp_path / DRAFT).exists(), "it has learned to its end"
-
-
-def test_another_mesh_is_one_with_other_devices_or_links_twice_as_fast() -> None:
-    small, large = draw_scenario("paper", 3, 0), draw_scenario("paper", 4, 0)
-    assert describe_mesh([small]) == describe_mesh([small] * 5)
-    assert describe_mesh([small]) != describe_mesh([large])
-    assert describe_mesh([draw_scenario("hetero", 3, 1)]) != describe_mesh([small])
 
 
 def test_what_the_system_refuses_costs_the_learning_and_not_the_node(
