@@ -124,9 +124,7 @@ class Runtime(Generic[LinksT]):
         self._drain_s = drain_s
         self._clock = clock
         self._posted: queue.SimpleQueue[Event | _Moved | BaseException] = queue.SimpleQueue()
-        self._wake_reader, self._wake_writer = socket.socketpair()
-        self._wake_reader.setblocking(False)
-        self._wake_writer.setblocking(False)
+        self._wake_writer: socket.socket | None = None  # while `run` runs; what is posted before waits for it
         self._stops = 0
         self._is_over = False
         self._finish: Finish | None = None
@@ -159,10 +157,14 @@ class Runtime(Generic[LinksT]):
         poller = zmq.Poller()
         for endpoint in self.links.pollable():
             poller.register(endpoint, zmq.POLLIN)
-        poller.register(self._wake_reader, zmq.POLLIN)
+        reader, writer = socket.socketpair()
         try:
+            for end in (reader, writer):
+                end.setblocking(False)
+            poller.register(reader, zmq.POLLIN)
+            self._wake_writer = writer
             while self._finish is None and self._stops < 2:
-                self._turn(poller)
+                self._turn(poller, reader)
             return self._leave(poller)
         except BaseException:
             if self._story_path is not None:
@@ -172,8 +174,13 @@ class Runtime(Generic[LinksT]):
             self._is_over = True
             self._worker.abandon()
             self.links.close(linger_ms=round(self._flush_s * 1000))
-            self._wake_reader.close()
-            self._wake_writer.close()
+            reader.close()
+            writer.close()
+
+    def close(self) -> None:
+        """Of a runtime that is not run after all: closes the links."""
+        self._is_over = True
+        self.links.close()
 
     def save_story(self, path: Path) -> None:
         """Write the last events and effects as JSON lines, without bulk values; told if the disk refuses."""
@@ -182,9 +189,11 @@ class Runtime(Generic[LinksT]):
         except MdlError as error:  # no reason to end otherwise than the node does
             logger.warning("the story is lost: %s", error)
 
-    def _turn(self, poller: zmq.Poller) -> None:
+    def _turn(self, poller: zmq.Poller, reader: socket.socket) -> None:
         """One look around: messages (a bounded number), posted events (likewise), then whatever is due."""
         poller.poll(self._wait_ms())
+        with contextlib.suppress(BlockingIOError):
+            reader.recv(4096)
         now = self._clock()
         self._lines.on_time(now)
         for event in self.links.receive(now):
@@ -213,8 +222,6 @@ class Runtime(Generic[LinksT]):
 
     def _take_posted(self, now: float) -> list[Event]:
         """What other threads posted. A PeerFound is learned first: only news goes on to the machine."""
-        with contextlib.suppress(BlockingIOError):
-            self._wake_reader.recv(4096)
         events: list[Event] = []
         for _ in range(TURN):
             try:
@@ -296,4 +303,5 @@ class Runtime(Generic[LinksT]):
 
     def _wake(self) -> None:
         with contextlib.suppress(OSError):  # full: the loop will wake anyway; closed: it has ended
-            self._wake_writer.send(b"\0")
+            if self._wake_writer is not None:
+                self._wake_writer.send(b"\0")

@@ -36,8 +36,7 @@ class Worker:
         self._changed = threading.Condition()
         self._running: Effect | None = None
         self._closed = False
-        self._thread = threading.Thread(target=self._run, name="mdl-worker", daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None  # from the first effect on: who is never asked leaves nothing
 
     def put(self, effect: Effect) -> None:
         """Queue an effect. Raises LocalProtocolError if nothing is there to carry it out, or too much waits."""
@@ -47,6 +46,9 @@ class Worker:
             if len(self._waiting) >= MAX_WAITING:
                 raise LocalProtocolError(f"{MAX_WAITING} effects wait for the worker: it cannot keep up")
             self._waiting.append(effect)
+            if self._thread is None and not self._closed:
+                self._thread = threading.Thread(target=self._run, name="mdl-worker", daemon=True)
+                self._thread.start()
             self._changed.notify_all()
 
     def finish(self, timeout_s: float) -> None:

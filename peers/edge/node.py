@@ -128,16 +128,19 @@ def start_peer(
 
 def drive(runtime: Runtime[Links], mesh: Mesh, section: MeshSection) -> Finish:
     """Announce the node, find the others, run until the machine finishes."""
-    links = runtime.links
-    discovery = Discovery(
-        links.me,
-        mesh.name,
-        mesh.keys,
-        lambda info: runtime.post(PeerFound(info)),
-        interfaces=section.interfaces or None,
-        loopback=section.loopback,
-        required=not section.join,
-    )
+    try:
+        discovery = Discovery(
+            runtime.links.me,
+            mesh.name,
+            mesh.keys,
+            lambda info: runtime.post(PeerFound(info)),
+            interfaces=section.interfaces or None,
+            loopback=section.loopback,
+            required=not section.join,
+        )
+    except BaseException:
+        runtime.close()  # nobody will run it, and its links would listen on
+        raise
 
     def move(own: Sequence[IPv4Interface], kept: frozenset[str]) -> None:
         runtime.move(kept)
