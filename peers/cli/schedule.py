@@ -12,7 +12,7 @@ from mdl.config import LONGEST_S, MANY
 from mdl.errors import UnfinishedError
 from peers.cli.options import AsJson, Code, Family, FirstSeed, Interface, Join, Loopback, MeshName, print_json, tell
 from peers.cli.progress import progress_bar
-from scheduler.policies.registry import OPTIMAL, name_policies
+from scheduler.policies.registry import OPTIMAL, name_policies, quick_policies
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -96,7 +96,7 @@ def compare(
     from peers.view.schedule_source import draw_scenarios
 
     can_solve = scenarios is None and n <= 12 and family != "dying"
-    names = _parse_policies(policies or _quick_policies(can_solve))
+    names = _parse_policies(policies or ",".join(quick_policies(can_solve)))
     what, planned, drawn = draw_scenarios(family, n, count, seed_from, scenarios)
     with progress_bar() as show:
         found = compare_policies(names, what, drawn, planned, lambda played, of: show("scenarios", played, of))
@@ -165,7 +165,7 @@ def replay(
     from mdl.errors import ConfigError
     from scheduler.explain.replay_run import describe_replay, replay_run, show_replay
 
-    names = _parse_policies(policies or _quick_policies(False))
+    names = _parse_policies(policies or ",".join(quick_policies()))
     if not run.is_dir():
         raise ConfigError(f"{run}: no such directory; expected the run directory of `mdl up`, or of an agent")
     found = replay_run(run, round_number, names)
@@ -230,12 +230,6 @@ def _usual_policy() -> str:
     from mdl.config import RoundSection
 
     return RoundSection().policy
-
-
-def _quick_policies(can_solve: bool) -> str:
-    """Those that take no noticeable time, and the optimum to judge them by where it can be found."""
-    names = ("dqn", "greedy", "fifo", "tree", "ring")
-    return ",".join([*names, OPTIMAL] if can_solve else names)
 
 
 def _check_out(out: Path | None) -> None:

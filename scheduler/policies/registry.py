@@ -84,3 +84,13 @@ POLICIES: dict[str, Callable[[], Policy]] = {
     "ring": _make_ring,
 }
 OPTIMAL = "optimal"
+# Not compared unless they are named: dp is slow, greedy-risk is greedy but for one rule.
+_ON_DEMAND = frozenset({"dp", "greedy-risk"})
+
+
+def quick_policies(with_optimal: bool = False) -> list[str]:
+    """Names of those to compare where nobody said which: quick, and each another idea.
+
+    with_optimal: and the optimum to judge them by, where that can be found.
+    """
+    return [*(name for name in POLICIES if name not in _ON_DEMAND), *([OPTIMAL] if with_optimal else [])]

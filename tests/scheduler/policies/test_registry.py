@@ -14,7 +14,7 @@ from mdl.devices.usage import UsageKind
 from mdl.errors import ConfigError
 from scheduler.explain.watched_play import Bench
 from scheduler.policies.chain import ChainView, DeviceState, DeviceView, Pair, Wait
-from scheduler.policies.registry import OPTIMAL, POLICIES, make_policy, name_policies
+from scheduler.policies.registry import OPTIMAL, POLICIES, make_policy, name_policies, quick_policies
 from scheduler.study.optimal import Optimal
 from sim.timing.scenario import draw_scenario
 
@@ -195,3 +195,12 @@ def test_naming_the_policies_loads_none_of_them() -> None:
     code = "import sys, scheduler.policies.registry as r; print(r.name_policies() and 'numpy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_what_is_compared_by_default_is_of_the_registry_so_that_a_new_policy_is_among_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert quick_policies() == ["dqn", "greedy", "fifo", "tree", "ring"]
+    assert quick_policies(with_optimal=True)[-1] == OPTIMAL
+    monkeypatch.setitem(POLICIES, "mine", POLICIES["fifo"])
+    assert quick_policies()[-1] == "mine"
