@@ -15,8 +15,7 @@ from mdl.config import Config
 from mdl.errors import ConfigError
 from mdl.protocol.delta import Contributor, ModelDelta, Vector
 from mdl.protocol.vocabulary import Ballot, History
-from peers.roles.agent.agent import AgentSettings
-from peers.roles.agent.conductor import TimeLimit
+from peers.roles.agent.settings import AgentSettings, TimeLimit
 from peers.roles.membership.succession import SuccessionSettings
 from peers.roles.peer import Peer
 from peers.roles.trainer.trainer import Trainer, TrainerSettings

@@ -27,7 +27,8 @@ from mdl.protocol.machine import (
 from mdl.protocol.round_messages import AgentPresent, AgentResigned, MemberRefused, PeerReport
 from mdl.protocol.status_messages import StatusWanted
 from mdl.protocol.vocabulary import Ballot, PeerInfo, Role
-from peers.roles.agent.agent import AgentSettings, MobileAgent
+from peers.roles.agent.agent import MobileAgent
+from peers.roles.agent.settings import AgentSettings
 from peers.roles.introduced import Introduced
 from peers.roles.membership.members import Members
 from peers.roles.membership.succession import Succession, SuccessionSettings, outranks

@@ -12,7 +12,7 @@ from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import RoundOpened
 from mdl.protocol.status_messages import RoundSummary
 from mdl.protocol.vocabulary import Role
-from peers.roles.agent.agent import AgentSettings
+from peers.roles.agent.settings import AgentSettings
 from peers.roles.membership.succession import SuccessionSettings
 from peers.roles.peer import Peer
 from peers.roles.trainer.trainer import Trainer, TrainerSettings

@@ -10,45 +10,31 @@ from __future__ import annotations
 
 import logging
 
-import msgspec
-
 from mdl.errors import LocalProtocolError
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Effect
 from mdl.protocol.round_messages import (
-    HopCancelled,
-    HopOrdered,
-    HopReleased,
     RoundClosed,
     RoundOpened,
 )
-from mdl.protocol.vocabulary import NOTHING_CAME, Activity, Holding, Staged
-from peers.roles.agent.chain_view import chain_view
-from peers.roles.agent.distribution import Distribution
-from peers.roles.agent.ledger import ABORTED, MERGED, RoundLedger
+from mdl.protocol.status_messages import RoundSummary
+from mdl.protocol.vocabulary import Activity, Holding, Staged
+from peers.roles.agent.aggregation import Aggregation
+from peers.roles.agent.distribution import Distribution, newest_staged
+from peers.roles.agent.ledger import RoundLedger
 from peers.roles.agent.phase import ABANDONED, AGGREGATING, BROADCASTING, CLOSED, CLOSING, PHASE_MOVES, Phase
 from peers.roles.agent.repeater import Repeater
+from peers.roles.agent.round_summary import summarise_round
+from peers.roles.agent.settings import TimeLimit
 from peers.roles.membership.majority import has_quorum
 from peers.roles.membership.member import Change, Member, Position
 from peers.roles.membership.members import Members
-from scheduler.policies.chain import Pair, Policy, Wait
-from scheduler.policies.detour import go_around
-from scheduler.policies.device_book import learn_from_hop
+from scheduler.policies.chain import Policy
 
 logger = logging.getLogger(__name__)
 
-_RECEIVING = Activity.RECEIVING
-
-
-class TimeLimit(msgspec.Struct, frozen=True):
-    """A round goes on without devices that train for longer, if this share of its members is ready. 0: no limit.
-
-    spared: who was left out of the round before; nobody is left out twice in a row.
-    """
-
-    deadline_s: float = 0.0
-    quorum: float = 0.75
-    spared: frozenset[Contributor] = frozenset()
+# A round in which nothing at all has happened for so many stalls is opened afresh.
+_STALLS = 4
 
 
 class Conductor:
@@ -83,11 +69,9 @@ class Conductor:
         self._office_term = office_term
         self._opened = opened
         self._members = members
-        self._policy = policy
         self._repeater = repeater
         self._stall_s = stall_s
-        self._limit = limit
-        self.left_out: set[Contributor] = set()
+        self._aggregation = Aggregation(ledger, opened, members, policy, repeater, stall_s, limit)
         self._distribution = Distribution(me, office_term, ledger, opened, members, stall_s)
         self._is_applied_by_some = False
 
@@ -97,14 +81,19 @@ class Conductor:
         return self._distribution.result
 
     @property
+    def left_out(self) -> set[Contributor]:
+        """Who trained past the deadline, and is out of the round for that."""
+        return self._aggregation.left_out
+
+    @property
     def base(self) -> tuple[str, ...]:
         """Whose majority the round needs."""
         return self._opened.base
 
     def hear(self, change: Change, now: float) -> bool:
         """What a member's report changes; whether anything can follow from it before the next repetition."""
-        if change.report.agent == self._me:
-            self._take(change, now)
+        if change.report.agent == self._me and self._aggregation.hear(change, now):
+            self.progressed_at = now
         if change.is_place:
             self.look_at(change.member)
         return change.is_news and self._is_waited_for(change)
@@ -118,6 +107,18 @@ class Conductor:
                 self.ledger.lose(peer, reason)
         if self._is_applied(member) and member in self._following():
             self._is_applied_by_some = True
+
+    def is_stuck(self, now: float) -> bool:
+        """Nothing at all has happened for long, and nobody trains; it is no majority that is missing."""
+        if self.lacking_since is not None or now - self.progressed_at < _STALLS * self._stall_s:
+            return False
+        return all(member.report.activity is not Activity.TRAINING for member in self._following())
+
+    def summarise(self, vanished: frozenset[str], now: float) -> RoundSummary:
+        """The closed round in one line. vanished: who was gone when it was opened (`summarise_round`)."""
+        assert self.result is not None
+        digest, cuts = self.applied[0].report.digest, self._members.reach.describe(now)
+        return summarise_round(self.ledger, self.result, self.marks, digest, self.applied, vanished, cuts)
 
     def advance(self, now: float) -> list[Effect]:
         """Do what the ledger asks for; call again until the phase stays."""
@@ -136,77 +137,11 @@ class Conductor:
             return self._propose(staged, now)  # it may be closed: nothing else may become of this round
         if not self.ledger.live():
             return self._abandon(now, "nobody is left")
-        self._leave_out_the_slow(now)
-        effects = self._announce(now) + self._mend(now)
-        if result := self._find_result():
+        result, effects = self._aggregation.advance(now)
+        if result:
             return effects + self._propose(result, now)
-        self._pair_up(now)
-        for hop in self.ledger.undecided():
-            order = HopOrdered(self.ledger.term, self.ledger.round_id, hop.segment, hop.hop_id, hop.sender)
-            effects += self._repeater.say(hop.receiver, order, now)
+        self.waiting_for = self._aggregation.waiting_for or self.waiting_for
         return effects
-
-    def _leave_out_the_slow(self, now: float) -> None:
-        """Past the deadline: what they train is carried into a later round, as if they had been away (Standing)."""
-        ledger, limit = self.ledger, self._limit
-        if not limit.deadline_s or now - ledger.opened_at < limit.deadline_s:
-            return
-        training = [peer for peer in ledger.live() if ledger.holding(peer) is None]
-        if len(ledger.members) - len(training) >= max(1.0, limit.quorum * len(ledger.members)):
-            for peer in set(training) - limit.spared:
-                self.left_out.add(peer)
-                logger.info("round %d goes on without %s: it still trains", ledger.round_id, peer.peer_id)
-                ledger.lose(peer, "left out: it still trained at the deadline")
-
-    def _announce(self, now: float) -> list[Effect]:
-        """Also to those who have it open from an earlier agent: its members may be others now."""
-        reports, term = self.ledger.reports, self._opened.term
-        deaf = [peer for peer in self.ledger.live() if (report := reports.get(peer)) is None or report.open_as < term]
-        if not deaf:
-            return []
-        opened = msgspec.structs.replace(self._opened, term=self.ledger.term)
-        return [effect for peer in deaf for effect in self._repeater.say(peer, opened, now)]
-
-    def _mend(self, now: float) -> list[Effect]:
-        """What a fault left behind: senders that must hold again, hops that their receiver has to decide."""
-        term, round_id = self.ledger.term, self.ledger.round_id
-        for peer, reason in self.ledger.lose_the_unable().items():
-            logger.warning("round %d goes on without %s: %s", round_id, peer.peer_id, reason)
-        effects: list[Effect] = []
-        for hop in self.ledger.to_release():
-            effects += self._repeater.say(hop.sender, HopReleased(term, round_id, hop.segment, hop.hop_id), now)
-        stalled = [hop for hop in self.ledger.undecided() if self._is_stalled(hop.receiver, hop.ordered_at, now)]
-        for hop in [*self.ledger.to_cancel(), *stalled]:
-            cancelled = HopCancelled(term, round_id, hop.segment, hop.hop_id, hop.sender)
-            effects += self._repeater.say(hop.receiver, cancelled, now)
-        return effects
-
-    def _is_stalled(self, receiver: Contributor, ordered_at: float, now: float) -> bool:
-        """The receiver has shown no sign of this hop for long: neither progress nor a decision."""
-        if now - ordered_at < self._stall_s:
-            return False
-        report = self.ledger.reports.get(receiver)
-        return report is None or report.activity is not _RECEIVING
-
-    def _pair_up(self, now: float) -> None:
-        """Ask the policy for pairs as long as it has any."""
-        while len(self.ledger.free()) >= 2:
-            view = chain_view(self.ledger, self._members, now)
-            decision = go_around(view, self._policy.decide(view))
-            if isinstance(decision, Wait) and self.ledger.is_settled():
-                sender, receiver = self.ledger.free()[:2]
-                reason = f"nobody else is to come, so the first two ({decision.reason})"
-                decision = go_around(view, Pair(sender.peer_id, receiver.peer_id, reason))
-            if isinstance(decision, Wait):
-                self.waiting_for = decision.reason
-                return
-            by_id = {peer.peer_id: peer for peer in self.ledger.free()}
-            sender, receiver, reason = by_id[decision.sender], by_id[decision.receiver], decision.reason
-            if self.ledger.failures(sender, receiver):
-                sender, receiver = self.ledger.next_try()
-                reason = f"{decision.sender} and {decision.receiver} could not aggregate, so the two that failed least"
-            hop = self.ledger.order_hop(sender, receiver, reason, now)
-            logger.info("hop %d: %s -> %s: %s", hop.hop_id, sender.peer_id, receiver.peer_id, reason)
 
     def _propose(self, result: Holding | Staged, now: float) -> list[Effect]:
         """Broadcast it, once a majority of those who decide follows no older order any more (the promise of Paxos).
@@ -233,19 +168,6 @@ class Conductor:
         missing = sorted(set(base) - voters)
         self.waiting_for = f"a majority: {', '.join(missing)} of {len(base)} members are missing"
         return False
-
-    def _find_result(self) -> Holding | None:
-        """The last holder's partial mean.
-
-        Its theta must be the sum of its contributors' weights; a holder whose theta is not is out of the round.
-        """
-        last = self.ledger.result()
-        holding = self.ledger.holding(last) if last else None
-        if last and holding and not self.ledger.is_theta_right(holding):
-            logger.error("%s: theta %g is not the sum of its contributors' weights", last.peer_id, holding.theta)
-            self.ledger.lose(last, "wrong theta")
-            return None
-        return holding
 
     # -- broadcasting -------------------------------------------------------------------------------------------------
 
@@ -334,29 +256,6 @@ class Conductor:
         """At w(round_id - 1), on this lineage or just where it forks."""
         return member.at in (self.position, self._before_fork)
 
-    def _take(self, change: Change, now: float) -> None:
-        """The ledger takes a report in, and the devices' books learn from hops that were merged."""
-        member, report, ledger = change.member, change.report, self.ledger
-        peer = member.contributor
-        is_first = peer not in ledger.reports
-        ledger.note_busy(peer, member.is_busy, now)
-        if report.holdings and peer not in ledger.ready_at:
-            member.device.learn_training(now - ledger.opened_at)
-        for hop in ledger.hear(change, now):
-            self.progressed_at = now
-            logger.info("hop %d: %s -> %s %s", hop.hop_id, hop.sender.peer_id, hop.receiver.peer_id, hop.state.value)
-            source = self._members.get(hop.sender)
-            if hop.state is MERGED and hop.decision and source:
-                learn_from_hop(source.device, member.device, hop.decision.size_bytes, hop.decision.seconds)
-                self._members.reach.succeed(hop.sender, hop.receiver)
-            if hop.state is ABORTED and hop.decision and hop.decision.reason.startswith(NOTHING_CAME):
-                holding = ledger.holding(hop.sender)  # if it has heard that it was asked, the way back is cut
-                is_given = holding is not None and holding.sent_hop == hop.hop_id
-                ways = (hop.sender, hop.receiver) if is_given else (hop.receiver, hop.sender)
-                self._members.reach.fail(*ways, now)
-        if ledger.reports.get(peer) is report and (is_first or change.is_progress):
-            self.progressed_at = now
-
     def _is_waited_for(self, change: Change) -> bool:
         """In each phase most of what members say is one of many parts: others are waited for, or it has only begun."""
         member, before = change.member, change.before
@@ -399,11 +298,3 @@ class Conductor:
         self.phase, self.waiting_for = phase, ""
         self.marks[phase.value] = now
         self.progressed_at = now
-
-
-def newest_staged(members: list[Member]) -> Staged | None:
-    """What must become the round's result if anyone has staged anything: the latest order's, which may be closed."""
-    staged = [member.report.staged for member in members if member.report.staged]
-    if not staged:
-        return None
-    return max(staged, key=lambda result: (result.term, result.version, result.digest))

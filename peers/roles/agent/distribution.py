@@ -199,3 +199,11 @@ class Distribution:
 def are_the_same(some: Contributors, others: Contributors) -> bool:
     """In whatever order."""
     return some == others or set(some) == set(others)
+
+
+def newest_staged(members: list[Member]) -> Staged | None:
+    """What must become the round's result if anyone has staged anything: the latest order's, which may be closed."""
+    staged = [member.report.staged for member in members if member.report.staged]
+    if not staged:
+        return None
+    return max(staged, key=lambda result: (result.term, result.version, result.digest))

@@ -10,7 +10,7 @@ from mdl.protocol.machine import Finish, NameTaken, Received, Send, Tick
 from mdl.protocol.round_messages import AgentPresent, AgentResigned, PeerReport
 from mdl.protocol.status_messages import StatusWanted
 from mdl.protocol.vocabulary import Activity, PeerInfo, Role
-from peers.roles.agent.agent import AgentSettings
+from peers.roles.agent.settings import AgentSettings
 from peers.roles.build import PeerStart, TrainerStart, build_machine
 from peers.roles.membership.succession import SuccessionSettings
 from peers.roles.peer import Peer

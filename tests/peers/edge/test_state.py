@@ -11,7 +11,7 @@ from mdl.protocol.machine import LocalDeltaReady, Received, SaveBallot, SaveMode
 from mdl.protocol.round_messages import AgentPresent, BroadcastOrdered, GlobalMessage
 from mdl.protocol.vocabulary import Ballot, Counted, Fork, History, Reached, TrainingReport
 from peers.edge.resume import DEVICE_FILES, Origin, describe_state, restore_state, set_aside
-from peers.roles.agent.agent import AgentSettings
+from peers.roles.agent.settings import AgentSettings
 from peers.roles.membership.succession import SuccessionSettings
 from peers.roles.peer import Peer
 from peers.roles.trainer.trainer import Trainer, TrainerSettings

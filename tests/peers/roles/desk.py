@@ -11,7 +11,8 @@ from mdl.protocol.machine import Effect, Event, Finish, Received, RecordRound, S
 from mdl.protocol.round_messages import BroadcastOrdered, HopOrdered, PeerReport, RoundOpened
 from mdl.protocol.status_messages import RoundSummary
 from mdl.protocol.vocabulary import Activity, Holding, HopDecision, HopOutcome, Staged
-from peers.roles.agent.agent import AgentSettings, MobileAgent
+from peers.roles.agent.agent import MobileAgent
+from peers.roles.agent.settings import AgentSettings
 from scheduler.policies.registry import make_policy
 
 A, B, C, D = (Contributor(name, 1) for name in "abcd")

@@ -41,7 +41,7 @@ from mdl.protocol.round_messages import (
 )
 from mdl.protocol.status_messages import MeshStatus, StatusWanted
 from mdl.protocol.vocabulary import Ballot, Fork, History, PeerInfo, ResourceState, Role, TrainingReport
-from peers.roles.agent.agent import AgentSettings
+from peers.roles.agent.settings import AgentSettings
 from peers.roles.build import build_machine, configured_start
 from peers.roles.membership.succession import SuccessionSettings
 from peers.roles.peer import Peer

@@ -78,7 +78,7 @@ def test_every_policy_merges_everybody_over_pairs_that_reach_each_other(name: st
     for left in range(n, 1, -1):
         view = see(states, *apart)
         decision = go_around(view, policy.decide(view))
-        if isinstance(decision, Wait):  # for nobody: the agent pairs anyway (Conductor._pair_up)
+        if isinstance(decision, Wait):  # for nobody: the agent pairs anyway (Aggregation._pair_up)
             free = [peer for peer, state in states.items() if state is FREE]
             decision = go_around(view, Pair(free[0], free[1], ""))
         assert isinstance(decision, Pair), left

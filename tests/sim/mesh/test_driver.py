@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from mdl.protocol.machine import StopRequested
-from peers.roles.agent.conductor import TimeLimit
+from peers.roles.agent.settings import TimeLimit
 from peers.roles.peer import Peer
 from peers.trials.campaign import silent_machines
 from peers.trials.run_plan import build_mesh, run_plan

@@ -14,8 +14,9 @@ import pytest
 from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import AgentPresent
 from mdl.protocol.vocabulary import Ballot
-from peers.roles.agent import agent as agent_module
 from peers.roles.agent import conductor as conductor_module
+from peers.roles.agent import gathering as gathering_module
+from peers.roles.agent import opening as opening_module
 from peers.roles.agent.agent import MobileAgent
 from peers.roles.membership import lineage_choice as choice_module
 from peers.roles.membership.succession import outranks
@@ -51,7 +52,7 @@ def _who_is_here_decides(self: MobileAgent, position: Any, current: Any, base: A
 
 def _a_minority_goes_on_with_the_round(self: MobileAgent, position: Any, current: Any, base: Any, now: float) -> None:
     if self.lineage and not self.quorum:
-        self.quorum, self._lacking_since = True, None
+        self.quorum, self._gathering.lacking_since = True, None
         base = tuple(sorted(member.peer_id for member in current))
     return _OPEN(self, position, current, base, now)
 
@@ -84,12 +85,12 @@ _ROUND_2 = Bound(2, 2, from_round=2, kinds=("crash",))
 TEETH = {
     "2: the newest accepted value is proposed": Broken(
         _nobody_asks_what_was_staged,
-        ((conductor_module, "newest_staged"), (agent_module, "newest_staged")),
+        ((conductor_module, "newest_staged"), (opening_module, "newest_staged")),
         Bound(3, 1, policy="tree", kinds=("suspend",)),
     ),
     "4: a quorum decides": Broken(
         _anybody_is_a_majority,
-        tuple((module, "has_quorum") for module in (choice_module, conductor_module, agent_module)),
+        tuple((module, "has_quorum") for module in (choice_module, conductor_module, gathering_module)),
         Bound(3, 1, kinds=("cut",)),
     ),
     "5: a promise outlives the process": Broken(

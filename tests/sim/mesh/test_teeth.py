@@ -28,10 +28,11 @@ from mdl.protocol.round_messages import (
     RoundOpened,
 )
 from mdl.protocol.vocabulary import Activity, Ballot, Fork, History, Holding
-from peers.roles.agent.conductor import Conductor, TimeLimit
+from peers.roles.agent.conductor import Conductor
 from peers.roles.agent.ledger import Hop, HopState, RoundLedger
 from peers.roles.agent.phase import Phase
 from peers.roles.agent.repeater import Repeater
+from peers.roles.agent.settings import TimeLimit
 from peers.roles.membership import lineage_choice as choice_module
 from peers.roles.membership.members import Members
 from peers.roles.membership.succession import Succession, SuccessionSettings

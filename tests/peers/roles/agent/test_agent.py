@@ -22,7 +22,7 @@ from mdl.protocol.round_messages import (
 )
 from mdl.protocol.status_messages import MeshStatus, StatusWanted
 from mdl.protocol.vocabulary import Activity, Holding, HopDecision, HopOutcome, RoundEvaluation, TrainingReport
-from peers.roles.agent.agent import Phase
+from peers.roles.agent.phase import Phase
 from tests.peers.roles.desk import A, B, C, D, Desk
 
 

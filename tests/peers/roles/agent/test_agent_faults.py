@@ -31,7 +31,7 @@ from mdl.protocol.vocabulary import (
     Staged,
     Transfer,
 )
-from peers.roles.agent.agent import Phase
+from peers.roles.agent.phase import Phase
 from tests.peers.roles.desk import FRESH, A, B, C, D, Desk
 
 START: Lineage = (Fork(0, 3, "agent.1.1"),)

@@ -11,7 +11,7 @@ from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Tick
 from mdl.protocol.round_messages import BroadcastOrdered, CatchUp, HopOrdered, RoundClosed, RoundOpened
 from mdl.protocol.vocabulary import Activity, Fork, HopDecision, HopOutcome, Lineage, Transfer
-from peers.roles.agent.agent import Phase
+from peers.roles.agent.phase import Phase
 from tests.peers.roles.desk import FRESH, A, B, C, D, Desk
 
 START: Lineage = (Fork(0, 3, "agent.1.1"),)

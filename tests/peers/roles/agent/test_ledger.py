@@ -8,7 +8,7 @@ from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import PeerReport
 from mdl.protocol.vocabulary import Activity, Holding, HopDecision, HopOutcome, Incoming, TrainingReport
 from peers.roles.agent.ledger import Hop, HopState, RoundLedger
-from peers.roles.agent.recovery import has_been_left, recover
+from peers.roles.agent.opening import has_been_left, recover
 
 A, B, C, D = (Contributor(name, 1) for name in "abcd")
 TERM = 3

@@ -20,10 +20,11 @@ from mdl.protocol.vocabulary import (
     RoundEvaluation,
     TrainingReport,
 )
-from peers.roles.agent.agent import AgentSettings, MobileAgent
+from peers.roles.agent.agent import MobileAgent
 from peers.roles.agent.ledger import RoundLedger
 from peers.roles.agent.mesh_status import mesh_status
 from peers.roles.agent.round_summary import add_evaluations, summarise_round
+from peers.roles.agent.settings import AgentSettings
 from peers.roles.membership.members import Members
 from scheduler.policies.registry import make_policy
 from transport.wire.codec import MAX_HEADER_BYTES, encode

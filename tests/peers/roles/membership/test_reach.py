@@ -9,8 +9,8 @@ from mdl.protocol.round_messages import BroadcastOrdered, CatchUp, HopOrdered
 from mdl.protocol.status_messages import MAX_CUTS
 from mdl.protocol.tree import tree_parent
 from mdl.protocol.vocabulary import HopDecision, HopOutcome, Transfer
-from peers.roles.agent.agent import Phase
 from peers.roles.agent.broadcast_order import around_cuts, order_broadcast
+from peers.roles.agent.phase import Phase
 from peers.roles.membership.members import Members
 from peers.roles.membership.reach import AVOID_AT_MOST_S, AVOID_S, Reach
 from tests.peers.roles.desk import A, B, C, Desk

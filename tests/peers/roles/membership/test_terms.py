@@ -13,7 +13,7 @@ from mdl.protocol.machine import Finish, Received, SaveModel, Send, Tick
 from mdl.protocol.round_messages import AgentPresent, CatchUp
 from mdl.protocol.vocabulary import Ballot, Fork
 from peers.edge.resume import Origin, describe_state, restore_state
-from peers.roles.agent.agent import AgentSettings
+from peers.roles.agent.settings import AgentSettings
 from peers.roles.membership.majority import LAST_FIRST_TERM, LAST_TERM, TERM_LEAP, TERMS, TERMS_PER_S
 from peers.roles.membership.succession import Succession, SuccessionSettings
 from peers.roles.peer import Peer

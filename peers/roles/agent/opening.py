@@ -1,14 +1,40 @@
-"""An open round taken over: its ledger as the members' reports tell it, for an agent that did not open it. Pure."""
+"""How a round begins: opened, or taken over as its members' reports tell it from an agent that left it open. Pure."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 
 from mdl.bounds import MAX_MEMBERS
 from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import PeerReport
 from mdl.protocol.vocabulary import HopOutcome
+from peers.roles.agent.distribution import newest_staged
 from peers.roles.agent.ledger import ABORTED, MERGED, ORDERED, Hop, HopKey, HopState, RoundLedger
+from peers.roles.membership.member import Member
+
+logger = logging.getLogger(__name__)
+
+
+def open_ledger(round_id: int, current: list[Member], term: int, is_fork: bool, now: float) -> RoundLedger:
+    """The ledger of the round that these begin under this term, or go on with if another agent has left it open.
+
+    On a fork nothing is open yet.
+    """
+    reports = {member.contributor: member.report for member in current}
+    staged, attempt = newest_staged(current), _newest_attempt(current)
+    if staged is None and has_been_left(round_id, attempt, reports):
+        attempt = 0
+    if is_fork or not (attempt or staged):
+        return RoundLedger(round_id, frozenset(reports), term, opened_at=now)
+    ledger = recover(round_id, attempt, term, reports, now)
+    logger.info("round %d goes on with %d members", round_id, len(ledger.live()))
+    return ledger
+
+
+def is_left_open(current: list[Member]) -> bool:
+    """Whether some of these are in a round that an agent has not closed, or have its result."""
+    return newest_staged(current) is not None or _newest_attempt(current) > 0
 
 
 def has_been_left(round_id: int, attempt: int, reports: Mapping[Contributor, PeerReport]) -> bool:
@@ -48,6 +74,11 @@ def recover(
     for member, report in ours.items():
         ledger.take(member, report, now)
     return ledger
+
+
+def _newest_attempt(members: list[Member]) -> int:
+    """The term that opened the round these have open; 0 if none has."""
+    return max(member.report.open_term for member in members)
 
 
 def _hops_told(reports: Mapping[Contributor, PeerReport], now: float) -> dict[HopKey, Hop]:

@@ -1,0 +1,169 @@
+"""A round until one holder has everybody in it (MDLdroid 3.2.2): announce it, order pairs, mend what faults leave.
+
+What to do next follows from the ledger alone, and is said again until a report shows that it was heard. Values never
+come here: theta and contributors are those of the reports. Pure.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+
+from mdl.protocol.delta import Contributor
+from mdl.protocol.machine import Effect
+from mdl.protocol.round_messages import HopCancelled, HopOrdered, HopReleased, RoundOpened
+from mdl.protocol.vocabulary import NOTHING_CAME, Activity, Holding
+from peers.roles.agent.chain_view import chain_view
+from peers.roles.agent.ledger import ABORTED, MERGED, Hop, RoundLedger
+from peers.roles.agent.repeater import Repeater
+from peers.roles.agent.settings import TimeLimit
+from peers.roles.membership.member import Change, Member
+from peers.roles.membership.members import Members
+from scheduler.policies.chain import Pair, Policy, Wait
+from scheduler.policies.detour import go_around
+from scheduler.policies.device_book import learn_from_hop
+
+logger = logging.getLogger(__name__)
+
+# Looked up once: see peers/roles/agent/phase.py.
+_RECEIVING = Activity.RECEIVING
+
+
+class Aggregation:
+    """See the module. left_out: who trained past the deadline. waiting_for: why the policy last ordered no pair."""
+
+    def __init__(
+        self,
+        ledger: RoundLedger,
+        opened: RoundOpened,
+        members: Members,
+        policy: Policy,
+        repeater: Repeater,
+        stall_s: float,
+        limit: TimeLimit,
+    ) -> None:
+        self.left_out: set[Contributor] = set()
+        self.waiting_for = ""
+        self._ledger = ledger
+        self._opened = opened
+        self._members = members
+        self._policy = policy
+        self._repeater = repeater
+        self._stall_s = stall_s
+        self._limit = limit
+
+    def hear(self, change: Change, now: float) -> bool:
+        """Take a member's report in; whether its device gets on, or has decided a hop."""
+        member, report, ledger = change.member, change.report, self._ledger
+        peer = member.contributor
+        is_first = peer not in ledger.reports
+        ledger.note_busy(peer, member.is_busy, now)
+        if report.holdings and peer not in ledger.ready_at:
+            member.device.learn_training(now - ledger.opened_at)
+        decided = ledger.hear(change, now)
+        for hop in decided:
+            self._learn_from(hop, member, now)
+        is_taken = ledger.reports.get(peer) is report
+        return bool(decided) or (is_taken and (is_first or change.is_progress))
+
+    def advance(self, now: float) -> tuple[Holding | None, list[Effect]]:
+        """The last holder's partial mean, once everybody alive is in it; until then, what is to be said."""
+        self._leave_out_the_slow(now)
+        effects = self._announce(now) + self._mend(now)
+        if result := self._find_result():
+            return result, effects
+        self._pair_up(now)
+        for hop in self._ledger.undecided():
+            order = HopOrdered(self._ledger.term, self._ledger.round_id, hop.segment, hop.hop_id, hop.sender)
+            effects += self._repeater.say(hop.receiver, order, now)
+        return None, effects
+
+    def _leave_out_the_slow(self, now: float) -> None:
+        """Past the deadline: what they train is carried into a later round, as if they had been away (Standing)."""
+        ledger, limit = self._ledger, self._limit
+        if not limit.deadline_s or now - ledger.opened_at < limit.deadline_s:
+            return
+        training = [peer for peer in ledger.live() if ledger.holding(peer) is None]
+        if len(ledger.members) - len(training) >= max(1.0, limit.quorum * len(ledger.members)):
+            for peer in set(training) - limit.spared:
+                self.left_out.add(peer)
+                logger.info("round %d goes on without %s: it still trains", ledger.round_id, peer.peer_id)
+                ledger.lose(peer, "left out: it still trained at the deadline")
+
+    def _announce(self, now: float) -> list[Effect]:
+        """Also to those who have it open from an earlier agent: its members may be others now."""
+        reports, term = self._ledger.reports, self._opened.term
+        deaf = [peer for peer in self._ledger.live() if (report := reports.get(peer)) is None or report.open_as < term]
+        if not deaf:
+            return []
+        opened = msgspec.structs.replace(self._opened, term=self._ledger.term)
+        return [effect for peer in deaf for effect in self._repeater.say(peer, opened, now)]
+
+    def _mend(self, now: float) -> list[Effect]:
+        """What a fault left behind: senders that must hold again, hops that their receiver has to decide."""
+        term, round_id = self._ledger.term, self._ledger.round_id
+        for peer, reason in self._ledger.lose_the_unable().items():
+            logger.warning("round %d goes on without %s: %s", round_id, peer.peer_id, reason)
+        effects: list[Effect] = []
+        for hop in self._ledger.to_release():
+            effects += self._repeater.say(hop.sender, HopReleased(term, round_id, hop.segment, hop.hop_id), now)
+        stalled = [hop for hop in self._ledger.undecided() if self._is_stalled(hop.receiver, hop.ordered_at, now)]
+        for hop in [*self._ledger.to_cancel(), *stalled]:
+            cancelled = HopCancelled(term, round_id, hop.segment, hop.hop_id, hop.sender)
+            effects += self._repeater.say(hop.receiver, cancelled, now)
+        return effects
+
+    def _is_stalled(self, receiver: Contributor, ordered_at: float, now: float) -> bool:
+        """The receiver has shown no sign of this hop for long: neither progress nor a decision."""
+        if now - ordered_at < self._stall_s:
+            return False
+        report = self._ledger.reports.get(receiver)
+        return report is None or report.activity is not _RECEIVING
+
+    def _pair_up(self, now: float) -> None:
+        """Ask the policy for pairs as long as it has any."""
+        while len(self._ledger.free()) >= 2:
+            view = chain_view(self._ledger, self._members, now)
+            decision = go_around(view, self._policy.decide(view))
+            if isinstance(decision, Wait) and self._ledger.is_settled():
+                sender, receiver = self._ledger.free()[:2]
+                reason = f"nobody else is to come, so the first two ({decision.reason})"
+                decision = go_around(view, Pair(sender.peer_id, receiver.peer_id, reason))
+            if isinstance(decision, Wait):
+                self.waiting_for = decision.reason
+                return
+            by_id = {peer.peer_id: peer for peer in self._ledger.free()}
+            sender, receiver, reason = by_id[decision.sender], by_id[decision.receiver], decision.reason
+            if self._ledger.failures(sender, receiver):
+                sender, receiver = self._ledger.next_try()
+                reason = f"{decision.sender} and {decision.receiver} could not aggregate, so the two that failed least"
+            hop = self._ledger.order_hop(sender, receiver, reason, now)
+            logger.info("hop %d: %s -> %s: %s", hop.hop_id, sender.peer_id, receiver.peer_id, reason)
+
+    def _learn_from(self, hop: Hop, receiver: Member, now: float) -> None:
+        """The devices' books learn from merged hops how fast links are, and from aborted ones who is out of reach."""
+        decision, reach = hop.decision, self._members.reach
+        logger.info("hop %d: %s -> %s %s", hop.hop_id, hop.sender.peer_id, hop.receiver.peer_id, hop.state.value)
+        source = self._members.get(hop.sender)
+        if hop.state is MERGED and decision and source:
+            learn_from_hop(source.device, receiver.device, decision.size_bytes, decision.seconds)
+            reach.succeed(hop.sender, hop.receiver)
+        if hop.state is ABORTED and decision and decision.reason.startswith(NOTHING_CAME):
+            holding = self._ledger.holding(hop.sender)  # if it has heard that it was asked, the way back is cut
+            is_given = holding is not None and holding.sent_hop == hop.hop_id
+            ways = (hop.sender, hop.receiver) if is_given else (hop.receiver, hop.sender)
+            reach.fail(*ways, now)
+
+    def _find_result(self) -> Holding | None:
+        """The last holder's partial mean.
+
+        Its theta must be the sum of its contributors' weights; a holder whose theta is not is out of the round.
+        """
+        last = self._ledger.result()
+        holding = self._ledger.holding(last) if last else None
+        if last and holding and not self._ledger.is_theta_right(holding):
+            logger.error("%s: theta %g is not the sum of its contributors' weights", last.peer_id, holding.theta)
+            self._ledger.lose(last, "wrong theta")
+            return None
+        return holding

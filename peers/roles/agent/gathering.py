@@ -1,0 +1,131 @@
+"""Between two rounds: where the members stand, and what the next round waits for, for how long. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import inf
+from typing import NamedTuple
+
+from mdl.protocol.vocabulary import MAX_FORKS
+from peers.roles.agent.opening import is_left_open
+from peers.roles.agent.settings import AgentSettings
+from peers.roles.membership.lineage_choice import choose_lineage, may_decide
+from peers.roles.membership.majority import has_quorum
+from peers.roles.membership.member import Member, Position, newest_position
+from peers.roles.membership.members import Members
+
+
+class Gathered(NamedTuple):
+    """Those who follow an agent, and which model goes on."""
+
+    # Everybody who follows, wherever it stands.
+    following: list[Member]
+    # Of those: on the lineage that goes on.
+    standing: list[Member]
+    # The newest model of that lineage, and who has it.
+    position: Position
+    current: list[Member]
+    # Who decides on the next round, and whether enough of them are here.
+    base: tuple[str, ...]
+    quorum: bool
+
+
+def gather(following: list[Member]) -> Gathered:
+    """following: not empty."""
+    standing = choose_lineage(following)
+    position = newest_position(standing)
+    current = [member for member in standing if member.at == position]
+    return Gathered(following, standing, position, current, current[0].report.base, may_decide(standing))
+
+
+def common_goal(members: list[Member]) -> int:
+    """The run's last round as most of these know it, 0 if they know none: one of them alone does not end the run."""
+    goal, count = Counter(member.report.goal for member in members).most_common(1)[0]
+    return goal if 2 * count > len(members) else 0
+
+
+class Gathering:
+    """What an agent waits for before it opens the next round. waiting_for: why none is opened, in words.
+
+    lacking_since: since then a majority is missing, here or in the round before, or a partner; None if nothing is.
+    """
+
+    def __init__(self, members: Members, settings: AgentSettings, lacking_since: float | None) -> None:
+        self.waiting_for = ""
+        self.lacking_since = lacking_since
+        self._members = members
+        self._settings = settings
+        self._made_way_at = -inf
+
+    def waits_for_answers(self, agent: str, office_term: int, in_office_since: float, now: float) -> bool:
+        """Whether somebody is heard that does not obey yet: its state may still change under another agent's orders."""
+        for member in self._members.alive():
+            heard_s = now - max(member.joined_at, in_office_since)
+            if not member.obeys(agent, office_term) and heard_s < self._settings.lost_after_s / 2:
+                self.waiting_for = f"{member.peer_id} to answer"
+                return True
+        return False
+
+    def are_enough(self, found: Gathered, now: float) -> bool:
+        """Whether those at the mesh's model may go on: start a mesh, decide on a round, or begin a fork."""
+        lineage = found.position[0]
+        return self._may_go_on(found, now) if lineage else self._may_start(found.current)
+
+    def waits_for_others(self, found: Gathered, coming: list[Member], now: float) -> bool:
+        """Whether a round would do better to begin later. coming: who is about to stand at the mesh's model."""
+        if coming and not is_left_open(found.current):
+            self.waiting_for = f"{len(coming)} more to fetch the model"
+        elif now - self._made_way_at < self._settings.lost_after_s:
+            self.waiting_for = "the agent of an older mesh to take over"
+        else:
+            return False
+        return True
+
+    def is_patience_over(self, base: tuple[str, ...], following: list[Member], now: float) -> bool:
+        """Whether what is missing, a majority or any partner, has been missing for so long that we go on without.
+
+        Who is to wait for a majority waits for its presence: if it is here, but was started anew and so does not know
+        what it voted for, the mesh goes on as a fork.
+        """
+        if self.lacking_since is None or now - self.lacking_since < self._settings.partition_s:
+            return False
+        return not self._settings.waits_for_majority or has_quorum(base, {member.peer_id for member in following})
+
+    def tell_patience(self) -> str:
+        """In words, for how long a majority or a partner is waited for."""
+        without = "then the mesh waits for a majority" if self._settings.waits_for_majority else "then without"
+        return f"up to {self._settings.partition_s:g} s, {without}"
+
+    def make_way(self, now: float) -> None:
+        """No round is opened for a while. Not again before `partition_s`: the senior agent may be deaf to this side."""
+        if now - self._made_way_at >= self._settings.partition_s:
+            self._made_way_at = now
+
+    def _may_start(self, current: list[Member]) -> bool:
+        if len(current) >= self._settings.min_peers:
+            return True
+        self.waiting_for = f"{len(current)} of {self._settings.min_peers} peers are ready"
+        return False
+
+    def _may_go_on(self, found: Gathered, now: float) -> bool:
+        """With a majority of those who decide, and a partner; without, only after a while, as a fork.
+
+        Whoever took the last round alone has waited for a partner before, and goes on at its own pace until it hears
+        somebody again.
+        """
+        (lineage, _, _), current, base = found.position, found.current, found.base
+        has_partner = len(current) >= min(2, self._settings.min_peers)
+        if found.quorum and (has_partner or self._was_alone(current, base, now)):
+            self.lacking_since = None
+            return True
+        missing = sorted(set(base) - {member.peer_id for member in found.following})
+        self.waiting_for = f"{', '.join(missing) or 'a partner'}: {len(current)} of {len(base)} members are here"
+        self.lacking_since = now if self.lacking_since is None else self.lacking_since
+        return self.is_patience_over(base, found.following, now) and (found.quorum or len(lineage) < MAX_FORKS)
+
+    def _was_alone(self, current: list[Member], base: tuple[str, ...], now: float) -> bool:
+        """Whether this one device took the last round by itself, and nobody else has been heard for a while."""
+        if len(current) != 1 or base != (current[0].peer_id,):
+            return False
+        others = [member for member in self._members.everyone() if member is not current[0]]
+        return all(member.has_left or now - member.heard_at >= self._settings.partition_s for member in others)

@@ -1,0 +1,40 @@
+"""What the user and the mesh's size settle for an agent; `peers/roles/build.py` takes it from the configuration."""
+
+from __future__ import annotations
+
+import msgspec
+
+from mdl.config import BusySection
+from mdl.protocol.delta import Contributor
+
+
+class TimeLimit(msgspec.Struct, frozen=True):
+    """A round goes on without devices that train for longer, if this share of its members is ready. 0: no limit.
+
+    spared: who was left out of the round before; nobody is left out twice in a row.
+    """
+
+    deadline_s: float = 0.0
+    quorum: float = 0.75
+    spared: frozenset[Contributor] = frozenset()
+
+
+class AgentSettings(msgspec.Struct, frozen=True):
+    """rounds: how many to run, 0 = until stopped. min_peers: how many must be there before the first round.
+
+    lost_after_s: the longest silence before a peer counts as lost. stall_s: a hop without any sign for so long is
+    cancelled. partition_s: how long a group that lacks a majority waits for it, before it goes on by itself;
+    waits_for_majority: it never does. busy: when a device counts as busy. limit: for devices that train long.
+    """
+
+    rounds: int = 0
+    min_peers: int = 2
+    lost_after_s: float = 4.0
+    retry_s: float = 0.5
+    stall_s: float = 10.0
+    partition_s: float = 15.0
+    waits_for_majority: bool = False
+    farewell_s: float = 20.0
+    stop_s: float = 1.5
+    busy: BusySection = BusySection()
+    limit: TimeLimit = TimeLimit()
