@@ -3,7 +3,7 @@
     python benchmarks/chain_scheduler.py --part all
     python benchmarks/chain_scheduler.py --part cells --cell "dynamic 9" --policies greedy-risk,greedy,dp,dqn
 
-Parts: phi (Eq. 8), fig6 (exploration), fig8 (re-learning), fig9-10 (latency and energy against Tree and Ring), cells
+Parts: fig6 (exploration), fig8 (re-learning), fig9-10 (latency and energy against Tree and Ring), cells
 (families and N against the optimum), energy (20 rounds), dying (what is lost), quorum (a round without its slowest),
 detaching (of hops that stand still), times (of a decision), speed (of the environments). Each writes its part of
 benchmarks/results/scheduler.json; fig9-10, fig6 and fig8 are drawn as scheduler.svg. Test seeds 0 to 299 are for
@@ -34,14 +34,13 @@ from benchmarks.chain.chain_mesh import (
     measure_times,
 )
 from benchmarks.chain.chain_options import measure_detaching, measure_quorum
-from benchmarks.chain.chain_paper import measure_exploration, measure_phi, measure_relearning, measure_speed
+from benchmarks.chain.chain_paper import measure_exploration, measure_relearning, measure_speed
 from benchmarks.chain.chain_plot import draw_scheduler
 
 _OUT = Path(__file__).parent / "results" / "scheduler.json"
 _POLICIES = "tree,ring,fifo,greedy-risk,greedy,dp,dqn,eq7,paper"
 
 PARTS: dict[str, Callable[[argparse.Namespace, Keep], dict[str, Any]]] = {
-    "phi": lambda options, keep: measure_phi(),
     "fig6": lambda options, keep: measure_exploration(options.seeds),
     "fig8": lambda options, keep: measure_relearning(options.seeds),
     "fig9-10": lambda options, keep: measure_figures(options.runs, _names(options, literal=True), keep),

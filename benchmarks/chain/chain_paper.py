@@ -17,7 +17,6 @@ from scheduler.paper.problem import PaperBatch, PaperRules, draw_busy, observe_p
 from scheduler.study.judging import half_width
 from scheduler.training.dqn import MaskedDQN
 from scheduler.training.env import ChainEnv
-from scheduler.training.exploration import ideal_return
 from scheduler.training.refine import plain_mlp, train_paper
 from scheduler.training.vector_env import ChainVectorEnv
 
@@ -27,21 +26,6 @@ _LOOK_PICKS = 400
 _STARTS = 200
 # Converged: within this share of the way from quitting at once to the optimum, at two looks in a row.
 _NEAR = 0.1
-
-
-def measure_phi(starts: int = 2000) -> dict[str, Any]:
-    """Eq. 8: by how much the exact optimum of Eq. 7 misses the ideal return, by N."""
-    rules, found = PaperRules(), {}
-    for n in range(3, 10):
-        drawn = [_flags(start) for start in draw_busy(n, starts, np.random.default_rng([n, 1_000_000]))]
-        stays, quits = PaperOptimum(n, rules, may_quit=False), PaperOptimum(n, rules)
-        best = [stays.best_return(start) for start in drawn]
-        found[str(n)] = {
-            "ideal": round(ideal_return(n, rules), 3),
-            "phi": round(fmean(best) - ideal_return(n, rules), 3),
-            "quitting_is_best": round(fmean(quits.best_order(start) is None for start in drawn), 3),
-        }
-    return {"phi": found}
 
 
 def measure_exploration(seeds: int) -> dict[str, Any]:
@@ -155,8 +139,8 @@ def _mean_return(network: MlpQ, starts: np.ndarray) -> tuple[float, float]:
     batch = PaperBatch(n, count, network.rules, np.random.default_rng(0))
     batch.reset(starts)
     total, open_rows, illegal = np.zeros(count), np.ones(count, bool), np.zeros(count, bool)
-    for pick in range(2 * (n - 1)):
-        seen = observe_paper(batch.state, np.full(count, pick % 2))
+    for _ in range(2 * (n - 1)):
+        seen = observe_paper(batch.state)
         rewards, ended, wrong = batch.step(network(seen).argmax(axis=1))
         total += rewards * open_rows
         illegal |= wrong & open_rows

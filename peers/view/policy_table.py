@@ -9,8 +9,8 @@ from rich.table import Table
 from mdl.devices.scenario import Scenario
 from mdl.errors import ConfigError
 from peers.view.console import PlainConsole
-from scheduler.paper.mlp_numpy import load_mlp, variant_of
 from scheduler.paper.optimum import FollowOrder
+from scheduler.paper.policy_file import is_paper_dqn, load_paper_dqn
 from scheduler.policies.qnet_numpy import NumpyQ, load_weights
 from scheduler.policies.registry import make_policy
 from scheduler.study.judging import Judged, judge_network, judge_policy
@@ -23,9 +23,9 @@ def judge(policy: str, scenarios: list[Scenario]) -> Judged:
     if path.suffix != ".safetensors" and not path.is_file():
         named = make_policy(policy)
         return judge_policy(policy, lambda: named, scenarios)
-    if variant_of(path) == "chain":
+    if not is_paper_dqn(path):
         return judge_network(path.name, NumpyQ(load_weights(path)[0]), scenarios)
-    network, _ = load_mlp(path)
+    network, _ = load_paper_dqn(path)
     if network.n != len(scenarios[0].devices):
         raise ConfigError(f"--n {len(scenarios[0].devices)}: {path} answers for {network.n} devices only")
     return judge_policy(path.name, lambda: FollowOrder("paper", network.order), scenarios)

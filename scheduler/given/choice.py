@@ -16,7 +16,7 @@ from mdl.own import Own
 from mdl.reading import read_bytes
 from scheduler.given.foreign import Foreign
 from scheduler.given.paper_policy import PaperPolicy
-from scheduler.paper.mlp_numpy import load_mlp, variant_of
+from scheduler.paper.policy_file import is_paper_dqn, load_paper_dqn
 from scheduler.policies.chain import Policy
 from scheduler.policies.learned import Learned
 from scheduler.policies.qnet_numpy import PolicyFileError
@@ -60,8 +60,8 @@ def load_policy(path: Path, budget: Budget | None = None) -> Policy:
     """A policy that `mdl scheduler train --out` has made, of either variant. Raises PolicyFileError."""
     if path.is_dir():
         raise PolicyFileError(f"{path}: is a directory, not a policy file")
-    if variant_of(path) == "paper":
-        return PaperPolicy(load_mlp(path)[0], path.name)
+    if is_paper_dqn(path):
+        return PaperPolicy(load_paper_dqn(path)[0], path.name)
     if budget is None:
         return Learned(path, name=path.name)
     return Learned(path, name=path.name, deadline_s=budget.deadline_s, clock=budget.clock)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from scheduler.paper.mlp_numpy import MlpQ
-from scheduler.paper.problem import Floats, PaperState, observe_paper
+from scheduler.paper.problem import Floats, PaperState
 from scheduler.policies.chain import ChainView, Decision, DeviceState, Pair, Wait, leave_to, tell_states
 from scheduler.policies.greedy import Greedy, too_few
 from scheduler.policies.why import Choice
@@ -116,7 +116,5 @@ class _Ahead:
         state = self._state.copy()
         if sender is not None:
             state[sender] = PaperState.SEND
-        phase = np.array([sender is not None], np.int64)
-        n_agg = self._n_agg[None] if self._network.counts else None
-        values: Floats = self._network(observe_paper(state[None], phase, n_agg))[0]
+        values: Floats = self._network.value(state[None], self._n_agg[None])[0]
         return values

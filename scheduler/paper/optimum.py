@@ -1,7 +1,8 @@
 """The exact optimum of the paper's reward (Eq. 7), and orders of pairs as policies, so that they can be played.
 
-Devices that are alike are interchangeable, so the optimum is a recursion over what is left, not over who. For judging
-the reward: what it asks for is not what makes a round short (docs/paper-notes.md).
+Devices that are alike are interchangeable, so the optimum is a recursion (dynamic programming) over what is left: how
+many devices are busy, and how many free ones have got how often. For judging the reward: what it asks for is not what
+makes a round short (docs/paper-notes.md).
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from collections.abc import Callable, Sequence
 from scheduler.paper.problem import PaperChain, PaperRules, PaperState
 from scheduler.policies.chain import ChainView, Decision, DeviceState, Pair, Wait
 
-# One device that is left: its state, the rounds it is busy yet, and how often it has aggregated.
-_Device = tuple[int, int, int]
+# One device that is left: whether it is busy, and, if it is free, how often it has got.
+_Device = tuple[bool, int]
 _Devices = tuple[_Device, ...]
 Order = list[tuple[int, int]]
 
@@ -26,11 +27,11 @@ class PaperOptimum:
 
     def best_return(self, busy: Sequence[int]) -> float:
         """The highest return (sum of Eq. 7); with `may_quit`, an illegal pick on purpose counts as an end too."""
-        return self._solve(0, _start(busy))[0]
+        return self._solve(0, tuple(sorted(_start(busy))))[0]
 
     def best_order(self, busy: Sequence[int]) -> Order | None:
         """Pairs (sender, receiver) of that return, or None where quitting at once or later is best."""
-        chain = PaperChain(tuple(busy), self._rules)
+        chain = PaperChain(busy, self._rules)
         order: Order = []
         left = dict(enumerate(_start(busy)))
         while not chain.ended:
@@ -42,53 +43,52 @@ class PaperOptimum:
             for device in (sender, receiver):
                 chain.step(device)
             order.append((sender, receiver))
-            left = self._stand(chain)
+            left = _left(chain)
         return order
 
     def _solve(self, pick: int, devices: _Devices) -> tuple[float, tuple[_Device, _Device] | None]:
-        if pick == 2 * (self._n - 1):
-            return self._rules.goal_reward, None
-        devices = tuple(sorted(devices))
         if (pick, devices) in self._known:
             return self._known[pick, devices]
-        best: tuple[float, tuple[_Device, _Device] | None] = (
-            (self._rules.illegal_reward, None) if self._may_quit else (float("-inf"), None)
-        )
-        types = [kind for kind in dict.fromkeys(devices) if kind[0] <= PaperState.BUSY]
-        for sender in types:
-            for receiver in types:
+        kinds = list(dict.fromkeys(devices))
+        out_of_steps = pick + 1 >= self._rules.most_steps(self._n)
+        ends = self._may_quit or out_of_steps
+        best: tuple[float, tuple[_Device, _Device] | None] = (self._quit(pick, kinds) if ends else float("-inf"), None)
+        for sender in kinds if not out_of_steps else []:
+            for receiver in kinds:
                 if sender == receiver and devices.count(sender) < 2:
                     continue
-                reward = self._reward(pick, sender) + self._reward(pick + 1, receiver)
-                value = reward + self._solve(pick + 2, self._after(devices, sender, receiver))[0]
+                value = self._value(pick, devices, sender, receiver)
                 if value > best[0] + 1e-9:
                     best = value, (sender, receiver)
         self._known[pick, devices] = best
         return best
 
-    def _reward(self, pick: int, device: _Device) -> float:
-        rules = self._rules
-        penalty = rules.penalty(pick, 2 * (self._n - 1)) if device[0] == PaperState.BUSY else 0.0
-        return rules.initial_reward - rules.battery_cost * device[2] + penalty
+    def _quit(self, pick: int, kinds: list[_Device]) -> float:
+        """The best that an end without a chain can bring: at once, or after a sender that brings something itself.
 
-    def _after(self, devices: _Devices, sender: _Device, receiver: _Device) -> _Devices:
+        The very first pick cannot be invalid.
+        """
+        last = self._rules.illegal_reward
+        if pick >= self._rules.most_steps(self._n):
+            return last
+        later = max(self._reward(pick, sender, 1) for sender in kinds)
+        return last + (later if pick == 0 else max(0.0, later))
+
+    def _value(self, pick: int, devices: _Devices, sender: _Device, receiver: _Device) -> float:
+        """What this pair brings, and the best that can follow it."""
+        reward = self._reward(pick, sender, 1)
+        if len(devices) == 2:
+            return reward + self._rules.goal_reward
         left = list(devices)
         left.remove(sender)
         left.remove(receiver)
-        if self._rules.busy != "rounds":
-            return (*left, (receiver[0], receiver[1], receiver[2] + 1))
-        left.append((PaperState.GET, receiver[1], receiver[2] + 1))
-        if sum(state == PaperState.FREE for state, _, _ in left) >= 2:
-            return tuple(left)
-        return tuple((int(rest > 1), max(0, rest - 1), n_agg) for _, rest, n_agg in left)
+        left.append(receiver if receiver[0] else (False, receiver[1] + 1))
+        return reward + self._reward(pick + 1, receiver, -1) + self._solve(pick + 2, tuple(sorted(left)))[0]
 
-    def _stand(self, chain: PaperChain) -> dict[int, _Device]:
-        gone = (PaperState.SEND, PaperState.DONE)
-        return {
-            device: (int(state), chain.busy_left[device], chain.n_agg[device])
-            for device, state in enumerate(chain.state)
-            if state not in gone
-        }
+    def _reward(self, pick: int, device: _Device, sign: int) -> float:
+        """Of a valid pick that does not end the chain; sign: 1 sends, -1 gets."""
+        rules, (busy, n_agg) = self._rules, device
+        return rules.busy_reward(pick, self._n) if busy else rules.initial_reward + sign * rules.battery_cost * n_agg
 
 
 class FollowOrder:
@@ -126,4 +126,14 @@ class FollowOrder:
 
 
 def _start(busy: Sequence[int]) -> _Devices:
-    return tuple((int(left > 0), left, 0) for left in busy)
+    return tuple((bool(each), 0) for each in busy)
+
+
+def _left(chain: PaperChain) -> dict[int, _Device]:
+    """The devices that still hold something, as the recursion sees them: of a busy one n_agg changes no reward."""
+    busy = [state is PaperState.BUSY for state in chain.state]
+    return {
+        device: (busy[device], 0 if busy[device] else chain.n_agg[device])
+        for device, legal in enumerate(chain.legal())
+        if legal
+    }

@@ -1,13 +1,21 @@
-"""MDLdroid's own scheduling problem (3.3.1): five states a device, two picks a pair, its reward; plain, and a batch.
+"""MDLdroid's own scheduling problem (3.3.1): five states a device, two picks a pair, Eq. 7; plain, and a batch.
 
-What the paper's text fixes is here as it is: the states free, busy, send, get, done; initial reward alpha = -0.04,
-battery cost beta = 0.1, busy penalty rho = -0.8 (its names for beta and rho are swapped, see docs/paper-notes.md);
-an end after 2 (N - 1) picks; -1 for a pick that cannot be. The reward is a reading of Eq. 4 to 7, not a quotation of
-the printed formulas: `PaperRules` names each choice. `ChainPaperEnv` in scheduler.paper.env is the Gymnasium form.
+A pick is a step t, counted from 0. It brings one reward, that of the one case of Eq. 7 that it is:
+
+    beyond the limit of steps, or an invalid pick    -1, and the episode ends
+    the last pick of a chain, after which one device holds everything    +1
+    a busy device    rho - t rho / 2(N-1)    (printed: rho + t rho / 2(N-1), which the text contradicts)
+    a free device that is to send    alpha + beta n_agg
+    a free device that is to get    alpha - beta n_agg
+
+n_agg: how often this device has got before. The constants are the paper's: alpha -0.04, beta 0.1, rho -0.8 (a sentence
+of the paper swaps the names of beta and rho). Whoever is busy at the start stays so for the episode and may be picked
+all the same. `ChainPaperEnv` in scheduler.paper.env is the Gymnasium form.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Literal, TypeAlias
@@ -22,12 +30,12 @@ Integers: TypeAlias = NDArray[np.int64]
 Codes: TypeAlias = NDArray[np.int8]
 Flags: TypeAlias = NDArray[np.bool_]
 
-# A device that is busy at the start stays so for 0.5 to 4 transfers (the paper's family): this many whole rounds.
-_LONGEST_BUSY_ROUNDS = 4
+# "" while an episode goes on.
+End: TypeAlias = Literal["", "goal", "illegal", "limit"]
 
 
 class PaperState(IntEnum):
-    """The five states of 3.3.1. GET is seen only where hops last (the reading "rounds")."""
+    """The five states of 3.3.1. A hop is over with its receiver's pick, so that GET is never seen between two picks."""
 
     FREE = 0
     BUSY = 1
@@ -38,11 +46,15 @@ class PaperState(IntEnum):
 
 @dataclass(frozen=True)
 class PaperRules:
-    """Reward of a pick (Eq. 7): initial_reward - battery_cost * n_agg + busy penalty, if the device is busy.
+    """The constants of Eq. 7.
 
-    n_agg: hops the device took part in before. busy: "fades": the penalty is an initial one, and shrinks to 0 over the
-    picks of the episode; "stays": it does not; "rounds": pairs run side by side in rounds, nobody twice in one, and a
-    busy device is free again after 1 to 4 rounds. printed_sign: the printed formula rewards what the text punishes.
+    initial_reward: alpha.
+    battery_cost: beta, of each time that a device has got before.
+    busy_penalty: rho, of picking a busy device at step 0.
+    goal_reward: of the last pick of a chain.
+    illegal_reward: of an invalid pick, and of one beyond the limit.
+    printed_sign: the busy penalty grows with t as Eq. 7 is printed; else it decays to 0 as the text says.
+    step_limit: picks of an episode; None is 2 (N - 1), which a chain of valid picks needs and never exceeds.
     """
 
     initial_reward: float = -0.04
@@ -50,38 +62,37 @@ class PaperRules:
     busy_penalty: float = -0.8
     goal_reward: float = 1.0
     illegal_reward: float = -1.0
-    busy: Literal["fades", "stays", "rounds"] = "fades"
     printed_sign: bool = False
+    step_limit: int | None = None
 
-    def __post_init__(self) -> None:
-        if self.busy not in ("fades", "stays", "rounds"):
-            raise ConfigError(f"busy {self.busy!r}: expected one of fades, stays, rounds")
+    def busy_reward(self, step: int, n: int) -> float:
+        """Of picking a busy device at this step (from 0) of a chain of n devices."""
+        grown = step * self.busy_penalty / (2 * (n - 1))
+        return self.busy_penalty + (grown if self.printed_sign else -grown)
 
-    def penalty(self, pick: int, picks: int) -> float:
-        """What picking a busy device adds to the reward of this pick (counted from 0, of `picks`)."""
-        left = 1.0 - pick / picks if self.busy == "fades" else 1.0
-        return (-left if self.printed_sign else left) * self.busy_penalty
+    def most_steps(self, n: int) -> int:
+        return 2 * (n - 1) if self.step_limit is None else self.step_limit
 
 
 class PaperChain:
     """One episode in plain Python; the reference of `PaperBatch`.
 
-    busy: for each device how many rounds it is busy from the start, 0 if it is free (above 0 is "busy" where busy
-    times do not end).
+    busy: for each device whether it is busy (true) or free at the start.
     """
 
-    def __init__(self, busy: tuple[int, ...], rules: PaperRules) -> None:
+    def __init__(self, busy: Sequence[int], rules: PaperRules) -> None:
         if len(busy) < 2:
             raise ConfigError(f"a chain needs at least 2 devices, not {len(busy)}")
         self.rules = rules
-        self.state = [PaperState.BUSY if left else PaperState.FREE for left in busy]
+        self.state = [PaperState.BUSY if each else PaperState.FREE for each in busy]
         self.n_agg = [0] * len(busy)
         self.sender: int | None = None
         self.pick = 0
-        self.picks = 2 * (len(busy) - 1)
-        self.ended = False
-        self.illegal = False
-        self.busy_left = list(busy)
+        self.end: End = ""
+
+    @property
+    def ended(self) -> bool:
+        return self.end != ""
 
     def legal(self) -> list[bool]:
         """The devices that may be picked: those that are free or busy."""
@@ -89,71 +100,62 @@ class PaperChain:
 
     def step(self, device: int) -> float:
         """Pick the sender, or, if one is picked, its receiver; returns the reward (Eq. 7)."""
-        if not self.legal()[device]:
-            self.ended = self.illegal = True
+        n = len(self.state)
+        legal = self.legal()[device]
+        if self.pick >= self.rules.most_steps(n) or not legal:
+            self.end = "limit" if legal else "illegal"
             return self.rules.illegal_reward
-        reward = self.rules.initial_reward - self.rules.battery_cost * self.n_agg[device]
-        if self.state[device] is PaperState.BUSY:
-            reward += self.rules.penalty(self.pick, self.picks)
+        reward = self._reward(device)
         self.pick += 1
         if self.sender is None:
             self.sender = device
             self.state[device] = PaperState.SEND
-        else:
-            self._aggregate(self.sender, device)
-        self.ended = self.pick == self.picks
-        return reward + (self.rules.goal_reward if self.ended else 0.0)
-
-    def _aggregate(self, sender: int, receiver: int) -> None:
+            return reward
+        self.n_agg[device] += 1
+        self.state[self.sender] = PaperState.DONE
         self.sender = None
-        self.n_agg[sender] += 1
-        self.n_agg[receiver] += 1
-        if self.rules.busy != "rounds":
-            self.state[sender] = PaperState.DONE
-            return
-        self.state[receiver] = PaperState.GET
-        if self.state.count(PaperState.FREE) < 2:
-            self._close_round()
+        if self.pick == 2 * (n - 1):
+            self.end = "goal"
+            return self.rules.goal_reward
+        return reward
 
-    def _close_round(self) -> None:
-        self.busy_left = [max(0, left - 1) for left in self.busy_left]
-        for device, state in enumerate(self.state):
-            if state in (PaperState.SEND, PaperState.DONE):
-                self.state[device] = PaperState.DONE
-            else:
-                self.state[device] = PaperState.BUSY if self.busy_left[device] else PaperState.FREE
+    def _reward(self, device: int) -> float:
+        """Of a valid pick that does not end the chain."""
+        rules = self.rules
+        if self.state[device] is PaperState.BUSY:
+            return rules.busy_reward(self.pick, len(self.state))
+        spent = rules.battery_cost * self.n_agg[device]
+        return rules.initial_reward + (spent if self.sender is None else -spent)
 
 
-def draw_busy(n: int, count: int, rng: np.random.Generator) -> Integers:
-    """Rounds that each is busy from the start, int64 (count, n): 0 to n // 2 devices of a row, for 1 to 4 (4.4)."""
+def draw_busy(n: int, count: int, rng: np.random.Generator) -> Flags:
+    """Who is busy at the start, bool (count, n): 0 to n // 2 devices of a row, the paper's "at most 50 %" (4.4.1)."""
     ranks = rng.random((count, n)).argsort(axis=1)
-    busy = ranks < rng.integers(0, n // 2 + 1, (count, 1))
-    return np.where(busy, rng.integers(1, _LONGEST_BUSY_ROUNDS + 1, (count, n)), 0)
+    return ranks < rng.integers(0, n // 2 + 1, (count, 1))
 
 
 class PaperBatch:
     """Many episodes at once; one that ends is drawn anew at once. state: int8 (count, n), n_agg: int64 (count, n).
 
-    The same picks give the same rewards as `PaperChain`. step returns (reward float32 (count,), ended, illegal).
+    The same picks give the same rewards as `PaperChain`. step returns (reward float32 (count,), ended, failed): failed
+    is an end other than the goal.
     """
 
     def __init__(self, n: int, count: int, rules: PaperRules, rng: np.random.Generator) -> None:
         self.n, self.count, self.rules = n, count, rules
-        self.picks = 2 * (n - 1)
         self._rng = rng
         self._rows = np.arange(count) * n
-        self._penalty = np.array([rules.penalty(pick, self.picks) for pick in range(self.picks)], np.float32)
+        picks = max(2 * (n - 1), rules.most_steps(n)) + 1
+        self._busy_reward = np.array([rules.busy_reward(pick, n) for pick in range(picks)])
         self.state = np.zeros((count, n), np.int8)
         self.n_agg = np.zeros((count, n), np.int64)
         self.pick = np.zeros(count, np.int64)
         self._sender = np.zeros(count, np.int64)
-        self._busy_left = np.zeros((count, n), np.int64)
         self.reset(draw_busy(n, count, rng))
 
-    def reset(self, busy: Integers, rows: Integers | slice = slice(None)) -> None:
+    def reset(self, busy: Flags, rows: Integers | slice = slice(None)) -> None:
         """Start these rows with these busy devices (as `draw_busy` gives them)."""
-        self.state[rows] = busy > 0
-        self._busy_left[rows] = busy
+        self.state[rows] = busy
         self.n_agg[rows] = 0
         self.pick[rows] = 0
 
@@ -164,58 +166,41 @@ class PaperBatch:
 
     def step(self, devices: Integers) -> tuple[Floats, Flags, Flags]:
         """One pick in each row."""
+        rules = self.rules
         state, n_agg = self.state.reshape(-1), self.n_agg.reshape(-1)
-        at = self._rows + devices
-        was = state[at]
-        legal = was <= PaperState.BUSY
-        reward = self.rules.initial_reward - self.rules.battery_cost * n_agg[at]
-        reward += self._penalty[self.pick] * (was == PaperState.BUSY)
-        sends = legal & (self.pick % 2 == 0)
-        state[at[sends]] = PaperState.SEND
-        gets = legal & (self.pick % 2 == 1)
-        senders, receivers = self._sender[gets], at[gets]
-        n_agg[senders] += 1
-        n_agg[receivers] += 1
-        if self.rules.busy == "rounds":
-            state[receivers] = PaperState.GET
-            self._close_rounds(np.flatnonzero(gets))
-        else:
-            state[senders] = PaperState.DONE
-        self._sender = np.where(sends, at, self._sender)
+        at, gets = self._rows + devices, self.pick % 2 == 1
+        failed = (state[at] > PaperState.BUSY) | (self.pick >= rules.most_steps(self.n))
+        free = rules.initial_reward + rules.battery_cost * np.where(gets, -n_agg[at], n_agg[at])
+        reward = np.where(state[at] == PaperState.BUSY, self._busy_reward[self.pick], free)
+        goal = ~failed & (self.pick + 1 == 2 * (self.n - 1))
+        reward = np.where(failed, rules.illegal_reward, np.where(goal, rules.goal_reward, reward))
+        n_agg[at[~failed & gets]] += 1
+        state[self._sender[~failed & gets]] = PaperState.DONE
+        state[at[~failed & ~gets]] = PaperState.SEND
+        self._sender = np.where(gets, self._sender, at)
         self.pick += 1
-        goal = legal & (self.pick == self.picks)
-        reward = np.where(legal, reward + self.rules.goal_reward * goal, self.rules.illegal_reward)
-        ended = goal | ~legal
+        ended = goal | failed
         over = np.flatnonzero(ended)
         if len(over):
             self.reset(draw_busy(self.n, len(over), self._rng), over)
-        return reward.astype(np.float32), ended, ~legal
-
-    def _close_rounds(self, rows: Integers) -> None:
-        rows = rows[(self.state[rows] == PaperState.FREE).sum(axis=1) < 2]
-        state = self.state[rows]
-        left = np.maximum(self._busy_left[rows] - 1, 0)
-        gone = (state == PaperState.SEND) | (state == PaperState.DONE)
-        self.state[rows] = np.where(gone, PaperState.DONE, left > 0)
-        self._busy_left[rows] = left
+        return reward.astype(np.float32), ended, failed
 
     def observe(self, counts: bool = False) -> Floats:
         """As `observe_paper`, float32 (count, width)."""
-        return observe_paper(self.state, self.pick % 2, self.n_agg if counts else None)
+        return observe_paper(self.state, self.n_agg if counts else None)
 
 
-def observe_paper(state: Codes, phase: Integers, n_agg: Integers | None = None) -> Floats:
-    """What the network sees, float32 (count, 5 n + 1): states one-hot, then the phase (0 sender, 1 receiver).
+def observe_paper(state: Codes, n_agg: Integers | None = None) -> Floats:
+    """What the network sees, float32 (count, 5 n): each device's state one-hot. Some device sends: its receiver is due.
 
-    With n_agg, n more columns: hops so far over n - 1. Without them the process is not Markov (docs/paper-notes.md).
+    With n_agg, n more columns: receptions so far over n - 1. Without them the process is not Markov (the reward depends
+    on them); the paper's five states leave them out.
     """
     count, n = state.shape
-    seen = np.zeros((count, 5 * n + 1 + (n if n_agg is not None else 0)), np.float32)
-    seen[:, : 5 * n] = (state[:, :, None] == np.arange(5, dtype=np.int8)).reshape(count, 5 * n)
-    seen[:, 5 * n] = phase
+    seen = (state[:, :, None] == np.arange(len(PaperState), dtype=np.int8)).reshape(count, -1)
     if n_agg is not None:
-        seen[:, 5 * n + 1 :] = n_agg / (n - 1)
-    return seen
+        seen = np.concatenate([seen, n_agg / (n - 1)], axis=1)
+    return np.asarray(seen, np.float32)
 
 
 def energy_variance(energy_j: NDArray[np.float64]) -> float:

@@ -34,7 +34,7 @@ Valid: TypeAlias = Callable[[npt.NDArray[np.float32]], npt.NDArray[np.bool_]]
 class MaskedDQN(DQN):
     """DQN that explores valid actions only, with its own generator, and by Double-DQN (van Hasselt et al., 2016).
 
-    valid: as `Valid`; None allows every action (the paper's environment, where an illegal one is an answer too).
+    valid: as `Valid`; None allows every action. It limits what is explored, not what the network picks.
     """
 
     def __init__(self, *args: Any, valid: Valid | None = None, double: bool = True, **kwargs: Any) -> None:

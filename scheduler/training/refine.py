@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList
 
-from scheduler.paper.env import ChainPaperEnv
+from scheduler.paper.env import ChainPaperEnv, legal_picks
 from scheduler.paper.mlp_numpy import MlpQ
 from scheduler.paper.problem import PaperRules
 from scheduler.training.dqn import ChainPolicy, MaskedDQN, TellExploration, valid_actions
 from scheduler.training.env import ChainEnv
-from scheduler.training.exploration import Exploration, target_return
+from scheduler.training.exploration import PHI, Exploration, threshold
 from scheduler.training.qnet_torch import QNetwork
 
 # Refinement: sizes of mesh, families, and energy spent before (joules, mean).
@@ -24,6 +24,16 @@ _PRIOR_ENERGY_J = 3.0
 _FIRST_RATE = 0.1
 # Of both kinds of training; all else is the paper's variant's own.
 _ALIKE: dict[str, Any] = {"buffer_size": 50_000, "train_freq": 4, "device": "cpu"}
+# The paper names DQN and gives none of its settings.
+_PAPER_DQN: dict[str, Any] = {
+    **_ALIKE,
+    "learning_rate": 1e-3,
+    "gamma": 0.99,
+    "learning_starts": 200,
+    "batch_size": 64,
+    "target_update_interval": 500,
+    "policy_kwargs": {"net_arch": [64, 64]},
+}
 
 
 @dataclass(frozen=True)
@@ -32,6 +42,7 @@ class PaperRun:
 
     model: MaskedDQN
     returns: list[float]
+    exploration: Exploration
 
     @property
     def steps(self) -> int:
@@ -97,46 +108,42 @@ def train_paper(
     *,
     rules: PaperRules | None = None,
     exploration: str = "tdge",
+    phi: float = PHI,
     counts: bool = False,
+    busy: Sequence[int] | None = None,
     decay_episodes: float | None = None,
     start: MaskedDQN | None = None,
     on_step: Callable[[int], bool | None] = lambda step: None,
     on_model: Callable[[MaskedDQN], None] = lambda model: None,
     on_episode: Callable[[int], None] = lambda episodes: None,
+    **options: Any,
 ) -> PaperRun:
-    """The paper's DQN: an MLP on its five states, exploring by TDGE, DGE or TGE. Illegal picks are answers like others.
+    """The paper's DQN: an MLP on its five states, exploring valid picks by TDGE, DGE or TGE (Algorithm 2).
 
+    What it does not explore it picks by its Q-values, and then an invalid pick is an answer like others.
+
+    busy: learn for this resource condition alone; None draws one for each episode. phi: of the threshold (Eq. 8).
     start: a model to go on from (its weights are copied). on_step (steps so far) ends it early by returning True;
     on_model is handed the model before it learns; on_episode hears how many episodes have ended. decay_episodes: of
-    DGE and TDGE; a third of the episodes that fit by default.
+    DGE and TDGE; a third of the episodes that fit by default. options: of stable-baselines3's DQN.
     """
     torch.set_num_threads(1)
     rules = rules or PaperRules()
-    env = ChainPaperEnv(n, rules, counts=counts)
+    env = ChainPaperEnv(n, rules, counts=counts, busy=busy)
     model = MaskedDQN(
         "MlpPolicy",
         env,
+        valid=lambda seen: legal_picks(seen, n),
         double=False,
         seed=seed,
-        learning_rate=1e-3,
-        gamma=0.99,
-        learning_starts=200,
-        batch_size=64,
-        target_update_interval=500,
-        policy_kwargs={"net_arch": [64, 64]},
-        **_ALIKE,
+        **(_PAPER_DQN | options),
     )
     if start is not None:
         model.policy.load_state_dict(start.policy.state_dict())
     episodes = steps / (2 * (n - 1))
-    strategy = Exploration(
-        exploration,
-        target_return(n, rules),
-        rules.illegal_reward - 1.0,
-        decay_episodes or episodes / 3.0,
-    )
+    strategy = Exploration(exploration, threshold(n, rules, phi), decay_episodes or episodes / 3.0)
     model.explore_by(lambda: strategy.rate)
     on_model(model)
     told = TellExploration(strategy, on_episode)
     model.learn(steps, callback=CallbackList([told, _Follow(on_step)]))
-    return PaperRun(model, told.returns)
+    return PaperRun(model, told.returns, strategy)

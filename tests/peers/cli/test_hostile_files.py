@@ -8,6 +8,7 @@ import os
 import struct
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ import pytest
 from safetensors.numpy import save
 
 from peers.cli import main as cli
+from scheduler.paper.problem import PaperRules
 
 # The commands of one process: each call of `main` would add them again.
 _add_commands_once = functools.cache(cli.add_groups)
@@ -59,7 +61,7 @@ MODELS: dict[str, bytes] = {
     "another type of tensor": described(),
     "a model by path": described(model="../../etc/passwd"),
 }
-PAPER = {"variant": "paper", "n": 3, "counts": False, "rules": {}}
+PAPER = {"kind": "paper-dqn", "n": 3, "sizes": [15, 3], "counts": False, "rules": asdict(PaperRules())}
 POLICIES: dict[str, bytes] = {
     **{name: content for name, content in MODELS.items() if name not in ("another type of tensor", "a model by path")},
     "a list as metadata": tensors({"mdl": "[]"}),

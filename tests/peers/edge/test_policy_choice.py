@@ -11,7 +11,8 @@ from mdl.config import Config, RoundSection
 from mdl.errors import ConfigError, DataError
 from mdl.own import Own
 from peers.edge.policy_choice import choose_policy
-from scheduler.paper.mlp_numpy import MlpQ, save_mlp
+from scheduler.paper.mlp_numpy import MlpQ
+from scheduler.paper.policy_file import save_paper_dqn
 from scheduler.paper.problem import PaperRules
 from scheduler.policies.registry import make_policy
 
@@ -21,8 +22,8 @@ def follow(policy: str, **options: int) -> Config:
 
 
 def save_paper(path: Path, n: int) -> Path:
-    layer = np.zeros((n, 5 * n + 1), np.float32), np.zeros(n, np.float32)
-    save_mlp(path, MlpQ([layer], n, PaperRules(), counts=False), {})
+    layer = np.zeros((n, 5 * n), np.float32), np.zeros(n, np.float32)
+    save_paper_dqn(path, MlpQ([layer], n, PaperRules(), counts=False), {})
     return path
 
 

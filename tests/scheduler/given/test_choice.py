@@ -14,7 +14,8 @@ from mdl.own import Own
 from scheduler.given.choice import check_count, describe_choice, is_file, policy_of
 from scheduler.given.foreign import Foreign
 from scheduler.given.paper_policy import PaperPolicy
-from scheduler.paper.mlp_numpy import MlpQ, save_mlp
+from scheduler.paper.mlp_numpy import MlpQ
+from scheduler.paper.policy_file import save_paper_dqn
 from scheduler.paper.problem import PaperRules
 from scheduler.policies import trained_under
 from scheduler.policies.learned import Learned
@@ -24,12 +25,12 @@ from scheduler.policies.registry import POLICIES, make_policy
 
 def save_paper(path: Path, n: int) -> Path:
     rng = np.random.default_rng(n)
-    sizes = [5 * n + 1, 8, n]
+    sizes = [5 * n, 8, n]
     layers = [
         (rng.standard_normal((outputs, inputs)).astype(np.float32), np.zeros(outputs, np.float32))
         for inputs, outputs in pairwise(sizes)
     ]
-    save_mlp(path, MlpQ(layers, n, PaperRules(), counts=False), {})
+    save_paper_dqn(path, MlpQ(layers, n, PaperRules(), counts=False), {})
     return path
 
 

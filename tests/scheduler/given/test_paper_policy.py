@@ -23,13 +23,13 @@ def see(*states: DeviceState, n_agg: tuple[int, ...] = ()) -> ChainView:
 
 def network(n: int, seed: int = 0) -> MlpQ:
     rng = np.random.default_rng(seed)
-    weights = rng.standard_normal((n, 5 * n + 1)).astype(np.float32)
+    weights = rng.standard_normal((n, 5 * n)).astype(np.float32)
     return MlpQ([(weights, np.zeros(n, np.float32))], n, PaperRules(), counts=False)
 
 
 def likes(n: int, *, send: list[float], get: list[float]) -> MlpQ:
     """Values devices as given, whatever they do; `get` once somebody sends."""
-    weights = np.zeros((n, 5 * n + 1), np.float32)
+    weights = np.zeros((n, 5 * n), np.float32)
     for index in range(n):
         weights[:, 5 * index + PaperState.SEND] = np.array(get) - np.array(send)
     return MlpQ([(weights, np.array(send, np.float32))], n, PaperRules(), counts=False)

@@ -10,11 +10,9 @@ import pytest
 import torch
 
 from mdl.errors import ConfigError, DataError
-from scheduler.paper.mlp_numpy import load_mlp, save_mlp, variant_of
-from scheduler.paper.optimum import PaperOptimum
-from scheduler.paper.problem import PaperRules, draw_busy
-from scheduler.training import exploration, train
-from scheduler.training.exploration import Exploration, decay_rate, target_decay_rate, target_gap, target_rate
+from scheduler.paper.policy_file import load_paper_dqn, save_paper_dqn
+from scheduler.training import train
+from scheduler.training.exploration import Exploration
 from scheduler.training.labels import Progress
 from scheduler.training.qnet_torch import QNetwork, load_policy, save_policy
 
@@ -98,7 +96,7 @@ def test_double_dqn_lets_the_network_pick_and_the_target_value() -> None:
 
 
 def test_every_finished_episode_is_told() -> None:
-    strategy = Exploration("dge", 1.0, 0.0)
+    strategy = Exploration("dge", 1.0)
     model = _model(ChainEnv("paper", 3, reward="raw"))
     told = TellExploration(strategy)
     model.learn(60, callback=told)
@@ -112,48 +110,31 @@ def test_the_paper_network_is_kept_and_plays_the_same(tmp_path: Path) -> None:
     with torch.no_grad():
         assert network(seen) == pytest.approx(run.model.q_net(torch.from_numpy(seen)).numpy(), abs=1e-5)
     path = tmp_path / "paper.safetensors"
-    save_mlp(path, network, {"seed": 0})
-    kept, metadata = load_mlp(path)
-    assert (metadata["seed"], variant_of(path), kept.n) == (0, "paper", 4)
+    save_paper_dqn(path, network, {"seed": 0})
+    kept, metadata = load_paper_dqn(path)
+    assert (metadata["seed"], kept.n) == (0, 4)
     assert kept.order((1, 0, 0, 0)) == network.order((1, 0, 0, 0))
     save_policy(path, QNetwork(0), {})
-    with pytest.raises(DataError, match="no policy of the paper's variant"):
-        load_mlp(path)
+    with pytest.raises(DataError, match="no policy file of the paper's DQN"):
+        load_paper_dqn(path)
 
 
-def test_tdge_explores_less_than_either_of_its_halves() -> None:
-    for episode in (0, 10, 400, 4000):
-        for mean in (-2.0, -1.0, 0.0):
-            both = target_decay_rate(episode, mean, -0.5, -2.0)
-            assert both <= decay_rate(episode)
-            assert both <= target_rate(mean, -0.5, -2.0)
+def test_the_paper_explores_valid_picks_alone_and_fully_until_its_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
+    from scheduler.paper.env import ChainPaperEnv
 
+    ends: list[str] = []
+    step = ChainPaperEnv.step
 
-def test_the_gap_to_the_target_runs_from_one_to_zero() -> None:
-    assert [target_gap(mean, 1.0, -1.0) for mean in (-3.0, -1.0, 0.0, 1.0, 2.0)] == [1.0, 1.0, 0.5, 0.0, 0.0]
+    def watched(self: ChainPaperEnv, action: np.int64) -> Any:
+        result = step(self, action)
+        ends.append(result[4]["end"])
+        return result
 
-
-@pytest.mark.parametrize("name", ["tdge", "dge", "tge"])
-def test_a_strategy_starts_at_the_first_rate_and_ends_at_the_last(name: str) -> None:
-    strategy = Exploration(name, 0.0, -2.0, decay_episodes=20.0)
-    assert strategy.rate == exploration.FIRST
-    for _ in range(400):
-        strategy.end_episode(0.0)
-    assert strategy.rate == pytest.approx(exploration.LAST)
-
-
-@pytest.mark.parametrize("n", [3, 4, 5])
-def test_eq_8_phi_is_what_was_measured(n: int) -> None:
-    rules = PaperRules()
-    optimum = PaperOptimum(n, rules, may_quit=False)
-    starts = draw_busy(n, 2000, np.random.default_rng([n, 1_000_000]))
-    best = [optimum.best_return((start > 0).astype(int).tolist()) for start in starts]
-    assert np.mean(best) - exploration.ideal_return(n, rules) == pytest.approx(exploration.PHI[n], abs=6e-4)
-
-
-def test_a_wrong_strategy_is_named() -> None:
-    with pytest.raises(ConfigError, match="expected one of tdge, dge, tge"):
-        Exploration("boltzmann", 1.0, 0.0)
+    monkeypatch.setattr(ChainPaperEnv, "step", watched)
+    run = train_paper(5, 200, seed=0, phi=-5.0)  # a threshold that no episode can pass
+    assert (run.exploration.rate, run.exploration.passed_at) == (1.0, None)
+    assert ends.count("goal") == len(run.returns) == 25
+    assert "illegal" not in ends
 
 
 class _Labels:
