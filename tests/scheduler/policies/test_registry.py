@@ -186,8 +186,9 @@ def test_optimal_is_there_for_those_who_have_the_scenario() -> None:
 
 
 def test_help_texts_name_every_policy_and_a_new_one_needs_no_text() -> None:
-    assert name_policies() == "dqn, greedy, greedy-risk, dp, fifo, tree or ring"
-    assert name_policies(OPTIMAL, last="and").endswith("tree, ring and optimal")
+    *names, last = POLICIES
+    assert name_policies() == f"{', '.join(names)} or {last}"
+    assert name_policies(OPTIMAL, last="and").endswith(f"{names[-1]}, {last} and optimal")
     assert [make_policy(name).name for name in POLICIES] == list(POLICIES)
 
 
