@@ -69,6 +69,8 @@ def expected_rest_s(kind: UsageKind, busy_for_s: float, transfer_s: float = 1.0)
         case UsageKind.BIMODAL:
             return _bimodal_rest(busy_for_s)
         case UsageKind.ONCE:
+            if not transfer_s:  # of transfers that take no time such a period takes none either
+                return 0.0
             return transfer_s * _uniform_rest(ONCE_RANGE_TRANSFERS, busy_for_s / transfer_s)
 
 

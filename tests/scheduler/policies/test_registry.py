@@ -80,6 +80,15 @@ def test_any_view_gives_a_legal_pair_or_a_reason_to_wait(policy: str, view: Chai
         assert {decision.sender, decision.receiver} <= free
 
 
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("state", [DeviceState.BUSY, GET])
+def test_a_model_of_no_size_takes_no_time_and_has_its_pairs(policy: str, state: DeviceState) -> None:
+    """Transfers that take no time are no measure of how long a device stays busy."""
+    once = {"kind": UsageKind.ONCE, "busy_for_s": 1.0, "op_left_s": 1.0}
+    view = msgspec.structs.replace(_view([FREE, FREE, state], p02=once), size_mb=0.0)
+    assert isinstance(make_policy(policy).decide(view), Pair | Wait)
+
+
 @pytest.mark.parametrize("policy", ["greedy", "greedy-risk", "fifo"])
 @settings(max_examples=30)
 @given(view=views(ends_known=False))
