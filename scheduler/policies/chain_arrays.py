@@ -78,10 +78,11 @@ class Stand:
         return count
 
     def take(self, rows: Integers) -> Stand:
+        """A copy of these chains. rows: positions or a mask."""
         return replace(self, **{name: getattr(self, name)[rows] for name in self.__dataclass_fields__})
 
     def put(self, rows: Integers, fresh: Stand) -> None:
-        """Write over these rows."""
+        """Write over these chains. rows: as many positions as `fresh` has chains."""
         for name in self.__dataclass_fields__:
             getattr(self, name)[rows] = getattr(fresh, name)
 
@@ -148,7 +149,7 @@ def link_times(stand: Stand) -> Doubles:
 
 
 def expected_rest(stand: Stand) -> Doubles:
-    """Mean rest of busy periods in units, by kind and age, to the step of the table."""
+    """Mean rest of busy periods (B, N) in units, by kind and age, to the step of the table."""
     unit = stand.unit_s[:, None]
     scale = np.where(stand.kind == UsageKind.ONCE, unit, 1.0)
     step = np.minimum(stand.busy_for / scale / OBSERVATION.age_step_s, OBSERVATION.age_steps - 1).astype(np.int64)

@@ -120,11 +120,12 @@ class Look:
     planned: tuple[Integers, Integers]
 
     def take(self, rows: Integers) -> Look:
+        """A copy of these chains. rows: positions or a mask."""
         planned = self.planned[0][rows], self.planned[1][rows]
         return Look(self.stand.take(rows), self.features[rows], self.costs[rows], self.layout.take(rows), planned)
 
     def put(self, rows: Integers, fresh: Look) -> None:
-        """Write over these rows."""
+        """Write over these chains. rows: as many positions as `fresh` has chains."""
         self.stand.put(rows, fresh.stand)
         self.layout.put(rows, fresh.layout)
         self.features[rows], self.costs[rows] = fresh.features, fresh.costs

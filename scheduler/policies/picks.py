@@ -18,7 +18,7 @@ MARGIN = 0.3
 
 
 def layout_rule(stand: Stand) -> tuple[Integers, Integers]:
-    """What the layout of `scheduler.policies.layout` starts now."""
+    """Senders and receivers (B,) of the hops that the layout (`scheduler.policies.layout`) starts now; -1, -1: wait."""
     expected = prospects(stand)
     return picks_now(lay_out(expected), expected.costs, stand.free(), stand.may_wait())
 
@@ -55,9 +55,11 @@ class Picks:
         return np.where(waits, -1, senders), receivers
 
     def pick_senders(self, look: Look) -> Picked:
+        """The first pick, or to wait."""
         return self._choose(look, *observe_senders(look))
 
     def pick_receivers(self, look: Look, senders: Integers) -> Picked:
+        """The second pick. senders: positions (B,), none of them waiting."""
         return self._choose(look, *observe_receivers(look, senders))
 
     def _choose(self, look: Look, features: Floats, valid: Bools, planned: Integers) -> Picked:

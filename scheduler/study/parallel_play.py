@@ -53,7 +53,7 @@ def finish(batch: Batch, rule: Rule) -> Outcome:
 def step(batch: Batch, rule: Rule, playing: Bools) -> Bools:
     """One decision in each playing row that has a choice, then on to the next event where nothing else can be paired.
 
-    Returns where something happened; rows that are not playing count as such.
+    playing: (B,). Returns where something happened (B,); rows that are not playing count as such.
     """
     choosing = np.flatnonzero((batch.idle().sum(axis=1) > 1) & playing)
     waits = np.zeros(len(batch), dtype=np.bool_)
@@ -68,7 +68,7 @@ def step(batch: Batch, rule: Rule, playing: Bools) -> Bools:
 
 
 def stand_of_rows(batch: Batch, rows: Integers) -> Stand:
-    """The stand of these rows, as `scheduler.study.play.view_of` would show them."""
+    """These rows (positions) as a Stand, as `scheduler.study.play.view_of` would show them."""
     packed, which = batch.packed, batch.which[rows]
     shape = (len(rows), packed.exists.shape[1])
     zeros = np.zeros(shape)

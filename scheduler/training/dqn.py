@@ -152,5 +152,5 @@ class TellExploration(BaseCallback):
 
 
 def valid_actions(seen: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
-    """Valid actions of a batch of `ChainEnv`'s observations."""
+    """(B, M + 1): what may be picked, by a batch of `ChainEnv`'s observations (B, M, LEADING + F)."""
     return split_observation(seen)[2]

@@ -61,7 +61,7 @@ def rollout_costs(scenario: Scenario) -> Doubles:
 
 
 def finish(iteration: Iteration, costs: Doubles, sender: int | None = None) -> None:
-    """Play an iteration to its end by the rule. sender: of the first pair, if it is picked already."""
+    """Play an iteration to its end by the rule. costs: (N,). sender: of the first pair, if it is picked already."""
     while not iteration.ended:
         idle = iteration.idle()
         while len(idle) >= 2:

@@ -53,7 +53,7 @@ class Batch:
         return len(self._state.now)
 
     def take(self, rows: Integers | Bools) -> Batch:
-        """A copy of these rows; a row may be taken more than once."""
+        """A copy of these rows. rows: positions, each any number of times, or a mask (B,)."""
         state = self._state
         return Batch(self.packed, state=State(*(getattr(state, field.name)[rows] for field in fields(state))))
 
@@ -68,43 +68,52 @@ class Batch:
 
     @property
     def which(self) -> Integers:
+        """(B,): the packed scenario that each row plays."""
         return self._state.which
 
     @property
     def now_s(self) -> Doubles:
+        """(B,): virtual seconds since the start."""
         return self._state.now
 
     @property
     def energy_j(self) -> Doubles:
+        """(B, N): modelled, since the start."""
         return self._state.energy
 
     @property
     def theta(self) -> Doubles:
+        """(B, N): weight of the partial mean that a device holds."""
         return self._state.theta
 
     @property
     def n_agg(self) -> Integers:
+        """(B, N): hops that a device took part in."""
         return self._state.n_agg
 
     @property
     def free_since_s(self) -> Doubles:
+        """(B, N): when a device became free last."""
         return self._state.free_since
 
     @property
     def lost(self) -> Bools:
+        """(B, N): whose contribution a death took along."""
         return self._state.lost
 
     @property
     def wasted_s(self) -> Doubles:
+        """(B,): seconds of work that deaths made vain."""
         return self._state.wasted
 
     def idle(self) -> Bools:
+        """(B, N): may be paired now."""
         state = self._state
         free: Bools = ((state.gone | state.role) == NONE) & ~state.busy & (state.ready == inf)
         return free
 
     def states(self) -> Codes:
-        """Codes in the order of DeviceState."""
+        """(B, N), int8: codes in the order of DeviceState."""
         state = self._state
         stand = np.where(state.ready < inf, TRAINING, np.where(state.busy, BUSY, FREE))
         return np.where(state.gone > 0, state.gone, np.where(state.role > 0, state.role, stand)).astype(np.int8)
@@ -127,21 +136,27 @@ class Batch:
         return makespan
 
     def busy_for_s(self) -> Doubles:
+        """(B, N): how long the present busy period has lasted, 0 without one."""
         state = self._state
         return np.where(state.busy, state.now[:, None] - state.busy_since, 0.0)
 
     def eta_ready_s(self) -> Doubles:
+        """(B, N): until training ends, 0 once it has."""
         state = self._state
         training = (state.ready < inf) & (state.gone == NONE)
         return np.where(training, np.where(training, state.ready, 0.0) - state.now[:, None], 0.0)
 
     def op_left_s(self) -> Doubles:
+        """(B, N): active seconds left of a device's transfer or merge, and of the merge to come."""
         return np.maximum(self._state.left, 0.0) + self._state.after
 
     # -- what a policy does -------------------------------------------------------------------------------------------
 
     def start(self, rows: Integers, senders: Integers, receivers: Integers) -> None:
-        """Order one hop in each of these rows, now. Raises LocalProtocolError unless both are idle and two devices."""
+        """Order one hop in each of these rows, now. rows, senders, receivers: positions, as many of each.
+
+        Raises LocalProtocolError unless sender and receiver are two devices and both idle.
+        """
         state, packed = self._state, self.packed
         idle = self.idle()
         if not (idle[rows, senders] & idle[rows, receivers] & (senders != receivers)).all():

@@ -58,7 +58,7 @@ class State:
 
 
 def fresh_state(packed: Packed, which: Integers) -> State:
-    """The start of these scenarios: everybody trains, or is ready."""
+    """The start of these scenarios (B,): everybody trains, or is ready."""
     exists = packed.exists[which]
     shape = exists.shape
 
@@ -99,7 +99,7 @@ def fresh_state(packed: Packed, which: Integers) -> State:
 
 
 def turn_edges(state: State, packed: Packed, moved: Bools) -> None:
-    """Busy periods that start or end by now."""
+    """Begin and end the busy periods that do so by now, in the rows that moved (B,)."""
     reached = np.where(moved, state.now, -inf)[:, None]
     rows, devices = (state.edge <= reached).nonzero()
     while len(rows):
@@ -119,7 +119,7 @@ def turn_edges(state: State, packed: Packed, moved: Bools) -> None:
 
 
 def leave_hop(state: State, rows: Integers, devices: Integers) -> None:
-    """These devices have no part in a hop any more."""
+    """These devices have no part in a hop any more. rows, devices: positions, as many of each."""
     state.role[rows, devices], state.other[rows, devices], state.hop_end[rows, devices] = NONE, -1, inf
     state.stalled_by[rows, devices] = devices
     state.left[rows, devices] = state.after[rows, devices] = 0.0

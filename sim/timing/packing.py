@@ -44,6 +44,7 @@ class Packed:
     unit_s: Doubles
 
     def take(self, rows: Integers) -> Packed:
+        """A copy of these scenarios. rows: positions."""
         return Packed(*(getattr(self, field.name)[rows] for field in fields(self)))
 
 
