@@ -14,6 +14,7 @@ import csv
 import gzip
 import itertools
 import json
+import math
 import statistics
 from bisect import bisect_right
 from collections import defaultdict
@@ -151,19 +152,19 @@ def play(
 
 
 def _latest(session: Session, gate: Gate, begun_s: list[float], batch_s: float) -> float:
-    """Seconds from the moment the conditions ceased to hold to the end of a batch that was under way or began later."""
-    latest_s = 0.0
-    ceased_s: float | None = None
-    batches = iter(begun_s)
-    begun = next(batches, None)
+    """Seconds from a moment at which the conditions ceased to hold to the end of the last batch begun before they held
+    again."""
+    latest_s, ceased_s, last_end_s = 0.0, None, 0.0
+    batches = iter([*begun_s, math.inf])
+    begun = next(batches)
     for start_s, end_s, reading in session.stretches():
         session.now_s = start_s
         is_allowed = not gate.forbids(reading, session.minute())
         ceased_s = None if is_allowed else start_s if ceased_s is None else ceased_s
-        while begun is not None and begun < end_s:
-            if ceased_s is not None:
-                latest_s = max(latest_s, begun + batch_s - ceased_s)
-            begun = next(batches, None)
+        while begun < end_s:
+            last_end_s, begun = begun + batch_s, next(batches)
+        if ceased_s is not None:
+            latest_s = max(latest_s, last_end_s - ceased_s)
     return latest_s
 
 

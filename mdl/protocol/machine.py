@@ -130,6 +130,15 @@ class PauseChanged(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
+class TrainingPaused(msgspec.Struct, frozen=True):
+    """Local training was given up before its end, since the device may not train now: nothing of it is kept.
+
+    round_id: of the TrainLocally that it answers.
+    """
+
+    round_id: int
+
+
 class StopRequested(msgspec.Struct, frozen=True):
     """The user wants to stop: finish cleanly."""
 
@@ -154,6 +163,7 @@ Event: TypeAlias = (
     | UpdateStored
     | CycleTaught
     | PauseChanged
+    | TrainingPaused
     | StopRequested
 )
 

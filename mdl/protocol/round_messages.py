@@ -74,6 +74,7 @@ class PeerReport(Message, frozen=True):
     evaluation: how the last w that it tested did.
     transfer: how far the values have come that it waits for.
     sent_bytes: since the process started.
+    away: why it may not train now (`--when`), in words; "": it may. It does everything else of a round.
     """
 
     sequence: Count
@@ -102,6 +103,7 @@ class PeerReport(Message, frozen=True):
     evaluation: RoundEvaluation | None = None
     transfer: Transfer | None = None
     sent_bytes: Bytes = 0
+    away: Text = ""
 
 
 class AgentMessage(Message, frozen=True):

@@ -40,6 +40,7 @@ from peers.cli.options import (
     Seed,
     Shard,
     Split,
+    When,
     choose,
     end,
     find_mesh,
@@ -135,6 +136,7 @@ def peer(
     loopback: Loopback = None,
     insecure: Insecure = None,
     cloud: CloudAt = None,
+    when: When = None,
     rounds: Annotated[
         int | None,
         typer.Option(help="End after so many rounds, with the whole mesh if this device leads it; 0: until Ctrl-C."),
@@ -157,6 +159,7 @@ def peer(
         "data.split": split,
         "model.name": model,
         "cloud.address": cloud,
+        "device.when": when,
         "round.policy": policy,
         "seed": seed,
     }

@@ -22,7 +22,7 @@ from mdl.learning.training import Teacher
 from mdl.own import own_model
 from mdl.protocol.bulk import Packed
 from mdl.protocol.delta import Contributor, Vector
-from mdl.protocol.machine import Effect, Event, SaveModel, StopRequested, StudyLesson, Tick, UpdateReady
+from mdl.protocol.machine import Effect, Event, PauseChanged, SaveModel, StopRequested, StudyLesson, Tick, UpdateReady
 from peers.edge.device import Device
 from peers.edge.identity import cloud_keys
 from peers.roles.cloud.learner import CLOUD, Learner, LearnerSettings
@@ -102,6 +102,10 @@ class CloudSide:
 
         return {**work, SaveModel: save_and_offer}
 
+    def pause(self, paused: PauseChanged) -> None:
+        """Say nothing to the cloud while the device may not work, or go on."""
+        self._runtime.post(paused)
+
     def close(self) -> None:
         self._runtime.stop()
         self._thread.join(3.0)
@@ -132,9 +136,11 @@ class CloudSide:
         logger.info("lesson %d of the cloud is here", effect.lesson.version)
 
     def _look(self, now: float, event: Event, effects: Iterable[Effect]) -> None:
-        if isinstance(event, StopRequested):
+        if isinstance(event, PauseChanged) and not event.reason:
+            self._started = now  # nobody could answer meanwhile
+        if isinstance(event, StopRequested) or self._learner.is_paused:
             return
-        heard_at = self._learner.heard_at or self._started
+        heard_at = max(self._learner.heard_at or self._started, self._started)
         away = f"the cloud at {self._settings.address} does not answer; the mesh goes on without it"
         if isinstance(event, Tick) and now - heard_at > _AWAY_S and not self._said_away:
             self._said_away = away

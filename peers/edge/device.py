@@ -25,6 +25,7 @@ from mdl.data import (
     split_windows,
     take_windows,
 )
+from mdl.errors import TrainingCancelledError
 from mdl.files.ballot import BALLOT, BallotFile
 from mdl.files.checkpoint import ModelCache, write_safetensors
 from mdl.files.export import ModelDescription, export_model
@@ -45,6 +46,7 @@ from mdl.protocol.machine import (
     RecallDelta,
     SaveBallot,
     SaveModel,
+    TrainingPaused,
     TrainLocally,
 )
 from mdl.protocol.vocabulary import TrainingReport
@@ -62,6 +64,7 @@ class Device:
 
     theta: weight of its deltas (3.2.2). out: where results and the file cache go. teacher: what a cloud says of its
     windows, once it has; every so many rounds it takes part in the loss. May be set from another thread.
+    is_paused: whether it may not train now; asked before each batch.
     """
 
     def __init__(self, config: Config, me: Contributor, mesh: str, out: Path) -> None:
@@ -83,6 +86,7 @@ class Device:
         self._trained_from: Callable[[], Vector | None] = lambda: None
         self._lesson_every = config.cloud.lesson_every
         self.teacher: Teacher | None = None
+        self.is_paused: Callable[[], bool] = lambda: False
 
     @property
     def summary(self) -> str:
@@ -124,14 +128,24 @@ class Device:
 
     def _train(self, effect: TrainLocally) -> Event:
         started = time.perf_counter()
+        if self.is_paused():
+            return TrainingPaused(effect.round_id)
         if effect.planned_rounds:
             self._trainer.settings = msgspec.structs.replace(self._settings, planned_rounds=effect.planned_rounds)
         teacher = self.teacher if (effect.round_id - 1) % self._lesson_every == 0 else None
-        result = self._trainer.train_round(effect.parameters, effect.round_id, lambda: self._stopped, teacher)
+        try:
+            result = self._trainer.train_round(effect.parameters, effect.round_id, self._must_end, teacher)
+        except TrainingCancelledError:
+            if self._stopped:
+                raise
+            return TrainingPaused(effect.round_id)
         self._trained_from = weakref.ref(effect.parameters)
         delta = ModelDelta(model_delta(effect.parameters, result.values), self.theta, frozenset([self._me]))
         report = TrainingReport(result.loss, result.samples, time.perf_counter() - started)
         return LocalDeltaReady(effect.round_id, delta, report)
+
+    def _must_end(self) -> bool:
+        return self._stopped or self.is_paused()
 
     def _recall(self, effect: RecallDelta) -> Event:
         """The model still holds w_i, unless something else was loaded into it."""

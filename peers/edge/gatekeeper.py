@@ -20,7 +20,7 @@ from peers.edge.sensors import Sensors
 logger = logging.getLogger("mdl")
 
 # Soon enough for somebody who takes the phone up, and a look at sysfs takes a millisecond.
-LOOK_EVERY_S = 5.0
+LOOK_EVERY_S = 2.0
 # A command of a phone may take seconds, and wakes it up: it rests this many times as long as it took.
 _RESTS = 10.0
 # The thread may be in the middle of a look when it is to end; it is a daemon.

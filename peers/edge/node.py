@@ -9,6 +9,7 @@ from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from ipaddress import IPv4Interface
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -20,6 +21,7 @@ from mdl.protocol.machine import (
     Event,
     Finish,
     Machine,
+    PauseChanged,
     PeerFound,
     Received,
     RecordRound,
@@ -28,6 +30,7 @@ from mdl.protocol.machine import (
 )
 from mdl.protocol.round_messages import PeerReport
 from mdl.protocol.vocabulary import PeerInfo, ResourceState, Role
+from peers.edge.gatekeeper import make_gatekeeper
 from peers.edge.lifeline import stopped_by_signals
 from peers.edge.narrate import Narrator
 from peers.edge.policy_choice import ChosenPolicy, choose_policy
@@ -43,6 +46,9 @@ from transport.links.mesh_links import Links
 from transport.runtime import Runtime
 from transport.trust.keys import Mesh
 from transport.worker import Work
+
+if TYPE_CHECKING:
+    from peers.edge.cloud_line import CloudSide
 
 logger = logging.getLogger(__name__)
 
@@ -182,7 +188,9 @@ def run_trainer(
     from peers.edge.resume import State
 
     chosen = policy or choose_policy(config)
+    gate = make_gatekeeper(config.device.when, config.device.in_use_file)
     device = Device(config, me, mesh.name, out)
+    device.is_paused = lambda: bool(gate.forbidden_by)
     state = device.restore(fresh)
     cloud = CloudSide(config, me, mesh, device) if config.cloud.address else None
     if cloud and not state.round_id and (values := cloud.warm_start()) is not None:
@@ -209,13 +217,21 @@ def run_trainer(
     sampler = Sampler(config.device.in_use_file, merges)
     node = _Node(config, mesh, out, start, machine, sampler, work, chosen.learns, observe)
     logger.info("%s holds %d windows of %s", me.peer_id, len(device.train), config.data.spec)
-    with node.running(), closing(cloud) if cloud else nullcontext():
+    looking = gate.looking(lambda reason: _tell_pause(PauseChanged(reason), node, cloud))
+    with node.running(), closing(cloud) if cloud else nullcontext(), looking:
         finish = node.run()
         if trainer.round_id:
             device.export(out / "global.safetensors", trainer.round_id, trainer.parameters)
     sent_bytes = node.sent_bytes() + (cloud.sent_bytes() if cloud else 0)
     exit_code = 0 if limit.is_over and not finish.problem else finish.exit_code
     return Ended(finish.problem, exit_code, trainer.round_id, sent_bytes, state.parameters.nbytes)
+
+
+def _tell_pause(paused: PauseChanged, node: _Node, cloud: CloudSide | None) -> None:
+    """To the mesh, and to the line to a cloud, if there is one."""
+    node.runtime.post(paused)
+    if cloud:
+        cloud.pause(paused)
 
 
 class _Node:

@@ -33,7 +33,7 @@ from mdl.protocol.status_messages import RoundSummary
 from mdl.protocol.vocabulary import PeerInfo, ResourceState, Role
 from sim.mesh.accounts import Accounts, InvariantError
 from sim.mesh.network import Network
-from sim.mesh.own_work import begin_work, note_delivered
+from sim.mesh.own_work import as_delivered, begin_work, note_delivered
 from sim.mesh.process import BACKLOG, Disk, Node
 from sim.mesh.transfers import Transfers
 from sim.mesh.watch import StoryStep, Watch
@@ -239,6 +239,7 @@ class SimMesh:
         if watch is not None and not watch.before(node, event):
             return
         if type(event) is not Received:
+            event = as_delivered(node, event)
             self._note(node, event)
         try:
             effects = node.machine.handle(event, self.now + node.offset_s)

@@ -53,6 +53,13 @@ class Suspend(Fault, frozen=True):
     for_s: Seconds
 
 
+class Pause(Fault, frozen=True):
+    """Its owner does not let it train (`--when`); it does all else. A process that is started meanwhile may train."""
+
+    peer: str
+    for_s: Seconds
+
+
 class Cut(Fault, frozen=True):
     """Nothing passes between a and b."""
 
@@ -118,7 +125,7 @@ class CrashOn(Fault, frozen=True):
     restart_after_s: Seconds | None
 
 
-TimedFault: TypeAlias = Crash | Restart | Suspend | Cut | CutOneWay | Split | ClockJump | DiskFull | TornFile
+TimedFault: TypeAlias = Crash | Restart | Suspend | Pause | Cut | CutOneWay | Split | ClockJump | DiskFull | TornFile
 
 
 class Step(Enum):
@@ -203,6 +210,7 @@ def names_of(fault: AnyFault) -> tuple[str, ...]:
             Crash(peer=peer)
             | Restart(peer=peer)
             | Suspend(peer=peer)
+            | Pause(peer=peer)
             | ClockJump(peer=peer)
             | DiskFull(peer=peer)
             | TornFile(peer=peer)

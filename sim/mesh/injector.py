@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from mdl.errors import LocalProtocolError
-from mdl.protocol.machine import Event, Received, Send
+from mdl.protocol.machine import Event, PauseChanged, Received, Send
 from mdl.protocol.messages import Said
 from mdl.protocol.round_messages import PeerReport
 from sim.mesh.driver import SimMesh
@@ -24,6 +24,7 @@ from sim.mesh.fault_plan import (
     DiskFull,
     FaultPlan,
     Moment,
+    Pause,
     Restart,
     Split,
     Step,
@@ -98,6 +99,9 @@ class Injector(Watch):
             case Suspend(peer=peer, for_s=for_s):
                 if mesh.nodes[peer].running:
                     mesh.suspend(peer, for_s)
+            case Pause(peer=peer, for_s=for_s):
+                mesh.post(peer, PauseChanged("in use"))
+                mesh.at(mesh.now + for_s, partial(mesh.post, peer, PauseChanged()))
             case ClockJump(peer=peer, by_s=by_s):
                 node = mesh.nodes[peer]
                 node.offset_s += by_s
@@ -225,6 +229,8 @@ def _describe(fault: TimedFault) -> str:
             return f"{peer} starts again"
         case Suspend(peer=peer, for_s=for_s):
             return f"{peer} is suspended for {for_s:g} s"
+        case Pause(peer=peer, for_s=for_s):
+            return f"{peer} may not train for {for_s:g} s"
         case ClockJump(peer=peer, by_s=by_s):
             return f"the clock of {peer} jumps by {by_s:g} s"
         case DiskFull(peer=peer, for_s=for_s):

@@ -10,7 +10,9 @@ from mdl.protocol.machine import (
     Evaluated,
     Event,
     LocalDeltaReady,
+    PauseChanged,
     RecallDelta,
+    TrainingPaused,
     TrainLocally,
 )
 from mdl.protocol.vocabulary import TrainingReport
@@ -24,7 +26,7 @@ _RECALL_S = 0.01
 def begin_work(node: Node, effect: Effect, accounts: Accounts) -> tuple[float, Event] | None:
     """After how many seconds the device has done this, and what its driver tells it then; None for any other effect."""
     if type(effect) is TrainLocally:
-        node.trained_from = effect.parameters
+        node.trained_from, node.is_cut_off = effect.parameters, False
         delta = accounts.train(node.contributor, effect.round_id, effect.parameters, node.theta)
         training = TrainingReport(1.0 / effect.round_id, 100, node.train_s, node.theta)
         return node.train_s, LocalDeltaReady(effect.round_id, delta, training)
@@ -37,6 +39,16 @@ def begin_work(node: Node, effect: Effect, accounts: Accounts) -> tuple[float, E
             values = accounts.recall(node.contributor, effect.round_id, effect.parameters)
         return _RECALL_S, DeltaRecalled(effect.round_id, values)
     return None
+
+
+def as_delivered(node: Node, event: Event) -> Event:
+    """What becomes of it if a pause has come in between: training that was under way is given up."""
+    if type(event) is PauseChanged and event.reason:
+        node.is_cut_off = True
+    if type(event) is LocalDeltaReady and node.is_cut_off:
+        node.is_cut_off, node.trained_from = False, None
+        return TrainingPaused(event.round_id)
+    return event
 
 
 def note_delivered(event: Event, accounts: Accounts) -> None:

@@ -80,6 +80,7 @@ class Node:
 
     offset_s: how far its clock is ahead of the mesh's. backlog: what came while it was suspended.
     trained_from: the w that its model was trained from, until something else is loaded.
+    is_cut_off: a pause has ended the training that was under way.
     """
 
     info: PeerInfo
@@ -98,6 +99,7 @@ class Node:
     backlog: list[Event] = field(default_factory=list)
     known: set[Contributor] = field(default_factory=set)
     trained_from: Vector | None = None
+    is_cut_off: bool = False
 
     def __post_init__(self) -> None:
         self.peer_id = self.info.peer_id

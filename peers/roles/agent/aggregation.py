@@ -69,6 +69,7 @@ class Aggregation:
 
     def advance(self, now: float) -> tuple[Holding | None, list[Effect]]:
         """The last holder's partial mean, once everybody alive is in it; until then, what is to be said."""
+        self._leave_out_the_paused()
         self._leave_out_the_slow(now)
         effects = self._announce(now) + self._mend(now)
         if result := self._find_result():
@@ -78,6 +79,17 @@ class Aggregation:
             order = HopOrdered(self._ledger.term, self._ledger.round_id, hop.segment, hop.hop_id, hop.sender)
             effects += self._repeater.say(hop.receiver, order, now)
         return None, effects
+
+    def _leave_out_the_paused(self) -> None:
+        """Who may not train now and has nothing to give: what it trains later is in a later round, as below."""
+        ledger = self._ledger
+        for peer in ledger.live():
+            member = self._members.get(peer)
+            if member and member.report.away and ledger.holding(peer) is None:
+                logger.info(
+                    "round %d goes on without %s: paused: %s", ledger.round_id, peer.peer_id, member.report.away
+                )
+                ledger.lose(peer, f"left out: paused: {member.report.away}")
 
     def _leave_out_the_slow(self, now: float) -> None:
         """Past the deadline: what they train is carried into a later round, as if they had been away (Standing)."""

@@ -6,6 +6,7 @@ from collections import Counter
 from math import inf
 from typing import NamedTuple
 
+from mdl.bounds import printable
 from mdl.protocol.vocabulary import MAX_FORKS
 from peers.roles.agent.opening import is_left_open
 from peers.roles.agent.settings import AgentSettings
@@ -73,7 +74,9 @@ class Gathering:
 
     def waits_for_others(self, found: Gathered, coming: list[Member], now: float) -> bool:
         """Whether a round would do better to begin later. coming: who is about to stand at the mesh's model."""
-        if coming and not is_left_open(found.current):
+        if paused := _tell_paused(found.current):
+            self.waiting_for = f"a device that may train: {paused}"
+        elif coming and not is_left_open(found.current):
             self.waiting_for = f"{len(coming)} more to fetch the model"
         elif now - self._made_way_at < self._settings.lost_after_s:
             self.waiting_for = "the agent of an older mesh to take over"
@@ -102,9 +105,11 @@ class Gathering:
             self._made_way_at = now
 
     def _may_start(self, current: list[Member]) -> bool:
-        if len(current) >= self._settings.min_peers:
+        able = sum(not member.report.away for member in current)
+        if able >= self._settings.min_peers:
             return True
-        self.waiting_for = f"{len(current)} of {self._settings.min_peers} peers are ready"
+        paused = f" ({len(current) - able} paused)" if able < len(current) else ""
+        self.waiting_for = f"{able} of {self._settings.min_peers} peers are ready{paused}"
         return False
 
     def _may_go_on(self, found: Gathered, now: float) -> bool:
@@ -129,3 +134,11 @@ class Gathering:
             return False
         others = [member for member in self._members.everyone() if member is not current[0]]
         return all(member.has_left or now - member.heard_at >= self._settings.partition_s for member in others)
+
+
+def _tell_paused(members: list[Member]) -> str:
+    """Why none of these may train, if none has anything of a round either; "" if one can bring a round forward."""
+    reports = [member.report for member in members]
+    if any(not report.away or report.holdings or report.staged for report in reports):
+        return ""
+    return printable(", ".join(f"{member.peer_id} ({member.report.away})" for member in members))

@@ -90,5 +90,5 @@ def _member_status(member: Member, ledger: RoundLedger | None, now: float) -> Me
         resources=report.resources,
         transfer=report.transfer,
         loss=report.training.loss if report.training else None,
-        problem=printable(member.problem),
+        problem=printable(member.problem or (f"paused: {report.away}" if report.away else "")),
     )

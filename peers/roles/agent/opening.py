@@ -19,14 +19,15 @@ logger = logging.getLogger(__name__)
 def open_ledger(round_id: int, current: list[Member], term: int, is_fork: bool, now: float) -> RoundLedger:
     """The ledger of the round that these begin under this term, or go on with if another agent has left it open.
 
-    On a fork nothing is open yet.
+    On a fork nothing is open yet. Who may not train now is in no round that begins.
     """
     reports = {member.contributor: member.report for member in current}
     staged, attempt = newest_staged(current), _newest_attempt(current)
     if staged is None and has_been_left(round_id, attempt, reports):
         attempt = 0
     if is_fork or not (attempt or staged):
-        return RoundLedger(round_id, frozenset(reports), term, opened_at=now)
+        able = frozenset(member for member, report in reports.items() if not report.away)
+        return RoundLedger(round_id, able or frozenset(reports), term, opened_at=now)
     ledger = recover(round_id, attempt, term, reports, now)
     logger.info("round %d goes on with %d members", round_id, len(ledger.live()))
     return ledger

@@ -31,9 +31,14 @@ class RoundRecords:
         if self.pending is None:
             return []
         round_id = self.pending.round
-        if wait and any(report.evaluation is None or report.evaluation.round_id != round_id for report in reports):
+        if wait and any(_is_to_come(report, round_id) for report in reports):
             return []
         summary, _ = add_evaluations(self.pending, reports)
         self.pending = None
         self.finished = [*self.finished, summary][-_REMEMBERED_ROUNDS:]
         return [RecordRound(summary)]
+
+
+def _is_to_come(report: PeerReport, round_id: int) -> bool:
+    """A device that may not train does not test either."""
+    return not report.away and (report.evaluation is None or report.evaluation.round_id != round_id)

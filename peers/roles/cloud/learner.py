@@ -68,6 +68,7 @@ class Learner:
     """See the module. number: of the last update that this pupil has made in earlier runs.
 
     heard_at: when the cloud last said something, None if it never has. refused: why the cloud does not want this pupil.
+    is_paused: it says nothing now.
     """
 
     def __init__(
@@ -90,14 +91,14 @@ class Learner:
         self._offer_at = now
         self._again_at: float | None = None
         self._takes_same = False
-        self._is_paused = False
+        self.is_paused = False
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         effects = self._take(event, now)
         return effects if any(isinstance(effect, Finish) for effect in effects) else effects + self._speak(now)
 
     def deadline(self) -> float | None:
-        if self._is_paused:
+        if self.is_paused:
             return None
         times = [self._offer_at if self._offer else self._ask_at]
         if self._is_idle() and self._again_at is not None and not (self._takes_same or self._synchronous):
@@ -118,9 +119,9 @@ class Learner:
                 self._number = max(self._number, event.number)
                 self._offer_at = now
             case PauseChanged(reason=reason):
-                if self._is_paused and not reason:
+                if self.is_paused and not reason:
                     self._started, self._ask_at = now, min(self._ask_at, now)  # nobody could answer meanwhile
-                self._is_paused = bool(reason)
+                self.is_paused = bool(reason)
             case WorkFailed(problem=problem):
                 return [Finish(problem, 4)] if self._settings.studies else []
             case StopRequested():  # a device by itself has not had the lessons it was to have
@@ -177,7 +178,7 @@ class Learner:
 
     def _speak(self, now: float) -> list[Effect]:
         """Whatever is due: one question at a time."""
-        if self._is_paused:
+        if self.is_paused:
             return []
         if self._offer is not None:
             if now < self._offer_at:
@@ -207,6 +208,6 @@ class Learner:
 
     def _give_up(self, now: float) -> list[Effect]:
         limit_s = self._settings.gives_up_s
-        if self._is_paused or self.heard_at is not None or not limit_s or now - self._started < limit_s:
+        if self.is_paused or self.heard_at is not None or not limit_s or now - self._started < limit_s:
             return []
         return [Finish(f"no cloud answered for {limit_s:g} s", 3)]

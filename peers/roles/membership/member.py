@@ -59,8 +59,8 @@ class Member:
 
     @property
     def is_busy(self) -> bool:
-        """Its resources say so (`scheduler.policies.device_book.is_busy`): it comes last."""
-        return self.device.busy_since is not None
+        """Its resources say so (`scheduler.policies.device_book.is_busy`), or its owner does: it comes last."""
+        return self.device.busy_since is not None or bool(self.report.away)
 
     @property
     def has_left(self) -> bool:
@@ -104,7 +104,7 @@ class Change(msgspec.Struct, frozen=True):
     hops: bool = True
     # It has staged a result, under this order.
     staged: bool = True
-    # Anything else: a vote, the base, the goal, a loss, an evaluation, an announcement or an order that it has heard.
+    # Anything else: a vote, the base, the goal, a loss, an evaluation, an announcement, an order heard, a pause.
     rest: bool = True
     # More values have come in.
     transfer: bool = True
@@ -160,7 +160,8 @@ def _compare(member: Member, before: PeerReport, stood_at: Position, report: Pee
         or report.entered != before.entered
         or report.base != before.base
         or report.goal != before.goal
-        or report.model != before.model,
+        or report.model != before.model
+        or report.away != before.away,
         transfer=report.transfer is not None and report.transfer != before.transfer,
     )
 

@@ -28,10 +28,14 @@ _NOTHING = np.empty(0, np.float32)
 
 
 class OwnWork:
-    """See the module. training: how the open round's went. keeps: write each own delta (`--verify`)."""
+    """See the module. training: how the open round's went. keeps: write each own delta (`--verify`).
+
+    is_paused: the device may not train now: what would be trained waits for `resume`.
+    """
 
     def __init__(self, me: Contributor, standing: Standing, keeps: bool) -> None:
         self.training: TrainingReport | None = None
+        self.is_paused = False
         self._me = me
         self._standing = standing
         self._keeps = keeps
@@ -84,6 +88,16 @@ class OwnWork:
             self._standing.add(work)
         return []
 
+    def give_up(self, round_id: int) -> None:
+        """Its training was cut off by a pause: nothing of it is known."""
+        self._doing.pop(round_id, None)
+
+    def resume(self, part: Part | None, goal: int) -> list[Effect]:
+        """Train for the open round, if a pause has kept that back."""
+        if part is None or not part.attempt or part.holds or part.fresh or part.is_empty or part.spread.staged:
+            return []
+        return [] if part.round_id in self._doing else self._train(part.round_id, goal)
+
     def take_recalled(self, recalled: DeltaRecalled, part: Part | None, goal: int) -> list[Effect]:
         """What was merged away is here again."""
         wanted = part is not None and part.round_id == recalled.round_id and not part.holds
@@ -121,6 +135,8 @@ class OwnWork:
         return replace(self._doing.pop(round_id, Work(_NOTHING)), values=values)
 
     def _train(self, round_id: int, goal: int) -> list[Effect]:
+        if self.is_paused:
+            return []
         self._doing[round_id] = Work(_NOTHING, ((round_id, self._standing.digest),))
         self.training = None
         return [TrainLocally(round_id, self._standing.parameters, goal)]

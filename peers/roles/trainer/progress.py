@@ -6,6 +6,7 @@ the device's work twice or not at all. Knows no messages but the agent's orders,
 
 from __future__ import annotations
 
+from mdl.bounds import printable
 from mdl.protocol.delta import Contributor, Vector
 from mdl.protocol.machine import (
     DeltaRecalled,
@@ -107,6 +108,17 @@ class Progress:
         self._voice.has_changed = True
         return self._own.take_recalled(recalled, self.part, self._reports.goal)
 
+    def pause(self, reason: str) -> list[Effect]:
+        """Train no more, or again if the reason is ""; hops, broadcast, votes and catching up go on."""
+        self._reports.away, self._own.is_paused = printable(reason), bool(reason)
+        self._voice.has_changed = True
+        return self._own.resume(self.part, self._reports.goal)
+
+    def give_up_training(self, round_id: int) -> list[Effect]:
+        """A pause has cut it off; it may be over by now."""
+        self._own.give_up(round_id)
+        return self._own.resume(self.part, self._reports.goal)
+
     def apply(self, part: Part) -> list[Effect]:
         """w(t + 1) = w(t) - eta * delta, of the result that this device has staged."""
         result = part.spread.staged
@@ -161,7 +173,5 @@ class Progress:
         standing = self.standing
         self._voice.has_changed = True
         self._voice.stop_asking()
-        return [
-            SaveModel(standing.round_id, standing.parameters, standing.digest, standing.history()),
-            Evaluate(standing.round_id, standing.parameters),
-        ]
+        effects: list[Effect] = [SaveModel(standing.round_id, standing.parameters, standing.digest, standing.history())]
+        return effects if self._own.is_paused else [*effects, Evaluate(standing.round_id, standing.parameters)]

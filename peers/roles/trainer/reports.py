@@ -13,13 +13,13 @@ from peers.roles.trainer.round_state import Part
 from peers.roles.trainer.voice import Voice
 
 # Looked up once: see peers/roles/agent/phase.py.
-_WAITING, _LEFT = Activity.WAITING, Activity.LEFT
+_WAITING, _TRAINING, _LEFT = Activity.WAITING, Activity.TRAINING, Activity.LEFT
 
 
 class Reports:
     """See the module. schema_hash, model: which model this is, the second for people. entered: attempts, the last few.
 
-    goal: the run's last round, 0 if it is open. has_left: it takes part no more.
+    goal: the run's last round, 0 if it is open. has_left: it takes part no more. away: why it may not train now.
     """
 
     def __init__(self, voice: Voice, standing: Standing, schema_hash: str, model: str) -> None:
@@ -27,6 +27,7 @@ class Reports:
         self.model = printable(model)
         self.goal = 0
         self.has_left = False
+        self.away = ""
         self._voice = voice
         self._standing = standing
         self._resources: ResourceState | None = None
@@ -61,7 +62,7 @@ class Reports:
             schema_hash=self.schema_hash,
             model=self.model,
             size=standing.parameters.size,
-            activity=_LEFT if self.has_left else part.activity() if part else _WAITING,
+            activity=_LEFT if self.has_left else part.activity() if part and not self._is_idle(part) else _WAITING,
             open_round=part.round_id if part else 0,
             open_term=part.attempt if part else 0,
             open_as=part.announced if part else 0,
@@ -80,4 +81,9 @@ class Reports:
             evaluation=self._evaluation,
             transfer=voice.transfer,
             sent_bytes=self._sent_bytes,
+            away=self.away,
         )
+
+    def _is_idle(self, part: Part) -> bool:
+        """It takes part in a round and may not train for it."""
+        return bool(self.away) and part.activity() is _TRAINING

@@ -23,11 +23,13 @@ from mdl.protocol.machine import (
     Event,
     Finish,
     LocalDeltaReady,
+    PauseChanged,
     Received,
     ResourcesSampled,
     Send,
     StopRequested,
     Tick,
+    TrainingPaused,
     TransferProgressed,
     WorkFailed,
 )
@@ -228,6 +230,10 @@ class Trainer:
                     self.part.heard_at = now
             case DeltaRecalled():
                 return self._progress.take_recalled(event)
+            case PauseChanged(reason=reason):
+                return self._progress.pause(reason)
+            case TrainingPaused(round_id=round_id):
+                return self._progress.give_up_training(round_id)
             case WorkFailed(problem=problem):
                 return self._leave(problem, 4)
             case StopRequested():

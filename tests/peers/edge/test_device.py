@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mdl.config import Config, DataSection
-from mdl.errors import DataError
+from mdl.config import Config, DataSection, TrainingSettings
+from mdl.errors import DataError, TrainingCancelledError
 from mdl.files.checkpoint import CachedModel, ModelCache
 from mdl.learning.flat import hash_task
 from mdl.protocol.delta import Contributor
+from mdl.protocol.machine import LocalDeltaReady, TrainingPaused, TrainLocally
 from peers.edge.device import Device
 from peers.view.inference import evaluate_model
 
@@ -83,3 +84,19 @@ def test_a_model_is_not_tested_on_windows_of_another_rate(tmp_path: Path) -> Non
     with pytest.raises(DataError, match="sampling rate is not the model's: 50 Hz here and 100 Hz there"):
         evaluate_model(tmp_path / "model.safetensors", f"csv:{file}?label=label&window=20&rate=100")
     evaluate_model(tmp_path / "model.safetensors", f"csv:{file}?label=label&window=20")
+
+
+def test_a_device_that_may_not_train_gives_the_round_up_within_one_batch(tmp_path: Path) -> None:
+    data = DataSection(spec=f"csv:{write_csv(tmp_path / 'a.csv', 'ax,ay,az')}?label=label&window=20")
+    own = Device(Config(data=data, training=TrainingSettings(batch_size=8)), ME, "home", tmp_path / "a")
+    train, start = own.work()[TrainLocally], TrainLocally(1, own.model.values().copy())
+    asked = []
+    own.is_paused = lambda: bool(asked.append(1)) or len(asked) > 2
+    assert train(start) == TrainingPaused(1)
+    assert len(asked) == 3, "at the start, and before each batch"
+    assert train(start) == TrainingPaused(1)
+    own.is_paused = lambda: False
+    assert isinstance(train(start), LocalDeltaReady)
+    own.stop()
+    with pytest.raises(TrainingCancelledError):
+        train(start)

@@ -54,6 +54,7 @@ FIELDS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "open_as": (6, ("rest",)),
     "entered": ((5,), ("rest",)),
     "model": ("lenet of another text", ("rest",)),
+    "away": ("in use", ("rest",)),
     "resources": (ResourceState(1, 1.0), ()),
     "sent_bytes": (7, ()),
     "sequence": (3, ()),
