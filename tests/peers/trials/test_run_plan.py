@@ -1,0 +1,42 @@
+"""A run that is caught inside of one event is a verdict, and a processor that others want is none."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from peers.roles.peer import Peer
+from peers.trials.campaign import silent_machines
+from peers.trials.run_plan import run_guarded
+from sim.mesh.fault_plan import FaultPlan
+
+PLAN = FaultPlan(1, 2, 1)
+_HANDLE = Peer.handle
+
+
+def test_an_event_that_is_never_handled_to_its_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def spin(self: Peer, event: Any, now: float) -> list[Any]:
+        while True:
+            pass
+
+    monkeypatch.setattr(Peer, "handle", spin)
+    with silent_machines():
+        verdict = run_guarded(PLAN, 0.2)
+    assert (verdict.kind, "spin" in verdict.problem) == ("hang", True)
+
+
+def test_a_run_that_seldom_gets_the_processor_does_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As beside ten other processes: campaigns told of hangs that were none."""
+
+    def handle(self: Peer, event: Any, now: float) -> list[Any]:
+        time.sleep(0.01)
+        return _HANDLE(self, event, now)
+
+    monkeypatch.setattr(Peer, "handle", handle)
+    begun = time.monotonic()
+    with silent_machines():
+        verdict = run_guarded(PLAN, 0.3)
+    assert time.monotonic() - begun > 0.4
+    assert not verdict.kind, verdict.problem
