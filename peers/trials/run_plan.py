@@ -41,7 +41,9 @@ def build_mesh(plan: FaultPlan, record: bool = False) -> tuple[SimMesh, Injector
     start = np.zeros(dimensions_of(plan.peers, plan.rounds), np.float32)
     accounts = Accounts(start)
     rates = {peer_id: float(rng.uniform(2.5, 5.0)) for peer_id in plan.peer_ids()}
-    network = Network(rng, jitter_s=plan.jitter_s, rates_mb_s=rates, loss=plan.loss, duplication=plan.duplication)
+    network = Network(
+        rng, jitter_s=plan.jitter_s, rates_mb_s=rates, loss=plan.loss, duplication=plan.duplication, late=plan.late
+    )
 
     def build(peer_id: str, incarnation: int, disk: Disk, now: float) -> Peer:
         saved = disk.models

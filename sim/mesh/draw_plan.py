@@ -84,7 +84,8 @@ def draw_wide(
     """The plan of this seed in the wide family: sizes and lengths in equal parts, and faults in every round.
 
     As many seeds in a row as there are sizes times lengths have each of them once. More goes wrong in round 1, which
-    everybody's first decision rests upon; a quarter has a network without loss, where only the faults matter.
+    everybody's first decision rests upon; a quarter has a network without loss, where only the faults matter, and in a
+    quarter some words come later than what was said long after them.
     """
     rng = np.random.default_rng([seed, 0x51DE])
     size, length = seed % len(SIZES), seed // len(SIZES) % len(LENGTHS)
@@ -107,6 +108,8 @@ def draw_wide(
                 faults.append(_burst(draw, round_id))
             else:
                 faults += kinds[int(rng.integers(len(kinds)))](draw)
+    if level == "hard" and rng.random() < 0.25:
+        plan = replace(plan, late=_below(rng, _MOST_LATE))
     return replace(plan, faults=tuple(sorted(faults, key=lambda fault: (fault.at_s, repr(fault)))))
 
 
@@ -297,6 +300,8 @@ def _unsaved(draw: _Draw) -> list[TimedFault]:
 # Loss, duplication, jitter in seconds: at most.
 _MILD_NETWORK = (0.1, 0.05, 0.05)
 _HARD_NETWORK = (0.3, 0.1, 0.15)
+# Of all words, where some come late: at most.
+_MOST_LATE = 0.1
 _MILD = (_crash, _suspend, _cut)
 _HARD = (
     _crash, _crash, _restart, _suspend, _suspend, _cut, _cut_one_way, _split, _clock_jump, _disk_full, _torn_file,

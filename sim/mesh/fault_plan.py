@@ -174,6 +174,7 @@ class FaultPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     loss: Probability = 0.0
     duplication: Probability = 0.0
     jitter_s: Seconds = 0.0
+    late: Probability = 0.0
     faults: tuple[AnyFault, ...] = ()
 
     def peer_ids(self) -> list[str]:

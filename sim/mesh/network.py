@@ -14,13 +14,16 @@ import numpy as np
 
 from mdl.devices.busy_periods import Periods, active_end_s
 
+# A late word comes up to so much later: longer than any silence or patience of a simulated process.
+LATE_S = 6.0
 # Random numbers are drawn so many at once: one by one they cost more than the rest of a delivery.
 _DRAWN_AT_ONCE = 1024
 
 
 @dataclass
 class Network:
-    """rates_mb_s: peer id -> MB/s, both ways. loss, duplication: probabilities of one message, control or values.
+    """rates_mb_s: peer id -> MB/s, both ways. loss, duplication: probabilities of one message, control or values; late:
+    of one without values, that up to `LATE_S` are added to its way.
 
     cuts: (from, to) -> by how many faults nothing passes there at this moment. busy: peer id -> periods in which its
     transfers and merges stand still; merge_mb_s: peer id -> MB/s (without: merging takes no time).
@@ -33,6 +36,7 @@ class Network:
     rates_mb_s: dict[str, float] = field(default_factory=dict)
     loss: float = 0.0
     duplication: float = 0.0
+    late: float = 0.0
     cuts: dict[tuple[str, str], int] = field(default_factory=dict)
     busy: dict[str, Periods] = field(default_factory=dict)
     merge_mb_s: dict[str, float] = field(default_factory=dict)
@@ -66,6 +70,8 @@ class Network:
             first = self._arrival(sender, receiver, size_bytes, now, is_merged)
         else:
             first = now + (self.latency_s + (draw() * self.jitter_s if self.jitter_s else 0.0))
+            if self.late and draw() < self.late:
+                first += draw() * LATE_S
         if self.duplication and draw() < self.duplication:
             if size_bytes:
                 return [first, self._arrival(sender, receiver, size_bytes, now, is_merged)]

@@ -40,7 +40,7 @@ def _smaller(plan: FaultPlan) -> Iterator[FaultPlan]:
             yield replace(plan, faults=_sorted(fault for unit in kept for fault in unit))
         size //= 2
     yield from _smaller_bursts(plan)
-    noises = [name for name in ("loss", "duplication", "jitter_s") if getattr(plan, name)]
+    noises = [name for name in ("loss", "duplication", "jitter_s", "late") if getattr(plan, name)]
     if len(noises) > 1:
         yield replace(plan, **dict.fromkeys(noises, 0.0))
     for name in noises:

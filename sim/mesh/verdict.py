@@ -54,7 +54,7 @@ _ROUND_OF_LOSS_S = 36.0
 
 def patience_s(plan: FaultPlan) -> float:
     """Virtual seconds that a mesh may take to get through its rounds once all faults are over; then it is stuck."""
-    return _START_S + plan.rounds * (_ROUND_S + _ROUND_OF_LOSS_S * plan.loss)
+    return _START_S + plan.rounds * (_ROUND_S + _ROUND_OF_LOSS_S * (plan.loss + plan.late))
 
 
 def is_settled(mesh: SimMesh, rounds: int) -> Callable[[], bool]:

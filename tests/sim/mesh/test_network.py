@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sim.mesh.network import Network
+from sim.mesh.network import LATE_S, Network
 
 
 def _network(**options: object) -> Network:
@@ -47,6 +47,14 @@ def test_loss_and_duplication_come_as_often_as_asked() -> None:
     copies = np.array([len(network.deliver("a", "b", 0, 0.0)) for _ in range(20_000)])
     assert (copies == 0).mean() == pytest.approx(0.3, abs=0.02)
     assert (copies == 2).mean() == pytest.approx(0.07, abs=0.01)
+
+
+def test_some_words_come_late_and_values_do_not() -> None:
+    network = _network(late=0.1)
+    delays = np.array([network.deliver("a", "b", 0, 0.0)[0] for _ in range(20_000)])
+    assert (delays > 0.005).mean() == pytest.approx(0.1, abs=0.01)
+    assert 0.9 * LATE_S < delays.max() <= 0.005 + LATE_S
+    assert network.deliver("a", "b", 5_000_000, 0.0) == [pytest.approx(1.005)]
 
 
 def test_jitter_reorders_within_its_bound() -> None:

@@ -211,6 +211,7 @@ def test_wide_plans_have_all_sizes_and_faults_in_every_round() -> None:
     assert {burst.step for burst in bursts} == set(Step)
     assert {burst.round_id for burst in bursts} == set(LENGTHS)
     assert {type(fault) for burst in bursts for fault in burst.faults} == {Crash, Restart, Suspend, Split, DiskFull}
+    assert 0.2 < sum(plan.late > 0 for plan in plans) / len(plans) < 0.3
     by_round = [sum(len(plan.faults) for plan in plans if plan.rounds == rounds) / 80 for rounds in LENGTHS]
     assert by_round[0] > 2 * (by_round[11] - by_round[0]) / 11 > 1
 
@@ -253,7 +254,7 @@ def test_who_crashes_once_more_after_its_restart_stays_away() -> None:
 def test_a_failing_plan_is_shrunk_to_what_makes_it_fail() -> None:
     cause = Cut(at_s=2.0, a="p1", b="p2", for_s=1.0)
     noise = (Crash(at_s=1.0, peer="p5"), Restart(at_s=3.0, peer="p5"), Suspend(at_s=0.5, peer="p0", for_s=1.0))
-    plan = FaultPlan(1, 6, 3, loss=0.2, jitter_s=0.1, faults=(noise[2], noise[0], cause, noise[1]))
+    plan = FaultPlan(1, 6, 3, loss=0.2, jitter_s=0.1, late=0.1, faults=(noise[2], noise[0], cause, noise[1]))
     shortest = shrink_plan(plan, lambda smaller: cause in smaller.faults)
     assert shortest == FaultPlan(1, 3, 1, has_agent=False, faults=(cause,))
 
