@@ -26,8 +26,11 @@ def search(
     rounds: Annotated[int, typer.Option(help="Rounds that each mesh has to get through.", min=1, max=9)] = 1,
     depth: Annotated[int, typer.Option(help="Departures in one schedule, at most.", min=0, max=9)] = 1,
     from_round: Annotated[int, typer.Option(help="The first round in which there are departures.", min=1, max=9)] = 1,
-    kinds: Annotated[str, typer.Option(help="Which departures; forget is one more.")] = "lose,late,crash,cut,suspend",
+    kinds: Annotated[
+        str, typer.Option(help="Which departures; forget is one more.")
+    ] = "lose,late,crash,cut,sever,suspend",
     policy: PlanPolicy = "greedy",
+    agent: Annotated[bool, typer.Option("--agent", help="With a dedicated agent, one process more.")] = False,
     on_partition: Annotated[str, typer.Option(help="wait or continue.")] = "continue",
     story: Annotated[Path | None, typer.Option(help="Go this saved way alone, and tell its story.")] = None,
     processes: Processes = None,
@@ -38,7 +41,8 @@ def search(
 ) -> None:
     """Go through all schedules that depart so often from the usual one; exit code 4 if one breaks something.
 
-    A departure: a message is lost or late, a process crashes and starts again, is cut off or suspended for a while.
+    A departure: a message is lost or late, a process crashes and starts again, is cut off (sever: from one other) or
+    suspended for a while.
     With --policy tree the agent has the result.
     """
     log_at(log_level, quiet)
@@ -48,7 +52,7 @@ def search(
     from peers.trials.campaign import count_cores
     from peers.trials.explore import search_all
 
-    bound = _bound(peers, rounds, from_round, policy, on_partition, tuple(kinds.split(",")))
+    bound = _bound(peers, rounds, from_round, policy, on_partition, tuple(kinds.split(",")), agent)
     with progress_bar() as show:
         searched = search_all(bound, depth, processes or count_cores(), lambda now: _show(show, now))
     told = searched.as_dict()
@@ -63,7 +67,9 @@ def search(
         print(json.dumps(told))
 
 
-def _bound(peers: int, rounds: int, from_round: int, policy: str, on_partition: str, kinds: tuple[str, ...]) -> Bound:
+def _bound(
+    peers: int, rounds: int, from_round: int, policy: str, on_partition: str, kinds: tuple[str, ...], agent: bool
+) -> Bound:
     from peers.trials.explore import Bound
     from scheduler.policies.registry import POLICIES
     from sim.mesh.search import KINDS
@@ -74,7 +80,7 @@ def _bound(peers: int, rounds: int, from_round: int, policy: str, on_partition: 
     check_choice("--policy", policy, tuple(POLICIES))
     if from_round > rounds:
         raise ConfigError(f"--from-round {from_round}: expected at most --rounds, {rounds}")
-    return Bound(peers, rounds, from_round, policy, on_partition, kinds)
+    return Bound(peers, rounds, from_round, policy, on_partition, kinds, agent)
 
 
 def _load(story: Path) -> Found:

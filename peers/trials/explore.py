@@ -31,7 +31,8 @@ Departures: TypeAlias = tuple[AnyDeparture, ...]
 class Bound(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is searched: meshes of so many devices that get through so many rounds. kinds: of departures, by name.
 
-    from_round: the first in which there are departures. policy: who aggregates with whom.
+    from_round: the first in which there are departures. policy: who aggregates with whom. agent: a node without a
+    trainer leads as long as it is there.
     """
 
     peers: Annotated[int, Meta(ge=1, le=_MOST)]
@@ -40,6 +41,7 @@ class Bound(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     policy: str = "greedy"
     on_partition: str = "continue"
     kinds: tuple[str, ...] = USUAL
+    agent: bool = False
 
 
 class Found(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -194,7 +196,7 @@ def _began_apart(walk: Walk, found: Found) -> bool:
 
 
 def _plan(bound: Bound) -> FaultPlan:
-    return FaultPlan(0, bound.peers, bound.rounds, bound.policy, has_agent=False, on_partition=bound.on_partition)
+    return FaultPlan(0, bound.peers, bound.rounds, bound.policy, has_agent=bound.agent, on_partition=bound.on_partition)
 
 
 def _kinds(bound: Bound) -> tuple[type[AnyDeparture], ...]:

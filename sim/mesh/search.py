@@ -73,17 +73,23 @@ class Cut(Departure, frozen=True):
     for_s: Seconds
 
 
+class Sever(Departure, frozen=True):
+    """The process handles this step's message, but from before its first answer on nothing passes between the two."""
+
+    for_s: Seconds
+
+
 class Suspend(Departure, frozen=True):
     """After this step the process stands still (SIGSTOP, a closed lid); what comes meanwhile waits for it."""
 
     for_s: Seconds
 
 
-AnyDeparture: TypeAlias = Lose | Late | Crash | Forget | Cut | Suspend
+AnyDeparture: TypeAlias = Lose | Late | Crash | Forget | Cut | Sever | Suspend
 # Who forgets its ballot in the very first round of a mesh or fork votes there (docs/faults.md), so that is extra.
-USUAL = ("lose", "late", "crash", "cut", "suspend")
+USUAL = ("lose", "late", "crash", "cut", "sever", "suspend")
 KINDS: dict[str, type[AnyDeparture]] = {
-    kind.__name__.lower(): kind for kind in (Lose, Late, Crash, Forget, Cut, Suspend)
+    kind.__name__.lower(): kind for kind in (Lose, Late, Crash, Forget, Cut, Sever, Suspend)
 }
 
 
@@ -164,6 +170,8 @@ class Walk(Watch):
         if isinstance(step.event, Received):
             yield Lose(step=self.steps)
             yield from (Late(step=self.steps, for_s=for_s) for for_s in (SOON_S, SUCCEEDED_S))
+            if step.event.sender.peer_id != step.node.peer_id:
+                yield from (Sever(step=self.steps, for_s=for_s) for for_s in (SUCCEEDED_S, FORKED_S))
         for said in range(self._disk(step.node) == step.disk, step.said + 1):
             yield from (Crash(step=self.steps, said=said, for_s=for_s) for for_s in (_AT_ONCE, SUCCEEDED_S, FORKED_S))
             yield Forget(step=self.steps, said=said, for_s=_AT_ONCE)
@@ -194,10 +202,11 @@ class Walk(Watch):
                 mesh.at(over_s, partial(mesh.post, node.peer_id, event))
             case Crash():
                 mesh.at(over_s, partial(self._restart, node.peer_id, isinstance(departure, Forget)))
-            case Cut():
-                for pair in self._links(node.peer_id):
+            case Cut() | Sever():
+                links = self._links(node.peer_id, event if isinstance(departure, Sever) else None)
+                for pair in links:
                     mesh.network.cut(*pair)
-                mesh.at(over_s, partial(self._heal, node.peer_id))
+                mesh.at(over_s, partial(self._heal, links))
         return not isinstance(departure, Lose | Late)
 
     def saying(self, node: Node, send: Send) -> None:
@@ -220,13 +229,15 @@ class Walk(Watch):
             self.mesh.disk(peer_id).ballot = None
         self.mesh.restart(peer_id)
 
-    def _heal(self, peer_id: str) -> None:
-        for pair in self._links(peer_id):
+    def _heal(self, links: list[tuple[str, str]]) -> None:
+        for pair in links:
             self.mesh.network.heal(*pair)
         self.mesh.introduce()
 
-    def _links(self, peer_id: str) -> list[tuple[str, str]]:
-        return [pair for other in self.mesh.nodes if other != peer_id for pair in ((peer_id, other), (other, peer_id))]
+    def _links(self, peer_id: str, event: Event | None = None) -> list[tuple[str, str]]:
+        """Of this process with all others; of an event, with its sender alone."""
+        others = [event.sender.peer_id] if isinstance(event, Received) else [*self.mesh.nodes.keys() - {peer_id}]
+        return [pair for other in sorted(others) for pair in ((peer_id, other), (other, peer_id))]
 
     def _disk(self, node: Node) -> tuple[object, ...]:
         disk = self.mesh.disk(node.peer_id)
@@ -290,5 +301,7 @@ def _describe(departure: AnyDeparture, who: str, event: Event) -> str:
             return f"{who} crashes at {what} with {said} messages said, and starts again {again}"
         case Cut(for_s=for_s):
             return f"{who} is cut off for {for_s:g} s at {what}"
+        case Sever(for_s=for_s):
+            return f"nothing passes between {who} and whom it heard {what} from, for {for_s:g} s"
         case Suspend(for_s=for_s):
             return f"{who} is suspended for {for_s:g} s after {what}"

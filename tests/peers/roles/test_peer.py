@@ -40,7 +40,7 @@ from mdl.protocol.round_messages import (
     RoundOpened,
 )
 from mdl.protocol.status_messages import MeshStatus, StatusWanted
-from mdl.protocol.vocabulary import Ballot, Fork, History, PeerInfo, ResourceState, Role, TrainingReport
+from mdl.protocol.vocabulary import Activity, Ballot, Fork, History, PeerInfo, ResourceState, Role, TrainingReport
 from peers.roles.agent.settings import AgentSettings
 from peers.roles.build import build_machine, configured_start
 from peers.roles.membership.succession import SuccessionSettings
@@ -319,6 +319,22 @@ def test_a_dedicated_agent_that_is_started_anew_stands_by_while_another_one_lead
     room.run(10.0)
     assert len(room.leaders()) == 1
     assert {peer.authority()[1] for peer in room.peers.values()} == set(room.leaders())
+
+
+def test_a_dedicated_agent_that_is_started_anew_speaks_under_no_term_of_its_former_start() -> None:
+    """It accepts nothing, so it needs no ballot: each start has terms of its own, and rises above others."""
+    terms = set[int]()
+    for incarnation in range(1, 30):
+        peer = _peer("boss", incarnation, dedicated=True)
+        for now in (0.0, 1.5):
+            peer.handle(Tick(), now)  # it leads before it has heard what its former start was promised
+        assert peer.agent is not None
+        former = peer.agent.term + 5
+        report = PeerReport(1, former, 0, b"w0", "schema", "lenet", 4, Activity.WAITING, 0, agent="boss")
+        terms.add(peer.agent.term)
+        peer.handle(Received(Contributor("ann", 1), report), 1.6)
+        assert peer.agent.term > former
+    assert len(terms) == 29
 
 
 def test_two_that_lead_at_the_same_time_become_one() -> None:

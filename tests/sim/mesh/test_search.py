@@ -20,7 +20,7 @@ from peers.cli import search as cli_search
 from peers.roles.trainer.model_state import Standing
 from peers.trials.campaign import silent_machines
 from peers.trials.explore import Bound, dump_found, load_found, search_all, search_from, start_walk, tell_found
-from sim.mesh.search import Crash, Cut, Late, Lose, Suspend, Walk, explore, first_departures, follow
+from sim.mesh.search import Crash, Cut, Late, Lose, Sever, Suspend, Walk, explore, first_departures, follow
 from sim.mesh.snapshot import copy_graph
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -146,6 +146,21 @@ def test_a_device_that_is_cut_off_is_heard_again_later() -> None:
     assert len(_digests(walk)) == 1
 
 
+def test_a_severed_link_carries_nothing_and_the_others_all() -> None:
+    walk = _walk(THREE)
+    step = _step_of(walk, RoundOpened, "p1")
+    assert follow(walk, (Sever(step=step, for_s=3.5),))
+    assert walk.told == ("nothing passes between p1 and whom it heard RoundOpened of p0 from, for 3.5 s",)
+    begun = walk.mesh.now
+    _end(walk)
+    heard = {"p1": list[float](), "p2": list[float]()}
+    for told in walk.mesh.story or []:
+        if told.who and told.who.peer_id == "p0" and isinstance(told.event, Received) and begun < told.at_s:
+            heard.setdefault(told.event.sender.peer_id, []).append(told.at_s)
+    assert heard["p2"][0] < begun + 3.5 <= heard["p1"][0]
+    assert len(_digests(walk)) == 1
+
+
 def test_what_comes_to_a_suspended_device_waits_for_it() -> None:
     walk = _walk()
     step = _step_of(walk, RoundOpened, "p1")
@@ -178,7 +193,11 @@ def test_schedules_of_two_departures_are_all_different() -> None:
 # -- the search -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("bound", [TWO, Bound(2, 2), THREE], ids=["2x1", "2x2", "3x1"])
+@pytest.mark.parametrize(
+    "bound",
+    [TWO, Bound(2, 2), THREE, Bound(2, 1, agent=True)],
+    ids=["2x1", "2x2", "3x1", "2x1 and an agent"],
+)
 def test_nothing_is_broken_by_any_one_departure(bound: Bound) -> None:
     searched = search_all(bound, 1, 1)
     assert searched.found is None

@@ -1,7 +1,7 @@
 """The search has teeth: each rule of docs/protocol.md that few departures can break, switched off, is found by it.
 
-Rules 1 and 3 are not among them: they take an agent that is obeyed, then not, then again, or two starts of a mesh that
-share devices: more departures than are gone through. `test_teeth.py` has plans, or checks of their own, for them.
+Rules 1 and 3 are not among them: they take more departures than are gone through, as docs/protocol.md says at its end.
+`test_teeth.py` has checks of their own for them.
 """
 
 from __future__ import annotations
