@@ -44,6 +44,7 @@ def test_the_others_go_on_without_a_paused_device_which_has_their_model_and_come
     assert has_part[-1]
     assert not all(has_part)
     assert len({node.holder.digest for node in mesh.nodes.values() if node.holder}) == 1
+    assert sum("p3" in summary.lost for summary in mesh.rounds) <= 1, "told when it goes, not in each round"
     rounds = [summary.seconds["total"] for summary in mesh.rounds]
     assert max(rounds) < 2.0, "nobody waits for it: a silence of 2 s would make it a loss"
 
