@@ -200,11 +200,15 @@ class DeviceSection(Section, frozen=True):
 
     in_use_file: path; the device counts as in use as long as this file exists; "": none.
     when: the device trains only while these conditions hold (`mdl/devices/gate.py`); "": always.
+    max_memory_mb: megabytes that mdl may take here (M_max of Eq. 4): without room for a delta it receives none; 0: any.
+    max_battery_share: percent of a full charge that one start of mdl may use (B_max of Eq. 4); then the device leaves.
     """
 
     table: ClassVar[str] = "device"
     in_use_file: str = ""
     when: str = ""
+    max_memory_mb: Annotated[float, Range(0, MANY, "0: any")] = 0.0
+    max_battery_share: Annotated[float, Range(0, 100, "100: all of it", above=True)] = 100.0
 
 
 class FaultSection(Section, frozen=True):

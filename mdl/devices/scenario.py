@@ -26,7 +26,12 @@ _LEAST, _MOST = 1e-9, 1e12
 
 
 class ScenarioDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One device. busy: its busy periods (start, end), disjoint and sorted. dies_at_s: its battery gives out then."""
+    """One device.
+
+    busy: its busy periods (start, end), disjoint and sorted.
+    dies_at_s: its battery gives out then.
+    may_receive: its owner's limits leave room for one more delta (Eq. 4).
+    """
 
     ready_s: float
     link_mb_s: float
@@ -38,6 +43,7 @@ class ScenarioDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     busy: Periods = ()
     dies_at_s: float | None = None
     energy_j: float = 0.0
+    may_receive: bool = True
 
 
 class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

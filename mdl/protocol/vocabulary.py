@@ -83,6 +83,8 @@ class ResourceState(msgspec.Struct, frozen=True):
     charging: it is on its charger.
     in_use: somebody is using it.
     merge_mb_s: megabytes a second that it merged the last time, the transfer left out; None before its first merge.
+    memory_left_bytes: what is left of the memory that its owner offers (M_max of Eq. 4); None without such a limit.
+    battery_left_percent: what is left of the charge that its owner offers (B_max), likewise.
     """
 
     free_memory_bytes: Bytes
@@ -91,6 +93,16 @@ class ResourceState(msgspec.Struct, frozen=True):
     charging: bool | None = None
     in_use: bool | None = None
     merge_mb_s: RateMBs | None = None
+    memory_left_bytes: Bytes | None = None
+    battery_left_percent: Percent | None = None
+
+    def is_spent(self) -> bool:
+        """It has used the charge that its owner offers."""
+        return self.battery_left_percent == 0.0
+
+    def may_take(self, size_bytes: int) -> bool:
+        """Whether its owner's limits leave room for one more delta of this size."""
+        return not self.is_spent() and (self.memory_left_bytes is None or self.memory_left_bytes >= size_bytes)
 
 
 class Activity(Enum):

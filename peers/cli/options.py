@@ -55,6 +55,16 @@ Seed = Annotated[int | None, typer.Option(help="Every random choice follows from
 When = Annotated[
     str | None, typer.Option(help="Train only while all hold: idle,charging,wifi,battery>50,hours=22-6,file:PATH.")
 ]
+OwnRounds = Annotated[
+    int | None,
+    typer.Option(help="End after so many rounds, with the whole mesh if this device leads it; 0: until Ctrl-C."),
+]
+MaxMemory = Annotated[
+    float | None, typer.Option(help="MB that mdl may take here: without room for one more delta it receives none.")
+]
+MaxBatteryShare = Annotated[
+    float | None, typer.Option(help="Percent of a full charge that this training may use; then this device leaves.")
+]
 Out = Annotated[Path | None, typer.Option(help="Run directory for results.")]
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="TOML file; options override it.")]
 Assign = Annotated[list[str] | None, typer.Option("--set", help="key=value, e.g. training.learning_rate=0.01.")]

@@ -38,7 +38,7 @@ from peers.edge.relearner import FOLDER, Relearner
 from peers.edge.sampler import MergeTimer, Sampler
 from peers.roles.build import PeerStart, build_machine, configured_start
 from peers.roles.peer import Peer
-from peers.roles.round_limit import RoundLimit
+from peers.roles.round_limit import Leaving
 from transport.discovery.addresses import AddressWatch
 from transport.discovery.interfaces import host_to_listen_on
 from transport.discovery.mdns import Discovery
@@ -169,7 +169,7 @@ def run_agent(config: Config, me: Contributor, mesh: Mesh, out: Path, policy: Ch
     chosen = policy or choose_policy(config)
     start = configured_start(config, me, None, time.monotonic(), chosen.told)
     machine = build_machine(start, policy=lambda: chosen.make(out))
-    node = _Node(config, mesh, out, start, machine, Sampler(config.device.in_use_file), {}, chosen.learns)
+    node = _Node(config, mesh, out, start, machine, Sampler(config.device), {}, chosen.learns)
     with node.running():
         finish = node.run()
     return Ended(finish.problem, finish.exit_code, machine.rounds_closed(), node.sent_bytes())
@@ -195,26 +195,26 @@ def run_trainer(
     cloud = CloudSide(config, me, mesh, device) if config.cloud.address else None
     if cloud and not state.round_id and (values := cloud.warm_start()) is not None:
         state = State(values)
-    merges = MergeTimer()
+    sampler = Sampler(config.device, merges := MergeTimer())
+    sampler.check_offer(state.parameters.nbytes)
     trainer_start = state.start(device.schema_hash, device.summary, device.ballots.load())
     start = configured_start(config, me, trainer_start, time.monotonic(), chosen.told)
     machine = build_machine(start, state.parameters, lambda: chosen.make(out), merges)
     trainer = machine.trainer
     assert trainer is not None
     narrator = Narrator(mesh.name)
-    limit = RoundLimit(config.round.rounds, state.round_id)
+    leaving = Leaving(config.round.rounds, state.round_id)
 
     def observe(now: float, event: Event, effects: list[Effect]) -> None:
         narrator.look(now, event, effects)
         narrator.hear_waiting(now, machine.agent.held_up_by if machine.agent else "")
         if any(isinstance(effect, Finish) for effect in effects):
             device.stop()
-        if limit.is_reached(trainer.round_id, trainer.goal):
-            logger.info("%d rounds are done", config.round.rounds)
+        if why := leaving.why(trainer.round_id, trainer.goal, trainer.part is not None, sampler.is_spent()):
+            logger.info("%s", why)
             node.runtime.post(StopRequested())
 
     work = cloud.join(device.work()) if cloud else device.work()
-    sampler = Sampler(config.device.in_use_file, merges)
     node = _Node(config, mesh, out, start, machine, sampler, work, chosen.learns, observe)
     logger.info("%s holds %d windows of %s", me.peer_id, len(device.train), config.data.spec)
     looking = gate.looking(lambda reason: _tell_pause(PauseChanged(reason), node, cloud))
@@ -223,7 +223,7 @@ def run_trainer(
         if trainer.round_id:
             device.export(out / "global.safetensors", trainer.round_id, trainer.parameters)
     sent_bytes = node.sent_bytes() + (cloud.sent_bytes() if cloud else 0)
-    exit_code = 0 if limit.is_over and not finish.problem else finish.exit_code
+    exit_code = 0 if leaving.is_over and not finish.problem else finish.exit_code
     return Ended(finish.problem, exit_code, trainer.round_id, sent_bytes, state.parameters.nbytes)
 
 

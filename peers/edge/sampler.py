@@ -8,6 +8,8 @@ import time
 import psutil
 
 from mdl.bounds import MAX_RATE_MB_S, within
+from mdl.config import DeviceSection
+from mdl.errors import ConfigError
 from mdl.protocol.delta import ModelDelta, Vector, pair_aggregate
 from mdl.protocol.machine import ResourcesSampled
 from mdl.protocol.vocabulary import ResourceState
@@ -40,14 +42,40 @@ class MergeTimer:
         return self._last_mb_s
 
 
-class Sampler:
-    """Asks the device; takes well under a millisecond. in_use_file: it counts as in use while this file exists.
+class BatteryBudget:
+    """What a training may use of the battery (B_max of Eq. 4), in percent of a full charge; 100: all there is.
 
-    merges: of its trainer, if it has one.
+    Counted from this start on, while the device discharges; what others use meanwhile counts too: a battery does not
+    tell them apart.
     """
 
-    def __init__(self, in_use_file: str = "", merges: MergeTimer | None = None) -> None:
-        self._in_use_file = in_use_file
+    def __init__(self, share_percent: float) -> None:
+        self._left = share_percent
+        self._has_limit = share_percent < 100.0
+        self._last: float | None = None
+
+    def count(self, percent: float | None, charging: bool) -> float | None:
+        """The charge now; returns what is left of the budget, None without a limit or without a battery."""
+        if percent is None or not self._has_limit:
+            return None
+        if not charging and self._last is not None:
+            self._left = max(0.0, self._left - max(0.0, self._last - percent))
+        self._last = percent
+        return self._left
+
+
+class Sampler:
+    """Asks the device; takes well under a millisecond.
+
+    device: what its owner says of it: a file that means it is in use, and the limits that are offered. merges: of its
+    trainer, if it has one.
+    """
+
+    def __init__(self, device: DeviceSection | None = None, merges: MergeTimer | None = None) -> None:
+        device = device or DeviceSection()
+        self._in_use_file = device.in_use_file
+        self._most_bytes = int(device.max_memory_mb * 1e6)
+        self._budget = BatteryBudget(device.max_battery_share)
         self._merges = merges
         self._process = psutil.Process()
         self._last: ResourceState | None = None
@@ -64,14 +92,35 @@ class Sampler:
         battery = psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
         # What training takes itself does not make a device busy.
         own_percent = self._process.cpu_percent(None) / (psutil.cpu_count() or 1)
+        percent = within(float(battery.percent), 0.0, 100.0) if battery else None
+        charging = bool(battery.power_plugged) if battery else None
         return ResourceState(
             free_memory_bytes=psutil.virtual_memory().available,
             cpu_percent=within(psutil.cpu_percent(None) - own_percent, 0.0, 100.0),
-            battery_percent=within(float(battery.percent), 0.0, 100.0) if battery else None,
-            charging=bool(battery.power_plugged) if battery else None,
+            battery_percent=percent,
+            charging=charging,
             in_use=os.path.exists(self._in_use_file) if self._in_use_file else is_in_use(),
             merge_mb_s=self._merges.rate_mb_s() if self._merges else None,
+            memory_left_bytes=max(0, self._most_bytes - self._taken_bytes()) if self._most_bytes else None,
+            battery_left_percent=self._budget.count(percent, bool(charging)),
         )
+
+    def check_offer(self, delta_bytes: int) -> None:
+        """Raises ConfigError if the memory that is offered is taken before a round: the result alone needs as much."""
+        taken = self._taken_bytes()
+        if self._most_bytes and self._most_bytes < taken + delta_bytes:
+            raise ConfigError(
+                f"--max-memory {self._most_bytes / 1e6:g}: mdl takes {taken / 1e6:.0f} MB with this model and data, "
+                f"and a round's result {delta_bytes / 1e6:.1f} MB; offer at least {(taken + delta_bytes) / 1e6 + 1:.0f}"
+            )
+
+    def is_spent(self) -> bool:
+        """It has used the charge that its owner offers, as far as it was asked."""
+        return self._last is not None and self._last.is_spent()
+
+    def _taken_bytes(self) -> int:
+        """Memory that this process takes."""
+        return int(self._process.memory_info().rss)
 
     def last(self) -> ResourceState:
         """As it was told last; the processor is measured from one call to the next, so others do not call."""

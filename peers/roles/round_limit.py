@@ -1,4 +1,4 @@
-"""`mdl peer --rounds N`: when a device has applied so many rounds and leaves by itself. Pure.
+"""When a device leaves by itself: `mdl peer --rounds N`, and `--max-battery-share`. Pure.
 
 Whoever leads a mesh with a limit names the goal to all, and sends everybody home there (`peers/roles/agent/agent.py`).
 This is for a device whose mesh goes on without end, or for longer than this device wants to.
@@ -29,3 +29,30 @@ class RoundLimit:
             return False
         self.is_over = True
         return True
+
+
+class Leaving:
+    """Both limits of one device. rounds, round_id: as of RoundLimit. is_over: it leaves, or has left."""
+
+    def __init__(self, rounds: int, round_id: int) -> None:
+        self._rounds = rounds
+        self._limit = RoundLimit(rounds, round_id)
+        self._spent_at: int | None = None
+        self.is_over = False
+
+    def why(self, round_id: int, goal: int, is_in_round: bool, is_spent: bool) -> str:
+        """Why it is to leave now, once; else empty. is_spent: it has used the charge that its owner offers.
+
+        A round that is open then is finished: the device's load reaches another one, and it receives none any more.
+        """
+        if self.is_over:
+            return ""
+        if self._limit.is_reached(round_id, goal):
+            self.is_over = True
+            return f"{self._rounds} rounds are done"
+        if is_spent and self._spent_at is None:
+            self._spent_at = round_id
+        if self._spent_at is None or (is_in_round and round_id == self._spent_at):
+            return ""
+        self.is_over = True
+        return "the battery that was offered is used (--max-battery-share): this device leaves the mesh"

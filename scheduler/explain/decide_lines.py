@@ -1,8 +1,8 @@
 """The protocol of `mdl schedule decide`: one observation a line in, one decision a line out. Pure.
 
 An observation: {"id", "t", "n", "mb", "lat", "idle": [ids that may be paired], "devices": [{"id", "state", "bw",
-"compute", "kind", "cls", "battery", "charging", "busy_for", "eta_ready", "op_left", "nagg", "theta", "energy"}],
-"apart": [[id, id] that cannot reach each other]}.
+"compute", "kind", "cls", "battery", "charging", "busy_for", "eta_ready", "op_left", "nagg", "theta", "energy",
+"receives"}], "apart": [[id, id] that cannot reach each other]}.
 Needed are "mb" and "devices" with "id" and "state"; all else may be left out or null. A new "id" starts a new
 iteration. Ids of devices are whole numbers or strings, and are answered as they were given.
 """
@@ -50,6 +50,7 @@ class ObservedDevice(msgspec.Struct, frozen=True):
     nagg: Annotated[int, Meta(ge=0)] | None = None
     theta: Annotated[float, Meta(ge=0)] | None = None
     energy: Annotated[float, Meta(ge=-1e9, le=1e9)] | None = None
+    receives: bool | None = None
 
 
 class Observed(msgspec.Struct, frozen=True):
@@ -242,6 +243,7 @@ def _view(device: ObservedDevice, name: str, state: DeviceState, since_s: float)
         busy_for_s=max(0.0, device.busy_for or 0.0),
         eta_ready_s=max(0.0, device.eta_ready or 0.0),
         op_left_s=max(0.0, device.op_left or 0.0),
+        may_receive=device.receives is not False,
     )
 
 

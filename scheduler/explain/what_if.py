@@ -176,6 +176,7 @@ _FIELDS: dict[str, tuple[str, Callable[[str], object], str]] = {
     "class": ("device_class", lambda text: int(_number(0.0, 3.0)(text)), "0 (strongest) to 3"),
     "dies": ("dies_at_s", _dying, "seconds, at least 0, or none"),
     "energy": ("energy_j", _number(0.0, _ANY), "joules, at least 0"),
+    "receives": ("may_receive", _flag, "true or false"),
 }
 
 

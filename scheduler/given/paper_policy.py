@@ -13,7 +13,7 @@ import numpy as np
 
 from scheduler.paper.mlp_numpy import MlpQ
 from scheduler.paper.problem import Floats, PaperState
-from scheduler.policies.chain import ChainView, Decision, DeviceState, Pair, Wait, leave_to, tell_states
+from scheduler.policies.chain import FULL, ChainView, Decision, DeviceState, Pair, Wait, leave_to, tell_states
 from scheduler.policies.greedy import Greedy, too_few
 from scheduler.policies.why import Choice
 
@@ -27,6 +27,7 @@ _SEEN_AS = {
     DeviceState.DEAD: PaperState.DONE,
 }
 _STILL_BUSY = "it is busy"
+_ONLY_TAKER = "no other may receive"
 
 
 class PaperPolicy:
@@ -84,6 +85,7 @@ class _Ahead:
 
     def __init__(self, network: MlpQ, view: ChainView) -> None:
         self._network = network
+        self._may_receive = [device.may_receive for device in view.devices]
         self._names = [device.peer_id for device in view.devices]
         self._state = np.array([_SEEN_AS[device.state] for device in view.devices], np.int8)
         under_way = [device.state is DeviceState.GET for device in view.devices]
@@ -94,8 +96,13 @@ class _Ahead:
 
     def pick(self, sender: int | None = None) -> tuple[Choice, int]:
         """Who sends, or who receives from this sender: the highest Q of those that are free."""
-        values = self._value(sender)
-        may_be = [index for index in self.free() if index != sender]
+        values, free = self._value(sender), [index for index in self.free() if index != sender]
+        takers = [index for index in free if self._may_receive[index]]
+        may_be = free
+        if takers and sender is not None:
+            may_be = takers
+        elif len(takers) == 1:
+            may_be = [index for index in free if index not in takers]  # the only one that may receive does not send
         best = max(may_be, key=lambda index: values[index])
         busy = np.flatnonzero(self._state == PaperState.BUSY).tolist()
         choice = Choice(
@@ -104,7 +111,11 @@ class _Ahead:
             tuple((self._names[index], float(values[index])) for index in may_be),
             most=True,
             unit="",
-            ruled_out=tuple((self._names[index], _STILL_BUSY) for index in busy if values[index] > values[best]),
+            ruled_out=tuple(
+                (self._names[index], _STILL_BUSY if index in busy else FULL if sender is not None else _ONLY_TAKER)
+                for index in [*busy, *(index for index in free if index not in may_be)]
+                if values[index] > values[best]
+            ),
         )
         return choice, best
 

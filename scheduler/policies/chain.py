@@ -14,6 +14,8 @@ from mdl.devices.device_state import DeviceState as DeviceState
 from mdl.devices.usage import UsageKind
 from scheduler.policies.why import Choice
 
+# Why a device is no receiver, in a reason.
+FULL = "its owner's limit lets it receive nothing"
 _STATE_WORDS = {
     DeviceState.TRAINING: "training",
     DeviceState.FREE: "free",
@@ -32,7 +34,9 @@ class DeviceView(msgspec.Struct, frozen=True):
     link_mb_s, merge_mb_s: MB/s. free_since_s: on the view's clock. energy_j: modelled, accumulated over rounds.
     n_agg: hops it took part in this round. battery_percent: None on mains. kind, device_class: how it is used, and how
     strong it is (0 strongest; None unknown). busy_for_s: how long it has been busy without a break. eta_ready_s: until
-    its training ends, expected or reported. op_left_s: active work that is left of its hop.
+    its training ends, expected or reported. op_left_s: active work that is left of its hop. may_receive: its owner's
+    limits leave room for one more delta (M_max and B_max of Eq. 4); where not, `scheduler.policies.detour` keeps hops
+    away from it, whatever a policy says.
     """
 
     peer_id: str
@@ -53,6 +57,7 @@ class DeviceView(msgspec.Struct, frozen=True):
     busy_for_s: float = 0.0
     eta_ready_s: float = 0.0
     op_left_s: float = 0.0
+    may_receive: bool = True
 
 
 class ChainView(msgspec.Struct, frozen=True):

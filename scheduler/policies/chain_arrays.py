@@ -33,6 +33,7 @@ class Stand:
     """B chains at one moment as arrays. Shape (B, N) unless said; times in s, speeds in MB/s (nan: unknown).
 
     exists: False where a row has fewer devices. state: codes in the order of STATES. battery: percent, nan on mains.
+    may_receive: their owners' limits leave room for one more delta.
     time_s, size_mb, latency_s, unit_s (transfer time of the median link): (B,).
     """
 
@@ -52,6 +53,7 @@ class Stand:
     n_agg: Doubles
     theta: Doubles
     energy: Doubles
+    may_receive: Bools
     time_s: Doubles
     size_mb: Doubles
     latency_s: Doubles
@@ -61,6 +63,11 @@ class Stand:
         """(B, N): may be paired now."""
         free: Bools = (self.state == FREE) & self.exists
         return free
+
+    def takers(self) -> Bools:
+        """(B, N): may be paired now, and may receive."""
+        takers: Bools = self.free() & self.may_receive
+        return takers
 
     def holds(self) -> Bools:
         """(B, N): has a load to pass on, or will have one when its training or hop ends."""
@@ -96,7 +103,7 @@ def stand_of(view: ChainView) -> Stand:
     unit_s = view.latency_s + view.size_mb / median(links) if links else 1.0
     numbers = np.array([_numbers(device) for device in view.devices], dtype=np.float64).T[:, None, :]
     state, link, merge, kind, battery, charging, in_use = numbers[:7]
-    cpu, free_memory, busy_for, eta_ready, op_left, n_agg, theta, energy = numbers[7:]
+    cpu, free_memory, busy_for, eta_ready, op_left, n_agg, theta, energy, may_receive = numbers[7:]
     return Stand(
         exists=np.ones(state.shape, dtype=np.bool_),
         state=state.astype(np.int64),
@@ -114,6 +121,7 @@ def stand_of(view: ChainView) -> Stand:
         n_agg=n_agg,
         theta=theta,
         energy=energy,
+        may_receive=may_receive > 0,
         time_s=np.array([view.time_s]),
         size_mb=np.array([view.size_mb]),
         latency_s=np.array([view.latency_s]),
@@ -122,7 +130,7 @@ def stand_of(view: ChainView) -> Stand:
 
 
 def _numbers(device: DeviceView) -> tuple[float, ...]:
-    """A device's fields in the order in which `stand_of` takes them apart: one array for all is quicker than 15."""
+    """A device's fields in the order in which `stand_of` takes them apart: one array for all is quicker than 16."""
     return (
         _CODES[device.state],
         device.link_mb_s or np.nan,
@@ -139,6 +147,7 @@ def _numbers(device: DeviceView) -> tuple[float, ...]:
         device.n_agg,
         device.theta,
         device.energy_j,
+        device.may_receive,
     )
 
 

@@ -80,12 +80,13 @@ class DeviceBook:
 
 
 def is_busy(resources: ResourceState, limits: BusySection) -> bool:
-    """Whether a device is to come last: in use, or short of processor, memory or battery (3.3.1)."""
+    """Whether a device is to come last: in use, or short of processor, memory or battery (3.3.1, Eq. 4)."""
     battery = resources.battery_percent
     return (
         (limits.in_use and bool(resources.in_use))
         or resources.cpu_percent > limits.cpu_percent
         or resources.free_memory_bytes < limits.free_memory_mb * 1e6
+        or resources.is_spent()
         or (battery is not None and battery < limits.battery_percent and not resources.charging)
     )
 

@@ -109,8 +109,8 @@ class Look:
     """B chains as the network sees them at the first pick, and the layout that it may improve on
     (scheduler.policies.layout).
 
-    features: (B, N, F). costs: (B, N), as in Prospects. planned: senders and receivers that the layout starts now, (B,)
-    each, -1 to wait.
+    features: (B, N, F). costs: (B, N), as Prospects.keep. planned: senders and receivers that the layout starts now,
+    (B,) each, -1 to wait.
     """
 
     stand: Stand
@@ -142,14 +142,14 @@ def observe(view: ChainView, sender: int | None = None) -> Observation:
 def look_at(stand: Stand) -> Look:
     """Lay out what is due, and describe every device."""
     expected = prospects(stand)
-    costs, layout = expected.costs, lay_out(expected)
+    costs, layout = expected.keep, lay_out(expected)
     planned = picks_now(layout, costs, stand.free(), stand.may_wait())
     return Look(stand, _describe(stand, expected, layout, planned), costs, layout, planned)
 
 
 def observe_senders(look: Look) -> tuple[Floats, Bools, Integers]:
     """Features (B, N, F), valid picks (B, N + 1) and the planned one (B,), N for waiting, of the first pick."""
-    free = look.stand.free()
+    free = _senders(look.stand)
     wait = look.features[:, :, COLUMN["wait_valid"]].max(axis=1) > 0
     planned = np.where(look.planned[0] < 0, free.shape[1], look.planned[0])
     return look.features, np.concatenate([free, wait[:, None]], axis=1), planned
@@ -159,7 +159,11 @@ def observe_receivers(look: Look, senders: Integers) -> tuple[Floats, Bools, Int
     """The same for the second pick, with the senders (B,) that were picked."""
     stand, rows = look.stand, np.arange(len(senders))
     features, exists = look.features.copy(), stand.exists
-    valid = np.concatenate([stand.free(), np.zeros((len(senders), 1), dtype=np.bool_)], axis=1)
+    takers = stand.takers()
+    takers[rows, senders] = False
+    # Where nobody may receive, whoever asks has to keep the limits (`scheduler.policies.detour`).
+    takers = np.where(takers.any(axis=1, keepdims=True), takers, stand.free())
+    valid = np.concatenate([takers, np.zeros((len(senders), 1), dtype=np.bool_)], axis=1)
     valid[rows, senders] = False
     planned = receivers_for(look.layout, look.costs, valid[:, :-1], senders)
     link_time = features[:, :, COLUMN["link_time"]]
@@ -171,8 +175,16 @@ def observe_receivers(look: Look, senders: Integers) -> tuple[Floats, Bools, Int
     features[:, :, COLUMN["plan_receives"]] = 0.0
     features[rows, planned, COLUMN["plan_receives"]] = 1.0
     features[rows, senders, COLUMN["is_sender"]] = 1.0
-    features[rows, senders, COLUMN["may_pick"]] = 0.0
+    features[:, :, COLUMN["may_pick"]] = valid[:, :-1]
     return features, valid, planned
+
+
+def _senders(stand: Stand) -> Bools:
+    """(B, N): free; but not the only one that may receive, where others are free that may not."""
+    free, takers = stand.free(), stand.takers()
+    is_needed = takers & (takers.sum(axis=1, keepdims=True) == 1) & (free & ~takers).any(axis=1, keepdims=True)
+    senders: Bools = free & ~is_needed
+    return senders
 
 
 def _describe(stand: Stand, expected: Prospects, layout: Layout, planned: tuple[Integers, Integers]) -> Floats:
@@ -207,7 +219,7 @@ def _readiness(stand: Stand, expected: Prospects) -> _Columns:
     free_in = np.where(holds, eta_ready + expected.rest + under_way, np.inf)
     time_left = np.minimum(free_in, _LONGEST)
     return {
-        "may_pick": stand.free(),
+        "may_pick": _senders(stand),
         "free_in": time_left,
         "free_in_log": np.log1p(time_left),
         "eta_ready": np.minimum(eta_ready, _LONGEST),

@@ -19,7 +19,7 @@ from math import inf, isinf
 from statistics import fmean, median
 
 from mdl.devices.usage import UsageKind, expected_busy_s, expected_rest_s, mean_gap_s
-from scheduler.policies.chain import ChainView, Decision, DeviceState, DeviceView, Pair, Wait
+from scheduler.policies.chain import FULL, ChainView, Decision, DeviceState, DeviceView, Pair, Wait
 from scheduler.policies.laid_hops import LaidHop, cost_to_keep, lay_hops
 from scheduler.policies.why import Choice, first
 
@@ -95,7 +95,8 @@ class Greedy:
             most=True,
             ruled_out=tuple((one.peer_id, waiting[one.peer_id]) for one in there if one.peer_id in waiting),
         )
-        told = f"{self.name}: {sender.peer_id} sends: {costs.tell()}; {receiver.peer_id} receives: {to.tell()}"
+        why = costs.tell() if sender.cost_s < inf else FULL
+        told = f"{self.name}: {sender.peer_id} sends: {why}; {receiver.peer_id} receives: {to.tell()}"
         return Pair(sender.peer_id, receiver.peer_id, told, (costs, to))
 
     def _wait(self, laid: list[_Laid], free: set[str]) -> Wait:
@@ -118,6 +119,8 @@ class Greedy:
             + typical_s * (near_busy + _LOW_BATTERY_TRANSFERS * low)
         )
         free_s = expected_free_s(device, typical_s)
+        if not device.may_receive:
+            cost_s = inf  # to keep a load there costs more than anything: it sends first, and to no other such device
         hop_s, rank_s = link_s * (1.0 + pauses), cost_s - LATE_SAVES * min(free_s, _LATEST_S)
         return _Weighed(device.peer_id, cost_s, hop_s, rank_s, WAITING_COUNTS * free_s)
 

@@ -38,6 +38,7 @@ class Prospects:
     """What may be expected of the devices of B chains: float64, shape (B, N), in transfers of the median link.
 
     costs: of keeping a load there (`cost_to_keep`, energy, a low battery).
+    keep: the same; infinite for a device that may not receive, so that it sends first, and to no such other.
     hops: transfer over the device's own link, with the pauses to expect.
     free: from now until the device is expected to be free; infinite if it never is, or if nothing is known of it.
     link: the same transfer undisturbed.
@@ -46,6 +47,7 @@ class Prospects:
     """
 
     costs: Doubles
+    keep: Doubles
     hops: Doubles
     free: Doubles
     link: Doubles
@@ -89,17 +91,18 @@ def prospects(stand: Stand) -> Prospects:
     # A device of which no end is known is not waited for.
     times = np.where(holds & (times > 0.0) & (stand.state != SEND), times, inf)
     times = np.where(stand.free(), 0.0, times)
-    return Prospects(costs, link_time * (1.0 + pauses), times, link_time, rest, energy)
+    keep = np.where(stand.may_receive, costs, inf)
+    return Prospects(costs, keep, link_time * (1.0 + pauses), times, link_time, rest, energy)
 
 
 def lay_out(expected: Prospects) -> Layout:
     """The schedule of all hops that are due in B chains, as the module describes it. Where numbers are not finite the
     hops of that chain are arbitrary."""
     free = LAYOUT.waiting_counts * expected.free
-    ranks = expected.costs - LAYOUT.late_saves * np.where(expected.free < inf, expected.free, 0.0)
+    ranks = expected.keep - LAYOUT.late_saves * np.where(expected.free < inf, expected.free, 0.0)
     if len(free) > 1:
-        return _lay_out_many(ranks, expected.costs, expected.hops, free)
-    return _lay_out_one(*(array[0].tolist() for array in (ranks, expected.costs, expected.hops, free)))
+        return _lay_out_many(ranks, expected.keep, expected.hops, free)
+    return _lay_out_one(*(array[0].tolist() for array in (ranks, expected.keep, expected.hops, free)))
 
 
 def picks_now(layout: Layout, costs: Doubles, may_pick: Bools, may_wait: Bools) -> tuple[Integers, Integers]:
@@ -182,10 +185,11 @@ def _lay_out_many(ranks: Doubles, costs: Doubles, hops: Doubles, free: Doubles) 
         start = np.where(start + span[:, :, None] <= until[:, later, :most], start, inf)
         first = start.min(axis=2)
         ahead = np.where((place == number - 2)[:, None], 0.0, onward[:, later])
-        best = (first + span + ahead).argmin(axis=1)
+        ways = first + span + ahead
+        best = ways.argmin(axis=1)
         best_gap = start[rows, best].argmin(axis=1)
         # Chains in which this device is to send.
-        due = np.flatnonzero(place < number - 1)
+        due = np.flatnonzero((place < number - 1) & (ways[rows, best] < inf))
         receiver, gap = (best + place + 1)[due], best_gap[due]
         begun = first[due, best[due]]
         ended = begun + span[due, best[due]]

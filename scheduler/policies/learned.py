@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from mdl.devices.usage import UsageKind
-from scheduler.policies.chain import ChainView, Decision, DeviceState, Pair, Policy, Wait, leave_to
+from scheduler.policies.chain import FULL, ChainView, Decision, DeviceState, Pair, Policy, Wait, leave_to
 from scheduler.policies.chain_arrays import Floats, stand_of
 from scheduler.policies.features import Look, look_at
 from scheduler.policies.greedy import Greedy, too_few
@@ -86,7 +86,7 @@ class Learned:
         else:
             second = self.picks.pick_receivers(look, first.positions)
             receiver = int(second.positions[0])
-            why.append(self._choice(view, second, look))
+            why.append(self._choice(view, second, look, receives=True))
             told += f"; {why[1].picked} receives: {why[1].tell()}"
             if self._is_late(began_s):
                 return self._fall_back(view, f"no decision within {self._deadline_s:g} s")
@@ -95,8 +95,8 @@ class Learned:
             return self._fall_back(view, "the pair it picked is not free")
         return Pair(devices[sender].peer_id, devices[receiver].peer_id, told, tuple(why))
 
-    def _choice(self, view: ChainView, picked: Picked, look: Look) -> Choice:
-        """In seconds: values are in transfers of the median link."""
+    def _choice(self, view: ChainView, picked: Picked, look: Look, receives: bool = False) -> Choice:
+        """In seconds: values are in transfers of the median link. receives: the receiver is picked."""
         unit_s, names = float(look.stand.unit_s[0]), [*(device.peer_id for device in view.devices), _WAITING]
         position, planned = int(picked.positions[0]), int(picked.planned[0])
         values = [float(value) for value in picked.values[0]]
@@ -107,6 +107,7 @@ class Learned:
             most=True,
             favoured=names[planned],
             favoured_as="the layout's pick",
+            ruled_out=tuple((device.peer_id, FULL) for device in view.devices if receives and not device.may_receive),
             margin=self.picks.margin * unit_s,
         )
 

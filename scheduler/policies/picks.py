@@ -20,7 +20,7 @@ MARGIN = 0.3
 def layout_rule(stand: Stand) -> tuple[Integers, Integers]:
     """Senders and receivers (B,) of the hops that the layout (`scheduler.policies.layout`) starts now; -1, -1: wait."""
     expected = prospects(stand)
-    return picks_now(lay_out(expected), expected.costs, stand.free(), stand.may_wait())
+    return picks_now(lay_out(expected), expected.keep, stand.free(), stand.may_wait())
 
 
 @dataclass(frozen=True)

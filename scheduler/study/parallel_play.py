@@ -89,6 +89,7 @@ def stand_of_rows(batch: Batch, rows: Integers) -> Stand:
         n_agg=batch.n_agg[rows].astype(np.float64),
         theta=batch.theta[rows],
         energy=batch.energy_j[rows],
+        may_receive=packed.may_receive[which],
         time_s=batch.now_s[rows],
         size_mb=packed.size_mb[which],
         latency_s=packed.latency_s[which],

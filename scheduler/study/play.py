@@ -8,6 +8,7 @@ from mdl.devices.device_state import DeviceState
 from mdl.devices.scenario import Scenario
 from mdl.errors import LocalProtocolError
 from scheduler.policies.chain import ChainView, DeviceView, Policy, Wait
+from scheduler.policies.detour import go_around
 from sim.timing.iteration import Iteration, TimedHop
 
 
@@ -39,7 +40,8 @@ def play(scenario: Scenario, policy: Policy) -> Played:
     while not iteration.ended:
         while len(iteration.idle()) >= 2:
             decisions += 1
-            decision = policy.decide(view_of(iteration))
+            view = view_of(iteration)
+            decision = go_around(view, policy.decide(view))
             if isinstance(decision, Wait):
                 if not iteration.may_wait():
                     raise LocalProtocolError(f"{policy.name} waits for nobody: {decision.reason}")
@@ -73,6 +75,7 @@ def _view_device(iteration: Iteration, index: int) -> DeviceView:
         energy_j=iteration.energy_j(index),
         battery_percent=given.battery_percent,
         charging=given.charging,
+        may_receive=given.may_receive,
         kind=given.kind,
         device_class=given.device_class,
         busy_for_s=iteration.busy_for_s(index),

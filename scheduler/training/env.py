@@ -39,9 +39,10 @@ class ChainEnv(gymnasium.Env[Floats, np.int64]):
 
     ## Action space
     `Discrete(max_n + 1)`: pick device 0 to max_n - 1, or wait (max_n). A pair takes two picks: the sender, then the
-    receiver; both must be idle. Waiting is possible where a sender is to be picked and somebody trains, is busy or
-    aggregates; time goes on then to the next moment at which two devices are idle. Time also goes on after a pair, when
-    fewer than two are left idle.
+    receiver; both must be idle, and the receiver one whose owner's limits leave room for a delta (M_max and B_max of
+    Eq. 4: `may_receive` of the scenario's devices; true for all in the families that are drawn). Waiting is possible
+    where a sender is to be picked and somebody trains, is busy or aggregates; time goes on then to the next moment at
+    which two devices are idle. Time also goes on after a pair, when fewer than two are left idle.
 
     ## Observation space
     `Box(-10000, 10000, (max_n, 2 + F), float32)`: a row a device, rows beyond n are 0. Column 0: the device exists;
@@ -206,6 +207,10 @@ class ChainEnv(gymnasium.Env[Floats, np.int64]):
             return f"device {pick} does not exist"
         if pick == self._sender:
             return f"device {pick} is the sender of this pair"
+        if not self._scenario.devices[pick].may_receive and self._sender is not None:
+            return f"device {pick} may not receive: its owner's limit"
+        if self.iteration.state(pick).value == "free":
+            return f"device {pick} is the only one that may receive"
         return f"device {pick} is {self.iteration.state(pick).value}"
 
     def _check(self, reward: str) -> None:

@@ -20,6 +20,9 @@ from scheduler.policies.trained_under import LAYOUT
 from sim.timing.batch import Batch
 from sim.timing.iteration import Iteration
 
+# Transfers: costs of devices that may not receive, where those of devices that may not be paired are infinite.
+_FULL = 1e6
+
 
 @dataclass(frozen=True)
 class Objective:
@@ -54,10 +57,14 @@ def unit_of(scenario: Scenario) -> float:
 
 
 def rollout_costs(scenario: Scenario) -> Doubles:
-    """What the rule ranks by, shape (n,), in transfers of the median link: link time, lengthened by the kind's risk."""
+    """What the rule ranks by, shape (n,), in transfers of the median link: link time, lengthened by the kind's risk.
+
+    Beyond all others for a device that may not receive: it sends first.
+    """
     links = np.array([device.link_mb_s for device in scenario.devices])
     share = BUSY_SHARE[[device.kind for device in scenario.devices]]
-    return _cost(scenario.size_mb / links / unit_of(scenario), share)
+    costs = _cost(scenario.size_mb / links / unit_of(scenario), share)
+    return np.where([device.may_receive for device in scenario.devices], costs, _FULL)
 
 
 def finish(iteration: Iteration, costs: Doubles, sender: int | None = None) -> None:
@@ -79,7 +86,7 @@ def batch_costs(batch: Batch) -> Doubles:
     """`rollout_costs` of each row, shape (B, N)."""
     packed, which = batch.packed, batch.which
     time = packed.size_mb[which, None] / packed.link_mb_s[which] / packed.unit_s[which, None]
-    return _cost(time, BUSY_SHARE[packed.kind[which]])
+    return np.where(packed.may_receive[which], _cost(time, BUSY_SHARE[packed.kind[which]]), _FULL)
 
 
 def finish_batch(batch: Batch, senders: Integers | None = None) -> None:

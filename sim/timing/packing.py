@@ -37,6 +37,7 @@ class Packed:
     charging: Bools
     dies_s: Doubles
     energy_j: Doubles
+    may_receive: Bools
     starts: Doubles
     ends: Doubles
     size_mb: Doubles
@@ -52,7 +53,7 @@ def pack(scenarios: Sequence[Scenario], *, horizon_s: float = inf) -> Packed:
     """Busy periods that start after `horizon_s` are left out: exact as long as an iteration ends before."""
     rows, count = len(scenarios), max(len(scenario.devices) for scenario in scenarios)
     exists = np.zeros((rows, count), dtype=np.bool_)
-    numbers = np.ones((8, rows, count))
+    numbers = np.ones((9, rows, count))
     numbers[6] = inf
     timelines: list[tuple[int, int, Periods]] = []
     for row, scenario in enumerate(scenarios):
@@ -68,6 +69,7 @@ def pack(scenarios: Sequence[Scenario], *, horizon_s: float = inf) -> Packed:
                     device.charging,
                     inf if device.dies_at_s is None else device.dies_at_s,
                     device.energy_j,
+                    device.may_receive,
                 )
                 for device in scenario.devices
             ]
@@ -75,7 +77,7 @@ def pack(scenarios: Sequence[Scenario], *, horizon_s: float = inf) -> Packed:
         timelines += [(row, index, device.busy) for index, device in enumerate(scenario.devices) if device.busy]
     numbers[[0, 3, 7]] *= exists
     starts, ends = _pad(timelines, rows, count, horizon_s)
-    ready_s, link, merge, kind, battery, charging, dies_s, energy_j = numbers
+    ready_s, link, merge, kind, battery, charging, dies_s, energy_j, may_receive = numbers
     size_mb = np.array([scenario.size_mb for scenario in scenarios])
     latency_s = np.array([scenario.latency_s for scenario in scenarios])
     middle = np.array([median(device.link_mb_s for device in scenario.devices) for scenario in scenarios])
@@ -89,6 +91,7 @@ def pack(scenarios: Sequence[Scenario], *, horizon_s: float = inf) -> Packed:
         (charging > 0) & exists,
         dies_s,
         energy_j,
+        may_receive > 0,
         starts,
         ends,
         size_mb,

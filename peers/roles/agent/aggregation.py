@@ -99,9 +99,12 @@ class Aggregation:
         training = [peer for peer in ledger.live() if ledger.holding(peer) is None]
         if len(ledger.members) - len(training) >= max(1.0, limit.quorum * len(ledger.members)):
             for peer in set(training) - limit.spared:
-                self.left_out.add(peer)
-                logger.info("round %d goes on without %s: it still trains", ledger.round_id, peer.peer_id)
-                ledger.lose(peer, "left out: it still trained at the deadline")
+                self._leave_out(peer, "it still trained at the deadline")
+
+    def _leave_out(self, peer: Contributor, why: str) -> None:
+        self.left_out.add(peer)
+        logger.info("round %d goes on without %s: %s", self._ledger.round_id, peer.peer_id, why)
+        self._ledger.lose(peer, f"left out: {why}")
 
     def _announce(self, now: float) -> list[Effect]:
         """Also to those who have it open from an earlier agent: its members may be others now."""
@@ -142,13 +145,16 @@ class Aggregation:
                 sender, receiver = self._ledger.free()[:2]
                 reason = f"nobody else is to come, so the first two ({decision.reason})"
                 decision = go_around(view, Pair(sender.peer_id, receiver.peer_id, reason))
+                if isinstance(decision, Wait):  # none of them may receive: each limit holds, and the round ends
+                    self._leave_out(sender, f"{decision.reason}, and nobody else is to come")
+                    continue
             if isinstance(decision, Wait):
                 self.waiting_for = decision.reason
                 return
             by_id = {peer.peer_id: peer for peer in self._ledger.free()}
             sender, receiver, reason = by_id[decision.sender], by_id[decision.receiver], decision.reason
             if self._ledger.failures(sender, receiver):
-                sender, receiver = self._ledger.next_try()
+                sender, receiver = self._ledger.next_try({each.peer_id for each in view.devices if each.may_receive})
                 reason = f"{decision.sender} and {decision.receiver} could not aggregate, so the two that failed least"
             hop = self._ledger.order_hop(sender, receiver, reason, now)
             logger.info("hop %d: %s -> %s: %s", hop.hop_id, sender.peer_id, receiver.peer_id, reason)

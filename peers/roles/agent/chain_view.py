@@ -90,6 +90,7 @@ def _device_view(
         busy_for_s=book.busy_for_s(now),
         eta_ready_s=_time_to_ready(book, now - ledger.opened_at) if state is _TRAINING else 0.0,
         op_left_s=_time_left(ledger, members, member.contributor, now) if (state is _SEND or state is _GET) else 0.0,
+        may_receive=resources.may_take(member.report.size * 4),
     )
 
 

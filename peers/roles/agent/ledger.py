@@ -8,7 +8,7 @@ same ledger from the members' reports (`recover`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import wraps
@@ -234,9 +234,14 @@ class RoundLedger:
         """How often hops between these two were tried in vain, either way."""
         return sum(hop.state is ABORTED and {hop.sender, hop.receiver} == {one, other} for hop in self.hops.values())
 
-    def next_try(self) -> tuple[Contributor, Contributor]:
-        """Of the free holders the pair that failed least; in the other direction than last time."""
-        pairs = [(one, other) for one in self.free() for other in self.free() if one != other]
+    def next_try(self, takers: Collection[str] | None = None) -> tuple[Contributor, Contributor]:
+        """Of the free holders the pair that failed least; in the other direction than last time.
+
+        takers: peer ids of those that may receive, at least one of them free; None: all may.
+        """
+        free = self.free()
+        may_get = [peer for peer in free if takers is None or peer.peer_id in takers]
+        pairs = [(one, other) for one in free for other in may_get if one != other]
         last = {(hop.sender, hop.receiver): number for number, hop in enumerate(self.hops.values())}
         return min(pairs, key=lambda pair: (self.failures(*pair), last.get(pair, -1), pair))
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 
+from mdl.config import BusySection, DeviceSection
+from mdl.errors import ConfigError
 from mdl.protocol.delta import Contributor, ModelDelta, pair_aggregate
-from peers.edge.sampler import MergeTimer, Sampler
+from mdl.protocol.vocabulary import ResourceState
+from peers.edge.sampler import BatteryBudget, MergeTimer, Sampler
+from scheduler.policies.device_book import is_busy
 
 
 def _delta(name: str, value: float) -> ModelDelta:
@@ -48,3 +53,43 @@ def test_what_the_system_does_not_tell_is_as_it_was_the_last_time(monkeypatch: p
     assert told(2).resources == before.resources
     assert told(2).sent_bytes == 2
     assert untold(0).resources.free_memory_bytes == 0, "so it is given no more than it must have"
+
+
+def test_eq_4_what_is_left_of_the_memory_that_is_offered_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Process:
+        rss = 300_000_000
+
+        def memory_info(self) -> Process:
+            return self
+
+        def cpu_percent(self, _: None) -> float:
+            return 0.0
+
+    monkeypatch.setattr("peers.edge.sampler.psutil.Process", Process)
+    sampler = Sampler(DeviceSection(max_memory_mb=350.0))
+    resources = sampler(0).resources
+    assert resources.memory_left_bytes == 50_000_000
+    assert resources.may_take(50_000_000)
+    assert not resources.may_take(50_000_001)
+    assert Sampler()(0).resources.memory_left_bytes is None
+    sampler.check_offer(50_000_000)
+    with pytest.raises(ConfigError, match=r"--max-memory 350: mdl takes 300 MB .* 60.0 MB; offer at least 361"):
+        sampler.check_offer(60_000_000)
+
+
+def test_eq_4_a_battery_share_is_used_while_the_device_discharges() -> None:
+    budget = BatteryBudget(10.0)
+    assert budget.count(80.0, charging=False) == 10.0
+    assert budget.count(76.0, charging=False) == 6.0
+    assert budget.count(79.0, charging=True) == 6.0
+    assert budget.count(78.0, charging=False) == 5.0
+    assert budget.count(60.0, charging=False) == 0.0
+    assert BatteryBudget(100.0).count(50.0, charging=False) is None
+    assert budget.count(None, charging=False) is None
+
+
+def test_eq_4_who_has_used_its_share_is_busy_and_receives_nothing() -> None:
+    spent = ResourceState(1 << 30, 5.0, 60.0, False, battery_left_percent=0.0)
+    assert is_busy(spent, BusySection())
+    assert not spent.may_take(0)
+    assert not is_busy(msgspec.structs.replace(spent, battery_left_percent=0.5), BusySection())

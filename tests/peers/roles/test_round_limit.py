@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from peers.roles.round_limit import RoundLimit
+from peers.roles.round_limit import Leaving, RoundLimit
 
 
 def test_a_device_leaves_once_after_as_many_rounds_as_it_was_told() -> None:
@@ -23,3 +23,19 @@ def test_at_the_goal_of_the_mesh_it_waits_to_be_sent_home_with_the_others() -> N
 def test_without_a_limit_nobody_leaves() -> None:
     limit = RoundLimit(0, round_id=0)
     assert not any(limit.is_reached(round_id, 0) for round_id in range(1, 50))
+
+
+def test_who_has_used_its_battery_share_finishes_the_open_round_and_leaves() -> None:
+    leaving = Leaving(0, round_id=4)
+    assert leaving.why(4, 0, is_in_round=True, is_spent=False) == ""
+    assert leaving.why(4, 0, is_in_round=True, is_spent=True) == ""
+    assert "--max-battery-share" in leaving.why(5, 0, is_in_round=True, is_spent=True)
+    assert leaving.is_over
+    assert leaving.why(5, 0, is_in_round=False, is_spent=True) == ""
+    between = Leaving(0, round_id=4)
+    assert between.why(4, 0, is_in_round=False, is_spent=True)
+
+
+def test_a_device_that_has_done_its_rounds_says_so() -> None:
+    leaving = Leaving(2, round_id=0)
+    assert [leaving.why(round_id, 0, False, False) for round_id in (1, 2, 3)] == ["", "2 rounds are done", ""]

@@ -55,6 +55,37 @@ def test_a_pair_that_is_apart_is_tried_where_nothing_else_is_left() -> None:
     assert go_around(see({"a": FREE, "b": FREE, "c": DONE}, ("a", "b")), pair) is pair
 
 
+def full(view: ChainView, *names: str) -> ChainView:
+    """Their owners' limits leave these no room for one more delta."""
+    devices = (msgspec.structs.replace(device, may_receive=device.peer_id not in names) for device in view.devices)
+    return msgspec.structs.replace(view, devices=tuple(devices))
+
+
+def test_eq_4_who_has_no_room_for_a_delta_sends_and_the_reason_says_so() -> None:
+    decision = go_around(full(see(dict.fromkeys("abc", FREE)), "b"), Pair("a", "b", "cheapest"))
+    assert isinstance(decision, Pair)
+    assert (decision.sender, decision.receiver) == ("a", "c")
+    assert decision.reason == "b: its owner's limit lets it receive nothing (cheapest)"
+
+
+def test_eq_4_a_limit_holds_also_where_nothing_else_is_left() -> None:
+    for states in ({"a": FREE, "b": FREE, "c": DONE}, {"a": FREE, "b": FREE, "c": TRAINING}):
+        decision = go_around(full(see(states), "a", "b"), Pair("a", "b", ""))
+        assert decision == Wait("b: its owner's limit lets it receive nothing: waiting for another partner")
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("limited", ["a", "ab", "abd", "bcd"])
+def test_eq_4_no_policy_lets_a_device_receive_beyond_its_limit(policy: str, limited: str) -> None:
+    states, rule = dict.fromkeys("abcd", FREE), make_policy(policy)
+    for _ in range(3):
+        view = full(see(states), *limited)
+        decision = go_around(view, rule.decide(view))
+        assert isinstance(decision, Pair), decision
+        assert decision.receiver not in limited
+        states[decision.sender] = DONE
+
+
 def connected(names: list[str], apart: set[tuple[str, str]]) -> bool:
     seen, border = {names[0]}, [names[0]]
     while border:

@@ -23,7 +23,7 @@ def _prospects(rows: int, count: int, seed: int) -> Prospects:
     free = np.where(rng.random((rows, count)) < 0.4, 0.0, 3.0 * rng.random((rows, count)))
     free[rng.random((rows, count)) < 0.15] = np.inf
     costs, hops, none = 3.0 * rng.random((rows, count)), 3.0 * rng.random((rows, count)), np.zeros((rows, count))
-    return Prospects(costs, hops, free, hops, none, none)
+    return Prospects(costs, costs, hops, free, hops, none, none)
 
 
 def _row(expected: Prospects, row: int) -> Prospects:
