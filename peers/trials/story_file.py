@@ -8,6 +8,7 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,8 +16,10 @@ import msgspec
 import numpy as np
 
 from mdl.errors import DataError, LocalProtocolError
+from mdl.protocol.bulk import Bulk, Packed
 from mdl.protocol.delta import Contributor, Vector
-from mdl.protocol.machine import Effect, Event
+from mdl.protocol.machine import Effect, Event, Received, Send
+from mdl.protocol.messages import PACKED
 from mdl.reading import decode_json, read_bytes
 from peers.roles.build import PeerStart
 from sim.mesh.driver import SimMesh
@@ -120,7 +123,7 @@ def read_event(item: dict[str, Any], value: Callable[[type, Any], Vector] | None
     ((name, fields),) = item.items()
     if name not in _EVENTS:
         raise msgspec.ValidationError(f"an event {name}")
-    event: Event = msgspec.convert(fields, _EVENTS[name], dec_hook=value or _zeros)
+    event: Event = _convert(fields, _EVENTS[name], value or _zeros)
     return event
 
 
@@ -150,8 +153,27 @@ def _effect(item: dict[str, Any]) -> Effect:
     ((name, fields),) = item.items()
     if name not in _EFFECTS:
         raise msgspec.ValidationError(f"an effect {name}")
-    effect: Effect = msgspec.convert(fields, _EFFECTS[name], dec_hook=_zeros)
+    effect: Effect = _convert(fields, _EFFECTS[name], _zeros)
     return effect
+
+
+def _convert(fields: Any, kind: type[msgspec.Struct], value: Callable[[type, Any], Any]) -> Any:
+    """msgspec.convert; values that are a vector or packed bytes (`Bulk`) are made beside it: it knows no such union."""
+    if kind not in (Received, Send):
+        return msgspec.convert(fields, kind, dec_hook=value)
+    rest = msgspec.structs.asdict(msgspec.convert(fields, _without_values(kind), dec_hook=value))
+    given = fields.get("values")
+    made = Packed if isinstance(rest["message"], PACKED) else np.ndarray
+    return kind(**rest, values=None if given is None else value(made, given))
+
+
+@cache
+def _without_values(kind: type[msgspec.Struct]) -> type[msgspec.Struct]:
+    others = [each for each in msgspec.structs.fields(kind) if each.name != "values"]
+    return msgspec.defstruct(
+        kind.__name__,
+        [(each.name, each.type) if each.required else (each.name, each.type, each.default) for each in others],
+    )
 
 
 def _show(item: object) -> str:
@@ -161,5 +183,5 @@ def _show(item: object) -> str:
         return reprlib.repr(item)
 
 
-def _zeros(kind: type, given: Any) -> Vector:
-    return np.zeros(size_of(given), np.float32)
+def _zeros(kind: type, given: Any) -> Bulk:
+    return Packed(size_of(given)) if kind is Packed else np.zeros(size_of(given), np.float32)

@@ -10,13 +10,15 @@ import pytest
 
 from mdl.errors import ConfigError, DataError
 from mdl.own import Own
+from mdl.protocol.bulk import Packed
 from mdl.protocol.delta import Contributor
+from mdl.protocol.machine import CycleTaught
 from peers.roles.build import build_machine
 from peers.roles.trainer.hops import Hops
 from peers.trials.campaign import Campaign, silent_machines
 from peers.trials.replay_story import replay_story
 from peers.trials.run_plan import tell_plan
-from peers.trials.story_file import load_story, save_stories, tell_entries
+from peers.trials.story_file import load_story, read_event, save_stories, tell_entries
 from scheduler.given.choice import describe_choice
 from scheduler.policies.registry import make_policy
 from transport.story import Story
@@ -114,6 +116,13 @@ def test_a_story_names_its_policy_in_words_and_asks_for_it_again(
         replayed = replay_story(load_story(story), own)
     assert replayed.problem == ""
     assert replayed.steps
+
+
+def test_packed_bytes_of_a_cloud_are_read_as_bytes_of_that_length() -> None:
+    taught = {"version": 1, "lessons": {"-1": {"dtype": "bytes", "size": 3}}, "groups": {}, "learned": {}}
+    event = read_event({"CycleTaught": taught})
+    assert isinstance(event, CycleTaught)
+    assert event.lessons == {"-1": Packed(3)}
 
 
 def test_a_file_that_is_no_story_is_refused_with_its_line(tmp_path: Path) -> None:
