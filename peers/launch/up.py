@@ -146,9 +146,10 @@ def _follow(
     agent, reader, cycles = children.running[0], RoundReader(run.out), CycleReader(run.out)
     told = ""
     with Live(console=console, auto_refresh=False) if draws else nullcontext() as screen:
-        ended = False
+        ended, alone_s = False, 0.0
         while not ended:
-            ended = all(_has_ended(child, _FRAME_S) for child in _waited_for(children, reader))
+            alone_s += _FRAME_S * all(child.process.poll() == 0 for child in children.running[1:])
+            ended = all(_has_ended(child, _FRAME_S) for child in _waited_for(children, reader, alone_s > _EXPORT_S))
             for summary in reader.new():
                 if verifier:
                     verifier.check(summary)
@@ -170,10 +171,14 @@ def _follow(
         _has_ended(child, _EXPORT_S)  # they save and export what they have
 
 
-def _waited_for(children: Children, reader: RoundReader) -> list[Child]:
-    """Who tells by its end that the run is over."""
+def _waited_for(children: Children, reader: RoundReader, is_alone: bool) -> list[Child]:
+    """Who tells by its end that the run is over.
+
+    is_alone: all others have ended well and long ago. An agent that was succeeded stands by, and goes on doing so if it
+    did not hear that the mesh has ended.
+    """
     agent, *trainers = children.running
-    return trainers if agent.process.poll() and reader.rounds else [agent]
+    return trainers if (agent.process.poll() or is_alone) and reader.rounds else [agent]
 
 
 def _has_ended(child: Child, wait_s: float) -> bool:
