@@ -18,14 +18,16 @@ from scheduler.explain.watched_play import Bench, play_watched
 from scheduler.paper.problem import energy_variance
 from scheduler.policies.registry import OPTIMAL
 from scheduler.study.judging import half_width
+from scheduler.study.normalised import objectives
 
 
 @dataclass
 class Score:
-    """One policy over all scenarios; lists by scenario. decision_s: of each decision."""
+    """One policy over all scenarios; lists by scenario. objective: N(T) + N(E), Eq. 4. decision_s: of each decision."""
 
     makespan_s: list[float] = field(default_factory=list)
     energy_variance_j2: list[float] = field(default_factory=list)
+    objective: list[float] = field(default_factory=list)
     lost: list[int] = field(default_factory=list)
     decision_s: list[float] = field(default_factory=list)
 
@@ -70,8 +72,10 @@ def compare(
         with handled(interrupt):
             for scenario in scenarios:
                 rows = [_play(name, scenario, bench) for name in policies]
-                for name, (makespan_s, variance, lost, seconds) in zip(names, rows, strict=True):
+                both = objectives([row[0] for row in rows], [row[1] for row in rows])
+                for name, value, (makespan_s, variance, lost, seconds) in zip(names, both, rows, strict=True):
                     score = found.scores[name]
+                    score.objective.append(value)
                     score.makespan_s.append(makespan_s)
                     score.energy_variance_j2.append(variance)
                     score.lost.append(lost)
@@ -103,7 +107,7 @@ def show_comparison(found: Comparison, console: Console) -> None:
     over = "optimum" if found.reference == OPTIMAL else found.reference
     table = Table(title=f"{found.what}: {found.played} scenarios", title_justify="left", box=None, pad_edge=False)
     table.add_column("policy", no_wrap=True)
-    for column in ("makespan s", "95 %", f"over {over}", "energy var J²", "lost", "decision ms"):
+    for column in ("makespan s", "95 %", f"over {over}", "var J²", "Eq. 4", "lost", "ms"):
         table.add_column(column, justify="right", no_wrap=True)
     for row in described["policies"]:
         decision_ms = row["decision_ms_median"]
@@ -113,6 +117,7 @@ def show_comparison(found: Comparison, console: Console) -> None:
             f"± {row['interval_95_s']:.3f}",
             "" if row["policy"] == found.reference else _tell_over(row),
             f"{row['energy_variance_j2']:.3f}",
+            f"{row['objective_eq4']:.2f}",
             f"{row['lost_per_scenario']:.2f}" if row["lost"] else "0",
             "-" if decision_ms is None else f"{decision_ms:.3f}",
         )
@@ -139,6 +144,7 @@ def _describe(name: str, score: Score, reference: Sequence[float]) -> dict[str, 
         "over_percent_interval_95": _over_interval(score.makespan_s, reference),
         "over_percent_paired": round(100.0 * (fmean(ratios) - 1.0), 3) if ratios else None,
         "energy_variance_j2": round(fmean(score.energy_variance_j2), 6),
+        "objective_eq4": round(fmean(score.objective), 4),
         "lost": sum(score.lost),
         "lost_per_scenario": round(fmean(score.lost), 4),
         "decisions": len(score.decision_s),
