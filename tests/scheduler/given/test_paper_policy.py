@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -55,6 +56,17 @@ def test_3_3_1_a_busy_device_comes_last_and_the_reason_says_what_it_was_worth() 
     assert decision.reason == (
         "paper: it sees 2 free, 1 busy; p2 sends: its Q is 0.20 (next p0 0.10); not p1: it is busy; "
         "p0 receives: its Q is 0.30; not p1: it is busy"
+    )
+
+
+def test_eq_4_who_may_not_receive_sends_and_the_only_one_that_may_does_not() -> None:
+    policy = PaperPolicy(likes(3, send=[0.1, 0.6, 0.2], get=[0.3, 0.9, -0.1]), "paper")
+    view = see(FREE, FREE, FREE)
+    full = [msgspec.structs.replace(device, may_receive=device.peer_id == "p1") for device in view.devices]
+    decision = policy.decide(msgspec.structs.replace(view, devices=tuple(full)))
+    assert decision.reason == (
+        "paper: it sees 3 free; p2 sends: its Q is 0.20 (next p0 0.10); not p1: no other may receive; "
+        "p1 receives: its Q is 0.90"
     )
 
 
