@@ -1,4 +1,4 @@
-"""Accuracy of the mesh against central and alone, on real recordings, over several seeds (MDLdroid Table 3, Fig. 7).
+"""Accuracy of the mesh against central and alone, on real recordings, over several seeds (MDLdroid Table 3, Fig. 3).
 
     python benchmarks/accuracy.py --data uci-har:PATH --epochs 20 --seeds 0 1 2 --json
 

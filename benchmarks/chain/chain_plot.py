@@ -1,4 +1,4 @@
-"""The figures of benchmarks/chain_scheduler.py as one SVG: latency and energy by N, episodes to convergence."""
+"""The figures of benchmarks/scheduler.py as one SVG: latency and energy by N, epochs to convergence."""
 
 from __future__ import annotations
 
@@ -24,18 +24,25 @@ def draw_scheduler(result: dict[str, Any]) -> str:
         'font-size="13" fill="#222">',
         f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="white"/>',
     ]
-    if "fig9-10" in result:
-        by_n = result["fig9-10"]["by_n"]
+    if "fig10" in result:
+        by_n = result["fig10"]["by_n"]
         names = [name for name in _COLOURS if name in by_n["9"]]
-        parts += _draw_lines(by_n, names, "mean_s", 60, "Fig. 9 made again: latency of a round, s, over N")
+        parts += _draw_lines(by_n, names, "mean_s", 60, "Fig. 10a made again: latency of a round, s, over N")
         energies = [name for name in names if name != "optimum"]
         parts += _draw_lines(
-            by_n, energies, "energy_of_tree", 540, "Fig. 10: energy variance of a round, Tree = 1, over N"
+            by_n, energies, "energy_of_tree", 540, "Fig. 10b: energy variance of a round, Tree = 1, over N"
         )
         parts += _draw_legend(names)
-    for key, left, title in (("fig6", 60, "Fig. 6: episodes to convergence"), ("fig8", 540, "Fig. 8: after a change")):
-        if key in result:
-            parts += _draw_bars(result[key]["episodes_to_convergence"], left, title)
+    if "fig6" in result:
+        found = result["fig6"]
+        slow_and_fast = {str(found["n"]): {name: bar["reward"] for name, bar in found["dge"].items()}}
+        parts += _draw_bars(slow_and_fast, 60, "Fig. 6 made again: epochs until rewards converge, DGE")
+    if "fig8" in result:
+        strategies = {
+            n: {name: row[name]["reward"] for name in ("tdge", "dge", "tge")}
+            for n, row in result["fig8"]["by_n"].items()
+        }
+        parts += _draw_bars(strategies, 540, "Fig. 8 made again: epochs until rewards converge")
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 

@@ -47,7 +47,7 @@ def built_in_shapes(name: str, channels: int, time: int, classes: int) -> dict[s
 
 
 def build_lenet(channels: int, time: int, classes: int) -> nn.Module:
-    """LeNet over time: two convolutions with pooling, two dense layers (MDLdroid Table 5's smallest model)."""
+    """LeNet over time: two convolutions with pooling, two dense layers (MDLdroid trains it and AlexNet)."""
     return nn.Sequential(
         nn.BatchNorm1d(channels),
         *_convolve(channels, 32, kernel=5),

@@ -253,7 +253,7 @@ class MeshFinished(AgentMessage, frozen=True):
 
 
 class DeltaWanted(Message, frozen=True):
-    """Receiver to sender: ready for your partial mean. Nothing is sent before this (4.3).
+    """Receiver to sender: ready for your partial mean. Nothing is sent before this.
 
     round_id: the open round.
     attempt: the term that opened it.

@@ -201,7 +201,7 @@ def _train_paper(
     if steps is None or minutes is not None:
         raise ConfigError("--variant paper: give --steps (picks), such as 30000")
     from scheduler.paper.policy_file import save_paper_dqn
-    from scheduler.training.refine import train_paper
+    from scheduler.training.paper_dqn import train_paper
     from scheduler.training.train import Report
 
     began_s = time.monotonic()
@@ -217,7 +217,7 @@ def _train_paper(
     recent = run.returns[-100:]
     figures = {"episodes": len(run.returns), "mean_return": round(sum(recent) / max(1, len(recent)), 4)}
     told = {"command": command, "seed": seed, "steps": run.steps, "evaluation": figures}
-    save_or_rescue(out, lambda path: save_paper_dqn(path, run.network(), dict(told)))
+    save_or_rescue(out, lambda path: save_paper_dqn(path, run.network, dict(told)))
     result = {"out": str(out), "steps": run.steps, "seed": seed, "ended": run.steps >= steps, **figures}
     _end_training(result | {"seconds": round(time.monotonic() - began_s, 1)}, stopped(), as_json)
 

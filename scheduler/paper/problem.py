@@ -138,12 +138,15 @@ class PaperBatch:
     """Many episodes at once; one that ends is drawn anew at once. state: int8 (count, n), n_agg: int64 (count, n).
 
     The same picks give the same rewards as `PaperChain`. step returns (reward float32 (count,), ended, failed): failed
-    is an end other than the goal.
+    is an end other than the goal. busy: with whom all episodes start; None draws them (`draw_busy`).
     """
 
-    def __init__(self, n: int, count: int, rules: PaperRules, rng: np.random.Generator) -> None:
+    def __init__(
+        self, n: int, count: int, rules: PaperRules, rng: np.random.Generator, *, busy: Sequence[int] | None = None
+    ) -> None:
         self.n, self.count, self.rules = n, count, rules
         self._rng = rng
+        self._busy = None if busy is None else np.array(busy, bool)
         self._rows = np.arange(count) * n
         picks = max(2 * (n - 1), rules.most_steps(n)) + 1
         self._busy_reward = np.array([rules.busy_reward(pick, n) for pick in range(picks)])
@@ -151,7 +154,10 @@ class PaperBatch:
         self.n_agg = np.zeros((count, n), np.int64)
         self.pick = np.zeros(count, np.int64)
         self._sender = np.zeros(count, np.int64)
-        self.reset(draw_busy(n, count, rng))
+        self.reset(self._draw(count))
+
+    def _draw(self, count: int) -> Flags:
+        return draw_busy(self.n, count, self._rng) if self._busy is None else np.tile(self._busy, (count, 1))
 
     def reset(self, busy: Flags, rows: Integers | slice = slice(None)) -> None:
         """Start these rows with these busy devices (as `draw_busy` gives them)."""
@@ -182,7 +188,7 @@ class PaperBatch:
         ended = goal | failed
         over = np.flatnonzero(ended)
         if len(over):
-            self.reset(draw_busy(self.n, len(over), self._rng), over)
+            self.reset(self._draw(len(over)), over)
         return reward.astype(np.float32), ended, failed
 
     def observe(self, counts: bool = False) -> Floats:

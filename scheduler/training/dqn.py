@@ -126,10 +126,15 @@ class _MaskedQ(BasePolicy):
 
 
 class TellExploration(BaseCallback):
-    """Tells an `Exploration` the return of each finished episode; keeps them all in `returns`."""
+    """Tells an `Exploration` the return of each finished episode; keeps them all in `returns`.
+
+    on_episode hears how many have ended and the return of the last; training ends where it returns True.
+    """
 
     def __init__(
-        self, exploration: Exploration | None = None, on_episode: Callable[[int], None] = lambda episodes: None
+        self,
+        exploration: Exploration | None = None,
+        on_episode: Callable[[int, float], bool | None] = lambda episodes, last: None,
     ) -> None:
         super().__init__()
         self._on_episode = on_episode
@@ -142,13 +147,14 @@ class TellExploration(BaseCallback):
         if not len(self._sums):
             self._sums = np.zeros(len(rewards))
         self._sums += rewards
+        goes_on = True
         for row in np.flatnonzero(dones).tolist():
             self.returns.append(float(self._sums[row]))
             if self._exploration is not None:
                 self._exploration.end_episode(self.returns[-1])
             self._sums[row] = 0.0
-            self._on_episode(len(self.returns))
-        return True
+            goes_on &= not self._on_episode(len(self.returns), self.returns[-1])
+        return goes_on
 
 
 def valid_actions(seen: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:

@@ -20,7 +20,8 @@ pytest.importorskip("stable_baselines3")
 
 from scheduler.training.dqn import ChainPolicy, MaskedDQN, TellExploration, valid_actions
 from scheduler.training.env import ChainEnv, split_observation
-from scheduler.training.refine import refine, train_paper
+from scheduler.training.paper_dqn import PaperVecEnv, train_paper
+from scheduler.training.refine import refine
 
 
 def _model(env: ChainEnv, **options: Any) -> MaskedDQN:
@@ -105,7 +106,7 @@ def test_every_finished_episode_is_told() -> None:
 
 def test_the_paper_network_is_kept_and_plays_the_same(tmp_path: Path) -> None:
     run = train_paper(4, 300, seed=0)
-    network = run.network()
+    network = run.network
     seen = run.model.observation_space.sample()[None]
     with torch.no_grad():
         assert network(seen) == pytest.approx(run.model.q_net(torch.from_numpy(seen)).numpy(), abs=1e-5)
@@ -119,22 +120,53 @@ def test_the_paper_network_is_kept_and_plays_the_same(tmp_path: Path) -> None:
         load_paper_dqn(path)
 
 
-def test_the_paper_explores_valid_picks_alone_and_fully_until_its_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_paper_is_trained_on_the_very_environment() -> None:
     from scheduler.paper.env import ChainPaperEnv
+    from scheduler.paper.problem import PaperRules
 
-    ends: list[str] = []
-    step = ChainPaperEnv.step
+    busy = [0, 1, 0, 0]
+    one, many = ChainPaperEnv(4, busy=busy), PaperVecEnv(4, 3, PaperRules(), busy=busy)
+    seen, _ = one.reset()
+    assert many.reset().tolist() == [seen.tolist()] * 3
+    for pick in (0, 2, 3, 2, 2, 1):
+        seen, reward, ended, _, _ = one.step(np.int64(pick))
+        all_seen, rewards, dones, _ = many.step(np.full(3, pick))
+        assert rewards == pytest.approx([reward] * 3)
+        assert dones.tolist() == [ended] * 3
+        assert ended or all_seen.tolist() == [seen.tolist()] * 3
+    assert ended
 
-    def watched(self: ChainPaperEnv, action: np.int64) -> Any:
-        result = step(self, action)
-        ends.append(result[4]["end"])
+
+def test_training_of_the_paper_ends_when_it_is_told_so_after_an_episode() -> None:
+    told: list[tuple[int, float]] = []
+
+    def follow(ended: int, last: float) -> bool:
+        told.append((ended, last))
+        return ended == 30
+
+    run = train_paper(3, 4000, seed=0, on_episode=follow)
+    assert [ended for ended, _ in told][:30] == list(range(1, 31))
+    assert [last for _, last in told] == run.returns
+    assert run.steps < 400
+
+
+def test_the_paper_explores_valid_picks_alone_and_fully_until_its_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
+    from scheduler.paper.problem import PaperBatch
+
+    failures: list[bool] = []
+    step = PaperBatch.step
+
+    def watched(self: PaperBatch, devices: Any) -> Any:
+        result = step(self, devices)
+        failures.extend(result[2].tolist())
         return result
 
-    monkeypatch.setattr(ChainPaperEnv, "step", watched)
-    run = train_paper(5, 200, seed=0, phi=-5.0)  # a threshold that no episode can pass
+    monkeypatch.setattr(PaperBatch, "step", watched)
+    run = train_paper(5, 384, seed=0, phi=-5.0)  # a threshold that no episode can pass
     assert (run.exploration.rate, run.exploration.passed_at) == (1.0, None)
-    assert ends.count("goal") == len(run.returns) == 25
-    assert "illegal" not in ends
+    assert len(run.returns) == 384 // 8
+    assert len(failures) == 384
+    assert not any(failures)
 
 
 class _Labels:

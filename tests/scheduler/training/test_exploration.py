@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from math import log2
 
+import numpy as np
 import pytest
 
 from mdl.errors import ConfigError
-from scheduler.paper.problem import PaperRules
+from scheduler.paper.problem import PaperBatch, PaperRules
 from scheduler.training.exploration import (
     FIRST,
     LAST,
@@ -80,3 +81,12 @@ def test_a_strategy_starts_at_the_first_rate_and_ends_at_the_last(name: str) -> 
 def test_a_wrong_strategy_is_named() -> None:
     with pytest.raises(ConfigError, match="expected one of tdge, dge, tge"):
         Exploration("boltzmann", 1.0)
+
+
+def test_phi_lets_exploration_pass_where_half_of_nine_are_busy() -> None:
+    """One random episode in a hundred; the number of `benchmarks/scheduler.py --part phi`, with fewer episodes."""
+    rng, busy = np.random.default_rng(0), [1, 1, 1, 1, 0, 0, 0, 0, 0]
+    batch, total = PaperBatch(9, 4000, PaperRules(), rng, busy=busy), np.zeros(4000)
+    for _ in range(16):
+        total += batch.step(np.where(batch.legal, rng.random(batch.state.shape), -1.0).argmax(axis=1))[0]
+    assert float((total > threshold(9, PaperRules())).mean()) == pytest.approx(0.01, abs=0.005)

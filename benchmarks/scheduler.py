@@ -1,14 +1,14 @@
 """The Chain-scheduler measured: MDLdroid's Fig. 6, 8, 9 and 10 made again, and what it gains on unequal, used devices.
 
-    python benchmarks/chain_scheduler.py --part all
-    python benchmarks/chain_scheduler.py --part cells --cell "dynamic 9" --policies greedy-risk,greedy,dp,dqn
+    python benchmarks/scheduler.py --part all
+    python benchmarks/scheduler.py --part cells --cell "dynamic 9" --policies greedy-risk,greedy,dp,dqn
 
-Parts: fig6 (exploration), fig8 (re-learning), fig9-10 (latency and energy against Tree and Ring), cells
-(families and N against the optimum), energy (20 rounds), dying (what is lost), quorum (a round without its slowest),
-detaching (of hops that stand still), times (of a decision), speed (of the environments). Each writes its part of
-benchmarks/results/scheduler.json; fig9-10, fig6 and fig8 are drawn as scheduler.svg. Test seeds 0 to 299 are for
-judging only; training draws from 1,000,000 up. The paper's figures are those that its text gives; what it only draws is
-"not stated here".
+Parts: eq7 (the reward, its exact optimum, and DQNs trained on it), phi (Eq. 8), fig6 (DGE, fast and slow), fig8 (TDGE,
+DGE and TGE), fig9 (re-learning), fig10 (latency and energy against Tree and Ring), cells (families and N against the
+optimum), energy (20 rounds), dying (what is lost), quorum (a round without its slowest), detaching (of hops that stand
+still), times (of a decision), speed (of the environments). Each writes its part of benchmarks/results/scheduler.json,
+the paper's figure beside ours ("paper..."); Fig. 6, 8 and 10 are drawn as scheduler.svg. Test seeds 0 to 299 are for
+judging only; training draws from 1,000,000 up.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import argparse
 import json
 import platform
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -30,20 +31,34 @@ from benchmarks.chain.chain_mesh import (
     measure_cells,
     measure_dying,
     measure_energy,
-    measure_figures,
+    measure_figure_10,
     measure_times,
 )
 from benchmarks.chain.chain_options import measure_detaching, measure_quorum
-from benchmarks.chain.chain_paper import measure_exploration, measure_relearning, measure_speed
+from benchmarks.chain.chain_paper import (
+    measure_decay,
+    measure_phi,
+    measure_relearning,
+    measure_reward,
+    measure_speed,
+    measure_strategies,
+)
 from benchmarks.chain.chain_plot import draw_scheduler
+from scheduler.training.exploration import PHI
 
 _OUT = Path(__file__).parent / "results" / "scheduler.json"
+_NETWORKS = Path(tempfile.gettempdir()) / "mdl-paper-dqn"
 _POLICIES = "tree,ring,fifo,greedy-risk,greedy,dp,dqn,eq7,paper"
 
 PARTS: dict[str, Callable[[argparse.Namespace, Keep], dict[str, Any]]] = {
-    "fig6": lambda options, keep: measure_exploration(options.seeds),
-    "fig8": lambda options, keep: measure_relearning(options.seeds),
-    "fig9-10": lambda options, keep: measure_figures(options.runs, _names(options, literal=True), keep),
+    "eq7": lambda options, keep: measure_reward(options.seeds, options.networks, keep),
+    "phi": lambda options, keep: measure_phi(),
+    "fig6": lambda options, keep: measure_decay(options.runs, keep),
+    "fig8": lambda options, keep: measure_strategies(options.runs, _sizes(options), options.phi, keep),
+    "fig9": lambda options, keep: measure_relearning(options.runs, _sizes(options), keep),
+    "fig10": lambda options, keep: measure_figure_10(
+        options.runs, _names(options, literal=True), options.networks, keep
+    ),
     "cells": lambda options, keep: measure_cells(options.count, _names(options), options.cell or [], keep),
     "energy": lambda options, keep: measure_energy(options.meshes, _names(options)),
     "dying": lambda options, keep: measure_dying(options.count, _names(options)),
@@ -57,17 +72,20 @@ PARTS: dict[str, Callable[[argparse.Namespace, Keep], dict[str, Any]]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", action="append", choices=["all", "plot", *PARTS], help="may be given several times")
-    parser.add_argument("--policies", default=_POLICIES, help="names; for fig9-10 also eq7 and paper")
+    parser.add_argument("--policies", default=_POLICIES, help="names; for fig10 also eq7 and paper")
     parser.add_argument("--count", type=int, default=300, help="scenarios of a cell (of gauges at N >= 32 a third)")
     parser.add_argument("--cell", action="append", help='such as "hetero 9"; all by default')
-    parser.add_argument("--runs", type=int, default=50, help="runs of Fig. 9 and 10 for each N")
-    parser.add_argument("--seeds", type=int, default=10, help="trainings for each bar of Fig. 6 and 8")
+    parser.add_argument("--runs", type=int, default=50, help="runs of Fig. 6, 8, 9 and 10 for each N")
+    parser.add_argument("--sizes", default="3,4,5,6,7,8,9", help="N of Fig. 8 and 9")
+    parser.add_argument("--phi", type=float, default=PHI, help="of the threshold (Eq. 8), for Fig. 8")
+    parser.add_argument("--seeds", type=int, default=4, help="DQNs for each N of eq7")
+    parser.add_argument("--networks", type=Path, default=_NETWORKS, help="where their policy files are, and come to")
     parser.add_argument("--meshes", type=int, default=20, help="meshes that live for 20 rounds")
     parser.add_argument("--out", type=Path, default=_OUT)
     options = parser.parse_args()
     asked = options.part or ["all"]
-    if {"all", "fig9-10"} & set(asked) and not {"tree", "ring"} <= set(options.policies.split(",")):
-        parser.error("--part fig9-10 compares with tree and ring: name them in --policies too")
+    if {"all", "fig10"} & set(asked) and not {"tree", "ring"} <= set(options.policies.split(",")):
+        parser.error("--part fig10 compares with tree and ring: name them in --policies too")
     for part in PARTS if "all" in asked else [part for part in asked if part in PARTS]:
         _measure(part, options)
     options.out.with_suffix(".svg").write_text(draw_scheduler(_read(options.out)))
@@ -76,7 +94,7 @@ def main() -> None:
 def _measure(part: str, options: argparse.Namespace) -> None:
     """Run one part; what is there is written as it comes, so that an interrupted part keeps it."""
     began_s = time.process_time()
-    command = f"python benchmarks/chain_scheduler.py --part {part} {_settings(part, options)}".strip()
+    command = f"python benchmarks/scheduler.py --part {part} {_settings(part, options)}".strip()
     machine = f"{platform.machine()}, one core, Python {platform.python_version()}"
 
     def keep(found: dict[str, Any]) -> None:
@@ -114,11 +132,17 @@ def _names(options: argparse.Namespace, *, literal: bool = False) -> list[str]:
     return found
 
 
+def _sizes(options: argparse.Namespace) -> list[int]:
+    return [int(each) for each in options.sizes.split(",")]
+
+
 def _settings(part: str, options: argparse.Namespace) -> str:
     given = {
-        "fig6": f"--seeds {options.seeds}",
-        "fig8": f"--seeds {options.seeds}",
-        "fig9-10": f"--runs {options.runs}",
+        "eq7": f"--seeds {options.seeds}",
+        "fig6": f"--runs {options.runs}",
+        "fig8": f"--runs {options.runs} --sizes {options.sizes} --phi {options.phi:g}",
+        "fig9": f"--runs {options.runs} --sizes {options.sizes}",
+        "fig10": f"--runs {options.runs}",
         "cells": f"--count {options.count}",
         "energy": f"--meshes {options.meshes}",
         "dying": f"--count {options.count}",
