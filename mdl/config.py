@@ -234,7 +234,7 @@ class CloudSection(Section, frozen=True):
     people: training people of the data set who are the cloud's, and no device's; of a device and of the cloud alike.
     upload_every: rounds from one upload of the mesh's model to the next.
     lesson_every: rounds from one that has the teacher's term in its loss to the next.
-    teacher_weight: lambda, the teacher's part of the loss (Eq. 3).
+    label_weight: lambda, the hard label's part of the loss; the teacher has the rest (Eq. 3).
     temperature: softens what the teacher says.
     warm_start_s: seconds that a device without a model waits for the cloud's, to start from it; 0: it does not.
     large: the cloud's model; "": the usual one for its data.
@@ -243,6 +243,8 @@ class CloudSection(Section, frozen=True):
     synchronous: cycles wait for all pupils that are there, and they for the cycle.
     keep: share of the pupils' models that teach, the best ones.
     groups: pupils are grouped by what they answer, and taught by group.
+    preset: "measured", or "paper" for Colla's own settings; of a device by itself and of the cloud alike.
+    update: how a device by itself learns: same-whole, same-fc, customisation, customised-whole; "": by the preset.
     """
 
     table: ClassVar[str] = "cloud"
@@ -250,7 +252,7 @@ class CloudSection(Section, frozen=True):
     people: Annotated[int, Range(0, MANY, "0: none")] = 0
     upload_every: Many = 5
     lesson_every: Many = 1
-    teacher_weight: Annotated[float, Range(0, 1)] = 0.4
+    label_weight: Annotated[float, Range(0, 1)] = 0.5
     temperature: Annotated[float, Range(0, 1000, above=True)] = 2.0
     warm_start_s: Annotated[float, Range(0, LONGEST_S, "0: none")] = 10.0
     large: str = ""
@@ -259,6 +261,8 @@ class CloudSection(Section, frozen=True):
     synchronous: bool = False
     keep: Annotated[float, Range(0, 1, above=True)] = 1.0
     groups: bool = True
+    preset: str = "measured"
+    update: str = ""
 
 
 class Config(Section, frozen=True):

@@ -1,14 +1,16 @@
 """The cloud's learning (Colla 3.1 to 3.3): it boots on its own data, learns from its pupils' models, and teaches them.
 
 A pupil is a client's model as the cloud decoded it. In a cycle the pupils are scored on the cloud's data, those below
-the share that teaches are left out (Fig. 14), the others are grouped (3.2), and each group's teacher learns from its
-pupils (stage 4, Eq. 4) and is compressed to the size they pull. `update_client` is stage 3, on a device.
+the share that teaches are left out (Fig. 14), and the base model learns from all others (stage 4, Eq. 4), so that a
+new device gains from the crowd. They are also grouped (3.2), and the base model taught by a group's pupils alone is
+that group's teacher. Each teacher is compressed to the size that devices pull. Stage 3: mdl/cloud/client_update.py.
 Pure: what is drawn follows from the seed and the cycle's number alone, so that a cycle can be done again after a crash.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import copy
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -17,44 +19,35 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from mdl.cloud.client_update import hold_examples, teacher_probabilities
 from mdl.cloud.distillation import (
     DistillSettings,
     Examples,
     keep_best,
-    locate_classes,
     pad_classes,
-    pick_classes,
     predict_probabilities,
     train_student,
 )
 from mdl.cloud.grouping import can_group, group_models, model_distances
 from mdl.cloud.model_kinds import ModelKind
-from mdl.cloud.settings import TeachingSettings, suggest_client, suggest_teaching
+from mdl.cloud.settings import TeachingSettings
 from mdl.errors import DataError
-
-__all__ = [
-    "BASE", "Classroom", "Cycle", "Pupil", "Teacher", "TeachingSettings", "accuracy_of", "suggest_client",
-    "suggest_teaching", "teacher_probabilities", "update_client",
-]  # fmt: skip
 
 # The teacher of whoever belongs to no group: a new device.
 BASE = -1
-# A tenth of the examples tells when to stop; with fewer examples than this a tenth tells nothing.
-_HELD_SHARE, _FEWEST_TO_HOLD = 10, 20
 
 
 class Teacher(NamedTuple):
-    """large: learns from the pupils. small: what they pull, the large one compressed."""
+    """large: learns from the pupils, and teaches them. small: where a new device starts, the large one compressed."""
 
     large: nn.Module
     small: nn.Module
 
 
 class Pupil(msgspec.Struct, frozen=True):
-    """A client's model as the cloud decoded it. group: whose teacher it pulled, BASE for none."""
+    """A client's model as the cloud decoded it."""
 
     name: str
-    group: int
     model: nn.Module
 
 
@@ -107,37 +100,35 @@ class Classroom:
         """
         kind, settings, generator = self._kind, self._settings, _draw(self._seed, 1)
         large = kind.build_large(self._seed)
-        train, validation = _hold(self._x, self._y, None, settings.bootstrap, generator)
-        kind.pretrain(large, train.x, train.y, settings.pretrain_epochs, generator)
+        kind.pretrain(large, self._x, self._y, settings.pretrain_steps)
+        train, validation = hold_examples(Examples(self._x, self._y), settings.bootstrap, generator)
         train_student(large, train, validation, settings.bootstrap, generator, stopped)
-        small = kind.start_small(large, self._seed)
+        small = kind.build_small(self._seed)
+        kind.pretrain(small, self._x, self._y, settings.pretrain_steps)
         self._compress(large, small, (self._x, self._y), settings.compress, generator, stopped)
         return Teacher(large, small)
 
     def teach(
-        self,
-        number: int,
-        teachers: Mapping[int, Teacher],
-        pupils: Sequence[Pupil],
-        stopped: Callable[[], bool] = lambda: False,
+        self, number: int, base: Teacher, pupils: Sequence[Pupil], stopped: Callable[[], bool] = lambda: False
     ) -> Cycle:
-        """Stage 4 of cycle `number`: the teachers that came of the ones the pupils pulled, and of the pupils.
+        """Stage 4 of cycle `number`: what came of the base models and of the pupils, whose names must differ.
 
-        teachers: by group; BASE must be there, stays what it is, and stands in for one that is missing. A group's
-        teacher goes on from the teacher most of its pupils had. Pupils' names must differ.
+        Where all pupils are one group its teacher is the new base. Without pupils that may teach the base stays.
         Raises TrainingCancelledError if `stopped`, which is asked before each epoch; nothing is half done then.
         """
-        made = {BASE: teachers[BASE]}
-        every = self._kind.class_ids(teachers[BASE].large)
+        every = self._kind.class_ids(base.large)
         heard = [self._hear(pupil.model, every) for pupil in pupils]
-        least = self._settings.least_score * self._hear(teachers[BASE].small, every).score
-        teaching = self._choose(heard, least)
+        teaching = self._choose(heard, self._settings.least_score * self._hear(base.small, every).score)
         groups, silhouettes = self._group(heard, teaching)
-        for group in sorted({groups[index] for index in teaching}):
+        made = {BASE: base}
+        if teaching:
+            crowd = [pupils[index] for index in teaching]
+            made[BASE] = self._learn(base, crowd, every, _draw(self._seed, 2, number, BASE), stopped)
+        found = sorted({groups[index] for index in teaching})
+        for group in found:
             members = [pupils[index] for index in teaching if groups[index] == group]
-            before = teachers.get(_most_common([pupil.group for pupil in members]), teachers[BASE])
             generator = _draw(self._seed, 2, number, group)
-            made[group] = self._learn(before, members, every, generator, stopped)
+            made[group] = made[BASE] if len(found) == 1 else self._learn(base, members, every, generator, stopped)
         names = [pupil.name for pupil in pupils]
         return Cycle(
             made,
@@ -189,11 +180,11 @@ class Classroom:
         stopped: Callable[[], bool],
     ) -> Teacher:
         """Eq. 4 with the mean of the members' outputs, and compression."""
-        kind, settings = self._kind, self._settings
-        large = kind.customize(before.large, kind.class_ids(before.large).tolist(), generator)
-        small = kind.customize(before.small, kind.class_ids(before.small).tolist(), generator)
-        train = Examples(self._update_x, self._update_y, self._average(members, every))
-        train_student(large, train, None, settings.cloud_update, generator, stopped)
+        settings = self._settings
+        large, small = copy.deepcopy(before.large), copy.deepcopy(before.small)
+        examples = Examples(self._update_x, self._update_y, self._average(members, every))
+        train, validation = hold_examples(examples, settings.cloud_update, generator)
+        train_student(large, train, validation, settings.cloud_update, generator, stopped)
         again = msgspec.structs.replace(settings.compress, epochs=settings.compress_update_epochs)
         self._compress(large, small, (self._update_x, self._update_y), again, generator, stopped)
         return Teacher(large, small)
@@ -217,60 +208,8 @@ class Classroom:
         """Compression (3.2): the small model learns the large one's probabilities on the cloud's examples."""
         x, y = examples
         soft = teacher_probabilities(self._kind, large, x, self._kind.class_ids(small), settings.temperature)
-        train_student(small, Examples(x, y, soft), None, settings, generator, stopped)
-
-
-def update_client(
-    kind: ModelKind,
-    pulled: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    settings: DistillSettings,
-    generator: torch.Generator,
-    stopped: Callable[[], bool] = lambda: False,
-) -> nn.Module:
-    """Stage 3 on a device: the pulled model is where it starts and its teacher (Eq. 3). y: class numbers (n,).
-
-    The last tenth of the examples stops it early if `settings.patience` is not 0. Raises DataError without examples,
-    or if the loss is not finite; TrainingCancelledError.
-    """
-    if not len(y):
-        raise DataError("a device without examples has nothing to learn from")
-    student = kind.customize(pulled, sorted(set(y.tolist())), generator)
-    classes = kind.class_ids(student)
-    soft = teacher_probabilities(kind, pulled, x, classes, settings.temperature) if settings.teacher_weight else None
-    train, validation = _hold(x, locate_classes(y, classes), soft, settings, None)
-    train_student(student, train, validation, settings, generator, stopped)
-    return student
-
-
-def accuracy_of(kind: ModelKind, model: nn.Module, x: Tensor, y: Tensor) -> float:
-    """Share of the examples whose class number is predicted; a class the model lacks is always wrong."""
-    predicted = kind.class_ids(model)[predict_probabilities(model, x).argmax(dim=1)]
-    return float((predicted == y).float().mean())
-
-
-def teacher_probabilities(
-    kind: ModelKind, teacher: nn.Module, x: Tensor, student_class_ids: Tensor, temperature: float = 1.0
-) -> Tensor:
-    """What the teacher says of the student's classes, renormalised: float32 (n, K)."""
-    return pick_classes(predict_probabilities(teacher, x, temperature), kind.class_ids(teacher), student_class_ids)
-
-
-def _hold(
-    x: Tensor, y: Tensor, soft: Tensor | None, settings: DistillSettings, generator: torch.Generator | None
-) -> tuple[Examples, Examples | None]:
-    """Examples to train on, and the tenth that stops the training: drawn, or the last where there is no generator."""
-    if not settings.patience or len(y) < _FEWEST_TO_HOLD:
-        return Examples(x, y, soft), None
-    order = torch.arange(len(y)) if generator is None else torch.randperm(len(y), generator=generator)
-    used, held = order[: -(len(y) // _HELD_SHARE)], order[-(len(y) // _HELD_SHARE) :]
-    return Examples(x[used], y[used], None if soft is None else soft[used]), Examples(x[held], y[held])
-
-
-def _most_common(groups: Sequence[int]) -> int:
-    """The earliest of those that tie."""
-    return max(groups, key=lambda group: (groups.count(group), -groups.index(group)))
+        train, validation = hold_examples(Examples(x, y, soft), settings, generator)
+        train_student(small, train, validation, settings, generator, stopped)
 
 
 def _draw(*numbers: int) -> torch.Generator:

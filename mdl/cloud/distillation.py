@@ -22,11 +22,12 @@ from mdl.learning.soft_labels import soft_cross_entropy
 class DistillSettings(Section, frozen=True):
     """How a student learns. Raises ConfigError that names the first value out of range.
 
-    teacher_weight: lambda, the teacher's part of the loss. temperature: above 1 softens teacher and student alike.
+    label_weight: lambda of Eq. 2 to 4, the hard label's part of the loss; the teacher has the rest.
+    temperature: above 1 softens teacher and student alike.
     patience: epochs without a better validation loss until the student stops; 0 trains all `epochs`.
     """
 
-    teacher_weight: float = 0.5
+    label_weight: float = 0.5
     temperature: float = 1.0
     learning_rate: float = 0.005
     weight_decay: float = 0.0
@@ -35,7 +36,7 @@ class DistillSettings(Section, frozen=True):
     patience: int = 5
 
     def __post_init__(self) -> None:
-        _require(0 <= self.teacher_weight <= 1, "distill.teacher_weight", self.teacher_weight, "from 0 to 1")
+        _require(0 <= self.label_weight <= 1, "distill.label_weight", self.label_weight, "from 0 to 1")
         _require(0 < self.temperature < math.inf, "distill.temperature", self.temperature, "above 0")
         _require(0 < self.learning_rate < math.inf, "distill.learning_rate", self.learning_rate, "above 0")
         _require(0 <= self.weight_decay < math.inf, "distill.weight_decay", self.weight_decay, "at least 0")
@@ -124,7 +125,7 @@ def keep_best(scores: Sequence[float], keep: int | float) -> list[int]:
 
 
 def client_loss(logits: Tensor, y: Tensor, teacher: Tensor | None, settings: DistillSettings) -> Tensor:
-    """Eq. 3: (1 - lambda) CE(y, p) + lambda CE(q, p); plain cross-entropy without a teacher. Scalar.
+    """Eq. 3: lambda CE(y, p) + (1 - lambda) CE(q, p); plain cross-entropy without a teacher. Scalar.
 
     logits (n, K), y int64 (n,), teacher (n, K) as `pick_classes` gives it.
     """
@@ -132,11 +133,11 @@ def client_loss(logits: Tensor, y: Tensor, teacher: Tensor | None, settings: Dis
     if teacher is None:
         return hard
     soft = soft_cross_entropy(logits, teacher, settings.temperature)
-    return (1 - settings.teacher_weight) * hard + settings.teacher_weight * soft
+    return settings.label_weight * hard + (1 - settings.label_weight) * soft
 
 
 def cloud_loss(logits: Tensor, y: Tensor, clients: Sequence[Tensor], settings: DistillSettings) -> Tensor:
-    """Eq. 4: (1 - lambda) CE(y, p) + lambda / N sum_i CE(pad(q_i), p). Scalar.
+    """Eq. 4: lambda CE(y, p) + (1 - lambda) CE(1/N sum_i pad(q_i), p). Scalar.
 
     logits (n, C), y int64 (n,), clients: N tensors (n, C) as `pad_classes` gives them.
     """

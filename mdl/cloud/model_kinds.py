@@ -17,29 +17,34 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from mdl.bounds import printable
 from mdl.cloud.recurrent import (
     CLOUD_SIZE,
     DEVICE_SIZE,
+    SIZES,
     RecurrentModel,
     build_recurrent,
-    copy_embeddings,
     customize_classes,
-    pretrain_embeddings,
+    grow_classes,
+    pretrain_places,
 )
 from mdl.cloud.update_codec import apply_update, decode_tensors, encode_update
+from mdl.cloud.update_modes import UPDATE_MODES, UpdateMode
 from mdl.data.readers.visits import FEATURES
 from mdl.data.windows import DataSet
-from mdl.errors import LocalProtocolError, RemoteProtocolError
+from mdl.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from mdl.learning.flat import FlatModel, Schema, hash_task, older_hashes
-from mdl.learning.models import build_model
+from mdl.learning.models import MODELS, build_model
 from mdl.own import Own
 from mdl.protocol.delta import LARGEST_VALUE, Vector, check_values
 from mdl.task import describe_task
 
 _CLASSES = "class_ids"
 _VALUES = "values"
-# What safetensors adds to the tensors: a line of JSON for each, and M-RNN has 14.
+# What safetensors adds to the tensors: a line of JSON for each, and M-RNN has 11.
 _HEADER_BYTES = 64 << 10
+# Of Adam, for the embedding of places alone: what a place has near it is learned in some 100 steps.
+_PRETRAIN_RATE = 0.05
 
 
 class ModelKind(Protocol):
@@ -71,11 +76,8 @@ class ModelKind(Protocol):
     def build_small(self, seed: int) -> nn.Module:
         """The clients' model, all classes, its parameters fixed by `seed`."""
 
-    def pretrain(self, large: nn.Module, x: Tensor, y: Tensor, epochs: int, generator: torch.Generator) -> None:
-        """What the large model learns before it is trained as a whole; nothing for most kinds."""
-
-    def start_small(self, large: nn.Module, seed: int) -> nn.Module:
-        """A fresh small model with what it shares with the large one."""
+    def pretrain(self, model: nn.Module, x: Tensor, y: Tensor, steps: int) -> None:
+        """What a large or a small model learns before it is trained as a whole; nothing for most kinds."""
 
     def class_ids(self, model: nn.Module) -> Tensor:
         """Class numbers of the last layer's rows, int64 (K,)."""
@@ -86,11 +88,21 @@ class ModelKind(Protocol):
     def unpack(self, data: bytes, *, large: bool = False) -> nn.Module:
         """The packed model. Raises RemoteProtocolError in one line if it does not fit."""
 
-    def customize(self, pulled: nn.Module, classes: Sequence[int], generator: torch.Generator) -> nn.Module:
-        """A copy to train on, for a device that has seen these classes."""
+    def unpack_large(self, data: bytes, name: str) -> nn.Module:
+        """A cloud's large model, which it says is `name`: this kind's own, or a built-in one; no name is imported.
+        Raises RemoteProtocolError in one line."""
+
+    def customize(
+        self, start: nn.Module, seen: Sequence[int], mode: UpdateMode, generator: torch.Generator
+    ) -> nn.Module:
+        """A copy to train on, for a device that has now seen these classes. Raises ConfigError for another mode than
+        this kind has."""
+
+    def split_last_layer(self, model: nn.Module, x: Tensor) -> tuple[nn.Module, Tensor]:
+        """The last layer itself, and what it sees of x where nothing else learns."""
 
     def encode_update(self, model: nn.Module, pulled: nn.Module) -> bytes:
-        """What a client uploads of its model when `pulled` is what it had from the cloud."""
+        """What a client uploads of its model when `pulled` is what the cloud knows that it began with."""
 
     def apply_update(self, pulled: nn.Module, update: bytes) -> nn.Module:
         """The client's model. Raises RemoteProtocolError naming what is wrong: garbage, NaN, another shape, values
@@ -98,9 +110,9 @@ class ModelKind(Protocol):
 
 
 class RecurrentKind:
-    """M-RNN, 32-128 in the cloud and 4-16 on the devices; the last layer is customised (3.1).
+    """M-RNN, 32-128 in the cloud and 4-16 on the devices, whose last layer may have classes of their own (3.1).
 
-    classes: names of all places. The embeddings are the cloud's: a device leaves them as they are and uploads none.
+    classes: names of all places.
     """
 
     def __init__(self, classes: Sequence[str], small: str = DEVICE_SIZE, large: str = CLOUD_SIZE) -> None:
@@ -118,15 +130,9 @@ class RecurrentKind:
     def build_small(self, seed: int) -> RecurrentModel:
         return build_recurrent(self._sizes[0], len(self._names), range(len(self._names)), seed)
 
-    def pretrain(self, large: nn.Module, x: Tensor, y: Tensor, epochs: int, generator: torch.Generator) -> None:
-        if epochs:
-            pretrain_embeddings(_recurrent(large), x, y, epochs, 0.01, generator)
-
-    def start_small(self, large: nn.Module, seed: int) -> RecurrentModel:
-        small = self.build_small(seed)
-        copy_embeddings(_recurrent(large), small)
-        small.train_embeddings(False)
-        return small
+    def pretrain(self, model: nn.Module, x: Tensor, y: Tensor, steps: int) -> None:
+        if steps:
+            pretrain_places(_recurrent(model), x, y, steps, _PRETRAIN_RATE)
 
     def class_ids(self, model: nn.Module) -> Tensor:
         return _recurrent(model).class_ids
@@ -144,10 +150,29 @@ class RecurrentKind:
         model.load_state_dict({**tensors, _CLASSES: torch.tensor(classes)})
         return model
 
-    def customize(self, pulled: nn.Module, classes: Sequence[int], generator: torch.Generator) -> RecurrentModel:
-        made = customize_classes(_recurrent(pulled), classes, generator)
-        made.train_embeddings(False)
+    def unpack_large(self, data: bytes, name: str) -> nn.Module:
+        if name == self.large:
+            return self.unpack(data, large=True)
+        if name not in SIZES:
+            raise _unknown_large(name)
+        return RecurrentKind(self._names, self._sizes[0], name).unpack(data, large=True)
+
+    def customize(
+        self, start: nn.Module, seen: Sequence[int], mode: UpdateMode, generator: torch.Generator
+    ) -> RecurrentModel:
+        """With own classes a model that knows all places, which is the cloud's, is cut to `seen`; another one grows."""
+        model, every = _recurrent(start), range(len(self._names))
+        if mode.own_classes and len(model.class_ids) < len(every):
+            made = grow_classes(model, seen, generator)
+        else:
+            made = customize_classes(model, seen if mode.own_classes else every, generator)
+        made.train_body(mode.whole)
         return made
+
+    def split_last_layer(self, model: nn.Module, x: Tensor) -> tuple[nn.Module, Tensor]:
+        recurrent = _recurrent(model)
+        with torch.no_grad():
+            return recurrent.classify, recurrent.read_sequences(x)
 
     def encode_update(self, model: nn.Module, pulled: nn.Module) -> bytes:
         return encode_update(_recurrent(model), _recurrent(pulled))
@@ -197,11 +222,8 @@ class WindowKind:
     def build_small(self, seed: int) -> nn.Module:
         return build_model(self._models[0], *self._shape, len(self._names), seed)
 
-    def pretrain(self, large: nn.Module, x: Tensor, y: Tensor, epochs: int, generator: torch.Generator) -> None:
-        """Nothing: two convolutional models share no part that could be trained for both."""
-
-    def start_small(self, large: nn.Module, seed: int) -> nn.Module:
-        return self.build_small(seed)
+    def pretrain(self, model: nn.Module, x: Tensor, y: Tensor, steps: int) -> None:
+        """Nothing: a convolutional model has no part that is trained before."""
 
     def class_ids(self, model: nn.Module) -> Tensor:
         return torch.arange(len(self._names))
@@ -217,9 +239,26 @@ class WindowKind:
         flat.load(tensors[_VALUES].numpy())
         return flat.module
 
-    def customize(self, pulled: nn.Module, classes: Sequence[int], generator: torch.Generator) -> nn.Module:
+    def unpack_large(self, data: bytes, name: str) -> nn.Module:
+        if name == self.large:
+            return self.unpack(data, large=True)
+        if name not in MODELS:
+            raise _unknown_large(name)
+        return WindowKind(self._models[0], name, *self._shape, self._names, self._seed).unpack(data, large=True)
+
+    def customize(
+        self, start: nn.Module, seen: Sequence[int], mode: UpdateMode, generator: torch.Generator
+    ) -> nn.Module:
         """A copy with all classes: peers of a mesh exchange models of one shape."""
-        return copy.deepcopy(pulled)
+        self._check_mode(mode)
+        return copy.deepcopy(start)
+
+    def split_last_layer(self, model: nn.Module, x: Tensor) -> tuple[nn.Module, Tensor]:
+        raise LocalProtocolError("models of windows learn as a whole")
+
+    def _check_mode(self, mode: UpdateMode) -> None:
+        if mode != UPDATE_MODES["same-whole"]:
+            raise ConfigError("models of windows learn as a whole: cloud.update can only be same-whole")
 
     def encode_update(self, model: nn.Module, pulled: nn.Module) -> bytes:
         """The whole model as little-endian float32: after an epoch no value is what it was."""
@@ -259,6 +298,11 @@ def _recurrent(model: nn.Module) -> RecurrentModel:
     if not isinstance(model, RecurrentModel):
         raise LocalProtocolError(f"an M-RNN was expected, this is {type(model).__name__}")
     return model
+
+
+def _unknown_large(name: str) -> RemoteProtocolError:
+    told = printable(name)[:60]
+    return RemoteProtocolError(f"the cloud's large model is {told!r}: if that is yours, say --set cloud.large={told}")
 
 
 def _shapes(model: nn.Module) -> Schema:

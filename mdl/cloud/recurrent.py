@@ -1,9 +1,7 @@
-"""M-RNN (Colla): six features of each stay are embedded, an LSTM reads the stays, the last layer knows some classes.
+"""M-RNN (Colla 2.2, Fig. 1): six features of each step are embedded, an LSTM reads them, a last layer has classes.
 
-Layout: six embeddings of 8, joined (48), projected to `embedding`, an LSTM of `hidden` with one bias a gate, a linear
-last layer with a row a class. The embeddings do not depend on the size, so that a small model starts from those that
-were pre-trained for the large one. With the 308 cells of the default grid the sizes 32-128 and 4-16 have 128,796 and
-11,868 parameters, the paper's counts; its own layout is not known (docs/colla-notes.md).
+Layout: six embeddings of E, concatenated; an LSTM of H over them, with one bias a gate; a linear last layer with a row
+a class. E-H of the paper: 4-16, 8-32, 16-64, 32-128. docs/colla-notes.md has the parameter counts.
 
 The last layer is a device's own: `class_ids` are the class numbers of its rows, and it grows with what the device sees.
 """
@@ -19,50 +17,61 @@ import torch
 from torch import Tensor, nn
 
 from mdl.cloud.distillation import locate_classes
-from mdl.data.readers.visits import FEATURES, feature_sizes
+from mdl.data.readers.visits import FEATURES, NO_STAY, feature_sizes, last_steps
 from mdl.errors import ConfigError
 
-EMBEDDING_WIDTH = 8
-CLOUD_SIZE, DEVICE_SIZE = "32-128", "4-16"
+SIZES = ("4-16", "8-32", "16-64", "32-128")
+CLOUD_SIZE, DEVICE_SIZE = SIZES[-1], SIZES[0]
+# Places of windows at most so many before or after one are its context when the embedding of places is pre-trained; as
+# in word2vec.
+_CONTEXT_WINDOWS = 5
 
 
 class RecurrentSize(msgspec.Struct, frozen=True):
-    """embedding: what the LSTM reads of each stay; hidden: what it remembers."""
+    """embedding: E, of each of the six features; hidden: H, what the LSTM remembers."""
 
     embedding: int
     hidden: int
 
 
 class RecurrentModel(nn.Module):
-    """(batch, 6, steps) codes as float32 -> logits (batch, K) for the classes `class_ids` (K,), in their order."""
+    """(batch, 6, steps) codes as float32 -> logits (batch, K) for the classes `class_ids` (K,), in their order.
+
+    Sequences may be of different length: steps that are NO_STAY stand at the end, and are not read.
+    """
 
     def __init__(self, size: RecurrentSize, places: int, class_ids: Sequence[int]) -> None:
         super().__init__()
         self.size = size
         self.places = places
-        self.embed = nn.ModuleList(nn.Embedding(codes, EMBEDDING_WIDTH) for codes in feature_sizes(places))
-        self.project = nn.Linear(len(FEATURES) * EMBEDDING_WIDTH, size.embedding, bias=False)
+        self.embed = nn.ModuleList(nn.Embedding(codes, size.embedding) for codes in feature_sizes(places))
         # torch's LSTM has two biases a gate, which only ever act as their sum: a constant input of 1 is that sum.
-        self.lstm = nn.LSTM(size.embedding + 1, size.hidden, bias=False, batch_first=True)
+        self.lstm = nn.LSTM(len(FEATURES) * size.embedding + 1, size.hidden, bias=False, batch_first=True)
         self.classify = nn.Linear(size.hidden, len(class_ids))
         self.class_ids: Tensor
         self.register_buffer("class_ids", torch.tensor(class_ids, dtype=torch.int64))
 
     def forward(self, x: Tensor) -> Tensor:
-        steps, _ = self.lstm(self.read_stays(x))
-        logits: Tensor = self.classify(steps[:, -1])
+        logits: Tensor = self.classify(self.read_sequences(x))
         return logits
 
-    def read_stays(self, x: Tensor) -> Tensor:
-        """What the LSTM reads: (batch, steps, embedding + 1), the last column 1."""
-        codes = x.long()
-        joined = torch.cat([table(codes[:, index]) for index, table in enumerate(self.embed)], dim=-1)
-        read: Tensor = self.project(joined)
-        return torch.cat([read, read.new_ones(*read.shape[:2], 1)], dim=-1)
+    def read_sequences(self, x: Tensor) -> Tensor:
+        """What the last layer sees: the LSTM's output at each sequence's last step, (batch, hidden)."""
+        last = ((x[:, 0] != NO_STAY).sum(dim=1) - 1).clamp_min(0)
+        outputs, _ = self.lstm(self.embed_steps(x[:, :, : int(last.max()) + 1]))
+        read: Tensor = outputs[torch.arange(len(x)), last]
+        return read
 
-    def train_embeddings(self, trains: bool) -> None:
-        """Whether the embeddings learn on; a device leaves those of the cloud as they are, and uploads none."""
+    def embed_steps(self, x: Tensor) -> Tensor:
+        """X_n of every step (Eq. 1): (batch, steps, 6 * embedding + 1), the last column 1."""
+        codes = x.long().clamp_min(0)
+        joined = torch.cat([table(codes[:, index]) for index, table in enumerate(self.embed)], dim=-1)
+        return torch.cat([joined, joined.new_ones(*joined.shape[:2], 1)], dim=-1)
+
+    def train_body(self, trains: bool) -> None:
+        """Whether all but the last layer learns on; where it does not, a device uploads none of it (Colla 5.4)."""
         self.embed.requires_grad_(trains)
+        self.lstm.requires_grad_(trains)
 
 
 def parse_size(text: str) -> RecurrentSize:
@@ -118,37 +127,46 @@ def grow_classes(model: RecurrentModel, seen: Sequence[int], generator: torch.Ge
     return customize_classes(model, [*old, *sorted(set(seen) - set(old))], generator)
 
 
-def copy_embeddings(source: RecurrentModel, target: RecurrentModel) -> None:
-    """Give `target` the embeddings of `source`. Raises ConfigError if they know different places."""
-    if source.places != target.places:
-        raise ConfigError(f"embeddings of {source.places} places do not fit a model of {target.places}")
-    target.embed.load_state_dict(source.embed.state_dict())
+def pretrain_places(model: RecurrentModel, x: Tensor, y: Tensor, steps: int, learning_rate: float) -> float:
+    """Teach the embedding of places alone (2.2), as word2vec does words: a place tells which places are near in time.
 
-
-def pretrain_embeddings(
-    model: RecurrentModel, x: Tensor, y: Tensor, epochs: int, learning_rate: float, generator: torch.Generator
-) -> float:
-    """Teach the embeddings alone: a linear layer, thrown away after, tells the next place from the last stay's joined
-    embeddings. x: (n, 6, steps), y: place numbers (n,). Returns the last epoch's mean loss in nats.
+    x: (n, 6, steps) and y (n,) of one or more people: each sequence's last stay and the place after it are cut into
+    windows of 10 minutes, which are the words. The softmax is over all places, its layer is thrown away after.
+    Returns the last step's loss in nats a pair. Raises ConfigError without sequences.
     """
     if not len(y):
-        raise ConfigError("no sequences to pre-train the embeddings with")
-    width = len(FEATURES) * EMBEDDING_WIDTH
-    weight = torch.zeros(model.places, width, requires_grad=True)
+        raise ConfigError("no sequences to pre-train the embedding of places with")
+    share = count_neighbours(x, y, model.places)
+    share /= share.sum()
+    weight = torch.zeros(model.places, model.size.embedding, requires_grad=True)
     bias = torch.zeros(model.places, requires_grad=True)
-    optimizer = torch.optim.Adam([*model.embed.parameters(), weight, bias], learning_rate)
-    codes, mean = x[:, :, -1].long(), 0.0
-    for _ in range(epochs):
-        order, mean = torch.randperm(len(y), generator=generator), 0.0
-        for start in range(0, len(y), 128):
-            rows = order[start : start + 128]
-            joined = torch.cat([table(codes[rows, index]) for index, table in enumerate(model.embed)], dim=-1)
-            loss = nn.functional.cross_entropy(nn.functional.linear(joined, weight, bias), y[rows])
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            mean += float(loss.detach()) * len(rows) / len(y)
-    return mean
+    table = model.embed[0]
+    optimizer = torch.optim.Adam([*table.parameters(), weight, bias], learning_rate)
+    loss = torch.zeros(())
+    for _ in range(steps):
+        predicted = torch.log_softmax(nn.functional.linear(table.get_parameter("weight"), weight, bias), dim=1)
+        loss = -(share * predicted).sum()
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    return float(loss.detach())
+
+
+def count_neighbours(x: Tensor, y: Tensor, places: int) -> Tensor:
+    """How often a window of 10 minutes at one place has one at another (or the same) in its context: (places, places).
+
+    Windows that are nowhere are between the two stays; the stay that follows is taken to outlast the context.
+    """
+    codes = torch.from_numpy(last_steps(x.numpy()))
+    here, windows, gap = codes[:, 0], codes[:, 4] + 1, codes[:, 5]
+    counts = torch.zeros(places, places)
+    for lag in range(1, _CONTEXT_WINDOWS + 1):
+        both = (windows - lag).clamp_min(0).float()
+        counts.index_put_((here, here), 2 * both, accumulate=True)
+        across = torch.minimum(windows, (lag - gap).clamp_min(0)).float()
+        counts.index_put_((here, y), across, accumulate=True)
+        counts.index_put_((y, here), across, accumulate=True)
+    return counts
 
 
 def _check_classes(class_ids: Sequence[int], places: int) -> None:

@@ -1,9 +1,12 @@
-"""How a cloud and its clients learn (Colla 3.1 to 3.3), and the values that were measured for each kind of models.
+"""How a cloud and its clients learn (Colla 3.1 to 3.3): the paper's values, and those measured for each kind of models.
 
 docs/colla-notes.md says how they were chosen.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from mdl.cloud.distillation import DistillSettings
 from mdl.cloud.grouping import GROUP_COUNTS
@@ -13,19 +16,19 @@ from mdl.errors import ConfigError
 
 
 class TeachingSettings(Section, frozen=True):
-    """How the cloud learns; `suggest_teaching` has values that were measured for a kind. Raises ConfigError.
+    """How the cloud learns; a preset has values for a kind. Raises ConfigError.
 
     bootstrap: stage 1. compress: large to small, with the large model's probabilities. cloud_update: stage 4.
     compress_update_epochs: of compressing an updated teacher, which goes on from the small model it had.
     rows: the cloud learns from at most so many of its examples; update_rows: of them, with its pupils; compared_rows:
     and compares its pupils on so many. keep: the share of the pupils that teach, 1 for all. least_score: who teaches is
     right on at least so many of the cloud's examples, as a share of what the base model is right on.
-    groups: whether pupils are grouped; group_counts: the K that are tried. pretrain_epochs: of the embeddings.
+    groups: whether pupils are grouped; group_counts: the K that are tried. pretrain_steps: of the embedding of places.
     """
 
     bootstrap: DistillSettings = DistillSettings(epochs=15, learning_rate=0.002, patience=4)
-    compress: DistillSettings = DistillSettings(epochs=15, learning_rate=0.002, teacher_weight=0.8, patience=0)
-    cloud_update: DistillSettings = DistillSettings(epochs=3, learning_rate=0.001, teacher_weight=0.5, patience=0)
+    compress: DistillSettings = DistillSettings(epochs=15, learning_rate=0.002, label_weight=0.2, patience=0)
+    cloud_update: DistillSettings = DistillSettings(epochs=3, learning_rate=0.001, patience=0)
     compress_update_epochs: int = 5
     rows: int = 3000
     update_rows: int = 1500
@@ -34,25 +37,31 @@ class TeachingSettings(Section, frozen=True):
     least_score: float = 0.0
     groups: bool = True
     group_counts: tuple[int, ...] = GROUP_COUNTS
-    pretrain_epochs: int = 5
+    pretrain_steps: int = 100
 
     def __post_init__(self) -> None:
         for key in ("rows", "update_rows", "compared_rows", "compress_update_epochs"):
             _require(getattr(self, key) >= 1, key, getattr(self, key), "at least 1")
         _require(0 < self.keep <= 1, "keep", self.keep, "above 0 and at most 1")
         _require(0 <= self.least_score <= 1, "least_score", self.least_score, "from 0 to 1")
-        _require(self.pretrain_epochs >= 0, "pretrain_epochs", self.pretrain_epochs, "at least 0")
+        _require(self.pretrain_steps >= 0, "pretrain_steps", self.pretrain_steps, "at least 0")
         _require(min(self.group_counts, default=2) >= 2, "group_counts", list(self.group_counts), "numbers from 2 on")
 
 
-def suggest_teaching(kind: ModelKind) -> TeachingSettings:
-    """For the cloud: what was measured for this kind."""
-    return PLACES_TEACHING if isinstance(kind, RecurrentKind) else WINDOWS_TEACHING
+class Preset(Section, frozen=True):
+    """teaching: the cloud. client: a device's update (stage 3), in the way that `update` names (`UPDATE_MODES`)."""
+
+    teaching: TeachingSettings
+    client: DistillSettings
+    update: str
 
 
-def suggest_client(kind: ModelKind) -> DistillSettings:
-    """For a client's update (stage 3): what was measured for this kind."""
-    return PLACES_CLIENT if isinstance(kind, RecurrentKind) else WINDOWS_CLIENT
+def suggest(kind: ModelKind, preset: str) -> Preset:
+    """The settings of this name for this kind. Raises ConfigError that names what there is."""
+    presets = PLACES_PRESETS if isinstance(kind, RecurrentKind) else WINDOWS_PRESETS
+    if preset not in presets:
+        raise ConfigError(f"cloud.preset is {preset[:40]!r}: for this data expected one of {', '.join(presets)}")
+    return presets[preset]
 
 
 def _require(holds: bool, key: str, value: object, valid: str) -> None:
@@ -61,14 +70,42 @@ def _require(holds: bool, key: str, value: object, valid: str) -> None:
 
 
 # Below the checks that they have to pass.
-PLACES_TEACHING = TeachingSettings(
-    bootstrap=DistillSettings(epochs=8, batch_size=64, learning_rate=0.005, patience=2),
-    compress=DistillSettings(epochs=40, batch_size=64, learning_rate=0.01, teacher_weight=0.8, patience=0),
-    cloud_update=DistillSettings(epochs=3, batch_size=64, learning_rate=0.002, teacher_weight=0.9, patience=0),
-    compress_update_epochs=12,
-    update_rows=3000,
+# 4.2: Adam 0.1, batches of 32, lambda 0.5, an end after 20 epochs without a better validation loss; the cap is ours,
+# and so is that stage 4 goes over all of the cloud's data.
+_PAPER = DistillSettings(label_weight=0.5, learning_rate=0.1, batch_size=32, epochs=500, patience=20)
+_EVERYTHING = 1_000_000
+PLACES_PRESETS: Mapping[str, Preset] = MappingProxyType(
+    {
+        "measured": Preset(
+            TeachingSettings(
+                bootstrap=DistillSettings(epochs=20, batch_size=64, learning_rate=0.005, patience=4),
+                compress=DistillSettings(epochs=40, batch_size=64, learning_rate=0.01, patience=8),
+                cloud_update=DistillSettings(epochs=5, batch_size=64, learning_rate=0.002, patience=2),
+                compress_update_epochs=12,
+                update_rows=3000,
+            ),
+            DistillSettings(epochs=60, batch_size=32, learning_rate=0.02, patience=20),
+            "customised-whole",
+        ),
+        "paper": Preset(
+            TeachingSettings(
+                bootstrap=_PAPER,
+                compress=_PAPER,
+                cloud_update=_PAPER,
+                compress_update_epochs=_PAPER.epochs,
+                rows=_EVERYTHING,
+                update_rows=_EVERYTHING,
+            ),
+            _PAPER,
+            "customisation",
+        ),
+    }
 )
-# A mesh whose devices have seen few activities each knows less than the cloud for many rounds.
-WINDOWS_TEACHING = TeachingSettings(least_score=0.8)
-PLACES_CLIENT = DistillSettings(epochs=12, batch_size=64, learning_rate=0.02, teacher_weight=0.3, patience=0)
-WINDOWS_CLIENT = DistillSettings(epochs=5, learning_rate=0.001, teacher_weight=0.3, patience=0)
+WINDOWS_PRESETS: Mapping[str, Preset] = MappingProxyType(
+    {
+        # A mesh whose devices have seen few activities each knows less than the cloud for many rounds.
+        "measured": Preset(
+            TeachingSettings(least_score=0.8), DistillSettings(epochs=5, learning_rate=0.001, patience=0), "same-whole"
+        ),
+    }
+)

@@ -7,6 +7,7 @@ before anything is built from them. Knows nothing of how they travel.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 
 import torch
@@ -18,11 +19,15 @@ from mdl.cloud.recurrent import RecurrentModel
 from mdl.errors import RemoteProtocolError
 from mdl.protocol.delta import LARGEST_VALUE
 
-_CLASSES = "class_ids"
+_CLASSES, _ORIGIN = "class_ids", "origin"
 _ROWS, _VALUES = "@rows", "@values"
 _LAST_LAYER = ("classify.weight", "classify.bias")
 # The cloud's largest model has half a megabyte; whatever is far beyond it is not an update.
 LARGEST_UPDATE_BYTES = 8 << 20
+
+
+class OtherOriginError(RemoteProtocolError):
+    """Nothing is wrong with the update, or with its device: it has to pull again."""
 
 
 def changed_tensors(model: RecurrentModel, pulled: RecurrentModel) -> dict[str, Tensor]:
@@ -41,13 +46,18 @@ def changed_tensors(model: RecurrentModel, pulled: RecurrentModel) -> dict[str, 
 
 
 def encode_update(model: RecurrentModel, pulled: RecurrentModel) -> bytes:
-    """The upload; its length is what a cycle costs. Empty bytes never occur: no change is a header alone."""
-    return save({name: tensor.contiguous() for name, tensor in changed_tensors(model, pulled).items()})
+    """The upload; its length is what a cycle costs. Beside what has changed it names `pulled`, in eight bytes."""
+    changed = {name: tensor.contiguous() for name, tensor in changed_tensors(model, pulled).items()}
+    return save({_ORIGIN: _name_origin(pulled), **changed})
 
 
 def apply_update(pulled: RecurrentModel, update: bytes) -> RecurrentModel:
-    """The device's model. Raises RemoteProtocolError, naming the tensor, if the update does not fit `pulled`."""
+    """The device's model. Raises RemoteProtocolError, naming the tensor, if the update does not fit `pulled`, and
+    OtherOriginError if it is a change of another model: of a cloud that began anew, for one."""
     tensors = decode_tensors(update, LARGEST_UPDATE_BYTES, "update")
+    origin = tensors.pop(_ORIGIN, None)
+    if origin is not None and origin.tolist() != _name_origin(pulled).tolist():
+        raise OtherOriginError("update is a change of another model than the cloud has by this version")
     class_ids = _read_classes(tensors, pulled)
     state = _align_last_layer(pulled, class_ids)
     for name in {key.partition("@")[0] for key in tensors}:
@@ -63,6 +73,14 @@ def apply_update(pulled: RecurrentModel, update: bytes) -> RecurrentModel:
         made = RecurrentModel(pulled.size, pulled.places, class_ids.tolist())
     made.load_state_dict({**state, _CLASSES: class_ids})
     return made
+
+
+def _name_origin(pulled: RecurrentModel) -> Tensor:
+    """uint8 (8,): a digest of all values."""
+    digest = hashlib.blake2b(digest_size=8)
+    for _, tensor in sorted(pulled.state_dict().items()):
+        digest.update(tensor.detach().contiguous().numpy().tobytes())
+    return torch.tensor(list(digest.digest()), dtype=torch.uint8)
 
 
 def _align_last_layer(pulled: RecurrentModel, class_ids: Tensor) -> dict[str, Tensor]:

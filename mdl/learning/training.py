@@ -32,11 +32,12 @@ _LAST_SHARE = 0.01
 class Teacher(msgspec.Struct, frozen=True):
     """What a cloud's model says of this device's windows (Colla, Eq. 3), row by row.
 
-    probabilities: float32 (n, classes), softened with `temperature`. weight: lambda, the teacher's part of the loss.
+    probabilities: float32 (n, classes), softened with `temperature`. label_weight: lambda, the hard label's part of the
+    loss; the teacher has the rest.
     """
 
     probabilities: Vector
-    weight: float
+    label_weight: float
     temperature: float
 
 
@@ -113,9 +114,8 @@ class LocalTrainer:
             raise DataError(_explain(value, x.numpy(), rows, round_id, self.settings.learning_rate))
         if teacher is not None:
             taught = torch.from_numpy(teacher.probabilities[rows])
-            loss = (1 - teacher.weight) * loss + teacher.weight * soft_cross_entropy(
-                logits, taught, teacher.temperature
-            )
+            soft = soft_cross_entropy(logits, taught, teacher.temperature)
+            loss = teacher.label_weight * loss + (1 - teacher.label_weight) * soft
         self._optimizer.clear()
         loss.backward()
         self._optimizer.step(rate)

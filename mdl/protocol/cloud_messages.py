@@ -13,12 +13,14 @@ class LessonWanted(Message, frozen=True):
     schema_hash: of the pupil's model, for the cloud to compare with its own.
     model: the same in one line for people.
     version: of the lesson that the learner has; 0: none.
+    with_teacher: the large model too, of which a device by itself learns.
     """
 
     pupil: PeerId
     schema_hash: SchemaHash
     model: Text = ""
     version: Count = 0
+    with_teacher: bool = False
 
 
 class LessonCurrent(Message, frozen=True):
@@ -35,7 +37,7 @@ class LessonCurrent(Message, frozen=True):
 
 
 class LessonMessage(Message, frozen=True):
-    """The cloud's small model for the pupil's group; carries it packed.
+    """The cloud's small model for the pupil's group, or the pair of it and the large one; carries it packed.
 
     pupil: as in LessonWanted.
     version: of what the cloud teaches.

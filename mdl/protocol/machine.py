@@ -114,14 +114,15 @@ class UpdateStored(msgspec.Struct, frozen=True):
 class CycleTaught(msgspec.Struct, frozen=True):
     """The cloud has learned from its pupils, and what it can teach now is on its disk.
 
-    lessons: small models by the group's number in decimal, "-1" is the base. groups: of the pupils. learned: the digest
-    of each pupil's update that is in it.
+    lessons: small models by the group's number in decimal, "-1" is the base. pairs: the same, each with its large one.
+    groups: of the pupils. learned: the digest of each pupil's update that is in it.
     """
 
     version: int
     lessons: dict[str, Packed]
     groups: dict[str, int]
     learned: dict[str, bytes]
+    pairs: dict[str, Packed] = {}
 
 
 class PauseChanged(msgspec.Struct, frozen=True):

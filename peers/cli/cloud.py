@@ -127,7 +127,8 @@ def learn(
     overrides |= mesh_overrides(None, None, None, None, insecure, insecure)
     settings = load_settings(config, overrides, assign)
     _check_learner(settings)
-    from peers.edge.cloud_node import PERSONAL, run_learner
+    from mdl.cloud.progress import PERSONAL
+    from peers.edge.cloud_node import run_learner
     from peers.edge.identity import cloud_keys
 
     found = find_mesh(mesh, code, settings)

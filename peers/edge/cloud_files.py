@@ -22,7 +22,9 @@ from torch import nn
 
 from mdl.bounds import Count, Group, HexDigest, PeerId
 from mdl.cloud.classroom import BASE, Classroom, Cycle, Pupil, Teacher
+from mdl.cloud.lesson_codec import pack_parts
 from mdl.cloud.model_kinds import ModelKind
+from mdl.cloud.update_codec import OtherOriginError
 from mdl.errors import DataError, RemoteProtocolError
 from mdl.files.checkpoint import read_safetensors, write_safetensors
 from mdl.files.journal import Journal
@@ -103,6 +105,8 @@ class CloudFiles:
             return UpdateStored(sender, update, "its bytes are not what was announced")
         try:
             model = self._kind.apply_update(self._read(pulled_path), effect.packed)
+        except OtherOriginError as error:
+            return UpdateStored(sender, update, str(error), pull_again=True)
         except RemoteProtocolError as error:
             return UpdateStored(sender, update, str(error))
         metadata = {"number": str(update.number), "digest": update.digest.hex(), "from": sender.peer_id}
@@ -117,7 +121,7 @@ class CloudFiles:
             cycle = Cycle({BASE: self._classroom.bootstrap(self._stopped.is_set)}, {}, {}, {}, ())
         else:
             pupils, learned = self._read_pupils()
-            cycle = self._classroom.teach(version, self._read_teachers(), pupils, self._stopped.is_set)
+            cycle = self._classroom.teach(version, self._read_base(), pupils, self._stopped.is_set)
         folder = self._directory / "lessons" / f"{version:05d}"
         shutil.rmtree(folder, ignore_errors=True)  # of a cycle that did not end
         for group, teacher in cycle.teachers.items():
@@ -133,33 +137,30 @@ class CloudFiles:
     def _read_pupils(self) -> tuple[list[Pupil], dict[str, str]]:
         pupils, learned = [], {}
         for path in sorted((self._directory / "pupils").glob("*.safetensors")):
-            group = self.catalogue.groups.get(path.stem, BASE)
             try:
                 arrays, metadata = read_safetensors(path)
-                pupils.append(Pupil(path.stem, group, self._kind.unpack(arrays[_MODEL].tobytes())))
+                pupils.append(Pupil(path.stem, self._kind.unpack(arrays[_MODEL].tobytes())))
                 learned[path.stem] = metadata["digest"]
             except (DataError, RemoteProtocolError, KeyError) as error:
                 logger.warning("pupil %s does not teach: %s", path.stem, error)
         return pupils, learned
 
-    def _read_teachers(self) -> dict[int, Teacher]:
-        """What was taught last; a group without a teacher of its own is the base's."""
+    def _read_base(self) -> Teacher:
+        """What was taught last to whoever belongs to no group."""
         version = self.catalogue.version
-        return {
-            group: Teacher(
-                self._read(self._lesson(version, "large", group), large=True),
-                self._read(self._lesson(version, "small", group)),
-            )
-            for group in self._groups()
-        }
+        return Teacher(
+            self._read(self._lesson(version, "large", BASE), large=True),
+            self._read(self._lesson(version, "small", BASE)),
+        )
 
     def _taught(self) -> CycleTaught:
         catalogue = self.catalogue
-        lessons = {
-            str(group): Packed(self._bytes(self._lesson(catalogue.version, "small", group))) for group in self._groups()
-        }
+        lessons, pairs, named = {}, {}, self._kind.large.encode()
+        for group in self._groups():
+            small, large = (self._bytes(self._lesson(catalogue.version, name, group)) for name in ("small", "large"))
+            lessons[str(group)], pairs[str(group)] = Packed(small), Packed(pack_parts([small, large, named]))
         learned = {pupil: bytes.fromhex(digest) for pupil, digest in catalogue.learned.items()}
-        return CycleTaught(catalogue.version, lessons, catalogue.groups, learned)
+        return CycleTaught(catalogue.version, lessons, catalogue.groups, learned, pairs)
 
     def _groups(self) -> list[int]:
         return [BASE, *sorted(set(self.catalogue.groups.values()) - {BASE})]

@@ -132,7 +132,7 @@ class CloudSide:
             self._has_first.set()
         windows = torch.from_numpy(self._device.train.x)
         probabilities = predict_probabilities(teacher, windows, self._settings.temperature)
-        self._device.teacher = Teacher(probabilities.numpy(), self._settings.teacher_weight, self._settings.temperature)
+        self._device.teacher = Teacher(probabilities.numpy(), self._settings.label_weight, self._settings.temperature)
         logger.info("lesson %d of the cloud is here", effect.lesson.version)
 
     def _look(self, now: float, event: Event, effects: Iterable[Effect]) -> None:

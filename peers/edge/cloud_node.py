@@ -7,20 +7,22 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from mdl.bounds import Count, Round, Share
-from mdl.cloud.classroom import Classroom, accuracy_of, suggest_client, suggest_teaching, update_client
+from mdl.cloud.classroom import Classroom
+from mdl.cloud.client_update import accuracy_of, update_client
+from mdl.cloud.lesson_codec import LARGEST_LESSON_BYTES, unpack_parts
 from mdl.cloud.model_kinds import ModelKind, kind_of
+from mdl.cloud.progress import OWN, PERSONAL, Progress, read_progress, write_personal, write_progress
+from mdl.cloud.settings import suggest
+from mdl.cloud.update_modes import find_mode
 from mdl.config import MANY, Config, ModelSection
 from mdl.data import DataSet, Windows, default_cache_dir, donated_part, load_data, shard_test, take_windows
-from mdl.files.checkpoint import write_safetensors
 from mdl.own import own_data, own_model
 from mdl.protocol.bulk import Packed
 from mdl.protocol.delta import Contributor
@@ -45,7 +47,7 @@ logger = logging.getLogger("mdl")
 # Where a cloud listens unless it is told otherwise: its devices look for it there after a restart.
 PORT = 7777
 _LARGEST_RECORD_BYTES = 4096
-PERSONAL, _RECORD = "personal.safetensors", "learner.json"
+_RECORD = "learner.json"
 # `mdl learn` ends with code 3 if nobody answers for so long.
 _NOBODY_S = 20.0
 # A cycle that is under way ends at its next batch.
@@ -86,7 +88,8 @@ def run_cloud(config: Config, me: Contributor, keys: MeshKeys | None, out: Path,
     data = load_data(own_data(config.data.spec), default_cache_dir(), config.seed)
     data = donated_part(data, config.cloud.people, config.seed)
     kind = make_kind(config, data)
-    teaching = msgspec.structs.replace(suggest_teaching(kind), keep=config.cloud.keep, groups=config.cloud.groups)
+    preset = suggest(kind, config.cloud.preset)
+    teaching = msgspec.structs.replace(preset.teaching, keep=config.cloud.keep, groups=config.cloud.groups)
     classroom = Classroom(kind, *_tensors(data.train), teaching, config.seed)
     files = CloudFiles(out, kind, classroom, config.seed, fresh)
     settings = CloudSettings(config.cloud.updates, config.cloud.patience_s, config.cloud.synchronous)
@@ -140,7 +143,7 @@ def run_learner(
         me,
         keys,
         config.cloud.address,
-        max_bytes=kind.largest_bytes,
+        max_bytes=LARGEST_LESSON_BYTES,
         insecure=config.mesh.insecure,
     )
 
@@ -201,32 +204,38 @@ class Student:
         self.upload_bytes: list[int] = []
         self.update_s: list[float] = []
         self._out = out
-        self._settings = suggest_client(self.kind)
+        preset = suggest(self.kind, config.cloud.preset)
+        self._settings, self._mode = preset.client, find_mode(config.cloud.update or preset.update)
         self._seed = device_seed(config.seed, shard.index)
         self._stopped = False
         self._held = held
         kind = self.kind
         self._origin = Origin("", kind.schema_hash, kind.summary, config.seed, kind.older_hashes)
         self.record = self._load_record(fresh)
+        self._progress = read_progress(out, kind)
 
     def stop(self) -> None:
         """End a study at its next batch; from any thread."""
         self._stopped = True
 
     def study(self, effect: StudyLesson) -> Event:
-        """Learn from the pulled model, keep what comes of it, and say what has changed."""
+        """Go on from this device's own model, taught by its group's large one; keep it, and say what has changed."""
         self._held()
         started, lesson, kind = time.process_time(), effect.lesson, self.kind
-        pulled = kind.unpack(effect.model)
+        before, teacher = self._read_lesson(effect)
         generator = torch.Generator().manual_seed(device_seed(self._seed, effect.number))
-        model = update_client(kind, pulled, *_tensors(self.train), self._settings, generator, self._must_end)
-        update = kind.encode_update(model, pulled)
+        model = update_client(
+            kind, before.own, teacher, *_tensors(self.train), self._settings, self._mode, generator, self._must_end
+        ).model
+        update = kind.encode_update(model, before.origin)
+        self._progress = msgspec.structs.replace(before, own=model)
         self.update_s.append(round(time.process_time() - started, 3))
         self.upload_bytes.append(len(update))
         accuracy = accuracy_of(kind, model, *_tensors(self.test)) if len(self.test) else None
         origin = self._origin
         self.record = Record(effect.number, lesson.version, accuracy, origin.schema_hash, origin.model, origin.seed)
-        write_safetensors(self._out / PERSONAL, _named(model), {"summary": kind.summary, "group": str(lesson.group)})
+        write_progress(self._out, kind, self._progress)
+        write_personal(self._out, model, {"summary": kind.summary, "group": str(lesson.group)})
         write_bytes(self._out / _RECORD, msgspec.json.encode(self.record))
         told = "" if accuracy is None else f", accuracy {accuracy:.1%}"
         group = "the base model" if lesson.group < 0 else f"group {lesson.group}"
@@ -234,7 +243,17 @@ class Student:
             "lesson %d (%s): learned from %d examples in %.2f s%s; update of %.1f KB",
             *(lesson.version, group, len(self.train), self.update_s[-1], told, len(update) / 1e3),
         )
-        return UpdateReady(effect.number, Packed(update), lesson.version, lesson.group)
+        return UpdateReady(effect.number, Packed(update), before.version, before.group)
+
+    def _read_lesson(self, effect: StudyLesson) -> tuple[Progress, nn.Module]:
+        """Where this study begins, and its teacher. The first one begins with the small model, which is the origin."""
+        lesson, kind = effect.lesson, self.kind
+        small, large, name = unpack_parts(effect.model, 3)
+        progress = self._progress
+        if progress is None or not progress.fits(lesson, self.record.version):
+            pulled = kind.unpack(small)
+            progress = Progress(progress.own if progress else pulled, pulled, lesson.version, lesson.group)
+        return progress, kind.unpack_large(large, name.decode(errors="replace"))
 
     def _must_end(self) -> bool:
         return self._stopped or self._held()
@@ -245,7 +264,7 @@ class Student:
         if path.exists():
             found = decode_json(read_bytes(path, _LARGEST_RECORD_BYTES), Record, f"{path} (remove it to begin anew)")
         if fresh:
-            set_aside(self._out, (PERSONAL, _RECORD))
+            set_aside(self._out, (PERSONAL, OWN, _RECORD))
             return Record(found.number)  # by which the cloud tells its updates apart
         if conflict := self._origin.conflict("", found.schema_hash, found.model, found.seed):
             raise refuse_to_overwrite(self._out, f"what lesson {found.version} gave", conflict)
@@ -267,7 +286,3 @@ def _stop_files(event: Event, files: CloudFiles) -> None:
 
 def _tensors(windows: Windows) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(np.array(windows.x)), torch.from_numpy(np.array(windows.y))
-
-
-def _named(model: torch.nn.Module) -> dict[str, NDArray[Any]]:
-    return {name: tensor.detach().numpy() for name, tensor in model.state_dict().items()}

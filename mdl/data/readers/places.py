@@ -45,7 +45,8 @@ _FIX_COLUMNS = ("latitude", "longitude")
 class PlaceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """time, place, subject: columns. centre: "latitude,longitude" of the grid. cell: metres; rows, columns: of cells.
 
-    utc_offset: hours, added to UNIX times. accuracy: metres; coarser fixes are dropped. steps: stays in a history.
+    23 x 16 are as many places as the paper's clusters of access points, so that its models' sizes can be compared.
+    utc_offset: hours, added to UNIX times. accuracy: metres; coarser fixes are dropped. steps: most stays in a history.
     hole: windows of 10 minutes that a stay bridges. active: stays that make a day count.
     """
 
@@ -54,11 +55,11 @@ class PlaceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     subject: str = ""
     centre: str = ""
     cell: Annotated[float, msgspec.Meta(ge=10, le=1e6)] = 150.0
-    rows: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 22
-    columns: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 14
+    rows: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 23
+    columns: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 16
     utc_offset: Annotated[float, msgspec.Meta(ge=-14, le=14)] = 0.0
     accuracy: Annotated[float, msgspec.Meta(gt=0, le=1e9)] = 100.0
-    steps: Annotated[int, msgspec.Meta(ge=1, le=256)] = 8
+    steps: Annotated[int, msgspec.Meta(ge=1, le=256)] = 16
     hole: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 6
     active: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 3
 
@@ -87,8 +88,8 @@ def read_places(path: str, options: PlaceOptions) -> DataSet:
         raise DataError(f"{path}: no sequences; expected people with active days (active={options.active}) of stays")
     return DataSet(
         "places", train, test, log.places, "time",
-        description=f"next of {len(log.places)} places from {options.steps} stays", subject_names=tuple(log.stays),
-        channels=FEATURES,
+        description=f"next of {len(log.places)} places from {options.steps} stays and a time",
+        subject_names=tuple(log.stays), channels=FEATURES,
     )  # fmt: skip
 
 

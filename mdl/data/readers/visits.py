@@ -1,8 +1,9 @@
-"""From moments at places to a person's stays, and from stays to sequences for the M-RNN (Colla, section 5's data).
+"""From moments at places to a person's stays, and from stays to sequences for the M-RNN (Colla 2.2 and 4.1).
 
 Time is cut into windows of 10 minutes, each with the place that most of its moments name; neighbouring windows at one
-place are a stay. A stay's features are whole numbers: place, hour, minute (the window within the hour), weekday,
-duration and gap (both in windows). Knows nothing of files.
+place are a stay. A sequence is the stays of a day and the moment that is asked about: "where then?" is answered from
+both. A step's six features are whole numbers: the stay's place and duration, and hour, minute, weekday and gap of the
+next moment, which for the last step is the one that is asked about. Knows nothing of files.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ FEATURES = ("place", "hour", "minute", "weekday", "duration", "gap")
 WINDOW_S = 600
 WINDOWS_A_DAY = 86_400 // WINDOW_S
 WINDOWS_AN_HOUR = 3_600 // WINDOW_S
-# Place codes below this are not places: 0 is "before the record begins", and 1 is kept free, so that models have the
-# paper's number of parameters (docs/colla-notes.md).
-FIRST_PLACE_CODE = 2
+_MINUTES_A_WINDOW = WINDOW_S // 60
+# What stands in every feature of a step that a sequence does not have: no code, and no row of an embedding.
+NO_STAY = -1
 
 
 @dataclass(frozen=True)
@@ -28,13 +29,12 @@ class Stays:
     """A person's stays in order of time, each int64 (n,).
 
     place: 0..places-1. start: first window, counted from the local midnight of 1 January 1970. duration: windows from
-    the first to the last, at least 1. gap: windows between the end of the stay before and this one's start.
+    the first to the last, at least 1.
     """
 
     place: Integers
     start: Integers
     duration: Integers
-    gap: Integers
 
     def __len__(self) -> int:
         return len(self.place)
@@ -57,10 +57,7 @@ def find_stays(local_time_s: Integers, place: Integers, longest_hole: int) -> St
     last = np.append(first[1:], len(window)) - 1 if len(first) else first
     somewhere = where[first] >= 0
     first, last = first[somewhere], last[somewhere]
-    start, end = window[first], window[last] + 1
-    gap = np.zeros(len(start), np.int64)
-    gap[1:] = start[1:] - end[:-1]
-    return Stays(where[first], start, end - start, gap)
+    return Stays(where[first], window[first], window[last] + 1 - window[first])
 
 
 def keep_active_days(stays: Stays, fewest: int) -> Stays:
@@ -70,41 +67,64 @@ def keep_active_days(stays: Stays, fewest: int) -> Stays:
 
 
 def take_stays(stays: Stays, rows: NDArray[np.bool_]) -> Stays:
-    """The stays where `rows` is true; their gaps stay what they were."""
-    return Stays(stays.place[rows], stays.start[rows], stays.duration[rows], stays.gap[rows])
+    """The stays where `rows` is true."""
+    return Stays(stays.place[rows], stays.start[rows], stays.duration[rows])
 
 
-def encode_stays(stays: Stays) -> Integers:
-    """Codes int64 (n, 6) in the order of FEATURES, each below the sizes that `feature_sizes` gives."""
-    of_day = stays.start % WINDOWS_A_DAY
+def encode_steps(stays: Stays, asked: Integers) -> Integers:
+    """Codes int64 (n, 6) in the order of FEATURES, each below the sizes that `feature_sizes` gives.
+
+    asked: the window of the moment that follows each stay, int64 (n,): the next stay's start, or any later one. What is
+    longer than a day counts as a day.
+    """
+    of_day = asked % WINDOWS_A_DAY
     return np.stack(
         [
-            stays.place + FIRST_PLACE_CODE,
+            stays.place,
             of_day // WINDOWS_AN_HOUR,
-            of_day % WINDOWS_AN_HOUR,
+            of_day % WINDOWS_AN_HOUR * _MINUTES_A_WINDOW,
             # 1 January 1970 was a Thursday; Monday is 0.
-            (stays.day + 3) % 7,
-            np.clip(stays.duration, 1, WINDOWS_A_DAY),
-            np.clip(stays.gap, 0, WINDOWS_A_DAY),
+            (asked // WINDOWS_A_DAY + 3) % 7,
+            np.clip(stays.duration, 1, WINDOWS_A_DAY) - 1,
+            np.clip(asked - stays.start - stays.duration, 0, WINDOWS_A_DAY - 1),
         ],
         axis=1,
     )
 
 
 def feature_sizes(places: int) -> tuple[int, ...]:
-    """How many codes each feature has, in the order of FEATURES; what is longer than a day counts as a day."""
-    return (places + FIRST_PLACE_CODE, 24, WINDOWS_AN_HOUR, 7, WINDOWS_A_DAY + 1, WINDOWS_A_DAY + 1)
+    """How many codes each feature has, in the order of FEATURES (Colla 2.2)."""
+    return (places, 24, 60, 7, WINDOWS_A_DAY, WINDOWS_A_DAY)
 
 
 def make_sequences(stays: Stays, steps: int) -> tuple[Floats, Integers]:
-    """x: codes as float32 (n - 1, 6, steps) of the stays before each stay; y: its place, int64 (n - 1,).
+    """x: codes as float32 (n - 1, 6, steps), oldest first; y: the place of the stay that follows, int64 (n - 1,).
 
-    A history shorter than `steps` is filled with zeros in front.
+    A day's stays before each stay, growing one by one (2.2): those that began at most a day before it, at most `steps`
+    of them, and the last one in any case. Steps after the last are NO_STAY.
     """
-    codes = encode_stays(stays)
-    padded = np.concatenate([np.zeros((steps, len(FEATURES)), np.int64), codes])
-    view = np.lib.stride_tricks.sliding_window_view(padded, steps, axis=0)[1 : len(codes)]
-    return np.ascontiguousarray(view, dtype=np.float32), stays.place[1:].copy()
+    asked = stays.start[1:]
+    codes = encode_steps(take_stays(stays, np.arange(len(stays)) < len(asked)), asked)
+    last = np.arange(len(asked))
+    first = np.searchsorted(stays.start, asked - WINDOWS_A_DAY)
+    first = np.minimum(np.maximum(first, last + 1 - steps), last)
+    x = np.full((len(asked), len(FEATURES), steps), NO_STAY, np.float32)
+    for row in last:
+        x[row, :, : row + 1 - first[row]] = codes[first[row] : row + 1].T
+    return x, stays.place[1:].copy()
+
+
+def ask_next(stays: Stays, asked: int, steps: int) -> Floats:
+    """The one sequence, float32 (1, 6, steps), that asks where somebody with these stays is at window `asked`."""
+    known = Stays(np.append(stays.place, 0), np.append(stays.start, asked), np.append(stays.duration, 1))
+    return make_sequences(known, steps)[0][-1:]
+
+
+def last_steps(x: NDArray[np.float32]) -> Integers:
+    """The codes of each sequence's last step, int64 (n, 6). x: (n, 6, steps)."""
+    last = np.maximum((x[:, 0] != NO_STAY).sum(axis=1) - 1, 0)
+    codes: Integers = x[np.arange(len(x)), :, last].astype(np.int64)
+    return codes
 
 
 def _vote(window: Integers, place: Integers) -> tuple[Integers, Integers]:

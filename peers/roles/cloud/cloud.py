@@ -170,8 +170,8 @@ class Cloud:
             return self._refuse(sender, message.pupil, problem, now)
         self._heard.hear(sender.peer_id, message.pupil, now)
         match message:
-            case LessonWanted(pupil=pupil, version=version):
-                return [self._answer(sender, pupil, version)]
+            case LessonWanted():
+                return [self._answer(sender, message)]
             case UpdateOffered():
                 return self._on_offered(sender, message, now)
             case _:
@@ -198,12 +198,14 @@ class Cloud:
             self.refusals.popitem(last=False)
         return [Send(sender.peer_id, PupilRefused(pupil, reason, digest))]
 
-    def _answer(self, sender: Contributor, pupil: str, version: int) -> Effect:
-        if self._taught is None or version == self.version:
+    def _answer(self, sender: Contributor, wanted: LessonWanted) -> Effect:
+        pupil = wanted.pupil
+        if self._taught is None or wanted.version == self.version:
             return Send(sender.peer_id, LessonCurrent(pupil, self.version, self._settings.synchronous))
         group = self._taught.groups.get(pupil, -1)
         lesson = LessonMessage(pupil, self.version, group, self._settings.synchronous)
-        return Send(sender.peer_id, lesson, self._taught.lessons[str(group)])
+        models = self._taught.pairs if wanted.with_teacher else self._taught.lessons
+        return Send(sender.peer_id, lesson, models[str(group)])
 
     def _on_offered(self, sender: Contributor, offered: UpdateOffered, now: float) -> list[Effect]:
         pupil = offered.pupil

@@ -201,7 +201,8 @@ class Learner:
         is_urgent = self._takes_same or not (self.version or self.refused)
         self._ask_at = now + (self._settings.retry_s if is_urgent else self._settings.poll_s)
         known = 0 if self._takes_same else self.version
-        return [Send(CLOUD, LessonWanted(self.pupil, self._schema_hash, self._model, known))]
+        by_itself = self._settings.studies > 0
+        return [Send(CLOUD, LessonWanted(self.pupil, self._schema_hash, self._model, known, by_itself))]
 
     def _is_idle(self) -> bool:
         return bool(self._settings.studies) and not self._studying and self._offer is None

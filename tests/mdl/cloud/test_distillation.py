@@ -22,10 +22,11 @@ from mdl.cloud.distillation import (
     soften,
     train_student,
 )
+from mdl.cloud.settings import PLACES_PRESETS
 from mdl.errors import ConfigError, DataError
 from mdl.learning.soft_labels import soft_cross_entropy
 
-HALF = DistillSettings(teacher_weight=0.5)
+HALF = DistillSettings(label_weight=0.5)
 
 
 def _log(*p: float) -> Tensor:
@@ -37,10 +38,16 @@ def test_equation_2_is_the_cross_entropy_of_teacher_and_student() -> None:
     assert loss.item() == pytest.approx(0.5 * math.log(2) + 0.5 * math.log(4))
 
 
-def test_equation_3_weighs_labels_and_teacher_by_lambda() -> None:
+def test_equation_3_lambda_weighs_the_hard_label() -> None:
     logits, y, teacher = _log(0.5, 0.25, 0.25), torch.tensor([1]), torch.tensor([[1.0, 0.0, 0.0]])
-    settings = DistillSettings(teacher_weight=0.25)
+    settings = DistillSettings(label_weight=0.75)
     assert client_loss(logits, y, teacher, settings).item() == pytest.approx(0.75 * math.log(4) + 0.25 * math.log(2))
+
+
+def test_4_2_lambda_is_a_half_on_both_sides() -> None:
+    assert DistillSettings().label_weight == 0.5
+    for preset in PLACES_PRESETS.values():
+        assert preset.client.label_weight == preset.teaching.cloud_update.label_weight == 0.5
 
 
 def test_without_a_teacher_equation_3_is_plain_cross_entropy() -> None:
@@ -135,7 +142,7 @@ def test_keeping_nothing_is_refused(keep: float) -> None:
         keep_best([1.0], keep)
 
 
-@pytest.mark.parametrize("key", ["teacher_weight", "temperature", "learning_rate", "batch_size", "epochs", "patience"])
+@pytest.mark.parametrize("key", ["label_weight", "temperature", "learning_rate", "batch_size", "epochs", "patience"])
 def test_a_setting_out_of_range_is_named(key: str) -> None:
     with pytest.raises(ConfigError, match=f"distill.{key} is -1"):
         DistillSettings(**{key: -1})
@@ -156,7 +163,7 @@ def test_a_student_learns_its_teacher_where_labels_say_nothing() -> None:
     train = _examples(64, 0)
     teacher = nn.functional.one_hot(train.y, 2).float()
     student = _linear()
-    settings = DistillSettings(teacher_weight=1.0, learning_rate=0.1, epochs=20, patience=0)
+    settings = DistillSettings(label_weight=0.0, learning_rate=0.1, epochs=20, patience=0)
     wrong_labels = Examples(train.x, 1 - train.y, teacher)
     train_student(student, wrong_labels, None, settings, torch.Generator().manual_seed(0))
     assert (predict_probabilities(student, train.x).argmax(1) == train.y).float().mean() > 0.9

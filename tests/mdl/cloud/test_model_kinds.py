@@ -11,6 +11,7 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from mdl.cloud.model_kinds import ModelKind, RecurrentKind, WindowKind, kind_of
+from mdl.cloud.update_modes import UPDATE_MODES
 from mdl.data.windows import DataSet, make_windows
 from mdl.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from mdl.learning.flat import FlatModel, hash_schema
@@ -47,7 +48,8 @@ def _answers(model: nn.Module, kind: ModelKind) -> Tensor:
 
 def _trained(kind: ModelKind, pulled: nn.Module) -> nn.Module:
     """A client's model, every trainable parameter and float buffer of it moved."""
-    model = kind.customize(pulled, [2, 0], _generator())
+    mode = UPDATE_MODES["customisation" if isinstance(kind, RecurrentKind) else "same-whole"]
+    model = kind.customize(pulled, [2, 0], mode, _generator())
     with torch.no_grad():
         for tensor in [p for p in model.parameters() if p.requires_grad] + list(model.buffers()):
             if tensor.is_floating_point():
@@ -89,7 +91,9 @@ def test_a_device_has_the_classes_it_has_seen_and_uploads_no_embedding() -> None
 
 def test_a_windows_model_keeps_all_classes() -> None:
     kind = _windows()
-    assert kind.class_ids(kind.customize(kind.build_small(0), [2], _generator())).tolist() == [0, 1, 2]
+    assert kind.class_ids(
+        kind.customize(kind.build_small(0), [2], UPDATE_MODES["same-whole"], _generator())
+    ).tolist() == [0, 1, 2]
 
 
 def test_a_packed_windows_model_is_the_flat_vector_that_peers_load() -> None:
@@ -135,7 +139,7 @@ def test_a_model_of_another_task_is_refused_and_the_difference_named() -> None:
         places.unpack(windows.pack(model))
     with pytest.raises(RemoteProtocolError, match="is no tensor of this model"):
         windows.unpack(places.pack(places.build_small(0)))
-    with pytest.raises(RemoteProtocolError, match=r"project\.weight is .* not float32 \(2, 48\)"):
+    with pytest.raises(RemoteProtocolError, match=r"embed\.0\.weight is .* not float32 \(12, 2\)"):
         smaller.unpack(places.pack(places.build_small(0)))
     with pytest.raises(RemoteProtocolError, match="where this model has"):
         windows.apply_update(model, windows.encode_update(build_model("lenet", 2, 16, 4, 0), model))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load, save
@@ -9,18 +10,18 @@ from torch import Tensor
 
 from mdl.cloud.distillation import DistillSettings, Examples, train_student
 from mdl.cloud.recurrent import (
-    CLOUD_SIZE,
     DEVICE_SIZE,
+    SIZES,
     RecurrentModel,
     build_recurrent,
-    copy_embeddings,
+    count_neighbours,
     count_parameters,
     customize_classes,
     grow_classes,
-    pretrain_embeddings,
+    pretrain_places,
 )
-from mdl.cloud.update_codec import LARGEST_UPDATE_BYTES, apply_update, changed_tensors, encode_update
-from mdl.data.readers.visits import feature_sizes
+from mdl.cloud.update_codec import LARGEST_UPDATE_BYTES, OtherOriginError, apply_update, changed_tensors, encode_update
+from mdl.data.readers.visits import NO_STAY, Stays, ask_next, feature_sizes
 from mdl.errors import ConfigError, RemoteProtocolError
 from mdl.learning.flat import FlatModel
 
@@ -40,9 +41,17 @@ def _codes(count: int = 12, steps: int = 3) -> Tensor:
     return (torch.rand(count, 6, steps, generator=_generator()) * sizes).floor()
 
 
-def test_the_sizes_have_the_papers_parameter_counts_for_308_places() -> None:
-    counts = [count_parameters(build_recurrent(size, 308, range(308), 0)) for size in (CLOUD_SIZE, DEVICE_SIZE)]
-    assert counts == [128_796, 11_868]
+def _count(size: str) -> int:
+    return count_parameters(build_recurrent(size, 368, range(368), 0))
+
+
+def test_3_2_the_printed_parameter_counts_follow_from_368_places() -> None:
+    """4-16 is the small model. The count printed for the large one, 32-128, is that of 4-128."""
+    assert (_count("4-16"), _count("4-128")) == (11_868, 128_796)
+
+
+def test_the_four_sizes_of_5_4() -> None:
+    assert [_count(size) for size in SIZES] == [11_868, 28_488, 77_088, 235_728]
 
 
 def test_a_last_layer_of_fewer_classes_is_smaller_by_their_rows() -> None:
@@ -58,10 +67,27 @@ def test_logits_follow_the_classes_and_the_seed_alone() -> None:
     assert not torch.equal(a(_codes()), _model(4, 7, 1, seed=1)(_codes()))
 
 
-def test_the_constant_input_is_the_gates_bias() -> None:
-    read = _model().read_stays(_codes())
-    assert read.shape == (12, 3, 5)
+def test_six_embeddings_are_joined_and_the_constant_input_is_the_gates_bias() -> None:
+    model, codes = _model(), _codes()
+    read = model.embed_steps(codes)
+    assert read.shape == (12, 3, 6 * 4 + 1)
+    assert torch.equal(read[..., 4:8], model.embed[1](codes[:, 1].long()))
     assert torch.equal(read[..., -1], torch.ones(12, 3))
+
+
+def test_steps_that_a_sequence_does_not_have_are_not_read() -> None:
+    model, codes = _model(), _codes(steps=2)
+    longer = torch.cat([codes, torch.full((12, 6, 3), float(NO_STAY))], dim=2)
+    assert torch.allclose(model(longer), model(codes))
+    mixed = torch.cat([longer, _codes(steps=5)])
+    assert torch.allclose(model(mixed)[:12], model(codes), atol=1e-6)
+
+
+def test_the_moment_that_is_asked_about_changes_the_answer() -> None:
+    stays = Stays(np.array([3]), np.array([48]), np.array([4]))
+    model = _model()
+    at_nine, at_noon = (model(torch.from_numpy(ask_next(stays, asked, 3))) for asked in (54, 72))
+    assert not torch.allclose(at_nine, at_noon)
 
 
 def test_the_flat_model_of_the_mesh_takes_it() -> None:
@@ -105,37 +131,38 @@ def test_a_grown_class_can_be_learned() -> None:
     assert (grown(x).argmax(1) == 2).all()
 
 
-def test_frozen_embeddings_stay_and_the_rest_learns() -> None:
+def test_a_frozen_body_stays_and_the_last_layer_learns() -> None:
     model = _model(0, 1)
     before = {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
-    model.train_embeddings(False)
+    model.train_body(False)
     y = torch.tensor([0, 1] * 6)
     train_student(model, Examples(_codes(), y), None, DistillSettings(epochs=2, patience=0), _generator())
     for name, tensor in model.named_parameters():
-        assert torch.equal(tensor, before[name]) == name.startswith("embed.")
+        assert torch.equal(tensor, before[name]) != name.startswith("classify.")
 
 
-def test_pretraining_moves_only_the_embeddings_and_lowers_the_loss() -> None:
+def test_2_2_pretraining_moves_the_places_alone_and_lowers_the_loss() -> None:
     model, x = _model(), _codes(64, 2)
-    y = (x[:, 0, -1].long() - 2).clamp_min(0)
+    y = x[:, 0, -1].long()
     before = {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
-    first = pretrain_embeddings(model, x, y, 1, 0.05, _generator())
-    assert pretrain_embeddings(model, x, y, 20, 0.05, _generator()) < first / 2
-    assert all(torch.equal(p, before[n]) != n.startswith("embed.") for n, p in model.named_parameters())
+    first = pretrain_places(model, x, y, 1, 0.05)
+    assert pretrain_places(model, x, y, 100, 0.05) < first / 2
+    assert all(torch.equal(p, before[n]) != (n == "embed.0.weight") for n, p in model.named_parameters())
 
 
-def test_a_small_model_starts_from_the_large_ones_embeddings() -> None:
-    large, small = build_recurrent(CLOUD_SIZE, PLACES, range(PLACES), 1), _model()
-    copy_embeddings(large, small)
-    assert all(torch.equal(a.weight, b.weight) for a, b in zip(large.embed, small.embed, strict=True))  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="places"):
-        copy_embeddings(build_recurrent(CLOUD_SIZE, 5, [0], 0), small)
+def test_2_2_windows_of_ten_minutes_within_five_are_neighbours() -> None:
+    """Three windows at 1, one of nowhere, then 2: lags 1 and 2 within the stay, and 2 to 5 across the hole."""
+    x = torch.tensor([[1.0, 0, 0, 0, 2, 1]])[:, :, None]
+    counts = count_neighbours(x, torch.tensor([2]), 4)
+    assert counts[1, 1] == 2 * (2 + 1)
+    assert counts[1, 2] == counts[2, 1] == 1 + 2 + 3 + 3
+    assert counts.sum() == 6 + 2 * 9
 
 
-def test_a_model_that_did_not_change_uploads_a_header_alone() -> None:
+def test_a_model_that_did_not_change_uploads_what_it_is_no_change_of() -> None:
     model = _model(3, 4)
     assert changed_tensors(model, model) == {}
-    assert len(encode_update(model, model)) < 32
+    assert set(load(encode_update(model, model))) == {"origin"}
 
 
 def test_only_changed_tensors_and_rows_are_uploaded() -> None:
@@ -143,13 +170,13 @@ def test_only_changed_tensors_and_rows_are_uploaded() -> None:
     model = customize_classes(pulled, [3, 4], _generator())
     with torch.no_grad():
         model.embed[0].weight[5] += 1  # type: ignore[index,operator]
-        model.project.weight += 1
+        model.lstm.weight_hh_l0 += 1
         model.classify.bias[1] += 1
     changed = changed_tensors(model, pulled)
-    assert set(changed) == {"embed.0.weight@rows", "embed.0.weight@values", "project.weight", "classify.bias"}
+    assert set(changed) == {"embed.0.weight@rows", "embed.0.weight@values", "lstm.weight_hh_l0", "classify.bias"}
     assert changed["embed.0.weight@rows"].tolist() == [5]
     payload = sum(tensor.numel() * tensor.element_size() for tensor in changed.values())
-    assert payload == 4 + 8 * 4 + 4 * 48 * 4 + 2 * 4
+    assert payload == 4 + 4 * 4 + 4 * 16 * 16 * 4 + 2 * 4
     size = len(encode_update(model, pulled))
     assert payload < size < payload + 512
 
@@ -157,7 +184,7 @@ def test_only_changed_tensors_and_rows_are_uploaded() -> None:
 def test_an_applied_update_gives_the_devices_model_bit_for_bit() -> None:
     pulled = _model()
     model = grow_classes(customize_classes(pulled, [7, 3], _generator()), [11], _generator())
-    model.train_embeddings(False)
+    model.train_body(False)
     y = torch.tensor([0, 1, 2] * 4)
     train_student(model, Examples(_codes(), y), None, DistillSettings(epochs=1, patience=0), _generator())
     decoded = apply_update(pulled, encode_update(model, pulled))
@@ -174,13 +201,20 @@ def test_new_classes_travel_with_their_rows() -> None:
     assert torch.equal(apply_update(pulled, encode_update(grown, pulled))(_codes()), grown(_codes()))
 
 
+def test_a_change_of_another_model_is_told_apart_from_a_wrong_update() -> None:
+    pulled, other = _model(3, 4), _model(3, 4, seed=1)
+    grown = grow_classes(pulled, [11], _generator())
+    with pytest.raises(OtherOriginError, match="another model"):
+        apply_update(other, encode_update(grown, pulled))
+
+
 def _broken() -> list[tuple[dict[str, Tensor], str]]:
     row = {"classify.weight@values": torch.zeros(1, 16)}
     return [
         ({"nobody.weight": torch.zeros(1)}, "no tensor of this model"),
-        ({"project.weight": torch.zeros(2, 2)}, "does not fit"),
-        ({"project.weight": torch.zeros(4, 48, dtype=torch.float64)}, "does not fit"),
-        ({"project.weight": torch.full((4, 48), torch.nan)}, "NaN"),
+        ({"lstm.weight_hh_l0": torch.zeros(2, 2)}, "does not fit"),
+        ({"lstm.weight_hh_l0": torch.zeros(64, 16, dtype=torch.float64)}, "does not fit"),
+        ({"lstm.weight_hh_l0": torch.full((64, 16), torch.nan)}, "NaN"),
         (row, "does not fit"),
         ({**row, "classify.weight@rows": torch.tensor([2], dtype=torch.int32)}, "does not fit"),
         ({**row, "classify.weight@rows": torch.tensor([-1], dtype=torch.int32)}, "does not fit"),
@@ -211,4 +245,4 @@ def test_an_update_beyond_all_bounds_is_not_even_parsed() -> None:
 def test_an_update_is_readable_by_anyone() -> None:
     pulled = _model(7, 3)
     grown = grow_classes(pulled, [11], _generator())
-    assert set(load(encode_update(grown, pulled))) == set(changed_tensors(grown, pulled))
+    assert set(load(encode_update(grown, pulled))) == {"origin", *changed_tensors(grown, pulled)}

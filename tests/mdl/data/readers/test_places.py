@@ -10,7 +10,17 @@ import pytest
 
 from mdl.data import load_data
 from mdl.data.readers.places import PlaceOptions, cut_days, read_places, read_stays
-from mdl.data.readers.visits import WINDOW_S, encode_stays, feature_sizes, find_stays, keep_active_days, make_sequences
+from mdl.data.readers.visits import (
+    NO_STAY,
+    WINDOW_S,
+    ask_next,
+    encode_steps,
+    feature_sizes,
+    find_stays,
+    keep_active_days,
+    last_steps,
+    make_sequences,
+)
 from mdl.errors import ConfigError, DataError
 
 DAY_S = 86_400
@@ -20,6 +30,11 @@ def _stays(*moments: tuple[int, int], hole: int = 1):  # type: ignore[no-untyped
     """Stays from (window, place)."""
     window, place = np.array(moments, np.int64).T
     return find_stays(window * WINDOW_S, place, hole)
+
+
+def _encode(stays):  # type: ignore[no-untyped-def]
+    """Each stay with the clock of its own start."""
+    return encode_steps(stays, stays.start)
 
 
 def test_a_window_belongs_to_the_place_that_most_moments_name() -> None:
@@ -32,13 +47,12 @@ def test_neighbouring_windows_at_one_place_are_one_stay() -> None:
     assert stays.place.tolist() == [1, 3, 3]
     assert stays.start.tolist() == [0, 2, 7]
     assert stays.duration.tolist() == [2, 3, 1]
-    assert stays.gap.tolist() == [0, 0, 2]
 
 
 def test_nowhere_ends_a_stay_and_counts_as_gap() -> None:
     stays = _stays((0, 1), (1, -1), (2, -1), (3, 1))
     assert stays.place.tolist() == [1, 1]
-    assert stays.gap.tolist() == [0, 2]
+    assert make_sequences(stays, 1)[0][:, 5].tolist() == [[2]]
 
 
 def test_moments_may_come_in_any_order() -> None:
@@ -56,15 +70,29 @@ def test_only_days_with_enough_stays_are_active() -> None:
     assert keep_active_days(stays, 2).day.tolist() == [0, 0, 2, 2, 2]
 
 
-def test_the_six_features_of_a_stay() -> None:
-    # Thursday 1 January 1970, 00:00 to 00:20; then 09:30 to 09:40 on the Friday.
-    stays = _stays((0, 3), (1, 3), (144 + 57, 0))
-    assert encode_stays(stays).tolist() == [[5, 0, 0, 3, 2, 0], [2, 9, 3, 4, 1, 144]]
+def test_2_2_a_steps_six_features_tell_the_stay_and_the_moment_that_follows() -> None:
+    # Thursday 1 January 1970, 00:00 to 00:20, then 09:30 to 09:40; asked about Friday, 09:40, and a day later.
+    stays = _stays((0, 3), (1, 3), (57, 0))
+    assert encode_steps(stays, np.array([57, 144 + 58])).tolist() == [[3, 9, 30, 3, 1, 55], [0, 9, 40, 4, 0, 143]]
+    assert encode_steps(stays, np.array([57, 288 + 58]))[1].tolist() == [0, 9, 40, 5, 0, 143]
+
+
+def test_where_at_nine_is_the_days_stays_and_the_moment() -> None:
+    stays = _stays((0, 3), (1, 3), (30, 0))
+    x = ask_next(stays, 54, steps=4)
+    assert x.shape == (1, 6, 4)
+    assert last_steps(x).tolist() == [[0, 9, 0, 3, 0, 23]]
+    assert x[0, 0].tolist() == [3, 0, NO_STAY, NO_STAY]
+
+
+def test_2_2_a_sequence_reaches_back_a_day() -> None:
+    x, _ = make_sequences(_stays((0, 1), (10, 2), (100, 3), (150, 4), (400, 5)), steps=8)
+    assert [row[row != NO_STAY].tolist() for row in x[:, 0]] == [[1], [1, 2], [2, 3], [4]]
 
 
 def test_every_code_lies_below_its_size() -> None:
     stays = _stays(*((window, window % 7) for window in range(0, 3000, 11)), hole=0)
-    codes = encode_stays(stays)
+    codes = encode_steps(stays, stays.start + 400)
     assert (codes >= 0).all()
     assert (codes < np.array(feature_sizes(7))).all()
 
@@ -73,8 +101,8 @@ def test_a_sequence_is_the_history_and_the_next_place() -> None:
     x, y = make_sequences(_stays((0, 1), (10, 2), (20, 3)), steps=2)
     assert y.tolist() == [2, 3]
     assert x.shape == (2, 6, 2)
-    assert x[:, 0].tolist() == [[0, 3], [3, 4]]
-    assert x[0, :, 0].tolist() == [0] * 6
+    assert x[:, 0].tolist() == [[1, NO_STAY], [1, 2]]
+    assert x[0, :, 1].tolist() == [NO_STAY] * 6
 
 
 def test_the_cut_goes_between_days() -> None:
@@ -108,7 +136,7 @@ def test_a_csv_of_times_and_places_becomes_windows_by_person(tmp_path: Path) -> 
 def test_a_test_history_never_reaches_over_the_cut(tmp_path: Path) -> None:
     _write_log(tmp_path, "ann")
     data = read_places(str(tmp_path / "ann.csv"), PlaceOptions(hole=0, steps=4))
-    assert data.test.x[0, 0].tolist() == [0, 0, 0, 3]
+    assert data.test.x[0, 0].tolist() == [1, NO_STAY, NO_STAY, NO_STAY]
 
 
 def test_unix_times_in_milliseconds_are_not_taken_for_the_far_future(tmp_path: Path) -> None:
@@ -117,7 +145,7 @@ def test_unix_times_in_milliseconds_are_not_taken_for_the_far_future(tmp_path: P
         rows = [f"{(1709632800 + 600 * row) * scale},{'ab'[row // 9 % 2]}" for row in range(72)]
         (tmp_path / f"{unit}.csv").write_text("\n".join(["time,place", *rows]) + "\n")
     codes = {
-        unit: encode_stays(read_stays(str(tmp_path / f"{unit}.csv"), PlaceOptions()).stays[unit])
+        unit: _encode(read_stays(str(tmp_path / f"{unit}.csv"), PlaceOptions()).stays[unit])
         for unit in ("s", "ms", "ns")
     }
     assert len(codes["s"]) > 4
@@ -129,7 +157,7 @@ def test_iso_times_show_the_local_clock_whatever_their_zone(tmp_path: Path) -> N
     text = "time,place\n2024-03-05T09:30:00,a\n2024-03-05T10:30:00+05:00,b\n2024-03-05 12:00,a\n"
     (tmp_path / "log.csv").write_text(text)
     log = read_stays(str(tmp_path / "log.csv"), PlaceOptions())
-    codes = encode_stays(log.stays["log"])
+    codes = _encode(log.stays["log"])
     assert codes[:, 1].tolist() == [9, 10, 12]
     assert codes[:, 3].tolist() == [1, 1, 1]
 
@@ -164,7 +192,7 @@ def test_the_offset_moves_the_clock(tmp_path: Path) -> None:
     _write_fixes(tmp_path / "gps.csv.gz")
     options = PlaceOptions(centre="43,-72", utc_offset=-4, active=1)
     stays = read_stays(str(tmp_path / "gps.csv.gz"), options).stays["gps"]
-    assert encode_stays(stays)[0, 1] == 20
+    assert _encode(stays)[0, 1] == 20
 
 
 @pytest.mark.parametrize(
@@ -206,12 +234,12 @@ def test_no_message_tells_a_position(tmp_path: Path) -> None:
 
 def test_real_fixes_of_two_students_become_sequences(data_dir: Path) -> None:
     data = read_places(str(data_dir / "studentlife_gps" / "gps_u0[04].csv.gz"), PlaceOptions(utc_offset=-4))
-    assert data.shape == (6, 8)
-    assert len(data.classes) == 22 * 14
+    assert data.shape == (6, 16)
+    assert len(data.classes) == 23 * 16
     assert data.subject_names == ("gps_u00", "gps_u04")
     assert len(data.train) > 200
     assert len(data.test) > 40
-    assert (data.train.x.max(axis=(0, 2)) < np.array(feature_sizes(308))).all()
-    # People sleep: far fewer stays begin from 3 to 6 than from 12 to 15.
-    hours = data.train.x[:, 1, -1]
+    assert (data.train.x.max(axis=(0, 2)) < np.array(feature_sizes(368))).all()
+    # People sleep: far fewer next stays begin from 3 to 6 than from 12 to 15.
+    hours = last_steps(data.train.x)[:, 1]
     assert ((hours >= 3) & (hours < 6)).sum() * 2 < ((hours >= 12) & (hours < 15)).sum()

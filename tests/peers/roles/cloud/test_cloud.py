@@ -43,7 +43,7 @@ from peers.roles.cloud.learner import CLOUD, Learner, LearnerSettings
 
 ANN, BOB, CAT = (Contributor(name, 1) for name in ("ann", "bob", "cat"))
 BASE = Packed(b"base!")  # bytes are of any length
-TAUGHT = CycleTaught(1, {"-1": BASE}, {}, {})
+TAUGHT = CycleTaught(1, {"-1": BASE}, {}, {}, {"-1": BASE})
 
 
 def _update(*numbers: int) -> Packed:
@@ -98,6 +98,18 @@ def test_a_pupil_gets_the_lesson_of_its_group_and_a_new_one_the_base() -> None:
         assert isinstance(send, Send)
         assert send.message == LessonMessage(who.peer_id, 2, group)
         assert send.values is taught.lessons[str(group)]
+
+
+def test_3_1_a_device_by_itself_gets_the_large_model_of_its_group_too() -> None:
+    taught = CycleTaught(2, {"-1": BASE, "0": Packed(b"0")}, {"ann": 0}, {}, {"-1": BASE, "0": Packed(b"pair")})
+    (send,) = _cloud(state=CloudState(taught)).handle(
+        Received(ANN, LessonWanted("ann", "schema", with_teacher=True)), 1.0
+    )
+    assert isinstance(send, Send)
+    assert send.values == b"pair"
+    for studies in (0, 1):
+        (asked,) = _said(_learner(studies=studies).handle(Tick(), 0.0), CLOUD)
+        assert asked == LessonWanted("ann", "schema", "lenet", 0, with_teacher=studies > 0)
 
 
 def test_an_update_is_taken_when_it_is_on_the_disk_and_not_before() -> None:
@@ -388,7 +400,7 @@ def test_an_update_of_a_lesson_that_is_too_old_makes_a_learner_pull_again() -> N
     learner.handle(_heard(LessonMessage("ann", 1), BASE), 1.0)
     learner.handle(UpdateReady(1, _update(1), 1), 2.0)
     old = PupilRefused("ann", "version 1 is not kept any more", digest_of(_update(1)), pull_again=True)
-    assert _said(learner.handle(_heard(old), 3.0), CLOUD) == [LessonWanted("ann", "schema", "lenet", 0)]
+    assert _said(learner.handle(_heard(old), 3.0), CLOUD) == [LessonWanted("ann", "schema", "lenet", 0, True)]
 
 
 def test_a_paused_learner_says_nothing_and_goes_on_where_it_was() -> None:
@@ -508,7 +520,8 @@ class Star:
 
     def finish_cycle(self, version: int, learned: dict[str, bytes]) -> CycleTaught:
         """Written when it arrives, which it does not if the cloud dies before."""
-        return CycleTaught(version, {"-1": BASE, "0": BASE}, dict.fromkeys(learned, 0), learned)
+        lessons = {"-1": BASE, "0": BASE}
+        return CycleTaught(version, lessons, dict.fromkeys(learned, 0), learned, lessons)
 
 
 @pytest.mark.parametrize("seed", range(40))

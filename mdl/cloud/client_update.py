@@ -1,0 +1,93 @@
+"""A device's update (Colla 3.3, stage 3; 5.4): its own model goes on learning, taught by its group's large model.
+
+Which classes its last layer has, and how much of it learns, is an `UpdateMode`; the paper's three have its names.
+Pure: what is drawn comes from the generator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import torch
+from torch import Tensor, nn
+
+from mdl.cloud.distillation import (
+    DistillSettings,
+    Examples,
+    StudentTraining,
+    locate_classes,
+    pick_classes,
+    predict_probabilities,
+    train_student,
+)
+from mdl.cloud.model_kinds import ModelKind
+from mdl.cloud.update_modes import UpdateMode
+from mdl.errors import DataError
+
+# One in so many examples tells when to stop (4.2: training and validation 16 : 4); with fewer examples than
+# _FEWEST_TO_HOLD that tells nothing.
+_HELD_SHARE, _FEWEST_TO_HOLD = 5, 20
+
+
+class ClientUpdate(msgspec.Struct, frozen=True):
+    """model: the device's new one. training: how many epochs it took, and which one was kept."""
+
+    model: nn.Module
+    training: StudentTraining
+
+
+def update_client(
+    kind: ModelKind,
+    start: nn.Module,
+    teacher: nn.Module | None,
+    x: Tensor,
+    y: Tensor,
+    settings: DistillSettings,
+    mode: UpdateMode,
+    generator: torch.Generator,
+    stopped: Callable[[], bool] = lambda: False,
+) -> ClientUpdate:
+    """Stage 3 (Eq. 3). start: this device's model, or the small one it pulled first; teacher: what it pulled, or None.
+
+    x, y: this period's examples, y class numbers (n,). A drawn fifth of them stops the training early if
+    `settings.patience` is not 0. Raises DataError without examples, or if the loss is not finite;
+    TrainingCancelledError.
+    """
+    if not len(y):
+        raise DataError("a device without examples has nothing to learn from")
+    student = kind.customize(start, sorted(set(y.tolist())), mode, generator)
+    classes = kind.class_ids(student)
+    soft = None
+    if teacher is not None and settings.label_weight < 1:
+        soft = teacher_probabilities(kind, teacher, x, classes, settings.temperature)
+    learner, seen = (student, x) if mode.whole else kind.split_last_layer(student, x)
+    train, validation = hold_examples(Examples(seen, locate_classes(y, classes), soft), settings, generator)
+    return ClientUpdate(student, train_student(learner, train, validation, settings, generator, stopped))
+
+
+def accuracy_of(kind: ModelKind, model: nn.Module, x: Tensor, y: Tensor) -> float:
+    """Share of the examples whose class number is predicted; a class the model lacks is always wrong."""
+    predicted = kind.class_ids(model)[predict_probabilities(model, x).argmax(dim=1)]
+    return float((predicted == y).float().mean())
+
+
+def teacher_probabilities(
+    kind: ModelKind, teacher: nn.Module, x: Tensor, student_class_ids: Tensor, temperature: float = 1.0
+) -> Tensor:
+    """What the teacher says of the student's classes, renormalised: float32 (n, K)."""
+    return pick_classes(predict_probabilities(teacher, x, temperature), kind.class_ids(teacher), student_class_ids)
+
+
+def hold_examples(
+    examples: Examples, settings: DistillSettings, generator: torch.Generator
+) -> tuple[Examples, Examples | None]:
+    """Examples to train on, and the drawn fifth that stops the training; all and None where nothing stops it."""
+    count = len(examples.y)
+    if not settings.patience or count < _FEWEST_TO_HOLD:
+        return examples, None
+    order = torch.randperm(count, generator=generator)
+    used, held = order[: -(count // _HELD_SHARE)], order[-(count // _HELD_SHARE) :]
+    soft = examples.teacher
+    train = Examples(examples.x[used], examples.y[used], None if soft is None else soft[used])
+    return train, Examples(examples.x[held], examples.y[held])

@@ -1,0 +1,68 @@
+"""What a device that learns by itself keeps between its studies: its own model, and what its updates are changes of.
+
+personal.safetensors    its model, for people and `mdl predict`
+own.safetensors         the same as the next study goes on from it, and the origin that the cloud has too
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from mdl.cloud.lesson_codec import pack_parts, unpack_parts
+from mdl.cloud.model_kinds import ModelKind
+from mdl.errors import ConfigError, DataError, RemoteProtocolError
+from mdl.files.checkpoint import read_safetensors, write_safetensors
+from mdl.protocol.cloud_messages import LessonMessage
+
+PERSONAL, OWN = "personal.safetensors", "own.safetensors"
+_PAIR = "own and origin"
+# A cloud keeps 16 versions; well before it forgets this one, a device makes a newer one its origin.
+_OLDEST_ORIGIN = 8
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """own: the device's model. origin: the small model that it pulled, and the lesson it came with."""
+
+    own: nn.Module
+    origin: nn.Module
+    version: int
+    group: int
+
+    def fits(self, lesson: LessonMessage, studied: int) -> bool:
+        """Whether updates can still be changes of the origin. studied: version of the lesson that was studied last.
+
+        A lesson that comes again was asked for again: the cloud may not know the origin any more.
+        """
+        return lesson.version != studied and 0 <= lesson.version - self.version < _OLDEST_ORIGIN
+
+
+def write_progress(folder: Path, kind: ModelKind, progress: Progress) -> None:
+    pair = pack_parts([kind.pack(progress.own), kind.pack(progress.origin)])
+    metadata = {"version": str(progress.version), "group": str(progress.group)}
+    write_safetensors(folder / OWN, {_PAIR: np.frombuffer(pair, np.uint8)}, metadata)
+
+
+def read_progress(folder: Path, kind: ModelKind) -> Progress | None:
+    """None where there is none, as in the directories of older versions. Raises ConfigError for a damaged file."""
+    path = folder / OWN
+    if not path.exists():
+        return None
+    try:
+        arrays, metadata = read_safetensors(path)
+        own, origin = unpack_parts(arrays[_PAIR].tobytes(), 2)
+        version, group = int(metadata["version"]), int(metadata["group"])
+        return Progress(kind.unpack(own), kind.unpack(origin), version, group)
+    except (DataError, RemoteProtocolError, KeyError, ValueError) as error:
+        raise ConfigError(f"{path} is no model of this device ({error}); remove it to begin anew") from None
+
+
+def write_personal(folder: Path, model: nn.Module, metadata: dict[str, str]) -> None:
+    """The model as named tensors."""
+    named: dict[str, NDArray[Any]] = {name: tensor.detach().numpy() for name, tensor in model.state_dict().items()}
+    write_safetensors(folder / PERSONAL, named, metadata)
