@@ -274,9 +274,16 @@ def predict(
     data: DataSpec = None,
     own: OwnModel = None,
     limit: Annotated[int, typer.Option(help="How many windows to show.", min=1, max=MANY)] = 20,
+    at: Annotated[str | None, typer.Option(help="Where then? 9:00, or 2026-05-04T09:00; for places.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Classify windows with a trained model."""
+    """Classify windows with a trained model; with --at say where somebody is at that moment."""
+    if at is not None:
+        from peers.view.where import predict_places, show_places
+
+        where = predict_places(model, data, at, limit)
+        print_json(where) if as_json else show_places(where)
+        return
     from mdl.own import own_data, own_model
     from peers.view.inference import predict_windows, show_predictions
 
