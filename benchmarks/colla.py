@@ -1,244 +1,170 @@
-"""Colla on places: device training, cloud training, warm start and Colla, in one process, three cycles.
+"""Colla by the paper's protocol (SEC 2019, section 5), in one process: Table 1, Fig. 5, 9, 11 to 14.
 
     python benchmarks/colla.py --data "STUDENTLIFE/*.csv.gz" --out benchmarks/results/colla.json
 
-Prints a table of Table 1's figures, writes all of them as JSON after every seed, and their distribution as SVG beside
-it. With --tune the test days are left out of sight: the days before them are cut the same way. Places are cells of a
-fixed grid; no cell, person or time is printed, only how often predictions were right. Needs scikit-learn.
+The first quarter of everybody's record is the cloud's; the rest is cut in four, a device trains on one part and is
+tested on the next, three times. All figures are written as JSON after every seed, with the paper's beside them, and the
+distribution of accuracies as SVG. Seeds that the file at --out already has are not run again.
+--tune leaves the last test out of sight. --donors N is the other protocol: N people give the cloud all of their days,
+and the others none. No cell, person or time is printed, only how often predictions were right. Needs scikit-learn.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import platform
 import sys
 import time
-from collections import Counter
-from itertools import pairwise
+from collections.abc import Callable
 from pathlib import Path
-from statistics import mean, median
 from typing import Any
 
 import msgspec
 import numpy as np
 import torch
-from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
 
-from benchmarks.colla_baselines import guess_markov, guess_tree, unseen_share
+from benchmarks.colla_costs import measure_costs
+from benchmarks.colla_methods import Outcome, Recipe, count_all, hide_time, preset_recipe, run_alone, run_central
+from benchmarks.colla_methods import run_colla as run_taught
 from benchmarks.colla_plot import draw_cdf
-from benchmarks.colla_recipe import Client, Person, Recipe, UnifiedKind, run_colla, split_people, train_alone
-from mdl.cloud.classroom import Classroom, Cycle, accuracy_of
+from benchmarks.colla_record import Device, Examples, cut_record, join, split_donors
+from benchmarks.colla_table import COLLA, EXTENDED, PAPER, show_table, summarise
+from mdl.cloud.classroom import Classroom
 from mdl.cloud.model_kinds import RecurrentKind
-from mdl.cloud.recurrent import CLOUD_SIZE, DEVICE_SIZE, count_parameters
+from mdl.cloud.settings import suggest
 from mdl.data.readers.places import PlaceLog, PlaceOptions, read_stays
 from mdl.errors import MdlError
-
-# Who competes in Table 1; the others stand beside them.
-RIVALS = ("DT", "CT", "DT-ws")
-COLLA = "Colla"
-# Devices are told apart by their sequences: below 100, below 300, and above.
-SIZES = (0, 100, 300, 1_000_000)
-# What the warm start would be worth if the cloud had all days of all devices.
-POOLED = "DT-ws, all days pooled"
-# (grouped, customised last layer): Fig. 9 and Fig. 10 leave one out at a time.
-VARIANTS = {COLLA: (True, True), "Colla, one group": (False, True), "Colla, unified last layer": (True, False)}
 
 
 def main() -> int:
     options = _parse_options()
     torch.set_num_threads(1)
     try:
-        recipe = msgspec.convert(_merge(msgspec.to_builtins(Recipe()), json.loads(options.set)), Recipe)
-        log = read_stays(options.data, PlaceOptions(utc_offset=options.utc_offset))
-        result: dict[str, Any] = {"seeds": []}
+        log = read_stays(options.data, PlaceOptions(utc_offset=options.utc_offset, cell=options.cell, active=1))
+        recipe = _read_recipe(options, log)
+        devices = cut_record(log, recipe.steps, options.tune, options.devices)
+        result = _resume(options, recipe)
         for seed in options.seeds:
-            result["seeds"].append(measure_seed(log, recipe, seed, options))
-            result = summarise(result["seeds"], recipe, log, options)
+            if seed not in [found["seed"] for found in result["seeds"]]:
+                result["seeds"].append(measure_seed(log, devices, recipe, seed, options))
+                result |= summarise(result["seeds"])
+                _write(result, options.out)
+        if options.costs and "costs" not in result:
+            result["costs"] = measure_costs(log.places, devices, recipe)
             _write(result, options.out)
-    except (MdlError, msgspec.ValidationError) as error:
+    except (MdlError, msgspec.ValidationError, json.JSONDecodeError) as error:
         print(f"colla: {error}", file=sys.stderr)
         return 2
     print(show_table(result))
     return 0
 
 
-def measure_seed(log: PlaceLog, recipe: Recipe, seed: int, options: argparse.Namespace) -> dict[str, Any]:
-    """One draw of the cloud's people: every method's accuracies by device and cycle, and what Colla cost."""
+def measure_seed(
+    log: PlaceLog, everybody: list[Device], recipe: Recipe, seed: int, options: argparse.Namespace
+) -> dict[str, Any]:
+    """Every method's scores by cycle and device. What is random is the models' start, batches, and who donates."""
     started = time.process_time()
-    data, people = split_people(log, recipe, seed, options.tune)
-    people = people[: options.devices]
-    kind = RecurrentKind(log.places)
-    base = Classroom(kind, *data, recipe.teaching, seed).bootstrap()
-    cycles = range(1, recipe.cycles + 1)
-    methods: dict[str, list[list[float]]] = {
-        "Markov": [[guess_markov(_seen(person, cycle, recipe), person) for person in people] for cycle in cycles],
-        "tree": [[guess_tree(_seen(person, cycle, recipe), person, seed) for person in people] for cycle in cycles],
-        "CT": [[accuracy_of(kind, base.large, *person.test) for person in people]] * recipe.cycles,
-        "CT small": [[accuracy_of(kind, base.small, *person.test) for person in people]] * recipe.cycles,
+    others, devices = split_donors(everybody, options.donors, seed)
+    kind = RecurrentKind(log.places, recipe.small, recipe.large)
+    donated = join([*others, *(device.donated for device in devices)])
+    room = Classroom(kind, *donated, recipe.teaching, seed)
+    base = room.bootstrap()
+    methods = count_all(devices, seed)
+    runs: dict[str, Callable[[], dict[str, Outcome]]] = {
+        "Colla": lambda: run_taught(kind, room, base, devices, recipe, seed, {COLLA: 0.0, EXTENDED: recipe.prior}),
+        "DT-ws": lambda: run_alone(
+            kind, base.small, devices, recipe, seed, {"DT-ws": 0.0, "DT-ws + counts": recipe.prior}
+        ),
+        "DT": lambda: run_alone(kind, None, devices, recipe, seed, {"DT": 0.0}),
+        "CT": lambda: {"CT": run_central(kind, base, devices, others, recipe, seed)},
     }
-    for name, start in (("DT", None), ("DT-ws", base.small)):
-        methods[name] = [_train_everybody(kind, people, start, recipe, cycle, seed) for cycle in cycles]
     if options.variants:
-        pooled = _pool(data, people, recipe)
-        settings = msgspec.structs.replace(recipe.teaching, rows=len(pooled[1]))
-        informed = Classroom(kind, *pooled, settings, seed).bootstrap().small
-        methods[POOLED] = [_train_everybody(kind, people, informed, recipe, cycle, seed) for cycle in cycles]
-    colla: dict[str, Any] = {}
-    for name, (grouped, customized) in VARIANTS.items():
-        if name != COLLA and not options.variants:
-            continue
-        own_kind = kind if customized else UnifiedKind(log.places)
-        settings = msgspec.structs.replace(recipe.teaching, groups=grouped and recipe.teaching.groups)
-        classroom = Classroom(own_kind, *data, settings, seed)
-        methods[name], clients, taught = run_colla(classroom, own_kind, base, people, recipe, seed)
-        colla[name] = _describe_costs(methods[name], clients, taught)
-    sizes = [[len(_seen(person, cycle, recipe)[1]) for person in people] for cycle in cycles]
-    figures = {
+        runs |= _variants(kind, log, donated, devices, recipe, seed)
+    for name, run in runs.items():
+        methods |= run()
+        print(f"seed {seed}: {name}, {time.process_time() - started:.0f} s of CPU", file=sys.stderr, flush=True)
+    return {
         "seed": seed,
-        "devices": len(people),
-        "cloud_sequences": min(len(data[1]), recipe.teaching.rows),
-        "device_sequences": sizes,
-        "unseen_share": mean(unseen_share(_seen(person, recipe.cycles, recipe), person) for person in people),
-        "methods": {
-            name: [[round(value, 4) for value in values] for values in after] for name, after in methods.items()
-        },
-        "table": {name: _describe(after[-1]) for name, after in methods.items()},
-        "colla": colla,
-        "over_warm_start": [
-            _pair(taught, alone) for taught, alone in zip(methods[COLLA], methods["DT-ws"], strict=True)
-        ],
-        "wins": _count_wins({name: after[-1] for name, after in methods.items()}, [*RIVALS, COLLA]),
+        "devices": len(devices),
+        "cloud_sequences": len(donated[1]),
+        "device_sequences": [[len(part[1]) for part in device.parts] for device in devices],
+        "scores": {name: _scores(outcome) for name, outcome in methods.items()},
+        "colla": _describe(methods[COLLA]),
         "cpu_s": round(time.process_time() - started, 1),
     }
-    print(json.dumps({"seed": seed, "table": figures["table"], "cpu_s": figures["cpu_s"]}), file=sys.stderr, flush=True)
-    return figures
 
 
-def summarise(
-    seeds: list[dict[str, Any]], recipe: Recipe, log: PlaceLog, options: argparse.Namespace
-) -> dict[str, Any]:
-    """The medians over the seeds, and the figures of each."""
-    table = {
-        name: {key: median(seed["table"][name][key] for seed in seeds) for key in ("mean", "median")}
-        for name in seeds[0]["table"]
-    }
-    for name in [*RIVALS, COLLA]:
-        table[name]["best_share"] = median(seed["wins"][name] for seed in seeds)
-    relative = [
-        seed["table"][COLLA]["median"] / max(seed["table"][name]["median"] for name in RIVALS) - 1 for seed in seeds
-    ]
-    kind = RecurrentKind(log.places)
+def _variants(
+    kind: RecurrentKind, log: PlaceLog, donated: Examples, devices: list[Device], recipe: Recipe, seed: int
+) -> dict[str, Callable[[], dict[str, Outcome]]]:
+    """Fig. 5 (an RNN without time, a device alone), Fig. 9 (one group) and Fig. 14 (the best 70 % teach)."""
+
+    def changed(name: str, **teaching: object) -> dict[str, Outcome]:
+        settings = msgspec.structs.replace(recipe.teaching, **teaching)
+        x, y = donated
+        room = Classroom(kind, x, y, settings, seed)
+        return run_taught(kind, room, room.bootstrap(), devices, recipe, seed, {name: 0.0})
+
+    without = [hide_time(device) for device in devices]
     return {
-        "data": "studentlife_gps, cells of a fixed grid" if options.utc_offset else "places",
-        "tuning": options.tune,
-        "places": len(log.places),
-        "parameters": {
-            CLOUD_SIZE: count_parameters(kind.build_large(0)),
-            DEVICE_SIZE: count_parameters(kind.build_small(0)),
-        },
-        "table": table,
-        "by_sequences": _split_by_size(seeds),
-        "colla_median_over_best_rival": [round(value, 4) for value in relative],
-        "paper": {"median_over_rivals": 0.21, "best_share": 0.68, "data": "private campus WiFi set, not this one"},
-        "recipe": msgspec.to_builtins(recipe),
-        "seeds": seeds,
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, 1 thread used, torch {torch.__version__}",
+        "RNN": lambda: run_alone(kind, None, without, recipe, seed, {"DT, RNN without time": 0.0}),
+        "one group": lambda: changed("Colla, one group", groups=False),
+        "top 70 %": lambda: changed("Colla, best 70 % teach", keep=0.7),
     }
 
 
-def show_table(result: dict[str, Any]) -> str:
-    lines = [f"{'':28}{'best on':>9}{'mean':>9}{'median':>9}"]
-    for name, row in result["table"].items():
-        best = f"{row['best_share']:.0%}" if "best_share" in row else ""
-        lines.append(f"{name:28}{best:>9}{row['mean']:9.3f}{row['median']:9.3f}")
-    return "\n".join([*lines, f"Colla's median over the best of {', '.join(RIVALS)}: {_percent(result)}"])
+def _describe(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "upload_bytes": outcome.upload_bytes,
+        "epochs": outcome.epochs,
+        "update_cpu_s": outcome.cpu_s,
+        "groups": [len(set(cycle.groups.values())) for cycle in outcome.cycles],
+        "silhouettes": [{str(k): round(found, 4) for k, found in it.silhouettes.items()} for it in outcome.cycles],
+    }
 
 
-def _train_everybody(
-    kind: RecurrentKind, people: list[Person], start: nn.Module | None, recipe: Recipe, cycle: int, seed: int
-) -> list[float]:
+def _scores(outcome: Outcome) -> list[dict[str, list[float]]]:
     return [
-        accuracy_of(kind, train_alone(kind, person, start, recipe, cycle, seed + number), *person.test)
-        for number, person in enumerate(people)
+        {"accuracy": [score.accuracy for score in after], "precision": [score.precision for score in after]}
+        for after in outcome.scores
     ]
 
 
-def _pool(
-    data: tuple[torch.Tensor, torch.Tensor], people: list[Person], recipe: Recipe
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """What a cloud would have if all devices gave it their days (not the test): no exchange of models can tell more."""
-    parts = [data, *(person.seen(recipe.cycles) for person in people)]
-    return torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts])
+def _read_recipe(options: argparse.Namespace, log: PlaceLog) -> Recipe:
+    recipe = Recipe()
+    if options.preset != "measured":
+        recipe = preset_recipe(suggest(RecurrentKind(log.places), options.preset))
+    return msgspec.convert(_merge(msgspec.to_builtins(recipe), json.loads(options.set)), Recipe)
 
 
-def _pair(values: list[float], others: list[float]) -> dict[str, float]:
-    """The mean difference over the devices, and its standard error."""
-    differences = np.array(values) - np.array(others)
-    error = differences.std(ddof=1) / math.sqrt(len(differences)) if len(differences) > 1 else math.nan
-    return {"mean": round(float(differences.mean()), 4), "standard_error": round(float(error), 4)}
-
-
-def _split_by_size(seeds: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """After each cycle, the devices by how many sequences they had: mean accuracy of each method, all seeds pooled."""
-    rows = []
-    for cycle in range(len(seeds[0]["device_sequences"])):
-        for low, high in pairwise(SIZES):
-            values: dict[str, list[float]] = {}
-            for seed in seeds:
-                for name, after in seed["methods"].items():
-                    held = zip(after[cycle], seed["device_sequences"][cycle], strict=True)
-                    values.setdefault(name, []).extend(value for value, size in held if low <= size < high)
-            if devices := len(values[COLLA]):
-                means = {name: round(mean(found), 4) for name, found in values.items()}
-                rows.append({"cycle": cycle + 1, "sequences_from": low, "devices": devices, "mean": means})
-    return rows
-
-
-def _seen(person: Person, cycle: int, recipe: Recipe) -> tuple[torch.Tensor, torch.Tensor]:
-    return person.seen(cycle, recipe.device_rows)
-
-
-def _describe(values: list[float]) -> dict[str, float]:
-    return {"mean": round(mean(values), 4), "median": round(median(values), 4)}
-
-
-def _describe_costs(accuracies: list[list[float]], clients: list[Client], taught: list[Cycle]) -> dict[str, Any]:
-    cycles = range(len(accuracies))
-    return {
-        "cycles": [_describe(values) for values in accuracies],
-        "upload_bytes": [_spread([client.upload_bytes[cycle] for client in clients]) for cycle in cycles],
-        "download_bytes": [_spread([client.download_bytes[cycle] for client in clients]) for cycle in cycles],
-        "update_cpu_s": [_spread([round(client.update_cpu_s[cycle], 3) for client in clients]) for cycle in cycles],
-        "groups": [sorted(Counter(cycle.groups.values()).values()) for cycle in taught],
-        "silhouettes": [{str(k): score for k, score in cycle.silhouettes.items()} for cycle in taught],
-        "left_out": [len(cycle.left_out) for cycle in taught],
+def _resume(options: argparse.Namespace, recipe: Recipe) -> dict[str, Any]:
+    fresh = {
+        "data": f"studentlife_gps, cells of {options.cell:g} m",
+        "tuning": options.tune,
+        "donors": options.donors,
+        "preset": options.preset,
+        "recipe": msgspec.to_builtins(recipe),
+        "paper": PAPER,
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, 1 thread used, torch {torch.__version__}",
+        "seeds": [],
     }
-
-
-def _spread(values: list[float]) -> dict[str, float]:
-    return {"median": median(values), "max": max(values)}
-
-
-def _count_wins(methods: dict[str, list[float]], names: list[str]) -> dict[str, float]:
-    """The share of devices on which each method is the best; several methods that tie all count."""
-    columns = list(zip(*(methods[name] for name in names), strict=True))
-    return {name: round(mean(column[at] == max(column) for column in columns), 4) for at, name in enumerate(names)}
-
-
-def _percent(result: dict[str, Any]) -> str:
-    return ", ".join(f"{value:+.1%}" for value in result["colla_median_over_best_rival"])
+    if not options.out.exists():
+        return fresh
+    found: dict[str, Any] = json.loads(options.out.read_text())
+    same = all(found.get(key) == fresh[key] for key in ("data", "tuning", "donors", "recipe"))
+    return found if same else fresh
 
 
 def _write(result: dict[str, Any], out: Path) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(result, indent=1) + "\n")
-    shown = ("Markov", *RIVALS, COLLA)
-    pooled = {name: [value for seed in result["seeds"] for value in seed["methods"][name][-1]] for name in shown}
+    shown = ("Markov", "DT", "CT", "DT-ws", COLLA, EXTENDED)
+    pooled = {name: np.mean([seed["scores"][name][-1]["accuracy"] for seed in result["seeds"]], axis=0).tolist()
+              for name in shown}  # fmt: skip
     out.with_suffix(".svg").write_text(draw_cdf(f"Next place, {len(result['seeds'])} seeds, last cycle", pooled))
 
 
@@ -253,15 +179,15 @@ def _parse_options() -> argparse.Namespace:
     parser.add_argument("--data", required=True, help="file, folder or glob of CSV with fixes, or times and places")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--devices", type=int, default=100, help="at most so many, to try something out")
+    parser.add_argument("--devices", type=int, default=100, help="at most so many, the most active ones")
+    parser.add_argument("--donors", type=int, default=0, help="people who are the cloud's: the others give it nothing")
+    parser.add_argument("--cell", type=float, default=150.0, help="metres of a place, for fixes")
     parser.add_argument("--utc-offset", type=float, default=-4.0)
-    parser.add_argument(
-        "--variants", action=argparse.BooleanOptionalAction, default=True, help="Fig. 9 and 10, and pooled days"
-    )
-    parser.add_argument("--tune", action="store_true", help="leave the test days out of sight")
-    parser.add_argument(
-        "--set", default="{}", help='parts of the recipe as JSON, for example {"teaching": {"keep": 0.7}}'
-    )
+    parser.add_argument("--preset", default="measured", help="measured, or paper for the settings of 4.2")
+    parser.add_argument("--variants", action=argparse.BooleanOptionalAction, default=True, help="Fig. 5, 9 and 14")
+    parser.add_argument("--costs", action=argparse.BooleanOptionalAction, default=True, help="Fig. 11 to 13")
+    parser.add_argument("--tune", action="store_true", help="leave the days of the last test out of sight")
+    parser.add_argument("--set", default="{}", help='parts of the recipe as JSON, for example {"prior": 0.3}')
     return parser.parse_args()
 
 

@@ -92,11 +92,13 @@ def test_a_mesh_under_faults_is_judged_round_by_round(tmp_path: Path) -> None:
 
 
 def test_colla_is_compared_with_its_rivals_on_a_log_of_places(tmp_path: Path) -> None:
-    """Ten people who go from home to work, to lunch and back, at hours of their own, seen every half hour."""
+    """Ten people who go from home to work, to lunch, to a class, a gym and a shop, seen every half hour."""
 
     def place(person: int, day: int, hour: float) -> str:
         to_work = 8 + person % 3 + day % 2
-        return "home" if not to_work <= hour < 17 else "canteen" if 12 <= hour < 13 else f"work {person % 2}"
+        if not to_work <= hour < 17:
+            return "gym" if hour == 18 else "shop" if hour == 19 else "home"
+        return "canteen" if 12 <= hour < 13 else "class" if hour == 14 else f"work {person % 2}"
 
     for person in range(10):
         rows = [
@@ -107,16 +109,18 @@ def test_colla_is_compared_with_its_rivals_on_a_log_of_places(tmp_path: Path) ->
         (tmp_path / f"p{person}.csv").write_text("\n".join(["time,place", *rows]) + "\n")
     brief = {"epochs": 1}
     teaching = {"bootstrap": brief, "compress": brief, "cloud_update": brief, "rows": 50, "update_rows": 20}
-    recipe = {"cycles": 2, "cloud_people": 3, "device": brief, "scratch": brief, "teaching": teaching}
-    small = ["--data", tmp_path, "--out", tmp_path / "colla.json", "--seeds", 0, "--devices", 3]
-    run = _run(tmp_path, "benchmarks/colla.py", *small, "--no-variants", "--set", json.dumps(recipe))
+    recipe = {"client": brief, "alone": brief, "central": brief, "teaching": teaching, "update": "customisation"}
+    small = ["--data", tmp_path, "--out", tmp_path / "colla.json", "--seeds", 0, "--devices", 3, "--no-variants"]
+    run = _run(tmp_path, "benchmarks/colla.py", *small, "--set", json.dumps(recipe))
     assert run.returncode == 0, run.stderr[-2000:]
-    assert "Colla" in run.stdout
-    (seed,) = json.loads((tmp_path / "colla.json").read_text())["seeds"]
-    assert seed["devices"] == 3
+    assert "Colla + counts" in run.stdout
+    result = json.loads((tmp_path / "colla.json").read_text())
+    assert [seed["devices"] for seed in result["seeds"]] == [3]
+    assert len(result["table"]) == 3
+    assert len(result["costs"]["rows"]) == 3 * 4
     assert "<svg" in (tmp_path / "colla.svg").read_text()
-    run = _run(tmp_path, "benchmarks/colla.py", *small)
-    assert (run.returncode, "there are 10 of 10" in run.stderr) == (2, True), run.stderr[-2000:]
+    run = _run(tmp_path, "benchmarks/colla.py", *small, "--donors", 3)
+    assert (run.returncode, "leave no device" in run.stderr) == (2, True), run.stderr[-2000:]
 
 
 @pytest.mark.skipif(bool(lan.why_not()), reason=lan.why_not() or "")

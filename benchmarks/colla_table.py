@@ -1,0 +1,101 @@
+"""What comes of the seeds: Table 1 with the paper's figures beside it, and paired differences with their intervals."""
+
+from __future__ import annotations
+
+from statistics import mean, median
+from typing import Any
+
+import numpy as np
+
+RIVALS = ("DT", "CT", "DT-ws")
+COLLA, EXTENDED = "Colla", "Colla + counts"
+# Table 1 (best percentage, mean, median after the last update); Fig. 5's medians after the first; 5.2.2; Fig. 14.
+PAPER: dict[str, Any] = {
+    "DT": {"best_share": 0.0, "mean": 0.40, "median": 0.40},
+    "CT": {"best_share": 0.28, "mean": 0.40, "median": 0.39},
+    "DT-ws": {"best_share": 0.04, "mean": 0.41, "median": 0.42},
+    COLLA: {"best_share": 0.68, "mean": 0.47, "median": 0.51},
+    "first update": {"M-RNN": 0.39, "RNN": 0.18},
+    "random 100": {"CT, 10,000 in the cloud": 0.33, "Colla, least": 0.32, "Colla, most": 0.39},
+    "best 70 % teach, gain": 0.0346,
+}
+_DRAWS = 2000
+
+
+def summarise(seeds: list[dict[str, Any]]) -> dict[str, Any]:
+    """Devices are the same in every seed without donors: a device's accuracy is its mean over the seeds."""
+    cycles = range(len(seeds[0]["scores"][COLLA]))
+    after = [{name: _by_device(seeds, name, cycle) for name in seeds[0]["scores"]} for cycle in cycles]
+    return {
+        "table": [{name: _describe(seeds, name, cycle) for name in seeds[0]["scores"]} for cycle in cycles],
+        "best_share": [
+            {one: _count_wins(seeds, one, cycle) for one in (COLLA, EXTENDED)} for cycle in cycles
+        ],
+        "pairs": [
+            {f"{one} - {other}": _pair(values[one], values[other]) for one in (COLLA, EXTENDED)
+             for other in (*RIVALS, "DT-ws + counts", "Markov")}
+            for values in after
+        ],
+        "median_over_best_rival": [
+            {one: [_over(seed, one, cycle) for seed in seeds] for one in (COLLA, EXTENDED)} for cycle in cycles
+        ],
+    }  # fmt: skip
+
+
+def show_table(result: dict[str, Any]) -> str:
+    """After the last cycle."""
+    shares = result["best_share"][-1]
+    lines = [f"{'':24}{'best on':>9}{'mean':>8}{'median':>8}{'precision':>11}   paper: best, mean, median"]
+    for name, row in result["table"][-1].items():
+        share = f"{shares[name][name]:.0%}" if name in shares else f"{shares[COLLA].get(name, 0):.0%}"
+        share = share if name in (*RIVALS, COLLA, EXTENDED) else ""
+        paper = PAPER.get(name)
+        told = f"   {paper['best_share']:.0%}, {paper['mean']:.2f}, {paper['median']:.2f}" if paper else ""
+        lines.append(f"{name:24}{share:>9}{row['mean']:8.3f}{row['median']:8.3f}{row['precision']:11.3f}{told}")
+    for name, values in result["median_over_best_rival"][-1].items():
+        told = ", ".join(f"{value:+.1%}" for value in values)
+        lines.append(f"median of {name} over the best of {', '.join(RIVALS)}: {told}")
+    for name, pair in result["pairs"][-1].items():
+        lines.append(f"{name}: {pair['mean']:+.3f} [{pair['low']:+.3f}, {pair['high']:+.3f}]")
+    return "\n".join(lines)
+
+
+def _by_device(seeds: list[dict[str, Any]], name: str, cycle: int) -> list[list[float]]:
+    return [seed["scores"][name][cycle]["accuracy"] for seed in seeds]
+
+
+def _describe(seeds: list[dict[str, Any]], name: str, cycle: int) -> dict[str, float]:
+    """Medians over the seeds."""
+    found = [seed["scores"][name][cycle] for seed in seeds]
+    return {
+        "mean": round(median(mean(it["accuracy"]) for it in found), 4),
+        "median": round(median(median(it["accuracy"]) for it in found), 4),
+        "precision": round(median(mean(it["precision"]) for it in found), 4),
+    }
+
+
+def _pair(values: list[list[float]], others: list[list[float]]) -> dict[str, float]:
+    """Mean difference over devices and seeds; the interval of 95 % draws devices again."""
+    width = min(map(len, values))
+    differences = np.mean([np.array(a[:width]) - np.array(b[:width]) for a, b in zip(values, others, strict=True)], 0)
+    rng = np.random.default_rng(0)
+    drawn = differences[rng.integers(len(differences), size=(_DRAWS, len(differences)))].mean(axis=1)
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return {"mean": round(float(differences.mean()), 4), "low": round(float(low), 4), "high": round(float(high), 4)}
+
+
+def _over(seed: dict[str, Any], name: str, cycle: int) -> float:
+    medians = {it: median(seed["scores"][it][cycle]["accuracy"]) for it in (*RIVALS, name)}
+    over: float = medians[name] / max(medians[it] for it in RIVALS) - 1
+    return round(over, 4)
+
+
+def _count_wins(seeds: list[dict[str, Any]], one: str, cycle: int) -> dict[str, float]:
+    """Share of devices on which each of `one` and its rivals is the best, ties for each; median over the seeds."""
+    names = (*RIVALS, one)
+    shares: dict[str, list[float]] = {name: [] for name in names}
+    for seed in seeds:
+        rows = list(zip(*(seed["scores"][name][cycle]["accuracy"] for name in names), strict=True))
+        for at, name in enumerate(names):
+            shares[name].append(mean(row[at] == max(row) for row in rows))
+    return {name: round(median(values), 4) for name, values in shares.items()}
