@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable
@@ -23,6 +24,8 @@ from peers.interrupts import INTERRUPTED
 
 # Of the line that says what is wrong: paths and choices fit.
 _LONGEST = 4_000
+# Of a word that typer repeats: nobody wants to read more of a value that is none.
+_LONGEST_WORD = re.compile(r"(\S{80})\S+?(['\":.,;]*)(?=\s|$)")
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,7 @@ def _describe_usage(error: Any) -> Failure:
     if told.startswith("Usage:"):  # nothing was given: the help
         print(told, file=sys.stderr)
         told = f"{path}: no command is given"
-    return Failure(_one_line(told), f"{path} --help lists what is valid", 2)
+    return Failure(_one_line(_LONGEST_WORD.sub(r"\1...\2", told)), f"{path} --help lists what is valid", 2)
 
 
 def _describe_refusal(error: OSError) -> Failure:

@@ -47,6 +47,7 @@ from peers.cli.options import (
     choose,
     end,
     find_mesh,
+    finite,
     identified,
     load_settings,
     log_at,
@@ -233,7 +234,7 @@ def agent(
 def peers(
     mesh: MeshName = None,
     code: Code = None,
-    wait: Annotated[float, typer.Option(help="Seconds to look around.", min=0.1, max=LONGEST_S)] = 3.0,
+    wait: Annotated[float, typer.Option(help="Seconds to look around.", min=0.1, max=LONGEST_S, callback=finite)] = 3.0,
     watch: Annotated[bool, typer.Option("--watch", help="Go on until Ctrl-C.")] = False,
     join: Join = None,
     interface: Interface = None,

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, cast
 
@@ -100,6 +101,13 @@ def log_at(level: str | None, quiet: bool) -> str:
     level = level or ("warning" if quiet else "info")
     log_from(level)
     return level
+
+
+def finite(value: float | None) -> float | None:
+    """Of an option with a range: NaN is outside of none for some versions of typer."""
+    if value is not None and not isfinite(value):
+        raise typer.BadParameter(f"{value} is not a number")
+    return value
 
 
 def load_settings(path: Path | None, overrides: dict[str, object], assign: list[str] | None) -> Config:

@@ -10,7 +10,19 @@ import typer
 
 from mdl.config import LONGEST_S, MANY
 from mdl.errors import UnfinishedError
-from peers.cli.options import AsJson, Code, Family, FirstSeed, Interface, Join, Loopback, MeshName, print_json, tell
+from peers.cli.options import (
+    AsJson,
+    Code,
+    Family,
+    FirstSeed,
+    Interface,
+    Join,
+    Loopback,
+    MeshName,
+    finite,
+    print_json,
+    tell,
+)
 from peers.cli.progress import progress_bar
 from scheduler.policies.registry import OPTIMAL, name_policies, quick_policies
 
@@ -34,7 +46,9 @@ Round = Annotated[
 # Both spellings, since both are natural.
 _POLICIES = ("--policies", "--policy")
 Policies = Annotated[str | None, typer.Option(*_POLICIES, help=f"{_POLICIES_HELP}those that are quick.")]
-Wait = Annotated[float, typer.Option(help="Live: seconds to wait for the agent's answer.", min=0.1, max=LONGEST_S)]
+Wait = Annotated[
+    float, typer.Option(help="Live: seconds to wait for the agent's answer.", min=0.1, max=LONGEST_S, callback=finite)
+]
 
 
 @app.command()

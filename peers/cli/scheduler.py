@@ -15,7 +15,7 @@ import typer
 from mdl.config import LARGEST_SEED, MANY
 from mdl.errors import ConfigError, UnfinishedError
 from mdl.writing import check_writable, save_or_rescue
-from peers.cli.options import MOST_PROCESSES, AsJson, Family, LogLevel, Quiet, log_at, tell
+from peers.cli.options import MOST_PROCESSES, AsJson, Family, LogLevel, Quiet, finite, log_at, tell
 from peers.cli.progress import progress_bar
 from peers.interrupts import handled
 
@@ -36,7 +36,9 @@ _COMPARED = 150
 def train(
     out: Annotated[Path, typer.Option(help="Where the policy goes (safetensors).")] = Path("policy.safetensors"),
     steps: Annotated[int | None, typer.Option(help="How many batches of labels.", min=1, max=MANY)] = None,
-    minutes: Annotated[float | None, typer.Option(help="Train about so long instead.", min=0.01, max=MANY)] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="Train about so long instead.", min=0.01, max=MANY, callback=finite)
+    ] = None,
     seed: Annotated[int, typer.Option(help="Every random choice follows from it.", min=0, max=LARGEST_SEED)] = 0,
     processes: Annotated[
         int, typer.Option(help="Processes that make labels; 0 makes them here.", min=0, max=MOST_PROCESSES)
