@@ -3,12 +3,13 @@
     python benchmarks/scheduler.py --part all
     python benchmarks/scheduler.py --part cells --cell "dynamic 9" --policies greedy-risk,greedy,dp,dqn
 
-Parts: eq7 (the reward, its exact optimum, and DQNs trained on it), phi (Eq. 8), fig6 (DGE, fast and slow), fig8 (TDGE,
-DGE and TGE), fig9 (re-learning), fig10 (latency and energy against Tree and Ring), cells (families and N against the
-optimum), energy (20 rounds), dying (what is lost), quorum (a round without its slowest), detaching (of hops that stand
-still), times (of a decision), speed (of the environments). Each writes its part of benchmarks/results/scheduler.json,
-the paper's figure beside ours ("paper..."); Fig. 6, 8 and 10 are drawn as scheduler.svg. Test seeds 0 to 299 are for
-judging only; training draws from 1,000,000 up.
+Parts: eq7 (the reward, its exact optimum, and DQNs trained on it), phi (Eq. 8), fig6 (DGE, fast and slow), fig8
+(TDGE, DGE and TGE), fig9 (re-learning), fig10 (latency and energy against Tree and Ring), cells (families and N
+against the optimum), energy (20 rounds), dying (what is lost), quorum (a round without its slowest), detaching (of
+hops that stand still), times (of a decision), speed (of the environments), networks (policy files against the shipped
+one, also on ways of drawing that nothing was trained on; not part of all). Each writes its part of
+benchmarks/results/scheduler.json, the paper's figure beside ours ("paper..."); Fig. 6, 8 and 10 are drawn as
+scheduler.svg. Test seeds 0 to 299 are for judging only; training draws from 1,000,000 up.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from benchmarks.chain.chain_mesh import (
     measure_figure_10,
     measure_times,
 )
+from benchmarks.chain.chain_networks import measure_networks
 from benchmarks.chain.chain_options import measure_detaching, measure_quorum
 from benchmarks.chain.chain_paper import (
     measure_decay,
@@ -66,7 +68,12 @@ PARTS: dict[str, Callable[[argparse.Namespace, Keep], dict[str, Any]]] = {
     "detaching": lambda options, keep: measure_detaching(options.count),
     "times": lambda options, keep: measure_times(_names(options)),
     "speed": lambda options, keep: measure_speed(),
+    "networks": lambda options, keep: measure_networks(
+        options.count, options.network or [], options.cell or [], options.recordings, keep
+    ),
 }
+# Takes files that only who asks for it has.
+_ASKED_ONLY = ("networks",)
 
 
 def main() -> None:
@@ -75,6 +82,8 @@ def main() -> None:
     parser.add_argument("--policies", default=_POLICIES, help="names; for fig10 also eq7 and paper")
     parser.add_argument("--count", type=int, default=300, help="scenarios of a cell (of gauges at N >= 32 a third)")
     parser.add_argument("--cell", action="append", help='such as "hetero 9"; all by default')
+    parser.add_argument("--network", type=Path, action="append", help="a policy file, for --part networks")
+    parser.add_argument("--recordings", type=Path, help="the folder that phone_traces lies in, for --part networks")
     parser.add_argument("--runs", type=int, default=50, help="runs of Fig. 6, 8, 9 and 10 for each N")
     parser.add_argument("--sizes", default="3,4,5,6,7,8,9", help="N of Fig. 8 and 9")
     parser.add_argument("--phi", type=float, default=PHI, help="of the threshold (Eq. 8), for Fig. 8")
@@ -86,7 +95,8 @@ def main() -> None:
     asked = options.part or ["all"]
     if {"all", "fig10"} & set(asked) and not {"tree", "ring"} <= set(options.policies.split(",")):
         parser.error("--part fig10 compares with tree and ring: name them in --policies too")
-    for part in PARTS if "all" in asked else [part for part in asked if part in PARTS]:
+    every = [part for part in PARTS if part not in _ASKED_ONLY]
+    for part in every if "all" in asked else [part for part in asked if part in PARTS]:
         _measure(part, options)
     options.out.with_suffix(".svg").write_text(draw_scheduler(_read(options.out)))
 
@@ -148,6 +158,9 @@ def _settings(part: str, options: argparse.Namespace) -> str:
         "dying": f"--count {options.count}",
         "quorum": f"--count {options.count}",
         "detaching": f"--count {options.count}",
+        "networks": " ".join(
+            [f"--count {options.count}", *(f"--network {path.name}" for path in options.network or [])]
+        ),
     }
     return given.get(part, "")
 

@@ -28,14 +28,18 @@ logger = logging.getLogger(__name__)
 
 app = typer.Typer(no_args_is_help=True, help="Train the scheduler that orders the chain, and evaluate what it learned.")
 
-# Scenarios before and after refinement, of each cell that is watched.
+# Scenarios of each cell on which DQN is compared with what it started from.
 _COMPARED = 150
+# Picks of DQN from one checkpoint to the next: about half a minute on one core.
+_TOLD_EVERY = 5_000
 
 
 @app.command("train")
 def train(
     out: Annotated[Path, typer.Option(help="Where the policy goes (safetensors).")] = Path("policy.safetensors"),
-    steps: Annotated[int | None, typer.Option(help="How many batches of labels.", min=1, max=MANY)] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Batches of labels; picks with another --variant.", min=1, max=MANY)
+    ] = None,
     minutes: Annotated[
         float | None, typer.Option(help="Train about so long instead.", min=0.01, max=MANY, callback=finite)
     ] = None,
@@ -48,9 +52,15 @@ def train(
     finetune: Annotated[
         int, typer.Option(help="So many steps of DQN afterwards (needs mdl[train]).", min=0, max=MANY)
     ] = 0,
-    variant: Annotated[str, typer.Option(help="chain, or paper: MDLdroid's own, for one --n (needs mdl[train]).")] = (
-        "chain"
-    ),
+    variant: Annotated[
+        str,
+        typer.Option(
+            help="chain: from labels; dqn: by DQN from --start; paper: MDLdroid's own, for one --n (need mdl[train])."
+        ),
+    ] = "chain",
+    start: Annotated[
+        Path | None, typer.Option(help="Policy file that --variant dqn starts from; by default the shipped one.")
+    ] = None,
     n: Annotated[int, typer.Option(help="Devices of --variant paper.", min=3, max=9)] = 9,
     exploration: Annotated[str, typer.Option(help="tdge, dge or tge, for --variant paper.")] = "tdge",
     log_level: LogLevel = None,
@@ -59,18 +69,14 @@ def train(
 ) -> None:
     """Train a policy; Ctrl-C saves what there is. With --steps, the same seed gives the same policy on this machine."""
     log_at(log_level, quiet)
-    if variant not in ("chain", "paper"):
-        raise ConfigError(f"--variant {variant!r}: expected chain or paper")
-    if not out.parent.is_dir():
-        raise ConfigError(f"--out {out}: the directory {out.parent} does not exist")
-    if resume and fresh:
-        raise ConfigError("--resume goes on, --fresh starts anew: give one of them")
-    if out.is_dir():
-        raise ConfigError(f"--out {out}: is a directory; give a file in it")
-    check_writable(out)
+    _check_beginning(variant, start, resume, fresh)
+    _check_target(out)
     if variant == "paper":
         _make_room(out, fresh)
         _train_paper(out, steps, minutes, seed, n, exploration, as_json)
+        return
+    if variant == "dqn":
+        _train_dqn(out, steps, minutes, seed, start, fresh, as_json)
         return
     if (steps is None) == (minutes is None):
         raise ConfigError("give either --steps or --minutes")
@@ -106,6 +112,25 @@ def evaluate(
         print_rows(rows, f"{family}, N = {n}, {count} scenarios from seed {seed_from}")
     else:
         print(json.dumps({"family": family, "n": n, "count": count, "seed_from": seed_from, "policies": rows}))
+
+
+def _check_beginning(variant: str, start: Path | None, resume: bool, fresh: bool) -> None:
+    if variant not in ("chain", "dqn", "paper"):
+        raise ConfigError(f"--variant {variant!r}: expected chain, dqn or paper")
+    if start is not None and variant != "dqn":
+        raise ConfigError("--start is for --variant dqn; --resume goes on from what is in --out")
+    if resume and variant == "dqn":
+        raise ConfigError("--variant dqn: --start FILE goes on from a policy; --resume does not")
+    if resume and fresh:
+        raise ConfigError("--resume goes on, --fresh starts anew: give one of them")
+
+
+def _check_target(out: Path) -> None:
+    if not out.parent.is_dir():
+        raise ConfigError(f"--out {out}: the directory {out.parent} does not exist")
+    if out.is_dir():
+        raise ConfigError(f"--out {out}: is a directory; give a file in it")
+    check_writable(out)
 
 
 def _make_room(out: Path, fresh: bool) -> None:
@@ -171,29 +196,66 @@ def _finetune(
     show: Callable[[Report], None],
     stopped: Callable[[], bool],
 ) -> Trained:
-    """Refine by DQN, and keep the better of the two by what is watched."""
-    from scheduler.study.judging import watch
+    """Go on by DQN, and keep what comes out only if it is worse nowhere that is looked at."""
+    from scheduler.study.judging import compare_networks, worse_cells
+    from scheduler.training.chain_dqn import describe_training, train_chain_dqn
     from scheduler.training.qnet_torch import save_policy
-    from scheduler.training.refine import refine
     from scheduler.training.train import Report, Trained
 
-    gain = watch(_COMPARED)
-    before = gain(trained.network.plain())
-
-    def tell(step: int) -> bool:
-        if step % 100 == 0:
-            show(Report("dqn", step, steps, None, None))
+    def tell(step: int, network: object) -> bool:
+        show(Report("dqn", step, steps, None, None))
         return stopped()
 
-    network = refine(trained.network, steps, seed, on_step=tell)
-    after = gain(network.plain())
-    logger.info("before refinement %s, after %s", before, after)
-    if sum(after.values()) <= sum(before.values()):
-        logger.info("refinement did not help: the policy stays as it was")
+    network, done = train_chain_dqn(trained.network, steps, seed, every=_TOLD_EVERY, on_network=tell)
+    less = compare_networks(network.plain(), trained.network.plain(), _COMPARED)
+    logger.info("DQN against the labels' network, less time in percent (95 %%): %s", less)
+    if worse := worse_cells(less):
+        logger.info("DQN made it worse on %s: the policy stays as it was", ", ".join(worse))
         return trained
-    kept = {"command": f"{command} --finetune {steps}", "seed": seed, "steps": trained.steps, "evaluation": after}
-    save_or_rescue(out, lambda path: save_policy(path, network, dict(kept)))
-    return Trained(network, trained.steps, trained.ended, after)
+    told = describe_training(done, seed) | {"command": f"{command} --finetune {steps}", "less_than_start": less}
+    save_or_rescue(out, lambda path: save_policy(path, network, told))
+    return Trained(network, trained.steps, trained.ended, {cell: gain for cell, (gain, _) in less.items()})
+
+
+def _train_dqn(
+    out: Path,
+    steps: int | None,
+    minutes: float | None,
+    seed: int,
+    start: Path | None,
+    fresh: bool,
+    as_json: bool,
+) -> None:
+    _need_learning("--variant dqn")
+    if steps is None or minutes is not None:
+        raise ConfigError("--variant dqn: give --steps (picks), such as 300000")
+    from importlib.resources import as_file, files
+
+    from scheduler.policies.learned import SHIPPED
+    from scheduler.study.judging import compare_networks, worse_cells
+    from scheduler.training.chain_dqn import describe_training, train_chain_dqn
+    from scheduler.training.qnet_torch import QNetwork, load_policy, save_policy
+    from scheduler.training.train import Report
+
+    with as_file(files("scheduler") / "data" / SHIPPED) as shipped:
+        began, _ = load_policy(start or shipped)
+    _make_room(out, fresh)
+    began_s = time.monotonic()
+    command = f"mdl scheduler train --variant dqn --steps {steps} --seed {seed} --start {start or SHIPPED}"
+    with _stopping() as stopped, _bar() as show:
+
+        def tell(step: int, network: QNetwork) -> bool:
+            show(Report("dqn", step, steps, None, None))
+            save_policy(out, network, describe_training(step, seed) | {"command": command})
+            return stopped()
+
+        network, done = train_chain_dqn(began, steps, seed, every=_TOLD_EVERY, on_network=tell)
+    less = {} if stopped() else compare_networks(network.plain(), began.plain(), _COMPARED)
+    told = describe_training(done, seed) | {"command": command, "less_than_start": less}
+    save_or_rescue(out, lambda path: save_policy(path, network, told))
+    result: dict[str, object] = {"out": str(out), "steps": done, "seed": seed, "ended": done >= steps}
+    result |= {"less_than_start_percent": less, "worse_on": worse_cells(less)}
+    _end_training(result | {"seconds": round(time.monotonic() - began_s, 1)}, stopped(), as_json)
 
 
 def _train_paper(

@@ -25,6 +25,8 @@ from sim.timing.scenario import draw_scenario
 FIRST_TUNING_SEED = 500_000
 # What is watched while training: family and N.
 WATCHED = (("paper", 9), ("hetero", 9), ("dynamic", 9), ("dynamic", 16))
+# What two networks are compared on: also where batteries give out, and where each scenario is drawn another way.
+COMPARED = (*WATCHED, ("dying", 9), ("varied", 9))
 # Rows of a batch, so that memory stays small for large N.
 _ROWS = 100
 
@@ -59,6 +61,30 @@ class Judged:
 def half_width(values: Sequence[float]) -> float:
     """Half the width of the 95 % confidence interval of a mean; 0 for a single value."""
     return 1.96 * stdev(values) / sqrt(len(values)) if len(values) > 1 else 0.0
+
+
+def less_time(one: Judged, other: Judged) -> tuple[float, float]:
+    """By how many percent one's mean makespan is less than the other's on the same scenarios, and half of the paired
+    95 % interval of that (the other's mean is taken as given)."""
+    apart = [theirs - ours for ours, theirs in zip(one.makespans_s, other.makespans_s, strict=True)]
+    scale = 100.0 / other.mean_s
+    return round(scale * fmean(apart), 2), round(scale * half_width(apart), 2)
+
+
+def compare_networks(one: NumpyQ, other: NumpyQ, count: int) -> dict[str, tuple[float, float]]:
+    """`less_time` of one network against another by cell, on the seeds of tuning."""
+    found = {}
+    for family, n in COMPARED:
+        scenarios = [draw_scenario(family, n, FIRST_TUNING_SEED + number) for number in range(count)]
+        found[f"{family} {n}"] = less_time(
+            judge_network("one", one, scenarios), judge_network("other", other, scenarios)
+        )
+    return found
+
+
+def worse_cells(less: dict[str, tuple[float, float]]) -> list[str]:
+    """Cells of `compare_networks` on which the one takes longer, beyond the interval."""
+    return [cell for cell, (gain, half) in less.items() if gain + half < 0.0]
 
 
 def judge_network(name: str, network: NumpyQ | None, scenarios: Sequence[Scenario]) -> Judged:

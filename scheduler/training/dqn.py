@@ -21,12 +21,15 @@ from stable_baselines3.dqn.policies import DQNPolicy
 from torch.nn import functional
 
 from scheduler.policies.features import COLUMN
-from scheduler.training.env import split_observation
+from scheduler.training.env import LEADING, split_observation
 from scheduler.training.exploration import Exploration
 from scheduler.training.qnet_torch import QNetwork
 
 Actions: TypeAlias = npt.NDArray[np.int64]
 _WAIT_VALID = COLUMN["wait_valid"]
+_PLAN_SENDS, _PLAN_RECEIVES, _SECOND = (
+    LEADING + COLUMN[name] for name in ("plan_sends", "plan_receives", "receiver_phase")
+)
 # Which actions are valid, bool (B, A), of a batch of observations.
 Valid: TypeAlias = Callable[[npt.NDArray[np.float32]], npt.NDArray[np.bool_]]
 
@@ -95,11 +98,18 @@ class ChainPolicy(DQNPolicy):
     def make_q_net(self) -> Any:
         return _MaskedQ(self.observation_space, self.action_space).to(self.device)
 
-    def load(self, network: QNetwork) -> None:  # type: ignore[override]
-        """Start from this network's weights (the target network too)."""
+    def load(self, network: QNetwork, *, margin: float = 0.0) -> None:  # type: ignore[override]
+        """Start from this network's weights (the target network too); margin: in favour of the layout's pick."""
         for net in (self.q_net, self.q_net_target):
             assert isinstance(net, _MaskedQ)
             net.network.load_weights(network.weights())
+            net.margin = margin
+
+    def frozen(self, network: QNetwork) -> Callable[[torch.Tensor], torch.Tensor]:
+        """The values of a network that does not learn, of the same observations."""
+        net = _MaskedQ(self.observation_space, self.action_space)
+        net.network.load_weights(network.weights())
+        return net.requires_grad_(False)
 
     def network(self) -> QNetwork:
         """A copy of what was learned."""
@@ -113,6 +123,7 @@ class _MaskedQ(BasePolicy):
     def __init__(self, observation_space: Any, action_space: Any) -> None:
         super().__init__(observation_space, action_space)
         self.network = QNetwork(seed=int(torch.randint(2**31, (1,)).item()))
+        self.margin = 0.0
 
     def forward(self, seen: torch.Tensor) -> torch.Tensor:
         leading, features = seen[:, :, :2], seen[:, :, 2:]
@@ -122,7 +133,7 @@ class _MaskedQ(BasePolicy):
         return values
 
     def _predict(self, observation: Any, deterministic: bool = True) -> torch.Tensor:
-        return self(observation).argmax(dim=1).reshape(-1)  # type: ignore[no-any-return]
+        return margin_pick(self(observation), observation, self.margin).reshape(-1)
 
 
 class TellExploration(BaseCallback):
@@ -157,6 +168,31 @@ class TellExploration(BaseCallback):
         return goes_on
 
 
+class FollowSteps(BaseCallback):
+    """Calls a function after each step; training ends where it returns True."""
+
+    def __init__(self, on_step: Callable[[int], bool | None]) -> None:
+        super().__init__()
+        self._tell = on_step
+
+    def _on_step(self) -> bool:
+        return not self._tell(self.num_timesteps)
+
+
 def valid_actions(seen: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
     """(B, M + 1): what may be picked, by a batch of `ChainEnv`'s observations (B, M, LEADING + F)."""
     return split_observation(seen)[2]
+
+
+def planned_picks(seen: torch.Tensor) -> torch.Tensor:
+    """The layout's pick (B, 1) in observations (B, M, 2 + F), M for waiting."""
+    second = seen[:, :, _SECOND].amax(dim=1, keepdim=True) > 0
+    marks = torch.where(second, seen[:, :, _PLAN_RECEIVES], seen[:, :, _PLAN_SENDS])
+    most, place = marks.max(dim=1, keepdim=True)
+    return torch.where(most > 0, place, torch.full_like(place, seen.shape[1]))
+
+
+def margin_pick(values: torch.Tensor, seen: torch.Tensor, margin: float) -> torch.Tensor:
+    """The pick (B, 1) that is made: the best of values (B, M + 1), the layout's has `margin` in its favour."""
+    planned = planned_picks(seen)
+    return values.scatter_add(1, planned, torch.full_like(planned, margin, dtype=values.dtype)).argmax(1, keepdim=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import gymnasium
 import numpy as np
@@ -16,7 +16,7 @@ from mdl.errors import ConfigError
 from scheduler.policies.chain_arrays import stand_of
 from scheduler.policies.features import COLUMN, FEATURES, Look, look_at, observe_receivers, observe_senders
 from scheduler.study.play import view_of
-from scheduler.training.objective import Objective, finish, rollout_costs, unit_of
+from scheduler.training.objective import Objective, finish, finish_by_layout, rollout_costs, unit_of
 from sim.timing.iteration import Iteration
 from sim.timing.scenario import FAMILIES, draw_scenario
 
@@ -30,6 +30,8 @@ FIRST_TRAINING_SEED = 1_000_000
 _SEEDS = 2**31
 # An illegal action costs more than the slowest rule does: this much for each device, in transfers of the median link.
 ILLEGAL_COST = 10.0
+# What rewards are, see `ChainEnv`.
+Reward = Literal["shaped", "raw", "laid-out"]
 # No feature gets near it.
 _BOUND = 1e4
 
@@ -55,6 +57,8 @@ class ChainEnv(gymnasium.Env[Floats, np.int64]):
     - `reward="raw"`: of J as it stands; an episode's rewards add up to J at the start minus J at the end.
     - `reward="shaped"`: with the potential "minus what is still to come if the greedy rule continued from here", so of
       the J that the greedy would end with; the rewards add up to J of the greedy minus J reached, with no discount.
+    - `reward="laid-out"`: the same with the layout, which networks start from, in place of the greedy rule. A pick of
+      the layout's is worth 0, any other what it gains or loses if the layout goes on from there, under the same luck.
 
     ## Start
     `reset(seed=s)` draws the family (of `family`), n (from `n`, a number or a range (least, most), ends included) and a
@@ -79,14 +83,14 @@ class ChainEnv(gymnasium.Env[Floats, np.int64]):
         n: int | tuple[int, int] = 9,
         *,
         max_n: int | None = None,
-        reward: Literal["shaped", "raw"] = "shaped",
+        reward: Reward = "shaped",
         objective: Objective | None = None,
         prior_energy_j: float = 0.0,
     ) -> None:
         self.families = (family,) if isinstance(family, str) else tuple(family)
         self.n_range = (n, n) if isinstance(n, int) else n
         self.max_n = max_n or self.n_range[1]
-        self.shaped = reward == "shaped"
+        self.shaped, self._laid_out = reward != "raw", reward == "laid-out"
         self.objective = objective or Objective()
         self.prior_energy_j = prior_energy_j
         self._check(reward)
@@ -168,7 +172,10 @@ class ChainEnv(gymnasium.Env[Floats, np.int64]):
         if not self.shaped or self._over:
             return self.objective.value(self.iteration, self._unit_s)
         fork = self.iteration.fork()
-        finish(fork, self._costs, self._sender)
+        if self._laid_out:
+            finish_by_layout(fork, self._sender)
+        else:
+            finish(fork, self._costs, self._sender)
         return self.objective.value(fork, self._unit_s)
 
     def _look_around(self) -> Look:
@@ -220,8 +227,8 @@ class ChainEnv(gymnasium.Env[Floats, np.int64]):
         least, most = self.n_range
         if not 2 <= least <= most <= self.max_n:
             raise ConfigError(f"n {self.n_range}: expected 2 <= least <= most <= max_n ({self.max_n})")
-        if reward not in ("shaped", "raw"):
-            raise ConfigError(f"reward {reward!r}: expected shaped or raw")
+        if reward not in get_args(Reward):
+            raise ConfigError(f"reward {reward!r}: expected one of {', '.join(get_args(Reward))}")
 
 
 def split_observation(seen: Floats) -> tuple[Floats, npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:

@@ -2,7 +2,8 @@
 
 J = makespan + energy_weight x imbalance + lost_weight x lost contributions, in transfers of the median link: times are
 divided by its transfer time, energies by what a sender spends in it. The rule that rollouts follow is simple enough for
-batches: of the idle, whose link (and kind of use) is the costliest sends, the cheapest receives, nobody waits.
+batches: of the idle, whose link (and kind of use) is the costliest sends, the cheapest receives, nobody waits. The
+layout (`scheduler.policies.layout`) may continue instead: slower to play, and nearer to what a network will do.
 """
 
 from __future__ import annotations
@@ -14,9 +15,13 @@ import numpy as np
 
 from mdl.devices.power import SEND_W
 from mdl.devices.scenario import Scenario
-from scheduler.policies.chain_arrays import BUSY_SHARE, Bools, Doubles, Integers
+from scheduler.policies.chain_arrays import BUSY_SHARE, Bools, Doubles, Integers, Stand, stand_of
 from scheduler.policies.laid_hops import cost_to_keep
+from scheduler.policies.layout import lay_out, prospects, receivers_for
+from scheduler.policies.picks import layout_rule
 from scheduler.policies.trained_under import LAYOUT
+from scheduler.study.parallel_play import stand_of_rows, step
+from scheduler.study.play import view_of
 from sim.timing.batch import Batch
 from sim.timing.iteration import Iteration
 
@@ -102,6 +107,38 @@ def finish_batch(batch: Batch, senders: Integers | None = None) -> None:
     while moving.any():
         _pair_by_rule(batch, costs, moving)
         moving = batch.advance(moving) & ~batch.ended()
+
+
+def finish_by_layout(iteration: Iteration, sender: int | None = None) -> None:
+    """Play an iteration to its end as the layout says. sender: of the first pair, if it is picked already."""
+    while not iteration.ended:
+        waits = False
+        if len(iteration.idle()) >= 2:
+            stand = stand_of(view_of(iteration))
+            if sender is None:
+                giver, taker = (int(each[0]) for each in layout_rule(stand))
+            else:
+                giver, taker, sender = sender, int(_laid_out_receivers(stand, np.array([sender]))[0]), None
+            waits = giver < 0
+            if not waits:
+                iteration.start(giver, taker)
+        if (waits or len(iteration.idle()) < 2) and not iteration.advance():
+            return
+
+
+def finish_batch_by_layout(batch: Batch, senders: Integers | None = None) -> None:
+    """`finish_by_layout` for every row at once. senders (B,): of the first pairs, -1 where it is not picked."""
+    if senders is not None and len(rows := np.flatnonzero(senders >= 0)):
+        batch.start(rows, senders[rows], _laid_out_receivers(stand_of_rows(batch, rows), senders[rows]))
+    playing = ~batch.ended()
+    while playing.any():
+        playing &= step(batch, layout_rule, playing) & ~batch.ended()
+
+
+def _laid_out_receivers(stand: Stand, senders: Integers) -> Integers:
+    expected, valid = prospects(stand), stand.free()
+    valid[np.arange(len(senders)), senders] = False
+    return receivers_for(lay_out(expected), expected.costs, valid, senders)
 
 
 def _pair_by_rule(batch: Batch, costs: Doubles, moving: Bools) -> None:

@@ -15,9 +15,8 @@ from stable_baselines3.common.vec_env import VecEnv
 from scheduler.paper.env import legal_picks
 from scheduler.paper.mlp_numpy import MlpQ
 from scheduler.paper.problem import PaperBatch, PaperRules
-from scheduler.training.dqn import MaskedDQN, TellExploration
+from scheduler.training.dqn import FollowSteps, MaskedDQN, TellExploration
 from scheduler.training.exploration import PHI, Exploration, threshold
-from scheduler.training.refine import FollowSteps
 
 # The paper names DQN and gives none of its settings.
 _SETTINGS: dict[str, Any] = {

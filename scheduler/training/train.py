@@ -1,6 +1,6 @@
 """Trains the shipped kind of policy from labels, evaluates it meanwhile, and keeps it on disk. Needs torch alone.
 
-Refinement by DQN and the paper's own variant need stable-baselines3 and live in `scheduler.training.refine`.
+`scheduler.training.chain_dqn` and the paper's own variant, `scheduler.training.paper_dqn`, need stable-baselines3.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ def train_policy(
     figures: dict[str, float] = {}
 
     def keep(network: QNetwork, count: int, path: Path) -> None:
-        save_policy(path, network, {"command": command, "seed": seed, "steps": count, "evaluation": figures})
+        told = {"trained_by": "labels", "command": command, "seed": seed, "steps": count, "evaluation": figures}
+        save_policy(path, network, told)
 
     def follow(progress: Progress) -> bool:
         last[:] = [progress]

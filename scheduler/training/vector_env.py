@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -12,8 +12,8 @@ from gymnasium.vector.utils import batch_space
 
 from scheduler.policies.features import FEATURES, Look, look_at, observe_receivers, observe_senders
 from scheduler.study.parallel_play import stand_of_rows
-from scheduler.training.env import ILLEGAL_COST, LEADING, ChainEnv
-from scheduler.training.objective import Objective, finish_batch
+from scheduler.training.env import ILLEGAL_COST, LEADING, ChainEnv, Reward
+from scheduler.training.objective import Objective, finish_batch, finish_batch_by_layout
 from sim.timing.batch import Batch
 from sim.timing.packing import pack
 
@@ -36,16 +36,17 @@ class ChainVectorEnv(VectorEnv[Floats, Actions, npt.NDArray[Any]]):
 
     metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012 (declared so by Gymnasium)
 
-    def __init__(
-        self, num_envs: int, *, pool: int | None = None, reward: Literal["shaped", "raw"] = "shaped", **options: Any
-    ) -> None:
+    def __init__(self, num_envs: int, *, pool: int | None = None, reward: Reward = "shaped", **options: Any) -> None:
         self._drawing = ChainEnv(reward=reward, **options)
         self.num_envs, self._pool = num_envs, pool or _POOL_PER_ENV * num_envs
         self.single_observation_space: gymnasium.Space[Floats] = self._drawing.observation_space
         self.single_action_space: gymnasium.Space[np.int64] = self._drawing.action_space
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
-        self._shaped, self._objective = reward == "shaped", self._drawing.objective
+        self._shaped, self._objective = self._drawing.shaped, self._drawing.objective
+        self._finish = finish_batch_by_layout if reward == "laid-out" else finish_batch
+        self._keeps_plan = reward == "laid-out"
+        self._so_far: npt.NDArray[np.float64] = np.zeros(num_envs)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Floats, dict[str, Any]]:
         super().reset(seed=seed)
@@ -56,7 +57,7 @@ class ChainVectorEnv(VectorEnv[Floats, Actions, npt.NDArray[Any]]):
         self._senders = np.full(self.num_envs, -1)
         self._over = self._move_on(np.ones(self.num_envs, np.bool_))
         self._renew(self._over)
-        self._so_far = self._values()
+        self._so_far = self._values(np.ones(self.num_envs, np.bool_))
         seen = self._observe(np.ones(self.num_envs, np.bool_))
         return seen, {"valid": self._valid.copy(), "illegal": np.zeros(self.num_envs, np.bool_)}
 
@@ -72,13 +73,16 @@ class ChainVectorEnv(VectorEnv[Floats, Actions, npt.NDArray[Any]]):
         self._senders = np.where(sends, actions, -1)
         stuck = waits & ~self._batch.advance(waits)
         self._over = self._move_on(~illegal & ~sends) | stuck
-        values = self._values()
+        # The layout's own picks lead to where it would have ended anyway.
+        planned = (actions == self._planned) & self._keeps_plan
+        values = self._values(~planned | self._over)
         rewards = self._so_far - values
         if illegal.any():
             rewards[illegal] = -ILLEGAL_COST * self._packed.exists[self._batch.which[illegal]].sum(axis=1)
         ended = self._over | illegal
         if self._renew(ended):
-            values = np.where(ended, self._values(), values)
+            self._so_far = values
+            values = self._values(ended)
         self._so_far = values
         info = {"illegal": illegal}
         seen = self._observe(~sends)
@@ -112,27 +116,32 @@ class ChainVectorEnv(VectorEnv[Floats, Actions, npt.NDArray[Any]]):
             rows = np.flatnonzero(self._move_on(fresh) & fresh)  # so few survive that there is nothing to decide
         return True
 
-    def _values(self) -> npt.NDArray[np.float64]:
+    def _values(self, changed: Bools) -> npt.NDArray[np.float64]:
+        """J as it stands, or as a continuation would end; in rows where nothing has changed it what it was."""
         objective: Objective = self._objective
         if not self._shaped:
             return objective.values(self._batch)
-        fork = self._batch.take(np.arange(self.num_envs))
-        finish_batch(fork, self._senders)
-        return objective.values(fork)
+        values, rows = self._so_far.copy(), np.flatnonzero(changed)
+        if len(rows):
+            fork = self._batch.take(rows)
+            self._finish(fork, self._senders[rows])
+            values[rows] = objective.values(fork)
+        return values
 
     def _observe(self, moved: Bools) -> Floats:
         """What is seen now. moved: where anything but the pick of a sender has happened since the last look."""
         look = self._look_again(np.flatnonzero(moved))
         count, n = look.stand.exists.shape
         seen = np.zeros((count, self.single_observation_space.shape[0], LEADING + len(FEATURES)), np.float32)  # type: ignore[index]
-        self._valid = np.zeros((count, seen.shape[1] + 1), np.bool_)
+        self._valid, self._planned = np.zeros((count, seen.shape[1] + 1), np.bool_), np.zeros(count, np.int64)
         seen[:, :n, 0] = look.stand.exists
         picking, picked = np.flatnonzero(self._senders < 0), np.flatnonzero(self._senders >= 0)
         for rows, senders in ((picking, None), (picked, self._senders[picked])):
             if not len(rows):
                 continue
             there = look if len(rows) == count else look.take(rows)
-            features, valid, _ = observe_senders(there) if senders is None else observe_receivers(there, senders)
+            features, valid, planned = observe_senders(there) if senders is None else observe_receivers(there, senders)
+            self._planned[rows] = np.where(planned < n, planned, seen.shape[1])  # the last action is to wait
             seen[rows, :n, LEADING:] = features
             seen[rows, :n, 1] = self._valid[rows, :n] = valid[:, :n]
             self._valid[rows, -1] = valid[:, n]

@@ -3,12 +3,14 @@
 - paper: equal devices, all ready at 0, up to half of them busy at the start for 0.5 to 4 transfers (MDLdroid 4.4);
 - hetero: four device classes, ready |N(0, 0.7 s)|, one in ten a straggler of 1 to 4 s more;
 - dynamic: hetero, and busy periods that come and go by the kind of usage: kinds are visible, lengths are not;
-- dying: dynamic, and devices with less than 5 % of battery left, which fail the sooner the less they have.
+- dying: dynamic, and devices with less than 5 % of battery left, which fail the sooner the less they have;
+- varied: like dynamic, but how it is drawn is drawn anew for each scenario (`sim.timing.varied`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -19,6 +21,7 @@ from mdl.devices.usage import UsageKind, draw_busy_periods
 from mdl.errors import ConfigError
 from mdl.hints import did_you_mean
 from sim.timing.device_models import draw_class, draw_link_mb_s, draw_merge_mb_s
+from sim.timing.varied import draw_varied
 
 _SIZE_MB = 10.0
 _LATENCY_S = 0.02
@@ -40,6 +43,14 @@ _LOW_BATTERY_PERCENT = 5.0
 _LIFE_S_PER_PERCENT = 5.0
 
 
+class Drawn(NamedTuple):
+    """What a family draws: devices, the size of what is sent in MB, the latency of a transfer in seconds."""
+
+    devices: tuple[ScenarioDevice, ...]
+    size_mb: float = _SIZE_MB
+    latency_s: float = _LATENCY_S
+
+
 def draw_scenario(family: str, n: int, seed: int) -> Scenario:
     """The same family, n and seed give the same scenario. Raises ConfigError for an unknown family or n < 2."""
     if family not in FAMILIES:
@@ -48,7 +59,8 @@ def draw_scenario(family: str, n: int, seed: int) -> Scenario:
     if n < 2:
         raise ConfigError(f"a scenario needs at least 2 devices, not {n}")
     rng = np.random.default_rng([list(FAMILIES).index(family), n, seed])
-    return Scenario(f"{family}-{n}-{seed}", family, _SIZE_MB, _LATENCY_S, FAMILIES[family](n, rng))
+    drawn = FAMILIES[family](n, rng)
+    return Scenario(f"{family}-{n}-{seed}", family, drawn.size_mb, drawn.latency_s, drawn.devices)
 
 
 def vary_scenario(scenario: Scenario, rng: np.random.Generator) -> Scenario:
@@ -56,7 +68,7 @@ def vary_scenario(scenario: Scenario, rng: np.random.Generator) -> Scenario:
     return msgspec.structs.replace(scenario, devices=tuple(_vary(device, scenario, rng) for device in scenario.devices))
 
 
-def _paper(n: int, rng: np.random.Generator) -> tuple[ScenarioDevice, ...]:
+def _paper(n: int, rng: np.random.Generator) -> Drawn:
     transfer_s = _LATENCY_S + _SIZE_MB / _PAPER_LINK_MB_S
     busy = set(rng.permutation(n)[: rng.integers(0, n // 2 + 1)].tolist())
     devices = []
@@ -64,26 +76,32 @@ def _paper(n: int, rng: np.random.Generator) -> tuple[ScenarioDevice, ...]:
         ends_s = float(rng.uniform(0.5, 4.0)) * transfer_s
         kind, periods = (UsageKind.ONCE, ((0.0, ends_s),)) if index in busy else (UsageKind.IDLE, ())
         devices.append(ScenarioDevice(0.0, _PAPER_LINK_MB_S, _PAPER_MERGE_MB_S, kind, busy=periods))
-    return tuple(devices)
+    return Drawn(tuple(devices))
 
 
-def _hetero(n: int, rng: np.random.Generator) -> tuple[ScenarioDevice, ...]:
-    return tuple(_draw_device(rng) for _ in range(n))
+def _hetero(n: int, rng: np.random.Generator) -> Drawn:
+    return Drawn(tuple(_draw_device(rng) for _ in range(n)))
 
 
-def _dynamic(n: int, rng: np.random.Generator) -> tuple[ScenarioDevice, ...]:
-    return tuple(_make_used(_draw_device(rng), n, rng) for _ in range(n))
+def _dynamic(n: int, rng: np.random.Generator) -> Drawn:
+    return Drawn(tuple(_make_used(_draw_device(rng), n, rng) for _ in range(n)))
 
 
-def _dying(n: int, rng: np.random.Generator) -> tuple[ScenarioDevice, ...]:
-    return tuple(_make_dying(device, rng) for device in _dynamic(n, rng))
+def _dying(n: int, rng: np.random.Generator) -> Drawn:
+    return Drawn(tuple(_make_dying(device, rng) for device in _dynamic(n, rng).devices))
 
 
-FAMILIES: dict[str, Callable[[int, np.random.Generator], tuple[ScenarioDevice, ...]]] = {
+def _varied(n: int, rng: np.random.Generator) -> Drawn:
+    size_mb, latency_s, devices = draw_varied(n, _HORIZON_S_PER_DEVICE * n, rng)
+    return Drawn(devices, size_mb, latency_s)
+
+
+FAMILIES: dict[str, Callable[[int, np.random.Generator], Drawn]] = {
     "paper": _paper,
     "hetero": _hetero,
     "dynamic": _dynamic,
     "dying": _dying,
+    "varied": _varied,
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pytest
@@ -10,9 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mdl.errors import ConfigError
-from scheduler.policies.features import observe
+from scheduler.policies.chain_arrays import stand_of
+from scheduler.policies.features import look_at, observe, observe_receivers, observe_senders
 from scheduler.study.play import view_of
-from scheduler.training.objective import Objective, finish, finish_batch, rollout_costs, unit_of
+from scheduler.training.objective import (
+    Objective,
+    finish,
+    finish_batch,
+    finish_batch_by_layout,
+    finish_by_layout,
+    rollout_costs,
+    unit_of,
+)
 from sim.timing.batch import Batch
 from sim.timing.iteration import Iteration
 from sim.timing.packing import pack
@@ -20,7 +29,7 @@ from sim.timing.scenario import FAMILIES, draw_scenario
 
 gymnasium = pytest.importorskip("gymnasium")
 
-from scheduler.training.env import CHAIN_ENV_ID, ILLEGAL_COST, ChainEnv, split_observation  # noqa: E402
+from scheduler.training.env import CHAIN_ENV_ID, ILLEGAL_COST, ChainEnv, Reward, split_observation  # noqa: E402
 from scheduler.training.vector_env import ChainVectorEnv  # noqa: E402
 
 _TUNING = 500_000
@@ -101,17 +110,33 @@ def test_rewards_add_up_to_the_objective(family: str, reward: Literal["raw", "sh
         assert total == pytest.approx(objective.value(greedy, unit_of(scenario)) - reached)
 
 
+@pytest.mark.parametrize("laid_out", [False, True])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_rollout_of_a_batch_is_the_plain_one(family: str) -> None:
+def test_the_rollout_of_a_batch_is_the_plain_one(family: str, laid_out: bool) -> None:
     scenarios = [draw_scenario(family, n, _TUNING + n) for n in (3, 5, 9, 12)]
     batch = Batch(pack(scenarios))
-    finish_batch(batch)
+    (finish_batch_by_layout if laid_out else finish_batch)(batch)
     values = []
     for scenario in scenarios:
         iteration = Iteration(scenario)
-        finish(iteration, rollout_costs(scenario))
+        if laid_out:
+            finish_by_layout(iteration)
+        else:
+            finish(iteration, rollout_costs(scenario))
         values.append(Objective().value(iteration, unit_of(scenario)))
     assert Objective().values(batch).tolist() == pytest.approx(values, abs=1e-9)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_pick_of_the_layouts_is_worth_nothing(family: str) -> None:
+    env = ChainEnv(family, 7, reward="laid-out")
+    _, info = env.reset(seed=3)
+    while not info["end"]:
+        look = look_at(stand_of(view_of(env.iteration)))
+        sender = env._sender
+        planned = (observe_senders(look) if sender is None else observe_receivers(look, np.array([sender])))[2]
+        _, reward, _, _, info = env.step(np.int64(planned[0]))
+        assert reward == pytest.approx(0.0, abs=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +199,7 @@ def test_training_never_draws_a_scenario_that_judges() -> None:
         ({"family": "nowhere"}, "expected some of paper"),
         ({"n": 1}, "expected 2 <= least"),
         ({"n": (3, 9), "max_n": 8}, "expected 2 <= least"),
-        ({"reward": "gold"}, "expected shaped or raw"),
+        ({"reward": "gold"}, "expected one of shaped, raw, laid-out"),
     ],
 )
 def test_a_wrong_option_is_named(options: dict[str, Any], message: str) -> None:
@@ -182,9 +207,9 @@ def test_a_wrong_option_is_named(options: dict[str, Any], message: str) -> None:
         ChainEnv(**options)
 
 
-@pytest.mark.parametrize("reward", ["raw", "shaped"])
+@pytest.mark.parametrize("reward", get_args(Reward))
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_vector_environment_does_what_single_ones_do(family: str, reward: Literal["raw", "shaped"]) -> None:
+def test_the_vector_environment_does_what_single_ones_do(family: str, reward: Reward) -> None:
     from gymnasium.utils import seeding
 
     count = 6
