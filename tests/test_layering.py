@@ -42,8 +42,6 @@ PURE = (
 IMPURE = {"time", "random", "asyncio", "threading", "socket", "zmq", "zeroconf", "psutil", "os", "subprocess"}
 MOST_FILES = 16
 LONGEST_FILE, LONGEST_FUNCTION = 350, 50
-# What is longer than that yet, and by how much at most: these shrink, and none comes to them.
-STILL_LONG = {}
 # Modules of the scheduler that train a policy may import these, and no peer imports those modules.
 LEARNING = {"gymnasium", "stable_baselines3"}
 # Where roles and drivers meet: the composition root, and plans that machines play.
@@ -131,11 +129,11 @@ def test_a_folder_can_be_taken_in_at_a_glance(folder: str) -> None:
 def test_a_file_and_a_function_can_be_read_in_one_sitting(folder: str) -> None:
     for path in _modules(folder):
         name, text = str(path.relative_to(ROOT)), path.read_text()
-        assert text.count("\n") <= STILL_LONG.get(name, LONGEST_FILE), f"{name}: find the seam"
+        assert text.count("\n") <= LONGEST_FILE, f"{name}: find the seam"
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                lines, where = (node.end_lineno or 0) - node.lineno + 1, f"{name}: {node.name}"
-                assert lines <= STILL_LONG.get(where, LONGEST_FUNCTION), f"{where} has {lines} lines: find the seam"
+                lines = (node.end_lineno or 0) - node.lineno + 1
+                assert lines <= LONGEST_FUNCTION, f"{name}: {node.name} has {lines} lines: find the seam"
 
 
 @pytest.mark.parametrize("folder", LAYERS)
