@@ -106,8 +106,8 @@ class Peer:
                 trainer = self.trainer
                 if trainer is not None and trainer.has_news(now):
                     events += self._report(trainer, now, effects)
-        if effects and self.trainer is not None and (ballot := self._promises.unsaved(self.trainer, self.succession)):
-            effects.insert(0, SaveBallot(ballot))  # before any message tells of it: while nothing is said, none is due
+        if self.trainer is not None and (ballot := self._promises.unsaved(self.trainer, self.succession)):
+            effects.insert(0, SaveBallot(ballot))  # before any message tells of it
         return effects + last if last else effects
 
     def deadline(self) -> float | None:

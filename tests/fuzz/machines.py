@@ -394,7 +394,7 @@ class CloudCase(_Alone):
             case TeachCycle(version=version) if rng.random() < 0.8:
                 groups = {name: rng.randrange(-1, 2) for name in list(self.machine.stored)[:3]}
                 lessons = {str(group): Packed(bytes(5)) for group in (-1, 0, 1)}
-                return CycleTaught(version, lessons, groups, dict(self.machine.stored))
+                return CycleTaught(version, lessons, groups, dict(self.machine.stored), lessons)
             case StoreUpdate(sender=sender, update=update):
                 problem = rng.choice(("", "", "", "refused \x1b[2J " + "x" * 300))
                 return UpdateStored(sender, update, problem, not problem and rng.random() < 0.2)

@@ -19,7 +19,6 @@ from peers.edge.lifeline import stopped_by_signals
 from peers.edge.narrate import Narrator
 from peers.launch.run_directory import describe_interrupt
 from peers.roles.cloud.learner import Learner, LearnerSettings
-from sim.timing.scenario import draw_scenario
 
 
 class _Loop:
@@ -70,7 +69,7 @@ def test_ctrl_c_in_the_terminal_does_not_reach_a_slot_of_learning(
     monkeypatch.setattr(relearner.subprocess, "Popen", refuse)
     learner = relearner.Relearner(tmp_path, relearner.BusySection(), lambda: None, lambda _: None, True)
     with pytest.raises(KeyboardInterrupt):
-        learner._start_slot([draw_scenario("paper", 3, 1)])
+        learner._start_slot(["ann charges"])
     assert started[0]["start_new_session"] is True
 
 

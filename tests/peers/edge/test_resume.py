@@ -154,7 +154,8 @@ def test_what_a_cloud_kept_when_its_bytes_were_called_float32_is_what_it_says_no
     packed = kind.pack(kind.build_small(0))
     former = digest_of(np.frombuffer(packed, "<f4"))
     (home / "cloud.json").write_bytes(msgspec.json.encode(Catalogue(kind.schema_hash, kind.summary, 1)))
-    for path, metadata in (("lessons/00001/small-base", {}), ("pupils/ann", {"digest": former.hex()})):
+    of_the_cloud = [(f"lessons/00001/{size}-base", {}) for size in ("large", "small")]
+    for path, metadata in (*of_the_cloud, ("pupils/ann", {"digest": former.hex()})):
         write_safetensors(home / f"{path}.safetensors", {"model": np.frombuffer(packed, np.uint8)}, metadata)
     state = CloudFiles(home, kind, SimpleNamespace()).state()  # type: ignore[arg-type]
     assert state.taught is not None

@@ -263,7 +263,7 @@ def test_the_command_tells_how_far_it_went() -> None:
 def test_the_story_of_what_breaks_is_saved_and_gone_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Standing, "add", lambda self, *works: None)
     with pytest.raises(UnfinishedError) as end:
-        cli_search.search(2, 1, 1, 1, "cut", "greedy", "continue", None, 1, tmp_path, as_json=True)
+        cli_search.search(2, 1, 1, 1, "cut", "greedy", processes=1, out=tmp_path, as_json=True)
     story = tmp_path / "story.json"
     assert f"again: mdl sim search --story {story}" in str(end.value)
     assert (end.value.exit_code, end.value.result["kind"]) == (4, "lost")
