@@ -317,3 +317,8 @@ def test_help_is_printed_without_loading_anything_heavy() -> None:
     loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
     assert "typer" in loaded
     assert not loaded & {"torch", "numpy", "zmq", "zeroconf"}
+
+
+def test_no_benchmark_hides_a_package() -> None:
+    """A script's own folder comes first where it looks for what it imports."""
+    assert not {path.stem for path in (ROOT / "benchmarks").glob("*.py")} & set(LAYERS)

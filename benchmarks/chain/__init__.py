@@ -1,1 +1,1 @@
-"""The parts of `benchmarks/scheduler.py`."""
+"""The parts of `benchmarks/chain_scheduler.py`."""

@@ -76,7 +76,9 @@ def train_or_load(n: int, seed: int, folder: Path) -> MlpQ:
         return load_paper_dqn(path)[0]
     network = train_paper(n, PICKS[n], seed).network
     folder.mkdir(parents=True, exist_ok=True)
-    save_paper_dqn(path, network, {"seed": seed, "steps": PICKS[n], "command": "benchmarks/scheduler.py --part eq7"})
+    save_paper_dqn(
+        path, network, {"seed": seed, "steps": PICKS[n], "command": "benchmarks/chain_scheduler.py --part eq7"}
+    )
     return network
 
 

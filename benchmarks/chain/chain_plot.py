@@ -1,4 +1,4 @@
-"""The figures of benchmarks/scheduler.py as one SVG: latency and energy by N, epochs to convergence."""
+"""The figures of benchmarks/chain_scheduler.py as one SVG: latency and energy by N, epochs to convergence."""
 
 from __future__ import annotations
 

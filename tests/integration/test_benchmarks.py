@@ -50,7 +50,7 @@ def test_parts_of_the_scheduler_benchmark_are_measured_written_and_drawn(tmp_pat
     asked = [word for part in parts for word in ("--part", part)]
     small = ["--cell", "dynamic 5", "--count", 1, "--runs", 1, "--meshes", 1, "--policies", "greedy,tree,ring"]
     out = tmp_path / "scheduler.json"
-    told = _last(_run(tmp_path, "benchmarks/scheduler.py", *asked, *small, "--out", out))
+    told = _last(_run(tmp_path, "benchmarks/chain_scheduler.py", *asked, *small, "--out", out))
     assert set(told) == {"fig10"}
     assert set(json.loads(out.read_text())) == set(parts)
     assert "<svg" in out.with_suffix(".svg").read_text()
@@ -135,7 +135,7 @@ def test_rounds_of_real_peers_are_timed_on_a_shaped_lan(tmp_path: Path) -> None:
     ("command", "complaint"),
     [
         (["benchmarks/bare_round.py", "--rounds", "1"], "only warm up"),
-        (["benchmarks/scheduler.py", "--part", "fig10", "--policies", "greedy"], "tree and ring"),
+        (["benchmarks/chain_scheduler.py", "--part", "fig10", "--policies", "greedy"], "tree and ring"),
     ],
 )
 def test_too_little_to_measure_is_one_line(tmp_path: Path, command: list[str], complaint: str) -> None:

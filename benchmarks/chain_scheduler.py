@@ -1,7 +1,7 @@
 """The Chain-scheduler measured: MDLdroid's Fig. 6, 8, 9 and 10 made again, and what it gains on unequal, used devices.
 
-    python benchmarks/scheduler.py --part all
-    python benchmarks/scheduler.py --part cells --cell "dynamic 9" --policies greedy-risk,greedy,dp,dqn
+    python benchmarks/chain_scheduler.py --part all
+    python benchmarks/chain_scheduler.py --part cells --cell "dynamic 9" --policies greedy-risk,greedy,dp,dqn
 
 Parts: eq7 (the reward, its exact optimum, and DQNs trained on it), phi (Eq. 8), fig6 (DGE, fast and slow), fig8
 (TDGE, DGE and TGE), fig9 (re-learning), fig10 (latency and energy against Tree and Ring), cells (families and N
@@ -104,7 +104,7 @@ def main() -> None:
 def _measure(part: str, options: argparse.Namespace) -> None:
     """Run one part; what is there is written as it comes, so that an interrupted part keeps it."""
     began_s = time.process_time()
-    command = f"python benchmarks/scheduler.py --part {part} {_settings(part, options)}".strip()
+    command = f"python benchmarks/chain_scheduler.py --part {part} {_settings(part, options)}".strip()
     machine = f"{platform.machine()}, one core, Python {platform.python_version()}"
 
     def keep(found: dict[str, Any]) -> None:
