@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from gymnasium import spaces
 from stable_baselines3.common.callbacks import CallbackList
-from stable_baselines3.common.vec_env import VecEnv
 
 from scheduler.paper.env import legal_picks
 from scheduler.paper.mlp_numpy import MlpQ
 from scheduler.paper.problem import PaperBatch, PaperRules
 from scheduler.training.dqn import FollowSteps, MaskedDQN, TellExploration
 from scheduler.training.exploration import PHI, Exploration, threshold
+from scheduler.training.sb3_envs import BatchVecEnv
 
 # The paper names DQN and gives none of its settings.
 _SETTINGS: dict[str, Any] = {
@@ -32,10 +32,8 @@ _SETTINGS: dict[str, Any] = {
 }
 
 
-class PaperVecEnv(VecEnv):
+class PaperVecEnv(BatchVecEnv):
     """`ChainPaperEnv`, so many at once and without a dictionary a step: what an episode is, is said there."""
-
-    render_mode = None
 
     def __init__(
         self, n: int, count: int, rules: PaperRules, *, counts: bool = False, busy: Sequence[int] | None = None
@@ -53,27 +51,9 @@ class PaperVecEnv(VecEnv):
         self._batch = self._make(self._seeds[0] or 0)
         return self._batch.observe(self._counts)
 
-    def step_async(self, actions: Any) -> None:
-        self._actions = actions
-
     def step_wait(self) -> Any:
         rewards, ended, _ = self._batch.step(self._actions)
         return self._batch.observe(self._counts), rewards, ended, [{} for _ in ended]
-
-    def close(self) -> None:
-        pass
-
-    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
-        return [getattr(self, attr_name)] * self.num_envs
-
-    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
-        raise NotImplementedError("an episode of the paper has nothing to set")
-
-    def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
-        raise NotImplementedError("an episode of the paper has no methods")
-
-    def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
-        return [False] * self.num_envs
 
 
 @dataclass(frozen=True)

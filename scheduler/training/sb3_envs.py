@@ -1,5 +1,5 @@
-"""`ChainVectorEnv`s as one environment of stable-baselines3: meshes of different sizes side by side, each kind at its
-own width, so that small ones do not cost what large ones do."""
+"""Batches as environments of stable-baselines3; of `ChainVectorEnv`s, meshes of different sizes side by side, each kind
+at its own width, so that small ones do not cost what large ones do."""
 
 from __future__ import annotations
 
@@ -19,44 +19,13 @@ Floats = npt.NDArray[np.float32]
 _BOUND = 1e4
 
 
-class ChainVecEnv(VecEnv):
-    """Observations (num_envs, M, 2 + F) and actions of the widest group, M devices; M is waiting in each.
+class BatchVecEnv(VecEnv):
+    """What is a batch already, as stable-baselines3 wants it: `step_wait` plays `_actions`; none stands alone."""
 
-    Episodes start anew in the same step; the last observation of one that ended is not kept, since nothing follows.
-    """
-
-    def __init__(self, groups: Sequence[ChainVectorEnv]) -> None:
-        self._groups = list(groups)
-        self._widths = [group.single_observation_space.shape[0] for group in self._groups]  # type: ignore[index]
-        self._widest = max(self._widths)
-        self._ends = np.cumsum([group.num_envs for group in self._groups])[:-1]
-        shape = (self._widest, LEADING + len(FEATURES))
-        self._actions: npt.NDArray[np.int64] = np.zeros(0, np.int64)
-        super().__init__(
-            sum(group.num_envs for group in self._groups),
-            spaces.Box(-_BOUND, _BOUND, shape, np.float32),
-            spaces.Discrete(self._widest + 1),
-        )
-
-    def reset(self) -> Floats:
-        seeds = self._seeds if self._seeds[0] is not None else [None] * self.num_envs
-        firsts = [0, *self._ends.tolist()]
-        seen = [group.reset(seed=seeds[first])[0] for group, first in zip(self._groups, firsts, strict=True)]
-        self._reset_seeds()
-        return self._join(seen)
+    _actions: npt.NDArray[np.int64]
 
     def step_async(self, actions: npt.NDArray[Any]) -> None:
         self._actions = np.asarray(actions, np.int64)
-
-    def step_wait(self) -> tuple[Floats, npt.NDArray[np.float32], npt.NDArray[np.bool_], list[dict[str, Any]]]:
-        seen, rewards, ended = [], [], []
-        for group, width, actions in zip(self._groups, self._widths, np.split(self._actions, self._ends), strict=True):
-            each = group.step(np.where(actions == self._widest, width, actions))
-            seen.append(each[0])
-            rewards.append(each[1])
-            ended.append(each[2])
-        told: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
-        return self._join(seen), np.concatenate(rewards).astype(np.float32), np.concatenate(ended), told
 
     def close(self) -> None:
         """Nothing is open."""
@@ -74,6 +43,42 @@ class ChainVecEnv(VecEnv):
 
     def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
         return [False] * self.num_envs
+
+
+class ChainVecEnv(BatchVecEnv):
+    """Observations (num_envs, M, 2 + F) and actions of the widest group, M devices; M is waiting in each.
+
+    Episodes start anew in the same step; the last observation of one that ended is not kept, since nothing follows.
+    """
+
+    def __init__(self, groups: Sequence[ChainVectorEnv]) -> None:
+        self._groups = list(groups)
+        self._widths = [group.single_observation_space.shape[0] for group in self._groups]  # type: ignore[index]
+        self._widest = max(self._widths)
+        self._ends = np.cumsum([group.num_envs for group in self._groups])[:-1]
+        shape = (self._widest, LEADING + len(FEATURES))
+        super().__init__(
+            sum(group.num_envs for group in self._groups),
+            spaces.Box(-_BOUND, _BOUND, shape, np.float32),
+            spaces.Discrete(self._widest + 1),
+        )
+
+    def reset(self) -> Floats:
+        seeds = self._seeds if self._seeds[0] is not None else [None] * self.num_envs
+        firsts = [0, *self._ends.tolist()]
+        seen = [group.reset(seed=seeds[first])[0] for group, first in zip(self._groups, firsts, strict=True)]
+        self._reset_seeds()
+        return self._join(seen)
+
+    def step_wait(self) -> tuple[Floats, npt.NDArray[np.float32], npt.NDArray[np.bool_], list[dict[str, Any]]]:
+        seen, rewards, ended = [], [], []
+        for group, width, actions in zip(self._groups, self._widths, np.split(self._actions, self._ends), strict=True):
+            each = group.step(np.where(actions == self._widest, width, actions))
+            seen.append(each[0])
+            rewards.append(each[1])
+            ended.append(each[2])
+        told: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
+        return self._join(seen), np.concatenate(rewards).astype(np.float32), np.concatenate(ended), told
 
     def _join(self, parts: Sequence[Floats]) -> Floats:
         rows = [np.pad(part, ((0, 0), (0, self._widest - part.shape[1]), (0, 0))) for part in parts]
