@@ -88,7 +88,8 @@ class ConditionBook:
             self._heard[peer].links.append(link_mb_s)
 
     def device(self, peer_id: str) -> DeviceCondition:
-        return _with_link(self._heard[peer_id])
+        """Nothing is known of a device beyond MAX_MEMBERS."""
+        return _with_link(self._heard.get(peer_id, _Heard()))
 
     def now(self) -> MeshCondition:
         """Of the devices of the last round."""

@@ -63,3 +63,8 @@ def test_what_is_not_known_is_no_change() -> None:
     book = ConditionBook()
     book.close_round({"a": 1.0})
     assert book.now() == nothing  # one round tells no link
+
+
+def test_a_device_beyond_those_that_are_remembered_has_no_figures() -> None:
+    """The record may name one that this book has no room for: its report must not end the node."""
+    assert ConditionBook().device("p257") == DeviceCondition()
