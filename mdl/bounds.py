@@ -26,6 +26,8 @@ MAX_TERM = (1 << 43) - 1
 # years: one message that names the last round does not bring a mesh there; 2^30 models would have to be sent.
 MAX_ROUND = 1 << 62
 ROUND_LEAP = 1 << 32
+# Of a model that travels in segments: 16 GiB of them.
+MAX_SEGMENTS = 1 << 16
 # Milliseconds since 1970, when a process was started; one more than the last if the clock was set back.
 MAX_INCARNATION = 1 << 62
 # 2^33 float32 are 32 GiB: beyond any model that a device of a mesh can train.
@@ -68,6 +70,8 @@ Term: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_TERM)]
 Round: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_ROUND)]
 HopId: TypeAlias = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 Segment: TypeAlias = Annotated[int, Meta(ge=0, lt=MAX_MEMBERS)]
+SegmentNumber: TypeAlias = Annotated[int, Meta(ge=0, lt=MAX_SEGMENTS)]
+SegmentCount: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_SEGMENTS)]
 ValueCount: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_VALUES)]
 # Of a cloud: a group of its pupils, -1 is the base; there are at most as many as pupils.
 Group: TypeAlias = Annotated[int, Meta(ge=-1, lt=MAX_MEMBERS)]

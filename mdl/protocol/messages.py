@@ -43,10 +43,11 @@ from mdl.protocol.round_messages import (
     RoundClosed,
     RoundOpened,
 )
+from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
 from mdl.protocol.status_messages import MeshStatus, StatusWanted
 from mdl.protocol.vocabulary import Message, Nonce, PeerInfo
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 
 
 class Hello(Message, frozen=True):
@@ -91,6 +92,10 @@ Said: TypeAlias = (
     | GlobalMessage
     | ModelWanted
     | ModelMessage
+    | SegmentsReady
+    | PieceMessage
+    | SegmentMessage
+    | SegmentTaken
     | StatusWanted
     | MeshStatus
     | LessonWanted
@@ -109,5 +114,7 @@ DIGESTED = (GlobalMessage, ModelMessage)
 # Carriers of bytes; those of a mesh carry float32 values.
 PACKED = (LessonMessage, UpdateMessage)
 CARRIERS = (DeltaMessage, GlobalMessage, ModelMessage, *PACKED)
+# Carriers of one segment: their values come in the same message, at most LARGEST_SEGMENT_BYTES of them.
+SEGMENTS = (PieceMessage, SegmentMessage)
 # Each is answered with a carrier.
 ASKS = (DeltaWanted, GlobalWanted, ModelWanted, LessonWanted, UpdateWanted)

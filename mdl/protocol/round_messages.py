@@ -17,6 +17,7 @@ from mdl.bounds import (
     Round,
     SchemaHash,
     Segment,
+    SegmentCount,
     SomePeerId,
     Term,
     Text,
@@ -195,6 +196,9 @@ class HopReleased(AgentMessage, frozen=True):
 class BroadcastOrdered(AgentMessage, frozen=True):
     """The result is at order[0]; everyone fetches it from its parent in the binomial tree over `order` (3.2.3).
 
+    Or it is nowhere yet, and comes about in segments: each contributor gives each owner its piece, the owner merges
+    them, and gives the result of its segments to all of `order`.
+
     base_digest: of w(round_id - 1), which the result belongs to.
     version: grows within a term: a later order replaces an earlier one, never the other way round.
     order: all who are to have it, the root first.
@@ -203,6 +207,8 @@ class BroadcastOrdered(AgentMessage, frozen=True):
     digest: of the result; empty as long as the agent has not heard it.
     link_mb_s: megabytes a second of each device's link, as in `order`; 0: not known. A parent feeds its children by it.
     lineage: of w(round_id - 1); two forks may stand at the same w.
+    owns: how many segments each of `order` owns; empty: the result is at order[0].
+    segment_values: values of one segment.
     """
 
     base_digest: Digest
@@ -213,6 +219,8 @@ class BroadcastOrdered(AgentMessage, frozen=True):
     digest: Digest = b""
     link_mb_s: Annotated[tuple[RateMBs, ...], Meta(max_length=MAX_MEMBERS)] = ()
     lineage: Lineage = ()
+    owns: Annotated[tuple[SegmentCount, ...], Meta(max_length=MAX_MEMBERS)] = ()
+    segment_values: ValueCount = 0
 
 
 class RoundClosed(AgentMessage, frozen=True):

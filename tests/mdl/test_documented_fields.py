@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from mdl import config
-from mdl.protocol import cloud_messages, messages, round_messages, status_messages, vocabulary
+from mdl.protocol import cloud_messages, messages, round_messages, segment_messages, status_messages, vocabulary
 
-MODULES = (config, messages, round_messages, status_messages, cloud_messages, vocabulary)
+MODULES = (config, messages, round_messages, segment_messages, status_messages, cloud_messages, vocabulary)
 STRUCTS = [
     kind
     for module in MODULES

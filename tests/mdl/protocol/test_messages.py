@@ -34,6 +34,7 @@ from mdl.protocol.round_messages import (
     PeerReport,
     RoundOpened,
 )
+from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
 from mdl.protocol.vocabulary import (
     MAX_FORKS,
     Activity,
@@ -96,6 +97,11 @@ MESSAGES: list[Said] = [
     CatchUp(1, 2, b"digest", ANN, FORKS, ("ann",)),
     ModelMessage(2, b"digest", History(FORKS, ("ann",), (Counted(ANN, 2),))),
     DeltaMessage(2, 0, 1_000_000, 1.0, (ANN,)),
+    BroadcastOrdered(1, 2, b"base", 1, (ANN, BOB), 2.0, (ANN, BOB), owns=(3, 1), segment_values=4096),
+    SegmentsReady(2, 1, 1),
+    PieceMessage(2, 1, 1, 3, 1.0),
+    SegmentMessage(2, 1, 1, 3),
+    SegmentTaken(2, 1, 1, 3, True),
     LessonWanted("ann", "schema", "lenet", 3),
     LessonMessage("ann", 4, 1, synchronous=True),
     UpdateOffered("ann", "schema", 2, b"digest", 4, 1),
