@@ -26,7 +26,7 @@ class Tick(msgspec.Struct, frozen=True):
 
 class Received(msgspec.Struct, frozen=True):
     """A checked message. values: what a carrier message announced, owned by the machine from now on: float32 (P,), or
-    packed bytes if it is one of PACKED.
+    packed bytes if it is one of PACKED. Those of one of SEGMENTS are read-only: they lie in the memory of the message.
 
     digest: of the values, if the message is one whose values are compared with a digest (DIGESTED); else empty.
     """
@@ -170,7 +170,10 @@ Event: TypeAlias = (
 
 
 class Send(msgspec.Struct, frozen=True):
-    """Best effort: may be lost or come twice. values: with a carrier message only; nobody changes them afterwards."""
+    """Best effort: may be lost or come twice.
+
+    values: with a carrier or a segment only; nobody changes them afterwards.
+    """
 
     receiver: str
     message: Said

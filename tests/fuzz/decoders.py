@@ -32,7 +32,9 @@ from mdl.files.ballot import BALLOT, BallotFile
 from mdl.files.checkpoint import CachedModel, ModelCache
 from mdl.files.round_lines import read_rounds
 from mdl.protocol.delta import Contributor
-from mdl.protocol.messages import Said
+from mdl.protocol.machine import Received
+from mdl.protocol.messages import SEGMENTS, Said
+from mdl.protocol.segments import LARGEST_SEGMENT_BYTES
 from mdl.protocol.vocabulary import Ballot, Counted, Fork, History, PeerInfo, Reached, Role
 from peers.edge.resume import Origin, restore_state
 from peers.trials.replay_story import replay_story
@@ -49,7 +51,7 @@ from transport.links.transfers import Transfers, check_frames
 from transport.loglimit import LogLimit
 from transport.trust.keys import new_join_code, parse_join_code
 from transport.wire.bulk import MAX_OUTGOING
-from transport.wire.codec import CHUNK_BYTES, Body, decode, encode
+from transport.wire.codec import CHUNK_BYTES, Body, ChunkSent, decode, encode
 from transport.wire.incoming import MAX_INCOMING
 
 ME = Contributor("me", 3)
@@ -120,9 +122,9 @@ class _Frame:
 
 
 class BulkCase(_Case):
-    """Bulk values both ways: offers, credit and chunks that fit together, or do not."""
+    """Bulk values both ways: offers, credit, chunks and segments that fit together, or do not."""
 
-    kinds: tuple[type[Any], ...] = tuple(kind for kind in get_args(Body) if kind not in get_args(Said))
+    kinds: tuple[type[Any], ...] = (*(kind for kind in get_args(Body) if kind not in get_args(Said)), *SEGMENTS)
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -148,14 +150,21 @@ class BulkCase(_Case):
         except MdlError:
             raise RemoteProtocolError("beyond what can be encoded") from None
         frames: Any = [_Frame(b"")]
-        if type(body).__name__ == "ChunkSent" or rng.random() < 0.02:
+        if rng.random() < (0.95 if isinstance(body, (ChunkSent, *SEGMENTS)) else 0.02):
             length = rng.choice((0, 1, 4, 400, min(CHUNK_BYTES, 4 * self._size), CHUNK_BYTES + 1))
             frames.append(_Frame(bytes(length)))
         check_frames(envelope, frames)
-        transfers.take(envelope, frames, self._now)
+        for step in transfers.take(envelope, frames, self._now):
+            if isinstance(step, Received) and isinstance(step.message, SEGMENTS):
+                self._check_segment(step.values)
         incoming = len(transfers._incoming)
         if incoming > MAX_INCOMING or len(transfers) > MAX_OUTGOING:
             raise Misbehaved(f"{incoming} transfers in, {len(transfers)} out")
+
+    @staticmethod
+    def _check_segment(values: Any) -> None:
+        if values is None or not 0 < values.nbytes <= LARGEST_SEGMENT_BYTES or values.flags.writeable:
+            raise Misbehaved(f"a segment with {values!r}")
 
     def _near(self, body: Any) -> Any:
         changes = {name: self.rng.randrange(4) for name in ("transfer_id",) if hasattr(body, name)}

@@ -40,7 +40,7 @@ from mdl.protocol.machine import (
     UpdateStored,
     WorkFailed,
 )
-from mdl.protocol.messages import CARRIERS, PACKED, Said
+from mdl.protocol.messages import CARRIERS, PACKED, SEGMENTS, Said
 from mdl.protocol.round_messages import AgentMessage
 from mdl.protocol.vocabulary import PeerInfo, Role
 from peers.edge.narrate import Narrator
@@ -59,6 +59,7 @@ from transport.wire.codec import decode, encode
 
 SIZE = 16
 KINDS: tuple[type[Any], ...] = get_args(Said)
+_WITH_VALUES = (*CARRIERS, *SEGMENTS)
 # Containers inside a machine, counted one by one: some ten times what an honest run of this size comes to.
 MOST_ITEMS = 60_000
 # Virtual seconds that a mesh runs before anybody lies.
@@ -122,7 +123,7 @@ class Checked:
             decode(frame)
         except RemoteProtocolError as error:
             raise Misbehaved(f"{type(send.message).__name__} to {send.receiver} cannot be read: {error}") from None
-        if (send.values is not None) is not isinstance(send.message, CARRIERS):
+        if (send.values is not None) is not isinstance(send.message, _WITH_VALUES):
             raise Misbehaved(f"{type(send.message).__name__} with values: {send.values is not None}")
         self.said.append(send.message)
 
@@ -246,7 +247,7 @@ class MeshCase:
             return None
         hostile.learn(envelope.body)
         values = None
-        if isinstance(message, CARRIERS):
+        if isinstance(message, _WITH_VALUES):
             values = self._values(node)
         return Received(envelope.sender, envelope.body, values)  # type: ignore[arg-type]
 
@@ -344,7 +345,7 @@ class _Alone:
             return True
         self.hostile.learn(envelope.body)
         values = None
-        if isinstance(message, CARRIERS) and rng.random() < 0.9:
+        if isinstance(message, _WITH_VALUES) and rng.random() < 0.9:
             drawn = rng.randbytes(4 * rng.choice((1, SIZE)))
             values = Packed(drawn) if isinstance(message, PACKED) else np.frombuffer(drawn, np.float32)
         return self._hand(Received(envelope.sender, envelope.body, values))  # type: ignore[arg-type]

@@ -68,7 +68,7 @@ class _End(ABC):
         return []
 
     def send(self, receiver: str, message: Said, values: Bulk | None, now: float) -> None:
-        """Best effort, never blocks. values: with a carrier message only, and never changed again by anyone."""
+        """Best effort, never blocks. values: with a carrier or a segment only, and never changed again by anyone."""
         self._carry_out(self._transfers.send(receiver, message, values, now))
 
     def receive(self, now: float) -> list[Event]:
@@ -178,7 +178,7 @@ class Hub(_End):
         return doors if self._gate is None else [*doors, self._gate]
 
     def _handle(self, frames: list[zmq.Frame], now: float) -> list[Event]:
-        """Frames: the connection's identity, a header, and with a chunk its bytes."""
+        """Frames: the connection's identity, a header, and with a chunk or a segment its bytes."""
         self._door.hear(frames[-1])
         identity, rest = frames[0].bytes, frames[1:] or [zmq.Frame(b"")]
         envelope = decode(rest[0].buffer)

@@ -111,7 +111,7 @@ class Links:
         self.close()
 
     def send(self, receiver: str, message: Said, values: Bulk | None, now: float) -> None:
-        """Best effort, never blocks. values: with a carrier message only, and never changed again by anyone."""
+        """Best effort, never blocks. values: with a carrier or a segment only, and never changed again by anyone."""
         self._now = self._outbox.now = now
         self._carry_out(self._transfers.send(receiver, message, values, now))
 
@@ -175,7 +175,7 @@ class Links:
         return doors if self.gate is None else [*doors, self.gate]
 
     def close(self, linger_ms: int = 0) -> None:
-        """Close everything. linger_ms: how long small messages that are still queued may take to get out."""
+        """Close everything. linger_ms: how long what is still queued may take to get out."""
         for address in self._namesakes.greeted():
             self._outbox.stop_greeting(address, linger_ms)
         self._outbox.close(linger_ms)
@@ -194,7 +194,7 @@ class Links:
         self.me = msgspec.structs.replace(self.me, host=host)
 
     def _handle(self, frames: list[zmq.Frame], now: float) -> list[Event]:
-        """Frames after the ROUTER's identity: a header, and with a chunk its bytes."""
+        """Frames after the ROUTER's identity: a header, and with a chunk or a segment its bytes."""
         envelope = decode(frames[0].buffer)
         check_frames(envelope, frames)
         sender = envelope.sender

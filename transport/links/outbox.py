@@ -1,4 +1,4 @@
-"""What one node sends: for each peer a `control` DEALER for what is small, and a `bulk` one for chunks.
+"""What one node sends: for each peer a `control` DEALER for what is small, and a `bulk` one for values.
 
 Nothing blocks: a full queue drops the message and counts it. A link is opened for the first message, as far as
 `transport.wire.calls` allows, and closed when it is of no use. A new address or incarnation of a peer replaces its
@@ -40,9 +40,8 @@ class _Link:
     bulk: dict[int, zmq.Socket[bytes]] = field(default_factory=dict)
 
     def close(self, linger_ms: int = 0) -> None:
-        self.control.close(linger=linger_ms)
-        for dealer in self.bulk.values():
-            dealer.close(linger=0)
+        for dealer in (self.control, *self.bulk.values()):
+            dealer.close(linger=linger_ms)
 
 
 class Outbox:
@@ -179,7 +178,7 @@ class Outbox:
             self.link_to(info.peer_id)
 
     def close(self, linger_ms: int) -> None:
-        """Close all links. linger_ms: how long small messages that are still queued may take to get out."""
+        """Close all links. linger_ms: how long what is still queued may take to get out."""
         for link in self._links.values():
             link.close(linger_ms)
         self._links.clear()

@@ -23,7 +23,7 @@ ZAP_ADDRESS = "inproc://zeromq.zap.01"
 RECEIVE_QUEUE = 64
 # Small messages to one peer that is away: two minutes of reports once a second. The newest are lost first.
 CONTROL_QUEUE = 128
-# Two transfers' windows and their repetitions.
+# Two transfers' windows and their repetitions; or 2.5 MB of the smallest segments, far more than a peer lets come.
 BULK_QUEUE = 160
 # A handshake takes milliseconds; a stranger who only opens connections holds each no longer than this.
 HANDSHAKE_MS = 5_000

@@ -13,12 +13,16 @@ import zmq
 from mdl.errors import LocalProtocolError, RemoteProtocolError
 from mdl.protocol.bulk import Bulk, Packed
 from mdl.protocol.machine import Received
-from mdl.protocol.messages import ASKS, CARRIERS, PACKED, Said
+from mdl.protocol.messages import ASKS, CARRIERS, PACKED, SEGMENTS, Said
 from transport.loglimit import LogLimit
 from transport.wire.bulk import Outgoing, OutgoingTransfers, Step
 from transport.wire.codec import ChunkSent, ChunksWanted, Envelope, TransferDropped, TransferEnded, TransferOffered
 from transport.wire.hashing import HashThread
 from transport.wire.incoming import IncomingTransfers
+from transport.wire.segments import pack_segment, read_segment
+
+# Where a segment's values travel: beside the chunks, so that no report waits behind them.
+_SEGMENT_STREAM = 0
 
 
 class Transfers:
@@ -42,6 +46,8 @@ class Transfers:
             if isinstance(values, Packed) is not isinstance(message, PACKED):
                 raise LocalProtocolError(f"{type(message).__name__} with {type(values).__name__}")
             return self._outgoing.offer(receiver, message, values, now)
+        if isinstance(message, SEGMENTS):
+            return [Outgoing(receiver, message, pack_segment(values), _SEGMENT_STREAM)]
         if isinstance(message, ASKS):
             self._incoming.ask(receiver, now)
         if values is not None:
@@ -63,6 +69,8 @@ class Transfers:
             case TransferEnded() as ended:
                 if reason := self._outgoing.on_ended(sender, ended):
                     self._lines.warning(now, sender.peer_id, "%s refused a transfer: %s", sender.peer_id, reason)
+            case body if isinstance(body, SEGMENTS):
+                return [Received(sender, body, read_segment(frames[1].buffer))]
             case body if isinstance(body, CARRIERS):
                 raise RemoteProtocolError(f"{type(body).__name__} without its values")
             case body:
@@ -85,6 +93,6 @@ class Transfers:
 
 
 def check_frames(envelope: Envelope, frames: Sequence[zmq.Frame]) -> None:
-    """A chunk has one frame beside its header, all else none. Raises RemoteProtocolError."""
-    if len(frames) > 2 or (len(frames) == 2) != isinstance(envelope.body, ChunkSent):
+    """A chunk and a segment have one frame beside their header, all else none. Raises RemoteProtocolError."""
+    if len(frames) > 2 or (len(frames) == 2) != isinstance(envelope.body, (ChunkSent, *SEGMENTS)):
         raise RemoteProtocolError(f"{type(envelope.body).__name__} with {len(frames) - 1} frames beside it")

@@ -156,7 +156,7 @@ class OutgoingTransfers:
             del self._sending[unwanted]
         transfer_id, self._next_id = self._next_id, self._next_id + 1
         way, is_first = self._way_to(receiver), all(s.receiver != receiver for s in self._sending.values())
-        sending = _Sending(receiver, message, _bytes_of(values), Pace(now, now, now), now, way.streams())
+        sending = _Sending(receiver, message, bytes_of(values), Pace(now, now, now), now, way.streams())
         self._sending[transfer_id] = sending
         if not (self._is_ahead and is_first):  # of two at a time it takes one
             return [self._offered(transfer_id)]
@@ -255,8 +255,8 @@ def window_bytes(chunk_bytes: int) -> int:
     return min(WINDOW_BYTES, WINDOW_CHUNKS * chunk_bytes)
 
 
-def _bytes_of(values: Bulk) -> memoryview:
-    """Its own memory as bytes, not a copy of it (but of a vector on a big-endian machine)."""
+def bytes_of(values: Bulk) -> memoryview:
+    """Values as they travel: their own memory as bytes, not a copy of it (but of a vector on a big-endian machine)."""
     if isinstance(values, bytes):
         if not values:
             raise LocalProtocolError("an empty packed model")

@@ -1,0 +1,69 @@
+"""Which messages bring a frame beside them, and which may not."""
+
+import logging
+import re
+
+import numpy as np
+import pytest
+import zmq
+
+from mdl.errors import LocalProtocolError, RemoteProtocolError
+from mdl.protocol.delta import Contributor
+from mdl.protocol.machine import Received
+from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentTaken
+from transport.links.transfers import Transfers, check_frames
+from transport.loglimit import LogLimit
+from transport.wire.bulk import Outgoing
+from transport.wire.codec import ChunkSent, decode, encode
+
+ANN = Contributor("ann", 1)
+PIECE, RESULT, TAKEN = (
+    PieceMessage(3, 70_000, 1, 5, 2.0),
+    SegmentMessage(3, 70_000, 1, 5),
+    SegmentTaken(3, 70_000, 1, 5),
+)
+VALUES = np.arange(10, dtype=np.float32)
+
+
+@pytest.fixture
+def transfers():
+    transfers = Transfers(1 << 20, LogLimit(logging.getLogger(__name__)))
+    yield transfers
+    transfers.close()
+
+
+def take(transfers, message, *payloads):
+    frames = [zmq.Frame(encode(ANN, message)), *map(zmq.Frame, payloads)]
+    envelope = decode(frames[0].buffer)
+    check_frames(envelope, frames)
+    return transfers.take(envelope, frames, 1.0)
+
+
+@pytest.mark.parametrize("message", [PIECE, RESULT])
+def test_a_segment_leaves_at_once_and_comes_in_whole(transfers, message):
+    (outgoing,) = transfers.send("bob", message, VALUES, 0.0)
+    assert outgoing == Outgoing("bob", message, memoryview(VALUES).cast("B"), 0)
+    assert len(transfers) == 0, "nothing is kept of it: its sender asks for it again if it is lost"
+    (received,) = take(transfers, message, bytes(outgoing.payload))
+    assert received == Received(ANN, message, received.values)
+    assert received.values.tolist() == VALUES.tolist()
+
+
+@pytest.mark.parametrize("message", [PIECE, RESULT])
+def test_a_segment_needs_just_its_values(transfers, message):
+    for values in (None, VALUES[:0], np.zeros(1 << 17, np.float32)):
+        with pytest.raises(LocalProtocolError):
+            transfers.send("bob", message, values, 0.0)
+    for payloads in ((), (bytes(3),), (b"",), (bytes(4), bytes(4)), (bytes((1 << 18) + 4),)):
+        with pytest.raises(RemoteProtocolError):
+            take(transfers, message, *payloads)
+
+
+def test_what_carries_nothing_brings_no_frame(transfers):
+    assert take(transfers, TAKEN) == [Received(ANN, TAKEN)]
+    with pytest.raises(RemoteProtocolError, match=re.escape("SegmentTaken with 1 frames beside it")):
+        take(transfers, TAKEN, bytes(4))
+    with pytest.raises(LocalProtocolError, match="SegmentTaken carries no values"):
+        transfers.send("bob", TAKEN, VALUES, 0.0)
+    with pytest.raises(RemoteProtocolError, match="ChunkSent with 0 frames"):
+        take(transfers, ChunkSent(1, 0))
