@@ -70,9 +70,11 @@ class Accounts:
 
     A model is a digest and the line of history that led to it: a round of the mesh that consists of what one device
     brings along from a fork alone has the very result that it had there, and yet another history.
+    size: values of the model.
     """
 
     def __init__(self, start: Vector) -> None:
+        self.size = start.size
         self.works: dict[Work, int] = {}
         self.held: set[int] = set()
         self.under_way: set[int] = set()

@@ -88,7 +88,7 @@ class SimMesh:
         self._build = build
         self._queue: list[Entry] = []
         self._count = 0
-        self._transfers = Transfers(network, size_bytes)
+        self._transfers = Transfers(network, size_bytes, accounts.size)
 
     # -- processes ----------------------------------------------------------------------------------------------------
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 
-from mdl.protocol.delta import Contributor, digest_of
+from mdl.protocol.delta import Contributor, Vector, digest_of
 from mdl.protocol.machine import Event, Received, ResourcesSampled, Send, TransferProgressed
-from mdl.protocol.messages import DIGESTED, Said
+from mdl.protocol.messages import DIGESTED, SEGMENTS, Said
 from mdl.protocol.round_messages import DeltaMessage
 from mdl.protocol.vocabulary import ResourceState
 from sim.mesh.network import Network
@@ -18,11 +18,12 @@ _PROGRESS_S = 1.0
 
 
 class Transfers:
-    """All values of one mesh that are under way. size_bytes: what the network charges for each."""
+    """All values of one mesh that are under way. size_bytes: what the network charges for the whole model's `size`."""
 
-    def __init__(self, network: Network, size_bytes: int) -> None:
+    def __init__(self, network: Network, size_bytes: int, size: int) -> None:
         self._network = network
         self._size_bytes = size_bytes
+        self._size = size
         self._ends: dict[tuple[str, str, Said], float] = {}
 
     def begin(
@@ -31,6 +32,9 @@ class Transfers:
         """In how many seconds the receiver is told what; nothing if it is lost. resources: the receiver's."""
         values = send.values
         assert isinstance(values, np.ndarray)  # a simulated mesh has no cloud
+        if isinstance(send.message, SEGMENTS):
+            yield from self._begin_segment(sender, send, values, now)
+            return
         receiver, size_bytes, ends = send.receiver, self._size_bytes, self._ends
         transfer = (sender.peer_id, receiver, send.message)
         if ends.get(transfer, 0.0) > now:
@@ -48,6 +52,16 @@ class Transfers:
                 share = int(size_bytes * (step - now) / (arrival - now))
                 yield step - now, TransferProgressed(sender, share, size_bytes)
                 step += _PROGRESS_S
+
+    def _begin_segment(
+        self, sender: Contributor, send: Send, values: Vector, now: float
+    ) -> Iterator[tuple[float, Event]]:
+        """Its part of the model's bytes. As in the transport: sent twice it comes twice, and nobody may write to it."""
+        size_bytes = max(1, self._size_bytes * values.size // self._size)
+        for arrival in self._network.deliver(sender.peer_id, send.receiver, size_bytes, now):
+            given = values.copy()
+            given.flags.writeable = False
+            yield arrival - now, Received(sender, send.message, given)
 
     def _merged(self, receiver: str, resources: ResourceState) -> Event:
         """A device tells how fast it merges once it has done so: here that is over when the values are there."""
