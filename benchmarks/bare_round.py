@@ -13,7 +13,6 @@ import argparse
 import json
 import os
 import pstats
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -25,12 +24,12 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
 
 from benchmarks.lan_round import load_helper
+from benchmarks.links.places import Loopback
 from transport.trust.keys import new_join_code
 
 # The first rounds show the links; they are played, and not counted.
 WARM_UP = 2
 _PHASES = ("total", "aggregate", "broadcast")
-_END_S = 20.0
 # What the loop does not do, but wait.
 _WAITING = ("poll", "select", "zmq_poll", "_poll")
 
@@ -75,32 +74,6 @@ def main() -> int:
     if given.out:
         given.out.write_text(json.dumps(report | {"all": rounds}, indent=1) + "\n")
     return 0
-
-
-class Loopback:
-    """As `lan.Lan`, without hosts: all processes on 127.0.0.1."""
-
-    def __init__(self) -> None:
-        self.processes: list[subprocess.Popen[str]] = []
-
-    def __enter__(self) -> Loopback:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for process in self.processes:
-            assert process.stdin
-            process.stdin.close()
-        for process in self.processes:
-            try:
-                process.wait(_END_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-    def start(self, host: int, *arguments: object) -> subprocess.Popen[str]:
-        command = [sys.executable, *map(str, arguments)]
-        self.processes.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
-        return self.processes[-1]
 
 
 def _run(net: Any, code: Path, size: int, folder: Path, given: argparse.Namespace) -> None:

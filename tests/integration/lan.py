@@ -30,11 +30,13 @@ class Lan:
     """`size` hosts 10.213.0.1 ... on one switch. mbit: of each host's link, or a list of them.
 
     multicast=False: no mDNS between them, as in many guest networks. delay_s, loss: of each frame on its way, and how
-    many of them get lost (`slow_switch.py`).
+    many of them get lost (`slow_switch.py`). shared_mbit: of the one channel that takes all their frames in turn, as a
+    Wi-Fi cell; 0: each host has its link to itself.
     """
 
-    def __init__(self, size, mbit=100, multicast=True, delay_s=0.0, loss=0.0):
+    def __init__(self, size, mbit=100, multicast=True, delay_s=0.0, loss=0.0, shared_mbit=0):
         self.size, self.multicast, self.delay_s, self.loss = size, multicast, delay_s, loss
+        self.shared_mbit = shared_mbit
         self.mbit = list(mbit) if isinstance(mbit, (list, tuple)) else [mbit] * size
         self.hosts = [f"10.213.0.{i + 1}" for i in range(size)]
         tag = f"mdl{uuid.uuid4().hex[:6]}"
@@ -53,9 +55,9 @@ class Lan:
     def __exit__(self, *_):
         self.remove()
 
-    def start(self, i, *arguments, stderr=None):
+    def start(self, i, *arguments, stderr=None, python=sys.executable):
         """Run this Python with `arguments` on host i; stdin ends with the LAN, stdout is line by line."""
-        command = ["ip", "netns", "exec", self.names[i], sys.executable, *map(str, arguments)]
+        command = ["ip", "netns", "exec", self.names[i], python, *map(str, arguments)]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True)
         self.processes.append(process)
         return process
@@ -94,8 +96,20 @@ class Lan:
             else:  # nowhere to send a group's packets to
                 ip(f"-n {name} route add prohibit 224.0.0.0/4")
             self.limit(i, self.mbit[i], "add")
+        if self.shared_mbit:
+            self._share_channel()
         if self._is_slow():
             self._start_slow_switch()
+
+    def _share_channel(self):
+        """All that comes to the switch goes through one device with the channel's rate."""
+        ip(f"-n {self.switch} link add air type ifb")
+        ip(f"-n {self.switch} link set air up")
+        run(f"tc -n {self.switch} qdisc add dev air root tbf rate {self.shared_mbit}mbit burst 64kb latency 50ms")
+        for i in range(self.size):
+            taken = "protocol all u32 match u32 0 0 action mirred egress redirect dev air"
+            run(f"tc -n {self.switch} qdisc add dev v{i} handle ffff: ingress")
+            run(f"tc -n {self.switch} filter add dev v{i} parent ffff: {taken}")
 
     def _is_slow(self):
         return self.delay_s > 0 or self.loss > 0

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.links.places import parse_case
 from tests.integration import lan
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -123,6 +124,53 @@ def test_colla_is_compared_with_its_rivals_on_a_log_of_places(tmp_path: Path) ->
     assert (run.returncode, "leave no device" in run.stderr) == (2, True), run.stderr[-2000:]
 
 
+@pytest.mark.parametrize(
+    ("text", "mbit", "bound_s"),
+    [
+        ("4x40@5", (40, 40, 40, 40), 1.5),
+        ("3x40+10@5", (40, 40, 40, 10), 4.0),
+        ("24+16+12+8+4+2@5", (24, 16, 12, 8, 4, 2), 20.0),
+        ("8x40@5", (40,) * 8, 1.75),
+        ("4~40@5", (), 6.0),
+        ("8@46.4", (), None),
+    ],
+)
+def test_a_place_is_read_and_its_bound_computed(text: str, mbit: tuple[float, ...], bound_s: float | None) -> None:
+    case = parse_case(text)
+    assert (case.mbit, case.bound_s) == (mbit, bound_s)
+    assert case.values * 4 == case.megabytes * 1e6
+
+
+@pytest.mark.parametrize("text", ["4x40", "@5", "4x@5", "1@5", "65@5", "4x40@0", "4x40@-1", "4x40@nan", "x@5", "4~@5"])
+def test_no_place_is_told_with_an_example(text: str) -> None:
+    with pytest.raises(ValueError, match=r"3x40\+10@5|2 to 64 devices"):
+        parse_case(text)
+
+
+def test_a_round_is_timed_beside_others_on_loopback(tmp_path: Path) -> None:
+    small = ["2@0.01", "3@0.3", "--rounds", 4, "--runs", 1, "--beside", "flower=/nowhere/python"]
+    run = _run(tmp_path, "benchmarks/round.py", *small, "--out", tmp_path / "round.json")
+    told = _last(run)
+    assert "flower is left out: /nowhere/python" in run.stderr
+    for case in told["cases"].values():
+        assert list(case["systems"]) == ["mdl", "gloo", "ring", "chain"]
+        for system in case["systems"].values():
+            assert system["median_and_quartiles_s"][0] > 0.0
+            assert (system["rounds"], system["wrong_runs"], system["of_bound"]) == (2, 0, None)
+    assert "x gloo" in run.stdout
+    assert len(json.loads((tmp_path / "round.json").read_text())["all"]["2@0.01"]["mdl"]) == 1
+
+
+@pytest.mark.skipif(bool(lan.why_not()), reason=lan.why_not() or "")
+def test_a_round_is_timed_on_unequal_links_and_in_a_shared_channel(tmp_path: Path) -> None:
+    small = ["20+5@0.2", "3~20@0.2", "--rounds", 4, "--runs", 1, "--others", "ring,chain"]
+    told = _last(_run(tmp_path, "benchmarks/round.py", *small))
+    for case in told["cases"].values():
+        for system in case["systems"].values():
+            assert 0.9 < system["of_bound"] < 20, case
+            assert 0.95 < system["bytes_over_least"] < 3
+
+
 @pytest.mark.skipif(bool(lan.why_not()), reason=lan.why_not() or "")
 def test_rounds_of_real_peers_are_timed_on_a_shaped_lan(tmp_path: Path) -> None:
     small = ["--policies", "greedy", "--runs", 1, "--rounds", 5]
@@ -135,6 +183,10 @@ def test_rounds_of_real_peers_are_timed_on_a_shaped_lan(tmp_path: Path) -> None:
     ("command", "complaint"),
     [
         (["benchmarks/bare_round.py", "--rounds", "1"], "only warm up"),
+        (["benchmarks/round.py", "4@5", "--rounds", "2"], "only warm up"),
+        (["benchmarks/round.py", "4y40@5"], "write LINKS@MB"),
+        (["benchmarks/round.py", "4@5", "--others", "nccl"], "--others knows gloo, ring, chain"),
+        (["benchmarks/round.py", "4@5", "--beside", "horovod=python"], "--beside hivemind, flower"),
         (["benchmarks/chain_scheduler.py", "--part", "fig10", "--policies", "greedy"], "tree and ring"),
     ],
 )
