@@ -69,6 +69,13 @@ def test_bare_rounds_run_on_loopback(tmp_path: Path) -> None:
     assert told["median_and_quartiles_s"]["N=2 ."]["total"][0] > 0.0
 
 
+def test_each_way_over_the_wire_is_measured(tmp_path: Path) -> None:
+    told = _last(_run(tmp_path, "benchmarks/wire.py", "--megabytes", 0.01, 0.6, "--times", 3))
+    for found in told["gigabytes_a_second"].values():
+        assert list(found) == ["tcp", "zeromq", "curve", "hop", "segments"]
+        assert all(0.0 < low <= median <= high for median, low, high in found.values())
+
+
 def test_a_mesh_is_measured_beside_devices_alone_and_all_data_in_one_place(tmp_path: Path) -> None:
     small = ["--data", _MOTION, "--peers", 2, "--epochs", 1, "--seeds", 0, "--json"]
     told = _last(_run(tmp_path, "benchmarks/accuracy.py", *small))
