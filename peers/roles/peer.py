@@ -104,7 +104,7 @@ class Peer:
             if each is events[-1]:
                 self._lead(now, effects)
                 trainer = self.trainer
-                if trainer is not None and trainer.has_news(now):
+                if trainer is not None and trainer.voice.has_news(now):
                     events += self._report(trainer, now, effects)
         if self.trainer is not None and (ballot := self._promises.unsaved(self.trainer, self.succession)):
             effects.insert(0, SaveBallot(ballot))  # before any message tells of it
@@ -120,7 +120,7 @@ class Peer:
             if later is not None and later < due:
                 due = later
         if self.trainer is not None:
-            reports_at = self.trainer.deadline()
+            reports_at = self.trainer.voice.deadline()
             return reports_at if reports_at < due else due
         return due
 
@@ -156,7 +156,7 @@ class Peer:
         if event.sender.peer_id != self.me.peer_id:
             if kind in _TERMED:
                 self.succession.check_term(message.term, now)  # type: ignore[union-attr]
-            if self._is_deaf(now):
+            if self.agent is not None and self._is_deaf(now):
                 self._claim_at = now
             self._heard_at = now
             self._introduced.note_spoken(event.sender.peer_id)
@@ -231,7 +231,7 @@ class Peer:
         if before != sender.peer_id:
             logger.info("%s leads now, under term %d", sender.peer_id, claim.term)
         if self.trainer and before != sender.peer_id:
-            self.trainer.say_again()
+            self.trainer.voice.say_again()
         return []
 
     def _hear_as_agent(self, event: Received, now: float) -> list[Effect]:
@@ -280,7 +280,7 @@ class Peer:
     def _report(self, trainer: Trainer, now: float, effects: list[Effect]) -> list[Event]:
         """The trainer's report: to the agent, or to everybody as long as there is none. Returns what is for us."""
         agent = self.succession.agent
-        if not agent and not trainer.is_due(now) and not trainer.left:
+        if not agent and not trainer.voice.is_due(now) and not trainer.left:
             return []  # to everybody, so at its interval only
         report = trainer.report(self.succession.term, agent, now)
         if agent not in ("", self.me.peer_id):
@@ -309,7 +309,7 @@ class Peer:
         )
         self._claim_at = now
         if self.trainer:
-            self.trainer.say_again()
+            self.trainer.voice.say_again()
         logger.info("%s is the agent now, under term %d", self.me.peer_id, term)
 
     def _step_down(self, now: float) -> None:

@@ -40,7 +40,7 @@ def _tell_trainer(trainer: Trainer, now: float) -> str:
         told.append("has no vote")
     if wish := _tell_wish(trainer):
         told.append(f"asks for {wish}")
-    return ", ".join([*told, f"reports or asks again in {_left(trainer.deadline(), now)}"])
+    return ", ".join([*told, f"reports or asks again in {_left(trainer.voice.deadline(), now)}"])
 
 
 def _tell_wish(trainer: Trainer) -> str:

@@ -88,7 +88,7 @@ class TrainerSettings(msgspec.Struct, frozen=True):
 
 
 class Trainer:
-    """See the module. standing: the model it has. part: its part in the open round, if any.
+    """See the module. standing: the model it has. part: its part in the open round, if any. voice: when it speaks next.
 
     ballot: what an earlier start of it has promised, None if that is not known.
     merge: instead of `pair_aggregate`, the same on a clock.
@@ -110,11 +110,11 @@ class Trainer:
         self.ballot = ballot
         self.standing = Standing(me, parameters, round_id, history, ballot)
         self._settings = settings
-        self._voice = Voice(settings.report_s, settings.retry_s)
-        self._reports = Reports(self._voice, self.standing, schema_hash, model)
-        self._hops = Hops(self._voice, settings.stall_s, merge or pair_aggregate)
-        self._staging = Staging(me, self.standing, self._voice, self._hops)
-        shared = (self.standing, self._reports, self._voice, self._staging)
+        self.voice = Voice(settings.report_s, settings.retry_s)
+        self._reports = Reports(self.voice, self.standing, schema_hash, model)
+        self._hops = Hops(self.voice, settings.stall_s, merge or pair_aggregate)
+        self._staging = Staging(me, self.standing, self.voice, self._hops)
+        shared = (self.standing, self._reports, self.voice, self._staging)
         self._progress = Progress(me, *shared, settings.eta, settings.keep_deltas)
 
     @property
@@ -174,25 +174,10 @@ class Trainer:
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         effects = [] if type(event) is Tick else self._act(event, now)
-        ask_at = self._voice.ask_at
+        ask_at = self.voice.ask_at
         if ask_at is not None and now >= ask_at:
             effects += self._ask_again(now)
         return effects
-
-    def deadline(self) -> float:
-        return self._voice.deadline()
-
-    def has_news(self, now: float) -> bool:
-        """Whether a report is to be sent: something has changed, or the last one is old."""
-        return self._voice.has_changed or now >= self._voice.report_at
-
-    def is_due(self, now: float) -> bool:
-        """Whether the last report is old."""
-        return now >= self._voice.report_at
-
-    def say_again(self) -> None:
-        """The agent asks, or is a new one: report at once."""
-        self._voice.has_changed = True
 
     def describe(self) -> dict[str, str]:
         """Which model this is: its schema hash, and a line for people."""
@@ -215,7 +200,7 @@ class Trainer:
             order: AgentMessage = event.message  # type: ignore[assignment]
             effects = self._obey(order, now)
             if not self._is_at_it(order):
-                self._voice.has_changed = True  # the agent asks: our report is the answer
+                self.voice.has_changed = True  # the agent asks: our report is the answer
             return effects
         match event:
             case LocalDeltaReady():
@@ -225,7 +210,7 @@ class Trainer:
             case ResourcesSampled():
                 self._reports.note_resources(event)
             case TransferProgressed(sender=sender, received_bytes=received, size_bytes=size):
-                self._voice.transfer = Transfer(sender.peer_id, received, size)
+                self.voice.transfer = Transfer(sender.peer_id, received, size)
                 if self.part and self.part.incoming and self.part.incoming.sender == sender:
                     self.part.heard_at = now
             case DeltaRecalled():
@@ -304,7 +289,7 @@ class Trainer:
     # -- asking again, reporting, leaving -----------------------------------------------------------------------------
 
     def _ask_again(self, now: float) -> list[Effect]:
-        self._voice.ask_at = now + self._voice.retry_s
+        self.voice.ask_at = now + self.voice.retry_s
         part = self.part
         if wanted := self.catching_up_to:
             return [Send(wanted.source.peer_id, ModelWanted(wanted.round_id))]
@@ -312,11 +297,11 @@ class Trainer:
             return self._hops.ask(part, part.incoming, now)
         if part and part.spread.parent and part.spread.staged is None:
             return [Send(part.spread.parent.peer_id, GlobalWanted(part.round_id))]
-        self._voice.stop_asking()
+        self.voice.stop_asking()
         return []
 
     def _leave(self, problem: str = "", exit_code: int = 0) -> list[Effect]:
-        self._reports.has_left = self._voice.has_changed = True
+        self._reports.has_left = self.voice.has_changed = True
         return [Finish(problem, exit_code)]
 
     def report(self, term: int, agent: str, now: float) -> PeerReport:

@@ -32,3 +32,15 @@ class Voice:
     def deadline(self) -> float:
         ask_at = self.ask_at
         return self.report_at if ask_at is None or ask_at > self.report_at else ask_at
+
+    def has_news(self, now: float) -> bool:
+        """Whether a report is to be sent: something has changed, or the last one is old."""
+        return self.has_changed or now >= self.report_at
+
+    def is_due(self, now: float) -> bool:
+        """Whether the last report is old."""
+        return now >= self.report_at
+
+    def say_again(self) -> None:
+        """The agent asks, or is a new one: report at once."""
+        self.has_changed = True

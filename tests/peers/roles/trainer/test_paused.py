@@ -74,7 +74,7 @@ def test_a_paused_device_says_so_and_for_whom_nobody_waits_it_does_not_train() -
     trainer.handle(OPEN, 1.0)
     assert not trainer.report(1, "agent", 1.0).away
     trainer.handle(PauseChanged("on battery (42 % < 50 %)"), 1.1)
-    assert trainer.has_news(1.1)
+    assert trainer.voice.has_news(1.1)
     report = trainer.report(1, "agent", 1.1)
     assert (report.away, report.activity, report.open_round) == ("on battery (42 % < 50 %)", Activity.WAITING, 1)
     trainer.handle(FREE, 1.2)

@@ -135,23 +135,23 @@ def _report(trainer: Trainer, now: float = 99.0) -> PeerReport:
 
 def test_a_report_is_the_whole_state_and_due_at_least_every_report_interval() -> None:
     trainer = Trainer(ME, ZEROS, "schema", "lenet", TrainerSettings(report_s=0.5))
-    assert trainer.has_news(0.0)
+    assert trainer.voice.has_news(0.0)
     report = trainer.report(7, "ann", 0.0)
     assert (report.activity, report.round_id, report.digest, report.size) == (Activity.WAITING, 0, digest_of(ZEROS), 4)
     assert (report.term, report.agent, report.votes, report.lineage) == (7, "ann", False, ())
-    assert (trainer.deadline(), trainer.has_news(0.4), trainer.has_news(0.5)) == (0.5, False, True)
+    assert (trainer.voice.deadline(), trainer.voice.has_news(0.4), trainer.voice.has_news(0.5)) == (0.5, False, True)
     assert trainer.report(7, "ann", 0.5).sequence == report.sequence + 1
 
 
 def test_an_order_is_answered_by_a_report_and_so_is_the_question_of_a_new_agent() -> None:
     trainer = _trainer()
     _report(trainer, 0.0)
-    assert not trainer.has_news(0.1)
+    assert not trainer.voice.has_news(0.1)
     _say(trainer, HopReleased(1, 1, 0, 99), 0.1)
-    assert trainer.has_news(0.1)
+    assert trainer.voice.has_news(0.1)
     _report(trainer, 0.1)
-    trainer.say_again()
-    assert (trainer.has_news(0.2), trainer.is_due(0.2)) == (True, False)
+    trainer.voice.say_again()
+    assert (trainer.voice.has_news(0.2), trainer.voice.is_due(0.2)) == (True, False)
 
 
 def test_an_opened_round_is_trained_once_however_often_it_is_announced() -> None:
@@ -683,7 +683,7 @@ def test_who_leaves_says_so_before_it_finishes(event: Received | StopRequested, 
     trainer = _trainer()
     _report(trainer, 1.0)
     assert trainer.handle(event, 1.0) == [Finish(problem, exit_code)]
-    assert (trainer.has_news(1.0), _report(trainer).activity) == (True, Activity.LEFT)
+    assert (trainer.voice.has_news(1.0), _report(trainer).activity) == (True, Activity.LEFT)
 
 
 def test_who_has_left_takes_part_in_nothing() -> None:
