@@ -6,9 +6,9 @@ was counted, and adds up over the rounds of a model's history: above 1 it was co
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -46,8 +46,7 @@ def model_at(digest: bytes, lineage: Lineage, round_id: int) -> Model:
     return digest, lineage[:beyond]
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(msgspec.Struct, frozen=True):
     """One local training: whose, for which round, from the parameters with which digest."""
 
     owner: Contributor
@@ -55,8 +54,7 @@ class Work:
     digest: bytes
 
 
-@dataclass(frozen=True)
-class Closed:
+class Closed(msgspec.Struct, frozen=True):
     """A closed round in the history of a model: what it was applied to, and what is counted up to here."""
 
     before: Model
@@ -142,7 +140,7 @@ class Accounts:
             raise InvariantError("mean", f"{name} has no mean of {_names(result.contributors)}")
 
     def _is_mean(self, attempt: Attempt, digest: bytes, mean: ModelDelta) -> bool:
-        off = mean.values * np.float64(-mean.theta)
+        off = mean.values * np.float32(-mean.theta)
         for contributor in mean.contributors:
             own = self._own.get((attempt, digest, contributor))
             if own is None:

@@ -8,8 +8,10 @@ likewise. Each device brings in its own work and nobody else's, and it alone kno
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from mdl.protocol.delta import Contributor, ModelDelta, Vector, apply_delta, digest_of
 from mdl.protocol.vocabulary import MAX_REACHED, Ballot, Counted, History, Lineage, Reached
@@ -25,8 +27,7 @@ _MOST_APART = 8
 Round: TypeAlias = tuple[Lineage, int]
 
 
-@dataclass(frozen=True, eq=False)
-class Work:
+class Work(Struct, frozen=True, eq=False):
     """Own work, float32 (P,): one training, or the sum of several that rounds of a fork have counted.
 
     trained: for which round, and the digest of the w it began at, of each. rounds: those whose own delta it was part

@@ -8,10 +8,9 @@ enters the next own delta (`peers/roles/trainer/model_state.py`).
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 
-import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from mdl.bounds import MAX_LOSS, within
 from mdl.protocol.delta import Contributor, ModelDelta, Vector, check_values
@@ -77,7 +76,7 @@ class OwnWork:
         self._theta = ready.delta.theta
         if part and part.round_id == ready.round_id and not part.holds:
             loss = within(ready.training.loss, -MAX_LOSS, MAX_LOSS)  # diverged, it would not be read by anybody
-            self.training = msgspec.structs.replace(ready.training, theta=ready.delta.theta, loss=loss)
+            self.training = replace(ready.training, theta=ready.delta.theta, loss=loss)
             effects = self._hold(part, work)
             if work.trained == ((part.round_id, self._standing.digest),):
                 part.fresh = replace(work, values=_NOTHING)  # the trained model has them until the round is over
