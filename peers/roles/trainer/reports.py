@@ -54,28 +54,26 @@ class Reports:
         standing, voice = self._standing, self._voice
         self._sequence += 1
         voice.has_changed, voice.report_at = False, now + voice.report_s
-        return PeerReport(
+        # In steps: Python makes a dictionary of more than 15 names of one call, which costs more than all the rest.
+        report = PeerReport(
             sequence=self._sequence,
             term=term,
+            agent=agent,
             round_id=standing.round_id,
             digest=standing.digest,
-            schema_hash=self.schema_hash,
-            model=self.model,
-            size=standing.parameters.size,
-            activity=_LEFT if self.has_left else part.activity() if part and not self._is_idle(part) else _WAITING,
-            open_round=part.round_id if part else 0,
-            open_term=part.attempt if part else 0,
-            open_as=part.announced if part else 0,
-            entered=self._entered,
-            agent=agent,
             lineage=standing.lineage,
             base=standing.base,
             votes=standing.votes(part is not None and part.spread.staged is not None),
             goal=self.goal,
-            incoming=part.report_incoming() if part else None,
-            holdings=part.report_holdings() if part else (),
-            hops=tuple(part.decisions.values()) if part else (),
-            staged=part.spread.report() if part else None,
+            schema_hash=self.schema_hash,
+            model=self.model,
+            size=standing.parameters.size,
+            activity=self._activity(part),
+            open_round=part.round_id if part else 0,
+        )
+        report = replace(
+            report,
+            entered=self._entered,
             resources=self._resources,
             training=training,
             evaluation=self._evaluation,
@@ -83,7 +81,24 @@ class Reports:
             sent_bytes=self._sent_bytes,
             away=self.away,
         )
+        return _add_round(report, part) if part else report
 
-    def _is_idle(self, part: Part) -> bool:
-        """It takes part in a round and may not train for it."""
-        return bool(self.away) and part.activity() is _TRAINING
+    def _activity(self, part: Part | None) -> Activity:
+        if self.has_left:
+            return _LEFT
+        if part is None:
+            return _WAITING
+        activity = part.activity()
+        return _WAITING if activity is _TRAINING and self.away else activity  # it may not train for the round
+
+
+def _add_round(report: PeerReport, part: Part) -> PeerReport:
+    return replace(
+        report,
+        open_term=part.attempt,
+        open_as=part.announced,
+        incoming=part.report_incoming(),
+        holdings=part.report_holdings(),
+        hops=tuple(part.decisions.values()),
+        staged=part.spread.report(),
+    )
