@@ -83,14 +83,18 @@ class Succession:
         self._started_at = now
         self._measured_from = saved.term
         self._may_leap = not saved.term
+        self._believed = 0  # the highest term that was ever found possible: it stays so
 
     def check_term(self, term: int, now: float) -> None:
         """Raises RemoteProtocolError for a term that no honest mesh can have come to.
 
         A process that has saved no term takes one larger leap: the mesh that it meets first may be old.
         """
+        if term <= self._believed:
+            return
         credit = int(TERMS_PER_S * (now - self._started_at))
         if term <= min(self._measured_from + TERM_LEAP + credit, LAST_TERM):
+            self._believed = term
             return
         if not self._may_leap or term > LAST_FIRST_TERM:
             raise RemoteProtocolError(f"term {term} is too far above {self.term}, the highest known here")

@@ -49,6 +49,15 @@ def test_a_device_that_has_saved_none_leaps_once_to_the_mesh_it_meets():
         succession.check_term(old_mesh + TERM_LEAP, 100.0)
 
 
+def test_that_this_device_leads_under_a_high_term_lets_nobody_else_claim_it():
+    """Else whoever repeats it, and is outranked each time, drives the terms up as fast as it can speak."""
+    succession = _started(5 * TERMS)
+    succession.check_term(5 * TERMS + TERM_LEAP, 100.0)
+    term = succession.take_office(5 * TERMS + TERM_LEAP)
+    with pytest.raises(RemoteProtocolError, match="too far above"):
+        succession.check_term(term, 100.0)
+
+
 def test_nobody_believes_the_last_terms_of_all():
     for succession in (_started(1), _started(LAST_TERM)):
         succession.check_term(LAST_TERM, 1e9)
