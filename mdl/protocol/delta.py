@@ -91,12 +91,11 @@ def check_values(values: Vector, size: int) -> None:
     """Refuse what would poison a mean. Raises RemoteProtocolError on a wrong size, NaN, infinity or |value| > 1e6."""
     if values.shape != (size,):
         raise RemoteProtocolError(f"{values.size} values where the model has {size}")
-    # The sum of squares is quick, and small enough for all but a few; min and max carry NaN and infinity along.
-    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is looked at below, and is no warning's affair
-        squares = values.dot(values)
+    # The sum of squares is quick, and small enough for all but a few; min and max carry NaN and infinity along. What
+    # overflows is looked at then, and is no warning's affair: `vdot` gives none.
     if (
         size
-        and not squares < _SMALL_SQUARES
+        and not np.vdot(values, values) < _SMALL_SQUARES
         and not (np.minimum.reduce(values) >= -LARGEST_VALUE and np.maximum.reduce(values) <= LARGEST_VALUE)
     ):
         raise RemoteProtocolError(f"values that are not finite or beyond {LARGEST_VALUE:g}")
