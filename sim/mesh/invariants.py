@@ -60,7 +60,7 @@ class Invariants:
         seen = self.seen.get(node)
         if seen is None:
             seen = self.seen[node] = _Seen()
-        holder, keeper, succession = node.holder, node.keeper, node.succession
+        holder, keeper, succession = node.holder, node.office.agent, node.succession
         if holder is not None:
             part, digest = holder.part, holder.digest
             if digest != seen.digest:
@@ -78,7 +78,7 @@ class Invariants:
                     seen.released = frozenset(part.released)
                 if part.decisions:
                     self._check_decisions(node, part, seen)
-                staged = staged_of(part)
+                staged = part.spread.staged
                 if staged is not seen.staged:
                     seen.staged = staged
                     if count_vectors(part) > MOST_DELTAS:
@@ -92,8 +92,8 @@ class Invariants:
         assert holder is not None
         if kept.delta.contributors == {node.contributor}:  # alone: held and applied in one step
             self.accounts.hold_own((kept.round_id, 0), seen.digest, node.contributor, kept.delta)
-        lineage, round_id = getattr(holder, "lineage", ()), holder.round_id
-        before = model_at(seen.digest, lineage, round_id - 1)
+        round_id = holder.round_id
+        before = model_at(seen.digest, holder.lineage, round_id - 1)
         if self.accounts.close(before, model_of(holder), round_id, kept.delta, node.peer_id):
             self.accounts.check_result(seen.digest, kept.delta, f"round {kept.round_id} of {node.peer_id}")
 
@@ -120,12 +120,12 @@ class Invariants:
                 check_disjoint(mesh, keeper)
 
     def _check_keeper(self, mesh: SimMesh, node: Node, keeper: Keeper, seen: _Seen) -> None:
-        ledger, term = getattr(keeper, "ledger", None), getattr(keeper, "term", 0)
+        ledger, term = keeper.ledger, keeper.term
         if ledger is not None:
             check_decided(node, ledger.hops, seen)
             if ledger is seen.kept_ledger and term == seen.kept_term:
                 return  # of one ledger the attempt never changes
-        attempt, authority = keeper.attempt(), authority_of(keeper)
+        attempt, authority = keeper.attempt(), keeper.authority()
         if attempt != seen.kept_attempt or authority != seen.kept_authority:
             check_disjoint(mesh, keeper)
         seen.kept_ledger, seen.kept_term = ledger, term
@@ -135,7 +135,7 @@ class Invariants:
         """All who stand at round r of a lineage have the same parameters, then and ever after."""
         if not self.accounts.is_known(holder.digest):
             raise InvariantError("model", f"{node.peer_id} has parameters at round {holder.round_id} that none gave")
-        key = (getattr(holder, "lineage", ()), holder.round_id)
+        key = (holder.lineage, holder.round_id)
         digest, peer_id = self.digests.setdefault(key, (holder.digest, node.peer_id))
         if digest != holder.digest and holder.round_id:
             raise InvariantError("digest", f"round {holder.round_id} differs between {peer_id} and {node.peer_id}")
@@ -166,7 +166,7 @@ def check_disjoint(mesh: SimMesh, keeper: Keeper) -> None:
     A holder whose own work another one has merged is none: an agent that takes over may find both a sender that was
     freed and, back again, the receiver that it had been freed from.
     """
-    attempt, authority = keeper.attempt(), authority_of(keeper)
+    attempt, authority = keeper.attempt(), keeper.authority()
     if attempt == (0, 0) or keeper.is_settled():
         return
     live = set(keeper.live_members())
@@ -242,7 +242,7 @@ def check_freed(mesh: SimMesh, keeper: Keeper, sender: str, message: HopReleased
     held = mesh.nodes[sender].holder
     if held is None or held.part is None or held.part.given.get(message.segment, (0, None))[0] != message.hop_id:
         return
-    attempt, authority, live = keeper.attempt(), authority_of(keeper), set(keeper.live_members())
+    attempt, authority, live = keeper.attempt(), keeper.authority(), set(keeper.live_members())
     for node in mesh.nodes.values():
         holder = node.holder
         if holder is None or not node.running or node.peer_id == sender or node.contributor not in live:
@@ -254,18 +254,12 @@ def check_freed(mesh: SimMesh, keeper: Keeper, sender: str, message: HopReleased
 
 
 def model_of(holder: Holder) -> Model:
-    """Where this device stands, for the books; machines that know no lineages all follow one."""
-    return model_at(holder.digest, getattr(holder, "lineage", ()), holder.round_id)
-
-
-def authority_of(keeper: Keeper) -> object:
-    """(term, peer id) of an agent; None where machines do not tell."""
-    authority = getattr(keeper, "authority", None)
-    return authority() if authority else None
+    """Where this device stands, for the books."""
+    return model_at(holder.digest, holder.lineage, holder.round_id)
 
 
 def obeyed_by(node: Node) -> object:
-    """(term, peer id) of the agent that this node's trainer obeys; None where machines do not tell."""
+    """(term, peer id) of the agent that this node's trainer obeys; None of a machine that never obeys."""
     succession = node.succession
     return (succession.term, succession.agent) if succession else None
 
@@ -275,15 +269,9 @@ def held_by(part: Part | None) -> ModelDelta | None:
     return None if part is None or 0 in part.given else part.holds.get(0)
 
 
-def staged_of(part: Part) -> ModelDelta | None:
-    """The round's result, on a device that has it."""
-    staged: ModelDelta | None = getattr(part, "spread", part).staged
-    return staged
-
-
 def count_vectors(part: Part) -> int:
     """Different vectors of partial means and results that a part of a round keeps alive."""
-    deltas = [*part.holds.values(), staged_of(part)]
+    deltas = [*part.holds.values(), part.spread.staged]
     return len({id(delta.values) for delta in deltas if delta is not None})
 
 

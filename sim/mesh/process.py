@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, cast
+from enum import Enum
+from typing import Any, Protocol, cast
 
 from mdl.protocol.delta import Contributor, ModelDelta, Vector
 from mdl.protocol.machine import Event, Finish, Machine, SaveModel
-from mdl.protocol.vocabulary import Ballot, HopDecision, PeerInfo, ResourceState, Role
+from mdl.protocol.vocabulary import Ballot, HopDecision, Lineage, PeerInfo, ResourceState
 
 # What waits for a suspended process: about what a socket's queue holds. The newest is dropped, as there.
 BACKLOG = 1_000
 # Saved states that a torn file can fall back to.
 _SAVES_KEPT = 2
+
+
+class Spread(Protocol):
+    """The broadcast of a round. staged: its result, on a device that has it."""
+
+    staged: ModelDelta | None
 
 
 class Part(Protocol):
@@ -22,7 +29,7 @@ class Part(Protocol):
     round_id: int
     attempt: int
     holds: dict[int, ModelDelta]
-    staged: ModelDelta | None
+    spread: Spread
     members: Collection[Contributor]
     given: dict[int, tuple[int, Contributor]]
     released: set[tuple[int, int]]
@@ -30,12 +37,19 @@ class Part(Protocol):
 
 
 class Holder(Protocol):
-    """A machine, or the part of one, that holds partial means and applies rounds. attempt: (round, opening term)."""
+    """The part of a machine that holds partial means and applies rounds. attempt: (round, opening term).
+
+    carry, kept_back: own work that is in no delta yet, and how much of it rounds to come count by themselves.
+    """
 
     round_id: int
     digest: bytes
+    lineage: Lineage
+    base: tuple[str, ...]
     parameters: Vector
     part: Part | None
+    carry: Vector | None
+    kept_back: Vector | None
 
     def attempt(self) -> tuple[int, int]: ...
 
@@ -47,14 +61,39 @@ class Authority(Protocol):
     agent: str
 
 
+class Ledger(Protocol):
+    """The books of an open round. hops: those that were ordered, by whatever key."""
+
+    hops: Mapping[Any, Any]
+
+
 class Keeper(Protocol):
-    """A machine, or the part of one, that keeps a round open, and knows who still counts in it."""
+    """A mobile agent: it keeps a round open, and knows who still counts in it. authority: (term, peer id)."""
+
+    term: int
+    ledger: Ledger | None
+    phase: Enum
+    waiting_for: str
+
+    def authority(self) -> tuple[int, str]: ...
 
     def attempt(self) -> tuple[int, int]: ...
 
     def live_members(self) -> Collection[Contributor]: ...
 
     def is_settled(self) -> bool: ...
+
+
+class Office(Protocol):
+    """A machine that may lead. agent: as long as it does."""
+
+    agent: Keeper | None
+
+
+class _NoOffice:
+    """Of a machine that never leads."""
+
+    agent = None
 
 
 @dataclass
@@ -106,15 +145,11 @@ class Node:
         me = Contributor(self.info.peer_id, self.info.incarnation)
         own_me = getattr(self.machine, "me", None)
         self.contributor: Contributor = own_me if own_me == me else me  # the same object compares faster
-        own = self.machine if self.info.role is Role.TRAINER else None
-        self.holder = cast("Holder | None", getattr(self.machine, "trainer", own))
+        self.holder = cast("Holder | None", getattr(self.machine, "trainer", None))
         self.succession = cast("Authority | None", getattr(self.machine, "succession", None))
-        self._has_office = hasattr(self.machine, "trainer")
-        self._is_keeper = self.info.role is Role.AGENT and not self._has_office
+        self.office = cast(Office, self.machine if hasattr(self.machine, "agent") else _NoOffice())
 
     @property
     def keeper(self) -> Keeper | None:
         """The mobile agent on this node, if it is in office."""
-        if self._has_office:
-            return self.machine.agent  # type: ignore[attr-defined, no-any-return]
-        return self.machine if self._is_keeper else None  # type: ignore[return-value]
+        return self.office.agent

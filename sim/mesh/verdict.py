@@ -8,7 +8,6 @@ or is counted by the rounds that it is about to take over.
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum
 
 import msgspec
 import numpy as np
@@ -18,7 +17,7 @@ from sim.mesh.accounts import ROUNDING, Accounts
 from sim.mesh.driver import SimMesh
 from sim.mesh.fault_plan import FaultPlan
 from sim.mesh.invariants import model_of
-from sim.mesh.process import Holder, Node
+from sim.mesh.process import Holder, Keeper, Node
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -107,7 +106,7 @@ def _count(mesh: SimMesh, verdict: Verdict) -> Verdict:
     coming, kept_back = np.zeros(accounts.size), np.zeros(accounts.size)
     for node, holder in live:
         coming += _pending(accounts, node, holder)
-        if (kept := getattr(holder, "kept_back", None)) is not None:
+        if (kept := holder.kept_back) is not None:
             kept_back += kept
     with_owner, lost, twice = 0, [], []
     for work, dimension, count in accounts.held_works(model):
@@ -136,8 +135,7 @@ def _count(mesh: SimMesh, verdict: Verdict) -> Verdict:
 def _pending(accounts: Accounts, node: Node, holder: Holder) -> NDArray[np.float32]:
     """What this device is still to bring in: its carry, and its own delta of the round that is open."""
     pending = np.zeros(accounts.size, np.float32)
-    carry = getattr(holder, "carry", None)
-    if carry is not None:
+    if (carry := holder.carry) is not None:
         pending += carry
     own = accounts.own(holder.attempt(), holder.digest, node.contributor)
     return pending if own is None else pending + own
@@ -153,7 +151,7 @@ def _has_quorum(mesh: SimMesh) -> bool:
     newest = max(holders, key=lambda found: found[1].round_id, default=None)
     if newest is None:
         return False
-    base = set(getattr(newest[1], "base", ()))
+    base = set(newest[1].base)
     there = {node.peer_id for node, _ in holders} & base
     return 2 * len(there) > len(base) or (2 * len(there) == len(base) and bool(base) and min(base) in there) or not base
 
@@ -163,9 +161,9 @@ def _standings(mesh: SimMesh) -> str:
     told = [f"{node.peer_id} at {holder.round_id}" for node, holder in _holders(mesh)]
     running = [node for node in mesh.nodes.values() if node.running]
     leaders = [
-        f"{node.peer_id} by the view of {_followers(running, node.peer_id)}, {_phase(node)}"
+        f"{node.peer_id} by the view of {_followers(running, node.peer_id)}, {_phase(keeper)}"
         for node in running
-        if node.keeper is not None
+        if (keeper := node.keeper) is not None
     ]
     return f"{', '.join(told)}; in office: {'; '.join(leaders) or 'nobody'}"
 
@@ -175,7 +173,6 @@ def _followers(running: list[Node], agent: str) -> str:
     return " ".join(obeying) or "nobody"
 
 
-def _phase(node: Node) -> str:
-    phase, waits = getattr(node.keeper, "phase", None), str(getattr(node.keeper, "waiting_for", ""))
-    told = str(phase.value) if isinstance(phase, Enum) else "leads"
-    return f"{told}, waits for {waits}" if waits else told
+def _phase(keeper: Keeper) -> str:
+    told = str(keeper.phase.value)
+    return f"{told}, waits for {keeper.waiting_for}" if keeper.waiting_for else told
