@@ -16,9 +16,9 @@ class Promises:
 
     def unsaved(self, trainer: Trainer, succession: Succession) -> Ballot | None:
         """The ballot, if the disk does not know it yet; it counts as saved from here on."""
-        term, reached = succession.term, trainer.standing.reached
+        saved, term, reached = self._saved, succession.term, trainer.standing.reached
         agent = "" if trainer.staged_term == term else succession.spoken_by
-        if (term, agent) == (self._saved.term, self._saved.agent) and reached == self._saved_reached:
+        if term == saved.term and agent == saved.agent and reached == self._saved_reached:
             return None
         self._saved, self._saved_reached = trainer.standing.ballot(term, agent), dict(reached)
         return self._saved

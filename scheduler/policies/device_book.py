@@ -66,9 +66,9 @@ class DeviceBook:
 
     def kind(self, now: float) -> UsageKind:
         """How it is used, by the lengths of its last busy periods, the present one included."""
-        lengths_s = sorted([*self._busy_s, self.busy_for_s(now)] if self.busy_since is not None else self._busy_s)
-        if not lengths_s:
+        if not self._busy_s and self.busy_since is None:
             return UsageKind.IDLE
+        lengths_s = sorted([*self._busy_s, self.busy_for_s(now)] if self.busy_since is not None else self._busy_s)
         short = sum(length_s < _SHORT_S for length_s in lengths_s) / len(lengths_s)
         long = sum(length_s > _LONG_S for length_s in lengths_s) / len(lengths_s)
         if min(short, long) >= _NOT_BY_ACCIDENT:

@@ -23,6 +23,8 @@ from scheduler.policies.chain import FULL, ChainView, Decision, DeviceState, Dev
 from scheduler.policies.laid_hops import LaidHop, cost_to_keep, lay_hops
 from scheduler.policies.why import Choice, first
 
+# Looked up once: see scheduler/policies/chain.py.
+_TRAINING, _FREE, _BUSY, _GET = DeviceState.TRAINING, DeviceState.FREE, DeviceState.BUSY, DeviceState.GET
 # One joule above the mean costs as much as this many seconds of link time.
 SECONDS_PER_JOULE = 0.02
 # A device on battery below this is better relieved of its load early.
@@ -70,7 +72,7 @@ class Greedy:
         if len(free) < 2:
             return Wait(too_few(view))
         typical_s = typical_transfer_s(view)
-        mean_j = fmean(device.energy_j for device in view.devices)
+        mean_j = fmean([device.energy_j for device in view.devices])
         coming = view.devices if self._waiting else free
         known = [self._weigh(device, view, typical_s, mean_j) for device in coming]
         costliest_first = sorted(known, key=lambda one: (-one.rank_s, one.free_at_s))
@@ -173,23 +175,21 @@ def pauses_per_second(kind: UsageKind) -> float:
 
 def expected_free_s(device: DeviceView, typical_s: float) -> float:
     """Seconds until the device is expected to be free; infinite if it never is, or if nothing is known of it."""
-    match device.state:
-        case DeviceState.FREE:
-            return 0.0
-        case DeviceState.TRAINING:
-            return device.eta_ready_s or inf
-        case DeviceState.BUSY:
-            return expected_rest_s(device.kind, device.busy_for_s, typical_s) or inf
-        case DeviceState.GET if device.op_left_s:
-            pause_s = expected_rest_s(device.kind, device.busy_for_s, typical_s) if device.busy_for_s else 0.0
-            return device.op_left_s + pause_s
-        case _:
-            return inf
+    if device.state is _FREE:
+        return 0.0
+    if device.state is _TRAINING:
+        return device.eta_ready_s or inf
+    if device.state is _BUSY:
+        return expected_rest_s(device.kind, device.busy_for_s, typical_s) or inf
+    if device.state is _GET and device.op_left_s:
+        pause_s = expected_rest_s(device.kind, device.busy_for_s, typical_s) if device.busy_for_s else 0.0
+        return device.op_left_s + pause_s
+    return inf
 
 
 def too_few(view: ChainView) -> str:
-    training = sum(device.state is DeviceState.TRAINING for device in view.devices)
-    busy = sum(device.state is DeviceState.BUSY for device in view.devices)
+    training = sum(device.state is _TRAINING for device in view.devices)
+    busy = sum(device.state is _BUSY for device in view.devices)
     return f"waiting: fewer than two are free, {training} of {len(view.devices)} still train, {busy} are busy"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 # Two values that differ are told with as many decimals as it takes to see it, from the first to the second.
-_DECIMALS = range(2, 7)
+_DECIMALS = ("%.2f", "%.3f", "%.4f", "%.5f", "%.6f")
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -70,7 +70,7 @@ def first(options: Iterable[tuple[str, float]]) -> str:
 
 def _tell_apart(value: float, other: float) -> str:
     """With so few decimals that it still shows which of the two is larger, if one is."""
-    for decimals in _DECIMALS:
-        if f"{value:.{decimals}f}" != f"{other:.{decimals}f}":
-            return f"{value:.{decimals}f}"
-    return f"{value:.2f}"
+    for decimals in _DECIMALS if value != other else ():
+        if (told := decimals % value) != decimals % other:
+            return told
+    return _DECIMALS[0] % value

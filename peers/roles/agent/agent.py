@@ -236,7 +236,7 @@ class MobileAgent:
     def _is_given_up(self, conducted: Conductor, now: float) -> bool:
         """It lacks a majority, and we may go on without."""
         self.quorum, self._gathering.lacking_since = conducted.lacking_since is None, conducted.lacking_since
-        return self._gathering.is_patience_over(conducted.base, self.following(), now)
+        return not self.quorum and self._gathering.is_patience_over(conducted.base, self.following(), now)
 
     def _gather(self, now: float) -> list[Effect]:
         """Bring everybody to the same w(t); open the next round when enough are there."""

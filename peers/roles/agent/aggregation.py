@@ -83,13 +83,11 @@ class Aggregation:
     def _leave_out_the_paused(self) -> None:
         """Who may not train now and has nothing to give: what it trains later is in a later round, as below."""
         ledger = self._ledger
-        for peer in ledger.live():
-            member = self._members.get(peer)
-            if member and member.report.away and ledger.holding(peer) is None:
-                logger.info(
-                    "round %d goes on without %s: paused: %s", ledger.round_id, peer.peer_id, member.report.away
-                )
-                ledger.lose(peer, f"left out: paused: {member.report.away}")
+        for member in [member for member in self._members.everyone() if member.report.away]:
+            peer, away = member.contributor, member.report.away
+            if peer in ledger.live() and ledger.holding(peer) is None:
+                logger.info("round %d goes on without %s: paused: %s", ledger.round_id, peer.peer_id, away)
+                ledger.lose(peer, f"left out: paused: {away}")
 
     def _leave_out_the_slow(self, now: float) -> None:
         """Past the deadline: what they train is carried into a later round, as if they had been away (Standing)."""
