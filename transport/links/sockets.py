@@ -186,8 +186,10 @@ def take_frames(endpoint: zmq.Socket[bytes], counts: LinkCounts) -> list[zmq.Fra
         frames = [endpoint.recv(zmq.NOBLOCK, copy=False)]
     except zmq.Again:
         return None
-    while endpoint.getsockopt(zmq.RCVMORE):
+    more = frames[0].more
+    while more:
         frame = endpoint.recv(zmq.NOBLOCK, copy=False)
+        more = frame.more
         counts.received_bytes += len(frame)
         if len(frames) < 4:
             frames.append(frame)
