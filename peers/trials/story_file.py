@@ -6,6 +6,7 @@ Values are not in a story: an event or effect that is read has zeros in their pl
 from __future__ import annotations
 
 import reprlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -25,6 +26,7 @@ from peers.roles.build import PeerStart
 from sim.mesh.driver import SimMesh
 from sim.mesh.story_lines import tell_step
 from transport.story import Story
+from transport.story_rows import KINDS, Row, unpack_row
 
 _EVENTS = {kind.__name__: kind for kind in get_args(Event)}
 _EFFECTS = {kind.__name__: kind for kind in get_args(Effect)}
@@ -40,12 +42,21 @@ IMPOSSIBLE = (
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One line. event and effects: {name of the kind: its fields}. ticks: those that decided nothing, before it."""
+    """One step. event and effects: {name of the kind: its fields}. ticks: those that decided nothing, before it."""
 
     at_s: float
     event: dict[str, Any]
     effects: list[dict[str, Any]] = []
     ticks: list[float] = []
+
+
+class _Line(msgspec.Struct, frozen=True):
+    """As `transport.story` writes it."""
+
+    at_s: float = 0.0
+    event: dict[str, Any] = {}
+    effects: list[dict[str, Any]] = []
+    before: list[float | Row] = []
 
 
 class _Header(msgspec.Struct, frozen=True):
@@ -75,25 +86,56 @@ def load_story(path: Path) -> Recorded:
     if lines and lines[0].startswith(b'{"header"'):
         start, problem = _read_header(lines[0])
         first = 1
-    entries = []
+    entries: list[Entry] = []
     for number, line in enumerate(lines[first:], first + 1):
         where = f"{path}, line {number}"
-        entry = decode_json(line, Entry, where, "a line of a story")
-        if any(len(named) != 1 for named in (entry.event, *entry.effects)):
-            raise DataError(f"{where}: an event or effect is not one name with its fields; expected a line of a story")
-        entries.append(entry)
+        told = decode_json(line, _Line, where, "a line of a story")
+        try:
+            entries += _entries_of(told)
+        except ValueError as error:
+            raise DataError(f"{where}: {error}; expected a line of a story") from None
     return Recorded(entries, start, problem)
 
 
 def tell_entries(recorded: Recorded, limit: int = 0) -> Iterator[str]:
-    """Readable lines of the last `limit` steps, or of all; an entry of another version is shown as it is."""
+    """Readable lines of the last `limit` steps, or of all; an entry of another version is shown as it is.
+
+    Steps in a row that only pass segments on are told together.
+    """
+    passing: list[Entry] = []
     for entry in recorded.entries[-limit:] if limit else recorded.entries:
+        if _passes_on(entry):
+            passing.append(entry)
+            continue
+        if passing:
+            yield _tell_passing(recorded.who, passing)
+            passing = []
         try:
             yield from tell_step(
                 entry.at_s, recorded.who, read_event(entry.event), [_effect(item) for item in entry.effects]
             )
         except (msgspec.ValidationError, *IMPOSSIBLE):
             yield f"{entry.at_s:9.3f}  {recorded.who:<6} {_show(entry.event)} -> {_show(entry.effects)}"
+    if passing:
+        yield _tell_passing(recorded.who, passing)
+
+
+def _passes_on(entry: Entry) -> bool:
+    said = [entry.event.get("Received"), *(effect.get("Send") for effect in entry.effects)]
+    return all(_kind(each) in KINDS for each in said)
+
+
+def _kind(said: Any) -> str:
+    message = said.get("message") if isinstance(said, dict) else None
+    return str(message.get("type")) if isinstance(message, dict) else ""
+
+
+def _tell_passing(who: str, entries: list[Entry]) -> str:
+    heard = Counter(_kind(entry.event["Received"]) for entry in entries)
+    said = Counter(_kind(effect["Send"]) for entry in entries for effect in entry.effects)
+    counts = [" + ".join(f"{each[kind]} {kind}" for kind in KINDS if each[kind]) for each in (heard, said)]
+    says = f", says {counts[1]}" if said else ""
+    return f"{entries[0].at_s:9.3f}  {who:<6} hears {counts[0]}{says}, until {entries[-1].at_s:.3f}"
 
 
 def save_stories(mesh: SimMesh, directory: Path) -> list[Path]:
@@ -133,6 +175,21 @@ def size_of(given: Any) -> int:
     if not isinstance(size, int) or not 0 <= size <= LARGEST_MODEL:
         raise msgspec.ValidationError(f"values of size {reprlib.repr(size)}")
     return size
+
+
+def _entries_of(line: _Line) -> Iterator[Entry]:
+    """The steps of a line, the rows before its own first. Raises ValueError."""
+    ticks: list[float] = []
+    for item in line.before:
+        if isinstance(item, float):
+            ticks.append(item)
+        else:
+            yield Entry(*unpack_row(item), ticks)
+            ticks = []
+    if not line.before or line.event or line.effects:
+        if any(len(named) != 1 for named in (line.event, *line.effects)):
+            raise ValueError("an event or effect is not one name with its fields")
+        yield Entry(line.at_s, line.event, line.effects, ticks)
 
 
 def _read_header(line: bytes) -> tuple[PeerStart | None, str]:
