@@ -234,6 +234,7 @@ def _view(device: ObservedDevice, name: str, state: DeviceState, since_s: float)
         merge_mb_s=device.compute,
         free_since_s=since_s,
         n_agg=device.nagg or 0,
+        received=max(0, (device.nagg or 0) - (state is DeviceState.DONE)),  # who is done has sent once
         theta=1.0 if device.theta is None else device.theta,
         energy_j=device.energy or 0.0,
         battery_percent=device.battery,

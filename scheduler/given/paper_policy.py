@@ -89,7 +89,7 @@ class _Ahead:
         self._names = [device.peer_id for device in view.devices]
         self._state = np.array([_SEEN_AS[device.state] for device in view.devices], np.int8)
         under_way = [device.state is DeviceState.GET for device in view.devices]
-        self._n_agg = np.array([device.n_agg for device in view.devices], np.int64) + under_way
+        self._n_agg = np.array([device.received for device in view.devices], np.int64) + under_way
 
     def free(self) -> list[int]:
         return np.flatnonzero(self._state == PaperState.FREE).tolist()

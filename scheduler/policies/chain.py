@@ -34,11 +34,12 @@ class DeviceView(msgspec.Struct, frozen=True):
     """One device as the agent knows it. Unknown speeds are None until a hop has shown them.
 
     link_mb_s, merge_mb_s: MB/s. free_since_s: on the view's clock. energy_j: modelled, accumulated over rounds.
-    n_agg: hops it took part in this round. battery_percent: None on mains. kind, device_class: how it is used, and how
-    strong it is (0 strongest; None unknown). busy_for_s: how long it has been busy without a break. eta_ready_s: until
-    its training ends, expected or reported. op_left_s: active work that is left of its hop. may_receive: its owner's
-    limits leave room for one more delta (M_max and B_max of Eq. 4); where not, `scheduler.policies.detour` keeps hops
-    away from it, whatever a policy says.
+    n_agg: hops it took part in this round; received: those of them in which it received, which is n_agg of Eq. 7.
+    battery_percent: None on mains. kind, device_class: how it is used, and how strong it is (0 strongest; None
+    unknown). busy_for_s: how long it has been busy without a break. eta_ready_s: until its training ends, expected or
+    reported. op_left_s: active work that is left of its hop. may_receive: its owner's limits leave room for one more
+    delta (M_max and B_max of Eq. 4); where not, `scheduler.policies.detour` keeps hops away from it, whatever a policy
+    says.
     """
 
     peer_id: str
@@ -47,6 +48,7 @@ class DeviceView(msgspec.Struct, frozen=True):
     merge_mb_s: float | None = None
     free_since_s: float = 0.0
     n_agg: int = 0
+    received: int = 0
     theta: float = 1.0
     energy_j: float = 0.0
     battery_percent: float | None = None

@@ -71,6 +71,7 @@ def _view_device(iteration: Iteration, index: int) -> DeviceView:
         merge_mb_s=given.merge_mb_s,
         free_since_s=iteration.free_since_s(index),
         n_agg=iteration.n_agg(index),
+        received=iteration.received(index),
         theta=iteration.theta(index),
         energy_j=iteration.energy_j(index),
         battery_percent=given.battery_percent,

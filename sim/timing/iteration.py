@@ -37,6 +37,7 @@ class _Device:
     theta: float = 1.0
     energy_j: float = 0.0
     n_agg: int = 0
+    received: int = 0
     gone: DeviceState | None = None
     hop: TimedHop | None = None
     free_since_s: float = 0.0
@@ -111,6 +112,10 @@ class Iteration:
 
     def n_agg(self, index: int) -> int:
         return self._devices[index].n_agg
+
+    def received(self, index: int) -> int:
+        """Of its hops, those in which it received."""
+        return self._devices[index].received
 
     def free_since_s(self, index: int) -> float:
         return self._devices[index].free_since_s
@@ -213,6 +218,7 @@ class Iteration:
         receiver = self._devices[hop.receiver]
         receiver.hop, receiver.free_since_s = None, hop.merged_s
         receiver.n_agg += 1
+        receiver.received += 1
         receiver.energy_j += MERGE_W * hop.merge_s
 
     def _bury(self, at_s: float) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from mdl.protocol.delta import Contributor
 from mdl.protocol.vocabulary import ResourceState
 from peers.roles.agent.ledger import MERGED, RoundLedger
@@ -21,7 +23,7 @@ def chain_view(ledger: RoundLedger, members: Members, now: float) -> ChainView:
     free = set(ledger.free())
     senders = {hop.sender for hop in ledger.undecided()}
     receivers = {hop.receiver for hop in ledger.undecided()}
-    merges, free_since = _hops_so_far(ledger)
+    merges, received, free_since = _hops_so_far(ledger)
     size_mb = 0.0
     devices = []
     for peer in sorted(ledger.members):
@@ -43,22 +45,25 @@ def chain_view(ledger: RoundLedger, members: Members, now: float) -> ChainView:
         size_mb = member.report.size * 4 / 1e6
         since_s = max(ledger.ready_at.get(peer, 0.0), free_since.get(peer, 0.0))
         theta = holding.theta if holding else 0.0
-        devices.append(_device_view(ledger, members, member, state, merges.get(peer, 0), since_s, theta, now))
+        hops = merges[peer], received[peer]
+        devices.append(_device_view(ledger, members, member, state, hops, since_s, theta, now))
     apart = frozenset((one.peer_id, other.peer_id) for one, other in members.reach.apart(now))
     return ChainView(now, size_mb, tuple(devices), apart=apart)
 
 
-def _hops_so_far(ledger: RoundLedger) -> tuple[dict[Contributor, int], dict[Contributor, float]]:
-    """How many merges each member took part in, and when its last hop was decided."""
-    merges: dict[Contributor, int] = {}
+def _hops_so_far(ledger: RoundLedger) -> tuple[Counter[Contributor], Counter[Contributor], dict[Contributor, float]]:
+    """How many merges each member took part in and in how many it received, and when its last hop was decided."""
+    merges: Counter[Contributor] = Counter()
+    received: Counter[Contributor] = Counter()
     decided_at: dict[Contributor, float] = {}
     for hop in ledger.hops.values():
+        if hop.state is MERGED:
+            merges.update((hop.sender, hop.receiver))
+            received[hop.receiver] += 1
         for peer in (hop.sender, hop.receiver):
-            if hop.state is MERGED:
-                merges[peer] = merges.get(peer, 0) + 1
             if hop.decided_at is not None:
                 decided_at[peer] = max(decided_at.get(peer, 0.0), hop.decided_at)
-    return merges, decided_at
+    return merges, received, decided_at
 
 
 def _device_view(
@@ -66,7 +71,7 @@ def _device_view(
     members: Members,
     member: Member,
     state: DeviceState,
-    merges: int,
+    hops: tuple[int, int],
     free_since_s: float,
     theta: float,
     now: float,
@@ -78,7 +83,7 @@ def _device_view(
         book.link_mb_s,
         book.merge_mb_s,
         free_since_s,
-        merges,
+        *hops,
         theta,
         book.energy_j,
         resources.battery_percent,

@@ -8,18 +8,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mdl.devices.scenario import Scenario, ScenarioDevice
 from scheduler.given.paper_policy import PaperPolicy
 from scheduler.paper.mlp_numpy import MlpQ
-from scheduler.paper.problem import PaperRules, PaperState
+from scheduler.paper.problem import PaperChain, PaperRules, PaperState
 from scheduler.policies.chain import ChainView, DeviceState, DeviceView, Pair, Wait
+from scheduler.study.play import view_of
+from sim.timing.iteration import Iteration
 
 TRAINING, FREE, BUSY, SEND, GET, DONE, DEAD = DeviceState
+RULES = PaperRules()
 
 
-def see(*states: DeviceState, n_agg: tuple[int, ...] = ()) -> ChainView:
-    counts = n_agg or (0,) * len(states)
-    devices = (DeviceView(f"p{index}", state, n_agg=counts[index]) for index, state in enumerate(states))
-    return ChainView(1.0, 1.0, tuple(devices))
+def see(*states: DeviceState) -> ChainView:
+    return ChainView(1.0, 1.0, tuple(DeviceView(f"p{index}", state) for index, state in enumerate(states)))
 
 
 def network(n: int, seed: int = 0) -> MlpQ:
@@ -90,6 +92,26 @@ def test_pairs_that_its_next_picks_leave_alone_run_at_once() -> None:
     decision = PaperPolicy(wants, "paper").decide(see(SEND, GET, FREE, FREE, FREE))
     assert isinstance(decision, Pair)
     assert (decision.sender, decision.receiver) == ("p3", "p4")
+
+
+def test_eq_7_a_network_with_counts_sees_in_a_round_what_it_was_trained_on() -> None:
+    """Device by device the counts of the paper's own process, of those who have sent among them."""
+    iteration, chain = (
+        Iteration(Scenario("0", "paper", 10.0, 0.0, (ScenarioDevice(0.0, 10.0, 100.0),) * 5)),
+        PaperChain([0] * 5, RULES),
+    )
+    weights = np.zeros((5, 30), np.float32)
+    weights[:, 25:] = 1.0  # every value is the sum of all counts
+    policy = PaperPolicy(MlpQ([(weights, np.zeros(5, np.float32))], 5, RULES, counts=True), "paper")
+    for sender, receiver in ((0, 1), (2, 1), (1, 3)):
+        iteration.start(sender, receiver)
+        while len(iteration.idle()) < 5 - len(iteration.hops):
+            assert iteration.advance()
+        chain.step(sender)
+        chain.step(receiver)
+        view = view_of(iteration)
+        assert [device.received for device in view.devices] == chain.n_agg
+        assert policy.explain(view)[0][1] == pytest.approx(sum(chain.n_agg) / 4)
 
 
 def test_in_a_mesh_of_another_size_greedy_decides_and_the_reason_says_so() -> None:

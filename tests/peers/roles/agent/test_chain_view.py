@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import PeerReport
 from mdl.protocol.tree import tree_children, tree_parent
-from mdl.protocol.vocabulary import Activity, Holding, ResourceState
+from mdl.protocol.vocabulary import Activity, Holding, HopDecision, HopOutcome, ResourceState
 from peers.roles.agent.broadcast_order import order_broadcast
 from peers.roles.agent.chain_view import chain_view
 from peers.roles.agent.ledger import RoundLedger
@@ -68,6 +69,16 @@ def test_the_size_of_a_delta_and_the_devices_resources_reach_the_policy() -> Non
     seen = (device.free_memory_bytes, device.cpu_percent, device.battery_percent, device.charging, device.in_use)
     assert seen == (123, 7.0, 55.0, True, False)
     assert (device.theta, device.n_agg) == (1.0, 0)
+
+
+def test_eq_7_counts_receptions_and_the_columns_of_the_learned_count_hops() -> None:
+    ledger, members = _mesh()
+    for sender, receiver in ((A, B), (B, C)):
+        hop = ledger.order_hop(sender, receiver, "", 1.0)
+        merged = HopDecision(0, hop.hop_id, sender, HopOutcome.MERGED, 1.0, 40)
+        ledger.take(receiver, msgspec.structs.replace(ledger.reports[receiver], hops=(merged,)), 1.5)
+    devices = chain_view(ledger, members, 2.0).devices
+    assert [(device.n_agg, device.received) for device in devices] == [(1, 0), (2, 1), (1, 1), (0, 0)]
 
 
 @pytest.mark.parametrize(
