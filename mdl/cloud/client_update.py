@@ -51,8 +51,8 @@ def update_client(
     """Stage 3 (Eq. 3). start: this device's model, or the small one it pulled first; teacher: what it pulled, or None.
 
     x, y: this period's examples, y class numbers (n,). A drawn fifth of them stops the training early if
-    `settings.patience` is not 0. Raises DataError without examples, or if the loss is not finite;
-    TrainingCancelledError.
+    `settings.patience` is not 0. stopped: asked before each batch of all that is run here, may wait. Raises DataError
+    without examples, or if the loss is not finite; TrainingCancelledError.
     """
     if not len(y):
         raise DataError("a device without examples has nothing to learn from")
@@ -60,23 +60,34 @@ def update_client(
     classes = kind.class_ids(student)
     soft = None
     if teacher is not None and settings.label_weight < 1:
-        soft = teacher_probabilities(kind, teacher, x, classes, settings.temperature)
-    learner, seen = (student, x) if mode.whole else kind.split_last_layer(student, x)
+        soft = teacher_probabilities(kind, teacher, x, classes, settings.temperature, stopped)
+    learner, seen = (student, x) if mode.whole else kind.split_last_layer(student, x, stopped)
     train, validation = hold_examples(Examples(seen, locate_classes(y, classes), soft), settings, generator)
     return ClientUpdate(student, train_student(learner, train, validation, settings, generator, stopped))
 
 
-def accuracy_of(kind: ModelKind, model: nn.Module, x: Tensor, y: Tensor) -> float:
-    """Share of the examples whose class number is predicted; a class the model lacks is always wrong."""
-    predicted = kind.class_ids(model)[predict_probabilities(model, x).argmax(dim=1)]
+def accuracy_of(
+    kind: ModelKind, model: nn.Module, x: Tensor, y: Tensor, stopped: Callable[[], bool] = lambda: False
+) -> float:
+    """Share of the examples whose class number is predicted; a class the model lacks is always wrong.
+
+    stopped: as in `run_in_batches`.
+    """
+    predicted = kind.class_ids(model)[predict_probabilities(model, x, stopped=stopped).argmax(dim=1)]
     return float((predicted == y).float().mean())
 
 
 def teacher_probabilities(
-    kind: ModelKind, teacher: nn.Module, x: Tensor, student_class_ids: Tensor, temperature: float = 1.0
+    kind: ModelKind,
+    teacher: nn.Module,
+    x: Tensor,
+    student_class_ids: Tensor,
+    temperature: float = 1.0,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> Tensor:
-    """What the teacher says of the student's classes, renormalised: float32 (n, K)."""
-    return pick_classes(predict_probabilities(teacher, x, temperature), kind.class_ids(teacher), student_class_ids)
+    """What the teacher says of the student's classes, renormalised: float32 (n, K). stopped: as in `run_in_batches`."""
+    told = predict_probabilities(teacher, x, temperature, stopped)
+    return pick_classes(told, kind.class_ids(teacher), student_class_ids)
 
 
 def hold_examples(

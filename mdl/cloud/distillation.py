@@ -18,6 +18,9 @@ from mdl.config import Section
 from mdl.errors import ConfigError, DataError, TrainingCancelledError
 from mdl.learning.soft_labels import soft_cross_entropy
 
+# Examples that a model only reads at once: bounds the memory of activations, and is past where more would be quicker.
+_RUN_AT_ONCE = 512
+
 
 class DistillSettings(Section, frozen=True):
     """How a student learns. Raises ConfigError that names the first value out of range.
@@ -155,13 +158,13 @@ def train_student(
     """Train with Adam on Eq. 3 (or 4: the teacher is then the clients' mean), stop early, keep the best epoch.
 
     Without validation examples, or with patience 0, all epochs are trained and the last is kept. Only parameters that
-    require a gradient move. generator draws the batches and the dropout. stopped: asked before each batch, may wait.
-    Raises DataError if the loss is not finite, TrainingCancelledError.
+    require a gradient move. generator draws the batches and the dropout. stopped: asked before each batch, those of the
+    validation among them, may wait. Raises DataError if the loss is not finite, TrainingCancelledError.
     """
     trainable = [parameter for parameter in student.parameters() if parameter.requires_grad]
     optimizer = torch.optim.Adam(trainable, settings.learning_rate, weight_decay=settings.weight_decay)
     stops = validation is not None and len(validation.y) > 0 and settings.patience > 0
-    best, best_epoch, losses = _copy(student), 0, [_validate(student, validation, settings)] if stops else []
+    best, best_epoch, losses = _copy(student), 0, [_validate(student, validation, stopped)] if stops else []
     for epoch in range(1, settings.epochs + 1):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
@@ -169,7 +172,7 @@ def train_student(
                 raise TrainingCancelledError(f"stopped in epoch {epoch} of {settings.epochs}")
         if not stops:
             continue
-        losses.append(_validate(student, validation, settings))
+        losses.append(_validate(student, validation, stopped))
         if losses[-1] < losses[best_epoch]:
             best, best_epoch = _copy(student), epoch
         elif epoch - best_epoch >= settings.patience:
@@ -180,16 +183,32 @@ def train_student(
     return StudentTraining(settings.epochs, settings.epochs, ())
 
 
-def predict_probabilities(model: nn.Module, x: Tensor, temperature: float = 1.0, batch_size: int = 512) -> Tensor:
-    """softmax(z / T), float32 (n, K), without gradients; every submodule's training mode is left as it was."""
+def predict_probabilities(
+    model: nn.Module, x: Tensor, temperature: float = 1.0, stopped: Callable[[], bool] = lambda: False
+) -> Tensor:
+    """softmax(z / T), float32 (n, K), without gradients; every submodule's training mode is left as it was.
+
+    stopped: as in `run_in_batches`.
+    """
     modes = [(part, part.training) for part in model.modules()]
     model.eval()
     try:
-        with torch.no_grad():
-            return torch.cat([soften(model(batch), temperature) for batch in _batches(x, batch_size)])
+        return soften(run_in_batches(model, x, stopped), temperature)
     finally:
         for part, training in modes:
             part.training = training
+
+
+def run_in_batches(run: Callable[[Tensor], Tensor], x: Tensor, stopped: Callable[[], bool] = lambda: False) -> Tensor:
+    """What `run` makes of x (n, ...), without gradients. stopped: asked before each batch, may wait. Raises
+    TrainingCancelledError."""
+    made: list[Tensor] = []
+    with torch.no_grad():
+        for batch in _batches(x, _RUN_AT_ONCE):
+            if stopped():
+                raise TrainingCancelledError(f"stopped with {len(made) * _RUN_AT_ONCE} of {len(x)} examples seen")
+            made.append(run(batch))
+    return torch.cat(made)
 
 
 def _require(holds: bool, key: str, value: float, valid: str) -> None:
@@ -227,10 +246,10 @@ def _train_epoch(
     return True
 
 
-def _validate(student: nn.Module, validation: Examples | None, settings: DistillSettings) -> float:
+def _validate(student: nn.Module, validation: Examples | None, stopped: Callable[[], bool]) -> float:
     """Plain cross-entropy: what the student is judged by does not depend on its teacher."""
     assert validation is not None
-    probabilities = predict_probabilities(student, validation.x)
+    probabilities = predict_probabilities(student, validation.x, stopped=stopped)
     picked = probabilities[torch.arange(len(validation.y)), validation.y]
     return float(-picked.clamp_min(torch.finfo(picked.dtype).tiny).log().mean())
 

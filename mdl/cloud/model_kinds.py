@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -18,6 +18,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from mdl.bounds import printable
+from mdl.cloud.distillation import run_in_batches
 from mdl.cloud.recurrent import (
     CLOUD_SIZE,
     DEVICE_SIZE,
@@ -98,8 +99,10 @@ class ModelKind(Protocol):
         """A copy to train on, for a device that has now seen these classes. Raises ConfigError for another mode than
         this kind has."""
 
-    def split_last_layer(self, model: nn.Module, x: Tensor) -> tuple[nn.Module, Tensor]:
-        """The last layer itself, and what it sees of x where nothing else learns."""
+    def split_last_layer(
+        self, model: nn.Module, x: Tensor, stopped: Callable[[], bool] = lambda: False
+    ) -> tuple[nn.Module, Tensor]:
+        """The last layer itself, and what it sees of x where nothing else learns. stopped: as in `run_in_batches`."""
 
     def encode_update(self, model: nn.Module, pulled: nn.Module) -> bytes:
         """What a client uploads of its model when `pulled` is what the cloud knows that it began with."""
@@ -169,10 +172,11 @@ class RecurrentKind:
         made.train_body(mode.whole)
         return made
 
-    def split_last_layer(self, model: nn.Module, x: Tensor) -> tuple[nn.Module, Tensor]:
+    def split_last_layer(
+        self, model: nn.Module, x: Tensor, stopped: Callable[[], bool] = lambda: False
+    ) -> tuple[nn.Module, Tensor]:
         recurrent = _recurrent(model)
-        with torch.no_grad():
-            return recurrent.classify, recurrent.read_sequences(x)
+        return recurrent.classify, run_in_batches(recurrent.read_sequences, x, stopped)
 
     def encode_update(self, model: nn.Module, pulled: nn.Module) -> bytes:
         return encode_update(_recurrent(model), _recurrent(pulled))
@@ -253,7 +257,9 @@ class WindowKind:
         self._check_mode(mode)
         return copy.deepcopy(start)
 
-    def split_last_layer(self, model: nn.Module, x: Tensor) -> tuple[nn.Module, Tensor]:
+    def split_last_layer(
+        self, model: nn.Module, x: Tensor, stopped: Callable[[], bool] = lambda: False
+    ) -> tuple[nn.Module, Tensor]:
         raise LocalProtocolError("models of windows learn as a whole")
 
     def _check_mode(self, mode: UpdateMode) -> None:

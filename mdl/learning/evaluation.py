@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mdl.errors import DataError
+from mdl.errors import DataError, TrainingCancelledError
 from mdl.protocol.counts import Evaluation
 
 if TYPE_CHECKING:
@@ -27,15 +28,20 @@ def count_predictions(truth: NDArray[np.int64], predicted: NDArray[np.int64], cl
     return Evaluation(_counts(hits), _counts(wrong), _counts(missed), loss, int(truth.size))
 
 
-def evaluate(module: nn.Module, x: Vector, y: NDArray[np.int64], classes: int) -> Evaluation:
+def evaluate(
+    module: nn.Module, x: Vector, y: NDArray[np.int64], classes: int, stopped: Callable[[], bool] = lambda: False
+) -> Evaluation:
     """Evaluate in batches without gradients; every submodule's training mode is left as it was.
 
-    x: float32 (n, channels, time), y: int64 (n,), labels 0..classes-1. Raises DataError if a label lies outside.
+    x: float32 (n, channels, time), y: int64 (n,), labels 0..classes-1. stopped: asked before each batch. Raises
+    DataError if a label lies outside, TrainingCancelledError.
     """
     if y.size and (int(y.min()) < 0 or int(y.max()) >= classes):
         raise DataError(f"test labels {int(y.min())}..{int(y.max())} where the model has classes 0..{classes - 1}")
     loss, predicted = 0.0, np.empty(y.size, np.int64)
     for start in range(0, y.size, _BATCH):
+        if stopped():
+            raise TrainingCancelledError(f"stopped with {start} of {y.size} windows tested")
         batch = slice(start, start + _BATCH)
         logits = predict_logits(module, x[batch])
         if logits.shape[1] != classes:

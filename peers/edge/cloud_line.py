@@ -16,7 +16,7 @@ import torch
 from mdl.cloud.distillation import predict_probabilities
 from mdl.cloud.model_kinds import WindowKind
 from mdl.config import Config
-from mdl.errors import MdlError
+from mdl.errors import MdlError, TrainingCancelledError
 from mdl.learning.flat import FlatModel
 from mdl.learning.training import Teacher
 from mdl.own import own_model
@@ -131,7 +131,10 @@ class CloudSide:
             self._first = FlatModel(teacher).values().copy()
             self._has_first.set()
         windows = torch.from_numpy(self._device.train.x)
-        probabilities = predict_probabilities(teacher, windows, self._settings.temperature)
+        try:
+            probabilities = predict_probabilities(teacher, windows, self._settings.temperature, self._device.hold)
+        except TrainingCancelledError:
+            return  # this device ends
         self._device.teacher = Teacher(probabilities.numpy(), self._settings.label_weight, self._settings.temperature)
         logger.info("lesson %d of the cloud is here", effect.lesson.version)
 

@@ -64,7 +64,7 @@ class Device:
 
     theta: weight of its deltas (3.2.2). out: where results and the file cache go. teacher: what a cloud says of its
     windows, once it has; every so many rounds it takes part in the loss. May be set from another thread.
-    is_paused: whether it may not train now; asked before each batch.
+    is_paused: whether it may not work now; asked before each batch. hold: waits until it may; whether it is to stop.
     """
 
     def __init__(self, config: Config, me: Contributor, mesh: str, out: Path) -> None:
@@ -87,6 +87,7 @@ class Device:
         self._lesson_every = config.cloud.lesson_every
         self.teacher: Teacher | None = None
         self.is_paused: Callable[[], bool] = lambda: False
+        self.hold: Callable[[], bool] = lambda: False
 
     @property
     def summary(self) -> str:
@@ -153,10 +154,15 @@ class Device:
             return DeltaRecalled(effect.round_id, None)
         return DeltaRecalled(effect.round_id, model_delta(effect.parameters, self.model.values()))
 
-    def _evaluate(self, effect: Evaluate) -> Event:
+    def _evaluate(self, effect: Evaluate) -> Event | None:
+        """None if a pause cuts it off, as nothing is tested while the device may not work."""
         self._trained_from = lambda: None
         self.model.load(effect.parameters)
-        counts = evaluate(self.model.module, self.test.x, self.test.y, self.description.classes)
+        test, classes = self.test, self.description.classes
+        try:
+            counts = evaluate(self.model.module, test.x, test.y, classes, self.is_paused)
+        except TrainingCancelledError:
+            return None
         return Evaluated(effect.round_id, counts)
 
     def _save(self, effect: SaveModel) -> None:

@@ -190,7 +190,7 @@ def run_trainer(
     chosen = policy or choose_policy(config)
     gate = make_gatekeeper(config.device.when, config.device.in_use_file)
     device = Device(config, me, mesh.name, out)
-    device.is_paused = lambda: bool(gate.forbidden_by)
+    device.is_paused, device.hold = lambda: bool(gate.forbidden_by), gate.hold
     state = device.restore(fresh)
     cloud = CloudSide(config, me, mesh, device) if config.cloud.address else None
     if cloud and not state.round_id and (values := cloud.warm_start()) is not None:

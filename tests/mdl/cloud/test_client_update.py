@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from itertools import pairwise
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -9,7 +12,7 @@ from torch import Tensor, nn
 from mdl.cloud.client_update import accuracy_of, hold_examples, update_client
 from mdl.cloud.distillation import DistillSettings, Examples, train_student
 from mdl.cloud.model_kinds import RecurrentKind, WindowKind
-from mdl.cloud.recurrent import count_parameters
+from mdl.cloud.recurrent import RecurrentModel, count_parameters
 from mdl.cloud.update_codec import changed_tensors
 from mdl.cloud.update_modes import UPDATE_MODES, find_mode
 from mdl.errors import ConfigError, DataError, TrainingCancelledError
@@ -80,6 +83,35 @@ def test_2_2_a_device_goes_on_from_its_own_model_and_its_last_layer_grows() -> N
     assert PLACES.class_ids(second).tolist() == [2, 5, 7]
     assert accuracy_of(PLACES, second, *_places(1, 4)) == 1.0
     assert count_parameters(second) - count_parameters(first) == 16 + 1
+
+
+@MODES
+def test_a_device_that_is_held_up_runs_no_batch_of_anything(mode, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    """Not of the teacher's pass, of the body that is read once, of training, validation, or the test at the end."""
+    done: list[str] = []
+    read = RecurrentModel.read_sequences
+
+    def asked(stops_at: int = 1_000_000) -> bool:
+        done.append("asked")
+        return done.count("asked") > stops_at
+
+    def noted(model: RecurrentModel, x: Tensor) -> Tensor:
+        done.append("read")
+        assert len(x) <= 512
+        return read(model, x)
+
+    monkeypatch.setattr(RecurrentModel, "read_sequences", noted)
+    x, y = _places(1, 4, count=1200)
+    pulled, teacher = PLACES.build_small(0), PLACES.build_large(0)
+    taught = DistillSettings(epochs=2, batch_size=256, patience=1)
+    model = update_client(PLACES, pulled, teacher, x, y, taught, mode, _generator(), asked).model
+    accuracy_of(PLACES, model, x, y, asked)
+    assert all(before == "asked" for before, after in pairwise(["", *done]) if after == "read")
+    for stops_at in range(done.count("asked") - 3):
+        done.clear()
+        with pytest.raises(TrainingCancelledError):
+            update_client(PLACES, pulled, teacher, x, y, taught, mode, _generator(), functools.partial(asked, stops_at))
+        assert done[-1] == "asked"
 
 
 def test_eq_3_a_device_that_only_listens_learns_what_the_large_model_says() -> None:

@@ -12,7 +12,7 @@ from mdl.errors import DataError, TrainingCancelledError
 from mdl.files.checkpoint import CachedModel, ModelCache
 from mdl.learning.flat import hash_task
 from mdl.protocol.delta import Contributor
-from mdl.protocol.machine import LocalDeltaReady, TrainingPaused, TrainLocally
+from mdl.protocol.machine import Evaluate, Evaluated, LocalDeltaReady, TrainingPaused, TrainLocally
 from peers.edge.device import Device
 from peers.view.inference import evaluate_model
 
@@ -100,3 +100,13 @@ def test_a_device_that_may_not_train_gives_the_round_up_within_one_batch(tmp_pat
     own.stop()
     with pytest.raises(TrainingCancelledError):
         train(start)
+
+
+def test_a_pause_cuts_off_a_test_that_is_under_way(tmp_path: Path) -> None:
+    me = device(write_csv(tmp_path / "a.csv", "ax,ay,az"))
+    test, parameters = me.work()[Evaluate], me.model.values().copy()
+    done = test(Evaluate(1, parameters))
+    assert isinstance(done, Evaluated)
+    assert done.evaluation.n == len(me.test) > 0
+    me.is_paused = lambda: True
+    assert test(Evaluate(1, parameters)) is None
