@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ _COMMAND_S = 15.0
 # A file of sensors has 100 bytes, one of sysfs less, a route 128 a line.
 _LARGEST_BYTES = 64 << 10
 _LONGEST_REASON = 160
+# Android lets a job run every 15 minutes at most often: a script that has written nothing for twice of that is gone.
+_STALE_S = 1800.0
 # Fields of a Reading, and what conditions call them.
 _FIELDS = {"idle": "idle", "charging": "charging", "battery_percent": "battery", "wifi": "wifi"}
 _TELLS = {"_idle": {"idle"}, "_power": {"charging", "battery"}, "_wifi": {"wifi"}}
@@ -43,15 +46,23 @@ class Sensors:
     """Reads what a gate's conditions depend on, and nothing else. root: of the file system; run: a command's output.
 
     in_use_file: the device counts as in use while it exists, "" for none. run raises OSError or SubprocessError.
-    Raises ConfigError if the gate's file is none.
+    clock: of the day, as files have it. Raises ConfigError if the gate's file is none.
     """
 
-    def __init__(self, gate: Gate, in_use_file: str = "", root: Path = Path("/"), run: Run | None = None) -> None:
+    def __init__(
+        self,
+        gate: Gate,
+        in_use_file: str = "",
+        root: Path = Path("/"),
+        run: Run | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self._wanted = gate.wants()
         self._file = Path(gate.file).expanduser() if gate.file else None
         self._in_use_file = Path(in_use_file) if in_use_file else None
         self._root = root
         self._run = run or _run
+        self._clock = clock
         self._missing: set[str] = set()
         try:
             self._read_file()
@@ -60,13 +71,16 @@ class Sensors:
 
     def __call__(self) -> Reading:
         try:
-            told = self._read_file()
-        except DataError as error:
+            told, stale = self._read_file(), self._find_stale()
+        except (DataError, OSError) as error:
             return Reading(failed=dict.fromkeys(sorted(self._wanted), _reason(error)))
         found = {name: value for field, name in _FIELDS.items() if (value := getattr(told, field)) is not None}
         failed: dict[str, str] = {}
+        if stale:
+            failed = dict.fromkeys(sorted(self._wanted & found.keys()), stale)
+            found = {}
         for read in (self._idle, self._power, self._wifi):
-            wanted = self._wanted & _TELLS[read.__name__] - found.keys()
+            wanted = self._wanted & _TELLS[read.__name__] - found.keys() - failed.keys()
             try:
                 found |= {name: value for name, value in (read() if wanted else {}).items() if name in wanted}
             except (OSError, LookupError, ValueError, TypeError, psutil.Error, subprocess.SubprocessError) as error:
@@ -75,6 +89,17 @@ class Sensors:
 
     def _read_file(self) -> Reading:
         return read_sensors_file(self._file) if self._file else Reading()
+
+    def _find_stale(self) -> str:
+        """Why what the file says does not count any more: nobody has written it for long; "" if it does."""
+        if self._file is None:
+            return ""
+        age_s = self._clock() - self._file.stat().st_mtime
+        if abs(age_s) <= _STALE_S:  # a clock that was set back says of a new file that it is of the future
+            return ""
+        limit = f"{_STALE_S / 60:g} minutes"
+        since = f"for {age_s / 60:.0f} minutes, {limit} at most" if age_s > 0 else f"within {limit} of this clock"
+        return printable(f"{self._file} was not written {since}", _LONGEST_REASON)
 
     def _idle(self) -> dict[str, Any]:
         """logind's own view of all sessions; where there is none, whether a terminal has been used lately."""

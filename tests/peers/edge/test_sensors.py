@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -215,6 +216,34 @@ def test_a_broken_file_is_one_line_at_the_start_and_forbids_later(tmp_path: Path
     assert "No such file" in sensors().failed["charging"]
     put_file(tmp_path, charging=True)
     assert sensors().charging
+
+
+@pytest.mark.parametrize(
+    ("age_min", "told"),
+    [
+        (29.0, ""),
+        (31.0, "was not written for 31 minutes, 30 minutes at most"),
+        (-31.0, "was not written within 30 minutes of this clock"),
+    ],
+)
+def test_what_an_old_file_says_is_not_known_and_what_it_leaves_out_is_read(
+    tmp_path: Path, age_min: float, told: str
+) -> None:
+    """Its script is gone: a device that was idle on its charger then need not be so now."""
+    path = put_file(tmp_path, charging=True, wifi=True)
+    gate = parse_when(f"charging,battery>50,file:{path}")
+    written_s = path.stat().st_mtime
+    now_s = written_s
+    sensors = Sensors(gate, "", laptop(tmp_path, "Charging", True), no_commands, lambda: now_s)
+    assert (sensors().charging, sensors().failed) == (True, {})
+    now_s = written_s + 60 * age_min
+    reading = sensors()
+    assert reading.battery_percent == 60.0
+    assert (reading.charging, reading.failed) == ((None, {"charging": f"{path} {told}"}) if told else (True, {}))
+    assert bool(gate.forbids(reading, 0)) is bool(told)
+    put_file(tmp_path, charging=True)
+    os.utime(path, (now_s, now_s))
+    assert sensors().charging, "it is written again"
 
 
 def test_a_file_that_is_none_is_told_before_anything_starts(tmp_path: Path) -> None:
