@@ -182,7 +182,7 @@ class RecurrentKind:
         return encode_update(_recurrent(model), _recurrent(pulled))
 
     def apply_update(self, pulled: nn.Module, update: bytes) -> RecurrentModel:
-        return apply_update(_recurrent(pulled), update)
+        return apply_update(_recurrent(pulled), update, self.largest_bytes)
 
     def _read_classes(self, given: Tensor | None) -> list[int]:
         numbers = given.tolist() if given is not None and given.dtype == torch.int64 and given.ndim == 1 else []

@@ -22,8 +22,6 @@ from mdl.protocol.delta import LARGEST_VALUE
 _CLASSES, _ORIGIN = "class_ids", "origin"
 _ROWS, _VALUES = "@rows", "@values"
 _LAST_LAYER = ("classify.weight", "classify.bias")
-# The cloud's largest model has half a megabyte; whatever is far beyond it is not an update.
-LARGEST_UPDATE_BYTES = 8 << 20
 
 
 class OtherOriginError(RemoteProtocolError):
@@ -51,10 +49,11 @@ def encode_update(model: RecurrentModel, pulled: RecurrentModel) -> bytes:
     return save({_ORIGIN: _name_origin(pulled), **changed})
 
 
-def apply_update(pulled: RecurrentModel, update: bytes) -> RecurrentModel:
-    """The device's model. Raises RemoteProtocolError, naming the tensor, if the update does not fit `pulled`, and
-    OtherOriginError if it is a change of another model: of a cloud that began anew, for one."""
-    tensors = decode_tensors(update, LARGEST_UPDATE_BYTES, "update")
+def apply_update(pulled: RecurrentModel, update: bytes, longest: int) -> RecurrentModel:
+    """The device's model. longest: bytes of any update. Raises RemoteProtocolError, naming the tensor, if the update
+    does not fit `pulled`, and OtherOriginError if it is a change of another model: of a cloud that began anew, for
+    one."""
+    tensors = decode_tensors(update, longest, "update")
     origin = tensors.pop(_ORIGIN, None)
     if origin is not None and origin.tolist() != _name_origin(pulled).tolist():
         raise OtherOriginError("update is a change of another model than the cloud has by this version")

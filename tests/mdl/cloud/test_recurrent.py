@@ -9,6 +9,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from mdl.cloud.distillation import DistillSettings, Examples, train_student
+from mdl.cloud.model_kinds import RecurrentKind
 from mdl.cloud.recurrent import (
     DEVICE_SIZE,
     SIZES,
@@ -20,12 +21,14 @@ from mdl.cloud.recurrent import (
     grow_classes,
     pretrain_places,
 )
-from mdl.cloud.update_codec import LARGEST_UPDATE_BYTES, OtherOriginError, apply_update, changed_tensors, encode_update
+from mdl.cloud.update_codec import OtherOriginError, apply_update, changed_tensors, encode_update
 from mdl.data.readers.visits import NO_STAY, Stays, ask_next, feature_sizes
 from mdl.errors import ConfigError, RemoteProtocolError
 from mdl.learning.flat import FlatModel
 
 PLACES = 20
+# Bytes: far more than any of these updates has.
+LONGEST = 1 << 20
 
 
 def _generator() -> torch.Generator:
@@ -187,7 +190,7 @@ def test_an_applied_update_gives_the_devices_model_bit_for_bit() -> None:
     model.train_body(False)
     y = torch.tensor([0, 1, 2] * 4)
     train_student(model, Examples(_codes(), y), None, DistillSettings(epochs=1, patience=0), _generator())
-    decoded = apply_update(pulled, encode_update(model, pulled))
+    decoded = apply_update(pulled, encode_update(model, pulled), LONGEST)
     assert decoded.class_ids.tolist() == [7, 3, 11]
     assert torch.equal(decoded(_codes()), model(_codes()))
 
@@ -198,14 +201,14 @@ def test_new_classes_travel_with_their_rows() -> None:
     changed = changed_tensors(grown, pulled)
     assert changed["class_ids"].tolist() == [7, 3, 11]
     assert changed["classify.weight@rows"].tolist() == [2]
-    assert torch.equal(apply_update(pulled, encode_update(grown, pulled))(_codes()), grown(_codes()))
+    assert torch.equal(apply_update(pulled, encode_update(grown, pulled), LONGEST)(_codes()), grown(_codes()))
 
 
 def test_a_change_of_another_model_is_told_apart_from_a_wrong_update() -> None:
     pulled, other = _model(3, 4), _model(3, 4, seed=1)
     grown = grow_classes(pulled, [11], _generator())
     with pytest.raises(OtherOriginError, match="another model"):
-        apply_update(other, encode_update(grown, pulled))
+        apply_update(other, encode_update(grown, pulled), LONGEST)
 
 
 def _broken() -> list[tuple[dict[str, Tensor], str]]:
@@ -228,18 +231,20 @@ def _broken() -> list[tuple[dict[str, Tensor], str]]:
 @pytest.mark.parametrize(("tensors", "reason"), _broken())
 def test_an_update_that_does_not_fit_is_refused_and_named(tensors: dict[str, Tensor], reason: str) -> None:
     with pytest.raises(RemoteProtocolError, match=reason):
-        apply_update(_model(3, 4), save(tensors))
+        apply_update(_model(3, 4), save(tensors), LONGEST)
 
 
 @pytest.mark.parametrize("update", [b"", b"garbage", b"\xff" * 64, b"\x08" + b"\0" * 7 + b"{}      "[:8] + b"x"])
 def test_garbage_is_refused(update: bytes) -> None:
     with pytest.raises(RemoteProtocolError, match="safetensors"):
-        apply_update(_model(3, 4), update)
+        apply_update(_model(3, 4), update, LONGEST)
 
 
-def test_an_update_beyond_all_bounds_is_not_even_parsed() -> None:
-    with pytest.raises(RemoteProtocolError, match="at most"):
-        apply_update(_model(3, 4), bytes(LARGEST_UPDATE_BYTES + 1))
+def test_an_update_that_is_longer_than_a_whole_model_is_not_even_parsed() -> None:
+    kind = RecurrentKind(["a", "b", "c"])
+    pulled = kind.build_small(0)
+    with pytest.raises(RemoteProtocolError, match=f"at most {kind.largest_bytes} can be one"):
+        kind.apply_update(pulled, bytes(kind.largest_bytes + 1))
 
 
 def test_an_update_is_readable_by_anyone() -> None:
