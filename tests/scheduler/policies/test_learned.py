@@ -154,7 +154,7 @@ def test_the_reason_and_the_explanation_name_the_values_of_the_alternatives() ->
     view = view_of(Iteration(draw_scenario("paper", 5, 3)))
     decision, told = Learned().decide(view), Learned().explain(view)
     assert "worth" in decision.reason
-    assert "4 -2.27 is better by less than the margin of 0.31 s for the layout's pick" in decision.reason
+    assert "4 -2.31 is better by less than the margin of 0.31 s for the layout's pick" in decision.reason
     free = [device.peer_id for device in view.free()]
     names = [name for name, _ in told]
     assert {f"{peer} sends" for peer in free} <= set(names)
