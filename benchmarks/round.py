@@ -91,7 +91,7 @@ def _parse() -> argparse.Namespace:
     if given.rounds <= WARM_UP:
         parser.error(f"--rounds {given.rounds}: the first {WARM_UP} only warm up and are not counted; take more")
     given.plans = given.plans.split(",")
-    if "plan" not in RoundSection.__struct_fields__ and set(given.plans) - {"", "chain"}:
+    if "exchange" not in RoundSection.__struct_fields__ and set(given.plans) - {"", "chain"}:
         parser.error(f"--plans {','.join(given.plans)}: this version knows the chain alone")
     given.others = [name for name in given.others.split(",") if name]
     given.beside = dict(pair.partition("=")[::2] for pair in given.beside.split(",") if pair)
@@ -134,7 +134,7 @@ def _run_mdl(net: Any, case: Case, system: str, folder: Path, given: argparse.Na
     settings = [f"round.min_peers={case.size}", f"round.rounds={given.rounds}", "round.policy=greedy"]
     settings += ["round.keep_deltas=false", "faults.lost_after_s=30"]
     plan = system.removeprefix("mdl").strip()
-    settings += [f"round.plan={plan}"] if plan and "plan" in RoundSection.__struct_fields__ else []
+    settings += [f"round.exchange={plan}"] if plan and "exchange" in RoundSection.__struct_fields__ else []
     settings += [] if case.bound_s else ["mesh.loopback=true"]
     os.environ["PYTHONPATH"] = str(given.code)
     words = ["--values", case.values, "--set", *settings, *given.set]

@@ -153,12 +153,16 @@ class TrainingSettings(Section, frozen=True):
     seed: Seed = 0
 
 
+Exchange: TypeAlias = Literal["chain", "shares"]
+
+
 class RoundSection(Section, frozen=True):
     """How rounds go; the agent's device decides where devices differ.
 
     rounds: the run's last round; 0: until it is stopped.
     min_peers: devices that must be there before a round is opened.
     policy: who aggregates with whom, by the name of a policy (scheduler/policies/registry.py).
+    exchange: whole deltas go from hop to hop ("chain"), or in segments to owners, with shares by bandwidth ("shares").
     theta: what a device weighs in the mean: 1 each ("peer"), or its windows ("samples").
     eta: step along the global delta (Algorithm 1).
     keep_deltas: each device writes its own and the global delta of each round; `mdl up --verify` sets it.
@@ -171,6 +175,7 @@ class RoundSection(Section, frozen=True):
     rounds: Annotated[int, Range(0, MANY, "0: until stopped")] = 0
     min_peers: Annotated[int, Range(1, MEMBERS)] = 2
     policy: str = "dqn"
+    exchange: Exchange = "chain"
     theta: Literal["peer", "samples"] = "peer"
     eta: Annotated[float, Range(0, 2, above=True)] = 1.0
     keep_deltas: bool = False

@@ -18,7 +18,7 @@ LAYERS = ("mdl", "transport", "sim", "scheduler", "peers")
 INSIDE = {
     "mdl": ("devices", "protocol", "data", "learning", "files", "cloud"),
     "transport": ("trust", "wire", "discovery", "links"),
-    "scheduler": ("policies", "paper", "given", "study", "training", "explain"),
+    "scheduler": ("policies", "plans", "paper", "given", "study", "training", "explain"),
     "peers": ("roles", "edge", "view", "launch", "trials", "cli"),
     "peers/roles": ("membership", "trainer", "agent", "cloud"),
 }
@@ -33,6 +33,7 @@ PURE = (
     "transport/wire",
     "sim",
     "scheduler/policies",
+    "scheduler/plans",
     "scheduler/paper",
     "scheduler/given",
     "scheduler/study",

@@ -6,20 +6,26 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from math import ceil
 
 from mdl.bounds import MAX_SEGMENTS
 from mdl.errors import RemoteProtocolError
 
-# About so many segments: their results can go out while pieces of others still come in. More cost messages.
+# At most about so many segments: results of some go out while pieces of others come in. More cost messages.
 _SEGMENTS = 160
+# And each keeps a link busy for so long: less than that is spent on what a message costs both ends.
+_SEGMENT_S = 0.004
 # Bytes of a segment, a power of two between these. The larger one is what a message carries at once.
 SMALLEST_SEGMENT_BYTES, LARGEST_SEGMENT_BYTES = 1 << 14, 1 << 18
 
 
-def segment_values(size: int) -> int:
-    """float32 values of one segment, for a delta of `size` values; the last segment may have fewer."""
-    wanted = max(1, 4 * size // _SEGMENTS)
-    power = 1 << (wanted - 1).bit_length()
+def segment_values(size: int, mb_s: float = 0.0, owners: int = 1) -> int:
+    """float32 values of one segment, for a delta of `size` values; the last segment may have fewer.
+
+    mb_s: of the links, in MB/s; 0.0: not known. owners: each should have one at least.
+    """
+    wanted = min(max(4 * size / _SEGMENTS, mb_s * 1e6 * _SEGMENT_S), 4 * size / owners)
+    power = 1 << max(0, ceil(wanted) - 1).bit_length()
     return min(max(power, SMALLEST_SEGMENT_BYTES), LARGEST_SEGMENT_BYTES) // 4
 
 

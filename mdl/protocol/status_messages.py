@@ -19,6 +19,7 @@ from mdl.bounds import (
     RateMBs,
     Round,
     Seconds,
+    SegmentCount,
     Share,
     SomePeerId,
     Term,
@@ -110,6 +111,8 @@ class RoundSummary(msgspec.Struct, frozen=True):
     schedule: all hops that were ordered, with times and reasons; empty in lines of older versions.
     devices: what they were like meanwhile; empty in lines of older versions.
     cuts: in words, which devices did not reach each other.
+    shares: peer id -> segments that it owned, of a round that went in segments; else empty.
+    plan: why those, in words.
     """
 
     round: Round
@@ -126,6 +129,8 @@ class RoundSummary(msgspec.Struct, frozen=True):
     schedule: Schedule = ()
     devices: DeviceRecords = ()
     cuts: Cuts = ()
+    shares: Annotated[dict[PeerId, SegmentCount], Meta(max_length=MAX_MEMBERS)] = {}
+    plan: Text = ""
 
     @property
     def total_s(self) -> float:

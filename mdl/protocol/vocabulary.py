@@ -303,6 +303,7 @@ class Staged(msgspec.Struct, frozen=True):
     contributors: the processes whose deltas are in it.
     term: of the order it follows.
     version: of that order.
+    uplink_mb_s: how fast the device has sent segments of it, in MB/s; 0: not known.
     """
 
     digest: Digest
@@ -310,6 +311,7 @@ class Staged(msgspec.Struct, frozen=True):
     contributors: Contributors
     term: Term = 0
     version: Count = 0
+    uplink_mb_s: RateMBs = 0.0
 
 
 # Why a hop is given up by its receiver, where the sender is to be reached no more; the agent looks for another way.

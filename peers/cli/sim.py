@@ -6,11 +6,11 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
-from mdl.config import MANY
+from mdl.config import MANY, Exchange
 from mdl.errors import MdlError, UnfinishedError
 from peers.cli.options import AsJson, FirstSeed, LogLevel, PlanPolicy, Processes, Quiet, check_choice, log_at, tell
 from peers.cli.progress import progress_bar
@@ -45,6 +45,7 @@ def run(
     policy: PlanPolicy = "greedy",
     agent: Annotated[str, typer.Option(help="any, dedicated (`mdl agent` leads first) or elected.")] = "any",
     on_partition: Annotated[str, typer.Option(help="any, wait or continue.")] = "any",
+    exchange: Annotated[str, typer.Option(help="chain (whole deltas, hop by hop) or shares (segments).")] = "chain",
     plan: Annotated[Path | None, typer.Option(help="Run this saved plan alone, and tell its story.")] = None,
     shrink: Annotated[bool, typer.Option(help="Look for the shortest plan that still fails.")] = True,
     processes: Processes = None,
@@ -60,7 +61,7 @@ def run(
         return
     from peers.trials.campaign import count_cores, run_campaign
 
-    campaign = _campaign(peers, rounds, wide, faults, policy, agent, on_partition)
+    campaign = _campaign(peers, rounds, wide, faults, policy, agent, on_partition, exchange)
     started = time.monotonic()
     with progress_bar() as show:
         totals = run_campaign(
@@ -115,7 +116,14 @@ def replay(
 
 
 def _campaign(
-    peers: int | None, rounds: int | None, wide: bool, faults: str, policy: str, agent: str, on_partition: str
+    peers: int | None,
+    rounds: int | None,
+    wide: bool,
+    faults: str,
+    policy: str,
+    agent: str,
+    on_partition: str,
+    exchange: str,
 ) -> Campaign:
     from mdl.errors import ConfigError
     from peers.trials.campaign import Campaign
@@ -126,6 +134,7 @@ def _campaign(
     check_choice("--policy", policy, _policies())
     check_choice("--agent", agent, ("any", "dedicated", "elected"))
     check_choice("--on-partition", on_partition, ("any", "wait", "continue"))
+    check_choice("--exchange", exchange, get_args(Exchange))
     return Campaign(
         peers or 6,
         rounds or 3,
@@ -134,6 +143,7 @@ def _campaign(
         None if agent == "any" else agent == "dedicated",
         None if on_partition == "any" else on_partition,
         wide,
+        cast(Exchange, exchange),
     )
 
 

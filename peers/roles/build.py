@@ -11,7 +11,7 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 
-from mdl.config import Config
+from mdl.config import Config, Exchange
 from mdl.errors import ConfigError
 from mdl.protocol.delta import Contributor, ModelDelta, Vector
 from mdl.protocol.vocabulary import Ballot, History
@@ -25,6 +25,8 @@ from scheduler.policies.registry import POLICIES, make_policy
 # Of a simulated process. Reports and heartbeats are rare: two that get lost in a row make a loss (in the field it takes
 # four to eight), so that devices are given up by mistake and agents succeeded, often. Repetitions share their ticks.
 _REPORT_S, _RETRY_S, _LOST_AFTER_S = 1.0, 0.25, 2.0
+# A simulated model has some 256 values: a dozen segments, so that several devices own more than one.
+_SEGMENT_VALUES = 24
 
 
 class TrainerStart(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -71,6 +73,7 @@ def configured_start(
         waits_for_majority=faults.on_partition == "wait",
         busy=config.busy,
         limit=TimeLimit(chain.deadline_s, chain.quorum),
+        exchange=chain.exchange,
     )
     if trainer is not None:
         settings = TrainerSettings(eta=chain.eta, keep_deltas=chain.keep_deltas, stall_s=faults.stall_s)
@@ -81,7 +84,13 @@ def configured_start(
 
 
 def simulated_start(
-    me: Contributor, policy: str, peers: int, on_partition: str, trainer: TrainerStart | None, now: float
+    me: Contributor,
+    policy: str,
+    peers: int,
+    on_partition: str,
+    trainer: TrainerStart | None,
+    now: float,
+    exchange: Exchange = "chain",
 ) -> PeerStart:
     """A process of a simulated mesh: losses and stalls show in a fraction of the usual time; a run is a few seconds."""
     agent = AgentSettings(
@@ -91,6 +100,8 @@ def simulated_start(
         stall_s=3.0,
         partition_s=4.0,
         waits_for_majority=on_partition == "wait",
+        exchange=exchange,
+        segment_values=_SEGMENT_VALUES,
     )
     succession = SuccessionSettings(_REPORT_S, _LOST_AFTER_S, settle_s=0.8, step_s=0.25, start_s=2.8)
     if trainer is not None:

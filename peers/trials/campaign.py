@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
+from msgspec.structs import replace
+
+from mdl.config import Exchange
 from mdl.workers import Workers, result_of
 from peers.interrupts import handled, interrupt
 from peers.trials.run_plan import run_guarded
@@ -32,7 +35,7 @@ _MOST_FAILURES = 1_000
 class Campaign:
     """What all seeds share. has_agent, on_partition: None draws them for each seed.
 
-    wide: peers and rounds are drawn, too, and faults in every round (`draw_wide`).
+    wide: peers and rounds are drawn, too, and faults in every round (`draw_wide`). exchange: as in the configuration.
     """
 
     peers: int = 6
@@ -42,11 +45,12 @@ class Campaign:
     has_agent: bool | None = None
     on_partition: str | None = None
     wide: bool = False
+    exchange: Exchange = "chain"
 
     def plan(self, seed: int) -> FaultPlan:
-        if self.wide:
-            return draw_wide(seed, self.level, self.policy, self.has_agent, self.on_partition)
-        return draw_plan(seed, self.peers, self.rounds, self.level, self.policy, self.has_agent, self.on_partition)
+        drawn = (self.level, self.policy, self.has_agent, self.on_partition)
+        plan = draw_wide(seed, *drawn) if self.wide else draw_plan(seed, self.peers, self.rounds, *drawn)
+        return replace(plan, exchange=self.exchange)
 
 
 @dataclass

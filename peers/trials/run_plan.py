@@ -71,7 +71,7 @@ def process_start(plan: FaultPlan, peer_id: str, incarnation: int, disk: Disk, n
             saved = disk.models[-1]
             start = TrainerStart(size, saved.digest, round_id=saved.round_id, history=saved.history, ballot=disk.ballot)
     me = Contributor(peer_id, incarnation)
-    return simulated_start(me, plan.policy, plan.peers, plan.on_partition, start, now)
+    return simulated_start(me, plan.policy, plan.peers, plan.on_partition, start, now, plan.exchange)
 
 
 def run_plan(plan: FaultPlan, record: bool = False) -> tuple[Verdict, SimMesh]:

@@ -51,6 +51,8 @@ def _smaller(plan: FaultPlan) -> Iterator[FaultPlan]:
         yield _without_last_peer(plan)
     if plan.has_agent and not any(AGENT_NODE in names_of(fault) for fault in plan.faults):
         yield replace(plan, has_agent=False)
+    if plan.exchange != "chain":
+        yield replace(plan, exchange="chain")
     if plan.on_partition != "wait":
         yield replace(plan, on_partition="wait")
 

@@ -17,6 +17,7 @@ from mdl.protocol.machine import Effect, Event, Finish, Received, Send, StopRequ
 from mdl.protocol.round_messages import MemberRefused, MeshFinished, PeerReport, RoundOpened
 from mdl.protocol.status_messages import StatusWanted
 from mdl.protocol.vocabulary import Fork, Lineage
+from peers.roles.agent.aggregation import OpenRound
 from peers.roles.agent.conductor import Conductor
 from peers.roles.agent.gathering import Gathering, common_goal, gather
 from peers.roles.agent.latecomers import Latecomers
@@ -290,17 +291,10 @@ class MobileAgent:
 
     def _conduct(self, ledger: RoundLedger, opened: RoundOpened) -> None:
         self._repeater.clear()
-        self.round = Conductor(
-            self.me.peer_id,
-            self._office_term,
-            ledger,
-            opened,
-            self.members,
-            self._policy,
-            self._repeater,
-            self._settings.stall_s,
-            msgspec.structs.replace(self._settings.limit, spared=self._left_out),
-        )
+        limit = msgspec.structs.replace(self._settings.limit, spared=self._left_out)
+        settings = msgspec.structs.replace(self._settings, limit=limit)
+        round_ = OpenRound(ledger, opened, self.members, self._policy, self._repeater, settings)
+        self.round = Conductor(self.me.peer_id, self._office_term, round_)
 
     def _close(self, closed: Conductor, now: float) -> list[Effect]:
         """Everybody alive has applied the result: it is the mesh's model now."""

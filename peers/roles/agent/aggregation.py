@@ -1,12 +1,15 @@
 """A round until one holder has everybody in it (MDLdroid 3.2.2): announce it, order pairs, mend what faults leave.
 
-What to do next follows from the ledger alone, and is said again until a report shows that it was heard. Values never
-come here: theta and contributors are those of the reports. Pure.
+Or until everybody holds its own delta, and a plan says in which segments they become the result: then no pair is
+ordered, and the round goes on with the broadcast at once. What to do next follows from the ledger alone, and is said
+again until a report shows that it was heard. Values never come here: theta and contributors
+are those of the reports. Pure.
 """
 
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 
 import msgspec
 
@@ -17,9 +20,10 @@ from mdl.protocol.vocabulary import NOTHING_CAME, Activity, Holding
 from peers.roles.agent.chain_view import chain_view
 from peers.roles.agent.ledger import ABORTED, MERGED, Hop, RoundLedger
 from peers.roles.agent.repeater import Repeater
-from peers.roles.agent.settings import TimeLimit
+from peers.roles.agent.settings import AgentSettings
 from peers.roles.membership.member import Change, Member
 from peers.roles.membership.members import Members
+from scheduler.plans.segment_plan import SegmentPlan, plan_segments
 from scheduler.policies.chain import Pair, Policy, Wait
 from scheduler.policies.detour import go_around
 from scheduler.policies.device_book import learn_from_hop
@@ -30,28 +34,36 @@ logger = logging.getLogger(__name__)
 _RECEIVING = Activity.RECEIVING
 
 
-class Aggregation:
-    """See the module. left_out: who trained past the deadline. waiting_for: why the policy last ordered no pair."""
+@dataclass(frozen=True)
+class OpenRound:
+    """What all who lead an open round look at. opened: as it was announced. settings: as they are for this round."""
 
-    def __init__(
-        self,
-        ledger: RoundLedger,
-        opened: RoundOpened,
-        members: Members,
-        policy: Policy,
-        repeater: Repeater,
-        stall_s: float,
-        limit: TimeLimit,
-    ) -> None:
+    ledger: RoundLedger
+    opened: RoundOpened
+    members: Members
+    policy: Policy
+    repeater: Repeater
+    settings: AgentSettings
+
+
+class Aggregation:
+    """See the module. left_out: who trained past the deadline. waiting_for: why the policy last ordered no pair.
+
+    plan: in which segments the result comes about; None: it is the last holder's. is_cut: no plan is tried any more,
+    since one has come to a standstill.
+    """
+
+    def __init__(self, round_: OpenRound) -> None:
         self.left_out: set[Contributor] = set()
         self.waiting_for = ""
-        self._ledger = ledger
-        self._opened = opened
-        self._members = members
-        self._policy = policy
-        self._repeater = repeater
-        self._stall_s = stall_s
-        self._limit = limit
+        self.plan: SegmentPlan | None = None
+        self.is_cut = False
+        self._ledger = round_.ledger
+        self._opened = round_.opened
+        self._members = round_.members
+        self._policy = round_.policy
+        self._repeater = round_.repeater
+        self._settings = round_.settings
 
     def hear(self, change: Change, now: float) -> bool:
         """Take a member's report in; whether its device gets on, or has decided a hop."""
@@ -68,10 +80,16 @@ class Aggregation:
         return bool(decided) or (is_taken and (is_first or change.is_progress))
 
     def advance(self, now: float) -> tuple[Holding | None, list[Effect]]:
-        """The last holder's partial mean, once everybody alive is in it; until then, what is to be said."""
+        """The last holder's partial mean, once everybody alive is in it; until then, what is to be said.
+
+        Or what is to become of everybody's own delta, once all hold one (`plan`).
+        """
         self._leave_out_the_paused()
         self._leave_out_the_slow(now)
         effects = self._announce(now) + self._mend(now)
+        self.plan = None
+        if self._goes_in_segments(now):
+            return self._plan_segments(now), effects
         if result := self._find_result():
             return result, effects
         self._pair_up(now)
@@ -91,7 +109,7 @@ class Aggregation:
 
     def _leave_out_the_slow(self, now: float) -> None:
         """Past the deadline: what they train is carried into a later round, as if they had been away (Standing)."""
-        ledger, limit = self._ledger, self._limit
+        ledger, limit = self._ledger, self._settings.limit
         if not limit.deadline_s or now - ledger.opened_at < limit.deadline_s:
             return
         training = [peer for peer in ledger.live() if ledger.holding(peer) is None]
@@ -129,10 +147,38 @@ class Aggregation:
 
     def _is_stalled(self, receiver: Contributor, ordered_at: float, now: float) -> bool:
         """The receiver has shown no sign of this hop for long: neither progress nor a decision."""
-        if now - ordered_at < self._stall_s:
+        if now - ordered_at < self._settings.stall_s:
             return False
         report = self._ledger.reports.get(receiver)
         return report is None or report.activity is not _RECEIVING
+
+    def _goes_in_segments(self, now: float) -> bool:
+        """Whether this round may go in segments: nothing is merged, and all reach each other."""
+        ledger = self._ledger
+        if self._settings.exchange == "chain" or self.is_cut or ledger.hops:
+            return False
+        live = set(ledger.live())
+        if len(live) < 2 or any({one, other} <= live for one, other in self._members.reach.apart(now)):
+            return False
+        held = [holding for peer in live if (holding := ledger.holding(peer))]
+        return all(len(holding.contributors) == 1 and holding.sent_hop is None for holding in held)
+
+    def _plan_segments(self, now: float) -> Holding | None:
+        """The mean that it is to be, as soon as everybody holds its own delta."""
+        ledger = self._ledger
+        holdings = {peer: ledger.holding(peer) for peer in ledger.live()}
+        training = [peer.peer_id for peer, holding in holdings.items() if holding is None]
+        if training:
+            self.waiting_for = f"{', '.join(training[:8])} to train"
+            return None
+        size = next(report.size for peer, report in ledger.reports.items() if peer in holdings)
+        plan = plan_segments(chain_view(ledger, self._members, now), size, self._settings.segment_values)
+        if plan is None:
+            self.is_cut = True  # each device's limit holds: the hops' own rules say who is left out
+            return None
+        self.plan = plan
+        theta = sum(holding.theta for holding in holdings.values() if holding)
+        return Holding(0, theta, tuple(sorted(holdings)))
 
     def _pair_up(self, now: float) -> None:
         """Ask the policy for pairs as long as it has any."""

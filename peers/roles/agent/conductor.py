@@ -15,21 +15,15 @@ from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Effect
 from mdl.protocol.round_messages import (
     RoundClosed,
-    RoundOpened,
 )
 from mdl.protocol.status_messages import RoundSummary
 from mdl.protocol.vocabulary import Activity, Holding, Staged
-from peers.roles.agent.aggregation import Aggregation
+from peers.roles.agent.aggregation import Aggregation, OpenRound
 from peers.roles.agent.distribution import Distribution, newest_staged
-from peers.roles.agent.ledger import RoundLedger
 from peers.roles.agent.phase import ABANDONED, AGGREGATING, BROADCASTING, CLOSED, CLOSING, PHASE_MOVES, Phase
-from peers.roles.agent.repeater import Repeater
 from peers.roles.agent.round_summary import summarise_round
-from peers.roles.agent.settings import TimeLimit
 from peers.roles.membership.majority import has_quorum
 from peers.roles.membership.member import Change, Member, Position
-from peers.roles.membership.members import Members
-from scheduler.policies.chain import Policy
 
 logger = logging.getLogger(__name__)
 
@@ -44,18 +38,8 @@ class Conductor:
     obey it. lacking_since: since then all that is missing is a majority; None if it is there.
     """
 
-    def __init__(
-        self,
-        me: str,
-        office_term: int,
-        ledger: RoundLedger,
-        opened: RoundOpened,
-        members: Members,
-        policy: Policy,
-        repeater: Repeater,
-        stall_s: float,
-        limit: TimeLimit,
-    ) -> None:
+    def __init__(self, me: str, office_term: int, round_: OpenRound) -> None:
+        ledger, opened = round_.ledger, round_.opened
         self.ledger = ledger
         self.phase = AGGREGATING
         self.marks = {"opened": ledger.opened_at}
@@ -68,11 +52,11 @@ class Conductor:
         self._me = me
         self._office_term = office_term
         self._opened = opened
-        self._members = members
-        self._repeater = repeater
-        self._stall_s = stall_s
-        self._aggregation = Aggregation(ledger, opened, members, policy, repeater, stall_s, limit)
-        self._distribution = Distribution(me, office_term, ledger, opened, members, stall_s)
+        self._members = round_.members
+        self._repeater = round_.repeater
+        self._stall_s = round_.settings.stall_s
+        self._aggregation = Aggregation(round_)
+        self._distribution = Distribution(me, office_term, round_)
         self._is_applied_by_some = False
 
     @property
@@ -118,7 +102,8 @@ class Conductor:
         """The closed round in one line. vanished: who was gone when it was opened (`summarise_round`)."""
         assert self.result is not None
         digest, cuts = self.applied[0].report.digest, self._members.reach.describe(now)
-        return summarise_round(self.ledger, self.result, self.marks, digest, self.applied, vanished, cuts)
+        plan = self._distribution.plan
+        return summarise_round(self.ledger, self.result, self.marks, digest, self.applied, vanished, cuts, plan)
 
     def advance(self, now: float) -> list[Effect]:
         """Do what the ledger asks for; call again until the phase stays."""
@@ -173,7 +158,7 @@ class Conductor:
 
     def _begin_broadcast(self, result: Holding | Staged, now: float) -> None:
         self.marks.setdefault("reduced", now)
-        self._distribution.begin(result, now)
+        self._distribution.begin(result, now, self._aggregation.plan)
         self._enter(BROADCASTING, now)
 
     def _spread(self, now: float) -> list[Effect]:
@@ -184,7 +169,13 @@ class Conductor:
         recipients = distribution.recipients()
         if not recipients:
             return self._abandon(now, "nobody is left")
-        if not distribution.sources():
+        if distribution.is_exchanging:
+            if distribution.is_broken_off(now):
+                self._aggregation.is_cut = distribution.is_at_a_standstill(now)
+                if not distribution.sources():
+                    return self._lose_result(now)
+                distribution.order(now)
+        elif not distribution.sources():
             return self._lose_result(now)
         distribution.leave_the_stalled_behind(recipients, now)
         order, late = distribution.order_late(now)
@@ -200,6 +191,9 @@ class Conductor:
             if has_quorum(self._opened.base, {member.peer_id for member in deaf if member.report.votes}):
                 return self._leave_the_staged_behind(staged, now)
             return []
+        for member in staged:
+            if (result := member.report.staged) and result.uplink_mb_s:
+                member.device.learn_link(result.uplink_mb_s)
         assert staged[0].report.staged is not None
         self._distribution.digest = staged[0].report.staged.digest
         self._enter(CLOSING, now)

@@ -3,50 +3,79 @@
 from __future__ import annotations
 
 from mdl.protocol.delta import Contributor
-from mdl.protocol.round_messages import BroadcastOrdered, RoundOpened
+from mdl.protocol.round_messages import BroadcastOrdered
 from mdl.protocol.tree import tree_children, tree_parent
 from mdl.protocol.vocabulary import Contributors, Holding, Staged
+from peers.roles.agent.aggregation import OpenRound
 from peers.roles.agent.broadcast_order import around_cuts, order_broadcast
-from peers.roles.agent.ledger import RoundLedger
 from peers.roles.membership.member import Member, Position
-from peers.roles.membership.members import Members
+from scheduler.plans.segment_plan import SegmentPlan
 
 
 class Distribution:
     """See the module. result: what is to be had, None while there is none; digest: its name, b"" as long as nobody has
     told it. left_behind: devices that hear the agent, but whom the result does not reach. last: the last order.
+    plan: the segments that it comes about in, as long as it does; None: somebody has it.
 
     me: the agent's peer id. office_term: since when the members obey it.
     """
 
-    def __init__(
-        self, me: str, office_term: int, ledger: RoundLedger, opened: RoundOpened, members: Members, stall_s: float
-    ) -> None:
+    def __init__(self, me: str, office_term: int, round_: OpenRound) -> None:
         self.result: Holding | Staged | None = None
         self.digest = b""
         self.left_behind: set[Contributor] = set()
         self.last: BroadcastOrdered | None = None
+        self.plan: SegmentPlan | None = None
         self._me = me
         self._office_term = office_term
-        self._ledger = ledger
-        self._opened = opened
-        self._members = members
-        self._stall_s = stall_s
-        self._position: Position = (opened.lineage, ledger.round_id - 1, opened.digest)
+        self._ledger = round_.ledger
+        self._opened = opened = round_.opened
+        self._members = round_.members
+        self._stall_s = round_.settings.stall_s
+        self._position: Position = (opened.lineage, round_.ledger.round_id - 1, opened.digest)
         self._version = 0
         self._since = 0  # the version from which on orders name this result
         self._waited_since: dict[Contributor, tuple[float, tuple[object, ...]]] = {}
         self._stalled_once: set[Contributor] = set()
+        self._moved: tuple[float, tuple[object, ...]] = (0.0, ())
 
-    def begin(self, result: Holding | Staged, now: float) -> None:
-        """This is what everybody is to have."""
+    @property
+    def is_exchanging(self) -> bool:
+        """The result comes about in segments, and not everybody has it."""
+        return self.plan is not None
+
+    def begin(self, result: Holding | Staged, now: float, plan: SegmentPlan | None = None) -> None:
+        """This is what everybody is to have. plan: nobody has it yet, it comes about so."""
         self.result, self.digest = result, result.digest if isinstance(result, Staged) else b""
-        self._since = self._version + 1
-        self.order(now)
+        self._since, self._moved = self._version + 1, (now, ())
+        if plan is None:
+            self.order(now)
+            return
+        self.plan = plan
+        others = [m.contributor for m in self.recipients() if m.contributor not in result.contributors]
+        self._say((*result.contributors, *sorted(others)), plan)
+
+    def is_broken_off(self, now: float) -> bool:
+        """Whether the segments will not all come about: a contributor is lost, or nothing moves any more."""
+        assert self.result is not None
+        here = {member.contributor for member in self.recipients()}
+        return not here.issuperset(self.result.contributors) or self.is_at_a_standstill(now)
+
+    def is_at_a_standstill(self, now: float) -> bool:
+        """For too long no device has told of more values, or of the result."""
+        assert self.last is not None
+        moves = tuple(
+            (member.contributor, member.report.staged, member.report.transfer)
+            for member in self.recipients()
+            if member.contributor in self.last.order
+        )
+        if moves != self._moved[1]:
+            self._moved = now, moves
+        return now - self._moved[0] >= self._stall_s
 
     def lose(self) -> None:
         """Nobody has it any more."""
-        self.result = self.last = None
+        self.result = self.last = self.plan = None
         self._waited_since.clear()
         self._stalled_once.clear()
         self.left_behind.clear()
@@ -55,6 +84,12 @@ class Distribution:
         """The order as it is to be now, and who has not followed it yet."""
         recipients, order = self.recipients(), self.last
         assert order is not None
+        if self.plan is not None:
+            late = [
+                member for member in recipients if member.contributor in order.order and not self.has_staged(member)
+            ]
+            if late and len(self.staged_digests()) <= 1:
+                return order, late
         if len(self.staged_digests()) > 1:
             order = self.order(now)
         if order.term != self._ledger.term or {member.contributor for member in recipients} != set(order.order):
@@ -70,6 +105,7 @@ class Distribution:
 
     def order(self, now: float) -> BroadcastOrdered:
         """The root is a holder of the result; the richest of the rest are the inner nodes (3.2.3)."""
+        self.plan = None
         self._name_the_result()
         sources = self.sources()
         turn = len(self._stalled_once) % max(1, len(sources))  # who could not reach its parent gets another one
@@ -77,8 +113,11 @@ class Distribution:
         return self.order_so(order_broadcast([m.contributor for m in self.recipients()], sources, self._members, now))
 
     def order_so(self, order: tuple[Contributor, ...]) -> BroadcastOrdered:
-        assert self.result is not None
         self._name_the_result()
+        return self._say(order)
+
+    def _say(self, order: tuple[Contributor, ...], plan: SegmentPlan | None = None) -> BroadcastOrdered:
+        assert self.result is not None
         self._version += 1
         self.last = BroadcastOrdered(
             self._ledger.term,
@@ -91,6 +130,8 @@ class Distribution:
             self.digest,
             tuple(member.device.link_mb_s or 0.0 if (member := self._members.get(peer)) else 0.0 for peer in order),
             self._opened.lineage,
+            tuple(plan.owns.get(peer.peer_id, 0) for peer in order) if plan else (),
+            plan.values if plan else 0,
         )
         return self.last
 
@@ -127,6 +168,8 @@ class Distribution:
 
         A device that waits for its parent to have the result, or for a sibling to get it, waits rightly.
         """
+        if self.is_exchanging:
+            return
         by_id = {member.contributor: member for member in recipients}
         for member in recipients:
             peer = member.contributor

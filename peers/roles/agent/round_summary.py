@@ -17,6 +17,7 @@ from mdl.protocol.status_messages import MAX_SCHEDULE, DeviceRecord, HopSummary,
 from mdl.protocol.vocabulary import Holding, Staged
 from peers.roles.agent.ledger import Hop, HopState, RoundLedger
 from peers.roles.membership.member import Member
+from scheduler.plans.segment_plan import SegmentPlan
 
 
 def summarise_round(
@@ -27,14 +28,19 @@ def summarise_round(
     applied: list[Member],
     vanished: frozenset[str] = frozenset(),
     cuts: tuple[str, ...] = (),
+    plan: SegmentPlan | None = None,
 ) -> RoundSummary:
     """Seconds: train until the last delta was ready, aggregate until one held all, broadcast until all had it.
 
-    vanished: who contributed to the round before and was gone when this one was opened: lost too.
+    vanished: who contributed to the round before and was gone when this one was opened: lost too. plan: the segments
+    that the result came about in, if it did.
     """
     merged = [hop for hop in ledger.hops.values() if hop.state is HopState.MERGED]
     losses = [report.training.loss for report in ledger.reports.values() if report.training]
     size_bytes = applied[0].report.size * 4
+    sent = [hop.decision.size_bytes for hop in merged if hop.decision]
+    if plan:
+        sent = [size_bytes] * (len(result.contributors) - 1)  # each piece to its owner, but an owner's own
     ready_at = max(ledger.ready_at.values(), default=ledger.opened_at)
     seconds = {
         "train": ready_at - ledger.opened_at,
@@ -49,13 +55,15 @@ def summarise_round(
         contributors=tuple(sorted(peer.peer_id for peer in result.contributors)),
         hops=tuple((hop.sender.peer_id, hop.receiver.peer_id) for hop in merged),
         seconds={phase: round(value, 6) for phase, value in seconds.items()},
-        bytes=sum(hop.decision.size_bytes for hop in merged if hop.decision) + size_bytes * (len(applied) - 1),
+        bytes=sum(sent) + size_bytes * (len(applied) - 1),
         loss=fmean(losses) if losses else None,
         lost=tuple(sorted({peer.peer_id for peer in ledger.lost} | vanished)),
         digest=digest.hex(),
         schedule=told_schedule(ledger),
         devices=device_records(ledger, applied, marks["closed"]),
         cuts=cuts,
+        shares=plan.owns if plan else {},
+        plan=printable(plan.reason) if plan else "",
     )
 
 

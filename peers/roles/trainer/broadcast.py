@@ -1,5 +1,7 @@
 """One device's place in the broadcast of a round: the order it follows, whom it asks, and the result it has staged.
 
+An order with owners has no tree: the result comes about in segments (exchange.py), and is staged likewise.
+
 Staged is not applied: the result counts once a majority has staged it under one order (RoundClosed). Until then a later
 order may replace it.
 """
@@ -9,13 +11,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import inf
 
-from mdl.bounds import MAX_MEMBERS
+from mdl.bounds import MAX_MEMBERS, MAX_RATE_MB_S
 from mdl.errors import RemoteProtocolError
 from mdl.protocol.delta import Contributor, ModelDelta, digest_of
 from mdl.protocol.machine import Send
 from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage, GlobalTaken
 from mdl.protocol.tree import tree_children, tree_parent
 from mdl.protocol.vocabulary import Staged
+from peers.roles.trainer.exchange import Exchange
 
 # Three asks of a device that waits: a child that was not heard for so long is dead, or has the result.
 PATIENCE_S = 1.5
@@ -32,6 +35,7 @@ class Spread:
     """See the module. parent: whom this device fetches the result from; None for the root.
 
     asked: when each child asked last; fed: since when it is fed; taken: the children that have the result.
+    exchange: the segments of an order with owners; None before and after. uplink_mb_s: that it has shown.
     """
 
     order: BroadcastOrdered | None = None
@@ -41,6 +45,8 @@ class Spread:
     asked: dict[Contributor, float] = field(default_factory=dict)
     fed: dict[Contributor, float] = field(default_factory=dict)
     taken: set[Contributor] = field(default_factory=set)
+    exchange: Exchange | None = None
+    uplink_mb_s: float = 0.0
     _me: int = 0
     _ready_at: float = 0.0
     _ballot: tuple[int, int] = (0, 0)
@@ -51,7 +57,7 @@ class Spread:
     def follow(self, order: BroadcastOrdered, me: Contributor, hold: ModelDelta | None, now: float) -> bool:
         """Take the place that the order gives; whether the parent is to be asked now. hold: what this device has."""
         if self.order != order:
-            self.order, self._me, self._ready_at = order, order.order.index(me), now
+            self.order, self._me, self._ready_at, self.exchange = order, order.order.index(me), now, None
         if self.staged and (self._ballot == _ballot_of(order) or self._is_result(self.staged, self.digest)):
             self._ballot = _ballot_of(order)
             return False
@@ -62,7 +68,9 @@ class Spread:
         if hold and self._is_result(hold, digest):
             self.stage(hold, digest, now)
             return False
-        parent = tree_parent(self._me)
+        if order.owns:
+            self.parent = None  # nobody has it yet
+        parent = None if order.owns else tree_parent(self._me)
         if parent is None:
             return False
         changed = self.parent != order.order[parent]
@@ -88,11 +96,13 @@ class Spread:
             raise RemoteProtocolError("a global delta that does not match the digest of its round")
         self.staged, self.digest, self._ballot = result, digest, _ballot_of(self.order)
         self._ready_at = now
+        if self.exchange:
+            self.uplink_mb_s = min(self.exchange.uplink.seen(now), MAX_RATE_MB_S)
 
     def confirm(self) -> list[Send]:
         """Tell the parent that this device has the result: the next sibling's turn has come."""
         place = tree_parent(self._me)
-        if self.order is None or self.staged is None or place is None:
+        if self.order is None or self.order.owns or self.staged is None or place is None:
             return []
         return [Send(self.order.order[place].peer_id, GlobalTaken(self.order.round_id))]
 
@@ -119,7 +129,8 @@ class Spread:
     def report(self) -> Staged | None:
         if self.staged is None:
             return None
-        return Staged(self.digest, self.staged.theta, tuple(sorted(self.staged.contributors)), *self._ballot)
+        contributors = tuple(sorted(self.staged.contributors))
+        return Staged(self.digest, self.staged.theta, contributors, *self._ballot, self.uplink_mb_s)
 
     def _starts(self, now: float) -> list[Contributor]:
         """Who of those that ask is to be fed from now on: as many, in turn, as it takes to fill the uplink."""

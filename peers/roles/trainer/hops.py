@@ -41,6 +41,7 @@ class Hops:
             self.abort(part, order, now, problem)
             return
         part.incoming, part.incoming_since, part.heard_at = order, now, now
+        part.spread.exchange = None  # the agent has given it up; the own delta is merged into another one from here on
         self._voice.want(now)
 
     def ask(self, part: Part, order: HopOrdered, now: float) -> list[Effect]:

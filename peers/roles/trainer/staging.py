@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from mdl.protocol.delta import Contributor, ModelDelta, Vector, check_values
+from mdl.protocol.delta import Contributor, ModelDelta, Vector, check_values, digest_of
 from mdl.protocol.machine import Effect
 from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage
+from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
+from mdl.protocol.vocabulary import Transfer
+from peers.roles.trainer.exchange import Exchange
 from peers.roles.trainer.hops import Hops
 from peers.roles.trainer.model_state import Standing
 from peers.roles.trainer.round_state import Part
 from peers.roles.trainer.voice import Voice
+
+Said = SegmentsReady | PieceMessage | SegmentMessage | SegmentTaken
 
 
 class Staging:
@@ -38,6 +43,8 @@ class Staging:
         if ask:
             voice.transfer = None  # what came from the parent before goes no further
         voice.has_changed = voice.has_changed or spread.report() != staged_before
+        if is_new and order.owns and spread.staged is None:
+            return [*self._begin_exchange(part, order, now)]
         return [*(spread.confirm() if is_new else ()), *spread.feed(now)]
 
     def take_result(
@@ -52,6 +59,46 @@ class Staging:
         self._voice.ask_at = self._voice.transfer = None
         self._voice.has_changed = True
         return [*part.spread.confirm(), *part.spread.feed(now)]
+
+    def hear_segment(
+        self, part: Part | None, sender: Contributor, message: Said, values: Vector | None, now: float
+    ) -> list[Effect]:
+        """Of the exchange that this device takes part in. Raises RemoteProtocolError if it is not what it should be."""
+        exchange = part.spread.exchange if part else None
+        if part is None or exchange is None or message.round_id != part.round_id:
+            return []
+        if (message.term, message.version) != (exchange.order.term, exchange.order.version):
+            return []
+        if type(message) is SegmentsReady:
+            return [*exchange.hear_ready(sender, now)]
+        if type(message) is SegmentTaken:
+            return [*exchange.hear_taken(sender, message, now)]
+        assert values is not None
+        if type(message) is PieceMessage:
+            sends = exchange.take_piece(sender, message, values, now)
+        else:
+            assert type(message) is SegmentMessage
+            sends = exchange.take_result(sender, message, values)
+        self._voice.transfer = Transfer(sender.peer_id, exchange.received_bytes, exchange.values.nbytes)
+        if exchange.is_whole and part.spread.staged is None:
+            order = exchange.order
+            result = ModelDelta(exchange.values, order.theta, frozenset(order.contributors))
+            part.spread.stage(result, digest_of(result.values), now)
+            self._note_staged(part)
+            self._voice.transfer, self._voice.has_changed = None, True
+        return [*sends]
+
+    def say_again(self, exchange: Exchange, now: float) -> list[Effect]:
+        """What may have been lost of an exchange; no more once everybody has all from this device."""
+        if exchange.is_over():
+            self._voice.stop_asking()
+        return [*exchange.on_time(now)]
+
+    def _begin_exchange(self, part: Part, order: BroadcastOrdered, now: float) -> list[Effect]:
+        size = self._standing.parameters.size
+        exchange = Exchange(order, self._me, part.own_hold(self._me), size, self._voice.retry_s)
+        part.spread.exchange, self._voice.ask_at = exchange, now + self._voice.retry_s
+        return [*exchange.begin()]
 
     def _note_staged(self, part: Part) -> None:
         """The result may be closed from here on, whatever this device hears of it."""

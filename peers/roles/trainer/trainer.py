@@ -33,6 +33,7 @@ from mdl.protocol.machine import (
     TransferProgressed,
     WorkFailed,
 )
+from mdl.protocol.messages import SEGMENTS
 from mdl.protocol.round_messages import (
     AgentMessage,
     BroadcastOrdered,
@@ -53,6 +54,7 @@ from mdl.protocol.round_messages import (
     RoundClosed,
     RoundOpened,
 )
+from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
 from mdl.protocol.vocabulary import (
     Ballot,
     History,
@@ -71,6 +73,7 @@ logger = logging.getLogger(__name__)
 
 # What only the agent says. Told apart by their type: a miss of isinstance is slow with these classes.
 ORDERS = frozenset(AgentMessage.__subclasses__())
+_SEGMENTED = frozenset((SegmentsReady, PieceMessage, SegmentMessage, SegmentTaken))
 
 
 class TrainerSettings(msgspec.Struct, frozen=True):
@@ -268,6 +271,8 @@ class Trainer:
                 return []
             spread = self.part.spread
             return [*(spread.serve if type(message) is GlobalWanted else spread.note_taken)(sender, now)]
+        if type(message) in _SEGMENTED:
+            return self._staging.hear_segment(self.part, sender, message, _segment_of(event), now)  # type: ignore[arg-type]
         if type(message) is GlobalMessage:
             return self._staging.take_result(self.part, message, _values_of(event), _digest_of(event), now)
         if type(message) is DeltaMessage:
@@ -295,6 +300,8 @@ class Trainer:
             return [Send(wanted.source.peer_id, ModelWanted(wanted.round_id))]
         if part and part.incoming:
             return self._hops.ask(part, part.incoming, now)
+        if part and part.spread.exchange:
+            return self._staging.say_again(part.spread.exchange, now)
         if part and part.spread.parent and part.spread.staged is None:
             return [Send(part.spread.parent.peer_id, GlobalWanted(part.round_id))]
         self.voice.stop_asking()
@@ -313,6 +320,10 @@ def _values_of(event: Received) -> Vector:
     if event.values is None or isinstance(event.values, bytes):
         raise RemoteProtocolError(f"{type(event.message).__name__} without values")
     return event.values
+
+
+def _segment_of(event: Received) -> Vector | None:
+    return _values_of(event) if type(event.message) in SEGMENTS else None
 
 
 def _digest_of(event: Received) -> bytes:

@@ -87,11 +87,18 @@ class Desk:
     def receiver_of(self, hop: HopOrdered) -> Contributor:
         return next(Contributor(name, 1) for name, message in self.said if message == hop)
 
-    def stage(self, peer: Contributor, *contributors: Contributor, digest: bytes = b"delta", **changes: Any) -> None:
+    def stage(
+        self,
+        peer: Contributor,
+        *contributors: Contributor,
+        digest: bytes = b"delta",
+        uplink: float = 0.0,
+        **changes: Any,
+    ) -> None:
         """It has the result, and says so to the order it follows."""
         order = self.last(BroadcastOrdered)
         who = tuple(sorted(contributors)) or order.contributors
-        staged = Staged(digest, float(len(who)), who, order.term, order.version)
+        staged = Staged(digest, float(len(who)), who, order.term, order.version, uplink)
         now: dict[str, Any] = {"open_round": order.round_id, "activity": Activity.STAGED, "term": self.agent.term}
         self.report(peer, staged=staged, **now | changes)
 

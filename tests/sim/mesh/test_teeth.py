@@ -28,11 +28,12 @@ from mdl.protocol.round_messages import (
     RoundOpened,
 )
 from mdl.protocol.vocabulary import Activity, Ballot, Fork, History, Holding
+from peers.roles.agent.aggregation import OpenRound
 from peers.roles.agent.conductor import Conductor
 from peers.roles.agent.ledger import Hop, HopState, RoundLedger
 from peers.roles.agent.phase import Phase
 from peers.roles.agent.repeater import Repeater
-from peers.roles.agent.settings import TimeLimit
+from peers.roles.agent.settings import AgentSettings
 from peers.roles.membership import lineage_choice as choice_module
 from peers.roles.membership.members import Members
 from peers.roles.membership.succession import Succession, SuccessionSettings
@@ -287,7 +288,7 @@ def _check_that_an_older_term_is_given_up_first() -> None:
         members.hear(peer, PeerReport(1, term, 0, b"w0", "schema", "model", 2, Activity.HOLDING, 1, **base), 0.0)
     opened = RoundOpened(9, 1, b"w0", (_ME, _OTHER), 9, _FORKS, ("a", "b"))
     ledger = RoundLedger(1, frozenset([_ME, _OTHER]), 9)
-    round_ = Conductor("a", 8, ledger, opened, members, make_policy("fifo"), Repeater(0.5), 10.0, TimeLimit())
+    round_ = Conductor("a", 8, OpenRound(ledger, opened, members, make_policy("fifo"), Repeater(0.5), AgentSettings()))
     round_._propose(Holding(0, 2.0, (_ME, _OTHER)), 0.0)
     assert round_.phase is Phase.AGGREGATING
 

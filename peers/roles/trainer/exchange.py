@@ -1,0 +1,299 @@
+"""A delta that travels in segments, on one device (reduce-scatter and all-gather with shares by bandwidth).
+
+Each contributor gives the owner of a segment its piece; the owner merges the pieces, one at a time as in a hop, and
+gives the mean to all, while pieces of the next segment come in. Nothing is given away: the own delta stays whole until
+the round is over, and the result grows beside it. What a device gives to another waits in a lane, with a window of
+bytes under way; what is not confirmed is sent again. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from mdl.errors import RemoteProtocolError
+from mdl.protocol.delta import Contributor, ModelDelta, Vector, check_values, pair_aggregate
+from mdl.protocol.machine import Send
+from mdl.protocol.round_messages import BroadcastOrdered
+from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
+from mdl.protocol.segments import Cut
+
+# What keeps a link busy until a confirmation is back, at the speed of its slower end; a device that only receives is
+# served first, and may have more waiting.
+_WINDOW_S, _LEAF_WINDOW_S = 0.02, 0.06
+# Of a lane, at most; also where no speed is known. More would wait in queues that others' values stand in, too.
+_MOST_UNDER_WAY = 1 << 17
+# Retransmission grows with what a confirmation took lately, and doubles up to so many times.
+_RTO_FACTOR, _MOST_DOUBLINGS = 4.0, 4
+# The speed of an uplink is seen over so many seconds and values of a lane's window, or it is a burst.
+_SEEN_S, _SEEN_BYTES = 0.25, 1 << 18
+_SMOOTHING = 0.25
+
+Ballot = tuple[int, int]
+Parcel = tuple[bool, int]  # whether it is a result, segment
+
+
+@dataclass
+class _Lane:
+    """What goes to one device. ready: it has said that it follows the order. under_way: parcel -> sent at."""
+
+    peer: Contributor
+    window_bytes: int
+    is_leaf: bool
+    pieces: deque[int] = field(default_factory=deque)
+    results: deque[int] = field(default_factory=deque)
+    under_way: dict[Parcel, float] = field(default_factory=dict)
+    bytes_under_way: int = 0
+    is_ready: bool = False
+    is_heard: bool = False
+    answer_s: float = 0.0
+    doublings: int = 0
+
+    def is_done(self) -> bool:
+        return not (self.pieces or self.results or self.under_way)
+
+    def next(self) -> Parcel | None:
+        """Pieces first, since their owner's result waits for them; who owns nothing waits for results alone."""
+        if self.pieces:
+            return False, self.pieces.popleft()
+        return (True, self.results.popleft()) if self.results else None
+
+    def patience_s(self, retry_s: float) -> float:
+        return float(max(2 * retry_s, _RTO_FACTOR * self.answer_s) * 2**self.doublings)
+
+    def confirm(self, parcel: Parcel, size_bytes: int, now: float) -> bool:
+        sent_at = self.under_way.pop(parcel, None)
+        if sent_at is None:
+            return False
+        self.bytes_under_way -= size_bytes
+        self.answer_s += _SMOOTHING * (now - sent_at - self.answer_s) if self.answer_s else now - sent_at
+        self.doublings = 0
+        return True
+
+
+@dataclass
+class _Uplink:
+    """How fast this device sends, in MB/s: the best that confirmations have shown over a while; 0.0: not known.
+
+    Of an exchange that is over before that: over all of it, which is less than what the link carries.
+    """
+
+    mb_s: float = 0.0
+    _since: float | None = None
+    _bytes: int = 0
+
+    def note(self, size_bytes: int, now: float) -> None:
+        if self._since is None:
+            self._since = now  # what was confirmed before it began to count tells nothing
+            return
+        self._bytes += size_bytes
+        seconds = now - self._since
+        if seconds >= _SEEN_S and self._bytes >= _SEEN_BYTES:
+            self.mb_s = max(self.mb_s, self._bytes / 1e6 / seconds)
+            self._since, self._bytes = now, 0
+
+    def seen(self, now: float) -> float:
+        """What is known of it at the end."""
+        if self.mb_s or self._since is None or now <= self._since:
+            return self.mb_s
+        return self._bytes / 1e6 / (now - self._since)
+
+
+class Exchange:
+    """See the module. values: the result as far as it is here, float32 (P,). own: None if it contributes nothing.
+
+    Raises RemoteProtocolError for an order whose segments are not those of a model of `size` values.
+    """
+
+    def __init__(
+        self, order: BroadcastOrdered, me: Contributor, own: ModelDelta | None, size: int, retry_s: float
+    ) -> None:
+        if len(order.owns) != len(order.order):
+            raise RemoteProtocolError(f"{len(order.owns)} shares for {len(order.order)} devices")
+        self.order = order
+        self.values = np.empty(size, np.float32)
+        self.uplink = _Uplink()
+        self._me = me
+        self._own = own if me in order.contributors else None
+        self._retry_s = retry_s
+        self._cut = Cut(size, order.segment_values, order.owns)
+        self._contributors = frozenset(order.contributors)
+        self._lacking = set(range(self._cut.segments))
+        place = order.order.index(me)
+        self._owned = self._cut.owned(place)
+        self._merging: dict[int, ModelDelta] = {}
+        count = len(order.order)
+        others = [(place + step) % count for step in range(1, count)]
+        self._lanes = {order.order[other]: self._lane(place, other) for other in others}
+
+    @property
+    def is_whole(self) -> bool:
+        """All of the result is here."""
+        return not self._lacking
+
+    @property
+    def received_bytes(self) -> int:
+        """Of the result."""
+        return 4 * self._cut.values * (self._cut.segments - len(self._lacking))
+
+    def is_over(self) -> bool:
+        """It has all, and so have the others from it."""
+        return self.is_whole and all(lane.is_done() for lane in self._lanes.values())
+
+    def begin(self) -> list[Send]:
+        """Own pieces of the segments it owns are there; the others are told that it is ready for theirs."""
+        sends = [Send(lane.peer.peer_id, self._ready()) for lane in self._lanes.values()]
+        if self._own is not None:
+            mine = frozenset([self._me])
+            for segment in self._owned:
+                part = self.values[self._cut.bounds(segment)]
+                part[:] = self._own.values[self._cut.bounds(segment)]
+                self._merging[segment] = ModelDelta(part, self._own.theta, mine)
+                self._finish(segment)
+        return sends
+
+    def hear_ready(self, sender: Contributor, now: float) -> list[Send]:
+        """It may have begun after it was told that this device has: it is told again, once."""
+        lane = self._lanes.get(sender)
+        if lane is None or lane.is_ready:
+            return []
+        again = [] if lane.is_heard else [Send(sender.peer_id, self._ready())]
+        lane.is_ready = True
+        return again + self._fill(lane, now)
+
+    def take_piece(self, sender: Contributor, message: PieceMessage, values: Vector, now: float) -> list[Send]:
+        """As owner: merge a contributor's piece. Raises RemoteProtocolError for one that is not as it should be."""
+        lane, segment = self._lanes.get(sender), message.segment
+        if lane is None or sender not in self._contributors or segment not in self._owned:
+            raise RemoteProtocolError(f"a piece of segment {segment}, which is not this device's to merge")
+        lane.is_heard = lane.is_ready = True
+        taken = self._taken(sender, segment, is_result=False)
+        mine = self._merging.get(segment)
+        if segment not in self._lacking or (mine and sender in mine.contributors):
+            return [taken]  # it was confirmed before, and that was lost
+        bounds = self._cut.bounds(segment)
+        part = self.values[bounds]
+        check_values(values, part.size)
+        if not message.theta > 0:
+            raise RemoteProtocolError(f"a piece of theta {message.theta}")
+        theirs = ModelDelta(values, message.theta, frozenset([sender]))
+        if mine is None:
+            part[:] = values
+            self._merging[segment] = ModelDelta(part, message.theta, theirs.contributors)
+        else:
+            self._merging[segment] = pair_aggregate(mine, theirs, part)
+        self._finish(segment)
+        return [taken, *self._fill_all(now)]
+
+    def take_result(self, sender: Contributor, message: SegmentMessage, values: Vector) -> list[Send]:
+        """From the segment's owner. Raises RemoteProtocolError for one that is not as it should be."""
+        lane, segment = self._lanes.get(sender), message.segment
+        bounds = self._cut.bounds(segment)
+        if lane is None or self.order.order[self._cut.owner(segment)] != sender:
+            raise RemoteProtocolError(f"segment {segment} from {sender.peer_id}, which does not own it")
+        lane.is_heard = lane.is_ready = True
+        if segment in self._lacking:
+            part = self.values[bounds]
+            check_values(values, part.size)
+            part[:] = values
+            self._lacking.discard(segment)
+        return [self._taken(sender, segment, is_result=True)]
+
+    def hear_taken(self, sender: Contributor, message: SegmentTaken, now: float) -> list[Send]:
+        """What was sent has arrived: the next ones may go."""
+        lane = self._lanes.get(sender)
+        size_bytes = self._bytes(message.segment)
+        if lane is None or not lane.confirm((message.is_result, message.segment), size_bytes, now):
+            return []
+        self.uplink.note(size_bytes, now)
+        return self._fill(lane, now)
+
+    def on_time(self, now: float) -> list[Send]:
+        """Say again what may have been lost."""
+        sends: list[Send] = []
+        for lane in self._lanes.values():
+            if not lane.is_heard and self._needs(lane.peer):
+                sends.append(Send(lane.peer.peer_id, self._ready()))
+            patience_s = lane.patience_s(self._retry_s)
+            late = [parcel for parcel, sent_at in lane.under_way.items() if now - sent_at >= patience_s]
+            if late:
+                lane.doublings = min(lane.doublings + 1, _MOST_DOUBLINGS)
+            for parcel in late:
+                lane.under_way[parcel] = now
+                sends.append(self._parcel(lane, parcel))
+        return sends
+
+    def _lane(self, place: int, other: int) -> _Lane:
+        order, cut = self.order, self._cut
+        is_leaf = not order.owns[other]
+        links = order.link_mb_s if len(order.link_mb_s) == len(order.order) else (0.0,) * len(order.order)
+        mb_s = min(links[place], links[other])
+        seconds = _LEAF_WINDOW_S if is_leaf else _WINDOW_S
+        most = max(_MOST_UNDER_WAY, 8 * cut.values)  # two segments, so that one is on its way while one is confirmed
+        window_bytes = min(int(mb_s * 1e6 * seconds), most) if mb_s > 0 else most
+        pieces = deque(cut.owned(other)) if self._own is not None else deque[int]()
+        return _Lane(order.order[other], window_bytes, is_leaf, pieces)
+
+    def _needs(self, peer: Contributor) -> bool:
+        """Whether this device lacks something that this one has to give."""
+        place = self.order.order.index(peer)
+        if any(segment in self._lacking for segment in self._cut.owned(place)):
+            return True
+        return peer in self._contributors and any(
+            segment in self._lacking and (not (part := self._merging.get(segment)) or peer not in part.contributors)
+            for segment in self._owned
+        )
+
+    def _finish(self, segment: int) -> None:
+        """If all contributors are in it, it goes to everybody. Raises RemoteProtocolError for a theta that is not."""
+        merged = self._merging[segment]
+        if merged.contributors != self._contributors:
+            return
+        if abs(merged.theta - self.order.theta) > 1e-6 * self.order.theta:
+            raise RemoteProtocolError(f"segment {segment} has theta {merged.theta}, not {self.order.theta}")
+        del self._merging[segment]
+        self._lacking.discard(segment)
+        for lane in self._lanes.values():
+            lane.results.append(segment)
+
+    def _fill_all(self, now: float) -> list[Send]:
+        """Who owns nothing goes first: all that it waits for are results."""
+        lanes = sorted(self._lanes.values(), key=lambda lane: not lane.is_leaf)
+        return [send for lane in lanes for send in self._fill(lane, now)]
+
+    def _fill(self, lane: _Lane, now: float) -> list[Send]:
+        return list(self._starting(lane, now)) if lane.is_ready else []
+
+    def _starting(self, lane: _Lane, now: float) -> Iterator[Send]:
+        """As much as the window has room for; one segment always has."""
+        while not lane.under_way or lane.bytes_under_way + 4 * self._cut.values <= lane.window_bytes:
+            parcel = lane.next()
+            if parcel is None:
+                return
+            lane.under_way[parcel] = now
+            lane.bytes_under_way += self._bytes(parcel[1])
+            yield self._parcel(lane, parcel)
+
+    def _parcel(self, lane: _Lane, parcel: Parcel) -> Send:
+        is_result, segment = parcel
+        order, bounds = self.order, self._cut.bounds(segment)
+        if is_result:
+            result = SegmentMessage(order.round_id, order.term, order.version, segment)
+            return Send(lane.peer.peer_id, result, self.values[bounds])
+        assert self._own is not None
+        piece = PieceMessage(order.round_id, order.term, order.version, segment, self._own.theta)
+        return Send(lane.peer.peer_id, piece, self._own.values[bounds])
+
+    def _ready(self) -> SegmentsReady:
+        return SegmentsReady(self.order.round_id, self.order.term, self.order.version)
+
+    def _taken(self, sender: Contributor, segment: int, is_result: bool) -> Send:
+        order = self.order
+        return Send(sender.peer_id, SegmentTaken(order.round_id, order.term, order.version, segment, is_result))
+
+    def _bytes(self, segment: int) -> int:
+        bounds = self._cut.bounds(segment)
+        return int(4 * (bounds.stop - bounds.start))

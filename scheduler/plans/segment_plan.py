@@ -1,0 +1,102 @@
+"""Who owns how many segments of a round: shares by bandwidth, so that no link is slower than the round has to be.
+
+N devices send M bytes each at least, and 2 (N-1) M together. Owner i of the share s_i gets N-1 pieces and gives N-1
+results of it, and gets and gives the rest once: M (1 + (N-2) s_i) each way, over a link of r_i bytes a second. The
+shares that end all owners at the same time T are s_i = (r_i T / M - 1) / (N-2). A device that cannot do more than that
+in the time that the slowest one takes anyhow has none: it sends M and receives M. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+import msgspec
+
+from mdl.protocol.segments import count_segments, segment_values
+from scheduler.policies.chain import ChainView, DeviceState, DeviceView
+
+# Of links that nobody has measured yet, while others are: they are probably like those.
+_ANY_MB_S = 1.0
+
+
+class SegmentPlan(msgspec.Struct, frozen=True):
+    """owns: peer id -> how many segments, of all who contribute. values: float32 of one segment. reason: in words.
+
+    bound_s: what the links allow at best, as far as they are known; 0.0: none is.
+    """
+
+    owns: dict[str, int]
+    values: int
+    reason: str
+    bound_s: float = 0.0
+
+
+def plan_segments(view: ChainView, size: int, values: int = 0) -> SegmentPlan | None:
+    """The plan for all live devices of a view, for a delta of `size` values; None if nobody may own any.
+
+    values: of one segment; 0: as many as fit a model of that size.
+    """
+    devices = [device for device in view.devices if device.state is not DeviceState.DEAD]
+    able = [device for device in devices if device.may_receive]
+    idle = [device for device in able if not _is_used(device)] or able
+    if not idle:
+        return None
+    known = [device.link_mb_s for device in devices if device.link_mb_s]
+    usual = median(known) if known else _ANY_MB_S
+    rates = [device.link_mb_s or usual for device in devices]
+    shares, time_per_mb = bandwidth_shares(rates, [device in idle for device in devices])
+    values = values or segment_values(size, usual if known else 0.0, sum(share > 0.0 for share in shares))
+    owns = dict(
+        zip([device.peer_id for device in devices], apportion(shares, count_segments(size, values)), strict=True)
+    )
+    bound_s = 4e-6 * size * time_per_mb if known else 0.0
+    return SegmentPlan(owns, values, _tell(owns, values, bound_s), bound_s)
+
+
+def bandwidth_shares(rates: Sequence[float], may_own: Sequence[bool]) -> tuple[list[float], float]:
+    """The share of each device, which sum up to 1, and the seconds that a megabyte's round takes at best.
+
+    rates: MB/s of each link, both ways, above 0. may_own: at least one may.
+    """
+    count, owners = len(rates), [number for number, may in enumerate(may_own) if may]
+    if count <= 2:
+        return [1.0 / len(owners) if may else 0.0 for may in may_own], 1.0 / min(rates)
+    time = max((count - 2 + len(owners)) / sum(rates[number] for number in owners), 1.0 / min(rates))
+    wanted = [(rate * time - 1.0) / (count - 2) if may else 0.0 for rate, may in zip(rates, may_own, strict=True)]
+    while True:  # who could not even send its own delta by then owns nothing, and the others the more
+        owners = [number for number in owners if wanted[number] > 0.0]
+        if not owners:
+            fastest = max(rates[number] for number, may in enumerate(may_own) if may)
+            owners = [number for number, may in enumerate(may_own) if may and rates[number] == fastest]
+            return [1.0 / len(owners) if number in owners else 0.0 for number in range(count)], time
+        total = sum(wanted[number] for number in owners)
+        if total >= 1.0 - 1e-9:
+            return [wanted[number] / total if number in owners else 0.0 for number in range(count)], time
+        time = (count - 2 + len(owners)) / sum(rates[number] for number in owners)
+        wanted = [(rate * time - 1.0) / (count - 2) for rate in rates]
+
+
+def apportion(shares: Sequence[float], segments: int) -> list[int]:
+    """Whole segments for shares that sum up to 1: each its part rounded down, the rest to the largest remainders."""
+    exact = [share * segments for share in shares]
+    whole = [int(part) for part in exact]
+    order = sorted(range(len(shares)), key=lambda number: (whole[number] - exact[number], number))
+    for number in order[: segments - sum(whole)]:
+        whole[number] += 1
+    return whole
+
+
+def _is_used(device: DeviceView) -> bool:
+    """Somebody uses it, it has other work, or little battery is left: it gives and gets its delta, and no more."""
+    return device.busy_for_s > 0.0 or bool(device.in_use)
+
+
+def _tell(owns: dict[str, int], values: int, bound_s: float) -> str:
+    """In one line for people: "160 segments of 32 KB: ann owns 40, bob 40, ...; 1.57 s at best"."""
+    owners = sorted(((count, peer_id) for peer_id, count in owns.items() if count), key=lambda one: (-one[0], one[1]))
+    told = ", ".join(f"{peer_id} {count}" for count, peer_id in owners[:8])
+    more = f" and {len(owners) - 8} more" if len(owners) > 8 else ""
+    leaves = f"; {len(owns) - len(owners)} own none" if len(owners) < len(owns) else ""
+    best = f"; {bound_s:.3g} s at best" if bound_s else ""
+    return f"{sum(owns.values())} segments of {4 * values / 1024:g} KB: {told}{more}{leaves}{best}"

@@ -1,0 +1,114 @@
+"""The agent and a round in segments: one order, and what becomes of it if a device is lost or nothing moves."""
+
+from __future__ import annotations
+
+from mdl.protocol.round_messages import BroadcastOrdered, HopOrdered, RoundClosed, RoundOpened
+from mdl.protocol.vocabulary import Activity, Transfer
+from peers.roles.agent.phase import Phase
+from tests.peers.roles.desk import A, B, C, D, Desk
+
+STALL_S = 10.0
+
+
+def _desk(**settings: object) -> Desk:
+    return Desk(min_peers=3, exchange="shares", segment_values=2, stall_s=STALL_S, **settings)  # type: ignore[arg-type]
+
+
+def _started() -> Desk:
+    desk = _desk()
+    desk.start(A, B, C)
+    return desk
+
+
+def test_all_get_one_order_with_owners_as_soon_as_everybody_holds_its_own_delta() -> None:
+    desk = _desk()
+    for peer in (A, B, C):
+        desk.report(peer)
+    desk.hold(A)
+    desk.hold(B)
+    assert not desk.hops()
+    assert desk.agent.waiting_for == "c to train"
+    desk.hold(C)
+    order = desk.last(BroadcastOrdered)
+    assert sum(order.owns) == 5
+    assert order.segment_values == 2
+    assert order.order == order.contributors == (A, B, C)
+    assert order.theta == 3.0
+    assert sorted(set(desk.told(BroadcastOrdered))) == ["a", "b", "c"]
+    assert not desk.hops()
+
+
+def test_the_round_is_closed_when_all_have_staged_the_result() -> None:
+    desk = _started()
+    for peer in (A, B, C):
+        assert desk.agent.phase is Phase.BROADCASTING
+        desk.stage(peer, uplink=2.5)
+    assert desk.agent.phase is Phase.CLOSING
+    for peer in (A, B, C):
+        desk.apply(peer)
+    assert sorted(set(desk.told(RoundClosed))) == ["a", "b", "c"]
+    assert [member.device.link_mb_s for member in desk.agent.members.alive()] == [2.5] * 3
+    summary = desk.agent._records.pending
+    assert summary is not None
+    assert summary.bytes == 2 * 2 * 40
+    assert sum(summary.shares.values()) == 5
+
+
+def test_a_contributor_that_is_lost_before_anybody_has_the_result_is_left_out_of_a_new_plan() -> None:
+    desk = _started()
+    first = desk.last(BroadcastOrdered)
+    desk.silence(C, A, B, for_s=6.0)
+    order = desk.last(BroadcastOrdered)
+    assert order.contributors == (A, B)
+    assert (order.theta, sum(order.owns)) == (2.0, 5)
+    assert order.version > first.version
+    assert not desk.hops()
+
+
+def test_a_result_that_somebody_has_goes_down_the_tree_once_an_owner_is_lost() -> None:
+    desk = _started()
+    desk.stage(A)
+    desk.silence(C, A, B, for_s=6.0)
+    order = desk.last(BroadcastOrdered)
+    assert not order.owns
+    assert order.order == (A, B)
+    assert order.contributors == (A, B, C)  # c's work is in it, and counts
+    assert order.digest == b"delta"
+
+
+def test_where_nothing_moves_the_round_goes_on_by_hops() -> None:
+    desk = _started()
+    desk.pass_time(STALL_S / 2, A, B, C)
+    desk.report(B, transfer=Transfer("a", 8, 40))
+    desk.pass_time(STALL_S - 1.0, A, B, C)
+    assert not desk.hops()
+    desk.pass_time(3.0, A, B, C)
+    assert desk.hops()
+    assert desk.agent.phase is Phase.AGGREGATING
+
+
+def test_devices_that_do_not_reach_each_other_aggregate_by_hops() -> None:
+    desk = _desk()
+    for peer in (A, B, C):
+        desk.report(peer)
+    desk.agent.members.reach.fail(A, B, desk.now)
+    desk.agent.members.reach.fail(A, B, desk.now)
+    for peer in (A, B, C):
+        desk.hold(peer)
+    assert desk.hops()
+    assert BroadcastOrdered not in desk.newest
+
+
+def test_who_comes_while_segments_travel_gets_the_result_afterwards() -> None:
+    desk = _started()
+    desk.report(A, activity=Activity.HOLDING)
+    opened = desk.last(RoundOpened)
+    desk.report(D, lineage=opened.lineage, base=opened.base, term=desk.agent.term)
+    assert D not in desk.last(BroadcastOrdered).order
+    for peer in (A, B, C):
+        desk.stage(peer)
+    desk.pass_time(1.0, A, B, C, D)
+    order = desk.last(BroadcastOrdered)
+    assert not order.owns
+    assert D in order.order
+    assert HopOrdered not in desk.newest

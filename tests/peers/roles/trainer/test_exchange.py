@@ -1,0 +1,220 @@
+"""Exchanges that talk to each other: the result is the central mean on all, whatever is lost, late or twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from mdl.errors import RemoteProtocolError
+from mdl.protocol.delta import Contributor, ModelDelta, Vector, central_mean
+from mdl.protocol.machine import Send
+from mdl.protocol.round_messages import BroadcastOrdered
+from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
+from peers.roles.trainer.exchange import Exchange
+
+SIZE, VALUES = 100, 8
+RETRY_S = 0.5
+
+
+def _order(names: str, owns: tuple[int, ...], contributors: str = "", theta: float = 0.0) -> BroadcastOrdered:
+    peers = tuple(Contributor(name, 1) for name in names)
+    those = tuple(peer for peer in peers if peer.peer_id in (contributors or names))
+    total = theta or float(len(those))
+    return BroadcastOrdered(7, 3, b"w2", 1, peers, total, those, owns=owns, segment_values=VALUES)
+
+
+class Net:
+    """Exchanges of one order, and what is under way between them; loss and doubling drawn from a seed."""
+
+    def __init__(self, order: BroadcastOrdered, seed: int = 0, loss: float = 0.0, twice: float = 0.0) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.loss, self.twice, self.now = loss, twice, 0.0
+        self.order = order
+        values = self.rng.normal(size=(len(order.order), SIZE)).astype(np.float32)
+        self.own = {
+            peer: ModelDelta(values[place], order.theta / len(order.contributors), frozenset([peer]))
+            for place, peer in enumerate(order.order)
+        }
+        self.at = {peer: Exchange(order, peer, self.own[peer], SIZE, RETRY_S) for peer in order.order}
+        self.by_id = {peer.peer_id: peer for peer in order.order}
+        self.queue: list[tuple[Contributor, Contributor, object, Vector | None]] = []
+        self.said: Counter[str] = Counter()
+        for peer, exchange in self.at.items():
+            self.post(peer, exchange.begin())
+
+    def post(self, sender: Contributor, sends: list[Send]) -> None:
+        for send in sends:
+            assert send.values is None or isinstance(send.values, np.ndarray)
+            copies = int(self.rng.random() >= self.loss) + int(self.rng.random() < self.twice)
+            values = None if send.values is None else send.values.copy()
+            self.said[type(send.message).__name__] += 1
+            self.queue += [(sender, self.by_id[send.receiver], send.message, values)] * copies
+
+    def step(self) -> None:
+        """One message, of those under way any."""
+        sender, receiver, message, values = self.queue.pop(int(self.rng.integers(len(self.queue))))
+        exchange = self.at[receiver]
+        self.now += 0.001
+        if isinstance(message, SegmentsReady):
+            self.post(receiver, exchange.hear_ready(sender, self.now))
+        elif isinstance(message, SegmentTaken):
+            self.post(receiver, exchange.hear_taken(sender, message, self.now))
+        elif isinstance(message, PieceMessage):
+            assert values is not None
+            self.post(receiver, exchange.take_piece(sender, message, values, self.now))
+        elif isinstance(message, SegmentMessage):
+            assert values is not None
+            self.post(receiver, exchange.take_result(sender, message, values))
+
+    def run(self, most: int = 20_000) -> None:
+        for _ in range(most):
+            if self.queue:
+                self.step()
+            elif all(exchange.is_over() for exchange in self.at.values()):
+                return
+            else:
+                self.now += RETRY_S
+                for peer, exchange in self.at.items():
+                    self.post(peer, exchange.on_time(self.now))
+        raise AssertionError("it does not end")
+
+
+@pytest.mark.parametrize(
+    ("names", "owns"),
+    [("ab", (7, 6)), ("abc", (13, 0, 0)), ("abcd", (3, 4, 3, 3)), ("abcdef", (5, 4, 2, 1, 1, 0))],
+)
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("loss", "twice"), [(0.0, 0.0), (0.3, 0.2)])
+def test_all_have_the_same_bytes_and_they_are_the_central_mean(
+    names: str, owns: tuple[int, ...], seed: int, loss: float, twice: float
+) -> None:
+    net = Net(_order(names, owns), seed, loss, twice)
+    net.run()
+    results = [exchange.values for exchange in net.at.values()]
+    assert all(exchange.is_whole for exchange in net.at.values())
+    assert len({result.tobytes() for result in results}) == 1
+    np.testing.assert_allclose(results[0], central_mean(net.own.values()), atol=1e-6)
+    for peer, own in net.own.items():  # nobody's own delta was touched: it can be brought in again
+        assert own.contributors == {peer}
+
+
+def test_each_value_travels_as_often_as_the_bound_says() -> None:
+    net = Net(_order("abcd", (4, 3, 3, 3)))
+    net.run()
+    segments, peers = 13, 4
+    assert net.said["PieceMessage"] == net.said["SegmentMessage"] == segments * (peers - 1)
+    assert net.said["SegmentTaken"] == 2 * segments * (peers - 1)
+
+
+def test_a_device_without_a_share_sends_and_receives_the_model_once() -> None:
+    net = Net(_order("abc", (7, 6, 0)))
+    leaf = net.by_id["c"]
+    sent = 0
+    while net.queue:
+        for sender, _, message, _ in net.queue[-1:]:
+            sent += sender == leaf and isinstance(message, PieceMessage | SegmentMessage)
+        net.step()
+    net.run()
+    assert not net.at[leaf]._owned
+    assert net.at[leaf].is_whole
+
+
+def test_who_contributes_nothing_gets_the_result_all_the_same() -> None:
+    net = Net(_order("abc", (7, 6, 0), contributors="ab"))
+    net.run()
+    mean = central_mean([net.own[net.by_id["a"]], net.own[net.by_id["b"]]])
+    np.testing.assert_allclose(net.at[net.by_id["c"]].values, mean, atol=1e-6)
+
+
+def test_nothing_is_sent_before_the_receiver_says_that_it_is_ready() -> None:
+    order = _order("ab", (7, 6))
+    me, other = order.order
+    exchange = Exchange(order, me, ModelDelta(np.ones(SIZE, np.float32), 1.0, frozenset([me])), SIZE, RETRY_S)
+    assert exchange.begin() == [Send("b", SegmentsReady(3, 7, 1))]
+    assert exchange.on_time(1.0) == [Send("b", SegmentsReady(3, 7, 1))]
+    first, *pieces = exchange.hear_ready(other, 1.1)
+    assert first == Send("b", SegmentsReady(3, 7, 1))  # it has begun only now, and may have missed the others
+    assert [type(send.message) for send in pieces] == [PieceMessage] * 6
+    assert exchange.hear_ready(other, 1.2) == []
+
+
+def test_a_piece_that_comes_twice_counts_once_and_is_confirmed_again() -> None:
+    order = _order("abc", (13, 0, 0))
+    me, bob, _ = order.order
+    exchange = Exchange(order, me, ModelDelta(np.zeros(SIZE, np.float32), 1.0, frozenset([me])), SIZE, RETRY_S)
+    exchange.begin()
+    piece, values = PieceMessage(3, 7, 1, 0, 1.0), np.full(VALUES, 2.0, np.float32)
+    first = exchange.take_piece(bob, piece, values, 0.1)
+    again = exchange.take_piece(bob, piece, values, 0.2)
+    assert first[0] == again[0] == Send("b", SegmentTaken(3, 7, 1, 0))
+    np.testing.assert_array_equal(exchange.values[:VALUES], 1.0)  # (0 + 2) / 2, not (0 + 2 + 2) / 3
+
+
+@pytest.mark.parametrize(
+    ("values", "theta", "segment", "sender", "says"),
+    [
+        (np.full(VALUES, np.nan, np.float32), 1.0, 0, "b", "not finite"),
+        (np.ones(VALUES - 1, np.float32), 1.0, 0, "b", "7 values"),
+        (np.ones(VALUES, np.float32), 0.0, 0, "b", "theta 0"),
+        (np.ones(VALUES, np.float32), 1.0, 12, "b", "not this device's"),
+        (np.ones(VALUES, np.float32), 1.0, 0, "d", "not this device's"),
+        (np.ones(VALUES, np.float32), 1.0, 0, "x", "not this device's"),
+    ],
+)
+def test_a_piece_that_is_not_as_it_should_be_is_refused(
+    values: Vector, theta: float, segment: int, sender: str, says: str
+) -> None:
+    order = _order("abcd", (7, 6, 0, 0), contributors="abc")
+    me = order.order[0]
+    exchange = Exchange(order, me, ModelDelta(np.zeros(SIZE, np.float32), 1.0, frozenset([me])), SIZE, RETRY_S)
+    exchange.begin()
+    with pytest.raises(RemoteProtocolError, match=says):
+        exchange.take_piece(Contributor(sender, 1), PieceMessage(3, 7, 1, segment, theta), values, 0.1)
+    assert exchange._lacking == set(range(13))
+
+
+def test_a_segment_whose_theta_is_not_the_rounds_never_becomes_a_result() -> None:
+    order = _order("ab", (13, 0))
+    me, bob = order.order
+    exchange = Exchange(order, me, ModelDelta(np.zeros(SIZE, np.float32), 1.0, frozenset([me])), SIZE, RETRY_S)
+    exchange.begin()
+    with pytest.raises(RemoteProtocolError, match=r"theta 6\.0, not 2\.0"):
+        exchange.take_piece(bob, PieceMessage(3, 7, 1, 0, 5.0), np.ones(VALUES, np.float32), 0.1)
+    assert 0 in exchange._lacking
+
+
+def test_a_result_counts_from_its_owner_alone() -> None:
+    order = _order("abc", (7, 6, 0))
+    me, bob, cleo = order.order[2], order.order[1], order.order[0]
+    exchange = Exchange(order, me, None, SIZE, RETRY_S)
+    values = np.ones(VALUES, np.float32)
+    with pytest.raises(RemoteProtocolError, match="does not own it"):
+        exchange.take_result(bob, SegmentMessage(3, 7, 1, 0), values)
+    assert exchange.take_result(cleo, SegmentMessage(3, 7, 1, 0), values) == [Send("a", SegmentTaken(3, 7, 1, 0, True))]
+    with pytest.raises(RemoteProtocolError, match="segment 13 of 13"):
+        exchange.take_result(bob, SegmentMessage(3, 7, 1, 13), values)
+
+
+def test_an_order_that_does_not_fit_the_model_is_refused() -> None:
+    order = _order("ab", (7, 7))
+    with pytest.raises(RemoteProtocolError, match="where the model has 100"):
+        Exchange(order, order.order[0], None, SIZE, RETRY_S)
+    with pytest.raises(RemoteProtocolError, match="1 shares for 2 devices"):
+        Exchange(_order("ab", (13,)), order.order[0], None, SIZE, RETRY_S)
+
+
+def test_a_slow_way_gets_a_small_window_and_waits_longer_before_it_says_something_again() -> None:
+    peers = tuple(Contributor(name, 1) for name in "ab")
+    order = BroadcastOrdered(
+        7, 3, b"w2", 1, peers, 2.0, peers, link_mb_s=(1.0, 0.001), owns=(0, 13), segment_values=VALUES
+    )
+    exchange = Exchange(order, peers[0], ModelDelta(np.ones(SIZE, np.float32), 1.0, frozenset([peers[0]])), SIZE, 0.5)
+    exchange.begin()
+    _, first = exchange.hear_ready(peers[1], 0.0)
+    assert isinstance(first.message, PieceMessage)  # one segment, more than 20 ms of this link
+    assert len(exchange.hear_taken(peers[1], SegmentTaken(3, 7, 1, 0), 2.0)) == 1
+    assert [send.message for send in exchange.on_time(5.0)] == [SegmentsReady(3, 7, 1)]  # a confirmation took 2 s
+    assert PieceMessage(3, 7, 1, 1, 1.0) in [send.message for send in exchange.on_time(10.1)]
+    assert PieceMessage(3, 7, 1, 1, 1.0) not in [send.message for send in exchange.on_time(18.0)]

@@ -1,0 +1,98 @@
+"""Shares by bandwidth: no device is busy for longer than the links allow at best."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler.plans.segment_plan import apportion, bandwidth_shares, plan_segments
+from scheduler.policies.chain import ChainView, DeviceState, DeviceView
+
+RATES = st.lists(st.floats(0.05, 200.0), min_size=2, max_size=9)
+
+
+def _seconds(rates: list[float], shares: list[float]) -> float:
+    """Of the device that is busy longest, for a megabyte: M (1 + (N-2) s) / r each way."""
+    if len(rates) == 2:
+        return 1.0 / min(rates)
+    return max((1.0 + (len(rates) - 2) * share) / rate for rate, share in zip(rates, shares, strict=True))
+
+
+@given(RATES)
+def test_shares_reach_the_bound_of_the_links(rates: list[float]) -> None:
+    shares, time = bandwidth_shares(rates, [True] * len(rates))
+    count = len(rates)
+    bound = max(1.0 / min(rates), 2 * (count - 1) / sum(rates)) if count > 2 else 1.0 / min(rates)
+    assert sum(shares) == pytest.approx(1.0)
+    assert min(shares) >= 0.0
+    assert time == pytest.approx(bound)
+    assert _seconds(rates, shares) <= bound * (1 + 1e-6)
+
+
+@given(RATES, st.data())
+def test_who_may_own_nothing_owns_nothing(rates: list[float], data: st.DataObject) -> None:
+    may = data.draw(st.lists(st.booleans(), min_size=len(rates), max_size=len(rates)).filter(any))
+    shares, time = bandwidth_shares(rates, may)
+    assert sum(shares) == pytest.approx(1.0)
+    assert all(share == 0.0 for share, allowed in zip(shares, may, strict=True) if not allowed)
+    assert _seconds(rates, shares) <= time * (1 + 1e-6) or sum(share > 0 for share in shares) == 1 or len(rates) == 2
+
+
+@given(
+    st.lists(st.floats(0.0, 1.0), min_size=1, max_size=9).filter(lambda parts: sum(parts) > 0.1), st.integers(1, 500)
+)
+def test_whole_segments_are_all_given_out_and_none_is_a_segment_off(parts: list[float], segments: int) -> None:
+    shares = [part / sum(parts) for part in parts]
+    whole = apportion(shares, segments)
+    assert sum(whole) == segments
+    assert all(abs(count - share * segments) < 1.0 for count, share in zip(whole, shares, strict=True))
+
+
+def _view(*devices: DeviceView) -> ChainView:
+    return ChainView(0.0, 5.0, devices)
+
+
+def _device(name: str, mb_s: float | None = 5.0, **more: object) -> DeviceView:
+    return DeviceView(name, DeviceState.FREE, mb_s, **more)  # type: ignore[arg-type]
+
+
+def test_equal_links_have_equal_shares_and_a_slow_one_none() -> None:
+    plan = plan_segments(_view(_device("a"), _device("b"), _device("c"), _device("d", 1.25)), 1_250_000)
+    assert plan is not None
+    assert plan.owns["d"] == 0
+    assert max(plan.owns.values()) - min(plan.owns[name] for name in "abc") <= 1
+    assert plan.bound_s == pytest.approx(4.0)
+    assert "d" not in plan.reason.split(":")[1].split(";")[0]
+    assert "1 own none" in plan.reason
+    assert "4 s at best" in plan.reason
+
+
+def test_a_device_in_use_or_busy_only_gives_and_gets_its_delta() -> None:
+    plan = plan_segments(
+        _view(_device("a"), _device("b"), _device("c", in_use=True), _device("d", busy_for_s=3.0)), 10_000
+    )
+    assert plan is not None
+    assert [name for name, count in plan.owns.items() if count] == ["a", "b"]
+    all_used = plan_segments(_view(_device("a", in_use=True), _device("b", in_use=True)), 100_000)
+    assert all_used is not None
+    assert sum(count > 0 for count in all_used.owns.values()) == 2
+
+
+def test_a_limit_is_obeyed_and_the_lost_are_no_part_of_a_plan() -> None:
+    lost = DeviceView("x", DeviceState.DEAD)
+    plan = plan_segments(_view(_device("a", may_receive=False), _device("b"), _device("c"), lost), 100_000)
+    assert plan is not None
+    assert plan.owns["a"] == 0
+    assert "x" not in plan.owns
+    assert plan_segments(_view(_device("a", may_receive=False), _device("b", may_receive=False)), 100) is None
+
+
+def test_links_that_nobody_has_measured_are_taken_to_be_like_the_others() -> None:
+    plan = plan_segments(_view(_device("a", None), _device("b", None), _device("c", None)), 1_250_000)
+    assert plan is not None
+    assert max(plan.owns.values()) - min(plan.owns.values()) <= 1
+    assert plan.bound_s == 0.0
+    some = plan_segments(_view(_device("a", None), _device("b", 5.0), _device("c", 5.0)), 1_250_000)
+    assert some is not None
+    assert max(some.owns.values()) - min(some.owns.values()) <= 1
