@@ -4,9 +4,10 @@
 
 Real processes, encrypted links on loopback, deltas of the cnn-lstm's size (11.6 M values, 46.4 MB). Local training is
 replaced by a random delta, so that the memory of autograd does not hide the memory of aggregation. Each process samples
-its resident memory every few milliseconds, from the moment it holds its own delta until the round is applied; "extra"
-is the peak of that above the first value. Small deltas measure too little: the C library may keep up to 32 MB that was
-freed, so that it is resident before the round begins.
+its resident memory every few milliseconds, from the moment it holds its own delta until it trains again: aggregation,
+broadcast, applying and saving; "extra" is the peak of that above the first value, and "until applied" the peak until
+the new parameters are handed to the file cache. Small deltas measure too little: the C library may keep up to 32 MB
+that was freed, so that it is resident before the round begins.
 """
 
 from __future__ import annotations
@@ -17,14 +18,19 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
+
 from mdl.config import Config, FaultSection, MeshSection, RoundSection
+from mdl.files.checkpoint import CachedModel, ModelCache
 from mdl.protocol.counts import no_evaluation
 from mdl.protocol.delta import Contributor, ModelDelta, Vector
 from mdl.protocol.machine import (
@@ -48,6 +54,8 @@ from peers.roles.build import TrainerStart, build_machine, configured_start
 from transport.trust.keys import Mesh, new_join_code
 
 _SAMPLE_S = 0.004
+# The first rounds of a mesh keep the own delta while they are applied, and fill buffers; they are told apart.
+_WARM_UP = 2
 # Of a whole mesh; a busy machine needs minutes for nine processes.
 _END_S = 500.0
 _MESH = MeshSection(loopback=True)
@@ -56,9 +64,10 @@ _FAULTS = FaultSection(lost_after_s=30.0)
 
 
 class _Meter:
-    """Peak of resident memory above what it was when the own delta was held, per round."""
+    """Peaks of resident memory above what it was when the own delta was held, per round: until applied, and in all."""
 
     def __init__(self) -> None:
+        self.applied_bytes: list[int] = []
         self.extra_bytes: list[int] = []
         self._process = psutil.Process()
         self._start = 0
@@ -72,9 +81,18 @@ class _Meter:
         if isinstance(event, LocalDeltaReady):
             self._start = self._peak = self._process.memory_info().rss
             self._armed = True
-        if any(isinstance(effect, SaveModel | Finish) for effect in effects) and self._armed:
+        is_applied = any(isinstance(effect, SaveModel | Finish) for effect in effects)
+        if is_applied and self._armed and len(self.applied_bytes) == len(self.extra_bytes):
+            self.applied_bytes.append(self._grown())
+
+    def end_round(self) -> None:
+        """The next one begins, or the run is over."""
+        if self._armed:
             self._armed = False
-            self.extra_bytes.append(max(self._peak, self._process.memory_info().rss) - self._start)
+            self.extra_bytes.append(self._grown())
+
+    def _grown(self) -> int:
+        return max(self._peak, int(self._process.memory_info().rss)) - self._start
 
     def _sample(self) -> None:
         while not self._end.wait(_SAMPLE_S):
@@ -82,7 +100,7 @@ class _Meter:
                 self._peak = max(self._peak, self._process.memory_info().rss)
 
 
-def run_peer(name: str, values: int, rounds: int, peers: int) -> None:
+def run_peer(name: str, values: int, rounds: int, peers: int, folder: Path) -> None:
     """One device; whichever of them leads, all end after `rounds`. Prints what it measured as JSON."""
     config = Config(mesh=_MESH, faults=_FAULTS, round=RoundSection(rounds=rounds, min_peers=peers, policy="greedy"))
     seconds: list[float] = []
@@ -95,7 +113,10 @@ def run_peer(name: str, values: int, rounds: int, peers: int) -> None:
         """As a trained model would give it again: from what is kept anyway."""
         return np.random.default_rng([round_id, *name.encode()]).standard_normal(values, dtype=np.float32)
 
+    cache = ModelCache(folder)
+
     def train(effect: TrainLocally) -> Event:
+        meter.end_round()
         delta = ModelDelta(draw(effect.round_id), 1.0, frozenset([me]))
         return LocalDeltaReady(effect.round_id, delta, TrainingReport(0.0, 1, 0.0))
 
@@ -109,18 +130,20 @@ def run_peer(name: str, values: int, rounds: int, peers: int) -> None:
             TrainLocally: train,
             RecallDelta: lambda e: DeltaRecalled(e.round_id, draw(e.round_id)),
             Evaluate: lambda e: Evaluated(e.round_id, no_evaluation(0)),
-            SaveModel: lambda e: None,
+            SaveModel: lambda e: cache.save(CachedModel(e.parameters, e.round_id, "schema", "memory", {})),
             SaveBallot: lambda e: None,
             RecordRound: lambda e: seconds.append(e.summary.seconds["total"]),
         },
         observe=meter.look,
     )
     drive(runtime, mesh, _MESH)
-    print(json.dumps({"extra_bytes": meter.extra_bytes, "seconds": seconds}))
+    meter.end_round()
+    told = {"extra_bytes": meter.extra_bytes, "applied_bytes": meter.applied_bytes, "seconds": seconds}
+    print(json.dumps(told))
 
 
 def measure(peers: int, rounds: int, values: int) -> dict[str, Any]:
-    """One mesh; extra memory of every peer and round, in deltas."""
+    """One mesh; extra memory of every peer and round, in deltas. Raises RuntimeError if a peer fails."""
     code = new_join_code("memory")
     environment = {**os.environ, CODE_VARIABLE: code}
     command = [sys.executable, __file__, "--values", str(values), "--rounds", str(rounds), "--peers", str(peers)]
@@ -128,38 +151,76 @@ def measure(peers: int, rounds: int, values: int) -> dict[str, Any]:
         subprocess.Popen([*command, "--peer", f"peer-{index}"], env=environment, stdout=subprocess.PIPE, text=True)
         for index in range(peers)
     ]
-    told = [json.loads(trainer.communicate(timeout=_END_S)[0].splitlines()[-1]) for trainer in trainers]
+    try:
+        told = [_read(trainer) for trainer in trainers]
+    finally:
+        for trainer in trainers:
+            trainer.kill()
+            trainer.wait()
     extra = [[size / (values * 4) for size in each["extra_bytes"]] for each in told]
-    everything = [size for each in extra for size in each]
+    applied = [size / (values * 4) for each in told for size in each["applied_bytes"][_WARM_UP:]]
+    settled = [size for each in extra for size in each[_WARM_UP:]]
+    if not settled or not applied:
+        raise RuntimeError(f"{peers} peers have had no more than {_WARM_UP} rounds: take more")
     seconds = [one for each in told for one in each["seconds"]]
     return {
         "peers": peers,
         "rounds": rounds,
-        "extra_deltas_max": round(max(everything), 3),
-        "extra_deltas_median": round(statistics.median(everything), 3),
+        "extra_deltas_max": round(max(settled), 3),
+        "extra_deltas_median": round(statistics.median(settled), 3),
+        "until_applied_max": round(max(applied), 3),
+        "until_applied_median": round(statistics.median(applied), 3),
+        "first_rounds_max": round(max(size for each in extra for size in each[:_WARM_UP]), 3),
         "extra_deltas_by_peer_and_round": [[round(size, 2) for size in each] for each in extra],
         "round_s_median": round(statistics.median(seconds), 3),
     }
 
 
-def main() -> None:
+def _read(trainer: subprocess.Popen[str]) -> dict[str, Any]:
+    """What a peer has measured, once it has ended. Raises RuntimeError."""
+    name = trainer.args[-1] if isinstance(trainer.args, list) else ""
+    try:
+        said = trainer.communicate(timeout=_END_S)[0].splitlines()
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"{name} is not done after {_END_S:.0f} s: take fewer rounds or peers") from None
+    if trainer.returncode or not said:
+        raise RuntimeError(f"{name} ended with {trainer.returncode} and without a figure")
+    told: dict[str, Any] = json.loads(said[-1])
+    return told
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--peers", type=int, nargs="+", default=[2, 3, 5, 9])
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--values", type=int, default=11_600_000, help="size of the model, in float32 values")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--peer", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.peer:
-        run_peer(given.peer, given.values, given.rounds, given.peers[0])
-        return
+        with tempfile.TemporaryDirectory() as folder:
+            run_peer(given.peer, given.values, given.rounds, given.peers[0], Path(folder))
+        return 0
+    if given.rounds <= _WARM_UP:
+        parser.error(f"--rounds {given.rounds}: the first {_WARM_UP} only warm up and are told apart; take more")
     results = []
+    print(f"{'peers':>5} {'extra, largest':>15} {'median':>7} {'until applied':>14} {'median':>7} {'first rounds':>13}")
     for peers in given.peers:
-        results.append(measure(peers, given.rounds, given.values))
-        print(results[-1], file=sys.stderr)
+        try:
+            one = measure(peers, given.rounds, given.values)
+        except RuntimeError as error:
+            print(f"memory: {error}", file=sys.stderr)
+            return 4
+        results.append(one)
+        print(
+            f"{peers:>5} {one['extra_deltas_max']:15} {one['extra_deltas_median']:7} {one['until_applied_max']:14} "
+            f"{one['until_applied_median']:7} {one['first_rounds_max']:13}",
+            flush=True,
+        )
     if given.json:
         print(json.dumps({"values": given.values, "results": results}))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -203,12 +203,13 @@ def _summarise(case: Case, runs: dict[str, list[dict[str, Any]]]) -> dict[str, A
         if not seconds:
             systems[system] = {"failed": done[-1].get("failed")}
             continue
+        wasted = float(np.median([run["bytes_over_least"] for run in done if "seconds" in run]))
         systems[system] = {
             "median_and_quartiles_s": _quartiles(seconds),
             "rounds": len(seconds),
             "of_bound": round(float(np.median(seconds)) / case.bound_s, 2) if case.bound_s else None,
             "wrong_runs": sum(not run.get("is_right", True) for run in done),
-            "bytes_over_least": float(np.median([run["bytes_over_least"] for run in done if "seconds" in run])),
+            "bytes_over_least": round(wasted, 3),
         }
     return {"bound_s": case.bound_s and round(case.bound_s, 3), "systems": systems}
 
@@ -229,10 +230,8 @@ def _print_table(case: Case, told: dict[str, Any]) -> None:
         median, low, high = one["median_and_quartiles_s"]
         bound, beside = (f"{one['of_bound']:.2f}" if one["of_bound"] else ""), (f"{median / gloo:.2f}" if gloo else "")
         quartiles = f"{low:.4f} to {high:.4f}"
-        wrong = " wrong values" if one["wrong_runs"] else ""
-        print(
-            f"  {system:14} {median:9.4f} {quartiles:>19} {bound:>8} {beside:>7} {one['bytes_over_least']:>14}{wrong}"
-        )
+        sent = f"{one['bytes_over_least']:.3f}" + (" wrong values" if one["wrong_runs"] else "")
+        print(f"  {system:14} {median:9.4f} {quartiles:>19} {bound:>8} {beside:>7} {sent:>14}")
 
 
 if __name__ == "__main__":

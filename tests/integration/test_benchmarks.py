@@ -38,12 +38,20 @@ def _last(run: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 
 
 def test_memory_tells_what_each_device_took_in_each_round(tmp_path: Path) -> None:
-    told = _last(_run(tmp_path, "benchmarks/memory.py", "--peers", 2, "--rounds", 2, "--values", 10_000, "--json"))
+    small = ["--peers", 2, 3, "--rounds", 4, "--values", 10_000, "--json"]
+    told = _last(_run(tmp_path, "benchmarks/memory.py", *small))
     assert told["values"] == 10_000
-    (mesh,) = told["results"]
-    assert (mesh["peers"], mesh["rounds"]) == (2, 2)
-    assert [len(each) for each in mesh["extra_deltas_by_peer_and_round"]] == [2, 2]
-    assert mesh["round_s_median"] > 0.0
+    assert [(mesh["peers"], mesh["rounds"]) for mesh in told["results"]] == [(2, 4), (3, 4)]
+    for mesh in told["results"]:
+        assert [len(each) for each in mesh["extra_deltas_by_peer_and_round"]] == [4] * mesh["peers"]
+        assert mesh["until_applied_max"] <= mesh["extra_deltas_max"]
+        assert mesh["round_s_median"] > 0.0
+
+
+def test_a_peer_that_cannot_be_measured_is_one_line(tmp_path: Path) -> None:
+    run = _run(tmp_path, "benchmarks/memory.py", "--peers", 2, "--rounds", 3, "--values", -1)
+    assert run.returncode == 4
+    assert run.stderr.splitlines()[-1] == "memory: peer-0 ended with 1 and without a figure"
 
 
 def test_parts_of_the_scheduler_benchmark_are_measured_written_and_drawn(tmp_path: Path) -> None:
@@ -190,6 +198,7 @@ def test_rounds_of_real_peers_are_timed_on_a_shaped_lan(tmp_path: Path) -> None:
     ("command", "complaint"),
     [
         (["benchmarks/bare_round.py", "--rounds", "1"], "only warm up"),
+        (["benchmarks/memory.py", "--rounds", "2"], "only warm up"),
         (["benchmarks/round.py", "4@5", "--rounds", "2"], "only warm up"),
         (["benchmarks/round.py", "4y40@5"], "write LINKS@MB"),
         (["benchmarks/round.py", "4@5", "--others", "nccl"], "--others knows gloo, ring, chain"),
