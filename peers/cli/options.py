@@ -64,7 +64,8 @@ MaxMemory = Annotated[
     float | None, typer.Option(help="MB that mdl may take here: without room for one more delta it receives none.")
 ]
 MaxBatteryShare = Annotated[
-    float | None, typer.Option(help="Percent of a full charge that this training may use; then this device leaves.")
+    float | None,
+    typer.Option(help="Percent of a full charge to use at most from this start on; then it leaves."),
 ]
 Out = Annotated[Path | None, typer.Option(help="Run directory for results.")]
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="TOML file; options override it.")]

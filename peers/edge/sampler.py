@@ -43,10 +43,10 @@ class MergeTimer:
 
 
 class BatteryBudget:
-    """What a training may use of the battery (B_max of Eq. 4), in percent of a full charge; 100: all there is.
+    """What may be used of the battery (B_max of Eq. 4), in percent of a full charge; 100: all there is.
 
-    Counted from this start on, while the device discharges; what others use meanwhile counts too: a battery does not
-    tell them apart.
+    Counted from this start of mdl on, not over its restarts: who trains every night offers so much each night. Only
+    while the device discharges; what others use meanwhile counts too: a battery does not tell them apart.
     """
 
     def __init__(self, share_percent: float) -> None:
