@@ -4,7 +4,8 @@
 
 The first quarter of everybody's record is the cloud's; the rest is cut in four, a device trains on one part and is
 tested on the next, three times. All figures are written as JSON after every seed, with the paper's beside them, and the
-distribution of accuracies as SVG. Seeds that the file at --out already has are not run again.
+distribution of accuracies as SVG. Seeds that the file at --out already has are not run again, nor are the variants and
+costs that it has.
 --tune leaves the last test out of sight. --donors N is the other protocol: N people give the cloud all of their days,
 and the others none. No cell, person or time is printed, only how often predictions were right. Needs scikit-learn.
 """
@@ -12,6 +13,7 @@ and the others none. No cell, person or time is printed, only how often predicti
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import platform
@@ -32,12 +34,20 @@ from benchmarks.colla_methods import Outcome, Recipe, count_all, hide_time, pres
 from benchmarks.colla_methods import run_colla as run_taught
 from benchmarks.colla_plot import draw_cdf
 from benchmarks.colla_record import Device, Examples, cut_record, join, split_donors
-from benchmarks.colla_table import COLLA, EXTENDED, PAPER, show_table, summarise
+from benchmarks.colla_table import COLLA, EXTENDED, PAPER, describe_variants, show_table, summarise
 from mdl.cloud.classroom import Classroom
 from mdl.cloud.model_kinds import RecurrentKind
 from mdl.cloud.settings import suggest
 from mdl.data.readers.places import PlaceLog, PlaceOptions, read_stays
 from mdl.errors import MdlError
+
+_WITHOUT_TIME = "DT, RNN without time"
+# Of the cloud's teaching: no groups (Fig. 9a); so many groups as Fig. 9b has; the best 70 % teach (Fig. 14).
+_VARIANTS: dict[str, dict[str, Any]] = {
+    "one group": {"groups": False},
+    "best 70 % teach": {"keep": 0.7},
+    **{f"{count} groups": {"group_counts": (count,)} for count in (2, 3, 5)},
+}
 
 
 def main() -> int:
@@ -52,6 +62,12 @@ def main() -> int:
             if seed not in [found["seed"] for found in result["seeds"]]:
                 result["seeds"].append(measure_seed(log, devices, recipe, seed, options))
                 result |= summarise(result["seeds"])
+                _write(result, options.out)
+            if options.variants:
+                found = result.setdefault("variants", {}).setdefault(str(seed), {})
+                keep = functools.partial(_write, result, options.out)
+                measure_variants(log, devices, recipe, seed, options, found, keep)
+                result["variants_table"] = describe_variants(result["seeds"], result["variants"])
                 _write(result, options.out)
         if options.costs and "costs" not in result:
             result["costs"] = measure_costs(log.places, devices, recipe)
@@ -70,7 +86,7 @@ def measure_seed(
     started = time.process_time()
     others, devices = split_donors(everybody, options.donors, seed)
     kind = RecurrentKind(log.places, recipe.small, recipe.large)
-    donated = join([*others, *(device.donated for device in devices)])
+    donated = _donated(others, devices)
     room = Classroom(kind, *donated, recipe.teaching, seed)
     base = room.bootstrap()
     methods = count_all(devices, seed)
@@ -82,8 +98,6 @@ def measure_seed(
         "DT": lambda: run_alone(kind, None, devices, recipe, seed, {"DT": 0.0}),
         "CT": lambda: {"CT": run_central(kind, base, devices, others, recipe, seed)},
     }
-    if options.variants:
-        runs |= _variants(kind, log, donated, devices, recipe, seed)
     for name, run in runs.items():
         methods |= run()
         print(f"seed {seed}: {name}, {time.process_time() - started:.0f} s of CPU", file=sys.stderr, flush=True)
@@ -98,23 +112,39 @@ def measure_seed(
     }
 
 
-def _variants(
-    kind: RecurrentKind, log: PlaceLog, donated: Examples, devices: list[Device], recipe: Recipe, seed: int
-) -> dict[str, Callable[[], dict[str, Outcome]]]:
-    """Fig. 5 (an RNN without time, a device alone), Fig. 9 (one group) and Fig. 14 (the best 70 % teach)."""
+def measure_variants(
+    log: PlaceLog,
+    everybody: list[Device],
+    recipe: Recipe,
+    seed: int,
+    options: argparse.Namespace,
+    found: dict[str, Any],
+    keep: Callable[[], None],
+) -> None:
+    """Scores of Colla with one thing changed, and of an RNN without time: Fig. 5, 9 and 14. Same start, same draws.
 
-    def changed(name: str, **teaching: object) -> dict[str, Outcome]:
-        settings = msgspec.structs.replace(recipe.teaching, **teaching)
-        x, y = donated
-        room = Classroom(kind, x, y, settings, seed)
-        return run_taught(kind, room, room.bootstrap(), devices, recipe, seed, {name: 0.0})
+    found: what there is already, by name; keep is called whenever there is more.
+    """
+    if not (missing := [name for name in (_WITHOUT_TIME, *_VARIANTS) if name not in found]):
+        return
+    started = time.process_time()
+    others, devices = split_donors(everybody, options.donors, seed)
+    kind = RecurrentKind(log.places, recipe.small, recipe.large)
+    donated = _donated(others, devices)
+    base = Classroom(kind, *donated, recipe.teaching, seed).bootstrap()
+    for name in missing:
+        if name == _WITHOUT_TIME:
+            outcomes = run_alone(kind, None, [hide_time(it) for it in devices], recipe, seed, {name: 0.0})
+        else:
+            room = Classroom(kind, *donated, msgspec.structs.replace(recipe.teaching, **_VARIANTS[name]), seed)
+            outcomes = run_taught(kind, room, base, devices, recipe, seed, {name: 0.0})
+        found[name] = _scores(outcomes[name])
+        keep()
+        print(f"seed {seed}: {name}, {time.process_time() - started:.0f} s of CPU", file=sys.stderr, flush=True)
 
-    without = [hide_time(device) for device in devices]
-    return {
-        "RNN": lambda: run_alone(kind, None, without, recipe, seed, {"DT, RNN without time": 0.0}),
-        "one group": lambda: changed("Colla, one group", groups=False),
-        "top 70 %": lambda: changed("Colla, best 70 % teach", keep=0.7),
-    }
+
+def _donated(others: list[Examples], devices: list[Device]) -> Examples:
+    return join([*others, *(device.donated for device in devices)])
 
 
 def _describe(outcome: Outcome) -> dict[str, Any]:
@@ -147,7 +177,7 @@ def _resume(options: argparse.Namespace, recipe: Recipe) -> dict[str, Any]:
         "tuning": options.tune,
         "donors": options.donors,
         "preset": options.preset,
-        "recipe": msgspec.to_builtins(recipe),
+        "recipe": json.loads(msgspec.json.encode(recipe)),  # as a file has it: lists, not tuples
         "paper": PAPER,
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, 1 thread used, torch {torch.__version__}",
         "seeds": [],

@@ -42,6 +42,21 @@ def summarise(seeds: list[dict[str, Any]]) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def describe_variants(seeds: list[dict[str, Any]], variants: dict[str, Any]) -> list[dict[str, Any]]:
+    """By cycle and variant: mean and median accuracy, and how much it is above Colla on the same devices and seeds."""
+    run = [seed for seed in seeds if str(seed["seed"]) in variants]
+    found = [{"scores": variants[str(seed["seed"])]} for seed in run]
+    return [
+        {
+            name: _describe(found, name, cycle)
+            | {"above Colla": _pair(_by_device(found, name, cycle), _by_device(run, COLLA, cycle))}
+            for name in found[0]["scores"]
+            if all(name in it["scores"] for it in found)
+        }
+        for cycle in range(len(run[0]["scores"][COLLA]))
+    ]
+
+
 def show_table(result: dict[str, Any]) -> str:
     """After the last cycle."""
     shares = result["best_share"][-1]
@@ -52,6 +67,12 @@ def show_table(result: dict[str, Any]) -> str:
         paper = PAPER.get(name)
         told = f"   {paper['best_share']:.0%}, {paper['mean']:.2f}, {paper['median']:.2f}" if paper else ""
         lines.append(f"{name:24}{share:>9}{row['mean']:8.3f}{row['median']:8.3f}{row['precision']:11.3f}{told}")
+    for name, row in (result.get("variants_table") or [{}])[-1].items():
+        above = row["above Colla"]
+        lines.append(
+            f"{name:24}{'':9}{row['mean']:8.3f}{row['median']:8.3f}{row['precision']:11.3f}"
+            f"   above Colla: {above['mean']:+.3f} [{above['low']:+.3f}, {above['high']:+.3f}]"
+        )
     for name, values in result["median_over_best_rival"][-1].items():
         told = ", ".join(f"{value:+.1%}" for value in values)
         lines.append(f"median of {name} over the best of {', '.join(RIVALS)}: {told}")

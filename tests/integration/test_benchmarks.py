@@ -96,6 +96,8 @@ def test_a_mesh_with_a_cloud_is_measured_beside_one_without(tmp_path: Path) -> N
     told = _last(_run(tmp_path, "benchmarks/cloud_mesh.py", *small, "--out", out))
     assert len(told["gain_points"]) == 1
     assert json.loads(out.read_text())["median"].keys() == told["median"].keys()
+    again = _last(_run(tmp_path, "benchmarks/cloud_mesh.py", *small, "--out", out))
+    assert again == told, "what is there is not measured again"
 
 
 def test_a_mesh_under_faults_is_judged_round_by_round(tmp_path: Path) -> None:
@@ -126,7 +128,7 @@ def test_colla_is_compared_with_its_rivals_on_a_log_of_places(tmp_path: Path) ->
     brief = {"epochs": 1}
     teaching = {"bootstrap": brief, "compress": brief, "cloud_update": brief, "rows": 50, "update_rows": 20}
     recipe = {"client": brief, "alone": brief, "central": brief, "teaching": teaching, "update": "customisation"}
-    small = ["--data", tmp_path, "--out", tmp_path / "colla.json", "--seeds", 0, "--devices", 3, "--no-variants"]
+    small = ["--data", tmp_path, "--out", tmp_path / "colla.json", "--seeds", 0, "--devices", 3]
     run = _run(tmp_path, "benchmarks/colla.py", *small, "--set", json.dumps(recipe))
     assert run.returncode == 0, run.stderr[-2000:]
     assert "Colla + counts" in run.stdout
@@ -134,7 +136,11 @@ def test_colla_is_compared_with_its_rivals_on_a_log_of_places(tmp_path: Path) ->
     assert [seed["devices"] for seed in result["seeds"]] == [3]
     assert len(result["table"]) == 3
     assert len(result["costs"]["rows"]) == 3 * 4
+    assert {"one group", "best 70 % teach", "DT, RNN without time"} <= set(result["variants_table"][-1])
     assert "<svg" in (tmp_path / "colla.svg").read_text()
+    again = _run(tmp_path, "benchmarks/colla.py", *small, "--set", json.dumps(recipe))
+    assert "s of CPU" not in again.stderr, "what is there is not run again"
+    assert again.stdout == run.stdout
     run = _run(tmp_path, "benchmarks/colla.py", *small, "--donors", 3)
     assert (run.returncode, "leave no device" in run.stderr) == (2, True), run.stderr[-2000:]
 
