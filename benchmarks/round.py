@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called
 
 from benchmarks.lan_round import load_helper
 from benchmarks.links.places import Case, parse_case, read_all
-from mdl.config import RoundSection
+from mdl.config import Exchange
 from transport.trust.keys import new_join_code
 
 HERE = Path(__file__).resolve().parents[1]
@@ -75,7 +75,7 @@ def main() -> int:
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="+", metavar="LINKS@MB")
-    parser.add_argument("--plans", default="", help="of mdl's rounds: chain, shares, auto, separated by commas")
+    parser.add_argument("--plans", default="", help="round.exchange of mdl, separated by commas; '': as it comes")
     parser.add_argument("--others", default=",".join(PLAIN), help="gloo, ring, chain; '' for none")
     parser.add_argument("--beside", default="", help="hivemind=PYTHON,flower=PYTHON: environments of their own")
     parser.add_argument("--rounds", type=int, default=8)
@@ -91,8 +91,8 @@ def _parse() -> argparse.Namespace:
     if given.rounds <= WARM_UP:
         parser.error(f"--rounds {given.rounds}: the first {WARM_UP} only warm up and are not counted; take more")
     given.plans = given.plans.split(",")
-    if "exchange" not in RoundSection.__struct_fields__ and set(given.plans) - {"", "chain"}:
-        parser.error(f"--plans {','.join(given.plans)}: this version knows the chain alone")
+    if strange := set(given.plans) - {"", *get_args(Exchange)}:
+        parser.error(f"--plans {min(strange)}: choose from {', '.join(get_args(Exchange))}")
     given.others = [name for name in given.others.split(",") if name]
     given.beside = dict(pair.partition("=")[::2] for pair in given.beside.split(",") if pair)
     if unknown := [*(set(given.others) - set(PLAIN)), *(given.beside.keys() - BESIDE.keys())]:
@@ -134,7 +134,7 @@ def _run_mdl(net: Any, case: Case, system: str, folder: Path, given: argparse.Na
     settings = [f"round.min_peers={case.size}", f"round.rounds={given.rounds}", "round.policy=greedy"]
     settings += ["round.keep_deltas=false", "faults.lost_after_s=30"]
     plan = system.removeprefix("mdl").strip()
-    settings += [f"round.exchange={plan}"] if plan and "exchange" in RoundSection.__struct_fields__ else []
+    settings += [f"round.exchange={plan}"] if plan else []
     settings += [] if case.bound_s else ["mesh.loopback=true"]
     os.environ["PYTHONPATH"] = str(given.code)
     words = ["--values", case.values, "--set", *settings, *given.set]

@@ -169,17 +169,28 @@ def test_no_place_is_told_with_an_example(text: str) -> None:
 
 
 def test_a_round_is_timed_beside_others_on_loopback(tmp_path: Path) -> None:
-    small = ["2@0.01", "3@0.3", "--rounds", 4, "--runs", 1, "--beside", "flower=/nowhere/python"]
+    small = [
+        "2@0.01",
+        "3@0.3",
+        "--plans",
+        "chain,shares",
+        "--rounds",
+        4,
+        "--runs",
+        1,
+        "--beside",
+        "flower=/nowhere/python",
+    ]
     run = _run(tmp_path, "benchmarks/round.py", *small, "--out", tmp_path / "round.json")
     told = _last(run)
     assert "flower is left out: /nowhere/python" in run.stderr
     for case in told["cases"].values():
-        assert list(case["systems"]) == ["mdl", "gloo", "ring", "chain"]
+        assert list(case["systems"]) == ["mdl chain", "mdl shares", "gloo", "ring", "chain"]
         for system in case["systems"].values():
             assert system["median_and_quartiles_s"][0] > 0.0
             assert (system["rounds"], system["wrong_runs"], system["of_bound"]) == (2, 0, None)
     assert "x gloo" in run.stdout
-    assert len(json.loads((tmp_path / "round.json").read_text())["all"]["2@0.01"]["mdl"]) == 1
+    assert len(json.loads((tmp_path / "round.json").read_text())["all"]["2@0.01"]["mdl shares"]) == 1
 
 
 @pytest.mark.skipif(bool(lan.why_not()), reason=lan.why_not() or "")
@@ -207,6 +218,7 @@ def test_rounds_of_real_peers_are_timed_on_a_shaped_lan(tmp_path: Path) -> None:
         (["benchmarks/memory.py", "--rounds", "2"], "only warm up"),
         (["benchmarks/round.py", "4@5", "--rounds", "2"], "only warm up"),
         (["benchmarks/round.py", "4y40@5"], "write LINKS@MB"),
+        (["benchmarks/round.py", "4@5", "--plans", "star"], "--plans star: choose from chain, shares"),
         (["benchmarks/round.py", "4@5", "--others", "nccl"], "--others knows gloo, ring, chain"),
         (["benchmarks/round.py", "4@5", "--beside", "horovod=python"], "--beside hivemind, flower"),
         (["benchmarks/chain_scheduler.py", "--part", "fig10", "--policies", "greedy"], "tree and ring"),
