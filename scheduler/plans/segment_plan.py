@@ -9,7 +9,7 @@ in the time that the slowest one takes anyhow has none: it sends M and receives 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import median
+from statistics import fmean, median
 
 import msgspec
 
@@ -18,6 +18,9 @@ from scheduler.policies.chain import ChainView, DeviceState, DeviceView
 
 # Of links that nobody has measured yet, while others are: they are probably like those.
 _ANY_MB_S = 1.0
+# Links whose measured speeds are no further apart than that are taken for equal: measurements of one link are not,
+# and a share that is too large costs more than one that is too small.
+_SAME = 1.3
 
 
 class SegmentPlan(msgspec.Struct, frozen=True):
@@ -44,7 +47,7 @@ def plan_segments(view: ChainView, size: int, values: int = 0) -> SegmentPlan | 
         return None
     known = [device.link_mb_s for device in devices if device.link_mb_s]
     usual = median(known) if known else _ANY_MB_S
-    rates = [device.link_mb_s or usual for device in devices]
+    rates = level([device.link_mb_s or usual for device in devices])
     shares, time_per_mb = bandwidth_shares(rates, [device in idle for device in devices])
     values = values or segment_values(size, usual if known else 0.0, sum(share > 0.0 for share in shares))
     owns = dict(
@@ -52,6 +55,19 @@ def plan_segments(view: ChainView, size: int, values: int = 0) -> SegmentPlan | 
     )
     bound_s = 4e-6 * size * time_per_mb if known else 0.0
     return SegmentPlan(owns, values, _tell(owns, values, bound_s), bound_s)
+
+
+def level(rates: Sequence[float]) -> list[float]:
+    """The same rates, MB/s, those that are close together replaced by their mean."""
+    order = sorted(range(len(rates)), key=lambda number: rates[number])
+    leveled = list(rates)
+    while order:
+        group = [number for number in order if rates[number] <= _SAME * rates[order[0]]]
+        mean = fmean(rates[number] for number in group)
+        for number in group:
+            leveled[number] = mean
+        order = order[len(group) :]
+    return leveled
 
 
 def bandwidth_shares(rates: Sequence[float], may_own: Sequence[bool]) -> tuple[list[float], float]:

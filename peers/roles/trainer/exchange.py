@@ -29,7 +29,7 @@ _MOST_UNDER_WAY = 1 << 17
 # Retransmission grows with what a confirmation took lately, and doubles up to so many times.
 _RTO_FACTOR, _MOST_DOUBLINGS = 4.0, 4
 # The speed of an uplink is seen over so many seconds and values of a lane's window, or it is a burst.
-_SEEN_S, _SEEN_BYTES = 0.25, 1 << 18
+_SEEN_S, _SEEN_BYTES = 0.5, 1 << 18
 _SMOOTHING = 0.25
 
 Ballot = tuple[int, int]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.plans.segment_plan import apportion, bandwidth_shares, plan_segments
+from scheduler.plans.segment_plan import apportion, bandwidth_shares, level, plan_segments
 from scheduler.policies.chain import ChainView, DeviceState, DeviceView
 
 RATES = st.lists(st.floats(0.05, 200.0), min_size=2, max_size=9)
@@ -96,3 +96,9 @@ def test_links_that_nobody_has_measured_are_taken_to_be_like_the_others() -> Non
     some = plan_segments(_view(_device("a", None), _device("b", 5.0), _device("c", 5.0)), 1_250_000)
     assert some is not None
     assert max(some.owns.values()) - min(some.owns.values()) <= 1
+
+
+def test_speeds_that_differ_as_measurements_of_one_link_do_are_taken_for_equal() -> None:
+    assert level([5.2, 5.9, 1.2, 5.3, 1.25]) == pytest.approx([5.467, 5.467, 1.225, 5.467, 1.225], abs=1e-3)
+    assert level([1.0, 2.0, 4.0]) == [1.0, 2.0, 4.0]
+    assert level([3.0]) == [3.0]
