@@ -61,7 +61,7 @@ class ModelCache:
             "round_id": str(model.round_id),
             "schema_hash": model.schema_hash,
             "mesh": model.mesh,
-            "digest": (model.digest or digest_of(model.values)).hex(),
+            "blake3": (model.digest or digest_of(model.values)).hex(),
         }
         metadata["checksum"] = _checksum(metadata)
         keep = self._current_is_whole or _read_cache(self.path) is not None
@@ -119,13 +119,20 @@ def _check_cache(path: Path, arrays: Arrays, metadata: dict[str, str]) -> Cached
     if values is None or values.dtype != np.float32 or checksum != _checksum(metadata):
         raise DataError(f"{path} is no file cache, or its description has changed")
     digest = digest_of(values)
-    if digest.hex() != metadata.get("digest"):
+    if not _is_of(values, digest, metadata):
         raise DataError(f"{path} has changed since it was written: its checksum is wrong")
     extra = {key.removeprefix("extra."): value for key, value in metadata.items() if key.startswith("extra.")}
     round_id = whole_number(metadata.get("round_id", ""), MAX_ROUND)
     if round_id is None:
         raise DataError(f"{path}: {metadata.get('round_id', '')[:40]!r} is no number of a round")
     return CachedModel(values, round_id, metadata.get("schema_hash", ""), metadata.get("mesh", ""), extra, digest)
+
+
+def _is_of(values: Vector, digest: bytes, metadata: Mapping[str, str]) -> bool:
+    """Whether these are the values that were written; older files have another digest of them."""
+    if "blake3" in metadata:
+        return digest.hex() == metadata["blake3"]
+    return hashlib.blake2b(values.tobytes(), digest_size=16).hexdigest() == metadata.get("digest")
 
 
 def _checksum(metadata: Mapping[str, str]) -> str:

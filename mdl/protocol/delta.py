@@ -7,12 +7,12 @@ Knows nothing of who merges with whom, or when.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from typing import TypeAlias
 
 import msgspec
 import numpy as np
+from blake3 import blake3
 from numpy.typing import NDArray
 
 from mdl.bounds import Incarnation, PeerId
@@ -101,13 +101,29 @@ def check_values(values: Vector, size: int) -> None:
         raise RemoteProtocolError(f"values that are not finite or beyond {LARGEST_VALUE:g}")
 
 
+class Hash:
+    """Of values that come piece by piece, in order. BLAKE3: some four times as fast as BLAKE2b in hashlib."""
+
+    __slots__ = ("_hash",)
+
+    def __init__(self) -> None:
+        self._hash = blake3()
+
+    def update(self, data: bytes | memoryview, /) -> None:
+        self._hash.update(data)
+
+    def digest(self) -> bytes:
+        """16 bytes."""
+        return self._hash.digest(length=16)
+
+
 def digest_of(values: Vector | bytes) -> bytes:
-    """16 bytes that tell two vectors, or two packed models, apart (BLAKE2b)."""
+    """16 bytes that tell two vectors, or two packed models, apart."""
     whole = new_hash()
-    whole.update(values if isinstance(values, bytes) else np.ascontiguousarray(values).data)
+    whole.update(values if isinstance(values, bytes) else np.ascontiguousarray(values).data.cast("B"))
     return whole.digest()
 
 
-def new_hash() -> hashlib.blake2b:
+def new_hash() -> Hash:
     """For a digest of values that come piece by piece, in order."""
-    return hashlib.blake2b(digest_size=16)
+    return Hash()

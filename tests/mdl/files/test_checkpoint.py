@@ -1,9 +1,12 @@
 import errno
+import hashlib
+import json
 import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from mdl.errors import DataError, MdlError
@@ -38,6 +41,23 @@ def test_the_newest_is_loaded_and_the_one_before_is_kept(tmp_path: Path) -> None
     cache.path.unlink()
     assert _same(cache.load(), _state(2))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model.previous.safetensors"]
+
+
+def test_a_file_of_the_version_with_another_hash_is_read_and_checked(tmp_path: Path) -> None:
+    cache, state = ModelCache(tmp_path), _state(3)
+
+    def write(values: NDArray[np.float32], digest: str) -> None:
+        told = {"extra.note": "x", "round_id": "3", "schema_hash": "s", "mesh": "home", "digest": digest}
+        checksum = hashlib.blake2b(json.dumps(told, sort_keys=True).encode(), digest_size=16).hexdigest()
+        write_safetensors(cache.path, {"values": values}, told | {"checksum": checksum})
+
+    digest = hashlib.blake2b(state.values.tobytes(), digest_size=16).hexdigest()
+    write(state.values, digest)
+    loaded = cache.load()
+    assert loaded is not None
+    assert (loaded.round_id, loaded.digest) == (3, digest_of(state.values))
+    write(state.values + 1, digest)
+    assert cache.load() is None
 
 
 @pytest.mark.parametrize("length", [0, 5, 100, 2000, -1])
