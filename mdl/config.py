@@ -153,7 +153,7 @@ class TrainingSettings(Section, frozen=True):
     seed: Seed = 0
 
 
-Exchange: TypeAlias = Literal["chain", "shares"]
+Exchange: TypeAlias = Literal["chain", "shares", "auto"]
 
 
 class RoundSection(Section, frozen=True):
@@ -162,7 +162,7 @@ class RoundSection(Section, frozen=True):
     rounds: the run's last round; 0: until it is stopped.
     min_peers: devices that must be there before a round is opened.
     policy: who aggregates with whom, by the name of a policy (scheduler/policies/registry.py).
-    exchange: whole deltas go from hop to hop ("chain"), or in segments to owners, with shares by bandwidth ("shares").
+    exchange: deltas go whole from hop to hop ("chain") or in segments ("shares"); "auto": these where links are slow.
     theta: what a device weighs in the mean: 1 each ("peer"), or its windows ("samples").
     eta: step along the global delta (Algorithm 1).
     keep_deltas: each device writes its own and the global delta of each round; `mdl up --verify` sets it.

@@ -9,6 +9,7 @@ are those of the reports. Pure.
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import msgspec
@@ -30,6 +31,8 @@ from scheduler.policies.device_book import learn_from_hop
 
 logger = logging.getLogger(__name__)
 
+# Where the values of a round take less at best, hops end soon, and the policy sees to batteries and to who is busy.
+_SLOW_S = 0.05
 # Looked up once: see peers/roles/agent/phase.py.
 _RECEIVING = Activity.RECEIVING
 
@@ -161,7 +164,18 @@ class Aggregation:
         if len(live) < 2 or any({one, other} <= live for one, other in self._members.reach.apart(now)):
             return False
         held = [holding for peer in live if (holding := ledger.holding(peer))]
-        return all(len(holding.contributors) == 1 and holding.sent_hop is None for holding in held)
+        if any(len(holding.contributors) > 1 or holding.sent_hop is not None for holding in held):
+            return False
+        return self._settings.exchange == "shares" or self._are_links_slow(live)
+
+    def _are_links_slow(self, live: Collection[Contributor]) -> bool:
+        """Whether the links are known, and even at best the values take a while."""
+        members = [member for peer in live if (member := self._members.get(peer))]
+        links = [member.device.link_mb_s or 0.0 for member in members]
+        if not links or min(links) <= 0.0:
+            return False
+        size_mb = 4e-6 * members[0].report.size
+        return max(size_mb / min(links), 2 * (len(links) - 1) * size_mb / sum(links)) >= _SLOW_S
 
     def _plan_segments(self, now: float) -> Holding | None:
         """The mean that it is to be, as soon as everybody holds its own delta."""

@@ -25,7 +25,7 @@ class AgentSettings(msgspec.Struct, frozen=True):
     lost_after_s: the longest silence before a peer counts as lost. stall_s: a hop without any sign for so long is
     cancelled. partition_s: how long a group that lacks a majority waits for it, before it goes on by itself;
     waits_for_majority: it never does. busy: when a device counts as busy. limit: for devices that train long.
-    exchange: "chain" (hops, as in the paper) or "shares" (segments by bandwidth). segment_values: 0: by size.
+    exchange: "chain" (hops, as in the paper) or "shares" (segments), "auto". segment_values: 0: by size.
     """
 
     rounds: int = 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from mdl.protocol.round_messages import BroadcastOrdered, HopOrdered, RoundClosed, RoundOpened
 from mdl.protocol.vocabulary import Activity, Transfer
 from peers.roles.agent.phase import Phase
@@ -112,3 +114,16 @@ def test_who_comes_while_segments_travel_gets_the_result_afterwards() -> None:
     assert not order.owns
     assert D in order.order
     assert HopOrdered not in desk.newest
+
+
+@pytest.mark.parametrize(("mb_s", "segments"), [(None, False), (0.001, True), (0.0002, True), (5.0, False)])
+def test_auto_takes_segments_where_the_links_are_known_and_slow(mb_s: float | None, segments: bool) -> None:
+    desk = Desk(min_peers=3, exchange="auto", segment_values=2)
+    for peer in (A, B, C):
+        desk.report(peer)
+    for member in desk.agent.members.alive():
+        member.device.link_mb_s = mb_s  # 40 bytes a model: 53 ms at 1 KB/s
+    for peer in (A, B, C):
+        desk.hold(peer)
+    assert bool(desk.hops()) is not segments
+    assert (BroadcastOrdered in desk.newest) is segments
