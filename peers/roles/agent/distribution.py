@@ -95,7 +95,7 @@ class Distribution:
         if order.term != self._ledger.term or {member.contributor for member in recipients} != set(order.order):
             order = self.order(now)
         late = [member for member in recipients if not self.has_staged(member)]
-        if late:
+        if late and self._members.reach.apart(now):
             have = {member.contributor for member in recipients if self.has(member)}
             places = [place for place, peer in enumerate(order.order) if peer in have]
             around = around_cuts(order.order, have, places, self._members, now)

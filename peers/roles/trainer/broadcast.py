@@ -122,7 +122,9 @@ class Spread:
 
     def feed(self, now: float) -> list[Send]:
         """Give the result to the children whose turn has come."""
-        starting = self._starts(now) if self.staged else []
+        if self.staged is None:
+            return []
+        starting = self._starts(now)
         self.fed |= dict.fromkeys(starting, now)
         return [self._copy(child) for child in starting]
 
