@@ -1,15 +1,30 @@
 """Real sockets on loopback, every wait with a deadline and none with a sleep."""
 
+import os
 import time
 
 import pytest
 import zmq
 
 from mdl.protocol.vocabulary import PeerInfo, Role
+from tests.integration import product
+from tests.integration.preloaded import Preloaded
 from transport.links.mesh_links import Links
 from transport.trust.keys import MeshKeys, new_join_code
 
 PATIENCE_S = 20.0
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _libraries_imported_once():
+    """For the commands of all tests; it has time for that until the first one needs it."""
+    if not Preloaded.is_possible:
+        yield
+        return
+    product.Home.preloaded = preloaded = Preloaded(os.environ | {"OMP_NUM_THREADS": "1"})
+    yield
+    product.Home.preloaded = None
+    preloaded.close()
 
 
 @pytest.fixture(scope="session")

@@ -39,6 +39,8 @@ def take_signals(blocked):
 class Home:
     """A user on a machine: settings, file caches, a working directory; and the commands they have started."""
 
+    preloaded = None  # of the session (conftest.py), where it can be
+
     def __init__(self, folder, cache, before=()):
         self.folder, self._before = Path(folder), before
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -54,14 +56,17 @@ class Home:
         self._started = []
         self._numbers = itertools.count()
 
-    def start(self, *arguments, blocked=False, **variables):
+    def start(self, *arguments, blocked=False, fresh=False, **variables):
         """`mdl ARGUMENTS` in the background."""
-        return self.start_python("-m", "peers", *arguments, blocked=blocked, **variables)
+        return self.start_python("-m", "peers", *arguments, blocked=blocked, fresh=fresh, **variables)
 
-    def start_python(self, *arguments, blocked=False, **variables):
-        """blocked: Ctrl-C and SIGTERM wait until the process takes them."""
-        words = (*self._before, sys.executable, *map(str, arguments))
-        command = Command(words, self, next(self._numbers), variables, blocked)
+    def start_python(self, *arguments, blocked=False, fresh=False, **variables):
+        """blocked: Ctrl-C and SIGTERM wait until the process takes them. fresh: by an interpreter of its own."""
+        preloaded = None if fresh or self._before else self.preloaded
+        words = tuple(map(str, arguments))
+        if preloaded is None:
+            words = (*self._before, sys.executable, *words)
+        command = Command(words, self, next(self._numbers), variables, blocked, preloaded)
         self._started.append(command)
         return command
 
@@ -79,13 +84,19 @@ class Home:
 class Command:
     """One process with its output in files."""
 
-    def __init__(self, words, home, number, variables, blocked=False):
+    def __init__(self, words, home, number, variables, blocked=False, preloaded=None):
+        """preloaded: words are what `python` is given, and it is forked."""
         self.output, self.errors = home.folder / f"{number}.out", home.folder / f"{number}.err"
         self._family = []
-        with self.output.open("wb") as output, self.errors.open("wb") as errors:
+        with open(os.devnull, "rb") as nothing, self.output.open("wb") as output, self.errors.open("wb") as errors:
+            if preloaded:
+                files, environment = (nothing, output, errors), home.environment | variables
+                held = SIGNALS if blocked else ()
+                self.process = preloaded.start(words, files, environment, home.folder, held)
+                return
             self.process = subprocess.Popen(
                 words,
-                stdin=subprocess.DEVNULL,
+                stdin=nothing,
                 stdout=output,
                 stderr=errors,
                 cwd=home.folder,

@@ -42,7 +42,7 @@ def test_an_interrupt_at_any_moment_of_a_start_is_code_130_without_a_traceback(h
         words = COMMANDS[number % len(COMMANDS)]
         words = [word.replace("OUT", f"{number}") for word in words]
         at_s, sent = rng.uniform(0.0, WITHIN_S), rng.choice((signal.SIGINT, signal.SIGTERM))
-        command = home.start(*words, blocked=True)
+        command = home.start(*words, blocked=True, fresh=True)
         threading.Event().wait(at_s)  # the moment is what is tested
         command.interrupt(sent)
         logs = [path.read_text() for path in home.folder.rglob("logs/*.log")]
@@ -70,7 +70,7 @@ raise SystemExit(run_guarded(lambda: eval("[os.kill(os.getpid(), 2), sum(range(1
 def test_an_interrupt_in_the_evaluation_of_a_string_is_code_130_too(home):
     """The interpreter remembers it, and `python -m` would end by SIGINT."""
     (home.folder / "evaluates.py").write_text(EVALUATES)
-    command = home.start_python("-m", "evaluates")
+    command = home.start_python("-m", "evaluates", fresh=True)
     assert (command.end(), command.told) == (INTERRUPTED, "mdl: interrupted\n")
 
 
