@@ -126,6 +126,24 @@ def test_a_look_at_a_mesh_where_nobody_is_ends_with_code_3(home):
     assert "nobody of mesh 'empty' answered within 0.5 s" in answer.complaint
 
 
+def test_who_trains_nothing_runs_without_torch(home):
+    """`mdl agent`, and a look at its mesh: from the first import to the last."""
+    code = new_join_code("light")
+    commands = [("agent",), ("peers", "--wait", 30)]
+    agent, look = running = [
+        home.start_python("-X", "importtime", "-m", "peers", *words, "--code", code, "--loopback", fresh=True)
+        for words in commands
+    ]
+    assert look.end() == 0, look.complaint
+    agent.interrupt()
+    assert agent.code == 130, agent.complaint
+    for command in running:
+        lines = [line for line in command.told.splitlines() if line.startswith("import time:")]
+        loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in lines}
+        assert "zmq" in loaded
+        assert not loaded & {"torch", "gymnasium", "stable_baselines3", "sklearn", "sim"}
+
+
 def test_a_mesh_goes_on_from_its_saved_round_and_refuses_another_model(home, tmp_path):
     code = new_join_code("home")
     agent = ("agent", "--code", code, "--loopback", "--rounds", 2, "--json")
