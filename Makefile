@@ -8,9 +8,11 @@ LOWEST := .venv-lowest/bin
 .PHONY: up test test-lowest fuzz check clean
 INPUTS ?= 10000000
 SEED ?= 1
-# For the tests within one process; 0: none beside another. Those of real processes have the machine to themselves: moments
-# that they wait for would be over before a busy machine tells of them.
+# 0: no test beside another. Those marked `alone` have the machine to themselves in any case: moments that they wait for
+# would be over before a busy machine tells of them.
 WORKERS ?= auto
+# Where it forbids that (a container image), each of the tests' processes would compile all of mdl anew.
+export PYTHONDONTWRITEBYTECODE =
 # What calls most of the libraries; TESTS=tests is everything.
 TESTS ?= tests/mdl tests/transport tests/scheduler
 
@@ -21,7 +23,8 @@ test: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile --ignore=tests/integration
-	$(BIN)/pytest tests/integration
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal tests/integration -m "not alone"
+	$(BIN)/pytest tests/integration -m alone
 
 test-lowest: .venv-lowest/installed
 	$(LOWEST)/pytest -W default $(TESTS)  # older libraries warn of each other

@@ -27,6 +27,7 @@ _MOTION = "motion?people=6&test_people=2&windows=20"
 
 def _run(home: Path, *command: object) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "HOME": str(home), "XDG_CACHE_HOME": str(home), "XDG_STATE_HOME": str(home)}
+    environment["OMP_NUM_THREADS"] = "1"  # tests run beside it
     words = [sys.executable, *map(str, command)]
     return subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=_PATIENCE_S)
 

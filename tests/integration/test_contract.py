@@ -37,6 +37,8 @@ from sim.mesh.network import Network
 from transport.links.mesh_links import Links
 from transport.runtime import Runtime
 
+pytestmark = pytest.mark.alone
+
 SIZE, ROUNDS = 20_000, 3
 PEERS = ("p1", "p2", "p3", "p4")
 PATIENCE_S = 60.0

@@ -8,6 +8,8 @@ import pytest
 from mdl.protocol.vocabulary import PeerInfo, Role
 from transport.discovery.mdns import Discovery
 
+pytestmark = pytest.mark.alone
+
 PATIENCE_S = 10.0
 
 

@@ -191,6 +191,7 @@ def is_half_way(line, holds=1):
     return line.get("share", 0) > 0.3 and line["holds"] >= holds
 
 
+@pytest.mark.alone
 @needs_lan
 def test_a_sender_killed_in_the_middle_of_its_hop_takes_only_its_own_work_along(tmp_path, slow_net):
     with Mesh(tmp_path, slow_net, SLOW_VALUES, round__min_peers=3, round__policy="ring") as mesh:
@@ -210,6 +211,7 @@ def test_a_sender_killed_in_the_middle_of_its_hop_takes_only_its_own_work_along(
         mesh.check()
 
 
+@pytest.mark.alone
 @needs_lan
 def test_a_receiver_killed_in_the_middle_of_a_hop_does_not_lose_what_it_had_merged(tmp_path, slow_net):
     with Mesh(tmp_path, slow_net, SLOW_VALUES, round__min_peers=3, round__policy="tree") as mesh:
@@ -226,6 +228,7 @@ def test_a_receiver_killed_in_the_middle_of_a_hop_does_not_lose_what_it_had_merg
         mesh.check()
 
 
+@pytest.mark.alone
 @needs_lan
 def test_a_dedicated_agent_killed_in_a_hop_is_succeeded_within_the_round_and_stands_by_when_it_is_back(
     tmp_path, slow_net
@@ -253,6 +256,7 @@ def test_a_dedicated_agent_killed_in_a_hop_is_succeeded_within_the_round_and_sta
         mesh.check()
 
 
+@pytest.mark.alone
 def test_a_suspended_agent_is_succeeded_steps_down_when_it_wakes_and_takes_part_again(tmp_path):
     with Mesh(tmp_path, values=400_000, round__min_peers=3) as mesh:
         mesh.start("p1", "p2", "p3")
@@ -278,6 +282,7 @@ def test_a_suspended_agent_is_succeeded_steps_down_when_it_wakes_and_takes_part_
         mesh.check()
 
 
+@pytest.mark.alone
 @needs_lan
 def test_a_device_whose_link_is_down_for_a_while_brings_the_work_of_that_time_along(tmp_path):
     with (

@@ -13,6 +13,8 @@ from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Received
 from transport.links.hub import Hub, Spoke
 
+pytestmark = pytest.mark.alone
+
 MODEL = Packed(random.Random(1).randbytes((1 << 22) - 1))  # 4 MiB, and no whole number of float32
 PATIENCE_S = 20.0
 

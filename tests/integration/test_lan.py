@@ -14,7 +14,7 @@ from transport.trust.keys import new_join_code
 HERE = Path(__file__).parent
 
 REASON = lan.why_not()
-pytestmark = pytest.mark.skipif(REASON is not None, reason=REASON or "")
+pytestmark = [pytest.mark.alone, pytest.mark.skipif(REASON is not None, reason=REASON or "")]
 
 NODE = HERE / "lan_node.py"
 PATIENCE_S = 20.0

@@ -9,7 +9,7 @@ from tests.integration import lan, product
 from transport.trust.keys import new_join_code
 
 REASON = lan.why_not()
-pytestmark = pytest.mark.skipif(REASON is not None, reason=REASON or "")
+pytestmark = [pytest.mark.alone, pytest.mark.skipif(REASON is not None, reason=REASON or "")]
 
 CODE = new_join_code("field")
 # Same name with another code, and another name: two meshes that share the wires with ours.

@@ -13,7 +13,7 @@ from transport.trust.keys import new_join_code
 HERE = Path(__file__).parent
 
 REASON = lan.why_not()
-pytestmark = pytest.mark.skipif(REASON is not None, reason=REASON or "")
+pytestmark = [pytest.mark.alone, pytest.mark.skipif(REASON is not None, reason=REASON or "")]
 
 PATIENCE_S = 40.0
 # Rounds of this mesh take a tenth of a second or two; a lost device costs 2 s.

@@ -27,6 +27,8 @@ from transport.wire.bulk import Outgoing
 from transport.wire.calls import MAX_TRIES
 from transport.wire.codec import CHUNK_BYTES, MAX_FRAME_BYTES, TransferOffered, encode
 
+pytestmark = pytest.mark.alone
+
 VALUES = np.random.default_rng(1).standard_normal(5 * 1024 * 1024).astype(np.float32)  # 20 MiB
 SHORT_S = 0.7
 

@@ -31,6 +31,8 @@ from mdl.protocol.vocabulary import Ballot, PeerInfo, ResourceState, Role
 from transport.links.mesh_links import Links
 from transport.runtime import Runtime
 
+pytestmark = pytest.mark.alone
+
 PATIENCE_S = 20.0
 VALUES = np.random.default_rng(2).standard_normal(300_000).astype(np.float32)
 EVALUATION = Evaluation((1,), (0,), (0,), 0.5, 1)

@@ -20,7 +20,10 @@ LIMIT = 256
 # Connections at a time, as many more each second as are ended, and all in all.
 AT_ONCE, A_SECOND, MOST = 400, 400, 12_000
 
-pytestmark = pytest.mark.skipif(shutil.which("prlimit") is None, reason="prlimit sets the limit of open files")
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.skipif(shutil.which("prlimit") is None, reason="prlimit sets the limit of open files"),
+]
 
 
 class Strangers:
