@@ -118,7 +118,7 @@ class Member:
             mesh,
             section,
             self._work(),
-            observe=Narrator(self.mesh, "start the same program there").look,
+            observe=Narrator(self.mesh, "start the same program there", self.name).look,
             sample=Sampler(merges=merges),
         )
         self._thread = threading.Thread(target=self._drive, name="mdl-member", daemon=True)

@@ -90,6 +90,7 @@ class DeviceRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 Schedule: TypeAlias = Annotated[tuple[HopSummary, ...], Meta(max_length=MAX_SCHEDULE)]
+Shares: TypeAlias = Annotated[dict[PeerId, SegmentCount], Meta(max_length=MAX_MEMBERS)]
 Cuts: TypeAlias = Annotated[tuple[Text, ...], Meta(max_length=MAX_CUTS)]
 DeviceRecords: TypeAlias = Annotated[tuple[DeviceRecord, ...], Meta(max_length=MAX_MEMBERS)]
 
@@ -113,6 +114,7 @@ class RoundSummary(msgspec.Struct, frozen=True):
     cuts: in words, which devices did not reach each other.
     shares: peer id -> segments that it owned, of a round that went in segments; else empty.
     plan: why those, in words.
+    bound_s: seconds that the links allow at best for their exchange, as they were known before it; 0: not known.
     """
 
     round: Round
@@ -129,8 +131,14 @@ class RoundSummary(msgspec.Struct, frozen=True):
     schedule: Schedule = ()
     devices: DeviceRecords = ()
     cuts: Cuts = ()
-    shares: Annotated[dict[PeerId, SegmentCount], Meta(max_length=MAX_MEMBERS)] = {}
+    shares: Shares = {}
     plan: Text = ""
+    bound_s: Seconds = 0.0
+
+    @property
+    def exchange_s(self) -> float:
+        """Of a round in segments: from the order until all had the result."""
+        return self.seconds.get("broadcast", 0.0)
 
     @property
     def total_s(self) -> float:
@@ -191,6 +199,10 @@ class MeshStatus(Message, frozen=True):
     devices: of the open round.
     elapsed_s: seconds since that round was opened.
     cuts: as in RoundSummary.
+    shares: of the open round while it goes in segments, as in RoundSummary.
+    plan: of those, likewise.
+    bound_s: of those, likewise.
+    exchanging_s: seconds that they have been on their way, or were.
     """
 
     term: Term
@@ -205,3 +217,7 @@ class MeshStatus(Message, frozen=True):
     devices: DeviceRecords = ()
     elapsed_s: Seconds = 0.0
     cuts: Cuts = ()
+    shares: Shares = msgspec.field(default_factory=dict)
+    plan: Text = ""
+    bound_s: Seconds = 0.0
+    exchanging_s: Seconds = 0.0

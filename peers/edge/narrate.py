@@ -6,7 +6,7 @@ What this node tells itself when it leads never reaches the driver: such steps a
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mdl.protocol.machine import (
     Effect,
@@ -21,7 +21,8 @@ from mdl.protocol.machine import (
     TrainLocally,
     TransferProgressed,
 )
-from mdl.protocol.round_messages import DeltaMessage, ModelWanted, RoundOpened
+from mdl.protocol.round_messages import BroadcastOrdered, DeltaMessage, ModelWanted, RoundOpened
+from mdl.protocol.segment_messages import SegmentMessage
 from mdl.protocol.vocabulary import Role
 
 logger = logging.getLogger("mdl")
@@ -50,11 +51,26 @@ class _Progress:
     said: bool = False
 
 
-class Narrator:
-    """`observe` of a runtime that drives a trainer. how_to_start: what to do on another device, in words."""
+@dataclass
+class _Segments:
+    """A round in segments. wanted: how many others give this device; here: those that are there. since: its order."""
 
-    def __init__(self, mesh_name: str, how_to_start: str = _PEER_COMMAND) -> None:
-        self._mesh_name, self._how_to_start = mesh_name, how_to_start
+    order: BroadcastOrdered
+    wanted: int
+    since: float
+    here: set[int] = field(default_factory=set)
+    said: bool = False
+
+
+class Narrator:
+    """`observe` of a runtime that drives a trainer. how_to_start: what to do on another device, in words.
+
+    me: the device's peer id.
+    """
+
+    def __init__(self, mesh_name: str, how_to_start: str = _PEER_COMMAND, me: str = "") -> None:
+        self._mesh_name, self._how_to_start, self._me = mesh_name, how_to_start, me
+        self._segments: _Segments | None = None
         self._started: float | None = None
         self._is_alone = True
         self._opened: RoundOpened | None = None
@@ -79,6 +95,10 @@ class Narrator:
                 logger.info("round %d: received %s's partial mean, theta %g", round_id, sender.peer_id, theta)
             case Received(message=RoundOpened() as opened):
                 self._opened = opened
+            case Received(message=BroadcastOrdered() as order):
+                self._begin_segments(order, now)
+            case Received(message=SegmentMessage() as message):
+                self._count(message, now)
             case TransferProgressed():
                 self._follow(now, event)
             case Evaluated(round_id=round_id, evaluation=evaluation) if evaluation.n:
@@ -87,7 +107,7 @@ class Narrator:
         if isinstance(event, Received) and event.values is not None:
             self._transfers.pop(event.sender.peer_id, None)
         for effect in effects:
-            self._tell(effect)
+            self._tell(effect, now)
 
     def hear_waiting(self, now: float, held_up_by: str) -> None:
         """Say once what holds the mesh up, if it does so for a moment; a pause should not look like a hang."""
@@ -97,10 +117,12 @@ class Narrator:
             self._held_up_since = None
             logger.info("waiting for %s", held_up_by)
 
-    def _tell(self, effect: Effect) -> None:
+    def _tell(self, effect: Effect, now: float) -> None:
         match effect:
             case Send(message=RoundOpened() as opened):
                 self._opened = opened  # this device leads
+            case Send(message=BroadcastOrdered() as order):
+                self._begin_segments(order, now)
             case TrainLocally(round_id=round_id) if self._opened and self._opened.round_id == round_id:
                 count = len(self._opened.members)
                 logger.info("round %d: training with %d peer%s", round_id, count, "" if count == 1 else "s")
@@ -112,6 +134,32 @@ class Narrator:
                 self._fetched = source, round_id
             case SaveModel(round_id=round_id):
                 logger.info("round %d: the mesh's model is here", round_id)
+
+    def _begin_segments(self, order: BroadcastOrdered, now: float) -> None:
+        """Say once of each order with owners what becomes of this device's delta."""
+        known = self._segments
+        place = next((place for place, peer in enumerate(order.order) if peer.peer_id == self._me), None)
+        if not order.owns or place is None or place >= len(order.owns):
+            return
+        if known and (known.order.term, known.order.version) == (order.term, order.version):
+            return
+        segments, own = sum(order.owns), order.owns[place]
+        self._segments = _Segments(order, segments - own, now)
+        merged = f"{own} of them merged here" if own else "none of them merged here"
+        logger.info("round %d: the deltas travel in %d segments, %s", order.round_id, segments, merged)
+
+    def _count(self, message: SegmentMessage, now: float) -> None:
+        """Say once of an exchange that takes long how far it is."""
+        known = self._segments
+        if known is None or (message.term, message.version) != (known.order.term, known.order.version):
+            return
+        known.here.add(message.segment)
+        took_s, here = now - known.since, len(known.here)
+        if known.said or took_s <= _SLOW_S or here >= known.wanted:
+            return
+        known.said = True
+        told = (message.round_id, here, known.wanted, took_s)
+        logger.info("round %d: %d of %d segments of others are here after %.0f s (a slow network?)", *told)
 
     def _follow(self, now: float, event: TransferProgressed) -> None:
         """Say once of each transfer that takes long how far it is: a slow network should not look like a hang."""

@@ -202,7 +202,7 @@ def run_trainer(
     machine = build_machine(start, state.parameters, lambda: chosen.make(out), merges)
     trainer = machine.trainer
     assert trainer is not None
-    narrator = Narrator(mesh.name)
+    narrator = Narrator(mesh.name, me=me.peer_id)
     leaving = Leaving(config.round.rounds, state.round_id)
 
     def observe(now: float, event: Event, effects: list[Effect]) -> None:

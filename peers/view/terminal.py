@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -37,13 +37,15 @@ def draw_mesh(
     head = Text.assemble(
         ("mdl ", "bold"), f"round {status.round_id}{goal}, ", (status.phase, "bold"), f", policy {status.policy}"
     )
-    parts: list[RenderableType] = [head, _draw_members(status.members)]
-    room = height - len(status.members) - 4 - bool(note) - bool(status.cuts)
+    parts: list[RenderableType] = [head, _draw_members(status.members, status.shares)]
+    room = height - len(status.members) - 4 - bool(note) - bool(status.cuts) - bool(status.shares)
     if rounds:
         parts += [_draw_rounds(rounds, max(1, min(_SHOWN_ROUNDS, room)))]
         room -= min(len(rounds), _SHOWN_ROUNDS)
     if status.hops and room > 1:
         parts.insert(2, _draw_hops(status.hops[-min(_SHOWN_HOPS, room - 1) :]))
+    if status.shares:
+        parts.insert(2, _cut(Text(_describe_exchange(status), style="bold blue")))
     if status.cuts:
         parts.insert(2, _cut(Text("; ".join(status.cuts), style="yellow")))
     if note:
@@ -54,6 +56,8 @@ def draw_mesh(
 def describe_summary(summary: RoundSummary) -> str:
     """A round in one line, for logs and where no live view can be drawn."""
     hops = ", ".join(f"{sender}→{receiver}" for sender, receiver in summary.hops)
+    if summary.shares:
+        hops = f"{summary.plan}, took {summary.exchange_s:.3g} s"
     accuracy = "" if summary.accuracy is None else f" accuracy {summary.accuracy:6.1%}"
     loss = "" if summary.loss is None else f" loss {summary.loss:.3f}"
     lost = f" lost: {', '.join(summary.lost)}" if summary.lost else ""
@@ -68,7 +72,22 @@ def draw_curve(values: Sequence[float]) -> str:
     return "".join(_BARS[int((value - low) / span * (len(_BARS) - 1))] for value in values)
 
 
-def _draw_members(members: Sequence[MemberStatus]) -> Table:
+def _describe_exchange(status: MeshStatus) -> str:
+    """How far a round in segments is: what the devices have of its result on average, and the plan."""
+    parts = [_share_here(member) for member in status.members if member.peer_id in status.shares]
+    here = sum(parts) / len(parts) if parts else 0.0
+    return f"segments: {here:.0%} are there after {status.exchanging_s:.1f} s; {status.plan}"
+
+
+def _share_here(member: MemberStatus) -> float:
+    """Of the result, while it comes in segments."""
+    if member.activity is Activity.STAGED:
+        return 1.0
+    transfer = member.transfer
+    return transfer.received_bytes / transfer.size_bytes if transfer and transfer.size_bytes else 0.0
+
+
+def _draw_members(members: Sequence[MemberStatus], shares: Mapping[str, int]) -> Table:
     table = Table(box=None, pad_edge=False)
     # Fixed widths, so that nothing jumps from frame to frame; together they fit 80 columns.
     table.add_column("peer", no_wrap=True, overflow="ellipsis", min_width=8)
@@ -80,7 +99,7 @@ def _draw_members(members: Sequence[MemberStatus]) -> Table:
         battery = resources.battery_percent if resources else None
         table.add_row(
             member.peer_id,
-            _describe_activity(member),
+            _describe_activity(member, shares),
             str(member.round_id),
             f"{member.theta:g}" if member.theta else "",
             "" if member.loss is None else f"{member.loss:.3f}",
@@ -91,11 +110,15 @@ def _draw_members(members: Sequence[MemberStatus]) -> Table:
     return table
 
 
-def _describe_activity(member: MemberStatus) -> Text:
+def _describe_activity(member: MemberStatus, shares: Mapping[str, int]) -> Text:
+    """shares: of a round whose segments travel; its devices hold their own deltas meanwhile."""
     if member.problem:
         return Text(f"refused: {member.problem}", style="red")
     if not member.alive:
         return Text(f"silent for {member.heard_s_ago:.0f} s", style="red")
+    if member.activity is Activity.HOLDING and member.peer_id in shares:
+        text = f"segments {_share_here(member):.0%}, owns {shares[member.peer_id]}"
+        return Text(text, style=_COLOURS[Activity.RECEIVING])
     text = member.activity.value
     if member.transfer and member.transfer.size_bytes:
         share = member.transfer.received_bytes / member.transfer.size_bytes

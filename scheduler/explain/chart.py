@@ -21,6 +21,7 @@ class SpanKind(Enum):
     BUSY = "busy"
     SEND = "send"
     RECEIVE = "receive"
+    SEGMENTS = "segments"
     STALLED = "stalled"
     MERGE = "merge"
     DONE = "done"
@@ -81,9 +82,33 @@ class Waited(msgspec.Struct, frozen=True):
     q: tuple[tuple[str, float], ...] = ()
 
 
+class Exchanged(msgspec.Struct, frozen=True):
+    """The deltas travelled in segments: no hops, and all have the result at once.
+
+    plan: in words, and why. owns: device -> segments. start_s: all held their deltas. end_s: all had the result; None
+    as long as it is on its way. bound_s: what the links allow at best, as they were known before; 0.0: not known.
+    """
+
+    plan: str
+    owns: dict[str, int]
+    start_s: float
+    end_s: float | None
+    bound_s: float = 0.0
+
+    def tell(self) -> str:
+        """How long it took beside what the links allow, in one line."""
+        best = f"the links allow {self.bound_s:.3g} s at best, as they were known before" if self.bound_s else ""
+        if self.end_s is None:
+            return "; ".join(["it is under way", *([best] if best else [])])
+        took_s = self.end_s - self.start_s
+        times = f": {took_s / self.bound_s:.2f} times that" if self.bound_s else ""
+        return f"it took {took_s:.3g} s" + (f"; {best}{times}" if best else "")
+
+
 class Chart(msgspec.Struct, frozen=True):
     """makespan_s: when one holder had everything; None as long as that is open. hops, waits: in the order of time.
 
+    exchange: of a round in segments, whose makespan_s is when everybody had the result.
     start_s: where there is something to see; before it everybody trained.
     """
 
@@ -95,6 +120,7 @@ class Chart(msgspec.Struct, frozen=True):
     hops: tuple[ChartHop, ...]
     waits: tuple[Waited, ...]
     delays: tuple[Delay, ...]
+    exchange: Exchanged | None = None
 
 
 class Note(msgspec.Struct, frozen=True):

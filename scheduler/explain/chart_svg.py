@@ -17,6 +17,7 @@ _COLOURS = {
     SpanKind.BUSY: "#d1495b",
     SpanKind.SEND: "#2e5eaa",
     SpanKind.RECEIVE: "#5fa8d3",
+    SpanKind.SEGMENTS: "#3b7dd8",
     SpanKind.STALLED: "#8d5a97",
     SpanKind.MERGE: "#4f9d69",
     SpanKind.LOST: "#444444",
@@ -27,6 +28,7 @@ _MEANS = {
     SpanKind.BUSY: "busy",
     SpanKind.SEND: "sends",
     SpanKind.RECEIVE: "receives",
+    SpanKind.SEGMENTS: "gives and gets segments",
     SpanKind.STALLED: "hop stands still",
     SpanKind.MERGE: "merges",
     SpanKind.LOST: "lost",
@@ -34,6 +36,7 @@ _MEANS = {
 _WIDTH, _LEFT, _TOP, _ROW, _BAR, _RIGHT = 1000, 110, 56, 30, 20, 24
 _TICKS = 8
 _LABEL_PX = 7.0
+_MOST_LETTERS = 140
 _DPI = 120
 _INCH_PX = 100.0
 
@@ -58,6 +61,9 @@ def draw_svg(chart: Chart) -> str:
     )
     parts = [head, f'<rect width="{_WIDTH}" height="{height}" fill="white"/>']
     parts.append(f'<text x="{_LEFT}" y="24" font-size="15" font-weight="bold">{escape(chart.title)}</text>')
+    if chart.exchange:
+        told = f"{chart.exchange.plan}; {chart.exchange.tell()}"
+        parts.append(f'<text x="{_LEFT}" y="42">{escape(_clip(told, _MOST_LETTERS))}</text>')
     parts += [*_axis(chart), *_bars(chart), *_arrows(chart), *_legend(chart, height), "</svg>"]
     return "\n".join(parts) + "\n"
 
@@ -148,8 +154,8 @@ def _describe_hop(hop: ChartHop) -> str:
     return f"hop {hop.number}: {hop.sender} → {hop.receiver} at {hop.start_s:.2f} s, {hop.outcome}: {hop.reason}"
 
 
-def _clip(text: str) -> str:
-    return text if len(text) <= 14 else text[:13] + "…"
+def _clip(text: str, length: int = 14) -> str:
+    return text if len(text) <= length else text[: length - 1] + "…"
 
 
 def _write_png(chart: Chart, path: Path) -> None:

@@ -21,6 +21,7 @@ _SIGNS = {
     SpanKind.BUSY: ("▒", "#", "red"),
     SpanKind.SEND: ("━", ">", "bold blue"),
     SpanKind.RECEIVE: ("─", "<", "cyan"),
+    SpanKind.SEGMENTS: ("═", "=", "bold blue"),
     SpanKind.STALLED: ("╳", "!", "bold red"),
     SpanKind.MERGE: ("◆", "+", "green"),
     SpanKind.DONE: (" ", " ", "dim"),
@@ -32,6 +33,7 @@ _MEANS = {
     SpanKind.BUSY: "busy",
     SpanKind.SEND: "sends (→ to whom)",
     SpanKind.RECEIVE: "receives (← from whom)",
+    SpanKind.SEGMENTS: "gives and gets segments",
     SpanKind.STALLED: "its hop stands still",
     SpanKind.MERGE: "merges",
     SpanKind.LOST: "lost",
@@ -52,6 +54,8 @@ def show_chart(chart: Chart, console: Console) -> None:
 def draw_chart(chart: Chart, width: int = 80, plain: bool = False) -> RenderableType:
     """plain: only ASCII signs."""
     parts: list[RenderableType] = [Text(chart.title, style="bold"), _draw_rows(chart, width, plain)]
+    if chart.exchange:
+        parts += [Text(), Text("segments", style="bold"), Text(chart.exchange.plan), Text(chart.exchange.tell())]
     if chart.hops or chart.waits:
         parts += [Text(), _draw_decisions(chart, plain)]
     if chart.delays:

@@ -15,7 +15,9 @@ _MOST_SHOWN = 64
 
 
 class ShownDevice(msgspec.Struct, frozen=True):
-    """link_mb_s, merge_mb_s: MB/s, None until a hop has shown them. battery_percent: None on mains."""
+    """link_mb_s, merge_mb_s: MB/s, None until a hop has shown them. battery_percent: None on mains.
+    owns: segments, of a round that goes in them; else None.
+    """
 
     device: str
     ready_s: float | None
@@ -23,13 +25,16 @@ class ShownDevice(msgspec.Struct, frozen=True):
     merge_mb_s: float | None
     kind: str
     battery_percent: float | None
+    owns: int | None = None
 
 
 def real_devices(real: RealRound) -> tuple[ShownDevice, ...]:
     """As the agent knew them when the round was over, or knows them now."""
+    owns = real.exchange.owns if real.exchange else {}
     return tuple(
         ShownDevice(
-            each.peer_id, each.ready_s, each.link_mb_s, each.merge_mb_s, _name_kind(each.kind), each.battery_percent
+            *(each.peer_id, each.ready_s, each.link_mb_s, each.merge_mb_s, _name_kind(each.kind)),
+            *(each.battery_percent, owns.get(each.peer_id)),
         )
         for each in real.devices
     )
@@ -48,6 +53,9 @@ def draw_devices(devices: Sequence[ShownDevice]) -> Table:
     for column in ("ready s", "link MB/s", "merge MB/s", "battery"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("use", no_wrap=True)
+    segments = sum(each.owns or 0 for each in devices)
+    if segments:
+        table.add_column("owns", justify="right", no_wrap=True)
     for each in devices[:_MOST_SHOWN]:
         table.add_row(
             each.device,
@@ -56,10 +64,15 @@ def draw_devices(devices: Sequence[ShownDevice]) -> Table:
             _tell_rate(each.merge_mb_s),
             "mains" if each.battery_percent is None else f"{each.battery_percent:.0f} %",
             each.kind,
+            *((_tell_share(each.owns, segments),) if segments else ()),
         )
     if len(devices) > _MOST_SHOWN:
         table.add_row("...", "", "", "", "", f"{len(devices) - _MOST_SHOWN} more; all are in --json")
     return table
+
+
+def _tell_share(owns: int | None, segments: int) -> str:
+    return "" if owns is None else f"{owns} ({owns / segments:.0%})"
 
 
 def _tell_rate(mb_s: float | None) -> str:

@@ -5,19 +5,35 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 
-from scheduler.explain.chart import Chart, ChartHop, Row, SeenDevice, SeenHop, Span, SpanKind, append_span, find_start_s
+from scheduler.explain.chart import (
+    Chart,
+    ChartHop,
+    Exchanged,
+    Row,
+    SeenDevice,
+    SeenHop,
+    Span,
+    SpanKind,
+    append_span,
+    find_start_s,
+)
 from scheduler.explain.delays import find_delays
 
 
 def chart_round(
-    title: str, devices: Sequence[SeenDevice], seen: Sequence[SeenHop], end_s: float, is_over: bool = True
+    title: str,
+    devices: Sequence[SeenDevice],
+    seen: Sequence[SeenHop],
+    end_s: float,
+    is_over: bool = True,
+    exchange: Exchanged | None = None,
 ) -> Chart:
-    """A real round until `end_s`. is_over: it was reduced to one holder then."""
+    """A real round until `end_s`. is_over: it was reduced to one holder then, or its segments were all there."""
     hops = tuple(_seen_hop(number, hop) for number, hop in enumerate(sorted(seen, key=lambda hop: hop.ordered_s), 1))
-    rows = tuple(_seen_row(device, hops, end_s) for device in devices)
+    rows = tuple(_seen_row(device, hops, end_s, exchange) for device in devices)
     delays = find_delays(rows, hops, (), end_s)
     makespan_s = end_s if is_over else None
-    return Chart(title, find_start_s(rows, end_s), end_s, makespan_s, rows, hops, (), delays)
+    return Chart(title, find_start_s(rows, end_s), end_s, makespan_s, rows, hops, (), delays, exchange)
 
 
 def _seen_hop(number: int, hop: SeenHop) -> ChartHop:
@@ -27,7 +43,7 @@ def _seen_hop(number: int, hop: SeenHop) -> ChartHop:
     return ChartHop(number, hop.sender, hop.receiver, hop.ordered_s, sent_s, hop.decided_s, hop.outcome, hop.reason)
 
 
-def _seen_row(device: SeenDevice, hops: Sequence[ChartHop], end_s: float) -> Row:
+def _seen_row(device: SeenDevice, hops: Sequence[ChartHop], end_s: float, exchange: Exchanged | None) -> Row:
     spans: list[Span] = []
     ready_s = end_s if device.ready_s is None else min(device.ready_s, end_s)
     if device.ready_s is None and device.lost:
@@ -47,6 +63,10 @@ def _seen_row(device: SeenDevice, hops: Sequence[ChartHop], end_s: float) -> Row
         append_span(spans, Span(SpanKind.MERGE, sent_s, at_s, hop.sender))
     if device.lost:
         append_span(spans, Span(SpanKind.LOST, at_s, end_s))
+    elif exchange and device.name in exchange.owns:
+        start_s = min(max(at_s, exchange.start_s), end_s)
+        _rest(spans, device, at_s, start_s, given)
+        append_span(spans, Span(SpanKind.SEGMENTS, start_s, end_s))
     else:
         _rest(spans, device, at_s, end_s, given)
     return Row(device.name, tuple(spans))

@@ -17,7 +17,7 @@ from mdl.errors import DataError, MeshNotFoundError
 from mdl.files.round_lines import read_rounds, read_run
 from mdl.protocol.status_messages import DeviceRecord, HopSummary, MeshStatus, RoundSummary
 from mdl.reading import LARGEST_TOML_BYTES, decode_toml, read_text
-from scheduler.explain.chart import Chart, SeenDevice, SeenHop
+from scheduler.explain.chart import Chart, Exchanged, SeenDevice, SeenHop
 from scheduler.explain.gantt_recorded import chart_round
 from scheduler.given.choice import is_file
 from scheduler.policies.chain import ChainView, Decision, DeviceState, Pair, Wait
@@ -29,7 +29,10 @@ _SHORTEST_S = 1e-6
 
 @dataclass(frozen=True)
 class RealRound:
-    """end_s: when one holder had all, or now if that is open; since the round was opened. policy: empty if unknown."""
+    """end_s: when one holder had all, or now if that is open; since the round was opened. policy: empty if unknown.
+
+    exchange: of a round in segments, which ends when all have the result. size_mb: of a delta; None if not told.
+    """
 
     number: int
     hops: tuple[HopSummary, ...]
@@ -38,9 +41,13 @@ class RealRound:
     is_over: bool
     where: str
     policy: str = ""
+    exchange: Exchanged | None = None
+    size_mb: float | None = None
 
     @property
     def title(self) -> str:
+        if self.exchange:
+            return f"{self.where}, round {self.number}, in segments"
         policy = f", policy {self.policy}" if self.policy else ""
         return f"{self.where}, round {self.number}{policy}"
 
@@ -93,9 +100,21 @@ def finished_round(summary: RoundSummary, where: str, policy: str = "") -> RealR
     """Raises DataError for a line of an older version, which tells no schedule."""
     if not summary.schedule and summary.hops:
         raise DataError(f"{where}: round {summary.round} tells no schedule: it was recorded by an older version")
+    if summary.shares:
+        return _round_in_segments(summary, where, policy)
     reduced_s = summary.seconds.get("train", 0.0) + summary.seconds.get("aggregate", 0.0)
     ends = [hop.decided_s for hop in summary.schedule if hop.outcome == "merged" and hop.decided_s is not None]
     return RealRound(summary.round, summary.schedule, summary.devices, max([reduced_s, *ends]), True, where, policy)
+
+
+def _round_in_segments(summary: RoundSummary, where: str, policy: str) -> RealRound:
+    start_s = summary.seconds.get("train", 0.0) + summary.seconds.get("aggregate", 0.0)
+    end_s = start_s + summary.exchange_s
+    exchange = Exchanged(summary.plan, summary.shares, start_s, end_s, summary.bound_s)
+    size_mb = summary.bytes / 1e6 / max(1, 2 * (len(summary.shares) - 1))
+    return RealRound(
+        summary.round, summary.schedule, summary.devices, end_s, True, where, policy, exchange, size_mb or None
+    )
 
 
 def live_round(status: MeshStatus, finished: Sequence[RoundSummary]) -> RealRound:
@@ -104,6 +123,14 @@ def live_round(status: MeshStatus, finished: Sequence[RoundSummary]) -> RealRoun
     Raises MeshNotFoundError if there is none of either.
     """
     told = [summary for summary in finished if summary.devices]
+    if status.devices and status.shares:
+        start_s = max(0.0, status.elapsed_s - status.exchanging_s)
+        over = "segments" not in status.phase
+        exchange = Exchanged(status.plan, status.shares, start_s, status.elapsed_s if over else None, status.bound_s)
+        return RealRound(
+            *(status.round_id, status.hops, status.devices, status.elapsed_s, over, "live mesh"),
+            *(status.policy, exchange),
+        )
     if status.devices and (status.hops or not told):
         undecided = any(hop.decided_s is None for hop in status.hops)
         over = bool(status.hops) and not undecided and "aggregat" not in status.phase
@@ -124,7 +151,7 @@ def chart_real(real: RealRound) -> Chart:
         SeenHop(hop.sender, hop.receiver, hop.outcome, hop.ordered_s, hop.decided_s, hop.transfer_s, hop.reason)
         for hop in real.hops
     ]
-    return chart_round(real.title, devices, hops, real.end_s, real.is_over)
+    return chart_round(real.title, devices, hops, real.end_s, real.is_over, real.exchange)
 
 
 def rebuild(real: RealRound) -> Rebuilt:

@@ -24,6 +24,7 @@ from peers.roles.agent.phase import ABANDONED, AGGREGATING, BROADCASTING, CLOSED
 from peers.roles.agent.round_summary import summarise_round
 from peers.roles.membership.majority import has_quorum
 from peers.roles.membership.member import Change, Member, Position
+from scheduler.plans.segment_plan import SegmentPlan
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +64,11 @@ class Conductor:
     def result(self) -> Holding | Staged | None:
         """What the round comes to, once it is there."""
         return self._distribution.result
+
+    @property
+    def plan(self) -> SegmentPlan | None:
+        """The segments that the result comes about in at the moment."""
+        return self._distribution.plan
 
     @property
     def left_out(self) -> set[Contributor]:

@@ -9,8 +9,9 @@ import msgspec
 from mdl.bounds import printable
 from mdl.protocol.delta import Contributor
 from mdl.protocol.status_messages import MemberStatus, MeshStatus, RoundSummary
+from peers.roles.agent.conductor import Conductor
 from peers.roles.agent.ledger import RoundLedger
-from peers.roles.agent.phase import Phase
+from peers.roles.agent.phase import BROADCASTING, Phase
 from peers.roles.agent.round_summary import device_records, since_opened, told_schedule
 from peers.roles.membership.member import Member
 from peers.roles.membership.members import Members
@@ -26,6 +27,7 @@ class Leader(Protocol):
     me: Contributor
     term: int
     members: Members
+    round: Conductor | None
 
     @property
     def ledger(self) -> RoundLedger | None: ...
@@ -60,6 +62,15 @@ def mesh_status(
         elapsed_s=since_opened(ledger, now) if ledger else 0.0,
         cuts=agent.members.reach.describe(now),
     )
+    if agent.round and (plan := agent.round.plan):
+        status = msgspec.structs.replace(
+            status,
+            phase="exchanging segments" if agent.phase is BROADCASTING else status.phase,
+            shares=plan.owns,
+            plan=printable(plan.reason),
+            bound_s=round(plan.bound_s, 6),
+            exchanging_s=round(agent.round.marks.get("closing", now) - agent.round.marks["reduced"], 6),
+        )
     return msgspec.structs.replace(status, finished=_newest_that_fit(new, _ROOM_BYTES - len(_ENCODE(status))))
 
 

@@ -64,6 +64,7 @@ def summarise_round(
         cuts=cuts,
         shares=plan.owns if plan else {},
         plan=printable(plan.reason) if plan else "",
+        bound_s=round(plan.bound_s, 6) if plan else 0.0,
     )
 
 

@@ -21,7 +21,8 @@ from mdl.protocol.machine import (
     TrainLocally,
     TransferProgressed,
 )
-from mdl.protocol.round_messages import CatchUp, DeltaMessage, ModelWanted, RoundOpened
+from mdl.protocol.round_messages import BroadcastOrdered, CatchUp, DeltaMessage, ModelWanted, RoundOpened
+from mdl.protocol.segment_messages import SegmentMessage
 from mdl.protocol.vocabulary import PeerInfo, ResourceState, Role
 from peers.edge.narrate import Narrator
 
@@ -39,7 +40,7 @@ class Listener:
     caplog: pytest.LogCaptureFixture
 
     def __post_init__(self) -> None:
-        self.narrator = Narrator("home")
+        self.narrator = Narrator("home", me="ann")
         self.caplog.set_level(logging.INFO)
 
     def hear(self, now: float, event: Event, *effects: Effect) -> list[str]:
@@ -122,3 +123,30 @@ def test_two_transfers_at_a_time_are_told_apart(listener: Listener) -> None:
         assert listener.progress(100.5 + second, 0.2 * second, sender=ANN) == []
     assert len(listener.progress(106.0, 0.6)) == 1
     assert listener.progress(106.5, 1.2, sender=ANN)[0].startswith("receiving from ann: 1.2 of 8.0 MB")
+
+
+def _order(*owns: int, version: int = 1) -> BroadcastOrdered:
+    return BroadcastOrdered(3, 7, b"", version, (ANN, BOB), 2.0, (ANN, BOB), owns=owns, segment_values=4)
+
+
+def _segment(number: int) -> Received:
+    return Received(BOB, SegmentMessage(7, 3, 1, number), VALUES)
+
+
+def test_a_round_in_segments_is_told_once_whoever_leads(listener: Listener) -> None:
+    told = ["round 7: the deltas travel in 6 segments, 2 of them merged here"]
+    assert listener.hear(0.0, Received(BOB, _order(2, 4))) == told
+    assert listener.hear(0.1, Received(BOB, _order(2, 4))) == []
+    assert listener.hear(0.2, Tick(), Send("bob", _order(0, 6, version=2))) == [
+        "round 7: the deltas travel in 6 segments, none of them merged here"
+    ]
+    assert listener.hear(0.3, Received(BOB, _order(version=3))) == []  # down the tree
+
+
+def test_segments_that_take_more_than_five_seconds_are_told_once(listener: Listener) -> None:
+    listener.hear(0.0, Received(BOB, _order(2, 4)))
+    assert listener.hear(1.0, _segment(2)) == []
+    assert listener.hear(6.0, _segment(3)) == [
+        "round 7: 2 of 4 segments of others are here after 6 s (a slow network?)"
+    ]
+    assert listener.hear(7.0, _segment(4)) == []

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from mdl.protocol.delta import Contributor
+from mdl.protocol.machine import Received
 from mdl.protocol.round_messages import BroadcastOrdered, HopOrdered, RoundClosed, RoundOpened
+from mdl.protocol.status_messages import MeshStatus, StatusWanted
 from mdl.protocol.vocabulary import Activity, Transfer
 from peers.roles.agent.phase import Phase
 from tests.peers.roles.desk import A, B, C, D, Desk
@@ -54,6 +57,31 @@ def test_the_round_is_closed_when_all_have_staged_the_result() -> None:
     assert summary is not None
     assert summary.bytes == 2 * 2 * 40
     assert sum(summary.shares.values()) == 5
+
+
+def test_who_asks_hears_of_the_segments_while_they_are_on_their_way() -> None:
+    desk = _started()
+    told = desk.hand(Received(Contributor("observer", 1), StatusWanted()))
+    status = told[0].message  # type: ignore[union-attr]
+    assert isinstance(status, MeshStatus)
+    assert (status.phase, sum(status.shares.values())) == ("exchanging segments", 5)
+    assert status.plan.startswith("5 segments of")
+    assert status.exchanging_s == 0.1
+
+
+def test_a_round_tells_what_the_links_allowed_as_they_were_known_before_it() -> None:
+    desk = _desk()
+    for peer in (A, B, C):
+        desk.report(peer)
+    for member in desk.agent.members.everyone():
+        member.device.learn_link(2.0)
+    for act in (desk.hold, desk.stage, desk.apply):
+        for peer in (A, B, C):
+            act(peer)
+    summary = desk.agent._records.pending
+    assert summary is not None
+    assert summary.bound_s == 0.000027  # 40 bytes, 2 (N-1) M / sum of the links
+    assert summary.exchange_s == summary.seconds["broadcast"] > 0.0
 
 
 def test_a_contributor_that_is_lost_before_anybody_has_the_result_is_left_out_of_a_new_plan() -> None:
