@@ -24,6 +24,7 @@ from mdl.bounds import (
     Theta,
     ValueCount,
 )
+from mdl.protocol.coding import Coding
 from mdl.protocol.delta import Contributor
 from mdl.protocol.vocabulary import (
     Activity,
@@ -42,8 +43,7 @@ from mdl.protocol.vocabulary import (
     Transfer,
 )
 
-# Of the attempts a device has taken part in: more do not come up between two that an agent may go on with.
-ATTEMPTS_TOLD = 4
+ATTEMPTS_TOLD = 4  # of those a device has taken part in: more do not come up between two that an agent may go on with
 
 
 class PeerReport(Message, frozen=True):
@@ -196,8 +196,7 @@ class HopReleased(AgentMessage, frozen=True):
 class BroadcastOrdered(AgentMessage, frozen=True):
     """The result is at order[0]; everyone fetches it from its parent in the binomial tree over `order` (3.2.3).
 
-    Or it is nowhere yet, and comes about in segments: each contributor gives each owner its piece, the owner merges
-    them, and gives the result of its segments to all of `order`.
+    Or it is nowhere yet: contributors give each owner its pieces, which it merges, and gives the result of them to all.
 
     base_digest: of w(round_id - 1), which the result belongs to.
     version: grows within a term: a later order replaces an earlier one, never the other way round.
@@ -209,6 +208,7 @@ class BroadcastOrdered(AgentMessage, frozen=True):
     lineage: of w(round_id - 1); two forks may stand at the same w.
     owns: how many segments each of `order` owns; empty: the result is at order[0].
     segment_values: values of one segment.
+    coding: how they travel.
     """
 
     base_digest: Digest
@@ -221,6 +221,7 @@ class BroadcastOrdered(AgentMessage, frozen=True):
     lineage: Lineage = ()
     owns: Annotated[tuple[SegmentCount, ...], Meta(max_length=MAX_MEMBERS)] = ()
     segment_values: ValueCount = 0
+    coding: Coding = "none"
 
 
 class RoundClosed(AgentMessage, frozen=True):

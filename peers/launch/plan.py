@@ -15,6 +15,7 @@ from mdl.data import DataSet, default_cache_dir, load_data, private_part, split_
 from mdl.errors import ConfigError
 from mdl.own import Own, own_data
 from mdl.writing import make_private_folder
+from peers.roles.build import check_exchange
 from scheduler.given.choice import check_count, is_file, policy_of
 
 # What is trained on where nothing is asked for: `mdl up` shows that all works, and says that this is synthetic.
@@ -74,6 +75,7 @@ def plan_run(
         training=msgspec.structs.replace(config.training, planned_rounds=rounds),
         busy=msgspec.structs.replace(config.busy, cpu_percent=100.0),  # they share one processor
     )
+    check_exchange(config.round)
     out = out or Path("runs") / f"up-{datetime.now():%Y%m%d-%H%M%S}"
     try:
         make_private_folder(out)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 
-from mdl.config import Config, Exchange
+from mdl.config import Config, Exchange, RoundSection
 from mdl.errors import ConfigError
 from mdl.protocol.delta import Contributor, ModelDelta, Vector
 from mdl.protocol.vocabulary import Ballot, History
@@ -56,13 +56,29 @@ class PeerStart(msgspec.Struct, frozen=True, omit_defaults=True):
     started_s: float = 0.0
 
 
+def check_exchange(section: RoundSection) -> None:
+    """Raises ConfigError for what cannot be had together."""
+    if section.compress == "none":
+        return
+    if section.exchange == "chain":
+        raise ConfigError(
+            f"round.compress = {section.compress}: only segments are compressed; set round.exchange to shares or auto"
+        )
+    if section.keep_deltas:
+        raise ConfigError(
+            f"round.compress = {section.compress}: --verify compares deltas, which rounding changes; leave one out"
+        )
+
+
 def configured_start(
     config: Config, me: Contributor, trainer: TrainerStart | None, now: float, policy: str = ""
 ) -> PeerStart:
     """A node as its configuration wants it, its trainer's settings too. now: of the driver's clock.
 
-    policy: in words, where it is none that a name stands for (a file, a function).
+    policy: in words, where it is none that a name stands for (a file, a function). Raises ConfigError for settings that
+    contradict each other.
     """
+    check_exchange(config.round)
     chain, faults = config.round, config.faults
     agent = AgentSettings(
         rounds=chain.rounds,
@@ -74,6 +90,7 @@ def configured_start(
         busy=config.busy,
         limit=TimeLimit(chain.deadline_s, chain.quorum),
         exchange=chain.exchange,
+        coding=chain.compress,
     )
     if trainer is not None:
         settings = TrainerSettings(eta=chain.eta, keep_deltas=chain.keep_deltas, stall_s=faults.stall_s)

@@ -129,6 +129,8 @@ def _is_bounded(leaf: msgspec.inspect.Type) -> bool:
             | msgspec.inspect.VarTupleType(max_length=most)
         ):
             return most is not None
+        case msgspec.inspect.LiteralType():
+            return True  # one of a few words
         case _:
             return isinstance(leaf, msgspec.inspect.BoolType | msgspec.inspect.EnumType | msgspec.inspect.NoneType)
 

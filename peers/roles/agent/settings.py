@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from mdl.config import BusySection, Exchange
+from mdl.protocol.coding import Coding
 from mdl.protocol.delta import Contributor
 
 
@@ -25,7 +26,8 @@ class AgentSettings(msgspec.Struct, frozen=True):
     lost_after_s: the longest silence before a peer counts as lost. stall_s: a hop without any sign for so long is
     cancelled. partition_s: how long a group that lacks a majority waits for it, before it goes on by itself;
     waits_for_majority: it never does. busy: when a device counts as busy. limit: for devices that train long.
-    exchange: "chain" (hops, as in the paper) or "shares" (segments), "auto". segment_values: 0: by size.
+    exchange: "chain" (hops, as in the paper), "shares" (segments) or "auto". segment_values: of one segment, 0: by the
+    model's size. coding: how they travel.
     """
 
     rounds: int = 0
@@ -41,3 +43,4 @@ class AgentSettings(msgspec.Struct, frozen=True):
     limit: TimeLimit = TimeLimit()
     exchange: Exchange = "chain"
     segment_values: int = 0
+    coding: Coding = "none"

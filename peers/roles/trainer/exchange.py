@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mdl.errors import RemoteProtocolError
+from mdl.protocol.coding import decode, encode
 from mdl.protocol.delta import Contributor, ModelDelta, Vector, check_values, pair_aggregate
 from mdl.protocol.machine import Send
 from mdl.protocol.round_messages import BroadcastOrdered
@@ -125,6 +126,8 @@ class Exchange:
         place = order.order.index(me)
         self._owned = self._cut.owned(place)
         self._merging: dict[int, ModelDelta] = {}
+        self._coded: dict[int, Vector] = {}  # results of the segments it owns, as they travel
+        self._rounded = np.zeros(size, np.float32) if order.coding != "none" and own is not None else None
         count = len(order.order)
         others = [(place + step) % count for step in range(1, count)]
         self._lanes = {order.order[other]: self._lane(place, other) for other in others}
@@ -133,6 +136,14 @@ class Exchange:
     def is_whole(self) -> bool:
         """All of the result is here."""
         return not self._lacking
+
+    @property
+    def rounded(self) -> Vector | None:
+        """What coding has rounded off of this device's pieces, and of the results it owns, float32 (P,).
+
+        In the measure of an own delta: with the next one it comes in (error feedback). None if nothing was coded.
+        """
+        return self._rounded
 
     @property
     def received_bytes(self) -> int:
@@ -176,6 +187,7 @@ class Exchange:
             return [taken]  # it was confirmed before, and that was lost
         bounds = self._cut.bounds(segment)
         part = self.values[bounds]
+        values = decode(values, part.size, self.order.coding)
         check_values(values, part.size)
         if not message.theta > 0:
             raise RemoteProtocolError(f"a piece of theta {message.theta}")
@@ -197,6 +209,7 @@ class Exchange:
         lane.is_heard = lane.is_ready = True
         if segment in self._lacking:
             part = self.values[bounds]
+            values = decode(values, part.size, self.order.coding)
             check_values(values, part.size)
             part[:] = values
             self._lacking.discard(segment)
@@ -255,9 +268,20 @@ class Exchange:
         if abs(merged.theta - self.order.theta) > 1e-6 * self.order.theta:
             raise RemoteProtocolError(f"segment {segment} has theta {merged.theta}, not {self.order.theta}")
         del self._merging[segment]
+        if self.order.coding != "none":
+            self._round_result(segment)
         self._lacking.discard(segment)
         for lane in self._lanes.values():
             lane.results.append(segment)
+
+    def _round_result(self, segment: int) -> None:
+        """All apply what the others decode, the owner too; what that rounds off comes in with its next own delta."""
+        order, bounds = self.order, self._cut.bounds(segment)
+        exact = self.values[bounds].copy()
+        self._coded[segment] = encode(exact, order.coding)
+        self.values[bounds] = decode(self._coded[segment], exact.size, order.coding)
+        if self._rounded is not None and self._own is not None:
+            self._rounded[bounds] = (exact - self.values[bounds]) * np.float32(order.theta / self._own.theta)
 
     def _fill_all(self, now: float) -> list[Send]:
         """Who owns nothing goes first: all that it waits for are results."""
@@ -282,10 +306,14 @@ class Exchange:
         order, bounds = self.order, self._cut.bounds(segment)
         if is_result:
             result = SegmentMessage(order.round_id, order.term, order.version, segment)
-            return Send(lane.peer.peer_id, result, self.values[bounds])
+            return Send(lane.peer.peer_id, result, self._coded.get(segment, self.values[bounds]))
         assert self._own is not None
         piece = PieceMessage(order.round_id, order.term, order.version, segment, self._own.theta)
-        return Send(lane.peer.peer_id, piece, self._own.values[bounds])
+        values = self._own.values[bounds]
+        coded = encode(values, order.coding)
+        if self._rounded is not None:
+            self._rounded[bounds] = values - decode(coded, values.size, order.coding)
+        return Send(lane.peer.peer_id, piece, coded)
 
     def _ready(self) -> SegmentsReady:
         return SegmentsReady(self.order.round_id, self.order.term, self.order.version)

@@ -40,6 +40,11 @@ class OwnWork:
         self._keeps = keeps
         self._theta = 1.0
         self._doing: dict[int, Work] = {}
+        self._rounded: Vector | None = None
+
+    def feed_back(self, rounded: Vector | None) -> None:
+        """What coding has rounded off in the round that has just been applied, float32 (P,): for the next own delta."""
+        self._rounded = rounded
 
     def begin(self, part: Part, before: Part | None, lineage: Lineage, goal: int) -> list[Effect]:
         """Train; or, if the same round was open as another attempt, use what that gave.
@@ -150,6 +155,8 @@ class OwnWork:
         part.works = self._standing.take()
         earlier = total(part.works)
         values = fresh.values if earlier is None else fresh.values + earlier
+        if self._rounded is not None and not part.is_empty:
+            values, self._rounded = values + self._rounded, None
         if not part.is_empty:
             part.fresh = fresh
         own = ModelDelta(values, self._theta, frozenset([self._me]))

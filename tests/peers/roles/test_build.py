@@ -48,3 +48,16 @@ def test_a_policy_that_does_not_exist_is_named_with_those_that_do() -> None:
     start = msgspec.structs.replace(configured_start(CONFIG, ME, None, 0.0), policy="fiffo")
     with pytest.raises(ConfigError, match=r"policy 'fiffo': expected one of .*fifo.*greedy"):
         build_machine(start)
+
+
+@pytest.mark.parametrize(
+    ("section", "says"),
+    [
+        (RoundSection(compress="int8"), "only segments are compressed; set round.exchange"),
+        (RoundSection(compress="float16", exchange="auto", keep_deltas=True), "--verify compares deltas"),
+    ],
+)
+def test_settings_of_an_exchange_that_contradict_each_other_are_refused(section: RoundSection, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        configured_start(Config(round=section), Contributor("a", 1), None, 0.0)
+    configured_start(Config(round=RoundSection(compress="int8", exchange="shares")), Contributor("a", 1), None, 0.0)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from mdl.errors import RemoteProtocolError
+from mdl.protocol.coding import Coding
 from mdl.protocol.delta import Contributor, ModelDelta, Vector, central_mean
 from mdl.protocol.machine import Send
 from mdl.protocol.round_messages import BroadcastOrdered
@@ -18,21 +19,30 @@ SIZE, VALUES = 100, 8
 RETRY_S = 0.5
 
 
-def _order(names: str, owns: tuple[int, ...], contributors: str = "", theta: float = 0.0) -> BroadcastOrdered:
+def _order(
+    names: str, owns: tuple[int, ...], contributors: str = "", theta: float = 0.0, coding: Coding = "none"
+) -> BroadcastOrdered:
     peers = tuple(Contributor(name, 1) for name in names)
     those = tuple(peer for peer in peers if peer.peer_id in (contributors or names))
     total = theta or float(len(those))
-    return BroadcastOrdered(7, 3, b"w2", 1, peers, total, those, owns=owns, segment_values=VALUES)
+    return BroadcastOrdered(7, 3, b"w2", 1, peers, total, those, owns=owns, segment_values=VALUES, coding=coding)
 
 
 class Net:
     """Exchanges of one order, and what is under way between them; loss and doubling drawn from a seed."""
 
-    def __init__(self, order: BroadcastOrdered, seed: int = 0, loss: float = 0.0, twice: float = 0.0) -> None:
+    def __init__(
+        self,
+        order: BroadcastOrdered,
+        seed: int = 0,
+        loss: float = 0.0,
+        twice: float = 0.0,
+        deltas: list[Vector] | None = None,
+    ) -> None:
         self.rng = np.random.default_rng(seed)
         self.loss, self.twice, self.now = loss, twice, 0.0
         self.order = order
-        values = self.rng.normal(size=(len(order.order), SIZE)).astype(np.float32)
+        values = deltas or self.rng.normal(size=(len(order.order), SIZE)).astype(np.float32)
         self.own = {
             peer: ModelDelta(values[place], order.theta / len(order.contributors), frozenset([peer]))
             for place, peer in enumerate(order.order)
@@ -218,3 +228,33 @@ def test_a_slow_way_gets_a_small_window_and_waits_longer_before_it_says_somethin
     assert [send.message for send in exchange.on_time(5.0)] == [SegmentsReady(3, 7, 1)]  # a confirmation took 2 s
     assert PieceMessage(3, 7, 1, 1, 1.0) in [send.message for send in exchange.on_time(10.1)]
     assert PieceMessage(3, 7, 1, 1, 1.0) not in [send.message for send in exchange.on_time(18.0)]
+
+
+@pytest.mark.parametrize(("coding", "off"), [("float16", 2e-3), ("int8", 0.05)])
+def test_coded_segments_are_the_same_bytes_on_all_and_near_the_mean(coding: Coding, off: float) -> None:
+    net = Net(_order("abcd", (3, 4, 3, 3), coding=coding), 1, 0.2, 0.2)
+    net.run()
+    results = [exchange.values for exchange in net.at.values()]
+    assert len({result.tobytes() for result in results}) == 1
+    np.testing.assert_allclose(results[0], central_mean(net.own.values()), atol=off)
+
+
+@pytest.mark.parametrize("coding", ["float16", "int8"])
+def test_what_coding_rounds_off_comes_in_with_the_next_delta(coding: Coding) -> None:
+    """Error feedback: over many rounds the sum of the results is as near to the sum of the means as one round is."""
+    rng = np.random.default_rng(3)
+    steps = [rng.normal(size=SIZE).astype(np.float32) for _ in range(3)]
+    rounded = [np.zeros(SIZE, np.float32)] * 3
+    total = np.zeros(SIZE)
+    errors = []
+    for number in range(1, 31):
+        deltas = [step + rest for step, rest in zip(steps, rounded, strict=True)]
+        net = Net(_order("abc", (7, 6, 0), coding=coding), number, deltas=deltas)
+        net.run()
+        total += net.at[net.by_id["a"]].values
+        found = [exchange.rounded for exchange in net.at.values()]
+        rounded = [rest for rest in found if rest is not None]
+        assert len(rounded) == 3
+        errors.append(np.abs(total - number * np.mean(steps, axis=0)).max())
+    assert errors[0] > 0
+    assert max(errors) < 4 * errors[0]
