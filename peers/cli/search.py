@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
+from msgspec.structs import replace
 
+from mdl.config import Exchange
 from mdl.errors import ConfigError, UnfinishedError
 from peers.cli.options import AsJson, LogLevel, PlanPolicy, Processes, Quiet, check_choice, log_at, tell
 from peers.cli.progress import progress_bar
@@ -32,6 +34,7 @@ def search(
     policy: PlanPolicy = "greedy",
     agent: Annotated[bool, typer.Option("--agent", help="With a dedicated agent, one process more.")] = False,
     on_partition: Annotated[str, typer.Option(help="wait or continue.")] = "continue",
+    exchange: Annotated[str, typer.Option(help="chain (hop by hop), shares (segments) or auto.")] = "chain",
     story: Annotated[Path | None, typer.Option(help="Go this saved way alone, and tell its story.")] = None,
     processes: Processes = None,
     out: Annotated[Path | None, typer.Option(help="Where the story of what breaks goes.")] = None,
@@ -52,7 +55,9 @@ def search(
     from peers.trials.campaign import count_cores
     from peers.trials.explore import search_all
 
+    check_choice("--exchange", exchange, get_args(Exchange))
     bound = _bound(peers, rounds, from_round, policy, on_partition, tuple(kinds.split(",")), agent)
+    bound = replace(bound, exchange=cast(Exchange, exchange))
     with progress_bar() as show:
         searched = search_all(bound, depth, processes or count_cores(), lambda now: _show(show, now))
     told = searched.as_dict()

@@ -6,7 +6,7 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Literal, cast, get_args
 
 import typer
 
@@ -45,7 +45,7 @@ def run(
     policy: PlanPolicy = "greedy",
     agent: Annotated[str, typer.Option(help="any, dedicated (`mdl agent` leads first) or elected.")] = "any",
     on_partition: Annotated[str, typer.Option(help="any, wait or continue.")] = "any",
-    exchange: Annotated[str, typer.Option(help="chain (whole deltas, hop by hop) or shares (segments).")] = "chain",
+    exchange: Annotated[str, typer.Option(help="chain (hop by hop), shares (segments), auto or any.")] = "chain",
     plan: Annotated[Path | None, typer.Option(help="Run this saved plan alone, and tell its story.")] = None,
     shrink: Annotated[bool, typer.Option(help="Look for the shortest plan that still fails.")] = True,
     processes: Processes = None,
@@ -134,7 +134,7 @@ def _campaign(
     check_choice("--policy", policy, _policies())
     check_choice("--agent", agent, ("any", "dedicated", "elected"))
     check_choice("--on-partition", on_partition, ("any", "wait", "continue"))
-    check_choice("--exchange", exchange, get_args(Exchange))
+    check_choice("--exchange", exchange, (*get_args(Exchange), "any"))
     return Campaign(
         peers or 6,
         rounds or 3,
@@ -143,7 +143,7 @@ def _campaign(
         None if agent == "any" else agent == "dedicated",
         None if on_partition == "any" else on_partition,
         wide,
-        cast(Exchange, exchange),
+        cast(Literal[Exchange, "any"], exchange),
     )
 
 

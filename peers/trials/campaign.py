@@ -11,15 +11,13 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
-
-from msgspec.structs import replace
+from typing import Literal, TypeVar, get_args
 
 from mdl.config import Exchange
 from mdl.workers import Workers, result_of
 from peers.interrupts import handled, interrupt
 from peers.trials.run_plan import run_guarded
-from sim.mesh.draw_plan import draw_plan, draw_wide
+from sim.mesh.draw_plan import LENGTHS, SIZES, draw_plan, draw_wide
 from sim.mesh.fault_plan import FaultPlan
 from sim.mesh.verdict import Verdict
 
@@ -29,13 +27,16 @@ Result = TypeVar("Result")
 _CHUNK = 25
 # Failing seeds that a run keeps; a mesh that is broken fails everywhere.
 _MOST_FAILURES = 1_000
+EXCHANGES: tuple[Exchange, ...] = get_args(Exchange)
+_OF_EACH_EXCHANGE = len(SIZES) * len(LENGTHS)
 
 
 @dataclass(frozen=True)
 class Campaign:
     """What all seeds share. has_agent, on_partition: None draws them for each seed.
 
-    wide: peers and rounds are drawn, too, and faults in every round (`draw_wide`). exchange: as in the configuration.
+    wide: peers and rounds are drawn, too, and faults in every round (`draw_wide`). exchange: as in the configuration,
+    or any: each in turn, for as many seeds as the wide family has sizes and lengths.
     """
 
     peers: int = 6
@@ -45,12 +46,12 @@ class Campaign:
     has_agent: bool | None = None
     on_partition: str | None = None
     wide: bool = False
-    exchange: Exchange = "chain"
+    exchange: Exchange | Literal["any"] = "chain"
 
     def plan(self, seed: int) -> FaultPlan:
-        drawn = (self.level, self.policy, self.has_agent, self.on_partition)
-        plan = draw_wide(seed, *drawn) if self.wide else draw_plan(seed, self.peers, self.rounds, *drawn)
-        return replace(plan, exchange=self.exchange)
+        exchange = EXCHANGES[seed // _OF_EACH_EXCHANGE % len(EXCHANGES)] if self.exchange == "any" else self.exchange
+        drawn = (self.level, self.policy, self.has_agent, self.on_partition, exchange)
+        return draw_wide(seed, *drawn) if self.wide else draw_plan(seed, self.peers, self.rounds, *drawn)
 
 
 @dataclass

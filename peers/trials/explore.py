@@ -11,6 +11,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from mdl.config import Exchange
 from mdl.reading import decode_json
 from peers.interrupts import handled, interrupt
 from peers.trials.campaign import run_chunks, seldom_collected, silent_machines
@@ -32,7 +33,7 @@ class Bound(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is searched: meshes of so many devices that get through so many rounds. kinds: of departures, by name.
 
     from_round: the first in which there are departures. policy: who aggregates with whom. agent: a node without a
-    trainer leads as long as it is there.
+    trainer leads as long as it is there. exchange: as in the configuration.
     """
 
     peers: Annotated[int, Meta(ge=1, le=_MOST)]
@@ -42,6 +43,7 @@ class Bound(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     on_partition: str = "continue"
     kinds: tuple[str, ...] = USUAL
     agent: bool = False
+    exchange: Exchange = "chain"
 
 
 class Found(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -196,7 +198,7 @@ def _began_apart(walk: Walk, found: Found) -> bool:
 
 
 def _plan(bound: Bound) -> FaultPlan:
-    return FaultPlan(0, bound.peers, bound.rounds, bound.policy, has_agent=bound.agent, on_partition=bound.on_partition)
+    return FaultPlan(0, bound.peers, bound.rounds, bound.policy, bound.agent, bound.on_partition, bound.exchange)
 
 
 def _kinds(bound: Bound) -> tuple[type[AnyDeparture], ...]:

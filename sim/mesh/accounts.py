@@ -6,6 +6,7 @@ was counted, and adds up over the rounds of a model's history: above 1 it was co
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TypeAlias
 
 import msgspec
@@ -138,6 +139,19 @@ class Accounts:
             raise InvariantError("theta", f"{name} has theta {result.theta} of {_names(result.contributors)}")
         if not any(self._is_mean(attempt, digest, result) for attempt in self._attempts.get(digest, ())):
             raise InvariantError("mean", f"{name} has no mean of {_names(result.contributors)}")
+
+    def check_segment(
+        self, attempt: Attempt, digest: bytes, who: Collection[Contributor], part: slice, values: Vector, name: str
+    ) -> None:
+        """The values that somebody gives out for a part of the model are the mean of these own deltas, each once."""
+        off = values * np.float32(-len(who))
+        for contributor in who:
+            own = self._own.get((attempt, digest, contributor))
+            if own is None:
+                raise InvariantError("mean", f"{name} is of {contributor.peer_id}, which holds nothing")
+            off += own[part]
+        if off @ off > ROUNDING * ROUNDING:
+            raise InvariantError("segment", f"{name} is no mean of {_names(frozenset(who))}")
 
     def _is_mean(self, attempt: Attempt, digest: bytes, mean: ModelDelta) -> bool:
         off = mean.values * np.float32(-mean.theta)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 from msgspec.structs import replace
 
+from mdl.config import Exchange
 from sim.mesh.fault_plan import (
     ANYBODY,
     ITSELF,
@@ -48,6 +49,11 @@ PEERS_SAY = (
     "GlobalMessage",
     "ModelMessage",
 )
+# What they say in an exchange in segments besides: twice, since there is far more of it than of all else.
+SEGMENTS_SAY = 2 * ("SegmentsReady", "PieceMessage", "SegmentMessage", "SegmentTaken")
+# There are dozens of these in a round.
+OFTEN_SAID = frozenset(("PeerReport", *SEGMENTS_SAY))
+STEPS_OF_SEGMENTS = (Step.GIVEN, Step.GOT)
 
 
 def draw_plan(
@@ -58,17 +64,19 @@ def draw_plan(
     policy: str = "greedy",
     has_agent: bool | None = None,
     on_partition: str | None = None,
+    exchange: Exchange = "chain",
 ) -> FaultPlan:
     """The plan of this seed. level: one of LEVELS.
 
-    has_agent, on_partition: None draws them too, except at level none (an agent, which waits).
+    has_agent, on_partition: None draws them too, except at level none (an agent, which waits). exchange: in segments
+    there are more moments at which somebody can be lost, so that a seed gives another plan.
     """
     rng = np.random.default_rng([seed, 0xFA017])
     any_agent, any_partition = bool(rng.random() < 0.5), "continue" if rng.random() < 1 / 3 else "wait"
     if level == "none":
         any_agent, any_partition = True, "wait"
     has_agent = any_agent if has_agent is None else has_agent
-    plan = FaultPlan(seed, peers, rounds, policy, has_agent, on_partition or any_partition)
+    plan = FaultPlan(seed, peers, rounds, policy, has_agent, on_partition or any_partition, exchange)
     if level == "none":
         return plan
     most, kinds = (_MILD_NETWORK, _MILD) if level == "mild" else (_HARD_NETWORK, _HARD)
@@ -79,7 +87,12 @@ def draw_plan(
 
 
 def draw_wide(
-    seed: int, level: str, policy: str = "greedy", has_agent: bool | None = None, on_partition: str | None = None
+    seed: int,
+    level: str,
+    policy: str = "greedy",
+    has_agent: bool | None = None,
+    on_partition: str | None = None,
+    exchange: Exchange = "chain",
 ) -> FaultPlan:
     """The plan of this seed in the wide family: sizes and lengths in equal parts, and faults in every round.
 
@@ -91,7 +104,8 @@ def draw_wide(
     size, length = seed % len(SIZES), seed // len(SIZES) % len(LENGTHS)
     any_agent, any_partition = bool(rng.random() < 0.5), "continue" if rng.random() < 0.5 else "wait"
     has_agent = any_agent if has_agent is None else has_agent
-    plan = FaultPlan(seed, SIZES[size], LENGTHS[length], policy, has_agent, on_partition or any_partition)
+    partition = on_partition or any_partition
+    plan = FaultPlan(seed, SIZES[size], LENGTHS[length], policy, has_agent, partition, exchange)
     if level == "none":
         return plan
     most, kinds = (_MILD_NETWORK, _MILD) if level == "mild" else (_HARD_NETWORK, _HARD)
@@ -121,6 +135,9 @@ class _Draw:
         self.plan = plan
         self.window_s = 0.05, 0.8 * plan.rounds + 2.6  # the start, and what the rounds take at least
         self.minority = (plan.peers - 1) // 2
+        in_segments = plan.exchange != "chain"
+        self.peers_say = PEERS_SAY + SEGMENTS_SAY if in_segments else PEERS_SAY
+        self.steps = [step for step in Step if in_segments or step not in STEPS_OF_SEGMENTS]
         self.may_stay_away = rng.random() < 0.2
         self.away: set[str] = set()
         self.bad_disks: set[str] = set()
@@ -230,11 +247,13 @@ def _crash_on(draw: _Draw) -> list[AnyFault]:
         message = str(draw.rng.choice(OFFICE_SAYS))
         if draw.rng.random() < 0.3:
             message, moment = "PeerReport", Moment.AFTER_HEARING
+        elif draw.plan.exchange != "chain" and draw.rng.random() < 0.3:
+            message = str(draw.rng.choice(SEGMENTS_SAY))  # of an agent that is an owner
     else:
         peer, moment = draw.peer(), list(Moment)[int(draw.rng.integers(4))]
         says = moment in (Moment.BEFORE_SAYING, Moment.AFTER_SAYING)
-        message = str(draw.rng.choice(PEERS_SAY if says else OFFICE_SAYS + PEERS_SAY[1:]))
-    nth = int(draw.rng.integers(1, 6 if message != "PeerReport" else 40))
+        message = str(draw.rng.choice(draw.peers_say if says else OFFICE_SAYS + draw.peers_say[1:]))
+    nth = int(draw.rng.integers(1, 40 if message in OFTEN_SAID else 6))
     back_s = draw.restart_after_s(peer)
     at_s = draw.at_s() if draw.rng.random() < 0.5 else 0.0
     return [CrashOn(at_s=at_s, peer=peer, message=message, nth=nth, moment=moment, restart_after_s=back_s)]
@@ -243,7 +262,7 @@ def _crash_on(draw: _Draw) -> list[AnyFault]:
 def _burst(draw: _Draw, round_id: int) -> Burst:
     """Two or three things go wrong at one step of a decision, and all restarts may come in a row after it."""
     rng, plan = draw.rng, draw.plan
-    step = list(Step)[int(rng.integers(len(Step)))]
+    step = draw.steps[int(rng.integers(len(draw.steps)))]
     peer = OFFICE if step in _STEPS_OF_OFFICE else ANYBODY if rng.random() < 2 / 3 else draw.peer()
     nth = int(rng.integers(1, plan.peers + 1))
     faults: list[TimedFault] = []

@@ -132,7 +132,8 @@ TimedFault: TypeAlias = Crash | Restart | Suspend | Pause | Cut | CutOneWay | Sp
 class Step(Enum):
     """The steps of a decision: opened, proposed and closing are the agent's, the others any device's.
 
-    staged: a result comes in; voted: a report tells of it; saving: it is applied, since the round is closed.
+    staged: a result comes in; voted: a report tells of it; saving: it is applied, since the round is closed. In
+    segments: given: a piece comes in; got: a segment of the result does.
     """
 
     OPENED = "opened"
@@ -141,6 +142,8 @@ class Step(Enum):
     VOTED = "voted"
     CLOSING = "closing"
     SAVING = "saving"
+    GIVEN = "given"
+    GOT = "got"
 
 
 class Burst(Fault, frozen=True):

@@ -47,6 +47,8 @@ _STEPS = {
     Step.VOTED: ("PeerReport", True),
     Step.CLOSING: ("RoundClosed", True),
     Step.SAVING: ("RoundClosed", False),
+    Step.GIVEN: ("PieceMessage", False),
+    Step.GOT: ("SegmentMessage", False),
 }
 
 

@@ -13,7 +13,8 @@ from typing import Any
 
 from mdl.protocol.delta import Contributor, ModelDelta
 from mdl.protocol.machine import KeepDelta, Send
-from mdl.protocol.round_messages import DeltaMessage, HopReleased
+from mdl.protocol.round_messages import BroadcastOrdered, DeltaMessage, HopReleased
+from mdl.protocol.segment_messages import PieceMessage, SegmentMessage
 from mdl.protocol.vocabulary import HopDecision
 from sim.mesh.accounts import Accounts, InvariantError, Model, model_at
 from sim.mesh.driver import SimMesh
@@ -35,6 +36,7 @@ class _Seen:
     agent: str = ""
     hold: ModelDelta | None = None
     staged: ModelDelta | None = None
+    order: BroadcastOrdered | None = None
     released: frozenset[tuple[int, int]] = frozenset()
     decided: int = 0
     last_decision: HopDecision | None = None
@@ -55,6 +57,7 @@ class Invariants:
     seen: dict[Node, _Seen] = field(default_factory=dict)
     digests: dict[tuple[object, int], tuple[bytes, str]] = field(default_factory=dict)
     decisions: dict[tuple[Attempt, Contributor, int, int], HopDecision] = field(default_factory=dict)
+    ballots: dict[tuple[object, ...], tuple[bytes, str]] = field(default_factory=dict)
 
     def check(self, mesh: SimMesh, node: Node) -> None:
         seen = self.seen.get(node)
@@ -78,11 +81,10 @@ class Invariants:
                     seen.released = frozenset(part.released)
                 if part.decisions:
                     self._check_decisions(node, part, seen)
-                staged = part.spread.staged
-                if staged is not seen.staged:
-                    seen.staged = staged
-                    if count_vectors(part) > MOST_DELTAS:
-                        raise InvariantError("memory", f"{node.peer_id} holds {count_vectors(part)} deltas")
+                spread = part.spread
+                if spread.staged is not seen.staged or spread.order is not seen.order:
+                    seen.staged, seen.order = spread.staged, spread.order
+                    self._check_spread(node, holder, part)
         if keeper is not None:
             self._check_keeper(mesh, node, keeper, seen)
 
@@ -98,12 +100,50 @@ class Invariants:
             self.accounts.check_result(seen.digest, kept.delta, f"round {kept.round_id} of {node.peer_id}")
 
     def say(self, mesh: SimMesh, node: Node, send: Send) -> None:
-        """What is about to be said: a delta is given to one hop, a sender is freed of a hop that nobody merged."""
+        """What is about to be said: a delta is given to one hop, a sender is freed of a hop that nobody merged.
+
+        In segments: a device gives pieces of its own delta, an owner means of all contributors.
+        """
         message = send.message
         if message.__class__ is DeltaMessage:
             check_given(node, message, self.seen[node].released)
         elif message.__class__ is HopReleased and node.keeper is not None:
             check_freed(mesh, node.keeper, send.receiver, message)
+        elif message.__class__ is PieceMessage or message.__class__ is SegmentMessage:
+            self._check_segment(node, message, send.values)
+        elif message.__class__ is BroadcastOrdered and message.owns:
+            weight = sum(mesh.nodes[who.peer_id].theta for who in message.contributors)
+            if abs(message.theta - weight) > 1e-9 * weight:
+                raise InvariantError("theta", f"{node.peer_id} orders theta {message.theta} where it is {weight}")
+
+    def _check_segment(self, node: Node, message: PieceMessage | SegmentMessage, values: Any) -> None:
+        holder = node.holder
+        part = holder.part if holder else None
+        exchange = part.spread.exchange if part else None
+        if holder is None or exchange is None:
+            return
+        order = exchange.order
+        if (message.term, message.version) != (order.term, order.version):
+            return  # it was decided before this very event brought another order
+        who = order.contributors if message.__class__ is SegmentMessage else (node.contributor,)
+        name = f"segment {message.segment} from {node.peer_id}"
+        bounds = exchange.bounds(message.segment)
+        self.accounts.check_segment(holder.attempt(), holder.digest, who, bounds, values, name)
+
+    def _check_spread(self, node: Node, holder: Holder, part: Part) -> None:
+        """It follows another order, or has another result: there is room for both, and a ballot has one value."""
+        if (count := count_vectors(part)) > MOST_DELTAS:
+            raise InvariantError("memory", f"{node.peer_id} holds {count} deltas")
+        spread = part.spread
+        staged, result, order = spread.report(), spread.staged, spread.order
+        if staged is None or result is None or order is None:
+            return
+        ballot = (holder.lineage, part.round_id, staged.term, staged.version)
+        digest, peer_id = self.ballots.setdefault(ballot, (staged.digest, node.peer_id))
+        if digest != staged.digest:
+            raise InvariantError("ballot", f"{peer_id} and {node.peer_id} stage two results under {ballot[1:]}")
+        if order.owns and (staged.term, staged.version) == (order.term, order.version):
+            self.accounts.check_result(holder.digest, result, f"what {node.peer_id} stages")
 
     def _check_held(self, mesh: SimMesh, node: Node, holder: Holder, hold: ModelDelta | None, seen: _Seen) -> None:
         """It holds something else, or for somebody else, than after its last event."""
@@ -271,8 +311,9 @@ def held_by(part: Part | None) -> ModelDelta | None:
 
 def count_vectors(part: Part) -> int:
     """Different vectors of partial means and results that a part of a round keeps alive."""
-    deltas = [*part.holds.values(), part.spread.staged]
-    return len({id(delta.values) for delta in deltas if delta is not None})
+    deltas, exchange = [*part.holds.values(), part.spread.staged], part.spread.exchange
+    vectors = [delta.values for delta in deltas if delta is not None] + ([exchange.values] if exchange else [])
+    return len({id(values) for values in vectors})
 
 
 def _keepers(mesh: SimMesh) -> Iterator[Keeper]:

@@ -9,7 +9,8 @@ from typing import Any, Protocol, cast
 
 from mdl.protocol.delta import Contributor, ModelDelta, Vector
 from mdl.protocol.machine import Event, Finish, Machine, SaveModel
-from mdl.protocol.vocabulary import Ballot, HopDecision, Lineage, PeerInfo, ResourceState
+from mdl.protocol.round_messages import BroadcastOrdered
+from mdl.protocol.vocabulary import Ballot, HopDecision, Lineage, PeerInfo, ResourceState, Staged
 
 # What waits for a suspended process: about what a socket's queue holds. The newest is dropped, as there.
 BACKLOG = 1_000
@@ -17,10 +18,23 @@ BACKLOG = 1_000
 _SAVES_KEPT = 2
 
 
-class Spread(Protocol):
-    """The broadcast of a round. staged: its result, on a device that has it."""
+class Exchange(Protocol):
+    """The segments of a round under way. order: what is made. values: the result, as far as it is there."""
 
+    order: BroadcastOrdered
+    values: Vector
+
+    def bounds(self, segment: int) -> slice: ...
+
+
+class Spread(Protocol):
+    """The broadcast of a round. staged: its result, on a device that has it. exchange: the segments of it."""
+
+    order: BroadcastOrdered | None
     staged: ModelDelta | None
+    exchange: Exchange | None
+
+    def report(self) -> Staged | None: ...
 
 
 class Part(Protocol):

@@ -130,14 +130,15 @@ class Conductor:
             return self._abandon(now, "nobody is left")
         result, effects = self._aggregation.advance(now)
         if result:
-            return effects + self._propose(result, now)
+            return effects + self._propose(result, now, self._aggregation.plan)
         self.waiting_for = self._aggregation.waiting_for or self.waiting_for
         return effects
 
-    def _propose(self, result: Holding | Staged, now: float) -> list[Effect]:
+    def _propose(self, result: Holding | Staged, now: float, plan: SegmentPlan | None = None) -> list[Effect]:
         """Broadcast it, once a majority of those who decide follows no older order any more (the promise of Paxos).
 
-        What they have staged by then is known, and the newest of it is what is proposed.
+        What they have staged by then is known, and the newest of it is what is proposed. plan: how it comes about, if
+        nobody has it yet.
         """
         term = self.ledger.term
         promised = {
@@ -146,7 +147,7 @@ class Conductor:
             if member.report.votes and member.report.term >= term
         }
         if self._has_majority(promised, now):
-            self._begin_broadcast(result, now)
+            self._begin_broadcast(result, now, plan)
         return []
 
     def _has_majority(self, voters: set[str], now: float) -> bool:
@@ -162,9 +163,9 @@ class Conductor:
 
     # -- broadcasting -------------------------------------------------------------------------------------------------
 
-    def _begin_broadcast(self, result: Holding | Staged, now: float) -> None:
+    def _begin_broadcast(self, result: Holding | Staged, now: float, plan: SegmentPlan | None) -> None:
         self.marks.setdefault("reduced", now)
-        self._distribution.begin(result, now, self._aggregation.plan)
+        self._distribution.begin(result, now, plan)
         self._enter(BROADCASTING, now)
 
     def _spread(self, now: float) -> list[Effect]:

@@ -178,9 +178,12 @@ class Spread:
         return Send(child.peer_id, message, self.staged.values)
 
     def _is_result(self, delta: ModelDelta, digest: bytes) -> bool:
-        """An order names one result: by its digest, or it is what the root has, and what comes down from there."""
+        """An order names one result: by its digest, or it is what the root has, and what comes down from there.
+
+        One with owners names none: what they make under it.
+        """
         assert self.order is not None
-        is_named = self.order.digest == digest if self.order.digest else self._me == 0
+        is_named = self.order.digest == digest if self.order.digest else self._me == 0 and not self.order.owns
         return is_named and self._is_of(delta)
 
     def _is_of(self, delta: ModelDelta) -> bool:

@@ -132,6 +132,10 @@ class Exchange:
         others = [(place + step) % count for step in range(1, count)]
         self._lanes = {order.order[other]: self._lane(place, other) for other in others}
 
+    def bounds(self, segment: int) -> slice:
+        """The values of a segment. Raises RemoteProtocolError if there is none of this number."""
+        return self._cut.bounds(segment)
+
     @property
     def is_whole(self) -> bool:
         """All of the result is here."""

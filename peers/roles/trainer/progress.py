@@ -126,6 +126,7 @@ class Progress:
         before = self.standing.parameters
         if self._me in result.contributors and self.standing.is_settled():
             part.holds.clear()  # its own is counted, and can be recalled: room for w(t+1)
+            part.spread.exchange = None
         self.standing.apply(result, self._eta)
         if (exchange := part.spread.exchange) and exchange.rounded is not None and self._me in result.contributors:
             self._own.feed_back(exchange.rounded)

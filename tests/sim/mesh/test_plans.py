@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import subprocess
@@ -12,19 +13,21 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from mdl.config import Exchange
 from mdl.errors import LocalProtocolError
 from mdl.protocol.machine import Received, Send
 from mdl.protocol.round_messages import BroadcastOrdered, RoundClosed
 from peers.trials import run_plan as simulate
 from peers.trials.campaign import Campaign, Totals, run_campaign, silent_machines
 from peers.trials.run_plan import build_mesh, run_guarded, tell_plan
-from sim.mesh.draw_plan import LENGTHS, LEVELS, SIZES, draw_plan, draw_wide
+from sim.mesh.draw_plan import LENGTHS, LEVELS, SEGMENTS_SAY, SIZES, STEPS_OF_SEGMENTS, draw_plan, draw_wide
 from sim.mesh.driver import SimMesh
 from sim.mesh.fault_plan import (
     ANYBODY,
     ITSELF,
     Burst,
     Crash,
+    CrashOn,
     Cut,
     DiskFull,
     Fault,
@@ -208,7 +211,7 @@ def test_wide_plans_have_all_sizes_and_faults_in_every_round() -> None:
         (agent, partition) for agent in (False, True) for partition in ("wait", "continue")
     }
     bursts = [fault for plan in plans for fault in plan.faults if isinstance(fault, Burst)]
-    assert {burst.step for burst in bursts} == set(Step)
+    assert {burst.step for burst in bursts} == set(Step) - set(STEPS_OF_SEGMENTS)
     assert {burst.round_id for burst in bursts} == set(LENGTHS)
     assert {type(fault) for burst in bursts for fault in burst.faults} == {Crash, Restart, Suspend, Split, DiskFull}
     assert 0.2 < sum(plan.late > 0 for plan in plans) / len(plans) < 0.3
@@ -216,11 +219,42 @@ def test_wide_plans_have_all_sizes_and_faults_in_every_round() -> None:
     assert by_round[0] > 2 * (by_round[11] - by_round[0]) / 11 > 1
 
 
+def test_plans_in_segments_have_moments_of_their_own() -> None:
+    plans = [draw_wide(seed, "hard", exchange="shares") for seed in range(960)]
+    moments = [fault.message for plan in plans for fault in plan.faults if isinstance(fault, CrashOn)]
+    assert set(moments) > set(SEGMENTS_SAY)
+    assert {fault.step for plan in plans for fault in plan.faults if isinstance(fault, Burst)} == set(Step)
+    assert all(load_plan(dump_plan(plan)) == plan for plan in plans[:200])
+
+
+def test_plans_of_hops_are_what_they_were() -> None:
+    """Stored figures name seeds: a seed gives the plan that it gave when they were measured."""
+    digest = hashlib.sha256()
+    for seed in range(200):
+        for plan in (draw_plan(seed, 6, 3, "mild"), draw_plan(seed, 6, 3, "hard"), draw_wide(seed, "hard")):
+            digest.update(dump_plan(plan))
+    assert digest.hexdigest()[:16] == "84745fbf77185229"
+
+
+def test_any_exchange_takes_each_in_turn() -> None:
+    plans = [Campaign(wide=True, exchange="any").plan(seed) for seed in range(288)]
+    assert [plan.exchange for plan in plans] == ["chain"] * 96 + ["shares"] * 96 + ["auto"] * 96
+    assert plans[:96] == [draw_wide(seed, "hard") for seed in range(96)]
+
+
+@pytest.mark.parametrize("block", range(2))
+def test_hard_plans_in_segments_lose_nothing_and_count_nothing_twice(block: int) -> None:
+    totals = run_campaign(Campaign(exchange="shares"), range(block * _BLOCK, (block + 1) * _BLOCK), processes=1)
+    assert _failures(totals) == []
+    assert totals.rounds_closed >= 3 * (_BLOCK - totals.without_quorum)
+
+
 @pytest.mark.parametrize("step", Step)
 def test_a_burst_comes_at_its_step(step: Step) -> None:
     burst = Burst(at_s=0.0, peer=ANYBODY, round_id=2, step=step, nth=1, before=True, faults=_ANEW)
     with silent_machines():
-        verdict, mesh = tell_plan(FaultPlan(1, 4, 3, faults=(burst,)))
+        exchange: Exchange = "shares" if step in STEPS_OF_SEGMENTS else "chain"
+        verdict, mesh = tell_plan(FaultPlan(1, 4, 3, exchange=exchange, faults=(burst,)))
     assert not verdict.kind
     told = [(place, line.event) for place, line in enumerate(mesh.story or []) if isinstance(line.event, str)]
     place, begins = told[0]

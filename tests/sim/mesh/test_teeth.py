@@ -176,8 +176,8 @@ def _a_fork_takes_the_others_result(self: Progress, order: BroadcastOrdered, now
     return _TAKE_PLACE(self, msgspec.structs.replace(order, lineage=self.standing.lineage), now)
 
 
-def _nobody_has_to_promise(self: Conductor, result: Any, now: float) -> list[Any]:
-    self._begin_broadcast(result, now)
+def _nobody_has_to_promise(self: Conductor, result: Any, now: float, plan: Any = None) -> list[Any]:
+    self._begin_broadcast(result, now, plan)
     return []
 
 

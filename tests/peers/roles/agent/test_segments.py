@@ -8,7 +8,7 @@ from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Received
 from mdl.protocol.round_messages import BroadcastOrdered, HopOrdered, RoundClosed, RoundOpened
 from mdl.protocol.status_messages import MeshStatus, StatusWanted
-from mdl.protocol.vocabulary import Activity, Transfer
+from mdl.protocol.vocabulary import Activity, Staged, Transfer
 from peers.roles.agent.phase import Phase
 from tests.peers.roles.desk import A, B, C, D, Desk
 
@@ -155,3 +155,18 @@ def test_auto_takes_segments_where_the_links_are_known_and_slow(mb_s: float | No
         desk.hold(peer)
     assert bool(desk.hops()) is not segments
     assert (BroadcastOrdered in desk.newest) is segments
+
+
+def test_what_was_staged_under_an_older_order_is_handed_on_and_not_made_again() -> None:
+    """It was proposed in segments, and no majority had promised yet: then somebody tells that it has a result."""
+    desk = _desk()
+    for peer in (A, B, C):
+        desk.report(peer)
+    for peer in (A, B, C):
+        desk.hold(peer, term=desk.agent.term - 1)
+    assert BroadcastOrdered not in desk.newest
+    staged = Staged(b"older", 3.0, (A, B, C), desk.agent.term - 1, 1)
+    desk.report(A, staged=staged, term=desk.agent.term)
+    desk.promise(B, C)
+    order = desk.last(BroadcastOrdered)
+    assert (order.digest, order.owns) == (b"older", ())

@@ -142,6 +142,13 @@ def test_an_order_without_a_digest_names_what_its_root_gives_and_no_other_mean_o
     assert spread.check(late)
 
 
+def test_an_order_in_segments_names_no_result_that_somebody_has_already() -> None:
+    """Its owners make another one, of the same devices: the first of the order would vote for two under one ballot."""
+    spread = _staged()
+    spread.follow(_order(version=ORDER.version + 1, owns=(1, 1, 1), segment_values=1), ORDER.order[0], _result(), 1.0)
+    assert spread.staged is None
+
+
 def test_a_result_that_lies_about_its_theta_is_its_senders_fault() -> None:
     spread = Spread()
     spread.follow(ORDER, ME, None, 0.0)
