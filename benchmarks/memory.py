@@ -22,14 +22,14 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
 
-from mdl.config import Config, FaultSection, MeshSection, RoundSection
+from mdl.config import Config, Exchange, FaultSection, MeshSection, RoundSection
 from mdl.files.checkpoint import CachedModel, ModelCache
 from mdl.protocol.counts import no_evaluation
 from mdl.protocol.delta import Contributor, ModelDelta, Vector
@@ -100,9 +100,10 @@ class _Meter:
                 self._peak = max(self._peak, self._process.memory_info().rss)
 
 
-def run_peer(name: str, values: int, rounds: int, peers: int, folder: Path) -> None:
+def run_peer(name: str, values: int, rounds: int, peers: int, exchange: Exchange, folder: Path) -> None:
     """One device; whichever of them leads, all end after `rounds`. Prints what it measured as JSON."""
-    config = Config(mesh=_MESH, faults=_FAULTS, round=RoundSection(rounds=rounds, min_peers=peers, policy="greedy"))
+    section = RoundSection(rounds=rounds, min_peers=peers, policy="greedy", exchange=exchange)
+    config = Config(mesh=_MESH, faults=_FAULTS, round=section)
     seconds: list[float] = []
     me = Contributor(name, 1)
     start = configured_start(config, me, TrainerStart(values, b"", "schema", "random"), time.monotonic())
@@ -142,11 +143,12 @@ def run_peer(name: str, values: int, rounds: int, peers: int, folder: Path) -> N
     print(json.dumps(told))
 
 
-def measure(peers: int, rounds: int, values: int) -> dict[str, Any]:
+def measure(peers: int, rounds: int, values: int, exchange: str) -> dict[str, Any]:
     """One mesh; extra memory of every peer and round, in deltas. Raises RuntimeError if a peer fails."""
     code = new_join_code("memory")
     environment = {**os.environ, CODE_VARIABLE: code}
     command = [sys.executable, __file__, "--values", str(values), "--rounds", str(rounds), "--peers", str(peers)]
+    command += ["--exchange", exchange]
     trainers = [
         subprocess.Popen([*command, "--peer", f"peer-{index}"], env=environment, stdout=subprocess.PIPE, text=True)
         for index in range(peers)
@@ -194,12 +196,13 @@ def main() -> int:
     parser.add_argument("--peers", type=int, nargs="+", default=[2, 3, 5, 9])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--values", type=int, default=11_600_000, help="size of the model, in float32 values")
+    parser.add_argument("--exchange", choices=get_args(Exchange), default="chain", help="round.exchange")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--peer", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.peer:
         with tempfile.TemporaryDirectory() as folder:
-            run_peer(given.peer, given.values, given.rounds, given.peers[0], Path(folder))
+            run_peer(given.peer, given.values, given.rounds, given.peers[0], given.exchange, Path(folder))
         return 0
     if given.rounds <= _WARM_UP:
         parser.error(f"--rounds {given.rounds}: the first {_WARM_UP} only warm up and are told apart; take more")
@@ -207,7 +210,7 @@ def main() -> int:
     print(f"{'peers':>5} {'extra, largest':>15} {'median':>7} {'until applied':>14} {'median':>7} {'first rounds':>13}")
     for peers in given.peers:
         try:
-            one = measure(peers, given.rounds, given.values)
+            one = measure(peers, given.rounds, given.values, given.exchange)
         except RuntimeError as error:
             print(f"memory: {error}", file=sys.stderr)
             return 4
@@ -218,7 +221,7 @@ def main() -> int:
             flush=True,
         )
     if given.json:
-        print(json.dumps({"values": given.values, "results": results}))
+        print(json.dumps({"values": given.values, "exchange": given.exchange, "results": results}))
     return 0
 
 
