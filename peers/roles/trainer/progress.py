@@ -124,12 +124,12 @@ class Progress:
         result = part.spread.staged
         assert result is not None
         before = self.standing.parameters
-        if self._me in result.contributors and self.standing.is_settled():
-            part.holds.clear()  # its own is counted, and can be recalled: room for w(t+1)
-            part.spread.exchange = None
-        self.standing.apply(result, self._eta)
         if (exchange := part.spread.exchange) and exchange.rounded is not None and self._me in result.contributors:
             self._own.feed_back(exchange.rounded)
+        exchange = part.spread.exchange = None
+        if self._me in result.contributors and self.standing.is_settled():
+            part.holds.clear()  # its own is counted, and can be recalled: room for w(t+1)
+        self.standing.apply(result, self._eta)
         effects = self._own.give_back(part, before, self.standing.lineage)
         if self._keeps:
             effects.append(KeepDelta(part.round_id, "global", result))

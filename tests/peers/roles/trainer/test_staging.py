@@ -1,0 +1,67 @@
+"""Two trainers whose delta travels in segments: what one round leaves for the next."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mdl.protocol.delta import Contributor, ModelDelta
+from mdl.protocol.machine import Event, KeepDelta, LocalDeltaReady, Received, Send
+from mdl.protocol.round_messages import BroadcastOrdered, RoundClosed, RoundOpened
+from mdl.protocol.vocabulary import TrainingReport
+from peers.roles.trainer.trainer import Trainer, TrainerSettings
+
+SIZE = 64
+AGENT, ANN, BOB = (Contributor(name, 1) for name in ("agent", "ann", "bob"))
+START = np.zeros(SIZE, np.float32)
+
+
+def _pair() -> dict[Contributor, Trainer]:
+    return {me: Trainer(me, START, "schema", "model", TrainerSettings(keep_deltas=True)) for me in (ANN, BOB)}
+
+
+def _hand(pair: dict[Contributor, Trainer], to: Contributor, event: Event) -> list[KeepDelta]:
+    """And all that follows from it; the deltas that were kept meanwhile."""
+    names, kept = {me.peer_id: me for me in pair}, list[KeepDelta]()
+    queue = [(to, event)]
+    while queue:
+        me, event = queue.pop(0)
+        for effect in pair[me].handle(event, 1.0):
+            if isinstance(effect, Send):
+                queue.append((names[effect.receiver], Received(me, effect.message, effect.values)))
+            elif isinstance(effect, KeepDelta):
+                kept.append(effect)
+    return kept
+
+
+def _train(pair: dict[Contributor, Trainer], round_id: int, values: float) -> dict[Contributor, ModelDelta]:
+    base = pair[ANN].digest
+    kept = {}
+    for me in pair:
+        _hand(pair, me, Received(AGENT, RoundOpened(9, round_id, base, (ANN, BOB), 9)))
+        own = ModelDelta(np.linspace(0.0, values, SIZE, dtype=np.float32), 1.0, frozenset([me]))
+        kept[me] = _hand(pair, me, LocalDeltaReady(round_id, own, TrainingReport(0.0, 1, 0.0)))[-1].delta
+    return kept
+
+
+def test_what_coding_rounds_off_comes_in_with_the_next_own_delta_and_nothing_else_outlives_the_round() -> None:
+    pair = _pair()
+    _train(pair, 1, 1.0)
+    order = BroadcastOrdered(
+        9, 1, pair[ANN].digest, 1, (ANN, BOB), 2.0, (ANN, BOB), owns=(2, 2), segment_values=16, coding="int8"
+    )
+    for me in pair:
+        _hand(pair, me, Received(AGENT, order))
+    parts = {me: trainer.part for me, trainer in pair.items()}
+    off = {}
+    for me, part in parts.items():
+        assert part is not None
+        assert part.spread.exchange is not None
+        assert part.spread.exchange.rounded is not None
+        off[me] = part.spread.exchange.rounded.copy()
+        assert np.abs(off[me]).max() > 0
+        _hand(pair, me, Received(AGENT, RoundClosed(9, 1, part.spread.digest)))
+        assert part.spread.exchange is None  # it holds on to the own delta, where w(t+1) needs room
+    assert pair[ANN].digest == pair[BOB].digest
+    own = _train(pair, 2, 0.0)
+    for me, delta in own.items():
+        np.testing.assert_allclose(delta.values, off[me], atol=1e-7)
