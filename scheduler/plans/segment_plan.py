@@ -21,6 +21,8 @@ _ANY_MB_S = 1.0
 # Links whose measured speeds are no further apart than that are taken for equal: measurements of one link are not,
 # and a share that is too large costs more than one that is too small.
 _SAME = 1.3
+# Owners that could own so many times the model together need not go to their limits.
+_ROOM = 2.0
 
 
 class SegmentPlan(msgspec.Struct, frozen=True):
@@ -88,9 +90,25 @@ def bandwidth_shares(rates: Sequence[float], may_own: Sequence[bool]) -> tuple[l
             return [1.0 / len(owners) if number in owners else 0.0 for number in range(count)], time
         total = sum(wanted[number] for number in owners)
         if total >= 1.0 - 1e-9:
-            return [wanted[number] / total if number in owners else 0.0 for number in range(count)], time
+            return _spread_out([wanted[number] if number in owners else 0.0 for number in range(count)]), time
         time = (count - 2 + len(owners)) / sum(rates[number] for number in owners)
         wanted = [(rate * time - 1.0) / (count - 2) for rate in rates]
+
+
+def _spread_out(wanted: Sequence[float]) -> list[float]:
+    """Shares that sum up to 1, none above what is wanted, where more than that is wanted: as even as can be.
+
+    Where there is room, nobody is asked for more than half of what it could do: measured speeds are not exact.
+    """
+    total = sum(wanted)
+    if total < _ROOM:
+        return [part / total for part in wanted]
+    left, shares = 1.0, [0.0] * len(wanted)
+    order = sorted((number for number, part in enumerate(wanted) if part > 0.0), key=lambda number: wanted[number])
+    for place, number in enumerate(order):
+        shares[number] = min(wanted[number] / _ROOM, left / (len(order) - place))
+        left -= shares[number]
+    return shares
 
 
 def apportion(shares: Sequence[float], segments: int) -> list[int]:

@@ -97,7 +97,7 @@ class Spread:
         self.staged, self.digest, self._ballot = result, digest, _ballot_of(self.order)
         self._ready_at = now
         if self.exchange:
-            self.uplink_mb_s = min(self.exchange.uplink.seen(now), MAX_RATE_MB_S)
+            self.uplink_mb_s = min(self.exchange.uplink.mb_s, MAX_RATE_MB_S)
 
     def confirm(self) -> list[Send]:
         """Tell the parent that this device has the result: the next sibling's turn has come."""

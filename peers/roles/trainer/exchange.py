@@ -77,9 +77,9 @@ class _Lane:
 
 @dataclass
 class _Uplink:
-    """How fast this device sends, in MB/s: the best that confirmations have shown over a while; 0.0: not known.
+    """How fast this device sends, in MB/s: the best that confirmations have shown over a while.
 
-    Of an exchange that is over before that: over all of it, which is less than what the link carries.
+    0.0: not known. What is over in an instant tells of processors, not of links.
     """
 
     mb_s: float = 0.0
@@ -95,12 +95,6 @@ class _Uplink:
         if seconds >= _SEEN_S and self._bytes >= _SEEN_BYTES:
             self.mb_s = max(self.mb_s, self._bytes / 1e6 / seconds)
             self._since, self._bytes = now, 0
-
-    def seen(self, now: float) -> float:
-        """What is known of it at the end."""
-        if self.mb_s or self._since is None or now <= self._since:
-            return self.mb_s
-        return self._bytes / 1e6 / (now - self._since)
 
 
 class Exchange:

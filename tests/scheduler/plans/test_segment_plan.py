@@ -102,3 +102,11 @@ def test_speeds_that_differ_as_measurements_of_one_link_do_are_taken_for_equal()
     assert level([5.2, 5.9, 1.2, 5.3, 1.25]) == pytest.approx([5.467, 5.467, 1.225, 5.467, 1.225], abs=1e-3)
     assert level([1.0, 2.0, 4.0]) == [1.0, 2.0, 4.0]
     assert level([3.0]) == [3.0]
+
+
+def test_owners_with_time_to_spare_share_evenly_and_keep_away_from_their_limits() -> None:
+    shares, time = bandwidth_shares([24.0, 16.0, 12.0, 8.0, 4.0, 2.0], [True] * 6)
+    assert time == pytest.approx(0.5)  # of the slowest, which sends a megabyte and owns nothing
+    assert shares[5] == 0.0
+    assert shares[4] == pytest.approx(0.125)  # half of what it could do by then
+    assert shares[:4] == pytest.approx([0.21875] * 4)
