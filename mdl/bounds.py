@@ -41,6 +41,9 @@ MAX_THETA = 1e19
 # Of a mean over windows; beyond, training has diverged, and how far is of no interest.
 MAX_LOSS = 1e12
 MAX_DIGEST_BYTES = 32
+# Of a message without its values, encoded. A status of 1024 members is about 300 KiB; what a decoder makes of 1 MiB
+# still fits any device.
+MAX_HEADER_BYTES = 1 << 20
 # Classes that an evaluation counts; the largest public sets have some 20,000.
 MAX_CLASSES = 1 << 16
 

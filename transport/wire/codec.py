@@ -12,7 +12,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from mdl.bounds import MAX_VALUES, UNREADABLE, Bytes, Count, Text
+from mdl.bounds import MAX_HEADER_BYTES, MAX_VALUES, UNREADABLE, Bytes, Count, Text
 from mdl.errors import LocalProtocolError, RemoteProtocolError
 from mdl.protocol.cloud_messages import LessonMessage, UpdateMessage
 from mdl.protocol.delta import Contributor
@@ -20,8 +20,6 @@ from mdl.protocol.messages import PROTOCOL_VERSION, Said
 from mdl.protocol.round_messages import DeltaMessage, GlobalMessage, ModelMessage
 from mdl.protocol.vocabulary import Message
 
-# A status of 1024 members is about 300 KiB; what a decoder makes of 1 MiB still fits any device.
-MAX_HEADER_BYTES = 1 << 20
 # A quarter of a second on a 10 Mbit/s link: short enough to see progress, long enough that Python is not the limit.
 CHUNK_BYTES = 1 << 18
 # Chunks of a slow link: each of them is a power of two, from this one up. A message shows progress only as a whole.

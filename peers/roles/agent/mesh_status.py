@@ -6,7 +6,7 @@ from typing import Protocol
 
 import msgspec
 
-from mdl.bounds import printable
+from mdl.bounds import MAX_HEADER_BYTES, printable
 from mdl.protocol.delta import Contributor
 from mdl.protocol.status_messages import MemberStatus, MeshStatus, RoundSummary
 from peers.roles.agent.conductor import Conductor
@@ -16,8 +16,8 @@ from peers.roles.agent.round_summary import device_records, since_opened, told_s
 from peers.roles.membership.member import Member
 from peers.roles.membership.members import Members
 
-# A receiver accepts a little more than this (transport.wire.codec.MAX_HEADER_BYTES): the rest is who says it.
-_ROOM_BYTES = 1_000_000
+# Around a message: the version, and who says it: an id of at most 64 characters and a number.
+_ENVELOPE_BYTES = 256
 _ENCODE = msgspec.msgpack.Encoder().encode
 
 
@@ -71,7 +71,8 @@ def mesh_status(
             bound_s=round(plan.bound_s, 6),
             exchanging_s=round(agent.round.marks.get("closing", now) - agent.round.marks["reduced"], 6),
         )
-    return msgspec.structs.replace(status, finished=_newest_that_fit(new, _ROOM_BYTES - len(_ENCODE(status))))
+    room_bytes = MAX_HEADER_BYTES - _ENVELOPE_BYTES - len(_ENCODE(status))
+    return msgspec.structs.replace(status, finished=_newest_that_fit(new, room_bytes))
 
 
 def _newest_that_fit(finished: list[RoundSummary], room_bytes: int) -> tuple[RoundSummary, ...]:

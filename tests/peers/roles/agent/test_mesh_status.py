@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from mdl.bounds import MAX_TEXT
+from mdl.bounds import MAX_HEADER_BYTES, MAX_INCARNATION, MAX_TEXT
 from mdl.protocol.counts import Evaluation, no_evaluation
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Received
@@ -27,7 +27,7 @@ from peers.roles.agent.round_summary import add_evaluations, summarise_round
 from peers.roles.agent.settings import AgentSettings
 from peers.roles.membership.members import Members
 from scheduler.policies.registry import make_policy
-from transport.wire.codec import MAX_HEADER_BYTES, encode
+from transport.wire.codec import encode
 
 A, B, C = (Contributor(name, 1) for name in "abc")
 REPORT = PeerReport(1, 1, 0, b"", "s", "m", 10, Activity.HOLDING, 1, 1, training=TrainingReport(0.5, 8, 1.0))
@@ -158,10 +158,20 @@ def test_a_status_has_the_newest_rounds_that_a_message_can_carry() -> None:
     assert 0.8 * MAX_HEADER_BYTES < len(encode(agent.me, status)) <= MAX_HEADER_BYTES
     assert [line.round for line in status.finished] == [*range(200 - len(status.finished), 200)]
     assert len(status.finished[-1].schedule) == 2000
-    much = [msgspec.structs.replace(line, schedule=schedule * 2) for line in finished]
+    much = [msgspec.structs.replace(line, schedule=schedule * 3) for line in finished]
     status = mesh_status(agent, "fifo", 0, much, since_round=0, now=0.0)
     assert len(encode(agent.me, status)) <= MAX_HEADER_BYTES
     assert (status.finished[-1].round, status.finished[-1].schedule) == (199, ())
+
+
+def test_a_status_fills_a_message_and_leaves_room_for_the_longest_name_of_an_agent() -> None:
+    agent = MobileAgent(Contributor("a" * 64, MAX_INCARNATION), make_policy("fifo"), AgentSettings())
+    finished = [msgspec.structs.replace(_summary(), round=number) for number in range(10_000)]
+    slim = msgspec.structs.replace(finished[-1], schedule=(), devices=())
+    status = mesh_status(agent, "fifo", 0, finished, since_round=-1, now=0.0)
+    length = len(encode(agent.me, status))
+    assert MAX_HEADER_BYTES - length < 256 + len(msgspec.msgpack.encode(slim))
+    assert length <= MAX_HEADER_BYTES
 
 
 def test_the_status_tells_the_devices_of_the_open_round() -> None:
