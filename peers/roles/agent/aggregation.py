@@ -74,9 +74,10 @@ class Aggregation:
         peer = member.contributor
         is_first = peer not in ledger.reports
         ledger.note_busy(peer, member.is_busy, now)
-        if report.holdings and peer not in ledger.ready_at:
-            member.device.learn_training(now - ledger.opened_at)
+        was_ready = peer in ledger.ready_at
         decided = ledger.hear(change, now)
+        if not was_ready and peer in ledger.ready_at:
+            member.device.learn_training(now - ledger.opened_at)
         for hop in decided:
             self._learn_from(hop, member, now)
         is_taken = ledger.reports.get(peer) is report

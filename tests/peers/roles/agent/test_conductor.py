@@ -55,6 +55,25 @@ def _root(desk: Desk) -> Contributor:
     return root
 
 
+# -- hearing ----------------------------------------------------------------------------------------------------------
+
+
+def test_how_long_a_device_trains_is_not_learned_from_what_it_holds_of_an_older_attempt() -> None:
+    desk = Desk(rounds=0)
+    for agent in ("", "agent"):
+        for peer in (A, B, C):
+            desk.reports.setdefault(peer, SETTLED)
+            desk.report(peer, agent=agent)
+    opened = desk.last(RoundOpened)
+    desk.hold(A, open_term=opened.attempt - 1)
+    member = desk.agent.members.get(A)
+    assert member
+    assert member.device.training_s is None
+    desk.hold(A, after_s=2.0)
+    assert member.device.training_s is not None
+    assert member.device.training_s >= 2.0
+
+
 # -- a majority -------------------------------------------------------------------------------------------------------
 
 
