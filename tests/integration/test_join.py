@@ -133,6 +133,7 @@ def test_the_example_trains_with_another_device_to_the_end(home):
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("example", ["own_loop.py", "ready_loop.py"])
 def test_an_example_says_what_it_waits_for_and_ctrl_c_saves_the_result(home, example):
     first = home.start_python(EXAMPLES / example, 1, "--loopback")
@@ -198,6 +199,7 @@ def test_an_optimizer_of_another_model_is_refused_before_anything_is_written():
         peers.join(model=model, optimizer=optimizer, code=new_join_code("loops"))
 
 
+@pytest.mark.alone
 def test_a_loop_ends_by_ctrl_c_or_by_a_refusal_and_leaves_nothing_running(home):
     home.start("agent", "--loopback", "--set", "round.min_peers=1")
     first = home.start_python(EXAMPLE, 1, "--loopback")

@@ -85,6 +85,7 @@ def test_a_quiet_run_tells_its_result_alone(home, tmp_path):
         assert " peers." not in (out / "logs" / f"{name}.log").read_text()
 
 
+@pytest.mark.alone
 def test_a_killed_peer_does_not_stop_the_mesh_and_ctrl_c_saves_the_model(home, tmp_path):
     out = tmp_path / "run"
     run = home.start("up", "-n", 3, "--epochs", 1000, "--verify", "--json", "--data", SMALL, "--out", out)
@@ -109,6 +110,7 @@ def test_a_killed_peer_does_not_stop_the_mesh_and_ctrl_c_saves_the_model(home, t
         assert json.loads(file.metadata()["mdl"])["round_id"] >= reached
 
 
+@pytest.mark.alone
 def test_ctrl_c_at_start_up_leaves_nothing_running(home, tmp_path):
     out = tmp_path / "run"
     run = home.start("up", "-n", 2, "--data", SMALL, "--out", out)
