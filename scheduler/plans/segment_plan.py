@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import fmean, median
+from typing import Literal
 
 import msgspec
 
+from mdl.protocol.coding import Coding, coded_size
 from mdl.protocol.segments import count_segments, segment_values
 from scheduler.policies.chain import ChainView, DeviceState, DeviceView
 
@@ -21,6 +23,8 @@ _ANY_MB_S = 1.0
 # Links whose measured speeds are no further apart than that are taken for equal: measurements of one link are not,
 # and a share that is too large costs more than one that is too small.
 _SAME = 1.3
+# A round that the links allow in less is not worth a rounded value.
+_LONG_S = 0.5
 # Owners that could own so many times the model together need not go to their limits.
 _ROOM = 2.0
 
@@ -28,19 +32,22 @@ _ROOM = 2.0
 class SegmentPlan(msgspec.Struct, frozen=True):
     """owns: peer id -> how many segments, of all who contribute. values: float32 of one segment. reason: in words.
 
-    bound_s: what the links allow at best, as far as they are known; 0.0: none is.
+    bound_s: what the links allow at best, as far as they are known; 0.0: none is. coding: how the segments travel.
     """
 
     owns: dict[str, int]
     values: int
     reason: str
     bound_s: float = 0.0
+    coding: Coding = "none"
 
 
-def plan_segments(view: ChainView, size: int, values: int = 0) -> SegmentPlan | None:
+def plan_segments(
+    view: ChainView, size: int, values: int = 0, coding: Coding | Literal["auto"] = "none"
+) -> SegmentPlan | None:
     """The plan for all live devices of a view, for a delta of `size` values; None if nobody may own any.
 
-    values: of one segment; 0: as many as fit a model of that size.
+    values: of one segment; 0: as many as fit a model of that size. coding: "auto" rounds only what takes long.
     """
     devices = [device for device in view.devices if device.state is not DeviceState.DEAD]
     able = [device for device in devices if device.may_receive]
@@ -56,7 +63,10 @@ def plan_segments(view: ChainView, size: int, values: int = 0) -> SegmentPlan | 
         zip([device.peer_id for device in devices], apportion(shares, count_segments(size, values)), strict=True)
     )
     bound_s = 4e-6 * size * time_per_mb if known else 0.0
-    return SegmentPlan(owns, values, _tell(owns, values, bound_s), bound_s)
+    if coding == "auto":
+        coding = "int8" if bound_s >= _LONG_S else "none"
+    bound_s *= coded_size(values, coding) / values
+    return SegmentPlan(owns, values, _tell(owns, values, bound_s, coding), bound_s, coding)
 
 
 def level(rates: Sequence[float]) -> list[float]:
@@ -126,11 +136,12 @@ def _is_used(device: DeviceView) -> bool:
     return device.busy_for_s > 0.0 or bool(device.in_use)
 
 
-def _tell(owns: dict[str, int], values: int, bound_s: float) -> str:
-    """In one line for people: "160 segments of 32 KB: ann owns 40, bob 40, ...; 1.57 s at best"."""
+def _tell(owns: dict[str, int], values: int, bound_s: float, coding: Coding) -> str:
+    """In one line for people: "160 segments of 32 KB: ann 40, bob 40, ...; 1.57 s at best"."""
     owners = sorted(((count, peer_id) for peer_id, count in owns.items() if count), key=lambda one: (-one[0], one[1]))
     told = ", ".join(f"{peer_id} {count}" for count, peer_id in owners[:8])
     more = f" and {len(owners) - 8} more" if len(owners) > 8 else ""
     leaves = f"; {len(owns) - len(owners)} own none" if len(owners) < len(owns) else ""
     best = f"; {bound_s:.3g} s at best" if bound_s else ""
-    return f"{sum(owns.values())} segments of {4 * values / 1024:g} KB: {told}{more}{leaves}{best}"
+    coded = "" if coding == "none" else f" in {coding}"
+    return f"{sum(owns.values())} segments of {4 * values / 1024:g} KB{coded}: {told}{more}{leaves}{best}"

@@ -187,7 +187,8 @@ class Aggregation:
             self.waiting_for = f"{', '.join(training[:8])} to train"
             return None
         size = next(report.size for peer, report in ledger.reports.items() if peer in holdings)
-        plan = plan_segments(chain_view(ledger, self._members, now), size, self._settings.segment_values)
+        view, settings = chain_view(ledger, self._members, now), self._settings
+        plan = plan_segments(view, size, settings.segment_values, settings.coding)
         if plan is None:
             self.is_cut = True  # each device's limit holds: the hops' own rules say who is left out
             return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from mdl.protocol.coding import Coding
 from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import BroadcastOrdered
 from mdl.protocol.tree import tree_children, tree_parent
@@ -33,7 +32,6 @@ class Distribution:
         self._opened = opened = round_.opened
         self._members = round_.members
         self._stall_s = round_.settings.stall_s
-        self._coding: Coding = round_.settings.coding
         self._position: Position = (opened.lineage, round_.ledger.round_id - 1, opened.digest)
         self._version = 0
         self._since = 0  # the version from which on orders name this result
@@ -134,7 +132,7 @@ class Distribution:
             self._opened.lineage,
             tuple(plan.owns.get(peer.peer_id, 0) for peer in order) if plan else (),
             plan.values if plan else 0,
-            self._coding if plan else "none",
+            plan.coding if plan else "none",
         )
         return self.last
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from mdl.config import BusySection, Exchange
@@ -43,4 +45,4 @@ class AgentSettings(msgspec.Struct, frozen=True):
     limit: TimeLimit = TimeLimit()
     exchange: Exchange = "chain"
     segment_values: int = 0
-    coding: Coding = "none"
+    coding: Coding | Literal["auto"] = "none"
