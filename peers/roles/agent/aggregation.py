@@ -52,15 +52,15 @@ class OpenRound:
 class Aggregation:
     """See the module. left_out: who trained past the deadline. waiting_for: why the policy last ordered no pair.
 
-    plan: in which segments the result comes about; None: it is the last holder's. is_cut: no plan is tried any more,
-    since one has come to a standstill.
+    plan: in which segments the result comes about; None: it is the last holder's. is_whole: it goes by hops,
+    since nobody may own a segment.
     """
 
     def __init__(self, round_: OpenRound) -> None:
         self.left_out: set[Contributor] = set()
         self.waiting_for = ""
         self.plan: SegmentPlan | None = None
-        self.is_cut = False
+        self.is_whole = False
         self._ledger = round_.ledger
         self._opened = round_.opened
         self._members = round_.members
@@ -159,10 +159,12 @@ class Aggregation:
     def _goes_in_segments(self, now: float) -> bool:
         """Whether this round may go in segments: nothing is merged, and all reach each other."""
         ledger = self._ledger
-        if self._settings.exchange == "chain" or self.is_cut or ledger.hops:
+        if self._settings.exchange == "chain" or self.is_whole or ledger.hops:
             return False
-        live = set(ledger.live())
-        if len(live) < 2 or any({one, other} <= live for one, other in self._members.reach.apart(now)):
+        live, reach = set(ledger.live()), self._members.reach
+        if not reach.may_try_segments(now):
+            return False
+        if len(live) < 2 or any({one, other} <= live for one, other in reach.apart(now)):
             return False
         held = [holding for peer in live if (holding := ledger.holding(peer))]
         if any(len(holding.contributors) > 1 or holding.sent_hop is not None for holding in held):
@@ -190,7 +192,7 @@ class Aggregation:
         view, settings = chain_view(ledger, self._members, now), self._settings
         plan = plan_segments(view, size, settings.segment_values, settings.coding)
         if plan is None:
-            self.is_cut = True  # each device's limit holds: the hops' own rules say who is left out
+            self.is_whole = True  # each device's limit holds: the hops' own rules say who is left out
             return None
         self.plan = plan
         theta = sum(holding.theta for holding in holdings.values() if holding)

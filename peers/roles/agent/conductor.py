@@ -178,7 +178,8 @@ class Conductor:
             return self._abandon(now, "nobody is left")
         if distribution.is_exchanging:
             if distribution.is_broken_off(now):
-                self._aggregation.is_cut = distribution.is_at_a_standstill(now)
+                if distribution.is_at_a_standstill(now):
+                    self._members.reach.fail_segments(now)
                 if not distribution.sources():
                     return self._lose_result(now)
                 distribution.order(now)
@@ -201,6 +202,8 @@ class Conductor:
         for member in staged:
             if (result := member.report.staged) and result.uplink_mb_s:
                 member.device.learn_link(result.uplink_mb_s)
+        if self._distribution.is_exchanging:
+            self._members.reach.succeed_segments()
         assert staged[0].report.staged is not None
         self._distribution.digest = staged[0].report.staged.digest
         self._enter(CLOSING, now)

@@ -36,10 +36,29 @@ class _Failure:
 
 
 class Reach:
-    """See the module. Of at most MAX_CUTS pairs, those that failed last; a restarted device begins afresh."""
+    """See the module. Of at most MAX_CUTS pairs, those that failed last; a restarted device begins afresh.
+
+    In segments everybody gives to everybody, and who waits for whom is not told: if they come to a standstill, rounds
+    go by hops for as long as a pair would be avoided, and these find out which it is.
+    """
 
     def __init__(self) -> None:
         self._failures: dict[frozenset[Contributor], _Failure] = {}
+        self._standstills = 0
+        self._hops_until = 0.0
+
+    def fail_segments(self, now: float) -> None:
+        """Segments have come to a standstill."""
+        avoid_s = min(AVOID_S * 2.0**self._standstills, AVOID_AT_MOST_S)
+        self._standstills, self._hops_until = self._standstills + 1, now + avoid_s
+        logger.warning("segments have come to a standstill: rounds go by hops for %.0f s", avoid_s)
+
+    def succeed_segments(self) -> None:
+        """All got all of a round's segments."""
+        self._standstills = 0
+
+    def may_try_segments(self, now: float) -> bool:
+        return now >= self._hops_until
 
     def fail(self, sender: Contributor, receiver: Contributor, now: float) -> str:
         """Nothing has got from one to the other for long. Returns what the log tells of it, "" if that is known."""

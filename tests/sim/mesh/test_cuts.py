@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from mdl.config import Exchange
 from mdl.protocol.status_messages import RoundSummary
 from peers.trials.run_plan import build_mesh
 from sim.mesh.fault_plan import AGENT_NODE, Cut, CutOneWay, FaultPlan
@@ -13,9 +14,12 @@ ROUNDS = 12
 NORMAL_S = 1.5
 
 
-def play(policy: str, peers: int, kind: type[Cut] | type[CutOneWay]) -> list[RoundSummary]:
+def play(
+    policy: str, peers: int, kind: type[Cut] | type[CutOneWay], exchange: Exchange = "chain"
+) -> list[RoundSummary]:
     fault = kind(at_s=0.0, a="p1", b="p2", for_s=1000.0)
-    mesh, _ = build_mesh(FaultPlan(seed=1, peers=peers, rounds=ROUNDS, policy=policy, faults=(fault,)))
+    plan = FaultPlan(seed=1, peers=peers, rounds=ROUNDS, policy=policy, exchange=exchange, faults=(fault,))
+    mesh, _ = build_mesh(plan)
     mesh.run(300.0, lambda: len(mesh.accounts.closed) > ROUNDS)
     machine = mesh.nodes[AGENT_NODE].machine
     assert machine is not None
@@ -35,3 +39,16 @@ def test_a_lasting_cut_between_two_devices_costs_once(policy: str, peers: int, k
     assert all(len(summary.contributors) == peers for summary in after)
     if slow:
         assert all(summary.cuts for summary in after)
+
+
+@pytest.mark.parametrize("kind", [Cut, CutOneWay])
+@pytest.mark.parametrize("peers", [3, 6])
+@pytest.mark.parametrize("policy", ["greedy", "tree", "ring"])
+def test_a_lasting_cut_costs_segments_one_standstill_and_hops_find_the_way(
+    policy: str, peers: int, kind: type[Cut]
+) -> None:
+    rounds = play(policy, peers, kind, "shares")
+    assert len(rounds) >= ROUNDS - 1
+    slow = [summary for summary in rounds if summary.seconds["total"] > NORMAL_S]
+    assert len(slow) <= 2, [summary.seconds["total"] for summary in rounds]  # the standstill, and a hop in vain
+    assert all(len(summary.contributors) == peers for summary in rounds[rounds.index(slow[-1]) + 1 :])
