@@ -123,7 +123,8 @@ def _find_policy(told: str, policy: str | Own | None) -> Callable[[], Policy]:
 class _Pass:
     """One replay. make_policy: of each time in office.
 
-    names: recorded digest -> the replayed machine's; renamed: those that turned out otherwise.
+    names: recorded digest -> the replayed machine's; renamed: those that turned out otherwise. told: what others have
+    said of a round's result of these contributors, recorded.
     """
 
     recorded: Recorded
@@ -133,6 +134,7 @@ class _Pass:
     give_up_at: float
     renamed: dict[str, str] = field(default_factory=dict)
     vectors: dict[str, Vector] = field(default_factory=dict)
+    told: dict[tuple[int, frozenset[Contributor]], str] = field(default_factory=dict)
     number: int = 0
 
     def play(self) -> Replayed:
@@ -182,11 +184,17 @@ class _Pass:
         lineage = msgspec.to_builtins(trainer.standing.lineage)
         if (report["round_id"], report["lineage"]) == (trainer.round_id, list(lineage)):
             self._learn(report["digest"], _text(trainer.digest))
-        result, staged = trainer.part.spread.staged if trainer.part else None, report["staged"]
-        if result and staged and trainer.part and report["open_round"] == trainer.part.round_id:
-            contributors = msgspec.convert(staged["contributors"], list[Contributor])
-            if frozenset(contributors) == result.contributors:
-                self._learn(staged["digest"], _text(trainer.part.spread.digest))
+        if staged := report["staged"]:
+            contributors = frozenset(msgspec.convert(staged["contributors"], list[Contributor]))
+            self.told[report["open_round"], contributors] = staged["digest"]
+        self._recognise_result(machine)
+
+    def _recognise_result(self, machine: Peer) -> None:
+        """What others say of the result that this device has: they may have said it before it had that, by segments."""
+        part = machine.trainer.part if machine.trainer else None
+        if part and part.spread.staged:
+            told = self.told.get((part.round_id, part.spread.staged.contributors), "")
+            self._learn(told, _text(part.spread.digest))
 
     def _keep_vectors(self, machine: Peer, effects: list[Effect]) -> None:
         """What the machine has made itself may come back to it from another device."""
@@ -196,6 +204,7 @@ class _Pass:
         part = machine.trainer.part if machine.trainer else None
         if part and part.spread.staged:
             self.vectors[_text(part.spread.digest)] = part.spread.staged.values
+            self._recognise_result(machine)
 
     def _learn(self, recorded: str, replayed: str) -> None:
         if recorded and replayed and self._name(recorded) != replayed:

@@ -6,6 +6,7 @@ import json
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from mdl.errors import ConfigError, DataError
@@ -17,10 +18,11 @@ from peers.roles.build import build_machine
 from peers.roles.trainer.hops import Hops
 from peers.trials.campaign import Campaign, silent_machines
 from peers.trials.replay_story import replay_story
-from peers.trials.run_plan import tell_plan
+from peers.trials.run_plan import run_plan, tell_plan
 from peers.trials.story_file import load_story, read_event, save_stories, tell_entries
 from scheduler.given.choice import describe_choice
 from scheduler.policies.registry import make_policy
+from sim.mesh.draw_plan import draw_plan
 from transport.story import Story
 
 
@@ -39,6 +41,14 @@ def test_every_process_of_a_hard_run_does_the_same_again(stories: list[Path]) ->
         replays = [replay_story(load_story(path)) for path in stories]
     assert [replay.describe() for replay in replays if replay.problem or replay.differs] == []
     assert sum(replay.effects for replay in replays) > 1000
+
+
+def test_a_device_that_hears_of_a_result_before_it_has_it_by_segments_does_the_same_again(tmp_path: Path) -> None:
+    plan = msgspec.structs.replace(draw_plan(2, 5, 3, "hard"), exchange="shares")
+    with silent_machines():
+        paths = save_stories(run_plan(plan, record=True)[1], tmp_path)
+        replays = [replay_story(load_story(path)) for path in paths]
+    assert [replay.describe() for replay in replays if replay.problem or replay.differs] == []
 
 
 def test_a_story_whose_values_carry_their_digests_as_they_used_to_does_the_same_again(
