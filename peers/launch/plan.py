@@ -75,7 +75,7 @@ def plan_run(
         training=msgspec.structs.replace(config.training, planned_rounds=rounds),
         busy=msgspec.structs.replace(config.busy, cpu_percent=100.0),  # they share one processor
     )
-    check_exchange(config.round)
+    check_exchange(config.round, verify)
     out = out or Path("runs") / f"up-{datetime.now():%Y%m%d-%H%M%S}"
     try:
         make_private_folder(out)

@@ -56,15 +56,13 @@ class PeerStart(msgspec.Struct, frozen=True, omit_defaults=True):
     started_s: float = 0.0
 
 
-def check_exchange(section: RoundSection) -> None:
-    """Raises ConfigError for what cannot be had together."""
-    if section.compress == "none":
-        return
-    if section.exchange == "chain":
+def check_exchange(section: RoundSection, verify: bool = False) -> None:
+    """Raises ConfigError for what cannot be had together. verify: global deltas are to be compared with the mean."""
+    if section.compress != "none" and section.exchange == "chain":
         raise ConfigError(
             f"round.compress = {section.compress}: only segments are compressed; set round.exchange to shares or auto"
         )
-    if section.keep_deltas:
+    if section.compress != "none" and verify:
         raise ConfigError(
             f"round.compress = {section.compress}: --verify compares deltas, which rounding changes; leave one out"
         )
