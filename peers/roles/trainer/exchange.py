@@ -167,9 +167,9 @@ class Exchange:
     def hear_ready(self, sender: Contributor, now: float) -> list[Send]:
         """It may have begun after it was told that this device has: it is told again, once."""
         lane = self._lanes.get(sender)
-        if lane is None or lane.is_ready:
+        if lane is None:
             return []
-        again = [] if lane.is_heard else [Send(sender.peer_id, self._ready())]
+        again = [] if lane.is_heard or lane.is_ready else [Send(sender.peer_id, self._ready())]
         lane.is_ready = True
         return again + self._fill(lane, now)
 
@@ -196,6 +196,8 @@ class Exchange:
         else:
             self._merging[segment] = pair_aggregate(mine, theirs, part)
         self._finish(segment)
+        if segment in self._lacking:
+            return [taken, *self._fill(lane, now)]
         return [taken, *self._fill_all(now)]
 
     def take_result(self, sender: Contributor, message: SegmentMessage, values: Vector) -> list[Send]:

@@ -258,3 +258,13 @@ def test_what_coding_rounds_off_comes_in_with_the_next_delta(coding: Coding) -> 
         errors.append(np.abs(total - number * np.mean(steps, axis=0)).max())
     assert errors[0] > 0
     assert max(errors) < 4 * errors[0]
+
+
+def test_a_device_whose_readiness_was_lost_gets_its_results_when_it_says_so_again() -> None:
+    order = _order("ab", (7, 6))
+    me, bob = order.order
+    exchange = Exchange(order, me, ModelDelta(np.ones(SIZE, np.float32), 1.0, frozenset([me])), SIZE, RETRY_S)
+    exchange.begin()
+    exchange.take_result(bob, SegmentMessage(3, 7, 1, 12), np.ones(4, np.float32))  # so it follows the order
+    assert [type(send.message) for send in exchange.hear_ready(bob, 1.0)] == [PieceMessage] * 6
+    assert exchange.hear_ready(bob, 1.1) == []
