@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from mdl.errors import LocalProtocolError, MdlError
-from mdl.protocol.machine import Effect, Evaluate, Event, StudyLesson, TeachCycle, TrainLocally, WorkFailed
+from mdl.protocol.cloud_work import StudyLesson, TeachCycle
+from mdl.protocol.machine import Effect, Evaluate, Event, TrainLocally, WorkFailed
 
 Work: TypeAlias = Mapping[type[Effect], Callable[[Any], Event | None]]
 

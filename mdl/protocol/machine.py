@@ -2,7 +2,7 @@
 
 Two drivers run the same machines: `transport.runtime` over ZeroMQ and `sim.mesh.driver` in virtual time. Slow work
 (training, evaluation, disk) is an effect; its result comes back as an event, so that a report never waits for a
-training step.
+training step. Events and effects of the cloud stand in `mdl.protocol.cloud_work`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from mdl.protocol.bulk import Bulk, Packed
-from mdl.protocol.cloud_messages import LessonMessage, UpdateMessage
+from mdl.protocol.bulk import Bulk
+from mdl.protocol.cloud_work import CycleTaught, StoreUpdate, StudyLesson, TeachCycle, UpdateReady, UpdateStored
 from mdl.protocol.counts import Evaluation
 from mdl.protocol.delta import Contributor, ModelDelta, Vector
 from mdl.protocol.messages import Said
@@ -25,9 +25,12 @@ class Tick(msgspec.Struct, frozen=True):
 
 
 class Received(msgspec.Struct, frozen=True):
-    """A checked message. values: what a carrier message announced, owned by the machine from now on: float32 (P,), or
-    packed bytes if it is one of PACKED. Those of one of SEGMENTS are read-only: they lie in the memory of the message.
+    """A message that was checked.
 
+    sender: who said it, as its connection has shown.
+    message: what was said.
+    values: what a carrier message announced, owned by the machine from now on: float32 (P,), or packed bytes if it is
+        one of PACKED. Those of one of SEGMENTS are read-only: they lie in the memory of the message.
     digest: of the values, if the message is one whose values are compared with a digest (DIGESTED); else empty.
     """
 
@@ -38,7 +41,10 @@ class Received(msgspec.Struct, frozen=True):
 
 
 class PeerFound(msgspec.Struct, frozen=True):
-    """Discovery introduced a peer of this mesh; whether it lives, only its messages tell."""
+    """Discovery introduced a peer of this mesh; whether it lives, only its messages tell.
+
+    info: who it is, and where it is reached.
+    """
 
     info: PeerInfo
 
@@ -46,7 +52,8 @@ class PeerFound(msgspec.Struct, frozen=True):
 class NameTaken(msgspec.Struct, frozen=True):
     """Another live process of this mesh has our peer id: its data directory is a copy of ours, or ours of its.
 
-    other: by its incarnation; the higher one was started later. address: HOST:PORT, "" if it is not known.
+    other: by its incarnation; the higher one was started later.
+    address: HOST:PORT, "" if it is not known.
     """
 
     other: Contributor
@@ -54,7 +61,12 @@ class NameTaken(msgspec.Struct, frozen=True):
 
 
 class TransferProgressed(msgspec.Struct, frozen=True):
-    """Part of a carrier message from `sender` has arrived; comes at most about once a second."""
+    """Part of a carrier message has arrived; comes at most about once a second.
+
+    sender: whose message it is.
+    received_bytes: how much of its values is here.
+    size_bytes: of all its values.
+    """
 
     sender: Contributor
     received_bytes: int
@@ -62,12 +74,23 @@ class TransferProgressed(msgspec.Struct, frozen=True):
 
 
 class ResourcesSampled(msgspec.Struct, frozen=True):
+    """The device has looked at itself.
+
+    resources: what it has, and how it is used.
+    sent_bytes: over all connections since the process started.
+    """
+
     resources: ResourceState
     sent_bytes: int = 0
 
 
 class LocalDeltaReady(msgspec.Struct, frozen=True):
-    """Local training is done: w(t) - w_i, theta and this device as the only contributor."""
+    """Local training is done.
+
+    round_id: of the TrainLocally that it answers.
+    delta: w(t) - w_i, theta and this device as the only contributor.
+    training: how it went.
+    """
 
     round_id: int
     delta: ModelDelta
@@ -75,58 +98,43 @@ class LocalDeltaReady(msgspec.Struct, frozen=True):
 
 
 class DeltaRecalled(msgspec.Struct, frozen=True):
-    """The own delta of a round once more, float32 (P,); None if it is not known any longer."""
+    """The own delta of a round once more.
+
+    round_id: of the RecallDelta that it answers.
+    values: float32 (P,); None if it is not known any longer.
+    """
 
     round_id: int
     values: Vector | None
 
 
 class Evaluated(msgspec.Struct, frozen=True):
+    """A model was tested on this device's share of the test windows.
+
+    round_id: of the Evaluate that it answers.
+    evaluation: how the model did.
+    """
+
     round_id: int
     evaluation: Evaluation
 
 
 class WorkFailed(msgspec.Struct, frozen=True):
-    """An effect could not be carried out; `problem` is one line for the user."""
+    """An effect could not be carried out.
+
+    effect: the name of its kind.
+    problem: one line for the user.
+    """
 
     effect: str
     problem: str
 
 
-class UpdateReady(msgspec.Struct, frozen=True):
-    """This device has an update for the cloud. The other fields as in UpdateOffered."""
-
-    number: int
-    update: Packed
-    version: int = 0
-    group: int = -1
-
-
-class UpdateStored(msgspec.Struct, frozen=True):
-    """The cloud has an update on its disk, or has refused it: `problem` is then one line."""
-
-    sender: Contributor
-    update: UpdateMessage
-    problem: str = ""
-    pull_again: bool = False
-
-
-class CycleTaught(msgspec.Struct, frozen=True):
-    """The cloud has learned from its pupils, and what it can teach now is on its disk.
-
-    lessons: small models by the group's number in decimal, "-1" is the base. pairs: the same, each with its large one.
-    groups: of the pupils. learned: the digest of each pupil's update that is in it.
-    """
-
-    version: int
-    lessons: dict[str, Packed]
-    groups: dict[str, int]
-    learned: dict[str, bytes]
-    pairs: dict[str, Packed] = {}
-
-
 class PauseChanged(msgspec.Struct, frozen=True):
-    """Whether this device may train has changed (`--when`). reason: what forbids it, in words; "" when it may again."""
+    """Whether this device may train has changed (`--when`).
+
+    reason: what forbids it, in words; "" when it may again.
+    """
 
     reason: str = ""
 
@@ -172,6 +180,8 @@ Event: TypeAlias = (
 class Send(msgspec.Struct, frozen=True):
     """Best effort: may be lost or come twice.
 
+    receiver: the peer id.
+    message: what is said.
     values: with a carrier or a segment only; nobody changes them afterwards.
     """
 
@@ -181,7 +191,12 @@ class Send(msgspec.Struct, frozen=True):
 
 
 class TrainLocally(msgspec.Struct, frozen=True):
-    """Train from `parameters` = w(round_id - 1), float32 (P,); answers LocalDeltaReady. planned_rounds: 0 if open."""
+    """Train for a round; answers LocalDeltaReady.
+
+    round_id: t + 1, the round that it is for.
+    parameters: w(t), float32 (P,).
+    planned_rounds: the run's last round; 0: open.
+    """
 
     round_id: int
     parameters: Vector
@@ -189,9 +204,12 @@ class TrainLocally(msgspec.Struct, frozen=True):
 
 
 class RecallDelta(msgspec.Struct, frozen=True):
-    """What local training of round_id gave, from `parameters` = w(round_id - 1), once more; answers DeltaRecalled.
+    """What local training gave, once more; answers DeltaRecalled.
 
     Merging needs the memory of the own delta; the trained model still has it.
+
+    round_id: t + 1, the round that was trained for.
+    parameters: w(t) that it began at, float32 (P,).
     """
 
     round_id: int
@@ -199,14 +217,24 @@ class RecallDelta(msgspec.Struct, frozen=True):
 
 
 class Evaluate(msgspec.Struct, frozen=True):
-    """Test `parameters` = w(round_id) on this device's share of the test windows; answers Evaluated."""
+    """Test a model on this device's share of the test windows; answers Evaluated.
+
+    round_id: t.
+    parameters: w(t), float32 (P,).
+    """
 
     round_id: int
     parameters: Vector
 
 
 class SaveModel(msgspec.Struct, frozen=True):
-    """Write `parameters` = w(round_id) and how it came about to the file cache."""
+    """Write a model and how it came about to the file cache.
+
+    round_id: t.
+    parameters: w(t), float32 (P,).
+    digest: of w(t).
+    history: the forks on the way to w(t), and whose work is in it.
+    """
 
     round_id: int
     parameters: Vector
@@ -215,13 +243,21 @@ class SaveModel(msgspec.Struct, frozen=True):
 
 
 class SaveBallot(msgspec.Struct, frozen=True):
-    """Write what this device has promised to the disk, before any message of the same event is sent."""
+    """Write what this device has promised to the disk, before any message of the same event is sent.
+
+    ballot: all of it; replaces what was written before.
+    """
 
     ballot: Ballot
 
 
 class KeepDelta(msgspec.Struct, frozen=True):
-    """Write a delta of this round beside the results (`--verify`). name: "own" or "global"."""
+    """Write a delta beside the results (`--verify`).
+
+    round_id: the round that it is of.
+    name: "own" or "global".
+    delta: with its theta and contributors.
+    """
 
     round_id: int
     name: str
@@ -229,40 +265,19 @@ class KeepDelta(msgspec.Struct, frozen=True):
 
 
 class RecordRound(msgspec.Struct, frozen=True):
-    """A round is over: append its line to metrics.jsonl."""
+    """A round is over: append its line to metrics.jsonl.
 
-    summary: RoundSummary
-
-
-class StudyLesson(msgspec.Struct, frozen=True):
-    """A learner has the cloud's model: learn from it. A device by itself answers UpdateReady with this number."""
-
-    number: int
-    lesson: LessonMessage
-    model: Packed
-
-
-class StoreUpdate(msgspec.Struct, frozen=True):
-    """The cloud has received an update: check it and keep it; answers UpdateStored. packed: the update itself."""
-
-    sender: Contributor
-    update: UpdateMessage
-    packed: Packed
-
-
-class TeachCycle(msgspec.Struct, frozen=True):
-    """The cloud: make this version of what it teaches, from the updates on its disk; 1 from its own data alone.
-
-    Answers CycleTaught.
+    summary: that line.
     """
 
-    version: int
+    summary: RoundSummary
 
 
 class Finish(msgspec.Struct, frozen=True):
     """This machine is done; the driver lets queued work and messages out, then stops.
 
-    problem: one line for the user, empty if all is well. exit_code: as in the errors, 2 if the user's input is wrong.
+    problem: one line for the user, empty if all is well.
+    exit_code: as in the errors, 2 if the user's input is wrong.
     """
 
     problem: str = ""

@@ -29,8 +29,8 @@ from mdl.errors import DataError, RemoteProtocolError
 from mdl.files.checkpoint import read_safetensors, write_safetensors
 from mdl.files.journal import Journal
 from mdl.protocol.bulk import Packed
+from mdl.protocol.cloud_work import CycleTaught, StoreUpdate, TeachCycle, UpdateStored
 from mdl.protocol.delta import digest_of
-from mdl.protocol.machine import CycleTaught, StoreUpdate, TeachCycle, UpdateStored
 from mdl.reading import decode_json, read_bytes
 from mdl.writing import write_bytes
 from peers.edge.resume import Origin, refuse_to_overwrite, set_aside

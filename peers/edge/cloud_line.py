@@ -21,8 +21,9 @@ from mdl.learning.flat import FlatModel
 from mdl.learning.training import Teacher
 from mdl.own import own_model
 from mdl.protocol.bulk import Packed
+from mdl.protocol.cloud_work import StudyLesson, UpdateReady
 from mdl.protocol.delta import Contributor, Vector
-from mdl.protocol.machine import Effect, Event, PauseChanged, SaveModel, StopRequested, StudyLesson, Tick, UpdateReady
+from mdl.protocol.machine import Effect, Event, PauseChanged, SaveModel, StopRequested, Tick
 from peers.edge.device import Device
 from peers.edge.identity import cloud_keys
 from peers.roles.cloud.learner import CLOUD, Learner, LearnerSettings

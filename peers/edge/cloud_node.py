@@ -25,8 +25,9 @@ from mdl.config import MANY, Config, ModelSection
 from mdl.data import DataSet, Windows, default_cache_dir, donated_part, load_data, shard_test, take_windows
 from mdl.own import own_data, own_model
 from mdl.protocol.bulk import Packed
+from mdl.protocol.cloud_work import StoreUpdate, StudyLesson, TeachCycle, UpdateReady
 from mdl.protocol.delta import Contributor
-from mdl.protocol.machine import Event, PauseChanged, StopRequested, StoreUpdate, StudyLesson, TeachCycle, UpdateReady
+from mdl.protocol.machine import Event, PauseChanged, StopRequested
 from mdl.reading import decode_json, read_bytes
 from mdl.writing import write_bytes
 from peers.edge.cloud_files import CloudFiles

@@ -20,9 +20,9 @@ from rich.console import Console
 
 from mdl.errors import RemoteProtocolError
 from mdl.protocol.bulk import Packed
+from mdl.protocol.cloud_work import CycleTaught, StoreUpdate, StudyLesson, TeachCycle, UpdateReady, UpdateStored
 from mdl.protocol.delta import Contributor, ModelDelta, Vector
 from mdl.protocol.machine import (
-    CycleTaught,
     Effect,
     Event,
     Finish,
@@ -31,13 +31,8 @@ from mdl.protocol.machine import (
     Received,
     RecordRound,
     Send,
-    StoreUpdate,
-    StudyLesson,
-    TeachCycle,
     Tick,
     TransferProgressed,
-    UpdateReady,
-    UpdateStored,
     WorkFailed,
 )
 from mdl.protocol.messages import CARRIERS, PACKED, SEGMENTS, Said

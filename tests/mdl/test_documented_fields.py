@@ -1,4 +1,4 @@
-"""Every field of the configuration and of what travels has a line of its own in its struct's docstring."""
+"""Every field of the configuration, of what travels, of events and effects has a line of its own in its docstring."""
 
 from __future__ import annotations
 
@@ -8,9 +8,28 @@ import msgspec
 import pytest
 
 from mdl import config
-from mdl.protocol import cloud_messages, messages, round_messages, segment_messages, status_messages, vocabulary
+from mdl.protocol import (
+    cloud_messages,
+    cloud_work,
+    machine,
+    messages,
+    round_messages,
+    segment_messages,
+    status_messages,
+    vocabulary,
+)
 
-MODULES = (config, messages, round_messages, segment_messages, status_messages, cloud_messages, vocabulary)
+MODULES = (
+    config,
+    cloud_messages,
+    cloud_work,
+    machine,
+    messages,
+    round_messages,
+    segment_messages,
+    status_messages,
+    vocabulary,
+)
 STRUCTS = [
     kind
     for module in MODULES

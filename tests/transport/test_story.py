@@ -12,19 +12,9 @@ import pytest
 from mdl.errors import DataError
 from mdl.protocol.bulk import Packed
 from mdl.protocol.cloud_messages import LessonMessage, UpdateMessage
+from mdl.protocol.cloud_work import CycleTaught, StoreUpdate, StudyLesson, UpdateReady
 from mdl.protocol.delta import Contributor
-from mdl.protocol.machine import (
-    CycleTaught,
-    Effect,
-    Event,
-    Received,
-    Send,
-    StopRequested,
-    StoreUpdate,
-    StudyLesson,
-    Tick,
-    UpdateReady,
-)
+from mdl.protocol.machine import Effect, Event, Received, Send, StopRequested, Tick
 from mdl.protocol.round_messages import ModelMessage
 from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentTaken
 from peers.trials.story_file import load_story, tell_entries

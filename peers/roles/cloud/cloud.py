@@ -27,21 +27,9 @@ from mdl.protocol.cloud_messages import (
     UpdateTaken,
     UpdateWanted,
 )
+from mdl.protocol.cloud_work import CycleTaught, StoreUpdate, TeachCycle, UpdateStored
 from mdl.protocol.delta import Contributor
-from mdl.protocol.machine import (
-    CycleTaught,
-    Effect,
-    Event,
-    Finish,
-    Received,
-    Send,
-    StopRequested,
-    StoreUpdate,
-    TeachCycle,
-    TransferProgressed,
-    UpdateStored,
-    WorkFailed,
-)
+from mdl.protocol.machine import Effect, Event, Finish, Received, Send, StopRequested, TransferProgressed, WorkFailed
 from mdl.task import task_difference
 from transport.loglimit import LogLimit
 from transport.wire.places import Places

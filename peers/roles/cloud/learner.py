@@ -24,19 +24,9 @@ from mdl.protocol.cloud_messages import (
     UpdateTaken,
     UpdateWanted,
 )
+from mdl.protocol.cloud_work import StudyLesson, UpdateReady
 from mdl.protocol.delta import digest_of
-from mdl.protocol.machine import (
-    Effect,
-    Event,
-    Finish,
-    PauseChanged,
-    Received,
-    Send,
-    StopRequested,
-    StudyLesson,
-    UpdateReady,
-    WorkFailed,
-)
+from mdl.protocol.machine import Effect, Event, Finish, PauseChanged, Received, Send, StopRequested, WorkFailed
 from mdl.protocol.messages import Said
 
 # Who is at the other end of a spoke: there is nobody else.

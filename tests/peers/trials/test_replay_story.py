@@ -12,8 +12,8 @@ import pytest
 from mdl.errors import ConfigError, DataError
 from mdl.own import Own
 from mdl.protocol.bulk import Packed
+from mdl.protocol.cloud_work import CycleTaught
 from mdl.protocol.delta import Contributor
-from mdl.protocol.machine import CycleTaught
 from peers.roles.build import build_machine
 from peers.roles.trainer.hops import Hops
 from peers.trials.campaign import Campaign, silent_machines

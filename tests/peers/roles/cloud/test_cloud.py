@@ -19,9 +19,9 @@ from mdl.protocol.cloud_messages import (
     UpdateTaken,
     UpdateWanted,
 )
+from mdl.protocol.cloud_work import CycleTaught, StoreUpdate, StudyLesson, TeachCycle, UpdateReady, UpdateStored
 from mdl.protocol.delta import Contributor, digest_of
 from mdl.protocol.machine import (
-    CycleTaught,
     Effect,
     Event,
     Finish,
@@ -29,13 +29,8 @@ from mdl.protocol.machine import (
     Received,
     Send,
     StopRequested,
-    StoreUpdate,
-    StudyLesson,
-    TeachCycle,
     Tick,
     TransferProgressed,
-    UpdateReady,
-    UpdateStored,
     WorkFailed,
 )
 from peers.roles.cloud.cloud import MAX_PUPILS, Cloud, CloudSettings, CloudState

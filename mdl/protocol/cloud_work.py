@@ -1,0 +1,91 @@
+"""Events and effects of the cloud and of who learns with it (`mdl.protocol.machine` has all the others)."""
+
+from __future__ import annotations
+
+import msgspec
+
+from mdl.protocol.bulk import Packed
+from mdl.protocol.cloud_messages import LessonMessage, UpdateMessage
+from mdl.protocol.delta import Contributor
+
+
+class UpdateReady(msgspec.Struct, frozen=True):
+    """This device has an update for the cloud.
+
+    number: of the StudyLesson that it answers.
+    update: the small model's, packed.
+    version: as in UpdateOffered.
+    group: as in UpdateOffered.
+    """
+
+    number: int
+    update: Packed
+    version: int = 0
+    group: int = -1
+
+
+class UpdateStored(msgspec.Struct, frozen=True):
+    """The cloud has an update on its disk, or has refused it.
+
+    sender: the device that it is of.
+    update: the message that carried it.
+    problem: why it was refused, in one line; "": it is kept.
+    pull_again: the device is to fetch what the cloud teaches before it sends another.
+    """
+
+    sender: Contributor
+    update: UpdateMessage
+    problem: str = ""
+    pull_again: bool = False
+
+
+class CycleTaught(msgspec.Struct, frozen=True):
+    """The cloud has learned from its pupils, and what it can teach now is on its disk.
+
+    version: of what it teaches now.
+    lessons: small models by the group's number in decimal, "-1" is the base.
+    groups: pupil -> the number of its group.
+    learned: pupil -> the digest of its update that is in it.
+    pairs: as lessons, each with its large model.
+    """
+
+    version: int
+    lessons: dict[str, Packed]
+    groups: dict[str, int]
+    learned: dict[str, bytes]
+    pairs: dict[str, Packed] = {}
+
+
+class StudyLesson(msgspec.Struct, frozen=True):
+    """A learner has the cloud's model: learn from it. A device by itself answers UpdateReady.
+
+    number: comes back in UpdateReady.
+    lesson: the message that carried the model.
+    model: packed.
+    """
+
+    number: int
+    lesson: LessonMessage
+    model: Packed
+
+
+class StoreUpdate(msgspec.Struct, frozen=True):
+    """The cloud has received an update: check it and keep it; answers UpdateStored.
+
+    sender: the device that it is of.
+    update: the message that carried it.
+    packed: the update itself.
+    """
+
+    sender: Contributor
+    update: UpdateMessage
+    packed: Packed
+
+
+class TeachCycle(msgspec.Struct, frozen=True):
+    """The cloud: make the next version of what it teaches, from the updates on its disk; answers CycleTaught.
+
+    version: which; 1: from its own data alone.
+    """
+
+    version: int
