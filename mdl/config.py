@@ -16,7 +16,7 @@ import tomli_w
 
 from mdl.assignments import put, put_assignment
 from mdl.errors import ConfigError, DataError
-from mdl.hints import did_you_mean
+from mdl.hints import did_you_mean, explain
 from mdl.reading import LARGEST_TOML_BYTES, decode_toml, read_text
 from mdl.writing import write_bytes
 
@@ -313,8 +313,7 @@ def load_config(path: Path | None, overrides: Mapping[str, object], assignments:
     try:
         return msgspec.convert(values, Config, strict=True)
     except msgspec.ValidationError as error:
-        reason, _, place = str(error).partition(" - at `$.")
-        raise ConfigError(f"{where}: {place.rstrip('`') or 'configuration'}: {reason}") from None
+        raise ConfigError(f"{where}: {explain(error, Config)}") from None
 
 
 def save_config(config: Config, path: Path) -> None:

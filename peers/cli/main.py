@@ -22,6 +22,7 @@ from peers.cli.options import (
     Code,
     ConfigFile,
     DataSpec,
+    ExchangeBy,
     Fresh,
     Insecure,
     Interface,
@@ -79,6 +80,7 @@ def up(
     epochs: Annotated[int, typer.Option(help="Passes over each device's data.", max=MANY)] = 5,
     rounds_per_epoch: Annotated[int | None, typer.Option(help="Aggregations in each epoch.")] = None,
     policy: Policy = None,
+    exchange: ExchangeBy = None,
     split: Split = None,
     seed: Seed = None,
     baselines: Annotated[bool, typer.Option("--baselines", help="Also train alone and central.")] = False,
@@ -103,6 +105,7 @@ def up(
         "model.name": model,
         "training.rounds_per_epoch": rounds_per_epoch,
         "round.policy": policy,
+        "round.exchange": exchange,
         "cloud.people": donors,
         "seed": seed,
     }
@@ -133,6 +136,7 @@ def peer(
     shard: Shard = None,
     split: Split = None,
     policy: Policy = None,
+    exchange: ExchangeBy = None,
     join: Join = None,
     listen: Listen = None,
     port: Port = None,
@@ -164,6 +168,7 @@ def peer(
         "cloud.address": cloud,
         "device.when": when,
         "round.policy": policy,
+        "round.exchange": exchange,
         "device.max_memory_mb": max_memory,
         "device.max_battery_share": max_battery_share,
         "seed": seed,
@@ -201,6 +206,7 @@ def agent(
     rounds: Annotated[int | None, typer.Option(help="Stop after so many rounds; 0 goes on until Ctrl-C.")] = None,
     min_peers: Annotated[int | None, typer.Option(help="How many must be there before the first round.")] = None,
     policy: Policy = None,
+    exchange: ExchangeBy = None,
     name: Annotated[str, typer.Option(help="This agent's name.")] = "agent",
     join: Join = None,
     listen: Listen = None,
@@ -217,7 +223,8 @@ def agent(
 ) -> None:
     """Order the aggregations of a mesh (the mobile agent); holds no data and no model."""
     log_at(log_level, quiet)
-    overrides: dict[str, object] = {"round.rounds": rounds, "round.min_peers": min_peers, "round.policy": policy}
+    overrides: dict[str, object] = {"round.rounds": rounds, "round.min_peers": min_peers}
+    overrides |= {"round.policy": policy, "round.exchange": exchange}
     overrides |= mesh_overrides(join, listen, port, interface, loopback, insecure)
     settings = load_settings(config, overrides, assign)
     from peers.edge.node import run_agent

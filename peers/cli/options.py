@@ -49,6 +49,14 @@ Policy = Annotated[
     str | None,
     typer.Option(help=f"Who aggregates with whom: {name_policies()}; or FILE.safetensors, or package.module:factory."),
 ]
+ExchangeBy = Annotated[
+    str | None,
+    typer.Option(
+        "--exchange",
+        help="How deltas travel: chain (whole, hop by hop, as the policy orders), shares (in segments, by bandwidth), or "
+        "auto (shares once all links are known and slow).",
+    ),
+]
 CloudAt = Annotated[str | None, typer.Option("--cloud", help="HOST:PORT of a cloud that teaches this mesh.")]
 Name = Annotated[str | None, typer.Option(help="This device's name; the host's by default.")]
 Shard = Annotated[str | None, typer.Option(help="I/N: hold one share of the data only.")]

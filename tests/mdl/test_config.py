@@ -99,6 +99,8 @@ def test_a_file_that_cannot_be_read_is_named_with_the_reason(missing: str, tmp_p
         ("training.batch=1", "did you mean training.batch_size"),
         ("round=tree", "round is a table"),
         ("round.rounds=many", "round.rounds"),
+        ("round.exchange=ring", r"valid: chain, shares, auto"),
+        ("faults.on_partition=x", r"valid: continue, wait"),
     ],
 )
 def test_a_wrong_assignment_is_named(assignment: str, part: str) -> None:
