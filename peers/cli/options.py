@@ -53,8 +53,8 @@ ExchangeBy = Annotated[
     str | None,
     typer.Option(
         "--exchange",
-        help="How deltas travel: chain (whole, hop by hop, as the policy orders), shares (in segments, by bandwidth), or "
-        "auto (shares once all links are known and slow).",
+        help="How deltas travel: chain (whole, hop by hop, as the policy orders), shares (in segments, by bandwidth), "
+        "or auto (shares once all links are known and slow).",
     ),
 ]
 CloudAt = Annotated[str | None, typer.Option("--cloud", help="HOST:PORT of a cloud that teaches this mesh.")]

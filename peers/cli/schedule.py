@@ -24,7 +24,7 @@ from peers.cli.options import (
     tell,
 )
 from peers.cli.progress import progress_bar
-from scheduler.policies.registry import OPTIMAL, name_policies, quick_policies
+from scheduler.policies.registry import OPTIMAL, SHARES, name_policies, quick_policies
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,7 +37,7 @@ app = typer.Typer(
 )
 
 _SOURCE_HELP = "Scenario file, run directory, or FAMILY:N:SEED (dynamic:9:17); without it the live mesh (--mesh)."
-_POLICIES_HELP = f"With commas: {name_policies(OPTIMAL, last='and')}, policy files, own functions; by default "
+_POLICIES_HELP = f"With commas: {name_policies(SHARES, OPTIMAL, last='and')}, policy files, own functions; by default "
 Source = Annotated[str | None, typer.Argument(help=_SOURCE_HELP, show_default=False)]
 Index = Annotated[int, typer.Option(help="Which scenario of a file, from 0.", min=0, max=MANY)]
 Round = Annotated[
@@ -110,7 +110,7 @@ def compare(
     from peers.view.schedule_source import draw_scenarios
 
     can_solve = scenarios is None and n <= 12 and family != "dying"
-    names = _parse_policies(policies or ",".join(quick_policies(can_solve)))
+    names = _parse_policies(policies or ",".join([*quick_policies(can_solve), SHARES]))
     what, planned, drawn = draw_scenarios(family, n, count, seed_from, scenarios)
     with progress_bar() as show:
         found = compare_policies(names, what, drawn, planned, lambda played, of: show("scenarios", played, of))
@@ -134,7 +134,7 @@ def what_if(
         ),
     ] = None,
     policies: Annotated[
-        str | None, typer.Option(*_POLICIES, help=f"{_POLICIES_HELP}the one of the configuration.")
+        str | None, typer.Option(*_POLICIES, help=f"{_POLICIES_HELP}the one of the configuration, and shares.")
     ] = None,
     index: Index = 0,
     round_number: Round = None,
@@ -150,7 +150,7 @@ def what_if(
     from peers.view.schedule_source import as_playable, find_subject, looker
     from scheduler.explain.what_if import apply_changes, describe_outcomes, parse_changes, play_both, show_outcomes
 
-    names = _parse_policies(policies or _usual_policy())
+    names = _parse_policies(policies or f"{_usual_policy()},{SHARES}")
     look = looker(mesh, code, join, interface, loopback, wait)
     subject = as_playable(find_subject(source, index, round_number, look))
     changes = parse_changes(assign or [], subject.names)

@@ -14,18 +14,23 @@ from rich.table import Table
 from mdl.devices.scenario import Scenario
 from mdl.own import Own
 from peers.interrupts import handled, interrupt
-from scheduler.explain.watched_play import Bench, play_watched
+from scheduler.explain.watched_play import Bench, play_named
 from scheduler.paper.problem import energy_variance
-from scheduler.policies.registry import OPTIMAL
+from scheduler.policies.registry import OPTIMAL, SHARES
 from scheduler.study.judging import half_width
 from scheduler.study.normalised import objectives
+from scheduler.study.play import Played
 
 
 @dataclass
 class Score:
-    """One policy over all scenarios; lists by scenario. objective: N(T) + N(E), Eq. 4. decision_s: of each decision."""
+    """One policy over all scenarios; lists by scenario. objective: N(T) + N(E), Eq. 4. decision_s: of each decision.
+
+    everywhere_s: when everybody has the result. Of rounds in segments that and `lost` is all that there is.
+    """
 
     makespan_s: list[float] = field(default_factory=list)
+    everywhere_s: list[float] = field(default_factory=list)
     energy_variance_j2: list[float] = field(default_factory=list)
     objective: list[float] = field(default_factory=list)
     lost: list[int] = field(default_factory=list)
@@ -44,14 +49,19 @@ class Comparison:
 
     @property
     def played(self) -> int:
-        return len(self.scores[self.policies[0]].makespan_s)
+        return len(self.scores[self.policies[0]].everywhere_s)
 
     @property
-    def reference(self) -> str:
+    def chains(self) -> list[str]:
+        """All but rounds in segments, which nobody ever holds alone."""
+        return [name for name in self.policies if name != SHARES]
+
+    @property
+    def reference(self) -> str | None:
         """What the others are measured by: the optimum, if it is there, else the best of them."""
         if OPTIMAL in self.policies:
             return OPTIMAL
-        return min(self.policies, key=lambda name: fmean(self.scores[name].makespan_s))
+        return min(self.chains, key=lambda name: fmean(self.scores[name].makespan_s), default=None)
 
 
 def compare(
@@ -71,15 +81,11 @@ def compare(
     try:
         with handled(interrupt):
             for scenario in scenarios:
-                rows = [_play(name, scenario, bench) for name in policies]
-                both = objectives([row[0] for row in rows], [row[1] for row in rows])
-                for name, value, (makespan_s, variance, lost, seconds) in zip(names, both, rows, strict=True):
-                    score = found.scores[name]
-                    score.objective.append(value)
-                    score.makespan_s.append(makespan_s)
-                    score.energy_variance_j2.append(variance)
-                    score.lost.append(lost)
-                    score.decision_s += seconds
+                rows = {str(name): play_named(scenario, name, bench) for name in policies}
+                for name, (played, _) in rows.items():
+                    found.scores[name].everywhere_s.append(played.everywhere_s)
+                    found.scores[name].lost.append(len(played.lost))
+                _score_chains(found, {name: rows[name] for name in found.chains})
                 show(found.played, planned)
     except KeyboardInterrupt:
         found.interrupted = True
@@ -89,7 +95,7 @@ def compare(
 def describe_comparison(found: Comparison) -> dict[str, Any]:
     """What `--json` prints. over_percent: mean makespan over the reference's, with the 95 % interval of that ratio
     over these scenarios; paired: the mean of the ratios."""
-    reference = found.scores[found.reference].makespan_s if found.played else []
+    reference = found.scores[found.reference].makespan_s if found.played and found.reference else []
     return {
         "scenarios": found.what,
         "planned": found.planned,
@@ -104,39 +110,57 @@ def show_comparison(found: Comparison, console: Console) -> None:
     if not found.played:
         return
     described = describe_comparison(found)
-    over = "optimum" if found.reference == OPTIMAL else found.reference
+    over = "optimum" if found.reference == OPTIMAL else found.reference or "-"
     table = Table(title=f"{found.what}: {found.played} scenarios", title_justify="left", box=None, pad_edge=False)
     table.add_column("policy", no_wrap=True)
-    for column in ("makespan s", "95 %", f"over {over}", "var J²", "Eq. 4", "lost", "ms"):
+    for column in ("makespan s", f"over {over}", "all s", "var J²", "Eq. 4", "lost", "ms"):
         table.add_column(column, justify="right", no_wrap=True)
     for row in described["policies"]:
         decision_ms = row["decision_ms_median"]
         table.add_row(
             row["policy"],
-            f"{row['makespan_s']:.3f}",
-            f"± {row['interval_95_s']:.3f}",
-            "" if row["policy"] == found.reference else _tell_over(row),
-            f"{row['energy_variance_j2']:.3f}",
-            f"{row['objective_eq4']:.2f}",
+            *_tell_chain(row, found.reference),
+            f"{row['everywhere_s']:.2f}",
+            "-" if row["energy_variance_j2"] is None else f"{row['energy_variance_j2']:.2f}",
+            "-" if row["objective_eq4"] is None else f"{row['objective_eq4']:.2f}",
             f"{row['lost_per_scenario']:.2f}" if row["lost"] else "0",
             "-" if decision_ms is None else f"{decision_ms:.3f}",
         )
     console.print(table)
 
 
-def _play(name: str | Own, scenario: Scenario, bench: Bench) -> tuple[float, float, int, list[float]]:
-    played, watched = play_watched(scenario, bench.policy(name, scenario), explains=False)
-    variance = energy_variance(np.array(played.energy_j))
-    # The optimum plans everything before its first decision: its decisions are no work.
-    return played.makespan_s, variance, len(played.lost), [] if name == OPTIMAL else watched.seconds
+def _score_chains(found: Comparison, rows: dict[str, tuple[Played, list[float]]]) -> None:
+    """Of one scenario, what only a chain has: one holder, energy, decisions."""
+    variances = {name: energy_variance(np.array(played.energy_j)) for name, (played, _) in rows.items()}
+    both = objectives([played.makespan_s for played, _ in rows.values()], list(variances.values())) if rows else []
+    for value, (name, (played, seconds)) in zip(both, rows.items(), strict=True):
+        score = found.scores[name]
+        score.objective.append(value)
+        score.makespan_s.append(played.makespan_s)
+        score.energy_variance_j2.append(variances[name])
+        # The optimum plans everything before its first decision: its decisions are no work.
+        score.decision_s += [] if name == OPTIMAL else seconds
 
 
 def _describe(name: str, score: Score, reference: Sequence[float]) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "policy": name,
+        "makespan_s": None,
+        "everywhere_s": round(fmean(score.everywhere_s), 6),
+        "everywhere_interval_95_s": round(half_width(score.everywhere_s), 6),
+        "energy_variance_j2": None,
+        "objective_eq4": None,
+        "lost": sum(score.lost),
+        "lost_per_scenario": round(fmean(score.lost), 4),
+        "decisions": len(score.decision_s),
+        "decision_ms_median": round(1e3 * median(score.decision_s), 4) if score.decision_s else None,
+    }
+    if not score.makespan_s:
+        return told
     mean_s = fmean(score.makespan_s)
     spread_s = stdev(score.makespan_s) if len(score.makespan_s) > 1 else 0.0
     ratios = [own / best for own, best in zip(score.makespan_s, reference, strict=True) if best > 0]
-    return {
-        "policy": name,
+    return told | {
         "makespan_s": round(mean_s, 6),
         "makespan_s_deviation": round(spread_s, 6),
         "interval_95_s": round(half_width(score.makespan_s), 6),
@@ -145,11 +169,15 @@ def _describe(name: str, score: Score, reference: Sequence[float]) -> dict[str, 
         "over_percent_paired": round(100.0 * (fmean(ratios) - 1.0), 3) if ratios else None,
         "energy_variance_j2": round(fmean(score.energy_variance_j2), 6),
         "objective_eq4": round(fmean(score.objective), 4),
-        "lost": sum(score.lost),
-        "lost_per_scenario": round(fmean(score.lost), 4),
-        "decisions": len(score.decision_s),
-        "decision_ms_median": round(1e3 * median(score.decision_s), 4) if score.decision_s else None,
     }
+
+
+def _tell_chain(row: dict[str, Any], reference: str | None) -> tuple[str, str]:
+    """Makespan with its interval, and what it is over the reference."""
+    if row["makespan_s"] is None:
+        return "-", ""
+    over = "" if row["policy"] == reference else _tell_over(row)
+    return f"{row['makespan_s']:.3f} ± {row['interval_95_s']:.3f}", over
 
 
 def _tell_over(row: dict[str, Any]) -> str:

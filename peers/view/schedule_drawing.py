@@ -6,11 +6,14 @@ from dataclasses import dataclass
 
 from mdl.own import Own
 from peers.view.schedule_source import Playable, Subject, as_playable
-from scheduler.explain.chart import Chart
+from scheduler.explain.chart import Chart, Exchanged, SeenDevice
 from scheduler.explain.device_table import ShownDevice, real_devices, scenario_devices
 from scheduler.explain.gantt_played import chart_play
+from scheduler.explain.gantt_recorded import chart_round
 from scheduler.explain.recorded_round import chart_real
 from scheduler.explain.watched_play import Bench, check_policy, play_watched
+from scheduler.policies.registry import SHARES
+from scheduler.study.segments import play_segments
 
 
 @dataclass(frozen=True)
@@ -31,15 +34,32 @@ def draw_subject(subject: Subject, policy: str | Own | None, usual_policy: str) 
     if policy is None and not isinstance(subject, Playable):
         return Drawing(chart_real(subject), subject.policy, real_devices(subject), True)
     scene, shown = as_playable(subject), policy or usual_policy
-    return Drawing(
-        _chart(scene, shown), str(shown), scenario_devices(scene.scenario, scene.names), False, scene.estimates
-    )
+    chart = _chart(scene, shown)
+    devices = scenario_devices(scene.scenario, scene.names, chart.exchange.owns if chart.exchange else None)
+    return Drawing(chart, str(shown), devices, False, scene.estimates)
 
 
 def _chart(scene: Playable, policy: str | Own) -> Chart:
     """With the alternatives to each decision, where the policy tells them."""
     check_policy(policy)
+    if policy == SHARES:
+        return _chart_segments(scene)
     played, watched = play_watched(scene.scenario, Bench().policy(policy, scene.scenario), names=scene.names)
     lost = f", lost: {', '.join(scene.names[index] for index in played.lost)}" if played.lost else ""
     title = f"{scene.title}, policy {policy}: one holder after {played.makespan_s:.2f} s{lost}"
     return chart_play(title, scene.scenario, played, watched.notes, scene.names)
+
+
+def _chart_segments(scene: Playable) -> Chart:
+    """No decisions but one: who owns how many segments."""
+    played, plan, start_s = play_segments(scene.scenario, scene.names)
+    end_s = played.makespan_s
+    title = f"{scene.title}, in segments: everybody has the result after {end_s:.2f} s"
+    exchange = None
+    if plan:
+        exchange = Exchanged(plan.reason, plan.owns, start_s, end_s, plan.bound_s)
+    devices = [
+        SeenDevice(name, each.ready_s, each.busy, index in played.lost)
+        for index, (name, each) in enumerate(zip(scene.names, scene.scenario.devices, strict=True))
+    ]
+    return chart_round(title, devices, (), end_s, True, exchange)

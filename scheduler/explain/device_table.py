@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from rich.table import Table
@@ -40,9 +40,16 @@ def real_devices(real: RealRound) -> tuple[ShownDevice, ...]:
     )
 
 
-def scenario_devices(scenario: Scenario, names: Sequence[str]) -> tuple[ShownDevice, ...]:
+def scenario_devices(
+    scenario: Scenario, names: Sequence[str], owns: Mapping[str, int] | None = None
+) -> tuple[ShownDevice, ...]:
+    """owns: device -> segments, where it is played in them."""
+    known = owns or {}
     return tuple(
-        ShownDevice(name, each.ready_s, each.link_mb_s, each.merge_mb_s, _name_kind(each.kind), each.battery_percent)
+        ShownDevice(
+            *(name, each.ready_s, each.link_mb_s, each.merge_mb_s, _name_kind(each.kind)),
+            *(each.battery_percent, known.get(name)),
+        )
         for name, each in zip(names, scenario.devices, strict=True)
     )
 

@@ -156,6 +156,8 @@ def chart_real(real: RealRound) -> Chart:
 
 def rebuild(real: RealRound) -> Rebuilt:
     """The round as a scenario of the timing model. Raises DataError if too little was recorded."""
+    if real.exchange:
+        return _rebuild_segments(real, real.exchange)
     merged = [hop for hop in real.hops if hop.outcome == "merged" and hop.decided_s is not None and hop.size_bytes]
     took_part = {peer for hop in merged for peer in (hop.sender, hop.receiver)}
     devices = [each for each in real.devices if each.peer_id in took_part and each.ready_s is not None]
@@ -186,6 +188,34 @@ def rebuild(real: RealRound) -> Rebuilt:
         if hop.sender in index and hop.receiver in index
     )
     return Rebuilt(scenario, names, real.end_s, pairs, _tell_estimates(real, names))
+
+
+def _rebuild_segments(real: RealRound, exchange: Exchanged) -> Rebuilt:
+    """A round without hops shows links alone."""
+    devices = [each for each in real.devices if each.peer_id in exchange.owns and each.ready_s is not None]
+    links = [each.link_mb_s for each in devices if each.link_mb_s]
+    if len(devices) < 2 or not links or not real.size_mb:
+        raise DataError(f"{real.where}: round {real.number}: its links are not known yet, or it is not over")
+    made = tuple(
+        ScenarioDevice(
+            *(
+                each.ready_s or 0.0,
+                each.link_mb_s or median(links),
+                each.merge_mb_s or _FAST_MERGE_MB_S,
+                _kind_of(each),
+            ),
+            battery_percent=100.0 if each.battery_percent is None else each.battery_percent,
+            charging=bool(each.charging),
+            busy=_close_periods(each.busy, real.end_s),
+        )
+        for each in devices
+    )
+    scenario = Scenario(f"round-{real.number}", "recorded", real.size_mb, 0.0, made)
+    told = (
+        "links: what the agent knew after the round, as segments have shown it",
+        "latency and merges: a round in segments shows neither; they are taken to be nothing",
+    )
+    return Rebuilt(scenario, tuple(each.peer_id for each in devices), real.end_s, (), told)
 
 
 class Recorded:

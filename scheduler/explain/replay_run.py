@@ -63,6 +63,12 @@ def replay_run(directory: Path, number: int | None, policies: Sequence[str | Own
     bench, left_out, rounds = Bench(), {}, []
     spent: dict[str, dict[str, float]] = {}
     for summary in summaries:
+        if summary.shares:
+            left_out[summary.round] = (
+                f"{where}: round {summary.round} went in segments: it has no hops to play again; "
+                "mdl schedule what-if compares it with chains"
+            )
+            continue
         try:
             rebuilt = rebuild(finished_round(summary, where, recorded_policy))
         except DataError as error:

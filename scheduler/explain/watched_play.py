@@ -14,9 +14,10 @@ from mdl.own import Own
 from scheduler.explain.chart import Note
 from scheduler.given.choice import policy_of
 from scheduler.policies.chain import ChainView, Decision, Pair, Policy
-from scheduler.policies.registry import OPTIMAL
+from scheduler.policies.registry import OPTIMAL, SHARES
 from scheduler.study.optimal import Optimal
 from scheduler.study.play import Played, play
+from scheduler.study.segments import play_segments
 
 if TYPE_CHECKING:
     from mdl.devices.scenario import Scenario
@@ -66,7 +67,7 @@ def parse_policies(text: str, own: Callable[[str], str | Own] = str) -> tuple[st
 
 def check_policy(name: str | Own) -> None:
     """Raises ConfigError with the closest valid name, or DataError for a file that is no policy."""
-    if name != OPTIMAL:
+    if name not in (OPTIMAL, SHARES):
         policy_of(name)
 
 
@@ -92,6 +93,16 @@ def play_watched(
 ) -> tuple[Played, Watched]:
     watched = Watched(policy, explains, names)
     return play(scenario, watched), watched
+
+
+def play_named(
+    scenario: Scenario, name: str | Own, bench: Bench, names: Sequence[str] = ()
+) -> tuple[Played, list[float]]:
+    """Under a policy by its name, or in segments; and the seconds of each decision."""
+    if name == SHARES:
+        return play_segments(scenario).played, []
+    played, watched = play_watched(scenario, bench.policy(name, scenario), explains=False, names=names)
+    return played, watched.seconds
 
 
 def _rename(view: ChainView, names: Sequence[str]) -> ChainView:

@@ -19,7 +19,8 @@ from mdl.errors import ConfigError
 from mdl.hints import did_you_mean
 from mdl.own import Own
 from scheduler.explain.chart_text import choose_decimals, tell_hop
-from scheduler.explain.watched_play import Bench, play_watched
+from scheduler.explain.watched_play import Bench, play_named
+from scheduler.policies.registry import SHARES
 from scheduler.study.play import Played
 
 _PERIOD = re.compile(r"(-?\d+(?:\.\d+)?)-(\d+(?:\.\d+)?)")
@@ -76,11 +77,7 @@ def play_both(
 ) -> list[Outcome]:
     bench = Bench()
     return [
-        Outcome(
-            str(name),
-            play_watched(scenario, bench.policy(name, scenario), explains=False, names=names)[0],
-            play_watched(changed, bench.policy(name, changed), explains=False, names=names)[0],
-        )
+        Outcome(str(name), play_named(scenario, name, bench, names)[0], play_named(changed, name, bench, names)[0])
         for name in policies
     ]
 
@@ -96,6 +93,7 @@ def describe_outcomes(
                 "policy": each.policy,
                 "before": _describe(each.before, names),
                 "after": _describe(each.after, names),
+                "everywhere_s": [round(each.before.everywhere_s, 6), round(each.after.everywhere_s, 6)],
                 "makespan_change_percent": _change_percent(each),
                 "same_hops": each.same_hops,
                 "first_different_hop": _first_difference(each),
@@ -111,7 +109,7 @@ def show_outcomes(
     console.print(Text(f"{title}; changed: {', '.join(change.where for change in changes)}", style="bold"))
     for each in outcomes:
         console.print()
-        console.print(_draw(each, names))
+        console.print(_draw(each, names) if each.policy != SHARES else "in segments: no hops")
         console.print(_sum_up(each))
     fields = {change.field for change in changes}
     if "battery_percent" in fields and "dies_at_s" not in fields:
@@ -231,8 +229,12 @@ def _sum_up(outcome: Outcome) -> str:
     by = "" if change is None else f" ({change:+.1f} %)"
     chain = "the same chain" if difference is None else f"another chain from hop {difference} on"
     lost = f"; lost: {len(outcome.before.lost)} → {len(outcome.after.lost)}" if outcome.after.lost else ""
-    text = f"{outcome.before.makespan_s:.2f} s → {outcome.after.makespan_s:.2f} s{by}, {chain}"
-    return f"{text}, {outcome.same_hops} of {len(outcome.before.ordered)} hops as before{lost}"
+    text = f"{outcome.before.makespan_s:.2f} s → {outcome.after.makespan_s:.2f} s{by}"
+    if outcome.policy == SHARES:
+        return f"everybody has the result: {text}{lost}"
+    everywhere = f"; everybody has it: {outcome.before.everywhere_s:.2f} s → {outcome.after.everywhere_s:.2f} s"
+    hops = f"{outcome.same_hops} of {len(outcome.before.ordered)} hops as before"
+    return f"{text}, {chain}, {hops}{lost}{everywhere}"
 
 
 def _describe(played: Played, names: Sequence[str]) -> dict[str, Any]:

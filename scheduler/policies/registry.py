@@ -19,6 +19,10 @@ def make_policy(name: str) -> Policy:
     """
     if name == OPTIMAL:
         raise ConfigError("policy 'optimal' knows when busy times end, so it can only judge scenarios, not decide")
+    if name == SHARES:
+        raise ConfigError(
+            "'shares' is no policy: a round in segments has no hops to order; choose it by --exchange shares"
+        )
     if name not in POLICIES:
         hint = did_you_mean(name, [*POLICIES, OPTIMAL])
         raise ConfigError(f"unknown policy {name!r}{hint} (valid: {', '.join(POLICIES)})")
@@ -84,6 +88,8 @@ POLICIES: dict[str, Callable[[], Policy]] = {
     "ring": _make_ring,
 }
 OPTIMAL = "optimal"
+# Beside the policies where rounds are compared: no hops, but segments to owners with shares by bandwidth.
+SHARES = "shares"
 # Not compared unless they are named: dp is slow, greedy-risk is greedy but for one rule.
 _ON_DEMAND = frozenset({"dp", "greedy-risk"})
 

@@ -9,6 +9,7 @@ from mdl.devices.scenario import Scenario
 from mdl.errors import LocalProtocolError
 from scheduler.policies.chain import ChainView, DeviceView, Policy, Wait
 from scheduler.policies.detour import go_around
+from sim.timing.exchange import broadcast_end_s
 from sim.timing.iteration import Iteration, TimedHop
 
 
@@ -23,6 +24,7 @@ class Played(msgspec.Struct, frozen=True):
     """makespan_s: when one holder has everything. energy_j: of each device, with what it brought along.
 
     lost: devices whose own contribution is not in the result; wasted_s: active seconds of hops that a death undid.
+    everywhere_s: when everybody alive has the result.
     """
 
     makespan_s: float
@@ -31,6 +33,7 @@ class Played(msgspec.Struct, frozen=True):
     lost: tuple[int, ...]
     wasted_s: float
     decisions: int
+    everywhere_s: float = 0.0
 
 
 def play(scenario: Scenario, policy: Policy) -> Played:
@@ -50,8 +53,13 @@ def play(scenario: Scenario, policy: Policy) -> Played:
             ordered.append(Ordered(hop, decision.reason))
         if not iteration.advance():
             break
+    makespan_s = everywhere_s = iteration.makespan_s
+    living = [index for index in range(len(scenario.devices)) if iteration.state(index) is not DeviceState.DEAD]
+    if iteration.holders:
+        everywhere_s = broadcast_end_s(scenario, iteration.holders[0], living, makespan_s)
     energy_j = tuple(iteration.energy_j(index) for index in range(len(scenario.devices)))
-    return Played(iteration.makespan_s, energy_j, tuple(ordered), tuple(iteration.lost), iteration.wasted_s, decisions)
+    lost = tuple(iteration.lost)
+    return Played(makespan_s, energy_j, tuple(ordered), lost, iteration.wasted_s, decisions, everywhere_s)
 
 
 def view_of(iteration: Iteration) -> ChainView:

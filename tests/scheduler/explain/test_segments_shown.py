@@ -9,11 +9,12 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from mdl.errors import DataError
 from mdl.protocol.status_messages import DeviceRecord, MeshStatus, RoundSummary
 from scheduler.explain.chart_svg import draw_svg
 from scheduler.explain.chart_text import draw_chart
 from scheduler.explain.device_table import draw_devices, real_devices
-from scheduler.explain.recorded_round import chart_real, finished_round, live_round
+from scheduler.explain.recorded_round import chart_real, finished_round, live_round, rebuild
 
 PLAN = "160 segments of 32 KB: a 80, b 80; 1 own none; 1.57 s at best"
 OWNS = {"a": 80, "b": 80, "c": 0}
@@ -99,3 +100,13 @@ def test_the_live_mesh_shows_the_segments_that_are_on_their_way(phase: str, over
     assert (chart.exchange.start_s, chart.exchange.end_s) == (1.0, 1.5 if over else None)
     assert chart.exchange.tell().startswith("it took 0.5 s" if over else "it is under way")
     assert next(row for row in chart.rows if row.device == "a").spans[-1].kind.value == "segments"
+
+
+def test_a_round_in_segments_can_be_rebuilt_and_played_as_a_chain() -> None:
+    rebuilt = rebuild(finished_round(SUMMARY, "run"))
+    assert rebuilt.names == ("a", "b", "c")
+    assert rebuilt.scenario.size_mb == 5.0
+    assert [device.link_mb_s for device in rebuilt.scenario.devices] == [5.0, 5.0, 1.25]
+    unknown = tuple(msgspec.structs.replace(each, link_mb_s=None) for each in DEVICES)
+    with pytest.raises(DataError, match="links are not known"):
+        rebuild(finished_round(msgspec.structs.replace(SUMMARY, devices=unknown), "run"))

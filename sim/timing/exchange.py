@@ -1,0 +1,89 @@
+"""The timing model of what gives everybody the result: a round in segments, and the broadcast after hops. Pure.
+
+In segments (MDLdroid has none; `scheduler/plans/segment_plan.py`): each device gives the owners its pieces, each owner
+merges what it owns and gives the results to all. Links are full duplex and carry whatever waits: no windows, no losses.
+A result goes as soon as all pieces of it are there. Work on a device stands still while it is busy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mdl.devices.busy_periods import active_end_s
+from mdl.devices.scenario import Scenario
+from mdl.protocol.tree import tree_children
+
+# A delta flows in so many steps: a result goes out while the next pieces come in. Plans have 5 to 160 segments.
+_STEPS = 32
+# Order, answer and the first piece, before anything flows.
+_MESSAGES = 3
+# What an owner's link takes over its bytes: it is full both ways at once, and lanes to several others wait for one
+# another (measured over predicted without it: docs/results.md, "Rounds in segments on the model").
+_FULL_BOTH_WAYS = 1.15
+
+
+def exchange_end_s(scenario: Scenario, shares: Sequence[float], members: Sequence[int], start_s: float) -> float:
+    """When all members have the result, if all hold their deltas at start_s. shares: of each device, by its index.
+
+    The later of two: when the last result has followed the last piece of it, and when each link has carried its bytes,
+    M (1 + (N-2) s) each way.
+    """
+    begin_s = start_s + _MESSAGES * scenario.latency_s
+    flown_s = _last_result_s(scenario, shares, members, begin_s)
+    carried_s = [flown_s]
+    for index in members:
+        device, share = scenario.devices[index], shares[index]
+        megabytes = scenario.size_mb * (1.0 + (len(members) - 2) * share) * (_FULL_BOTH_WAYS if share else 1.0)
+        carried_s.append(active_end_s((device.busy,), begin_s, megabytes / device.link_mb_s))
+    return max(carried_s) + scenario.latency_s
+
+
+def _last_result_s(scenario: Scenario, shares: Sequence[float], members: Sequence[int], begin_s: float) -> float:
+    """Step by step: a result waits for the slowest piece and for each owner's merges, and then for who gets it."""
+    devices, size_mb, others = scenario.devices, scenario.size_mb, len(members) - 1
+    owners = [index for index in members if shares[index] > 0.0]
+    sent_s, merged_s, given_s, got_s = (dict.fromkeys(members, begin_s) for _ in range(4))
+
+    def work(index: int, at_s: float, megabytes: float, mb_s: float) -> float:
+        return active_end_s((devices[index].busy,), at_s, megabytes / _STEPS / mb_s)
+
+    for _ in range(_STEPS):
+        for index in members:
+            sent_s[index] = work(index, sent_s[index], size_mb * (1.0 - shares[index]), devices[index].link_mb_s)
+        piece_s = max(sent_s.values())
+        for index in owners:
+            owned_mb = size_mb * shares[index] * others
+            merged_s[index] = work(index, max(merged_s[index], piece_s), owned_mb, devices[index].merge_mb_s)
+            given_s[index] = work(index, max(given_s[index], merged_s[index]), owned_mb, devices[index].link_mb_s)
+        result_s = max(given_s[index] for index in owners)
+        for index in members:
+            begun_s = max(got_s[index], piece_s)
+            got_s[index] = work(index, begun_s, size_mb * (1.0 - shares[index]), devices[index].link_mb_s)
+            got_s[index] = max(got_s[index], result_s)
+    return max(got_s.values())
+
+
+def broadcast_end_s(scenario: Scenario, root: int, members: Sequence[int], start_s: float) -> float:
+    """When all members have what the root has at start_s: down the binomial tree, one child after the other.
+
+    The fastest links are the inner nodes, the slowest are fed by the root at once (3.2.3); a parent does not wait for
+    a busy child with more than that child's own hop.
+    """
+    devices = scenario.devices
+    rest = sorted((index for index in members if index != root), key=lambda index: -devices[index].link_mb_s)
+    places = range(1, len(rest) + 1)
+    leaves = sorted((place for place in places if not tree_children(place, len(rest) + 1)), key=_depth, reverse=True)
+    at = {0: root, **dict(zip([place for place in places if place not in leaves] + leaves, rest, strict=True))}
+    has_s, ends_s = {0: start_s}, [start_s]
+    for place in range(len(at)):
+        free_s = has_s[place]
+        for child in tree_children(place, len(at)):
+            parent, other = devices[at[place]], devices[at[child]]
+            transfer_s = scenario.latency_s + scenario.size_mb / min(parent.link_mb_s, other.link_mb_s)
+            free_s = has_s[child] = active_end_s((parent.busy, other.busy), free_s, transfer_s)
+            ends_s.append(free_s)
+    return max(ends_s)
+
+
+def _depth(place: int) -> int:
+    return place.bit_count()
