@@ -111,10 +111,7 @@ def up(
     }
     settings = load_settings(config, overrides, assign)
     result = run_up(
-        settings,
-        peers,
-        epochs,
-        out,
+        *(settings, peers, epochs, out),
         policy=own_policy(policy) if policy else None,
         cloud=cloud,
         baselines=baselines,
