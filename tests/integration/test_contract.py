@@ -29,6 +29,7 @@ from mdl.protocol.machine import (
     TrainLocally,
 )
 from mdl.protocol.round_messages import BroadcastOrdered, DeltaMessage, RoundClosed
+from mdl.protocol.segment_messages import SegmentMessage
 from mdl.protocol.vocabulary import PeerInfo, ResourceState, Role, TrainingReport
 from peers.roles.build import TrainerStart, build_machine, configured_start
 from sim.mesh.accounts import Accounts
@@ -85,7 +86,9 @@ class Doomed:
 
 
 def build(name, policy, now):
-    overrides = {"round.rounds": ROUNDS, "round.min_peers": len(PEERS), "round.policy": policy}
+    """policy: or how deltas travel instead of hops, which then play no part."""
+    overrides = {"round.rounds": ROUNDS, "round.min_peers": len(PEERS)}
+    overrides["round.exchange" if policy == "shares" else "round.policy"] = policy
     config = load_config(None, overrides | {"faults.lost_after_s": 2.0, "round.keep_deltas": True})
     trainer = TrainerStart(SIZE, b"", "schema", "model") if name != "agent" else None
     return build_machine(configured_start(config, Contributor(name, 1), trainer, now))
@@ -220,6 +223,11 @@ def orders(kind):
     return lambda effect: isinstance(effect.message, kind) and effect.message.round_id == 2
 
 
+def gives_a_segment_out(effect):
+    """In round 2, as its owner, with everybody's piece in it."""
+    return isinstance(effect.message, SegmentMessage) and effect.message.round_id == 2
+
+
 # What happens -> who dies at which step, and who is in each round.
 EVERYBODY = (PEERS,) * ROUNDS
 STORIES = {
@@ -242,10 +250,23 @@ def test_both_drivers_give_the_same_rounds_contributors_and_digests(keys, story)
     assert len(set(real.models.values())) == 1
 
 
-@pytest.mark.parametrize("policy", ["greedy", "fifo"])
-def test_where_times_decide_the_order_both_drivers_give_the_same_sums(keys, policy):
-    simulated, real = run_simulated(policy, {}), run_on_sockets(keys, policy, {})
-    assert [each[:2] for each in simulated.rounds().values()] == [(PEERS, 9.0)] * ROUNDS
-    assert [each[:2] for each in real.rounds().values()] == [(PEERS, 9.0)] * ROUNDS
+# The same, where the order of the float32 sums follows times, which two drivers do not share.
+ROUGHLY = {
+    "greedy": ("greedy", {}, EVERYBODY),
+    "fifo": ("fifo", {}, EVERYBODY),
+    "segments": ("shares", {}, EVERYBODY),
+    "segments, and an owner dies": ("shares", {"p2": gives_a_segment_out}, (PEERS, *[("p1", "p3", "p4")] * 2)),
+    "segments, and the agent dies before its plan": ("shares", {"agent": orders(BroadcastOrdered)}, EVERYBODY),
+    "segments, and the agent dies before its last word": ("shares", {"agent": orders(RoundClosed)}, EVERYBODY),
+}
+
+
+@pytest.mark.parametrize("story", ROUGHLY)
+def test_where_times_decide_the_order_both_drivers_give_the_same_sums(keys, story):
+    policy, doom, contributors = ROUGHLY[story]
+    simulated, real = run_simulated(policy, doom), run_on_sockets(keys, policy, doom)
+    expected = [(names, sum(WEIGHTS[name] for name in names)) for names in contributors]
+    assert [each[:2] for each in simulated.rounds().values()] == expected
+    assert [each[:2] for each in real.rounds().values()] == expected
     for round_id, values in real.values().items():
         np.testing.assert_allclose(values, simulated.values()[round_id], rtol=0, atol=1e-6)
