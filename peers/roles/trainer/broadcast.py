@@ -79,8 +79,8 @@ class Spread:
 
     def check(self, message: GlobalMessage) -> bool:
         """Whether this is the result that is waited for. Raises RemoteProtocolError for one that lies about it."""
-        if self.order is None or self.staged:
-            return False
+        if self.order is None or self.staged or self.order.owns:
+            return False  # in segments it comes from their owners, and there is room for one
         if frozenset(message.contributors) != frozenset(self.order.contributors):
             return False  # the result of an order that has been replaced
         if not self.order.digest and (message.term, message.version) != _ballot_of(self.order):

@@ -149,6 +149,12 @@ def test_an_order_in_segments_names_no_result_that_somebody_has_already() -> Non
     assert spread.staged is None
 
 
+def test_a_result_that_comes_in_segments_is_not_taken_whole_besides() -> None:
+    spread = Spread()
+    spread.follow(_order(owns=(1, 1, 0, 0), segment_values=1), ME, None, 0.0)
+    assert not spread.check(GlobalMessage(1, 2.0, (ANN, ME), 7, 1))
+
+
 def test_a_result_that_lies_about_its_theta_is_its_senders_fault() -> None:
     spread = Spread()
     spread.follow(ORDER, ME, None, 0.0)
