@@ -30,12 +30,14 @@ from mdl.protocol.machine import (
     LocalDeltaReady,
     PeerFound,
     RecallDelta,
+    Received,
     RecordRound,
     SaveBallot,
     SaveModel,
     TrainLocally,
     TransferProgressed,
 )
+from mdl.protocol.segment_messages import SegmentMessage
 from mdl.protocol.vocabulary import History, TrainingReport
 from peers.edge.identity import claim_identity, release_identity
 from peers.edge.lifeline import stopped_by_signals
@@ -101,7 +103,7 @@ class Teller:
     """`observe` of the runtime: who leads, and how far what arrives has come."""
 
     def __init__(self, machine):
-        self.machine, self.leads = machine, False
+        self.machine, self.leads, self.half_way = machine, False, None
 
     def look(self, now, event, effects):
         if (self.machine.agent is not None) != self.leads:
@@ -115,9 +117,19 @@ class Teller:
                 if part and part.incoming:
                     carried = len(part.holds[0].contributors)
                     tell(receives_from=sender.peer_id, share=received / size, holds=carried, round=part.round_id)
+            case Received(message=SegmentMessage()):
+                self.tell_segments()
         for effect in effects:
             if isinstance(effect, Finish):
                 tell(ends=effect.exit_code, problem=effect.problem)
+
+    def tell_segments(self):
+        """Once a round in segments, when about a third is here."""
+        part = self.machine.trainer.part
+        exchange = part.spread.exchange if part else None
+        if exchange and exchange.order != self.half_way and exchange.received_bytes > exchange.values.nbytes / 3:
+            self.half_way = exchange.order
+            tell(exchanges=part.round_id, whole=exchange.is_whole)
 
 
 def tell(**what):

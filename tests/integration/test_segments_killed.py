@@ -1,0 +1,32 @@
+"""Real processes killed in the middle of a round in segments: the sums are exact, and the round ends."""
+
+import pytest
+
+from tests.integration import lan
+from tests.integration.test_faults import MBIT, SLOW_VALUES, Mesh, needs_lan, speed_up
+
+
+@pytest.fixture
+def slow_net():
+    with lan.Lan(4, mbit=MBIT) as net:
+        yield net
+
+
+@pytest.mark.alone
+@needs_lan
+@pytest.mark.parametrize("victim", ["an owner", "the agent"])
+def test_whoever_is_killed_in_the_middle_of_an_exchange_the_round_ends_and_counts_each_once(tmp_path, slow_net, victim):
+    """Each device owns a share; of 8 MB a third has come when one dies."""
+    with Mesh(tmp_path, slow_net, SLOW_VALUES, round__min_peers=3, round__exchange="shares") as mesh:
+        mesh.start("agent", "p1", "p2", "p3")
+        _, owner, line = mesh.wait_for(lambda name, line: "exchanges" in line and not line["whole"])
+        killed = mesh.nodes["agent"] if victim == "the agent" else owner
+        killed.kill()
+        speed_up(slow_net)
+        closed = mesh.closes(line["exchanges"])
+        assert [name for name, _ in closed["contributors"]] == sorted({"p1", "p2", "p3"} - {killed.name})
+        here = mesh.here()
+        mesh.start(killed.name)
+        later = line["exchanges"] + 1
+        mesh.wait_for(lambda _, told: told.get("global", 0) >= later and len(told["contributors"]) == 3, here)
+        mesh.check()
