@@ -11,6 +11,7 @@ import base64
 import hashlib
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +22,8 @@ import numpy as np
 from mdl.errors import ConfigError, RemoteProtocolError
 from mdl.own import Own
 from mdl.protocol.delta import Contributor, Vector, apply_delta, digest_of
-from mdl.protocol.machine import Effect, SaveModel, Tick
+from mdl.protocol.machine import Effect, Event, Received, SaveModel, Tick
+from mdl.protocol.segment_messages import PieceMessage, SegmentMessage
 from mdl.reading import shorten
 from peers.roles.build import PeerStart, build_machine
 from peers.roles.peer import Peer
@@ -150,8 +152,10 @@ class _Pass:
                 if said := machine.handle(Tick(), at_s):
                     return self._differs(number, entry, f"at {at_s:.3f} a tick led to {_kinds(said)}, not to nothing")
             self._recognise(entry, machine)
+            event = read_event(self._rename(_describe(entry.event)), self._value)
+            self._foresee_result(event, machine)
             try:
-                effects = machine.handle(read_event(self._rename(_describe(entry.event)), self._value), entry.at_s)
+                effects = machine.handle(event, entry.at_s)
             except RemoteProtocolError:
                 effects = []
             self._keep_vectors(machine, effects)
@@ -195,6 +199,22 @@ class _Pass:
         if part and part.spread.staged:
             told = self.told.get((part.round_id, part.spread.staged.contributors), "")
             self._learn(told, _text(part.spread.digest))
+
+    def _foresee_result(self, event: Event, machine: Peer) -> None:
+        """The result that this event makes whole, if others have told of it: the device may let it go at once."""
+        part = machine.trainer.part if machine.trainer else None
+        exchange = part.spread.exchange if part else None
+        if part is None or exchange is None or not isinstance(event, Received) or exchange.is_whole:
+            return
+        foreseen = deepcopy(exchange)
+        with suppress(RemoteProtocolError):
+            if isinstance(event.message, PieceMessage) and isinstance(event.values, np.ndarray):
+                foreseen.take_piece(event.sender, event.message, event.values, 0.0)
+            elif isinstance(event.message, SegmentMessage) and isinstance(event.values, np.ndarray):
+                foreseen.take_result(event.sender, event.message, event.values)
+        if foreseen.is_whole:
+            told = self.told.get((part.round_id, frozenset(exchange.order.contributors)), "")
+            self._learn(told, _text(digest_of(foreseen.values)))
 
     def _keep_vectors(self, machine: Peer, effects: list[Effect]) -> None:
         """What the machine has made itself may come back to it from another device."""

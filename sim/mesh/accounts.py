@@ -150,7 +150,7 @@ class Accounts:
             if own is None:
                 raise InvariantError("mean", f"{name} is of {contributor.peer_id}, which holds nothing")
             off += own[part]
-        if off @ off > ROUNDING * ROUNDING:
+        if not _is_nothing(off):
             raise InvariantError("segment", f"{name} is no mean of {_names(frozenset(who))}")
 
     def _is_mean(self, attempt: Attempt, digest: bytes, mean: ModelDelta) -> bool:
@@ -160,7 +160,7 @@ class Accounts:
             if own is None:
                 return False
             off += own
-        return bool(off @ off <= ROUNDING * ROUNDING)
+        return _is_nothing(off)
 
     def close(self, before: Model, after: Model, round_id: int, result: ModelDelta, who: str) -> bool:
         """A device has applied a global delta: True if nobody had before. Raises if something counts twice now."""
@@ -199,6 +199,11 @@ class Accounts:
             for work, dimension in self.works.items()
             if dimension in self.held
         ]
+
+
+def _is_nothing(off: Vector) -> bool:
+    """Whether two vectors are the same but for rounding, by their difference; not if it has no number at all."""
+    return bool(np.vdot(off, off) <= ROUNDING * ROUNDING)  # without a warning, whatever is in it
 
 
 def _names(contributors: frozenset[Contributor]) -> str:

@@ -56,7 +56,9 @@ def test_a_wide_run_tells_by_size() -> None:
 def test_every_failing_seed_has_its_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(campaign_module, "run_guarded", lambda plan, limit_s=0.0: Verdict(plan.seed, kind="lost"))
     with pytest.raises(UnfinishedError) as end:
-        cli_sim.run(None, None, True, "hard", 5, 0, "greedy", "any", "any", None, False, 1, tmp_path, as_json=True)
+        cli_sim.run(
+            None, None, True, "hard", 5, 0, "greedy", "any", "any", "chain", None, False, 1, tmp_path, as_json=True
+        )
     assert [size["violations"] for size in end.value.result["sizes"]] == [{"lost": 1}] * 5
     for seed in range(5):
         assert load_plan((tmp_path / f"plan-{seed}.json").read_bytes()) == Campaign(wide=True).plan(seed)
@@ -83,7 +85,7 @@ def test_a_failing_seed_is_saved_shrunk_and_told(
     monkeypatch.setattr(campaign_module, "run_guarded", fails)
     monkeypatch.setattr("peers.trials.run_plan.run_guarded", fails)
     with pytest.raises(UnfinishedError) as end:
-        cli_sim.run(6, 3, False, "hard", 1, 7, "greedy", "any", "any", None, True, 1, tmp_path, as_json=True)
+        cli_sim.run(6, 3, False, "hard", 1, 7, "greedy", "any", "any", "chain", None, True, 1, tmp_path, as_json=True)
     assert end.value.exit_code == 4
     err, result = capsys.readouterr().err, end.value.result
     assert [(failure["seed"], failure["problem"]) for failure in result["failures"]] == [(7, "p0's training")]
