@@ -204,7 +204,7 @@ class _Pass:
         """The result that this event makes whole, if others have told of it: the device may let it go at once."""
         part = machine.trainer.part if machine.trainer else None
         exchange = part.spread.exchange if part else None
-        if part is None or exchange is None or not isinstance(event, Received) or exchange.is_whole:
+        if part is None or exchange is None or not isinstance(event, Received) or exchange.lacks != 1:
             return
         foreseen = deepcopy(exchange)
         with suppress(RemoteProtocolError):

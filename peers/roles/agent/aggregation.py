@@ -24,7 +24,7 @@ from peers.roles.agent.repeater import Repeater
 from peers.roles.agent.settings import AgentSettings
 from peers.roles.membership.member import Change, Member
 from peers.roles.membership.members import Members
-from scheduler.plans.segment_plan import SegmentPlan, plan_segments
+from scheduler.plans.segment_plan import SegmentPlan, bandwidth_shares, plan_segments
 from scheduler.policies.chain import Pair, Policy, Wait
 from scheduler.policies.detour import go_around
 from scheduler.policies.device_book import learn_from_hop
@@ -178,7 +178,8 @@ class Aggregation:
         if not links or min(links) <= 0.0:
             return False
         size_mb = 4e-6 * members[0].report.size
-        return max(size_mb / min(links), 2 * (len(links) - 1) * size_mb / sum(links)) >= _SLOW_S
+        _, seconds_a_mb = bandwidth_shares(links, [True] * len(links))
+        return size_mb * seconds_a_mb >= _SLOW_S
 
     def _plan_segments(self, now: float) -> Holding | None:
         """The mean that it is to be, as soon as everybody holds its own delta."""

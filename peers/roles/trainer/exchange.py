@@ -33,7 +33,6 @@ _RTO_FACTOR, _MOST_DOUBLINGS = 4.0, 4
 _SEEN_S, _SEEN_BYTES = 0.5, 1 << 18
 _SMOOTHING = 0.25
 
-Ballot = tuple[int, int]
 Parcel = tuple[bool, int]  # whether it is a result, segment
 
 
@@ -131,6 +130,11 @@ class Exchange:
         return self._cut.bounds(segment)
 
     @property
+    def lacks(self) -> int:
+        """How many segments of the result are not here."""
+        return len(self._lacking)
+
+    @property
     def is_whole(self) -> bool:
         """All of the result is here."""
         return not self._lacking
@@ -183,10 +187,7 @@ class Exchange:
         mine = self._merging.get(segment)
         if segment not in self._lacking or (mine and sender in mine.contributors):
             return [taken]  # it was confirmed before, and that was lost
-        bounds = self._cut.bounds(segment)
-        part = self.values[bounds]
-        values = decode(values, part.size, self.order.coding)
-        check_values(values, part.size)
+        values, part = self._read(values, segment), self.values[self._cut.bounds(segment)]
         if not message.theta > 0:
             raise RemoteProtocolError(f"a piece of theta {message.theta}")
         theirs = ModelDelta(values, message.theta, frozenset([sender]))
@@ -208,10 +209,7 @@ class Exchange:
             raise RemoteProtocolError(f"segment {segment} from {sender.peer_id}, which does not own it")
         lane.is_heard = lane.is_ready = True
         if segment in self._lacking:
-            part = self.values[bounds]
-            values = decode(values, part.size, self.order.coding)
-            check_values(values, part.size)
-            part[:] = values
+            self.values[bounds] = self._read(values, segment)
             self._lacking.discard(segment)
         return [self._taken(sender, segment, is_result=True)]
 
@@ -259,6 +257,13 @@ class Exchange:
             segment in self._lacking and (not (part := self._merging.get(segment)) or peer not in part.contributors)
             for segment in self._owned
         )
+
+    def _read(self, coded: Vector, segment: int) -> Vector:
+        """A segment's values as they came. Raises RemoteProtocolError for what would poison a mean."""
+        bounds = self._cut.bounds(segment)
+        values = decode(coded, bounds.stop - bounds.start, self.order.coding)
+        check_values(values, bounds.stop - bounds.start)
+        return values
 
     def _finish(self, segment: int) -> None:
         """If all contributors are in it, it goes to everybody. Raises RemoteProtocolError for a theta that is not."""
