@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mdl.errors import RemoteProtocolError
-from mdl.protocol.coding import decode, encode
+from mdl.protocol.coding import coded_size, decode, encode
 from mdl.protocol.delta import Contributor, ModelDelta, Vector, check_values, pair_aggregate
 from mdl.protocol.machine import Send
 from mdl.protocol.round_messages import BroadcastOrdered
@@ -243,7 +243,9 @@ class Exchange:
         links = order.link_mb_s if len(order.link_mb_s) == len(order.order) else (0.0,) * len(order.order)
         mb_s = min(links[place], links[other])
         seconds = _LEAF_WINDOW_S if is_leaf else _WINDOW_S
-        most = max(_MOST_UNDER_WAY, 8 * cut.values)  # two segments, so that one is on its way while one is confirmed
+        most = max(
+            _MOST_UNDER_WAY, 2 * self._bytes(0)
+        )  # two segments, so that one is on its way while one is confirmed
         window_bytes = min(int(mb_s * 1e6 * seconds), most) if mb_s > 0 else most
         pieces = deque(cut.owned(other)) if self._own is not None else deque[int]()
         return _Lane(order.order[other], window_bytes, is_leaf, pieces)
@@ -298,7 +300,7 @@ class Exchange:
 
     def _starting(self, lane: _Lane, now: float) -> Iterator[Send]:
         """As much as the window has room for; one segment always has."""
-        while not lane.under_way or lane.bytes_under_way + 4 * self._cut.values <= lane.window_bytes:
+        while not lane.under_way or lane.bytes_under_way + self._bytes(0) <= lane.window_bytes:
             parcel = lane.next()
             if parcel is None:
                 return
@@ -328,5 +330,6 @@ class Exchange:
         return Send(sender.peer_id, SegmentTaken(order.round_id, order.term, order.version, segment, is_result))
 
     def _bytes(self, segment: int) -> int:
+        """That a segment takes on its way."""
         bounds = self._cut.bounds(segment)
-        return int(4 * (bounds.stop - bounds.start))
+        return 4 * coded_size(bounds.stop - bounds.start, self.order.coding)

@@ -268,3 +268,27 @@ def test_a_device_whose_readiness_was_lost_gets_its_results_when_it_says_so_agai
     exchange.take_result(bob, SegmentMessage(3, 7, 1, 12), np.ones(4, np.float32))  # so it follows the order
     assert [type(send.message) for send in exchange.hear_ready(bob, 1.0)] == [PieceMessage] * 6
     assert exchange.hear_ready(bob, 1.1) == []
+
+
+def test_windows_and_the_speed_of_a_link_are_of_bytes_that_travel() -> None:
+    """int8 takes a quarter: counted as float32, a link would look four times as fast as it is."""
+    size, values = 40 * 8192, 8192
+    peers = tuple(Contributor(name, 1) for name in "ab")
+    seen, under_way = {}, {}
+    codings: tuple[Coding, ...] = ("none", "int8")
+    for coding in codings:
+        order = BroadcastOrdered(
+            7, 3, b"w2", 1, peers, 2.0, peers, link_mb_s=(5.0, 5.0), owns=(0, 40), segment_values=values, coding=coding
+        )
+        own = ModelDelta(np.ones(size, np.float32), 1.0, frozenset([peers[0]]))
+        exchange = Exchange(order, peers[0], own, size, RETRY_S)
+        exchange.begin()
+        _, *sends = exchange.hear_ready(peers[1], 0.0)
+        under_way[coding] = sum(send.values.nbytes for send in sends if isinstance(send.values, np.ndarray))
+        for segment in range(40):
+            exchange.hear_taken(peers[1], SegmentTaken(3, 7, 1, segment), 0.05 * segment)
+        seen[coding] = exchange.uplink.mb_s
+    assert 60_000 < under_way["none"] <= 100_000  # 20 ms at 5 MB/s
+    assert 60_000 < under_way["int8"] <= 100_000
+    assert seen["none"] == pytest.approx(4 * values / 1e6 / 0.05, rel=0.01)
+    assert seen["int8"] == pytest.approx(seen["none"] / 3.94, rel=0.01)
