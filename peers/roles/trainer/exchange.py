@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -21,79 +20,13 @@ from mdl.protocol.machine import Send
 from mdl.protocol.round_messages import BroadcastOrdered
 from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
 from mdl.protocol.segments import Cut
+from peers.roles.trainer.lanes import Lane, Parcel, Uplink
 
 # What keeps a link busy until a confirmation is back, at the speed of its slower end; a device that only receives is
 # served first, and may have more waiting.
 _WINDOW_S, _LEAF_WINDOW_S = 0.02, 0.06
 # Of a lane, at most; also where no speed is known. More would wait in queues that others' values stand in, too.
 _MOST_UNDER_WAY = 1 << 17
-# Retransmission grows with what a confirmation took lately, and doubles up to so many times.
-_RTO_FACTOR, _MOST_DOUBLINGS = 4.0, 4
-# The speed of an uplink is seen over so many seconds and values of a lane's window, or it is a burst.
-_SEEN_S, _SEEN_BYTES = 0.5, 1 << 18
-_SMOOTHING = 0.25
-
-Parcel = tuple[bool, int]  # whether it is a result, segment
-
-
-@dataclass
-class _Lane:
-    """What goes to one device. ready: it has said that it follows the order. under_way: parcel -> sent at."""
-
-    peer: Contributor
-    window_bytes: int
-    is_leaf: bool
-    pieces: deque[int] = field(default_factory=deque)
-    results: deque[int] = field(default_factory=deque)
-    under_way: dict[Parcel, float] = field(default_factory=dict)
-    bytes_under_way: int = 0
-    is_ready: bool = False
-    is_heard: bool = False
-    answer_s: float = 0.0
-    doublings: int = 0
-
-    def is_done(self) -> bool:
-        return not (self.pieces or self.results or self.under_way)
-
-    def next(self) -> Parcel | None:
-        """Pieces first, since their owner's result waits for them; who owns nothing waits for results alone."""
-        if self.pieces:
-            return False, self.pieces.popleft()
-        return (True, self.results.popleft()) if self.results else None
-
-    def patience_s(self, retry_s: float) -> float:
-        return float(max(2 * retry_s, _RTO_FACTOR * self.answer_s) * 2**self.doublings)
-
-    def confirm(self, parcel: Parcel, size_bytes: int, now: float) -> bool:
-        sent_at = self.under_way.pop(parcel, None)
-        if sent_at is None:
-            return False
-        self.bytes_under_way -= size_bytes
-        self.answer_s += _SMOOTHING * (now - sent_at - self.answer_s) if self.answer_s else now - sent_at
-        self.doublings = 0
-        return True
-
-
-@dataclass
-class _Uplink:
-    """How fast this device sends, in MB/s: the best that confirmations have shown over a while.
-
-    0.0: not known. What is over in an instant tells of processors, not of links.
-    """
-
-    mb_s: float = 0.0
-    _since: float | None = None
-    _bytes: int = 0
-
-    def note(self, size_bytes: int, now: float) -> None:
-        if self._since is None:
-            self._since = now  # what was confirmed before it began to count tells nothing
-            return
-        self._bytes += size_bytes
-        seconds = now - self._since
-        if seconds >= _SEEN_S and self._bytes >= _SEEN_BYTES:
-            self.mb_s = max(self.mb_s, self._bytes / 1e6 / seconds)
-            self._since, self._bytes = now, 0
 
 
 class Exchange:
@@ -109,7 +42,7 @@ class Exchange:
             raise RemoteProtocolError(f"{len(order.owns)} shares for {len(order.order)} devices")
         self.order = order
         self.values = np.empty(size, np.float32)
-        self.uplink = _Uplink()
+        self.uplink = Uplink()
         self._me = me
         self._own = own if me in order.contributors else None
         self._retry_s = retry_s
@@ -228,16 +161,10 @@ class Exchange:
         for lane in self._lanes.values():
             if not lane.is_heard and self._needs(lane.peer):
                 sends.append(Send(lane.peer.peer_id, self._ready()))
-            patience_s = lane.patience_s(self._retry_s)
-            late = [parcel for parcel, sent_at in lane.under_way.items() if now - sent_at >= patience_s]
-            if late:
-                lane.doublings = min(lane.doublings + 1, _MOST_DOUBLINGS)
-            for parcel in late:
-                lane.under_way[parcel] = now
-                sends.append(self._parcel(lane, parcel))
+            sends += [self._parcel(lane, parcel) for parcel in lane.take_late(self._retry_s, now)]
         return sends
 
-    def _lane(self, place: int, other: int) -> _Lane:
+    def _lane(self, place: int, other: int) -> Lane:
         order, cut = self.order, self._cut
         is_leaf = not order.owns[other]
         links = order.link_mb_s if len(order.link_mb_s) == len(order.order) else (0.0,) * len(order.order)
@@ -248,7 +175,7 @@ class Exchange:
         )  # two segments, so that one is on its way while one is confirmed
         window_bytes = min(int(mb_s * 1e6 * seconds), most) if mb_s > 0 else most
         pieces = deque(cut.owned(other)) if self._own is not None else deque[int]()
-        return _Lane(order.order[other], window_bytes, is_leaf, pieces)
+        return Lane(order.order[other], window_bytes, is_leaf, pieces)
 
     def _needs(self, peer: Contributor) -> bool:
         """Whether this device lacks something that this one has to give."""
@@ -295,10 +222,10 @@ class Exchange:
         lanes = sorted(self._lanes.values(), key=lambda lane: not lane.is_leaf)
         return [send for lane in lanes for send in self._fill(lane, now)]
 
-    def _fill(self, lane: _Lane, now: float) -> list[Send]:
+    def _fill(self, lane: Lane, now: float) -> list[Send]:
         return list(self._starting(lane, now)) if lane.is_ready else []
 
-    def _starting(self, lane: _Lane, now: float) -> Iterator[Send]:
+    def _starting(self, lane: Lane, now: float) -> Iterator[Send]:
         """As much as the window has room for; one segment always has."""
         while not lane.under_way or lane.bytes_under_way + self._bytes(0) <= lane.window_bytes:
             parcel = lane.next()
@@ -308,7 +235,7 @@ class Exchange:
             lane.bytes_under_way += self._bytes(parcel[1])
             yield self._parcel(lane, parcel)
 
-    def _parcel(self, lane: _Lane, parcel: Parcel) -> Send:
+    def _parcel(self, lane: Lane, parcel: Parcel) -> Send:
         is_result, segment = parcel
         order, bounds = self.order, self._cut.bounds(segment)
         if is_result:

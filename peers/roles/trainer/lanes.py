@@ -1,0 +1,86 @@
+"""What one device gives another in segments: what waits, what is under way within a window, what is to be said again.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from mdl.protocol.delta import Contributor
+
+# Retransmission grows with what a confirmation took lately, and doubles up to so many times.
+_RTO_FACTOR, _MOST_DOUBLINGS = 4.0, 4
+# The speed of an uplink is seen over so many seconds and values of a lane's window, or it is a burst.
+_SEEN_S, _SEEN_BYTES = 0.5, 1 << 18
+_SMOOTHING = 0.25
+
+Parcel: TypeAlias = tuple[bool, int]  # whether it is a result, segment
+
+
+@dataclass
+class Lane:
+    """What goes to one device. ready: it has said that it follows the order. under_way: parcel -> sent at."""
+
+    peer: Contributor
+    window_bytes: int
+    is_leaf: bool
+    pieces: deque[int] = field(default_factory=deque)
+    results: deque[int] = field(default_factory=deque)
+    under_way: dict[Parcel, float] = field(default_factory=dict)
+    bytes_under_way: int = 0
+    is_ready: bool = False
+    is_heard: bool = False
+    answer_s: float = 0.0
+    doublings: int = 0
+
+    def is_done(self) -> bool:
+        return not (self.pieces or self.results or self.under_way)
+
+    def next(self) -> Parcel | None:
+        """Pieces first, since their owner's result waits for them; who owns nothing waits for results alone."""
+        if self.pieces:
+            return False, self.pieces.popleft()
+        return (True, self.results.popleft()) if self.results else None
+
+    def take_late(self, retry_s: float, now: float) -> list[Parcel]:
+        """What may have been lost, for it was sent long ago: from now on it is under way again."""
+        patience_s = max(2 * retry_s, _RTO_FACTOR * self.answer_s) * 2**self.doublings
+        late = [parcel for parcel, sent_at in self.under_way.items() if now - sent_at >= patience_s]
+        if late:
+            self.doublings = min(self.doublings + 1, _MOST_DOUBLINGS)
+        self.under_way |= dict.fromkeys(late, now)
+        return late
+
+    def confirm(self, parcel: Parcel, size_bytes: int, now: float) -> bool:
+        sent_at = self.under_way.pop(parcel, None)
+        if sent_at is None:
+            return False
+        self.bytes_under_way -= size_bytes
+        self.answer_s += _SMOOTHING * (now - sent_at - self.answer_s) if self.answer_s else now - sent_at
+        self.doublings = 0
+        return True
+
+
+@dataclass
+class Uplink:
+    """How fast this device sends, in MB/s: the best that confirmations have shown over a while.
+
+    0.0: not known. What is over in an instant tells of processors, not of links.
+    """
+
+    mb_s: float = 0.0
+    _since: float | None = None
+    _bytes: int = 0
+
+    def note(self, size_bytes: int, now: float) -> None:
+        if self._since is None:
+            self._since = now  # what was confirmed before it began to count tells nothing
+            return
+        self._bytes += size_bytes
+        seconds = now - self._since
+        if seconds >= _SEEN_S and self._bytes >= _SEEN_BYTES:
+            self.mb_s = max(self.mb_s, self._bytes / 1e6 / seconds)
+            self._since, self._bytes = now, 0
