@@ -24,8 +24,8 @@ import zmq
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
 
 from mdl.protocol.delta import Contributor
+from mdl.protocol.hop_messages import DeltaMessage, DeltaWanted
 from mdl.protocol.machine import Event, PeerFound, Received
-from mdl.protocol.round_messages import DeltaMessage, DeltaWanted
 from mdl.protocol.segment_messages import SegmentMessage, SegmentsReady, SegmentTaken
 from mdl.protocol.segments import segment_values
 from mdl.protocol.vocabulary import PeerInfo, Role

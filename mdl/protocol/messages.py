@@ -22,19 +22,15 @@ from mdl.protocol.cloud_messages import (
     UpdateTaken,
     UpdateWanted,
 )
+from mdl.protocol.hop_messages import DeltaMessage, DeltaWanted, HopCancelled, HopOrdered, HopReleased
 from mdl.protocol.round_messages import (
     AgentPresent,
     AgentResigned,
     BroadcastOrdered,
     CatchUp,
-    DeltaMessage,
-    DeltaWanted,
     GlobalMessage,
     GlobalTaken,
     GlobalWanted,
-    HopCancelled,
-    HopOrdered,
-    HopReleased,
     MemberRefused,
     MeshFinished,
     ModelMessage,

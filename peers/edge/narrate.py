@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 
+from mdl.protocol.hop_messages import DeltaMessage
 from mdl.protocol.machine import (
     Effect,
     Evaluated,
@@ -21,7 +22,7 @@ from mdl.protocol.machine import (
     TrainLocally,
     TransferProgressed,
 )
-from mdl.protocol.round_messages import BroadcastOrdered, DeltaMessage, ModelWanted, RoundOpened
+from mdl.protocol.round_messages import BroadcastOrdered, ModelWanted, RoundOpened
 from mdl.protocol.segment_messages import SegmentMessage
 from mdl.protocol.vocabulary import Role
 

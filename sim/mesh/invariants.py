@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mdl.protocol.delta import Contributor, ModelDelta
+from mdl.protocol.hop_messages import DeltaMessage, HopReleased
 from mdl.protocol.machine import KeepDelta, Send
-from mdl.protocol.round_messages import BroadcastOrdered, DeltaMessage, HopReleased
+from mdl.protocol.round_messages import BroadcastOrdered
 from mdl.protocol.segment_messages import PieceMessage, SegmentMessage
 from mdl.protocol.vocabulary import HopDecision
 from sim.mesh.accounts import Accounts, InvariantError, Model, model_at

@@ -8,9 +8,9 @@ import msgspec
 import numpy as np
 
 from mdl.protocol.delta import Contributor, Vector, digest_of
+from mdl.protocol.hop_messages import DeltaMessage
 from mdl.protocol.machine import Event, Received, ResourcesSampled, Send, TransferProgressed
 from mdl.protocol.messages import DIGESTED, SEGMENTS, Said
-from mdl.protocol.round_messages import DeltaMessage
 from mdl.protocol.vocabulary import ResourceState
 from sim.mesh.network import Network
 

@@ -14,6 +14,7 @@ import pytest
 from mdl.config import load_config
 from mdl.protocol.counts import no_evaluation
 from mdl.protocol.delta import Contributor, ModelDelta, digest_of
+from mdl.protocol.hop_messages import DeltaMessage
 from mdl.protocol.machine import (
     DeltaRecalled,
     Evaluate,
@@ -28,7 +29,7 @@ from mdl.protocol.machine import (
     Send,
     TrainLocally,
 )
-from mdl.protocol.round_messages import BroadcastOrdered, DeltaMessage, RoundClosed
+from mdl.protocol.round_messages import BroadcastOrdered, RoundClosed
 from mdl.protocol.segment_messages import SegmentMessage
 from mdl.protocol.vocabulary import PeerInfo, ResourceState, Role, TrainingReport
 from peers.roles.build import TrainerStart, build_machine, configured_start

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 import msgspec
 
 from mdl.protocol.delta import Contributor
+from mdl.protocol.hop_messages import HopCancelled, HopOrdered, HopReleased
 from mdl.protocol.machine import Effect
-from mdl.protocol.round_messages import HopCancelled, HopOrdered, HopReleased, RoundOpened
+from mdl.protocol.round_messages import RoundOpened
 from mdl.protocol.vocabulary import NOTHING_CAME, Activity, Holding
 from peers.roles.agent.chain_view import chain_view
 from peers.roles.agent.ledger import ABORTED, MERGED, Hop, RoundLedger

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from mdl.bounds import MAX_HOPS, printable
 from mdl.errors import RemoteProtocolError
 from mdl.protocol.delta import Contributor, ModelDelta, Vector, check_values
+from mdl.protocol.hop_messages import DeltaMessage, DeltaWanted, HopCancelled, HopOrdered
 from mdl.protocol.machine import Effect, Send
-from mdl.protocol.round_messages import DeltaMessage, DeltaWanted, HopCancelled, HopOrdered
 from mdl.protocol.vocabulary import NOTHING_CAME, HopDecision, HopOutcome
 from peers.roles.trainer.round_state import Part
 from peers.roles.trainer.voice import Voice

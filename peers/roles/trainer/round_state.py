@@ -8,7 +8,7 @@ from math import isfinite
 from mdl.bounds import MAX_HOPS
 from mdl.errors import RemoteProtocolError
 from mdl.protocol.delta import Contributor, ModelDelta
-from mdl.protocol.round_messages import HopOrdered
+from mdl.protocol.hop_messages import HopOrdered
 from mdl.protocol.vocabulary import Activity, Holding, HopDecision, Incoming
 from peers.roles.trainer.broadcast import Spread
 from peers.roles.trainer.model_state import Work

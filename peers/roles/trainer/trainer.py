@@ -16,6 +16,7 @@ import msgspec
 
 from mdl.errors import RemoteProtocolError
 from mdl.protocol.delta import Contributor, ModelDelta, Vector, digest_of, pair_aggregate
+from mdl.protocol.hop_messages import DeltaMessage, DeltaWanted, HopCancelled, HopOrdered, HopReleased
 from mdl.protocol.machine import (
     DeltaRecalled,
     Effect,
@@ -38,14 +39,9 @@ from mdl.protocol.round_messages import (
     AgentMessage,
     BroadcastOrdered,
     CatchUp,
-    DeltaMessage,
-    DeltaWanted,
     GlobalMessage,
     GlobalTaken,
     GlobalWanted,
-    HopCancelled,
-    HopOrdered,
-    HopReleased,
     MemberRefused,
     MeshFinished,
     ModelMessage,

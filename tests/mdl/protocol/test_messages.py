@@ -20,6 +20,7 @@ from mdl.protocol.cloud_messages import (
 )
 from mdl.protocol.counts import no_evaluation
 from mdl.protocol.delta import Contributor
+from mdl.protocol.hop_messages import DeltaMessage, HopOrdered
 from mdl.protocol.messages import CARRIERS, Hello, PeersKnown, Said
 from mdl.protocol.round_messages import (
     AgentMessage,
@@ -27,8 +28,6 @@ from mdl.protocol.round_messages import (
     AgentResigned,
     BroadcastOrdered,
     CatchUp,
-    DeltaMessage,
-    HopOrdered,
     MemberRefused,
     ModelMessage,
     PeerReport,

@@ -11,16 +11,9 @@ import pytest
 import mdl.protocol.delta
 from mdl.files.checkpoint import ModelCache
 from mdl.protocol.delta import Contributor, ModelDelta, Vector, digest_of, pair_aggregate
+from mdl.protocol.hop_messages import DeltaMessage, DeltaWanted, HopOrdered
 from mdl.protocol.machine import Effect, Event, LocalDeltaReady, Received, SaveModel
-from mdl.protocol.round_messages import (
-    BroadcastOrdered,
-    DeltaMessage,
-    DeltaWanted,
-    GlobalMessage,
-    HopOrdered,
-    RoundClosed,
-    RoundOpened,
-)
+from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage, RoundClosed, RoundOpened
 from mdl.protocol.vocabulary import TrainingReport
 from peers.edge.resume import Origin, describe_state
 from peers.roles.trainer.trainer import Trainer, TrainerSettings

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from mdl.protocol.delta import Contributor
+from mdl.protocol.hop_messages import DeltaMessage
 from mdl.protocol.machine import (
     Effect,
     Event,
@@ -21,7 +22,7 @@ from mdl.protocol.machine import (
     TrainLocally,
     TransferProgressed,
 )
-from mdl.protocol.round_messages import BroadcastOrdered, CatchUp, DeltaMessage, ModelWanted, RoundOpened
+from mdl.protocol.round_messages import BroadcastOrdered, CatchUp, ModelWanted, RoundOpened
 from mdl.protocol.segment_messages import SegmentMessage
 from mdl.protocol.vocabulary import PeerInfo, ResourceState, Role
 from peers.edge.narrate import Narrator

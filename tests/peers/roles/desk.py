@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 
 from mdl.protocol.delta import Contributor
+from mdl.protocol.hop_messages import HopOrdered
 from mdl.protocol.machine import Effect, Event, Finish, Received, RecordRound, Send
-from mdl.protocol.round_messages import BroadcastOrdered, HopOrdered, PeerReport, RoundOpened
+from mdl.protocol.round_messages import BroadcastOrdered, PeerReport, RoundOpened
 from mdl.protocol.status_messages import RoundSummary
 from mdl.protocol.vocabulary import Activity, Holding, HopDecision, HopOutcome, Staged
 from peers.roles.agent.agent import MobileAgent

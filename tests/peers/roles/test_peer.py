@@ -12,6 +12,7 @@ from mdl.bounds import MAX_MEMBERS
 from mdl.config import Config, FaultSection, RoundSection
 from mdl.protocol.counts import no_evaluation
 from mdl.protocol.delta import Contributor, ModelDelta
+from mdl.protocol.hop_messages import DeltaMessage, HopOrdered
 from mdl.protocol.machine import (
     Effect,
     Evaluate,
@@ -33,9 +34,7 @@ from mdl.protocol.round_messages import (
     AgentMessage,
     AgentPresent,
     AgentResigned,
-    DeltaMessage,
     GlobalMessage,
-    HopOrdered,
     PeerReport,
     RoundOpened,
 )

@@ -16,7 +16,8 @@ import pytest
 
 from mdl.errors import RemoteProtocolError
 from mdl.protocol.delta import Contributor, ModelDelta
-from mdl.protocol.round_messages import BroadcastOrdered, HopOrdered
+from mdl.protocol.hop_messages import HopOrdered
+from mdl.protocol.round_messages import BroadcastOrdered
 from mdl.protocol.segment_messages import PieceMessage
 from mdl.protocol.vocabulary import Holding
 from peers.roles.agent.aggregation import Aggregation

@@ -17,16 +17,9 @@ import pytest
 
 from mdl.errors import RemoteProtocolError
 from mdl.protocol.delta import Contributor, ModelDelta, digest_of, pair_aggregate
+from mdl.protocol.hop_messages import HopOrdered, HopReleased
 from mdl.protocol.machine import LocalDeltaReady, Received
-from mdl.protocol.round_messages import (
-    AgentPresent,
-    BroadcastOrdered,
-    GlobalMessage,
-    HopOrdered,
-    HopReleased,
-    PeerReport,
-    RoundOpened,
-)
+from mdl.protocol.round_messages import AgentPresent, BroadcastOrdered, GlobalMessage, PeerReport, RoundOpened
 from mdl.protocol.vocabulary import Activity, Ballot, Fork, History, Holding
 from peers.roles.agent.aggregation import OpenRound
 from peers.roles.agent.conductor import Conductor

@@ -11,8 +11,9 @@ from mdl.errors import LocalProtocolError, RemoteProtocolError
 from mdl.protocol.bulk import Packed
 from mdl.protocol.cloud_messages import LessonMessage, UpdateMessage
 from mdl.protocol.delta import Contributor, digest_of
+from mdl.protocol.hop_messages import DeltaMessage
 from mdl.protocol.machine import Received, TransferProgressed
-from mdl.protocol.round_messages import DeltaMessage, GlobalMessage, ModelMessage
+from mdl.protocol.round_messages import GlobalMessage, ModelMessage
 from transport.wire.bulk import (
     EXPIRY_S,
     MAX_OUTGOING,

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from mdl.bounds import MAX_HEADER_BYTES
 from mdl.errors import LocalProtocolError, RemoteProtocolError
 from mdl.protocol.delta import Contributor
+from mdl.protocol.hop_messages import DeltaMessage
 from mdl.protocol.messages import PROTOCOL_VERSION, Hello, PeersKnown
-from mdl.protocol.round_messages import DeltaMessage
 from mdl.protocol.status_messages import StatusWanted
 from mdl.protocol.vocabulary import PeerInfo, Role
 from transport.wire.codec import (

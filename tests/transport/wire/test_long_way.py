@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from mdl.protocol.delta import Contributor
+from mdl.protocol.hop_messages import DeltaMessage
 from mdl.protocol.machine import Received
-from mdl.protocol.round_messages import DeltaMessage
 from transport.wire.bulk import LONG_S, Outgoing, OutgoingTransfers
 from transport.wire.codec import MAX_STREAMS, ChunkSent, ChunksWanted, TransferDropped, TransferEnded, TransferOffered
 from transport.wire.incoming import IncomingTransfers

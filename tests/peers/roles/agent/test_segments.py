@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from mdl.protocol.delta import Contributor
+from mdl.protocol.hop_messages import HopOrdered
 from mdl.protocol.machine import Received
-from mdl.protocol.round_messages import BroadcastOrdered, HopOrdered, RoundClosed, RoundOpened
+from mdl.protocol.round_messages import BroadcastOrdered, RoundClosed, RoundOpened
 from mdl.protocol.status_messages import MeshStatus, StatusWanted
 from mdl.protocol.vocabulary import Activity, Staged, Transfer
 from peers.roles.agent.phase import Phase

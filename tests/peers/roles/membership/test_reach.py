@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from mdl.protocol.delta import Contributor
-from mdl.protocol.round_messages import BroadcastOrdered, CatchUp, HopOrdered
+from mdl.protocol.hop_messages import HopOrdered
+from mdl.protocol.round_messages import BroadcastOrdered, CatchUp
 from mdl.protocol.status_messages import MAX_CUTS
 from mdl.protocol.tree import tree_parent
 from mdl.protocol.vocabulary import HopDecision, HopOutcome, Transfer

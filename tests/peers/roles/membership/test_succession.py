@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mdl.protocol.delta import Contributor
-from mdl.protocol.round_messages import AgentPresent, HopReleased, PeerReport
+from mdl.protocol.hop_messages import HopReleased
+from mdl.protocol.round_messages import AgentPresent, PeerReport
 from mdl.protocol.vocabulary import Activity, Fork, Lineage, ResourceState
 from peers.roles.membership.member import Member
 from peers.roles.membership.members import Members

@@ -7,15 +7,13 @@ import pytest
 from msgspec.structs import replace
 
 from mdl.protocol.delta import Contributor, ModelDelta, Vector, apply_delta, digest_of
+from mdl.protocol.hop_messages import DeltaMessage, DeltaWanted, HopOrdered
 from mdl.protocol.machine import DeltaRecalled, Effect, LocalDeltaReady, RecallDelta, Received, Send, TrainLocally
 from mdl.protocol.messages import Said
 from mdl.protocol.round_messages import (
     BroadcastOrdered,
     CatchUp,
-    DeltaMessage,
-    DeltaWanted,
     GlobalMessage,
-    HopOrdered,
     ModelMessage,
     ModelWanted,
     RoundClosed,

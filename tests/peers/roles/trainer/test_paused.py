@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from mdl.protocol.delta import Contributor, ModelDelta, digest_of
+from mdl.protocol.hop_messages import DeltaMessage, DeltaWanted
 from mdl.protocol.machine import (
     Evaluate,
     Event,
@@ -17,14 +18,7 @@ from mdl.protocol.machine import (
     TrainingPaused,
     TrainLocally,
 )
-from mdl.protocol.round_messages import (
-    BroadcastOrdered,
-    DeltaMessage,
-    DeltaWanted,
-    GlobalMessage,
-    RoundClosed,
-    RoundOpened,
-)
+from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage, RoundClosed, RoundOpened
 from mdl.protocol.vocabulary import Activity, TrainingReport
 from peers.roles.trainer.trainer import Trainer, TrainerSettings
 

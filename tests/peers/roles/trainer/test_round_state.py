@@ -9,7 +9,7 @@ import pytest
 
 from mdl.errors import RemoteProtocolError
 from mdl.protocol.delta import Contributor, ModelDelta
-from mdl.protocol.round_messages import HopOrdered
+from mdl.protocol.hop_messages import HopOrdered
 from mdl.protocol.vocabulary import Activity, Incoming
 from peers.roles.trainer.broadcast import Spread
 from peers.roles.trainer.round_state import Part

@@ -12,6 +12,7 @@ import pytest
 from mdl.errors import RemoteProtocolError
 from mdl.protocol.counts import no_evaluation
 from mdl.protocol.delta import Contributor, ModelDelta, Vector, apply_delta, digest_of
+from mdl.protocol.hop_messages import DeltaMessage, DeltaWanted, HopCancelled, HopOrdered, HopReleased
 from mdl.protocol.machine import (
     DeltaRecalled,
     Effect,
@@ -35,14 +36,9 @@ from mdl.protocol.messages import Said
 from mdl.protocol.round_messages import (
     BroadcastOrdered,
     CatchUp,
-    DeltaMessage,
-    DeltaWanted,
     GlobalMessage,
     GlobalTaken,
     GlobalWanted,
-    HopCancelled,
-    HopOrdered,
-    HopReleased,
     MemberRefused,
     MeshFinished,
     ModelMessage,

@@ -1,0 +1,77 @@
+"""What is said about one hop (MDLdroid 3.2.2): the agent orders, cancels and frees; its receiver asks its sender."""
+
+from __future__ import annotations
+
+from mdl.bounds import HopId, Round, Segment, Term, Theta
+from mdl.protocol.delta import Contributor
+from mdl.protocol.round_messages import AgentMessage
+from mdl.protocol.vocabulary import Contributors, Message
+
+
+class HopOrdered(AgentMessage, frozen=True):
+    """To the receiver of a hop: fetch the sender's partial mean and merge it.
+
+    segment: of the model; 0 as long as a model is one.
+    hop_id: unique in the mesh: a term's own numbers.
+    sender: the process that is to be asked.
+    """
+
+    segment: Segment
+    hop_id: HopId
+    sender: Contributor
+
+
+class HopCancelled(AgentMessage, frozen=True):
+    """To the receiver of a hop: abort it unless it is merged already, and report which (fault rule 1).
+
+    segment: as in HopOrdered.
+    hop_id: as in HopOrdered.
+    sender: as in HopOrdered, for a receiver that never heard of it.
+    """
+
+    segment: Segment
+    hop_id: HopId
+    sender: Contributor
+
+
+class HopReleased(AgentMessage, frozen=True):
+    """To the sender of a hop: it did not count, or its receiver is lost with it; hold again (fault rule 3).
+
+    segment: as in HopOrdered.
+    hop_id: as in HopOrdered.
+    """
+
+    segment: Segment
+    hop_id: HopId
+
+
+class DeltaWanted(Message, frozen=True):
+    """Receiver to sender: ready for your partial mean. Nothing is sent before this.
+
+    round_id: the open round.
+    attempt: the term that opened it.
+    segment: as in HopOrdered.
+    hop_id: the hop that the partial mean is given to, and to no other.
+    """
+
+    round_id: Round
+    attempt: Term
+    segment: Segment
+    hop_id: HopId
+
+
+class DeltaMessage(Message, frozen=True):
+    """The partial mean of a hop; carries values, float32, shape (P,).
+
+    round_id: the open round.
+    segment: as in HopOrdered.
+    hop_id: the hop it is given to.
+    theta: summed weight of its contributors.
+    contributors: the processes whose deltas are in it.
+    """
+
+    round_id: Round
+    segment: Segment
+    hop_id: HopId
+    theta: Theta
+    contributors: Contributors
