@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS = ("mdl", "transport", "sim", "scheduler", "peers")
 # And, inside each, only from folders that stand left of its own.
 INSIDE = {
-    "mdl": ("devices", "protocol", "data", "learning", "files", "cloud"),
+    "mdl": ("devices", "protocol", "data", "learning", "files", "cloud", "personal"),
     "transport": ("trust", "wire", "discovery", "links"),
     "scheduler": ("policies", "plans", "paper", "given", "study", "training", "explain"),
     "peers": ("roles", "edge", "view", "launch", "trials", "cli"),
@@ -29,6 +29,7 @@ PURE = (
     "mdl/protocol",
     "mdl/devices",
     "mdl/cloud",
+    "mdl/personal",
     "mdl/learning",
     "transport/wire",
     "sim",

@@ -1,0 +1,179 @@
+"""How much typing suggestions save (DeepType 3.2): R(x), top-k efficiency, and perplexity.
+
+R(x) is the smallest number of typed characters after which x is among the first k suggestions; len(x) if never.
+Efficiency is the share of characters that need not be typed. `<unk>` is never suggested, and nothing is suggested
+before the first character of a sentence's first word.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import msgspec
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from mdl.personal.next_word import NextWordModel
+from mdl.personal.pieces import Pieces, cut_pieces, iterate_pieces
+from mdl.personal.prefix import shared_rows
+from mdl.personal.text import LONGEST_WORD, UNKNOWN, Ids, Text, TokenTable
+
+Scores: TypeAlias = NDArray[np.float32]
+
+# Not among the first of any list: `<unk>`, or a suggestion that is not made.
+NEVER = np.iinfo(np.int32).max
+# Words of a batch: their scores take 5 rows a word, of 80 KB each.
+_BATCH_WORDS = 128
+
+
+class Evaluation(msgspec.Struct, frozen=True):
+    """efficiency: of the first k suggestions; filtered: if only words that begin as typed are suggested.
+
+    perplexity: of the next word before a character of it is typed. words, characters: of the text; saved: characters.
+    unknown: share of words that are not in the table.
+    """
+
+    efficiency: float
+    filtered: float
+    perplexity: float
+    words: int
+    characters: int
+    saved: int
+    unknown: float
+
+
+def efficiency(lengths: Sequence[int] | Ids, typed: Sequence[int] | Ids) -> float:
+    """sum(len(x) - R(x)) / sum(len(x)); 0 for no words."""
+    total = int(np.sum(lengths))
+    return float(total - np.sum(typed)) / total if total else 0.0
+
+
+def characters_needed(ranks: NDArray[np.int32], lengths: Ids, top: int) -> Ids:
+    """R(x) of each word. ranks: (n, steps), how many words stand before x after 0, 1, ... characters; NEVER if no list.
+
+    lengths: (n,). Never more than the length: then x is typed whole.
+    """
+    shown = ranks < top
+    first = np.where(shown.any(axis=1), shown.argmax(axis=1), lengths)
+    return np.minimum(first, lengths)
+
+
+def needed_by(suggest: Callable[[str], Sequence[str]], word: str, top: int) -> int:
+    """R(x) by its definition. suggest: the list after these characters, best first."""
+    lists = (suggest(word[:typed])[:top] for typed in range(len(word)))
+    return next((typed for typed, shown in enumerate(lists) if word in shown), len(word))
+
+
+@dataclass(frozen=True)
+class PrefixRanges:
+    """Words of a table in alphabetical order, so that those that begin alike stand together.
+
+    order: (classes,), class ids in that order, `<unk>` first. low, high: int64 (F, LONGEST_WORD + 1), for each distinct
+    word of a text the words that begin with its first 0, 1, ... characters.
+    """
+
+    order: Ids
+    low: Ids
+    high: Ids
+
+
+def find_ranges(table: TokenTable, text: Text) -> PrefixRanges:
+    """What the first characters of a text's distinct words leave of the table."""
+    spelled = text.spelled
+    sorted_words = sorted((word, number) for number, word in enumerate(table.words, 1))
+    order = np.array([UNKNOWN, *(number for _, number in sorted_words)], np.int64)
+    words = np.array([word for word, _ in sorted_words] or [""])
+    low, high = np.ones((len(spelled), LONGEST_WORD + 1), np.int64), np.ones((len(spelled), LONGEST_WORD + 1), np.int64)
+    for typed in range(LONGEST_WORD + 1):
+        begun = np.array([word[:typed] for word in spelled] or [""])
+        low[:, typed] = 1 + np.searchsorted(words, begun, side="left")[: len(spelled)]
+        # Behind every word that begins so.
+        after = np.array([prefix + "\U0010ffff" for prefix in begun.tolist()])
+        high[:, typed] = 1 + np.searchsorted(words, after, side="left")[: len(spelled)]
+    return PrefixRanges(order, low, high)
+
+
+def rank_of(scores: Scores, target: int) -> int:
+    """How many classes stand before `target`: higher scores, and equal ones of smaller numbers; `<unk>` is left out."""
+    own = scores[target]
+    before = int((scores[1:] > own).sum()) + int((scores[1:target] == own).sum())
+    return before if target != UNKNOWN else NEVER
+
+
+def rank_among(scores: Scores, target: int, classes: Ids) -> int:
+    """The same among these classes alone."""
+    own, others = scores[target], scores[classes]
+    return int(((others > own) | ((others == own) & (classes < target))).sum()) if target != UNKNOWN else NEVER
+
+
+def evaluate_next_word(
+    model: NextWordModel, text: Text, top: int = 3, ranges: PrefixRanges | None = None
+) -> Evaluation:
+    """Test a model on a text of its table, without learning. ranges: of the text; without, `filtered` is NaN."""
+    pieces, was_training = cut_pieces(text), model.training
+    model.eval()
+    plain, filtered, lost, predicted = _rank_all(model, pieces, ranges)
+    model.train(was_training)
+    lengths = text.lengths[text.forms]
+    needed = characters_needed(plain, lengths, top)
+    share = efficiency(lengths, characters_needed(filtered, lengths, top)) if ranges else math.nan
+    return Evaluation(
+        efficiency(lengths, needed), share, math.exp(lost / max(predicted, 1)), len(text), int(lengths.sum()),
+        int((lengths - needed).sum()), float((text.classes == UNKNOWN).mean()) if len(text) else 0.0,
+    )  # fmt: skip
+
+
+def _rank_all(
+    model: NextWordModel, pieces: Pieces, ranges: PrefixRanges | None
+) -> tuple[NDArray[np.int32], NDArray[np.int32], float, int]:
+    """Ranks (n, LONGEST_WORD + 1) without and with the filter; the loss of word steps in nats, and their number."""
+    plain = np.full((len(pieces.text), LONGEST_WORD + 1), NEVER, np.int32)
+    filtered = np.full_like(plain, NEVER)
+    lost, predicted = 0.0, 0
+    for words, sample, typed, scores, targets in iterate_scores(model, pieces):
+        log = torch.from_numpy(scores[typed == 0]), torch.from_numpy(targets[typed == 0])
+        lost += float(nn.functional.cross_entropy(*log, reduction="sum"))
+        predicted += len(log[1])
+        known = targets != UNKNOWN
+        at, spent, goal = words[sample[known]], typed[known], targets[known]
+        plain[at, spent] = _rank_rows(scores[known], goal)
+        if ranges:
+            filtered[at, spent] = _rank_filtered(scores[known], goal, ranges, pieces.text.forms[at], spent)
+    return plain, filtered, lost, predicted
+
+
+def iterate_scores(model: NextWordModel, pieces: Pieces) -> Iterator[tuple[Ids, Ids, Ids, Scores, Ids]]:
+    """Batch by batch: running words of the samples; of each row its sample, characters typed, logits and target.
+
+    Rows after the last character of a word are left out: nothing can be saved there.
+    """
+    for words, batch in iterate_pieces(pieces, _BATCH_WORDS):
+        with torch.no_grad():
+            rows = shared_rows(model, batch)
+            lengths = torch.from_numpy(pieces.text.lengths[batch.sample_form])
+            keep = (rows.sample >= 0) & (rows.typed < lengths[rows.sample])
+            scores = model.output(rows.features[keep]).numpy()
+        yield words, rows.sample[keep].numpy(), rows.typed[keep].numpy(), scores, rows.targets[keep].numpy()
+
+
+def _rank_rows(scores: Scores, targets: Ids) -> NDArray[np.int32]:
+    own = scores[np.arange(len(targets)), targets][:, None]
+    before = (scores[:, 1:] > own).sum(axis=1)
+    # Equal scores are rare in a trained model; the smaller number stands first.
+    equal = (scores[:, 1:] == own).sum(axis=1) > 1
+    for row in np.flatnonzero(equal):
+        before[row] = rank_of(scores[row], int(targets[row]))
+    return np.asarray(before, np.int32)
+
+
+def _rank_filtered(scores: Scores, targets: Ids, ranges: PrefixRanges, forms: Ids, typed: Ids) -> NDArray[np.int32]:
+    ranks = np.empty(len(targets), np.int32)
+    for row, (form, spent) in enumerate(zip(forms.tolist(), typed.tolist(), strict=True)):
+        classes = ranges.order[ranges.low[form, spent] : ranges.high[form, spent]]
+        ranks[row] = rank_among(scores[row], int(targets[row]), classes)
+    return ranks

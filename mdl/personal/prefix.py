@@ -1,0 +1,107 @@
+"""The loss of next-word samples: each by itself, or with the words of a sentence run once for all its samples.
+
+Samples of one piece begin alike: a word step is part of each sample behind it. So its states are computed once, the
+characters of each word branch off there, and a word step counts as many times as samples contain it. That is the same
+loss, and the same gradient; 13.4 steps a word become 4.8.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from mdl.personal.next_word import NextWordModel
+from mdl.personal.pieces import PieceBatch, SampleBatch
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What the last layer sees, a row a step. features: (R, hidden). targets: int64 (R,). weights: (R,), float.
+
+    Of each row: sample (R,), which it belongs to first; typed (R,), how many characters were fed.
+    """
+
+    features: Tensor
+    targets: Tensor
+    weights: Tensor
+    sample: Tensor
+    typed: Tensor
+
+
+def sample_rows(model: NextWordModel, batch: SampleBatch) -> Rows:
+    """Each sample run by itself, padding included (the paper's way); padded steps weigh 0."""
+    features, _ = model.read(batch.inputs)
+    rows = torch.arange(batch.inputs.numel())
+    flat = features.reshape(len(rows), -1)
+    nothing = torch.zeros_like(rows)
+    return Rows(flat, batch.targets.reshape(-1), batch.mask.reshape(-1), nothing, nothing)
+
+
+def shared_rows(model: NextWordModel, batch: PieceBatch) -> Rows:
+    """Words once, characters branched off: for each sample the step before its first character, and each character.
+
+    Word steps before a piece's first sample have a row too, since its samples contain them; their `sample` is -1.
+    """
+    before, states = _run_words(model, batch)
+    piece, place = torch.nonzero(_is_step(batch), as_tuple=True)
+    own = _number_samples(batch)[piece, place + 1]
+    targets = batch.words[piece, place + 1]
+    # Samples that contain this word: those from the next one, or from the piece's first, to its last.
+    weights = batch.counts[piece] - torch.maximum(batch.first[piece], place + 1)
+    features, sample, typed = _run_characters(model, batch, states)
+    spelled = batch.words[batch.sample_piece, batch.sample_place][sample]
+    return Rows(
+        torch.cat([before[piece, place], features]),
+        torch.cat([targets, spelled]),
+        torch.cat([weights.to(features.dtype), features.new_ones(len(sample))]),
+        torch.cat([own, sample]),
+        torch.cat([torch.zeros_like(own), typed]),
+    )
+
+
+def mean_loss(output: nn.Module, rows: Rows) -> Tensor:
+    """Cross-entropy over all steps of all samples, in nats (masked mean)."""
+    losses = nn.functional.cross_entropy(output(rows.features), rows.targets, reduction="none")
+    return (losses * rows.weights).sum() / rows.weights.sum()
+
+
+def _run_words(model: NextWordModel, batch: PieceBatch) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """Features (P, N - 1, hidden) of all words but the last, and the states (N, layers, P, hidden) before each word."""
+    state = model.first_state(len(batch.words))
+    hidden, cell, features = [state[0]], [state[1]], []
+    embedded = model.embed(batch.words[:, :-1])
+    for step in range(embedded.shape[1]):
+        output, state = model.lstm(embedded[:, step : step + 1], state)
+        features.append(output)
+        hidden.append(state[0])
+        cell.append(state[1])
+    together = torch.cat(features, dim=1) if features else embedded[:, :0]
+    return together, (torch.stack(hidden), torch.stack(cell))
+
+
+def _run_characters(
+    model: NextWordModel, batch: PieceBatch, states: tuple[Tensor, Tensor]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Features of each character step of each sample, with the sample and the number of characters fed."""
+    start = tuple(part[batch.sample_place, :, batch.sample_piece].transpose(0, 1).contiguous() for part in states)
+    longest = int(batch.fed.max())
+    embedded = model.embed(batch.characters[:, :longest])
+    packed = pack_padded_sequence(embedded, batch.fed, batch_first=True, enforce_sorted=False)
+    output, _ = pad_packed_sequence(model.lstm(packed, start)[0], batch_first=True)
+    sample, step = torch.nonzero(torch.arange(longest) < batch.fed[:, None], as_tuple=True)
+    return output[sample, step], sample, step + 1
+
+
+def _is_step(batch: PieceBatch) -> Tensor:
+    """(P, N - 1): the words of each piece but its last."""
+    return torch.arange(batch.words.shape[1] - 1) < batch.counts[:, None] - 1
+
+
+def _number_samples(batch: PieceBatch) -> Tensor:
+    """(P, N): which sample types a word; -1 for history that a piece took over."""
+    numbers = torch.full_like(batch.words, -1)
+    numbers[batch.sample_piece, batch.sample_place] = torch.arange(len(batch.sample_piece))
+    return numbers
