@@ -199,22 +199,23 @@ def _finetune(
     """Go on by DQN, and keep what comes out only if it is worse nowhere that is looked at."""
     from scheduler.study.judging import compare_networks, worse_cells
     from scheduler.training.chain_dqn import describe_training, train_chain_dqn
-    from scheduler.training.qnet_torch import save_policy
+    from scheduler.training.qnet_torch import QNetwork, save_policy
     from scheduler.training.train import Report, Trained
 
     def tell(step: int, network: object) -> bool:
         show(Report("dqn", step, steps, None, None))
         return stopped()
 
-    network, done = train_chain_dqn(trained.network, steps, seed, every=_TOLD_EVERY, on_network=tell)
-    less = compare_networks(network.plain(), trained.network.plain(), _COMPARED)
+    start = QNetwork(weights=trained.network)
+    network, done = train_chain_dqn(start, steps, seed, every=_TOLD_EVERY, on_network=tell)
+    less = compare_networks(network.plain(), start.plain(), _COMPARED)
     logger.info("DQN against the labels' network, less time in percent (95 %%): %s", less)
     if worse := worse_cells(less):
         logger.info("DQN made it worse on %s: the policy stays as it was", ", ".join(worse))
         return trained
     told = describe_training(done, seed) | {"command": f"{command} --finetune {steps}", "less_than_start": less}
     save_or_rescue(out, lambda path: save_policy(path, network, told))
-    return Trained(network, trained.steps, trained.ended, {cell: gain for cell, (gain, _) in less.items()})
+    return Trained(network.weights(), trained.steps, trained.ended, {cell: gain for cell, (gain, _) in less.items()})
 
 
 def _train_dqn(

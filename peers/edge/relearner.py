@@ -4,7 +4,8 @@ It learns when three conditions hold: the resource condition of the mesh is anot
 (`peers.edge.condition`); enough rounds were seen; and this device is at ease (not busy, and not on its battery). One
 slot follows a closed round, or the report that shows a change while the next round trains (the first two cases of
 Fig. 5b), at the lowest priority. Nothing waits for it: what is due meanwhile is ordered by what was learned before (the
-third case).
+third case). Between two slots it rests, so that learning takes a small share of one core; a device that is no longer at
+ease gives its slot up at once, and the draft stays as it was before.
 What is learned, and when it is taken, is `scheduler.training.relearn`'s.
 """
 
@@ -18,6 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from math import inf
 from pathlib import Path
 
 import msgspec
@@ -49,6 +51,8 @@ MOST_SEEN, LEAST_SEEN = 96, 24
 _LARGEST_LEARNED_BYTES = 512 << 10
 # A decision that takes longer is made by the fallback: a round is not to wait for the scheduler.
 DECISION_S = 0.05
+# Share of one core that slots take on average: 3 s a minute. All slots of a change then take a quarter of an hour.
+SHARE = 0.05
 # Changes that a line of the log names.
 _TOLD = 3
 
@@ -56,7 +60,7 @@ _TOLD = 3
 class Relearner:
     """See the module. sample: this device's resources now. post: takes PolicyLearned, from another thread.
 
-    is_on: the user wants it, and the policy is one that learns; else nothing is remembered either.
+    is_on: the user wants it, and the policy is one that learns; else nothing is remembered either. clock: seconds.
     """
 
     def __init__(
@@ -66,13 +70,17 @@ class Relearner:
         sample: Callable[[], ResourceState],
         post: Callable[[Event], None],
         is_on: bool = True,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._directory = directory
         self._busy = busy
         self._sample = sample
         self._post = post
         self._is_on = is_on
+        self._clock = clock
         self._slot: subprocess.Popen[str] | None = None
+        self._given_up = False
+        self._rests_until_s = -inf
         self._closed = False
         self._lock = threading.Lock()  # reports come from the loop, rounds from its worker
         self._book = ConditionBook()
@@ -92,10 +100,13 @@ class Relearner:
     def notice(self, peer_id: str, resources: ResourceState) -> None:
         """A device reports while this node leads: if that shows a change, learn for a slot; once in each round.
 
-        Takes no time: it is called by the loop that hears the report.
+        A slot that is under way is given up if this device is no longer at ease. Takes no time: it is called by the
+        loop that hears the report.
         """
         if not self._is_on:
             return
+        if self._is_learning() and not is_at_ease(self._sample(), self._busy):
+            self._give_up()
         with self._lock:
             self._book.hear(peer_id, resources, is_busy(resources, self._busy))
             if self._has_noticed or not self._record or peer_id not in self._record:
@@ -131,11 +142,19 @@ class Relearner:
     def close(self) -> None:
         """The node ends: a slot that is under way is given up, the draft before it stays."""
         self._closed = True
-        if self._slot and self._slot.poll() is None:
-            self._slot.kill()
+        if self._is_learning():
+            self._give_up()
+
+    def _is_learning(self) -> bool:
+        return self._slot is not None and self._slot.poll() is None
+
+    def _give_up(self) -> None:
+        assert self._slot is not None
+        self._given_up = True
+        self._slot.kill()
 
     def _may_learn(self, changes: Sequence[str]) -> bool:
-        if self._closed or (self._slot and self._slot.poll() is None):
+        if self._closed or self._is_learning() or self._clock() < self._rests_until_s:
             return False
         is_under_way = (self._directory / DRAFT).exists()
         return self._seen >= LEAST_SEEN and bool(is_under_way or changes) and is_at_ease(self._sample(), self._busy)
@@ -161,14 +180,18 @@ class Relearner:
             raise
         finally:
             os.close(theirs)
+        self._given_up = False
         with self._lock:
-            waiting = (self._slot, ours, self._book.now())
+            waiting = (self._slot, ours, self._clock(), self._book.now())
         threading.Thread(target=self._wait, args=waiting, name="mdl-relearner", daemon=True).start()
 
-    def _wait(self, slot: subprocess.Popen[str], lifeline: int, mesh: MeshCondition) -> None:
+    def _wait(self, slot: subprocess.Popen[str], lifeline: int, began_s: float, mesh: MeshCondition) -> None:
         told, complaint = slot.communicate()
         os.close(lifeline)
-        if self._closed:
+        now_s = self._clock()
+        self._rests_until_s = now_s + (now_s - began_s) * (1.0 / SHARE - 1.0)
+        if self._given_up:
+            logger.info("the slot is given up: this device is in use, short of something or on its battery")
             return
         if slot.returncode:
             said = complaint.strip().splitlines() or [f"it ended with {slot.returncode}"]
@@ -247,11 +270,8 @@ def main() -> None:
     """One slot, at the lowest priority and on one core."""
     os.nice(19)
     threading.Thread(target=_follow_parent, name="mdl-lifeline", daemon=True).start()
-    import torch
-
     from scheduler.training.relearn import run_slot
 
-    torch.set_num_threads(1)
     ended = run_slot(Path(sys.argv[1]))
     sys.stdout.write(msgspec.json.encode(ended).decode() + "\n")
 

@@ -2,7 +2,8 @@
 
 The first labels come from the layout (scheduler.policies.layout) played to the end, later ones from the network itself,
 so that each generation improves on the last. What is learned is how much better one pick is than another in the same
-state (their luck is the same, so it cancels out), and beside it the value of the state.
+state (their luck is the same, so it cancels out), and beside it the value of the state. NumPy alone: a device does it
+beside the mesh (`scheduler.training.relearn`).
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from mdl.devices.scenario import Scenario
 from mdl.errors import ConfigError
 from mdl.workers import Workers, result_of
+from scheduler.policies.chain_arrays import Floats
+from scheduler.policies.qnet_numpy import Weights, draw_weights
 from scheduler.training.branching import LabelJob, Labels, produce_labels
-from scheduler.training.qnet_torch import QNetwork
+from scheduler.training.qnet_gradient import Adam, Passes
 
 # Chunks by size of mesh: least and greatest N, scenarios a chunk. One cycle; small and middle sizes come more often.
 _CYCLE: tuple[tuple[tuple[int, int], int], ...] = (
@@ -61,7 +63,7 @@ class Progress:
     steps: int
     loss: float
     states: int
-    network: QNetwork
+    network: Weights
 
 
 def train_on_labels(
@@ -69,10 +71,10 @@ def train_on_labels(
     seed: int = 0,
     processes: int = 1,
     *,
-    start: QNetwork | None = None,
+    start: Weights | None = None,
     seen: tuple[Scenario, ...] = (),
     on_progress: Callable[[Progress], bool | None] | None = None,
-) -> QNetwork:
+) -> Weights:
     """Train for `steps` chunks of labels. The same steps, seed and number of processes give the same network.
 
     processes: workers beside this process that produce labels; 0 produces them here. start: a network to go on from
@@ -82,10 +84,11 @@ def train_on_labels(
     """
     if steps < 1:
         raise ConfigError(f"steps must be at least 1, not {steps}")
-    network = QNetwork(seed) if start is None else QNetwork(weights=start.weights())
-    mean = network.weights()
+    network = draw_weights(np.random.default_rng(seed)) if start is None else start
+    network = {name: values.copy() for name, values in network.items()}
+    mean = {name: values.copy() for name, values in network.items()}
     rng = np.random.default_rng([seed, 1])
-    optimiser = torch.optim.Adam(network.parameters(), lr=_RATE)
+    optimiser = Adam(network)
     replay: deque[Labels] = deque(maxlen=_REPLAY)
     states = 0
     counts = [len(scenario.devices) for scenario in seen] or [2]
@@ -100,17 +103,17 @@ def train_on_labels(
         if len(labels):
             replay.append(labels)
         states += len(labels)
-        for group in optimiser.param_groups:
-            group["lr"] = _LAST_RATE + 0.5 * (_RATE - _LAST_RATE) * (1.0 + np.cos(np.pi * step / steps))
+        rate = _LAST_RATE + 0.5 * (_RATE - _LAST_RATE) * (1.0 + float(np.cos(np.pi * step / steps)))
         loss = 0.0
         for _ in range(_UPDATES_A_STEP if replay else 0):
-            loss += _update(network, optimiser, replay[int(rng.integers(len(replay)))], rng) / _UPDATES_A_STEP
+            gradients, advantage = find_gradients(network, _draw_rows(replay[int(rng.integers(len(replay)))], rng))
+            optimiser.step(gradients, rate)
+            loss += advantage / _UPDATES_A_STEP
             decay = min(_MEAN_DECAY, step / (step + 10.0))
-            mean = {name: decay * mean[name] + (1.0 - decay) * now for name, now in network.weights().items()}
-        smooth = QNetwork(weights=mean)
-        if on_progress is not None and on_progress(Progress(step, steps, loss, states, smooth)):
+            mean = {name: decay * mean[name] + (1.0 - decay) * now for name, now in network.items()}
+        if on_progress is not None and on_progress(Progress(step, steps, loss, states, mean)):
             break
-    return QNetwork(weights=mean)
+    return mean
 
 
 def _produce(job: Callable[[int], LabelJob], steps: int, processes: int) -> Iterator[Labels]:
@@ -133,23 +136,25 @@ def _later(job: LabelJob) -> Callable[[], Labels]:
     return lambda: produce_labels(job)
 
 
-def _update(network: QNetwork, optimiser: torch.optim.Optimizer, labels: Labels, rng: np.random.Generator) -> float:
+def _draw_rows(labels: Labels, rng: np.random.Generator) -> Labels:
     rows = rng.permutation(len(labels))[:_MINIBATCH]
-    features, exists, valid, tried, values = (
-        torch.from_numpy(array[rows])
-        for array in (labels.features, labels.exists, labels.valid, labels.tried, labels.values)
-    )
-    q = network(features, exists, valid)
-    count = tried.sum(dim=1, keepdim=True).clamp(min=1)
-    q = torch.where(tried, q, 0.0)
-    mean_q, mean_value = q.sum(dim=1, keepdim=True) / count, values.sum(dim=1, keepdim=True) / count
-    target = (values - mean_value).clamp(-_CUT, _CUT)
-    error = torch.where(tried, (q - mean_q) - target, 0.0)
-    advantage = error.square().sum(dim=1).mean()
-    state = torch.nn.functional.smooth_l1_loss(mean_q, mean_value)
-    loss = advantage + _STATE_VALUE_WEIGHT * state
-    optimiser.zero_grad()
-    loss.backward()  # type: ignore[no-untyped-call]
-    torch.nn.utils.clip_grad_norm_(network.parameters(), 5.0)
-    optimiser.step()
-    return float(advantage.detach())
+    features, exists, valid = labels.features[rows], labels.exists[rows], labels.valid[rows]
+    return Labels(features, exists, valid, labels.tried[rows], labels.values[rows])
+
+
+def find_gradients(network: Weights, labels: Labels) -> tuple[Weights, float]:
+    """Of the loss by each weight; and the loss of the advantages, squared transfers.
+
+    The loss of the state's value beside it is smooth L1 (Huber with 1 transfer), of the mean of what was tried.
+    """
+    passes, tried = Passes(network), labels.tried.astype(np.float32)
+    q = passes.forward(labels.features, labels.exists) * tried
+    count = np.maximum(1.0, tried.sum(axis=1, keepdims=True))
+    mean_q, mean_value = (each.sum(axis=1, keepdims=True) / count for each in (q, labels.values))
+    target = np.clip(labels.values - mean_value, -_CUT, _CUT)
+    error: Floats = ((q - mean_q) - target) * tried
+    of_state = np.clip(mean_q - mean_value, -1.0, 1.0)
+    # Each tried pick moves the mean that is taken from all of them.
+    gradient = (2.0 * (error - tried * error.sum(axis=1, keepdims=True) / count)) / len(labels)
+    gradient += _STATE_VALUE_WEIGHT * of_state * tried / count / len(labels)
+    return passes.backward(gradient), float(np.square(error).sum(axis=1).mean())

@@ -20,10 +20,16 @@ import numpy as np
 
 from mdl.devices.scenario import Scenario, load_scenarios
 from scheduler.policies.learned import DRAFT, POLICY, SEEN, SHIPPED
-from scheduler.policies.qnet_numpy import UnfitPolicyError, set_aside
+from scheduler.policies.qnet_numpy import (
+    NumpyQ,
+    UnfitPolicyError,
+    Weights,
+    load_weights,
+    save_weights,
+    set_aside,
+)
 from scheduler.study.judging import judge_network
 from scheduler.training.labels import train_on_labels
-from scheduler.training.qnet_torch import QNetwork, load_policy, save_policy
 from sim.timing.scenario import vary_scenario
 
 SLOTS = 24
@@ -68,13 +74,13 @@ def run_slot(directory: Path, seed: int = 0, slots: int = SLOTS, steps: int = _S
     network = train_on_labels(steps, seed + done, 0, start=network, seen=tuple(learned))
     done += 1
     if done < slots:
-        save_policy(draft, network, {"slots": done})
+        save_weights(draft, network, {"slots": done})
         return Slot(done, slots, set_aside=tuple(told))
     before_s, after_s = _judge(current, held_out, seed), _judge(network, held_out, seed)
     adopted = after_s < (1.0 - _BETTER) * before_s
     if adopted:
         figures = {"held_out_before_s": before_s, "held_out_after_s": after_s, "rounds": len(learned)}
-        save_policy(draft, network, {"command": "re-learned beside the mesh", "seed": seed, "evaluation": figures})
+        save_weights(draft, network, {"command": "re-learned beside the mesh", "seed": seed, "evaluation": figures})
         draft.replace(directory / POLICY)
     else:
         draft.unlink(missing_ok=True)
@@ -88,25 +94,25 @@ def divide(seen: Sequence[Scenario]) -> tuple[list[Scenario], list[Scenario]]:
     return learned or held_out, held_out
 
 
-def load_current(directory: Path, told: list[str]) -> QNetwork:
+def load_current(directory: Path, told: list[str]) -> Weights:
     """The mesh's policy: re-learned, or as shipped. told: gets a line if the re-learned one had to be set aside."""
     if found := _load_or_set_aside(directory / POLICY, told):
         return found[0]
     with as_file(files("scheduler") / "data" / SHIPPED) as shipped:
-        return load_policy(shipped)[0]
+        return load_weights(shipped)[0]
 
 
-def _load_or_set_aside(path: Path, told: list[str]) -> tuple[QNetwork, dict[str, object]] | None:
+def _load_or_set_aside(path: Path, told: list[str]) -> tuple[Weights, dict[str, object]] | None:
     if not path.exists():
         return None
     try:
-        return load_policy(path)
+        return load_weights(path)
     except UnfitPolicyError as error:
         told.append(f"{error}; it is set aside as {set_aside(path).name}")
         return None
 
 
-def _judge(network: QNetwork, held_out: Sequence[Scenario], seed: int) -> float:
+def _judge(network: Weights, held_out: Sequence[Scenario], seed: int) -> float:
     rng = np.random.default_rng([seed, 0x4E1D])
     scenarios = [vary_scenario(scenario, rng) for scenario in held_out for _ in range(_VARIANTS)]
-    return fmean(judge_network("policy", network.plain(), scenarios).makespans_s)
+    return fmean(judge_network("policy", NumpyQ(network), scenarios).makespans_s)

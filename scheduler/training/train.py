@@ -1,4 +1,4 @@
-"""Trains the shipped kind of policy from labels, evaluates it meanwhile, and keeps it on disk. Needs torch alone.
+"""Trains the shipped kind of policy from labels, evaluates it meanwhile, and keeps it on disk. Needs no torch.
 
 `scheduler.training.chain_dqn` and the paper's own variant, `scheduler.training.paper_dqn`, need stable-baselines3.
 """
@@ -11,14 +11,12 @@ from dataclasses import dataclass
 from importlib.resources import as_file, files
 from pathlib import Path
 
-import torch
-
 from mdl.errors import ConfigError, MdlError
 from mdl.writing import save_or_rescue
 from scheduler.policies.learned import SHIPPED
+from scheduler.policies.qnet_numpy import NumpyQ, Weights, load_weights, save_weights
 from scheduler.study.judging import watch
 from scheduler.training.labels import Progress, train_on_labels
-from scheduler.training.qnet_torch import QNetwork, load_policy, save_policy
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +44,7 @@ class Report:
 class Trained:
     """steps: done in all, with those of a resumed file. ended: all steps were done."""
 
-    network: QNetwork
+    network: Weights
     steps: int
     ended: bool
     figures: dict[str, float]
@@ -69,15 +67,14 @@ def train_policy(
     resume: go on from `out`; the weights are kept, not the labels. Raises ConfigError if `out` has all the steps.
     """
     start, done = _resume(out, steps) if resume else (None, 0)
-    torch.set_num_threads(1)
     gain = watch(_WATCHED_SCENARIOS)
     every = max(1, (steps - done) // _EVALUATIONS)
     last: list[Progress] = []
     figures: dict[str, float] = {}
 
-    def keep(network: QNetwork, count: int, path: Path) -> None:
+    def keep(network: Weights, count: int, path: Path) -> None:
         told = {"trained_by": "labels", "command": command, "seed": seed, "steps": count, "evaluation": figures}
-        save_policy(path, network, told)
+        save_weights(path, network, told)
 
     def follow(progress: Progress) -> bool:
         last[:] = [progress]
@@ -85,7 +82,7 @@ def train_policy(
         # An early network waits so often that judging it would take longer than training it.
         measured = progress.step % every == 0 and progress.step >= 2 * every and not stops
         if measured:
-            figures.update(gain(progress.network.plain()))
+            figures.update(gain(NumpyQ(progress.network)))
             try:
                 keep(progress.network, done + progress.step, out)
             except MdlError as error:  # there is a next time, and the end
@@ -98,7 +95,7 @@ def train_policy(
     network = train_on_labels(steps - done, seed + done, processes, start=start, on_progress=follow)
     count = done + last[0].step
     if count == steps:  # who has stopped it does not wait half a minute for an early network to be judged
-        figures.update(gain(network.plain()))
+        figures.update(gain(NumpyQ(network)))
     save_or_rescue(out, lambda path: keep(network, count, path))
     return Trained(network, count, count == steps, figures)
 
@@ -111,7 +108,7 @@ def plan_steps(minutes: float, seed: int, processes: int, clock: Callable[[], fl
     if not minutes > 0:
         raise ConfigError(f"--minutes {minutes}: must be above 0")
     with as_file(files("scheduler") / "data" / SHIPPED) as shipped:
-        start, _ = load_policy(shipped)
+        start, _ = load_weights(shipped)
     began_s = clock()
     train_on_labels(_TRIAL_STEPS, seed, processes, start=start)
     trial_s = clock() - began_s
@@ -119,10 +116,10 @@ def plan_steps(minutes: float, seed: int, processes: int, clock: Callable[[], fl
     return max(_TRIAL_STEPS, int(_PLANNED_SHARE * left_s / trial_s * _TRIAL_STEPS))
 
 
-def _resume(out: Path, steps: int) -> tuple[QNetwork, int]:
+def _resume(out: Path, steps: int) -> tuple[Weights, int]:
     if not out.is_file():
         raise ConfigError(f"--resume: {out} does not exist; leave --resume out to start")
-    network, metadata = load_policy(out)
+    network, metadata = load_weights(out)
     done = metadata.get("steps")
     if not isinstance(done, int):
         raise ConfigError(f"--resume: {out} does not say how many steps it has had")

@@ -55,6 +55,14 @@ def test_a_peer_that_cannot_be_measured_is_one_line(tmp_path: Path) -> None:
     assert run.stderr.splitlines()[-1] == "memory: peer-0 ended with 1 and without a figure"
 
 
+def test_what_re_learning_takes_is_told_beside_what_a_peer_takes_anyway(tmp_path: Path) -> None:
+    told = _last(_run(tmp_path, "benchmarks/relearning.py", "--peers", 2, "--seconds", 1))
+    off, on = told["results"]
+    assert (off["relearn"], off["slots"], off["slot_rss_mb"]) == (False, 0, 0.0)
+    assert (on["relearn"], on["slots"]) == (True, 1)
+    assert 0.0 < on["slot_rss_mb"] < on["peer_rss_mb"]
+
+
 def test_parts_of_the_scheduler_benchmark_are_measured_written_and_drawn(tmp_path: Path) -> None:
     parts = ["cells", "energy", "dying", "fig10"]
     asked = [word for part in parts for word in ("--part", part)]

@@ -20,7 +20,7 @@ from mdl.protocol.machine import PolicyLearned
 from mdl.protocol.status_messages import DeviceRecord, HopSummary, RoundSummary
 from mdl.protocol.vocabulary import ResourceState
 from peers.edge import relearner
-from peers.edge.relearner import LEAST_SEEN, MOST_SEEN, Relearner, is_at_ease
+from peers.edge.relearner import LEAST_SEEN, MOST_SEEN, SHARE, Relearner, is_at_ease
 from scheduler.policies import trained_under
 from scheduler.policies.chain import ChainView, DeviceState, DeviceView, Pair
 from scheduler.policies.learned import DRAFT, POLICY
@@ -67,7 +67,8 @@ def posted() -> list[object]:
 
 
 def make(tmp_path: Path, posted: list[object], resources: ResourceState = EASE, is_on: bool = True) -> Relearner:
-    return Relearner(tmp_path / "scheduler", BusySection(), lambda: resources, posted.append, is_on)
+    """Its slots take no time, so that it never rests."""
+    return Relearner(tmp_path / "scheduler", BusySection(), lambda: resources, posted.append, is_on, lambda: 0.0)
 
 
 def test_3_3_3_it_learns_once_enough_rounds_were_seen_and_a_better_policy_is_taken(
@@ -193,6 +194,87 @@ def test_3_3_3_a_device_that_is_not_at_ease_does_not_learn(
     assert slots.started == 0
     assert not is_at_ease(resources, BusySection())
     assert is_at_ease(ResourceState(1 << 30, 5.0, 80.0, True), BusySection())
+
+
+def test_slots_take_a_small_share_of_one_core(
+    tmp_path: Path, posted: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slots, now_s = Slots(monkeypatch, tmp_path, slot=1, slots=12), [100.0]
+    learner = make(tmp_path, posted)
+    learner._clock = lambda: now_s[0]
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    script = tmp_path / "slot.py"
+    script.write_text(f"open({str(gate)!r}).read()\n{script.read_text()}")
+    for number in range(LEAST_SEEN):
+        learner.hear(closed_round(number))
+    now_s[0] += 2.0  # what the slot takes
+    gate.write_text("")
+    settle(learner)
+    rest_s = 2.0 * (1.0 / SHARE - 1.0)
+    (tmp_path / "scheduler" / DRAFT).write_bytes(b"the next slot goes on with it")
+    script.write_text("raise SystemExit('no')")
+    for elapsed_s, started in ((0.0, 1), (rest_s - 0.1, 1), (rest_s, 2)):
+        now_s[0] = 102.0 + elapsed_s
+        learner.hear(closed_round(50))
+        assert slots.started == started, elapsed_s
+    settle(learner)
+
+
+@pytest.mark.parametrize(
+    "resources", [ResourceState(1 << 30, 5.0, in_use=True), ResourceState(1 << 30, 5.0, 80.0, False)]
+)
+def test_a_slot_is_given_up_when_the_device_is_no_longer_at_ease_and_the_next_begins_when_it_is_again(
+    tmp_path: Path,
+    posted: list[object],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    resources: ResourceState,
+) -> None:
+    caplog.set_level("INFO")
+    slots, state = Slots(monkeypatch, tmp_path, slot=12, slots=12, adopted=True, before_s=2.0, after_s=1.0), [EASE]
+    learner = make(tmp_path, posted)
+    learner._sample = lambda: state[0]
+    script = tmp_path / "slot.py"
+    ends = script.read_text()
+    script.write_text("import signal\nsignal.pause()")  # it would never end by itself
+    for number in range(LEAST_SEEN):
+        learner.hear(closed_round(number))
+    learner.notice("a", EASE)
+    assert learner._is_learning()
+    state[0] = resources
+    learner.notice("b", EASE)  # anybody's report is as good as a timer
+    settle(learner)
+    assert not learner._is_learning()
+    assert "the slot is given up" in caplog.text
+    assert "failed" not in caplog.text
+    learner.hear(closed_round(60))
+    assert (slots.started, posted) == (1, [])
+    script.write_text(ends)
+    state[0] = EASE
+    learner.hear(closed_round(61))
+    settle(learner)
+    assert (slots.started, posted) == (2, [PolicyLearned()])
+
+
+def test_a_slot_loads_no_torch_and_runs_at_the_lowest_priority(tmp_path: Path) -> None:
+    program = """
+import sys, os
+from pathlib import Path
+from peers.edge import relearner
+from scheduler.policies.learned import SEEN
+from mdl.devices.scenario import save_scenarios
+from sim.timing.scenario import draw_scenario
+save_scenarios([draw_scenario("paper", 3, number) for number in range(6)], Path(sys.argv[1]) / SEEN)
+relearner.main()
+print(os.getpriority(os.PRIO_PROCESS, 0), *(name for name in ("torch", "stable_baselines3") if name in sys.modules))
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as slot:
+        assert slot.stdout is not None
+        said = slot.stdout.read()  # its standard input stays open: it is the slot's lifeline
+    assert said.splitlines()[-1] == "19"
 
 
 def test_who_does_not_want_it_remembers_nothing(tmp_path: Path, posted: list[object]) -> None:

@@ -170,7 +170,7 @@ class _Labels:
 
     def __call__(self, steps: int, seed: int, processes: int, *, start: Any = None, on_progress: Any = None) -> Any:
         self.calls.append((steps, seed, start is not None))
-        network = QNetwork(seed)
+        network = QNetwork(seed).weights()
         for step in range(1, steps + 1):
             if on_progress is not None and on_progress(Progress(step, steps, 0.5, step, network)):
                 break
@@ -212,7 +212,7 @@ def test_resuming_needs_a_file(labels: _Labels, tmp_path: Path) -> None:
 
 
 def test_minutes_become_steps_by_trying_a_few(labels: _Labels, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(train, "load_policy", lambda path: (QNetwork(0), {}))
+    monkeypatch.setattr(train, "load_weights", lambda path: (QNetwork(0).weights(), {}))
     ticks = iter([100.0, 108.0])
     assert train.plan_steps(2.0, 0, 0, lambda: next(ticks)) == int(0.9 * 112.0 / 8.0 * 8)
 

@@ -7,11 +7,10 @@ import pytest
 
 from mdl.errors import ConfigError
 from scheduler.policies.features import COLUMN
-from scheduler.policies.qnet_numpy import draw_weights
+from scheduler.policies.qnet_numpy import Weights, draw_weights
 from scheduler.training import branching, labels
 from scheduler.training.branching import IMBALANCE_TRANSFERS, LabelJob, produce_labels
 from scheduler.training.labels import Progress, train_on_labels
-from scheduler.training.qnet_torch import QNetwork
 
 
 @pytest.fixture
@@ -20,8 +19,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(labels, "_MINIBATCH", 32)
 
 
-def _is_same(one: QNetwork, other: QNetwork) -> bool:
-    return all(np.array_equal(values, other.weights()[name]) for name, values in one.weights().items())
+def _is_same(one: Weights, other: Weights) -> bool:
+    return all(np.array_equal(values, other[name]) for name, values in one.items())
 
 
 def test_of_two_devices_a_label_is_minus_the_time_of_the_hop(monkeypatch: pytest.MonkeyPatch) -> None:

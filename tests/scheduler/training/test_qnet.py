@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 
@@ -12,6 +13,9 @@ from mdl.errors import DataError
 from scheduler.policies.chain_arrays import Bools, Floats
 from scheduler.policies.features import FEATURES, UNVARIED
 from scheduler.policies.qnet_numpy import INVALID_Q, NumpyQ, Weights, draw_weights
+from scheduler.training.branching import LabelJob, Labels, produce_labels
+from scheduler.training.labels import find_gradients
+from scheduler.training.qnet_gradient import Adam, Passes
 from scheduler.training.qnet_torch import QNetwork, load_policy, save_policy
 
 
@@ -115,3 +119,60 @@ def test_a_policy_of_other_columns_is_refused(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("scheduler.policies.qnet_numpy.FEATURES", (*FEATURES, "another"))
     with pytest.raises(DataError, match="another observation"):
         load_policy(path)
+
+
+def test_the_gradient_in_numpy_is_that_of_torch() -> None:
+    weights = _weights(5)
+    features, exists, valid = _inputs(32, 7)
+    network, passes = QNetwork(weights=weights), Passes(weights)
+    values = torch.tensor(np.random.default_rng(1).normal(size=valid.shape).astype(np.float32))
+    q = network(*map(torch.from_numpy, (features, exists, valid)))
+    torch.where(torch.from_numpy(valid), q * values, 0.0).sum().backward()  # type: ignore[no-untyped-call]
+    found = passes.forward(features, exists)
+    assert np.allclose(found[valid], q.detach().numpy()[valid], atol=1e-5)
+    gradients = passes.backward(np.where(valid, values.numpy(), np.float32(0.0)))
+    for name, parameter in network.named_parameters():
+        assert parameter.grad is not None
+        assert np.allclose(gradients[name], parameter.grad.numpy(), rtol=1e-4, atol=1e-4), name
+
+
+def test_adam_in_numpy_takes_the_steps_of_torchs() -> None:
+    weights = _weights(6)
+    network = QNetwork(weights=weights)
+    ours, theirs = Adam(weights), torch.optim.Adam(network.parameters(), lr=1e-3)
+    rng = np.random.default_rng(2)
+    for _ in range(3):
+        gradients = {name: rng.normal(0, 0.3, each.shape).astype(np.float32) for name, each in weights.items()}
+        for name, parameter in network.named_parameters():
+            parameter.grad = torch.from_numpy(gradients[name].copy())
+        torch.nn.utils.clip_grad_norm_(network.parameters(), 5.0)
+        theirs.step()
+        ours.step(gradients, 1e-3)
+    for name, values in network.weights().items():
+        assert np.allclose(weights[name], values, atol=1e-6), name
+
+
+def test_the_loss_of_labels_is_what_its_gradient_descends() -> None:
+    """Against finite differences of the loss that `mdl scheduler train` shows, with the state's value left out."""
+    found = produce_labels(LabelJob(1, 0, 12, (3, 6)))
+    weights = {name: values.astype(np.float64) for name, values in _weights(7).items()}
+    gradients, _ = find_gradients(weights, found)  # type: ignore[arg-type]
+    for name, index in (("advantage.weight", (0, 3)), ("encode1.bias", (5,)), ("state1.weight", (1, 2))):
+        ends = []
+        for step in (-1e-5, 1e-5):
+            moved = {each: values.copy() for each, values in weights.items()}
+            moved[name][index] += step
+            ends.append(find_loss(moved, found))
+        assert gradients[name][index] == pytest.approx((ends[1] - ends[0]) / 2e-5, rel=1e-3, abs=1e-6), name
+
+
+def find_loss(weights: dict[str, npt.NDArray[np.float64]], found: Labels) -> float:
+    """As the learner states it in words: squares of the advantages' errors, a hundredth of the state's value's."""
+    tried = found.tried
+    q = np.where(tried, Passes(weights).forward(found.features, found.exists), 0.0)  # type: ignore[arg-type]
+    count = np.maximum(1, tried.sum(axis=1, keepdims=True))
+    mean_q, mean = q.sum(axis=1, keepdims=True) / count, found.values.sum(axis=1, keepdims=True) / count
+    error = np.where(tried, q - mean_q - np.clip(found.values - mean, -5.0, 5.0), 0.0)
+    apart = np.abs(mean_q - mean)
+    state = np.where(apart < 1.0, 0.5 * apart**2, apart - 0.5)
+    return float(np.square(error).sum(axis=1).mean() + 0.01 * state.mean())
