@@ -152,6 +152,7 @@ class TrainingSettings(Section, frozen=True):
 
 
 Exchange: TypeAlias = Literal["chain", "shares", "auto"]
+Compress: TypeAlias = Literal["none", "float16", "int8", "int4", "auto"]
 
 
 class RoundSection(Section, frozen=True):
@@ -161,7 +162,7 @@ class RoundSection(Section, frozen=True):
     min_peers: devices that must be there before a round is opened.
     policy: who aggregates with whom, by the name of a policy (scheduler/policies/registry.py).
     exchange: deltas go whole from hop to hop ("chain") or in segments ("shares"); "auto": these where links are slow.
-    compress: segments in 2 ("float16") or 3.9 ("int8") times fewer bytes, rounded; "auto": int8 where links are slow.
+    compress: segments in 2 (float16), 3.9 (int8) or 7.1 (int4) times fewer bytes, rounded; auto: int8 on slow links.
     theta: what a device weighs in the mean: 1 each ("peer"), or its windows ("samples").
     eta: step along the global delta (Algorithm 1).
     keep_deltas: each device writes its own and the global delta of each round; `mdl up --verify` sets it.
@@ -175,7 +176,7 @@ class RoundSection(Section, frozen=True):
     min_peers: Annotated[int, Range(1, MEMBERS)] = 2
     policy: str = "dqn"
     exchange: Exchange = "chain"
-    compress: Literal["none", "float16", "int8", "auto"] = "none"
+    compress: Compress = "none"
     theta: Literal["peer", "samples"] = "peer"
     eta: Annotated[float, Range(0, 2, above=True)] = 1.0
     keep_deltas: bool = False

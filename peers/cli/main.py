@@ -20,6 +20,7 @@ from peers.cli.options import (
     Assign,
     CloudAt,
     Code,
+    CompressBy,
     ConfigFile,
     DataSpec,
     ExchangeBy,
@@ -81,6 +82,7 @@ def up(
     rounds_per_epoch: Annotated[int | None, typer.Option(help="Aggregations in each epoch.")] = None,
     policy: Policy = None,
     exchange: ExchangeBy = None,
+    compress: CompressBy = None,
     split: Split = None,
     seed: Seed = None,
     baselines: Annotated[bool, typer.Option("--baselines", help="Also train alone and central.")] = False,
@@ -106,6 +108,7 @@ def up(
         "training.rounds_per_epoch": rounds_per_epoch,
         "round.policy": policy,
         "round.exchange": exchange,
+        "round.compress": compress,
         "cloud.people": donors,
         "seed": seed,
     }
@@ -134,6 +137,7 @@ def peer(
     split: Split = None,
     policy: Policy = None,
     exchange: ExchangeBy = None,
+    compress: CompressBy = None,
     join: Join = None,
     listen: Listen = None,
     port: Port = None,
@@ -164,12 +168,11 @@ def peer(
         "model.name": model,
         "cloud.address": cloud,
         "device.when": when,
-        "round.policy": policy,
-        "round.exchange": exchange,
         "device.max_memory_mb": max_memory,
         "device.max_battery_share": max_battery_share,
         "seed": seed,
     }
+    overrides |= {"round.policy": policy, "round.exchange": exchange, "round.compress": compress}
     overrides |= mesh_overrides(join, listen, port, interface, loopback, insecure)
     settings = load_settings(config, overrides, assign)
     _train_here(settings, choose(settings, policy), mesh, code, name, out, fresh, as_json)
@@ -204,6 +207,7 @@ def agent(
     min_peers: Annotated[int | None, typer.Option(help="How many must be there before the first round.")] = None,
     policy: Policy = None,
     exchange: ExchangeBy = None,
+    compress: CompressBy = None,
     name: Annotated[str, typer.Option(help="This agent's name.")] = "agent",
     join: Join = None,
     listen: Listen = None,
@@ -221,7 +225,7 @@ def agent(
     """Order the aggregations of a mesh (the mobile agent); holds no data and no model."""
     log_at(log_level, quiet)
     overrides: dict[str, object] = {"round.rounds": rounds, "round.min_peers": min_peers}
-    overrides |= {"round.policy": policy, "round.exchange": exchange}
+    overrides |= {"round.policy": policy, "round.exchange": exchange, "round.compress": compress}
     overrides |= mesh_overrides(join, listen, port, interface, loopback, insecure)
     settings = load_settings(config, overrides, assign)
     from peers.edge.node import run_agent

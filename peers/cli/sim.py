@@ -46,6 +46,7 @@ def run(
     agent: Annotated[str, typer.Option(help="any, dedicated (`mdl agent` leads first) or elected.")] = "any",
     on_partition: Annotated[str, typer.Option(help="any, wait or continue.")] = "any",
     exchange: Annotated[str, typer.Option(help="chain (hop by hop), shares (segments), auto or any.")] = "chain",
+    compress: Annotated[str, typer.Option(help="How segments are rounded: none, float16, int8, int4 or any.")] = "none",
     plan: Annotated[Path | None, typer.Option(help="Run this saved plan alone, and tell its story.")] = None,
     shrink: Annotated[bool, typer.Option(help="Look for the shortest plan that still fails.")] = True,
     processes: Processes = None,
@@ -61,13 +62,12 @@ def run(
         return
     from peers.trials.campaign import count_cores, run_campaign
 
-    campaign = _campaign(peers, rounds, wide, faults, policy, agent, on_partition, exchange)
+    campaign = _campaign(peers, rounds, wide, faults, policy, agent, on_partition, exchange, compress)
     started = time.monotonic()
+    drawn = range(seed_from, seed_from + seeds)
     with progress_bar() as show:
         totals = run_campaign(
-            campaign,
-            range(seed_from, seed_from + seeds),
-            processes or count_cores(),
+            *(campaign, drawn, processes or count_cores()),
             lambda now: show("seeds", now.seeds, seeds, f"{sum(now.violations.values())} failed"),
         )
     elapsed_s = time.monotonic() - started
@@ -124,8 +124,10 @@ def _campaign(
     agent: str,
     on_partition: str,
     exchange: str,
+    compress: str,
 ) -> Campaign:
     from mdl.errors import ConfigError
+    from mdl.protocol.coding import CODINGS, Coding
     from peers.trials.campaign import Campaign
 
     if wide and not (peers is None and rounds is None):
@@ -135,6 +137,9 @@ def _campaign(
     check_choice("--agent", agent, ("any", "dedicated", "elected"))
     check_choice("--on-partition", on_partition, ("any", "wait", "continue"))
     check_choice("--exchange", exchange, (*get_args(Exchange), "any"))
+    check_choice("--compress", compress, (*CODINGS, "any"))
+    if compress != "none" and exchange == "chain":
+        raise ConfigError(f"--compress {compress}: only segments are rounded; add --exchange shares, auto or any")
     return Campaign(
         peers or 6,
         rounds or 3,
@@ -144,6 +149,7 @@ def _campaign(
         None if on_partition == "any" else on_partition,
         wide,
         cast(Literal[Exchange, "any"], exchange),
+        cast(Literal[Coding, "any"], compress),
     )
 
 

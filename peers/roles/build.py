@@ -13,6 +13,7 @@ import numpy as np
 
 from mdl.config import Config, Exchange, RoundSection
 from mdl.errors import ConfigError
+from mdl.protocol.coding import Coding
 from mdl.protocol.delta import Contributor, ModelDelta, Vector
 from mdl.protocol.vocabulary import Ballot, History
 from peers.roles.agent.settings import AgentSettings, TimeLimit
@@ -106,6 +107,7 @@ def simulated_start(
     trainer: TrainerStart | None,
     now: float,
     exchange: Exchange = "chain",
+    coding: Coding = "none",
 ) -> PeerStart:
     """A process of a simulated mesh: losses and stalls show in a fraction of the usual time; a run is a few seconds."""
     agent = AgentSettings(
@@ -116,6 +118,7 @@ def simulated_start(
         partition_s=4.0,
         waits_for_majority=on_partition == "wait",
         exchange=exchange,
+        coding=coding,
         segment_values=_SEGMENT_VALUES,
     )
     succession = SuccessionSettings(_REPORT_S, _LOST_AFTER_S, settle_s=0.8, step_s=0.25, start_s=2.8)

@@ -13,7 +13,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal, TypeVar, get_args
 
+from msgspec.structs import replace
+
 from mdl.config import Exchange
+from mdl.protocol.coding import CODINGS, Coding
 from mdl.workers import Workers, result_of
 from peers.interrupts import handled, interrupt
 from peers.trials.run_plan import run_guarded
@@ -36,7 +39,7 @@ class Campaign:
     """What all seeds share. has_agent, on_partition: None draws them for each seed.
 
     wide: peers and rounds are drawn, too, and faults in every round (`draw_wide`). exchange: as in the configuration,
-    or any: each in turn, for as many seeds as the wide family has sizes and lengths.
+    or any: each in turn, for as many seeds as the wide family has sizes and lengths. compress: likewise, each seed.
     """
 
     peers: int = 6
@@ -47,11 +50,14 @@ class Campaign:
     on_partition: str | None = None
     wide: bool = False
     exchange: Exchange | Literal["any"] = "chain"
+    compress: Coding | Literal["any"] = "none"
 
     def plan(self, seed: int) -> FaultPlan:
         exchange = EXCHANGES[seed // _OF_EACH_EXCHANGE % len(EXCHANGES)] if self.exchange == "any" else self.exchange
         drawn = (self.level, self.policy, self.has_agent, self.on_partition, exchange)
-        return draw_wide(seed, *drawn) if self.wide else draw_plan(seed, self.peers, self.rounds, *drawn)
+        plan = draw_wide(seed, *drawn) if self.wide else draw_plan(seed, self.peers, self.rounds, *drawn)
+        compress = CODINGS[seed % len(CODINGS)] if self.compress == "any" else self.compress
+        return replace(plan, compress=compress)
 
 
 @dataclass

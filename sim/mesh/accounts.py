@@ -1,7 +1,8 @@
 """The books of a simulated mesh: every local training is one dimension of its own, so that a count can be read off.
 
 A local delta is one-hot, amount 1 at weight 1. In a closed round, theta times the global delta is 1 where a training
-was counted, and adds up over the rounds of a model's history: above 1 it was counted twice. Knows no roles.
+was counted, and adds up over the rounds of a model's history: above 1 it was counted twice. Where values are rounded on
+their way, amounts differ, or they would all fall on steps; a count is in amounts of its training. Knows no roles.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from mdl.protocol.coding import Coding
 from mdl.protocol.delta import Contributor, ModelDelta, Vector, digest_of
 from mdl.protocol.vocabulary import Lineage
 
@@ -22,6 +24,11 @@ DIMENSIONS = 256
 _TRAININGS = 4
 # What float32 rounding may take from a count of 1.
 ROUNDING = 1e-3
+# And what coding may: a step of int4 is a seventh of the largest value, there are as many pieces as devices, and what a
+# lost device is still to feed back is lost. Half a count tells nothing, one and two from one another.
+_CODED: dict[Coding, float] = {"none": ROUNDING, "float16": 0.02, "int8": 0.1, "int4": 0.5}
+# Amounts of coded trainings are between this and 1, spread by the golden ratio.
+_LEAST_AMOUNT, _GOLDEN = 0.7, 0.6180339887
 
 
 class InvariantError(AssertionError):
@@ -69,11 +76,14 @@ class Accounts:
 
     A model is a digest and the line of history that led to it: a round of the mesh that consists of what one device
     brings along from a fork alone has the very result that it had there, and yet another history.
-    size: values of the model.
+    size: values of the model. rounding: what a count may be off. amounts: of each training, shape (size,).
     """
 
-    def __init__(self, start: Vector) -> None:
+    def __init__(self, start: Vector, coding: Coding = "none") -> None:
         self.size = start.size
+        self.rounding = _CODED[coding]
+        spread = np.arange(start.size) * _GOLDEN % 1.0 if coding != "none" else np.zeros(start.size)
+        self.amounts = (1.0 - (1.0 - _LEAST_AMOUNT) * spread).astype(np.float32)
         self.works: dict[Work, int] = {}
         self.held: set[int] = set()
         self.under_way: set[int] = set()
@@ -90,20 +100,14 @@ class Accounts:
         dimension = self.works.setdefault(work, len(self.works))
         if dimension >= self.size:
             raise InvariantError("endless", f"more than {self.size} trainings: rounds are opened again and again")
-        values = np.zeros(self.size, np.float32)
-        values[dimension] = 1.0
-        self.under_way.add(dimension)
-        return ModelDelta(values, theta, frozenset([owner]))
+        return ModelDelta(self._trained(dimension), theta, frozenset([owner]))
 
     def recall(self, owner: Contributor, round_id: int, parameters: Vector) -> Vector | None:
         """The delta of a training that this process has done, again; None if it never has."""
         dimension = self.works.get(Work(owner, round_id, digest_of(parameters)))
         if dimension is None:
             return None
-        values = np.zeros(self.size, np.float32)
-        values[dimension] = 1.0
-        self.under_way.add(dimension)
-        return values
+        return self._trained(dimension)
 
     def deliver(self, values: Vector) -> None:
         """A training's or a recall's result has reached its machine: from here on it must be counted, once.
@@ -150,7 +154,7 @@ class Accounts:
             if own is None:
                 raise InvariantError("mean", f"{name} is of {contributor.peer_id}, which holds nothing")
             off += own[part]
-        if not _is_nothing(off):
+        if not self._is_nothing(off):
             raise InvariantError("segment", f"{name} is no mean of {_names(frozenset(who))}")
 
     def _is_mean(self, attempt: Attempt, digest: bytes, mean: ModelDelta) -> bool:
@@ -160,7 +164,19 @@ class Accounts:
             if own is None:
                 return False
             off += own
-        return _is_nothing(off)
+        return self._is_nothing(off)
+
+    def _is_nothing(self, off: Vector) -> bool:
+        """Whether two vectors are the same but for rounding, by their difference; not if it has no number at all."""
+        if self.rounding == ROUNDING:
+            return bool(np.vdot(off, off) <= ROUNDING * ROUNDING)  # without a warning, whatever is in it
+        return bool(np.abs(off).max() <= self.rounding * _LEAST_AMOUNT)
+
+    def _trained(self, dimension: int) -> Vector:
+        values = np.zeros(self.size, np.float32)
+        values[dimension] = self.amounts[dimension]
+        self.under_way.add(dimension)
+        return values
 
     def close(self, before: Model, after: Model, round_id: int, result: ModelDelta, who: str) -> bool:
         """A device has applied a global delta: True if nobody had before. Raises if something counts twice now."""
@@ -168,11 +184,11 @@ class Accounts:
             return False
         if before not in self.closed:
             raise InvariantError("model", f"{who} applied round {round_id} to a model that no round gave")
-        counts = self.closed[before].counts + result.values.astype(np.float64) * result.theta
+        counts = self.closed[before].counts + result.values.astype(np.float64) * result.theta / self.amounts
         self._known.add(after[0])
         self.closed[after] = Closed(before, round_id, result.contributors, counts)
         most = int(counts.argmax())
-        if counts[most] > 1 + ROUNDING:
+        if counts[most] > 1 + self.rounding:
             work, amount = self.work(most), counts[most]
             what = f"{work.owner.peer_id}/{work.owner.incarnation}'s training of round {work.round_id}"
             raise InvariantError("double", f"{what} counts {amount:.3g} times in round {round_id} of {who}")
@@ -199,11 +215,6 @@ class Accounts:
             for work, dimension in self.works.items()
             if dimension in self.held
         ]
-
-
-def _is_nothing(off: Vector) -> bool:
-    """Whether two vectors are the same but for rounding, by their difference; not if it has no number at all."""
-    return bool(np.vdot(off, off) <= ROUNDING * ROUNDING)  # without a warning, whatever is in it
 
 
 def _names(contributors: frozenset[Contributor]) -> str:

@@ -16,6 +16,7 @@ from msgspec import Meta
 
 from mdl.config import Exchange
 from mdl.errors import DataError, LocalProtocolError
+from mdl.protocol.coding import Coding
 from mdl.reading import decode_json
 
 OFFICE = "@office"
@@ -167,7 +168,7 @@ AnyFault: TypeAlias = TimedFault | CrashOn | Burst
 
 class FaultPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One simulated run. seed: of the network and of the devices' speeds. has_agent: a node without a trainer leads
-    first; otherwise the peers find one of them. exchange: as in the configuration's [round]."""
+    first; otherwise the peers find one of them. exchange, compress: as in the configuration's [round]."""
 
     seed: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
     peers: Annotated[int, Meta(ge=1, le=64)]
@@ -176,6 +177,7 @@ class FaultPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     has_agent: bool = True
     on_partition: str = "wait"
     exchange: Exchange = "chain"
+    compress: Coding = "none"
     loss: Probability = 0.0
     duplication: Probability = 0.0
     jitter_s: Seconds = 0.0

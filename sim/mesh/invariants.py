@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from mdl.protocol.coding import decode
 from mdl.protocol.delta import Contributor, ModelDelta
 from mdl.protocol.hop_messages import DeltaMessage, HopReleased
 from mdl.protocol.machine import KeepDelta, Send
@@ -129,6 +130,7 @@ class Invariants:
         who = order.contributors if message.__class__ is SegmentMessage else (node.contributor,)
         name = f"segment {message.segment} from {node.peer_id}"
         bounds = exchange.bounds(message.segment)
+        values = decode(values, bounds.stop - bounds.start, order.coding)
         self.accounts.check_segment(holder.attempt(), holder.digest, who, bounds, values, name)
 
     def _check_spread(self, node: Node, holder: Holder, part: Part) -> None:

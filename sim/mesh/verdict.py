@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.mesh.accounts import ROUNDING, Accounts
+from sim.mesh.accounts import Accounts
 from sim.mesh.driver import SimMesh
 from sim.mesh.fault_plan import FaultPlan
 from sim.mesh.invariants import model_of
@@ -107,16 +107,16 @@ def _count(mesh: SimMesh, verdict: Verdict) -> Verdict:
     for node, holder in live:
         coming += _pending(accounts, node, holder)
         if (kept := holder.kept_back) is not None:
-            kept_back += kept
+            kept_back += kept / accounts.amounts
     with_owner, lost, twice = 0, [], []
     for work, dimension, count in accounts.held_works(model):
         owner = mesh.nodes[work.owner.peer_id]
         owner_lives = owner.running and owner.contributor == work.owner
         total = count + coming[dimension]
         name = f"{work.owner.peer_id}/{work.owner.incarnation}'s training of round {work.round_id}"
-        if total - kept_back[dimension] > 1 + ROUNDING:
+        if total - kept_back[dimension] > 1 + accounts.rounding:
             twice.append(f"{name} counts {count:.3g} and comes {total - count:.3g} times more")
-        elif total < 1 - ROUNDING and not (owner_lives and dimension in accounts.under_way):
+        elif total < 1 - accounts.rounding and not (owner_lives and dimension in accounts.under_way):
             if owner_lives:
                 lost.append(f"{name} counts {count:.3g} and {total - count:.3g} is to come")
             else:
@@ -138,7 +138,7 @@ def _pending(accounts: Accounts, node: Node, holder: Holder) -> NDArray[np.float
     if (carry := holder.carry) is not None:
         pending += carry
     own = accounts.own(holder.attempt(), holder.digest, node.contributor)
-    return pending if own is None else pending + own
+    return (pending if own is None else pending + own) / accounts.amounts
 
 
 def _holders(mesh: SimMesh) -> list[tuple[Node, Holder]]:

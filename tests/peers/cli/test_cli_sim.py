@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from mdl.errors import UnfinishedError
+from mdl.protocol.coding import CODINGS
 from peers.cli import sim as cli_sim
 from peers.trials import campaign as campaign_module
 from peers.trials.campaign import Campaign, run_campaign
@@ -32,6 +33,16 @@ def test_a_run_over_processes_ends_with_one_object() -> None:
     assert (result["lost"], result["double"], result["stuck"], result["failing_seeds"]) == (0, 0, 0, [])
     assert result["rounds_closed"] >= 180
     assert {"messages", "lost_with_owner", "seeds_per_s", "violations"} <= result.keys()
+
+
+def test_coded_segments_are_judged_and_what_cannot_be_coded_is_told() -> None:
+    done = _mdl("sim", "run", "--exchange", "shares", "--compress", "any", "--seeds", 8, "--processes", 1, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["failing_seeds"] == []
+    assert [Campaign(exchange="shares", compress="any").plan(seed).compress for seed in range(4)] == list(CODINGS)
+    refused = _mdl("sim", "run", "--compress", "int4", "--seeds", 1)
+    assert refused.returncode == 2
+    assert "--compress int4: only segments are rounded; add --exchange shares" in refused.stderr
 
 
 def test_seeds_give_the_same_totals_in_any_number_of_processes() -> None:
@@ -57,7 +68,22 @@ def test_every_failing_seed_has_its_plan(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(campaign_module, "run_guarded", lambda plan, limit_s=0.0: Verdict(plan.seed, kind="lost"))
     with pytest.raises(UnfinishedError) as end:
         cli_sim.run(
-            None, None, True, "hard", 5, 0, "greedy", "any", "any", "chain", None, False, 1, tmp_path, as_json=True
+            None,
+            None,
+            True,
+            "hard",
+            5,
+            0,
+            "greedy",
+            "any",
+            "any",
+            "chain",
+            "none",
+            None,
+            False,
+            1,
+            tmp_path,
+            as_json=True,
         )
     assert [size["violations"] for size in end.value.result["sizes"]] == [{"lost": 1}] * 5
     for seed in range(5):
@@ -85,7 +111,9 @@ def test_a_failing_seed_is_saved_shrunk_and_told(
     monkeypatch.setattr(campaign_module, "run_guarded", fails)
     monkeypatch.setattr("peers.trials.run_plan.run_guarded", fails)
     with pytest.raises(UnfinishedError) as end:
-        cli_sim.run(6, 3, False, "hard", 1, 7, "greedy", "any", "any", "chain", None, True, 1, tmp_path, as_json=True)
+        cli_sim.run(
+            6, 3, False, "hard", 1, 7, "greedy", "any", "any", "chain", "none", None, True, 1, tmp_path, as_json=True
+        )
     assert end.value.exit_code == 4
     err, result = capsys.readouterr().err, end.value.result
     assert [(failure["seed"], failure["problem"]) for failure in result["failures"]] == [(7, "p0's training")]

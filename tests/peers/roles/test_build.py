@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import msgspec
 import numpy as np
 import pytest
 
-from mdl.config import Config, FaultSection, RoundSection
+from mdl.config import Compress, Config, FaultSection, RoundSection
 from mdl.errors import ConfigError
+from mdl.protocol.coding import CODINGS
 from mdl.protocol.delta import Contributor, digest_of
 from mdl.protocol.vocabulary import Ballot, History, Reached
 from peers.edge.resume import State
@@ -55,5 +58,11 @@ def test_settings_of_an_exchange_that_contradict_each_other_are_refused() -> Non
         configured_start(Config(round=RoundSection(compress="int8")), Contributor("a", 1), None, 0.0)
     segments = RoundSection(compress="int8", exchange="shares")
     configured_start(Config(round=segments), Contributor("a", 1), None, 0.0)
+    for compress in get_args(Compress):  # what can be configured is what can be ordered
+        start = configured_start(
+            Config(round=RoundSection(compress=compress, exchange="shares")), Contributor("a", 1), None, 0.0
+        )
+        assert msgspec.json.decode(msgspec.json.encode(start), type=PeerStart).agent.coding == compress
+    assert {*get_args(Compress)} == {*CODINGS, "auto"}
     with pytest.raises(ConfigError, match="--verify compares deltas"):
         check_exchange(segments, verify=True)

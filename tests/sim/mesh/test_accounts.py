@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from mdl.protocol.coding import decode, encode
 from mdl.protocol.delta import Contributor, ModelDelta, apply_delta, digest_of, pair_aggregate
 from mdl.protocol.vocabulary import Fork
 from sim.mesh.accounts import Accounts, InvariantError, model_at
@@ -69,6 +70,23 @@ def test_a_mean_that_leaves_somebody_out_is_named() -> None:
     false = ModelDelta(mine.values, 2.0, mine.contributors | theirs.contributors)
     with pytest.raises(InvariantError, match="has no mean of a/1, b/1"):
         accounts.check_mean(ATTEMPT, accounts.start, false, "b")
+
+
+def test_rounded_values_are_near_the_mean_and_a_missing_one_is_not() -> None:
+    accounts = Accounts(START, "int4")
+    mine, theirs = (accounts.train(owner, 1, START, 1.0) for owner in (A, B))
+    for owner, delta in ((A, mine), (B, theirs)):
+        accounts.hold_own(ATTEMPT, accounts.start, owner, delta)
+    assert mine.values.max() != theirs.values.max()
+    rounded = [decode(encode(delta.values * 0.9, "int4"), START.size, "int4") for delta in (mine, theirs)]
+    both = ModelDelta((rounded[0] + rounded[1]) / 2, 2.0, mine.contributors | theirs.contributors)
+    accounts.check_result(accounts.start, both, "round 1")
+    with pytest.raises(InvariantError, match="has no mean of a/1, b/1"):
+        accounts.check_result(accounts.start, ModelDelta(rounded[0] / 2, 2.0, both.contributors), "round 1")
+    once = apply_delta(START, both.values, 1.0)
+    accounts.close((accounts.start, ()), (digest_of(once), ()), 1, both, "a")
+    with pytest.raises(InvariantError, match=r"counts 1\.8"):
+        accounts.close((digest_of(once), ()), (b"twice", ()), 2, both, "a")
 
 
 def test_a_theta_that_is_not_added_is_named() -> None:

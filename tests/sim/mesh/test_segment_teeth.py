@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from mdl.errors import RemoteProtocolError
+from mdl.protocol.coding import Coding
 from mdl.protocol.delta import Contributor, ModelDelta
 from mdl.protocol.hop_messages import HopOrdered
 from mdl.protocol.round_messages import BroadcastOrdered
@@ -103,6 +104,7 @@ def _an_older_result_is_kept_for_a_new_plan(self: Spread, delta: ModelDelta, dig
 
 
 _TAKE_PIECE, _FINISH, _HEAR = Exchange.take_piece, Exchange._finish, Staging.hear_segment
+_ROUND = Exchange._round_result
 _PLAN, _FETCH, _IS_RESULT = Aggregation._plan_segments, Hops.fetch, Spread._is_result
 
 # mutation -> (where, name, the seed that catches it)
@@ -198,8 +200,8 @@ RARE: dict[Callable[..., Any], tuple[Any, str, Callable[[], None]]] = {
 }
 
 
-def _plan(seed: int) -> FaultPlan:
-    return draw_wide(seed, "hard", exchange="shares")
+def _plan(seed: int, compress: Coding = "none") -> FaultPlan:
+    return msgspec.structs.replace(draw_wide(seed, "hard", exchange="shares"), compress=compress)
 
 
 def _run(plan: FaultPlan) -> Verdict:
@@ -212,14 +214,33 @@ def _is_caught(verdict: Verdict) -> bool:
     return bool(verdict.kind)
 
 
+@pytest.mark.parametrize("compress", ["none", "int8", "int4"])
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__.strip("_"))
-def test_a_broken_rule_of_segments_is_caught(mutation: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_rule_of_segments_is_caught(
+    mutation: Callable[..., Any], compress: Coding, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where values are rounded, and counts are told from one another by halves."""
     where, name, first = MUTATIONS[mutation]
     monkeypatch.setattr(where, name, property(mutation) if isinstance(getattr(where, name), property) else mutation)
-    caught = next((seed for seed in chain([first], range(_SEEDS)) if _is_caught(_run(_plan(seed)))), None)
+    caught = next((seed for seed in chain([first], range(_SEEDS)) if _is_caught(_run(_plan(seed, compress)))), None)
     assert caught is not None
     monkeypatch.undo()
-    assert not _run(_plan(caught)).kind
+    assert not _run(_plan(caught, compress)).kind
+
+
+@pytest.mark.parametrize("compress", ["float16", "int8", "int4"])
+def test_an_owner_that_keeps_its_exact_mean_is_caught(compress: Coding, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All apply what the others can decode, or no two models are the same."""
+
+    def keeps_the_exact_mean(self: Exchange, segment: int) -> None:
+        bounds = self.bounds(segment)
+        exact = self.values[bounds].copy()
+        _ROUND(self, segment)
+        self.values[bounds] = exact
+
+    assert not _run(_plan(22, compress)).kind
+    monkeypatch.setattr(Exchange, "_round_result", keeps_the_exact_mean)
+    assert _run(_plan(22, compress)).kind == "ballot"
 
 
 @pytest.mark.parametrize("mutation", RARE, ids=lambda mutation: mutation.__name__.strip("_"))
