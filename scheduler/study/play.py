@@ -53,13 +53,19 @@ def play(scenario: Scenario, policy: Policy) -> Played:
             ordered.append(Ordered(hop, decision.reason))
         if not iteration.advance():
             break
-    makespan_s = everywhere_s = iteration.makespan_s
-    living = [index for index in range(len(scenario.devices)) if iteration.state(index) is not DeviceState.DEAD]
-    if iteration.holders:
-        everywhere_s = broadcast_end_s(scenario, iteration.holders[0], living, makespan_s)
     energy_j = tuple(iteration.energy_j(index) for index in range(len(scenario.devices)))
     lost = tuple(iteration.lost)
-    return Played(makespan_s, energy_j, tuple(ordered), lost, iteration.wasted_s, decisions, everywhere_s)
+    ends_s = (iteration.wasted_s, decisions, everywhere_s(iteration))
+    return Played(iteration.makespan_s, energy_j, tuple(ordered), lost, *ends_s)
+
+
+def everywhere_s(iteration: Iteration) -> float:
+    """When everybody alive has the result of an iteration that has ended: its holder broadcasts it."""
+    count = len(iteration.scenario.devices)
+    living = [index for index in range(count) if iteration.state(index) is not DeviceState.DEAD]
+    if not iteration.holders:
+        return iteration.makespan_s
+    return broadcast_end_s(iteration.scenario, iteration.holders[0], living, iteration.makespan_s)
 
 
 def view_of(iteration: Iteration) -> ChainView:

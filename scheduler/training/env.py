@@ -15,7 +15,8 @@ from mdl.devices.scenario import Scenario
 from mdl.errors import ConfigError
 from scheduler.policies.chain_arrays import stand_of
 from scheduler.policies.features import COLUMN, FEATURES, Look, look_at, observe_receivers, observe_senders
-from scheduler.study.play import view_of
+from scheduler.study.play import everywhere_s, view_of
+from scheduler.study.segments import PlayedSegments, play_segments
 from scheduler.training.objective import Objective, finish, finish_by_layout, rollout_costs, unit_of
 from sim.timing.iteration import Iteration
 from sim.timing.scenario import FAMILIES, draw_scenario
@@ -32,6 +33,8 @@ _SEEDS = 2**31
 ILLEGAL_COST = 10.0
 # What rewards are, see `ChainEnv`.
 Reward = Literal["shaped", "raw", "laid-out"]
+# What a round may be: hops alone, or, if the policy says so at its start, segments.
+ExchangeChoice = Literal["chain", "any"]
 # No feature gets near it.
 _BOUND = 1e4
 
@@ -45,6 +48,10 @@ class ChainEnv(gymnasium.Env[Floats, np.int64]):
     Eq. 4: `may_receive` of the scenario's devices; true for all in the families that are drawn). Waiting is possible
     where a sender is to be picked and somebody trains, is busy or aggregates; time goes on then to the next moment at
     which two devices are idle. Time also goes on after a pair, when fewer than two are left idle.
+
+    With `exchange="any"` it is `Discrete(max_n + 2)`: the last action (max_n + 1), possible as the first of an episode
+    if anybody may receive, sends the round in segments (shares by bandwidth, `scheduler.plans.segment_plan`) as soon as
+    all who live are ready, and ends the episode. Observations are the same: a network of hops alone plays it too.
 
     ## Observation space
     `Box(-10000, 10000, (max_n, 2 + F), float32)`: a row a device, rows beyond n are 0. Column 0: the device exists;
@@ -60,6 +67,9 @@ class ChainEnv(gymnasium.Env[Floats, np.int64]):
     - `reward="laid-out"`: the same with the layout, which networks start from, in place of the greedy rule. A pick of
       the layout's is worth 0, any other what it gains or loses if the layout goes on from there, under the same luck.
 
+    With `exchange="any"` the makespan in J is when everybody alive has the result, also after hops
+    (`sim.timing.exchange`): a round in segments has no other end. Energy of segments and of a broadcast counts as none.
+
     ## Start
     `reset(seed=s)` draws the family (of `family`), n (from `n`, a number or a range (least, most), ends included) and a
     scenario, and with `prior_energy_j` the mean of what each has spent before. `reset(options={"scenario": s})` plays
@@ -71,8 +81,9 @@ class ChainEnv(gymnasium.Env[Floats, np.int64]):
     (`ILLEGAL_COST`). Never truncated: at most 2 (n - 1) picks and the waits, if nobody dies.
 
     ## Info
-    `scenario_id`; `makespan_s` (so far); `lost`: devices whose contribution is lost; `end`: "" while it goes on, then
-    "goal" or "illegal"; `reason` (illegal only): why it was.
+    `scenario_id`; `makespan_s` (so far, of hops; in segments: when everybody has the result); `lost`: devices whose
+    contribution is lost; `end`: "" while it goes on, then "goal" or "illegal"; `reason` (illegal only): why it was;
+    `plan` (in segments only): who owns how many, in words.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 (declared so by Gymnasium)
@@ -86,6 +97,7 @@ class ChainEnv(gymnasium.Env[Floats, np.int64]):
         reward: Reward = "shaped",
         objective: Objective | None = None,
         prior_energy_j: float = 0.0,
+        exchange: ExchangeChoice = "chain",
     ) -> None:
         self.families = (family,) if isinstance(family, str) else tuple(family)
         self.n_range = (n, n) if isinstance(n, int) else n
@@ -93,17 +105,21 @@ class ChainEnv(gymnasium.Env[Floats, np.int64]):
         self.shaped, self._laid_out = reward != "raw", reward == "laid-out"
         self.objective = objective or Objective()
         self.prior_energy_j = prior_energy_j
+        self.exchange = exchange
         self._check(reward)
-        self.action_space: spaces.Space[np.int64] = spaces.Discrete(self.max_n + 1)
+        actions = self.max_n + (2 if exchange == "any" else 1)
+        self.action_space: spaces.Space[np.int64] = spaces.Discrete(actions)
         shape = (self.max_n, LEADING + len(FEATURES))
         self.observation_space: spaces.Space[Floats] = spaces.Box(-_BOUND, _BOUND, shape, np.float32)
-        self._valid: npt.NDArray[np.bool_] = np.zeros(self.max_n + 1, np.bool_)
+        self._valid: npt.NDArray[np.bool_] = np.zeros(actions, np.bool_)
+        self._segments: PlayedSegments | None = None
+        self._is_first = True
         self._sender: int | None = None
         self._over = True
 
     @property
     def valid(self) -> npt.NDArray[np.bool_]:
-        """What may be done now, bool (max_n + 1,); the last is waiting."""
+        """What may be done now, bool (actions,): each device, waiting, and with `exchange="any"` segments."""
         return self._valid.copy()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Floats, dict[str, Any]]:
@@ -124,12 +140,15 @@ class ChainEnv(gymnasium.Env[Floats, np.int64]):
             reason = self._why_illegal(pick)
             cost = -ILLEGAL_COST * len(self._scenario.devices)
             return self._observe(), cost, True, False, self._info("illegal") | {"reason": reason}
+        if pick > self.max_n:
+            self._segments, self._over = play_segments(self._scenario), True
+        self._is_first = False
         if picks_sender := self._sender is None and pick < self.max_n:
             self._sender = pick
-        elif self._sender is None:
+        elif pick == self.max_n:
             self._over = not self.iteration.advance()
             self._move_on()
-        else:
+        elif self._sender is not None:
             self.iteration.start(self._sender, pick)
             self._sender = None
             self._move_on()
@@ -158,7 +177,7 @@ class ChainEnv(gymnasium.Env[Floats, np.int64]):
         self._scenario = scenario
         self._unit_s, self._costs = unit_of(scenario), rollout_costs(scenario)
         self.iteration = Iteration(scenario)
-        self._sender = None
+        self._sender, self._segments, self._is_first = None, None, True
         self._move_on()
 
     def _move_on(self) -> None:
@@ -169,14 +188,24 @@ class ChainEnv(gymnasium.Env[Floats, np.int64]):
             self._over = not iteration.advance() or iteration.ended
 
     def _value(self) -> float:
-        if not self.shaped or self._over:
-            return self.objective.value(self.iteration, self._unit_s)
-        fork = self.iteration.fork()
-        if self._laid_out:
-            finish_by_layout(fork, self._sender)
-        else:
-            finish(fork, self._costs, self._sender)
-        return self.objective.value(fork, self._unit_s)
+        if self._segments:
+            return self._value_of_segments(self._segments)
+        fork = self.iteration
+        if self.shaped and not self._over:
+            fork = fork.fork()
+            if self._laid_out:
+                finish_by_layout(fork, self._sender)
+            else:
+                finish(fork, self._costs, self._sender)
+        value = self.objective.value(fork, self._unit_s)
+        if self.exchange == "any" and (self._over or self.shaped):
+            value += (everywhere_s(fork) - fork.makespan_s) / self._unit_s
+        return value
+
+    def _value_of_segments(self, segments: PlayedSegments) -> float:
+        played, spent = segments.played, Iteration(self._scenario)  # nothing that costs energy has begun there
+        elapsed, lost = played.makespan_s - spent.now_s, len(played.lost) - len(spent.lost)
+        return self.objective.value(spent, self._unit_s) + elapsed / self._unit_s + self.objective.lost_weight * lost
 
     def _look_around(self) -> Look:
         return look_at(stand_of(view_of(self.iteration)))
@@ -193,21 +222,24 @@ class ChainEnv(gymnasium.Env[Floats, np.int64]):
         table[:n, 1] = valid[0, :n]
         table[:n, LEADING:] = features[0]
         self._valid[:] = False
-        self._valid[:n], self._valid[-1] = valid[0, :n], valid[0, n]
+        self._valid[:n], self._valid[self.max_n] = valid[0, :n], valid[0, n]
+        if self.exchange == "any":
+            self._valid[-1] = self._is_first and any(device.may_receive for device in self._scenario.devices)
         return table
 
     def _info(self, end: str) -> dict[str, Any]:
-        iteration = self.iteration
-        return {
-            "scenario_id": self._scenario.scenario_id,
-            "makespan_s": iteration.makespan_s,
-            "lost": tuple(iteration.lost),
-            "end": end,
-        }
+        iteration, told = self.iteration, {"scenario_id": self._scenario.scenario_id}
+        if not self._segments:
+            return told | {"makespan_s": iteration.makespan_s, "lost": tuple(iteration.lost), "end": end}
+        played, plan = self._segments.played, self._segments.plan
+        reason = plan.reason if plan else "nobody may own a segment"
+        return told | {"makespan_s": played.makespan_s, "lost": played.lost, "end": end, "plan": reason}
 
     def _why_illegal(self, pick: int) -> str:
         if self._over:
             return "the episode is over: reset first"
+        if pick > self.max_n:
+            return "segments: only the first action of a round, and only if anybody may receive"
         if pick == self.max_n:
             return "waiting: a receiver is to be picked" if self._sender is not None else "waiting: nothing will change"
         if pick >= len(self._scenario.devices):
@@ -227,6 +259,8 @@ class ChainEnv(gymnasium.Env[Floats, np.int64]):
         least, most = self.n_range
         if not 2 <= least <= most <= self.max_n:
             raise ConfigError(f"n {self.n_range}: expected 2 <= least <= most <= max_n ({self.max_n})")
+        if self.exchange not in get_args(ExchangeChoice):
+            raise ConfigError(f"exchange {self.exchange!r}: expected one of {', '.join(get_args(ExchangeChoice))}")
         if reward not in get_args(Reward):
             raise ConfigError(f"reward {reward!r}: expected one of {', '.join(get_args(Reward))}")
 

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from mdl.errors import ConfigError
 from scheduler.policies.features import FEATURES, Look, look_at, observe_receivers, observe_senders
 from scheduler.study.parallel_play import stand_of_rows
 from scheduler.training.env import ILLEGAL_COST, LEADING, ChainEnv, Reward
@@ -26,7 +27,7 @@ _POOL_PER_ENV = 4
 
 
 class ChainVectorEnv(VectorEnv[Floats, Actions, npt.NDArray[Any]]):
-    """The same spaces, rewards and ends as `ChainEnv` (its options too), `num_envs` at once; always of one max_n.
+    """The same spaces, rewards and ends as `ChainEnv` (its options too), `num_envs` at once; of one max_n, and of hops.
 
     An environment that ends starts anew in the same step: observations are those of the new episode, rewards and
     terminations those of the old one (whose last observation is not handed out: nothing follows from it). Scenarios
@@ -38,6 +39,8 @@ class ChainVectorEnv(VectorEnv[Floats, Actions, npt.NDArray[Any]]):
 
     def __init__(self, num_envs: int, *, pool: int | None = None, reward: Reward = "shaped", **options: Any) -> None:
         self._drawing = ChainEnv(reward=reward, **options)
+        if self._drawing.exchange != "chain":
+            raise ConfigError(f"exchange {self._drawing.exchange!r}: one by one only (`ChainEnv`); expected chain")
         self.num_envs, self._pool = num_envs, pool or _POOL_PER_ENV * num_envs
         self.single_observation_space: gymnasium.Space[Floats] = self._drawing.observation_space
         self.single_action_space: gymnasium.Space[np.int64] = self._drawing.action_space

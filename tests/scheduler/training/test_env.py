@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from importlib.resources import as_file, files
 from typing import Any, Literal, get_args
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from mdl.devices.scenario import Scenario
 from mdl.errors import ConfigError
 from scheduler.policies.chain_arrays import stand_of
 from scheduler.policies.features import look_at, observe, observe_receivers, observe_senders
-from scheduler.study.play import view_of
+from scheduler.policies.learned import SHIPPED
+from scheduler.policies.qnet_numpy import NumpyQ, load_weights
+from scheduler.study.play import everywhere_s, view_of
+from scheduler.study.segments import play_segments
 from scheduler.training.objective import (
     Objective,
     finish,
@@ -29,7 +35,14 @@ from sim.timing.scenario import FAMILIES, draw_scenario
 
 gymnasium = pytest.importorskip("gymnasium")
 
-from scheduler.training.env import CHAIN_ENV_ID, ILLEGAL_COST, ChainEnv, Reward, split_observation  # noqa: E402
+from scheduler.training.env import (  # noqa: E402
+    CHAIN_ENV_ID,
+    ILLEGAL_COST,
+    ChainEnv,
+    ExchangeChoice,
+    Reward,
+    split_observation,
+)
 from scheduler.training.vector_env import ChainVectorEnv  # noqa: E402
 
 _TUNING = 500_000
@@ -53,6 +66,101 @@ def test_the_environment_passes_the_checks_of_gymnasium(reward: str) -> None:
     from gymnasium.utils.env_checker import check_env
 
     check_env(gymnasium.make(CHAIN_ENV_ID, n=(3, 5), reward=reward).unwrapped, skip_render_check=True)
+
+
+@pytest.mark.filterwarnings("error")
+def test_an_environment_with_segments_passes_them_too() -> None:
+    from gymnasium.utils.env_checker import check_env
+
+    check_env(gymnasium.make(CHAIN_ENV_ID, n=(3, 5), exchange="any").unwrapped, skip_render_check=True)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("reward", ["raw", "shaped", "laid-out"])
+def test_a_round_in_segments_is_one_action_and_is_worth_what_the_timing_model_says(family: str, reward: Reward) -> None:
+    objective = Objective(energy_weight=0.0)
+    for seed in range(4):
+        scenario = draw_scenario(family, 6, _TUNING + seed)
+        env = ChainEnv(family, 6, max_n=8, reward=reward, objective=objective, exchange="any")
+        env.reset(options={"scenario": scenario})
+        start_s = env.iteration.now_s
+        assert env.valid[9]
+        _, got, ended, _, info = env.step(np.int64(9))
+        played, plan, _ = play_segments(scenario)
+        assert (ended, info["end"], info["makespan_s"], info["lost"]) == (True, "goal", played.makespan_s, played.lost)
+        assert plan
+        assert info["plan"] == plan.reason
+        unit_s = unit_of(scenario)
+        worth = played.makespan_s / unit_s + objective.lost_weight * len(played.lost)
+        otherwise = Iteration(scenario)
+        if reward == "raw":
+            assert got == pytest.approx(start_s / unit_s - worth)
+            continue
+        finish(otherwise, rollout_costs(scenario)) if reward == "shaped" else finish_by_layout(otherwise)
+        chain = everywhere_s(otherwise) / unit_s + objective.lost_weight * len(otherwise.lost)
+        assert got == pytest.approx(chain - worth)
+
+
+@pytest.mark.parametrize("reward", ["raw", "shaped"])
+def test_beside_segments_hops_are_worth_the_time_until_everybody_has_the_result(
+    reward: Literal["raw", "shaped"],
+) -> None:
+    objective = Objective(energy_weight=0.0)
+    for seed in range(5):
+        scenario = draw_scenario("dynamic", 6, _TUNING + seed)
+        env = ChainEnv("dynamic", 6, reward=reward, objective=objective, exchange="any")
+        env.reset(options={"scenario": scenario})
+        begun_s = everywhere_s(_by_greedy(scenario)) if reward == "shaped" else env.iteration.now_s
+        rng, total, ended = np.random.default_rng(seed), 0.0, False
+        while not ended:
+            valid = np.flatnonzero(env.valid)
+            _, got, ended, _, _ = env.step(rng.choice(valid[valid <= env.max_n]))
+            total += got
+        assert total == pytest.approx((begun_s - everywhere_s(env.iteration)) / unit_of(scenario))
+
+
+def _by_greedy(scenario: Scenario) -> Iteration:
+    iteration = Iteration(scenario)
+    finish(iteration, rollout_costs(scenario))
+    return iteration
+
+
+def test_segments_are_the_first_action_or_none_and_need_somebody_who_may_receive() -> None:
+    env = ChainEnv("hetero", 4, exchange="any")
+    env.reset(seed=1)
+    env.step(np.flatnonzero(env.valid)[0])
+    assert not env.valid[-1]
+    _, reward, ended, _, info = env.step(np.int64(5))
+    assert (reward, ended, info["end"]) == (-4 * ILLEGAL_COST, True, "illegal")
+    assert info["reason"] == "segments: only the first action of a round, and only if anybody may receive"
+    scenario = draw_scenario("hetero", 4, _TUNING)
+    devices = tuple(replace(device, may_receive=False) for device in scenario.devices)
+    env.reset(options={"scenario": replace(scenario, devices=devices)})
+    assert not env.valid[-1]
+
+
+def test_the_shipped_network_picks_the_same_hops_where_segments_are_offered() -> None:
+    with as_file(files("scheduler") / "data" / SHIPPED) as path:
+        network = NumpyQ(load_weights(path)[0])
+    for seed in range(3):
+        stories = []
+        for exchange in get_args(ExchangeChoice):
+            env = ChainEnv("dynamic", 7, reward="raw", exchange=exchange)
+            seen, info = env.reset(seed=seed)
+            story = [seen.tolist()]
+            while not info["end"]:
+                q = network(*split_observation(seen[None]))
+                seen, _, _, _, info = env.step(q[0].argmax())
+                story.append(seen.tolist())
+            stories.append(story)
+        assert stories[0] == stories[1]
+
+
+def test_what_may_be_chosen_is_named_and_a_batch_has_hops_alone() -> None:
+    with pytest.raises(ConfigError, match="exchange 'shares': expected one of chain, any"):
+        ChainEnv(exchange="shares")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="one by one only"):
+        ChainVectorEnv(2, exchange="any")
 
 
 @pytest.mark.parametrize("family", FAMILIES)
