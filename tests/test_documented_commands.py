@@ -26,7 +26,7 @@ from peers.cli.main import add_groups, app
 from peers.view.schedule_source import draw_scenarios
 from scheduler.explain.watched_play import parse_policies
 from scheduler.given.choice import is_file
-from scheduler.policies.registry import POLICIES, SHARES
+from scheduler.policies.registry import POLICIES, SHARES_BY
 from sim.mesh.draw_plan import LEVELS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -180,7 +180,7 @@ def _check_values(path: list[str], given: dict[str, Any]) -> None:
         parse_spec(said["data"])
     if "policy" in said:
         is_given = is_file(said["policy"]) or ":" in said["policy"]
-        known = (*POLICIES, SHARES) if schedule else POLICIES
+        known = (*POLICIES, *SHARES_BY) if schedule else POLICIES
         assert is_given or said["policy"] in known, said["policy"]
     if "policies" in said:
         parse_policies(said["policies"])

@@ -37,7 +37,8 @@ app = typer.Typer(
 )
 
 _SOURCE_HELP = "Scenario file, run directory, or FAMILY:N:SEED (dynamic:9:17); without it the live mesh (--mesh)."
-_POLICIES_HELP = f"With commas: {name_policies(SHARES, OPTIMAL, last='and')}, policy files, own functions; by default "
+_NAMES = name_policies(f"{SHARES} (or {SHARES}-int8 ...)", OPTIMAL, last="and")
+_POLICIES_HELP = f"With commas: {_NAMES}, policy files, own functions; by default "
 Source = Annotated[str | None, typer.Argument(help=_SOURCE_HELP, show_default=False)]
 Index = Annotated[int, typer.Option(help="Which scenario of a file, from 0.", min=0, max=MANY)]
 Round = Annotated[

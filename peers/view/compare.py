@@ -16,7 +16,7 @@ from mdl.own import Own
 from peers.interrupts import handled, interrupt
 from scheduler.explain.watched_play import Bench, play_named
 from scheduler.paper.problem import energy_variance
-from scheduler.policies.registry import OPTIMAL, SHARES
+from scheduler.policies.registry import OPTIMAL, SHARES_BY
 from scheduler.study.judging import half_width
 from scheduler.study.normalised import objectives
 from scheduler.study.play import Played
@@ -54,7 +54,7 @@ class Comparison:
     @property
     def chains(self) -> list[str]:
         """All but rounds in segments, which nobody ever holds alone."""
-        return [name for name in self.policies if name != SHARES]
+        return [name for name in self.policies if name not in SHARES_BY]
 
     @property
     def reference(self) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mdl.config import Compress
 from mdl.own import Own
 from peers.view.schedule_source import Playable, Subject, as_playable
 from scheduler.explain.chart import Chart, Exchanged, SeenDevice
@@ -12,7 +13,7 @@ from scheduler.explain.gantt_played import chart_play
 from scheduler.explain.gantt_recorded import chart_round
 from scheduler.explain.recorded_round import chart_real
 from scheduler.explain.watched_play import Bench, check_policy, play_watched
-from scheduler.policies.registry import SHARES
+from scheduler.policies.registry import SHARES_BY
 from scheduler.study.segments import play_segments
 
 
@@ -42,17 +43,17 @@ def draw_subject(subject: Subject, policy: str | Own | None, usual_policy: str) 
 def _chart(scene: Playable, policy: str | Own) -> Chart:
     """With the alternatives to each decision, where the policy tells them."""
     check_policy(policy)
-    if policy == SHARES:
-        return _chart_segments(scene)
+    if policy in SHARES_BY:
+        return _chart_segments(scene, SHARES_BY[str(policy)])
     played, watched = play_watched(scene.scenario, Bench().policy(policy, scene.scenario), names=scene.names)
     lost = f", lost: {', '.join(scene.names[index] for index in played.lost)}" if played.lost else ""
     title = f"{scene.title}, policy {policy}: one holder after {played.makespan_s:.2f} s{lost}"
     return chart_play(title, scene.scenario, played, watched.notes, scene.names)
 
 
-def _chart_segments(scene: Playable) -> Chart:
+def _chart_segments(scene: Playable, compress: Compress) -> Chart:
     """No decisions but one: who owns how many segments."""
-    played, plan, start_s = play_segments(scene.scenario, scene.names)
+    played, plan, start_s = play_segments(scene.scenario, scene.names, compress)
     end_s = played.makespan_s
     title = f"{scene.title}, in segments: everybody has the result after {end_s:.2f} s"
     exchange = None

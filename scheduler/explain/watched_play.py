@@ -14,7 +14,7 @@ from mdl.own import Own
 from scheduler.explain.chart import Note
 from scheduler.given.choice import policy_of
 from scheduler.policies.chain import ChainView, Decision, Pair, Policy
-from scheduler.policies.registry import OPTIMAL, SHARES
+from scheduler.policies.registry import OPTIMAL, SHARES_BY
 from scheduler.study.optimal import Optimal
 from scheduler.study.play import Played, play
 from scheduler.study.segments import play_segments
@@ -67,7 +67,7 @@ def parse_policies(text: str, own: Callable[[str], str | Own] = str) -> tuple[st
 
 def check_policy(name: str | Own) -> None:
     """Raises ConfigError with the closest valid name, or DataError for a file that is no policy."""
-    if name not in (OPTIMAL, SHARES):
+    if name != OPTIMAL and name not in SHARES_BY:
         policy_of(name)
 
 
@@ -99,8 +99,8 @@ def play_named(
     scenario: Scenario, name: str | Own, bench: Bench, names: Sequence[str] = ()
 ) -> tuple[Played, list[float]]:
     """Under a policy by its name, or in segments; and the seconds of each decision."""
-    if name == SHARES:
-        return play_segments(scenario).played, []
+    if name in SHARES_BY:
+        return play_segments(scenario, compress=SHARES_BY[str(name)]).played, []
     played, watched = play_watched(scenario, bench.policy(name, scenario), explains=False, names=names)
     return played, watched.seconds
 

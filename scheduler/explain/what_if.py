@@ -20,7 +20,7 @@ from mdl.hints import did_you_mean
 from mdl.own import Own
 from scheduler.explain.chart_text import choose_decimals, tell_hop
 from scheduler.explain.watched_play import Bench, play_named
-from scheduler.policies.registry import SHARES
+from scheduler.policies.registry import SHARES_BY
 from scheduler.study.play import Played
 
 _PERIOD = re.compile(r"(-?\d+(?:\.\d+)?)-(\d+(?:\.\d+)?)")
@@ -109,7 +109,7 @@ def show_outcomes(
     console.print(Text(f"{title}; changed: {', '.join(change.where for change in changes)}", style="bold"))
     for each in outcomes:
         console.print()
-        console.print(_draw(each, names) if each.policy != SHARES else "in segments: no hops")
+        console.print(_draw(each, names) if each.policy not in SHARES_BY else "in segments: no hops")
         console.print(_sum_up(each))
     fields = {change.field for change in changes}
     if "battery_percent" in fields and "dies_at_s" not in fields:
@@ -230,7 +230,7 @@ def _sum_up(outcome: Outcome) -> str:
     chain = "the same chain" if difference is None else f"another chain from hop {difference} on"
     lost = f"; lost: {len(outcome.before.lost)} → {len(outcome.after.lost)}" if outcome.after.lost else ""
     text = f"{outcome.before.makespan_s:.2f} s → {outcome.after.makespan_s:.2f} s{by}"
-    if outcome.policy == SHARES:
+    if outcome.policy in SHARES_BY:
         return f"everybody has the result: {text}{lost}"
     everywhere = f"; everybody has it: {outcome.before.everywhere_s:.2f} s → {outcome.after.everywhere_s:.2f} s"
     hops = f"{outcome.same_hops} of {len(outcome.before.ordered)} hops as before"

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import fmean, median
-from typing import Literal
 
 import msgspec
 
+from mdl.config import Compress
 from mdl.protocol.coding import Coding, coded_size
 from mdl.protocol.segments import count_segments, segment_values
 from scheduler.policies.chain import ChainView, DeviceState, DeviceView
@@ -42,9 +42,7 @@ class SegmentPlan(msgspec.Struct, frozen=True):
     coding: Coding = "none"
 
 
-def plan_segments(
-    view: ChainView, size: int, values: int = 0, coding: Coding | Literal["auto"] = "none"
-) -> SegmentPlan | None:
+def plan_segments(view: ChainView, size: int, values: int = 0, coding: Compress = "none") -> SegmentPlan | None:
     """The plan for all live devices of a view, for a delta of `size` values; None if nobody may own any.
 
     values: of one segment; 0: as many as fit a model of that size. coding: "auto" rounds only what takes long.

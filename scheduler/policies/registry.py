@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
+from mdl.config import Compress
 from mdl.errors import ConfigError
 from mdl.hints import did_you_mean
 
@@ -19,12 +20,12 @@ def make_policy(name: str) -> Policy:
     """
     if name == OPTIMAL:
         raise ConfigError("policy 'optimal' knows when busy times end, so it can only judge scenarios, not decide")
-    if name == SHARES:
+    if name in SHARES_BY:
         raise ConfigError(
-            "'shares' is no policy: a round in segments has no hops to order; choose it by --exchange shares"
+            f"{name!r} is no policy: a round in segments has no hops to order; choose it by --exchange shares"
         )
     if name not in POLICIES:
-        hint = did_you_mean(name, [*POLICIES, OPTIMAL])
+        hint = did_you_mean(name, [*POLICIES, OPTIMAL, *SHARES_BY])
         raise ConfigError(f"unknown policy {name!r}{hint} (valid: {', '.join(POLICIES)})")
     return POLICIES[name]()
 
@@ -90,6 +91,10 @@ POLICIES: dict[str, Callable[[], Policy]] = {
 OPTIMAL = "optimal"
 # Beside the policies where rounds are compared: no hops, but segments to owners with shares by bandwidth.
 SHARES = "shares"
+# The same rounded, with `round.compress` behind it: "shares-int8".
+SHARES_BY: dict[str, Compress] = {
+    SHARES if compress == "none" else f"{SHARES}-{compress}": compress for compress in get_args(Compress)
+}
 # Not compared unless they are named: dp is slow, greedy-risk is greedy but for one rule.
 _ON_DEMAND = frozenset({"dp", "greedy-risk"})
 

@@ -7,8 +7,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from mdl.config import Compress
 from mdl.devices.device_state import DeviceState
 from mdl.devices.scenario import Scenario
+from mdl.protocol.coding import coded_size
 from scheduler.plans.segment_plan import SegmentPlan, plan_segments
 from scheduler.policies.chain import ChainView
 from scheduler.study.play import Played, view_of
@@ -30,10 +32,11 @@ class PlayedSegments(NamedTuple):
     start_s: float
 
 
-def play_segments(scenario: Scenario, names: Sequence[str] = ()) -> PlayedSegments:
+def play_segments(scenario: Scenario, names: Sequence[str] = (), compress: Compress = "none") -> PlayedSegments:
     """It begins when all who live are ready; if one of them dies on the way, the others begin again without it.
 
     Energy is not modelled: that of each device stays as it was. names: of the devices, by index; else their numbers.
+    compress: as `round.compress`.
     """
     iteration = Iteration(scenario)
     names = names or [str(index) for index in range(len(scenario.devices))]
@@ -42,13 +45,15 @@ def play_segments(scenario: Scenario, names: Sequence[str] = ()) -> PlayedSegmen
         while _trains(iteration) and iteration.advance():
             pass
         members = _living(iteration)
-        plan = plan_segments(_named(view_of(iteration), names), size) if len(members) > 1 else None
+        view = _named(view_of(iteration), names)
+        plan = plan_segments(view, size, coding=compress) if len(members) > 1 else None
         if plan is None:
             end_s = iteration.now_s
             break
         segments = sum(plan.owns.values())
         shares = [plan.owns.get(name, 0) / segments for name in names]
-        end_s = exchange_end_s(scenario, shares, members, iteration.now_s)
+        coded = coded_size(plan.values, plan.coding) / plan.values
+        end_s = exchange_end_s(scenario, shares, members, iteration.now_s, coded)
         deaths = [dies_s for index in members if (dies_s := scenario.devices[index].dies_at_s) is not None]
         first_s = min((dies_s for dies_s in deaths if dies_s < end_s), default=None)
         if first_s is None:

@@ -22,25 +22,32 @@ _MESSAGES = 3
 _FULL_BOTH_WAYS = 1.15
 
 
-def exchange_end_s(scenario: Scenario, shares: Sequence[float], members: Sequence[int], start_s: float) -> float:
+def exchange_end_s(
+    scenario: Scenario, shares: Sequence[float], members: Sequence[int], start_s: float, coded: float = 1.0
+) -> float:
     """When all members have the result, if all hold their deltas at start_s. shares: of each device, by its index.
+
+    coded: bytes that travel, over those of float32; what is merged is float32 again.
 
     The later of two: when the last result has followed the last piece of it, and when each link has carried its bytes,
     M (1 + (N-2) s) each way.
     """
+    travels_mb = scenario.size_mb * coded
     begin_s = start_s + _MESSAGES * scenario.latency_s
-    flown_s = _last_result_s(scenario, shares, members, begin_s)
+    flown_s = _last_result_s(scenario, shares, members, begin_s, travels_mb)
     carried_s = [flown_s]
     for index in members:
         device, share = scenario.devices[index], shares[index]
-        megabytes = scenario.size_mb * (1.0 + (len(members) - 2) * share) * (_FULL_BOTH_WAYS if share else 1.0)
+        megabytes = travels_mb * (1.0 + (len(members) - 2) * share) * (_FULL_BOTH_WAYS if share else 1.0)
         carried_s.append(active_end_s((device.busy,), begin_s, megabytes / device.link_mb_s))
     return max(carried_s) + scenario.latency_s
 
 
-def _last_result_s(scenario: Scenario, shares: Sequence[float], members: Sequence[int], begin_s: float) -> float:
+def _last_result_s(
+    scenario: Scenario, shares: Sequence[float], members: Sequence[int], begin_s: float, travels_mb: float
+) -> float:
     """Step by step: a result waits for the slowest piece and for each owner's merges, and then for who gets it."""
-    devices, size_mb, others = scenario.devices, scenario.size_mb, len(members) - 1
+    devices, others = scenario.devices, len(members) - 1
     owners = [index for index in members if shares[index] > 0.0]
     sent_s, merged_s, given_s, got_s = (dict.fromkeys(members, begin_s) for _ in range(4))
 
@@ -49,16 +56,17 @@ def _last_result_s(scenario: Scenario, shares: Sequence[float], members: Sequenc
 
     for _ in range(_STEPS):
         for index in members:
-            sent_s[index] = work(index, sent_s[index], size_mb * (1.0 - shares[index]), devices[index].link_mb_s)
+            sent_s[index] = work(index, sent_s[index], travels_mb * (1.0 - shares[index]), devices[index].link_mb_s)
         piece_s = max(sent_s.values())
         for index in owners:
-            owned_mb = size_mb * shares[index] * others
-            merged_s[index] = work(index, max(merged_s[index], piece_s), owned_mb, devices[index].merge_mb_s)
-            given_s[index] = work(index, max(given_s[index], merged_s[index]), owned_mb, devices[index].link_mb_s)
+            times = shares[index] * others
+            merged_mb, given_mb = scenario.size_mb * times, travels_mb * times
+            merged_s[index] = work(index, max(merged_s[index], piece_s), merged_mb, devices[index].merge_mb_s)
+            given_s[index] = work(index, max(given_s[index], merged_s[index]), given_mb, devices[index].link_mb_s)
         result_s = max(given_s[index] for index in owners)
         for index in members:
             begun_s = max(got_s[index], piece_s)
-            got_s[index] = work(index, begun_s, size_mb * (1.0 - shares[index]), devices[index].link_mb_s)
+            got_s[index] = work(index, begun_s, travels_mb * (1.0 - shares[index]), devices[index].link_mb_s)
             got_s[index] = max(got_s[index], result_s)
     return max(got_s.values())
 

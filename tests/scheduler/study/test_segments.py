@@ -12,7 +12,7 @@ from mdl.devices.scenario import Scenario, ScenarioDevice
 from mdl.errors import ConfigError
 from peers.cli.schedule import app
 from peers.view.compare import compare, describe_comparison
-from scheduler.policies.registry import SHARES, make_policy
+from scheduler.policies.registry import SHARES, SHARES_BY, make_policy
 from scheduler.study.play import play
 from scheduler.study.segments import play_segments
 from sim.timing.exchange import broadcast_end_s
@@ -95,6 +95,9 @@ def test_a_comparison_has_them_as_a_row_that_changes_no_other() -> None:
         (["compare", "--count", "2", "--n", "4", "--policies", "shares"], "shares"),
         (["what-if", "hetero:5:1", "--set", "2.link=1"], "in segments: no hops"),
         (["show", "hetero:5:1", "--policy", "shares"], "owns"),
+        (["compare", "--count", "2", "--n", "4", "--policies", "shares,shares-int8,shares-auto"], "shares-int8"),
+        (["what-if", "hetero:5:1", "--set", "2.link=1", "--policies", "shares-float16"], "in segments: no hops"),
+        (["show", "hetero:5:1", "--policy", "shares-int8"], "in int8"),
     ],
 )
 def test_the_commands_know_them(words: list[str], said: str) -> None:
@@ -105,6 +108,27 @@ def test_the_commands_know_them(words: list[str], said: str) -> None:
     assert "shares" in json.dumps(json.loads(as_json.output.splitlines()[-1]))
 
 
+def test_fewer_bytes_take_less_time_and_links_alone_scale_by_them() -> None:
+    plain = play_segments(_scenario(1.0, 1.0, 1.0, 1.0)).played.makespan_s
+    for compress, factor in (("float16", 0.5), ("int8", 0.254), ("int4", 0.1407)):
+        played, plan, start_s = play_segments(_scenario(1.0, 1.0, 1.0, 1.0), compress=compress)  # type: ignore[arg-type]
+        assert plan
+        assert plan.coding == compress
+        assert (played.makespan_s - start_s) / (plain - start_s) == pytest.approx(factor, rel=0.01)
+    slow_merges = [ScenarioDevice(0.0, 1e3, 10.0) for _ in range(3)]
+    scenario = Scenario("s", "test", 10.0, 0.0, tuple(slow_merges))
+    merging_s = play_segments(scenario).played.makespan_s
+    assert play_segments(scenario, compress="int8").played.makespan_s == pytest.approx(merging_s, rel=0.05)
+
+
+def test_auto_rounds_what_takes_long_and_nothing_else() -> None:
+    for rate, coding in ((100.0, "none"), (1.0, "int8")):
+        plan = play_segments(_scenario(rate, rate, rate), compress="auto").plan
+        assert plan
+        assert plan.coding == coding
+
+
 def test_no_agent_can_follow_them_as_a_policy() -> None:
-    with pytest.raises(ConfigError, match="--exchange shares"):
-        make_policy(SHARES)
+    for name in SHARES_BY:
+        with pytest.raises(ConfigError, match=f"'{name}' is no policy.*--exchange shares"):
+            make_policy(name)

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mdl.devices.scenario import Scenario, ScenarioDevice
+from mdl.protocol.coding import coded_size
 from scheduler.plans.segment_plan import apportion, bandwidth_shares, level
 from sim.timing.exchange import broadcast_end_s, exchange_end_s
 
@@ -48,6 +49,22 @@ def test_it_takes_what_a_shaped_lan_took_within_15_percent(mbit_s: list[float], 
     """benchmarks/round.py, 5 MB, --plans shares: docs/results.md."""
     scenario = _scenario([rate / 8 / _ON_THE_WIRE for rate in mbit_s], 5.0)
     assert _end_s(scenario) == pytest.approx(measured_s, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("mbit_s", "measured_s"),
+    [
+        ([40.0] * 4, 0.50),
+        ([40.0, 40.0, 40.0, 10.0], 1.17),
+        ([24.0, 16.0, 12.0, 8.0, 4.0, 2.0], 5.78),
+    ],
+)
+def test_in_int8_too(mbit_s: list[float], measured_s: float) -> None:
+    """The same with --set round.compress=int8."""
+    scenario = _scenario([rate / 8 / _ON_THE_WIRE for rate in mbit_s], 5.0)
+    coded = coded_size(8192, "int8") / 8192
+    shares = _shares([device.link_mb_s for device in scenario.devices])
+    assert exchange_end_s(scenario, shares, range(len(mbit_s)), 0.0, coded) == pytest.approx(measured_s, rel=0.15)
 
 
 @given(st.lists(st.floats(0.5, 50.0), min_size=3, max_size=9))
