@@ -13,21 +13,23 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from mdl.personal.next_word import NextWordModel
-from mdl.personal.pieces import PieceBatch, SampleBatch
+from mdl.personal.words.next_word import NextWordModel
+from mdl.personal.words.pieces import PieceBatch, SampleBatch
 
 
 @dataclass(frozen=True)
 class Rows:
     """What the last layer sees, a row a step. features: (R, hidden). targets: int64 (R,). weights: (R,), float.
 
-    Of each row: sample (R,), which it belongs to first; typed (R,), how many characters were fed.
+    Of each row: sample (R,), which it belongs to first; piece (R,), of the batch; typed (R,), how many characters were
+    fed.
     """
 
     features: Tensor
     targets: Tensor
     weights: Tensor
     sample: Tensor
+    piece: Tensor
     typed: Tensor
 
 
@@ -37,7 +39,7 @@ def sample_rows(model: NextWordModel, batch: SampleBatch) -> Rows:
     rows = torch.arange(batch.inputs.numel())
     flat = features.reshape(len(rows), -1)
     nothing = torch.zeros_like(rows)
-    return Rows(flat, batch.targets.reshape(-1), batch.mask.reshape(-1), nothing, nothing)
+    return Rows(flat, batch.targets.reshape(-1), batch.mask.reshape(-1), nothing, nothing, nothing)
 
 
 def shared_rows(model: NextWordModel, batch: PieceBatch) -> Rows:
@@ -58,6 +60,7 @@ def shared_rows(model: NextWordModel, batch: PieceBatch) -> Rows:
         torch.cat([targets, spelled]),
         torch.cat([weights.to(features.dtype), features.new_ones(len(sample))]),
         torch.cat([own, sample]),
+        torch.cat([piece, batch.sample_piece[sample]]),
         torch.cat([torch.zeros_like(own), typed]),
     )
 

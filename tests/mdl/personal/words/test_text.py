@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from mdl.errors import DataError
-from mdl.personal.corpus import read_lines_of
-from mdl.personal.text import LONGEST_WORD, UNKNOWN, Speller, TokenTable, build_table, encode, split_words
+from mdl.personal.words.corpus import read_lines_of
+from mdl.personal.words.text import LONGEST_WORD, UNKNOWN, Speller, TokenTable, build_table, encode, split_words
 
 
 def test_words_are_letters_with_apostrophes_inside_and_sentences_end() -> None:

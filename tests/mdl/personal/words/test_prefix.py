@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from mdl.personal.pieces import collate, collate_pieces, cut_pieces, list_samples
-from mdl.personal.prefix import mean_loss, sample_rows, shared_rows
-from tests.mdl.personal.examples import invented_text, small_model
+from mdl.personal.words.pieces import collate, collate_pieces, cut_pieces, list_samples
+from mdl.personal.words.prefix import mean_loss, sample_rows, shared_rows
+from tests.mdl.personal.words.examples import invented_text, small_model
 
 
 @pytest.mark.parametrize("rank", [0, 5])

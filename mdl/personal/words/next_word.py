@@ -12,7 +12,8 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from mdl.personal.text import MOST_WORDS
+from mdl.personal.compression import FactoredEmbedding, FactoredLinear
+from mdl.personal.words.text import MOST_WORDS
 
 State: TypeAlias = tuple[Tensor, Tensor]
 
@@ -43,10 +44,10 @@ class NextWordModel(nn.Module):
         super().__init__()
         self.layers, self.hidden = size.layers, size.hidden
         if size.rank:
-            self.embed: nn.Module = nn.Sequential(
+            self.embed: nn.Module = FactoredEmbedding(
                 nn.Embedding(size.tokens, size.rank), nn.Linear(size.rank, size.hidden, bias=False)
             )
-            self.output: nn.Module = nn.Sequential(
+            self.output: nn.Module = FactoredLinear(
                 nn.Linear(size.hidden, size.rank, bias=False), nn.Linear(size.rank, size.classes)
             )
         else:
@@ -78,9 +79,11 @@ def build_next_word(size: NextWordSize, seed: int) -> NextWordModel:
 
 def size_of(model: NextWordModel) -> NextWordSize:
     """What `build_next_word` needs to build another of the same shape."""
-    shapes = {name: tensor.shape for name, tensor in model.named_parameters()}
-    if "embed.weight" in shapes:
-        classes, tokens, rank = shapes["output.weight"][0], shapes["embed.weight"][0], 0
+    embed, output = model.embed, model.output
+    if isinstance(embed, FactoredEmbedding) and isinstance(output, FactoredLinear):
+        classes, (tokens, rank) = output.widen.out_features, embed.table.weight.shape
     else:
-        classes, (tokens, rank) = shapes["output.1.weight"][0], shapes["embed.0.weight"]
+        assert isinstance(embed, nn.Embedding)
+        assert isinstance(output, nn.Linear)
+        classes, tokens, rank = output.out_features, embed.num_embeddings, 0
     return NextWordSize(classes, tokens, model.hidden, model.layers, rank)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mdl.personal.next_word import NextWordModel, NextWordSize, build_next_word, size_of
+from mdl.personal.words.next_word import NextWordModel, NextWordSize, build_next_word, size_of
 
 
 def _megabytes(size: NextWordSize) -> float:

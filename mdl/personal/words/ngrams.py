@@ -13,16 +13,16 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from mdl.personal.efficiency import (
+from mdl.personal.words.efficiency import (
     NEVER,
-    PrefixRanges,
+    Alphabet,
     Scores,
     characters_needed,
     efficiency,
     rank_among,
     rank_of,
 )
-from mdl.personal.text import LONGEST_WORD, UNKNOWN, Ids, Text
+from mdl.personal.words.text import LONGEST_WORD, UNKNOWN, Ids, Text
 
 _BACKOFF = 0.4
 
@@ -86,7 +86,7 @@ def count_ngrams(text: Text, classes: int, order: int = 3) -> Ngrams:
     return Ngrams(classes, tuple(keys for keys, _ in found), tuple(counts for _, counts in found))
 
 
-def evaluate_ngrams(ngrams: Ngrams, text: Text, ranges: PrefixRanges, top: int = 3) -> tuple[float, float]:
+def evaluate_ngrams(ngrams: Ngrams, text: Text, alphabet: Alphabet, top: int = 3) -> tuple[float, float]:
     """Top-k efficiency without and with the character filter; the same words and rules as `evaluate_next_word`."""
     plain = np.full((len(text), LONGEST_WORD + 1), NEVER, np.int32)
     filtered = np.full_like(plain, NEVER)
@@ -101,8 +101,7 @@ def evaluate_ngrams(ngrams: Ngrams, text: Text, ranges: PrefixRanges, top: int =
             first = 0 if word > start else 1
             plain[word, first] = rank_of(scores, target)
             for typed in range(first, min(int(text.lengths[form]), LONGEST_WORD + 1)):
-                begun = ranges.order[ranges.low[form, typed] : ranges.high[form, typed]]
-                filtered[word, typed] = rank_among(scores, target, begun)
+                filtered[word, typed] = rank_among(scores, target, alphabet.begun(text.spelled[form][:typed]))
                 if filtered[word, typed] < top:
                     break
     lengths = text.lengths[text.forms]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from mdl.personal.next_word import NextWordModel, NextWordSize, build_next_word
-from mdl.personal.text import Text, TokenTable, build_table, encode
+from mdl.personal.words.next_word import NextWordModel, NextWordSize, build_next_word
+from mdl.personal.words.text import Text, TokenTable, build_table, encode
 
 SYLLABLES = ("ba", "be", "bi", "ka", "ke", "ki", "ma", "me", "mi", "to", "tu", "ra")
 

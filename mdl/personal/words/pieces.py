@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mdl.personal.text import LONGEST_WORD, Ids, Text
+from mdl.personal.words.text import LONGEST_WORD, Ids, Text
 
 # The paper's largest bucket, and all of them for global training (5.3).
 MOST_STEPS = 30

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mdl.personal.efficiency import efficiency, find_ranges, needed_by
-from mdl.personal.ngrams import Ngrams, count_ngrams, evaluate_ngrams
-from mdl.personal.text import Speller, TokenTable, build_table, encode
-from tests.mdl.personal.examples import invent
+from mdl.personal.words.efficiency import Alphabet, efficiency, needed_by
+from mdl.personal.words.ngrams import Ngrams, count_ngrams, evaluate_ngrams
+from mdl.personal.words.text import Speller, TokenTable, build_table, encode
+from tests.mdl.personal.words.examples import invent
 
 SENTENCES = [["i", "like", "tea"], ["i", "like", "tea"], ["i", "like", "milk"], ["you", "like", "x"], ["i"]]
 TABLE = TokenTable(("i", "like", "tea", "milk", "you"), "aeiklmoty")
@@ -53,7 +53,7 @@ def test_the_evaluation_is_the_definition(order: int) -> None:
     table = build_table(train := invent(40, seed=1), 40)
     sentences = invent(12, seed=2, longest=12)
     ngrams, text = count_ngrams(encode(train, table), table.classes, order), encode(sentences, table)
-    plain, filtered = evaluate_ngrams(ngrams, text, find_ranges(table, text))
+    plain, filtered = evaluate_ngrams(ngrams, text, Alphabet(table))
     expected: dict[bool, list[int]] = {False: [], True: []}
     lengths = [len(word) for sentence in sentences for word in sentence]
     speller = Speller(table)

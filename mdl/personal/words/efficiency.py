@@ -8,8 +8,8 @@ before the first character of a sentence's first word.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import msgspec
@@ -18,10 +18,10 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from mdl.personal.next_word import NextWordModel
-from mdl.personal.pieces import Pieces, cut_pieces, iterate_pieces
-from mdl.personal.prefix import shared_rows
-from mdl.personal.text import LONGEST_WORD, UNKNOWN, Ids, Text, TokenTable
+from mdl.personal.words.next_word import NextWordModel
+from mdl.personal.words.pieces import Pieces, cut_pieces, iterate_pieces
+from mdl.personal.words.prefix import shared_rows
+from mdl.personal.words.text import LONGEST_WORD, UNKNOWN, Ids, Text, TokenTable
 
 Scores: TypeAlias = NDArray[np.float32]
 
@@ -69,33 +69,18 @@ def needed_by(suggest: Callable[[str], Sequence[str]], word: str, top: int) -> i
     return next((typed for typed, shown in enumerate(lists) if word in shown), len(word))
 
 
-@dataclass(frozen=True)
-class PrefixRanges:
-    """Words of a table in alphabetical order, so that those that begin alike stand together.
+class Alphabet:
+    """The words of a table in alphabetical order, so that those that begin alike stand together."""
 
-    order: (classes,), class ids in that order, `<unk>` first. low, high: int64 (F, LONGEST_WORD + 1), for each distinct
-    word of a text the words that begin with its first 0, 1, ... characters.
-    """
+    def __init__(self, table: TokenTable) -> None:
+        ranked = sorted((word, number) for number, word in enumerate(table.words, 1))
+        self._words = [word for word, _ in ranked]
+        self._order = np.array([number for _, number in ranked], np.int64)
 
-    order: Ids
-    low: Ids
-    high: Ids
-
-
-def find_ranges(table: TokenTable, text: Text) -> PrefixRanges:
-    """What the first characters of a text's distinct words leave of the table."""
-    spelled = text.spelled
-    sorted_words = sorted((word, number) for number, word in enumerate(table.words, 1))
-    order = np.array([UNKNOWN, *(number for _, number in sorted_words)], np.int64)
-    words = np.array([word for word, _ in sorted_words] or [""])
-    low, high = np.ones((len(spelled), LONGEST_WORD + 1), np.int64), np.ones((len(spelled), LONGEST_WORD + 1), np.int64)
-    for typed in range(LONGEST_WORD + 1):
-        begun = np.array([word[:typed] for word in spelled] or [""])
-        low[:, typed] = 1 + np.searchsorted(words, begun, side="left")[: len(spelled)]
-        # Behind every word that begins so.
-        after = np.array([prefix + "\U0010ffff" for prefix in begun.tolist()])
-        high[:, typed] = 1 + np.searchsorted(words, after, side="left")[: len(spelled)]
-    return PrefixRanges(order, low, high)
+    def begun(self, typed: str) -> Ids:
+        """The classes of all words that begin so."""
+        # Behind every word that begins so stands what begins so and goes on with the last character of all.
+        return self._order[bisect_left(self._words, typed) : bisect_left(self._words, typed + "\U0010ffff")]
 
 
 def rank_of(scores: Scores, target: int) -> int:
@@ -111,17 +96,15 @@ def rank_among(scores: Scores, target: int, classes: Ids) -> int:
     return int(((others > own) | ((others == own) & (classes < target))).sum()) if target != UNKNOWN else NEVER
 
 
-def evaluate_next_word(
-    model: NextWordModel, text: Text, top: int = 3, ranges: PrefixRanges | None = None
-) -> Evaluation:
-    """Test a model on a text of its table, without learning. ranges: of the text; without, `filtered` is NaN."""
+def evaluate_next_word(model: NextWordModel, text: Text, top: int = 3, alphabet: Alphabet | None = None) -> Evaluation:
+    """Test a model on a text of its table, without learning. alphabet: of the table; without, `filtered` is NaN."""
     pieces, was_training = cut_pieces(text), model.training
     model.eval()
-    plain, filtered, lost, predicted = _rank_all(model, pieces, ranges)
+    plain, filtered, lost, predicted = _rank_all(model, pieces, alphabet)
     model.train(was_training)
     lengths = text.lengths[text.forms]
     needed = characters_needed(plain, lengths, top)
-    share = efficiency(lengths, characters_needed(filtered, lengths, top)) if ranges else math.nan
+    share = efficiency(lengths, characters_needed(filtered, lengths, top)) if alphabet else math.nan
     return Evaluation(
         efficiency(lengths, needed), share, math.exp(lost / max(predicted, 1)), len(text), int(lengths.sum()),
         int((lengths - needed).sum()), float((text.classes == UNKNOWN).mean()) if len(text) else 0.0,
@@ -129,7 +112,7 @@ def evaluate_next_word(
 
 
 def _rank_all(
-    model: NextWordModel, pieces: Pieces, ranges: PrefixRanges | None
+    model: NextWordModel, pieces: Pieces, alphabet: Alphabet | None
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], float, int]:
     """Ranks (n, LONGEST_WORD + 1) without and with the filter; the loss of word steps in nats, and their number."""
     plain = np.full((len(pieces.text), LONGEST_WORD + 1), NEVER, np.int32)
@@ -142,8 +125,8 @@ def _rank_all(
         known = targets != UNKNOWN
         at, spent, goal = words[sample[known]], typed[known], targets[known]
         plain[at, spent] = _rank_rows(scores[known], goal)
-        if ranges:
-            filtered[at, spent] = _rank_filtered(scores[known], goal, ranges, pieces.text.forms[at], spent)
+        if alphabet:
+            filtered[at, spent] = _rank_filtered(scores[known], goal, alphabet, pieces.text, at, spent)
     return plain, filtered, lost, predicted
 
 
@@ -171,9 +154,10 @@ def _rank_rows(scores: Scores, targets: Ids) -> NDArray[np.int32]:
     return np.asarray(before, np.int32)
 
 
-def _rank_filtered(scores: Scores, targets: Ids, ranges: PrefixRanges, forms: Ids, typed: Ids) -> NDArray[np.int32]:
+def _rank_filtered(
+    scores: Scores, targets: Ids, alphabet: Alphabet, text: Text, words: Ids, typed: Ids
+) -> NDArray[np.int32]:
     ranks = np.empty(len(targets), np.int32)
-    for row, (form, spent) in enumerate(zip(forms.tolist(), typed.tolist(), strict=True)):
-        classes = ranges.order[ranges.low[form, spent] : ranges.high[form, spent]]
-        ranks[row] = rank_among(scores[row], int(targets[row]), classes)
+    for row, (form, spent) in enumerate(zip(text.forms[words].tolist(), typed.tolist(), strict=True)):
+        ranks[row] = rank_among(scores[row], int(targets[row]), alphabet.begun(text.spelled[form][:spent]))
     return ranks

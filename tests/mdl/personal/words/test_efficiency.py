@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 import torch
 
-from mdl.personal.efficiency import (
+from mdl.personal.words.efficiency import (
     NEVER,
+    Alphabet,
     characters_needed,
     efficiency,
     evaluate_next_word,
-    find_ranges,
     needed_by,
     rank_among,
     rank_of,
 )
-from mdl.personal.next_word import NextWordModel, State
-from mdl.personal.text import UNKNOWN, Speller, Text, TokenTable, encode
-from tests.mdl.personal.examples import invent, invented_text, small_model
+from mdl.personal.words.next_word import NextWordModel, State
+from mdl.personal.words.text import UNKNOWN, Speller, TokenTable, encode
+from tests.mdl.personal.words.examples import invent, invented_text, small_model
 
 LISTS = {
     "": ["the", "a", "of"],
@@ -106,7 +106,7 @@ def test_the_fast_evaluation_is_the_definition(filtered: bool) -> None:
             suggest = _Suggester(model, table, sentence[:place], filtered)
             lengths.append(len(word))
             needed.append(needed_by(suggest, word, 3))
-    found = evaluate_next_word(model, text, 3, find_ranges(table, text))
+    found = evaluate_next_word(model, text, 3, Alphabet(table))
     expected = efficiency(lengths, needed)
     assert 0 < expected < 1
     assert (found.filtered if filtered else found.efficiency) == pytest.approx(expected)
@@ -115,7 +115,7 @@ def test_the_fast_evaluation_is_the_definition(filtered: bool) -> None:
     assert found.unknown == pytest.approx(np.mean([Speller(table).word_id(w) == UNKNOWN for s in sentences for w in s]))
 
 
-def test_without_ranges_there_is_no_filtered_figure_and_a_text_may_be_empty() -> None:
+def test_without_an_alphabet_there_is_no_filtered_figure_and_a_text_may_be_empty() -> None:
     table, text = invented_text()
     model = small_model(table)
     assert math.isnan(evaluate_next_word(model, text).filtered)
@@ -131,17 +131,15 @@ def test_perplexity_is_of_words_before_a_character() -> None:
     assert evaluate_next_word(model, text).perplexity == pytest.approx(table.classes, rel=1e-5)
 
 
-def test_ranges_are_the_words_that_begin_as_typed() -> None:
-    table = TokenTable(("be", "by", "b", "a", "bet"), "abety")
-    text: Text = encode([["bet", "x"]], table)
-    ranges = find_ranges(table, text)
+def test_an_alphabet_finds_the_words_that_begin_as_typed() -> None:
+    table = TokenTable(("be", "by", "b", "a", "bet", "b'z"), "abety'z")
+    alphabet = Alphabet(table)
 
-    def begin(form: int, typed: int) -> set[str]:
-        return {table.word(c) for c in ranges.order[ranges.low[form, typed] : ranges.high[form, typed]].tolist()}
+    def begin(typed: str) -> set[str]:
+        return {table.word(number) for number in alphabet.begun(typed).tolist()}
 
-    assert begin(0, 0) == {"be", "by", "b", "a", "bet"}
-    assert begin(0, 1) == {"be", "by", "b", "bet"}
-    assert begin(0, 2) == {"be", "bet"}
-    assert begin(0, 3) == {"bet"}
-    assert begin(1, 0) == begin(0, 0)
-    assert begin(1, 1) == set()
+    assert begin("") == set(table.words)
+    assert begin("b") == {"be", "by", "b", "bet", "b'z"}
+    assert begin("be") == {"be", "bet"}
+    assert begin("bet") == {"bet"}
+    assert begin("bets") == begin("x") == begin("\u1234") == set()

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from mdl.personal.pieces import (
+from mdl.personal.words.pieces import (
     BUCKETS,
     MOST_STEPS,
     OVERLAP,
@@ -18,8 +18,8 @@ from mdl.personal.pieces import (
     draw_longest,
     list_samples,
 )
-from mdl.personal.text import Speller, build_table, encode
-from tests.mdl.personal.examples import invented_text
+from mdl.personal.words.text import Speller, build_table, encode
+from tests.mdl.personal.words.examples import invented_text
 
 
 def _generator() -> np.random.Generator:

@@ -1,0 +1,151 @@
+"""Incremental training (DeepType 4): go on from a global model, a batch at a time, pausable after any of them.
+
+A study is a model, the parameters of it that learn, and a task: what the batches of an epoch are, and what the loss of
+one is. Batches follow from the seed and the epoch, so a study that was saved goes on at its next batch, and ends with
+the same parameters bit for bit. Knows no files and no clock: who runs it asks before each batch whether it may.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
+
+import msgspec
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from mdl.bounds import Count
+from mdl.errors import DataError
+from mdl.personal.optimizer import Kind, Optimizer
+
+Ids: TypeAlias = NDArray[np.int64]
+
+
+class StudySettings(msgspec.Struct, frozen=True):
+    """epochs: 5 converge (3.2). batch: samples of a step, 128 globally and 16 personally. decay: of the rate an epoch.
+
+    learning_rate: of a step along the mean over all target words of a batch. clip: the longest gradient, 0 for any.
+    """
+
+    epochs: int = 5
+    batch: int = 16
+    optimizer: Kind = "sgd"
+    learning_rate: float = 1.0
+    decay: float = 0.8
+    clip: float = 1.0
+    seed: int = 0
+
+
+class Task(Protocol):
+    """What is learned from. draw: the batches of an epoch. loss: of one of them, in nats."""
+
+    def draw(self, generator: np.random.Generator) -> Sequence[Any]: ...
+
+    def loss(self, batch: Any) -> Tensor: ...
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How far a study is: batch of epoch is the next one. total: of the losses of this epoch, in nats."""
+
+    epoch: Count = 0
+    batch: Count = 0
+    steps: Count = 0
+    total: float = 0.0
+
+
+class Study:
+    """See the module. parameters: those that learn, by name; they are changed in place."""
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter], task: Task, settings: StudySettings) -> None:
+        self.settings, self.progress = settings, Progress()
+        self._task = task
+        self._optimizer = Optimizer(parameters, settings.optimizer, settings.clip)
+        self._batches: Sequence[Any] = []
+        self._draw()
+
+    @property
+    def batches(self) -> int:
+        """Of an epoch."""
+        return len(self._batches)
+
+    @property
+    def is_done(self) -> bool:
+        return self.progress.epoch >= self.settings.epochs or not self._batches
+
+    def step(self) -> float:
+        """Learn from the next batch; returns its loss. Raises DataError if that is not finite."""
+        at, settings = self.progress, self.settings
+        loss = self._task.loss(self._batches[at.batch])
+        value = float(loss.detach())
+        if not math.isfinite(value):
+            raise DataError(
+                f"epoch {at.epoch + 1}, batch {at.batch + 1}: the loss is {value}: training diverged, take a lower "
+                f"learning rate (it is {settings.learning_rate:g})"
+            )
+        self._optimizer.clear()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._optimizer.step(settings.learning_rate * settings.decay**at.epoch)
+        self.progress = Progress(at.epoch, at.batch + 1, at.steps + 1, at.total + value)
+        if self.progress.batch == len(self._batches):
+            self.progress = Progress(at.epoch + 1, 0, at.steps + 1)
+            self._draw()
+        return value
+
+    def run(self, must_stop: Callable[[], bool] = lambda: False) -> bool:
+        """Learn to the end; must_stop is asked before each batch. Returns whether it got there."""
+        while not self.is_done:
+            if must_stop():
+                return False
+            self.step()
+        return True
+
+    def state(self) -> dict[str, Tensor]:
+        """The tensors that what follows depends on, besides `progress`: live ones, not copies."""
+        learned = {f"learned.{name}": parameter.detach() for name, parameter in self._optimizer.parameters.items()}
+        return learned | self._optimizer.state()
+
+    @torch.no_grad()
+    def restore(self, state: Mapping[str, Tensor], progress: Progress) -> None:
+        """Go on where a study of the same model, task and settings was. Raises DataError for a state of another one."""
+        own = self.state()
+        if {name: tensor.shape for name, tensor in own.items()} != {name: t.shape for name, t in state.items()}:
+            raise DataError("the saved study is of another model, or other layers of it learned")
+        for name, parameter in self._optimizer.parameters.items():
+            parameter.copy_(state[f"learned.{name}"])
+        self._optimizer.restore(state, progress.steps)
+        self.progress = progress
+        self._draw()
+        if progress.batch > len(self._batches):
+            raise DataError("the saved study is of another text")
+
+    def _draw(self) -> None:
+        if self.progress.epoch < self.settings.epochs:
+            self._batches = self._task.draw(np.random.default_rng([self.settings.seed, self.progress.epoch]))
+
+
+class FeatureTask:
+    """Rows of cached features: only the last layer is computed. features: (n, F); targets: (n,) classes.
+
+    weights: (n,), how much each row counts. owner: (n,), which sample each row belongs to, in any order from 0 up.
+    """
+
+    def __init__(self, layer: nn.Module, features: Tensor, targets: Tensor, weights: Tensor, owner: Ids, size: int):
+        self._layer, self._size = layer, size
+        self._features, self._targets, self._weights = features, targets, weights
+        self._by_owner = np.argsort(owner, kind="stable")
+        self._starts = np.searchsorted(owner[self._by_owner], np.arange(int(owner.max(initial=-1)) + 2))
+
+    def draw(self, generator: np.random.Generator) -> Sequence[Ids]:
+        order = generator.permutation(len(self._starts) - 1)
+        return [order[at : at + self._size] for at in range(0, len(order), self._size)]
+
+    def loss(self, batch: Ids) -> Tensor:
+        rows = np.concatenate([self._by_owner[self._starts[each] : self._starts[each + 1]] for each in batch])
+        index = torch.from_numpy(rows)
+        logits = self._layer(self._features[index].float())
+        losses = nn.functional.cross_entropy(logits, self._targets[index], reduction="none")
+        weights = self._weights[index]
+        return (losses * weights).sum() / weights.sum()

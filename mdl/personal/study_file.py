@@ -1,0 +1,60 @@
+"""A study on disk: what has learned, what the optimizer remembers, and which batch is next.
+
+One safetensors file, written whole or not at all, with a checksum. It holds what learns alone: the layers that stay are
+the global model's. `origin` says what the study is of (model, text, settings); another one is refused.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from blake3 import blake3
+from numpy.typing import NDArray
+
+from mdl.errors import DataError
+from mdl.files.checkpoint import read_safetensors, write_safetensors
+from mdl.personal.study import Progress, Study
+from mdl.reading import decode_json
+
+
+class _Description(msgspec.Struct, frozen=True):
+    """progress: of the study. origin: what it is of. checksum: of all tensors, hexadecimal."""
+
+    progress: Progress
+    origin: str
+    checksum: str
+
+
+def save_study(path: Path, study: Study, origin: str) -> None:
+    """Raises MdlError if the disk refuses; what was there before is there then."""
+    arrays: dict[str, NDArray[Any]] = {name: tensor.numpy() for name, tensor in study.state().items()}
+    description = _Description(study.progress, origin, _checksum(arrays))
+    write_safetensors(path, arrays, {"study": msgspec.json.encode(description).decode()})
+
+
+def load_study(path: Path, study: Study, origin: str) -> bool:
+    """Bring a new study to where it was saved; whether there was one.
+
+    Raises DataError that names the file if it is damaged, or of another origin.
+    """
+    if not path.exists():
+        return False
+    arrays, metadata = read_safetensors(path)
+    description = decode_json(metadata.get("study", ""), _Description, f"{path} is no saved study")
+    if description.checksum != _checksum(arrays):
+        raise DataError(f"{path} has changed since it was written: its checksum is wrong")
+    if description.origin != origin:
+        raise DataError(f"{path} is of another model, text or settings: --fresh begins anew")
+    study.restore({name: torch.from_numpy(array) for name, array in arrays.items()}, description.progress)
+    return True
+
+
+def _checksum(arrays: dict[str, NDArray[Any]]) -> str:
+    found = blake3()
+    for name in sorted(arrays):
+        found.update(name.encode())
+        found.update(arrays[name].tobytes())
+    return found.hexdigest()

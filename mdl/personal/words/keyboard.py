@@ -1,0 +1,117 @@
+"""What a person types into: suggestions after each character, and learning from each word, online.
+
+The state of the network after the words so far is kept, so that a character costs one step of it. History that gets as
+long as samples are is begun again with its last words, as pieces of a sentence are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from mdl.personal.online import Inference, OnlineLearner
+from mdl.personal.words.efficiency import Alphabet
+from mdl.personal.words.next_word import NextWordModel, State
+from mdl.personal.words.pieces import MOST_STEPS, OVERLAP
+from mdl.personal.words.text import UNKNOWN, Speller, TokenTable
+
+# Leaves room for the characters of most words within the steps that a model was trained on.
+_LONGEST_HISTORY = MOST_STEPS - 6
+
+
+class Keyboard:
+    """One person's typing. learner: of the model's last layer; without, nothing is learned.
+
+    top: suggestions shown. filtered: only words that begin as typed. typed: characters of the word so far.
+    """
+
+    def __init__(
+        self,
+        model: NextWordModel,
+        table: TokenTable,
+        learner: OnlineLearner | None = None,
+        top: int = 3,
+        filtered: bool = True,
+    ) -> None:
+        self.typed = ""
+        self._model, self._table = model, table
+        self._learner = learner
+        self._infers = learner or OnlineLearner(model.output, 0)
+        self._speller, self._alphabet = Speller(table), Alphabet(table)
+        self._top, self._filtered = top, filtered
+        self._history: list[int] = []
+        self._before: State | None = None
+        self._inferred: list[Inference | None] = [None]
+        self._states: list[State | None] = [None]
+
+    def suggest(self) -> list[str]:
+        """The best words now, best first; none before the first character of a sentence."""
+        inference = self._inferred[-1]
+        if inference is None:
+            return []
+        scores = inference.probabilities.clone()
+        scores[UNKNOWN] = -1
+        if self._filtered and self.typed:
+            classes = torch.from_numpy(self._alphabet.begun(self.typed))
+            best = classes[scores[classes].topk(min(self._top, len(classes))).indices]
+        else:
+            best = scores.topk(min(self._top, len(scores) - 1)).indices
+        return [self._table.word(number) for number in best.tolist()]
+
+    def type(self, character: str) -> None:
+        """One more character of the word."""
+        self.typed += character
+        token = self._speller.character_ids(character)[0]
+        inference, state = self._read(token, self._states[-1])
+        self._inferred.append(inference)
+        self._states.append(state)
+
+    def erase(self) -> None:
+        """Take the last character back; nothing happens where there is none."""
+        if self.typed:
+            self.typed = self.typed[:-1]
+            self._inferred.pop()
+            self._states.pop()
+
+    def finish(self, word: str) -> bool:
+        """The word was chosen, or typed to its end. Returns whether the model made a step of learning."""
+        target = self._speller.word_id(word)
+        learned = False
+        if self._learner and target != UNKNOWN:
+            shown = [inference for inference in self._inferred if inference is not None]
+            learned = self._learner.learn(shown, target)
+        self._history.append(target)
+        start = self._states[0]
+        if len(self._history) > _LONGEST_HISTORY:
+            self._history, start = self._history[-OVERLAP:], None
+            for token in self._history[:-1]:
+                start = self._read(token, start)[1]
+        inference, state = self._read(target, start)
+        self.typed, self._inferred, self._states = "", [inference], [state]
+        return learned
+
+    def end_sentence(self) -> None:
+        """The next word begins a sentence."""
+        self._history = []
+        self.typed, self._inferred, self._states = "", [None], [None]
+
+    def _read(self, token: int, state: State | None) -> tuple[Inference, State]:
+        with torch.no_grad():
+            features, after = self._model.read(torch.tensor([[token]]), state)
+        return self._infers.infer(features[0, 0]), after
+
+
+def type_sentences(keyboard: Keyboard, sentences: Iterable[Sequence[str]]) -> list[tuple[int, int]]:
+    """Somebody who takes a suggestion as soon as it is there: (length, R(x)) of each word."""
+    needed: list[tuple[int, int]] = []
+    for sentence in sentences:
+        keyboard.end_sentence()
+        for word in sentence:
+            for character in word:
+                if word in keyboard.suggest():
+                    break
+                keyboard.type(character)
+            needed.append((len(word), len(keyboard.typed)))
+            keyboard.finish(word)
+    return needed

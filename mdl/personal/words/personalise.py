@@ -1,0 +1,83 @@
+"""The techniques together (DeepType 5.6, Fig. 6): one person's model from a global one and what they wrote.
+
+Layer compression is not among them: it happens once, to the global model, which is trained again before it is handed
+out (`compress_global`). Here the vocabulary is fitted first, since it needs the person's words; then the model learns.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+import msgspec
+import numpy as np
+
+from mdl.personal.compression import KEPT_SHARE, compress_layers, replace_layer
+from mdl.personal.output_layer import tune_all, tune_only
+from mdl.personal.study import Study, StudySettings
+from mdl.personal.vocabulary import LEAST_USES, PERSONAL_WORDS, Change, keep_all, keep_used, swap_unused, take_rows
+from mdl.personal.words.next_word import NextWordModel
+from mdl.personal.words.text import Text, TokenTable
+from mdl.personal.words.text_task import Batching, TextTask, cache_text
+
+
+class Techniques(msgspec.Struct, frozen=True):
+    """Which of the paper's techniques, each by itself.
+
+    fine_tune: only the last layer learns (5.4). words: what the vocabulary is compressed to (5.2), 0 for all.
+    least_uses: of a word that takes the place of an unused one (4), 0 for none. batching: "exact" is 5.3; "padded" the
+    paper's baseline; "shared" our extra. cache: features of the last layer are computed once; an extra, too.
+    """
+
+    fine_tune: bool = True
+    words: int = PERSONAL_WORDS
+    least_uses: int = LEAST_USES
+    batching: Batching = "exact"
+    cache: bool = False
+
+
+# Table 2: "without any on-device optimization", and all of them.
+BASELINE = Techniques(fine_tune=False, words=0, batching="padded")
+COMBINED = Techniques()
+
+
+def compress_global(model: NextWordModel, share: float = KEPT_SHARE) -> None:
+    """Embedding and last layer by SVD (5.1), in place; train the model again afterwards."""
+    compress_layers(model, ["embed", "output"], share)
+
+
+def count_words(sentences: list[list[str]]) -> Counter[str]:
+    """How often a person used each word."""
+    return Counter(word for sentence in sentences for word in sentence)
+
+
+def plan_words(table: TokenTable, uses: Mapping[str, int], techniques: Techniques) -> Change:
+    """Which words the personal table has: dynamic vocabulary first, then compression."""
+    change = keep_all(table.words)
+    if techniques.least_uses:
+        change = swap_unused(table.words, uses, techniques.least_uses)
+    if techniques.words:
+        # `<unk>` is one of them.
+        change = change.then(keep_used(change.names, uses, techniques.words - 1))
+    return change
+
+
+def change_words(model: NextWordModel, table: TokenTable, change: Change) -> TokenTable:
+    """Carry a change of a table's words out in its model, in place; returns the new table. Characters stay."""
+    # `<unk>` is row 0 of both, the words follow.
+    classes = np.concatenate([[0], change.rows + 1])
+    characters = np.arange(table.classes, table.size)
+    replace_layer(model, "output", take_rows(model.output, classes))
+    replace_layer(model, "embed", take_rows(model.embed, np.concatenate([classes, characters])))
+    return TokenTable(change.names, table.characters)
+
+
+def begin_study(model: NextWordModel, text: Text, techniques: Techniques, settings: StudySettings) -> Study:
+    """Incremental training of a model whose vocabulary is fitted already; text: of its table.
+
+    Raises ConfigError if cached features are asked for where other layers learn, or take too much memory.
+    """
+    parameters = tune_only(model, "output") if techniques.fine_tune else tune_all(model)
+    if techniques.fine_tune and techniques.cache:
+        return Study(parameters, cache_text(model, text, settings.batch), settings)
+    return Study(parameters, TextTask(model, text, techniques.batching, settings.batch), settings)

@@ -1,0 +1,92 @@
+"""A text as what a `Study` learns from: how its samples are batched, and the loss of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mdl.errors import ConfigError
+from mdl.personal.study import FeatureTask
+from mdl.personal.words.next_word import NextWordModel
+from mdl.personal.words.pieces import (
+    BUCKETS,
+    MOST_STEPS,
+    batch_pieces,
+    collate,
+    collate_pieces,
+    cut_pieces,
+    draw_bucketed,
+    draw_exact,
+    draw_longest,
+    iterate_pieces,
+    list_samples,
+)
+from mdl.personal.words.prefix import mean_loss, sample_rows, shared_rows
+from mdl.personal.words.text import Ids, Text
+
+# How samples are batched: padded to 30; within four buckets; to a batch's longest; not at all, as of one length (5.3);
+# or whole pieces, whose samples share their history.
+Batching: TypeAlias = Literal["padded", "buckets", "longest", "exact", "shared"]
+# Of cached features: 70,000 words of 400 units take 0.3 GB in half precision.
+LARGEST_CACHE_BYTES = 1 << 30
+_CACHE_BATCH = 256
+
+
+class TextTask:
+    """Next words of a text, in batches of about `size` words."""
+
+    def __init__(self, model: NextWordModel, text: Text, batching: Batching, size: int) -> None:
+        self._model, self._batching, self._size = model, batching, size
+        self._pieces = cut_pieces(text)
+        self._samples = list_samples(self._pieces)
+
+    def draw(self, generator: np.random.Generator) -> Sequence[Ids] | Sequence[tuple[Ids, int]]:
+        match self._batching:
+            case "shared":
+                return batch_pieces(self._pieces, self._size, generator)
+            case "exact":
+                return draw_exact(self._samples, self._size, generator)
+            case "longest":
+                return draw_longest(self._samples, self._size, generator)
+            case "buckets":
+                return draw_bucketed(self._samples, self._size, generator, BUCKETS)
+            case "padded":
+                return draw_bucketed(self._samples, self._size, generator, (MOST_STEPS,))
+
+    def loss(self, batch: Ids | tuple[Ids, int]) -> Tensor:
+        if isinstance(batch, tuple):
+            return mean_loss(self._model.output, sample_rows(self._model, collate(self._samples, *batch)))
+        return mean_loss(self._model.output, shared_rows(self._model, collate_pieces(self._pieces, batch)))
+
+
+def cache_text(model: NextWordModel, text: Text, size: int, largest: int = LARGEST_CACHE_BYTES) -> FeatureTask:
+    """A text's features for all epochs of tuning the last layer, in half precision: an extra, not the paper's.
+
+    Raises ConfigError if they take more than `largest` bytes.
+    """
+    features, targets, weights, owner = list[Tensor](), list[Tensor](), list[Tensor](), list[Ids]()
+    taken = 0
+    with torch.no_grad():
+        for words, batch in iterate_pieces(cut_pieces(text), _CACHE_BATCH):
+            rows = shared_rows(model, batch)
+            taken += 2 * rows.features.numel()
+            if taken > largest:
+                raise ConfigError(
+                    f"the features of {len(text)} words take more than {largest >> 20} MB: do not cache them"
+                )
+            features.append(rows.features.half())
+            targets.append(rows.targets)
+            weights.append(rows.weights)
+            # History that a piece took over counts for its first sample.
+            first = torch.searchsorted(batch.sample_piece, rows.piece)
+            owner.append(words[torch.where(rows.sample < 0, first, rows.sample).numpy()])
+    together = (torch.cat(features), torch.cat(targets), torch.cat(weights)) if features else _nothing(model)
+    return FeatureTask(model.output, *together, np.concatenate([*owner, np.zeros(0, np.int64)]), size)
+
+
+def _nothing(model: NextWordModel) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.zeros(0, model.hidden), torch.zeros(0, dtype=torch.int64), torch.zeros(0)

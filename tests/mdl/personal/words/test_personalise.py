@@ -1,0 +1,154 @@
+"""5.6: the techniques together, the model on disk, and typing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from mdl.errors import DataError
+from mdl.personal.compression import count_bytes
+from mdl.personal.online import OnlineLearner
+from mdl.personal.study import StudySettings
+from mdl.personal.words.efficiency import Alphabet, efficiency, evaluate_next_word
+from mdl.personal.words.keyboard import Keyboard, type_sentences
+from mdl.personal.words.model_file import load_next_word, save_next_word
+from mdl.personal.words.next_word import NextWordModel
+from mdl.personal.words.personalise import (
+    Techniques,
+    begin_study,
+    change_words,
+    compress_global,
+    count_words,
+    plan_words,
+)
+from mdl.personal.words.text import TokenTable, build_table, encode
+from tests.mdl.personal.words.examples import invent, invented_text, small_model
+
+
+def _trained(hidden: int = 24) -> tuple[NextWordModel, TokenTable]:
+    """A global model of a language that lacks some of its words."""
+    sentences = invent(60, seed=1, longest=12)
+    table = build_table(sentences, 40)
+    model = small_model(table, hidden)
+    settings = StudySettings(epochs=4, batch=32, optimizer="adam", learning_rate=0.02)
+    begin_study(model, encode(sentences, table), Techniques(fine_tune=False, batching="shared"), settings).run()
+    return model, table
+
+
+def test_words_of_a_person_enter_and_unused_ones_go() -> None:
+    table, _ = invented_text(words=40)
+    mine = [["anna", table.words[0], "anna", table.words[38]], ["anna", "once"]]
+    change = plan_words(table, count_words(mine), Techniques(words=10, least_uses=2))
+    assert len(change.names) == 9  # and `<unk>`
+    assert {"anna", table.words[0]} <= set(change.names)
+    assert "once" not in change.names
+    assert plan_words(table, count_words(mine), Techniques(words=0, least_uses=0)).names == table.words
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+def test_the_model_says_the_same_of_words_that_stay(rank: int) -> None:
+    table, _ = invented_text(words=40)
+    model = small_model(table, rank=rank)
+    letters = torch.tensor([[table.classes, table.classes + 1, table.size - 1]])
+    with torch.no_grad():
+        before = model(letters)
+        change = plan_words(table, {}, Techniques(words=10, least_uses=0))
+        smaller = change_words(model, table, change)
+        after = model(letters - table.classes + smaller.classes)
+    assert smaller.words == table.words[:9]
+    torch.testing.assert_close(after, before[..., :10])
+    assert model.output(torch.zeros(12)).shape == (10,)
+
+
+def test_compression_makes_the_file_small_and_training_again_repairs_it() -> None:
+    model, table = _trained()
+    text = encode(invent(60, seed=1, longest=12), table)
+    size, known = count_bytes(model), evaluate_next_word(model, text).perplexity
+    compress_global(model, 0.2)
+    broken = evaluate_next_word(model, text).perplexity
+    settings = StudySettings(epochs=2, batch=32, optimizer="adam", learning_rate=0.01)
+    begin_study(model, text, Techniques(fine_tune=False, batching="shared"), settings).run()
+    assert count_bytes(model) < size
+    assert known < broken
+    assert evaluate_next_word(model, text).perplexity < (known + broken) / 2
+
+
+def test_a_model_comes_back_from_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.safetensors"
+    for rank in (0, 3):
+        table, _ = invented_text()
+        model = small_model(table, rank=rank)
+        save_next_word(path, model, table, trained_words=100, personal_words=7)
+        again, described = load_next_word(path)
+        assert described.table == table
+        assert (described.trained_words, described.personal_words) == (100, 7)
+        tokens = torch.zeros(1, 3, dtype=torch.int64)
+        assert torch.equal(again(tokens), model(tokens))
+        assert path.stat().st_mode & 0o077 == 0
+
+
+def test_a_file_that_is_no_such_model_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    with pytest.raises(DataError, match="does not exist"):
+        load_next_word(path)
+    table, _ = invented_text()
+    other, _ = invented_text(words=20)
+    save_next_word(path, small_model(table), other)
+    with pytest.raises(DataError, match="classes"):
+        load_next_word(path)
+    model = small_model(table)
+    model.hidden = 999  # claims what its tensors are not
+    save_next_word(path, model, table)
+    with pytest.raises(DataError, match="do not fit"):
+        load_next_word(path)
+
+
+def test_typing_needs_the_characters_that_the_evaluation_counts() -> None:
+    """One character at a time through the keyboard, or all at once: R(x) is the same."""
+    model, table = _trained()
+    sentences = invent(20, seed=7, longest=10)
+    found = evaluate_next_word(model, encode(sentences, table), 3, Alphabet(table))
+    for filtered, expected in ((False, found.efficiency), (True, found.filtered)):
+        lengths, needed = zip(*type_sentences(Keyboard(model, table, filtered=filtered), sentences), strict=True)
+        assert efficiency(lengths, needed) == pytest.approx(expected)
+        assert expected > 0.1
+
+
+def test_a_character_taken_back_was_never_typed() -> None:
+    model, table = _trained()
+    keyboard, word = Keyboard(model, table), table.words[2]
+    assert keyboard.suggest() == []
+    keyboard.type(word[0])
+    before = keyboard.suggest()
+    keyboard.type("x")
+    keyboard.erase()
+    assert keyboard.suggest() == before
+    assert all(each.startswith(word[0]) for each in before)
+    keyboard.erase()
+    keyboard.erase()
+    assert (keyboard.typed, keyboard.suggest()) == ("", [])
+
+
+def test_5_5_learning_while_typing_saves_more_of_what_comes_later() -> None:
+    """Somebody who writes otherwise than the public: the same sentence again and again, with steps in between."""
+    saved = []
+    for learns in (False, True):
+        model, table = _trained()
+        sentences = [[table.words[number] for number in (30, 3, 25, 17)]] * 60
+        learner = OnlineLearner(model.output, 2.0) if learns else None
+        needed = type_sentences(Keyboard(model, table, learner), sentences)
+        halves = [efficiency(*zip(*part, strict=True)) for part in (needed[:120], needed[120:])]
+        saved.append(halves)
+    without, with_steps = saved
+    assert without[0] == pytest.approx(without[1])
+    assert with_steps[1] > without[1] + 0.1
+    assert with_steps[1] > with_steps[0]
+
+
+def test_a_sentence_may_go_on_for_ever() -> None:
+    model, table = _trained()
+    sentence = [table.words[number] for number in np.random.default_rng(0).integers(0, 38, 200)]
+    assert len(type_sentences(Keyboard(model, table), [sentence])) == 200
