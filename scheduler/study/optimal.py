@@ -3,7 +3,7 @@
 Hops do not share a channel, so the subset recursion (`scheduler.policies.planning.subset_recursion`) is exact: which
 device holds what, and when, is all that later hops depend on, and to start a hop earlier is never worse. Deaths are not
 defined here: what counts as best when a load is lost is a question of how much a load is worth, so a scenario with a
-dying device is refused.
+dying device is refused, and so is one in which nobody may receive.
 """
 
 from __future__ import annotations
@@ -52,13 +52,15 @@ class Optimal:
 
 
 def solve(scenario: Scenario) -> Plan:
-    """Raises ConfigError above MAX_DEVICES devices, or if a device dies."""
+    """Raises ConfigError above MAX_DEVICES devices, if a device dies, or if none may receive (Eq. 4)."""
     n = len(scenario.devices)
     if n > MAX_DEVICES:
         raise ConfigError(f"scenario {scenario.scenario_id!r}: optimal plans at most {MAX_DEVICES} devices, not {n}")
     for index, device in enumerate(scenario.devices):
         if device.dies_at_s is not None:
             raise ConfigError(f"scenario {scenario.scenario_id!r}: optimal is not defined where device {index} dies")
+    if not any(device.may_receive for device in scenario.devices):
+        raise ConfigError(f"scenario {scenario.scenario_id!r}: optimal is not defined where no device may receive")
     tables = subset_tables(n)
     clocks = _Clocks(scenario, tables)
     ready_s = np.array([[device.ready_s] for device in scenario.devices])
@@ -85,7 +87,8 @@ def time_plan(scenario: Scenario, pairs: list[tuple[int, int]]) -> Plan:
 
 
 class _Clocks:
-    """When a hop of each pair ends, for arrays of starts: work goes on in active time only."""
+    """When a hop of each pair ends, for arrays of starts: work goes on in active time only. Never where the receiver's
+    owner's limits allow it nothing."""
 
     def __init__(self, scenario: Scenario, tables: Tables) -> None:
         devices = scenario.devices
@@ -95,7 +98,7 @@ class _Clocks:
         own = [_Clock(device.busy) for device in devices]
         pairs = [(devices[i], devices[j]) for i, j in self._place]
         self._transfer_s = [scenario.latency_s + scenario.size_mb / min(a.link_mb_s, b.link_mb_s) for a, b in pairs]
-        self._merge_s = [scenario.size_mb / b.merge_mb_s for _, b in pairs]
+        self._merge_s = [scenario.size_mb / b.merge_mb_s if b.may_receive else np.inf for _, b in pairs]
         shared: dict[frozenset[int], _Clock] = {}
         for i, j in self._place:
             if frozenset((i, j)) not in shared:

@@ -4,6 +4,7 @@ Where nothing is hidden (nobody's owner interferes), the plan over at most MAX_P
 recursion on the ends that are reported, as for the optimum. Where busy periods are hidden, the hops that the plan and
 greedy propose, a few alternatives, and waiting are tried on the same drawn futures, each played to its end by a simple
 rule, and the best on average is taken. Above that many devices greedy decides: a slip there is mended later.
+Whom its owner's limits let receive nothing (Eq. 4) only sends in all of these: a hop to it never ends.
 """
 
 from __future__ import annotations
@@ -61,11 +62,13 @@ class Planner:
         expected = [(expected_free_s(device, typical_s), device) for device in view.devices]
         holders = [device for free_s, device in expected if free_s < inf]
         greedy = self._greedy.decide(view)
-        if len(holders) > MAX_PLANNED:
+        if len(holders) > MAX_PLANNED or not any(device.may_receive for device in holders):
             return greedy
         case = _Case(view, holders, np.array([free_s for free_s, _ in expected if free_s < inf]), typical_s)
         place = {device.peer_id: index for index, device in enumerate(holders)}
         hasty = (place[greedy.sender], place[greedy.receiver]) if isinstance(greedy, Pair) else None
+        if hasty is not None and not holders[hasty[1]].may_receive:
+            hasty = None
         if self._futures and any(pauses_per_second(one.kind) or one.busy_for_s for one in holders):
             picked, why = _try_out(case, hasty, self._futures)
             how = f", on average over {self._futures} futures"
@@ -144,18 +147,26 @@ def _try_out(case: _Case, hasty: Picked, count: int) -> tuple[Picked, Choice]:
 def _time_hops(view: ChainView, holders: list[DeviceView], typical_s: float) -> Hops:
     link_s = [view.size_mb / device.link_mb_s if device.link_mb_s else typical_s for device in holders]
     merge_s = [view.size_mb / device.merge_mb_s if device.merge_mb_s else 0.0 for device in holders]
-    transfer_s = [[view.latency_s + max(first, second) for second in link_s] for first in link_s]
+    limit_s = [0.0 if device.may_receive else inf for device in holders]
+    transfer_s = [
+        [view.latency_s + max(first, second) + limit for second, limit in zip(link_s, limit_s, strict=True)]
+        for first in link_s
+    ]
     pauses = [pauses_per_second(device.kind) for device in holders]
     exposed_s = EXPOSED_TRANSFERS * typical_s
-    cost_s = [cost_to_keep(own_s, share, exposed_s) for own_s, share in zip(link_s, pauses, strict=True)]
+    cost_s = [
+        cost_to_keep(own_s, share, exposed_s) + limit
+        for own_s, share, limit in zip(link_s, pauses, limit_s, strict=True)
+    ]
     return Hops(transfer_s, merge_s, cost_s)
 
 
 def _alternatives(case: _Case) -> list[Picked]:
     free = [index for index, device in enumerate(case.holders) if device.state is DeviceState.FREE]
     free.sort(key=lambda index: -case.hops.cost_s[index])
+    takers = [index for index in free if case.holders[index].may_receive]
     pairs: list[Picked] = [
-        (sender, receiver) for sender in free[:_SENDERS] for receiver in free[-_RECEIVERS:] if sender != receiver
+        (sender, receiver) for sender in free[:_SENDERS] for receiver in takers[-_RECEIVERS:] if sender != receiver
     ]
     return [*pairs, None]
 

@@ -28,7 +28,10 @@ class Future:
 
 @dataclass(frozen=True)
 class Hops:
-    """What hops between n devices take without pauses, in seconds. cost_s: senders first, from the highest down."""
+    """What hops between n devices take without pauses, in seconds. cost_s: senders first, from the highest down.
+
+    A hop to a device that may not receive takes inf, as does to keep a load there; one of the devices at least may.
+    """
 
     transfer_s: list[list[float]]
     merge_s: list[float]

@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 
 from mdl.devices.scenario import Scenario
+from mdl.errors import ConfigError
 from scheduler.explain.watched_play import Bench
 from scheduler.policies.chain import ChainView, DeviceState, DeviceView, Pair
 from scheduler.policies.chain_arrays import stand_of
 from scheduler.policies.features import COLUMN, look_at, observe_receivers, observe_senders
 from scheduler.policies.layout import lay_out, prospects
 from scheduler.policies.registry import POLICIES, make_policy
+from scheduler.study.optimal import Optimal, solve
 from scheduler.study.play import play
 from scheduler.training.env import ChainEnv
 from sim.timing.scenario import draw_scenario
@@ -74,6 +76,35 @@ def test_eq_4_a_played_round_keeps_every_limit(policy: str) -> None:
         played = play(scenario, Bench().policy(policy, scenario))
         assert not {ordered.hop.receiver for ordered in played.ordered} & {0, 2, 5}
         assert len(played.ordered) == 5
+
+
+@pytest.mark.parametrize(("family", "full"), [("hetero", (0, 2, 5)), ("hetero", (1, 2, 3, 4, 5)), ("paper", (0, 1))])
+def test_eq_4_the_planner_plans_with_the_limits(family: str, full: tuple[int, ...]) -> None:
+    """Not around them afterwards: where nothing is hidden it is as good as the best that keeps them."""
+    planned_s, best_s = [], []
+    for seed in range(6):
+        scenario = limit(draw_scenario(family, 6, seed), *full)
+        planned_s.append(play(scenario, make_policy("dp")).makespan_s)
+        best_s.append(solve(scenario).makespan_s)
+        best = play(scenario, Optimal(scenario))
+        assert best.makespan_s == pytest.approx(best_s[-1])
+        assert not {ordered.hop.receiver for ordered in best.ordered} & set(full)
+    assert sum(best_s) - 1e-9 <= sum(planned_s) <= 1.03 * sum(best_s)
+
+
+def test_eq_4_the_planner_says_with_whom_the_round_ends_first_of_those_who_may_receive() -> None:
+    decision = make_policy("dp").decide(see("b"))
+    assert isinstance(decision, Pair)
+    assert decision.receiver in "ac"
+    assert decision.reason.startswith("dp:")
+    assert "to b" not in decision.reason
+    nobody = make_policy("dp").decide(see("a", "b", "c"))
+    assert nobody.reason.startswith("greedy:")
+
+
+def test_eq_4_there_is_no_best_round_where_nobody_may_receive() -> None:
+    with pytest.raises(ConfigError, match="no device may receive"):
+        solve(limit(draw_scenario("hetero", 3, 0), 0, 1, 2))
 
 
 def test_eq_4_in_the_environment_a_device_beyond_its_limit_is_no_valid_receiver() -> None:
