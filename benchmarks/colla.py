@@ -1,4 +1,4 @@
-"""Colla by the paper's protocol (SEC 2019, section 5), in one process: Table 1, Fig. 5, 9, 11 to 14.
+"""Colla by the paper's protocol (SEC 2019, section 5), in one process: Table 1, Fig. 5 to 7, 9, 11 to 14.
 
     python benchmarks/colla.py --data "STUDENTLIFE/*.csv.gz" --out benchmarks/results/colla.json
 
@@ -6,8 +6,10 @@ The first quarter of everybody's record is the cloud's; the rest is cut in four,
 tested on the next, three times. All figures are written as JSON after every seed, with the paper's beside them, and the
 distribution of accuracies as SVG. Seeds that the file at --out already has are not run again, nor are the variants and
 costs that it has.
---tune leaves the last test out of sight. --donors N is the other protocol: N people give the cloud all of their days,
-and the others none. No cell, person or time is printed, only how often predictions were right. Needs scikit-learn.
+--initial 5 18 49 is Fig. 6 and 7: --drawn devices, and a cloud that begins with the first part of so many people's
+records, the most active ones'. --tune leaves the last test out of sight. --donors N is the other protocol: N people
+give the cloud all of their days, and the others none. No cell, person or time is printed, only how often predictions
+were right. Needs scikit-learn.
 """
 
 from __future__ import annotations
@@ -30,10 +32,11 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
 
 from benchmarks.colla_costs import measure_costs
+from benchmarks.colla_initial import describe_initial, draw_devices, measure_initial
 from benchmarks.colla_methods import Outcome, Recipe, count_all, hide_time, preset_recipe, run_alone, run_central
 from benchmarks.colla_methods import run_colla as run_taught
 from benchmarks.colla_plot import draw_cdf
-from benchmarks.colla_record import Device, Examples, cut_record, join, split_donors
+from benchmarks.colla_record import Device, Examples, cut_record, first_parts, join, split_donors
 from benchmarks.colla_table import COLLA, EXTENDED, PAPER, describe_variants, show_table, summarise
 from mdl.cloud.classroom import Classroom
 from mdl.cloud.model_kinds import RecurrentKind
@@ -69,6 +72,8 @@ def main() -> int:
                 measure_variants(log, devices, recipe, seed, options, found, keep)
                 result["variants_table"] = describe_variants(result["seeds"], result["variants"])
                 _write(result, options.out)
+        if options.initial:
+            measure_sizes(log, devices, recipe, options, result)
         if options.costs and "costs" not in result:
             result["costs"] = measure_costs(log.places, devices, recipe)
             _write(result, options.out)
@@ -96,7 +101,7 @@ def measure_seed(
             kind, base.small, devices, recipe, seed, {"DT-ws": 0.0, "DT-ws + counts": recipe.prior}
         ),
         "DT": lambda: run_alone(kind, None, devices, recipe, seed, {"DT": 0.0}),
-        "CT": lambda: {"CT": run_central(kind, base, devices, others, recipe, seed)},
+        "CT": lambda: {"CT": run_central(kind, devices, others, recipe, seed)},
     }
     for name, run in runs.items():
         methods |= run()
@@ -141,6 +146,23 @@ def measure_variants(
         found[name] = _scores(outcomes[name])
         keep()
         print(f"seed {seed}: {name}, {time.process_time() - started:.0f} s of CPU", file=sys.stderr, flush=True)
+
+
+def measure_sizes(
+    log: PlaceLog, everybody: list[Device], recipe: Recipe, options: argparse.Namespace, result: dict[str, Any]
+) -> None:
+    """Fig. 6 and 7: the sizes that `result` lacks, written one by one."""
+    given = first_parts(log, recipe.steps, options.tune)
+    found = result.setdefault("initial", {}).setdefault(f"{options.drawn} devices", {})
+    for seed, size in ((seed, size) for seed in options.seeds for size in options.initial):
+        if str(size) in found.setdefault(str(seed), {}):
+            continue
+        started = time.process_time()
+        drawn = draw_devices(everybody, options.drawn, seed)
+        found[str(seed)][str(size)] = measure_initial(log.places, drawn, given[:size], recipe, seed)
+        result["initial_table"] = describe_initial(found)
+        _write(result, options.out)
+        print(f"seed {seed}: {size} people, {time.process_time() - started:.0f} s of CPU", file=sys.stderr, flush=True)
 
 
 def _donated(others: list[Examples], devices: list[Device]) -> Examples:
@@ -210,6 +232,8 @@ def _parse_options() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--devices", type=int, default=100, help="at most so many, the most active ones")
+    parser.add_argument("--initial", type=int, nargs="+", default=[], help="people whose first part the cloud has")
+    parser.add_argument("--drawn", type=int, default=8, help="devices of --initial, drawn for each seed")
     parser.add_argument("--donors", type=int, default=0, help="people who are the cloud's: the others give it nothing")
     parser.add_argument("--cell", type=float, default=150.0, help="metres of a place, for fixes")
     parser.add_argument("--utc-offset", type=float, default=-4.0)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from benchmarks.colla_counts import count_prior, guess_markov, guess_tree, mix
 from benchmarks.colla_record import Device, Examples, join
 from mdl.cloud.classroom import BASE, Classroom, Cycle, Pupil, Teacher
-from mdl.cloud.client_update import hold_examples, update_client
+from mdl.cloud.client_update import draw_held, hold_examples, update_client
 from mdl.cloud.distillation import DistillSettings, predict_probabilities, train_student
 from mdl.cloud.distillation import Examples as Taught
 from mdl.cloud.model_kinds import RecurrentKind
@@ -41,7 +41,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     client: DistillSettings = _MEASURED.client
     update: str = _MEASURED.update
     alone: DistillSettings = _MEASURED.client
-    central: DistillSettings = DistillSettings(epochs=10, batch_size=128, learning_rate=0.005, patience=3)
+    central: DistillSettings = _MEASURED.teaching.bootstrap
     prior: float = 0.7
 
 
@@ -139,14 +139,16 @@ def run_alone(
 
 
 def run_central(
-    kind: RecurrentKind, base: Teacher, devices: Sequence[Device], others: list[Examples], recipe: Recipe, seed: int
+    kind: RecurrentKind, devices: Sequence[Device], others: list[Examples], recipe: Recipe, seed: int
 ) -> Outcome:
-    """CT: the heavy model goes on learning, each period from all devices' data so far. others: more of the cloud's."""
-    outcome, model = Outcome(), kind.unpack(kind.pack(base.large), large=True)
+    """CT: a heavy model trained each period on all devices' data so far. others: more of the cloud's."""
+    outcome = Outcome()
     for cycle in range(1, CYCLES + 1):
         generator = draw(seed, cycle, 10_000)
-        pooled = join([*others, *(device.so_far(cycle) for device in devices)])
-        train, validation = hold_examples(Taught(*pooled), recipe.central, generator)
+        x, y = join([*others, *(device.so_far(cycle) for device in devices)])
+        model = kind.build_large(seed)
+        kind.pretrain(model, x, y, recipe.teaching.pretrain_steps)
+        train, validation = hold_examples(Taught(x, y), recipe.central, draw_held(len(y), generator))
         train_student(model, train, validation, recipe.central, generator)
         outcome.scores.append([judge(kind, model, device, cycle) for device in devices])
     return outcome

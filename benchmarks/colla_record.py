@@ -57,18 +57,35 @@ def cut_record(log: PlaceLog, steps: int, tune: bool, most: int = 1000) -> list[
     tune: the days of the last test are out of sight, and the days before them are cut the same way.
     Raises DataError if there are fewer than two.
     """
-    days = np.concatenate([stays.day for stays in log.stays.values()])
-    first, last = int(days.min()), int(days.max()) + 1
-    if tune:
-        last = _edges(first, last)[-2]
-    edges = _edges(first, last)
-    active = {name: _count_active_days(stays, first, last) for name, stays in log.stays.items()}
-    fewest = _FEWEST_ACTIVE_DAYS * (last - first) / _DAYS_A_MONTH
-    names = sorted((name for name in active if active[name] >= fewest), key=lambda name: (-active[name], name))
+    edges = _cut_days(log, tune)
+    fewest = _FEWEST_ACTIVE_DAYS * (edges[-1] - edges[0]) / _DAYS_A_MONTH
+    names = [name for name, days in _rank(log, edges) if days >= fewest]
     devices = [device for name in names if (device := _cut(name, log.stays[name], edges, steps))]
     if len(devices) < 2:
         raise DataError(f"{len(devices)} of {len(log.stays)} people have enough active days; expected at least 2")
     return devices[:most]
+
+
+def first_parts(log: PlaceLog, steps: int, tune: bool) -> list[Examples]:
+    """What a cloud may begin with (5.2.2): the first part of everybody's record, the most active people first.
+
+    Also of those who are too seldom active to be a device; not of those without a sequence.
+    """
+    edges = _cut_days(log, tune)
+    parts = [_sequences(log.stays[name], edges[0], edges[1], steps) for name, _ in _rank(log, edges)]
+    return [part for part in parts if len(part[1])]
+
+
+def _cut_days(log: PlaceLog, tune: bool) -> list[int]:
+    days = np.concatenate([stays.day for stays in log.stays.values()])
+    first, last = int(days.min()), int(days.max()) + 1
+    return _edges(first, _edges(first, last)[-2] if tune else last)
+
+
+def _rank(log: PlaceLog, edges: list[int]) -> list[tuple[str, int]]:
+    """Everybody and their active days, the most active first."""
+    active = {name: _count_active_days(stays, edges[0], edges[-1]) for name, stays in log.stays.items()}
+    return sorted(active.items(), key=lambda item: (-item[1], item[0]))
 
 
 def _edges(first: int, last: int) -> list[int]:
@@ -86,11 +103,15 @@ def _cut(name: str, stays: Stays, edges: list[int], steps: int) -> Device | None
     """None for whoever has too few sequences in a part."""
     parts = []
     for start, end in pairwise(edges):
-        x, y = make_sequences(take_stays(stays, (stays.day >= start) & (stays.day < end)), steps)
-        if len(y) < _FEWEST_SEQUENCES:
+        parts.append(_sequences(stays, start, end, steps))
+        if len(parts[-1][1]) < _FEWEST_SEQUENCES:
             return None
-        parts.append((torch.from_numpy(x), torch.from_numpy(y)))
     return Device(name, parts[0], parts[1:])
+
+
+def _sequences(stays: Stays, start: int, end: int, steps: int) -> Examples:
+    x, y = make_sequences(take_stays(stays, (stays.day >= start) & (stays.day < end)), steps)
+    return torch.from_numpy(x), torch.from_numpy(y)
 
 
 def split_donors(devices: list[Device], donors: int, seed: int) -> tuple[list[Examples], list[Device]]:

@@ -32,7 +32,7 @@ def summarise(seeds: list[dict[str, Any]]) -> dict[str, Any]:
             {one: _count_wins(seeds, one, cycle) for one in (COLLA, EXTENDED)} for cycle in cycles
         ],
         "pairs": [
-            {f"{one} - {other}": _pair(values[one], values[other]) for one in (COLLA, EXTENDED)
+            {f"{one} - {other}": pair(values[one], values[other]) for one in (COLLA, EXTENDED)
              for other in (*RIVALS, "DT-ws + counts", "Markov")}
             for values in after
         ],
@@ -49,7 +49,7 @@ def describe_variants(seeds: list[dict[str, Any]], variants: dict[str, Any]) -> 
     return [
         {
             name: _describe(found, name, cycle)
-            | {"above Colla": _pair(_by_device(found, name, cycle), _by_device(run, COLLA, cycle))}
+            | {"above Colla": pair(_by_device(found, name, cycle), _by_device(run, COLLA, cycle))}
             for name in found[0]["scores"]
             if all(name in it["scores"] for it in found)
         }
@@ -73,12 +73,25 @@ def show_table(result: dict[str, Any]) -> str:
             f"{name:24}{'':9}{row['mean']:8.3f}{row['median']:8.3f}{row['precision']:11.3f}"
             f"   above Colla: {above['mean']:+.3f} [{above['low']:+.3f}, {above['high']:+.3f}]"
         )
+    for size, row in (result.get("initial_table") or {}).items():
+        told = ", ".join(f"{name} {it['mean']:.3f} ({it['median']:.3f})" for name, it in row.items())
+        lines.append(f"{size} people in the cloud, drawn devices: {told}")
     for name, values in result["median_over_best_rival"][-1].items():
         told = ", ".join(f"{value:+.1%}" for value in values)
         lines.append(f"median of {name} over the best of {', '.join(RIVALS)}: {told}")
     for name, pair in result["pairs"][-1].items():
         lines.append(f"{name}: {pair['mean']:+.3f} [{pair['low']:+.3f}, {pair['high']:+.3f}]")
     return "\n".join(lines)
+
+
+def pair(values: list[list[float]], others: list[list[float]]) -> dict[str, float]:
+    """Mean difference over devices and seeds; the interval of 95 % draws devices again."""
+    width = min(map(len, values))
+    differences = np.mean([np.array(a[:width]) - np.array(b[:width]) for a, b in zip(values, others, strict=True)], 0)
+    rng = np.random.default_rng(0)
+    drawn = differences[rng.integers(len(differences), size=(_DRAWS, len(differences)))].mean(axis=1)
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return {"mean": round(float(differences.mean()), 4), "low": round(float(low), 4), "high": round(float(high), 4)}
 
 
 def _by_device(seeds: list[dict[str, Any]], name: str, cycle: int) -> list[list[float]]:
@@ -93,16 +106,6 @@ def _describe(seeds: list[dict[str, Any]], name: str, cycle: int) -> dict[str, f
         "median": round(median(median(it["accuracy"]) for it in found), 4),
         "precision": round(median(mean(it["precision"]) for it in found), 4),
     }
-
-
-def _pair(values: list[list[float]], others: list[list[float]]) -> dict[str, float]:
-    """Mean difference over devices and seeds; the interval of 95 % draws devices again."""
-    width = min(map(len, values))
-    differences = np.mean([np.array(a[:width]) - np.array(b[:width]) for a, b in zip(values, others, strict=True)], 0)
-    rng = np.random.default_rng(0)
-    drawn = differences[rng.integers(len(differences), size=(_DRAWS, len(differences)))].mean(axis=1)
-    low, high = np.quantile(drawn, [0.025, 0.975])
-    return {"mean": round(float(differences.mean()), 4), "low": round(float(low), 4), "high": round(float(high), 4)}
 
 
 def _over(seed: dict[str, Any], name: str, cycle: int) -> float:

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from mdl.cloud.client_update import hold_examples, teacher_probabilities
+from mdl.cloud.client_update import draw_held, hold_examples, teacher_probabilities
 from mdl.cloud.distillation import (
     DistillSettings,
     Examples,
@@ -91,6 +91,8 @@ class Classroom:
         self._kind, self._settings, self._seed = kind, settings, seed
         rows = torch.randperm(len(y), generator=_draw(seed, 0))[: settings.rows]
         self._x, self._y = x[rows], y[rows]
+        # The same in stage 1 and in every cycle: what stops a training is nothing that any model here has learned from.
+        self._held = draw_held(len(self._y), _draw(seed, 3))
         self._update_x, self._update_y = self._x[: settings.update_rows], self._y[: settings.update_rows]
 
     def bootstrap(self, stopped: Callable[[], bool] = lambda: False) -> Teacher:
@@ -101,7 +103,7 @@ class Classroom:
         kind, settings, generator = self._kind, self._settings, _draw(self._seed, 1)
         large = kind.build_large(self._seed)
         kind.pretrain(large, self._x, self._y, settings.pretrain_steps)
-        train, validation = hold_examples(Examples(self._x, self._y), settings.bootstrap, generator)
+        train, validation = self._hold(Examples(self._x, self._y), settings.bootstrap)
         train_student(large, train, validation, settings.bootstrap, generator, stopped)
         small = kind.build_small(self._seed)
         kind.pretrain(small, self._x, self._y, settings.pretrain_steps)
@@ -137,6 +139,10 @@ class Classroom:
             {name: one.score for name, one in zip(names, heard, strict=True)},
             tuple(name for index, name in enumerate(names) if index not in teaching),
         )
+
+    def _hold(self, examples: Examples, settings: DistillSettings) -> tuple[Examples, Examples | None]:
+        """`hold_examples` of all examples or of the first ones."""
+        return hold_examples(examples, settings, self._held[: len(examples.y)])
 
     def _answer(self, model: nn.Module, every: Tensor) -> Tensor:
         """A pupil's probabilities for the cloud's classes (C,) on the rows it teaches with, (n, C)."""
@@ -183,7 +189,7 @@ class Classroom:
         settings = self._settings
         large, small = copy.deepcopy(before.large), copy.deepcopy(before.small)
         examples = Examples(self._update_x, self._update_y, self._average(members, every))
-        train, validation = hold_examples(examples, settings.cloud_update, generator)
+        train, validation = self._hold(examples, settings.cloud_update)
         train_student(large, train, validation, settings.cloud_update, generator, stopped)
         again = msgspec.structs.replace(settings.compress, epochs=settings.compress_update_epochs)
         self._compress(large, small, (self._update_x, self._update_y), again, generator, stopped)
@@ -208,7 +214,7 @@ class Classroom:
         """Compression (3.2): the small model learns the large one's probabilities on the cloud's examples."""
         x, y = examples
         soft = teacher_probabilities(self._kind, large, x, self._kind.class_ids(small), settings.temperature)
-        train, validation = hold_examples(Examples(x, y, soft), settings, generator)
+        train, validation = self._hold(Examples(x, y, soft), settings)
         train_student(small, train, validation, settings, generator, stopped)
 
 

@@ -62,7 +62,8 @@ def update_client(
     if teacher is not None and settings.label_weight < 1:
         soft = teacher_probabilities(kind, teacher, x, classes, settings.temperature, stopped)
     learner, seen = (student, x) if mode.whole else kind.split_last_layer(student, x, stopped)
-    train, validation = hold_examples(Examples(seen, locate_classes(y, classes), soft), settings, generator)
+    examples = Examples(seen, locate_classes(y, classes), soft)
+    train, validation = hold_examples(examples, settings, draw_held(len(y), generator))
     return ClientUpdate(student, train_student(learner, train, validation, settings, generator, stopped))
 
 
@@ -90,15 +91,25 @@ def teacher_probabilities(
     return pick_classes(told, kind.class_ids(teacher), student_class_ids)
 
 
-def hold_examples(
-    examples: Examples, settings: DistillSettings, generator: torch.Generator
-) -> tuple[Examples, Examples | None]:
-    """Examples to train on, and the drawn fifth that stops the training; all and None where nothing stops it."""
-    count = len(examples.y)
-    if not settings.patience or count < _FEWEST_TO_HOLD:
+def draw_held(count: int, generator: torch.Generator) -> Tensor:
+    """Which of `count` examples tell when to stop, a drawn fifth of them: bool (n,). None of too few."""
+    held = torch.zeros(count, dtype=torch.bool)
+    if count >= _FEWEST_TO_HOLD:
+        held[torch.randperm(count, generator=generator)[: count // _HELD_SHARE]] = True
+    return held
+
+
+def hold_examples(examples: Examples, settings: DistillSettings, held: Tensor) -> tuple[Examples, Examples | None]:
+    """Examples to train on, and those that stop the training; all and None where nothing stops it.
+
+    held: as `draw_held` gives it. Whoever trains a model again on examples that it knows holds back the same ones:
+    on others the start is judged by what it was trained on, and every step away from it looks like a loss.
+    """
+    if not settings.patience or not held.any():
         return examples, None
-    order = torch.randperm(count, generator=generator)
-    used, held = order[: -(count // _HELD_SHARE)], order[-(count // _HELD_SHARE) :]
-    soft = examples.teacher
-    train = Examples(examples.x[used], examples.y[used], None if soft is None else soft[used])
-    return train, Examples(examples.x[held], examples.y[held])
+    return _take(examples, ~held), _take(examples, held)
+
+
+def _take(examples: Examples, rows: Tensor) -> Examples:
+    teacher = None if examples.teacher is None else examples.teacher[rows]
+    return Examples(examples.x[rows], examples.y[rows], teacher)

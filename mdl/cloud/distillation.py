@@ -60,7 +60,7 @@ class Examples(msgspec.Struct, frozen=True):
 
 
 class StudentTraining(msgspec.Struct, frozen=True):
-    """epochs: trained; best_epoch: whose parameters the student kept; losses: validation loss of each epoch."""
+    """epochs: trained; best_epoch: whose parameters the student kept, from 1; losses: validation loss of each epoch."""
 
     epochs: int
     best_epoch: int
@@ -157,29 +157,30 @@ def train_student(
 ) -> StudentTraining:
     """Train with Adam on Eq. 3 (or 4: the teacher is then the clients' mean), stop early, keep the best epoch.
 
+    Epochs are judged by the same loss on the validation examples, and compared with one another alone: the start is
+    none of them, so that an update always stands.
     Without validation examples, or with patience 0, all epochs are trained and the last is kept. Only parameters that
     require a gradient move. generator draws the batches and the dropout. stopped: asked before each batch, those of the
     validation among them, may wait. Raises DataError if the loss is not finite, TrainingCancelledError.
     """
     trainable = [parameter for parameter in student.parameters() if parameter.requires_grad]
     optimizer = torch.optim.Adam(trainable, settings.learning_rate, weight_decay=settings.weight_decay)
-    stops = validation is not None and len(validation.y) > 0 and settings.patience > 0
-    best, best_epoch, losses = _copy(student), 0, [_validate(student, validation, stopped)] if stops else []
+    best, best_epoch, losses = _copy(student), 0, list[float]()
     for epoch in range(1, settings.epochs + 1):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
             if not _train_epoch(student, optimizer, train, settings, generator, stopped):
                 raise TrainingCancelledError(f"stopped in epoch {epoch} of {settings.epochs}")
-        if not stops:
+        if validation is None or not len(validation.y) or not settings.patience:
             continue
-        losses.append(_validate(student, validation, stopped))
-        if losses[-1] < losses[best_epoch]:
+        losses.append(_validate(student, validation, settings, stopped))
+        if epoch == 1 or losses[-1] < losses[best_epoch - 1]:
             best, best_epoch = _copy(student), epoch
         elif epoch - best_epoch >= settings.patience:
             break
-    if stops:
+    if losses:
         student.load_state_dict(best)
-        return StudentTraining(len(losses) - 1, best_epoch, tuple(losses))
+        return StudentTraining(len(losses), best_epoch, tuple(losses))
     return StudentTraining(settings.epochs, settings.epochs, ())
 
 
@@ -190,13 +191,7 @@ def predict_probabilities(
 
     stopped: as in `run_in_batches`.
     """
-    modes = [(part, part.training) for part in model.modules()]
-    model.eval()
-    try:
-        return soften(run_in_batches(model, x, stopped), temperature)
-    finally:
-        for part, training in modes:
-            part.training = training
+    return soften(_predict_logits(model, x, stopped), temperature)
 
 
 def run_in_batches(run: Callable[[Tensor], Tensor], x: Tensor, stopped: Callable[[], bool] = lambda: False) -> Tensor:
@@ -209,6 +204,16 @@ def run_in_batches(run: Callable[[Tensor], Tensor], x: Tensor, stopped: Callable
                 raise TrainingCancelledError(f"stopped with {len(made) * _RUN_AT_ONCE} of {len(x)} examples seen")
             made.append(run(batch))
     return torch.cat(made)
+
+
+def _predict_logits(model: nn.Module, x: Tensor, stopped: Callable[[], bool]) -> Tensor:
+    modes = [(part, part.training) for part in model.modules()]
+    model.eval()
+    try:
+        return run_in_batches(model, x, stopped)
+    finally:
+        for part, training in modes:
+            part.training = training
 
 
 def _require(holds: bool, key: str, value: float, valid: str) -> None:
@@ -246,12 +251,15 @@ def _train_epoch(
     return True
 
 
-def _validate(student: nn.Module, validation: Examples | None, stopped: Callable[[], bool]) -> float:
-    """Plain cross-entropy: what the student is judged by does not depend on its teacher."""
-    assert validation is not None
-    probabilities = predict_probabilities(student, validation.x, stopped=stopped)
-    picked = probabilities[torch.arange(len(validation.y)), validation.y]
-    return float(-picked.clamp_min(torch.finfo(picked.dtype).tiny).log().mean())
+def _validate(
+    student: nn.Module, validation: Examples, settings: DistillSettings, stopped: Callable[[], bool]
+) -> float:
+    """4.2: the loss that is trained on, on the validation examples.
+
+    The labels' part alone would see nothing of what the teacher tells, and rise with it.
+    """
+    logits = _predict_logits(student, validation.x, stopped)
+    return float(client_loss(logits, validation.y, validation.teacher, settings))
 
 
 def _batches(rows: Tensor, size: int) -> Iterator[Tensor]:

@@ -138,6 +138,7 @@ def test_colla_is_compared_with_its_rivals_on_a_log_of_places(tmp_path: Path) ->
     teaching = {"bootstrap": brief, "compress": brief, "cloud_update": brief, "rows": 50, "update_rows": 20}
     recipe = {"client": brief, "alone": brief, "central": brief, "teaching": teaching, "update": "customisation"}
     small = ["--data", tmp_path, "--out", tmp_path / "colla.json", "--seeds", 0, "--devices", 3]
+    small += ["--initial", 2, 10, "--drawn", 2]
     run = _run(tmp_path, "benchmarks/colla.py", *small, "--set", json.dumps(recipe))
     assert run.returncode == 0, run.stderr[-2000:]
     assert "Colla + counts" in run.stdout
@@ -145,6 +146,8 @@ def test_colla_is_compared_with_its_rivals_on_a_log_of_places(tmp_path: Path) ->
     assert [seed["devices"] for seed in result["seeds"]] == [3]
     assert len(result["table"]) == 3
     assert len(result["costs"]["rows"]) == 3 * 4
+    assert list(result["initial_table"]) == ["2", "10"]
+    assert {"Colla", "CT", "DT-ws", "DT"} <= set(result["initial_table"]["10"])
     assert {"one group", "best 70 % teach", "DT, RNN without time"} <= set(result["variants_table"][-1])
     assert "<svg" in (tmp_path / "colla.svg").read_text()
     again = _run(tmp_path, "benchmarks/colla.py", *small, "--set", json.dumps(recipe))

@@ -159,6 +159,39 @@ def test_who_knows_much_less_than_the_base_is_not_listened_to() -> None:
     assert cycle.left_out == ("guesses",)
 
 
+def test_4_2_what_stops_a_training_in_the_cloud_is_nothing_that_it_has_learned_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else a cycle is judged on what stage 1 knows by heart, and every step away from its start looks like a loss."""
+    learned, judged = set[bytes](), set[bytes]()
+
+    def record(student: nn.Module, train: Examples, validation: Examples | None, *rest: object) -> None:
+        assert validation is not None
+        learned.update(row.numpy().tobytes() for row in train.x)
+        judged.update(row.numpy().tobytes() for row in validation.x)
+
+    monkeypatch.setattr(mdl.cloud.classroom, "train_student", record)
+    stops = DistillSettings(patience=2)
+    settings = TeachingSettings(bootstrap=stops, compress=stops, cloud_update=stops, update_rows=40, groups=False)
+    room = Classroom(WINDOWS, *_windows(), settings, 0)
+    base = room.bootstrap()
+    for number in (1, 2):
+        base = room.teach(number, base, [_pupil("a")]).teachers[BASE]
+    assert (len(learned), len(judged)) == (48, 12)
+    assert not learned & judged
+
+
+def test_a_cycle_teaches_although_the_cloud_knows_its_own_labels_by_heart() -> None:
+    """The pupils know another truth than the cloud's labels, which it was trained on to the end."""
+    x, y = _windows()
+    heart = DistillSettings(epochs=20, learning_rate=0.005, batch_size=16, patience=0)
+    listens = DistillSettings(epochs=20, learning_rate=0.005, batch_size=16, label_weight=0.2, patience=4)
+    settings = TeachingSettings(bootstrap=heart, compress=heart, cloud_update=listens, groups=False)
+    room = Classroom(WINDOWS, x, torch.zeros_like(y), settings, 0)
+    cycle = room.teach(1, room.bootstrap(), [_pupil("a"), _pupil("b")])
+    assert min(accuracy_of(WINDOWS, model, *_windows(seed=9)) for model in cycle.teachers[BASE]) > 0.9
+
+
 def test_without_pupils_the_base_is_all_there_is() -> None:
     cycle = Classroom(WINDOWS, *_windows(), SETTINGS, 0).teach(1, _fresh(), [])
     assert (set(cycle.teachers), cycle.groups, cycle.left_out) == ({BASE}, {}, ())

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from mdl.cloud.client_update import accuracy_of, hold_examples, update_client
+from mdl.cloud.client_update import accuracy_of, draw_held, hold_examples, update_client
 from mdl.cloud.distillation import DistillSettings, Examples, train_student
 from mdl.cloud.model_kinds import RecurrentKind, WindowKind
 from mdl.cloud.recurrent import RecurrentModel, count_parameters
@@ -133,9 +133,10 @@ def _update(start: nn.Module, teacher: nn.Module, x: Tensor, y: Tensor, settings
 def test_4_2_training_and_validation_are_16_to_4_and_patience_ends_it() -> None:
     x, y = _places(1, 4)
     stops = DistillSettings(epochs=500, learning_rate=0.1, batch_size=32, label_weight=1.0, patience=20)
-    train, held = hold_examples(Examples(x, y), stops, _generator())
+    train, held = hold_examples(Examples(x, y), stops, draw_held(len(y), _generator()))
     assert held is not None
     assert (len(train.y), len(held.y)) == (48, 12)
+    assert not draw_held(19, _generator()).any()
     never = DistillSettings(epochs=500, learning_rate=1e-12, label_weight=1.0, patience=20)
     training = update_client(PLACES, PLACES.build_small(0), None, x, y, never, WHOLE, _generator()).training
     assert training.epochs < 60

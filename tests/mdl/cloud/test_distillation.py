@@ -169,18 +169,31 @@ def test_a_student_learns_its_teacher_where_labels_say_nothing() -> None:
     assert (predict_probabilities(student, train.x).argmax(1) == train.y).float().mean() > 0.9
 
 
-def test_training_stops_early_and_keeps_the_best_epoch() -> None:
+def test_training_stops_early_and_keeps_the_best_epoch_of_its_own() -> None:
+    """The start is none of them: an update that validation likes less than what was before stands all the same."""
     train, student = _examples(64, 0), _linear()
     opposite = Examples(train.x, 1 - train.y)
-    before = student.weight.detach().clone()
     settings = DistillSettings(learning_rate=0.1, epochs=50, patience=3)
     with torch.no_grad():
         student.weight.copy_(torch.tensor([[3.0, 0.0], [-3.0, 0.0]]))
         before = student.weight.clone()
     done = train_student(student, train, opposite, settings, torch.Generator().manual_seed(0))
-    assert (done.epochs, done.best_epoch) == (3, 0)
-    assert len(done.losses) == 4
-    assert torch.equal(student.weight, before)
+    assert (done.epochs, done.best_epoch) == (4, 1)
+    assert list(done.losses) == sorted(done.losses)
+    assert not torch.equal(student.weight, before)
+
+
+def test_4_2_epochs_are_judged_by_the_loss_that_is_trained_on() -> None:
+    """Who listens to a teacher alone gets better at what the teacher says, however wrong the labels find that."""
+    train, held = _examples(64, 0), _examples(64, 1)
+    told, judged = (Examples(one.x, 1 - one.y, nn.functional.one_hot(one.y, 2).float()) for one in (train, held))
+    settings = DistillSettings(label_weight=0.0, learning_rate=0.02, epochs=20, patience=3)
+    student = _linear()
+    done = train_student(student, told, judged, settings, torch.Generator().manual_seed(0))
+    assert done.best_epoch == 20
+    loss = client_loss(student(held.x).detach(), judged.y, judged.teacher, settings)
+    assert done.losses[-1] == pytest.approx(float(loss))
+    assert (predict_probabilities(student, held.x).argmax(1) == held.y).float().mean() > 0.9
 
 
 def test_only_what_requires_a_gradient_moves_and_the_seed_decides_how() -> None:
