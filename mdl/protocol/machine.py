@@ -2,7 +2,7 @@
 
 Two drivers run the same machines: `transport.runtime` over ZeroMQ and `sim.mesh.driver` in virtual time. Slow work
 (training, evaluation, disk) is an effect; its result comes back as an event, so that a report never waits for a
-training step. Events and effects of the cloud stand in `mdl.protocol.cloud_work`.
+training step. Those of whole vectors stand in `mdl.protocol.vector_work`, of the cloud in `mdl.protocol.cloud_work`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from mdl.protocol.counts import Evaluation
 from mdl.protocol.delta import Contributor, ModelDelta, Vector
 from mdl.protocol.messages import Said
 from mdl.protocol.status_messages import RoundSummary
+from mdl.protocol.vector_work import ApplyDelta, DeltaApplied, DeltaHashed, HashDelta
 from mdl.protocol.vocabulary import Ballot, History, PeerInfo, ResourceState, TrainingReport
 
 
@@ -166,6 +167,8 @@ Event: TypeAlias = (
     | LocalDeltaReady
     | DeltaRecalled
     | Evaluated
+    | DeltaHashed
+    | DeltaApplied
     | WorkFailed
     | PolicyLearned
     | UpdateReady
@@ -288,6 +291,8 @@ Effect: TypeAlias = (
     Send
     | TrainLocally
     | RecallDelta
+    | HashDelta
+    | ApplyDelta
     | Evaluate
     | SaveModel
     | SaveBallot

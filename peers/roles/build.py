@@ -154,6 +154,7 @@ def build_machine(
             told.history,
             told.ballot,
             merge,
+            told.digest,
         )
     named = policy or (lambda: make_policy(start.policy))
     return Peer(start.me, trainer, named, start.agent, start.succession, start.started_s)

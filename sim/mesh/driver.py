@@ -41,6 +41,8 @@ from sim.mesh.watch import StoryStep, Watch
 _DISCOVERY_S = 0.05
 # No run of a plan needs a tenth of it: beyond, machines answer one another without end.
 MAX_EVENTS = 100_000
+# A model is on the disk so long after it is known: what is lost by a kill in between must be missed by nobody.
+SAVE_S = 0.03
 # What is due at once comes a moment later, as by a real clock: sums of times are rounded.
 _CLOCK_STEP_S = 1e-6
 # A machine that is due again at once, so often in a row, would keep its processor busy with nothing.
@@ -287,7 +289,7 @@ class SimMesh:
             if effect.name == "global" and self.on_close is not None:
                 self.on_close(node, effect)
         elif type(effect) is SaveModel:
-            self.disk(node.peer_id).save(effect, self.now)
+            self.at(self.now + SAVE_S, partial(self._save, node, effect))
         elif type(effect) is SaveBallot:
             self.disk(node.peer_id).ballot = effect.ballot  # written in place: also on a full disk
         elif type(effect) is RecordRound:
@@ -296,6 +298,11 @@ class SimMesh:
             node.finished, node.running = effect, False
         elif work := begin_work(node, effect, self.accounts):
             self._schedule(work[0], node, work[1])
+
+    def _save(self, node: Node, effect: SaveModel) -> None:
+        """A process that has ended has let its files be written; one that was killed has not."""
+        if node.running or node.finished:
+            self.disk(node.peer_id).save(effect, self.now)
 
     def _send_watched(self, watch: Watch, node: Node, send: Send) -> None:
         watch.saying(node, send)

@@ -1,4 +1,4 @@
-"""The slow work of a simulated device: local training, evaluation, an own delta made again. It takes virtual time."""
+"""The slow work of a simulated device: training, evaluation, own deltas again, whole vectors. It takes virtual time."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ from mdl.protocol.machine import (
     TrainingPaused,
     TrainLocally,
 )
+from mdl.protocol.vector_work import VECTOR_WORK
 from mdl.protocol.vocabulary import TrainingReport
 from sim.mesh.accounts import Accounts
 from sim.mesh.process import Node
 
 _EVALUATION_S = 0.01
 _RECALL_S = 0.01
+# Longer than a message takes here: what the mesh says meanwhile must do no harm.
+_VECTOR_WORK_S = 0.02
 
 
 def begin_work(node: Node, effect: Effect, accounts: Accounts) -> tuple[float, Event] | None:
@@ -38,7 +41,8 @@ def begin_work(node: Node, effect: Effect, accounts: Accounts) -> tuple[float, E
         if node.trained_from is effect.parameters:  # else its model holds something else by now
             values = accounts.recall(node.contributor, effect.round_id, effect.parameters)
         return _RECALL_S, DeltaRecalled(effect.round_id, values)
-    return None
+    work = VECTOR_WORK.get(type(effect))
+    return (_VECTOR_WORK_S, work(effect)) if work else None
 
 
 def as_delivered(node: Node, event: Event) -> Event:

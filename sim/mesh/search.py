@@ -95,7 +95,7 @@ KINDS: dict[str, type[AnyDeparture]] = {
 
 @dataclass
 class _Step:
-    """The step that is being taken, or was taken last. stood_at: the round at which its process stood before."""
+    """The step that is being taken, or was taken last. stood_at: the round that its process had on the disk."""
 
     node: Node
     event: Event
@@ -157,8 +157,7 @@ class Walk(Watch):
         """Whether a departure is possible from here on."""
         if self.kind or self.mesh.now < self._ends_s:
             return not self.kind
-        holders = [node.holder for node in self.mesh.nodes.values() if node.holder]
-        return any(holder.round_id < self.rounds for holder in holders)
+        return any(self._kept_round(node) < self.rounds for node in self.mesh.nodes.values() if node.holder)
 
     def alternatives(self) -> Iterator[AnyDeparture]:
         """What else could have happened at the step that was taken last."""
@@ -187,7 +186,7 @@ class Walk(Watch):
 
     def before(self, node: Node, event: Event) -> bool:
         self.steps += 1
-        self._step = _Step(node, event, node.holder.round_id if node.holder else 0, self._disk(node))
+        self._step = _Step(node, event, self._kept_round(node), self._disk(node))
         departure, mesh = self._departure, self.mesh
         if departure is None:
             return True
@@ -238,6 +237,10 @@ class Walk(Watch):
         """Of this process with all others; of an event, with its sender alone."""
         others = [event.sender.peer_id] if isinstance(event, Received) else [*self.mesh.nodes.keys() - {peer_id}]
         return [pair for other in sorted(others) for pair in ((peer_id, other), (other, peer_id))]
+
+    def _kept_round(self, node: Node) -> int:
+        models = self.mesh.disk(node.peer_id).models
+        return models[-1].round_id if models else 0
 
     def _disk(self, node: Node) -> tuple[object, ...]:
         disk = self.mesh.disk(node.peer_id)

@@ -9,7 +9,7 @@ import pytest
 
 from mdl.errors import DataError, RemoteProtocolError
 from mdl.protocol.counts import Evaluation
-from mdl.protocol.delta import Contributor
+from mdl.protocol.delta import Contributor, apply_delta, digest_of
 from mdl.protocol.machine import (
     Evaluate,
     Evaluated,
@@ -27,6 +27,7 @@ from mdl.protocol.machine import (
 )
 from mdl.protocol.round_messages import ModelMessage
 from mdl.protocol.status_messages import StatusWanted
+from mdl.protocol.vector_work import ApplyDelta, DeltaApplied, DeltaHashed, HashDelta
 from mdl.protocol.vocabulary import Ballot, PeerInfo, ResourceState, Role
 from transport.links.mesh_links import Links
 from transport.runtime import Runtime
@@ -133,6 +134,27 @@ def test_two_nodes_exchange_messages_and_a_model(nodes):
     b.stop()
     assert nodes.outcome(b) == Finish()
     assert (first.threads, second.threads) == ({"loop-a"}, {"loop-b"})
+
+
+def test_whole_vectors_are_worked_on_beside_training_and_small_ones_in_the_loop(nodes):
+    trains = threading.Event()
+    zeros = np.zeros(300_000, np.float32)
+
+    def react(event):
+        if isinstance(event, Tick):
+            return [TrainLocally(1, zeros), HashDelta(1, 1, 1, VALUES), ApplyDelta(1, zeros, VALUES, 0.5)]
+        return []
+
+    machine = Scripted(react, ticks=[time.monotonic()])
+    runtime = nodes.start("a", machine, {TrainLocally: lambda effect: (trains.wait(PATIENCE_S), None)[1]})
+    assert machine.wait_for(DeltaHashed) == [DeltaHashed(1, 1, 1, digest_of(VALUES))]
+    (applied,) = machine.wait_for(DeltaApplied)
+    np.testing.assert_array_equal(applied.parameters, apply_delta(zeros, VALUES, 0.5))
+    assert applied.digest == digest_of(applied.parameters)
+    assert [thread.name for thread in threading.enumerate()].count("mdl-worker") == 2
+    trains.set()
+    runtime.stop()
+    assert nodes.outcome(runtime) == Finish()
 
 
 def test_work_runs_in_one_other_thread_and_its_events_come_back(nodes):

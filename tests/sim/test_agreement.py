@@ -15,7 +15,7 @@ from mdl.protocol.vocabulary import Role
 from peers.roles.agent.settings import AgentSettings
 from peers.roles.membership.succession import SuccessionSettings
 from peers.roles.peer import Peer
-from peers.roles.trainer.trainer import Trainer, TrainerSettings
+from peers.roles.trainer.trainer import TrainerSettings
 from peers.trials.campaign import silent_machines
 from scheduler.policies.chain import ChainView, Decision, Pair, Wait
 from scheduler.policies.registry import make_policy
@@ -24,6 +24,7 @@ from sim.mesh.accounts import DIMENSIONS, Accounts
 from sim.mesh.driver import SimMesh
 from sim.mesh.network import Network
 from sim.timing.scenario import draw_scenario
+from tests.peers.roles.at_once import TrainerAtOnce
 
 # A hop of the mesh is four messages: the order, the receiver's wish, the values and the receiver's report.
 MESSAGES_PER_HOP = 4
@@ -75,7 +76,7 @@ def run_mesh(scenario: Scenario, hops: list[tuple[str, str]]) -> RoundSummary:
     mesh.add("agent", Role.AGENT, agent)
     for peer_id, device in zip(ids, scenario.devices, strict=True):
         me = Contributor(peer_id, 1)
-        trainer = Trainer(me, start, "schema", "model", TrainerSettings(stall_s=1e4))
+        trainer = TrainerAtOnce(me, start, "schema", "model", TrainerSettings(stall_s=1e4))
         network.rates_mb_s[peer_id], network.merge_mb_s[peer_id] = device.link_mb_s, device.merge_mb_s
         peer = Peer(me, trainer, lambda: make_policy("fifo"), settings, SuccessionSettings(), 0.0)
         mesh.add(peer_id, Role.TRAINER, peer, train_s=device.ready_s)

@@ -13,10 +13,11 @@ from math import inf
 
 from mdl.bounds import MAX_MEMBERS, MAX_RATE_MB_S
 from mdl.errors import RemoteProtocolError
-from mdl.protocol.delta import Contributor, ModelDelta, digest_of
+from mdl.protocol.delta import Contributor, ModelDelta
 from mdl.protocol.machine import Send
 from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage, GlobalTaken
 from mdl.protocol.tree import tree_children, tree_parent
+from mdl.protocol.vector_work import DeltaHashed, HashDelta
 from mdl.protocol.vocabulary import Staged
 from peers.roles.trainer.exchange import Exchange
 
@@ -34,12 +35,15 @@ _SLOW = 0.5
 class Spread:
     """See the module. parent: whom this device fetches the result from; None for the root.
 
+    made: what this device has itself, merged by hops or segments, and what may be the result: its digest is being
+    computed, and nothing is asked for meanwhile.
     asked: when each child asked last; fed: since when it is fed; taken: the children that have the result.
     exchange: the segments of an order with owners; None before and after. uplink_mb_s: that it has shown.
     """
 
     order: BroadcastOrdered | None = None
     parent: Contributor | None = None
+    made: ModelDelta | None = None
     staged: ModelDelta | None = None
     digest: bytes = b""
     asked: dict[Contributor, float] = field(default_factory=dict)
@@ -50,6 +54,12 @@ class Spread:
     _me: int = 0
     _ready_at: float = 0.0
     _ballot: tuple[int, int] = (0, 0)
+    _named_under: tuple[int, int] = (0, 0)
+
+    @property
+    def has_result(self) -> bool:
+        """It takes part in no hop any more: it has staged the result, or waits for the digest of what may be it."""
+        return self.staged is not None or self.made is not None
 
     def is_outdated(self, order: BroadcastOrdered) -> bool:
         return self.order is not None and _ballot_of(order) < _ballot_of(self.order)
@@ -58,24 +68,38 @@ class Spread:
         """Take the place that the order gives; whether the parent is to be asked now. hold: what this device has."""
         if self.order != order:
             self.order, self._me, self._ready_at, self.exchange = order, order.order.index(me), now, None
+            if self.made and not (order.digest and self._is_of(self.made)):
+                self.made = None
         if self.staged and (self._ballot == _ballot_of(order) or self._is_result(self.staged, self.digest)):
             self._ballot = _ballot_of(order)
+            return False
+        if self.made:
             return False
         self.staged, self.digest = None, b""  # the result of an order that has been replaced
         self.fed.clear()
         self.taken.clear()
-        digest = digest_of(hold.values) if hold and self._is_of(hold) else b""
-        if hold and self._is_result(hold, digest):
-            self.stage(hold, digest, now)
+        if hold and self._is_of(hold) and self._may_be_result():
+            self.made, self._named_under, self.parent = hold, (0, 0), None
             return False
-        if order.owns:
-            self.parent = None  # nobody has it yet
-        parent = None if order.owns else tree_parent(self._me)
-        if parent is None:
+        return self._find_parent()
+
+    def name(self, made: ModelDelta | None) -> list[HashDelta]:
+        """Asks for the digest of what may be the result, once: until it is there, nobody hears of it."""
+        if self.order is None or made is None or (made is self.made and self._named_under != (0, 0)):
+            return []
+        self.made, self._named_under = made, _ballot_of(self.order)
+        return [HashDelta(self.order.round_id, *self._named_under, made.values)]
+
+    def take_name(self, named: DeltaHashed, now: float) -> bool:
+        """It is there: stage what it is of, if that is the result. Whether the parent is to be asked now."""
+        order, made = self.order, self.made
+        if order is None or made is None or (named.term, named.version) != self._named_under:
             return False
-        changed = self.parent != order.order[parent]
-        self.parent = order.order[parent]
-        return changed
+        self.made = None
+        if self.exchange or self._is_result(made, named.digest):
+            self.stage(made, named.digest, now)
+            return False
+        return self._find_parent()
 
     def check(self, message: GlobalMessage) -> bool:
         """Whether this is the result that is waited for. Raises RemoteProtocolError for one that lies about it."""
@@ -94,7 +118,7 @@ class Spread:
         assert self.order is not None
         if self.order.digest and digest != self.order.digest:
             raise RemoteProtocolError("a global delta that does not match the digest of its round")
-        self.staged, self.digest, self._ballot = result, digest, _ballot_of(self.order)
+        self.staged, self.digest, self._ballot, self.made = result, digest, _ballot_of(self.order), None
         self._ready_at = now
         if self.exchange:
             self.uplink_mb_s = min(self.exchange.uplink.mb_s, MAX_RATE_MB_S)
@@ -177,13 +201,25 @@ class Spread:
         message = GlobalMessage(self.order.round_id, self.staged.theta, contributors, *self._ballot)
         return Send(child.peer_id, message, self.staged.values)
 
+    def _find_parent(self) -> bool:
+        """Whom to ask for the result; whether there is somebody. In segments nobody has it yet."""
+        assert self.order is not None
+        place, before = None if self.order.owns else tree_parent(self._me), self.parent
+        self.parent = None if place is None else self.order.order[place]
+        return self.parent not in (None, before)
+
+    def _may_be_result(self) -> bool:
+        """Whether what this device has itself can be the result of the order."""
+        assert self.order is not None
+        return bool(self.order.digest) or (self._me == 0 and not self.order.owns)
+
     def _is_result(self, delta: ModelDelta, digest: bytes) -> bool:
         """An order names one result: by its digest, or it is what the root has, and what comes down from there.
 
         One with owners names none: what they make under it.
         """
         assert self.order is not None
-        is_named = self.order.digest == digest if self.order.digest else self._me == 0 and not self.order.owns
+        is_named = self.order.digest in (b"", digest) and self._may_be_result()
         return is_named and self._is_of(delta)
 
     def _is_of(self, delta: ModelDelta) -> bool:

@@ -6,7 +6,7 @@ from enum import Enum
 
 from mdl.bounds import ROUND_LEAP
 from mdl.errors import RemoteProtocolError
-from mdl.protocol.delta import Vector, apply_delta, check_values, digest_of
+from mdl.protocol.delta import Vector, check_values
 from mdl.protocol.round_messages import CatchUp, ModelMessage
 from peers.roles.membership.majority import has_in_common
 from peers.roles.trainer.model_state import Standing, base_of
@@ -29,11 +29,10 @@ class Way(Enum):
 class CatchingUp:
     """See the module. target: whose model it fetches. missed: its part in the round that went on without it."""
 
-    def __init__(self, standing: Standing, eta: float) -> None:
+    def __init__(self, standing: Standing) -> None:
         self.target: CatchUp | None = None
         self.missed: Part | None = None
         self._standing = standing
-        self._eta = eta
 
     def find_way(self, target: CatchUp, part: Part | None) -> Way:
         """Raises RemoteProtocolError for a target that no mesh can have come to."""
@@ -47,11 +46,10 @@ class CatchingUp:
             return Way.STAY
         if same_model and has_in_common(standing.lineage, target.lineage, target.round_id):
             return Way.RENAME
-        if same_lineage and part and part.round_id == target.round_id and part.spread.staged:
-            applied = apply_delta(standing.parameters, part.spread.staged.values, self._eta)
-            # Where nobody's model changes, results of other contributors have the same digest.
-            if digest_of(applied) == target.digest and base_of(part.spread.staged) == target.base:
-                return Way.APPLY
+        staged = part.spread.staged if part and part.round_id == target.round_id else None
+        # Where nobody's model changes, results of other contributors have the same digest.
+        if same_lineage and staged and base_of(staged) == target.base:
+            return Way.APPLY  # if that gives the model that it should: see Progress.apply
         return Way.FETCH
 
     def go(self, target: CatchUp, part: Part | None) -> None:

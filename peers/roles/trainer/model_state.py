@@ -13,7 +13,7 @@ from typing import TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mdl.protocol.delta import Contributor, ModelDelta, Vector, apply_delta, digest_of
+from mdl.protocol.delta import Contributor, ModelDelta, Vector, digest_of
 from mdl.protocol.vocabulary import MAX_REACHED, Ballot, Counted, History, Lineage, Reached
 
 # Two agents that have not heard of each other start a mesh each; they meet within so many rounds, or never add up. The
@@ -52,7 +52,7 @@ class Work(Struct, frozen=True, eq=False):
 class Standing:
     """See the module. parameters: float32, shape (P,), never changed in place. uncounted: enters the next own delta.
 
-    ballot: what an earlier start has promised, None if that is not known.
+    ballot: what an earlier start has promised, None if that is not known. digest: of the parameters, if it is known.
     """
 
     def __init__(
@@ -62,10 +62,11 @@ class Standing:
         round_id: int = 0,
         history: History | None = None,
         ballot: Ballot | None = None,
+        digest: bytes = b"",
     ) -> None:
         self.parameters = parameters
         self.round_id = round_id
-        self.digest = digest_of(parameters)
+        self.digest = digest or digest_of(parameters)
         self.uncounted: tuple[Work, ...] = ()
         self._since = me.incarnation if ballot is None else ballot.since
         self._knows_start = ballot is not None
@@ -87,10 +88,9 @@ class Standing:
             self.lineage, self.base = lineage, base
             self._knows_start, self._begun = True, lineage[-1].name  # nobody has promised anything on it before
 
-    def apply(self, result: ModelDelta, eta: float) -> None:
-        """w(t + 1) = w(t) - eta * delta (Algorithm 1)."""
-        self.parameters = apply_delta(self.parameters, result.values, eta)
-        self.digest = digest_of(self.parameters)
+    def apply(self, result: ModelDelta, parameters: Vector, digest: bytes) -> None:
+        """parameters: w(t + 1) = w(t) - eta * result (Algorithm 1)."""
+        self.parameters, self.digest = parameters, digest
         self.round_id += 1
         self.base = base_of(result)
         for contributor in sorted(result.contributors):  # of two starts of a process, both in it, the later one's

@@ -6,8 +6,10 @@ the device's work twice or not at all. Knows no messages but the agent's orders,
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from mdl.bounds import printable
-from mdl.protocol.delta import Contributor, Vector
+from mdl.protocol.delta import Contributor, ModelDelta, Vector
 from mdl.protocol.machine import (
     DeltaRecalled,
     Effect,
@@ -17,6 +19,7 @@ from mdl.protocol.machine import (
     SaveModel,
 )
 from mdl.protocol.round_messages import BroadcastOrdered, CatchUp, ModelMessage, RoundOpened
+from mdl.protocol.vector_work import ApplyDelta, DeltaApplied
 from mdl.protocol.vocabulary import History, TrainingReport
 from peers.roles.trainer.catch_up import CatchingUp, Way
 from peers.roles.trainer.model_state import Standing
@@ -25,6 +28,16 @@ from peers.roles.trainer.reports import Reports
 from peers.roles.trainer.round_state import Part
 from peers.roles.trainer.staging import Staging
 from peers.roles.trainer.voice import Voice
+
+
+@dataclass(frozen=True)
+class _Applying:
+    """A result that is being applied. rounded: what coding has rounded off in its exchange. target: see `apply`."""
+
+    part: Part
+    result: ModelDelta
+    rounded: Vector | None
+    target: CatchUp | None
 
 
 class Progress:
@@ -49,7 +62,8 @@ class Progress:
         self._eta = eta
         self._keeps = keeps
         self._own = OwnWork(me, standing, keeps)
-        self._catching_up = CatchingUp(standing, eta)
+        self._catching_up = CatchingUp(standing)
+        self._applying: _Applying | None = None
 
     @property
     def training(self) -> TrainingReport | None:
@@ -119,17 +133,37 @@ class Progress:
         self._own.give_up(round_id)
         return self._own.resume(self.part, self._reports.goal)
 
-    def apply(self, part: Part) -> list[Effect]:
-        """w(t + 1) = w(t) - eta * delta, of the result that this device has staged."""
-        result = part.spread.staged
+    @property
+    def is_applying(self) -> bool:
+        """w(t + 1) is being computed: what the agent orders meanwhile comes too early."""
+        return self._applying is not None
+
+    def apply(self, part: Part, target: CatchUp | None = None) -> list[Effect]:
+        """w(t + 1) = w(t) - eta * delta, of the result that this device has staged.
+
+        target: what w(t + 1) must be, if that is all that is known; without it the result is decided.
+        """
+        result, exchange = part.spread.staged, part.spread.exchange
         assert result is not None
-        before = self.standing.parameters
-        if (exchange := part.spread.exchange) and exchange.rounded is not None and self._me in result.contributors:
-            self._own.feed_back(exchange.rounded)
-        exchange = part.spread.exchange = None
-        if self._me in result.contributors and self.standing.is_settled():
+        if self._applying:
+            return []
+        self._applying = _Applying(part, result, exchange.rounded if exchange else None, target)
+        part.spread.exchange = None
+        if target is None and self._me in result.contributors and self.standing.is_settled():
             part.holds.clear()  # its own is counted, and can be recalled: room for w(t+1)
-        self.standing.apply(result, self._eta)
+        return [ApplyDelta(part.round_id, self.standing.parameters, result.values, self._eta)]
+
+    def take_applied(self, applied: DeltaApplied, now: float) -> list[Effect]:
+        """w(t + 1) is there; or the target's model is another one, and fetched."""
+        applying, self._applying = self._applying, None
+        if applying is None or applying.part is not self.part or applied.round_id != applying.part.round_id:
+            return []
+        part, result, before = applying.part, applying.result, self.standing.parameters
+        if applying.target and applying.target.digest != applied.digest:
+            return self._fetch(applying.target, now)
+        if applying.rounded is not None and self._me in result.contributors:
+            self._own.feed_back(applying.rounded)
+        self.standing.apply(result, applied.parameters, applied.digest)
         effects = self._own.give_back(part, before, self.standing.lineage)
         if self._keeps:
             effects.append(KeepDelta(part.round_id, "global", result))
@@ -146,16 +180,19 @@ class Progress:
             history = History(target.lineage, target.base, self.standing.history().counted)
             return self._move_to(target.round_id, self.standing.parameters, target.digest, history)
         if way is Way.APPLY and self.part:
-            return self.apply(self.part)
-        self._catching_up.go(target, self.part)
-        self.part, self._voice.ask_at = None, now
-        return []
+            return self.apply(self.part, target)
+        return self._fetch(target, now)
 
     def take_model(self, message: ModelMessage, values: Vector, digest: bytes) -> list[Effect]:
         """Another device's model, if it is the one that is fetched. Raises RemoteProtocolError if it is not as told."""
         if not self._catching_up.is_arrived(message, values, digest):
             return []
         return self._move_to(message.round_id, values, digest, message.history)
+
+    def _fetch(self, target: CatchUp, now: float) -> list[Effect]:
+        self._catching_up.go(target, self.part)
+        self.part, self._voice.ask_at = None, now
+        return []
 
     def _is_on(self, opened: RoundOpened) -> bool:
         """Whether the round is of this device's lineage, or starts a fork of it here and now."""

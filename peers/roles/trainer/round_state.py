@@ -76,7 +76,7 @@ class Part:
         """Why this device cannot be the receiver of a hop now; empty if it can."""
         if order.sender not in self.members:
             return "the sender is no member of this round"
-        if self.spread.staged:
+        if self.spread.has_result:
             return "it has the round's result already"
         if order.segment not in self.holds:
             return "nothing to merge with yet"
@@ -88,7 +88,7 @@ class Part:
 
     def give(self, segment: int, hop_id: int, receiver: Contributor) -> bool:
         """Commit the partial mean to this hop; False if it cannot be: training, receiving, given away or released."""
-        if (segment, hop_id) in self.released or segment not in self.holds or self.incoming or self.spread.staged:
+        if (segment, hop_id) in self.released or segment not in self.holds or self.incoming or self.spread.has_result:
             return False
         return self.given.setdefault(segment, (hop_id, receiver)) == (hop_id, receiver)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from mdl.protocol.delta import Contributor, ModelDelta, Vector, check_values, digest_of
+from mdl.protocol.delta import Contributor, ModelDelta, Vector, check_values
 from mdl.protocol.machine import Effect
 from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage
 from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
+from mdl.protocol.vector_work import DeltaHashed
 from mdl.protocol.vocabulary import Transfer
 from peers.roles.trainer.exchange import Exchange
 from peers.roles.trainer.hops import Hops
@@ -45,7 +46,19 @@ class Staging:
         voice.has_changed = voice.has_changed or spread.report() != staged_before
         if is_new and order.owns and spread.staged is None:
             return [*self._begin_exchange(part, order, now)]
-        return [*(spread.confirm() if is_new else ()), *spread.feed(now)]
+        return [*spread.name(spread.made), *(spread.confirm() if is_new else ()), *spread.feed(now)]
+
+    def take_name(self, part: Part | None, named: DeltaHashed, now: float) -> list[Effect]:
+        """The digest of what this device has itself. Raises RemoteProtocolError if it is not the one ordered."""
+        if part is None or part.round_id != named.round_id:
+            return []
+        if part.spread.take_name(named, now):
+            self._voice.want(now)
+        if part.spread.staged is None:
+            return []
+        self._note_staged(part)
+        self._voice.transfer, self._voice.has_changed = None, True
+        return [*part.spread.confirm(), *part.spread.feed(now)]
 
     def take_result(
         self, part: Part | None, message: GlobalMessage, values: Vector, digest: bytes, now: float
@@ -80,12 +93,9 @@ class Staging:
             assert type(message) is SegmentMessage
             sends = exchange.take_result(sender, message, values)
         self._voice.transfer = Transfer(sender.peer_id, exchange.received_bytes, exchange.values.nbytes)
-        if exchange.is_whole and part.spread.staged is None:
+        if exchange.is_whole and not part.spread.has_result:
             order = exchange.order
-            result = ModelDelta(exchange.values, order.theta, frozenset(order.contributors))
-            part.spread.stage(result, digest_of(result.values), now)
-            self._note_staged(part)
-            self._voice.transfer, self._voice.has_changed = None, True
+            return [*sends, *part.spread.name(ModelDelta(exchange.values, order.theta, frozenset(order.contributors)))]
         return [*sends]
 
     def say_again(self, exchange: Exchange, now: float) -> list[Effect]:

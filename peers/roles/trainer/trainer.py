@@ -14,8 +14,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from mdl.errors import RemoteProtocolError
-from mdl.protocol.delta import Contributor, ModelDelta, Vector, digest_of, pair_aggregate
+from mdl.errors import LocalProtocolError, RemoteProtocolError
+from mdl.protocol.delta import Contributor, ModelDelta, Vector, pair_aggregate
 from mdl.protocol.hop_messages import DeltaMessage, DeltaWanted, HopCancelled, HopOrdered, HopReleased
 from mdl.protocol.machine import (
     DeltaRecalled,
@@ -51,12 +51,8 @@ from mdl.protocol.round_messages import (
     RoundOpened,
 )
 from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
-from mdl.protocol.vocabulary import (
-    Ballot,
-    History,
-    Lineage,
-    Transfer,
-)
+from mdl.protocol.vector_work import DeltaApplied, DeltaHashed
+from mdl.protocol.vocabulary import Ballot, History, Lineage, Transfer
 from peers.roles.trainer.hops import Hops
 from peers.roles.trainer.model_state import Standing
 from peers.roles.trainer.progress import Progress
@@ -90,7 +86,7 @@ class Trainer:
     """See the module. standing: the model it has. part: its part in the open round, if any. voice: when it speaks next.
 
     ballot: what an earlier start of it has promised, None if that is not known.
-    merge: instead of `pair_aggregate`, the same on a clock.
+    merge: instead of `pair_aggregate`, the same on a clock. digest: of the parameters, if it is known.
     """
 
     def __init__(
@@ -104,15 +100,17 @@ class Trainer:
         history: History | None = None,
         ballot: Ballot | None = None,
         merge: Callable[[ModelDelta, ModelDelta, Vector], ModelDelta] | None = None,
+        digest: bytes = b"",
     ) -> None:
         self.me = me
         self.ballot = ballot
-        self.standing = Standing(me, parameters, round_id, history, ballot)
+        self.standing = Standing(me, parameters, round_id, history, ballot, digest)
         self._settings = settings
         self.voice = Voice(settings.report_s, settings.retry_s)
         self._reports = Reports(self.voice, self.standing, schema_hash, model)
         self._hops = Hops(self.voice, settings.stall_s, merge or pair_aggregate)
         self._staging = Staging(me, self.standing, self.voice, self._hops)
+        self._farewell: tuple[str, int] | None = None  # waits for the round that is being applied
         shared = (self.standing, self._reports, self.voice, self._staging)
         self._progress = Progress(me, *shared, settings.eta, settings.keep_deltas)
 
@@ -218,6 +216,10 @@ class Trainer:
                 return self._progress.pause(reason)
             case TrainingPaused(round_id=round_id):
                 return self._progress.give_up_training(round_id)
+            case DeltaHashed():
+                return self._staging.take_name(self.part, event, now)
+            case DeltaApplied():
+                return self._progress.take_applied(event, now) + self._leave_at_last()
             case WorkFailed(problem=problem):
                 return self._leave(problem, 4)
             case StopRequested():
@@ -225,6 +227,13 @@ class Trainer:
         return []
 
     def _obey(self, message: AgentMessage, now: float) -> list[Effect]:
+        if type(message) is MemberRefused:
+            return self._leave(message.reason, 2)
+        if type(message) is MeshFinished:
+            logger.info("the agent ends the mesh after round %d%s", self.round_id, f" of {self.goal}" * bool(self.goal))
+            return self._leave()
+        if self._progress.is_applying:
+            return []  # the agent says it again
         if type(message) is BroadcastOrdered:
             return self._progress.take_place(message, now)
         if type(message) is RoundOpened:
@@ -242,11 +251,6 @@ class Trainer:
                 self._hops.abort(part, message, now, "cancelled by the agent")
         if type(message) is CatchUp:
             return self._progress.catch_up_to(message, now)
-        if type(message) is MemberRefused:
-            return self._leave(message.reason, 2)
-        if type(message) is MeshFinished:
-            logger.info("the agent ends the mesh after round %d%s", self.round_id, f" of {self.goal}" * bool(self.goal))
-            return self._leave()
         return []
 
     def _is_at_it(self, order: AgentMessage) -> bool:
@@ -304,8 +308,15 @@ class Trainer:
         return []
 
     def _leave(self, problem: str = "", exit_code: int = 0) -> list[Effect]:
+        if self._progress.is_applying:
+            self._farewell = self._farewell or (problem, exit_code)
+            return []
         self._reports.has_left = self.voice.has_changed = True
         return [Finish(problem, exit_code)]
+
+    def _leave_at_last(self) -> list[Effect]:
+        """If it was to leave while it had a round to apply."""
+        return self._leave(*self._farewell) if self._farewell else []
 
     def report(self, term: int, agent: str, now: float) -> PeerReport:
         """The whole state, for whoever leads. term, agent: whom this device obeys."""
@@ -323,5 +334,7 @@ def _segment_of(event: Received) -> Vector | None:
 
 
 def _digest_of(event: Received) -> bytes:
-    """As the transport computed it while the values came; a driver that does not leaves it to us."""
-    return event.digest or digest_of(_values_of(event))
+    """As the transport computed it while the values came."""
+    if not event.digest:
+        raise LocalProtocolError(f"{type(event.message).__name__} without the digest of its values")
+    return event.digest

@@ -16,7 +16,8 @@ from mdl.protocol.machine import Effect, Event, LocalDeltaReady, Received, SaveM
 from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage, RoundClosed, RoundOpened
 from mdl.protocol.vocabulary import TrainingReport
 from peers.edge.resume import Origin, describe_state
-from peers.roles.trainer.trainer import Trainer, TrainerSettings
+from peers.roles.trainer.trainer import TrainerSettings
+from tests.peers.roles.at_once import TrainerAtOnce
 from transport.story import Story
 
 ME, ANN, BOB, AGENT = (Contributor(name, 1) for name in ("me", "ann", "bob", "agent"))
@@ -44,7 +45,7 @@ def hashes(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
 
 def _play(tmp_path: Path, *events: Event) -> None:
     """As a node does: the machine handles an event, the story notes it, and w is saved."""
-    trainer, story, cache = Trainer(ME, W, "schema", "lenet", TrainerSettings()), Story(), ModelCache(tmp_path)
+    trainer, story, cache = TrainerAtOnce(ME, W, "schema", "lenet", TrainerSettings()), Story(), ModelCache(tmp_path)
     saved = 0
     for at_s, event in enumerate(events):
         effects: list[Effect] = trainer.handle(event, float(at_s))

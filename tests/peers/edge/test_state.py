@@ -9,6 +9,7 @@ from mdl.files.checkpoint import CachedModel, ModelCache
 from mdl.protocol.delta import Contributor, ModelDelta, digest_of
 from mdl.protocol.machine import LocalDeltaReady, Received, SaveBallot, SaveModel, Send, Tick, TrainLocally
 from mdl.protocol.round_messages import AgentPresent, BroadcastOrdered, GlobalMessage
+from mdl.protocol.vector_work import VECTOR_WORK
 from mdl.protocol.vocabulary import Ballot, Counted, Fork, History, Reached, TrainingReport
 from peers.edge.resume import DEVICE_FILES, Origin, describe_state, restore_state, set_aside
 from peers.roles.agent.settings import AgentSettings
@@ -175,6 +176,8 @@ def test_what_has_been_staged_is_on_the_disk_with_the_term():
             if isinstance(effect, TrainLocally):
                 delta = ModelDelta(np.ones(3, np.float32), 1.0, frozenset([ME]))
                 waiting.append(LocalDeltaReady(effect.round_id, delta, TrainingReport(1.0, 1, 0.1)))
+            elif type(effect) in VECTOR_WORK:
+                waiting.append(VECTOR_WORK[type(effect)](effect))
             elif isinstance(effect, SaveBallot):
                 saved.append(effect.ballot)
             elif isinstance(effect, SaveModel):

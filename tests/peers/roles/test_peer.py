@@ -44,8 +44,9 @@ from peers.roles.agent.settings import AgentSettings
 from peers.roles.build import build_machine, configured_start
 from peers.roles.membership.succession import SuccessionSettings
 from peers.roles.peer import Peer
-from peers.roles.trainer.trainer import Trainer, TrainerSettings
+from peers.roles.trainer.trainer import TrainerSettings
 from scheduler.policies.registry import make_policy
+from tests.peers.roles.at_once import TrainerAtOnce
 
 SUCCESSION = SuccessionSettings(heartbeat_s=0.5, lost_after_s=4.0, settle_s=0.8, step_s=0.5, start_s=3.0)
 TRAIN_S = 1.0
@@ -54,7 +55,7 @@ ZEROS = np.zeros(4, np.float32)
 
 def _peer(peer_id: str, incarnation: int = 1, dedicated: bool = False, now: float = 0.0, **agent: int) -> Peer:
     me = Contributor(peer_id, incarnation)
-    trainer = None if dedicated else Trainer(me, ZEROS, "schema", "lenet", TrainerSettings())
+    trainer = None if dedicated else TrainerAtOnce(me, ZEROS, "schema", "lenet", TrainerSettings())
     settings = AgentSettings(**{"rounds": 0, "min_peers": 2} | agent)  # type: ignore[arg-type]
     return Peer(me, trainer, lambda: make_policy("greedy"), settings, SUCCESSION, now)
 
@@ -364,7 +365,7 @@ def test_a_claim_of_a_higher_term_makes_an_agent_step_down_at_once() -> None:
 
 def test_an_agent_speaks_above_a_higher_term_of_a_junior_lineage_to_be_heard_there() -> None:
     lineage = (Fork(0, 3, "ann.1.1"),)
-    trainer = Trainer(
+    trainer = TrainerAtOnce(
         Contributor("ann", 1), ZEROS, "schema", "lenet", TrainerSettings(), 4, History(lineage, ("ann", "bob"))
     )
     peer = Peer(trainer.me, trainer, lambda: make_policy("greedy"), AgentSettings(), SUCCESSION)
@@ -638,7 +639,9 @@ def test_a_node_is_built_as_its_configuration_wants_it() -> None:
     peer.handle(Tick(), 101.0)
     assert peer.agent is not None
     for number, name in enumerate(("ann", "bob", "cat")):
-        report = Trainer(Contributor(name, 1), ZEROS, "s", "m", TrainerSettings()).report(peer.agent.term, "agent", 0.0)
+        report = TrainerAtOnce(Contributor(name, 1), ZEROS, "s", "m", TrainerSettings()).report(
+            peer.agent.term, "agent", 0.0
+        )
         assert peer.agent.waiting_for == ("", "1 of 3 peers are ready", "2 of 3 peers are ready")[number]
         effects = peer.handle(Received(Contributor(name, 1), report), 101.1)
     opened = [effect.message for effect in effects if isinstance(effect, Send)]
@@ -661,7 +664,7 @@ def _trained(peer_id: str, model: str, rounds: int, together: int, now: float = 
     lineage = (Fork(0, together, f"start of {model}"),) if rounds else ()
     values = np.full(4, float(rounds), np.float32)
     history = History(lineage, base if rounds else ())
-    trainer = Trainer(me, values, f"schema of {model}", model, TrainerSettings(), rounds, history, Ballot())
+    trainer = TrainerAtOnce(me, values, f"schema of {model}", model, TrainerSettings(), rounds, history, Ballot())
     settings = AgentSettings(**{"rounds": 0, "min_peers": 2} | agent)  # type: ignore[arg-type]
     return Peer(me, trainer, lambda: make_policy("greedy"), settings, SUCCESSION, now)
 

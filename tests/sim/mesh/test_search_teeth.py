@@ -20,7 +20,7 @@ from peers.roles.agent.agent import MobileAgent
 from peers.roles.membership import lineage_choice as choice_module
 from peers.roles.trainer.model_state import Standing
 from peers.trials.explore import Bound, Found, search_all, search_from, tell_found
-from sim.mesh.search import AnyDeparture, Crash, Forget
+from sim.mesh.search import AnyDeparture, Crash
 
 
 def _nobody_asks_what_was_staged(members: Any) -> None:
@@ -83,16 +83,16 @@ TEETH = {
         Bound(3, 1, kinds=("cut",)),
     ),
     "5: a promise outlives the process": Broken(
-        _a_restart_forgets_what_was_staged, ((Standing, "ballot"),), _ROUND_2, first=Crash(step=58, said=2, for_s=0.0)
+        _a_restart_forgets_what_was_staged, ((Standing, "ballot"),), _ROUND_2, first=Crash(step=61, said=2, for_s=0.0)
     ),
     "6: who has lost the value has no vote": Broken(
-        _who_was_further_decides_again, ((Standing, "was_further"),), _ROUND_2, first=Crash(step=58, said=2, for_s=0.0)
+        _who_was_further_decides_again, ((Standing, "was_further"),), _ROUND_2, first=Crash(step=61, said=2, for_s=0.0)
     ),
     "7: who does not know its ballot has no vote": Broken(
         _who_has_lost_its_ballot_votes,
         ((Standing, "knows_ballot"),),
         Bound(2, 2, from_round=2, kinds=("crash", "forget")),
-        first=Forget(step=58, said=2, for_s=0.0),
+        first=Crash(step=61, said=2, for_s=0.0),
     ),
     "8: the base is part of the value": Broken(
         _who_is_here_decides,

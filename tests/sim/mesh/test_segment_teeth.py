@@ -20,6 +20,7 @@ from mdl.protocol.delta import Contributor, ModelDelta
 from mdl.protocol.hop_messages import HopOrdered
 from mdl.protocol.round_messages import BroadcastOrdered
 from mdl.protocol.segment_messages import PieceMessage
+from mdl.protocol.vector_work import hash_delta
 from mdl.protocol.vocabulary import Holding
 from peers.roles.agent.aggregation import Aggregation
 from peers.roles.agent.distribution import Distribution
@@ -146,7 +147,7 @@ def _check_that_a_hop_ends_the_exchange() -> None:
 
 
 def _check_that_losses_cost_no_plan() -> None:
-    plan = FaultPlan(1, 4, 3, exchange="shares", loss=0.1)
+    plan = FaultPlan(3, 4, 3, exchange="shares", loss=0.1)
     with silent_machines():
         verdict, mesh = run_plan(plan)
     assert not verdict.kind
@@ -176,6 +177,8 @@ def _check_that_a_new_plan_makes_a_new_result() -> None:
     order = BroadcastOrdered(1, 1, b"", 1, (_ME, _OTHER), 2.0, (_ME, _OTHER))
     result = ModelDelta(_DELTA.values, 2.0, frozenset([_ME, _OTHER]))
     spread.follow(order, _ME, result, 0.0)
+    (named,) = map(hash_delta, spread.name(spread.made))
+    spread.take_name(named, 0.0)
     assert spread.staged
     spread.follow(msgspec.structs.replace(order, version=2, owns=(2, 0), segment_values=1), _ME, None, 0.0)
     assert spread.staged is None

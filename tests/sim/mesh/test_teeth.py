@@ -44,6 +44,7 @@ from scheduler.policies.registry import make_policy
 from sim.mesh.draw_plan import draw_plan
 from sim.mesh.fault_plan import FaultPlan, load_plan
 from sim.mesh.verdict import Verdict
+from tests.peers.roles.at_once import TrainerAtOnce, apply_at_once
 
 # A plan takes about a twentieth of a second; a mutated machine may never return from an event.
 _LIMIT_S = 3.0
@@ -257,14 +258,14 @@ def _check_that_who_was_further_says_so() -> None:
 
 
 def _check_that_another_lineages_result_is_not_taken() -> None:
-    trainer = Trainer(_ME, _START, "schema", "model", TrainerSettings(), history=History(_FORKS[:1], ("a", "b")))
+    trainer = TrainerAtOnce(_ME, _START, "schema", "model", TrainerSettings(), history=History(_FORKS[:1], ("a", "b")))
     order = BroadcastOrdered(1, 1, trainer.digest, 1, (_OTHER, _ME), 1.0, (_OTHER,), lineage=_FORKS)
     assert trainer.handle(Received(_OTHER, order), 0.0) == []
 
 
 def _check_that_a_staged_result_waits_for_the_word() -> None:
     """Everybody whom it reaches may be lost, and the others close the round with another result."""
-    trainer = Trainer(_ME, _START, "schema", "model", TrainerSettings(), history=History(_FORKS, ("a", "b")))
+    trainer = TrainerAtOnce(_ME, _START, "schema", "model", TrainerSettings(), history=History(_FORKS, ("a", "b")))
     order = BroadcastOrdered(1, 1, trainer.digest, 1, (_OTHER, _ME), 1.0, (_OTHER,), lineage=_FORKS)
     trainer.handle(Received(_OTHER, order), 0.0)
     trainer.handle(Received(_OTHER, GlobalMessage(1, 1.0, (_OTHER,), 1, 1), _START + 1), 0.0)
@@ -288,7 +289,7 @@ def _check_that_an_older_term_is_given_up_first() -> None:
 
 def _forked() -> Standing:
     standing = Standing(_ME, _START, history=History(_FORKS))
-    standing.apply(ModelDelta(_START + 1, 1.0, frozenset([_ME])), 1.0)
+    apply_at_once(standing, ModelDelta(_START + 1, 1.0, frozenset([_ME])))
     standing.add(Work(_START + 1, ((1, digest_of(_START)),), rounds=((_FORKS, 1),)))
     return standing
 

@@ -10,6 +10,8 @@ from mdl.errors import RemoteProtocolError
 from mdl.protocol.delta import Contributor, ModelDelta, Vector, digest_of
 from mdl.protocol.machine import Send
 from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage, GlobalTaken
+from mdl.protocol.vector_work import hash_delta
+from mdl.protocol.vocabulary import Staged
 from peers.roles.trainer.broadcast import PATIENCE_S, Spread
 
 ME, ANN, BOB, CAT = (Contributor(name, 1) for name in ("me", "ann", "bob", "cat"))
@@ -36,6 +38,13 @@ def _staged(order: BroadcastOrdered = ORDER, value: float = 1.0) -> Spread:
     return spread
 
 
+def _name(spread: Spread, now: float = 0.0) -> bool:
+    """The digest of what it has itself comes; whether it asks its parent then."""
+    (named,) = map(hash_delta, spread.name(spread.made))
+    assert spread.name(spread.made) == []  # asked once
+    return spread.take_name(named, now)
+
+
 def _values(spread: Spread) -> Vector | None:
     return spread.staged.values if spread.staged else None
 
@@ -50,6 +59,8 @@ def test_3_2_3_the_parent_in_the_tree_is_asked_and_not_again_for_the_same_order(
 def test_the_root_has_no_parent_and_stages_what_it_holds() -> None:
     spread = Spread()
     assert not spread.follow(_order(order=(ME, ANN)), ME, _result(), 0.0)
+    assert (spread.staged, spread.has_result) == (None, True)  # nobody hears of it without its digest
+    assert not _name(spread)
     assert (spread.parent, _values(spread) is not None, spread.digest) == (None, True, _digest())
 
 
@@ -100,8 +111,30 @@ def test_a_result_with_another_digest_than_the_orders_is_fetched_again() -> None
 
 def test_a_held_partial_mean_with_another_digest_than_the_orders_is_not_the_result() -> None:
     spread = Spread()
-    assert spread.follow(_order(digest=_digest(2.0)), ME, _result(1.0), 0.0)
-    assert spread.staged is None
+    assert not spread.follow(_order(digest=_digest(2.0)), ME, _result(1.0), 0.0)
+    assert spread.parent is None
+    assert _name(spread)
+    assert (spread.staged, spread.parent) == (None, ANN)
+
+
+def test_a_digest_of_what_is_not_wanted_any_more_changes_nothing() -> None:
+    spread = Spread()
+    spread.follow(_order(order=(ME, ANN)), ME, _result(), 0.0)
+    (late,) = spread.name(spread.made)
+    assert spread.follow(_order(version=2, order=(ANN, ME), contributors=(BOB, ME)), ME, None, 0.0)
+    assert not spread.take_name(hash_delta(late), 0.1)
+    assert (spread.staged, spread.made, spread.parent) == (None, None, ANN)
+
+
+def test_what_it_has_itself_is_kept_for_a_new_order_that_names_a_digest() -> None:
+    """It has the result and does not know that yet: to fetch it would take a whole transfer."""
+    spread = Spread()
+    spread.follow(_order(order=(ME, ANN)), ME, _result(), 0.0)
+    (asked,) = spread.name(spread.made)
+    assert not spread.follow(_order(term=9, order=(ANN, ME), digest=_digest()), ME, None, 0.0)
+    assert spread.name(spread.made) == []
+    assert not spread.take_name(hash_delta(asked), 0.1)
+    assert spread.report() == Staged(_digest(), 2.0, (ANN, ME), term=9, version=1)
 
 
 def test_a_result_that_does_not_match_the_digest_of_its_order_is_refused() -> None:
@@ -177,6 +210,7 @@ def _root(*link_mb_s: float, values: int = 2) -> Spread:
     spread = Spread()
     hold = ModelDelta(np.ones(values, np.float32), 2.0, frozenset((ANN, ME)))
     spread.follow(_order(order=EIGHT, link_mb_s=link_mb_s), ME, hold, 0.0)
+    _name(spread)
     assert spread.feed(0.0) == []
     return spread
 

@@ -22,6 +22,7 @@ from mdl.protocol.round_messages import (
 from mdl.protocol.vocabulary import Ballot, Counted, Fork, History, Lineage, TrainingReport
 from peers.roles.trainer.progress import Progress
 from peers.roles.trainer.trainer import Trainer, TrainerSettings
+from tests.peers.roles.at_once import TrainerAtOnce
 
 AGENT = Contributor("agent", 1)
 ME, ANN, BOB = Contributor("me", 1), Contributor("ann", 1), Contributor("bob", 1)
@@ -37,7 +38,7 @@ def _vector(*values: float) -> Vector:
 
 
 def _trainer(round_id: int = 0, history: History | None = None, ballot: Ballot | None = None) -> Trainer:
-    return Trainer(ME, ZEROS, "schema", "lenet", TrainerSettings(), round_id, history, ballot)
+    return TrainerAtOnce(ME, ZEROS, "schema", "lenet", TrainerSettings(), round_id, history, ballot)
 
 
 def _say(

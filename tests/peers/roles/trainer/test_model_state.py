@@ -7,6 +7,7 @@ import numpy as np
 from mdl.protocol.delta import Contributor, ModelDelta, apply_delta, digest_of
 from mdl.protocol.vocabulary import MAX_REACHED, Counted, Fork, History
 from peers.roles.trainer.model_state import Standing, Work, total
+from tests.peers.roles.at_once import apply_at_once
 
 ME, ANN, BOB = (Contributor(name, 1) for name in ("me", "ann", "bob"))
 ZEROS = np.zeros(2, np.float32)
@@ -32,7 +33,7 @@ def _carry(standing: Standing) -> float | None:
 def test_a_result_is_applied_and_its_contributors_decide_on_the_next_round() -> None:
     standing = Standing(ME, ZEROS)
     before = standing.parameters
-    standing.apply(_delta(ANN, ME, value=3.0), eta=0.5)
+    apply_at_once(standing, _delta(ANN, ME, value=3.0), eta=0.5)
     expected = apply_delta(ZEROS, _delta(value=3.0).values, 0.5)
     np.testing.assert_array_equal(standing.parameters, expected)
     np.testing.assert_array_equal(before, ZEROS)
@@ -43,8 +44,8 @@ def test_everybody_who_stands_there_says_the_same_history() -> None:
     mine, anns = Standing(ME, ZEROS), Standing(ANN, ZEROS)
     for standing in (mine, anns):
         standing.follow(START, ("ann", "bob", "me"))
-        standing.apply(_delta(ANN, BOB, ME), 1.0)
-        standing.apply(_delta(ANN, ME), 1.0)
+        apply_at_once(standing, _delta(ANN, BOB, ME), 1.0)
+        apply_at_once(standing, _delta(ANN, ME), 1.0)
     history = mine.history()
     assert history == anns.history()
     assert history == History(START, ("ann", "me"), (Counted(ANN, 2), Counted(BOB, 1), Counted(ME, 2)))
@@ -55,15 +56,15 @@ def test_of_two_starts_of_one_process_in_a_round_the_later_ones_work_is_told_to_
     for restarts in range(2, 12):
         later = Contributor("me", restarts)
         standing = Standing(later, ZEROS)
-        standing.apply(_delta(*(Contributor("me", number) for number in range(1, restarts + 1))), 1.0)
+        apply_at_once(standing, _delta(*(Contributor("me", number) for number in range(1, restarts + 1))), 1.0)
         assert standing.is_counted((), 1)
 
 
 def test_work_is_counted_up_to_the_last_round_this_very_process_contributed_to() -> None:
     standing = Standing(ME, ZEROS)
     assert not standing.is_counted((), 1)
-    standing.apply(_delta(ANN, ME), 1.0)
-    standing.apply(_delta(ANN), 1.0)
+    apply_at_once(standing, _delta(ANN, ME), 1.0)
+    apply_at_once(standing, _delta(ANN), 1.0)
     assert (standing.is_counted((), 1), standing.is_counted((), 2)) == (True, False)
     again = Standing(Contributor("me", 2), standing.parameters, 2, standing.history())
     assert not again.is_counted((), 1)
@@ -72,7 +73,7 @@ def test_work_is_counted_up_to_the_last_round_this_very_process_contributed_to()
 def test_who_knows_what_it_has_promised_votes() -> None:
     standing = Standing(ME, ZEROS)
     assert not standing.votes(has_staged=False)  # an earlier start of it may have promised anything
-    standing.apply(_delta(ANN, ME), 1.0)
+    apply_at_once(standing, _delta(ANN, ME), 1.0)
     assert standing.votes(has_staged=False)
     again = (Contributor("me", 2), standing.parameters, 1, standing.history())
     assert not Standing(*again).votes(has_staged=False)
@@ -86,7 +87,7 @@ def test_a_ballot_that_was_lost_is_not_known_again_at_the_next_start() -> None:
     assert not lost.votes(has_staged=False)
     again = Standing(Contributor("me", 3), ZEROS, 4, history, lost.ballot(term=7))
     assert not again.votes(has_staged=False)
-    again.apply(_delta(ANN, Contributor("me", 3)), 1.0)
+    apply_at_once(again, _delta(ANN, Contributor("me", 3)), 1.0)
     assert again.votes(has_staged=False)
     assert Standing(Contributor("me", 4), ZEROS, 5, again.history(), again.ballot(term=8)).votes(has_staged=False)
 
@@ -94,9 +95,9 @@ def test_a_ballot_that_was_lost_is_not_known_again_at_the_next_start() -> None:
 def test_who_lost_its_ballot_votes_after_a_round_that_holds_its_new_work_and_no_other() -> None:
     """A round that was decided before the loss can come again: whoever it holds may have voted on the next."""
     standing = Standing(Contributor("me", 2), ZEROS, 4, History(START, ("ann", "me"), (Counted(ME, 4),)))
-    standing.apply(_delta(ANN, ME), 1.0)
+    apply_at_once(standing, _delta(ANN, ME), 1.0)
     assert not standing.votes(has_staged=False)
-    standing.apply(_delta(ANN, Contributor("me", 2)), 1.0)
+    apply_at_once(standing, _delta(ANN, Contributor("me", 2)), 1.0)
     assert standing.votes(has_staged=False)
 
 
@@ -145,7 +146,7 @@ def _contribute(standing: Standing, own: float, *others: Contributor, fresh: boo
     here, trained = (standing.lineage, standing.round_id + 1), ((standing.round_id + 1, standing.digest),)
     standing.share()
     works = standing.take()
-    standing.apply(_delta(ME, *others, value=100.0 + standing.round_id), 1.0)
+    apply_at_once(standing, _delta(ME, *others, value=100.0 + standing.round_id), 1.0)
     if fresh:
         works += (Work(np.full(2, own, np.float32), trained),)
     standing.add(*(work.given_in(here) for work in works))
@@ -158,7 +159,7 @@ def _split() -> Standing:
     _contribute(standing, 100.0, ANN, BOB)
     standing.follow(SPLIT, ("ann", "me"))
     _contribute(standing, 1.0, ANN)
-    standing.apply(_delta(ANN, value=10.0), 1.0)
+    apply_at_once(standing, _delta(ANN, value=10.0), 1.0)
     return standing
 
 
@@ -326,7 +327,7 @@ def test_a_sum_that_is_left_in_its_middle_is_lost_and_what_came_after_it_is_not(
 def test_memory_does_not_grow_however_often_a_device_is_left_out_or_away() -> None:
     standing = Standing(ME, ZEROS, 5, History(START, ("ann", "me")))
     for number in range(50):
-        standing.apply(_delta(ANN), 1.0)
+        apply_at_once(standing, _delta(ANN), 1.0)
         standing.add(*standing.take(), Work(ZEROS + 1, ((6 + number, b""),), rounds=((START, 6 + number),)))
     assert (_carry(standing), len(standing.uncounted), standing.uncounted[0].rounds) == (50.0, 1, ())
     standing = _split()

@@ -21,6 +21,7 @@ from mdl.protocol.machine import (
 from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage, RoundClosed, RoundOpened
 from mdl.protocol.vocabulary import Activity, TrainingReport
 from peers.roles.trainer.trainer import Trainer, TrainerSettings
+from tests.peers.roles.at_once import TrainerAtOnce
 
 AGENT, ME, ANN = (Contributor(name, 1) for name in ("agent", "me", "ann"))
 ZEROS, ONES = np.zeros(4, np.float32), np.ones(4, np.float32)
@@ -33,7 +34,7 @@ OPEN, OPEN_AFRESH = Received(AGENT, OPENED), Received(AGENT, AFRESH)
 
 
 def _trainer() -> Trainer:
-    return Trainer(ME, ZEROS, "schema", "lenet", TrainerSettings())
+    return TrainerAtOnce(ME, ZEROS, "schema", "lenet", TrainerSettings())
 
 
 def _trained(*events: Event) -> list[int]:

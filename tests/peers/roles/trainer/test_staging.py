@@ -9,6 +9,7 @@ from mdl.protocol.machine import Event, KeepDelta, LocalDeltaReady, Received, Se
 from mdl.protocol.round_messages import BroadcastOrdered, RoundClosed, RoundOpened
 from mdl.protocol.vocabulary import TrainingReport
 from peers.roles.trainer.trainer import Trainer, TrainerSettings
+from tests.peers.roles.at_once import TrainerAtOnce
 
 SIZE = 64
 AGENT, ANN, BOB = (Contributor(name, 1) for name in ("agent", "ann", "bob"))
@@ -16,7 +17,7 @@ START = np.zeros(SIZE, np.float32)
 
 
 def _pair() -> dict[Contributor, Trainer]:
-    return {me: Trainer(me, START, "schema", "model", TrainerSettings(keep_deltas=True)) for me in (ANN, BOB)}
+    return {me: TrainerAtOnce(me, START, "schema", "model", TrainerSettings(keep_deltas=True)) for me in (ANN, BOB)}
 
 
 def _hand(pair: dict[Contributor, Trainer], to: Contributor, event: Event) -> list[KeepDelta]:

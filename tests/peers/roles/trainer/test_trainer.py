@@ -47,9 +47,10 @@ from mdl.protocol.round_messages import (
     RoundClosed,
     RoundOpened,
 )
+from mdl.protocol.vector_work import ApplyDelta, DeltaApplied, apply_result
 from mdl.protocol.vocabulary import Activity, Fork, History, HopOutcome, Incoming, ResourceState, Staged, TrainingReport
-from peers.roles.trainer import model_state as standing_module
 from peers.roles.trainer.trainer import Trainer, TrainerSettings
+from tests.peers.roles.at_once import TrainerAtOnce
 
 AGENT = Contributor("agent", 1)
 ME, ANN, BOB = Contributor("me", 1), Contributor("ann", 1), Contributor("bob", 1)
@@ -67,7 +68,7 @@ def _vector(*values: float) -> Vector:
 
 
 def _trainer(keep_deltas: bool = False, parameters: Vector = ZEROS, round_id: int = 0) -> Trainer:
-    return Trainer(ME, parameters, "schema", "lenet", TrainerSettings(keep_deltas=keep_deltas), round_id)
+    return TrainerAtOnce(ME, parameters, "schema", "lenet", TrainerSettings(keep_deltas=keep_deltas), round_id)
 
 
 def _say(trainer: Trainer, message: Said, now: float, sender: Contributor = AGENT, values: Vector | None = None):  # type: ignore[no-untyped-def]
@@ -130,7 +131,7 @@ def _report(trainer: Trainer, now: float = 99.0) -> PeerReport:
 
 
 def test_a_report_is_the_whole_state_and_due_at_least_every_report_interval() -> None:
-    trainer = Trainer(ME, ZEROS, "schema", "lenet", TrainerSettings(report_s=0.5))
+    trainer = TrainerAtOnce(ME, ZEROS, "schema", "lenet", TrainerSettings(report_s=0.5))
     assert trainer.voice.has_news(0.0)
     report = trainer.report(7, "ann", 0.0)
     assert (report.activity, report.round_id, report.digest, report.size) == (Activity.WAITING, 0, digest_of(ZEROS), 4)
@@ -480,27 +481,64 @@ def test_a_lost_parent_is_replaced_by_the_next_order_and_an_older_order_changes_
     assert trainer.part.spread.parent == BOB
 
 
-def test_4_4_an_own_delta_that_counts_makes_room_before_the_next_model_is_computed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_4_4_an_own_delta_that_counts_makes_room_before_the_next_model_is_computed() -> None:
     """Else a sender holds four vectors for a moment: its own delta, the result, w(t) and w(t+1)."""
-    trainer, members = _trainer(round_id=5), (ANN, BOB, ME)
+    trainer, members = Trainer(ME, ZEROS, "schema", "lenet", TrainerSettings(), 5), (ANN, BOB, ME)
     _say(trainer, RoundOpened(1, 6, digest_of(ZEROS), members, 1), 1.0)
     trainer.handle(_ready(_vector(1, 1, 1, 1), 6), 2.0)
     _say(trainer, DeltaWanted(6, 1, 0, 20), 3.0, BOB)
     assert trainer.part is not None
-    own, alive = weakref.ref(trainer.part.holds[0].values), [True]
+    own = weakref.ref(trainer.part.holds[0].values)
     _say(trainer, BroadcastOrdered(1, 6, digest_of(ZEROS), 1, (ANN, ME, BOB), 3.0, members), 5.0)
     result = _vector(1, 2, 3, 4)
-    trainer.handle(Received(ANN, GlobalMessage(6, 3.0, members, 1, 1), result), 6.0)
+    trainer.handle(Received(ANN, GlobalMessage(6, 3.0, members, 1, 1), result, digest_of(result)), 6.0)
 
-    def apply(parameters: Vector, delta: Vector, eta: float) -> Vector:
-        alive.append(own() is not None)
-        return apply_delta(parameters, delta, eta)
+    assert own() is not None
+    (apply,) = _say(trainer, RoundClosed(1, 6, digest_of(result)), 7.0)
+    assert isinstance(apply, ApplyDelta)
+    assert own() is None
 
-    monkeypatch.setattr(standing_module, "apply_delta", apply)
-    _say(trainer, RoundClosed(1, 6, digest_of(result)), 7.0)
-    assert alive == [True, False]
+
+def _applying(target: CatchUp | None = None) -> tuple[Trainer, ApplyDelta]:
+    """It has heard that the round is closed, or where the mesh stands, and w(1) is being computed."""
+    trainer, result = Trainer(ME, ZEROS, "schema", "lenet", TrainerSettings()), _vector(1, 2, 3, 4)
+    _say(trainer, OPENED, 1.0)
+    trainer.handle(_ready(_vector(1, 1, 1, 1)), 2.0)
+    _say(trainer, _broadcast(ANN, ME, BOB), 5.0)
+    trainer.handle(Received(ANN, GlobalMessage(1, 3.0, MEMBERS, 1, 1), result, digest_of(result)), 6.0)
+    (apply,) = _say(trainer, target or RoundClosed(1, 1, digest_of(result)), 7.0)
+    assert isinstance(apply, ApplyDelta)
+    return trainer, apply
+
+
+def test_until_the_next_model_is_there_a_device_reports_the_last_one_and_follows_no_order() -> None:
+    trainer, apply = _applying()
+    assert _say(trainer, RoundClosed(1, 1, digest_of(_vector(1, 2, 3, 4))), 7.1) == []  # it is applied once
+    assert _say(trainer, AFRESH, 7.1) == []
+    assert _say(trainer, CatchUp(1, 4, digest_of(_vector(9, 9, 9, 9)), ANN), 7.2) == []
+    report = _report(trainer)
+    assert (report.round_id, report.activity, report.open_term) == (0, Activity.STAGED, 1)
+    effects = trainer.handle(apply_result(apply), 7.3)
+    assert [type(effect) for effect in effects] == [SaveModel, Evaluate]
+    assert (trainer.round_id, trainer.digest, _report(trainer).round_id) == (1, apply_result(apply).digest, 1)
+    assert trainer.handle(apply_result(apply), 7.4) == []
+
+
+def test_who_is_to_leave_while_a_round_is_applied_leaves_with_it() -> None:
+    for leave in (StopRequested(), Received(AGENT, MeshFinished(1, 1)), Received(AGENT, MemberRefused(1, 1, "why"))):
+        trainer, apply = _applying()
+        assert trainer.handle(leave, 7.1) == []
+        *_, finish = trainer.handle(apply_result(apply), 7.3)
+        assert isinstance(finish, Finish)
+        assert trainer.round_id == 1
+
+
+def test_a_staged_result_that_does_not_lead_to_where_the_mesh_stands_is_not_applied() -> None:
+    target = CatchUp(1, 1, digest_of(_vector(7, 7, 7, 7)), ANN, base=("ann", "bob", "me"))
+    trainer, apply = _applying(target)
+    assert trainer.handle(apply_result(apply), 7.3) == [Send("ann", ModelWanted(1))]
+    assert (trainer.round_id, trainer.catching_up_to) == (0, target)
+    assert trainer.handle(DeltaApplied(1, ZEROS, digest_of(ZEROS)), 7.4) == []
 
 
 def test_a_result_is_staged_and_not_applied_until_the_round_is_closed() -> None:

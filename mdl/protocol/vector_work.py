@@ -1,0 +1,89 @@
+"""Work on whole vectors that a machine asks for: of an 800 MB model it takes a second, and heartbeats must not wait.
+
+Digests and parameters come into a machine as events alone, so that it can be stepped through a story that keeps no
+values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import msgspec
+
+from mdl.protocol.delta import Vector, apply_delta, digest_of
+
+
+class HashDelta(msgspec.Struct, frozen=True):
+    """Name a result by its digest, so that it can be voted for; answers DeltaHashed.
+
+    round_id: that the result is of.
+    term: of the order under which it is named.
+    version: of that order.
+    values: float32 (P,), not changed before the answer.
+    """
+
+    round_id: int
+    term: int
+    version: int
+    values: Vector
+
+
+class DeltaHashed(msgspec.Struct, frozen=True):
+    """A result has its name.
+
+    round_id: of the HashDelta that it answers.
+    term: likewise.
+    version: likewise.
+    digest: of its values.
+    """
+
+    round_id: int
+    term: int
+    version: int
+    digest: bytes
+
+
+class ApplyDelta(msgspec.Struct, frozen=True):
+    """w(t + 1) = w(t) - eta * delta (Algorithm 1), and its digest; answers DeltaApplied.
+
+    round_id: t + 1.
+    parameters: w(t), float32 (P,).
+    values: the global delta, float32 (P,).
+    eta: step along it.
+    """
+
+    round_id: int
+    parameters: Vector
+    values: Vector
+    eta: float
+
+
+class DeltaApplied(msgspec.Struct, frozen=True):
+    """A round's result is in the model.
+
+    round_id: of the ApplyDelta that it answers.
+    parameters: w(t + 1), float32 (P,).
+    digest: of w(t + 1).
+    """
+
+    round_id: int
+    parameters: Vector
+    digest: bytes
+
+
+def hash_delta(effect: HashDelta) -> DeltaHashed:
+    return DeltaHashed(effect.round_id, effect.term, effect.version, digest_of(effect.values))
+
+
+def apply_result(effect: ApplyDelta) -> DeltaApplied:
+    parameters = apply_delta(effect.parameters, effect.values, effect.eta)
+    return DeltaApplied(effect.round_id, parameters, digest_of(parameters))
+
+
+VectorWork: TypeAlias = HashDelta | ApplyDelta
+# What any driver does for each of them; it may take as long as it takes.
+VECTOR_WORK: Mapping[type[Any], Callable[[Any], DeltaHashed | DeltaApplied]] = {
+    HashDelta: hash_delta,
+    ApplyDelta: apply_result,
+}
