@@ -75,6 +75,8 @@ HopId: TypeAlias = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 Segment: TypeAlias = Annotated[int, Meta(ge=0, lt=MAX_MEMBERS)]
 SegmentNumber: TypeAlias = Annotated[int, Meta(ge=0, lt=MAX_SEGMENTS)]
 SegmentCount: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_SEGMENTS)]
+SegmentBits: TypeAlias = Annotated[bytes, Meta(max_length=MAX_SEGMENTS // 8)]
+Place: TypeAlias = Annotated[int, Meta(ge=0, lt=MAX_MEMBERS)]
 ValueCount: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_VALUES)]
 # Of a cloud: a group of its pupils, -1 is the base; there are at most as many as pupils.
 Group: TypeAlias = Annotated[int, Meta(ge=-1, lt=MAX_MEMBERS)]

@@ -55,7 +55,7 @@ def decode(coded: Vector, size: int, coding: Coding) -> Vector:
     block, steps = _grid(coding)
     count = -(-size // block)
     scales = coded[:count]
-    if not (np.isfinite(scales).all() and scales.min() >= 0 and scales.max() * steps <= LARGEST_VALUE):
+    if not (np.isfinite(scales).all() and scales.min() >= 0 and scales.max() <= LARGEST_VALUE / steps):
         raise RemoteProtocolError("scales that are not finite, negative or too large")
     codes = coded[count:].view(np.int8)
     values = (_unpack(codes) if coding == "int4" else codes)[:size].astype(np.float32)

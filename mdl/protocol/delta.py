@@ -15,7 +15,7 @@ import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
-from mdl.bounds import Incarnation, PeerId
+from mdl.bounds import Incarnation, PeerId, SegmentBits, Theta, ValueCount
 from mdl.errors import LocalProtocolError, RemoteProtocolError
 
 Vector: TypeAlias = NDArray[np.float32]
@@ -34,15 +34,32 @@ class Contributor(msgspec.Struct, frozen=True, order=True, cache_hash=True):
     incarnation: Incarnation
 
 
+class Partial(msgspec.Struct, frozen=True, order=True):
+    """A contributor that was lost while a result came about in segments: some of them have its work.
+
+    contributor: the process.
+    theta: the weight of its own delta.
+    segment_values: values of one segment.
+    lacks: one bit for each segment, 1 where its work is not counted (`mdl/protocol/segments.py`).
+    """
+
+    contributor: Contributor
+    theta: Theta
+    segment_values: ValueCount
+    lacks: SegmentBits
+
+
 class ModelDelta(msgspec.Struct, frozen=True):
     """A partial mean of model deltas w(t) - w_i.
 
     values: float32, shape (P,), never changed once here. theta: summed weight of the contributors, > 0 (3.2.2).
+    partial: of a result, who else is in some of its segments.
     """
 
     values: Vector
     theta: float
     contributors: frozenset[Contributor]
+    partial: tuple[Partial, ...] = ()
 
 
 def pair_aggregate(mine: ModelDelta, theirs: ModelDelta, out: Vector | None = None) -> ModelDelta:
@@ -121,6 +138,16 @@ def digest_of(values: Vector | bytes) -> bytes:
     """16 bytes that tell two vectors, or two packed models, apart."""
     whole = new_hash()
     whole.update(values if isinstance(values, bytes) else np.ascontiguousarray(values).data.cast("B"))
+    return whole.digest()
+
+
+def digest_of_result(values_digest: bytes, partial: tuple[Partial, ...]) -> bytes:
+    """16 bytes that name the result of a round: its values, and who is in some of its segments only."""
+    if not partial:
+        return values_digest
+    whole = new_hash()
+    whole.update(values_digest)
+    whole.update(msgspec.msgpack.encode(partial))
     return whole.digest()
 
 

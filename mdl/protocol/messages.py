@@ -43,7 +43,7 @@ from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, Segments
 from mdl.protocol.status_messages import MeshStatus, StatusWanted
 from mdl.protocol.vocabulary import Message, Nonce, PeerInfo
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 
 
 class Hello(Message, frozen=True):

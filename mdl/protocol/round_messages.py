@@ -24,6 +24,7 @@ from mdl.bounds import (
 )
 from mdl.protocol.coding import Coding
 from mdl.protocol.delta import Contributor
+from mdl.protocol.segment_messages import Lost
 from mdl.protocol.vocabulary import (
     Activity,
     Contributors,
@@ -33,6 +34,7 @@ from mdl.protocol.vocabulary import (
     Incoming,
     Lineage,
     Message,
+    Partials,
     PeerIds,
     ResourceState,
     RoundEvaluation,
@@ -170,6 +172,8 @@ class BroadcastOrdered(AgentMessage, frozen=True):
     owns: how many segments each of `order` owns; empty: the result is at order[0].
     segment_values: values of one segment.
     coding: how they travel.
+    began: the version of the order that this exchange began with: whoever follows that one goes on; 0: this one.
+    lost: who was lost since then, one after the other: the others' segments stay, and what these owned is begun anew.
     """
 
     base_digest: Digest
@@ -183,6 +187,8 @@ class BroadcastOrdered(AgentMessage, frozen=True):
     owns: Annotated[tuple[SegmentCount, ...], Meta(max_length=MAX_MEMBERS)] = ()
     segment_values: ValueCount = 0
     coding: Coding = "none"
+    began: Count = 0
+    lost: Annotated[tuple[Lost, ...], Meta(max_length=MAX_MEMBERS)] = ()
 
 
 class RoundClosed(AgentMessage, frozen=True):
@@ -248,6 +254,7 @@ class GlobalMessage(Message, frozen=True):
     contributors: the processes whose deltas are in it.
     term: of the order under which its sender has staged it.
     version: of that order.
+    partial: who else is in some of its segments.
     """
 
     round_id: Round
@@ -255,6 +262,7 @@ class GlobalMessage(Message, frozen=True):
     contributors: Contributors
     term: Term
     version: Count
+    partial: Partials = ()
 
 
 class ModelWanted(Message, frozen=True):

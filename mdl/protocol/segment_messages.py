@@ -2,8 +2,28 @@
 
 from __future__ import annotations
 
-from mdl.bounds import Count, Round, SegmentNumber, Term, Theta
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from mdl.bounds import MAX_MEMBERS, Count, Place, Round, SegmentBits, SegmentCount, SegmentNumber, Term, Theta
+from mdl.protocol.delta import Contributor
 from mdl.protocol.vocabulary import Message
+
+
+class Lost(Struct, frozen=True):
+    """A contributor that was lost in the middle of an exchange: what it gave stays where it is merged.
+
+    contributor: the process.
+    theta: the weight of its own delta.
+    place: that it had in the order at first.
+    owns: how many segments it owned at first.
+    """
+
+    contributor: Contributor
+    theta: Theta
+    place: Place
+    owns: SegmentCount
 
 
 class SegmentsReady(Message, frozen=True):
@@ -12,11 +32,14 @@ class SegmentsReady(Message, frozen=True):
     round_id: the round of the order.
     term: of the order.
     version: of the order.
+    has: one bit for each segment; of the sender's own 1 where the receiver's piece is in, of the receiver's where their
+        result is here: they need not come again.
     """
 
     round_id: Round
     term: Term
     version: Count
+    has: SegmentBits = b""
 
 
 class PieceMessage(Message, frozen=True):
@@ -43,12 +66,14 @@ class SegmentMessage(Message, frozen=True):
     term: as in SegmentsReady.
     version: as in SegmentsReady.
     segment: of the model.
+    without: whose pieces are not in it, by their number among those that the order has lost.
     """
 
     round_id: Round
     term: Term
     version: Count
     segment: SegmentNumber
+    without: Annotated[tuple[Place, ...], Meta(max_length=MAX_MEMBERS)] = ()
 
 
 class SegmentTaken(Message, frozen=True):

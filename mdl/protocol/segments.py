@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from heapq import heapify, heapreplace
 from itertools import accumulate
 from math import ceil
 
+import numpy as np
+
 from mdl.bounds import MAX_SEGMENTS
 from mdl.errors import RemoteProtocolError
+from mdl.protocol.delta import ModelDelta, Partial, Vector
 
 # At most about so many segments: results of some go out while pieces of others come in. More cost messages.
 _SEGMENTS = 160
@@ -38,12 +43,14 @@ def count_segments(size: int, values: int) -> int:
 class Cut:
     """size: values of the delta, P. values: of one segment. owns: how many segments each place of the order owns.
 
-    Each place owns neighbours, in the order of the places. Raises RemoteProtocolError if that is not all of them.
+    Each place owns neighbours, in the order of the places. lost: places whose segments the other owners have taken over
+    since, one after the other. Raises RemoteProtocolError if that is not all of them, or no owner is left.
     """
 
     size: int
     values: int
     owns: tuple[int, ...]
+    lost: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         segments = count_segments(self.size, self.values) if self.values > 0 else 0
@@ -64,13 +71,72 @@ class Cut:
 
     def owner(self, segment: int) -> int:
         """The place that owns a segment."""
-        return bisect_right(self._ends, segment)
+        return self._owners[segment] if self.lost else bisect_right(self._ends, segment)
 
-    def owned(self, place: int) -> range:
-        """The segments that a place owns."""
+    def owned(self, place: int) -> Sequence[int]:
+        """The segments that a place owns, in their order."""
+        if self.lost:
+            return [segment for segment, owner in enumerate(self._owners) if owner == place]
         end = self._ends[place]
         return range(end - self.owns[place], end)
 
     @cached_property
+    def _owners(self) -> list[int]:
+        """What a lost place owned is dealt to the other owners, to each in proportion to what it owned at first."""
+        owners = [place for place, count in enumerate(self.owns) for _ in range(count)]
+        for number, place in enumerate(self.lost):
+            gone = self.lost[: number + 1]
+            turns = [(1.0 / count, heir) for heir, count in enumerate(self.owns) if count and heir not in gone]
+            if not turns:
+                raise RemoteProtocolError("segments that nobody is left to own")
+            heapify(turns)
+            for segment in [segment for segment, owner in enumerate(owners) if owner == place]:
+                turn, heir = turns[0]
+                owners[segment] = heir
+                heapreplace(turns, (turn + 1.0 / self.owns[heir], heir))
+        return owners
+
+    @cached_property
     def _ends(self) -> tuple[int, ...]:
         return tuple(accumulate(self.owns))
+
+
+def to_bits(segments: Iterable[int], count: int) -> bytes:
+    """One bit for each of `count` segments, 1 for those named."""
+    flags = np.zeros(count, np.bool_)
+    flags[list(segments)] = True
+    return np.packbits(flags, bitorder="little").tobytes()
+
+
+def has_bit(bits: bytes, segment: int) -> bool:
+    """Whether a segment's bit is 1; those beyond the end are 0."""
+    return segment >> 3 < len(bits) and bool(bits[segment >> 3] >> (segment & 7) & 1)
+
+
+def mask_of(bits: bytes, values: int, size: int) -> np.typing.NDArray[np.bool_]:
+    """For each of `size` values, whether the bit of its segment of `values` values is 1."""
+    segments = count_segments(size, values)
+    flags = np.zeros(segments, np.bool_)
+    known = np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little")[:segments]
+    flags[: known.size] = known
+    return np.repeat(flags, values)[:size]
+
+
+def share_counted(partial: Partial, size: int) -> float:
+    """How much of a model of `size` values has the work of one that was lost, 0 to 1."""
+    return 1.0 - float(mask_of(partial.lacks, partial.segment_values, size).mean())
+
+
+def theta_by_value(result: ModelDelta) -> Vector:
+    """The weight behind each value of a result, float32: those who are in some segments only count there."""
+    thetas = np.full(result.values.size, result.theta, np.float32)
+    for each in result.partial:
+        thetas[~mask_of(each.lacks, each.segment_values, thetas.size)] += np.float32(each.theta)
+    return thetas
+
+
+def split_values(whole: Vector, bits: bytes, values: int) -> tuple[Vector, Vector]:
+    """What is in the segments whose bit is 1, and the rest: two vectors of the same size, zero elsewhere."""
+    mask = mask_of(bits, values, whole.size)
+    inside = np.where(mask, whole, np.float32(0.0))
+    return inside, np.where(mask, np.float32(0.0), whole)

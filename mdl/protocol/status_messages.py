@@ -115,6 +115,7 @@ class RoundSummary(msgspec.Struct, frozen=True):
     shares: peer id -> segments that it owned, of a round that went in segments; else empty.
     plan: why those, in words.
     bound_s: seconds that the links allow at best for their exchange, as they were known before it; 0: not known.
+    partial: peer id -> the share of the model that has its work, of those that were lost in the middle of the exchange.
     """
 
     round: Round
@@ -134,6 +135,12 @@ class RoundSummary(msgspec.Struct, frozen=True):
     shares: Shares = {}
     plan: Text = ""
     bound_s: Seconds = 0.0
+    partial: Annotated[dict[PeerId, Share], Meta(max_length=MAX_MEMBERS)] = {}
+
+    def tell_lost(self) -> list[str]:
+        """Who was lost, and how much of the model has its work all the same: "ann (60 % counts)"."""
+        counts = {peer_id: f" ({share:.0%} counts)".replace("%", " %") for peer_id, share in self.partial.items()}
+        return [peer_id + counts.get(peer_id, "") for peer_id in self.lost]
 
     @property
     def exchange_s(self) -> float:

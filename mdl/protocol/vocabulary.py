@@ -23,13 +23,15 @@ from mdl.bounds import (
     SchemaHash,
     Seconds,
     Segment,
+    SegmentBits,
     SomePeerId,
     Term,
     Text,
     Theta,
+    ValueCount,
 )
 from mdl.protocol.counts import Evaluation
-from mdl.protocol.delta import Contributor
+from mdl.protocol.delta import Contributor, Partial
 
 # Busy periods of one device in one round that are kept: far more than a person would look at.
 MAX_PERIODS = 64
@@ -42,6 +44,7 @@ Nonce: TypeAlias = Annotated[bytes, Meta(max_length=16)]
 # PEER.INCARNATION.TERM of who began it.
 ForkName: TypeAlias = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{0,128}\Z")]
 Contributors: TypeAlias = Annotated[tuple[Contributor, ...], Meta(max_length=MAX_MEMBERS)]
+Partials: TypeAlias = Annotated[tuple[Partial, ...], Meta(max_length=MAX_MEMBERS)]
 PeerIds: TypeAlias = Annotated[tuple[PeerId, ...], Meta(max_length=MAX_MEMBERS)]
 
 
@@ -160,10 +163,14 @@ class Counted(msgspec.Struct, frozen=True):
 
     contributor: the process.
     round_id: of that round.
+    segment_values: values of one segment of that round; 0: all of its work is counted.
+    lacks: one bit for each segment, 1 where its work is not counted.
     """
 
     contributor: Contributor
     round_id: Round
+    segment_values: ValueCount = 0
+    lacks: SegmentBits = b""
 
 
 class History(msgspec.Struct, frozen=True):
@@ -304,6 +311,7 @@ class Staged(msgspec.Struct, frozen=True):
     term: of the order it follows.
     version: of that order.
     uplink_mb_s: how fast the device has sent segments of it, in MB/s; 0: not known.
+    partial: who else is in some of its segments.
     """
 
     digest: Digest
@@ -312,6 +320,7 @@ class Staged(msgspec.Struct, frozen=True):
     term: Term = 0
     version: Count = 0
     uplink_mb_s: RateMBs = 0.0
+    partial: Partials = ()
 
 
 # Why a hop is given up by its receiver, where the sender is to be reached no more; the agent looks for another way.

@@ -179,9 +179,10 @@ def load_share(config: Config) -> tuple[DataSet, Windows, Shard]:
 
 
 def keep_delta(out: Path, me: Contributor, effect: KeepDelta) -> None:
-    """Write one delta with its theta and contributors, for `--verify`."""
+    """Write one delta with its theta, its contributors and who else is in some segments, for `--verify`."""
     names = ",".join(sorted(contributor.peer_id for contributor in effect.delta.contributors))
     metadata = {"theta": repr(effect.delta.theta), "contributors": names, "peer": me.peer_id}
+    metadata["partial"] = msgspec.json.encode(effect.delta.partial).decode()
     path = out / "deltas" / f"{effect.round_id:05d}-{effect.name}.safetensors"
     write_safetensors(path, {"values": effect.delta.values}, metadata)
 

@@ -313,6 +313,6 @@ def describe_round(effect: RecordRound) -> str:
     if summary.accuracy is not None:
         parts.append(f"accuracy {summary.accuracy:.1%}")
     if summary.lost:
-        parts.append(f"lost {', '.join(summary.lost)}")
+        parts.append(f"lost {', '.join(summary.tell_lost())}")
     parts += summary.cuts
     return ", ".join(parts)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from mdl.errors import MdlError
 from mdl.files.checkpoint import read_safetensors
-from mdl.protocol.delta import ModelDelta, central_mean
+from mdl.protocol.delta import ModelDelta, Partial, central_mean
+from mdl.protocol.segments import split_values, theta_by_value
 from mdl.protocol.status_messages import RoundSummary
 
 
@@ -26,8 +28,13 @@ class Verifier:
     def check(self, summary: RoundSummary) -> None:
         """Compare, then delete the round's deltas. Raises MdlError if one that is needed is missing."""
         own = [self._read(peer_id, summary.round, "own") for peer_id in summary.contributors]
-        mean = central_mean(own)
         result = self._read(self._who_applied(summary), summary.round, "global")
+        total, weight = central_mean(own), sum(delta.theta for delta in own)
+        mean = total * (weight / theta_by_value(result))
+        for each in result.partial:
+            own.append(self._read(each.contributor.peer_id, summary.round, "own"))
+            _, counted = split_values(own[-1].values, each.lacks, each.segment_values)
+            mean += counted * (each.theta / theta_by_value(result))
         scale = max(float(np.abs(delta.values).max()) for delta in own) or 1.0
         error = float(np.abs(result.values - mean).max()) / scale
         self.worst = max(error, self.worst or 0.0)
@@ -49,4 +56,5 @@ class Verifier:
         if not path.exists():
             raise MdlError(f"--verify: {path} is missing")
         arrays, metadata = read_safetensors(path)
-        return ModelDelta(arrays["values"], float(metadata["theta"]), frozenset())
+        partial = msgspec.json.decode(metadata.get("partial", "[]"), type=tuple[Partial, ...])
+        return ModelDelta(arrays["values"], float(metadata["theta"]), frozenset(), partial)

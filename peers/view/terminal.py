@@ -60,7 +60,7 @@ def describe_summary(summary: RoundSummary) -> str:
         hops = f"{summary.plan}, took {summary.exchange_s:.3g} s"
     accuracy = "" if summary.accuracy is None else f" accuracy {summary.accuracy:6.1%}"
     loss = "" if summary.loss is None else f" loss {summary.loss:.3f}"
-    lost = f" lost: {', '.join(summary.lost)}" if summary.lost else ""
+    lost = f" lost: {', '.join(summary.tell_lost())}" if summary.lost else ""
     cuts = f" ({'; '.join(summary.cuts)})" if summary.cuts else ""
     return f"round {summary.round:>3} {summary.total_s:6.2f} s{loss}{accuracy}  {hops}{lost}{cuts}"
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from mdl.protocol.coding import Coding
 from mdl.protocol.delta import Contributor, ModelDelta, Vector, digest_of
+from mdl.protocol.segments import split_values, theta_by_value
 from mdl.protocol.vocabulary import Lineage
 
 # Trainings of one run that can be told apart: some four times what a hard plan of six peers and three rounds needs.
@@ -158,12 +159,15 @@ class Accounts:
             raise InvariantError("segment", f"{name} is no mean of {_names(frozenset(who))}")
 
     def _is_mean(self, attempt: Attempt, digest: bytes, mean: ModelDelta) -> bool:
-        off = mean.values * np.float32(-mean.theta)
-        for contributor in mean.contributors:
+        off = mean.values * -theta_by_value(mean)
+        for contributor in (*mean.contributors, *(each.contributor for each in mean.partial)):
             own = self._own.get((attempt, digest, contributor))
             if own is None:
                 return False
             off += own
+        for each in mean.partial:
+            lacking, _ = split_values(self._own[attempt, digest, each.contributor], each.lacks, each.segment_values)
+            off -= lacking
         return self._is_nothing(off)
 
     def _is_nothing(self, off: Vector) -> bool:
@@ -184,7 +188,7 @@ class Accounts:
             return False
         if before not in self.closed:
             raise InvariantError("model", f"{who} applied round {round_id} to a model that no round gave")
-        counts = self.closed[before].counts + result.values.astype(np.float64) * result.theta / self.amounts
+        counts = self.closed[before].counts + result.values.astype(np.float64) * theta_by_value(result) / self.amounts
         self._known.add(after[0])
         self.closed[after] = Closed(before, round_id, result.contributors, counts)
         most = int(counts.argmax())

@@ -127,7 +127,10 @@ class Invariants:
         order = exchange.order
         if (message.term, message.version) != (order.term, order.version):
             return  # it was decided before this very event brought another order
-        who = order.contributors if message.__class__ is SegmentMessage else (node.contributor,)
+        who: tuple[Contributor, ...] = (node.contributor,)
+        if isinstance(message, SegmentMessage):
+            kept = [each for number, each in enumerate(order.lost) if number not in message.without]
+            who = (*order.contributors, *(each.contributor for each in kept))
         name = f"segment {message.segment} from {node.peer_id}"
         bounds = exchange.bounds(message.segment)
         values = decode(values, bounds.stop - bounds.start, order.coding)

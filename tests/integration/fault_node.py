@@ -38,6 +38,7 @@ from mdl.protocol.machine import (
     TransferProgressed,
 )
 from mdl.protocol.segment_messages import SegmentMessage
+from mdl.protocol.segments import SMALLEST_SEGMENT_BYTES, mask_of, theta_by_value
 from mdl.protocol.vocabulary import History, TrainingReport
 from peers.edge.identity import claim_identity, release_identity
 from peers.edge.lifeline import stopped_by_signals
@@ -47,6 +48,7 @@ from peers.edge.sampler import Sampler
 from peers.roles.build import build_machine, configured_start
 from transport.trust.keys import Mesh
 
+BLOCK = SMALLEST_SEGMENT_BYTES // 4  # values in which a device counts as a whole
 SCHEMA = "one-number"
 
 
@@ -93,10 +95,17 @@ class Device:
 
     def tell_delta(self, effect):
         delta = effect.delta
-        total = float(delta.values[0]) * delta.theta
-        assert np.ptp(delta.values) <= 1e-6 * abs(total)  # segments are merged in the order in which their pieces come
+        totals = delta.values * theta_by_value(delta)
+        sums = totals[::BLOCK]
+        for start, total in enumerate(sums):  # segments are merged in the order in which their pieces come
+            assert np.ptp(totals[start * BLOCK : (start + 1) * BLOCK]) <= 1e-6 * abs(total)
         who = sorted((each.peer_id, each.incarnation) for each in delta.contributors)
-        tell(**{effect.name: effect.round_id}, sum=total, theta=delta.theta, contributors=who)
+        partly = {
+            each.contributor.peer_id: (~mask_of(each.lacks, each.segment_values, self.size))[::BLOCK].tolist()
+            for each in delta.partial
+        }
+        about = {"sum": float(sums[0]), "sums": sums.tolist(), "theta": delta.theta, "contributors": who}
+        tell(**{effect.name: effect.round_id}, **about, partly=partly)
 
 
 class Teller:

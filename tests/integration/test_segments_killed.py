@@ -25,6 +25,7 @@ def test_whoever_is_killed_in_the_middle_of_an_exchange_the_round_ends_and_count
         speed_up(slow_net)
         closed = mesh.closes(line["exchanges"])
         assert [name for name, _ in closed["contributors"]] == sorted({"p1", "p2", "p3"} - {killed.name})
+        assert list(closed["partly"]) == ([killed.name] if victim == "an owner" else [])  # what it gave counts
         here = mesh.here()
         mesh.start(killed.name)
         later = line["exchanges"] + 1

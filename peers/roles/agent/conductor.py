@@ -108,8 +108,10 @@ class Conductor:
         """The closed round in one line. vanished: who was gone when it was opened (`summarise_round`)."""
         assert self.result is not None
         digest, cuts = self.applied[0].report.digest, self._members.reach.describe(now)
-        plan = self._distribution.plan
-        return summarise_round(self.ledger, self.result, self.marks, digest, self.applied, vanished, cuts, plan)
+        plan, partial = self._distribution.plan, self._distribution.partial
+        return summarise_round(
+            self.ledger, self.result, self.marks, digest, self.applied, vanished, cuts, plan, partial
+        )
 
     def advance(self, now: float) -> list[Effect]:
         """Do what the ledger asks for; call again until the phase stays."""
@@ -177,12 +179,13 @@ class Conductor:
         if not recipients:
             return self._abandon(now, "nobody is left")
         if distribution.is_exchanging:
-            if distribution.is_broken_off(now):
-                if distribution.is_at_a_standstill(now):
-                    self._members.reach.fail_segments(now)
-                if not distribution.sources():
-                    return self._lose_result(now)
-                distribution.order(now)
+            lost, stands_still = distribution.lost_contributors(), distribution.is_at_a_standstill(now)
+            if stands_still:
+                self._members.reach.fail_segments(now)
+            if (lost or stands_still) and distribution.sources():
+                distribution.order(now)  # somebody has all of it, with the work of those who are lost
+            elif stands_still or (lost and not distribution.go_on_without(lost, now)):
+                return self._lose_result(now)
         elif not distribution.sources():
             return self._lose_result(now)
         distribution.leave_the_stalled_behind(recipients, now)
@@ -206,6 +209,7 @@ class Conductor:
             self._members.reach.succeed_segments()
         assert staged[0].report.staged is not None
         self._distribution.digest = staged[0].report.staged.digest
+        self._distribution.partial = staged[0].report.staged.partial
         self._enter(CLOSING, now)
         return []
 

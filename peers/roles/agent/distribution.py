@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import BroadcastOrdered
+from mdl.protocol.segment_messages import Lost
 from mdl.protocol.tree import tree_children, tree_parent
-from mdl.protocol.vocabulary import Contributors, Holding, Staged
+from mdl.protocol.vocabulary import Contributors, Holding, Partials, Staged
 from peers.roles.agent.aggregation import OpenRound
 from peers.roles.agent.broadcast_order import around_cuts, order_broadcast
 from peers.roles.membership.member import Member, Position
@@ -15,7 +16,8 @@ from scheduler.plans.segment_plan import SegmentPlan
 class Distribution:
     """See the module. result: what is to be had, None while there is none; digest: its name, b"" as long as nobody has
     told it. left_behind: devices that hear the agent, but whom the result does not reach. last: the last order.
-    plan: the segments that it comes about in, as long as it does; None: somebody has it.
+    plan: the segments that it comes about in, as long as it does; None: somebody has it. partial: of the result that
+    stands, who else is in some of its segments.
 
     me: the agent's peer id. office_term: since when the members obey it.
     """
@@ -26,6 +28,7 @@ class Distribution:
         self.left_behind: set[Contributor] = set()
         self.last: BroadcastOrdered | None = None
         self.plan: SegmentPlan | None = None
+        self.partial: Partials = ()
         self._me = me
         self._office_term = office_term
         self._ledger = round_.ledger
@@ -34,6 +37,9 @@ class Distribution:
         self._stall_s = round_.settings.stall_s
         self._position: Position = (opened.lineage, round_.ledger.round_id - 1, opened.digest)
         self._version = 0
+        self._began = 0
+        self._thetas: dict[Contributor, float] = {}
+        self._lost: tuple[Lost, ...] = ()
         self._since = 0  # the version from which on orders name this result
         self._waited_since: dict[Contributor, tuple[float, tuple[object, ...]]] = {}
         self._stalled_once: set[Contributor] = set()
@@ -51,15 +57,37 @@ class Distribution:
         if plan is None:
             self.order(now)
             return
-        self.plan = plan
+        self.plan, self._began, self._lost = plan, self._version + 1, ()
+        held = {peer: self._ledger.holding(peer) for peer in result.contributors}
+        self._thetas = {peer: holding.theta for peer, holding in held.items() if holding}
         others = [m.contributor for m in self.recipients() if m.contributor not in result.contributors]
         self._say((*result.contributors, *sorted(others)), plan)
 
-    def is_broken_off(self, now: float) -> bool:
-        """Whether the segments will not all come about: a contributor is lost, or nothing moves any more."""
+    def lost_contributors(self) -> list[Contributor]:
+        """Of the segments' contributors, who is lost since the last order."""
         assert self.result is not None
         here = {member.contributor for member in self.recipients()}
-        return not here.issuperset(self.result.contributors) or self.is_at_a_standstill(now)
+        return [peer for peer in self.result.contributors if peer not in here]
+
+    def go_on_without(self, gone: list[Contributor], now: float) -> bool:
+        """What these gave stays where it is merged, and the others own what they owned; False if nobody is left to."""
+        assert self.result is not None
+        assert self.last is not None
+        assert self.plan is not None
+        lost = list(self._lost)
+        places = [place for place in range(len(self.last.order) + len(lost)) if place not in {e.place for e in lost}]
+        for peer in gone:
+            place = places[self.last.order.index(peer)]
+            lost.append(Lost(peer, self._thetas[peer], place, self.plan.owns.get(peer.peer_id, 0)))
+        order = tuple(peer for peer in self.last.order if peer not in gone)
+        contributors = tuple(peer for peer in self.result.contributors if peer not in gone)
+        if not any(self.plan.owns.get(peer.peer_id, 0) for peer in contributors):
+            return False
+        self._lost = tuple(lost)
+        self.result = Holding(0, sum(self._thetas[peer] for peer in contributors), contributors)
+        self._since, self._moved = self._version + 1, (now, ())
+        self._say(order, self.plan)
+        return True
 
     def is_at_a_standstill(self, now: float) -> bool:
         """For too long no device has told of more values, or of the result."""
@@ -133,6 +161,8 @@ class Distribution:
             tuple(plan.owns.get(peer.peer_id, 0) for peer in order) if plan else (),
             plan.values if plan else 0,
             plan.coding if plan else "none",
+            self._began if plan else 0,
+            self._lost if plan else (),
         )
         return self.last
 

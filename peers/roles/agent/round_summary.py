@@ -13,8 +13,9 @@ import msgspec
 from mdl.bounds import printable
 from mdl.protocol.counts import Evaluation
 from mdl.protocol.round_messages import PeerReport
+from mdl.protocol.segments import share_counted
 from mdl.protocol.status_messages import MAX_SCHEDULE, DeviceRecord, HopSummary, RoundSummary, Schedule
-from mdl.protocol.vocabulary import Holding, Staged
+from mdl.protocol.vocabulary import Holding, Partials, Staged
 from peers.roles.agent.ledger import Hop, HopState, RoundLedger
 from peers.roles.membership.member import Member
 from scheduler.plans.segment_plan import SegmentPlan
@@ -29,11 +30,12 @@ def summarise_round(
     vanished: frozenset[str] = frozenset(),
     cuts: tuple[str, ...] = (),
     plan: SegmentPlan | None = None,
+    partial: Partials = (),
 ) -> RoundSummary:
     """Seconds: train until the last delta was ready, aggregate until one held all, broadcast until all had it.
 
     vanished: who contributed to the round before and was gone when this one was opened: lost too. plan: the segments
-    that the result came about in, if it did.
+    that the result came about in, if it did. partial: who else is in some of them.
     """
     merged = [hop for hop in ledger.hops.values() if hop.state is HopState.MERGED]
     losses = [report.training.loss for report in ledger.reports.values() if report.training]
@@ -65,6 +67,7 @@ def summarise_round(
         shares=plan.owns if plan else {},
         plan=printable(plan.reason) if plan else "",
         bound_s=round(plan.bound_s, 6) if plan else 0.0,
+        partial={each.contributor.peer_id: round(share_counted(each, size_bytes // 4), 6) for each in partial},
     )
 
 

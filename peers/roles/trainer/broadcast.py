@@ -13,7 +13,7 @@ from math import inf
 
 from mdl.bounds import MAX_MEMBERS, MAX_RATE_MB_S
 from mdl.errors import RemoteProtocolError
-from mdl.protocol.delta import Contributor, ModelDelta
+from mdl.protocol.delta import Contributor, ModelDelta, digest_of_result
 from mdl.protocol.machine import Send
 from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage, GlobalTaken
 from mdl.protocol.tree import tree_children, tree_parent
@@ -67,7 +67,9 @@ class Spread:
     def follow(self, order: BroadcastOrdered, me: Contributor, hold: ModelDelta | None, now: float) -> bool:
         """Take the place that the order gives; whether the parent is to be asked now. hold: what this device has."""
         if self.order != order:
-            self.order, self._me, self._ready_at, self.exchange = order, order.order.index(me), now, None
+            if not self._goes_on(order):
+                self.exchange = None
+            self.order, self._me, self._ready_at = order, order.order.index(me), now
             if self.made and not (order.digest and self._is_of(self.made)):
                 self.made = None
         if self.staged and (self._ballot == _ballot_of(order) or self._is_result(self.staged, self.digest)):
@@ -95,9 +97,9 @@ class Spread:
         order, made = self.order, self.made
         if order is None or made is None or (named.term, named.version) != self._named_under:
             return False
-        self.made = None
-        if self.exchange or self._is_result(made, named.digest):
-            self.stage(made, named.digest, now)
+        self.made, digest = None, digest_of_result(named.digest, made.partial)
+        if self.exchange or self._is_result(made, digest):
+            self.stage(made, digest, now)
             return False
         return self._find_parent()
 
@@ -156,7 +158,14 @@ class Spread:
         if self.staged is None:
             return None
         contributors = tuple(sorted(self.staged.contributors))
-        return Staged(self.digest, self.staged.theta, contributors, *self._ballot, self.uplink_mb_s)
+        return Staged(
+            self.digest, self.staged.theta, contributors, *self._ballot, self.uplink_mb_s, self.staged.partial
+        )
+
+    def _goes_on(self, order: BroadcastOrdered) -> bool:
+        """Whether this order is of the very exchange that this device takes part in."""
+        now = self.exchange.order if self.exchange else None
+        return now is not None and bool(order.owns) and (order.term, began_with(order)) == (now.term, began_with(now))
 
     def _starts(self, now: float) -> list[Contributor]:
         """Who of those that ask is to be fed from now on: as many, in turn, as it takes to fill the uplink."""
@@ -198,7 +207,9 @@ class Spread:
         assert self.order is not None
         assert self.staged is not None
         contributors = tuple(sorted(self.staged.contributors))
-        message = GlobalMessage(self.order.round_id, self.staged.theta, contributors, *self._ballot)
+        message = GlobalMessage(
+            self.order.round_id, self.staged.theta, contributors, *self._ballot, self.staged.partial
+        )
         return Send(child.peer_id, message, self.staged.values)
 
     def _find_parent(self) -> bool:
@@ -226,6 +237,11 @@ class Spread:
         """Whether those have contributed to it who contributed to the result."""
         assert self.order is not None
         return delta.contributors == frozenset(self.order.contributors)
+
+
+def began_with(order: BroadcastOrdered) -> int:
+    """The version of the order that an exchange began with."""
+    return order.began or order.version
 
 
 def _ballot_of(order: BroadcastOrdered) -> tuple[int, int]:

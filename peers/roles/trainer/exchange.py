@@ -3,7 +3,8 @@
 Each contributor gives the owner of a segment its piece; the owner merges the pieces, one at a time as in a hop, and
 gives the mean to all, while pieces of the next segment come in. Nothing is given away: the own delta stays whole until
 the round is over, and the result grows beside it. What a device gives to another waits in a lane, with a window of
-bytes under way; what is not confirmed is sent again. Pure.
+bytes under way; what is not confirmed is sent again. If a contributor is lost, the others go on: in the segments that
+have its piece its work counts, and the others come about without it (`go_on`). Pure.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ import numpy as np
 
 from mdl.errors import RemoteProtocolError
 from mdl.protocol.coding import coded_size, decode, encode
-from mdl.protocol.delta import Contributor, ModelDelta, Vector, check_values, pair_aggregate
+from mdl.protocol.delta import Contributor, ModelDelta, Partial, Vector, check_values, pair_aggregate
 from mdl.protocol.machine import Send
 from mdl.protocol.round_messages import BroadcastOrdered
 from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
-from mdl.protocol.segments import Cut
+from mdl.protocol.segments import Cut, to_bits
 from peers.roles.trainer.lanes import Lane, Parcel, Uplink
 
 # What keeps a link busy until a confirmation is back, at the speed of its slower end; a device that only receives is
@@ -38,25 +39,17 @@ class Exchange:
     def __init__(
         self, order: BroadcastOrdered, me: Contributor, own: ModelDelta | None, size: int, retry_s: float
     ) -> None:
-        if len(order.owns) != len(order.order):
-            raise RemoteProtocolError(f"{len(order.owns)} shares for {len(order.order)} devices")
-        self.order = order
         self.values = np.empty(size, np.float32)
         self.uplink = Uplink()
         self._me = me
         self._own = own if me in order.contributors else None
         self._retry_s = retry_s
-        self._cut = Cut(size, order.segment_values, order.owns)
-        self._contributors = frozenset(order.contributors)
+        self._follow(order)
         self._lacking = set(range(self._cut.segments))
-        place = order.order.index(me)
-        self._owned = self._cut.owned(place)
         self._merging: dict[int, ModelDelta] = {}
         self._coded: dict[int, Vector] = {}  # results of the segments it owns, as they travel
+        self._without: dict[int, tuple[int, ...]] = {}  # segment -> who of those that are lost is not in it
         self._rounded = np.zeros(size, np.float32) if order.coding != "none" and own is not None else None
-        count = len(order.order)
-        others = [(place + step) % count for step in range(1, count)]
-        self._lanes = {order.order[other]: self._lane(place, other) for other in others}
 
     def bounds(self, segment: int) -> slice:
         """The values of a segment. Raises RemoteProtocolError if there is none of this number."""
@@ -71,6 +64,19 @@ class Exchange:
     def is_whole(self) -> bool:
         """All of the result is here."""
         return not self._lacking
+
+    @property
+    def partial(self) -> tuple[Partial, ...]:
+        """Of those that were lost, who is in how much of the result."""
+        lost, segments = self.order.lost, range(self._cut.segments)
+        lacks = [
+            [segment for segment in segments if place in self._without.get(segment, ())] for place in range(len(lost))
+        ]
+        return tuple(
+            Partial(each.contributor, each.theta, self._cut.values, to_bits(lacking, len(segments)) if lacking else b"")
+            for each, lacking in zip(lost, lacks, strict=True)
+            if len(lacking) < len(segments)
+        )
 
     @property
     def rounded(self) -> Vector | None:
@@ -91,34 +97,51 @@ class Exchange:
 
     def begin(self) -> list[Send]:
         """Own pieces of the segments it owns are there; the others are told that it is ready for theirs."""
-        sends = [Send(lane.peer.peer_id, self._ready()) for lane in self._lanes.values()]
-        if self._own is not None:
-            mine = frozenset([self._me])
-            for segment in self._owned:
-                part = self.values[self._cut.bounds(segment)]
-                part[:] = self._own.values[self._cut.bounds(segment)]
-                self._merging[segment] = ModelDelta(part, self._own.theta, mine)
-                self._finish(segment)
+        sends = [Send(lane.peer.peer_id, self._ready(lane.peer)) for lane in self._lanes.values()]
+        for segment in self._owned:
+            if segment in self._lacking:
+                self._merge_own(segment)
         return sends
 
-    def hear_ready(self, sender: Contributor, now: float) -> list[Send]:
+    def go_on(self, order: BroadcastOrdered) -> list[Send]:
+        """The same exchange without those that this order has lost: what is merged stays, what they owned begins anew.
+
+        Raises RemoteProtocolError if it is not the same.
+        """
+        before, known = self._cut, self.order.lost
+        if order.lost[: len(known)] != known:
+            raise RemoteProtocolError("an exchange that goes on with devices that it has lost")
+        if (order.segment_values, places_of(order)) != (before.values, places_of(self.order)):
+            raise RemoteProtocolError("an exchange that goes on with other shares")
+        self._follow(order)
+        for segment in range(before.segments):
+            if self._cut.owner(segment) != before.owner(segment):
+                self._lacking.add(segment)
+                for known_of in (self._merging, self._coded, self._without):
+                    known_of.pop(segment, None)
+        for lane in self._lanes.values():
+            lane.results.extend(segment for segment in self._owned if segment not in self._lacking)
+        return self.begin()
+
+    def hear_ready(self, sender: Contributor, message: SegmentsReady, now: float) -> list[Send]:
         """It may have begun after it was told that this device has: it is told again, once."""
         lane = self._lanes.get(sender)
         if lane is None:
             return []
-        again = [] if lane.is_heard or lane.is_ready else [Send(sender.peer_id, self._ready())]
-        lane.is_ready = True
+        again = [] if lane.is_heard or lane.is_ready else [Send(sender.peer_id, self._ready(sender))]
+        if not lane.is_ready:
+            lane.begin(message.has)
         return again + self._fill(lane, now)
 
     def take_piece(self, sender: Contributor, message: PieceMessage, values: Vector, now: float) -> list[Send]:
         """As owner: merge a contributor's piece. Raises RemoteProtocolError for one that is not as it should be."""
         lane, segment = self._lanes.get(sender), message.segment
-        if lane is None or sender not in self._contributors or segment not in self._owned:
+        if lane is None or sender not in self._contributors or segment not in self._is_owned:
             raise RemoteProtocolError(f"a piece of segment {segment}, which is not this device's to merge")
         lane.is_heard = lane.is_ready = True
         taken = self._taken(sender, segment, is_result=False)
         mine = self._merging.get(segment)
-        if segment not in self._lacking or (mine and sender in mine.contributors):
+        if self._has_piece(sender, segment):
             return [taken]  # it was confirmed before, and that was lost
         values, part = self._read(values, segment), self.values[self._cut.bounds(segment)]
         if not message.theta > 0:
@@ -138,12 +161,16 @@ class Exchange:
         """From the segment's owner. Raises RemoteProtocolError for one that is not as it should be."""
         lane, segment = self._lanes.get(sender), message.segment
         bounds = self._cut.bounds(segment)
-        if lane is None or self.order.order[self._cut.owner(segment)] != sender:
+        if lane is None or self._cut.owner(segment) != self._place_of[sender]:
             raise RemoteProtocolError(f"segment {segment} from {sender.peer_id}, which does not own it")
         lane.is_heard = lane.is_ready = True
+        if any(number >= len(self.order.lost) for number in message.without):
+            raise RemoteProtocolError(f"segment {segment} without a device that nobody has lost")
         if segment in self._lacking:
             self.values[bounds] = self._read(values, segment)
             self._lacking.discard(segment)
+            if message.without:
+                self._without[segment] = message.without
         return [self._taken(sender, segment, is_result=True)]
 
     def hear_taken(self, sender: Contributor, message: SegmentTaken, now: float) -> list[Send]:
@@ -160,12 +187,28 @@ class Exchange:
         sends: list[Send] = []
         for lane in self._lanes.values():
             if not lane.is_heard and self._needs(lane.peer):
-                sends.append(Send(lane.peer.peer_id, self._ready()))
+                sends.append(Send(lane.peer.peer_id, self._ready(lane.peer)))
             sends += [self._parcel(lane, parcel) for parcel in lane.take_late(self._retry_s, now)]
         return sends
 
+    def _follow(self, order: BroadcastOrdered) -> None:
+        """Who owns what, by this order, and what this device has to give to whom."""
+        table = places_of(order)
+        place_of = {peer: place for place, (peer, _) in enumerate(table)}
+        lost = tuple(each.place for each in order.lost)
+        self.order = order
+        self._cut = Cut(self.values.size, order.segment_values, tuple(owns for _, owns in table), lost)
+        self._contributors = frozenset(order.contributors)
+        self._owned = self._cut.owned(place_of[self._me])
+        self._is_owned = frozenset(self._owned)
+        place, count = order.order.index(self._me), len(order.order)
+        others = [(place + step) % count for step in range(1, count)]
+        self._place_of = place_of
+        self._owned_by = {peer: self._cut.owned(place_of[peer]) for peer in order.order}
+        self._lanes = {order.order[other]: self._lane(place, other) for other in others}
+
     def _lane(self, place: int, other: int) -> Lane:
-        order, cut = self.order, self._cut
+        order = self.order
         is_leaf = not order.owns[other]
         links = order.link_mb_s if len(order.link_mb_s) == len(order.order) else (0.0,) * len(order.order)
         mb_s = min(links[place], links[other])
@@ -174,18 +217,28 @@ class Exchange:
             _MOST_UNDER_WAY, 2 * self._bytes(0)
         )  # two segments, so that one is on its way while one is confirmed
         window_bytes = min(int(mb_s * 1e6 * seconds), most) if mb_s > 0 else most
-        pieces = deque(cut.owned(other)) if self._own is not None else deque[int]()
+        pieces = deque(self._owned_by[order.order[other]] if self._own is not None else ())
         return Lane(order.order[other], window_bytes, is_leaf, pieces)
+
+    def _merge_own(self, segment: int) -> None:
+        """This device's piece of a segment that it owns."""
+        if self._own is not None and segment not in self._merging:
+            part = self.values[self._cut.bounds(segment)]
+            part[:] = self._own.values[self._cut.bounds(segment)]
+            self._merging[segment] = ModelDelta(part, self._own.theta, frozenset([self._me]))
+        if segment in self._merging:
+            self._finish(segment)
 
     def _needs(self, peer: Contributor) -> bool:
         """Whether this device lacks something that this one has to give."""
-        place = self.order.order.index(peer)
-        if any(segment in self._lacking for segment in self._cut.owned(place)):
+        if any(segment in self._lacking for segment in self._owned_by[peer]):
             return True
-        return peer in self._contributors and any(
-            segment in self._lacking and (not (part := self._merging.get(segment)) or peer not in part.contributors)
-            for segment in self._owned
-        )
+        return peer in self._contributors and any(not self._has_piece(peer, segment) for segment in self._owned)
+
+    def _has_piece(self, peer: Contributor, segment: int) -> bool:
+        """Whether a segment that this device owns needs nothing of this device's any more."""
+        merged = self._merging.get(segment)
+        return segment not in self._lacking or (merged is not None and peer in merged.contributors)
 
     def _read(self, coded: Vector, segment: int) -> Vector:
         """A segment's values as they came. Raises RemoteProtocolError for what would poison a mean."""
@@ -196,26 +249,29 @@ class Exchange:
 
     def _finish(self, segment: int) -> None:
         """If all contributors are in it, it goes to everybody. Raises RemoteProtocolError for a theta that is not."""
-        merged = self._merging[segment]
-        if merged.contributors != self._contributors:
+        merged, lost = self._merging[segment], self.order.lost
+        if not self._contributors <= merged.contributors:
             return
-        if abs(merged.theta - self.order.theta) > 1e-6 * self.order.theta:
-            raise RemoteProtocolError(f"segment {segment} has theta {merged.theta}, not {self.order.theta}")
+        theta = self.order.theta + sum(each.theta for each in lost if each.contributor in merged.contributors)
+        if abs(merged.theta - theta) > 1e-6 * theta:
+            raise RemoteProtocolError(f"segment {segment} has theta {merged.theta}, not {theta}")
         del self._merging[segment]
+        if without := tuple(n for n, each in enumerate(lost) if each.contributor not in merged.contributors):
+            self._without[segment] = without
         if self.order.coding != "none":
-            self._round_result(segment)
+            self._round_result(segment, theta)
         self._lacking.discard(segment)
         for lane in self._lanes.values():
             lane.results.append(segment)
 
-    def _round_result(self, segment: int) -> None:
+    def _round_result(self, segment: int, theta: float) -> None:
         """All apply what the others decode, the owner too; what that rounds off comes in with its next own delta."""
         order, bounds = self.order, self._cut.bounds(segment)
         exact = self.values[bounds].copy()
         self._coded[segment] = encode(exact, order.coding)
         self.values[bounds] = decode(self._coded[segment], exact.size, order.coding)
         if self._rounded is not None and self._own is not None:
-            self._rounded[bounds] = (exact - self.values[bounds]) * np.float32(order.theta / self._own.theta)
+            self._rounded[bounds] = (exact - self.values[bounds]) * np.float32(theta / self._own.theta)
 
     def _fill_all(self, now: float) -> list[Send]:
         """Who owns nothing goes first: all that it waits for are results."""
@@ -239,7 +295,8 @@ class Exchange:
         is_result, segment = parcel
         order, bounds = self.order, self._cut.bounds(segment)
         if is_result:
-            result = SegmentMessage(order.round_id, order.term, order.version, segment)
+            without = self._without.get(segment, ())
+            result = SegmentMessage(order.round_id, order.term, order.version, segment, without)
             return Send(lane.peer.peer_id, result, self._coded.get(segment, self.values[bounds]))
         assert self._own is not None
         piece = PieceMessage(order.round_id, order.term, order.version, segment, self._own.theta)
@@ -249,8 +306,13 @@ class Exchange:
             self._rounded[bounds] = values - decode(coded, values.size, order.coding)
         return Send(lane.peer.peer_id, piece, coded)
 
-    def _ready(self) -> SegmentsReady:
-        return SegmentsReady(self.order.round_id, self.order.term, self.order.version)
+    def _ready(self, peer: Contributor) -> SegmentsReady:
+        order, has = self.order, b""
+        if order.lost:  # else it has nothing yet
+            here = [segment for segment in self._owned_by[peer] if segment not in self._lacking]
+            merged = [segment for segment in self._owned if self._has_piece(peer, segment)]
+            has = to_bits(here + merged, self._cut.segments)
+        return SegmentsReady(order.round_id, order.term, order.version, has)
 
     def _taken(self, sender: Contributor, segment: int, is_result: bool) -> Send:
         order = self.order
@@ -260,3 +322,16 @@ class Exchange:
         """That a segment takes on its way."""
         bounds = self._cut.bounds(segment)
         return 4 * coded_size(bounds.stop - bounds.start, self.order.coding)
+
+
+def places_of(order: BroadcastOrdered) -> list[tuple[Contributor, int]]:
+    """Each device's place when the exchange began, and how many segments it owned then; also of those lost since.
+
+    Raises RemoteProtocolError if that is no table.
+    """
+    lost = {each.place: (each.contributor, each.owns) for each in order.lost}
+    count = len(order.order) + len(order.lost)
+    if len(order.owns) != len(order.order) or len(lost) != len(order.lost) or max(lost, default=0) >= count:
+        raise RemoteProtocolError(f"{len(order.owns)} shares for {count} devices")
+    here = iter(zip(order.order, order.owns, strict=True))
+    return [lost[place] if place in lost else next(here) for place in range(count)]

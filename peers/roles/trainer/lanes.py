@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from mdl.protocol.delta import Contributor
+from mdl.protocol.segments import has_bit
 
 # Retransmission grows with what a confirmation took lately, and doubles up to so many times.
 _RTO_FACTOR, _MOST_DOUBLINGS = 4.0, 4
@@ -22,7 +23,7 @@ Parcel: TypeAlias = tuple[bool, int]  # whether it is a result, segment
 
 @dataclass
 class Lane:
-    """What goes to one device. ready: it has said that it follows the order. under_way: parcel -> sent at."""
+    """What goes to one device. is_ready: it has said that it follows the order. under_way: parcel -> sent at."""
 
     peer: Contributor
     window_bytes: int
@@ -35,6 +36,12 @@ class Lane:
     is_heard: bool = False
     answer_s: float = 0.0
     doublings: int = 0
+
+    def begin(self, has: bytes) -> None:
+        """It follows the order. has: one bit for each segment that need not go there (any more)."""
+        self.is_ready = True
+        self.pieces = deque(segment for segment in self.pieces if not has_bit(has, segment))
+        self.results = deque(segment for segment in self.results if not has_bit(has, segment))
 
     def is_done(self) -> bool:
         return not (self.pieces or self.results or self.under_way)

@@ -4,6 +4,7 @@ A device that was suspended, cut off or too late for a round does not lose what 
 one. If it went on with a group of its own (a fork) and comes back, what it contributed to the fork's rounds does so
 likewise. Each device brings in its own work and nobody else's, and it alone knows whether w holds that: its lineage and
 `History.counted` tell. So nothing counts twice, wherever else it was given, and nothing is lost but with its owner.
+Of work that some segments of a round have counted and others have not, each part goes its own way.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from typing import TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mdl.protocol.delta import Contributor, ModelDelta, Vector, digest_of
+from mdl.protocol.delta import Contributor, ModelDelta, Partial, Vector, digest_of
+from mdl.protocol.segments import split_values
 from mdl.protocol.vocabulary import MAX_REACHED, Ballot, Counted, History, Lineage, Reached
 
 # Two agents that have not heard of each other start a mesh each; they meet within so many rounds, or never add up. The
@@ -32,7 +34,7 @@ class Work(Struct, frozen=True, eq=False):
 
     trained: for which round, and the digest of the w it began at, of each. rounds: those whose own delta it was part
     of. counted: those that are known to have counted it; of a sum, the first entry is the last round, and `since` the
-    first.
+    first. partly: a round that has counted some segments of it, to be split when its values are here.
     """
 
     values: Vector
@@ -40,6 +42,7 @@ class Work(Struct, frozen=True, eq=False):
     rounds: tuple[Round, ...] = ()
     counted: tuple[Round, ...] = ()
     since: int = 0
+    partly: tuple[Round, Counted] | None = None
 
     def given_in(self, here: Round) -> Work:
         """The same after it was part of this round's own delta."""
@@ -93,8 +96,10 @@ class Standing:
         self.parameters, self.digest = parameters, digest
         self.round_id += 1
         self.base = base_of(result)
-        for contributor in sorted(result.contributors):  # of two starts of a process, both in it, the later one's
-            self._counted[contributor.peer_id] = Counted(contributor, self.round_id)
+        counted = [Counted(contributor, self.round_id) for contributor in result.contributors]
+        counted += [Counted(each.contributor, self.round_id, *_lacking(each)) for each in result.partial]
+        for entry in sorted(counted, key=lambda entry: entry.contributor):
+            self._counted[entry.contributor.peer_id] = entry  # of two starts of a process, both in it, the later one's
         self.note_further(self.round_id)
         self._settle()
 
@@ -181,11 +186,25 @@ class Standing:
         return bool(work.since) and work.since <= self._reach(work.counted[0][0]) < work.counted[0][1]
 
     def is_counted(self, lineage: Lineage, round_id: int) -> bool:
-        """Whether this process's own delta of a round on a lineage is part of w, here and now.
+        """Whether this process's own delta of a round on a lineage is part of w, here and now: all of it."""
+        entry = self._entry(lineage, round_id)
+        return entry is not None and not entry.lacks
+
+    def _entry(self, lineage: Lineage, round_id: int) -> Counted | None:
+        """How this process's own delta of a round on a lineage is part of w, here and now; None if it is not.
 
         The last round it was counted in tells: before it contributed to a later one, it stood here and knew of this.
         """
-        return self._counted.get(self._me.peer_id) == Counted(self._me, round_id) and self._reach(lineage) >= round_id
+        entry = self._counted.get(self._me.peer_id)
+        is_it = entry is not None and (entry.contributor, entry.round_id) == (self._me, round_id)
+        return entry if is_it and self._reach(lineage) >= round_id else None
+
+    def marked(self, work: Work) -> Work:
+        """The same, and how one of its rounds has counted it, while this device knows; its values may come later."""
+        for here in work.rounds:
+            if entry := self._entry(*here):
+                return replace(work, partly=(here, entry)) if entry.lacks else work.counted_in(here)
+        return work
 
     def may_be_left(self, here: Round) -> bool:
         """Whether others may go on without this round.
@@ -214,7 +233,7 @@ class Standing:
     def _settle(self) -> None:
         """Which own work is part of w, by where this device stands now. What w holds for ever is forgotten."""
         uncounted, in_w = [], []
-        for work in (*self._in_w, *self.uncounted):
+        for work in [part for whole in (*self._in_w, *self.uncounted) for part in self._split(whole)]:
             here = self._counts_in(work)
             if here is None:
                 uncounted.append(replace(work, rounds=self._open_rounds(work)))
@@ -230,6 +249,16 @@ class Standing:
         """The round by which this work is part of w, if it is."""
         known = (here for here in work.counted if self._reach(here[0]) >= here[1])
         return next(known, None) or next((here for here in work.rounds if self.is_counted(*here)), None)
+
+    def _split(self, work: Work) -> tuple[Work, ...]:
+        """The part that a round has counted, and the part that it has not, if it has counted only some segments."""
+        work = work if self._counts_in(work) else self.marked(work)
+        if not work.partly:
+            return (work,)
+        here, entry = work.partly
+        lacking, counted = split_values(work.values, entry.lacks, entry.segment_values)
+        rest = replace(work, rounds=tuple(other for other in work.rounds if other != here), partly=None)
+        return replace(rest, values=counted).counted_in(here), replace(rest, values=lacking)
 
     def _add_up(self, works: list[Work]) -> tuple[Work, ...]:
         """Of each fork one sum, so that memory does not grow with its rounds.
@@ -266,6 +295,10 @@ def _add_up_plain(works: list[Work]) -> tuple[Work, ...]:
     values = total(tuple(plain))
     assert values is not None
     return (Work(values, trained), *(work for work in works if work not in plain))
+
+
+def _lacking(partial: Partial) -> tuple[int, bytes]:
+    return (partial.segment_values, partial.lacks) if partial.lacks else (0, b"")
 
 
 def base_of(result: ModelDelta) -> tuple[str, ...]:

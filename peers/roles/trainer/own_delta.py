@@ -131,7 +131,7 @@ class OwnWork:
             earlier = total(part.works)
             standing.add(replace(fresh, values=own.values if earlier is None else own.values - earlier))
         elif standing.may_be_left(here) or not standing.is_counted(*here):
-            self._doing[part.round_id] = fresh.counted_in(here) if standing.is_counted(*here) else fresh
+            self._doing[part.round_id] = standing.marked(fresh)
             return [RecallDelta(part.round_id, parameters)]
         return []
 

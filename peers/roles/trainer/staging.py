@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from mdl.protocol.delta import Contributor, ModelDelta, Vector, check_values
+from mdl.protocol.delta import Contributor, ModelDelta, Vector, check_values, digest_of_result
 from mdl.protocol.machine import Effect
 from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage
 from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
-from mdl.protocol.vector_work import DeltaHashed
+from mdl.protocol.vector_work import DeltaHashed, HashDelta
 from mdl.protocol.vocabulary import Transfer
 from peers.roles.trainer.exchange import Exchange
 from peers.roles.trainer.hops import Hops
@@ -67,7 +67,8 @@ class Staging:
         if part is None or message.round_id != part.round_id or not part.spread.check(message):
             return []
         check_values(values, self._standing.parameters.size)
-        part.spread.stage(ModelDelta(values, message.theta, frozenset(message.contributors)), digest, now)
+        result = ModelDelta(values, message.theta, frozenset(message.contributors), message.partial)
+        part.spread.stage(result, digest_of_result(digest, message.partial), now)
         self._note_staged(part)
         self._voice.ask_at = self._voice.transfer = None
         self._voice.has_changed = True
@@ -83,7 +84,7 @@ class Staging:
         if (message.term, message.version) != (exchange.order.term, exchange.order.version):
             return []
         if type(message) is SegmentsReady:
-            return [*exchange.hear_ready(sender, now)]
+            return [*exchange.hear_ready(sender, message, now)]
         if type(message) is SegmentTaken:
             return [*exchange.hear_taken(sender, message, now)]
         assert values is not None
@@ -93,10 +94,7 @@ class Staging:
             assert type(message) is SegmentMessage
             sends = exchange.take_result(sender, message, values)
         self._voice.transfer = Transfer(sender.peer_id, exchange.received_bytes, exchange.values.nbytes)
-        if exchange.is_whole and not part.spread.has_result:
-            order = exchange.order
-            return [*sends, *part.spread.name(ModelDelta(exchange.values, order.theta, frozenset(order.contributors)))]
-        return [*sends]
+        return [*sends, *self._name_if_whole(part, exchange)]
 
     def say_again(self, exchange: Exchange, now: float) -> list[Effect]:
         """What may have been lost of an exchange; no more once everybody has all from this device."""
@@ -105,10 +103,20 @@ class Staging:
         return [*exchange.on_time(now)]
 
     def _begin_exchange(self, part: Part, order: BroadcastOrdered, now: float) -> list[Effect]:
-        size = self._standing.parameters.size
-        exchange = Exchange(order, self._me, part.own_hold(self._me), size, self._voice.retry_s)
-        part.spread.exchange, self._voice.ask_at = exchange, now + self._voice.retry_s
-        return [*exchange.begin()]
+        exchange, size = part.spread.exchange, self._standing.parameters.size
+        if exchange:
+            sends = exchange.go_on(order)
+        else:
+            exchange = Exchange(order, self._me, part.own_hold(self._me), size, self._voice.retry_s)
+            part.spread.exchange, sends = exchange, exchange.begin()
+        self._voice.ask_at = now + self._voice.retry_s
+        return [*sends, *self._name_if_whole(part, exchange)]
+
+    def _name_if_whole(self, part: Part, exchange: Exchange) -> list[HashDelta]:
+        if not exchange.is_whole or part.spread.has_result:
+            return []
+        order, partial = exchange.order, exchange.partial
+        return part.spread.name(ModelDelta(exchange.values, order.theta, frozenset(order.contributors), partial))
 
     def _note_staged(self, part: Part) -> None:
         """The result may be closed from here on, whatever this device hears of it."""

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from mdl.errors import MdlError
-from mdl.protocol.delta import Contributor, ModelDelta, central_mean, pair_aggregate
+from mdl.protocol.delta import Contributor, ModelDelta, Partial, central_mean, pair_aggregate
 from mdl.protocol.machine import KeepDelta
+from mdl.protocol.segments import mask_of, to_bits
 from mdl.protocol.status_messages import RoundSummary
 from peers.edge.device import keep_delta
 from peers.launch.verify import Verifier
@@ -63,3 +64,18 @@ def test_a_contributor_lost_before_it_applied_does_not_stop_the_check(own, tmp_p
 def test_a_delta_that_was_not_kept_is_named(own, tmp_path):
     with pytest.raises(MdlError, match=r"00001-own.safetensors is missing"):
         Verifier(tmp_path).check(summary("peer-1", "peer-4"))
+
+
+def test_who_was_lost_in_the_middle_counts_in_the_segments_that_have_its_work(own, tmp_path):
+    """1,000 values in segments of 300: the lost device is in the first and the last."""
+    partial = Partial(PEERS[2], 2.0, 300, to_bits([1, 2], 4))
+    thetas = np.where(mask_of(partial.lacks, 300, 1000), 2.0, 4.0)
+    total = own[0].values + own[1].values + np.where(thetas > 2.0, 2.0 * own[2].values, 0.0)
+    for peer, lacks, is_right in ((PEERS[0], partial.lacks, True), (PEERS[1], b"", False)):
+        for each, delta in zip(PEERS, own, strict=True):
+            keep_delta(tmp_path / each.peer_id, each, KeepDelta(1, "own", delta))
+        told = (Partial(PEERS[2], 2.0, 300, lacks),)
+        keep_global(tmp_path, peer, ModelDelta((total / thetas).astype(np.float32), 2.0, frozenset(PEERS[:2]), told))
+        verifier = Verifier(tmp_path)
+        verifier.check(summary("peer-1", "peer-2"))
+        assert (verifier.worst <= 1e-6) is is_right

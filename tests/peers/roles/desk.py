@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from mdl.protocol.delta import Contributor
+from mdl.protocol.delta import Contributor, Partial
 from mdl.protocol.hop_messages import HopOrdered
 from mdl.protocol.machine import Effect, Event, Finish, Received, RecordRound, Send
 from mdl.protocol.round_messages import BroadcastOrdered, PeerReport, RoundOpened
@@ -94,12 +94,13 @@ class Desk:
         *contributors: Contributor,
         digest: bytes = b"delta",
         uplink: float = 0.0,
+        partial: tuple[Partial, ...] = (),
         **changes: Any,
     ) -> None:
         """It has the result, and says so to the order it follows."""
         order = self.last(BroadcastOrdered)
         who = tuple(sorted(contributors)) or order.contributors
-        staged = Staged(digest, float(len(who)), who, order.term, order.version, uplink)
+        staged = Staged(digest, float(len(who)), who, order.term, order.version, uplink, partial)
         now: dict[str, Any] = {"open_round": order.round_id, "activity": Activity.STAGED, "term": self.agent.term}
         self.report(peer, staged=staged, **now | changes)
 

@@ -28,6 +28,7 @@ from peers.roles.membership.reach import Reach
 from peers.roles.trainer.broadcast import Spread
 from peers.roles.trainer.exchange import Exchange
 from peers.roles.trainer.hops import Hops
+from peers.roles.trainer.model_state import Standing
 from peers.roles.trainer.round_state import Part
 from peers.roles.trainer.staging import Staging
 from peers.roles.trainer.voice import Voice
@@ -104,6 +105,41 @@ def _an_older_result_is_kept_for_a_new_plan(self: Spread, delta: ModelDelta, dig
     return _IS_RESULT(self, delta, digest) or (self._me == 0 and self._is_of(delta))
 
 
+def _who_is_in_some_segments_is_in_none(self: Standing, lineage: Any, round_id: int) -> Any:
+    entry = _ENTRY(self, lineage, round_id)
+    return None if entry and entry.lacks else entry
+
+
+def _who_is_in_some_segments_is_in_all(self: Standing, lineage: Any, round_id: int) -> Any:
+    entry = _ENTRY(self, lineage, round_id)
+    return entry and msgspec.structs.replace(entry, lacks=b"", segment_values=0)
+
+
+def _whose_piece_is_missing_is_not_told(self: Exchange, sender: Any, message: Any, values: Any) -> Any:
+    return _TAKE_RESULT(self, sender, msgspec.structs.replace(message, without=()), values)
+
+
+def _what_a_lost_owner_gave_is_kept(self: Exchange, order: BroadcastOrdered) -> Any:
+    known, lacking = self.values.copy(), set(self._lacking)
+    sends = _GO_ON(self, order)
+    mine = set(self._owned)
+    for segment in set(self._lacking) - lacking - mine:
+        self.values[self.bounds(segment)] = known[self.bounds(segment)]
+        self._lacking.discard(segment)
+    return sends
+
+
+def _a_lost_device_counts_wherever_it_is_lost(self: Exchange, segment: int) -> None:
+    merged, lost = self._merging[segment], self.order.lost
+    gone = [each for each in lost if each.contributor not in merged.contributors]
+    if gone and self._contributors <= merged.contributors:
+        everybody = merged.contributors | {each.contributor for each in gone}
+        theta = merged.theta + sum(each.theta for each in gone)
+        self._merging[segment] = ModelDelta(merged.values, theta, everybody)
+    _FINISH(self, segment)
+
+
+_ENTRY, _TAKE_RESULT, _GO_ON = Standing._entry, Exchange.take_result, Exchange.go_on
 _TAKE_PIECE, _FINISH, _HEAR = Exchange.take_piece, Exchange._finish, Staging.hear_segment
 _ROUND = Exchange._round_result
 _PLAN, _FETCH, _IS_RESULT = Aggregation._plan_segments, Hops.fetch, Spread._is_result
@@ -111,10 +147,15 @@ _PLAN, _FETCH, _IS_RESULT = Aggregation._plan_segments, Hops.fetch, Spread._is_r
 # mutation -> (where, name, the seed that catches it)
 MUTATIONS: dict[Callable[..., Any], tuple[Any, str, int]] = {
     _a_piece_that_comes_twice_counts_twice: (Exchange, "take_piece", 22),
-    _another_ballots_segments_are_taken: (Staging, "hear_segment", 22),
+    _another_ballots_segments_are_taken: (Staging, "hear_segment", 438),
     _an_owner_does_not_wait_for_all: (Exchange, "_finish", 22),
-    _a_lost_device_stays_in_the_plan: (Aggregation, "_plan_segments", 22),
+    _a_lost_device_stays_in_the_plan: (Aggregation, "_plan_segments", 9),
     _who_lacks_one_segment_stages: (Exchange, "is_whole", 22),
+    _who_is_in_some_segments_is_in_none: (Standing, "_entry", 22),
+    _who_is_in_some_segments_is_in_all: (Standing, "_entry", 27),
+    _whose_piece_is_missing_is_not_told: (Exchange, "take_result", 22),
+    _what_a_lost_owner_gave_is_kept: (Exchange, "go_on", 22),
+    _a_lost_device_counts_wherever_it_is_lost: (Exchange, "_finish", 22),
 }
 
 
@@ -235,10 +276,10 @@ def test_a_broken_rule_of_segments_is_caught(
 def test_an_owner_that_keeps_its_exact_mean_is_caught(compress: Coding, monkeypatch: pytest.MonkeyPatch) -> None:
     """All apply what the others can decode, or no two models are the same."""
 
-    def keeps_the_exact_mean(self: Exchange, segment: int) -> None:
+    def keeps_the_exact_mean(self: Exchange, segment: int, theta: float) -> None:
         bounds = self.bounds(segment)
         exact = self.values[bounds].copy()
-        _ROUND(self, segment)
+        _ROUND(self, segment, theta)
         self.values[bounds] = exact
 
     assert not _run(_plan(22, compress)).kind

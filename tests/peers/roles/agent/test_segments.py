@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from mdl.protocol.delta import Contributor
+from mdl.protocol.delta import Contributor, Partial
 from mdl.protocol.hop_messages import HopOrdered
 from mdl.protocol.machine import Received
 from mdl.protocol.round_messages import BroadcastOrdered, RoundClosed, RoundOpened
+from mdl.protocol.segment_messages import Lost
 from mdl.protocol.status_messages import MeshStatus, StatusWanted
 from mdl.protocol.vocabulary import Activity, Staged, Transfer
 from peers.roles.agent.phase import Phase
@@ -16,8 +17,8 @@ from tests.peers.roles.desk import A, B, C, D, Desk
 STALL_S = 10.0
 
 
-def _desk(**settings: object) -> Desk:
-    return Desk(min_peers=3, exchange="shares", segment_values=2, stall_s=STALL_S, **settings)  # type: ignore[arg-type]
+def _desk(min_peers: int = 3, **settings: object) -> Desk:
+    return Desk(min_peers=min_peers, exchange="shares", segment_values=2, stall_s=STALL_S, **settings)  # type: ignore[arg-type]
 
 
 def _started() -> Desk:
@@ -85,15 +86,51 @@ def test_a_round_tells_what_the_links_allowed_as_they_were_known_before_it() -> 
     assert summary.exchange_s == summary.seconds["broadcast"] > 0.0
 
 
-def test_a_contributor_that_is_lost_before_anybody_has_the_result_is_left_out_of_a_new_plan() -> None:
+def test_without_a_contributor_that_is_lost_the_same_exchange_goes_on() -> None:
     desk = _started()
     first = desk.last(BroadcastOrdered)
     desk.silence(C, A, B, for_s=6.0)
     order = desk.last(BroadcastOrdered)
-    assert order.contributors == (A, B)
-    assert (order.theta, sum(order.owns)) == (2.0, 5)
+    assert order.order == order.contributors == (A, B)
+    assert order.theta == 2.0
+    assert (order.began, order.owns) == (first.version, first.owns[:2])
+    assert order.lost == (Lost(C, 1.0, 2, first.owns[2]),)
     assert order.version > first.version
     assert not desk.hops()
+    for peer in (A, B):
+        desk.stage(peer, partial=(Partial(C, 1.0, 2, b"\x03"),))
+    for peer in (A, B):
+        desk.apply(peer)
+    summary = desk.agent._records.pending
+    assert summary is not None
+    assert summary.partial == {"c": 0.6}  # three of five segments
+    assert summary.contributors == ("a", "b")
+
+
+def test_places_are_told_as_they_were_when_the_exchange_began() -> None:
+    desk = _desk(min_peers=4)
+    desk.start(A, B, C, D)
+    first = desk.last(BroadcastOrdered)
+    desk.silence(A, B, C, D, for_s=6.0)
+    desk.silence(C, B, D, for_s=6.0)
+    order = desk.last(BroadcastOrdered)
+    assert order.order == (B, D)
+    assert [(lost.contributor, lost.place) for lost in order.lost] == [(A, 0), (C, 2)]
+    assert (order.began, order.owns) == (first.version, (first.owns[1], first.owns[3]))
+
+
+def test_where_no_owner_is_left_the_round_begins_anew() -> None:
+    desk = _desk()
+    for peer in (A, B, C):
+        desk.report(peer)
+    for member in desk.agent.members.everyone():
+        member.device.learn_link(100.0 if member.contributor == C else 0.1)
+    for peer in (A, B, C):
+        desk.hold(peer)
+    assert desk.last(BroadcastOrdered).owns == (0, 0, 5)
+    desk.silence(C, A, B, for_s=6.0)
+    order = desk.last(BroadcastOrdered)
+    assert (order.lost, order.order, sum(order.owns)) == ((), (A, B), 5)
 
 
 def test_a_result_that_somebody_has_goes_down_the_tree_once_an_owner_is_lost() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -12,11 +13,13 @@ from mdl.protocol.coding import Coding
 from mdl.protocol.delta import Contributor, ModelDelta, Vector, central_mean
 from mdl.protocol.machine import Send
 from mdl.protocol.round_messages import BroadcastOrdered
-from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
-from peers.roles.trainer.exchange import Exchange
+from mdl.protocol.segment_messages import Lost, PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
+from mdl.protocol.segments import mask_of
+from peers.roles.trainer.exchange import Exchange, places_of
 
 SIZE, VALUES = 100, 8
 RETRY_S = 0.5
+_READY = SegmentsReady(3, 7, 1)
 
 
 def _order(
@@ -68,7 +71,7 @@ class Net:
         exchange = self.at[receiver]
         self.now += 0.001
         if isinstance(message, SegmentsReady):
-            self.post(receiver, exchange.hear_ready(sender, self.now))
+            self.post(receiver, exchange.hear_ready(sender, message, self.now))
         elif isinstance(message, SegmentTaken):
             self.post(receiver, exchange.hear_taken(sender, message, self.now))
         elif isinstance(message, PieceMessage):
@@ -144,10 +147,10 @@ def test_nothing_is_sent_before_the_receiver_says_that_it_is_ready() -> None:
     exchange = Exchange(order, me, ModelDelta(np.ones(SIZE, np.float32), 1.0, frozenset([me])), SIZE, RETRY_S)
     assert exchange.begin() == [Send("b", SegmentsReady(3, 7, 1))]
     assert exchange.on_time(1.0) == [Send("b", SegmentsReady(3, 7, 1))]
-    first, *pieces = exchange.hear_ready(other, 1.1)
+    first, *pieces = exchange.hear_ready(other, _READY, 1.1)
     assert first == Send("b", SegmentsReady(3, 7, 1))  # it has begun only now, and may have missed the others
     assert [type(send.message) for send in pieces] == [PieceMessage] * 6
-    assert exchange.hear_ready(other, 1.2) == []
+    assert exchange.hear_ready(other, _READY, 1.2) == []
 
 
 def test_a_piece_that_comes_twice_counts_once_and_is_confirmed_again() -> None:
@@ -222,7 +225,7 @@ def test_a_slow_way_gets_a_small_window_and_waits_longer_before_it_says_somethin
     )
     exchange = Exchange(order, peers[0], ModelDelta(np.ones(SIZE, np.float32), 1.0, frozenset([peers[0]])), SIZE, 0.5)
     exchange.begin()
-    _, first = exchange.hear_ready(peers[1], 0.0)
+    _, first = exchange.hear_ready(peers[1], _READY, 0.0)
     assert isinstance(first.message, PieceMessage)  # one segment, more than 20 ms of this link
     assert len(exchange.hear_taken(peers[1], SegmentTaken(3, 7, 1, 0), 2.0)) == 1
     assert [send.message for send in exchange.on_time(5.0)] == [SegmentsReady(3, 7, 1)]  # a confirmation took 2 s
@@ -266,8 +269,8 @@ def test_a_device_whose_readiness_was_lost_gets_its_results_when_it_says_so_agai
     exchange = Exchange(order, me, ModelDelta(np.ones(SIZE, np.float32), 1.0, frozenset([me])), SIZE, RETRY_S)
     exchange.begin()
     exchange.take_result(bob, SegmentMessage(3, 7, 1, 12), np.ones(4, np.float32))  # so it follows the order
-    assert [type(send.message) for send in exchange.hear_ready(bob, 1.0)] == [PieceMessage] * 6
-    assert exchange.hear_ready(bob, 1.1) == []
+    assert [type(send.message) for send in exchange.hear_ready(bob, _READY, 1.0)] == [PieceMessage] * 6
+    assert exchange.hear_ready(bob, _READY, 1.1) == []
 
 
 def test_windows_and_the_speed_of_a_link_are_of_bytes_that_travel() -> None:
@@ -283,7 +286,7 @@ def test_windows_and_the_speed_of_a_link_are_of_bytes_that_travel() -> None:
         own = ModelDelta(np.ones(size, np.float32), 1.0, frozenset([peers[0]]))
         exchange = Exchange(order, peers[0], own, size, RETRY_S)
         exchange.begin()
-        _, *sends = exchange.hear_ready(peers[1], 0.0)
+        _, *sends = exchange.hear_ready(peers[1], _READY, 0.0)
         under_way[coding] = sum(send.values.nbytes for send in sends if isinstance(send.values, np.ndarray))
         for segment in range(40):
             exchange.hear_taken(peers[1], SegmentTaken(3, 7, 1, segment), 0.05 * segment)
@@ -292,3 +295,131 @@ def test_windows_and_the_speed_of_a_link_are_of_bytes_that_travel() -> None:
     assert 60_000 < under_way["int8"] <= 100_000
     assert seen["none"] == pytest.approx(4 * values / 1e6 / 0.05, rel=0.01)
     assert seen["int8"] == pytest.approx(seen["none"] / 3.94, rel=0.01)
+
+
+class LossyNet(Net):
+    """As Net; devices are lost in the middle, and the others hear so one after the other.
+
+    behind: who has not heard of it yet.
+    """
+
+    behind: tuple[Contributor, ...] = ()
+
+    def lose(self, *names: str) -> None:
+        """They are gone; what they have said may still arrive."""
+        gone = [peer for peer in self.order.order if peer.peer_id in names]
+        places = [peer for peer, _ in places_of(self.order)]
+        owns = dict(zip(self.order.order, self.order.owns, strict=True))
+        lost = tuple(Lost(peer, self.own[peer].theta, places.index(peer), owns[peer]) for peer in gone)
+        alive = tuple(peer for peer in self.order.order if peer not in gone)
+        contributors = tuple(peer for peer in self.order.contributors if peer not in gone)
+        self.order = msgspec.structs.replace(
+            self.order,
+            version=self.order.version + 1,
+            began=self.order.began or self.order.version,
+            order=alive,
+            owns=tuple(owns[peer] for peer in alive),
+            contributors=contributors,
+            theta=sum(self.own[peer].theta for peer in contributors),
+            lost=self.order.lost + lost,
+        )
+        self.queue = [said for said in self.queue if said[1] not in gone]
+        for peer in gone:
+            del self.at[peer]
+        self.behind = alive
+
+    def step(self) -> None:
+        if self.behind and (not self.queue or self.rng.random() < 0.1):
+            peer = self.behind[int(self.rng.integers(len(self.behind)))]
+            self.behind = tuple(other for other in self.behind if other != peer)
+            self.post(peer, self.at[peer].go_on(self.order))
+            return
+        sender, receiver, message, values = self.queue.pop(int(self.rng.integers(len(self.queue))))
+        if receiver in self.at and message.version == self.at[receiver].order.version:  # type: ignore[attr-defined]
+            self.queue.append((sender, receiver, message, values))
+            rng, self.rng = self.rng, _Last()  # type: ignore[assignment]
+            super().step()
+            self.rng = rng
+
+
+class _Last:
+    """Whatever is drawn is the last."""
+
+    def integers(self, count: int) -> int:
+        return count - 1
+
+    def random(self) -> float:
+        return 0.5
+
+
+@pytest.mark.parametrize(
+    ("names", "owns", "lost"),
+    [
+        ("abc", (7, 6, 0), "c"),
+        ("abc", (5, 4, 4), "c"),
+        ("abcd", (3, 4, 3, 3), "b"),
+        ("abcd", (4, 4, 5, 0), "dc"),
+        ("abcdef", (5, 4, 2, 1, 1, 0), "af"),
+    ],
+)
+@pytest.mark.parametrize("seed", range(12))
+def test_if_devices_are_lost_the_others_agree_on_who_is_in_which_segment(
+    names: str, owns: tuple[int, ...], lost: str, seed: int
+) -> None:
+    net = LossyNet(_order(names, owns), seed)
+    own = dict(net.own)
+    for name in lost:
+        for _ in range(int(net.rng.integers(1, 160))):
+            if net.queue or net.behind:
+                net.step()
+        net.lose(name)
+    while net.behind or net.queue or not all(exchange.is_over() for exchange in net.at.values()):
+        if net.behind or net.queue:
+            net.step()
+            continue
+        net.now += RETRY_S
+        for peer, exchange in net.at.items():
+            net.post(peer, exchange.on_time(net.now))
+        assert net.now < 100.0
+    results = [exchange.values for exchange in net.at.values()]
+    partials = {exchange.partial for exchange in net.at.values()}
+    assert len({result.tobytes() for result in results}) == len(partials) == 1
+    (partial,) = partials
+    total = sum(own[peer].values.astype(np.float64) * own[peer].theta for peer in net.order.contributors)
+    thetas = np.full(SIZE, net.order.theta)
+    for each in partial:
+        counted = ~mask_of(each.lacks, VALUES, SIZE)
+        total += np.where(counted, own[each.contributor].values * each.theta, 0.0)
+        thetas += counted * each.theta
+    np.testing.assert_allclose(results[0], total / thetas, atol=1e-5)
+    for exchange in net.at.values():
+        assert exchange.order == net.order
+
+
+def test_pieces_that_a_lost_device_gave_are_not_asked_for_again() -> None:
+    """Nothing but what it owned, and what was under way, travels twice."""
+    net = LossyNet(_order("abcd", (4, 3, 3, 3)))
+    while net.said["PieceMessage"] < 30:
+        net.step()
+    net.queue.clear()
+    said = net.said["PieceMessage"]
+    merged = sum(len(part.contributors) - 1 for at in net.at.values() for part in at._merging.values())
+    merged += sum(3 for at in net.at.values() for segment in at._owned if segment not in at._lacking)
+    net.lose("d")
+    net.run()
+    assert net.said["PieceMessage"] - said <= 2 * 13 - merged * 2 / 3 + 2 * 3
+
+
+def test_what_goes_on_must_be_the_same_exchange() -> None:
+    net = LossyNet(_order("abc", (5, 4, 4)))
+    first = net.order
+    net.lose("c")
+    (exchange, *_) = net.at.values()
+    with pytest.raises(RemoteProtocolError, match="other shares"):
+        exchange.go_on(msgspec.structs.replace(net.order, owns=(4, 5)))
+    exchange.go_on(net.order)
+    with pytest.raises(RemoteProtocolError, match="that it has lost"):
+        exchange.go_on(first)
+    for lost in (net.order.lost * 2, (msgspec.structs.replace(net.order.lost[0], place=7),)):
+        with pytest.raises(RemoteProtocolError):
+            places_of(msgspec.structs.replace(net.order, lost=lost))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 
-from mdl.protocol.delta import Contributor, ModelDelta, apply_delta, digest_of
-from mdl.protocol.vocabulary import MAX_REACHED, Counted, Fork, History
+from mdl.protocol.delta import Contributor, ModelDelta, Partial, apply_delta, digest_of
+from mdl.protocol.vocabulary import MAX_REACHED, Counted, Fork, History, Lineage
 from peers.roles.trainer.model_state import Standing, Work, total
 from tests.peers.roles.at_once import apply_at_once
 
@@ -355,3 +356,64 @@ def test_how_far_it_has_been_on_a_lineage_is_remembered_for_those_it_left() -> N
     for number in range(2 * MAX_REACHED):
         _move(standing, number, History((*START, Fork(0, 1, f"x{number}"))))
     assert len(standing.reached) <= MAX_REACHED
+
+
+def _part_of_the_first_value(*, lacks: bytes = b"\x02") -> Partial:
+    """Two segments of one value: the first has its work."""
+    return Partial(ME, 1.0, 1, lacks)
+
+
+def _left_behind(result: ModelDelta, lineage: Lineage = ()) -> Standing:
+    """It gave its work to a round that went on without it, and hears of the result later."""
+    standing, others = Standing(ME, ZEROS), Standing(ANN, ZEROS)
+    for each in (standing, others):
+        each.follow(lineage, ("ann", "bob", "me"))
+    apply_at_once(others, result, 1.0)
+    standing.add(Work(np.array([3.0, 5.0], np.float32), ((1, standing.digest),), ((lineage, 1),)))
+    standing.move_to(1, others.parameters, others.digest, others.history())
+    return standing
+
+
+def test_what_a_round_has_counted_in_some_segments_only_is_brought_in_in_the_others() -> None:
+    result = ModelDelta(np.ones(2, np.float32), 2.0, frozenset([ANN, BOB]), (_part_of_the_first_value(),))
+    standing = _left_behind(result)
+    assert not standing.is_counted((), 1)
+    carried = total(standing.uncounted)
+    assert carried is not None
+    np.testing.assert_array_equal(carried, [0.0, 5.0])
+    assert standing.base == ("ann", "bob")  # who was lost does not decide on the next round
+    apply_at_once(standing, _delta(ANN, BOB, ME), 1.0)
+    assert Counted(ME, 2) in standing.history().counted
+
+
+def test_who_is_in_all_segments_is_counted_though_it_was_lost() -> None:
+    partial = _part_of_the_first_value(lacks=b"")
+    standing = _left_behind(ModelDelta(np.ones(2, np.float32), 2.0, frozenset([ANN, BOB]), (partial,)))
+    assert standing.is_counted((), 1)
+    assert _carry(standing) is None
+
+
+def test_a_fork_that_is_left_gives_back_the_part_that_it_had_counted() -> None:
+    result = ModelDelta(np.ones(2, np.float32), 2.0, frozenset([ANN, BOB]), (_part_of_the_first_value(),))
+    standing = _left_behind(result, START)
+    apart = (*START, Fork(0, 1, "bob.1.2"))
+    _move(standing, 1, History(apart, ("bob",), ()))
+    carried = total(standing.uncounted)
+    assert carried is not None
+    np.testing.assert_array_equal(carried, [3.0, 5.0])
+    _move(standing, 1, History(START, ("ann", "bob"), (Counted(ME, 1, 1, b"\x02"),)))
+    carried = total(standing.uncounted)
+    assert carried is not None
+    np.testing.assert_array_equal(carried, [0.0, 5.0])
+
+
+def test_work_that_is_still_being_recalled_is_split_when_it_is_there() -> None:
+    result = ModelDelta(np.ones(2, np.float32), 2.0, frozenset([ANN, BOB]), (_part_of_the_first_value(),))
+    standing = _left_behind(result)
+    fresh = standing.marked(Work(np.empty(0, np.float32), ((1, digest_of(ZEROS)),), (((), 1),)))
+    apply_at_once(standing, _delta(ANN, BOB, ME), 1.0)  # its entry in the history is of a later round now
+    standing.uncounted = ()
+    standing.add(msgspec.structs.replace(fresh, values=np.array([7.0, 9.0], np.float32)))
+    carried = total(standing.uncounted)
+    assert carried is not None
+    np.testing.assert_array_equal(carried, [0.0, 9.0])
