@@ -63,8 +63,8 @@ def swap_unused(names: Sequence[str], uses: Mapping[str, int], least: int = LEAS
 
 
 def keep_used(names: Sequence[str], uses: Mapping[str, int], size: int = PERSONAL_WORDS) -> Change:
-    """Vocabulary compression (5.2): the `size` entries that matter, used ones before unused ones; their order stays."""
-    places = sorted(range(len(names)), key=lambda place: (not uses.get(names[place]), place))[:size]
+    """Vocabulary compression (5.2): the most used entries, then frequent others up to `size`; order stays."""
+    places = sorted(range(len(names)), key=lambda place: (-uses.get(names[place], 0), place))[:size]
     rows = np.sort(np.array(places, np.int64))
     return Change(tuple(names[row] for row in rows.tolist()), rows)
 

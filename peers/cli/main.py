@@ -341,5 +341,7 @@ def add_groups() -> None:
 
     app.add_typer(schedule_app, name="schedule")
     from peers.cli.cloud import register
+    from peers.cli.personal import register as register_personal
 
     register(app)
+    register_personal(app)

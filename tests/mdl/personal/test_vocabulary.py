@@ -32,6 +32,8 @@ def test_5_2_used_entries_are_kept_and_the_rest_filled_with_frequent_ones() -> N
     assert change.names == ("the", "of", "milk", "yew")
     assert change.rows.tolist() == [0, 1, 3, 5]
     assert keep_used(NAMES, {}, 100).names == NAMES
+    # Where not even all used ones fit, the least used go, however frequent they are elsewhere.
+    assert keep_used(NAMES, {"the": 1, "yew": 9, "milk": 4}, 2).names == ("milk", "yew")
     assert keep_used(NAMES, {"yew": 1, "milk": 4}, 1).names == ("milk",)
 
 

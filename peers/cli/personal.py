@@ -1,0 +1,266 @@
+"""`mdl personal`: a model of one person's own, trained on this device from what that person wrote (DeepType)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+
+import typer
+
+from mdl.config import LARGEST_SEED, MANY
+from mdl.errors import ConfigError, UnfinishedError
+from peers.cli.options import AsJson, LogLevel, Quiet, When, finite, log_at, print_json, tell
+from peers.cli.progress import progress_bar
+
+if TYPE_CHECKING:
+    from mdl.personal.study import StudySettings
+    from mdl.personal.words.efficiency import Evaluation
+    from mdl.personal.words.text_task import Batching
+    from peers.personal.train import Trained
+
+app = typer.Typer(no_args_is_help=True, help="A personal model: learned on this device, from what one person wrote.")
+
+_TEXT = "A file or folder of .txt or .jsonl, packed or not, or a .zip of .txt."
+Corpus = Annotated[Path, typer.Argument(help=_TEXT)]
+Home = Annotated[Path | None, typer.Option("--out", help="Directory of this person; under the state directory else.")]
+Author = Annotated[str, typer.Option(help="Only what this author wrote, in a .jsonl that names authors.")]
+Limit = Annotated[int, typer.Option(help="Read so many words at most; 0 reads all.", min=0, max=MANY)]
+Epochs = Annotated[int, typer.Option(help="Passes over the text.", min=1, max=MANY)]
+Rate = Annotated[float, typer.Option(help="Learning rate.", min=0.0, max=1e3, callback=finite)]
+Optimizer = Annotated[str, typer.Option(help="sgd or adam.")]
+Top = Annotated[int, typer.Option(help="Suggestions that are shown.", min=1, max=100)]
+SeedOf = Annotated[int, typer.Option("--seed", help="Every random choice follows from it.", min=0, max=LARGEST_SEED)]
+Anew = Annotated[bool, typer.Option("--fresh", help="Drop a training that was interrupted, begin anew.")]
+_BATCHINGS = ("shared", "exact", "buckets", "longest", "padded")
+
+
+@app.command("pretrain")
+def pretrain(
+    corpus: Corpus,
+    out: Annotated[Path, typer.Option(help="Where the global model goes (safetensors).")] = Path("global.safetensors"),
+    words: Annotated[
+        int, typer.Option(help="The most frequent words; others are unknown.", min=2, max=200_000)
+    ] = 20_000,
+    hidden: Annotated[int, typer.Option(help="Units of each of the two LSTM layers.", min=1, max=4096)] = 400,
+    rank: Annotated[
+        int, typer.Option(help="Of embedding and last layer; 0: whole. With --start compresses.", min=0, max=4096)
+    ] = 0,
+    start: Annotated[Path | None, typer.Option(help="Go on from this model, as after --rank.")] = None,
+    epochs: Epochs = 5,
+    batch: Annotated[int, typer.Option(help="Words of a step.", min=1, max=MANY)] = 128,
+    rate: Rate = 0.003,
+    optimizer: Optimizer = "adam",
+    batching: Annotated[str, typer.Option(help=", ".join(_BATCHINGS))] = "shared",
+    limit: Limit = 0,
+    when: When = None,
+    seed: SeedOf = 0,
+    fresh: Anew = False,
+    log_level: LogLevel = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train the global model on public text; Ctrl-C saves, and the same command goes on."""
+    log_at(log_level, quiet)
+    from peers.personal import train as edge
+
+    settings, how = _settings(epochs, batch, optimizer, rate, seed), _batching(batching)
+    with progress_bar() as show:
+        done = edge.pretrain(
+            corpus, out, (words, hidden, rank), settings, how, start, limit, when or "", fresh, show
+        )  # fmt: skip
+    _end(done, {"model": str(out)}, f"{out}: {done.classes} words, {done.bytes / 1e6:.1f} MB", as_json)
+
+
+@app.command("train")
+def train(
+    text: Corpus,
+    model: Annotated[Path | None, typer.Option(help="The global model; else goes on from this person's.")] = None,
+    out: Home = None,
+    author: Author = "",
+    all_layers: Annotated[
+        bool, typer.Option("--all-layers", help="Let every layer learn, not the last alone.")
+    ] = False,
+    words: Annotated[
+        int, typer.Option(help="Keep so many words, the used ones first; 0: all.", min=0, max=200_000)
+    ] = 10_000,
+    uses: Annotated[
+        int, typer.Option(help="A word used so often enters the vocabulary; 0: none.", min=0, max=MANY)
+    ] = 3,
+    batching: Annotated[str, typer.Option(help=", ".join(_BATCHINGS))] = "exact",
+    cache: Annotated[
+        bool, typer.Option("--cache", help="Compute the last layer's features once: more memory.")
+    ] = False,
+    test: Annotated[
+        float, typer.Option(help="Hold the last part out, and test with it.", min=0, max=0.9, callback=finite)
+    ] = 0.0,
+    epochs: Epochs = 5,
+    batch: Annotated[int, typer.Option(help="Words of a step.", min=1, max=MANY)] = 16,
+    rate: Rate = 0.001,
+    optimizer: Optimizer = "adam",
+    limit: Limit = 0,
+    when: When = None,
+    seed: SeedOf = 0,
+    fresh: Anew = False,
+    log_level: LogLevel = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train one person's model on their text; it stays in --out. Ctrl-C saves, and the same command goes on."""
+    log_at(log_level, quiet)
+    from mdl.personal.words.personalise import Techniques
+    from peers.personal import train as edge
+
+    folder = _home(out)
+    techniques = Techniques(not all_layers, words, uses, _batching(batching), cache)
+    settings = _settings(epochs, batch, optimizer, rate, seed)
+    with progress_bar() as show:
+        done = edge.train(
+            text, folder, model, techniques, settings, author, test, limit, when or "", fresh, show
+        )  # fmt: skip
+    if done.before and done.after and not as_json:
+        _compare(done.before, done.after)
+    told = f"{folder}: {done.classes} words ({done.new_words} new), {done.bytes / 1e6:.1f} MB, {done.seconds:.0f} s"
+    _end(done, {"directory": str(folder)}, told, as_json)
+
+
+@app.command("eval")
+def evaluate(
+    model: Annotated[Path, typer.Argument(help="A model file, or a person's directory.")],
+    text: Corpus,
+    author: Author = "",
+    top: Top = 3,
+    ngrams: Annotated[Path | None, typer.Option(help="Text whose n-grams are tested beside it.")] = None,
+    limit: Limit = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Test how many characters a model saves on a text, and how perplexed it is by it."""
+    import msgspec
+
+    from mdl.personal.words.model_file import load_next_word
+    from peers.personal import train as edge
+    from peers.personal.home import MODEL
+
+    loaded, described = load_next_word(model / MODEL if model.is_dir() else model)
+    sentences = edge.read_sentences(text, author, limit)
+    found = edge.assess(loaded, described.table, sentences, top)
+    beside = {}
+    if ngrams:
+        beside = edge.compare_ngrams(described.table, edge.read_sentences(ngrams), sentences, top)
+    if as_json:
+        print_json({"top": top, **msgspec.to_builtins(found), "ngrams": beside})
+        return
+    print(f"{'':<8}  top-{top} efficiency   only words that begin as typed")
+    print(f"{'model':<8}  {found.efficiency:>16.3f}   {found.filtered:>.3f}")
+    for name, both in beside.items():
+        print(f"{name:<8}  {both['efficiency']:>16.3f}   {both['filtered']:>.3f}")
+    print(f"perplexity {found.perplexity:.1f}, {found.words} words, {found.unknown:.1%} of them unknown")
+
+
+@app.command("status")
+def status(out: Home = None, as_json: AsJson = False) -> None:
+    """Show what this person's model takes: on disk, in memory, seconds and modelled energy of a training."""
+    import msgspec
+
+    from peers.personal.home import describe
+
+    found = describe(_home(out))
+    if as_json:
+        print_json(msgspec.to_builtins(found))
+        return
+    record = found.record
+    print(f"{found.directory}: {found.disk_bytes / 1e6:.1f} MB on disk")
+    rank, megabytes = found.rank or "whole", found.model_bytes / 1e6
+    print(f"model: {found.classes} words, {found.hidden} units, rank {rank}, {megabytes:.1f} MB")
+    print(
+        f"learned from {record.words} words in {record.trainings} trainings, {record.seconds:.0f} s of processor time"
+    )
+    share = found.battery_percent_a_training
+    print(f"a training: {found.joules_a_training:.0f} J modelled, {share:.2f} % of a full phone")
+    if record.typed:
+        print(f"typed {record.typed} characters, saved {record.saved} more; {record.online_steps} steps while typing")
+    if found.unfinished:
+        print("a training is not at its end: the same `mdl personal train` goes on with it")
+
+
+@app.command("export")
+def export(
+    target: Annotated[Path, typer.Argument(help="FILE.safetensors: the model with this person's words.")],
+    out: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """Copy this person's model to a file of theirs: it holds words they wrote."""
+    from mdl.personal.words.model_file import load_next_word, save_next_word
+    from peers.personal.home import MODEL
+
+    loaded, described = load_next_word(_home(out) / MODEL)
+    if target.suffix != ".safetensors":
+        raise ConfigError(f"{target}: expected a name that ends with .safetensors")
+    save_next_word(target, loaded, described.table, described.trained_words, described.personal_words)
+    if as_json:
+        print_json({"file": str(target)})
+    tell(f"{target} holds words that this person wrote: give it to nobody")
+
+
+@app.command("forget")
+def forget(
+    out: Home = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete everything personal on this device: model, words, unfinished trainings, logs of typing."""
+    from peers.personal.home import forget as delete
+
+    folder = _home(out)
+    if not yes:
+        raise ConfigError(f"this deletes everything personal in {folder}: say it with --yes")
+    gone = delete(folder)
+    if as_json:
+        print_json({"directory": str(folder), "deleted": gone})
+    tell(f"deleted in {folder}: {', '.join(gone) or 'nothing was there'}")
+
+
+def _home(out: Path | None) -> Path:
+    from peers.personal.home import default_home
+
+    return out or default_home()
+
+
+def _settings(epochs: int, batch: int, optimizer: str, rate: float, seed: int) -> StudySettings:
+    from mdl.personal.study import StudySettings
+
+    if optimizer not in ("sgd", "adam"):
+        raise ConfigError(f"--optimizer {optimizer!r}: expected sgd or adam")
+    kind = cast(Literal["sgd", "adam"], optimizer)
+    return StudySettings(epochs, batch, kind, rate, seed=seed)
+
+
+def _batching(name: str) -> Batching:
+    if name not in _BATCHINGS:
+        raise ConfigError(f"--batching {name!r}: expected one of {', '.join(_BATCHINGS)}")
+    return cast("Batching", name)
+
+
+def _compare(before: Evaluation, after: Evaluation) -> None:
+    gain = after.efficiency / before.efficiency - 1 if before.efficiency else 0.0
+    print(f"top-3 efficiency {before.efficiency:.3f} -> {after.efficiency:.3f} ({gain:+.1%}), "
+          f"only words that begin as typed {before.filtered:.3f} -> {after.filtered:.3f}")  # fmt: skip
+
+
+def _end(done: Trained, where: dict[str, Any], told: str, as_json: bool) -> None:
+    import msgspec
+
+    result = where | msgspec.to_builtins(done)
+    if not done.finished:
+        raise UnfinishedError(
+            f"interrupted after {done.steps} batches, saved", 130, result, "the same command goes on where it was"
+        )
+    tell(told)
+    if as_json:
+        print_json(result)
+
+
+def register(main: typer.Typer) -> None:
+    from peers.cli.type_words import type_words
+
+    main.add_typer(app, name="personal")
+    main.command("type")(type_words)

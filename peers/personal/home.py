@@ -1,0 +1,128 @@
+"""What this device keeps of one person, in one directory for its owner alone: nothing else of mdl reads or sends it.
+
+personal.safetensors    the model and the person's words; personal.previous.safetensors: the one before
+study.safetensors       a training that is not at its end
+record.json             what the trainings took
+typing.jsonl            how long suggestions and steps took while typing: times and counts, never text
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import platformdirs
+
+from mdl.bounds import Bytes, Count, Seconds
+from mdl.errors import DataError, MdlError, StorageError
+from mdl.personal.words.model_file import load_next_word
+from mdl.reading import decode_json, read_bytes
+from mdl.writing import make_private_folder, write_bytes
+from sim.timing.device_models import energy_percent
+
+MODEL, PREVIOUS = "personal.safetensors", "personal.previous.safetensors"
+STUDY, RECORD, LOG = "study.safetensors", "record.json", "typing.jsonl"
+# Everything that is personal, and all that `mdl personal forget` deletes.
+PERSONAL_FILES = (MODEL, PREVIOUS, STUDY, RECORD, LOG)
+# Assumed: what a phone's processor takes at work, on top of the rest.
+TRAINING_W = 1.5
+_LARGEST_RECORD_BYTES = 1 << 16
+
+
+class Record(msgspec.Struct, frozen=True):
+    """What was learned here. words: of the person's text. seconds: of processor time, of all trainings.
+
+    trainings: that came to their end. typed, saved: characters while typing, and those that were not needed.
+    """
+
+    words: Count = 0
+    seconds: Seconds = 0.0
+    trainings: Count = 0
+    steps: Count = 0
+    typed: Count = 0
+    saved: Count = 0
+    online_steps: Count = 0
+
+
+class Status(msgspec.Struct, frozen=True):
+    """`mdl personal status`. joules and battery_percent are modelled: TRAINING_W for the processor's seconds.
+
+    disk_bytes: of all personal files; model_bytes: of the model's, which is what it takes in memory.
+    """
+
+    directory: str
+    classes: Count
+    hidden: Count
+    rank: Count
+    model_bytes: Bytes
+    disk_bytes: Bytes
+    unfinished: bool
+    record: Record
+    joules_a_training: float
+    battery_percent_a_training: float
+
+
+def default_home() -> Path:
+    return Path(platformdirs.user_state_dir("mdl")) / "personal"
+
+
+def prepare_folder(folder: Path) -> None:
+    """The directory, for its owner alone. Raises MdlError if it cannot be made."""
+    try:
+        make_private_folder(folder)
+    except OSError as error:
+        raise StorageError(folder, error) from None
+
+
+def read_record(folder: Path) -> Record:
+    path = folder / RECORD
+    if not path.exists():
+        return Record()
+    return decode_json(read_bytes(path, _LARGEST_RECORD_BYTES), Record, str(path))
+
+
+def write_record(folder: Path, record: Record) -> None:
+    write_bytes(folder / RECORD, msgspec.json.encode(record))
+
+
+def describe(folder: Path) -> Status:
+    """Raises DataError if there is nothing personal."""
+    there = [folder / name for name in PERSONAL_FILES if (folder / name).exists()]
+    if not (folder / MODEL).exists() and not (folder / STUDY).exists():
+        raise DataError(f"{folder}: nobody has trained a personal model here; mdl personal train TEXT does")
+    record, size = read_record(folder), None
+    if (folder / MODEL).exists():
+        size = load_next_word(folder / MODEL)[1].size
+    joules = TRAINING_W * record.seconds / max(record.trainings, 1)
+    return Status(
+        str(folder),
+        size.classes if size else 0,
+        size.hidden if size else 0,
+        size.rank if size else 0,
+        (folder / MODEL).stat().st_size if size else 0,
+        sum(path.stat().st_size for path in there),
+        (folder / STUDY).exists(),
+        record,
+        joules,
+        energy_percent(joules),
+    )
+
+
+def forget(folder: Path) -> list[str]:
+    """Delete everything personal here; returns the names of what was deleted. Raises MdlError if one stays."""
+    gone = []
+    for name in PERSONAL_FILES:
+        # A write that was cut off leaves a part beside the file.
+        for path in (folder / name, *sorted(folder.glob(f".{name}.*"))):
+            try:
+                if path.exists():
+                    path.unlink()
+                    gone.append(path.name)
+            except OSError as error:
+                raise MdlError(f"{path} could not be deleted: {error.strerror}") from None
+    try:
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+    except OSError as error:
+        raise StorageError(folder, error) from None
+    return gone

@@ -1,0 +1,79 @@
+"""`mdl type`: loads this person's model, or a global one, learns from what is typed, and keeps it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from mdl.bounds import Count, Share
+from mdl.errors import ConfigError
+from mdl.files.journal import Journal
+from mdl.personal.online import OnlineLearner
+from mdl.personal.words.keyboard import Keyboard
+from mdl.personal.words.model_file import load_next_word, save_next_word
+from peers.interrupts import handled, interrupt
+from peers.personal.home import LOG, MODEL, prepare_folder, read_record, write_record
+from peers.personal.typing_session import TypingSession
+
+
+class Typed(msgspec.Struct, frozen=True):
+    """A session. typed, saved: characters of words. steps: of learning. saved_share: saved of both."""
+
+    words: Count
+    typed: Count
+    saved: Count
+    steps: Count
+    saved_share: Share
+
+
+def run_typing(
+    folder: Path,
+    start: Path | None,
+    terminal: Callable[[TypingSession], None],
+    top: int,
+    filtered: bool,
+    learning_rate: float,
+) -> tuple[Typed, bool]:
+    """Type until the terminal ends or is interrupted, and save what was learned: (session, whether it was interrupted).
+
+    start: a model for a person who has none yet. learning_rate: 0 learns nothing. Raises ConfigError if there is none.
+    """
+    place = folder / MODEL if (folder / MODEL).exists() else start
+    if place is None:
+        raise ConfigError(f"{folder} has no personal model yet: begin with a global one, --model FILE")
+    # One character is one step of a small network: a second thread only waits.
+    torch.set_num_threads(1)
+    model, described = load_next_word(place)
+    learner = OnlineLearner(model.output.requires_grad_(False), learning_rate) if learning_rate else None
+    journal = Journal(folder / LOG)
+
+    def tell(record: dict[str, Any]) -> None:
+        journal.add(msgspec.json.encode({"time": round(time.time()), **record}))
+
+    prepare_folder(folder)
+    session = TypingSession(Keyboard(model, described.table, learner, top, filtered), tell)
+    interrupted = False
+    with handled(interrupt):
+        try:
+            terminal(session)
+        except KeyboardInterrupt:
+            interrupted = True
+    session.close()
+    if learner:
+        learner.flush()
+        personal = described.personal_words + session.words
+        save_next_word(folder / MODEL, model, described.table, described.trained_words, personal)
+    record = read_record(folder)
+    changed = msgspec.structs.replace(
+        record,
+        typed=record.typed + session.typed,
+        saved=record.saved + session.saved,
+        online_steps=record.online_steps + session.steps,
+    )
+    write_record(folder, changed)
+    return Typed(session.words, session.typed, session.saved, session.steps, session.saved_share), interrupted

@@ -1,0 +1,229 @@
+"""`mdl personal pretrain`, `train` and `eval`: from text and options to a model file."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from blake3 import blake3
+
+from mdl.bounds import Count
+from mdl.errors import ConfigError, DataError
+from mdl.personal.compression import count_bytes, factor_embedding, factor_linear
+from mdl.personal.output_layer import tune_all
+from mdl.personal.study import Study, StudySettings
+from mdl.personal.study_file import load_study
+from mdl.personal.words.corpus import read_lines_of
+from mdl.personal.words.efficiency import Alphabet, Evaluation, evaluate_next_word
+from mdl.personal.words.model_file import load_next_word, save_next_word
+from mdl.personal.words.next_word import NextWordModel, NextWordSize, build_next_word, size_of
+from mdl.personal.words.ngrams import count_ngrams, evaluate_ngrams
+from mdl.personal.words.personalise import Techniques, begin_study, change_words, count_words, plan_words
+from mdl.personal.words.text import Text, TokenTable, build_table, encode, split_words
+from mdl.personal.words.text_task import Batching, TextTask
+from mdl.writing import check_writable
+from peers.edge.gatekeeper import Gatekeeper, make_gatekeeper
+from peers.interrupts import handled
+from peers.personal.home import MODEL, PREVIOUS, STUDY, read_record, write_record
+from peers.personal.run_study import StudyRun
+
+Sentences = list[list[str]]
+
+
+class Trained(msgspec.Struct, frozen=True):
+    """How a training ended. finished: or it was interrupted, and goes on where it was when it is started again.
+
+    words: of the text. steps: batches learned from. seconds: of processor time, this time. bytes: of the model.
+    before, after: on the part of the text that was held out, if any was.
+    """
+
+    finished: bool
+    words: Count
+    classes: Count
+    new_words: Count
+    steps: Count
+    seconds: float
+    bytes: Count
+    before: Evaluation | None = None
+    after: Evaluation | None = None
+
+
+def read_sentences(path: Path, author: str = "", limit: int = 0) -> Sentences:
+    """Raises DataError for a place without words. limit: of words, 0 for all."""
+    sentences: Sentences = []
+    count = 0
+    for line in read_lines_of(path, author):
+        for words in split_words(line):
+            sentences.append(words)
+            count += len(words)
+        if limit and count >= limit:
+            break
+    if not sentences:
+        raise DataError(f"{path}: there is no word in it")
+    return sentences
+
+
+def pretrain(
+    corpus: Path,
+    out: Path,
+    size: tuple[int, int, int],
+    settings: StudySettings,
+    batching: Batching = "shared",
+    start: Path | None = None,
+    limit: int = 0,
+    when: str = "",
+    fresh: bool = False,
+    show: Callable[..., Any] = lambda *_: None,
+) -> Trained:
+    """A global model. size: (words, hidden, rank). start: a model to go on from; with a rank it is compressed first."""
+    gate = make_gatekeeper(when, "")
+    check_writable(out)
+    words, hidden, rank = size
+    sentences = read_sentences(corpus, limit=limit)
+    if start is not None:
+        model, described = load_next_word(start)
+        table = described.table
+        compress_to(model, rank)
+    else:
+        table = build_table(sentences, words)
+        model = build_next_word(NextWordSize(table.classes, table.size, hidden, rank=rank), settings.seed)
+    text = encode(sentences, table)
+    study_path = out.with_name(f"{out.name}.study")
+    if fresh:
+        study_path.unlink(missing_ok=True)
+    origin = fingerprint(model, text, repr((settings, batching)))
+    study = Study(tune_all(model), TextTask(model, text, batching, settings.batch), settings)
+    finished, seconds = _run(study, study_path, origin, gate, show)
+    if finished:
+        save_next_word(out, model, table, trained_words=len(text))
+        study_path.unlink(missing_ok=True)
+    return Trained(finished, len(text), table.classes, 0, study.progress.steps, seconds, count_bytes(model))
+
+
+def compress_to(model: NextWordModel, rank: int) -> None:
+    """Embedding and last layer at this rank (5.1), in place; 0, or the rank they have, leaves them."""
+    has = size_of(model).rank
+    if rank in (0, has):
+        return
+    embed, output = model.embed, model.output
+    if not isinstance(embed, torch.nn.Embedding) or not isinstance(output, torch.nn.Linear):
+        raise ConfigError(f"--rank {rank}: the model is compressed to rank {has} already")
+    model.embed, model.output = factor_embedding(embed, rank), factor_linear(output, rank)
+
+
+def train(
+    source: Path,
+    folder: Path,
+    start: Path | None,
+    techniques: Techniques,
+    settings: StudySettings,
+    author: str = "",
+    test_share: float = 0.0,
+    limit: int = 0,
+    when: str = "",
+    fresh: bool = False,
+    show: Callable[..., Any] = lambda *_: None,
+) -> Trained:
+    """One person's model, from a global one or from what this person has; on their own text, of which the last part is
+    held out for a test. Raises ConfigError if there is neither."""
+    gate = make_gatekeeper(when, "")
+    began_from = start or folder / MODEL
+    if start is None and not began_from.exists():
+        raise ConfigError(
+            f"which global model? give --model FILE, as `mdl personal pretrain` makes it; none in {folder}"
+        )
+    check_writable(folder / MODEL)
+    model, described = load_next_word(began_from)
+    sentences = read_sentences(source, author, limit)
+    mine, held_out = split_sentences(sentences, test_share)
+    before = assess(model, described.table, held_out) if held_out else None
+    change = plan_words(described.table, count_words(mine), techniques)
+    table = change_words(model, described.table, change)
+    text = encode(mine, table)
+    if fresh:
+        (folder / STUDY).unlink(missing_ok=True)
+    origin = fingerprint(model, text, repr((settings, techniques)))
+    study = begin_study(model, text, techniques, settings)
+    finished, seconds = _run(study, folder / STUDY, origin, gate, show)
+    if finished:
+        if (folder / MODEL).exists():
+            (folder / MODEL).replace(folder / PREVIOUS)
+        save_next_word(folder / MODEL, model, table, described.trained_words, len(text))
+        (folder / STUDY).unlink(missing_ok=True)
+    _add_to_record(folder, seconds, study.progress.steps if finished else 0, len(text) if finished else None)
+    after = assess(model, table, held_out) if held_out and finished else None
+    return Trained(
+        finished, len(text), table.classes, change.new, study.progress.steps, seconds, count_bytes(model), before, after
+    )
+
+
+def assess(model: NextWordModel, table: TokenTable, sentences: Sentences, top: int = 3) -> Evaluation:
+    """How much typing a model saves on a text."""
+    return evaluate_next_word(model, encode(sentences, table), top, Alphabet(table))
+
+
+def compare_ngrams(table: TokenTable, learned: Sentences, sentences: Sentences, top: int = 3) -> dict[str, Any]:
+    """Efficiency of n-grams of the `learned` text: without and with the character filter."""
+    text = encode(sentences, table)
+    ngrams, alphabet = count_ngrams(encode(learned, table), table.classes), Alphabet(table)
+    found = {f"{order}-gram": evaluate_ngrams(ngrams.up_to(order), text, alphabet, top) for order in (1, 2, 3)}
+    return {name: {"efficiency": plain, "filtered": filtered} for name, (plain, filtered) in found.items()}
+
+
+def split_sentences(sentences: Sentences, test_share: float) -> tuple[Sentences, Sentences]:
+    """In their order: the first part, and the last one with about this share of the words."""
+    total = sum(map(len, sentences))
+    left = round(total * (1 - test_share))
+    for at, words in enumerate(sentences):
+        if left <= 0:
+            return sentences[:at], sentences[at:]
+        left -= len(words)
+    return sentences, []
+
+
+def fingerprint(model: NextWordModel, text: Text, settings: str) -> str:
+    """What a study is of: the parameters it begins with, the text, and how it learns."""
+    found = blake3(settings.encode())
+    for name, tensor in model.state_dict().items():
+        found.update(name.encode())
+        found.update(tensor.numpy().tobytes())
+    for array in (text.forms, text.starts, text.class_ids, text.characters):
+        found.update(array.tobytes())
+    return found.hexdigest()
+
+
+def _add_to_record(folder: Path, seconds: float, steps: int, words: int | None) -> None:
+    """words: of the text, if the training came to its end."""
+    record = read_record(folder)
+    changed = msgspec.structs.replace(record, seconds=record.seconds + seconds, steps=record.steps + steps)
+    if words is not None:
+        changed = msgspec.structs.replace(changed, words=words, trainings=record.trainings + 1)
+    write_record(folder, changed)
+
+
+def _run(study: Study, path: Path, origin: str, gate: Gatekeeper, show: Callable[..., Any]) -> tuple[bool, float]:
+    load_study(path, study, origin)
+    run = StudyRun(study, path, origin, gate, show)
+    with _stopped_by_interrupts(gate), gate.looking(lambda _: None):
+        finished = run.run()
+    return finished, round(run.seconds, 3)
+
+
+@contextmanager
+def _stopped_by_interrupts(gate: Gatekeeper) -> Iterator[None]:
+    """Once: stop within a batch and save. Twice: at once; what was saved before is there."""
+    wishes: list[float] = []
+
+    def wish(_: int, __: object) -> None:
+        wishes.append(time.monotonic())
+        gate.stop()
+        if len(wishes) > 1:
+            raise KeyboardInterrupt
+
+    with handled(wish):
+        yield

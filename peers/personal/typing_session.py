@@ -1,0 +1,121 @@
+"""A person's typing, key by key: what is shown, what is learned, and how long each took. Knows no terminal.
+
+Letters and apostrophes make a word; 1, 2, 3 take a suggestion; a space or another sign ends the word; . ! ? and Enter
+end the sentence. What is typed stays in this process: the log has times and counts of every 16 words, never text.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+from mdl.personal.online import STEP_SAMPLES
+from mdl.personal.words.keyboard import Keyboard
+from mdl.personal.words.text import split_words
+
+_ENDS_SENTENCE = frozenset(".!?…\r\n")
+_BACKSPACE = ("\x7f", "\b")
+# Beyond, somebody has left: not a time between two keys.
+_LONGEST_PAUSE_S = 10.0
+
+
+class TypingSession:
+    """See the module. tell: hears a record for the log after every 16 words, and at the end. now: seconds.
+
+    line: the sentence as it is shown. typed, saved: characters of words so far; steps: of learning.
+    """
+
+    def __init__(
+        self, keyboard: Keyboard, tell: Callable[[dict[str, Any]], None], now: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self.line = ""
+        self.typed = self.saved = self.steps = self.words = 0
+        self.suggestions: list[str] = []
+        self._keyboard, self._tell, self._now = keyboard, tell, now
+        self._last_key_s: float | None = None
+        self._times: dict[str, list[float]] = {"inference": [], "step": [], "between": []}
+        self._told = (0, 0, 0)
+
+    def press(self, key: str) -> None:
+        """One key: a character, or "\\x7f" for backspace. What is no character does nothing."""
+        began = self._now()
+        if self._last_key_s is not None and began - self._last_key_s < _LONGEST_PAUSE_S:
+            self._times["between"].append(began - self._last_key_s)
+        self._last_key_s = began
+        if key in _BACKSPACE:
+            self._erase()
+        elif key.isdecimal() and 0 < int(key) <= len(self.suggestions):
+            self._take(self.suggestions[int(key) - 1])
+        elif key.isalpha() or (key in "'’" and self._keyboard.typed):
+            self._keyboard.type(key.lower())
+            self.line += key
+        elif key.isprintable() or key in _ENDS_SENTENCE:
+            self._end_word()
+            self._show_sign(key)
+        self.suggestions = self._keyboard.suggest()
+        self._times["inference"].append(self._now() - began)
+
+    def close(self) -> None:
+        """The end: tell what has not been told."""
+        if any(self._times.values()):
+            self._report()
+
+    @property
+    def saved_share(self) -> float:
+        """Of all characters of words: those that were not typed."""
+        return self.saved / (self.typed + self.saved) if self.typed + self.saved else 0.0
+
+    def _erase(self) -> None:
+        if self._keyboard.typed:
+            self._keyboard.erase()
+            self.line = self.line[:-1]
+        elif self.line:
+            # A word that was learned is not unlearned: only what is shown changes.
+            self.line = self.line[:-1]
+
+    def _take(self, word: str) -> None:
+        typed = len(self._keyboard.typed)
+        self.line = self.line[: len(self.line) - typed] + word + " "
+        self._finish(word, typed)
+
+    def _end_word(self) -> None:
+        typed = self._keyboard.typed
+        if typed:
+            # As everywhere: "rock'n" is a word, "'tis'" is "tis".
+            found = [word for words in split_words(typed) for word in words]
+            self._finish(found[0] if found else typed, len(typed))
+
+    def _finish(self, word: str, typed: int) -> None:
+        began = self._now()
+        self.typed += typed
+        self.saved += max(0, len(word) - typed)
+        self.words += 1
+        if self._keyboard.finish(word):
+            self.steps += 1
+            self._times["step"].append(self._now() - began)
+        if self.words % STEP_SAMPLES == 0:
+            self._report()
+
+    def _show_sign(self, key: str) -> None:
+        if key in _ENDS_SENTENCE:
+            self._keyboard.end_sentence()
+            # A suggestion that was taken brought a space with it.
+            self.line = "" if key in "\r\n" else self.line.rstrip() + key + " "
+        elif not (key == " " and self.line.endswith(" ")):
+            self.line += key
+
+    def _report(self) -> None:
+        words, typed, saved = self._told
+        record: dict[str, Any] = {
+            "words": self.words - words,
+            "typed": self.typed - typed,
+            "saved": self.saved - saved,
+        }
+        for name, seconds in self._times.items():
+            record[f"{name}_ms"] = round(1000 * median(seconds), 3) if seconds else None
+            record[f"{name}_most_ms"] = round(1000 * max(seconds), 3) if seconds else None
+            seconds.clear()
+        self._told = (self.words, self.typed, self.saved)
+        self._tell(record)
