@@ -24,7 +24,7 @@ from mdl.bounds import (
 )
 from mdl.protocol.coding import Coding
 from mdl.protocol.delta import Contributor
-from mdl.protocol.segment_messages import Lost
+from mdl.protocol.segment_messages import Exchanging, Lost
 from mdl.protocol.vocabulary import (
     Activity,
     Contributors,
@@ -70,6 +70,7 @@ class PeerReport(Message, frozen=True):
     holdings: its partial means, by segment, also those it has given away.
     hops: what it has decided as a receiver in the open round.
     staged: the result it has and has not applied.
+    exchange: the exchange in segments that it takes part in; None: in none.
     resources: as sampled last; None: not yet.
     training: how local training of the open round went; None: it is not done.
     evaluation: how the last w that it tested did.
@@ -99,6 +100,7 @@ class PeerReport(Message, frozen=True):
     holdings: Annotated[tuple[Holding, ...], Meta(max_length=MAX_MEMBERS)] = ()
     hops: Annotated[tuple[HopDecision, ...], Meta(max_length=MAX_HOPS)] = ()
     staged: Staged | None = None
+    exchange: Exchanging | None = None
     resources: ResourceState | None = None
     training: TrainingReport | None = None
     evaluation: RoundEvaluation | None = None
@@ -172,7 +174,8 @@ class BroadcastOrdered(AgentMessage, frozen=True):
     owns: how many segments each of `order` owns; empty: the result is at order[0].
     segment_values: values of one segment.
     coding: how they travel.
-    began: the version of the order that this exchange began with: whoever follows that one goes on; 0: this one.
+    began_term: the term of the order that this exchange began with; 0: this one's.
+    began: the version of that order: whoever follows that one goes on; 0: this one's.
     lost: who was lost since then, one after the other: the others' segments stay, and what these owned is begun anew.
     """
 
@@ -187,8 +190,14 @@ class BroadcastOrdered(AgentMessage, frozen=True):
     owns: Annotated[tuple[SegmentCount, ...], Meta(max_length=MAX_MEMBERS)] = ()
     segment_values: ValueCount = 0
     coding: Coding = "none"
+    began_term: Term = 0
     began: Count = 0
     lost: Annotated[tuple[Lost, ...], Meta(max_length=MAX_MEMBERS)] = ()
+
+
+def exchanging(order: BroadcastOrdered) -> Exchanging:
+    """Which exchange this order is of."""
+    return Exchanging(order.began_term or order.term, order.began or order.version, len(order.lost))
 
 
 class RoundClosed(AgentMessage, frozen=True):

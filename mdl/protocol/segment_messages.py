@@ -26,6 +26,23 @@ class Lost(Struct, frozen=True):
     owns: SegmentCount
 
 
+class Exchanging(Struct, frozen=True):
+    """The exchange that a device takes part in, and how far it has followed it.
+
+    term: of the order that it began with.
+    version: of that order.
+    lost: how many of its devices were lost since then.
+    """
+
+    term: Term
+    version: Count
+    lost: Count = 0
+
+    def is_same(self, other: Exchanging) -> bool:
+        """Whether both began with the same order."""
+        return (self.term, self.version) == (other.term, other.version)
+
+
 class SegmentsReady(Message, frozen=True):
     """Receiver to sender: it follows this order; send what it needs. Nothing is sent before this.
 

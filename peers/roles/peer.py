@@ -306,6 +306,7 @@ class Peer:
             lineage,
             now,
             self.succession.lacking_since,
+            self.trainer.exchange if self.trainer else None,
         )
         self._claim_at = now
         if self.trainer:

@@ -14,7 +14,7 @@ import msgspec
 
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Effect, Event, Finish, Received, Send, StopRequested
-from mdl.protocol.round_messages import MemberRefused, MeshFinished, PeerReport, RoundOpened
+from mdl.protocol.round_messages import BroadcastOrdered, MemberRefused, MeshFinished, PeerReport, RoundOpened
 from mdl.protocol.status_messages import StatusWanted
 from mdl.protocol.vocabulary import Fork, Lineage
 from peers.roles.agent.aggregation import OpenRound
@@ -44,6 +44,7 @@ class MobileAgent:
 
     goal: the last round, if an earlier agent has named one. lineage, round_id: where those it leads stand. quorum: they
     are a majority of those who decide. lacking_since: since then they are not, under this agent and those before it.
+    going: the order of an exchange that this device took part in when it took office.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class MobileAgent:
         lineage: Lineage = (),
         now: float = 0.0,
         lacking_since: float | None = None,
+        going: BroadcastOrdered | None = None,
     ) -> None:
         self.me = me
         self.term = term
@@ -78,6 +80,7 @@ class MobileAgent:
         self._repeater = Repeater(settings.retry_s)
         self._gathering = Gathering(self.members, settings, lacking_since)
         self._latecomers = Latecomers(self.members, self._repeater, settings.partition_s)
+        self._going = going
         self._stopping = False
         self._finishing_at = 0.0
         self._tick_at = 0.0
@@ -294,7 +297,8 @@ class MobileAgent:
         limit = msgspec.structs.replace(self._settings.limit, spared=self._left_out)
         settings = msgspec.structs.replace(self._settings, limit=limit)
         round_ = OpenRound(ledger, opened, self.members, self._policy, self._repeater, settings)
-        self.round = Conductor(self.me.peer_id, self._office_term, round_)
+        going = self._going if self._going and self._going.round_id == ledger.round_id else None
+        self.round, self._going = Conductor(self.me.peer_id, self._office_term, round_, going), None
 
     def _close(self, closed: Conductor, now: float) -> list[Effect]:
         """Everybody alive has applied the result: it is the mesh's model now."""

@@ -17,7 +17,7 @@ import msgspec
 from mdl.protocol.delta import Contributor
 from mdl.protocol.hop_messages import HopCancelled, HopOrdered, HopReleased
 from mdl.protocol.machine import Effect
-from mdl.protocol.round_messages import RoundOpened
+from mdl.protocol.round_messages import BroadcastOrdered, RoundOpened, exchanging
 from mdl.protocol.vocabulary import NOTHING_CAME, Activity, Holding
 from peers.roles.agent.chain_view import chain_view
 from peers.roles.agent.ledger import ABORTED, MERGED, Hop, RoundLedger
@@ -53,11 +53,12 @@ class OpenRound:
 class Aggregation:
     """See the module. left_out: who trained past the deadline. waiting_for: why the policy last ordered no pair.
 
-    plan: in which segments the result comes about; None: it is the last holder's. is_whole: it goes by hops,
-    since nobody may own a segment.
+    plan: in which segments the result comes about; None: it is the last holder's. going: an earlier agent has ordered
+    them so, and they may go on. is_whole: it goes by hops, since nobody may own a segment.
     """
 
-    def __init__(self, round_: OpenRound) -> None:
+    def __init__(self, round_: OpenRound, going: BroadcastOrdered | None = None) -> None:
+        self.going = going
         self.left_out: set[Contributor] = set()
         self.waiting_for = ""
         self.plan: SegmentPlan | None = None
@@ -185,6 +186,9 @@ class Aggregation:
     def _plan_segments(self, now: float) -> Holding | None:
         """The mean that it is to be, as soon as everybody holds its own delta."""
         ledger = self._ledger
+        if self.going and (result := self._find_who_goes_on(self.going)):
+            return result
+        self.going = None
         holdings = {peer: ledger.holding(peer) for peer in ledger.live()}
         training = [peer.peer_id for peer, holding in holdings.items() if holding is None]
         if training:
@@ -199,6 +203,22 @@ class Aggregation:
         self.plan = plan
         theta = sum(holding.theta for holding in holdings.values() if holding)
         return Holding(0, theta, tuple(sorted(holdings)))
+
+    def _find_who_goes_on(self, going: BroadcastOrdered) -> Holding | None:
+        """The mean of those who are left of an exchange, if they have all followed it as far as this device has.
+
+        One may have been lost, with the agent; what each of more had put in is not known.
+        """
+        ledger, mark = self._ledger, exchanging(going)
+        live = set(ledger.live())
+        here = [peer for peer in going.contributors if peer in live]
+        owns = {peer.peer_id: owns for peer, owns in zip(going.order, going.owns, strict=True)}
+        follow = all((report := ledger.reports.get(peer)) and report.exchange == mark for peer in here)
+        if not follow or len(here) + 1 < len(going.contributors) or not any(owns[peer.peer_id] for peer in here):
+            return None
+        self.plan = SegmentPlan(owns, going.segment_values, "as an earlier agent has planned it", 0.0, going.coding)
+        theta = sum(holding.theta for peer in here if (holding := ledger.holding(peer)))
+        return Holding(0, theta, tuple(here))
 
     def _pair_up(self, now: float) -> None:
         """Ask the policy for pairs as long as it has any."""

@@ -13,9 +13,7 @@ import logging
 from mdl.errors import LocalProtocolError
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Effect
-from mdl.protocol.round_messages import (
-    RoundClosed,
-)
+from mdl.protocol.round_messages import BroadcastOrdered, RoundClosed
 from mdl.protocol.status_messages import RoundSummary
 from mdl.protocol.vocabulary import Activity, Holding, Staged
 from peers.roles.agent.aggregation import Aggregation, OpenRound
@@ -37,9 +35,10 @@ class Conductor:
 
     position: where the members stand until it is closed. me: the agent's peer id. office_term: since when the members
     obey it. lacking_since: since then all that is missing is a majority; None if it is there.
+    going: the segments that an earlier agent has ordered, as this device knows them.
     """
 
-    def __init__(self, me: str, office_term: int, round_: OpenRound) -> None:
+    def __init__(self, me: str, office_term: int, round_: OpenRound, going: BroadcastOrdered | None = None) -> None:
         ledger, opened = round_.ledger, round_.opened
         self.ledger = ledger
         self.phase = AGGREGATING
@@ -56,7 +55,7 @@ class Conductor:
         self._members = round_.members
         self._repeater = round_.repeater
         self._stall_s = round_.settings.stall_s
-        self._aggregation = Aggregation(round_)
+        self._aggregation = Aggregation(round_, going)
         self._distribution = Distribution(me, office_term, round_)
         self._is_applied_by_some = False
 
@@ -132,15 +131,21 @@ class Conductor:
             return self._abandon(now, "nobody is left")
         result, effects = self._aggregation.advance(now)
         if result:
-            return effects + self._propose(result, now, self._aggregation.plan)
+            return effects + self._propose(result, now, self._aggregation.plan, self._aggregation.going)
         self.waiting_for = self._aggregation.waiting_for or self.waiting_for
         return effects
 
-    def _propose(self, result: Holding | Staged, now: float, plan: SegmentPlan | None = None) -> list[Effect]:
+    def _propose(
+        self,
+        result: Holding | Staged,
+        now: float,
+        plan: SegmentPlan | None = None,
+        going: BroadcastOrdered | None = None,
+    ) -> list[Effect]:
         """Broadcast it, once a majority of those who decide follows no older order any more (the promise of Paxos).
 
         What they have staged by then is known, and the newest of it is what is proposed. plan: how it comes about, if
-        nobody has it yet.
+        nobody has it yet. going: the order by which it does so already.
         """
         term = self.ledger.term
         promised = {
@@ -149,7 +154,7 @@ class Conductor:
             if member.report.votes and member.report.term >= term
         }
         if self._has_majority(promised, now):
-            self._begin_broadcast(result, now, plan)
+            self._begin_broadcast(result, now, plan, going)
         return []
 
     def _has_majority(self, voters: set[str], now: float) -> bool:
@@ -165,9 +170,12 @@ class Conductor:
 
     # -- broadcasting -------------------------------------------------------------------------------------------------
 
-    def _begin_broadcast(self, result: Holding | Staged, now: float, plan: SegmentPlan | None) -> None:
+    def _begin_broadcast(
+        self, result: Holding | Staged, now: float, plan: SegmentPlan | None, going: BroadcastOrdered | None
+    ) -> None:
         self.marks.setdefault("reduced", now)
-        self._distribution.begin(result, now, plan)
+        self._distribution.begin(result, now, plan, going)
+        self._aggregation.going = None
         self._enter(BROADCASTING, now)
 
     def _spread(self, now: float) -> list[Effect]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mdl.protocol.delta import Contributor
-from mdl.protocol.round_messages import BroadcastOrdered
+from mdl.protocol.round_messages import BroadcastOrdered, exchanging
 from mdl.protocol.segment_messages import Lost
 from mdl.protocol.tree import tree_children, tree_parent
 from mdl.protocol.vocabulary import Contributors, Holding, Partials, Staged
@@ -37,7 +37,7 @@ class Distribution:
         self._stall_s = round_.settings.stall_s
         self._position: Position = (opened.lineage, round_.ledger.round_id - 1, opened.digest)
         self._version = 0
-        self._began = 0
+        self._began = (0, 0)
         self._thetas: dict[Contributor, float] = {}
         self._lost: tuple[Lost, ...] = ()
         self._since = 0  # the version from which on orders name this result
@@ -50,18 +50,41 @@ class Distribution:
         """The result comes about in segments, and not everybody has it."""
         return self.plan is not None
 
-    def begin(self, result: Holding | Staged, now: float, plan: SegmentPlan | None = None) -> None:
-        """This is what everybody is to have. plan: nobody has it yet, it comes about so."""
+    def begin(
+        self,
+        result: Holding | Staged,
+        now: float,
+        plan: SegmentPlan | None = None,
+        going: BroadcastOrdered | None = None,
+    ) -> None:
+        """This is what everybody is to have. plan: nobody has it yet, it comes about so.
+
+        going: the order of an earlier agent, which those who are here go on with; `result` has who is left.
+        """
         self.result, self.digest = result, result.digest if isinstance(result, Staged) else b""
         self._since, self._moved = self._version + 1, (now, ())
         if plan is None:
             self.order(now)
             return
-        self.plan, self._began, self._lost = plan, self._version + 1, ()
+        self.plan, self._began, self._lost = plan, (self._ledger.term, self._version + 1), ()
         held = {peer: self._ledger.holding(peer) for peer in result.contributors}
         self._thetas = {peer: holding.theta for peer, holding in held.items() if holding}
+        if going:
+            self._go_on_from(going, now)
+            return
         others = [m.contributor for m in self.recipients() if m.contributor not in result.contributors]
         self._say((*result.contributors, *sorted(others)), plan)
+
+    def _go_on_from(self, going: BroadcastOrdered, now: float) -> None:
+        """The exchange of an earlier agent, without who was lost with it."""
+        assert self.result is not None
+        mark = exchanging(going)
+        self.last, self._lost, self._began = going, going.lost, (mark.term, mark.version)
+        gone = [peer for peer in going.contributors if peer not in self.result.contributors]
+        left = going.theta - sum(self._thetas.values())
+        self._thetas |= dict.fromkeys(gone, left / max(1, len(gone)))
+        self.result = Holding(0, going.theta, going.contributors)
+        self.go_on_without(gone, now)
 
     def lost_contributors(self) -> list[Contributor]:
         """Of the segments' contributors, who is lost since the last order."""
@@ -161,7 +184,7 @@ class Distribution:
             tuple(plan.owns.get(peer.peer_id, 0) for peer in order) if plan else (),
             plan.values if plan else 0,
             plan.coding if plan else "none",
-            self._began if plan else 0,
+            *(self._began if plan else (0, 0)),
             self._lost if plan else (),
         )
         return self.last

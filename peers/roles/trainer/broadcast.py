@@ -15,7 +15,7 @@ from mdl.bounds import MAX_MEMBERS, MAX_RATE_MB_S
 from mdl.errors import RemoteProtocolError
 from mdl.protocol.delta import Contributor, ModelDelta, digest_of_result
 from mdl.protocol.machine import Send
-from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage, GlobalTaken
+from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage, GlobalTaken, exchanging
 from mdl.protocol.tree import tree_children, tree_parent
 from mdl.protocol.vector_work import DeltaHashed, HashDelta
 from mdl.protocol.vocabulary import Staged
@@ -165,7 +165,7 @@ class Spread:
     def _goes_on(self, order: BroadcastOrdered) -> bool:
         """Whether this order is of the very exchange that this device takes part in."""
         now = self.exchange.order if self.exchange else None
-        return now is not None and bool(order.owns) and (order.term, began_with(order)) == (now.term, began_with(now))
+        return now is not None and bool(order.owns) and exchanging(order).is_same(exchanging(now))
 
     def _starts(self, now: float) -> list[Contributor]:
         """Who of those that ask is to be fed from now on: as many, in turn, as it takes to fill the uplink."""
@@ -237,11 +237,6 @@ class Spread:
         """Whether those have contributed to it who contributed to the result."""
         assert self.order is not None
         return delta.contributors == frozenset(self.order.contributors)
-
-
-def began_with(order: BroadcastOrdered) -> int:
-    """The version of the order that an exchange began with."""
-    return order.began or order.version
 
 
 def _ballot_of(order: BroadcastOrdered) -> tuple[int, int]:

@@ -44,6 +44,7 @@ class Exchange:
         self._me = me
         self._own = own if me in order.contributors else None
         self._retry_s = retry_s
+        self._goes_on = False
         self._follow(order)
         self._lacking = set(range(self._cut.segments))
         self._merging: dict[int, ModelDelta] = {}
@@ -114,6 +115,7 @@ class Exchange:
         if (order.segment_values, places_of(order)) != (before.values, places_of(self.order)):
             raise RemoteProtocolError("an exchange that goes on with other shares")
         self._follow(order)
+        self._goes_on = True
         for segment in range(before.segments):
             if self._cut.owner(segment) != before.owner(segment):
                 self._lacking.add(segment)
@@ -308,7 +310,7 @@ class Exchange:
 
     def _ready(self, peer: Contributor) -> SegmentsReady:
         order, has = self.order, b""
-        if order.lost:  # else it has nothing yet
+        if self._goes_on:  # else it has nothing yet
             here = [segment for segment in self._owned_by[peer] if segment not in self._lacking]
             merged = [segment for segment in self._owned if self._has_piece(peer, segment)]
             has = to_bits(here + merged, self._cut.segments)

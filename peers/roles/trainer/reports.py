@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from mdl.bounds import MAX_LOSS, printable, within
 from mdl.protocol.machine import Evaluated, ResourcesSampled
-from mdl.protocol.round_messages import ATTEMPTS_TOLD, PeerReport
+from mdl.protocol.round_messages import ATTEMPTS_TOLD, PeerReport, exchanging
 from mdl.protocol.vocabulary import Activity, ResourceState, RoundEvaluation, TrainingReport
 from peers.roles.trainer.model_state import Standing
 from peers.roles.trainer.round_state import Part
@@ -101,4 +101,5 @@ def _add_round(report: PeerReport, part: Part) -> PeerReport:
         holdings=part.report_holdings(),
         hops=tuple(part.decisions.values()),
         staged=part.spread.report(),
+        exchange=exchanging(part.spread.exchange.order) if part.spread.exchange else None,
     )

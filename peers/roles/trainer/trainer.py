@@ -165,6 +165,12 @@ class Trainer:
         return self.standing.kept_back()
 
     @property
+    def exchange(self) -> BroadcastOrdered | None:
+        """The order of the exchange in segments that this device takes part in."""
+        exchange = self.part.spread.exchange if self.part else None
+        return exchange.order if exchange else None
+
+    @property
     def catching_up_to(self) -> CatchUp | None:
         """Where the mesh stands, as long as this device fetches the model."""
         return self._progress.target

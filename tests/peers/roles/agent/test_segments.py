@@ -8,10 +8,12 @@ from mdl.protocol.delta import Contributor, Partial
 from mdl.protocol.hop_messages import HopOrdered
 from mdl.protocol.machine import Received
 from mdl.protocol.round_messages import BroadcastOrdered, RoundClosed, RoundOpened
-from mdl.protocol.segment_messages import Lost
+from mdl.protocol.segment_messages import Exchanging, Lost
 from mdl.protocol.status_messages import MeshStatus, StatusWanted
 from mdl.protocol.vocabulary import Activity, Staged, Transfer
+from peers.roles.agent.agent import MobileAgent
 from peers.roles.agent.phase import Phase
+from scheduler.policies.registry import make_policy
 from tests.peers.roles.desk import A, B, C, D, Desk
 
 STALL_S = 10.0
@@ -131,6 +133,55 @@ def test_where_no_owner_is_left_the_round_begins_anew() -> None:
     desk.silence(C, A, B, for_s=6.0)
     order = desk.last(BroadcastOrdered)
     assert (order.lost, order.order, sum(order.owns)) == ((), (A, B), 5)
+
+
+def _takes_over(first: Desk, going: BroadcastOrdered, lost: int = 0, *alive: Contributor) -> Desk:
+    """Another agent, whose device has followed `going`, of a mesh in which these are alive."""
+    desk = _desk(min_peers=len(alive))
+    desk.agent = MobileAgent(
+        Contributor("agent", 2),
+        make_policy("fifo"),
+        desk.agent._settings,
+        first.agent.members,
+        term=first.agent.term + 7,
+        now=first.now,
+        going=going,
+    )
+    desk.reports, desk.now = dict(first.reports), first.now
+    mark = Exchanging(going.term, going.version, lost)
+    for _ in range(20):
+        for peer in alive:
+            term = desk.agent.term
+            desk.report(peer, after_s=0.2, term=term, agent="agent", open_as=term, exchange=mark)
+    return desk
+
+
+def test_a_new_agent_goes_on_with_the_exchange_that_all_have_followed() -> None:
+    first = _started()
+    going = first.last(BroadcastOrdered)
+    desk = _takes_over(first, going, 0, A, B)
+    order = desk.last(BroadcastOrdered)
+    assert order.term > going.term
+    assert (order.began_term, order.began) == (going.term, going.version)
+    assert order.lost == (Lost(C, 1.0, 2, going.owns[2]),)
+    assert (order.order, order.contributors, order.theta) == ((A, B), (A, B), 2.0)
+    assert order.owns == going.owns[:2]
+    assert not desk.hops()
+
+
+def test_a_new_agent_goes_on_where_nobody_was_lost() -> None:
+    first = _started()
+    going = first.last(BroadcastOrdered)
+    order = _takes_over(first, going, 0, A, B, C).last(BroadcastOrdered)
+    assert (order.began_term, order.began, order.lost) == (going.term, going.version, ())
+    assert (order.order, order.owns) == (going.order, going.owns)
+
+
+def test_where_one_has_followed_another_order_a_new_agent_plans_anew() -> None:
+    first = _started()
+    order = _takes_over(first, first.last(BroadcastOrdered), 1, A, B).last(BroadcastOrdered)
+    assert (order.lost, sum(order.owns)) == ((), 5)
+    assert order.began_term in (0, order.term)
 
 
 def test_a_result_that_somebody_has_goes_down_the_tree_once_an_owner_is_lost() -> None:

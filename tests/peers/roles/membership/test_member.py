@@ -10,6 +10,7 @@ import pytest
 from mdl.protocol.counts import Evaluation
 from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import PeerReport
+from mdl.protocol.segment_messages import Exchanging
 from mdl.protocol.vocabulary import (
     Activity,
     Fork,
@@ -53,6 +54,7 @@ FIELDS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "evaluation": (RoundEvaluation(3, Evaluation((1,), (0,), (0,), 0.5, 1)), ("rest",)),
     "open_as": (6, ("rest",)),
     "entered": ((5,), ("rest",)),
+    "exchange": (Exchanging(5, 1), ("rest",)),
     "model": ("lenet of another text", ("rest",)),
     "away": ("in use", ("rest",)),
     "resources": (ResourceState(1, 1.0), ()),
