@@ -227,6 +227,28 @@ def test_one_module_makes_files_and_folders(folder: str) -> None:
                 assert not any(set("wax+") & set(str(how)) for how in modes), where
 
 
+# Who may touch a person's text, words and layers: none of them sends anything.
+PERSONAL = (
+    "mdl/personal/",
+    "peers/personal/",
+    "peers/cli/personal.py",
+    "peers/cli/type_words.py",
+    "peers/view/type_terminal.py",
+)
+
+
+@pytest.mark.parametrize("folder", LAYERS)
+def test_what_is_personal_never_meets_what_sends(folder: str) -> None:
+    """A mesh and a cloud cannot be told a personal word: no module knows both."""
+    for path in _modules(folder):
+        names = set(_imports(path))
+        if str(path.relative_to(ROOT)).startswith(PERSONAL):
+            sends = ("transport.", "zmq", "zeroconf", "socket", "mdl.protocol.", "peers.roles.", "peers.edge.node")
+            assert not [name for name in names if name.startswith(sends)], path
+        elif str(path.relative_to(ROOT)) != "peers/cli/main.py":
+            assert not [name for name in names if name.startswith(("mdl.personal", "peers.personal"))], path
+
+
 def test_a_role_knows_no_driver_and_a_driver_no_role() -> None:
     """Roles may be bounded as links are: that much of transport/ decides, too."""
     shared = ("transport.wire.places", "transport.loglimit")

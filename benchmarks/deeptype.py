@@ -1,0 +1,302 @@
+"""DeepType (IMWUT 2018) made again: costs of each technique (Table 2), online steps (Fig. 10b), authors (Table 1).
+
+    python benchmarks/deeptype.py costs --blogs BLOGS.jsonl.gz
+    python benchmarks/deeptype.py latency
+    python benchmarks/deeptype.py authors --global FILE --blogs BLOGS.jsonl.gz --count 5 --words 20000
+
+`costs` measures batches of the first author's words, of which only the lengths matter; without a file they are drawn.
+`latency` needs no data. Seconds are of one core's processor time. `authors` takes a global model
+(`mdl personal pretrain`), and trains and tests it on authors of a .jsonl, each technique by itself. The paper's figures
+stand beside ours. Each prints a table and one line of JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from string import ascii_lowercase
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
+
+from mdl.errors import MdlError
+from mdl.personal.compression import count_bytes
+from mdl.personal.online import STEP_SAMPLES, OnlineLearner
+from mdl.personal.output_layer import tune_only
+from mdl.personal.study import Study, StudySettings
+from mdl.personal.words.efficiency import Alphabet, Evaluation, efficiency, evaluate_next_word
+from mdl.personal.words.keyboard import Keyboard, type_sentences
+from mdl.personal.words.model_file import load_next_word
+from mdl.personal.words.next_word import NextWordModel, NextWordSize, build_next_word
+from mdl.personal.words.ngrams import count_ngrams, evaluate_ngrams
+from mdl.personal.words.personalise import (
+    BASELINE,
+    COMBINED,
+    Techniques,
+    begin_study,
+    change_words,
+    count_words,
+    plan_words,
+)
+from mdl.personal.words.text import Text, TokenTable, encode
+from peers.personal.train import read_sentences, split_sentences
+
+CLASSES, PERSONAL, HIDDEN, RANK = 20_000, 10_000, 400, 40
+# Of Table 2: hours for an epoch of 100,000 words on a Nexus 6, and MB.
+PAPER_COSTS = {
+    "baseline": (3.79, 74.5),
+    "fine-tune": (2.17, 74.5),
+    "layer": (2.97, 17.0),
+    "vocabulary": (2.63, 42.4),
+    "buckets": (1.35, 74.5),
+    "all": (0.32, 13.8),
+}
+# Each technique by itself: (techniques, words of the model, rank). The last three are extras of ours.
+VARIANTS: dict[str, tuple[Techniques, int, int]] = {
+    "baseline": (BASELINE, CLASSES, 0),
+    "padded to the longest": (Techniques(False, 0, batching="longest"), CLASSES, 0),
+    "fine-tune": (Techniques(True, 0, batching="padded"), CLASSES, 0),
+    "layer": (BASELINE, CLASSES, RANK),
+    "vocabulary": (BASELINE, PERSONAL, 0),
+    "buckets": (Techniques(False, 0, batching="exact"), CLASSES, 0),
+    "all": (COMBINED, PERSONAL, RANK),
+    "shared prefix": (Techniques(False, 0, batching="shared"), CLASSES, 0),
+    "all, shared prefix": (Techniques(True, 0, batching="shared"), PERSONAL, RANK),
+    "all, cached features": (Techniques(True, 0, cache=True), PERSONAL, RANK),
+}
+
+
+def main() -> int:
+    options = _parse_options()
+    torch.set_num_threads(1)
+    try:
+        result = {"costs": run_costs, "latency": run_latency, "authors": run_authors}[options.part](options)
+    except MdlError as error:
+        print(f"deeptype: {error}", file=sys.stderr)
+        return error.exit_code
+    print(json.dumps(result))
+    return 0
+
+
+def lengths_of(options: argparse.Namespace) -> list[list[str]]:
+    """Sentences whose words have the lengths of an author's, or drawn ones: 15 words of 4.2 letters in the mean."""
+    if options.blogs.exists():
+        return read_sentences(options.blogs, _authors(options.blogs)[0], options.words)
+    generator, sentences, made = np.random.default_rng(1), list[list[str]](), 0
+    while made < options.words:
+        lengths = np.clip(generator.geometric(1 / 4.2, int(generator.integers(1, 31))), 1, 12)
+        sentences.append(["".join(generator.choice(list(ascii_lowercase), length)) for length in lengths])
+        made += len(lengths)
+    return sentences
+
+
+def spread_words(sentences: list[list[str]], classes: int) -> tuple[TokenTable, Text]:
+    """A text whose words are spread over a table of so many: what is looked up and predicted costs what it would."""
+    table = TokenTable(tuple(f"w{number}" for number in range(classes - 1)), ascii_lowercase + "'")
+    text = encode(sentences, table)
+    drawn = np.random.default_rng(2).integers(0, classes, len(text.class_ids))
+    return table, replace(text, class_ids=drawn)
+
+
+def run_costs(options: argparse.Namespace) -> dict[str, Any]:
+    """Seconds for 1,000 words of an epoch: the median batch of each variant, measured in turns."""
+    sentences = lengths_of(options)
+    studies: dict[str, Study] = {}
+    sizes: dict[str, int] = {}
+    for name, (techniques, words, rank) in VARIANTS.items():
+        table, text = spread_words(sentences, words)
+        model = build_next_word(NextWordSize(table.classes, table.size, options.hidden, rank=rank), 0)
+        settings = StudySettings(epochs=1, batch=options.batch, learning_rate=0.1)
+        studies[name], sizes[name] = begin_study(model, text, techniques, settings), count_bytes(model)
+    spent: dict[str, list[float]] = {name: [] for name in VARIANTS}
+    total = sum(map(len, sentences))
+    words_of = {name: total / study.batches for name, study in studies.items()}
+    for turn in range(options.turns + 1):
+        for name, study in studies.items():
+            began = time.process_time()
+            study.step()
+            if turn:  # the first one makes what later ones reuse
+                spent[name].append(time.process_time() - began)
+    # A batch's time follows its length, which is drawn: the mean of some is what an epoch's batches take.
+    per_1000 = {name: 1000 * float(np.mean(times)) / words_of[name] for name, times in spent.items()}
+    _show_costs(per_1000, sizes)
+    measured = {"hidden": options.hidden, "turns": options.turns, "words": total}
+    return {"part": "costs", **measured, "seconds_per_1000_words": per_1000, "bytes": sizes}
+
+
+def _show_costs(per_1000: dict[str, float], sizes: dict[str, int]) -> None:
+    base, base_size = per_1000["baseline"], sizes["baseline"]
+    print(f"{'':<22} {'s/1,000 words':>13} {'less':>6} {'paper':>6} {'MB':>6} {'paper':>6}")
+    for name, seconds in per_1000.items():
+        hours, megabytes = PAPER_COSTS.get(name, (0.0, 0.0))
+        told = f"{1 - hours / PAPER_COSTS['baseline'][0]:>6.1%}" if hours else " " * 6
+        size = f"{megabytes:>6.1f}" if megabytes else ""
+        print(f"{name:<22} {seconds:>13.2f} {1 - seconds / base:>6.1%} {told} {sizes[name] / 1e6:>6.1f} {size}")
+    print(f"baseline: batches padded to 30 steps, all layers, {base_size / 1e6:.1f} MB; the last three are extras")
+
+
+def run_latency(options: argparse.Namespace) -> dict[str, Any]:
+    """Milliseconds of an inference, and of an online step of 16 words after histories of 3 to 30 tokens."""
+    result: dict[str, Any] = {"part": "latency", "hidden": options.hidden, "turns": options.turns, "rows": []}
+    print(f"{'':<10} {'tokens':>6} {'inference':>10} {'step, reused':>13} {'step, not reused':>17}   (ms, median)")
+    for name, words, rank in (("whole", CLASSES, 0), ("compressed", PERSONAL, RANK)):
+        model = build_next_word(NextWordSize(words, words + 30, options.hidden, rank=rank), 0)
+        model.eval()
+        for length in (3, 6, 10, 20, 30):
+            row = _measure_latency(model, words, length, options)
+            result["rows"].append({"model": name, "tokens": length, **row})
+            print(f"{name:<10} {length:>6} {row['inference']:>10.2f} {row['reused']:>13.2f} {row['not_reused']:>17.2f}")
+    return result
+
+
+def _measure_latency(model: NextWordModel, words: int, length: int, options: argparse.Namespace) -> dict[str, float]:
+    generator = torch.Generator().manual_seed(length)
+    tokens = torch.randint(words, (STEP_SAMPLES, length), generator=generator)
+    targets = torch.randint(words, (STEP_SAMPLES,), generator=generator)
+    learner = OnlineLearner(model.output.requires_grad_(False), 0.01, kept=options.kept)
+    with torch.no_grad():
+        _, states = zip(*(model.read(row[None, :-1]) for row in tokens), strict=True)
+
+    def infer() -> list[Any]:
+        with torch.no_grad():
+            seen = [model.read(row[None, -1:], state)[0] for row, state in zip(tokens, states, strict=True)]
+            return [learner.infer(each[0, 0]) for each in seen]
+
+    inference = _median_ms(infer, options.turns) / STEP_SAMPLES
+    inferred = infer()
+
+    def reuse() -> None:
+        for each, target in zip(inferred, targets.tolist(), strict=True):
+            # `kept` suggestions a word; those of a word differ, their cost does not.
+            learner.learn([learner_fresh(each)] * options.kept, target)
+
+    def learner_fresh(each: Any) -> Any:
+        return type(each)(each.features, each.probabilities, learner.steps)
+
+    reused = _median_ms(reuse, options.turns)
+    learned = tune_only(model, "output")
+
+    def backpropagate() -> None:
+        logits = model(tokens)
+        loss = nn.functional.cross_entropy(logits.flatten(0, 1), targets.repeat_interleave(length))
+        gradients = torch.autograd.grad(loss, list(learned.values()))
+        _descend(list(learned.values()), gradients)
+
+    return {"inference": inference, "reused": reused, "not_reused": _median_ms(backpropagate, options.turns)}
+
+
+@torch.no_grad()
+def _descend(parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        parameter.sub_(gradient, alpha=0.01)
+
+
+def _median_ms(action: Callable[[], object], turns: int) -> float:
+    action()
+    times = []
+    for _ in range(turns):
+        began = time.process_time()
+        action()
+        times.append(1000 * (time.process_time() - began))
+    return median(times)
+
+
+def run_authors(options: argparse.Namespace) -> dict[str, Any]:
+    """Efficiency of each technique on authors' own words: the last fifth in time is the test."""
+    rows = []
+    for author in _authors(options.blogs)[: options.count]:
+        rows.append(_run_author(options, author))
+        print(
+            f"author {len(rows)}: " + ", ".join(f"{name} {value:.3f}" for name, value in rows[-1].items()), flush=True
+        )
+    summary = {name: median(row[name] for row in rows) for name in rows[0]}
+    gains = {name: median(row[name] / row["global"] - 1 for row in rows) for name in rows[0]}
+    print(f"{'':<28} {'median':>7} {'against global':>15}   ({len(rows)} authors, {options.words} words each)")
+    for name in summary:
+        print(f"{name:<28} {summary[name]:>7.3f} {gains[name]:>+15.1%}")
+    return {"part": "authors", "words": options.words, "epochs": options.epochs, "rows": rows, "median": summary,
+            "median_gain": gains}  # fmt: skip
+
+
+def _run_author(options: argparse.Namespace, author: str) -> dict[str, float]:
+    mine, held_out = split_sentences(read_sentences(options.blogs, author, options.words), 0.2)
+    model, described = load_next_word(options.model)
+    found: dict[str, float] = {}
+    before = _assess(model, described.table, held_out)
+    found["global"], found["global, filtered"] = before.efficiency, before.filtered
+    for name, techniques in {
+        "all layers": Techniques(False, 0, 0, "shared"),
+        "all layers, dynamic": Techniques(False, 0, 3, "shared"),
+        "last layer": Techniques(True, 0, 0, "shared"),
+        "all techniques": Techniques(True, options.keep, 3, "shared"),
+    }.items():
+        after = _personalise(options, mine, held_out, techniques)
+        found[name], found[f"{name}, filtered"] = after.efficiency, after.filtered
+    for learns in (False, True):
+        model, described = load_next_word(options.model)
+        learner = OnlineLearner(model.output.requires_grad_(False), options.online_rate) if learns else None
+        needed = type_sentences(Keyboard(model, described.table, learner, filtered=False), mine)
+        found["online" if learns else "not online"] = efficiency(*zip(*needed, strict=True))
+        last = needed[-len(needed) // 10 :]
+        found["online, last tenth" if learns else "not online, last tenth"] = efficiency(*zip(*last, strict=True))
+    found["user 3-gram"], found["user 3-gram, filtered"] = _assess_ngrams(described.table, mine, held_out)
+    return found
+
+
+def _assess(model: NextWordModel, table: TokenTable, sentences: list[list[str]]) -> Evaluation:
+    return evaluate_next_word(model, encode(sentences, table), 3, Alphabet(table))
+
+
+def _assess_ngrams(table: TokenTable, mine: list[list[str]], held_out: list[list[str]]) -> tuple[float, float]:
+    ngrams = count_ngrams(encode(mine, table), table.classes)
+    return evaluate_ngrams(ngrams, encode(held_out, table), Alphabet(table))
+
+
+def _personalise(
+    options: argparse.Namespace, mine: list[list[str]], held_out: list[list[str]], techniques: Techniques
+) -> Evaluation:
+    model, described = load_next_word(options.model)
+    table = change_words(model, described.table, plan_words(described.table, count_words(mine), techniques))
+    settings = StudySettings(options.epochs, options.batch, "adam", options.rate)
+    begin_study(model, encode(mine, table), techniques, settings).run()
+    return _assess(model, table, held_out)
+
+
+def _authors(path: Path) -> list[str]:
+    """In the order of the file."""
+    import gzip
+
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        return list(dict.fromkeys(json.loads(line)["author"] for line in file))
+
+
+def _parse_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=("costs", "latency", "authors"))
+    parser.add_argument("--hidden", type=int, default=HIDDEN, help="units of each layer")
+    parser.add_argument("--turns", type=int, default=8, help="batches or repetitions that count")
+    parser.add_argument("--words", type=int, default=4000, help="of the text; of each author")
+    parser.add_argument("--batch", type=int, default=STEP_SAMPLES)
+    parser.add_argument("--kept", type=int, default=3, help="suggestions of a word that are learned from online")
+    parser.add_argument("--global", dest="model", type=Path, default=Path("global.safetensors"))
+    parser.add_argument("--blogs", type=Path, default=Path("blogs_50.jsonl.gz"), help="a .jsonl.gz that names authors")
+    parser.add_argument("--count", type=int, default=3, help="authors, the first ones of the file")
+    parser.add_argument("--keep", type=int, default=5000, help="words that vocabulary compression keeps")
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--rate", type=float, default=0.001, help="of Adam")
+    parser.add_argument("--online-rate", type=float, default=0.5)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
