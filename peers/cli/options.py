@@ -62,7 +62,7 @@ CompressBy = Annotated[
     typer.Option(
         "--compress",
         help="Round what travels in segments, with error feedback: none, float16, int8, int4 (2, 3.9, 7.1 times fewer "
-        "bytes), or auto (int8 where links are slow).",
+        "bytes), or auto (none, int8 or int4 by the speed of the links).",
     ),
 ]
 CloudAt = Annotated[str | None, typer.Option("--cloud", help="HOST:PORT of a cloud that teaches this mesh.")]

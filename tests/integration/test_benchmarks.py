@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from benchmarks.links.places import parse_case
+from mdl.protocol.coding import CODINGS
 from tests.integration import lan
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -240,3 +241,18 @@ def test_too_little_to_measure_is_one_line(tmp_path: Path, command: list[str], c
     run = _run(tmp_path, *command)
     assert run.returncode == 2
     assert complaint in run.stderr.splitlines()[-1]
+
+
+def test_codings_tell_accuracy_and_bytes_of_each_and_what_is_not_coded_is_the_plain_mean(tmp_path: Path) -> None:
+    small = ["--peers", 2, "--rounds", 2, "--rounds-per-epoch", 2, "--seeds", 0]
+    run = _run(tmp_path, "benchmarks/codings.py", "--data", _MOTION, *small)
+    told = _last(run)["codings"]
+    assert [line.split("|")[1].strip() for line in run.stdout.splitlines()[2:-1]] == list(CODINGS)
+    sent = {coding: runs[0]["sent_mb"] for coding, runs in told.items()}
+    assert sent["none"] / sent["float16"] == pytest.approx(2.0, rel=0.01)
+    assert sent["none"] / sent["int8"] == pytest.approx(3.94, rel=0.01)
+    assert sent["none"] / sent["int4"] == pytest.approx(7.1, rel=0.01)
+    again = _last(_run(tmp_path, "benchmarks/accuracy_recipe.py", "--data", _MOTION, *small[:4], "--seeds", 0, "--set",
+                       json.dumps({"optimizer": "adam", "learning_rate": 0.002, "label_smoothing": 0.0,
+                                   "rounds_per_epoch": 2})))  # fmt: skip
+    assert told["none"][0]["accuracy"] == pytest.approx(again["seeds"][0]["mesh"], abs=0.02)

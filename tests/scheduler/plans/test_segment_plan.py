@@ -112,11 +112,12 @@ def test_owners_with_time_to_spare_share_evenly_and_keep_away_from_their_limits(
     assert shares[:4] == pytest.approx([0.21875] * 4)
 
 
-@pytest.mark.parametrize(("mb_s", "coding"), [(None, "none"), (5.0, "int8"), (500.0, "none")])
+@pytest.mark.parametrize(("mb_s", "coding"), [(None, "none"), (5.0, "int8"), (1.0, "int4"), (500.0, "none")])
 def test_auto_rounds_only_what_takes_long_and_says_so(mb_s: float | None, coding: str) -> None:
     plan = plan_segments(_view(*(_device(name, mb_s) for name in "abc")), 1_250_000, coding="auto")
     assert plan is not None
     assert plan.coding == coding
-    assert ("KB in int8: " in plan.reason) is (coding == "int8")
-    if coding == "int8":  # 5 MB over 5 MB/s take 1.33 s among three
-        assert plan.bound_s == pytest.approx(1.333 / 3.94, rel=0.01)
+    assert (f"KB in {coding}: " in plan.reason) is (coding != "none")
+    fewer = {"int8": 3.94, "int4": 7.11}.get(coding)
+    if mb_s and fewer:  # 5 MB over 5 MB/s take 1.33 s among three; over 1 MB/s 1.7 s in int8
+        assert plan.bound_s == pytest.approx(6.667 / mb_s / fewer, rel=0.01)

@@ -1,0 +1,1 @@
+"""Rounds of training without processes and sockets, for figures of accuracy."""
