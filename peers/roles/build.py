@@ -28,6 +28,10 @@ from scheduler.policies.registry import POLICIES, make_policy
 _REPORT_S, _RETRY_S, _LOST_AFTER_S = 1.0, 0.25, 2.0
 # A simulated model has some 256 values: a dozen segments, so that several devices own more than one.
 _SEGMENT_VALUES = 24
+# Two of them may be on their way to one device, so that more wait in its lane, as in a real mesh.
+_MOST_UNDER_WAY = 2 * 4 * _SEGMENT_VALUES
+# What did not get through is tried again within the run: one takes 10 to 60 s.
+_AVOID_S = 6.0
 
 
 class TrainerStart(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -115,6 +119,7 @@ def simulated_start(
         lost_after_s=_LOST_AFTER_S,
         retry_s=_RETRY_S,
         stall_s=3.0,
+        avoid_s=_AVOID_S,
         partition_s=4.0,
         waits_for_majority=on_partition == "wait",
         exchange=exchange,
@@ -123,7 +128,9 @@ def simulated_start(
     )
     succession = SuccessionSettings(_REPORT_S, _LOST_AFTER_S, settle_s=0.8, step_s=0.25, start_s=2.8)
     if trainer is not None:
-        settings = TrainerSettings(keep_deltas=True, report_s=_REPORT_S, retry_s=_RETRY_S, stall_s=2.0)
+        settings = TrainerSettings(
+            keep_deltas=True, report_s=_REPORT_S, retry_s=_RETRY_S, stall_s=2.0, most_under_way=_MOST_UNDER_WAY
+        )
         trainer = msgspec.structs.replace(trainer, schema_hash="schema", model="model", settings=settings)
     return PeerStart(me, policy, agent, succession, trainer, now)
 

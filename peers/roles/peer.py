@@ -69,7 +69,7 @@ class Peer:
         self.agent_settings = agent_settings
         self.settings = settings
         self._make_policy = make_policy
-        self._members = Members(agent_settings.lost_after_s, busy=agent_settings.busy)
+        self._members = Members(agent_settings.lost_after_s, busy=agent_settings.busy, avoid_s=agent_settings.avoid_s)
         self._claim_at = 0.0
         self._call_at = 0.0  # of an agent that hears nobody
         self._heard_at = -inf  # anything from another node

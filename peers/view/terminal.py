@@ -37,7 +37,7 @@ def draw_mesh(
     head = Text.assemble(
         ("mdl ", "bold"), f"round {status.round_id}{goal}, ", (status.phase, "bold"), f", policy {status.policy}"
     )
-    parts: list[RenderableType] = [head, _draw_members(status.members, status.shares)]
+    parts: list[RenderableType] = [_cut(head), _draw_members(status.members, status.shares)]
     room = height - len(status.members) - 4 - bool(note) - bool(status.cuts) - bool(status.shares)
     if rounds:
         parts += [_draw_rounds(rounds, max(1, min(_SHOWN_ROUNDS, room)))]

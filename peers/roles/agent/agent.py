@@ -62,7 +62,7 @@ class MobileAgent:
     ) -> None:
         self.me = me
         self.term = term
-        self.members = members or Members(settings.lost_after_s, busy=settings.busy)
+        self.members = members or Members(settings.lost_after_s, busy=settings.busy, avoid_s=settings.avoid_s)
         self.round: Conductor | None = None
         self.lineage = lineage
         self.round_id = 0

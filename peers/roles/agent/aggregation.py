@@ -51,7 +51,7 @@ class OpenRound:
 
 
 class Aggregation:
-    """See the module. left_out: who trained past the deadline. waiting_for: why the policy last ordered no pair.
+    """See the module. left_out: who trained past the deadline. waiting_for: why nothing was ordered, in words.
 
     plan: in which segments the result comes about; None: it is the last holder's. going: an earlier agent has ordered
     them so, and they may go on. is_whole: it goes by hops, since nobody may own a segment.
@@ -90,6 +90,7 @@ class Aggregation:
 
         Or what is to become of everybody's own delta, once all hold one (`plan`).
         """
+        self.waiting_for = ""
         self._leave_out_the_paused()
         self._leave_out_the_slow(now)
         effects = self._announce(now) + self._mend(now)

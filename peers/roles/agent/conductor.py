@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 # A round in which nothing at all has happened for so many stalls is opened afresh.
 _STALLS = 4
+# Devices that are named of those that are waited for.
+_NAMED = 8
 
 
 class Conductor:
@@ -132,7 +134,7 @@ class Conductor:
         result, effects = self._aggregation.advance(now)
         if result:
             return effects + self._propose(result, now, self._aggregation.plan, self._aggregation.going)
-        self.waiting_for = self._aggregation.waiting_for or self.waiting_for
+        self.waiting_for = self._aggregation.waiting_for
         return effects
 
     def _propose(
@@ -200,6 +202,8 @@ class Conductor:
         order, late = distribution.order_late(now)
         if not late:
             return self._decide(distribution.recipients(), now)
+        more = f" and {len(late) - _NAMED} more" if len(late) > _NAMED else ""
+        self.waiting_for = f"{', '.join(member.peer_id for member in late[:_NAMED])}{more} to have the result"
         return [effect for member in late for effect in self._repeater.say(member.contributor, order, now)]
 
     def _decide(self, staged: list[Member], now: float) -> list[Effect]:

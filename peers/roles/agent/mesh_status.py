@@ -11,7 +11,7 @@ from mdl.protocol.delta import Contributor
 from mdl.protocol.status_messages import MemberStatus, MeshStatus, RoundSummary
 from peers.roles.agent.conductor import Conductor
 from peers.roles.agent.ledger import RoundLedger
-from peers.roles.agent.phase import BROADCASTING, Phase
+from peers.roles.agent.phase import BROADCASTING, GATHERING, Phase
 from peers.roles.agent.round_summary import device_records, since_opened, told_schedule
 from peers.roles.membership.member import Member
 from peers.roles.membership.members import Members
@@ -47,7 +47,8 @@ def mesh_status(
     hops = told_schedule(ledger) if ledger else ()
     round_id = ledger.round_id if ledger else max((member.round_id for member in members), default=0)
     new = [summary for summary in finished if summary.round > since_round]
-    waiting = f": {agent.waiting_for}" if agent.phase.value == "gathering" and agent.waiting_for else ""
+    waits = ": " if agent.phase is GATHERING else ", waits for "
+    waiting = f"{waits}{agent.waiting_for}" if agent.waiting_for else ""
     status = MeshStatus(
         agent.term,
         round_id,
@@ -65,7 +66,7 @@ def mesh_status(
     if agent.round and (plan := agent.round.plan):
         status = msgspec.structs.replace(
             status,
-            phase="exchanging segments" if agent.phase is BROADCASTING else status.phase,
+            phase=printable("exchanging segments" + waiting) if agent.phase is BROADCASTING else status.phase,
             shares=plan.owns,
             plan=printable(plan.reason),
             bound_s=round(plan.bound_s, 6),

@@ -9,6 +9,7 @@ import msgspec
 from mdl.config import BusySection, Exchange
 from mdl.protocol.coding import Coding
 from mdl.protocol.delta import Contributor
+from peers.roles.membership.reach import AVOID_S
 
 
 class TimeLimit(msgspec.Struct, frozen=True):
@@ -26,8 +27,9 @@ class AgentSettings(msgspec.Struct, frozen=True):
     """rounds: how many to run, 0 = until stopped. min_peers: how many must be there before the first round.
 
     lost_after_s: the longest silence before a peer counts as lost. stall_s: a hop without any sign for so long is
-    cancelled. partition_s: how long a group that lacks a majority waits for it, before it goes on by itself;
-    waits_for_majority: it never does. busy: when a device counts as busy. limit: for devices that train long.
+    cancelled. avoid_s: how long values go another way than one that has failed. partition_s: how long a group that
+    lacks a majority waits for it, before it goes on by itself; waits_for_majority: it never does. busy: when a device
+    counts as busy. limit: for devices that train long.
     exchange: "chain" (hops, as in the paper), "shares" (segments) or "auto". segment_values: of one segment, 0: by the
     model's size. coding: how they travel.
     """
@@ -37,6 +39,7 @@ class AgentSettings(msgspec.Struct, frozen=True):
     lost_after_s: float = 4.0
     retry_s: float = 0.5
     stall_s: float = 10.0
+    avoid_s: float = AVOID_S
     partition_s: float = 15.0
     waits_for_majority: bool = False
     farewell_s: float = 20.0

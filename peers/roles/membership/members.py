@@ -11,7 +11,7 @@ from mdl.protocol.round_messages import PeerReport
 from mdl.protocol.vocabulary import Lineage
 from mdl.task import task_difference
 from peers.roles.membership.member import Change, Member
-from peers.roles.membership.reach import Reach
+from peers.roles.membership.reach import AVOID_S, Reach
 from peers.roles.membership.silence import Arrivals
 from scheduler.policies.device_book import DeviceBook, is_busy
 
@@ -28,10 +28,16 @@ class Members:
     lost_after_s: no silence is longer without being taken for a loss; on a good network shorter ones are. busy: when a
     device counts as busy. Who is alive and whom they follow is asked far more often than it changes, so the lists are
     kept; callers do not change them. has_refused: whether somebody's model did not fit. reach: who lately could not
-    reach whom.
+    reach whom; avoid_s: for how long that counts.
     """
 
-    def __init__(self, lost_after_s: float, report_s: float = 0.5, busy: BusySection | None = None) -> None:
+    def __init__(
+        self,
+        lost_after_s: float,
+        report_s: float = 0.5,
+        busy: BusySection | None = None,
+        avoid_s: float = AVOID_S,
+    ) -> None:
         self._table: dict[str, Member] = {}
         self._sorted: list[Member] = []
         self._alive: list[Member] | None = None
@@ -39,7 +45,7 @@ class Members:
         self._followers: list[Member] = []
         self._is_one_model = False
         self.has_refused = False
-        self.reach = Reach()
+        self.reach = Reach(avoid_s)
         self._silent_at = inf
         self._busy = busy or BusySection()
         self._longest_s = lost_after_s

@@ -18,8 +18,8 @@ logger = logging.getLogger(__name__)
 
 # How long a pair is avoided after its first failure: some rounds. To try in vain costs `stall_s` (10 s).
 AVOID_S = 60.0
-# The longest, so that a cut that has healed is noticed within a quarter of an hour.
-AVOID_AT_MOST_S = 960.0
+# The longest, in times of that: a cut that has healed is noticed within a quarter of an hour.
+AT_MOST = 16.0
 
 
 @dataclass
@@ -39,17 +39,18 @@ class Reach:
     """See the module. Of at most MAX_CUTS pairs, those that failed last; a restarted device begins afresh.
 
     In segments everybody gives to everybody, and who waits for whom is not told: if they come to a standstill, rounds
-    go by hops for as long as a pair would be avoided, and these find out which it is.
+    go by hops for as long as a pair would be avoided, and these find out which it is. avoid_s: after a first failure.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, avoid_s: float = AVOID_S) -> None:
+        self._avoid_s = avoid_s
         self._failures: dict[frozenset[Contributor], _Failure] = {}
         self._standstills = 0
         self._hops_until = 0.0
 
     def fail_segments(self, now: float) -> None:
         """Segments have come to a standstill."""
-        avoid_s = min(AVOID_S * 2.0**self._standstills, AVOID_AT_MOST_S)
+        avoid_s = self._avoid_s * min(2.0**self._standstills, AT_MOST)
         self._standstills, self._hops_until = self._standstills + 1, now + avoid_s
         logger.warning("segments have come to a standstill: rounds go by hops for %.0f s", avoid_s)
 
@@ -70,7 +71,7 @@ class Reach:
         times = before.times + 1 if before else 1
         while len(self._failures) >= MAX_CUTS:
             del self._failures[next(iter(self._failures))]
-        avoid_s = min(AVOID_S * 2.0 ** (times - 1), AVOID_AT_MOST_S)
+        avoid_s = self._avoid_s * min(2.0 ** (times - 1), AT_MOST)
         self._failures[pair] = failure = _Failure(sender, receiver, now + avoid_s, times)
         logger.warning("%s", failure.describe())
         return failure.describe()

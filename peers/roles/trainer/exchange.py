@@ -27,7 +27,7 @@ from peers.roles.trainer.lanes import Lane, Parcel, Uplink
 # served first, and may have more waiting.
 _WINDOW_S, _LEAF_WINDOW_S = 0.02, 0.06
 # Of a lane, at most; also where no speed is known. More would wait in queues that others' values stand in, too.
-_MOST_UNDER_WAY = 1 << 17
+MOST_UNDER_WAY = 1 << 17
 
 
 class Exchange:
@@ -37,13 +37,20 @@ class Exchange:
     """
 
     def __init__(
-        self, order: BroadcastOrdered, me: Contributor, own: ModelDelta | None, size: int, retry_s: float
+        self,
+        order: BroadcastOrdered,
+        me: Contributor,
+        own: ModelDelta | None,
+        size: int,
+        retry_s: float,
+        most_under_way: int = MOST_UNDER_WAY,
     ) -> None:
         self.values = np.empty(size, np.float32)
         self.uplink = Uplink()
         self._me = me
         self._own = own if me in order.contributors else None
         self._retry_s = retry_s
+        self._most_under_way = most_under_way
         self._goes_on = False
         self._follow(order)
         self._lacking = set(range(self._cut.segments))
@@ -215,9 +222,8 @@ class Exchange:
         links = order.link_mb_s if len(order.link_mb_s) == len(order.order) else (0.0,) * len(order.order)
         mb_s = min(links[place], links[other])
         seconds = _LEAF_WINDOW_S if is_leaf else _WINDOW_S
-        most = max(
-            _MOST_UNDER_WAY, 2 * self._bytes(0)
-        )  # two segments, so that one is on its way while one is confirmed
+        # Two segments, so that one is on its way while one is confirmed.
+        most = max(self._most_under_way, 2 * self._bytes(0))
         window_bytes = min(int(mb_s * 1e6 * seconds), most) if mb_s > 0 else most
         pieces = deque(self._owned_by[order.order[other]] if self._own is not None else ())
         return Lane(order.order[other], window_bytes, is_leaf, pieces)

@@ -20,12 +20,13 @@ Said = SegmentsReady | PieceMessage | SegmentMessage | SegmentTaken
 class Staging:
     """See the module. staged_term: the last under which this device has staged a result."""
 
-    def __init__(self, me: Contributor, standing: Standing, voice: Voice, hops: Hops) -> None:
+    def __init__(self, me: Contributor, standing: Standing, voice: Voice, hops: Hops, most_under_way: int) -> None:
         self.staged_term = 0
         self._me = me
         self._standing = standing
         self._voice = voice
         self._hops = hops
+        self._most_under_way = most_under_way
 
     def take_place(self, part: Part, order: BroadcastOrdered, now: float) -> list[Effect]:
         """Fetch the result from the parent that the order names, or give it to the children."""
@@ -107,7 +108,8 @@ class Staging:
         if exchange:
             sends = exchange.go_on(order)
         else:
-            exchange = Exchange(order, self._me, part.own_hold(self._me), size, self._voice.retry_s)
+            own, most = part.own_hold(self._me), self._most_under_way
+            exchange = Exchange(order, self._me, own, size, self._voice.retry_s, most)
             part.spread.exchange, sends = exchange, exchange.begin()
         self._voice.ask_at = now + self._voice.retry_s
         return [*sends, *self._name_if_whole(part, exchange)]

@@ -53,6 +53,7 @@ from mdl.protocol.round_messages import (
 from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
 from mdl.protocol.vector_work import DeltaApplied, DeltaHashed
 from mdl.protocol.vocabulary import Ballot, History, Lineage, Transfer
+from peers.roles.trainer.exchange import MOST_UNDER_WAY
 from peers.roles.trainer.hops import Hops
 from peers.roles.trainer.model_state import Standing
 from peers.roles.trainer.progress import Progress
@@ -72,7 +73,7 @@ class TrainerSettings(msgspec.Struct, frozen=True):
     """eta: step along the global delta (Algorithm 1). keep_deltas: write own and global delta of each round.
 
     report_s: how often a report is sent at least. retry_s: how often something is asked for. stall_s: a hop of which
-    nothing has come for so long is given up.
+    nothing has come for so long is given up. most_under_way: bytes of segments on their way to one device.
     """
 
     eta: float = 1.0
@@ -80,6 +81,7 @@ class TrainerSettings(msgspec.Struct, frozen=True):
     report_s: float = 0.5
     retry_s: float = 0.5
     stall_s: float = 10.0
+    most_under_way: int = MOST_UNDER_WAY
 
 
 class Trainer:
@@ -109,7 +111,7 @@ class Trainer:
         self.voice = Voice(settings.report_s, settings.retry_s)
         self._reports = Reports(self.voice, self.standing, schema_hash, model)
         self._hops = Hops(self.voice, settings.stall_s, merge or pair_aggregate)
-        self._staging = Staging(me, self.standing, self.voice, self._hops)
+        self._staging = Staging(me, self.standing, self.voice, self._hops, settings.most_under_way)
         self._farewell: tuple[str, int] | None = None  # waits for the round that is being applied
         shared = (self.standing, self._reports, self.voice, self._staging)
         self._progress = Progress(me, *shared, settings.eta, settings.keep_deltas)

@@ -29,6 +29,14 @@ def _started() -> Desk:
     return desk
 
 
+def _status(desk: Desk) -> MeshStatus:
+    """What `mdl peers` is told."""
+    told = desk.hand(Received(Contributor("observer", 1), StatusWanted()))
+    status = told[0].message  # type: ignore[union-attr]
+    assert isinstance(status, MeshStatus)
+    return status
+
+
 def test_all_get_one_order_with_owners_as_soon_as_everybody_holds_its_own_delta() -> None:
     desk = _desk()
     for peer in (A, B, C):
@@ -37,6 +45,7 @@ def test_all_get_one_order_with_owners_as_soon_as_everybody_holds_its_own_delta(
     desk.hold(B)
     assert not desk.hops()
     assert desk.agent.waiting_for == "c to train"
+    assert _status(desk).phase == "aggregating, waits for c to train"
     desk.hold(C)
     order = desk.last(BroadcastOrdered)
     assert sum(order.owns) == 5
@@ -65,12 +74,14 @@ def test_the_round_is_closed_when_all_have_staged_the_result() -> None:
 
 def test_who_asks_hears_of_the_segments_while_they_are_on_their_way() -> None:
     desk = _started()
-    told = desk.hand(Received(Contributor("observer", 1), StatusWanted()))
-    status = told[0].message  # type: ignore[union-attr]
-    assert isinstance(status, MeshStatus)
-    assert (status.phase, sum(status.shares.values())) == ("exchanging segments", 5)
+    status = _status(desk)
+    assert status.phase == "exchanging segments, waits for a, b, c to have the result"
+    assert sum(status.shares.values()) == 5
     assert status.plan.startswith("5 segments of")
     assert status.exchanging_s == 0.1
+    desk.stage(B)
+    desk.pass_time(0.6, A, C)
+    assert _status(desk).phase == "exchanging segments, waits for a, c to have the result"
 
 
 def test_a_round_tells_what_the_links_allowed_as_they_were_known_before_it() -> None:

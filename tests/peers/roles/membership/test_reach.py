@@ -13,7 +13,7 @@ from mdl.protocol.vocabulary import HopDecision, HopOutcome, Transfer
 from peers.roles.agent.broadcast_order import around_cuts, order_broadcast
 from peers.roles.agent.phase import Phase
 from peers.roles.membership.members import Members
-from peers.roles.membership.reach import AVOID_AT_MOST_S, AVOID_S, Reach
+from peers.roles.membership.reach import AT_MOST, AVOID_S, Reach
 from tests.peers.roles.desk import A, B, C, Desk
 
 STALL_S = 10.0
@@ -24,7 +24,7 @@ STALL_S = 10.0
 
 def test_a_pair_is_avoided_for_a_while_and_longer_each_time_it_fails_again() -> None:
     reach, now = Reach(), 0.0
-    for avoid_s in (AVOID_S, 2 * AVOID_S, 4 * AVOID_S, 8 * AVOID_S, AVOID_AT_MOST_S, AVOID_AT_MOST_S):
+    for avoid_s in (AVOID_S, 2 * AVOID_S, 4 * AVOID_S, 8 * AVOID_S, AT_MOST * AVOID_S, AT_MOST * AVOID_S):
         assert reach.fail(B, A, now) == "b cannot reach a: hops go another way"
         assert reach.are_apart(A, B, now + avoid_s - 1)
         assert reach.are_apart(B, A, now + avoid_s - 1)

@@ -1,0 +1,25 @@
+"""`round.exchange = "auto"`: the hops of a first round show the links, and from the second on rounds go in segments."""
+
+from __future__ import annotations
+
+from mdl.protocol.status_messages import RoundSummary
+from peers.trials.run_plan import build_mesh
+from sim.mesh.fault_plan import FaultPlan, Restart
+
+
+def _play(plan: FaultPlan) -> list[RoundSummary]:
+    mesh, _ = build_mesh(plan)
+    mesh.run(120.0, lambda: len(mesh.accounts.closed) > plan.rounds)
+    return sorted(mesh.rounds, key=lambda summary: summary.round)
+
+
+def test_auto_goes_in_segments_from_the_second_round_on() -> None:
+    for peers in (2, 3, 6, 9):
+        rounds = _play(FaultPlan(seed=2, peers=peers, rounds=4, exchange="auto"))
+        assert len(rounds) >= 3
+        assert [bool(summary.shares) for summary in rounds] == [False, *[True] * (len(rounds) - 1)], peers
+
+
+def test_a_device_that_is_started_anew_is_still_known() -> None:
+    rounds = _play(FaultPlan(seed=2, peers=4, rounds=8, exchange="auto", faults=(Restart(at_s=3.5, peer="p1"),)))
+    assert all(summary.shares for summary in rounds[-3:])
