@@ -36,6 +36,7 @@ from mdl.personal.output_layer import tune_only
 from mdl.personal.study import Study, StudySettings
 from mdl.personal.words.efficiency import Alphabet, Evaluation, efficiency, evaluate_next_word
 from mdl.personal.words.keyboard import Keyboard, type_sentences
+from mdl.personal.words.mixture import evaluate_mixture
 from mdl.personal.words.model_file import load_next_word
 from mdl.personal.words.next_word import NextWordModel, NextWordSize, build_next_word
 from mdl.personal.words.ngrams import count_ngrams, evaluate_ngrams
@@ -249,17 +250,18 @@ def _run_author(options: argparse.Namespace, author: str) -> dict[str, float]:
         found["online" if learns else "not online"] = efficiency(*zip(*needed, strict=True))
         last = needed[-len(needed) // 10 :]
         found["online, last tenth" if learns else "not online, last tenth"] = efficiency(*zip(*last, strict=True))
-    found["user 3-gram"], found["user 3-gram, filtered"] = _assess_ngrams(described.table, mine, held_out)
+    ngrams = count_ngrams(encode(mine, described.table), described.table.classes)
+    text, alphabet = encode(held_out, described.table), Alphabet(described.table)
+    found["user 3-gram"], found["user 3-gram, filtered"] = evaluate_ngrams(ngrams, text, alphabet)
+    personal, _ = load_next_word(options.model)
+    settings = StudySettings(options.epochs, options.batch, "adam", options.rate)
+    begin_study(personal, encode(mine, described.table), Techniques(False, 0, 0, "shared"), settings).run()
+    found["all layers with the user's 3-grams, filtered"] = evaluate_mixture(personal, ngrams, text, alphabet)
     return found
 
 
 def _assess(model: NextWordModel, table: TokenTable, sentences: list[list[str]]) -> Evaluation:
     return evaluate_next_word(model, encode(sentences, table), 3, Alphabet(table))
-
-
-def _assess_ngrams(table: TokenTable, mine: list[list[str]], held_out: list[list[str]]) -> tuple[float, float]:
-    ngrams = count_ngrams(encode(mine, table), table.classes)
-    return evaluate_ngrams(ngrams, encode(held_out, table), Alphabet(table))
 
 
 def _personalise(

@@ -14,7 +14,7 @@ import torch
 from blake3 import blake3
 from numpy.typing import NDArray
 
-from mdl.errors import DataError
+from mdl.errors import ConfigError, DataError
 from mdl.files.checkpoint import read_safetensors, write_safetensors
 from mdl.personal.study import Progress, Study
 from mdl.reading import decode_json
@@ -38,7 +38,7 @@ def save_study(path: Path, study: Study, origin: str) -> None:
 def load_study(path: Path, study: Study, origin: str) -> bool:
     """Bring a new study to where it was saved; whether there was one.
 
-    Raises DataError that names the file if it is damaged, or of another origin.
+    Raises DataError that names the file if it is damaged, ConfigError if it is of another origin.
     """
     if not path.exists():
         return False
@@ -47,7 +47,7 @@ def load_study(path: Path, study: Study, origin: str) -> bool:
     if description.checksum != _checksum(arrays):
         raise DataError(f"{path} has changed since it was written: its checksum is wrong")
     if description.origin != origin:
-        raise DataError(f"{path} is of another model, text or settings: --fresh begins anew")
+        raise ConfigError(f"{path} is of another model, text or settings: --fresh begins anew")
     study.restore({name: torch.from_numpy(array) for name, array in arrays.items()}, description.progress)
     return True
 

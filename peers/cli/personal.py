@@ -145,14 +145,15 @@ def evaluate(
     found = edge.assess(loaded, described.table, sentences, top)
     beside = {}
     if ngrams:
-        beside = edge.compare_ngrams(described.table, edge.read_sentences(ngrams), sentences, top)
+        beside = edge.compare_ngrams(loaded, described.table, edge.read_sentences(ngrams), sentences, top)
     if as_json:
         print_json({"top": top, **msgspec.to_builtins(found), "ngrams": beside})
         return
     print(f"{'':<8}  top-{top} efficiency   only words that begin as typed")
     print(f"{'model':<8}  {found.efficiency:>16.3f}   {found.filtered:>.3f}")
     for name, both in beside.items():
-        print(f"{name:<8}  {both['efficiency']:>16.3f}   {both['filtered']:>.3f}")
+        plain = "" if both["efficiency"] is None else f"{both['efficiency']:.3f}"
+        print(f"{name:<8}  {plain:>16}   {both['filtered']:>.3f}")
     print(f"perplexity {found.perplexity:.1f}, {found.words} words, {found.unknown:.1%} of them unknown")
 
 

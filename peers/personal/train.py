@@ -13,13 +13,14 @@ import torch
 from blake3 import blake3
 
 from mdl.bounds import Count
-from mdl.errors import ConfigError, DataError
+from mdl.errors import ConfigError
 from mdl.personal.compression import count_bytes, factor_embedding, factor_linear
 from mdl.personal.output_layer import tune_all
 from mdl.personal.study import Study, StudySettings
 from mdl.personal.study_file import load_study
-from mdl.personal.words.corpus import read_lines_of
+from mdl.personal.words.corpus import NoTextError, read_lines_of
 from mdl.personal.words.efficiency import Alphabet, Evaluation, evaluate_next_word
+from mdl.personal.words.mixture import evaluate_mixture
 from mdl.personal.words.model_file import load_next_word, save_next_word
 from mdl.personal.words.next_word import NextWordModel, NextWordSize, build_next_word, size_of
 from mdl.personal.words.ngrams import count_ngrams, evaluate_ngrams
@@ -64,7 +65,7 @@ def read_sentences(path: Path, author: str = "", limit: int = 0) -> Sentences:
         if limit and count >= limit:
             break
     if not sentences:
-        raise DataError(f"{path}: there is no word in it")
+        raise NoTextError(f"{path}: there is no word in it")
     return sentences
 
 
@@ -167,12 +168,18 @@ def assess(model: NextWordModel, table: TokenTable, sentences: Sentences, top: i
     return evaluate_next_word(model, encode(sentences, table), top, Alphabet(table))
 
 
-def compare_ngrams(table: TokenTable, learned: Sentences, sentences: Sentences, top: int = 3) -> dict[str, Any]:
-    """Efficiency of n-grams of the `learned` text: without and with the character filter."""
+def compare_ngrams(
+    model: NextWordModel, table: TokenTable, learned: Sentences, sentences: Sentences, top: int = 3
+) -> dict[str, dict[str, float | None]]:
+    """Efficiency of n-grams of the `learned` text, without and with the character filter, and of both together."""
     text = encode(sentences, table)
     ngrams, alphabet = count_ngrams(encode(learned, table), table.classes), Alphabet(table)
-    found = {f"{order}-gram": evaluate_ngrams(ngrams.up_to(order), text, alphabet, top) for order in (1, 2, 3)}
-    return {name: {"efficiency": plain, "filtered": filtered} for name, (plain, filtered) in found.items()}
+    found: dict[str, dict[str, float | None]] = {}
+    for order in (1, 2, 3):
+        plain, filtered = evaluate_ngrams(ngrams.up_to(order), text, alphabet, top)
+        found[f"{order}-gram"] = {"efficiency": plain, "filtered": filtered}
+    mixed = evaluate_mixture(model, ngrams, text, alphabet, top=top)
+    return {**found, "mixed": {"efficiency": None, "filtered": mixed}}
 
 
 def split_sentences(sentences: Sentences, test_share: float) -> tuple[Sentences, Sentences]:

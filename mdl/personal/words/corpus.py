@@ -18,6 +18,12 @@ from mdl.reading import decode_json
 _EXPECTED = "a file or folder of .txt, .txt.gz, .jsonl, .jsonl.gz, or a .zip of .txt"
 
 
+class NoTextError(DataError):
+    """A place where text was expected, and is none."""
+
+    hint = f"give {_EXPECTED}"
+
+
 class _Entry(msgspec.Struct):
     """One line of a .jsonl. text: what somebody wrote; author: who, where the file says."""
 
@@ -46,7 +52,7 @@ def read_lines_of(path: Path, author: str = "") -> Iterator[str]:
             yield line
     if not found:
         whose = f" by author {author!r}" if author else ""
-        raise DataError(f"{path}: no text{whose} in it; expected {_EXPECTED}")
+        raise NoTextError(f"{path}: no text{whose} in it; expected {_EXPECTED}")
 
 
 def _read_text(file: Path) -> Iterator[str]:

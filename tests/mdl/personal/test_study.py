@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mdl.errors import DataError
+from mdl.errors import ConfigError, DataError
 from mdl.personal.output_layer import tune_all
 from mdl.personal.study import Progress, Study, StudySettings
 from mdl.personal.study_file import load_study, save_study
@@ -92,7 +92,7 @@ def test_a_saved_study_of_something_else_or_a_damaged_one_is_named(tmp_path: Pat
     study = _begin()
     study.step()
     save_study(path, study, "mine")
-    with pytest.raises(DataError, match="--fresh"):
+    with pytest.raises(ConfigError, match="--fresh"):
         load_study(path, _begin(), "another text")
     with pytest.raises(DataError, match="other layers"):
         load_study(path, _begin(techniques=BASELINE), "mine")

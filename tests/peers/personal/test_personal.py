@@ -77,7 +77,7 @@ def test_from_public_text_to_a_person_and_nothing_left(home: Path) -> None:
     assert found["joules_a_training"] == pytest.approx(1.5 * found["record"]["seconds"])
     assert found["unfinished"] is False
     tested = _run("personal", "eval", "me", "mine.txt", "--ngrams", "public.txt")
-    assert set(tested["ngrams"]) == {"1-gram", "2-gram", "3-gram"}
+    assert set(tested["ngrams"]) == {"1-gram", "2-gram", "3-gram", "mixed"}
     assert 0 <= tested["efficiency"] <= tested["filtered"] < 1
     _run("personal", "train", "mine.txt", "--out", "me", "--epochs", "1", "--words", "40")  # goes on from its own
     assert (home / "me" / PREVIOUS).exists()
@@ -215,7 +215,7 @@ def test_an_unfinished_training_of_another_text_is_not_gone_on_with(
     with monkeypatch.context() as patched:
         patched.setattr("peers.edge.gatekeeper.Gatekeeper.hold", lambda _: next(asked) >= 3)
         assert "interrupted" in _fail(UnfinishedError, *command, "mine.txt")
-    assert "--fresh" in _fail(DataError, *command, "public.txt")
+    assert "--fresh" in _fail(ConfigError, *command, "public.txt")
     assert _run(*command, "public.txt", "--fresh")["finished"]
 
 
