@@ -22,7 +22,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Protocol, get_args
 
 import numpy as np
 import psutil
@@ -51,6 +51,8 @@ from mdl.protocol.vocabulary import TrainingReport
 from peers.edge.identity import CODE_VARIABLE
 from peers.edge.node import drive, start_peer
 from peers.roles.build import TrainerStart, build_machine, configured_start
+from transport.links.mesh_links import Links
+from transport.runtime import Runtime
 from transport.trust.keys import Mesh, new_join_code
 
 _SAMPLE_S = 0.004
@@ -100,7 +102,19 @@ class _Meter:
                 self._peak = max(self._peak, self._process.memory_info().rss)
 
 
-def run_peer(name: str, values: int, rounds: int, peers: int, exchange: Exchange, folder: Path) -> None:
+class Watch(Protocol):
+    """Looks at a device beside the meter. told: what it has seen, for the line of JSON."""
+
+    def attach(self, runtime: Runtime[Links]) -> None: ...
+
+    def look(self, now: float, event: Event, effects: list[Effect]) -> None: ...
+
+    def told(self) -> dict[str, Any]: ...
+
+
+def run_peer(
+    name: str, values: int, rounds: int, peers: int, exchange: Exchange, folder: Path, watch: Watch | None = None
+) -> None:
     """One device; whichever of them leads, all end after `rounds`. Prints what it measured as JSON."""
     section = RoundSection(rounds=rounds, min_peers=peers, policy="greedy", exchange=exchange)
     config = Config(mesh=_MESH, faults=_FAULTS, round=section)
@@ -135,12 +149,14 @@ def run_peer(name: str, values: int, rounds: int, peers: int, exchange: Exchange
             SaveBallot: lambda e: None,
             RecordRound: lambda e: seconds.append(e.summary.seconds["total"]),
         },
-        observe=meter.look,
+        observe=watch.look if watch else meter.look,
     )
+    if watch:
+        watch.attach(runtime)
     drive(runtime, mesh, _MESH)
     meter.end_round()
     told = {"extra_bytes": meter.extra_bytes, "applied_bytes": meter.applied_bytes, "seconds": seconds}
-    print(json.dumps(told))
+    print(json.dumps(told | (watch.told() if watch else {})))
 
 
 def measure(peers: int, rounds: int, values: int, exchange: str) -> dict[str, Any]:
@@ -154,7 +170,7 @@ def measure(peers: int, rounds: int, values: int, exchange: str) -> dict[str, An
         for index in range(peers)
     ]
     try:
-        told = [_read(trainer) for trainer in trainers]
+        told = [read_peer(trainer) for trainer in trainers]
     finally:
         for trainer in trainers:
             trainer.kill()
@@ -178,7 +194,7 @@ def measure(peers: int, rounds: int, values: int, exchange: str) -> dict[str, An
     }
 
 
-def _read(trainer: subprocess.Popen[str]) -> dict[str, Any]:
+def read_peer(trainer: subprocess.Popen[str]) -> dict[str, Any]:
     """What a peer has measured, once it has ended. Raises RuntimeError."""
     name = trainer.args[-1] if isinstance(trainer.args, list) else ""
     try:

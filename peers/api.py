@@ -27,7 +27,7 @@ from mdl.files.ballot import BALLOT, BallotFile
 from mdl.files.checkpoint import ModelCache
 from mdl.files.journal import Journal
 from mdl.learning.flat import FlatModel, unwrap
-from mdl.learning.training import model_delta
+from mdl.learning.training import check_trained, model_delta
 from mdl.protocol.counts import no_evaluation
 from mdl.protocol.delta import ModelDelta, Vector
 from mdl.protocol.machine import (
@@ -42,6 +42,7 @@ from mdl.protocol.machine import (
     SaveModel,
     TrainLocally,
 )
+from mdl.protocol.vector_work import MergeDeltas
 from mdl.protocol.vocabulary import TrainingReport
 from peers.edge.identity import claim_identity, find_code, release_identity, state_home
 from peers.edge.narrate import Narrator
@@ -109,7 +110,7 @@ class Member:
         self._origin = Origin(mesh.name, self._flat.schema_hash, type(unwrap(model)).__name__)
         state = self._restore(fresh)
         start, merges = self._start(state), MergeTimer()
-        peer = build_machine(start, state.parameters, merge=merges)
+        peer = build_machine(start, state.parameters)
         assert peer.trainer is not None
         self._machine = peer.trainer
         self._runtime = start_peer(
@@ -117,7 +118,7 @@ class Member:
             peer,
             mesh,
             section,
-            self._work(),
+            {**self._work(), MergeDeltas: merges.work},
             observe=Narrator(self.mesh, "start the same program there", self.name).look,
             sample=Sampler(merges=merges),
         )
@@ -246,6 +247,7 @@ class Member:
             self._done.put(None)  # for a round that was opened meanwhile
             raise TrainingCancelledError(f"round {effect.round_id}: the loop has ended")
         self._trained_from = weakref.ref(effect.parameters)
+        check_trained(ready.delta.values, ready.round_id)
         return ready
 
     def _recall(self, effect: RecallDelta) -> Event:

@@ -35,7 +35,7 @@ from mdl.protocol.machine import (
     WorkFailed,
 )
 from mdl.protocol.messages import Said
-from mdl.protocol.vector_work import VECTOR_WORK, ApplyDelta, HashDelta, VectorWork
+from mdl.protocol.vector_work import VECTOR_WORK, ApplyDelta, HashDelta, MergeDeltas, VectorWork
 from mdl.protocol.vocabulary import PeerInfo
 from transport.links.sockets import TURN, LinkCounts
 from transport.loglimit import LogLimit
@@ -92,10 +92,11 @@ LinksT = TypeVar("LinksT", bound=Endpoint)
 class Runtime(Generic[LinksT]):
     """Runs `machine` until it finishes.
 
-    work: what carries out each kind of effect but Send, Finish and those of `VECTOR_WORK`, in the worker's thread; its
-    event goes back to the machine. SaveBallot is carried out in the loop's thread, before the effects behind it; if it
-    fails, those are left out, and the machine hears of it before anything else. sample: called in the loop's thread
-    every sample_interval_s with the bytes sent so far; must be quick.
+    work: what carries out each kind of effect but Send and Finish, in the worker's thread; its event goes back to the
+    machine. What works on whole vectors has a thread of its own, and is `VECTOR_WORK` unless it is given. SaveBallot is
+    carried out in the loop's thread, before the effects behind it; if it fails, those are left out, and the machine
+    hears of it before anything else. sample: called in the loop's thread every sample_interval_s with the bytes sent so
+    far; must be quick.
     observe: called after each step with the time, the event and the effects; must not change anything.
     flush_s: how long a finishing node takes to let messages out; drain_s: how long it waits for its worker.
     story_path: where the last events are written if something crashes.
@@ -134,7 +135,8 @@ class Runtime(Generic[LinksT]):
         self._next_sample = clock()
         self._lines = LogLimit(logger)
         self._worker = Worker(work, self.post, self.crash)
-        self._vectors = Worker(VECTOR_WORK, self.post, self.crash)  # beside it: a training takes minutes
+        self._vector_work: Work = {kind: work.get(kind, usual) for kind, usual in VECTOR_WORK.items()}
+        self._vectors = Worker(self._vector_work, self.post, self.crash)  # beside it: a training takes minutes
 
     def post(self, event: Event) -> None:
         """Hand an event to the machine, from any thread or a signal handler."""
@@ -276,16 +278,18 @@ class Runtime(Generic[LinksT]):
                 self.links.send(effect.receiver, effect.message, effect.values, now)
             case Finish():
                 self._finish = effect
-            case HashDelta() | ApplyDelta():
+            case HashDelta() | ApplyDelta() | MergeDeltas():
                 self._work_on(effect)
             case _:
                 self._worker.put(effect)
 
     def _work_on(self, effect: VectorWork) -> None:
-        if effect.values.nbytes > _SMALL_VECTOR_BYTES:
+        if effect.size_bytes > _SMALL_VECTOR_BYTES:
             self._vectors.put(effect)
         else:
-            self.post(VECTOR_WORK[type(effect)](effect))
+            done = self._vector_work[type(effect)](effect)
+            assert done is not None
+            self.post(done)
 
     def _keep(self, effect: SaveBallot) -> str:
         """What the disk says against it; "" if it is there."""

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mdl.config import TrainingSettings
-from mdl.errors import DataError, TrainingCancelledError
+from mdl.errors import DataError, MdlError, RemoteProtocolError, TrainingCancelledError
 from mdl.learning.flat import FlatModel
 from mdl.learning.optimizer import FlatOptimizer
 from mdl.learning.soft_labels import soft_cross_entropy
-from mdl.protocol.delta import Vector
+from mdl.protocol.delta import Vector, check_values
 
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
@@ -125,6 +125,14 @@ class LocalTrainer:
 def model_delta(parameters: Vector, trained: Vector) -> Vector:
     """w(t) - w_i (Eq. 1), float32, shape (P,), in memory of its own."""
     return np.subtract(parameters, trained)
+
+
+def check_trained(delta: Vector, round_id: int) -> None:
+    """Raises MdlError for an own delta that would poison a mean: NaN, infinity, |value| > 1e6."""
+    try:
+        check_values(delta, delta.size)
+    except RemoteProtocolError as error:
+        raise MdlError(f"training diverged in round {round_id}: {error}; try a lower learning rate") from None
 
 
 def draw_batches(count: int, settings: TrainingSettings, round_id: int) -> list[NDArray[np.int64]]:

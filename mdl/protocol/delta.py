@@ -106,8 +106,7 @@ def central_mean(deltas: Iterable[ModelDelta]) -> NDArray[np.float64]:
 
 def check_values(values: Vector, size: int) -> None:
     """Refuse what would poison a mean. Raises RemoteProtocolError on a wrong size, NaN, infinity or |value| > 1e6."""
-    if values.shape != (size,):
-        raise RemoteProtocolError(f"{values.size} values where the model has {size}")
+    check_size(values, size)
     # The sum of squares is quick, and small enough for all but a few; min and max carry NaN and infinity along. What
     # overflows is looked at then, and is no warning's affair: `vdot` gives none.
     if (
@@ -116,6 +115,12 @@ def check_values(values: Vector, size: int) -> None:
         and not (np.minimum.reduce(values) >= -LARGEST_VALUE and np.maximum.reduce(values) <= LARGEST_VALUE)
     ):
         raise RemoteProtocolError(f"values that are not finite or beyond {LARGEST_VALUE:g}")
+
+
+def check_size(values: Vector, size: int) -> None:
+    """Raises RemoteProtocolError for another number of values than the model's."""
+    if values.shape != (size,):
+        raise RemoteProtocolError(f"{values.size} values where the model has {size}")
 
 
 class Hash:

@@ -17,7 +17,7 @@ from mdl.protocol.counts import Evaluation
 from mdl.protocol.delta import Contributor, ModelDelta, Vector
 from mdl.protocol.messages import Said
 from mdl.protocol.status_messages import RoundSummary
-from mdl.protocol.vector_work import ApplyDelta, DeltaApplied, DeltaHashed, HashDelta
+from mdl.protocol.vector_work import VectorWork, VectorWorkDone
 from mdl.protocol.vocabulary import Ballot, History, PeerInfo, ResourceState, TrainingReport
 
 
@@ -32,7 +32,8 @@ class Received(msgspec.Struct, frozen=True):
     message: what was said.
     values: what a carrier message announced, owned by the machine from now on: float32 (P,), or packed bytes if it is
         one of PACKED. Those of one of SEGMENTS are read-only: they lie in the memory of the message.
-    digest: of the values, if the message is one whose values are compared with a digest (DIGESTED); else empty.
+    digest: of the values, if the message is one whose values are compared with a digest (DIGESTED), which are finite
+        then; else empty.
     """
 
     sender: Contributor
@@ -167,8 +168,7 @@ Event: TypeAlias = (
     | LocalDeltaReady
     | DeltaRecalled
     | Evaluated
-    | DeltaHashed
-    | DeltaApplied
+    | VectorWorkDone
     | WorkFailed
     | PolicyLearned
     | UpdateReady
@@ -291,8 +291,7 @@ Effect: TypeAlias = (
     Send
     | TrainLocally
     | RecallDelta
-    | HashDelta
-    | ApplyDelta
+    | VectorWork
     | Evaluate
     | SaveModel
     | SaveBallot

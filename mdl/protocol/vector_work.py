@@ -11,7 +11,10 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from mdl.protocol.delta import Vector, apply_delta, digest_of
+from mdl.errors import RemoteProtocolError
+from mdl.protocol.delta import ModelDelta, Vector, apply_delta, check_values, digest_of, pair_aggregate
+
+Merge: TypeAlias = Callable[[ModelDelta, ModelDelta, Vector], ModelDelta]
 
 
 class HashDelta(msgspec.Struct, frozen=True):
@@ -27,6 +30,10 @@ class HashDelta(msgspec.Struct, frozen=True):
     term: int
     version: int
     values: Vector
+
+    @property
+    def size_bytes(self) -> int:
+        return self.values.nbytes
 
 
 class DeltaHashed(msgspec.Struct, frozen=True):
@@ -58,6 +65,10 @@ class ApplyDelta(msgspec.Struct, frozen=True):
     values: Vector
     eta: float
 
+    @property
+    def size_bytes(self) -> int:
+        return self.values.nbytes
+
 
 class DeltaApplied(msgspec.Struct, frozen=True):
     """A round's result is in the model.
@@ -72,6 +83,44 @@ class DeltaApplied(msgspec.Struct, frozen=True):
     digest: bytes
 
 
+class MergeDeltas(msgspec.Struct, frozen=True):
+    """Merge two partial means in the memory of the second (3.2.2); answers DeltasMerged.
+
+    round_id: that they are of.
+    segment: of the model.
+    hop_id: by which the second came.
+    mine: not changed.
+    theirs: as it came, not looked at yet.
+    """
+
+    round_id: int
+    segment: int
+    hop_id: int
+    mine: ModelDelta
+    theirs: ModelDelta
+
+    @property
+    def size_bytes(self) -> int:
+        return self.mine.values.nbytes
+
+
+class DeltasMerged(msgspec.Struct, frozen=True):
+    """Two partial means are one.
+
+    round_id: of the MergeDeltas that it answers.
+    segment: likewise.
+    hop_id: likewise.
+    merged: None if the values that came would poison a mean.
+    problem: what is wrong with them, in words.
+    """
+
+    round_id: int
+    segment: int
+    hop_id: int
+    merged: ModelDelta | None
+    problem: str = ""
+
+
 def hash_delta(effect: HashDelta) -> DeltaHashed:
     return DeltaHashed(effect.round_id, effect.term, effect.version, digest_of(effect.values))
 
@@ -81,9 +130,22 @@ def apply_result(effect: ApplyDelta) -> DeltaApplied:
     return DeltaApplied(effect.round_id, parameters, digest_of(parameters))
 
 
-VectorWork: TypeAlias = HashDelta | ApplyDelta
+def merge_deltas(effect: MergeDeltas, merge: Merge = pair_aggregate) -> DeltasMerged:
+    """merge: `pair_aggregate`, or the same on a clock."""
+    hop = effect.round_id, effect.segment, effect.hop_id
+    mine, theirs = effect.mine, effect.theirs
+    try:
+        check_values(theirs.values, mine.values.size)
+    except RemoteProtocolError as error:
+        return DeltasMerged(*hop, None, str(error))
+    return DeltasMerged(*hop, merge(mine, theirs, theirs.values))
+
+
+VectorWork: TypeAlias = HashDelta | ApplyDelta | MergeDeltas
+VectorWorkDone: TypeAlias = DeltaHashed | DeltaApplied | DeltasMerged
 # What any driver does for each of them; it may take as long as it takes.
-VECTOR_WORK: Mapping[type[Any], Callable[[Any], DeltaHashed | DeltaApplied]] = {
+VECTOR_WORK: Mapping[type[Any], Callable[[Any], VectorWorkDone]] = {
     HashDelta: hash_delta,
     ApplyDelta: apply_result,
+    MergeDeltas: merge_deltas,
 }

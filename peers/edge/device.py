@@ -32,7 +32,7 @@ from mdl.files.export import ModelDescription, export_model
 from mdl.learning.evaluation import evaluate
 from mdl.learning.flat import FlatModel, hash_task, older_hashes
 from mdl.learning.models import build_model
-from mdl.learning.training import LocalTrainer, Teacher, model_delta
+from mdl.learning.training import LocalTrainer, Teacher, check_trained, model_delta
 from mdl.own import own_data, own_model
 from mdl.protocol.delta import Contributor, ModelDelta, Vector
 from mdl.protocol.machine import (
@@ -143,6 +143,7 @@ class Device:
         self._trained_from = weakref.ref(effect.parameters)
         delta = ModelDelta(model_delta(effect.parameters, result.values), self.theta, frozenset([self._me]))
         report = TrainingReport(result.loss, result.samples, time.perf_counter() - started)
+        check_trained(delta.values, effect.round_id)
         return LocalDeltaReady(effect.round_id, delta, report)
 
     def _must_end(self) -> bool:

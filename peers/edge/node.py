@@ -29,6 +29,7 @@ from mdl.protocol.machine import (
     StopRequested,
 )
 from mdl.protocol.round_messages import PeerReport
+from mdl.protocol.vector_work import MergeDeltas
 from mdl.protocol.vocabulary import PeerInfo, ResourceState, Role
 from peers.edge.gatekeeper import make_gatekeeper
 from peers.edge.lifeline import stopped_by_signals
@@ -199,7 +200,7 @@ def run_trainer(
     sampler.check_offer(state.parameters.nbytes)
     trainer_start = state.start(device.schema_hash, device.summary, device.ballots.load())
     start = configured_start(config, me, trainer_start, time.monotonic(), chosen.told)
-    machine = build_machine(start, state.parameters, lambda: chosen.make(out), merges)
+    machine = build_machine(start, state.parameters, lambda: chosen.make(out))
     trainer = machine.trainer
     assert trainer is not None
     narrator = Narrator(mesh.name, me=me.peer_id)
@@ -214,7 +215,7 @@ def run_trainer(
             logger.info("%s", why)
             node.runtime.post(StopRequested())
 
-    work = cloud.join(device.work()) if cloud else device.work()
+    work = {**(cloud.join(device.work()) if cloud else device.work()), MergeDeltas: merges.work}
     node = _Node(config, mesh, out, start, machine, sampler, work, chosen.learns, observe)
     logger.info("%s holds %d windows of %s", me.peer_id, len(device.train), config.data.spec)
     looking = gate.looking(lambda reason: _tell_pause(PauseChanged(reason), node, cloud))

@@ -12,6 +12,7 @@ from mdl.config import DeviceSection
 from mdl.errors import ConfigError
 from mdl.protocol.delta import ModelDelta, Vector, pair_aggregate
 from mdl.protocol.machine import ResourcesSampled
+from mdl.protocol.vector_work import DeltasMerged, MergeDeltas, merge_deltas
 from mdl.protocol.vocabulary import ResourceState
 
 # Somebody who has typed within this time is using the device.
@@ -19,8 +20,7 @@ _IN_USE_S = 60.0
 
 
 class MergeTimer:
-    """`pair_aggregate`, timed: a machine reads no clock, so it is handed this one, and how fast it was comes back to it
-    with its resources."""
+    """`pair_aggregate`, timed: how fast it was comes to the machine with its resources."""
 
     def __init__(self) -> None:
         self._last_mb_s: float | None = None
@@ -33,6 +33,10 @@ class MergeTimer:
         self._seconds += time.perf_counter() - began_s
         self._bytes += merged.values.nbytes
         return merged
+
+    def work(self, effect: MergeDeltas) -> DeltasMerged:
+        """What a driver does for a hop."""
+        return merge_deltas(effect, self)
 
     def rate_mb_s(self) -> float | None:
         """Of all merges since this was asked last; as before if there was none, None if there never was."""

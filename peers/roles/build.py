@@ -14,7 +14,7 @@ import numpy as np
 from mdl.config import Config, Exchange, RoundSection
 from mdl.errors import ConfigError
 from mdl.protocol.coding import Coding
-from mdl.protocol.delta import Contributor, ModelDelta, Vector
+from mdl.protocol.delta import Contributor, Vector
 from mdl.protocol.vocabulary import Ballot, History
 from peers.roles.agent.settings import AgentSettings, TimeLimit
 from peers.roles.membership.succession import SuccessionSettings
@@ -139,13 +139,11 @@ def build_machine(
     start: PeerStart,
     parameters: Vector | None = None,
     policy: Callable[[], Policy] | None = None,
-    merge: Callable[[ModelDelta, ModelDelta, Vector], ModelDelta] | None = None,
 ) -> Peer:
     """The machine of this process.
 
     parameters: its trainer's w, float32 (P,); zeros if they are not known any longer. policy: makes the one of each
-    time in office, instead of the named one. merge: instead of `pair_aggregate`, the same on a clock. Raises
-    ConfigError if there is no policy of this name.
+    time in office, instead of the named one. Raises ConfigError if there is no policy of this name.
     """
     if policy is None and start.policy not in POLICIES:
         raise ConfigError(f"policy {start.policy!r}: expected one of {', '.join(sorted(POLICIES))}")
@@ -160,7 +158,6 @@ def build_machine(
             told.round_id,
             told.history,
             told.ballot,
-            merge,
             told.digest,
         )
     named = policy or (lambda: make_policy(start.policy))

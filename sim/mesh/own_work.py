@@ -15,7 +15,7 @@ from mdl.protocol.machine import (
     TrainingPaused,
     TrainLocally,
 )
-from mdl.protocol.vector_work import VECTOR_WORK
+from mdl.protocol.vector_work import VECTOR_WORK, MergeDeltas
 from mdl.protocol.vocabulary import TrainingReport
 from sim.mesh.accounts import Accounts
 from sim.mesh.process import Node
@@ -24,6 +24,8 @@ _EVALUATION_S = 0.01
 _RECALL_S = 0.01
 # Longer than a message takes here: what the mesh says meanwhile must do no harm.
 _VECTOR_WORK_S = 0.02
+# The network charges for a merge (`merge_mb_s`).
+_MERGED_S = 0.001
 
 
 def begin_work(node: Node, effect: Effect, accounts: Accounts) -> tuple[float, Event] | None:
@@ -42,7 +44,8 @@ def begin_work(node: Node, effect: Effect, accounts: Accounts) -> tuple[float, E
             values = accounts.recall(node.contributor, effect.round_id, effect.parameters)
         return _RECALL_S, DeltaRecalled(effect.round_id, values)
     work = VECTOR_WORK.get(type(effect))
-    return (_VECTOR_WORK_S, work(effect)) if work else None
+    seconds = _MERGED_S if type(effect) is MergeDeltas else _VECTOR_WORK_S
+    return (seconds, work(effect)) if work else None
 
 
 def as_delivered(node: Node, event: Event) -> Event:

@@ -40,6 +40,7 @@ from transport.links.namesakes import MAX_NAMESAKES, Namesakes
 from transport.links.outbox import Outbox
 from transport.links.sockets import (
     TURN,
+    TURN_BYTES,
     LinkCounts,
     check_security,
     new_context,
@@ -140,11 +141,12 @@ class Links:
         return []
 
     def receive(self, now: float, budget: int = TURN) -> list[Event]:
-        """Handle at most `budget` messages that have come, and whatever is due by now."""
+        """Handle at most `budget` messages that have come, or `TURN_BYTES` of them, and whatever is due by now."""
         self._now = self._outbox.now = now
         events: list[Event] = []
+        enough = self.counts.received_bytes + TURN_BYTES
         for _ in range(budget):
-            frames = take_frames(self.router, self.counts)
+            frames = take_frames(self.router, self.counts) if self.counts.received_bytes < enough else None
             if frames is None:
                 break
             self._door.hear(frames[-1])

@@ -36,6 +36,8 @@ _MECHANISM_VERSION, _REFUSED = b"1.0", b"400"
 _PASSING = frozenset((zmq.EAGAIN, zmq.EHOSTUNREACH, zmq.ETERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS))
 # Messages handled in one turn: even if chunks come without end, timers run every few milliseconds.
 TURN = 64
+# And so many bytes, copied or merged in a few milliseconds: what is due is looked at in between.
+TURN_BYTES = 1 << 22
 
 
 @dataclass

@@ -1,6 +1,7 @@
-"""Digests of values that arrive, computed beside the loop: 46 MB take 50 ms, in which no heartbeat would be read.
+"""Digests of values that arrive, computed beside the loop: 800 MB take 0.3 s, in which no heartbeat would be read.
 
 A value is hashed chunk by chunk while it comes: its digest is there with its last byte, and nobody hashes it again.
+What would poison a model is noticed on the same way.
 """
 
 from __future__ import annotations
@@ -9,16 +10,22 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol, TypeAlias
 
-from mdl.protocol.delta import new_hash
+import numpy as np
+
+from mdl.errors import RemoteProtocolError
+from mdl.protocol.delta import check_values, new_hash
 
 # Smaller values are hashed where they are: a millisecond, and no thread to hand them to.
 _BESIDE_BYTES = 1 << 20
 
 
 class Hash(Protocol):
-    """As hashlib's: what came so far, in order."""
+    """Of float32 values: what came so far, in order, in pieces of whole values.
 
-    def update(self, data: memoryview, /) -> object: ...
+    digest raises RemoteProtocolError if a value is not finite, or beyond 1e6.
+    """
+
+    def update(self, data: memoryview, /) -> None: ...
 
     def digest(self) -> bytes: ...
 
@@ -34,10 +41,31 @@ class HashThread:
 
     def new(self, size_bytes: int) -> Hash:
         """For a value of this size."""
-        return _Beside(self._thread) if size_bytes >= _BESIDE_BYTES else new_hash()
+        return _Beside(self._thread) if size_bytes >= _BESIDE_BYTES else CheckedHash()
 
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+class CheckedHash:
+    """See Hash."""
+
+    def __init__(self) -> None:
+        self._hash = new_hash()
+        self._problem: RemoteProtocolError | None = None
+
+    def update(self, data: memoryview, /) -> None:
+        self._hash.update(data)
+        values = np.frombuffer(data, np.float32)
+        try:
+            check_values(values, values.size)
+        except RemoteProtocolError as error:
+            self._problem = error
+
+    def digest(self) -> bytes:
+        if self._problem:
+            raise self._problem
+        return self._hash.digest()
 
 
 class _Beside:
@@ -45,7 +73,7 @@ class _Beside:
 
     def __init__(self, thread: ThreadPoolExecutor) -> None:
         self._thread = thread
-        self._hash = new_hash()
+        self._hash = CheckedHash()
         self._last: Future[None] | None = None
 
     def update(self, data: memoryview, /) -> None:

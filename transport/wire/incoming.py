@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from mdl.errors import RemoteProtocolError
 from mdl.protocol.bulk import Bulk, Packed
-from mdl.protocol.delta import Contributor, new_hash
+from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Received, TransferProgressed
 from mdl.protocol.messages import DIGESTED, PACKED
 from transport.wire.bulk import EXPIRY_S, RETRY_S, WINDOW_BYTES, Outgoing, Pace, Step, window_bytes
@@ -29,7 +29,7 @@ from transport.wire.codec import (
     TransferEnded,
     TransferOffered,
 )
-from transport.wire.hashing import Hash, MakeHash
+from transport.wire.hashing import CheckedHash, Hash, MakeHash
 from transport.wire.places import Places
 from transport.wire.rhythm import Rhythm
 
@@ -113,7 +113,7 @@ class IncomingTransfers:
     (`transport.wire.places`). make_hash: of values whose digest is wanted (DIGESTED), by their size in bytes.
     """
 
-    def __init__(self, max_bytes: int, make_hash: MakeHash = lambda size_bytes: new_hash()) -> None:
+    def __init__(self, max_bytes: int, make_hash: MakeHash = lambda size_bytes: CheckedHash()) -> None:
         self.max_bytes = max_bytes
         self._make_hash = make_hash
         self._receiving: dict[tuple[Contributor, int], _Receiving] = {}

@@ -6,7 +6,7 @@ from enum import Enum
 
 from mdl.bounds import ROUND_LEAP
 from mdl.errors import RemoteProtocolError
-from mdl.protocol.delta import Vector, check_values
+from mdl.protocol.delta import Vector, check_size
 from mdl.protocol.round_messages import CatchUp, ModelMessage
 from peers.roles.membership.majority import has_in_common
 from peers.roles.trainer.model_state import Standing, base_of
@@ -63,7 +63,7 @@ class CatchingUp:
             return False
         if message.history.lineage != wanted.lineage:
             return False
-        check_values(values, self._standing.parameters.size)
+        check_size(values, self._standing.parameters.size)
         if digest != message.digest:
             raise RemoteProtocolError("parameters that do not match their digest")
         return True

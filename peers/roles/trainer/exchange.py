@@ -229,11 +229,10 @@ class Exchange:
         return Lane(order.order[other], window_bytes, is_leaf, pieces)
 
     def _merge_own(self, segment: int) -> None:
-        """This device's piece of a segment that it owns."""
+        """This device's piece of a segment that it owns: not copied, but merged with the next one where it lies."""
         if self._own is not None and segment not in self._merging:
-            part = self.values[self._cut.bounds(segment)]
-            part[:] = self._own.values[self._cut.bounds(segment)]
-            self._merging[segment] = ModelDelta(part, self._own.theta, frozenset([self._me]))
+            piece = self._own.values[self._cut.bounds(segment)]
+            self._merging[segment] = ModelDelta(piece, self._own.theta, frozenset([self._me]))
         if segment in self._merging:
             self._finish(segment)
 
@@ -264,6 +263,8 @@ class Exchange:
         if abs(merged.theta - theta) > 1e-6 * theta:
             raise RemoteProtocolError(f"segment {segment} has theta {merged.theta}, not {theta}")
         del self._merging[segment]
+        if merged.contributors == {self._me}:
+            self.values[self._cut.bounds(segment)] = merged.values  # nobody else's piece came: it still lies there
         if without := tuple(n for n, each in enumerate(lost) if each.contributor not in merged.contributors):
             self._without[segment] = without
         if self.order.coding != "none":

@@ -6,13 +6,13 @@ The receiver decides a hop once, for ever (fault rule 1). A sender keeps what it
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 from mdl.bounds import MAX_HOPS, printable
 from mdl.errors import RemoteProtocolError
-from mdl.protocol.delta import Contributor, ModelDelta, Vector, check_values
+from mdl.protocol.delta import Contributor, ModelDelta, Vector
 from mdl.protocol.hop_messages import DeltaMessage, DeltaWanted, HopCancelled, HopOrdered
 from mdl.protocol.machine import Effect, Send
+from mdl.protocol.vector_work import DeltasMerged, MergeDeltas
 from mdl.protocol.vocabulary import NOTHING_CAME, HopDecision, HopOutcome
 from peers.roles.trainer.round_state import Part
 from peers.roles.trainer.voice import Voice
@@ -21,17 +21,11 @@ logger = logging.getLogger(__name__)
 
 
 class Hops:
-    """See the module. stall_s: a hop of which nothing has come for so long is given up.
+    """See the module. stall_s: a hop of which nothing has come for so long is given up."""
 
-    merge: `pair_aggregate`, or the same on a clock.
-    """
-
-    def __init__(
-        self, voice: Voice, stall_s: float, merge: Callable[[ModelDelta, ModelDelta, Vector], ModelDelta]
-    ) -> None:
+    def __init__(self, voice: Voice, stall_s: float) -> None:
         self._voice = voice
         self._stall_s = stall_s
-        self._merge = merge
 
     def fetch(self, part: Part, order: HopOrdered, now: float) -> None:
         """Receiver: ready for the sender's partial mean, or abort at once, with the reason."""
@@ -40,7 +34,7 @@ class Hops:
         if problem := part.cannot_receive(order):
             self.abort(part, order, now, problem)
             return
-        part.incoming, part.incoming_since, part.heard_at = order, now, now
+        part.incoming, part.incoming_since, part.heard_at, part.is_merging = order, now, now, False
         part.spread.exchange = None  # the agent has given it up; the own delta is merged into another one from here on
         self._voice.want(now)
 
@@ -63,23 +57,37 @@ class Hops:
         message = DeltaMessage(part.round_id, wanted.segment, wanted.hop_id, hold.theta, contributors)
         return [Send(receiver.peer_id, message, hold.values)]
 
-    def merge(self, part: Part | None, sender: Contributor, message: DeltaMessage, values: Vector, now: float) -> None:
-        """Receiver: the mean of both is what it holds from here on. Raises RemoteProtocolError for what is refused."""
-        if part is None or message.round_id != part.round_id or part.incoming is None:
-            return
+    def merge(
+        self, part: Part | None, sender: Contributor, message: DeltaMessage, values: Vector, now: float
+    ) -> list[Effect]:
+        """Receiver: merge what came. Raises RemoteProtocolError for what is refused."""
+        if part is None or message.round_id != part.round_id or part.incoming is None or part.is_merging:
+            return []
         order = part.incoming
         if (order.segment, order.hop_id, order.sender) != (message.segment, message.hop_id, sender):
-            return
+            return []
         mine = part.holds[order.segment]
         theirs = ModelDelta(values, message.theta, frozenset(message.contributors))
         try:
             part.check_incoming(mine, theirs)
-            check_values(values, mine.values.size)
         except RemoteProtocolError as error:
             self.abort(part, order, now, f"refused: {error}")
             raise
-        part.holds[order.segment] = self._merge(mine, theirs, values)
-        self._decide(part, order, HopOutcome.MERGED, now, "", values.nbytes)
+        part.is_merging = True
+        self._voice.stop_asking()
+        return [MergeDeltas(part.round_id, order.segment, order.hop_id, mine, theirs)]
+
+    def take_merged(self, part: Part | None, done: DeltasMerged, now: float) -> None:
+        """Receiver: the mean of both is what it holds from here on. Raises RemoteProtocolError for what is refused."""
+        if part is None or part.round_id != done.round_id or not part.is_receiving(done.segment, done.hop_id):
+            return
+        order = part.incoming
+        assert order is not None
+        if done.merged is None:
+            self.abort(part, order, now, f"refused: {done.problem}")
+            raise RemoteProtocolError(done.problem)
+        part.holds[order.segment] = done.merged
+        self._decide(part, order, HopOutcome.MERGED, now, "", done.merged.values.nbytes)
 
     def abort(self, part: Part, order: HopOrdered | HopCancelled, now: float, reason: str) -> None:
         """Receiver: not this one; it may be the sender's once more."""
@@ -102,7 +110,7 @@ class Hops:
         seconds = 0.0
         if part.is_receiving(segment, hop_id):
             seconds = now - part.incoming_since
-            part.incoming = None
+            part.incoming, part.is_merging = None, False
             self._voice.stop_asking()
         decision = HopDecision(segment, hop_id, order.sender, outcome, seconds, size_bytes, printable(reason))
         part.decisions[segment, hop_id] = decision

@@ -13,7 +13,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from mdl.bounds import MAX_LOSS, within
-from mdl.protocol.delta import Contributor, ModelDelta, Vector, check_values
+from mdl.protocol.delta import Contributor, ModelDelta, Vector
 from mdl.protocol.machine import DeltaRecalled, Effect, KeepDelta, LocalDeltaReady, RecallDelta, TrainLocally
 from mdl.protocol.vocabulary import Lineage, TrainingReport
 from peers.roles.trainer.model_state import Standing, Work, total
@@ -72,12 +72,8 @@ class OwnWork:
         return effects + self._train(part.round_id, goal)
 
     def take_trained(self, ready: LocalDeltaReady, part: Part | None, missed: Part | None) -> list[Effect]:
-        """Local training is done: for the open round, for one that went on meanwhile, or for none any more.
-
-        Raises RemoteProtocolError if it has diverged.
-        """
+        """Local training is done: for the open round, for one that went on meanwhile, or for none any more."""
         work = self._done(ready.round_id, ready.delta.values)
-        check_values(work.values, self._standing.parameters.size)
         self._theta = ready.delta.theta
         if part and part.round_id == ready.round_id and not part.holds:
             loss = within(ready.training.loss, -MAX_LOSS, MAX_LOSS)  # diverged, it would not be read by anybody

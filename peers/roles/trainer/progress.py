@@ -113,7 +113,6 @@ class Progress:
         return self._staging.take_place(self.part, order, now)
 
     def take_trained(self, ready: LocalDeltaReady) -> list[Effect]:
-        """Raises RemoteProtocolError if training has diverged."""
         self._voice.has_changed = True
         return self._own.take_trained(ready, self.part, self._catching_up.missed)
 

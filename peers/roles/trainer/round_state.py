@@ -28,6 +28,7 @@ class Part:
     given: segment -> the hop it was given away by, and its receiver. fresh: what was trained for it, without its values
     where the trained model still has them; works: earlier work in the own delta. announced: the term under which it was
     announced last, with its members. is_empty: nothing was trained for it, since that comes with earlier work.
+    is_merging: what came in by `incoming` is being merged.
     """
 
     round_id: int
@@ -44,6 +45,7 @@ class Part:
     decisions: dict[HopKey, HopDecision] = field(default_factory=dict)
     incoming: HopOrdered | None = None
     incoming_since: float = 0.0
+    is_merging: bool = False
     spread: Spread = field(default_factory=Spread)
     # For these contributors, given away so: the last report. It names no delta, which would stay in memory with it.
     _told: tuple[frozenset[Contributor] | None, object, tuple[Holding, ...]] = (None, None, ())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mdl.protocol.delta import Contributor, ModelDelta, Vector, check_values, digest_of_result
+from mdl.protocol.delta import Contributor, ModelDelta, Vector, check_size, digest_of_result
 from mdl.protocol.machine import Effect
 from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage
 from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
@@ -67,7 +67,7 @@ class Staging:
         """From the parent. Raises RemoteProtocolError if it is not what the order says."""
         if part is None or message.round_id != part.round_id or not part.spread.check(message):
             return []
-        check_values(values, self._standing.parameters.size)
+        check_size(values, self._standing.parameters.size)
         result = ModelDelta(values, message.theta, frozenset(message.contributors), message.partial)
         part.spread.stage(result, digest_of_result(digest, message.partial), now)
         self._note_staged(part)

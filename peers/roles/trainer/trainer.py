@@ -10,12 +10,11 @@ Knows no sockets, no schedule, no other device's state, and obeys whoever `peers
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 import msgspec
 
 from mdl.errors import LocalProtocolError, RemoteProtocolError
-from mdl.protocol.delta import Contributor, ModelDelta, Vector, pair_aggregate
+from mdl.protocol.delta import Contributor, ModelDelta, Vector
 from mdl.protocol.hop_messages import DeltaMessage, DeltaWanted, HopCancelled, HopOrdered, HopReleased
 from mdl.protocol.machine import (
     DeltaRecalled,
@@ -51,7 +50,7 @@ from mdl.protocol.round_messages import (
     RoundOpened,
 )
 from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
-from mdl.protocol.vector_work import DeltaApplied, DeltaHashed
+from mdl.protocol.vector_work import DeltaApplied, DeltaHashed, DeltasMerged
 from mdl.protocol.vocabulary import Ballot, History, Lineage, Transfer
 from peers.roles.trainer.exchange import MOST_UNDER_WAY
 from peers.roles.trainer.hops import Hops
@@ -88,7 +87,7 @@ class Trainer:
     """See the module. standing: the model it has. part: its part in the open round, if any. voice: when it speaks next.
 
     ballot: what an earlier start of it has promised, None if that is not known.
-    merge: instead of `pair_aggregate`, the same on a clock. digest: of the parameters, if it is known.
+    digest: of the parameters, if it is known.
     """
 
     def __init__(
@@ -101,7 +100,6 @@ class Trainer:
         round_id: int = 0,
         history: History | None = None,
         ballot: Ballot | None = None,
-        merge: Callable[[ModelDelta, ModelDelta, Vector], ModelDelta] | None = None,
         digest: bytes = b"",
     ) -> None:
         self.me = me
@@ -110,7 +108,7 @@ class Trainer:
         self._settings = settings
         self.voice = Voice(settings.report_s, settings.retry_s)
         self._reports = Reports(self.voice, self.standing, schema_hash, model)
-        self._hops = Hops(self.voice, settings.stall_s, merge or pair_aggregate)
+        self._hops = Hops(self.voice, settings.stall_s)
         self._staging = Staging(me, self.standing, self.voice, self._hops, settings.most_under_way)
         self._farewell: tuple[str, int] | None = None  # waits for the round that is being applied
         shared = (self.standing, self._reports, self.voice, self._staging)
@@ -209,7 +207,7 @@ class Trainer:
             return effects
         match event:
             case LocalDeltaReady():
-                return self._hold_trained(event)
+                return self._progress.take_trained(event)
             case Evaluated():
                 self._reports.note_evaluation(event)
             case ResourcesSampled():
@@ -226,6 +224,8 @@ class Trainer:
                 return self._progress.give_up_training(round_id)
             case DeltaHashed():
                 return self._staging.take_name(self.part, event, now)
+            case DeltasMerged():
+                self._hops.take_merged(self.part, event, now)
             case DeltaApplied():
                 return self._progress.take_applied(event, now) + self._leave_at_last()
             case WorkFailed(problem=problem):
@@ -284,20 +284,13 @@ class Trainer:
         if type(message) is GlobalMessage:
             return self._staging.take_result(self.part, message, _values_of(event), _digest_of(event), now)
         if type(message) is DeltaMessage:
-            self._hops.merge(self.part, sender, message, _values_of(event), now)
-            return []
+            return self._hops.merge(self.part, sender, message, _values_of(event), now)
         if type(message) is ModelMessage:
             return self._progress.take_model(message, _values_of(event), _digest_of(event))
         if type(message) is ModelWanted and message.round_id == self.round_id:
             model = ModelMessage(self.round_id, self.digest, self.standing.history())
             return [Send(sender.peer_id, model, self.parameters)]
         return []
-
-    def _hold_trained(self, ready: LocalDeltaReady) -> list[Effect]:
-        try:
-            return self._progress.take_trained(ready)
-        except RemoteProtocolError as error:
-            return self._leave(f"training diverged in round {ready.round_id}: {error}; try a lower learning rate", 4)
 
     # -- asking again, reporting, leaving -----------------------------------------------------------------------------
 
@@ -306,7 +299,7 @@ class Trainer:
         part = self.part
         if wanted := self.catching_up_to:
             return [Send(wanted.source.peer_id, ModelWanted(wanted.round_id))]
-        if part and part.incoming:
+        if part and part.incoming and not part.is_merging:
             return self._hops.ask(part, part.incoming, now)
         if part and part.spread.exchange:
             return self._staging.say_again(part.spread.exchange, now)

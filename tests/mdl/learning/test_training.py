@@ -6,10 +6,17 @@ import pytest
 import torch
 from torch import nn
 
-from mdl.errors import ConfigError, DataError
+from mdl.errors import ConfigError, DataError, MdlError
 from mdl.learning.flat import FlatModel
 from mdl.learning.models import build_model
-from mdl.learning.training import LocalTrainer, TrainingSettings, draw_batches, model_delta, schedule_rate
+from mdl.learning.training import (
+    LocalTrainer,
+    TrainingSettings,
+    check_trained,
+    draw_batches,
+    model_delta,
+    schedule_rate,
+)
 from mdl.protocol.delta import Contributor, ModelDelta, apply_delta, pair_aggregate
 
 PLAIN = TrainingSettings(optimizer="sgd", momentum=0.0, learning_rate=0.1, schedule="constant", batch_size=16)
@@ -150,6 +157,13 @@ def test_training_that_diverges_says_which_value_to_lower() -> None:
     trainer = LocalTrainer(flat, np.float32(1e18) * x, y, settings)
     with pytest.raises(DataError, match=r"diverged, lower training\.learning_rate \(it is 1000\)"):
         trainer.train_round(flat.values().copy(), 1)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 2e6])
+def test_an_own_delta_that_would_poison_a_mean_is_a_training_that_diverged(value: float) -> None:
+    with pytest.raises(MdlError, match=r"training diverged in round 3: .*; try a lower learning rate"):
+        check_trained(np.array([1.0, value], np.float32), 3)
+    check_trained(np.array([1.0, -1.0], np.float32), 3)
 
 
 def test_a_label_beyond_the_models_classes_is_named() -> None:

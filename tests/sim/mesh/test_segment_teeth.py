@@ -191,7 +191,7 @@ def _check_that_pieces_are_of_the_own_delta() -> None:
 def _check_that_a_hop_ends_the_exchange() -> None:
     part = Part(1, 1, frozenset([_ME, _OTHER]), holds={0: _DELTA})
     part.spread.exchange = _exchange()
-    Hops(Voice(0.5, 0.5), 1.0, lambda mine, theirs, out: mine).fetch(part, HopOrdered(1, 1, 0, 1, _OTHER), 0.0)
+    Hops(Voice(0.5, 0.5), 1.0).fetch(part, HopOrdered(1, 1, 0, 1, _OTHER), 0.0)
     assert part.spread.exchange is None
 
 

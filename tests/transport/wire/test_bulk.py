@@ -123,6 +123,18 @@ def test_values_that_are_compared_with_a_digest_come_with_it_and_others_are_not_
         assert received.digest == (digest_of(values) if message in hashed else b"")
 
 
+@pytest.mark.parametrize("poison", [np.nan, np.inf, 2e6])
+@pytest.mark.parametrize("chunks", [0, 40], ids=["in the loop", "beside it"])
+def test_a_model_that_would_poison_everything_is_refused_when_it_is_here(poison, chunks, hashes):
+    values, pair = vector(chunks or 1), Pair()
+    values[len(values) // 2] = poison
+    pair.incoming = IncomingTransfers(1 << 24, hashes.new)
+    pair.offer(values)
+    with pytest.raises(RemoteProtocolError, match="not finite or beyond"):
+        pair.run()
+    assert pair.received() == []
+
+
 def test_a_digest_is_of_what_arrived_whatever_was_lost_and_came_twice(hashes):
     values, pair = vector(12), Pair()
     pair.incoming = IncomingTransfers(1 << 24, hashes.new)

@@ -47,7 +47,7 @@ from mdl.protocol.round_messages import (
     RoundClosed,
     RoundOpened,
 )
-from mdl.protocol.vector_work import ApplyDelta, DeltaApplied, apply_result
+from mdl.protocol.vector_work import ApplyDelta, DeltaApplied, MergeDeltas, apply_result, merge_deltas
 from mdl.protocol.vocabulary import Activity, Fork, History, HopOutcome, Incoming, ResourceState, Staged, TrainingReport
 from peers.roles.trainer.trainer import Trainer, TrainerSettings
 from tests.peers.roles.at_once import TrainerAtOnce
@@ -260,14 +260,12 @@ def test_theta_and_the_own_contribution_are_born_with_the_local_delta() -> None:
     assert _report(trainer).activity is Activity.HOLDING
 
 
-def test_a_device_whose_training_diverged_leaves_instead_of_poisoning_the_mean() -> None:
+def test_a_device_whose_training_failed_leaves_and_holds_nothing() -> None:
     trainer = _trainer()
     _say(trainer, OPENED, 1.0)
-    effects = trainer.handle(_ready(_vector(1, np.nan, 3, 4)), 2.0)
+    (end,) = trainer.handle(WorkFailed("TrainLocally", "training diverged in round 1: why"), 2.0)
+    assert end == Finish("training diverged in round 1: why", 4)
     assert _report(trainer).activity is Activity.LEFT
-    (end,) = (effect for effect in effects if isinstance(effect, Finish))
-    assert end.exit_code == 4
-    assert "training diverged in round 1" in end.problem
     assert trainer.holdings() == {}
 
 
@@ -541,6 +539,39 @@ def test_a_staged_result_that_does_not_lead_to_where_the_mesh_stands_is_not_appl
     assert trainer.handle(DeltaApplied(1, ZEROS, digest_of(ZEROS)), 7.4) == []
 
 
+def test_a_receiver_merges_beside_its_loop_and_decides_when_that_is_done() -> None:
+    trainer = Trainer(ME, ZEROS, "schema", "lenet", TrainerSettings())
+    _say(trainer, OPENED, 1.0)
+    trainer.handle(_ready(_vector(1, 1, 1, 1)), 2.0)
+    _say(trainer, HOP, 3.0)
+    delta = DeltaMessage(1, 0, 10, 1.0, (ANN,))
+    (merge,) = _say(trainer, delta, 4.0, ANN, _vector(3, 3, 3, 3))
+    assert isinstance(merge, MergeDeltas)
+    assert _say(trainer, delta, 4.1, ANN, _vector(3, 3, 3, 3)) == []  # once
+    assert (_report(trainer).incoming, _report(trainer).hops) == (Incoming(0, 10, ANN), ())
+    assert _sent(trainer.handle(Tick(), 9.0)) == []  # nothing more is asked for
+    trainer.handle(merge_deltas(merge), 9.1)
+    assert trainer.part is not None
+    assert trainer.part.holds[0].values.tolist() == [2, 2, 2, 2]
+    assert [decision.outcome for decision in _report(trainer).hops] == [HopOutcome.MERGED]
+    trainer.handle(merge_deltas(merge), 9.2)
+    assert trainer.part.holds[0].theta == 2.0
+
+
+def test_a_hop_that_is_cancelled_while_it_merges_stays_cancelled() -> None:
+    trainer = Trainer(ME, ZEROS, "schema", "lenet", TrainerSettings())
+    _say(trainer, OPENED, 1.0)
+    trainer.handle(_ready(_vector(1, 1, 1, 1)), 2.0)
+    _say(trainer, HOP, 3.0)
+    (merge,) = _say(trainer, DeltaMessage(1, 0, 10, 1.0, (ANN,)), 4.0, ANN, _vector(3, 3, 3, 3))
+    _say(trainer, HopCancelled(1, 1, 0, 10, ANN), 4.1)
+    assert isinstance(merge, MergeDeltas)
+    trainer.handle(merge_deltas(merge), 4.2)
+    assert trainer.part is not None
+    assert (trainer.part.holds[0].theta, trainer.part.holds[0].values.tolist()) == (1.0, [1, 1, 1, 1])
+    assert [decision.outcome for decision in _report(trainer).hops] == [HopOutcome.ABORTED]
+
+
 def test_a_result_is_staged_and_not_applied_until_the_round_is_closed() -> None:
     trainer = _staged()
     digest = digest_of(_vector(1, 2, 3, 4))
@@ -581,8 +612,8 @@ def test_a_second_copy_of_the_result_changes_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("message", "values"),
-    [_globally(_vector(1, np.nan, 3, 4)), _globally(_vector(1, 2, 3)), _globally(_vector(1, 2, 3, 4), theta=4.0)],
-    ids=["NaN", "wrong size", "wrong theta"],
+    [_globally(_vector(1, 2, 3)), _globally(_vector(1, 2, 3, 4), theta=4.0)],
+    ids=["wrong size", "wrong theta"],
 )
 def test_a_result_that_cannot_be_right_is_refused(message: GlobalMessage, values: Vector) -> None:
     trainer = _holding()
