@@ -20,6 +20,9 @@ from peers.interrupts import handled, interrupt
 from peers.personal.home import LOG, MODEL, prepare_folder, read_record, write_record
 from peers.personal.typing_session import TypingSession
 
+# What kill -9 loses at most; saving takes a tenth of a second, between two words.
+_SAVE_EVERY_S = 60.0
+
 
 class Typed(msgspec.Struct, frozen=True):
     """A session. typed, saved: characters of words. steps: of learning. saved_share: saved of both."""
@@ -51,9 +54,19 @@ def run_typing(
     model, described = load_next_word(place)
     learner = OnlineLearner(model.output.requires_grad_(False), learning_rate) if learning_rate else None
     journal = Journal(folder / LOG)
+    saved_at = time.monotonic()
+
+    def save() -> None:
+        if learner:
+            personal = described.personal_words + session.words
+            save_next_word(folder / MODEL, model, described.table, described.trained_words, personal)
 
     def tell(record: dict[str, Any]) -> None:
+        nonlocal saved_at
         journal.add(msgspec.json.encode({"time": round(time.time()), **record}))
+        if time.monotonic() - saved_at > _SAVE_EVERY_S:
+            save()
+            saved_at = time.monotonic()
 
     prepare_folder(folder)
     session = TypingSession(Keyboard(model, described.table, learner, top, filtered), tell)
@@ -61,13 +74,17 @@ def run_typing(
     with handled(interrupt):
         try:
             terminal(session)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, OSError):  # OSError: the terminal is gone
             interrupted = True
     session.close()
     if learner:
         learner.flush()
-        personal = described.personal_words + session.words
-        save_next_word(folder / MODEL, model, described.table, described.trained_words, personal)
+    save()
+    _add_to_record(folder, session)
+    return Typed(session.words, session.typed, session.saved, session.steps, session.saved_share), interrupted
+
+
+def _add_to_record(folder: Path, session: TypingSession) -> None:
     record = read_record(folder)
     changed = msgspec.structs.replace(
         record,
@@ -76,4 +93,3 @@ def run_typing(
         online_steps=record.online_steps + session.steps,
     )
     write_record(folder, changed)
-    return Typed(session.words, session.typed, session.saved, session.steps, session.saved_share), interrupted

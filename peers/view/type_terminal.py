@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
+import errno
 import os
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 from mdl.errors import ConfigError
 from peers.personal.typing_session import TypingSession
@@ -17,7 +18,10 @@ _READ_BYTES = 1024
 
 
 def type_here(session: TypingSession) -> None:
-    """Until Ctrl-D; Ctrl-C raises KeyboardInterrupt. Raises ConfigError where there is no terminal."""
+    """Until Ctrl-D; Ctrl-C raises KeyboardInterrupt, a terminal that closes OSError.
+
+    Raises ConfigError where there is no terminal.
+    """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise ConfigError("mdl type needs a terminal to type into; mdl personal eval MODEL TEXT tests on a text")
     with _keys_at_once():
@@ -34,7 +38,10 @@ def type_here(session: TypingSession) -> None:
 def _read_keys() -> Iterator[str]:
     """Characters; sequences of cursor keys and the like are skipped."""
     decoder = codecs.getincrementaldecoder("utf-8")(errors="ignore")
-    while chunk := os.read(sys.stdin.fileno(), _READ_BYTES):
+    while True:
+        chunk = os.read(sys.stdin.fileno(), _READ_BYTES)
+        if not chunk:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
         keys = decoder.decode(chunk)
         if keys.startswith("\x1b"):
             continue
@@ -56,7 +63,7 @@ def _write(text: str) -> None:
     sys.stdout.flush()
 
 
-@contextmanager
+@contextlib.contextmanager
 def _keys_at_once() -> Iterator[None]:
     """The terminal hands over each key, and shows none by itself; Ctrl-C is a signal as before."""
     try:
@@ -70,4 +77,5 @@ def _keys_at_once() -> Iterator[None]:
         tty.setcbreak(descriptor)
         yield
     finally:
-        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+        with contextlib.suppress(termios.error):  # the terminal is gone
+            termios.tcsetattr(descriptor, termios.TCSADRAIN, before)

@@ -164,3 +164,47 @@ def test_in_a_terminal_keys_arrive_at_once(monkeypatch: pytest.MonkeyPatch) -> N
     assert session.line.startswith(f"{table.words[0]} b")
     assert b"1 " in drawn
     assert b"saved" in drawn
+
+
+def test_a_terminal_that_closes_saves_what_was_learned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, table = _trained()
+    save_next_word(tmp_path / "global.safetensors", model, table)
+    master, slave = pty.openpty()
+
+    def use() -> None:
+        os.read(master, 4096)
+        os.write(master, f"{table.words[0]} {table.words[1]}".encode())
+        while b"saved" not in os.read(master, 4096):
+            pass
+        os.close(master)
+
+    user = threading.Thread(target=use)
+    stdin, stdout = os.fdopen(slave, "r", closefd=False), os.fdopen(slave, "w", closefd=False)
+    with stdin, contextlib.suppress(OSError), stdout:  # what it could not write is tried once more when it is closed
+        monkeypatch.setattr(sys, "stdin", stdin)
+        monkeypatch.setattr(sys, "stdout", stdout)
+        user.start()
+        session, interrupted = run_typing(tmp_path / "me", tmp_path / "global.safetensors", type_here, 3, True, 0.5)
+        user.join()
+        monkeypatch.undo()
+    os.close(slave)
+    assert interrupted
+    assert (tmp_path / "me" / MODEL).exists()
+    assert read_record(tmp_path / "me").typed == session.typed
+
+
+def test_what_was_learned_is_saved_every_minute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So kill -9 loses a minute at most."""
+    model, table = _trained()
+    save_next_word(tmp_path / "global.safetensors", model, table)
+    monkeypatch.setattr("peers.personal.run_typing._SAVE_EVERY_S", -1.0)
+    there: list[bool] = []
+
+    def type_and_look(session: TypingSession) -> None:
+        for _ in range(16):
+            there.append((tmp_path / "me" / MODEL).exists())
+            _type(session, table.words[5] + " ")
+        there.append((tmp_path / "me" / MODEL).exists())
+
+    run_typing(tmp_path / "me", tmp_path / "global.safetensors", type_and_look, 3, True, 0.5)
+    assert there == [False] * 16 + [True]
