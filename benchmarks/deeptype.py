@@ -32,8 +32,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called
 from mdl.errors import MdlError
 from mdl.personal.compression import count_bytes
 from mdl.personal.online import STEP_SAMPLES, OnlineLearner
-from mdl.personal.output_layer import tune_only
-from mdl.personal.study import Study, StudySettings
+from mdl.personal.output_layer import tune_all, tune_only
+from mdl.personal.study import Study, StudySettings, Task
 from mdl.personal.words.efficiency import Alphabet, Evaluation, efficiency, evaluate_next_word
 from mdl.personal.words.keyboard import Keyboard, type_sentences
 from mdl.personal.words.mixture import evaluate_mixture
@@ -50,6 +50,7 @@ from mdl.personal.words.personalise import (
     plan_words,
 )
 from mdl.personal.words.text import Text, TokenTable, encode
+from mdl.personal.words.text_task import TextTask, cache_text
 from peers.personal.train import read_sentences, split_sentences
 
 CLASSES, PERSONAL, HIDDEN, RANK = 20_000, 10_000, 400, 40
@@ -111,28 +112,52 @@ def spread_words(sentences: list[list[str]], classes: int) -> tuple[TokenTable, 
     return table, replace(text, class_ids=drawn)
 
 
+class Spread:
+    """Some batches of an epoch that stand for all: sorted by their length, evenly spaced. whole: batches of an epoch.
+
+    A batch's time follows its length: a few drawn at random would be a guess at the mean. The first comes twice.
+    """
+
+    def __init__(self, task: Task, count: int) -> None:
+        self.whole = 0
+        self._task, self._count = task, count
+
+    def draw(self, generator: np.random.Generator) -> Sequence[Any]:
+        batches = sorted(self._task.draw(generator), key=lambda batch: batch[1] if isinstance(batch, tuple) else 0)
+        self.whole = len(batches)
+        chosen = [batches[(2 * at + 1) * self.whole // (2 * self._count)] for at in range(self._count)]
+        return [chosen[0], *chosen]
+
+    def loss(self, batch: Any) -> Tensor:
+        return self._task.loss(batch)
+
+
 def run_costs(options: argparse.Namespace) -> dict[str, Any]:
-    """Seconds for 1,000 words of an epoch: the median batch of each variant, measured in turns."""
+    """Seconds for 1,000 words of an epoch: of batches that stand for all, measured in turns."""
     sentences = lengths_of(options)
-    studies: dict[str, Study] = {}
+    studies: dict[str, tuple[Study, Spread]] = {}
     sizes: dict[str, int] = {}
     for name in options.only or VARIANTS:
         techniques, words, rank = VARIANTS[name]
         table, text = spread_words(sentences, words)
-        model = build_next_word(NextWordSize(table.classes, table.size, options.hidden, rank=rank), 0)
+        model = build_next_word(
+            NextWordSize(table.classes, table.size, options.hidden, rank=rank * options.hidden // HIDDEN), 0
+        )
+        task: Task = TextTask(model, text, techniques.batching, options.batch)
+        task = cache_text(model, text, options.batch) if techniques.cache else task
+        spread, learned = Spread(task, options.turns), tune_only(model, "output") if techniques.fine_tune else None
         settings = StudySettings(epochs=1, batch=options.batch, learning_rate=0.1)
-        studies[name], sizes[name] = begin_study(model, text, techniques, settings), count_bytes(model)
-    spent: dict[str, list[float]] = {name: [] for name in studies}
+        studies[name] = Study(learned or tune_all(model), spread, settings), spread
+        sizes[name] = count_bytes(model)
     total = sum(map(len, sentences))
-    words_of = {name: total / study.batches for name, study in studies.items()}
+    spent: dict[str, list[float]] = {name: [] for name in studies}
     for turn in range(options.turns + 1):
-        for name, study in studies.items():
+        for name, (study, _) in studies.items():
             began = time.process_time()
             study.step()
             if turn:  # the first one makes what later ones reuse
                 spent[name].append(time.process_time() - began)
-    # A batch's time follows its length, which is drawn: the mean of some is what an epoch's batches take.
-    per_1000 = {name: 1000 * float(np.mean(times)) / words_of[name] for name, times in spent.items()}
+    per_1000 = {name: 1000 * float(np.mean(times)) * studies[name][1].whole / total for name, times in spent.items()}
     _show_costs(per_1000, sizes)
     measured = {"hidden": options.hidden, "batch": options.batch, "turns": options.turns, "words": total}
     return {"part": "costs", **measured, "seconds_per_1000_words": per_1000, "bytes": sizes}

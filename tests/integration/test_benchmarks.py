@@ -256,3 +256,14 @@ def test_codings_tell_accuracy_and_bytes_of_each_and_what_is_not_coded_is_the_pl
                        json.dumps({"optimizer": "adam", "learning_rate": 0.002, "label_smoothing": 0.0,
                                    "rounds_per_epoch": 2})))  # fmt: skip
     assert told["none"][0]["accuracy"] == pytest.approx(again["seeds"][0]["mesh"], abs=0.02)
+
+
+def test_deeptype_tells_what_each_technique_costs(tmp_path: Path) -> None:
+    told = _last(
+        _run(
+            *(tmp_path, "benchmarks/deeptype.py", "costs", "--hidden", 20, "--turns", 1, "--words", 300),
+            *("--only", "buckets", "all", "all, cached features"),
+        )
+    )
+    assert set(told["seconds_per_1000_words"]) == {"buckets", "all", "all, cached features"}
+    assert told["bytes"]["all"] < told["bytes"]["buckets"]

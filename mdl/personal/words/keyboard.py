@@ -14,7 +14,7 @@ from mdl.personal.online import Inference, OnlineLearner
 from mdl.personal.words.efficiency import Alphabet
 from mdl.personal.words.next_word import NextWordModel, State
 from mdl.personal.words.pieces import MOST_STEPS, OVERLAP
-from mdl.personal.words.text import UNKNOWN, Speller, TokenTable
+from mdl.personal.words.text import LONGEST_WORD, UNKNOWN, Speller, TokenTable
 
 # Leaves room for the characters of most words within the steps that a model was trained on.
 _LONGEST_HISTORY = MOST_STEPS - 6
@@ -62,6 +62,11 @@ class Keyboard:
     def type(self, character: str) -> None:
         """One more character of the word."""
         self.typed += character
+        if len(self.typed) > LONGEST_WORD:
+            # No model was trained on so many: nothing more is suggested, and nothing kept.
+            self._inferred.append(None)
+            self._states.append(None)
+            return
         token = self._speller.character_ids(character)[0]
         inference, state = self._read(token, self._states[-1])
         self._inferred.append(inference)

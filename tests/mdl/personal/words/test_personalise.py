@@ -24,7 +24,7 @@ from mdl.personal.words.personalise import (
     count_words,
     plan_words,
 )
-from mdl.personal.words.text import TokenTable, build_table, encode
+from mdl.personal.words.text import LONGEST_WORD, TokenTable, build_table, encode
 from tests.mdl.personal.words.examples import invent, invented_text, small_model
 
 
@@ -130,6 +130,22 @@ def test_a_character_taken_back_was_never_typed() -> None:
     keyboard.erase()
     keyboard.erase()
     assert (keyboard.typed, keyboard.suggest()) == ("", [])
+
+
+def test_a_word_without_an_end_is_kept_no_longer_than_a_model_reads() -> None:
+    model, table = _trained()
+    keyboard = Keyboard(model, table, filtered=False)
+    for _ in range(LONGEST_WORD):
+        keyboard.type("a")
+    assert keyboard.suggest()
+    for _ in range(1000):
+        keyboard.type("a")
+    assert keyboard.suggest() == []
+    for _ in range(1000):
+        keyboard.erase()
+    assert keyboard.suggest()
+    assert not keyboard.finish("a" * LONGEST_WORD)
+    assert keyboard.suggest()
 
 
 def test_5_5_learning_while_typing_saves_more_of_what_comes_later() -> None:
