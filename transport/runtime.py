@@ -35,19 +35,16 @@ from mdl.protocol.machine import (
     WorkFailed,
 )
 from mdl.protocol.messages import Said
-from mdl.protocol.vector_work import VECTOR_WORK, ApplyDelta, HashDelta, MergeDeltas, VectorWork
 from mdl.protocol.vocabulary import PeerInfo
 from transport.links.sockets import TURN, LinkCounts
 from transport.loglimit import LogLimit
 from transport.story import Story
-from transport.worker import Work, Worker
+from transport.worker import Work, Workers
 
 logger = logging.getLogger(__name__)
 
 # Deadlines that a machine has due again at once are handled this often before messages get their turn.
 _TICKS_PER_TURN = 8
-# Vectors of so many bytes are worked on in the loop: that takes a millisecond, and a thread to be woken takes as long.
-_SMALL_VECTOR_BYTES = 1 << 20
 # Nothing waits longer than this for the loop to look around, should a wake-up ever be missed.
 _LONGEST_WAIT_S = 1.0
 
@@ -92,11 +89,11 @@ LinksT = TypeVar("LinksT", bound=Endpoint)
 class Runtime(Generic[LinksT]):
     """Runs `machine` until it finishes.
 
-    work: what carries out each kind of effect but Send and Finish, in the worker's thread; its event goes back to the
-    machine. What works on whole vectors has a thread of its own, and is `VECTOR_WORK` unless it is given. SaveBallot is
-    carried out in the loop's thread, before the effects behind it; if it fails, those are left out, and the machine
-    hears of it before anything else. sample: called in the loop's thread every sample_interval_s with the bytes sent so
-    far; must be quick.
+    work: what carries out each kind of effect but Send and Finish, in threads beside the loop (`Workers`); its event
+    goes back to the machine. What works on whole vectors is `VECTOR_WORK` unless it is given. SaveBallot is carried out
+    in the loop's thread, before the effects behind it; if it fails, those are left out, and the machine hears of it
+    before anything else. sample: called in the loop's thread every sample_interval_s with the bytes sent so far; must
+    be quick.
     observe: called after each step with the time, the event and the effects; must not change anything.
     flush_s: how long a finishing node takes to let messages out; drain_s: how long it waits for its worker.
     story_path: where the last events are written if something crashes.
@@ -134,9 +131,7 @@ class Runtime(Generic[LinksT]):
         self._finish: Finish | None = None
         self._next_sample = clock()
         self._lines = LogLimit(logger)
-        self._worker = Worker(work, self.post, self.crash)
-        self._vector_work: Work = {kind: work.get(kind, usual) for kind, usual in VECTOR_WORK.items()}
-        self._vectors = Worker(self._vector_work, self.post, self.crash)  # beside it: a training takes minutes
+        self._workers = Workers(work, self.post, self.crash)
 
     def post(self, event: Event) -> None:
         """Hand an event to the machine, from any thread or a signal handler."""
@@ -178,8 +173,7 @@ class Runtime(Generic[LinksT]):
             raise
         finally:
             self._is_over = True
-            for worker in (self._vectors, self._worker):
-                worker.abandon()
+            self._workers.abandon()
             self.links.close(linger_ms=round(self._flush_s * 1000))
             reader.close()
             writer.close()
@@ -278,18 +272,8 @@ class Runtime(Generic[LinksT]):
                 self.links.send(effect.receiver, effect.message, effect.values, now)
             case Finish():
                 self._finish = effect
-            case HashDelta() | ApplyDelta() | MergeDeltas():
-                self._work_on(effect)
             case _:
-                self._worker.put(effect)
-
-    def _work_on(self, effect: VectorWork) -> None:
-        if effect.size_bytes > _SMALL_VECTOR_BYTES:
-            self._vectors.put(effect)
-        else:
-            done = self._vector_work[type(effect)](effect)
-            assert done is not None
-            self.post(done)
+                self._workers.put(effect)
 
     def _keep(self, effect: SaveBallot) -> str:
         """What the disk says against it; "" if it is there."""
@@ -306,8 +290,7 @@ class Runtime(Generic[LinksT]):
             while self.links.is_sending() and self._clock() < give_up_at and self._stops < 2:
                 poller.poll(50)
                 self.links.receive(self._clock())
-        self._vectors.abandon()  # nobody waits for what it computes
-        self._worker.finish(self._drain_s if self._stops < 2 else 0.0)
+        self._workers.finish(self._drain_s if self._stops < 2 else 0.0)
         while not self._posted.empty():
             item = self._posted.get_nowait()
             if isinstance(item, BaseException):

@@ -1,4 +1,7 @@
-"""The one thread that trains, evaluates and writes, in order, so that the loop with the heartbeats never waits."""
+"""The threads that do what is slow, so that the loop with the heartbeats never waits.
+
+One trains and evaluates, one works on whole vectors, one writes files: each in order, and beside the others.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,77 @@ from typing import Any, TypeAlias
 
 from mdl.errors import LocalProtocolError, MdlError
 from mdl.protocol.cloud_work import StudyLesson, TeachCycle
-from mdl.protocol.machine import Effect, Evaluate, Event, TrainLocally, WorkFailed
+from mdl.protocol.machine import (
+    Effect,
+    Evaluate,
+    Event,
+    KeepDelta,
+    RecordRound,
+    SaveModel,
+    TrainLocally,
+    WorkFailed,
+)
+from mdl.protocol.vector_work import VECTOR_WORK, VectorWork
 
 Work: TypeAlias = Mapping[type[Effect], Callable[[Any], Event | None]]
 
+# Vectors of so many bytes are worked on in the loop: that takes a millisecond, and a thread to be woken takes as long.
+_SMALL_VECTOR_BYTES = 1 << 20
+_FILES = (SaveModel, KeepDelta, RecordRound)
 # A round asks for five things at most; whoever has this many waiting asks without end.
 MAX_WAITING = 64
 # A model being written is waited for, even on a slow disk; longer than this it hangs.
 _WRITE_S = 10.0
 # What a stop need not wait for: its result would come too late for anyone.
 _IDLE_AFTER_STOP = (TrainLocally, Evaluate, StudyLesson, TeachCycle)
+
+
+class Workers:
+    """See the module; post and crashed as of each `Worker`.
+
+    What a device has trained is told once the files of what it began at are written: whoever is killed has the model
+    that its last delta began at, however slow its disk is.
+    """
+
+    def __init__(self, work: Work, post: Callable[[Event], None], crashed: Callable[[BaseException], None]) -> None:
+        self._work = {**VECTOR_WORK, **work}
+        self._post = post
+        self._files = Worker(self._work, post, crashed)
+        self._vectors = Worker(self._work, post, crashed)
+        self._trains = Worker({**self._work, TrainLocally: self._train}, post, crashed)
+
+    def put(self, effect: Effect) -> None:
+        """Raises LocalProtocolError as `Worker.put` does."""
+        if type(effect) not in self._work:
+            raise LocalProtocolError(f"nothing here can carry out {type(effect).__name__}")
+        if isinstance(effect, VectorWork):
+            self._work_on(effect)
+        else:
+            # Of models that wait for a slow disk the newest counts, and each is a vector.
+            (self._files if isinstance(effect, _FILES) else self._trains).put(effect, isinstance(effect, SaveModel))
+
+    def finish(self, timeout_s: float) -> None:
+        """Of each: what is written is written, what is computed would come too late for anyone."""
+        self._vectors.abandon()
+        self._files.finish(timeout_s)
+        self._trains.finish(timeout_s)
+
+    def abandon(self) -> None:
+        for worker in (self._vectors, self._trains, self._files):
+            worker.abandon()
+
+    def _work_on(self, effect: VectorWork) -> None:
+        if effect.size_bytes > _SMALL_VECTOR_BYTES:
+            self._vectors.put(effect)
+            return
+        done = self._work[type(effect)](effect)
+        assert done is not None
+        self._post(done)
+
+    def _train(self, effect: TrainLocally) -> Event | None:
+        done = self._work[TrainLocally](effect)
+        self._files.settle()
+        return done
 
 
 class Worker:
@@ -39,11 +103,16 @@ class Worker:
         self._closed = False
         self._thread: threading.Thread | None = None  # from the first effect on: who is never asked leaves nothing
 
-    def put(self, effect: Effect) -> None:
-        """Queue an effect. Raises LocalProtocolError if nothing is there to carry it out, or too much waits."""
+    def put(self, effect: Effect, replaces: bool = False) -> None:
+        """Queue an effect; replaces: those of its kind that wait. Raises LocalProtocolError if too much waits.
+
+        Also if nothing is there to carry it out.
+        """
         if type(effect) not in self._work:
             raise LocalProtocolError(f"nothing here can carry out {type(effect).__name__}")
         with self._changed:
+            if replaces:
+                self._waiting = deque(each for each in self._waiting if type(each) is not type(effect))
             if len(self._waiting) >= MAX_WAITING:
                 raise LocalProtocolError(f"{MAX_WAITING} effects wait for the worker: it cannot keep up")
             self._waiting.append(effect)
@@ -51,6 +120,11 @@ class Worker:
                 self._thread = threading.Thread(target=self._run, name="mdl-worker", daemon=True)
                 self._thread.start()
             self._changed.notify_all()
+
+    def settle(self) -> None:
+        """Wait until nothing is left to do, or nobody wants it any more."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or not (self._waiting or self._running))
 
     def finish(self, timeout_s: float) -> None:
         """Forget queued training, do the rest, at most `timeout_s` long; what a long training blocks is done here.

@@ -2,18 +2,30 @@
 
 import base64
 import json
+import queue
 import threading
 
 import numpy as np
 import pytest
 
 from mdl.errors import DataError, LocalProtocolError
-from mdl.protocol.delta import Contributor
-from mdl.protocol.machine import Evaluate, Received, SaveModel, Send, Tick, TrainLocally, WorkFailed
+from mdl.protocol.delta import Contributor, digest_of
+from mdl.protocol.machine import (
+    Evaluate,
+    Evaluated,
+    Received,
+    RecordRound,
+    SaveModel,
+    Send,
+    Tick,
+    TrainLocally,
+    WorkFailed,
+)
 from mdl.protocol.round_messages import ModelMessage
 from mdl.protocol.status_messages import StatusWanted
+from mdl.protocol.vector_work import DeltaHashed, HashDelta
 from transport.story import Story
-from transport.worker import MAX_WAITING, Worker
+from transport.worker import MAX_WAITING, Worker, Workers
 
 W = np.zeros(4, np.float32)
 PATIENCE_S = 10.0
@@ -148,3 +160,71 @@ def test_a_story_is_bounded_readable_and_keeps_no_model_alive(tmp_path):
     assert lines[0]["effects"] == [
         {"Send": {"receiver": "b", "message": {"type": "StatusWanted", "since_round": 0}, "values": None}}
     ]
+
+
+# -- the three of them ------------------------------------------------------------------------------------------------
+
+
+class Slow:
+    """Workers of which training and saving wait for the test."""
+
+    def __init__(self):
+        self.trains, self.saves = threading.Event(), threading.Event()
+        self.saved, self.events = [], queue.SimpleQueue()
+        work = {TrainLocally: self.train, SaveModel: self.save, RecordRound: lambda effect: None}
+        self.workers = Workers(work, self.events.put, pytest.fail)
+
+    def train(self, effect):
+        self.trains.wait(PATIENCE_S)
+        return Evaluated(effect.round_id, None)
+
+    def save(self, effect):
+        self.saves.wait(PATIENCE_S)
+        self.saved.append(effect.round_id)
+
+
+@pytest.fixture
+def slow():
+    slow = Slow()
+    yield slow
+    slow.trains.set()
+    slow.saves.set()
+    slow.workers.finish(PATIENCE_S)
+
+
+def test_files_are_written_and_vectors_worked_on_while_a_training_lasts(slow):
+    large = np.ones(1 << 19, np.float32)
+    slow.workers.put(TrainLocally(2, W))
+    slow.workers.put(HashDelta(1, 1, 1, large))
+    assert slow.events.get(timeout=PATIENCE_S) == DeltaHashed(1, 1, 1, digest_of(large))
+    slow.workers.put(SaveModel(1, W, b""))
+    slow.saves.set()
+    slow.workers._files.settle()
+    assert slow.saved == [1]
+
+
+def test_a_delta_is_told_once_the_model_that_it_began_at_is_on_the_disk(slow):
+    slow.workers.put(SaveModel(1, W, b""))
+    slow.workers.put(TrainLocally(2, W))
+    slow.trains.set()
+    with pytest.raises(queue.Empty):
+        slow.events.get(timeout=0.2)
+    slow.saves.set()
+    assert slow.events.get(timeout=PATIENCE_S) == Evaluated(2, None)
+    assert slow.saved == [1]
+
+
+def test_of_models_that_wait_for_a_slow_disk_the_newest_is_written(slow):
+    slow.workers.put(SaveModel(1, W, b""))
+    while slow.workers._files._running is None:
+        pass
+    for round_id in range(2, 200):
+        slow.workers.put(SaveModel(round_id, W, b""))
+    slow.saves.set()
+    slow.workers.finish(PATIENCE_S)
+    assert slow.saved == [1, 199]
+
+
+def test_small_vectors_are_worked_on_at_once(slow):
+    slow.workers.put(HashDelta(1, 1, 1, W))
+    assert slow.events.get_nowait() == DeltaHashed(1, 1, 1, digest_of(W))
