@@ -20,6 +20,8 @@ from mdl.protocol.delta import ModelDelta, Partial, Vector
 _SEGMENTS = 160
 # And each keeps a link busy for so long: less than that is spent on what a message costs both ends.
 _SEGMENT_S = 0.004
+# Of links that nobody has measured: where rounds are over before a link is known, messages are what costs.
+_UNKNOWN_BYTES = 1 << 16
 # Bytes of a segment, a power of two between these. The larger one is what a message carries at once.
 SMALLEST_SEGMENT_BYTES, LARGEST_SEGMENT_BYTES = 1 << 14, 1 << 18
 
@@ -29,7 +31,8 @@ def segment_values(size: int, mb_s: float = 0.0, owners: int = 1) -> int:
 
     mb_s: of the links, in MB/s; 0.0: not known. owners: each should have one at least.
     """
-    wanted = min(max(4 * size / _SEGMENTS, mb_s * 1e6 * _SEGMENT_S), 4 * size / owners)
+    least = mb_s * 1e6 * _SEGMENT_S if mb_s else _UNKNOWN_BYTES
+    wanted = min(max(4 * size / _SEGMENTS, least), 4 * size / owners)
     power = 1 << max(0, ceil(wanted) - 1).bit_length()
     return min(max(power, SMALLEST_SEGMENT_BYTES), LARGEST_SEGMENT_BYTES) // 4
 

@@ -55,9 +55,15 @@ def test_a_segment_that_is_none_is_refused() -> None:
             cut.bounds(segment)
 
 
+def test_segments_of_links_that_nobody_has_measured_are_few_and_each_device_owns_one() -> None:
+    assert 4 * segment_values(62_500) == 1 << 16
+    assert count_segments(62_500, segment_values(62_500, owners=8)) == 8
+    assert 4 * segment_values(11_600_000) == LARGEST_SEGMENT_BYTES
+
+
 @pytest.mark.parametrize("size", [1, 4_000, 62_500, 1_250_000, 11_600_000, 200_000_000])
 def test_segments_are_some_and_fit_one_message(size: int) -> None:
-    values = segment_values(size)
+    values = segment_values(size, mb_s=0.1)
     assert SMALLEST_SEGMENT_BYTES <= 4 * values <= LARGEST_SEGMENT_BYTES
     assert 1 <= count_segments(size, values) <= MAX_SEGMENTS
     if 160 * SMALLEST_SEGMENT_BYTES <= 4 * size <= 160 * LARGEST_SEGMENT_BYTES:
