@@ -37,6 +37,7 @@ from mdl.protocol.machine import (
     TrainLocally,
     TransferProgressed,
 )
+from mdl.protocol.round_messages import BroadcastOrdered
 from mdl.protocol.segment_messages import SegmentMessage
 from mdl.protocol.segments import SMALLEST_SEGMENT_BYTES, mask_of, theta_by_value
 from mdl.protocol.vocabulary import History, TrainingReport
@@ -112,7 +113,7 @@ class Teller:
     """`observe` of the runtime: who leads, and how far what arrives has come."""
 
     def __init__(self, machine):
-        self.machine, self.leads, self.half_way = machine, False, None
+        self.machine, self.leads, self.half_way = machine, False, (None, 0)
 
     def look(self, now, event, effects):
         if (self.machine.agent is not None) != self.leads:
@@ -126,19 +127,25 @@ class Teller:
                 if part and part.incoming:
                     carried = len(part.holds[0].contributors)
                     tell(receives_from=sender.peer_id, share=received / size, holds=carried, round=part.round_id)
-            case Received(message=SegmentMessage()):
+            case Received(message=SegmentMessage() | BroadcastOrdered()):
                 self.tell_segments()
         for effect in effects:
             if isinstance(effect, Finish):
                 tell(ends=effect.exit_code, problem=effect.problem)
 
     def tell_segments(self):
-        """Once a round in segments, when about a third is here."""
-        part = self.machine.trainer.part
+        """Of a round in segments: each order, and when another quarter is here."""
+        part = self.machine.trainer.part if self.machine.trainer else None
         exchange = part.spread.exchange if part else None
-        if exchange and exchange.order != self.half_way and exchange.received_bytes > exchange.values.nbytes / 3:
-            self.half_way = exchange.order
-            tell(exchanges=part.round_id, whole=exchange.is_whole)
+        if exchange is None:
+            return
+        quarters = 4 * exchange.received_bytes // exchange.values.nbytes
+        if exchange.order != self.half_way[0]:
+            self.half_way = exchange.order, quarters
+            tell(follows=part.round_id, lost=len(exchange.order.lost))
+        elif quarters > self.half_way[1]:
+            self.half_way = exchange.order, quarters
+            tell(exchanges=part.round_id, quarters=quarters, whole=exchange.is_whole)
 
 
 def tell(**what):

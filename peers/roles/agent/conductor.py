@@ -190,12 +190,13 @@ class Conductor:
             return self._abandon(now, "nobody is left")
         if distribution.is_exchanging:
             lost, stands_still = distribution.lost_contributors(), distribution.is_at_a_standstill(now)
-            if stands_still:
+            goes_on = bool(lost) and not distribution.is_everywhere() and distribution.go_on_without(lost, now)
+            if stands_still and not goes_on:
                 self._members.reach.fail_segments(now)
-            if (lost or stands_still) and distribution.sources():
-                distribution.order(now)  # somebody has all of it, with the work of those who are lost
-            elif stands_still or (lost and not distribution.go_on_without(lost, now)):
-                return self._lose_result(now)
+            if (lost or stands_still) and not goes_on:
+                if not distribution.sources():
+                    return self._lose_result(now)
+                distribution.order(now)  # who has all of it gives it to the others
         elif not distribution.sources():
             return self._lose_result(now)
         distribution.leave_the_stalled_behind(recipients, now)
