@@ -163,7 +163,7 @@ MUTATIONS: dict[Callable[..., Any], tuple[Any, str, int]] = {
     _whose_piece_is_missing_is_not_told: (Exchange, "take_result", 22),
     _what_a_lost_owner_gave_is_kept: (Exchange, "go_on", 22),
     _a_lost_device_counts_wherever_it_is_lost: (Exchange, "_finish", 22),
-    _a_new_agent_goes_on_whatever_the_others_have_followed: (Aggregation, "_find_who_goes_on", 82),
+    _a_new_agent_goes_on_whatever_the_others_have_followed: (Aggregation, "_find_who_goes_on", 575),
 }
 
 
