@@ -25,8 +25,12 @@ class Show(Protocol):
 def progress_bar(*, of_bytes: bool = False) -> Iterator[Show]:
     """What shows the progress; the bar is taken away at the end. of_bytes: amounts are bytes, and not a count.
 
-    Draws when it is called, without a thread of its own: what follows may fork.
+    Draws when it is called, without a thread of its own: what follows may fork. Where it is not shown nothing of
+    rich is made: the end of a bar that is switched off is an empty line in rich 13.
     """
+    if not (sys.stderr.isatty() and logger.isEnabledFor(logging.INFO)):
+        yield lambda name, done, total, note="": None
+        return
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -41,16 +45,13 @@ def progress_bar(*, of_bytes: bool = False) -> Iterator[Show]:
     amount = DownloadColumn() if of_bytes else MofNCompleteColumn()
     name, note = (TextColumn(f"{{task.{field}}}", markup=False) for field in ("description", "fields[note]"))
     columns = (name, BarColumn(), amount, TimeRemainingColumn(), note)
-    shown = sys.stderr.isatty() and logger.isEnabledFor(logging.INFO)
     console = Console(file=sys.stderr)
-    with Progress(*columns, console=console, transient=True, auto_refresh=False, disable=not shown) as progress:
+    with Progress(*columns, console=console, transient=True, auto_refresh=False) as progress:
         tasks: dict[str, TaskID] = {}
         drawn_at = -_DRAW_EVERY_S
 
         def show(name: str, done: float, total: float, note: str = "") -> None:
             nonlocal drawn_at
-            if not shown:
-                return
             if name not in tasks:
                 tasks[name] = progress.add_task(name, total=total, note=note)
             progress.update(tasks[name], completed=done, total=total, note=note)
