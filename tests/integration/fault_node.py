@@ -145,7 +145,9 @@ class Teller:
             tell(follows=part.round_id, lost=len(exchange.order.lost))
         elif quarters > self.half_way[1]:
             self.half_way = exchange.order, quarters
-            tell(exchanges=part.round_id, quarters=quarters, whole=exchange.is_whole)
+            owns = zip(exchange.order.order, exchange.order.owns, strict=True)
+            owners = {peer.peer_id: count for peer, count in owns}
+            tell(exchanges=part.round_id, quarters=quarters, whole=exchange.is_whole, owns=owners)
 
 
 def tell(**what):
@@ -176,7 +178,7 @@ def main():
         config.mesh,
         device.work(out),
         observe=Teller(machine).look,
-        sample=Sampler() if state else None,
+        sample=Sampler(config.device) if state else None,
         story_path=out / "story.jsonl",
     )
     tell(ready=me.peer_id, incarnation=me.incarnation, round=state.round_id if state else None)

@@ -31,3 +31,27 @@ def test_whoever_is_killed_in_the_middle_of_an_exchange_the_round_ends_and_count
         later = line["exchanges"] + 1
         mesh.wait_for(lambda _, told: told.get("global", 0) >= later and len(told["contributors"]) == 3, here)
         mesh.check()
+
+
+@pytest.mark.alone
+@needs_lan
+def test_a_leaf_that_is_killed_in_the_middle_counts_with_what_it_gave_and_nobody_waits_for_it(tmp_path, slow_net):
+    """Somebody uses p3, so that it owns no segment: it gives its 8 MB and gets them."""
+    used = tmp_path / "used"
+    used.touch()
+    settings = {"round__min_peers": 3, "round__exchange": "shares"}
+    settings["busy__cpu_percent"] = 100  # a machine that has other work makes nobody else a leaf
+    with Mesh(tmp_path, slow_net, SLOW_VALUES, **settings) as mesh:
+        mesh.start("agent", "p1", "p2")
+        mesh.options.append(f"device.in_use_file={used}")
+        mesh.start("p3")
+        _, _, line = mesh.wait_for(lambda _, told: told.get("owns", {}).get("p3") == 0 and not told["whole"])
+        mesh.nodes["p3"].kill()
+        speed_up(slow_net)
+        closed = mesh.closes(line["exchanges"])
+        assert [name for name, _ in closed["contributors"]] == ["p1", "p2"]
+        assert list(closed["partly"]) == ["p3"]
+        here, later = mesh.here(), line["exchanges"] + 1
+        mesh.start("p3")
+        mesh.wait_for(lambda _, told: told.get("global", 0) >= later and len(told["contributors"]) == 3, here)
+        mesh.check()
