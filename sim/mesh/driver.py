@@ -61,8 +61,10 @@ Build: TypeAlias = "Callable[[str, int, Disk, float], Machine]"
 class SimMesh:
     """See the module. check: called after each event with the process that handled it. messages: how many were sent.
 
-    rates and faults of the network are the network's. story: None unless `record` was asked for.
+    rates and faults of the network are the network's. story: None unless `record` was asked for. most_events: of a run.
     """
+
+    most_events = MAX_EVENTS
 
     def __init__(
         self,
@@ -235,8 +237,8 @@ class SimMesh:
 
     def _handle(self, node: Node, event: Event) -> None:
         self.events += 1
-        if self.events > MAX_EVENTS:
-            raise InvariantError("endless", f"{MAX_EVENTS} events and no end")
+        if self.events > self.most_events:
+            raise InvariantError("endless", f"{self.most_events} events and no end")
         watch = self.watch
         if watch is not None and not watch.before(node, event):
             return

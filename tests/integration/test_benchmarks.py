@@ -56,6 +56,14 @@ def test_a_peer_that_cannot_be_measured_is_one_line(tmp_path: Path) -> None:
     assert run.stderr.splitlines()[-1] == "memory: peer-0 ended with 1 and without a figure"
 
 
+def test_simulated_meshes_are_measured_by_size_in_both_exchanges(tmp_path: Path) -> None:
+    told = _last(_run(tmp_path, "benchmarks/simscale.py", "--sizes", 2, 3, "--rounds", 2))
+    rows = [(row["peers"], row["exchange"]) for row in told["results"]]
+    assert rows == [(2, "chain"), (2, "shares"), (3, "chain"), (3, "shares")]
+    assert all(row["messages_a_round"] > 0 for row in told["results"])
+    assert told["without_a_figure"] == []
+
+
 def test_what_re_learning_takes_is_told_beside_what_a_peer_takes_anyway(tmp_path: Path) -> None:
     told = _last(_run(tmp_path, "benchmarks/relearning.py", "--peers", 2, "--seconds", 1))
     off, on = told["results"]

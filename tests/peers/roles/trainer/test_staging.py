@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from mdl.protocol.delta import Contributor, ModelDelta
-from mdl.protocol.machine import Event, KeepDelta, LocalDeltaReady, Received, Send
+from mdl.protocol.machine import Event, KeepDelta, LocalDeltaReady, Received, Send, Tick
 from mdl.protocol.round_messages import BroadcastOrdered, RoundClosed, RoundOpened
+from mdl.protocol.segment_messages import SegmentMessage
 from mdl.protocol.vocabulary import TrainingReport
 from peers.roles.trainer.trainer import Trainer, TrainerSettings
 from tests.peers.roles.at_once import TrainerAtOnce
@@ -20,14 +21,16 @@ def _pair() -> dict[Contributor, Trainer]:
     return {me: TrainerAtOnce(me, START, "schema", "model", TrainerSettings(keep_deltas=True)) for me in (ANN, BOB)}
 
 
-def _hand(pair: dict[Contributor, Trainer], to: Contributor, event: Event) -> list[KeepDelta]:
-    """And all that follows from it; the deltas that were kept meanwhile."""
+def _hand(
+    pair: dict[Contributor, Trainer], to: Contributor, event: Event, lost: tuple[str, type] | None = None
+) -> list[KeepDelta]:
+    """And all that follows from it; the deltas that were kept meanwhile. lost: what does not get to whom."""
     names, kept = {me.peer_id: me for me in pair}, list[KeepDelta]()
     queue = [(to, event)]
     while queue:
         me, event = queue.pop(0)
         for effect in pair[me].handle(event, 1.0):
-            if isinstance(effect, Send):
+            if isinstance(effect, Send) and (effect.receiver, type(effect.message)) != lost:
                 queue.append((names[effect.receiver], Received(me, effect.message, effect.values)))
             elif isinstance(effect, KeepDelta):
                 kept.append(effect)
@@ -66,3 +69,32 @@ def test_what_coding_rounds_off_comes_in_with_the_next_own_delta_and_nothing_els
     own = _train(pair, 2, 0.0)
     for me, delta in own.items():
         np.testing.assert_allclose(delta.values, off[me], atol=1e-7)
+
+
+def test_what_was_rounded_off_is_dropped_where_the_result_comes_whole() -> None:
+    """It may be that of another plan, in which this device owned other segments: what is not known is not fed back."""
+    pair = _pair()
+    _train(pair, 1, 1.0)
+    order = BroadcastOrdered(
+        9, 1, pair[ANN].digest, 1, (ANN, BOB), 2.0, (ANN, BOB), owns=(2, 2), segment_values=16, coding="int8"
+    )
+    for me in pair:
+        _hand(pair, me, Received(AGENT, order), ("bob", SegmentMessage))
+    ann, bob = (trainer.part for trainer in pair.values())
+    assert ann is not None
+    assert bob is not None
+    assert ann.spread.staged is not None
+    assert bob.spread.staged is None
+    assert bob.spread.exchange is not None
+    assert np.abs(bob.spread.exchange.rounded).max() > 0
+    digest = ann.spread.digest
+    whole = BroadcastOrdered(9, 1, pair[ANN].digest, 2, (ANN, BOB), 2.0, (ANN, BOB), digest)
+    for me in pair:
+        _hand(pair, me, Received(AGENT, whole))
+    _hand(pair, BOB, Tick())
+    assert bob.spread.digest == digest
+    for me in pair:
+        _hand(pair, me, Received(AGENT, RoundClosed(9, 1, digest)))
+    assert pair[ANN].digest == pair[BOB].digest
+    own = _train(pair, 2, 0.0)
+    assert np.array_equal(own[BOB].values, START)
