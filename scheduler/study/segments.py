@@ -33,7 +33,7 @@ class PlayedSegments(NamedTuple):
 
 
 def play_segments(scenario: Scenario, names: Sequence[str] = (), compress: Compress = "none") -> PlayedSegments:
-    """It begins when all who live are ready; if one of them dies on the way, the others begin again without it.
+    """It begins when all who live are ready; if one of them dies on the way, what it owned begins anew elsewhere.
 
     Energy is not modelled: that of each device stays as it was. names: of the devices, by index; else their numbers.
     compress: as `round.compress`.
@@ -44,25 +44,48 @@ def play_segments(scenario: Scenario, names: Sequence[str] = (), compress: Compr
     while True:
         while _trains(iteration) and iteration.advance():
             pass
-        members = _living(iteration)
+        start_s, members = iteration.now_s, _living(iteration)
         view = _named(view_of(iteration), names)
         plan = plan_segments(view, size, coding=compress) if len(members) > 1 else None
         if plan is None:
-            end_s = iteration.now_s
+            end_s = start_s
             break
         segments = sum(plan.owns.values())
         shares = [plan.owns.get(name, 0) / segments for name in names]
         coded = coded_size(plan.values, plan.coding) / plan.values
-        end_s = exchange_end_s(scenario, shares, members, iteration.now_s, coded)
-        deaths = [dies_s for index in members if (dies_s := scenario.devices[index].dies_at_s) is not None]
-        first_s = min((dies_s for dies_s in deaths if dies_s < end_s), default=None)
-        if first_s is None:
-            break
-        while iteration.now_s < first_s and iteration.advance():
+        end_s, left = _exchange(scenario, shares, members, start_s, coded)
+        while iteration.now_s < end_s and iteration.advance():
             pass
+        if left:
+            members = left
+            break
     energy_j = tuple(device.energy_j for device in scenario.devices)
     lost = tuple(index for index in range(len(scenario.devices)) if index not in members)
-    return PlayedSegments(Played(end_s, energy_j, (), lost, 0.0, 1, end_s), plan, iteration.now_s)
+    return PlayedSegments(Played(end_s, energy_j, (), lost, 0.0, 1, end_s), plan, start_s)
+
+
+def _exchange(
+    scenario: Scenario, shares: Sequence[float], members: Sequence[int], start_s: float, coded: float
+) -> tuple[float, list[int]]:
+    """When all who are left have the result, and who that is; nobody if no owner is, and when that was.
+
+    What a device that dies has given stays merged; its own share follows, on the same links. To notice takes no time.
+    """
+    begun_s, end_s = start_s, exchange_end_s(scenario, shares, members, start_s, coded)
+    size_mb, owned, left = scenario.size_mb, list(shares), list(members)
+    deaths = sorted((dies_s, index) for index in members if (dies_s := scenario.devices[index].dies_at_s) is not None)
+    for dies_s, index in deaths:
+        if dies_s >= end_s:
+            break
+        left.remove(index)
+        lost, owned[index] = owned[index], 0.0
+        if not any(owned):
+            return dies_s, []
+        owned = [share / sum(owned) for share in owned]
+        size_mb *= lost + (1.0 - lost) * (end_s - dies_s) / (end_s - begun_s)
+        rest = msgspec.structs.replace(scenario, size_mb=size_mb)
+        begun_s, end_s = dies_s, exchange_end_s(rest, owned, left, dies_s, coded)
+    return end_s, left
 
 
 def _named(view: ChainView, names: Sequence[str]) -> ChainView:

@@ -40,14 +40,31 @@ def test_who_is_busy_at_the_start_owns_nothing_and_names_are_told() -> None:
     assert "bob" in plan.reason
 
 
-def test_who_dies_on_the_way_is_lost_and_the_others_begin_again() -> None:
-    played, plan, start_s = play_segments(_scenario(10.0, 10.0, 10.0, 10.0, dies_at_s=2.0))
+def test_if_one_dies_on_the_way_the_others_go_on_and_only_what_it_owned_begins_anew() -> None:
+    three = play_segments(_scenario(10.0, 10.0, 10.0))
+    three_s = three.played.makespan_s - three.start_s
+    played, plan, start_s = play_segments(_scenario(10.0, 10.0, 10.0, 10.0, dies_at_s=start_of_all() + 0.5))
     assert played.lost == (0,)
-    assert start_s == 2.0
+    assert start_s == start_of_all()
+    assert plan is not None
+    assert plan.owns["0"]
+    assert 0.6 * three_s < played.makespan_s - (start_s + 0.5) < 0.9 * three_s  # of all of it, begun anew
+    before = play_segments(_scenario(10.0, 10.0, 10.0, dies_at_s=0.2))
+    assert before.played.lost == (0,)
+    assert before.plan is not None
+    assert "0" not in before.plan.owns
+
+
+def test_without_an_owner_that_lives_the_round_begins_anew() -> None:
+    played, plan, start_s = play_segments(_scenario(1000.0, 0.1, 0.1, 0.1, dies_at_s=start_of_all() + 5.0))
+    assert played.lost == (0,)
+    assert start_s == start_of_all() + 5.0
     assert plan is not None
     assert "0" not in plan.owns
-    before = play_segments(_scenario(10.0, 10.0, 10.0, dies_at_s=0.2)).played
-    assert before.lost == (0,)
+
+
+def start_of_all() -> float:
+    return play_segments(_scenario(10.0, 10.0, 10.0, 10.0)).start_s
 
 
 def test_without_anybody_who_may_own_there_is_no_plan() -> None:
@@ -122,7 +139,7 @@ def test_fewer_bytes_take_less_time_and_links_alone_scale_by_them() -> None:
 
 
 def test_auto_rounds_what_takes_long_and_nothing_else() -> None:
-    for rate, coding in ((100.0, "none"), (1.0, "int8")):
+    for rate, coding in ((100.0, "none"), (1.0, "int4")):
         plan = play_segments(_scenario(rate, rate, rate), compress="auto").plan
         assert plan
         assert plan.coding == coding
