@@ -147,7 +147,8 @@ def test_a_term_in_which_the_same_round_was_staged_again_is_over_too():
     for sender, term in ((ann, 70_000), (bob, 135_536)):
         claim = AgentPresent(term, 7, HISTORY.lineage, True)
         order = BroadcastOrdered(term, 8, peer.trainer.digest, 1, (ann, ME), 1.0, (ann,), lineage=HISTORY.lineage)
-        result = Received(ann, GlobalMessage(8, 1.0, (ann,), term, 1), np.ones(3, np.float32))
+        values = np.ones(3, np.float32)
+        result = Received(ann, GlobalMessage(8, 1.0, (ann,), term, 1), values, digest_of(values))
         for event in (Received(sender, claim), Received(sender, order), result):
             saved += [effect.ballot for effect in peer.handle(event, 0.1) if type(effect) is SaveBallot]
     assert peer.trainer.report(0, "", 0.2).staged.term == 135_536
