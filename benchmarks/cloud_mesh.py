@@ -37,8 +37,8 @@ from mdl.own import own_data, own_model
 _NEVER = 1_000_000
 # On a machine that has other work a lesson may take longer than a device waits for it, and a mesh that starts cold says
 # nothing of cycles.
-_WITH = ("--cloud", "--set", "cloud.warm_start_s=300")
-_ARMS = {"without": (), "first": (*_WITH, "--set", f"cloud.upload_every={_NEVER}"), "with": _WITH}
+_WITH = ("--cloud", "--set", "cloud.warm_start_s=900")
+ARMS = {"without": (), "first": (*_WITH, "--set", f"cloud.upload_every={_NEVER}"), "with": _WITH}
 _MODELS = ("cloud_small", "cloud_large", "last_small", "last_large")
 
 
@@ -60,7 +60,10 @@ def main() -> None:
 def measure_seed(options: argparse.Namespace, seed: int) -> dict[str, Any]:
     """Accuracies of each arm, and of the cloud's small and large models: the first, and those of its last cycle."""
     with tempfile.TemporaryDirectory() as folder:
-        arms = {arm: run_up(options, seed, Path(folder) / arm, *_ARMS[arm]) for arm in options.arms}
+        arms = {arm: run_up(options, seed, Path(folder) / arm, *ARMS[arm]) for arm in options.arms}
+        if (run := arms.get("first")) and run["cloud"]["version"] != 1:
+            heard = run["cloud"]["version"] - 1
+            raise SystemExit(f"seed {seed}: the arm first, which is to hear of no cycle, heard of {heard}")
         cloud, taught = Path(folder) / "with" / "cloud", arms["with"]
         small, large = test_cloud(options, seed, cloud, 1)
         last_small, last_large = test_cloud(options, seed, cloud, taught["cloud"]["version"])
@@ -93,16 +96,23 @@ def _write(options: argparse.Namespace, command: str, runs: list[dict[str, Any]]
 
 def run_up(options: argparse.Namespace, seed: int, out: Path, *more: str) -> dict[str, Any]:
     """One `mdl up`; its result."""
-    words = [
-        *("up", "--json", "-n", options.peers, "--data", options.data, "--split", options.split),
-        *("--epochs", options.epochs, "--donors", options.donors, "--seed", seed, "--out", out, *more),
-        *(word for setting in options.set for word in ("--set", setting)),
-    ]
-    done = subprocess.run([sys.executable, "-m", "peers", *map(str, words)], capture_output=True, text=True)
+    words = describe_up(options, seed, out, *more)
+    done = subprocess.run([sys.executable, "-m", "peers", *words], capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"mdl up failed: {done.stderr.strip().splitlines()[-1]}")
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
+
+
+def describe_up(options: argparse.Namespace, seed: int, out: Path, *more: str) -> list[str]:
+    """The words of one `mdl up`. What an arm says comes last, and so goes before what all of them have."""
+    words = [
+        *("up", "--json", "-n", options.peers, "--data", options.data, "--split", options.split),
+        *("--epochs", options.epochs, "--donors", options.donors, "--seed", seed, "--out", out),
+        *(word for setting in options.set for word in ("--set", setting)),
+        *more,
+    ]
+    return [str(word) for word in words]
 
 
 def test_cloud(options: argparse.Namespace, seed: int, folder: Path, version: int) -> tuple[float, float]:
@@ -141,7 +151,7 @@ def _parse_options() -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--donors", type=int, default=6)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--arms", nargs="+", choices=list(_ARMS), default=["without", "with"])
+    parser.add_argument("--arms", nargs="+", choices=list(ARMS), default=["without", "with"])
     parser.add_argument("--set", action="append", default=[], help="key=value for `mdl up`")
     options = parser.parse_args()
     if options.arms[-1] != "with" or len(options.arms) < 2:

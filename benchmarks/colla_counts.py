@@ -11,31 +11,43 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from benchmarks.colla_record import Examples
-from mdl.data.readers.visits import last_steps
+from mdl.data.readers.visits import FEATURES, last_steps
+from mdl.data.windows import Integers
 
-_HOURS_A_BUCKET = 4
-# So many observations weigh as much as what is known without them: of the place one is at, and of the hour besides.
-_PLACE_STRENGTH, _HOUR_STRENGTH = 1.0, 2.0
+_PLACE, _HOUR, _MINUTE, _WEEKDAY, _, _GAP = range(len(FEATURES))
+_SATURDAY = 5
+
+# How much less a time counts that is less like the asked one; chosen on the tuning days (docs/colla-notes.md): a factor
+# e for so many of the device's stays since (about two periods), for so many hours between the two times of day, and
+# for such a difference of the gaps' logarithms; a factor for another place, and for a weekend beside a working day.
+_AGE_STAYS, _HOURS, _LOG_GAP = 200.0, 2.0, 0.5
+_ELSEWHERE, _OTHER_DAY = 0.1, 0.5
+# Of each class, so that none is impossible.
+_FLOOR = 1e-6
 
 
 def count_prior(seen: Examples, asked: Tensor, classes: Tensor) -> Tensor:
-    """P(next | place, hour) of each asked sequence for these classes, float32 (n, K).
+    """P(next) of each asked sequence for these classes, float32 (n, K): what followed in all that the device has seen,
+    oldest first, each time counted by how like the asked moment it was."""
+    here, there = last_steps(seen[0].numpy()), last_steps(asked.numpy())[:, None]
+    apart = np.abs(_hour(here) - _hour(there))
+    unlike = (
+        np.arange(len(here), 0, -1) / _AGE_STAYS
+        + np.minimum(apart, 24 - apart) / _HOURS
+        + np.abs(np.log1p(here[..., _GAP]) - np.log1p(there[..., _GAP])) / _LOG_GAP
+        - np.log(_ELSEWHERE) * (here[..., _PLACE] != there[..., _PLACE])
+        - np.log(_OTHER_DAY) * (_is_weekend(here) != _is_weekend(there))
+    )
+    follows = (seen[1][:, None] == classes).numpy()
+    counted = torch.from_numpy(np.exp(-unlike) @ follows + _FLOOR).float()
+    return counted / counted.sum(dim=1, keepdim=True)
 
-    Counts of (place, four hours) back off to those of the place, and these to those of all stays.
-    """
-    size = int(max(seen[1].max(), classes.max())) + 1
-    here, bucket = _context(seen[0])
-    following = seen[1].numpy()
-    alone = np.bincount(following, minlength=size) + 1e-3
-    alone = alone / alone.sum()
-    asked_here, asked_bucket = _context(asked)
-    rows = np.empty((len(asked), size))
-    for row, (place, hour) in enumerate(zip(asked_here, asked_bucket, strict=True)):
-        at = here == place
-        rows[row] = _back_off(following[at & (bucket == hour)], _back_off(following[at], alone, _PLACE_STRENGTH),
-                              _HOUR_STRENGTH)  # fmt: skip
-    picked = torch.from_numpy(rows[:, classes.numpy()]).float()
-    return picked / picked.sum(dim=1, keepdim=True)
+
+def guess_counted(seen: Examples, asked: Tensor) -> Tensor:
+    """The likeliest of all places that the device has seen, by `count_prior` alone."""
+    classes = torch.unique(seen[1])
+    likeliest: Tensor = classes[count_prior(seen, asked, classes).argmax(dim=1)]
+    return likeliest
 
 
 def mix(probabilities: Tensor, prior: Tensor, share: float) -> Tensor:
@@ -46,11 +58,11 @@ def mix(probabilities: Tensor, prior: Tensor, share: float) -> Tensor:
 
 def guess_markov(seen: Examples, asked: Tensor) -> Tensor:
     """First order: the place that most often followed this one; the most frequent one after an unknown place."""
-    here, _ = _context(seen[0])
+    here = last_steps(seen[0].numpy())[:, _PLACE]
     following = seen[1].numpy()
     anywhere = np.bincount(following).argmax()
     known = {int(place): np.bincount(following[here == place]).argmax() for place in np.unique(here)}
-    return torch.tensor([int(known.get(int(place), anywhere)) for place in _context(asked)[0]])
+    return torch.tensor([int(known.get(int(place), anywhere)) for place in last_steps(asked.numpy())[:, _PLACE]])
 
 
 def guess_tree(seen: Examples, asked: Tensor, seed: int) -> Tensor:
@@ -61,13 +73,11 @@ def guess_tree(seen: Examples, asked: Tensor, seed: int) -> Tensor:
     return torch.from_numpy(tree.predict(last_steps(asked.numpy())))
 
 
-def _back_off(following: NDArray[np.int64], known: NDArray[np.float64], strength: float) -> NDArray[np.float64]:
-    counts: NDArray[np.float64] = np.bincount(following, minlength=len(known)) + strength * known
-    total: float = counts.sum()
-    shares: NDArray[np.float64] = counts / total
-    return shares
+def _hour(steps: Integers) -> NDArray[np.float64]:
+    hours: NDArray[np.float64] = steps[..., _HOUR] + steps[..., _MINUTE] / 60
+    return hours
 
 
-def _context(x: Tensor) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    steps = last_steps(x.numpy())
-    return steps[:, 0], steps[:, 1] // _HOURS_A_BUCKET
+def _is_weekend(steps: Integers) -> NDArray[np.bool_]:
+    weekend: NDArray[np.bool_] = steps[..., _WEEKDAY] >= _SATURDAY
+    return weekend

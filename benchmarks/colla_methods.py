@@ -13,7 +13,7 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from benchmarks.colla_counts import count_prior, guess_markov, guess_tree, mix
+from benchmarks.colla_counts import count_prior, guess_counted, guess_markov, guess_tree, mix
 from benchmarks.colla_record import Device, Examples, join
 from mdl.cloud.classroom import BASE, Classroom, Cycle, Pupil, Teacher
 from mdl.cloud.client_update import draw_held, hold_examples, update_client
@@ -42,7 +42,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     update: str = _MEASURED.update
     alone: DistillSettings = _MEASURED.client
     central: DistillSettings = _MEASURED.teaching.bootstrap
-    prior: float = 0.7
+    prior: float = 0.9
 
 
 class Score(msgspec.Struct, frozen=True):
@@ -155,10 +155,11 @@ def run_central(
 
 
 def count_all(devices: Sequence[Device], seed: int) -> dict[str, Outcome]:
-    """Markov chain and decision tree, each on all that the device has seen so far."""
+    """Markov chain, decision tree and the extension's counts alone, each on all that the device has seen so far."""
     guesses: dict[str, Callable[[Examples, Tensor], Tensor]] = {
         "Markov": guess_markov,
         "tree": lambda seen, asked: guess_tree(seen, asked, seed),
+        "counts": guess_counted,
     }
     outcomes = {}
     for name, guess in guesses.items():

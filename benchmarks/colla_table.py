@@ -33,7 +33,7 @@ def summarise(seeds: list[dict[str, Any]]) -> dict[str, Any]:
         ],
         "pairs": [
             {f"{one} - {other}": pair(values[one], values[other]) for one in (COLLA, EXTENDED)
-             for other in (*RIVALS, "DT-ws + counts", "Markov")}
+             for other in (*RIVALS, "DT-ws + counts", "counts", "Markov")}
             for values in after
         ],
         "median_over_best_rival": [

@@ -6,16 +6,23 @@ tests/sim/timing/test_device_models.py.
 
 from __future__ import annotations
 
+import argparse
 import json
+import math
 import os
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from benchmarks.cloud_mesh import ARMS, describe_up
+from benchmarks.colla_counts import count_prior
 from benchmarks.links.places import parse_case
+from mdl.config import load_config
 from mdl.protocol.coding import CODINGS
 from tests.integration import lan
 
@@ -118,6 +125,20 @@ def test_a_mesh_with_a_cloud_is_measured_beside_one_without(tmp_path: Path) -> N
     assert again == told, "what is there is not measured again"
 
 
+def test_an_arm_that_hears_of_no_cycle_uploads_nothing_whatever_all_arms_are_told() -> None:
+    given = {
+        "peers": 4,
+        "data": "motion",
+        "split": "subject",
+        "epochs": 1,
+        "donors": 2,
+        "set": ["cloud.upload_every=2"],
+    }
+    words = describe_up(argparse.Namespace(**given), 0, Path("out"), *ARMS["first"])
+    settings = load_config(None, {}, [word for before, word in pairwise(words) if before == "--set"])
+    assert settings.cloud.upload_every > 1000
+
+
 def test_a_mesh_under_faults_is_judged_round_by_round(tmp_path: Path) -> None:
     small = ["--data", _MOTION, "--peers", 3, "--kills", 1, "--stops", 1, "--planned-rounds", 10]
     small += ["--no-reference", "--json", "--plot", tmp_path / "chaos.svg"]
@@ -125,6 +146,20 @@ def test_a_mesh_under_faults_is_judged_round_by_round(tmp_path: Path) -> None:
     assert (len(told["kills"]), len(told["stops"])) == (1, 1)
     assert told["rounds_exact"] == told["rounds_closed"] > 0
     assert "<svg" in (tmp_path / "chaos.svg").read_text()
+
+
+def test_what_followed_in_a_moment_like_the_asked_one_counts_most() -> None:
+    """At home at 8 one goes to work (1), at 18 to the gym (2); what is old or began elsewhere counts less."""
+
+    def at(place: int, hour: int, gap: int = 0) -> list[list[float]]:
+        return [[place], [hour], [0], [0], [5], [gap]]
+
+    seen = torch.tensor([at(0, 8), at(0, 18), at(3, 8), at(0, 8, 60)]), torch.tensor([1, 2, 4, 5])
+    counted = count_prior(seen, torch.tensor([at(0, 8), at(0, 18), at(3, 9)]), torch.tensor([1, 2, 4, 5]))
+    assert counted.argmax(dim=1).tolist() == [0, 1, 2]
+    assert torch.allclose(counted.sum(dim=1), torch.ones(3))
+    assert (counted > 0).all()
+    assert counted[0, 2] == pytest.approx(0.1 * float(counted[0, 0]) * math.exp(2 / 200), rel=0.01)
 
 
 def test_colla_is_compared_with_its_rivals_on_a_log_of_places(tmp_path: Path) -> None:
