@@ -25,8 +25,7 @@ MANY = 1_000_000_000
 MEMBERS = 1024  # as many as a mesh may have
 # 11 days: longer than anybody waits, and a timer of 32 bits in milliseconds still holds it.
 LONGEST_S = 1_000_000
-# What TOML can write, and every random generator takes.
-LARGEST_SEED = 2**63 - 1
+LARGEST_SEED = 2**63 - 1  # what TOML can write, and every random generator takes
 _SHOWN_DIGITS = 24  # of a number that an error repeats
 
 
@@ -58,9 +57,7 @@ Many: TypeAlias = Annotated[int, Range(1, MANY)]
 
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Base of every table of the configuration. Every number has a `Range` in its type; ConfigError names the first
-    one that is out of it.
-    """
+    """Base of every table. Every number has a `Range` in its type; ConfigError names the first one that is beyond."""
 
     table: ClassVar[str] = ""
 
@@ -75,8 +72,8 @@ class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 def ranges_of(section: type[Section]) -> dict[str, Range]:
     """The range of every number of a table, by its key."""
     hints = get_type_hints(section, include_extras=True).items()
-    found = ((name, getattr(hint, "__metadata__", ())) for name, hint in hints)
-    return {name: note for name, notes in found for note in notes if isinstance(note, Range)}
+    notes = ((name, note) for name, hint in hints for note in getattr(hint, "__metadata__", ()))
+    return {name: note for name, note in notes if isinstance(note, Range)}
 
 
 class MeshSection(Section, frozen=True):
@@ -162,9 +159,11 @@ class RoundSection(Section, frozen=True):
     min_peers: devices that must be there before a round is opened.
     policy: who aggregates with whom, by the name of a policy (scheduler/policies/registry.py).
     exchange: deltas go whole from hop to hop ("chain") or in segments ("shares"); "auto": these where links are slow.
-    compress: segments in 2 (float16), 3.9 (int8) or 7.1 (int4) times fewer bytes, rounded; auto: int8 on slow links.
+    compress: segments in 2 (float16), 3.9 (int8) or 7.1 (int4) times fewer bytes, rounded; auto: by the links.
     theta: what a device weighs in the mean: 1 each ("peer"), or its windows ("samples").
-    eta: step along the global delta (Algorithm 1).
+    eta: step along the global delta (Algorithm 1), also of the outer optimizer.
+    outer: of rounds: none, or nesterov over the global deltas (DiLoCo); the same on all devices, as eta.
+    outer_momentum: of nesterov.
     keep_deltas: each device writes its own and the global delta of each round; `mdl up --verify` sets it.
     relearn: the policy dqn goes on learning beside the mesh, from the rounds it has really had (3.3.3).
     deadline_s: seconds; a round does not wait longer for devices that still train, what they train is in a later one.
@@ -179,6 +178,8 @@ class RoundSection(Section, frozen=True):
     compress: Compress = "none"
     theta: Literal["peer", "samples"] = "peer"
     eta: Annotated[float, Range(0, 2, above=True)] = 1.0
+    outer: Literal["none", "nesterov"] = "none"
+    outer_momentum: Annotated[float, Range(0, 1, above=True, below=True)] = 0.9
     keep_deltas: bool = False
     relearn: bool = True
     deadline_s: Annotated[float, Range(0, LONGEST_S, "0: none")] = 0.0
@@ -343,8 +344,7 @@ def _check_keys(values: Mapping[str, Any], section: type[msgspec.Struct], prefix
         if key not in fields:
             hint = did_you_mean(key, fields, f"did you mean {prefix}{{}}? ")
             raise ConfigError(f"{where}: unknown key {prefix}{key}; {hint}valid: {', '.join(fields)}")
-        kind = fields[key]
-        if isinstance(kind, type) and issubclass(kind, Section):
+        if isinstance(kind := fields[key], type) and issubclass(kind, Section):
             if not isinstance(value, Mapping):
                 raise ConfigError(f"{where}: {prefix}{key} is a table, got {reprlib.repr(value)}")
             _check_keys(value, kind, f"{prefix}{key}.", where)

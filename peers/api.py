@@ -42,7 +42,7 @@ from mdl.protocol.machine import (
     SaveModel,
     TrainLocally,
 )
-from mdl.protocol.vector_work import MergeDeltas
+from mdl.protocol.vector_work import MergeDeltas, Outer
 from mdl.protocol.vocabulary import TrainingReport
 from peers.edge.identity import claim_identity, find_code, release_identity, state_home
 from peers.edge.narrate import Narrator
@@ -212,7 +212,7 @@ class Member:
             raise
 
     def _start(self, state: State) -> PeerStart:
-        trainer = state.start(self._flat.schema_hash, self._origin.model, self._ballots.load())
+        trainer = state.start(self._flat.schema_hash, self._origin.model, self._ballots.load(), Outer())
         return configured_start(Config(), self._me, trainer, time.monotonic())
 
     def _drive(self) -> None:

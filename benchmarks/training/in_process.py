@@ -22,11 +22,12 @@ from mdl.learning.training import LocalTrainer, model_delta
 from mdl.own import Own
 from mdl.protocol.coding import Coding
 from mdl.protocol.counts import Evaluation
-from mdl.protocol.delta import Contributor, ModelDelta, Vector, apply_delta
+from mdl.protocol.delta import Contributor, ModelDelta, Vector
 from mdl.protocol.machine import Send
 from mdl.protocol.round_messages import BroadcastOrdered
 from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
 from mdl.protocol.segments import count_segments, segment_values
+from mdl.protocol.vector_work import Outer
 from peers.edge.device import device_seed
 from peers.roles.trainer.exchange import Exchange
 from scheduler.plans.segment_plan import apportion
@@ -91,7 +92,7 @@ class Mesh:
 
     def __init__(
         self, data: DataSet, model: str | Own, settings: TrainingSettings, peers: int, split: str, coding: Coding,
-        seed: int,
+        seed: int, eta: float = 1.0, momentum: float = 0.0,
     ) -> None:  # fmt: skip
         self._data = data
         shards = [take_windows(data.train, rows) for rows in split_windows(data.train, split, peers, seed)]
@@ -103,9 +104,14 @@ class Mesh:
             for index, shard in enumerate(shards, start=1)
         ]
         first = self._trainers[0].model
-        self.parameters = first.values().copy()
+        self._outer = Outer(eta, momentum, tuple((place.start, place.stop) for place in first.buffers()))
+        self._state, self._size = self._outer.begin(first.values().copy()), first.size
         self.exchanges = Exchanges(peers, first.size, coding)
         self.steps = 0
+
+    @property
+    def parameters(self) -> Vector:
+        return self._state[: self._size]
 
     def train_round(self, round_id: int) -> ModelDelta:
         """The mean delta of a round that begins at `parameters`; what becomes of it is the caller's."""
@@ -117,7 +123,7 @@ class Mesh:
         return self.exchanges.mean(round_id, deltas)
 
     def apply(self, delta: Vector) -> None:
-        self.parameters = apply_delta(self.parameters, delta, 1.0)
+        self._state = self._outer.step(self._state, delta)
 
     def test(self) -> Evaluation:
         model = self._trainers[0].model

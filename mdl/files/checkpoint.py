@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 
 from mdl.bounds import MAX_ROUND, whole_number
 from mdl.errors import DataError
-from mdl.protocol.delta import Vector, digest_of
+from mdl.protocol.delta import Vector, digest_of, new_hash
 from mdl.reading import open_regular, shorten
 from mdl.writing import write_whole
 
@@ -35,7 +35,8 @@ _TYPE_NAMES = {"float32": "F32", "int64": "I64", "int32": "I32", "int16": "I16",
 class CachedModel(msgspec.Struct, frozen=True):
     """w(round_id) of one peer. values: float32, shape (P,). extra: what else the peer wants back, as strings.
 
-    digest: of the values, if it is known already: whoever writes the file need not hash them once more.
+    digest: of values and momentum, if it is known already: whoever writes the file need not hash them once more.
+    momentum: of the outer optimizer, float32 (P,); None if it has none.
     """
 
     values: Vector
@@ -44,6 +45,7 @@ class CachedModel(msgspec.Struct, frozen=True):
     mesh: str
     extra: dict[str, str] = {}
     digest: bytes = b""
+    momentum: Vector | None = None
 
 
 class ModelCache:
@@ -61,11 +63,12 @@ class ModelCache:
             "round_id": str(model.round_id),
             "schema_hash": model.schema_hash,
             "mesh": model.mesh,
-            "blake3": (model.digest or digest_of(model.values)).hex(),
+            "blake3": (model.digest or _digest_of(model.values, model.momentum)).hex(),
         }
         metadata["checksum"] = _checksum(metadata)
         keep = self._current_is_whole or _read_cache(self.path) is not None
-        write_safetensors(self.path, {"values": model.values}, metadata, self.previous_path if keep else None)
+        arrays = {"values": model.values} | ({} if model.momentum is None else {"momentum": model.momentum})
+        write_safetensors(self.path, arrays, metadata, self.previous_path if keep else None)
         self._current_is_whole = True
 
     def load(self) -> CachedModel | None:
@@ -115,17 +118,31 @@ def _read_cache(path: Path) -> CachedModel | None:
 
 def _check_cache(path: Path, arrays: Arrays, metadata: dict[str, str]) -> CachedModel:
     checksum = metadata.pop("checksum", "")
-    values = arrays.get("values")
-    if values is None or values.dtype != np.float32 or checksum != _checksum(metadata):
+    values, momentum = arrays.get("values"), arrays.get("momentum")
+    known = [array for array in (values, momentum) if array is not None]
+    if values is None or {array.dtype.name for array in known} != {"float32"} or checksum != _checksum(metadata):
         raise DataError(f"{path} is no file cache, or its description has changed")
-    digest = digest_of(values)
+    if momentum is not None and momentum.shape != values.shape:
+        raise DataError(f"{path} has {values.size} values and a momentum of {momentum.size}")
+    digest = _digest_of(values, momentum)
     if not _is_of(values, digest, metadata):
         raise DataError(f"{path} has changed since it was written: its checksum is wrong")
     extra = {key.removeprefix("extra."): value for key, value in metadata.items() if key.startswith("extra.")}
     round_id = whole_number(metadata.get("round_id", ""), MAX_ROUND)
     if round_id is None:
         raise DataError(f"{path}: {metadata.get('round_id', '')[:40]!r} is no number of a round")
-    return CachedModel(values, round_id, metadata.get("schema_hash", ""), metadata.get("mesh", ""), extra, digest)
+    schema_hash, mesh = metadata.get("schema_hash", ""), metadata.get("mesh", "")
+    return CachedModel(values, round_id, schema_hash, mesh, extra, digest, momentum)
+
+
+def _digest_of(values: Vector, momentum: Vector | None) -> bytes:
+    """As of the two behind one another."""
+    if momentum is None:
+        return digest_of(values)
+    both = new_hash()
+    for part in (values, momentum):
+        both.update(np.ascontiguousarray(part).data.cast("B"))
+    return both.digest()
 
 
 def _is_of(values: Vector, digest: bytes, metadata: Mapping[str, str]) -> bool:

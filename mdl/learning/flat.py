@@ -149,6 +149,18 @@ class FlatModel:
             )
         return stretches
 
+    def buffers(self) -> list[range]:
+        """Where in the vector lies what is no parameter, as a batch norm's statistics; neighbours are one stretch."""
+        parameters = {name for name, _ in self._parameters()}
+        stretches: list[range] = []
+        for name, place in self._places.items():
+            if name in parameters:
+                continue
+            if stretches and stretches[-1].stop == place.start:
+                place = range(stretches.pop().start, place.stop)
+            stretches.append(place)
+        return stretches
+
     def attach_gradients(self, stretches: list[range], gradients: list[Tensor]) -> None:
         """Let autograd add its gradients into these vectors, one for each stretch of `trainable`.
 

@@ -235,14 +235,16 @@ class SaveModel(msgspec.Struct, frozen=True):
 
     round_id: t.
     parameters: w(t), float32 (P,).
-    digest: of w(t).
+    digest: of w(t), and of the momentum behind it.
     history: the forks on the way to w(t), and whose work is in it.
+    momentum: of the outer optimizer, float32 (P,); None if it has none.
     """
 
     round_id: int
     parameters: Vector
     digest: bytes
     history: History = History()
+    momentum: Vector | None = None
 
 
 class SaveBallot(msgspec.Struct, frozen=True):

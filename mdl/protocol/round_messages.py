@@ -284,10 +284,10 @@ class ModelWanted(Message, frozen=True):
 
 
 class ModelMessage(Message, frozen=True):
-    """The parameters w(round_id); carries values, float32, shape (P,).
+    """The parameters w(round_id), and the outer optimizer's momentum if there is one: float32, shape (P,) or (2 P,).
 
     round_id: of the parameters.
-    digest: of the parameters.
+    digest: of these values.
     history: how they came about.
     """
 

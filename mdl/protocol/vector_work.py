@@ -1,7 +1,9 @@
 """Work on whole vectors that a machine asks for: of an 800 MB model it takes a second, and heartbeats must not wait.
 
 Digests and parameters come into a machine as events alone, so that it can be stepped through a story that keeps no
-values.
+values. What a round's result does to the model is a step along it, or Nesterov momentum over rounds (DiLoCo). With
+momentum a device's state is two vectors, w and v, in one: it follows from the results of the rounds and from nothing
+else. So it is told apart by one digest, kept in one file and given to a newcomer in one piece.
 """
 
 from __future__ import annotations
@@ -10,11 +12,58 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import msgspec
+import numpy as np
 
 from mdl.errors import RemoteProtocolError
 from mdl.protocol.delta import ModelDelta, Vector, apply_delta, check_values, digest_of, pair_aggregate
 
 Merge: TypeAlias = Callable[[ModelDelta, ModelDelta, Vector], ModelDelta]
+
+
+class Outer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """eta: the step along the global delta. momentum: of all deltas before; 0.0: none, and the state is w alone.
+
+    averaged: (start, stop) of what has no momentum, as the variances of a batch norm: they could fall below 0.
+    """
+
+    eta: float = 1.0
+    momentum: float = 0.0
+    averaged: tuple[tuple[int, int], ...] = ()
+
+    def state_size(self, size: int) -> int:
+        """Values of the state of a model of `size` values."""
+        return 2 * size if self.momentum else size
+
+    def split(self, state: Vector) -> tuple[Vector, Vector | None]:
+        """w, and v if there is one: views."""
+        if not self.momentum:
+            return state, None
+        return state[: state.size // 2], state[state.size // 2 :]
+
+    def begin(self, parameters: Vector, momentum: Vector | None = None) -> Vector:
+        """The state of a model; without a known momentum, as if no round had changed it."""
+        if not self.momentum:
+            return parameters
+        return np.concatenate([parameters, np.zeros_like(parameters) if momentum is None else momentum])
+
+    def step(self, state: Vector, delta: Vector) -> Vector:
+        """The state after a round with this global delta, float32 (P,); a new vector.
+
+        v(t+1) = momentum v(t) + delta; w(t+1) = w(t) - eta (delta + momentum v(t+1)).
+        """
+        if not self.momentum:
+            return apply_delta(state, delta, self.eta)
+        after = np.empty_like(state)
+        w, v = after[: delta.size], after[delta.size :]
+        np.multiply(state[delta.size :], np.float32(self.momentum), out=v)
+        v += delta
+        for start, stop in self.averaged:
+            v[start:stop] = 0.0
+        np.multiply(v, np.float32(self.momentum), out=w)
+        w += delta
+        w *= np.float32(-self.eta)
+        w += state[: delta.size]
+        return after
 
 
 class HashDelta(msgspec.Struct, frozen=True):
@@ -52,18 +101,18 @@ class DeltaHashed(msgspec.Struct, frozen=True):
 
 
 class ApplyDelta(msgspec.Struct, frozen=True):
-    """w(t + 1) = w(t) - eta * delta (Algorithm 1), and its digest; answers DeltaApplied.
+    """w(t + 1) = w(t) - eta * delta (Algorithm 1), or by the outer optimizer, and its digest; answers DeltaApplied.
 
     round_id: t + 1.
-    parameters: w(t), float32 (P,).
+    state: w(t), and the outer optimizer's momentum if it has one, float32 (P,) or (2 P,).
     values: the global delta, float32 (P,).
-    eta: step along it.
+    outer: what becomes of it.
     """
 
     round_id: int
-    parameters: Vector
+    state: Vector
     values: Vector
-    eta: float
+    outer: Outer
 
     @property
     def size_bytes(self) -> int:
@@ -74,12 +123,12 @@ class DeltaApplied(msgspec.Struct, frozen=True):
     """A round's result is in the model.
 
     round_id: of the ApplyDelta that it answers.
-    parameters: w(t + 1), float32 (P,).
-    digest: of w(t + 1).
+    state: w(t + 1), and the momentum behind it.
+    digest: of the state.
     """
 
     round_id: int
-    parameters: Vector
+    state: Vector
     digest: bytes
 
 
@@ -126,8 +175,8 @@ def hash_delta(effect: HashDelta) -> DeltaHashed:
 
 
 def apply_result(effect: ApplyDelta) -> DeltaApplied:
-    parameters = apply_delta(effect.parameters, effect.values, effect.eta)
-    return DeltaApplied(effect.round_id, parameters, digest_of(parameters))
+    state = effect.outer.step(effect.state, effect.values)
+    return DeltaApplied(effect.round_id, state, digest_of(state))
 
 
 def merge_deltas(effect: MergeDeltas, merge: Merge = pair_aggregate) -> DeltasMerged:

@@ -30,6 +30,9 @@ _SHRUNK = 3
 _VERDICTS_TOLD = 20
 
 
+OuterMomentum = Annotated[float, typer.Option(help="Of Nesterov over the rounds' results; 0: none.", min=0, max=0.99)]
+
+
 @app.command("run")
 def run(
     peers: Annotated[int | None, typer.Option(help="How many devices; 6 by default.", min=1, max=64)] = None,
@@ -47,6 +50,7 @@ def run(
     on_partition: Annotated[str, typer.Option(help="any, wait or continue.")] = "any",
     exchange: Annotated[str, typer.Option(help="chain (hop by hop), shares (segments), auto or any.")] = "chain",
     compress: Annotated[str, typer.Option(help="How segments are rounded: none, float16, int8, int4 or any.")] = "none",
+    outer_momentum: OuterMomentum = 0.0,
     plan: Annotated[Path | None, typer.Option(help="Run this saved plan alone, and tell its story.")] = None,
     shrink: Annotated[bool, typer.Option(help="Look for the shortest plan that still fails.")] = True,
     processes: Processes = None,
@@ -62,12 +66,11 @@ def run(
         return
     from peers.trials.campaign import count_cores, run_campaign
 
-    campaign = _campaign(peers, rounds, wide, faults, policy, agent, on_partition, exchange, compress)
+    campaign = _campaign(peers, rounds, wide, faults, policy, agent, on_partition, exchange, compress, outer_momentum)
     started = time.monotonic()
-    drawn = range(seed_from, seed_from + seeds)
     with progress_bar() as show:
         totals = run_campaign(
-            *(campaign, drawn, processes or count_cores()),
+            *(campaign, range(seed_from, seed_from + seeds), processes or count_cores()),
             lambda now: show("seeds", now.seeds, seeds, f"{sum(now.violations.values())} failed"),
         )
     elapsed_s = time.monotonic() - started
@@ -125,6 +128,7 @@ def _campaign(
     on_partition: str,
     exchange: str,
     compress: str,
+    outer_momentum: float,
 ) -> Campaign:
     from mdl.errors import ConfigError
     from mdl.protocol.coding import CODINGS, Coding
@@ -150,6 +154,7 @@ def _campaign(
         wide,
         cast(Literal[Exchange, "any"], exchange),
         cast(Literal[Coding, "any"], compress),
+        outer_momentum,
     )
 
 

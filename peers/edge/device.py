@@ -53,6 +53,7 @@ from mdl.protocol.vocabulary import TrainingReport
 from mdl.task import describe_task
 from mdl.writing import save_or_rescue
 from peers.edge.resume import DEVICE_FILES, Origin, State, keep_state, restore_state, set_aside
+from peers.roles.build import TrainerStart, outer_of
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +77,7 @@ class Device:
         self.theta = float(len(self.train)) if config.round.theta == "samples" else 1.0
         older = older_hashes(self.model.schema, data.classes, data.channels)
         self._origin = Origin(mesh, self.schema_hash, self.summary, config.seed, older)
+        self._outer = outer_of(config.round, self.model.buffers())
         self._me = me
         self._out = out
         self._settings = msgspec.structs.replace(config.training, seed=device_seed(config.seed, shard.index))
@@ -105,6 +107,10 @@ class Device:
         if fresh:
             set_aside(self._out, DEVICE_FILES)
         return restore_state(self._cache, self._origin) or State(self.model.values().copy())
+
+    def start(self, state: State) -> TrainerStart:
+        """The trainer that goes on from there, as far as this device decides."""
+        return state.start(self.schema_hash, self.summary, self.ballots.load(), self._outer)
 
     def work(self) -> Work:
         """What the driver's worker thread calls for each slow effect."""

@@ -117,7 +117,7 @@ def start_peer(
     me, trainer = start.me, start.trainer
     role = Role.TRAINER if trainer else Role.AGENT
     info = PeerInfo(me.peer_id, me.incarnation, role, "", section.port, trainer.schema_hash if trainer else "")
-    size = trainer.size if trainer else 0
+    size = trainer.settings.outer.state_size(trainer.size) if trainer else 0
     runtime = start_runtime(
         machine,
         info,
@@ -198,9 +198,8 @@ def run_trainer(
         state = State(values)
     sampler = Sampler(config.device, merges := MergeTimer())
     sampler.check_offer(state.parameters.nbytes)
-    trainer_start = state.start(device.schema_hash, device.summary, device.ballots.load())
-    start = configured_start(config, me, trainer_start, time.monotonic(), chosen.told)
-    machine = build_machine(start, state.parameters, lambda: chosen.make(out))
+    start = configured_start(config, me, device.start(state), time.monotonic(), chosen.told)
+    machine = build_machine(start, state.parameters, lambda: chosen.make(out), state.momentum)
     trainer = machine.trainer
     assert trainer is not None
     narrator = Narrator(mesh.name, me=me.peer_id)

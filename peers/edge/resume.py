@@ -18,9 +18,11 @@ from mdl.errors import ConfigError, MdlError
 from mdl.files.checkpoint import CachedModel, ModelCache
 from mdl.protocol.delta import Vector, digest_of
 from mdl.protocol.machine import SaveModel
+from mdl.protocol.vector_work import Outer
 from mdl.protocol.vocabulary import Ballot, History
 from mdl.writing import make_private_folder
 from peers.roles.build import TrainerStart
+from peers.roles.trainer.trainer import TrainerSettings
 
 logger = logging.getLogger(__name__)
 
@@ -32,16 +34,18 @@ _MOST_ASIDE = 1000
 
 
 class State(msgspec.Struct, frozen=True):
-    """Where a device goes on from: w(round_id), and how it came about."""
+    """Where a device goes on from: w(round_id), and how it came about. momentum: of its outer optimizer, if known."""
 
     parameters: Vector
     round_id: int = 0
     history: History = History()
+    momentum: Vector | None = None
 
-    def start(self, schema_hash: str, model: str, ballot: Ballot | None) -> TrainerStart:
+    def start(self, schema_hash: str, model: str, ballot: Ballot | None, outer: Outer) -> TrainerStart:
         """The trainer that goes on from here. model: one line for people; ballot: what it has promised, if known."""
-        size, digest = self.parameters.size, digest_of(self.parameters)
-        return TrainerStart(size, digest, schema_hash, model, self.round_id, self.history, ballot)
+        size, digest = self.parameters.size, digest_of(outer.begin(self.parameters, self.momentum))
+        told = (schema_hash, model, self.round_id, self.history, ballot)
+        return TrainerStart(size, digest, *told, TrainerSettings(outer))
 
 
 class Origin(msgspec.Struct, frozen=True):
@@ -83,7 +87,8 @@ def describe_state(effect: SaveModel, origin: Origin) -> CachedModel:
         "model": origin.model,
         **({} if origin.seed is None else {"seed": str(origin.seed)}),
     }
-    return CachedModel(effect.parameters, effect.round_id, origin.schema_hash, origin.mesh, extra, effect.digest)
+    told = (origin.schema_hash, origin.mesh, extra, effect.digest, effect.momentum)
+    return CachedModel(effect.parameters, effect.round_id, *told)
 
 
 def keep_state(cache: ModelCache, effect: SaveModel, origin: Origin) -> None:
@@ -115,7 +120,7 @@ def restore_state(cache: ModelCache, origin: Origin) -> State | None:
         return None
     if cached.round_id:
         logger.info("continuing at round %d (%s); --fresh would start anew", cached.round_id, cache.path.parent)
-    return State(cached.values, cached.round_id, history)
+    return State(cached.values, cached.round_id, history, cached.momentum)
 
 
 def set_aside(directory: Path, names: Iterable[str]) -> Path | None:

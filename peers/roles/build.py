@@ -6,7 +6,7 @@ in its header can be replayed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 import numpy as np
@@ -15,6 +15,7 @@ from mdl.config import Config, Exchange, RoundSection
 from mdl.errors import ConfigError
 from mdl.protocol.coding import Coding
 from mdl.protocol.delta import Contributor, Vector
+from mdl.protocol.vector_work import Outer
 from mdl.protocol.vocabulary import Ballot, History
 from peers.roles.agent.settings import AgentSettings, TimeLimit
 from peers.roles.membership.succession import SuccessionSettings
@@ -96,10 +97,29 @@ def configured_start(
         coding=chain.compress,
     )
     if trainer is not None:
-        settings = TrainerSettings(eta=chain.eta, keep_deltas=chain.keep_deltas, stall_s=faults.stall_s)
-        trainer = msgspec.structs.replace(trainer, settings=settings)
+        outer = trainer.settings.outer
+        settings = TrainerSettings(outer, keep_deltas=chain.keep_deltas, stall_s=faults.stall_s)
+        trainer = _tell_outer(msgspec.structs.replace(trainer, settings=settings))
     return PeerStart(
         me, policy or chain.policy, agent, SuccessionSettings(lost_after_s=faults.lost_after_s), trainer, now
+    )
+
+
+def outer_of(section: RoundSection, buffers: Iterable[range] = ()) -> Outer:
+    """What rounds do to the model. buffers: where in its vector lies what is no parameter."""
+    averaged = tuple((place.start, place.stop) for place in buffers)
+    return Outer(section.eta, section.outer_momentum, averaged) if section.outer == "nesterov" else Outer(section.eta)
+
+
+def _tell_outer(trainer: TrainerStart) -> TrainerStart:
+    """Devices that step differently would never stand at one model: they have another one, to each other."""
+    outer = trainer.settings.outer
+    if not outer.momentum:
+        return trainer
+    return msgspec.structs.replace(
+        trainer,
+        schema_hash=f"{trainer.schema_hash}.nesterov-{outer.momentum:g}-{outer.eta:g}",
+        model=f"{trainer.model}, outer nesterov {outer.momentum:g} at eta {outer.eta:g}",
     )
 
 
@@ -112,6 +132,7 @@ def simulated_start(
     now: float,
     exchange: Exchange = "chain",
     coding: Coding = "none",
+    outer: Outer | None = None,
 ) -> PeerStart:
     """A process of a simulated mesh: losses and stalls show in a fraction of the usual time; a run is a few seconds."""
     agent = AgentSettings(
@@ -129,7 +150,12 @@ def simulated_start(
     succession = SuccessionSettings(_REPORT_S, _LOST_AFTER_S, settle_s=0.8, step_s=0.25, start_s=2.8)
     if trainer is not None:
         settings = TrainerSettings(
-            keep_deltas=True, report_s=_REPORT_S, retry_s=_RETRY_S, stall_s=2.0, most_under_way=_MOST_UNDER_WAY
+            outer=outer or Outer(),
+            keep_deltas=True,
+            report_s=_REPORT_S,
+            retry_s=_RETRY_S,
+            stall_s=2.0,
+            most_under_way=_MOST_UNDER_WAY,
         )
         trainer = msgspec.structs.replace(trainer, schema_hash="schema", model="model", settings=settings)
     return PeerStart(me, policy, agent, succession, trainer, now)
@@ -139,19 +165,22 @@ def build_machine(
     start: PeerStart,
     parameters: Vector | None = None,
     policy: Callable[[], Policy] | None = None,
+    momentum: Vector | None = None,
 ) -> Peer:
     """The machine of this process.
 
-    parameters: its trainer's w, float32 (P,); zeros if they are not known any longer. policy: makes the one of each
-    time in office, instead of the named one. Raises ConfigError if there is no policy of this name.
+    parameters: its trainer's w, float32 (P,); zeros if they are not known any longer. momentum: of its outer optimizer,
+    likewise. policy: makes the one of each time in office, instead of the named one. Raises ConfigError if there is no
+    policy of this name.
     """
     if policy is None and start.policy not in POLICIES:
         raise ConfigError(f"policy {start.policy!r}: expected one of {', '.join(sorted(POLICIES))}")
     trainer = None
     if told := start.trainer:
+        parameters = np.zeros(told.size, np.float32) if parameters is None else parameters
         trainer = Trainer(
             start.me,
-            np.zeros(told.size, np.float32) if parameters is None else parameters,
+            told.settings.outer.begin(parameters, momentum),
             told.schema_hash,
             told.model,
             told.settings,

@@ -40,6 +40,7 @@ class Campaign:
 
     wide: peers and rounds are drawn, too, and faults in every round (`draw_wide`). exchange: as in the configuration,
     or any: each in turn, for as many seeds as the wide family has sizes and lengths. compress: likewise, each seed.
+    outer_momentum: of all plans.
     """
 
     peers: int = 6
@@ -51,13 +52,14 @@ class Campaign:
     wide: bool = False
     exchange: Exchange | Literal["any"] = "chain"
     compress: Coding | Literal["any"] = "none"
+    outer_momentum: float = 0.0
 
     def plan(self, seed: int) -> FaultPlan:
         exchange = EXCHANGES[seed // _OF_EACH_EXCHANGE % len(EXCHANGES)] if self.exchange == "any" else self.exchange
         drawn = (self.level, self.policy, self.has_agent, self.on_partition, exchange)
         plan = draw_wide(seed, *drawn) if self.wide else draw_plan(seed, self.peers, self.rounds, *drawn)
         compress = CODINGS[seed % len(CODINGS)] if self.compress == "any" else self.compress
-        return replace(plan, compress=compress)
+        return replace(plan, compress=compress, outer_momentum=self.outer_momentum)
 
 
 @dataclass

@@ -39,7 +39,7 @@ def build_mesh(plan: FaultPlan, record: bool = False) -> tuple[SimMesh, Injector
     """The mesh of this plan, with everybody about to start and the faults waiting."""
     rng = np.random.default_rng([plan.seed, 0x5EED])
     start = np.zeros(dimensions_of(plan.peers, plan.rounds), np.float32)
-    accounts = Accounts(start, plan.compress)
+    accounts = Accounts(start, plan.compress, plan.outer())
     rates = {peer_id: float(rng.uniform(2.5, 5.0)) for peer_id in plan.peer_ids()}
     network = Network(
         rng, jitter_s=plan.jitter_s, rates_mb_s=rates, loss=plan.loss, duplication=plan.duplication, late=plan.late
@@ -50,7 +50,9 @@ def build_mesh(plan: FaultPlan, record: bool = False) -> tuple[SimMesh, Injector
         process = process_start(plan, peer_id, incarnation, disk, now)
         if record:
             mesh.starts[process.me] = process
-        return build_machine(process, saved[-1].parameters if saved else start)
+        if not saved:
+            return build_machine(process, start)
+        return build_machine(process, saved[-1].parameters, momentum=saved[-1].momentum)
 
     invariants = Invariants(accounts)
     mesh = SimMesh(network, accounts, SIZE_BYTES, invariants.check, build, record)
@@ -71,7 +73,7 @@ def process_start(plan: FaultPlan, peer_id: str, incarnation: int, disk: Disk, n
             saved = disk.models[-1]
             start = TrainerStart(size, saved.digest, round_id=saved.round_id, history=saved.history, ballot=disk.ballot)
     me = Contributor(peer_id, incarnation)
-    exchange = (plan.exchange, plan.compress)
+    exchange = (plan.exchange, plan.compress, plan.outer())
     return simulated_start(me, plan.policy, plan.peers, plan.on_partition, start, now, *exchange)
 
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from mdl.protocol.coding import Coding
 from mdl.protocol.delta import Contributor, ModelDelta, Vector, digest_of
 from mdl.protocol.segments import split_values, theta_by_value
+from mdl.protocol.vector_work import Outer
 from mdl.protocol.vocabulary import Lineage
 
 # Trainings of one run that can be told apart: some four times what a hard plan of six peers and three rounds needs.
@@ -80,7 +81,7 @@ class Accounts:
     size: values of the model. rounding: what a count may be off. amounts: of each training, shape (size,).
     """
 
-    def __init__(self, start: Vector, coding: Coding = "none") -> None:
+    def __init__(self, start: Vector, coding: Coding = "none", outer: Outer | None = None) -> None:
         self.size = start.size
         self.rounding = _CODED[coding]
         spread = np.arange(start.size) * _GOLDEN % 1.0 if coding != "none" else np.zeros(start.size)
@@ -88,7 +89,7 @@ class Accounts:
         self.works: dict[Work, int] = {}
         self.held: set[int] = set()
         self.under_way: set[int] = set()
-        self.start = digest_of(start)
+        self.start = digest_of((outer or Outer()).begin(start))
         self.closed: dict[Model, Closed] = {(self.start, ()): Closed((b"", ()), 0, frozenset(), np.zeros(start.size))}
         self._known = {self.start}
         self.size = start.size

@@ -17,6 +17,7 @@ from msgspec import Meta
 from mdl.config import Exchange
 from mdl.errors import DataError, LocalProtocolError
 from mdl.protocol.coding import Coding
+from mdl.protocol.vector_work import Outer
 from mdl.reading import decode_json
 
 OFFICE = "@office"
@@ -168,7 +169,8 @@ AnyFault: TypeAlias = TimedFault | CrashOn | Burst
 
 class FaultPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One simulated run. seed: of the network and of the devices' speeds. has_agent: a node without a trainer leads
-    first; otherwise the peers find one of them. exchange, compress: as in the configuration's [round]."""
+    first; otherwise the peers find one of them. exchange, compress, outer_momentum: as in [round] of the configuration;
+    0.0: no outer optimizer."""
 
     seed: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
     peers: Annotated[int, Meta(ge=1, le=64)]
@@ -178,11 +180,16 @@ class FaultPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     on_partition: str = "wait"
     exchange: Exchange = "chain"
     compress: Coding = "none"
+    outer_momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.0
     loss: Probability = 0.0
     duplication: Probability = 0.0
     jitter_s: Seconds = 0.0
     late: Probability = 0.0
     faults: tuple[AnyFault, ...] = ()
+
+    def outer(self) -> Outer:
+        """What global deltas do to the model: with momentum, no more than they do without, in the long run."""
+        return Outer(1.0 - self.outer_momentum, self.outer_momentum)
 
     def peer_ids(self) -> list[str]:
         return [f"p{number}" for number in range(self.peers)]

@@ -27,7 +27,7 @@ from mdl.protocol.machine import (
 )
 from mdl.protocol.round_messages import ModelMessage
 from mdl.protocol.status_messages import StatusWanted
-from mdl.protocol.vector_work import ApplyDelta, DeltaApplied, DeltaHashed, HashDelta
+from mdl.protocol.vector_work import ApplyDelta, DeltaApplied, DeltaHashed, HashDelta, Outer
 from mdl.protocol.vocabulary import Ballot, PeerInfo, ResourceState, Role
 from transport.links.mesh_links import Links
 from transport.runtime import Runtime
@@ -142,15 +142,15 @@ def test_whole_vectors_are_worked_on_beside_training_and_small_ones_in_the_loop(
 
     def react(event):
         if isinstance(event, Tick):
-            return [TrainLocally(1, zeros), HashDelta(1, 1, 1, VALUES), ApplyDelta(1, zeros, VALUES, 0.5)]
+            return [TrainLocally(1, zeros), HashDelta(1, 1, 1, VALUES), ApplyDelta(1, zeros, VALUES, Outer(0.5))]
         return []
 
     machine = Scripted(react, ticks=[time.monotonic()])
     runtime = nodes.start("a", machine, {TrainLocally: lambda effect: (trains.wait(PATIENCE_S), None)[1]})
     assert machine.wait_for(DeltaHashed) == [DeltaHashed(1, 1, 1, digest_of(VALUES))]
     (applied,) = machine.wait_for(DeltaApplied)
-    np.testing.assert_array_equal(applied.parameters, apply_delta(zeros, VALUES, 0.5))
-    assert applied.digest == digest_of(applied.parameters)
+    np.testing.assert_array_equal(applied.state, apply_delta(zeros, VALUES, 0.5))
+    assert applied.digest == digest_of(applied.state)
     assert [thread.name for thread in threading.enumerate()].count("mdl-worker") == 2
     trains.set()
     runtime.stop()

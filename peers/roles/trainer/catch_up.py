@@ -63,7 +63,7 @@ class CatchingUp:
             return False
         if message.history.lineage != wanted.lineage:
             return False
-        check_size(values, self._standing.parameters.size)
+        check_size(values, self._standing.state.size)
         if digest != message.digest:
             raise RemoteProtocolError("parameters that do not match their digest")
         return True

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from mdl.protocol.delta import Contributor, ModelDelta, Partial, Vector, digest_of
 from mdl.protocol.segments import split_values
+from mdl.protocol.vector_work import Outer
 from mdl.protocol.vocabulary import MAX_REACHED, Ballot, Counted, History, Lineage, Reached
 
 # Two agents that have not heard of each other start a mesh each; they meet within so many rounds, or never add up. The
@@ -55,21 +56,23 @@ class Work(Struct, frozen=True, eq=False):
 class Standing:
     """See the module. parameters: float32, shape (P,), never changed in place. uncounted: enters the next own delta.
 
-    ballot: what an earlier start has promised, None if that is not known. digest: of the parameters, if it is known.
+    state: the parameters, and the outer optimizer's momentum if it has one: what the digest is of, and what others get.
+    ballot: what an earlier start has promised, None if that is not known. digest: of the state, if known.
     """
 
     def __init__(
         self,
         me: Contributor,
-        parameters: Vector,
+        state: Vector,
         round_id: int = 0,
         history: History | None = None,
         ballot: Ballot | None = None,
         digest: bytes = b"",
+        outer: Outer | None = None,
     ) -> None:
-        self.parameters = parameters
+        self.outer = outer or Outer()
         self.round_id = round_id
-        self.digest = digest or digest_of(parameters)
+        self._take_state(state, digest or digest_of(state))
         self.uncounted: tuple[Work, ...] = ()
         self._since = me.incarnation if ballot is None else ballot.since
         self._knows_start = ballot is not None
@@ -91,9 +94,9 @@ class Standing:
             self.lineage, self.base = lineage, base
             self._knows_start, self._begun = True, lineage[-1].name  # nobody has promised anything on it before
 
-    def apply(self, result: ModelDelta, parameters: Vector, digest: bytes) -> None:
-        """parameters: w(t + 1) = w(t) - eta * result (Algorithm 1)."""
-        self.parameters, self.digest = parameters, digest
+    def apply(self, result: ModelDelta, state: Vector, digest: bytes) -> None:
+        """state: w(t + 1) = w(t) - eta * result (Algorithm 1), or as the outer optimizer has it."""
+        self._take_state(state, digest)
         self.round_id += 1
         self.base = base_of(result)
         counted = [Counted(contributor, self.round_id) for contributor in result.contributors]
@@ -103,9 +106,10 @@ class Standing:
         self.note_further(self.round_id)
         self._settle()
 
-    def move_to(self, round_id: int, parameters: Vector, digest: bytes, history: History) -> None:
-        """Take over another device's w. Own work in rounds that are left behind is uncounted from here on."""
-        self.round_id, self.parameters, self.digest = round_id, parameters, digest
+    def move_to(self, round_id: int, state: Vector, digest: bytes, history: History) -> None:
+        """Take over another device's state. Own work in rounds that are left behind is uncounted from here on."""
+        self._take_state(state, digest)
+        self.round_id = round_id
         self._take_history(history)
         self._shared_round = min(self._shared_round, round_id)
         self.note_further(round_id)
@@ -280,6 +284,10 @@ class Standing:
             else:
                 sums[lineage] = Work(work.values, work.trained, counted=((lineage, last),), since=first)
         return (*sums.values(), *apart[-_MOST_APART:])
+
+    def _take_state(self, state: Vector, digest: bytes) -> None:
+        self.state, self.digest = state, digest
+        self.parameters, self.momentum = self.outer.split(state)
 
     def _take_history(self, history: History) -> None:
         self.lineage, self.base = history.lineage, history.base

@@ -41,7 +41,7 @@ class _Applying:
 
 
 class Progress:
-    """See the module. part: in the open round, if any. eta, keeps: as in `TrainerSettings`, the second keep_deltas."""
+    """See the module. part: in the open round, if any. keeps: `TrainerSettings.keep_deltas`."""
 
     def __init__(
         self,
@@ -50,7 +50,6 @@ class Progress:
         reports: Reports,
         voice: Voice,
         staging: Staging,
-        eta: float,
         keeps: bool,
     ) -> None:
         self.standing = standing
@@ -59,7 +58,6 @@ class Progress:
         self._reports = reports
         self._voice = voice
         self._staging = staging
-        self._eta = eta
         self._keeps = keeps
         self._own = OwnWork(me, standing, keeps)
         self._catching_up = CatchingUp(standing)
@@ -150,7 +148,7 @@ class Progress:
         part.spread.exchange = None
         if target is None and self._me in result.contributors and self.standing.is_settled():
             part.holds.clear()  # its own is counted, and can be recalled: room for w(t+1)
-        return [ApplyDelta(part.round_id, self.standing.parameters, result.values, self._eta)]
+        return [ApplyDelta(part.round_id, self.standing.state, result.values, self.standing.outer)]
 
     def take_applied(self, applied: DeltaApplied, now: float) -> list[Effect]:
         """w(t + 1) is there; or the target's model is another one, and fetched."""
@@ -162,7 +160,7 @@ class Progress:
             return self._fetch(applying.target, now)
         if applying.rounded is not None and self._me in result.contributors:
             self._own.feed_back(applying.rounded)
-        self.standing.apply(result, applied.parameters, applied.digest)
+        self.standing.apply(result, applied.state, applied.digest)
         effects = self._own.give_back(part, before, self.standing.lineage)
         if self._keeps:
             effects.append(KeepDelta(part.round_id, "global", result))
@@ -177,7 +175,7 @@ class Progress:
             return []
         if way is Way.RENAME:
             history = History(target.lineage, target.base, self.standing.history().counted)
-            return self._move_to(target.round_id, self.standing.parameters, target.digest, history)
+            return self._move_to(target.round_id, self.standing.state, target.digest, history)
         if way is Way.APPLY and self.part:
             return self.apply(self.part, target)
         return self._fetch(target, now)
@@ -200,10 +198,10 @@ class Progress:
             return True
         return opened.lineage[:-1] == standing.lineage and opened.lineage[-1].round_id == standing.round_id
 
-    def _move_to(self, round_id: int, parameters: Vector, digest: bytes, history: History) -> list[Effect]:
+    def _move_to(self, round_id: int, state: Vector, digest: bytes, history: History) -> list[Effect]:
         missed = self._catching_up.end() or self.part
         before, lineage = self.standing.parameters, self.standing.lineage
-        self.standing.move_to(round_id, parameters, digest, history)
+        self.standing.move_to(round_id, state, digest, history)
         self._voice.transfer = self.part = None
         effects = self._own.give_back(missed, before, lineage) if missed else []
         return effects + self._keep_standing()
@@ -212,5 +210,6 @@ class Progress:
         standing = self.standing
         self._voice.has_changed = True
         self._voice.stop_asking()
-        effects: list[Effect] = [SaveModel(standing.round_id, standing.parameters, standing.digest, standing.history())]
+        saved = (standing.round_id, standing.parameters, standing.digest, standing.history(), standing.momentum)
+        effects: list[Effect] = [SaveModel(*saved)]
         return effects if self._own.is_paused else [*effects, Evaluate(standing.round_id, standing.parameters)]

@@ -50,7 +50,7 @@ from mdl.protocol.round_messages import (
     RoundOpened,
 )
 from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
-from mdl.protocol.vector_work import DeltaApplied, DeltaHashed, DeltasMerged
+from mdl.protocol.vector_work import DeltaApplied, DeltaHashed, DeltasMerged, Outer
 from mdl.protocol.vocabulary import Ballot, History, Lineage, Transfer
 from peers.roles.trainer.exchange import MOST_UNDER_WAY
 from peers.roles.trainer.hops import Hops
@@ -69,13 +69,13 @@ _SEGMENTED = frozenset((SegmentsReady, PieceMessage, SegmentMessage, SegmentTake
 
 
 class TrainerSettings(msgspec.Struct, frozen=True):
-    """eta: step along the global delta (Algorithm 1). keep_deltas: write own and global delta of each round.
+    """outer: what a global delta does to the model. keep_deltas: write own and global delta of each round.
 
     report_s: how often a report is sent at least. retry_s: how often something is asked for. stall_s: a hop of which
     nothing has come for so long is given up. most_under_way: bytes of segments on their way to one device.
     """
 
-    eta: float = 1.0
+    outer: Outer = Outer()
     keep_deltas: bool = False
     report_s: float = 0.5
     retry_s: float = 0.5
@@ -87,13 +87,14 @@ class Trainer:
     """See the module. standing: the model it has. part: its part in the open round, if any. voice: when it speaks next.
 
     ballot: what an earlier start of it has promised, None if that is not known.
-    digest: of the parameters, if it is known.
+    digest: of the state, if it is known. state: float32, w and what else the outer optimizer of the settings has
+    (`Outer.begin`).
     """
 
     def __init__(
         self,
         me: Contributor,
-        parameters: Vector,
+        state: Vector,
         schema_hash: str,
         model: str,
         settings: TrainerSettings,
@@ -104,7 +105,7 @@ class Trainer:
     ) -> None:
         self.me = me
         self.ballot = ballot
-        self.standing = Standing(me, parameters, round_id, history, ballot, digest)
+        self.standing = Standing(me, state, round_id, history, ballot, digest, settings.outer)
         self._settings = settings
         self.voice = Voice(settings.report_s, settings.retry_s)
         self._reports = Reports(self.voice, self.standing, schema_hash, model)
@@ -112,7 +113,7 @@ class Trainer:
         self._staging = Staging(me, self.standing, self.voice, self._hops, settings.most_under_way)
         self._farewell: tuple[str, int] | None = None  # waits for the round that is being applied
         shared = (self.standing, self._reports, self.voice, self._staging)
-        self._progress = Progress(me, *shared, settings.eta, settings.keep_deltas)
+        self._progress = Progress(me, *shared, settings.keep_deltas)
 
     @property
     def part(self) -> Part | None:
@@ -289,7 +290,7 @@ class Trainer:
             return self._progress.take_model(message, _values_of(event), _digest_of(event))
         if type(message) is ModelWanted and message.round_id == self.round_id:
             model = ModelMessage(self.round_id, self.digest, self.standing.history())
-            return [Send(sender.peer_id, model, self.parameters)]
+            return [Send(sender.peer_id, model, self.standing.state)]
         return []
 
     # -- asking again, reporting, leaving -----------------------------------------------------------------------------

@@ -4,6 +4,7 @@ import json
 import os
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -151,3 +152,22 @@ def test_a_missing_file_and_a_foreign_file_are_named(tmp_path: Path) -> None:
     (tmp_path / "foreign").write_bytes(b"hello, this is text")
     with pytest.raises(DataError, match="foreign is not a whole safetensors file"):
         read_safetensors(tmp_path / "foreign")
+
+
+def test_the_momentum_of_an_outer_optimizer_is_kept_with_the_model(tmp_path: Path) -> None:
+    cache, state = ModelCache(tmp_path), _state(3)
+    momentum = np.random.default_rng(9).standard_normal(1000, np.float32)
+    both = digest_of(np.concatenate([state.values, momentum]))
+    cache.save(msgspec.structs.replace(state, momentum=momentum))
+    loaded = cache.load()
+    assert loaded is not None
+    assert loaded.momentum is not None
+    np.testing.assert_array_equal(loaded.momentum, momentum)
+    assert loaded.digest == both
+    content = bytearray(cache.path.read_bytes())
+    content[-1] ^= 1
+    cache.path.write_bytes(content)
+    assert ModelCache(tmp_path).load() is None
+    short = msgspec.structs.replace(state, momentum=momentum[:10])
+    cache.save(short)
+    assert ModelCache(tmp_path).load() is None

@@ -79,6 +79,7 @@ def test_every_failing_seed_has_its_plan(tmp_path: Path, monkeypatch: pytest.Mon
             "any",
             "chain",
             "none",
+            0.0,
             None,
             False,
             1,
@@ -112,7 +113,23 @@ def test_a_failing_seed_is_saved_shrunk_and_told(
     monkeypatch.setattr("peers.trials.run_plan.run_guarded", fails)
     with pytest.raises(UnfinishedError) as end:
         cli_sim.run(
-            6, 3, False, "hard", 1, 7, "greedy", "any", "any", "chain", "none", None, True, 1, tmp_path, as_json=True
+            6,
+            3,
+            False,
+            "hard",
+            1,
+            7,
+            "greedy",
+            "any",
+            "any",
+            "chain",
+            "none",
+            0.0,
+            None,
+            True,
+            1,
+            tmp_path,
+            as_json=True,
         )
     assert end.value.exit_code == 4
     err, result = capsys.readouterr().err, end.value.result

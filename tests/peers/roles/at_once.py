@@ -7,7 +7,7 @@ import msgspec
 from mdl.protocol.delta import ModelDelta, digest_of
 from mdl.protocol.machine import Effect, Event, Received
 from mdl.protocol.messages import DIGESTED
-from mdl.protocol.vector_work import VECTOR_WORK, ApplyDelta, apply_result
+from mdl.protocol.vector_work import VECTOR_WORK, ApplyDelta, Outer, apply_result
 from peers.roles.trainer.model_state import Standing
 from peers.roles.trainer.trainer import Trainer
 
@@ -29,5 +29,5 @@ class TrainerAtOnce(Trainer):
 
 
 def apply_at_once(standing: Standing, result: ModelDelta, eta: float = 1.0) -> None:
-    applied = apply_result(ApplyDelta(standing.round_id + 1, standing.parameters, result.values, eta))
-    standing.apply(result, applied.parameters, applied.digest)
+    applied = apply_result(ApplyDelta(standing.round_id + 1, standing.state, result.values, Outer(eta)))
+    standing.apply(result, applied.state, applied.digest)

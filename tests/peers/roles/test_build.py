@@ -14,7 +14,15 @@ from mdl.protocol.coding import CODINGS
 from mdl.protocol.delta import Contributor, digest_of
 from mdl.protocol.vocabulary import Ballot, History, Reached
 from peers.edge.resume import State
-from peers.roles.build import PeerStart, TrainerStart, build_machine, check_exchange, configured_start, simulated_start
+from peers.roles.build import (
+    PeerStart,
+    TrainerStart,
+    build_machine,
+    check_exchange,
+    configured_start,
+    outer_of,
+    simulated_start,
+)
 
 ME = Contributor("ann", 3)
 W = np.arange(4, dtype=np.float32)
@@ -25,11 +33,13 @@ CONFIG = Config(
 
 
 def test_a_trainer_goes_on_from_what_was_saved_as_the_configuration_wants_it() -> None:
-    start = configured_start(CONFIG, ME, State(W, 2, History()).start("hash", "lenet", BALLOT), 10.0)
+    start = configured_start(
+        CONFIG, ME, State(W, 2, History()).start("hash", "lenet", BALLOT, outer_of(CONFIG.round)), 10.0
+    )
     assert start.trainer is not None
     assert (start.policy, start.started_s, start.trainer.round_id) == ("fifo", 10.0, 2)
     settings = start.trainer.settings
-    assert (settings.eta, settings.keep_deltas, settings.stall_s) == (0.5, True, 3.0)
+    assert (settings.outer.eta, settings.keep_deltas, settings.stall_s) == (0.5, True, 3.0)
     machine = build_machine(start, W)
     assert machine.trainer is not None
     assert (machine.trainer.digest, machine.trainer.round_id) == (start.trainer.digest, 2) == (digest_of(W), 2)

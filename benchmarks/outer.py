@@ -1,0 +1,136 @@
+"""Accuracy against rounds and bytes, with and without an outer optimizer, for rounds of so many local steps.
+
+    python benchmarks/outer.py --data uci-har:PATH --local-steps 50 --total-steps 1000 --seeds 0 1 2
+    python benchmarks/outer.py --data 'benchmarks.training.characters:read_articles?path=PATH' \
+        --model benchmarks.training.characters:NextCharacter --local-steps 100 --total-steps 2000
+
+Each device takes --total-steps steps of its own optimizer, in rounds of --local-steps each. --outer ETA:MOMENTUM, any
+number of them; 1:0 is the plain mean. Prints a table and one line of JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import time
+from statistics import fmean
+from typing import Any
+
+import msgspec
+import torch
+
+from benchmarks.training.in_process import Mesh
+from mdl.config import TrainingSettings
+from mdl.data import DataSet, default_cache_dir, load_data, split_windows
+from mdl.errors import MdlError
+from mdl.own import own_data, own_model
+
+
+def main() -> int:
+    options = _parse_options()
+    torch.set_num_threads(1)
+    try:
+        told = measure(options)
+    except MdlError as error:
+        print(f"outer: {error}", file=sys.stderr)
+        return error.exit_code
+    for line in table(told["runs"]):
+        print(line)
+    print(json.dumps(told))
+    return 0
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    data = load_data(own_data(options.data), default_cache_dir(), seed=0)
+    runs = [
+        _run(data, options, steps, outer, seed)
+        for steps in options.local_steps
+        for outer in options.outer
+        for seed in options.seeds
+    ]
+    return {
+        "data": data.name,
+        "windows": {"train": len(data.train), "test": len(data.test), "shape": data.shape},
+        "model": options.model,
+        "peers": options.peers,
+        "split": options.split,
+        "coding": options.compress,
+        "set": options.set or "",
+        "runs": runs,
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, 1 thread used, torch {torch.__version__}",
+    }
+
+
+def table(runs: list[dict[str, Any]]) -> list[str]:
+    """Markdown: a row for each number of local steps and outer step; the accuracy after each quarter of the rounds."""
+    lines = [
+        "| local steps | eta, momentum | rounds | MB | accuracy, %, by quarter | loss |",
+        "|---|---|---|---|---|---|",
+    ]
+    for steps, outer in dict.fromkeys((run["local_steps"], run["outer"]) for run in runs):
+        same = [run for run in runs if (run["local_steps"], run["outer"]) == (steps, outer)]
+        quarters = ", ".join(f"{100 * fmean(run['accuracy'][place] for run in same):.2f}" for place in range(4))
+        rounds, sent_mb = same[0]["rounds"], fmean(run["sent_mb"] for run in same)
+        loss = fmean(run["loss"] for run in same)
+        lines.append(f"| {steps} | {outer} | {rounds} | {sent_mb:.1f} | {quarters} | {loss:.3f} |")
+    return lines
+
+
+def _run(data: DataSet, options: argparse.Namespace, steps: int, outer: str, seed: int) -> dict[str, Any]:
+    started = time.perf_counter()
+    rounds = options.total_steps // steps
+    smallest = min(len(rows) for rows in split_windows(data.train, options.split, options.peers, seed))
+    settings = msgspec.structs.replace(
+        TrainingSettings(planned_rounds=rounds), **(json.loads(options.set) if options.set else {})
+    )
+    # A device passes over its windows in rounds_per_epoch rounds; the smallest share decides how many steps that is.
+    per_epoch = max(1, round(smallest / settings.batch_size / steps))
+    settings = msgspec.structs.replace(settings, rounds_per_epoch=per_epoch)
+    eta, momentum = (float(part) for part in outer.split(":"))
+    mesh = Mesh(
+        *(data, own_model(options.model), settings, options.peers, options.split, options.compress, seed),
+        eta=eta,
+        momentum=momentum,
+    )
+    accuracy, loss = list[float](), 0.0
+    for round_id in range(1, rounds + 1):
+        mesh.apply(mesh.train_round(round_id).values)
+        if round_id * 4 // rounds > len(accuracy):
+            found = mesh.test()
+            accuracy.append(found.accuracy)
+            loss = found.loss_sum / found.n
+    figures = {
+        "local_steps": steps,
+        "outer": outer,
+        "seed": seed,
+        "rounds": rounds,
+        "steps_taken": mesh.steps // options.peers,
+        "accuracy": accuracy,
+        "loss": loss,
+        "sent_mb": mesh.exchanges.sent_bytes / 1e6,
+        "seconds": round(time.perf_counter() - started, 1),
+    }
+    print(json.dumps(figures), file=sys.stderr, flush=True)
+    return figures
+
+
+def _parse_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", required=True, help="a data spec, as `mdl data inspect` takes it")
+    parser.add_argument("--model", default="lenet")
+    parser.add_argument("--peers", type=int, default=4)
+    parser.add_argument("--local-steps", type=int, nargs="+", default=[50], help="of a device in a round, about")
+    parser.add_argument("--total-steps", type=int, default=1000)
+    parser.add_argument("--outer", nargs="+", default=["1:0", "0.7:0.9"], help="ETA:MOMENTUM")
+    parser.add_argument("--compress", default="none")
+    parser.add_argument("--split", default="subject")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--set", help='training settings as JSON, for example {"learning_rate": 0.001}')
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
