@@ -2,7 +2,8 @@
 
 Works on any graph of plain objects, so it knows no roles. What never changes is shared by all copies: frozen structs
 and dataclasses, functions, and arrays, since deltas and parameters are not changed in place. The one exception are
-values that are under way: whoever receives them may merge into them (`pair_aggregate`), so each copy has its own.
+values that are under way: whoever receives them may merge into them (`pair_aggregate`), so each copy has its own. Who
+changes others in place has a method `part_ways`, called on the copy: from then on these are its own.
 """
 
 from __future__ import annotations
@@ -51,6 +52,12 @@ def _copy_object(item: Any, made: _Made) -> Any:
     return copy
 
 
+def _copy_parting(item: Any, made: _Made) -> Any:
+    copy = _copy_object(item, made)
+    copy.part_ways()
+    return copy
+
+
 def _copy_dict(item: Any, made: _Made) -> Any:
     made[id(item)] = copy = {}
     for key, value in item.items():
@@ -93,7 +100,9 @@ def _copy_received(item: Any, made: _Made) -> Any:
 
 
 # A method wrapper is the network's next random number: nothing is drawn where nothing is left to chance.
-_SHARED = (int, float, str, bytes, bool, NoneType, frozenset, FunctionType, BuiltinFunctionType, MethodWrapperType)
+_SHARED = (
+    int, float, str, bytes, bool, range, NoneType, frozenset, FunctionType, BuiltinFunctionType, MethodWrapperType,
+)  # fmt: skip
 _COPIERS: dict[type, _Copier] = {
     **dict.fromkeys(_SHARED, _share),
     np.ndarray: _share,
@@ -111,7 +120,8 @@ _COPIERS: dict[type, _Copier] = {
 def _learn(kind: type) -> _Copier:
     if not (_is_frozen(kind) or _is_plain(kind)):
         raise TypeError(f"cannot tell how a {kind.__name__} is copied")
-    _COPIERS[kind] = copier = _share if _is_frozen(kind) else _copy_object
+    plain = _copy_parting if hasattr(kind, "part_ways") else _copy_object
+    _COPIERS[kind] = copier = _share if _is_frozen(kind) else plain
     return copier
 
 

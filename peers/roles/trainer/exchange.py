@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Iterator
 
 import numpy as np
+from msgspec.structs import replace
 
 from mdl.errors import RemoteProtocolError
 from mdl.protocol.coding import coded_size, decode, encode
@@ -121,6 +122,8 @@ class Exchange:
             raise RemoteProtocolError("an exchange that goes on with devices that it has lost")
         if (order.segment_values, places_of(order)) != (before.values, places_of(self.order)):
             raise RemoteProtocolError("an exchange that goes on with other shares")
+        if self.is_whole:
+            self.values = self.values.copy()  # somebody may be hashing the other, or have staged it
         self._follow(order)
         self._goes_on = True
         for segment in range(before.segments):
@@ -131,6 +134,14 @@ class Exchange:
         for lane in self._lanes.values():
             lane.results.extend(segment for segment in self._owned if segment not in self._lacking)
         return self.begin()
+
+    def part_ways(self) -> None:
+        """This is a copy (`sim/mesh/snapshot.py`): what it changes in place is its own from here on."""
+        self.values = self.values if self.is_whole else self.values.copy()
+        self._rounded = None if self._rounded is None else self._rounded.copy()
+        for segment, merged in self._merging.items():
+            if merged.contributors != {self._me}:
+                self._merging[segment] = replace(merged, values=self.values[self._cut.bounds(segment)])
 
     def hear_ready(self, sender: Contributor, message: SegmentsReady, now: float) -> list[Send]:
         """It may have begun after it was told that this device has: it is told again, once."""
