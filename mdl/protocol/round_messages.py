@@ -22,6 +22,7 @@ from mdl.bounds import (
     Theta,
     ValueCount,
 )
+from mdl.errors import RemoteProtocolError
 from mdl.protocol.coding import Coding
 from mdl.protocol.delta import Contributor
 from mdl.protocol.segment_messages import Exchanging, Lost
@@ -198,6 +199,19 @@ class BroadcastOrdered(AgentMessage, frozen=True):
 def exchanging(order: BroadcastOrdered) -> Exchanging:
     """Which exchange this order is of."""
     return Exchanging(order.began_term or order.term, order.began or order.version, len(order.lost))
+
+
+def places_of(order: BroadcastOrdered) -> list[tuple[Contributor, int]]:
+    """Each device's place when the exchange began, and how many segments it owned then; also of those lost since.
+
+    Raises RemoteProtocolError if that is no table.
+    """
+    lost = {each.place: (each.contributor, each.owns) for each in order.lost}
+    count = len(order.order) + len(order.lost)
+    if len(order.owns) != len(order.order) or len(lost) != len(order.lost) or max(lost, default=0) >= count:
+        raise RemoteProtocolError(f"{len(order.owns)} shares for {count} devices")
+    here = iter(zip(order.order, order.owns, strict=True))
+    return [lost[place] if place in lost else next(here) for place in range(count)]
 
 
 class RoundClosed(AgentMessage, frozen=True):

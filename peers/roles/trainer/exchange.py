@@ -19,7 +19,7 @@ from mdl.errors import RemoteProtocolError
 from mdl.protocol.coding import coded_size, decode, encode
 from mdl.protocol.delta import Contributor, ModelDelta, Partial, Vector, check_values, pair_aggregate
 from mdl.protocol.machine import Send
-from mdl.protocol.round_messages import BroadcastOrdered
+from mdl.protocol.round_messages import BroadcastOrdered, places_of
 from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
 from mdl.protocol.segments import Cut, to_bits
 from peers.roles.trainer.lanes import Lane, Parcel, Uplink
@@ -342,16 +342,3 @@ class Exchange:
         """That a segment takes on its way."""
         bounds = self._cut.bounds(segment)
         return 4 * coded_size(bounds.stop - bounds.start, self.order.coding)
-
-
-def places_of(order: BroadcastOrdered) -> list[tuple[Contributor, int]]:
-    """Each device's place when the exchange began, and how many segments it owned then; also of those lost since.
-
-    Raises RemoteProtocolError if that is no table.
-    """
-    lost = {each.place: (each.contributor, each.owns) for each in order.lost}
-    count = len(order.order) + len(order.lost)
-    if len(order.owns) != len(order.order) or len(lost) != len(order.lost) or max(lost, default=0) >= count:
-        raise RemoteProtocolError(f"{len(order.owns)} shares for {count} devices")
-    here = iter(zip(order.order, order.owns, strict=True))
-    return [lost[place] if place in lost else next(here) for place in range(count)]
