@@ -21,7 +21,7 @@ from rich.console import Console
 from mdl.errors import RemoteProtocolError
 from mdl.protocol.bulk import Packed
 from mdl.protocol.cloud_work import CycleTaught, StoreUpdate, StudyLesson, TeachCycle, UpdateReady, UpdateStored
-from mdl.protocol.delta import Contributor, ModelDelta, Vector
+from mdl.protocol.delta import Contributor, ModelDelta, Vector, digest_of
 from mdl.protocol.machine import (
     Effect,
     Event,
@@ -50,7 +50,7 @@ from sim.mesh.network import Network
 from sim.mesh.process import Disk, Node
 from tests.fuzz.hostile import Hostile, info_of
 from transport.story import Story
-from transport.wire.codec import decode, encode
+from transport.wire.codec import Envelope, decode, encode
 
 SIZE = 16
 KINDS: tuple[type[Any], ...] = get_args(Said)
@@ -244,7 +244,7 @@ class MeshCase:
         values = None
         if isinstance(message, _WITH_VALUES):
             values = self._values(node)
-        return Received(envelope.sender, envelope.body, values)  # type: ignore[arg-type]
+        return _received(envelope, values)
 
     def _sender(self, node: Node) -> Contributor:
         """Most often whom the device obeys: what anybody else says is dropped at once. Never itself (links drop it)."""
@@ -487,3 +487,9 @@ class _Formatting(logging.Handler):
         line = record.getMessage()
         if not line.isprintable():
             raise Misbehaved(f"a line of a log that is none: {line!r}")
+
+
+def _received(envelope: Envelope, values: Any) -> Received:
+    """As the transport hands it over: with the digest of values that came whole."""
+    digest = b"" if values is None or isinstance(envelope.body, SEGMENTS) else digest_of(values)
+    return Received(envelope.sender, envelope.body, values, digest)  # type: ignore[arg-type]

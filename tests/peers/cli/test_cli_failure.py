@@ -31,6 +31,12 @@ MISTAKES = {
     "mesh new": (["No Name"], "mesh name"),
     "peer": (["--code", "hello"], "join code: no ':' in it"),
     "peers": (["--code", "hello"], "join code: no ':' in it"),
+    "personal eval": (["gone.safetensors", "text"], "gone.safetensors"),
+    "personal export": (["gone"], "personal.safetensors does not exist"),
+    "personal forget": (["more"], "unexpected extra argument"),
+    "personal pretrain": (["gone"], "gone: no such file or folder"),
+    "personal status": (["more"], "unexpected extra argument"),
+    "personal train": (["gone"], "which global model?"),
     "predict": (["gone.safetensors"], "gone.safetensors does not exist"),
     "replay": (["gone.jsonl"], "gone.jsonl: No such file or directory"),
     "schedule compare": (["--policies", "nosuch"], "nosuch"),
@@ -42,6 +48,7 @@ MISTAKES = {
     "scheduler train": (["--steps", "3", "--out", "gone/policy.safetensors"], "gone does not exist"),
     "sim run": (["--faults", "hardest"], "expected one of none, mild, hard"),
     "sim search": (["--kinds", "nonsense"], "expected one of lose, late, crash"),
+    "type": (["more"], "unexpected extra argument"),
     "up": (["-n", "0"], "expected at least 1 peer"),
 }
 
@@ -63,6 +70,7 @@ def mdl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     """`mdl WORDS --json`: the exit code, the object, and stderr."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.delenv("MDL_CODE", raising=False)
 
     def run(*words: str) -> tuple[int, dict[str, Any], str]:
