@@ -16,11 +16,14 @@ import os
 import platform
 import sys
 import time
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import msgspec
 import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
 
 from benchmarks.training.in_process import Mesh
 from mdl.config import TrainingSettings

@@ -46,7 +46,7 @@ from peers.edge.lifeline import stopped_by_signals
 from peers.edge.node import METRICS, drive, record_round, start_peer
 from peers.edge.resume import State
 from peers.edge.sampler import Sampler
-from peers.roles.build import build_machine, configured_start
+from peers.roles.build import build_machine, configured_start, outer_of
 from transport.trust.keys import Mesh
 
 BLOCK = SMALLEST_SEGMENT_BYTES // 4  # values in which a device counts as a whole
@@ -169,7 +169,9 @@ def main():
     me, out = claim_identity(given.out, given.name, given.out / given.name)
     device = Device(me, out, given.values)
     state = None if given.agent else device.restore()
-    start = configured_start(config, me, state and state.start(SCHEMA, SCHEMA, None), time.monotonic())
+    start = configured_start(
+        config, me, state and state.start(SCHEMA, SCHEMA, None, outer_of(config.round)), time.monotonic()
+    )
     machine = build_machine(start, state and state.parameters)
     runtime = start_peer(
         start,
