@@ -105,6 +105,8 @@ class Device:
             each.contributor.peer_id: (~mask_of(each.lacks, each.segment_values, self.size))[::BLOCK].tolist()
             for each in delta.partial
         }
+        if np.ptp(sums) <= 1e-6 * abs(sums[0]):
+            sums = sums[:1]  # a pipe that nobody reads holds 64 KB
         about = {"sum": float(sums[0]), "sums": sums.tolist(), "theta": delta.theta, "contributors": who}
         tell(**{effect.name: effect.round_id}, **about, partly=partly)
 
