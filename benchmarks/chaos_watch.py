@@ -265,7 +265,7 @@ def summarise(run: dict[str, Any]) -> dict[str, Any]:
         "kills_of_trainers": len(of_trainers),
         "kills_of_agents": len(of_agents),
         "faults_with_a_majority_up": sum(2 * number < len(check._folders) for number in down),
-        "rounds_closed": max(eye.closed, *check.digests),  # one may have been applied after the last status
+        "rounds_closed": max([eye.closed, *check.digests]),  # one may have been applied after the last status
         "rounds": _round_times(book, eye.sights),
         "rounds_not_closed": sum(each["round_s"] is None for each in marked),
         "hangs": len(run["hangs"]),
