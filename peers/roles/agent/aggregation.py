@@ -214,7 +214,8 @@ class Aggregation:
         live = set(ledger.live())
         here = [peer for peer in going.contributors if peer in live]
         owns = {peer.peer_id: owns for peer, owns in zip(going.order, going.owns, strict=True)}
-        follow = all((report := ledger.reports.get(peer)) and report.exchange == mark for peer in here)
+        following = [member for member in self._members.alive() if member.contributor in going.order]
+        follow = all(member.report.exchange == mark for member in following)
         if not follow or len(here) + 1 < len(going.contributors) or not any(owns[peer.peer_id] for peer in here):
             return None
         self.plan = SegmentPlan(owns, going.segment_values, "as an earlier agent has planned it", 0.0, going.coding)

@@ -190,7 +190,7 @@ class Conductor:
             return self._abandon(now, "nobody is left")
         if distribution.is_exchanging:
             lost, stands_still = distribution.lost_contributors(), distribution.is_at_a_standstill(now)
-            goes_on = bool(lost) and not distribution.is_everywhere() and distribution.go_on_without(lost, now)
+            goes_on = bool(lost) and not distribution.sources() and distribution.go_on_without(lost, now)
             if stands_still and not goes_on:
                 self._members.reach.fail_segments(now)
             if (lost or stands_still) and not goes_on:

@@ -92,11 +92,6 @@ class Distribution:
         here = {member.contributor for member in self.recipients()}
         return [peer for peer in self.result.contributors if peer not in here]
 
-    def is_everywhere(self) -> bool:
-        """Everybody of the last order who is here has staged the result."""
-        assert self.last is not None
-        return all(self.has(member) for member in self.recipients() if member.contributor in self.last.order)
-
     def go_on_without(self, gone: list[Contributor], now: float) -> bool:
         """What these gave stays where it is merged, and the others own what they owned; False if nobody is left to."""
         assert self.result is not None

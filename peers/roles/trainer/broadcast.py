@@ -162,6 +162,11 @@ class Spread:
             self.digest, self.staged.theta, contributors, *self._ballot, self.uplink_mb_s, self.staged.partial
         )
 
+    def is_forgetful(self, order: BroadcastOrdered) -> bool:
+        """Whether an order goes on with this device's exchange, and knows nothing of somebody whom that has lost."""
+        known = self.exchange.order.lost if self.exchange else ()
+        return self._goes_on(order) and order.lost[: len(known)] != known
+
     def _goes_on(self, order: BroadcastOrdered) -> bool:
         """Whether this order is of the very exchange that this device takes part in."""
         now = self.exchange.order if self.exchange else None

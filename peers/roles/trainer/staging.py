@@ -31,7 +31,7 @@ class Staging:
     def take_place(self, part: Part, order: BroadcastOrdered, now: float) -> list[Effect]:
         """Fetch the result from the parent that the order names, or give it to the children."""
         spread, voice = part.spread, self._voice
-        if spread.is_outdated(order):
+        if spread.is_outdated(order) or spread.is_forgetful(order):
             return []
         if hop := part.incoming:
             if spread.order == order:

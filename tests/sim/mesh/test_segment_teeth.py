@@ -18,7 +18,7 @@ from mdl.errors import RemoteProtocolError
 from mdl.protocol.coding import Coding
 from mdl.protocol.delta import Contributor, ModelDelta
 from mdl.protocol.hop_messages import HopOrdered
-from mdl.protocol.round_messages import BroadcastOrdered, exchanging
+from mdl.protocol.round_messages import BroadcastOrdered
 from mdl.protocol.segment_messages import PieceMessage
 from mdl.protocol.vector_work import hash_delta
 from mdl.protocol.vocabulary import Holding
@@ -139,13 +139,6 @@ def _a_lost_device_counts_wherever_it_is_lost(self: Exchange, segment: int) -> N
     _FINISH(self, segment)
 
 
-def _a_new_agent_goes_on_whatever_the_others_have_followed(self: Aggregation, going: BroadcastOrdered) -> Any:
-    for peer, report in self._ledger.reports.items():
-        self._ledger.reports[peer] = msgspec.structs.replace(report, exchange=exchanging(going))
-    return _WHO_GOES_ON(self, going)
-
-
-_WHO_GOES_ON = Aggregation._find_who_goes_on
 _ENTRY, _TAKE_RESULT, _GO_ON = Standing._entry, Exchange.take_result, Exchange.go_on
 _TAKE_PIECE, _FINISH, _HEAR = Exchange.take_piece, Exchange._finish, Staging.hear_segment
 _ROUND = Exchange._round_result
@@ -163,7 +156,6 @@ MUTATIONS: dict[Callable[..., Any], tuple[Any, str, int]] = {
     _whose_piece_is_missing_is_not_told: (Exchange, "take_result", 22),
     _what_a_lost_owner_gave_is_kept: (Exchange, "go_on", 22),
     _a_lost_device_counts_wherever_it_is_lost: (Exchange, "_finish", 22),
-    _a_new_agent_goes_on_whatever_the_others_have_followed: (Aggregation, "_find_who_goes_on", 575),
 }
 
 
@@ -253,8 +245,6 @@ RARE: dict[Callable[..., Any], tuple[Any, str, Callable[[], None]]] = {
 
 
 CODINGS: tuple[Coding, ...] = ("none", "int8", "int4")
-# What values are does not matter for these.
-OF_ORDERS = {_a_new_agent_goes_on_whatever_the_others_have_followed}
 
 
 def _plan(seed: int, compress: Coding = "none") -> FaultPlan:
@@ -262,7 +252,7 @@ def _plan(seed: int, compress: Coding = "none") -> FaultPlan:
 
 
 def _run(plan: FaultPlan) -> Verdict:
-    with silent_machines():
+    with silent_machines(), np.errstate(all="ignore"):  # a broken machine may round what was never written
         return run_guarded(plan, _LIMIT_S)
 
 
@@ -271,15 +261,8 @@ def _is_caught(verdict: Verdict) -> bool:
     return bool(verdict.kind)
 
 
-@pytest.mark.parametrize(
-    ("mutation", "compress"),
-    [
-        (mutation, coding)
-        for mutation in MUTATIONS
-        for coding in CODINGS
-        if coding == "none" or mutation not in OF_ORDERS
-    ],
-)
+@pytest.mark.parametrize("compress", CODINGS)
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__.strip("_"))
 def test_a_broken_rule_of_segments_is_caught(
     mutation: Callable[..., Any], compress: Coding, monkeypatch: pytest.MonkeyPatch
 ) -> None:
