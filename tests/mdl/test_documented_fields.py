@@ -11,6 +11,7 @@ from mdl import config
 from mdl.protocol import (
     cloud_messages,
     cloud_work,
+    hop_messages,
     machine,
     messages,
     round_messages,
@@ -23,6 +24,7 @@ MODULES = (
     config,
     cloud_messages,
     cloud_work,
+    hop_messages,
     machine,
     messages,
     round_messages,
