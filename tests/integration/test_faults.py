@@ -342,7 +342,8 @@ def test_all_processes_killed_at_once_go_on_from_the_last_closed_round(tmp_path)
         peers = start()
         assert product.until(lambda: len(rounds()) >= len(before) + 3), peers[0].told
         after = rounds()
-        assert sorted(after) == list(range(1, max(after) + 1))  # none twice, none left out
+        # None twice, none left out; but the round in which they were killed may be closed that nobody wrote down.
+        assert set(range(1, max(after) + 1)) - set(after) <= {max(before) + 1}
         assert max(before) <= max(after) - 3
         assert {round_id: after[round_id] for round_id in before} == before
         assert all(len(line["contributors"]) == 3 for line in after.values())
