@@ -101,8 +101,10 @@ def _run(lan: ModuleType, policy: str, places: list[int], given: argparse.Namesp
         finally:
             for home in homes:
                 home.close()
-        rounds = product.read_lines(Path(folder) / "run" / "metrics.jsonl")[WARM_UP:]
-    return [_describe_round(line, mbit) for line in rounds]
+        # A device that does not hear the agent for a while leads the next rounds, and has their lines.
+        lines = [line for path in Path(folder).rglob("metrics.jsonl") for line in product.read_lines(path)]
+    rounds = {line["round"]: line for line in lines if _is_whole(line)}
+    return [_describe_round(rounds[number], mbit) for number in sorted(rounds) if number > WARM_UP]
 
 
 def _use(net: Any, in_use: list[Path], places: list[int], seed: list[int], ended: threading.Event) -> None:
@@ -116,6 +118,11 @@ def _use(net: Any, in_use: list[Path], places: list[int], seed: list[int], ended
         in_use[host].unlink()
         if stopped:
             return
+
+
+def _is_whole(line: dict[str, Any]) -> bool:
+    """Whether its agent has seen all of its hops: who takes over in the middle knows only its own."""
+    return sum(hop["outcome"] == "merged" for hop in line["schedule"]) == len(line["contributors"]) - 1
 
 
 def _describe_round(line: dict[str, Any], mbit: list[float]) -> dict[str, Any]:

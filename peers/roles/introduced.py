@@ -5,7 +5,7 @@ from __future__ import annotations
 from mdl.bounds import MAX_MEMBERS
 from mdl.protocol.machine import Effect, Send
 from mdl.protocol.messages import Said
-from mdl.protocol.vocabulary import PeerInfo
+from mdl.protocol.vocabulary import PeerInfo, Role
 
 
 class Introduced:
@@ -30,3 +30,11 @@ class Introduced:
 
     def tell(self, message: Said) -> list[Effect]:
         return [Send(peer_id, message) for peer_id in self.known if peer_id != self._own_id]
+
+    def tell_agents(self, message: Said) -> list[Effect]:
+        """Dedicated agents that stand by: they report to nobody, so that no agent knows them as members."""
+        return [
+            Send(peer_id, message)
+            for peer_id, info in self.known.items()
+            if info.role is Role.AGENT and peer_id != self._own_id
+        ]

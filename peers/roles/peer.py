@@ -24,10 +24,11 @@ from mdl.protocol.machine import (
     StopRequested,
     Tick,
 )
-from mdl.protocol.round_messages import AgentPresent, AgentResigned, MemberRefused, PeerReport
+from mdl.protocol.round_messages import AgentPresent, AgentResigned, MemberRefused, MeshFinished, PeerReport
 from mdl.protocol.status_messages import StatusWanted
 from mdl.protocol.vocabulary import Ballot, PeerInfo, Role
 from peers.roles.agent.agent import MobileAgent
+from peers.roles.agent.phase import Phase
 from peers.roles.agent.settings import AgentSettings
 from peers.roles.introduced import Introduced
 from peers.roles.membership.members import Members
@@ -97,6 +98,9 @@ class Peer:
                     else:
                         effects.append(effect)
                 elif type(effect) is Finish:
+                    if self.agent and self.agent.phase is Phase.FINISHED:
+                        end = MeshFinished(self.agent.term, self.agent.round_id)
+                        effects += self._introduced.tell_agents(end)
                     last.append(effect)
                     self._finished = True
                 else:
@@ -168,10 +172,10 @@ class Peer:
             if self.succession.admits(event.sender, message, now):
                 self.succession.give_up(now)
             return []
-        if self.trainer is None:
-            return []
         if kind in ORDERS and not self.succession.admits(event.sender, message, now):  # type: ignore[arg-type]
             return []
+        if self.trainer is None:
+            return [Finish()] if kind is MeshFinished else []
         effects = self._resign(now) if kind is MemberRefused else []  # the others need not wait for its silence
         return effects + self.trainer.handle(event, now)
 
@@ -261,7 +265,7 @@ class Peer:
         succession = self.succession
         if self.agent is None and succession.watch(now):
             logger.warning("the agent is silent")
-        if not succession.agent and succession.is_patient_no_more(now) and not self._has_left():
+        if not succession.agent and succession.is_patient_no_more(now) and not (self.trainer and self.trainer.left):
             self._members.expire(now)
             if succession.wants_office(self._members.alive(), now):
                 self._take_office(now)
@@ -336,9 +340,6 @@ class Peer:
     def _is_deaf(self, now: float) -> bool:
         """Nothing comes in: who does not hear the others must not keep them from following somebody else."""
         return now - self._heard_at >= self.settings.lost_after_s
-
-    def _has_left(self) -> bool:
-        return self.trainer is not None and self.trainer.left
 
     # -- suspension ---------------------------------------------------------------------------------------------------
 

@@ -493,6 +493,22 @@ def test_a_dedicated_agent_that_stands_by_just_leaves_when_it_is_stopped() -> No
     assert set(room.finished) == {"boss"}
 
 
+@pytest.mark.parametrize("is_led_by_a_device", [True, False])
+def test_a_dedicated_agent_that_stands_by_ends_with_the_run(is_led_by_a_device: bool) -> None:
+    room = Room(_peer("boss", dedicated=True, rounds=12), *(_peer(name, rounds=12) for name in ("ann", "bob")))
+    if not is_led_by_a_device:
+        room.add(_peer("deputy", dedicated=True, rounds=12))
+    room.run(6.0)
+    room.silent.add("boss")
+    room.run(6.0)
+    room.silent.discard("boss")
+    room.run(1.0)
+    assert room.leaders() == ["ann" if is_led_by_a_device else "deputy"]
+    room.run(30.0)
+    assert set(room.finished) == set(room.peers)
+    assert {end.exit_code for end in room.finished.values()} == {0}
+
+
 def test_a_planned_run_ends_at_its_goal_also_under_a_successor() -> None:
     room = Room(*(_peer(name, rounds=6) for name in ("boss", "ann", "bob", "cat")))
     room.run(7.0)
