@@ -26,7 +26,8 @@ from mdl.errors import ConfigError, MdlError, TrainingCancelledError
 from mdl.files.ballot import BALLOT, BallotFile
 from mdl.files.checkpoint import ModelCache
 from mdl.files.journal import Journal
-from mdl.learning.flat import FlatModel, unwrap
+from mdl.learning.flat import FlatModel
+from mdl.learning.tensors import unwrap
 from mdl.learning.training import check_trained, model_delta
 from mdl.protocol.counts import no_evaluation
 from mdl.protocol.delta import ModelDelta, Vector
@@ -107,7 +108,7 @@ class Member:
         self._cache, self._ballots = ModelCache(self._directory), BallotFile(self._directory / BALLOT)
         self._todo: queue.SimpleQueue[TrainLocally | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[LocalDeltaReady | None] = queue.SimpleQueue()
-        self._origin = Origin(mesh.name, self._flat.schema_hash, type(unwrap(model)).__name__)
+        self._origin = Origin(mesh.name, self._flat.schema_hash, _describe(self._flat))
         state = self._restore(fresh)
         start, merges = self._start(state), MergeTimer()
         peer = build_machine(start, state.parameters)
@@ -277,13 +278,20 @@ def join(
 ) -> Member:
     """A member of the mesh `mesh`, whose join code is given, in MDL_CODE, or known to `mdl mesh list`.
 
-    model: float32, on the CPU, the same on every device. optimizer, data, loss: for `run()` only. theta: weight of this
+    model: float32 where it is trained, the same on every device; what is frozen (requires_grad is False) is neither
+    sent nor merged, and must be equal on all devices. optimizer, data, loss: for `run()` only. theta: weight of this
     device's delta (3.2.2). addresses: HOST:PORT of members, where multicast is blocked. fresh: what this device has of
     an earlier run is set aside; else it goes on from there. Raises ConfigError, also if that is of another model.
     """
     joined = Mesh.from_code(find_code(mesh, code))
     section = MeshSection(join=tuple(addresses), loopback=loopback)
     return Member(joined, model, optimizer, data, loss, name, theta, out, section, fresh)
+
+
+def _describe(model: FlatModel) -> str:
+    """For the line that tells two models apart."""
+    name = type(unwrap(model.module)).__name__
+    return f"{name} with {model.frozen}" if model.frozen.size else name
 
 
 def _evaluate(effect: Evaluate) -> Event:

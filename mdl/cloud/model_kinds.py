@@ -213,8 +213,8 @@ class WindowKind:
     ) -> None:
         self._models, self._shape, self._names, self._seed = (small, large), (channels, length), tuple(classes), seed
         flat = FlatModel(self.build_small(seed))
-        self.schema_hash = hash_task(flat.schema, self._names, channel_names, rate_hz)
-        self.older_hashes = older_hashes(flat.schema, self._names, channel_names)
+        self.schema_hash = hash_task(flat.task_schema, self._names, channel_names, rate_hz)
+        self.older_hashes = older_hashes(flat.task_schema, self._names, channel_names)
         self.large = str(large)
         self.summary = describe_task(f"{small} of {large}", (channels, length), channel_names, self._names, rate_hz)
         self._size = flat.size

@@ -2,7 +2,8 @@
 
 Parameters and float buffers (batch-norm statistics) become views of one buffer: reading w is free, loading w(t) is one
 copy, and what the mesh averages is exactly what the module computes with. Integer buffers are counters of one device
-and stay where they are, as do buffers the module itself leaves out of its state_dict: they are constants.
+and stay where they are, as do buffers the module itself leaves out of its state_dict: they are constants. Parameters
+that are frozen when the module is handed over stay too (`mdl/learning/tensors.py`). What is on a GPU is copied.
 Much of torch moves a tensor elsewhere without a word (`.to()`, `p.data = ...`, `share_memory()`, a buffer that is
 assigned anew): there it stays, and its values are copied, out by `load` and in by `gather`.
 Knows nothing of training, rounds or files.
@@ -14,46 +15,50 @@ import hashlib
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
 from mdl.errors import ConfigError, LocalProtocolError
+from mdl.learning.tensors import Frozen, averaged_tensors, check_distinct, check_kind, plain_name, tied_names, unwrap
 from mdl.protocol.delta import Vector
 from mdl.task import rate_step
 
 Schema: TypeAlias = list[tuple[str, tuple[int, ...]]]
 
-# Where torch.compile keeps the module that it wraps; it becomes a part of the names.
-_COMPILED = "_orig_mod"
+
+_ALL_FROZEN = "every parameter of the model is frozen (requires_grad is False): there is nothing to train"
 
 
 class FlatModel:
-    """A module whose parameters and float buffers are views of one float32 vector of shape (size,).
+    """A module whose trainable parameters and float buffers are views of one float32 vector of shape (size,).
 
-    Tied parameters count once. `schema` lists (name, shape) in the vector's order, `schema_hash` is its 16 hex digits;
-    both are the same for a module and for what torch.compile or DataParallel make of it.
-    Raises ConfigError that names the tensor if one is not float32, not on the CPU, not initialised, or shares memory.
+    Tied parameters count once. `schema` lists (name, shape) in the vector's order; `task_schema` has what is frozen
+    besides, which must be alike on all devices, and `schema_hash` is its 16 hex digits; all are the same for a module
+    and for what torch.compile or DataParallel make of it. stays: tensors stay where they are, as those on another
+    device do. Raises ConfigError that names the tensor if one is not float32, not initialised, or shares memory, and if
+    all parameters are frozen.
     """
 
-    def __init__(self, module: nn.Module) -> None:
-        tensors = _float_tensors(module)
+    def __init__(self, module: nn.Module, stays: bool = False) -> None:
+        self.frozen = Frozen(module)
+        tensors = averaged_tensors(module, self.frozen.names)
         for name, tensor in tensors.items():
-            _check_kind(name, tensor)
-            if tensor.device.type != "cpu":
-                raise ConfigError(f"model tensor {name} is on {tensor.device}: use the CPU (module.cpu())")
-        _check_distinct(tensors)
+            check_kind(name, tensor)
+        check_distinct(tensors)
         self.module = module
         self.schema: Schema = [(name, tuple(tensor.shape)) for name, tensor in tensors.items()]
-        self.schema_hash = hash_schema(self.schema)
+        self.task_schema = [*self.schema, *([(f"frozen {self.frozen.digest}", ())] if self.frozen.size else [])]
+        self.schema_hash = hash_schema(self.task_schema)
         self.size = sum(tensor.numel() for tensor in tensors.values())
+        if self.frozen.size and not any(isinstance(tensor, nn.Parameter) for tensor in tensors.values()):
+            raise ConfigError(_ALL_FROZEN)
         if not self.size:
             raise ConfigError(f"model {type(module).__name__} has no parameters: there is nothing to train")
-        self._tied = _tied_names(module)
+        self._tied = tied_names(module)
         self._places = _places(self.schema)
         self._values: Vector = np.empty(self.size, np.float32)
         # Two views of the same memory each: share_memory() moves the storage of the one that the module has.
@@ -62,7 +67,8 @@ class FlatModel:
             tensors.values(), _cut(self._values, self.schema).values(), self._views.values(), strict=True
         ):
             home.copy_(tensor.detach())
-            tensor.data = view
+            if tensor.device == home.device and not stays:
+                tensor.data = view
 
     def values(self) -> Vector:
         """The live vector, float32, shape (size,): a view, so it changes with the next training step or load."""
@@ -98,11 +104,12 @@ class FlatModel:
 
     def _moved(self) -> dict[str, Tensor]:
         """The tensors that are not in their place in the vector any more."""
-        tensors = _float_tensors(self.module)
+        self.frozen.check()
+        tensors = averaged_tensors(self.module, self.frozen.names)
         self._check_schema(tensors)
         moved = {name: tensor for name, tensor in tensors.items() if not _is_at(tensor, self._views[name])}
         if moved:
-            _check_distinct(tensors)
+            check_distinct(tensors)
         return moved
 
     def _check_schema(self, tensors: dict[str, Tensor]) -> None:
@@ -111,7 +118,7 @@ class FlatModel:
             if name not in tensors:
                 now = f", {came[0]} is new" if came else ""
                 raise ConfigError(f"model tensor {name} {list(shape)} is gone since the model was handed over{now}")
-            _check_kind(name, tensors[name], " since the model was handed over")
+            check_kind(name, tensors[name], " since the model was handed over")
             if tensors[name].shape != shape:
                 raise ConfigError(
                     f"model tensor {name} was {list(shape)} when the model was handed over, it is "
@@ -144,9 +151,7 @@ class FlatModel:
             else:
                 stretches.append(place)
         if not stretches:
-            raise ConfigError(
-                "every parameter of the model is frozen (requires_grad is False): there is nothing to train"
-            )
+            raise ConfigError(_ALL_FROZEN)
         return stretches
 
     def buffers(self) -> list[range]:
@@ -188,8 +193,11 @@ class FlatModel:
                 raise ConfigError(f"the gradient of model tensor {name} was replaced in training (zero_grad, .grad)")
 
     def _parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Those of the vector. Raises ConfigError if one that was frozen is trained now."""
+        self.frozen.check()
         for name, parameter in unwrap(self.module).named_parameters():
-            yield _plain(name), parameter
+            if (plain := plain_name(name)) not in self.frozen.names:
+                yield plain, parameter
 
     def _gradient(self, name: str, stretches: list[range], gradients: list[Tensor]) -> Tensor:
         place = self._places[name]
@@ -232,73 +240,6 @@ def schema_difference(a: Schema, b: Schema) -> str:
         return ""
     (name, shape), where = (a[len(b)], "here") if len(a) > len(b) else (b[len(a)], "there")
     return f"{name} {list(shape)} only {where}"
-
-
-def unwrap(module: nn.Module) -> nn.Module:
-    """The module itself, without what torch.compile or DataParallel put around it."""
-    while True:
-        if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
-            module = module.module
-        elif isinstance(inner := getattr(module, _COMPILED, None), nn.Module):
-            module = inner
-        else:
-            return module
-
-
-def _float_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """What the mesh averages, by name: all parameters, and the float buffers of the state_dict."""
-    module = unwrap(module)
-    tensors: dict[str, Tensor] = {}
-    for name, parameter in module.named_parameters():
-        tensors[_plain(name)] = parameter
-    persistent = module.state_dict(keep_vars=True).keys()
-    for name, buffer in module.named_buffers():
-        if name in persistent and (buffer.is_floating_point() or buffer.is_complex()):
-            tensors[_plain(name)] = buffer
-    return tensors
-
-
-def _tied_names(module: nn.Module) -> dict[str, str]:
-    """The further names of parameters that have several, with the first of each."""
-    first: dict[int, str] = {}
-    return {
-        _plain(name): _plain(known)
-        for name, parameter in unwrap(module).named_parameters(remove_duplicate=False)
-        if (known := first.setdefault(id(parameter), name)) != name
-    }
-
-
-def _plain(name: str) -> str:
-    return name.replace(f"{_COMPILED}.", "")
-
-
-def _check_kind(name: str, tensor: Tensor, since: str = "") -> None:
-    if is_lazy(tensor):
-        raise ConfigError(f"model tensor {name} is not initialised: run the module once before handing it over")
-    if tensor.device.type == "meta":
-        raise ConfigError(f"model tensor {name} is on the meta device{since}: it has no values")
-    if tensor.dtype != torch.float32:
-        raise ConfigError(f"model tensor {name} is {tensor.dtype}{since}: use float32 (module.float())")
-    if tensor.layout != torch.strided or tensor.is_nested:
-        kind = "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
-        raise ConfigError(f"model tensor {name} is {kind}{since}: use a dense one")
-
-
-def _check_distinct(tensors: dict[str, Tensor]) -> None:
-    """Two tensors in the same memory would come apart when they move: silently another model."""
-    spans = sorted((str(t.device), t.data_ptr(), _span_bytes(t), name) for name, t in tensors.items() if t.numel())
-    for (device, start, size_bytes, name), (other_device, other_start, _, other) in pairwise(spans):
-        if device == other_device and other_start < start + size_bytes:
-            raise ConfigError(f"model tensors {name} and {other} share memory: tie the nn.Parameter itself instead")
-    for _, _, size_bytes, name in spans:
-        if size_bytes < tensors[name].nbytes:
-            raise ConfigError(f"elements of model tensor {name} share memory (expand): give each its own (clone)")
-
-
-def _span_bytes(tensor: Tensor) -> int:
-    """From the first to the last element in memory, whatever lies between."""
-    reach = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
-    return (reach + 1) * tensor.element_size()
 
 
 def _is_at(tensor: Tensor, view: Tensor) -> bool:

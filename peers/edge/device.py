@@ -73,9 +73,9 @@ class Device:
         self.test = take_windows(data.test, shard_test(len(data.test), shard))
         self.model = build_flat_model(config, data)
         self.description = describe_model(config, data, mesh)
-        self.schema_hash = hash_task(self.model.schema, data.classes, data.channels, data.rate_hz)
+        self.schema_hash = hash_task(self.model.task_schema, data.classes, data.channels, data.rate_hz)
         self.theta = float(len(self.train)) if config.round.theta == "samples" else 1.0
-        older = older_hashes(self.model.schema, data.classes, data.channels)
+        older = older_hashes(self.model.task_schema, data.classes, data.channels)
         self._origin = Origin(mesh, self.schema_hash, self.summary, config.seed, older)
         self._outer = outer_of(config.round, self.model.buffers())
         self._me = me
@@ -97,7 +97,8 @@ class Device:
         description = self.description
         shape = description.channels, description.time
         names = description.channel_names, description.class_names
-        return describe_task(description.model, shape, *names, description.rate_hz)
+        model = f"{description.model} {self.model.frozen}".rstrip()
+        return describe_task(model, shape, *names, description.rate_hz)
 
     def restore(self, fresh: bool = False) -> State:
         """What the file cache has, or the untrained model.

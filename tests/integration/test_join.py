@@ -92,6 +92,29 @@ with peers.join(model=model, name="idle", loopback=True) as mesh:
 print(model.weight.dtype)
 """
 
+# Its first layer is frozen; the base follows from the second number.
+TUNED = """
+import sys
+import torch
+import peers
+
+device, base = map(int, sys.argv[1:])
+torch.manual_seed(base)
+model = torch.nn.Sequential(torch.nn.Linear(40, 30).requires_grad_(False), torch.nn.ReLU(), torch.nn.Linear(30, 2))
+before = model[0].weight.clone()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+x = torch.randn(64, 40, generator=torch.Generator().manual_seed(device))
+try:
+    with peers.join(model=model, name=f"tuned-{device}", loopback=True) as mesh:
+        for this in mesh:
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(x), (x.sum(1) > 0).long()).backward()
+            optimizer.step()
+            print("round", this.round_id, flush=True)
+finally:
+    print("the base is", "what it was" if torch.equal(model[0].weight, before) else "another one")
+"""
+
 FLOODED = """
 import collections, json, logging
 import torch
@@ -197,6 +220,22 @@ def test_an_optimizer_of_another_model_is_refused_before_anything_is_written():
     optimizer = torch.optim.SGD(other.parameters(), 0.1)
     with pytest.raises(ConfigError, match="the optimizer holds none of the model's parameters"):
         peers.join(model=model, optimizer=optimizer, code=new_join_code("loops"))
+
+
+def test_a_frozen_base_is_not_exchanged_and_another_one_is_refused(home):
+    home.start("agent", "--loopback", "--set", "round.min_peers=1")
+    script = home.folder / "tuned.py"
+    script.write_text(TUNED)
+    first = home.start_python(script, 1, 0)
+    assert product.until(lambda: "round 2" in first.said), first.told
+    second, other = home.start_python(script, 2, 0), home.start_python(script, 3, 1)
+    assert other.end() == 1
+    told = r"Sequential with 1,230 frozen, \w{8}, 62 values"
+    assert re.search(rf"your model \({told}\) differs from the mesh's \({told}\)", other.complaint), other.told
+    assert product.until(lambda: "round 2" in second.said), second.told
+    for loop in (first, second):
+        loop.interrupt()
+        assert "the base is what it was" in loop.said
 
 
 @pytest.mark.alone

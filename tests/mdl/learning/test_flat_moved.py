@@ -229,7 +229,6 @@ def test_tied_parameters_move_together():
         lambda: parametrizations.weight_norm(nn.Linear(3, 2)),
         lambda: parametrizations.spectral_norm(nn.Linear(3, 2)),
         lambda: nn.utils.weight_norm(nn.Linear(3, 2)),
-        lambda: nn.Sequential(nn.Linear(3, 2).requires_grad_(False), nn.Linear(2, 2)),
         lambda: nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3)).to(memory_format=torch.channels_last),
     ],
 )

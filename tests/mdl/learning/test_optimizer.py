@@ -61,7 +61,8 @@ def test_frozen_parameters_and_buffers_stay_as_they_are() -> None:
 
 
 def test_a_fully_frozen_model_has_nothing_to_step() -> None:
-    flat = FlatModel(_make_module().requires_grad_(False))
+    flat = FlatModel(_make_module())
+    flat.module.requires_grad_(False)
     with pytest.raises(ConfigError, match="frozen"):
         FlatOptimizer(flat, "sgd", 0.0, 0.0)
 

@@ -1,0 +1,167 @@
+"""Which tensors of a torch module the mesh averages, and what each must be like. Knows no vector and no round.
+
+All trainable parameters and the float buffers of the state_dict. What is frozen (requires_grad is False) when the
+module is handed over stays as it is: it is neither sent nor merged, may be of any type and lie on any device, and must
+be the same everywhere, which its digest tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from mdl.errors import ConfigError
+from mdl.protocol.delta import new_hash
+
+# Where torch.compile keeps the module that it wraps; it becomes a part of the names.
+_COMPILED = "_orig_mod"
+
+
+class Frozen:
+    """The parameters of a module that are frozen now. names: of each. size: values in all of them.
+
+    Raises ConfigError if one has no values to compare with other devices' (meta, lazy).
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = unwrap(module)
+        self.names = frozenset(name for name, parameter in _parameters(self._module) if not parameter.requires_grad)
+        found = self._tensors()
+        self.size = sum(tensor.numel() for tensor in found.values())
+        self._digest = _digest_of(found) if found else ""
+        self._marks = _marks_of(found)
+
+    def __str__(self) -> str:
+        """ "12,288 frozen, 0f6a9b2c": how many values, and the beginning of their digest; empty if there are none."""
+        return f"{self.size:,} frozen, {self._digest[:8]}" if self._digest else ""
+
+    @property
+    def digest(self) -> str:
+        """Of names, types, shapes and values, in hex digits; empty if nothing is frozen."""
+        return self._digest
+
+    def check(self) -> None:
+        """Raises ConfigError that names the parameter if one is trained, gone or has other values by now.
+
+        Values are compared where the tensor was written to, or moved, since the last look.
+        """
+        found = self._tensors()
+        for name in sorted(self.names - found.keys()):
+            raise ConfigError(f"model tensor {name} is gone since the model was handed over")
+        for name, tensor in found.items():
+            if tensor.requires_grad:
+                raise ConfigError(
+                    f"model tensor {name} was frozen when the model was handed over, so that the mesh leaves it out, "
+                    "and is trained now (requires_grad): unfreeze it before"
+                )
+        marks = _marks_of(found)
+        if marks == self._marks:
+            return
+        if self._digest and _digest_of(found) != self._digest:
+            name = next(name for name in found if marks[name] != self._marks[name])
+            raise ConfigError(
+                f"frozen parameters of the model have other values than when it was handed over ({name} was written to)"
+            )
+        self._marks = marks
+
+    def _tensors(self) -> dict[str, nn.Parameter]:
+        found = {name: parameter for name, parameter in _parameters(self._module) if name in self.names}
+        for name, parameter in found.items():
+            _check_values(name, parameter)
+        return found
+
+
+def unwrap(module: nn.Module) -> nn.Module:
+    """The module itself, without what torch.compile or DataParallel put around it."""
+    while True:
+        if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            module = module.module
+        elif isinstance(inner := getattr(module, _COMPILED, None), nn.Module):
+            module = inner
+        else:
+            return module
+
+
+def averaged_tensors(module: nn.Module, frozen: frozenset[str]) -> dict[str, Tensor]:
+    """What the mesh averages, by name: the parameters but those, and the float buffers of the state_dict."""
+    module = unwrap(module)
+    tensors: dict[str, Tensor] = {name: tensor for name, tensor in _parameters(module) if name not in frozen}
+    persistent = module.state_dict(keep_vars=True).keys()
+    for name, buffer in module.named_buffers():
+        if name in persistent and (buffer.is_floating_point() or buffer.is_complex()):
+            tensors[plain_name(name)] = buffer
+    return tensors
+
+
+def tied_names(module: nn.Module) -> dict[str, str]:
+    """The further names of parameters that have several, with the first of each."""
+    first: dict[int, str] = {}
+    return {
+        plain_name(name): plain_name(known)
+        for name, parameter in unwrap(module).named_parameters(remove_duplicate=False)
+        if (known := first.setdefault(id(parameter), name)) != name
+    }
+
+
+def plain_name(name: str) -> str:
+    return name.replace(f"{_COMPILED}.", "")
+
+
+def check_kind(name: str, tensor: Tensor, since: str = "") -> None:
+    """Raises ConfigError unless it is what a vector can hold: dense float32 with values."""
+    _check_values(name, tensor, since)
+    if tensor.dtype != torch.float32:
+        raise ConfigError(f"model tensor {name} is {tensor.dtype}{since}: use float32 (module.float())")
+    if tensor.layout != torch.strided or tensor.is_nested:
+        kind = "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
+        raise ConfigError(f"model tensor {name} is {kind}{since}: use a dense one")
+
+
+def check_distinct(tensors: dict[str, Tensor]) -> None:
+    """Two tensors in the same memory would come apart when they move: silently another model."""
+    spans = sorted((str(t.device), t.data_ptr(), _span_bytes(t), name) for name, t in tensors.items() if t.numel())
+    for (device, start, size_bytes, name), (other_device, other_start, _, other) in pairwise(spans):
+        if device == other_device and other_start < start + size_bytes:
+            raise ConfigError(f"model tensors {name} and {other} share memory: tie the nn.Parameter itself instead")
+    for _, _, size_bytes, name in spans:
+        if size_bytes < tensors[name].nbytes:
+            raise ConfigError(f"elements of model tensor {name} share memory (expand): give each its own (clone)")
+
+
+def _check_values(name: str, tensor: Tensor, since: str = "") -> None:
+    if is_lazy(tensor):
+        raise ConfigError(f"model tensor {name} is not initialised: run the module once before handing it over")
+    if tensor.device.type == "meta":
+        raise ConfigError(f"model tensor {name} is on the meta device{since}: it has no values")
+
+
+def _span_bytes(tensor: Tensor) -> int:
+    """From the first to the last element in memory, whatever lies between."""
+    reach = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return (reach + 1) * tensor.element_size()
+
+
+def _parameters(module: nn.Module) -> Iterable[tuple[str, nn.Parameter]]:
+    return ((plain_name(name), parameter) for name, parameter in module.named_parameters())
+
+
+def _digest_of(tensors: dict[str, nn.Parameter]) -> str:
+    found = new_hash()
+    for name, tensor in sorted(tensors.items()):
+        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        values = tensor.detach().resolve_neg().to("cpu").contiguous()
+        found.update(values.reshape(-1).view(torch.uint8).numpy().data)
+    return found.digest().hex()
+
+
+def _marks_of(tensors: dict[str, nn.Parameter]) -> dict[str, tuple[int, int]]:
+    """Where each lies, and how often it was written to: both as before means that nothing has changed."""
+    return {name: (tensor.data_ptr(), _version(tensor)) for name, tensor in tensors.items()}
+
+
+def _version(tensor: Tensor) -> int:
+    return -1 if tensor.is_inference() else tensor._version
