@@ -122,7 +122,7 @@ def _use(net: Any, in_use: list[Path], places: list[int], seed: list[int], ended
 
 def _is_whole(line: dict[str, Any]) -> bool:
     """Whether its agent has seen all of its hops: who takes over in the middle knows only its own."""
-    return sum(hop["outcome"] == "merged" for hop in line["schedule"]) == len(line["contributors"]) - 1
+    return bool(sum(hop["outcome"] == "merged" for hop in line["schedule"]) == len(line["contributors"]) - 1)
 
 
 def _describe_round(line: dict[str, Any], mbit: list[float]) -> dict[str, Any]:
