@@ -77,6 +77,7 @@ class Standing:
         self._since = me.incarnation if ballot is None else ballot.since
         self._knows_start = ballot is not None
         self._begun = ""  # the fork whose beginning this process has seen last
+        self._staged_after: tuple[str, int] | None = None  # of the round after this one: what `reached` was before
         self.lineage: Lineage = ()
         self._me = me
         self._in_w: tuple[Work, ...] = ()
@@ -98,6 +99,7 @@ class Standing:
         """state: w(t + 1) = w(t) - eta * result (Algorithm 1), or as the outer optimizer has it."""
         self._take_state(state, digest)
         self.round_id += 1
+        self._staged_after = None
         self.base = base_of(result)
         counted = [Counted(contributor, self.round_id) for contributor in result.contributors]
         counted += [Counted(each.contributor, self.round_id, *_lacking(each)) for each in result.partial]
@@ -109,7 +111,7 @@ class Standing:
     def move_to(self, round_id: int, state: Vector, digest: bytes, history: History) -> None:
         """Take over another device's state. Own work in rounds that are left behind is uncounted from here on."""
         self._take_state(state, digest)
-        self.round_id = round_id
+        self.round_id, self._staged_after = round_id, None
         self._take_history(history)
         self._shared_round = min(self._shared_round, round_id)
         self.note_further(round_id)
@@ -122,6 +124,21 @@ class Standing:
             self.reached[fork.name] = max(end, self.reached.pop(fork.name, 0))
         while len(self.reached) > MAX_REACHED:
             del self.reached[next(iter(self.reached))]
+
+    def note_staged(self) -> None:
+        """It has staged the result of the round after this one, as long as no other proposal replaces that."""
+        if self._staged_after is None and self.lineage:
+            self._staged_after = self.lineage[-1].name, self.reached.get(self.lineage[-1].name, 0)
+        self.note_further(self.round_id + 1)
+
+    def note_replaced(self) -> None:
+        """Another value was proposed for that round under a later ballot: so this one was not decided, and will not be.
+
+        As if it had never been staged: the proposer has asked a quorum.
+        """
+        before, self._staged_after = self._staged_after, None
+        if before and self.lineage and before[0] == self.lineage[-1].name:
+            self.reached[before[0]] = before[1]
 
     def was_further(self) -> bool:
         """Whether this device has had a later result on this very lineage, and has it no more."""

@@ -39,6 +39,8 @@ class Staging:
             self._hops.abort(part, hop, now, "the round has its result already")
         staged_before, is_new = spread.report(), spread.order != order
         ask = spread.follow(order, self._me, part.holds.get(0), now)
+        if staged_before and spread.staged is None:
+            self._standing.note_replaced()
         self._note_staged(part)
         if spread.staged is None and spread.parent and (ask or voice.ask_at is None):
             voice.ask_at = now
@@ -124,4 +126,4 @@ class Staging:
         """The result may be closed from here on, whatever this device hears of it."""
         if part.spread.staged and part.spread.order:
             self.staged_term = part.spread.order.term
-            self._standing.note_further(part.round_id)
+            self._standing.note_staged()

@@ -6,9 +6,10 @@ import numpy as np
 
 from mdl.protocol.delta import Contributor, ModelDelta
 from mdl.protocol.machine import Event, KeepDelta, LocalDeltaReady, Received, Send, Tick
-from mdl.protocol.round_messages import BroadcastOrdered, RoundClosed, RoundOpened
+from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage, RoundClosed, RoundOpened
 from mdl.protocol.segment_messages import SegmentMessage
-from mdl.protocol.vocabulary import TrainingReport
+from mdl.protocol.vocabulary import Ballot, Fork, History, TrainingReport
+from peers.roles.trainer.model_state import Standing
 from peers.roles.trainer.trainer import Trainer, TrainerSettings
 from tests.peers.roles.at_once import TrainerAtOnce
 
@@ -98,3 +99,44 @@ def test_what_was_rounded_off_is_dropped_where_the_result_comes_whole() -> None:
     assert pair[ANN].digest == pair[BOB].digest
     own = _train(pair, 2, 0.0)
     assert np.array_equal(own[BOB].values, START)
+
+
+def test_a_vote_for_a_value_that_another_proposal_replaces_is_free_again() -> None:
+    """That proposal's agent has asked a quorum: the replaced one was not decided. Otherwise nobody may be left to vote."""
+    lineage = (Fork(0, 1, "agent.1.1"),)
+    history = History(lineage, ("agent", "ann", "bob"))
+    trainer = TrainerAtOnce(BOB, START, "schema", "model", TrainerSettings(), history=history, ballot=Ballot())
+
+    def order(version: int) -> None:
+        names = 9, 1, trainer.digest, version, (ANN, BOB), 1.0, (ANN,)
+        trainer.handle(Received(AGENT, BroadcastOrdered(*names, lineage=lineage)), 0.0)
+
+    def stage(version: int, value: float) -> None:
+        trainer.handle(Received(ANN, GlobalMessage(1, 1.0, (ANN,), 9, version), START + value), 0.0)
+
+    for version, value in ((1, 1.0), (3, 2.0)):
+        order(version)
+        stage(version, value)
+        assert trainer.standing.was_further()
+        assert trainer.standing.votes(has_staged=True)
+        order(version + 1)
+        assert trainer.part is not None
+        assert trainer.part.spread.staged is None
+        assert trainer.standing.votes(has_staged=False)
+        assert not any(reached.round_id for reached in trainer.standing.ballot(9).reached)
+    stage(4, 3.0)
+    trainer.handle(Received(AGENT, RoundClosed(9, 1, trainer.part.spread.digest)), 0.0)
+    assert trainer.round_id == 1
+    trainer.standing.note_replaced()  # it has become w(1): nothing replaces it
+    assert [reached.round_id for reached in trainer.standing.ballot(9).reached] == [1]
+
+
+def test_a_vote_that_was_lost_before_is_not_given_back_by_a_replacement() -> None:
+    lineage = (Fork(0, 1, "agent.1.1"),)
+    standing = Standing(BOB, START, history=History(lineage, ("bob",)))
+    standing.note_further(1)
+    again = Standing(BOB, START, history=History(lineage, ("bob",)), ballot=standing.ballot(9))
+    assert not again.votes(has_staged=False)
+    again.note_staged()
+    again.note_replaced()
+    assert not again.votes(has_staged=False)
