@@ -102,7 +102,7 @@ def test_what_was_rounded_off_is_dropped_where_the_result_comes_whole() -> None:
 
 
 def test_a_vote_for_a_value_that_another_proposal_replaces_is_free_again() -> None:
-    """That proposal's agent has asked a quorum: the replaced one was not decided. Otherwise nobody may be left to vote."""
+    """The agent of that proposal has asked a quorum: nobody decided the replaced one. Or nobody may be left to vote."""
     lineage = (Fork(0, 1, "agent.1.1"),)
     history = History(lineage, ("agent", "ann", "bob"))
     trainer = TrainerAtOnce(BOB, START, "schema", "model", TrainerSettings(), history=history, ballot=Ballot())
