@@ -82,6 +82,8 @@ ValueCount: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_VALUES)]
 Group: TypeAlias = Annotated[int, Meta(ge=-1, lt=MAX_MEMBERS)]
 Seconds: TypeAlias = Annotated[float, Meta(ge=0.0, le=MAX_SECONDS)]
 Percent: TypeAlias = Annotated[float, Meta(ge=0.0, le=100.0)]
+# Of a sensor that is not broken: nothing that computes is colder or hotter.
+Celsius: TypeAlias = Annotated[float, Meta(ge=-100.0, le=300.0)]
 RateMBs: TypeAlias = Annotated[float, Meta(ge=0.0, le=MAX_RATE_MB_S)]
 Theta: TypeAlias = Annotated[float, Meta(ge=0.0, le=MAX_THETA)]
 Loss: TypeAlias = Annotated[float, Meta(ge=-MAX_LOSS, le=MAX_LOSS)]

@@ -40,7 +40,7 @@ from mdl.protocol.round_messages import (
     RoundOpened,
 )
 from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
-from mdl.protocol.status_messages import MeshStatus, StatusWanted
+from mdl.protocol.status_messages import MeshStatus, PageServed, StatusWanted
 from mdl.protocol.vocabulary import Message, Nonce, PeerInfo
 
 PROTOCOL_VERSION = 5
@@ -94,6 +94,7 @@ Said: TypeAlias = (
     | SegmentTaken
     | StatusWanted
     | MeshStatus
+    | PageServed
     | LessonWanted
     | LessonCurrent
     | LessonMessage

@@ -76,6 +76,8 @@ class DeviceRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     lost: why the round went on without it; "": it did not.
     kind: how it is used, by the busy periods of all rounds: 0 idle, 1 sync, 2 interactive, 3 call, 4 bimodal.
     merge_mb_s: megabytes a second, as its merges have shown it; None: not known.
+    loss: of its training, in nats; None: not told.
+    accuracy: of the round's model on its own test windows; None: it has not tested.
     """
 
     peer_id: PeerId
@@ -87,6 +89,8 @@ class DeviceRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     lost: Text = ""
     kind: Annotated[int, Meta(ge=0, lt=16)] = 0
     merge_mb_s: RateMBs | None = None
+    loss: Loss | None = None
+    accuracy: Share | None = None
 
 
 Schedule: TypeAlias = Annotated[tuple[HopSummary, ...], Meta(max_length=MAX_SCHEDULE)]
@@ -167,6 +171,8 @@ class MemberStatus(msgspec.Struct, frozen=True):
     transfer: how far the values have come that it waits for.
     loss: of its last training, in nats; None: not told.
     problem: why it takes no part; "": it does.
+    link_mb_s: megabytes a second of its link, as hops have shown it; None: not known.
+    merge_mb_s: likewise of its merges.
     """
 
     peer_id: PeerId
@@ -180,6 +186,8 @@ class MemberStatus(msgspec.Struct, frozen=True):
     transfer: Transfer | None = None
     loss: Loss | None = None
     problem: Text = ""
+    link_mb_s: RateMBs | None = None
+    merge_mb_s: RateMBs | None = None
 
 
 class StatusWanted(Message, frozen=True):
@@ -228,3 +236,12 @@ class MeshStatus(Message, frozen=True):
     plan: Text = ""
     bound_s: Seconds = 0.0
     exchanging_s: Seconds = 0.0
+
+
+class PageServed(Message, frozen=True):
+    """An observer tells another one that it serves a page about the mesh, so that either page knows where to go on.
+
+    port: TCP port of the page.
+    """
+
+    port: Annotated[int, Meta(ge=1, le=65535)]

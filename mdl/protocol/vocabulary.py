@@ -11,6 +11,7 @@ from msgspec import Meta
 from mdl.bounds import (
     MAX_MEMBERS,
     Bytes,
+    Celsius,
     Count,
     Digest,
     HopId,
@@ -88,6 +89,7 @@ class ResourceState(msgspec.Struct, frozen=True):
     merge_mb_s: megabytes a second that it merged the last time, the transfer left out; None before its first merge.
     memory_left_bytes: what is left of the memory that its owner offers (M_max of Eq. 4); None without such a limit.
     battery_left_percent: what is left of the charge that its owner offers (B_max), likewise.
+    temperature_c: of its warmest sensor.
     """
 
     free_memory_bytes: Bytes
@@ -98,6 +100,7 @@ class ResourceState(msgspec.Struct, frozen=True):
     merge_mb_s: RateMBs | None = None
     memory_left_bytes: Bytes | None = None
     battery_left_percent: Percent | None = None
+    temperature_c: Celsius | None = None
 
     def is_spent(self) -> bool:
         """It has used the charge that its owner offers."""

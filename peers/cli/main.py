@@ -342,6 +342,8 @@ def add_groups() -> None:
     app.add_typer(schedule_app, name="schedule")
     from peers.cli.cloud import register
     from peers.cli.personal import register as register_personal
+    from peers.cli.status import register as register_status
 
     register(app)
     register_personal(app)
+    register_status(app)

@@ -17,6 +17,10 @@ from mdl.protocol.vocabulary import ResourceState
 
 # Somebody who has typed within this time is using the device.
 _IN_USE_S = 60.0
+# A sensor that says more is broken, or not connected: boards tell 0 K, or 65,261.
+_COLDEST_C, _HOTTEST_C = -60.0, 200.0
+# Some sensors take milliseconds to answer, and the loop waits for them.
+_LOOKS_A_TEMPERATURE = 10
 
 
 class MergeTimer:
@@ -83,6 +87,8 @@ class Sampler:
         self._merges = merges
         self._process = psutil.Process()
         self._last: ResourceState | None = None
+        self._warmth: float | None = None
+        self._looks = 0
 
     def __call__(self, sent_bytes: int) -> ResourcesSampled:
         """What the system does not tell for once (no descriptor left) is as it was the last time."""
@@ -107,6 +113,7 @@ class Sampler:
             merge_mb_s=self._merges.rate_mb_s() if self._merges else None,
             memory_left_bytes=max(0, self._most_bytes - self._taken_bytes()) if self._most_bytes else None,
             battery_left_percent=self._budget.count(percent, bool(charging)),
+            temperature_c=self._feel(),
         )
 
     def check_offer(self, delta_bytes: int) -> None:
@@ -122,6 +129,12 @@ class Sampler:
         """It has used the charge that its owner offers, as far as it was asked."""
         return self._last is not None and self._last.is_spent()
 
+    def _feel(self) -> float | None:
+        if self._looks % _LOOKS_A_TEMPERATURE == 0:
+            self._warmth = _read_temperature()
+        self._looks += 1
+        return self._warmth
+
     def _taken_bytes(self) -> int:
         """Memory that this process takes."""
         return int(self._process.memory_info().rss)
@@ -129,6 +142,13 @@ class Sampler:
     def last(self) -> ResourceState:
         """As it was told last; the processor is measured from one call to the next, so others do not call."""
         return self._last or self(0).resources
+
+
+def _read_temperature() -> float | None:
+    """Of the warmest sensor, in degrees Celsius; None if there is none, or the system has no way to ask."""
+    found = psutil.sensors_temperatures() if hasattr(psutil, "sensors_temperatures") else {}
+    sane = [each.current for sensors in found.values() for each in sensors if _COLDEST_C < each.current < _HOTTEST_C]
+    return round(max(sane), 1) if sane else None
 
 
 def is_in_use() -> bool | None:

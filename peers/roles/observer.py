@@ -1,6 +1,7 @@
 """A node that only looks: asks whoever leads for its status again and again. Trains nothing, holds nothing.
 
 Any device may be the agent. As long as none has answered, or the one that did has fallen silent, all are asked.
+Observers that serve a page tell each other where.
 """
 
 from __future__ import annotations
@@ -8,46 +9,83 @@ from __future__ import annotations
 from mdl.bounds import MAX_MEMBERS
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Effect, Event, Finish, PeerFound, Received, Send, StopRequested
-from mdl.protocol.status_messages import MeshStatus, StatusWanted
+from mdl.protocol.status_messages import MeshStatus, PageServed, StatusWanted
 from mdl.protocol.vocabulary import PeerInfo, Role
 
 # An agent that has not answered for so long may have been succeeded by another one.
 _SILENT_S = 2.0
+# How often observers tell each other of their pages, and when one that tells no more is forgotten: three are lost.
+_TELL_PAGE_S = 5.0
+_PAGE_GONE_S = 16.0
+# Other observers that are known: more pages than anybody opens.
+_MOST_OBSERVERS = 64
 
 
 class Observer:
-    """peers: everyone discovery has introduced. status: the last one heard. rounds are remembered by the caller."""
+    """peers: everyone discovery has introduced. status: the last one heard. rounds are remembered by the caller.
 
-    def __init__(self, me: Contributor, interval_s: float = 0.5) -> None:
+    interval_s: between two questions; may change at any time. page_port: of the page that this observer serves, which
+    others can reach; 0: none. heard_at: when the status came.
+    """
+
+    def __init__(self, me: Contributor, interval_s: float = 0.5, page_port: int = 0) -> None:
         self.me = me
         self.peers: dict[str, PeerInfo] = {}
         self.status: MeshStatus | None = None
         self.agent: str | None = None
-        self._interval_s = interval_s
+        self.interval_s = interval_s
+        self.page_port = page_port
+        self.heard_at = 0.0
         self._seen_round = 0
-        self._heard_at = 0.0
         self._ask_at: float | None = None
+        self._observers: dict[str, PeerInfo] = {}
+        self._pages: dict[str, tuple[str, float]] = {}
+        self._tell_at = 0.0
+
+    def pages(self, now: float) -> tuple[str, ...]:
+        """Where others serve a page, as http://HOST:PORT."""
+        return tuple(sorted(address for address, heard_at in self._pages.values() if now - heard_at < _PAGE_GONE_S))
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         match event:
-            case PeerFound(info=info) if info.role is not Role.OBSERVER:
+            case PeerFound(info=info) if info.role is Role.OBSERVER:
+                self._observers[info.peer_id] = info
+                if len(self._observers) > _MOST_OBSERVERS:
+                    gone = next(iter(self._observers))
+                    del self._observers[gone]
+                    self._pages.pop(gone, None)
+                return [Send(info.peer_id, PageServed(self.page_port))] if self.page_port else []
+            case PeerFound(info=info):
                 self.peers[info.peer_id] = info
                 if len(self.peers) > MAX_MEMBERS:
                     del self.peers[next(iter(self.peers))]
                 self._ask_at = now
+            case Received(sender=sender, message=PageServed(port=port)) if sender.peer_id in self._observers:
+                host = self._observers[sender.peer_id].host
+                self._pages[sender.peer_id] = f"http://{host}:{port}", now
             case Received(sender=sender, message=MeshStatus() as status):
-                if self.status and status.term < self.status.term and now - self._heard_at < _SILENT_S:
+                if self.status and status.term < self.status.term and now - self.heard_at < _SILENT_S:
                     return []  # it led before, and does not know yet that another one does
-                self.status, self.agent, self._heard_at = status, sender.peer_id, now
+                self.status, self.agent, self.heard_at = status, sender.peer_id, now
                 self._seen_round = max([self._seen_round, *(summary.round for summary in status.finished)])
             case StopRequested():
                 return [Finish()]
+        return [*self._ask(now), *self._tell_page(now)]
+
+    def deadline(self) -> float | None:
+        due = [self._ask_at] if self._ask_at is not None else []
+        return min([*due, self._tell_at] if self.page_port and self._observers else due, default=None)
+
+    def _ask(self, now: float) -> list[Effect]:
         if self._ask_at is None or now < self._ask_at:
             return []
-        self._ask_at = now + self._interval_s
-        known = self.agent is not None and now - self._heard_at < _SILENT_S
+        self._ask_at = now + self.interval_s
+        known = self.agent is not None and now - self.heard_at < _SILENT_S
         asked = [self.agent] if known and self.agent else list(self.peers)
         return [Send(peer_id, StatusWanted(self._seen_round)) for peer_id in asked]
 
-    def deadline(self) -> float | None:
-        return self._ask_at
+    def _tell_page(self, now: float) -> list[Effect]:
+        if not self.page_port or now < self._tell_at:
+            return []
+        self._tell_at = now + _TELL_PAGE_S
+        return [Send(peer_id, PageServed(self.page_port)) for peer_id in self._observers]

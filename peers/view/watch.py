@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 from rich.live import Live
 
+from mdl.bounds import printable
 from mdl.config import MeshSection
 from mdl.errors import MeshNotFoundError
 from mdl.files.round_lines import ROUNDS_KEPT
@@ -20,6 +22,7 @@ from mdl.protocol.vocabulary import PeerInfo, Role
 from peers.edge.node import drive, start_runtime
 from peers.roles.observer import Observer
 from peers.view.console import PlainConsole
+from peers.view.take_snapshot import Told
 from peers.view.terminal import draw_mesh
 from transport.trust.keys import Mesh
 
@@ -27,19 +30,36 @@ _FRAME_S = 0.25
 
 
 class Watcher:
-    """An observer node in a thread of its own; `status` and `rounds` grow while it runs. Use as a context manager."""
+    """An observer node in a thread of its own; `status` and `rounds` grow while it runs. Use as a context manager.
 
-    def __init__(self, mesh: Mesh, section: MeshSection) -> None:
+    source: who tells on what it is told, as snapshots name it. on_news: called in its thread when something was heard.
+    """
+
+    def __init__(self, mesh: Mesh, section: MeshSection, source: str = "") -> None:
         me = Contributor(f"observer-{os.getpid()}-{os.urandom(2).hex()}", 1)
         self.machine = Observer(me)
         self.rounds: list[RoundSummary] = []
         self.heard = threading.Event()
         self.problem: Exception | None = None
+        self.on_news: Callable[[], None] = lambda: None
+        self._source = source
+        self._told: tuple[RoundSummary, ...] = ()
         # An observer never takes the port that the user chose for a peer.
         self._mesh, self._section = mesh, msgspec.structs.replace(section, port=0)
         info = PeerInfo(me.peer_id, me.incarnation, Role.OBSERVER, "", 0)
         self._runtime = start_runtime(self.machine, info, mesh, self._section, observe=self._look)
         self._thread = threading.Thread(target=self._run, name="mdl-watch", daemon=True)
+
+    def told(self) -> Told:
+        """All that is known now; from any thread."""
+        machine, now = self.machine, time.monotonic()
+        if len(self._told) != len(self.rounds) or (self.rounds and self._told[-1] is not self.rounds[-1]):
+            self._told = tuple(self.rounds)
+        return Told(
+            *(self._mesh.name, self._source, machine.status, now - machine.heard_at, self._told, dict(machine.peers)),
+            pages=machine.pages(now),
+            problem=printable(str(self.problem)) if self.problem else "",
+        )
 
     @property
     def status(self) -> MeshStatus | None:
@@ -59,6 +79,7 @@ class Watcher:
         except MeshNotFoundError as error:
             self.problem = error
             self.heard.set()
+            self.on_news()
 
     def _look(self, now: float, event: Event, effects: list[Effect]) -> None:
         if isinstance(event, Received) and isinstance(event.message, MeshStatus):
@@ -66,6 +87,7 @@ class Watcher:
             self.rounds += [summary for summary in event.message.finished if summary.round > last]
             del self.rounds[:-ROUNDS_KEPT]
             self.heard.set()
+            self.on_news()
 
 
 def look_around(mesh: Mesh, section: MeshSection, wait_s: float, *, watch: bool, quiet: bool) -> dict[str, Any]:

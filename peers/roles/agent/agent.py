@@ -337,7 +337,7 @@ class MobileAgent:
         return self._latecomers.help(self.following(), position, self.term, now, taking_part)
 
     def _tell_round(self, wait: bool) -> list[Effect]:
-        return self._records.tell([member.report for member in self.members.alive()], wait)
+        return self._records.tell({member.peer_id: member.report for member in self.members.alive()}, wait)
 
     def _refuse(self, now: float) -> list[Effect]:
         effects: list[Effect] = []

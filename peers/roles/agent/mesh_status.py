@@ -104,4 +104,6 @@ def _member_status(member: Member, ledger: RoundLedger | None, now: float) -> Me
         transfer=report.transfer,
         loss=report.training.loss if report.training else None,
         problem=printable(member.problem or (f"paused: {report.away}" if report.away else "")),
+        link_mb_s=member.device.link_mb_s,
+        merge_mb_s=member.device.merge_mb_s,
     )

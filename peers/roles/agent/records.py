@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
 
 from mdl.protocol.machine import Effect, RecordRound
 from mdl.protocol.round_messages import PeerReport
 from mdl.protocol.status_messages import RoundSummary
-from peers.roles.agent.round_summary import add_evaluations
+from peers.roles.agent.round_summary import add_accuracies, add_evaluations
 
 # Kept for observers that ask what they missed; a status with all of them stays far below a message's limit.
 _REMEMBERED_ROUNDS = 100
@@ -26,15 +26,16 @@ class RoundRecords:
         self.pending = summary
         self.closed += 1
 
-    def tell(self, reports: Collection[PeerReport], wait: bool) -> list[Effect]:
-        """The pending round, once everybody's evaluation of it is there, or now if it cannot wait."""
+    def tell(self, reports: Mapping[str, PeerReport], wait: bool) -> list[Effect]:
+        """The pending round, once everybody's evaluation is there, or now if it cannot wait. reports: by peer id."""
         if self.pending is None:
             return []
         round_id = self.pending.round
-        if wait and any(_is_to_come(report, round_id) for report in reports):
+        if wait and any(_is_to_come(report, round_id) for report in reports.values()):
             return []
-        summary, _ = add_evaluations(self.pending, reports)
+        summary, _ = add_evaluations(self.pending, reports.values())
         self.pending = None
+        summary = add_accuracies(summary, reports)
         self.finished = [*self.finished, summary][-_REMEMBERED_ROUNDS:]
         return [RecordRound(summary)]
 

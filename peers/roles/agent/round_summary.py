@@ -5,7 +5,7 @@ reason, and what each device was like meanwhile.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from statistics import fmean
 
 import msgspec
@@ -86,6 +86,18 @@ def add_evaluations(summary: RoundSummary, reports: Iterable[PeerReport]) -> tup
     return summary, len(found) == len(wanted)
 
 
+def add_accuracies(summary: RoundSummary, reports: Mapping[str, PeerReport]) -> RoundSummary:
+    """Beside each device, how this round's model did on its own test windows. reports: by peer id."""
+    done = {name: each.evaluation for name, each in reports.items()}
+    own = {
+        name: each.evaluation.accuracy
+        for name, each in done.items()
+        if each and each.round_id == summary.round and each.evaluation.n and each.evaluation.accuracy <= 1.0
+    }
+    told = (msgspec.structs.replace(each, accuracy=own.get(each.peer_id)) for each in summary.devices)
+    return msgspec.structs.replace(summary, devices=tuple(told))
+
+
 def _classes(evaluation: Evaluation) -> int | None:
     lengths = {
         len(counts) for counts in (evaluation.true_positive, evaluation.false_positive, evaluation.false_negative)
@@ -134,6 +146,7 @@ def device_records(ledger: RoundLedger, known: Iterable[Member], now: float) -> 
                 printable(ledger.lost.get(peer, "")),
                 int(book.kind(now)) if book else 0,
                 book.merge_mb_s if book else None,
+                report.training.loss if report and report.training else None,
             )
         )
     return tuple(records)

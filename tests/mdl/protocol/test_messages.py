@@ -34,6 +34,7 @@ from mdl.protocol.round_messages import (
     RoundOpened,
 )
 from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
+from mdl.protocol.status_messages import PageServed
 from mdl.protocol.vocabulary import (
     MAX_FORKS,
     Activity,
@@ -108,6 +109,7 @@ MESSAGES: list[Said] = [
     PupilRefused("ann", "another task", b"digest", pull_again=True),
     Hello(INFO),
     PeersKnown((INFO,)),
+    PageServed(8420),
 ]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 import numpy as np
 import pytest
@@ -39,6 +41,25 @@ def test_resources_tell_the_speed_of_the_last_merges() -> None:
     timer(_delta("a", 1.0), _delta("b", 3.0))
     assert sampler(0).resources.merge_mb_s == timer.rate_mb_s() is not None
     assert Sampler()(0).resources.merge_mb_s is None
+
+
+class Sensor(NamedTuple):
+    current: float
+
+
+def test_the_warmest_sensor_is_told_and_one_that_is_broken_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def tell() -> dict[str, list[Sensor]]:
+        asked.append(1)
+        return {"board": [Sensor(41.26), Sensor(65_261.0)], "disk": [Sensor(-273.1), Sensor(38.0)]}
+
+    monkeypatch.setattr("peers.edge.sampler.psutil.sensors_temperatures", tell, raising=False)
+    sampler = Sampler()
+    assert [sampler(0).resources.temperature_c for _ in range(11)] == [41.3] * 11
+    assert len(asked) == 2, "some take milliseconds: not at every look"
+    monkeypatch.setattr("peers.edge.sampler.psutil.sensors_temperatures", dict, raising=False)
+    assert Sampler()(0).resources.temperature_c is None
 
 
 def test_what_the_system_does_not_tell_is_as_it_was_the_last_time(monkeypatch: pytest.MonkeyPatch) -> None:

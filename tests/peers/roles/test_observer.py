@@ -5,7 +5,7 @@ from __future__ import annotations
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Finish, PeerFound, Received, Send, StopRequested, Tick
 from mdl.protocol.round_messages import ModelWanted
-from mdl.protocol.status_messages import MeshStatus, RoundSummary, StatusWanted
+from mdl.protocol.status_messages import MeshStatus, PageServed, RoundSummary, StatusWanted
 from mdl.protocol.vocabulary import PeerInfo, Role
 from peers.roles.observer import Observer
 
@@ -74,3 +74,34 @@ def test_it_holds_nothing_that_anybody_could_ask_for() -> None:
 
 def test_it_stops_when_the_user_says_so() -> None:
     assert _observer().handle(StopRequested(), 0.0) == [Finish()]
+
+
+EYE = PeerFound(PeerInfo("eye-2", 1, Role.OBSERVER, "10.0.0.2", 1))
+
+
+def test_observers_that_serve_a_page_tell_each_other_where_again_and_again() -> None:
+    observer = Observer(Contributor("eye", 1), page_port=8420)
+    assert observer.handle(EYE, 0.0) == [Send("eye-2", PageServed(8420))]
+    assert observer.handle(Tick(), 0.0) == [Send("eye-2", PageServed(8420))]
+    assert observer.deadline() == 5.0
+    assert observer.handle(Tick(), 4.9) == []
+    assert observer.handle(Tick(), 5.0) == [Send("eye-2", PageServed(8420))]
+
+
+def test_a_page_is_known_until_nothing_more_is_heard_of_it() -> None:
+    observer = _observer()
+    told = Received(Contributor("eye-2", 1), PageServed(9000))
+    observer.handle(told, 0.0)
+    assert observer.pages(0.0) == (), "nobody has introduced it: its address is not known"
+    observer.handle(EYE, 0.0)
+    observer.handle(told, 1.0)
+    assert observer.pages(16.0) == ("http://10.0.0.2:9000",)
+    assert observer.pages(17.0) == ()
+
+
+def test_a_flood_of_observers_is_forgotten_again() -> None:
+    observer = Observer(Contributor("eye", 1), page_port=8420)
+    for number in range(200):
+        observer.handle(PeerFound(PeerInfo(f"eye-{number}", 1, Role.OBSERVER, "here", 1)), 0.0)
+        observer.handle(Received(Contributor(f"eye-{number}", 1), PageServed(1 + number)), 0.0)
+    assert len(observer.pages(1.0)) == len(observer.handle(Tick(), 6.0)) == 64

@@ -23,7 +23,7 @@ from mdl.protocol.vocabulary import (
 from peers.roles.agent.agent import MobileAgent
 from peers.roles.agent.ledger import RoundLedger
 from peers.roles.agent.mesh_status import mesh_status
-from peers.roles.agent.round_summary import add_evaluations, summarise_round
+from peers.roles.agent.round_summary import add_accuracies, add_evaluations, summarise_round
 from peers.roles.agent.settings import AgentSettings
 from peers.roles.membership.members import Members
 from scheduler.policies.registry import make_policy
@@ -103,6 +103,15 @@ def test_counts_over_other_classes_than_most_have_are_left_out(wrong: Evaluation
     assert add_evaluations(_summary(), [_evaluated(Evaluation((1, 0), (0,), (0, 0), 9.0, 9))])[0].accuracy is None
 
 
+def test_a_round_line_tells_each_devices_loss_and_accuracy() -> None:
+    right, wrong = Evaluation((3, 1), (0, 1), (1, 0), 1.0, 5), Evaluation((9, 9), (0, 0), (0, 0), 1.0, 2)
+    reports = {"a": _evaluated(right), "b": _evaluated(right, round_id=0), "c": _evaluated(wrong)}
+    first, second, third = add_accuracies(_summary(), reports).devices
+    assert (first.loss, first.accuracy) == (0.5, 0.8)
+    assert second.accuracy is None, "of another round"
+    assert third.accuracy is None, "more hits than windows"
+
+
 def test_a_round_line_tells_each_hop_with_its_times_and_reason() -> None:
     merged, aborted = _summary().schedule
     assert (merged.sender, merged.receiver, merged.outcome, merged.reason) == (
@@ -134,8 +143,8 @@ def test_a_line_of_an_older_version_is_read_without_a_schedule() -> None:
 
 def test_a_line_does_not_repeat_what_says_nothing_of_a_device() -> None:
     line = msgspec.to_builtins(_summary())
-    assert line["devices"][0].keys() == {"peer_id", "ready_s"}
-    silent = dict.fromkeys(("link_mb_s", "battery_percent", "charging", "merge_mb_s"))
+    assert line["devices"][0].keys() == {"peer_id", "ready_s", "loss"}
+    silent = dict.fromkeys(("link_mb_s", "battery_percent", "charging", "merge_mb_s", "accuracy"))
     older = line | {"devices": [{**silent, "busy": [], "lost": "", "kind": 0, **told} for told in line["devices"]]}
     assert msgspec.convert(older, RoundSummary) == _summary(), "lines that say it all are read as before"
 

@@ -1,0 +1,110 @@
+"""`mdl status`: the snapshot on a terminal, once or again and again. Draws what it is given, knows nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from mdl.config import MeshSection
+from mdl.errors import MeshNotFoundError
+from peers.view.console import PlainConsole
+from peers.view.snapshot import DevicePart, Snapshot
+from peers.view.take_snapshot import Taker
+from peers.view.terminal import draw_curve
+from peers.view.watch import Watcher
+from transport.trust.keys import Mesh
+
+_FRAME_S = 0.25
+_SHOWN_HOPS = 8
+_SHOWN_BARS = 40
+_COLOURS = {"silent": "red", "refused": "red", "paused": "yellow", "training": "yellow", "receiving": "magenta"}
+
+
+def show_status(mesh: Mesh, section: MeshSection, wait_s: float, *, watch: bool, quiet: bool) -> dict[str, Any]:
+    """Take a snapshot and show it, once or until Ctrl-C. Raises MeshNotFoundError if nobody answers in `wait_s`."""
+    taker = Taker()
+    with Watcher(mesh, section, "status") as watcher:
+        watcher.heard.wait(wait_s)
+        if watcher.problem:
+            raise watcher.problem
+        snapshot = taker.take(watcher.told())
+        if not snapshot.mesh.devices:
+            raise MeshNotFoundError(
+                f"nobody of mesh {mesh.name!r} answered within {wait_s:g} s; on its devices: mdl peer --mesh ... "
+                f"(mdl mesh list shows the code); if they run already, mdl status --join HOST:PORT"
+            )
+        console = PlainConsole()
+        if watch:
+            with Live(console=console, auto_refresh=False) as live:
+                while not watcher.problem:
+                    watcher.heard.clear()
+                    live.update(draw_status(taker.take(watcher.told())), refresh=True)
+                    watcher.heard.wait(_FRAME_S)
+                raise watcher.problem
+        if not quiet:
+            console.print(draw_status(snapshot))
+    built: dict[str, Any] = msgspec.to_builtins(snapshot)
+    return built
+
+
+def draw_status(snapshot: Snapshot) -> RenderableType:
+    mesh, round_ = snapshot.mesh, snapshot.round
+    led = f", led by {mesh.agent}" if mesh.agent else ""
+    number = f", round {round_.number}" + (f" of {round_.goal}" if round_.goal else "") if round_ else ""
+    parts: list[RenderableType] = [
+        _line(Text.assemble((mesh.name, "bold"), f"{number}{led}: ", (mesh.told, "bold"))),
+        _draw_devices(mesh.devices),
+    ]
+    parts += [_line(Text(cut, style="yellow")) for cut in mesh.cuts]
+    if round_ and round_.chart:
+        hops = list(round_.chart.hops.values())[-_SHOWN_HOPS:]
+        parts += [_line(Text(f"{hop.sender} → {hop.receiver}  {hop.outcome}  {hop.reason}")) for hop in hops]
+        if exchange := round_.chart.exchange:
+            parts.append(_line(Text(f"in segments: {exchange.plan}", style="blue")))
+    accuracies = [point.accuracy for point in snapshot.learning.rounds.values() if point.accuracy is not None]
+    if len(accuracies) > 1:
+        curve = f"accuracy {draw_curve(accuracies[-_SHOWN_BARS:])} {accuracies[0]:.1%} → {accuracies[-1]:.1%}"
+        parts.append(_line(Text(curve, style="green")))
+    if snapshot.cloud:
+        parts.append(_line(Text(f"cloud: version {snapshot.cloud.version}")))
+    return Group(*parts)
+
+
+def _draw_devices(devices: dict[str, DevicePart]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("device", no_wrap=True, overflow="ellipsis", min_width=8)
+    table.add_column("doing", no_wrap=True, overflow="ellipsis", min_width=16)
+    for column, width in (("round", 5), ("loss", 5), ("link", 8), ("cpu", 5), ("free", 7), ("battery", 7)):
+        table.add_column(column, justify="right", no_wrap=True, min_width=width)
+    for name, device in devices.items():
+        arrived = "" if device.arrived is None else f" {device.arrived:.0%} from {device.arrives_from}"
+        silent = f" for {device.silent_s} s" if device.silent_s else ""
+        leads = "leads, " if device.leads and device.doing != "leads" else ""
+        table.add_row(
+            name,
+            Text(f"{leads}{device.doing}{silent}{arrived}", style=_COLOURS.get(device.state, "")),
+            "" if device.round is None else str(device.round),
+            "" if device.loss is None else f"{device.loss:.3f}",
+            "" if device.link_mb_s is None else f"{device.link_mb_s:.3g} MB/s",
+            "" if device.cpu_percent is None else f"{device.cpu_percent:.0f} %",
+            "" if device.free_memory_bytes is None else f"{device.free_memory_bytes / 1e9:.1f} GB",
+            _tell_power(device),
+        )
+    return table
+
+
+def _tell_power(device: DevicePart) -> str:
+    if device.battery_percent is None:
+        return "mains" if device.cpu_percent is not None else ""
+    return f"{device.battery_percent:.0f} %" + (" charging" if device.charging else "")
+
+
+def _line(text: Text) -> Text:
+    """One line, however narrow the terminal is."""
+    text.no_wrap, text.overflow = True, "ellipsis"
+    return text

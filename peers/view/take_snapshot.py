@@ -1,0 +1,244 @@
+"""The snapshot of a mesh, made of what an observer was told. Pure: the same words give the same snapshot.
+
+A part that comes from a finished round or cycle is made once and is the same object from then on (`Taker`), so that a
+mesh of a thousand rounds costs no more to look at than a new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from mdl.errors import MdlError
+from mdl.protocol.status_messages import MemberStatus, MeshStatus, RoundSummary
+from mdl.protocol.vocabulary import PeerInfo, Role
+from peers.view.snapshot import (
+    SCHEMA_VERSION,
+    ChartPart,
+    CloudPart,
+    CyclePart,
+    DevicePart,
+    ExchangePart,
+    HopPart,
+    LearningPart,
+    MeshPart,
+    RoundPart,
+    RoundPoint,
+    SchedulePart,
+    Snapshot,
+    SpanPart,
+    State,
+)
+from scheduler.explain.chart import Chart, Span, SpanKind
+from scheduler.explain.recorded_round import chart_real, finished_round, live_round
+
+# An agent that has said nothing for so long is told of as silent: it answers ten times a second.
+SILENT_S = 3.0
+# Cycles that are shown; a cloud has one in minutes.
+_CYCLES_KEPT = 200
+_PAUSED = "paused: "
+# Fields of a device that are as it tells them.
+_RESOURCES = (
+    *("cpu_percent", "free_memory_bytes", "memory_left_bytes", "battery_percent", "battery_left_percent"),
+    *("charging", "in_use", "temperature_c"),
+)
+
+
+class Told(msgspec.Struct, frozen=True):
+    """What one member has been told, by whatever means.
+
+    mesh: its name.
+    source: who tells it on.
+    status: the last one heard; None: none yet.
+    heard_s_ago: seconds since then.
+    rounds: the finished ones, oldest first.
+    peers: whom discovery has introduced, by peer id.
+    cycles: of a cloud, by version, as its lines are; None: it is not known whether there is one.
+    alone: as in LearningPart.
+    central: likewise.
+    pages: as in MeshPart.
+    policies: as in SchedulePart.
+    problem: why nothing is heard, in words.
+    """
+
+    mesh: str
+    source: str = ""
+    status: MeshStatus | None = None
+    heard_s_ago: float = 0.0
+    rounds: Sequence[RoundSummary] = ()
+    peers: Mapping[str, PeerInfo] = {}
+    cycles: Mapping[int, CyclePart] | None = None
+    alone: float | None = None
+    central: float | None = None
+    pages: tuple[str, ...] = ()
+    policies: tuple[str, ...] = ()
+    problem: str = ""
+
+
+class Taker:
+    """Remembers what it made of rounds that are over."""
+
+    def __init__(self) -> None:
+        self._points: dict[int, tuple[RoundSummary, RoundPoint]] = {}
+
+    def take(self, told: Told) -> Snapshot:
+        points = {str(summary.round): self._point(summary) for summary in told.rounds}
+        kept = {summary.round for summary in told.rounds}
+        self._points = {number: known for number, known in self._points.items() if number in kept}
+        playable = tuple(summary.round for summary in told.rounds if summary.devices)
+        return Snapshot(
+            SCHEMA_VERSION,
+            told.source,
+            _mesh(told),
+            _round(told.status, told.rounds),
+            LearningPart(points, told.alone, told.central),
+            SchedulePart(playable, told.policies),
+            _cloud(told.cycles),
+        )
+
+    def _point(self, summary: RoundSummary) -> RoundPoint:
+        known = self._points.get(summary.round)
+        if known is None or known[0] is not summary:
+            self._points[summary.round] = known = summary, _make_point(summary)
+        return known[1]
+
+
+def take_snapshot(told: Told) -> Snapshot:
+    """All that is shown, of what was told."""
+    return Taker().take(told)
+
+
+def chart_part(chart: Chart, end_s: float | None = None) -> ChartPart:
+    """end_s: of an open round, now: what goes on until then has no end yet."""
+    rows = {row.device: tuple(_span(span, end_s) for span in row.spans) for row in chart.rows}
+    hops = {
+        str(hop.number): HopPart(
+            *(hop.sender, hop.receiver, hop.outcome, hop.start_s, hop.sent_s, hop.end_s, hop.reason)
+        )
+        for hop in chart.hops
+    }
+    exchange = None
+    if found := chart.exchange:
+        exchange = ExchangePart(found.plan, found.owns, found.start_s, found.end_s, found.bound_s or None)
+    return ChartPart(chart.title, chart.start_s, chart.end_s, chart.makespan_s, rows, hops, exchange)
+
+
+def _span(span: Span, end_s: float | None) -> SpanPart:
+    goes_on = end_s is not None and span.end_s >= end_s and span.kind not in (SpanKind.DONE, SpanKind.LOST)
+    return SpanPart(span.kind.value, span.start_s, None if goes_on else span.end_s, span.partner)
+
+
+def _mesh(told: Told) -> MeshPart:
+    status = told.status
+    if status is None:
+        devices = dict(_introduced(told.peers, ""))
+        return MeshPart(told.mesh, told=told.problem or "nobody leads yet", devices=devices, pages=told.pages)
+    silent = told.heard_s_ago >= SILENT_S
+    known = {member.peer_id: _device(member, status, silent) for member in status.members}
+    rest = {name: part for name, part in _introduced(told.peers, status.agent) if name not in known}
+    text = f"no agent was heard for {told.heard_s_ago:.0f} s; it was {status.agent}" if silent else status.phase
+    return MeshPart(
+        *(told.mesh, "" if silent else status.agent, status.term, told.problem or text, status.policy),
+        dict(sorted((known | rest).items())),
+        status.cuts,
+        told.pages,
+    )
+
+
+def _introduced(peers: Mapping[str, PeerInfo], agent: str) -> Iterable[tuple[str, DevicePart]]:
+    """Whom discovery knows, and no report tells of: an agent without data, or who has not spoken yet."""
+    for name, info in peers.items():
+        leads = name == agent
+        if leads or info.role is Role.TRAINER:
+            state: State = "waiting" if leads else "found"
+            yield name, DevicePart(info.role.value, leads, state, "leads" if leads else "found")
+
+
+def _device(member: MemberStatus, status: MeshStatus, agent_is_silent: bool) -> DevicePart:
+    resources, transfer = member.resources, member.transfer
+    state, doing = _state(member)
+    arriving = transfer if transfer and transfer.size_bytes else None
+    leads = member.peer_id == status.agent
+    told: dict[str, Any] = {name: getattr(resources, name) for name in _RESOURCES} if resources else {}
+    return DevicePart(
+        Role.TRAINER.value,
+        leads and not agent_is_silent,
+        "silent" if leads and agent_is_silent else state,
+        doing,
+        member.round_id,
+        int(member.heard_s_ago) if state == "silent" else 0,
+        member.theta or None,
+        member.loss,
+        round(arriving.received_bytes / arriving.size_bytes, 3) if arriving else None,
+        arriving.sender if arriving else "",
+        link_mb_s=member.link_mb_s,
+        merge_mb_s=member.merge_mb_s,
+        **told,
+    )
+
+
+def _state(member: MemberStatus) -> tuple[State, str]:
+    if member.problem.startswith(_PAUSED):
+        return "paused", member.problem
+    if member.problem:
+        return "refused", f"refused: {member.problem}"
+    if not member.alive:
+        return "silent", "silent"
+    state: State = member.activity.value
+    return state, _DOING[state]
+
+
+_DOING: dict[State, str] = {
+    "waiting": "waiting for a round",
+    "training": "training on its own data",
+    "holding": "holds a partial mean",
+    "receiving": "receives a partial mean",
+    "sent": "has passed its work on",
+    "staged": "has the round's result",
+    "left": "has left",
+}
+
+
+def _round(status: MeshStatus | None, rounds: Sequence[RoundSummary]) -> RoundPart | None:
+    if status is None:
+        last = rounds[-1] if rounds else None
+        return RoundPart(last.round, None, "finished", False, _last_chart(rounds)) if last else None
+    is_open = bool(status.devices)
+    return RoundPart(status.round_id, status.rounds or None, status.phase, is_open, _live_chart(status, rounds))
+
+
+def _live_chart(status: MeshStatus, rounds: Sequence[RoundSummary]) -> ChartPart | None:
+    if not status.devices:
+        return _last_chart(rounds)
+    chart = chart_real(live_round(status, ()))
+    return chart_part(chart, chart.end_s if chart.makespan_s is None else None)
+
+
+def _last_chart(rounds: Sequence[RoundSummary]) -> ChartPart | None:
+    """Of the last finished round that tells its schedule: between two rounds that is what people look at."""
+    last = rounds[-1] if rounds else None
+    if last is None or not last.devices:
+        return None
+    try:
+        return chart_part(chart_real(finished_round(last, "finished")))
+    except MdlError:
+        return None  # a line of an older version
+
+
+def _make_point(summary: RoundSummary) -> RoundPoint:
+    return RoundPoint(
+        *(summary.loss, summary.accuracy, summary.macro_f1, len(summary.contributors), summary.bytes),
+        {phase: round(value, 6) for phase, value in summary.seconds.items()},
+        tuple(summary.tell_lost()),
+        {each.peer_id: each.loss for each in summary.devices if each.loss is not None},
+        {each.peer_id: each.accuracy for each in summary.devices if each.accuracy is not None},
+    )
+
+
+def _cloud(cycles: Mapping[int, CyclePart] | None) -> CloudPart | None:
+    if cycles is None:
+        return None
+    last = sorted(cycles)[-_CYCLES_KEPT:]
+    return CloudPart(last[-1] if last else 0, {str(version): cycles[version] for version in last})

@@ -1,0 +1,207 @@
+"""The snapshot says what the agent told, and a change says what changed."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from mdl.protocol.status_messages import DeviceRecord, HopSummary, MemberStatus, MeshStatus, RoundSummary
+from mdl.protocol.vocabulary import Activity, PeerInfo, ResourceState, Role, Transfer
+from peers.view import snapshot as schema
+from peers.view.merge_patch import apply_patch, merge_patch
+from peers.view.snapshot import CyclePart, Snapshot
+from peers.view.status import draw_status
+from peers.view.take_snapshot import Taker, Told, take_snapshot
+
+ROOT = Path(__file__).resolve().parents[3]
+RESOURCES = ResourceState(1 << 30, 12.0, 80.0, True, False, temperature_c=41.5)
+AGENT = PeerInfo("boss", 1, Role.AGENT, "10.0.0.1", 1)
+
+
+def _member(name: str, activity: Activity = Activity.HOLDING, **given: Any) -> MemberStatus:
+    return MemberStatus(name, 1, given.pop("alive", True), activity, 4, given.pop("heard_s_ago", 0.1), **given)
+
+
+MEMBERS = (
+    _member("ann", resources=RESOURCES, theta=1.0, loss=0.5, link_mb_s=12.0),
+    _member("bob", Activity.RECEIVING, transfer=Transfer("ann", 25, 100)),
+    _member("cat", alive=False, heard_s_ago=7.8),
+    _member("dan", problem="its model is alexnet, the mesh's is lenet"),
+    _member("eve", problem="paused: on battery"),
+)
+HOP = HopSummary(7, "ann", "bob", "ordered", 1.5, None, "greedy: ann is the slowest")
+STATUS = MeshStatus(
+    *(9, 5, 20, "aggregating, waits for cat", "greedy", MEMBERS, (HOP,)),
+    agent="boss",
+    devices=(DeviceRecord("ann", 1.0), DeviceRecord("bob", 1.2), DeviceRecord("cat", None, lost="silent")),
+    elapsed_s=2.0,
+    cuts=("ann and cat do not reach each other",),
+)
+
+
+def _line(number: int, **given: Any) -> RoundSummary:
+    devices = (DeviceRecord("ann", 1.0, loss=0.4, accuracy=0.75), DeviceRecord("bob", 1.1))
+    seconds = {"train": 1.0, "aggregate": 0.5, "total": 2.0}
+    return RoundSummary(number, 2.0, ("ann", "bob"), (), seconds, 80, 0.4, 0.7, 0.6, devices=devices, **given)
+
+
+TOLD = Told("home", "here", STATUS, 0.05, (_line(3), _line(4, lost=("cat",))), {"boss": AGENT}, policies=("greedy",))
+
+
+def test_each_device_is_told_with_its_state_and_why() -> None:
+    devices = take_snapshot(TOLD).mesh.devices
+    assert {name: each.state for name, each in devices.items()} == {
+        "ann": "holding", "bob": "receiving", "boss": "waiting", "cat": "silent", "dan": "refused", "eve": "paused",
+    }  # fmt: skip
+    assert devices["dan"].doing == "refused: its model is alexnet, the mesh's is lenet"
+    assert devices["eve"].doing == "paused: on battery"
+    assert devices["cat"].silent_s == 7
+    assert (devices["bob"].arrived, devices["bob"].arrives_from) == (0.25, "ann")
+    ann = devices["ann"]
+    assert (ann.battery_percent, ann.charging, ann.temperature_c, ann.link_mb_s) == (80.0, True, 41.5, 12.0)
+    assert (devices["boss"].role, devices["boss"].leads) == ("agent", True)
+
+
+def test_the_open_round_is_a_chart_whose_last_spans_go_on() -> None:
+    part = take_snapshot(TOLD).round
+    assert part
+    assert (part.number, part.goal, part.is_open, part.phase) == (5, 20, True, "aggregating, waits for cat")
+    assert part.chart
+    assert part.chart.hops["1"].reason == "greedy: ann is the slowest"
+    ann = part.chart.rows["ann"]
+    assert [(span.kind, span.end_s) for span in ann] == [("training", 1.0), ("waiting", 1.5), ("send", None)]
+
+
+def test_between_rounds_the_last_one_is_shown() -> None:
+    gathering = msgspec.structs.replace(STATUS, phase="gathering", devices=(), hops=(), round_id=4)
+    part = take_snapshot(msgspec.structs.replace(TOLD, status=gathering)).round
+    assert part
+    assert part.chart
+    assert not part.is_open
+    assert all(span.end_s is not None for row in part.chart.rows.values() for span in row)
+
+
+def test_an_agent_that_is_silent_leads_no_more() -> None:
+    mesh = take_snapshot(msgspec.structs.replace(TOLD, heard_s_ago=9.0)).mesh
+    assert mesh.agent == ""
+    assert mesh.told == "no agent was heard for 9 s; it was boss"
+
+
+def test_without_a_status_who_was_found_is_told() -> None:
+    told = Told("home", peers={"ann": PeerInfo("ann", 1, Role.TRAINER, "10.0.0.2", 1)})
+    assert take_snapshot(told).mesh.devices["ann"].state == "found"
+    assert take_snapshot(told).round is None
+
+
+def test_finished_rounds_tell_what_was_learned() -> None:
+    found = take_snapshot(TOLD)
+    assert list(found.learning.rounds) == ["3", "4"]
+    point = found.learning.rounds["4"]
+    assert (point.accuracy, point.losses, point.accuracies, point.lost) == (0.7, {"ann": 0.4}, {"ann": 0.75}, ("cat",))
+    assert found.schedule.rounds == (3, 4)
+
+
+def test_cycles_of_a_cloud_are_told_by_version() -> None:
+    cycles = {1: CyclePart(), 2: CyclePart({"0": ("ann",)}, {"ann": 0.9}, ("bob",), 3.0)}
+    cloud = take_snapshot(msgspec.structs.replace(TOLD, cycles=cycles)).cloud
+    assert cloud
+    assert (cloud.version, cloud.cycles["2"].groups) == (2, {"0": ("ann",)})
+
+
+def test_a_change_names_what_changed_and_nothing_else() -> None:
+    taker = Taker()
+    before = taker.take(TOLD)
+    assert merge_patch(before, taker.take(TOLD)) == {}
+    told = msgspec.structs.replace(
+        TOLD, status=msgspec.structs.replace(STATUS, members=(MEMBERS[0],)), rounds=(_line(4),)
+    )
+    gone = dict.fromkeys(("bob", "cat", "dan", "eve"))
+    change = merge_patch(before, taker.take(told))
+    assert change["mesh"] == {"devices": gone}
+    assert change["learning"]["rounds"].keys() == {"3", "4"}
+
+
+def test_rounds_that_are_over_are_made_once() -> None:
+    taker = Taker()
+    first, second = taker.take(TOLD), taker.take(TOLD)
+    assert first.learning.rounds["3"] is second.learning.rounds["3"]
+
+
+_VALUES = st.recursive(
+    st.integers(0, 3) | st.text("ab", max_size=2) | st.lists(st.integers(0, 1), max_size=2),
+    lambda inner: st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+    max_leaves=12,
+)
+_OBJECTS = st.dictionaries(st.sampled_from("abcd"), _VALUES, max_size=4)
+
+
+@given(_OBJECTS, _OBJECTS)
+def test_a_change_makes_what_was_into_what_is(before: dict[str, Any], after: dict[str, Any]) -> None:
+    assert apply_patch(before, merge_patch(before, after)) == after
+
+
+@given(_OBJECTS)
+def test_no_change_is_empty(value: dict[str, Any]) -> None:
+    assert merge_patch(value, msgspec.json.decode(msgspec.json.encode(value))) == {}
+
+
+def test_changes_of_snapshots_lead_from_one_to_the_other() -> None:
+    taker = Taker()
+    moments = [
+        Told("home"),
+        TOLD,
+        msgspec.structs.replace(TOLD, heard_s_ago=5.0, cycles={1: CyclePart()}),
+        msgspec.structs.replace(TOLD, status=None, rounds=()),
+    ]
+    before: Any = {}
+    shown: Any = {}
+    for told in moments:
+        after = taker.take(told)
+        shown, before = apply_patch(shown, merge_patch(before, after)), after
+        assert shown == _without_none(_plain(after))
+
+
+def _plain(found: Snapshot) -> Any:
+    return msgspec.to_builtins(found)
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_none(each) for name, each in value.items() if each is not None}
+    return value
+
+
+def test_the_status_is_drawn_with_every_device() -> None:
+    console = Console(width=150, file=io.StringIO())
+    with console.capture() as capture:
+        console.print(draw_status(take_snapshot(TOLD)))
+    text = capture.get()
+    assert "round 5 of 20" in text
+    assert "led by boss" in text
+    assert "refused: its model" in text
+    assert "greedy: ann is the slowest" in text
+    assert "receives a partial mean 25% from ann" in text
+
+
+STRUCTS = [
+    kind
+    for kind in vars(schema).values()
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and kind.__module__ == schema.__name__
+]
+
+
+@pytest.mark.parametrize("kind", STRUCTS, ids=lambda kind: kind.__name__)
+def test_every_field_is_on_the_page_about_the_interface(kind: type[msgspec.Struct]) -> None:
+    text = (ROOT / "docs/api.md").read_text()
+    section = re.search(rf"^#+ {kind.__name__}\n(.*?)(?=^#|\Z)", text, re.MULTILINE | re.DOTALL)
+    assert section, f"docs/api.md has no section {kind.__name__}"
+    documented = set(re.findall(r"^\| `(\w+)` \|", section[1], re.MULTILINE))
+    assert documented == set(kind.__struct_fields__)
