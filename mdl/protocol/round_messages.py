@@ -252,12 +252,21 @@ class MeshFinished(AgentMessage, frozen=True):
 
 
 class GlobalWanted(Message, frozen=True):
-    """Child to parent in the broadcast tree: send the result.
+    """Child to parent in the broadcast tree: send the result, or what it lacks of it.
 
     round_id: the round it is the result of.
+    start: the first value that is wanted.
+    stop: the one behind the last; 0: all values are wanted.
     """
 
     round_id: Round
+    start: ValueCount = 0
+    stop: ValueCount = 0
+
+    def check(self, size: int) -> None:
+        """Raises RemoteProtocolError if that is nothing of a result of `size` values."""
+        if (self.start, self.stop) != (0, 0) and not self.start < self.stop <= size:
+            raise RemoteProtocolError(f"values {self.start} to {self.stop} wanted of {size}")
 
 
 class GlobalTaken(Message, frozen=True):
@@ -270,7 +279,7 @@ class GlobalTaken(Message, frozen=True):
 
 
 class GlobalMessage(Message, frozen=True):
-    """The global delta of a round; carries values, float32, shape (P,).
+    """The global delta of a round; carries values, float32, shape (P,), or those that were asked for.
 
     round_id: the round it is the result of.
     theta: summed weight of its contributors.
@@ -278,6 +287,8 @@ class GlobalMessage(Message, frozen=True):
     term: of the order under which its sender has staged it.
     version: of that order.
     partial: who else is in some of its segments.
+    start: the first value that it carries.
+    stop: the one behind the last; 0: it carries all.
     """
 
     round_id: Round
@@ -286,6 +297,8 @@ class GlobalMessage(Message, frozen=True):
     term: Term
     version: Count
     partial: Partials = ()
+    start: ValueCount = 0
+    stop: ValueCount = 0
 
 
 class ModelWanted(Message, frozen=True):

@@ -317,9 +317,9 @@ def held_by(part: Part | None) -> ModelDelta | None:
 
 def count_vectors(part: Part) -> int:
     """Different vectors of partial means and results that a part of a round keeps alive."""
-    deltas, exchange = [*part.holds.values(), part.spread.staged], part.spread.exchange
-    vectors = [delta.values for delta in deltas if delta is not None] + ([exchange.values] if exchange else [])
-    return len({id(values) for values in vectors})
+    spread = part.spread
+    kept = *part.holds.values(), spread.staged, spread.exchange, spread.gapped
+    return len({id(each.values) for each in kept if each is not None})
 
 
 def _keepers(mesh: SimMesh) -> Iterator[Keeper]:

@@ -27,12 +27,24 @@ class Exchange(Protocol):
     def bounds(self, segment: int) -> slice: ...
 
 
+class Gapped(Protocol):
+    """A result that is here in part. values: as far as they are."""
+
+    values: Vector
+
+
 class Spread(Protocol):
-    """The broadcast of a round. staged: its result, on a device that has it. exchange: the segments of it."""
+    """The broadcast of a round. staged: its result, on a device that has it. exchange: the segments of it.
+
+    gapped: what these have left of one that comes whole.
+    """
 
     order: BroadcastOrdered | None
     staged: ModelDelta | None
     exchange: Exchange | None
+
+    @property
+    def gapped(self) -> Gapped | None: ...
 
     def report(self) -> Staged | None: ...
 

@@ -11,6 +11,7 @@ from mdl.protocol.delta import Contributor, Vector, digest_of
 from mdl.protocol.hop_messages import DeltaMessage
 from mdl.protocol.machine import Event, Received, ResourcesSampled, Send, TransferProgressed
 from mdl.protocol.messages import DIGESTED, SEGMENTS, Said
+from mdl.protocol.round_messages import GlobalMessage
 from mdl.protocol.vocabulary import ResourceState
 from sim.mesh.network import Network
 
@@ -36,6 +37,8 @@ class Transfers:
             yield from self._begin_segment(sender, send, values, now)
             return
         receiver, size_bytes, ends = send.receiver, self._size_bytes, self._ends
+        if type(send.message) is GlobalMessage:  # perhaps a part of it
+            size_bytes = max(1, size_bytes * values.size // self._size)
         transfer = (sender.peer_id, receiver, send.message)
         if ends.get(transfer, 0.0) > now:
             return  # as in the transport: what is under way is not started twice

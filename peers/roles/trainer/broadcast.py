@@ -15,11 +15,12 @@ from mdl.bounds import MAX_MEMBERS, MAX_RATE_MB_S
 from mdl.errors import RemoteProtocolError
 from mdl.protocol.delta import Contributor, ModelDelta, digest_of_result
 from mdl.protocol.machine import Send
-from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage, GlobalTaken, exchanging
+from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage, GlobalTaken, GlobalWanted, exchanging
 from mdl.protocol.tree import tree_children, tree_parent
 from mdl.protocol.vector_work import DeltaHashed, HashDelta
 from mdl.protocol.vocabulary import Staged
 from peers.roles.trainer.exchange import Exchange
+from peers.roles.trainer.gaps import GappedResult, join_gaps
 
 # Three asks of a device that waits: a child that was not heard for so long is dead, or has the result.
 PATIENCE_S = 1.5
@@ -37,8 +38,10 @@ class Spread:
 
     made: what this device has itself, merged by hops or segments, and what may be the result: its digest is being
     computed, and nothing is asked for meanwhile.
-    asked: when each child asked last; fed: since when it is fed; taken: the children that have the result.
+    asked: when each child asked last, and for what; fed: since when it is fed; taken: the children that have the
+    result.
     exchange: the segments of an order with owners; None before and after. uplink_mb_s: that it has shown.
+    gapped: what an exchange has left of the result that the parent is asked for; None: nothing.
     """
 
     order: BroadcastOrdered | None = None
@@ -46,10 +49,11 @@ class Spread:
     made: ModelDelta | None = None
     staged: ModelDelta | None = None
     digest: bytes = b""
-    asked: dict[Contributor, float] = field(default_factory=dict)
+    asked: dict[Contributor, tuple[float, GlobalWanted]] = field(default_factory=dict)
     fed: dict[Contributor, float] = field(default_factory=dict)
     taken: set[Contributor] = field(default_factory=set)
     exchange: Exchange | None = None
+    gapped: GappedResult | None = None
     uplink_mb_s: float = 0.0
     _me: int = 0
     _ready_at: float = 0.0
@@ -67,6 +71,7 @@ class Spread:
     def follow(self, order: BroadcastOrdered, me: Contributor, hold: ModelDelta | None, now: float) -> bool:
         """Take the place that the order gives; whether the parent is to be asked now. hold: what this device has."""
         if self.order != order:
+            self.gapped = self._keep(order)
             if not self._goes_on(order):
                 self.exchange = None
             self.order, self._me, self._ready_at = order, order.order.index(me), now
@@ -101,11 +106,19 @@ class Spread:
         if self.exchange or self._is_result(made, digest):
             self.stage(made, digest, now)
             return False
-        return self._find_parent()
+        was_gapped, self.gapped = self.gapped, None
+        return self._find_parent() or was_gapped is not None
+
+    def ask(self) -> list[Send]:
+        """The parent, for the result or a part of it that is lacking; nobody once it is here."""
+        if self.order is None or self.parent is None or self.has_result:
+            return []
+        round_id = self.order.round_id
+        return [Send(self.parent.peer_id, self.gapped.ask(round_id) if self.gapped else GlobalWanted(round_id))]
 
     def check(self, message: GlobalMessage) -> bool:
         """Whether this is the result that is waited for. Raises RemoteProtocolError for one that lies about it."""
-        if self.order is None or self.staged or self.order.owns:
+        if self.order is None or self.has_result or self.order.owns:
             return False  # in segments it comes from their owners, and there is room for one
         if frozenset(message.contributors) != frozenset(self.order.contributors):
             return False  # the result of an order that has been replaced
@@ -121,7 +134,7 @@ class Spread:
         if self.order.digest and digest != self.order.digest:
             raise RemoteProtocolError("a global delta that does not match the digest of its round")
         self.staged, self.digest, self._ballot, self.made = result, digest, _ballot_of(self.order), None
-        self._ready_at = now
+        self._ready_at, self.gapped = now, None
         if self.exchange:
             self.uplink_mb_s = min(self.exchange.uplink.mb_s, MAX_RATE_MB_S)
 
@@ -132,10 +145,10 @@ class Spread:
             return []
         return [Send(self.order.order[place].peer_id, GlobalTaken(self.order.round_id))]
 
-    def serve(self, child: Contributor, now: float) -> list[Send]:
+    def serve(self, child: Contributor, wanted: GlobalWanted, now: float) -> list[Send]:
         """A child asks: give it the result when that is here and its turn has come, and again if it did not arrive."""
         if child in self.asked or len(self.asked) < MAX_MEMBERS:
-            self.asked[child] = now
+            self.asked[child] = now, wanted
         self.taken.discard(child)
         again = [self._copy(child)] if self.staged and child in self.fed else []
         return again + self.feed(now)
@@ -172,6 +185,16 @@ class Spread:
         now = self.exchange.order if self.exchange else None
         return now is not None and bool(order.owns) and exchanging(order).is_same(exchanging(now))
 
+    def _keep(self, order: BroadcastOrdered) -> GappedResult | None:
+        """What an exchange of the same contributors has brought of the result that this order names."""
+        exchange, gapped = self.exchange, self.gapped
+        if order.owns or not order.digest:
+            return None
+        has_some = exchange is not None and exchange.received_bytes > 0 and not exchange.is_whole
+        if exchange and has_some and set(exchange.order.contributors) == set(order.contributors):
+            return GappedResult(order.digest, exchange.values, join_gaps(exchange.lacking()))
+        return gapped if gapped and gapped.digest == order.digest else None
+
     def _starts(self, now: float) -> list[Contributor]:
         """Who of those that ask is to be fed from now on: as many, in turn, as it takes to fill the uplink."""
         assert self.order is not None
@@ -194,7 +217,8 @@ class Spread:
     def _gets_on(self, child: Contributor, mb_s: float, now: float) -> bool:
         """Whether the others wait for this child: it asks, or had no time to, and takes no longer than it should."""
         assert self.staged is not None
-        if now - max(self.asked.get(child, 0.0), self._ready_at) >= PATIENCE_S:
+        asked_at = self.asked[child][0] if child in self.asked else 0.0
+        if now - max(asked_at, self._ready_at) >= PATIENCE_S:
             return False
         turn_s = PATIENCE_S + _TURN * self.staged.values.nbytes / 1e6 / mb_s if mb_s else 0.0
         return now - self.fed.get(child, now) < turn_s
@@ -212,10 +236,18 @@ class Spread:
         assert self.order is not None
         assert self.staged is not None
         contributors = tuple(sorted(self.staged.contributors))
+        wanted = self.asked[child][1]
         message = GlobalMessage(
-            self.order.round_id, self.staged.theta, contributors, *self._ballot, self.staged.partial
+            self.order.round_id,
+            self.staged.theta,
+            contributors,
+            *self._ballot,
+            self.staged.partial,
+            wanted.start,
+            wanted.stop,
         )
-        return Send(child.peer_id, message, self.staged.values)
+        values = self.staged.values
+        return Send(child.peer_id, message, values[wanted.start : wanted.stop] if wanted.stop else values)
 
     def _find_parent(self) -> bool:
         """Whom to ask for the result; whether there is somebody. In segments nobody has it yet."""

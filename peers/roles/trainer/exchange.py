@@ -65,11 +65,6 @@ class Exchange:
         return self._cut.bounds(segment)
 
     @property
-    def lacks(self) -> int:
-        """How many segments of the result are not here."""
-        return len(self._lacking)
-
-    @property
     def is_whole(self) -> bool:
         """All of the result is here."""
         return not self._lacking
@@ -99,6 +94,10 @@ class Exchange:
     def received_bytes(self) -> int:
         """Of the result."""
         return 4 * self._cut.values * (self._cut.segments - len(self._lacking))
+
+    def lacking(self) -> Iterator[slice]:
+        """The values of the result that are not here, segment by segment."""
+        return map(self._cut.bounds, sorted(self._lacking))
 
     def is_over(self) -> bool:
         """It has all, and so have the others from it."""

@@ -69,6 +69,8 @@ class Staging:
         """From the parent. Raises RemoteProtocolError if it is not what the order says."""
         if part is None or message.round_id != part.round_id or not part.spread.check(message):
             return []
+        if message.stop:
+            return [*self._fill_gap(part, message, values, now)]
         check_size(values, self._standing.parameters.size)
         result = ModelDelta(values, message.theta, frozenset(message.contributors), message.partial)
         part.spread.stage(result, digest_of_result(digest, message.partial), now)
@@ -76,6 +78,17 @@ class Staging:
         self._voice.ask_at = self._voice.transfer = None
         self._voice.has_changed = True
         return [*part.spread.confirm(), *part.spread.feed(now)]
+
+    def _fill_gap(self, part: Part, message: GlobalMessage, values: Vector, now: float) -> list[HashDelta]:
+        """What an exchange has left of the result: the last gap makes it whole, and its digest tells whether it is."""
+        gapped = part.spread.gapped
+        if gapped is None or not gapped.fill(message, values):
+            return []
+        self._voice.want(now)
+        if gapped.gaps:
+            return []
+        contributors = frozenset(message.contributors)
+        return part.spread.name(ModelDelta(gapped.values, message.theta, contributors, message.partial))
 
     def hear_segment(
         self, part: Part | None, sender: Contributor, message: Said, values: Vector | None, now: float

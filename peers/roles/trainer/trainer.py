@@ -278,8 +278,10 @@ class Trainer:
         if type(message) is GlobalWanted or type(message) is GlobalTaken:
             if self.part is None or self.part.round_id != message.round_id:
                 return []
-            spread = self.part.spread
-            return [*(spread.serve if type(message) is GlobalWanted else spread.note_taken)(sender, now)]
+            if isinstance(message, GlobalTaken):
+                return [*self.part.spread.note_taken(sender, now)]
+            message.check(self.parameters.size)
+            return [*self.part.spread.serve(sender, message, now)]
         if type(message) in _SEGMENTED:
             return self._staging.hear_segment(self.part, sender, message, _segment_of(event), now)  # type: ignore[arg-type]
         if type(message) is GlobalMessage:
@@ -304,10 +306,10 @@ class Trainer:
             return self._hops.ask(part, part.incoming, now)
         if part and part.spread.exchange:
             return self._staging.say_again(part.spread.exchange, now)
-        if part and part.spread.parent and part.spread.staged is None:
-            return [Send(part.spread.parent.peer_id, GlobalWanted(part.round_id))]
-        self.voice.stop_asking()
-        return []
+        asks = part.spread.ask() if part else []
+        if not asks:
+            self.voice.stop_asking()
+        return [*asks]
 
     def _leave(self, problem: str = "", exit_code: int = 0) -> list[Effect]:
         if self._progress.is_applying:

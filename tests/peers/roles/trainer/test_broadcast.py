@@ -9,13 +9,14 @@ import pytest
 from mdl.errors import RemoteProtocolError
 from mdl.protocol.delta import Contributor, ModelDelta, Vector, digest_of
 from mdl.protocol.machine import Send
-from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage, GlobalTaken
+from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage, GlobalTaken, GlobalWanted
 from mdl.protocol.vector_work import hash_delta
 from mdl.protocol.vocabulary import Staged
 from peers.roles.trainer.broadcast import PATIENCE_S, Spread
 
 ME, ANN, BOB, CAT = (Contributor(name, 1) for name in ("me", "ann", "bob", "cat"))
 ORDER = BroadcastOrdered(7, 1, b"w0", 1, (ANN, ME, BOB, CAT), 2.0, (ANN, ME))
+WANTED = GlobalWanted(1)
 
 
 def _order(**changes: object) -> BroadcastOrdered:
@@ -222,22 +223,22 @@ def _fed(sends: list[Send]) -> list[str]:
 def test_children_are_served_when_the_result_has_come_and_whenever_they_ask_again() -> None:
     spread = Spread()
     spread.follow(ORDER, ME, None, 0.0)
-    assert spread.serve(CAT, 0.1) == []
-    assert spread.serve(BOB, 0.1) == []
+    assert spread.serve(CAT, WANTED, 0.1) == []
+    assert spread.serve(BOB, WANTED, 0.1) == []
     assert spread.feed(0.2) == []
     spread.stage(_result(), _digest(), 0.3)
     assert _fed(spread.feed(0.3)) == ["cat", "bob"]
     assert spread.feed(0.3) == []
-    (send,) = spread.serve(CAT, 0.6)
+    (send,) = spread.serve(CAT, WANTED, 0.6)
     assert (send.message, send.values is _values(spread)) == (GlobalMessage(1, 2.0, (ANN, ME), 7, 1), True)
 
 
 def test_children_with_equal_links_are_fed_one_after_the_other_the_largest_subtree_first() -> None:
     spread = _root(*[5.0] * 8)
-    assert _fed(spread.serve(DAN, 0.01)) == []
-    assert _fed(spread.serve(BOB, 0.02)) == []
-    assert _fed(spread.serve(ANN, 0.03)) == ["ann"]
-    assert _fed(spread.serve(DAN, 0.5)) == []
+    assert _fed(spread.serve(DAN, WANTED, 0.01)) == []
+    assert _fed(spread.serve(BOB, WANTED, 0.02)) == []
+    assert _fed(spread.serve(ANN, WANTED, 0.03)) == ["ann"]
+    assert _fed(spread.serve(DAN, WANTED, 0.5)) == []
     assert _fed(spread.note_taken(ANN, 0.8)) == ["bob"]
     assert _fed(spread.note_taken(BOB, 1.6)) == ["dan"]
     assert _fed(spread.note_taken(DAN, 2.4)) == []
@@ -246,33 +247,37 @@ def test_children_with_equal_links_are_fed_one_after_the_other_the_largest_subtr
 def test_links_that_nobody_has_measured_are_fed_at_once() -> None:
     for links in ((), (0.0,) * 8, (5.0,) * 7, (float("nan"),) * 8):
         spread = _root(*links)
-        assert _fed([send for child in (DAN, BOB, ANN) for send in spread.serve(child, 0.1)]) == ["dan", "bob", "ann"]
+        assert _fed([send for child in (DAN, BOB, ANN) for send in spread.serve(child, WANTED, 0.1)]) == [
+            "dan",
+            "bob",
+            "ann",
+        ]
 
 
 def test_a_child_with_a_slow_link_starts_at_once_and_holds_nobody_up() -> None:
     spread = _root(5.0, 5.0, 5.0, 5.0, 0.5, 5.0, 5.0, 5.0)
-    assert _fed(spread.serve(DAN, 0.01)) == ["dan"]
-    assert _fed(spread.serve(BOB, 0.02)) == []
-    assert _fed(spread.serve(ANN, 0.03)) == ["ann"]
+    assert _fed(spread.serve(DAN, WANTED, 0.01)) == ["dan"]
+    assert _fed(spread.serve(BOB, WANTED, 0.02)) == []
+    assert _fed(spread.serve(ANN, WANTED, 0.03)) == ["ann"]
 
 
 def test_as_many_are_fed_beside_each_other_as_fill_the_uplink() -> None:
     spread = _root(10.0, 6.0, 6.0, 6.0, 6.0, 6.0, 6.0, 6.0)
-    assert _fed([send for child in (ANN, BOB, DAN) for send in spread.serve(child, 0.1)]) == ["ann", "bob"]
+    assert _fed([send for child in (ANN, BOB, DAN) for send in spread.serve(child, WANTED, 0.1)]) == ["ann", "bob"]
     assert _fed(spread.note_taken(ANN, 0.9)) == ["dan"]
 
 
 def test_a_child_that_is_dead_or_cannot_reach_its_parent_holds_its_siblings_up_no_longer_than_patience() -> None:
     spread = _root(*[5.0] * 8)
-    assert _fed(spread.serve(BOB, 0.1)) == []
-    assert _fed(spread.serve(BOB, PATIENCE_S - 0.1)) == []
-    assert _fed(spread.serve(BOB, PATIENCE_S + 0.1)) == ["bob"]
+    assert _fed(spread.serve(BOB, WANTED, 0.1)) == []
+    assert _fed(spread.serve(BOB, WANTED, PATIENCE_S - 0.1)) == []
+    assert _fed(spread.serve(BOB, WANTED, PATIENCE_S + 0.1)) == ["bob"]
 
 
 def test_a_child_that_dies_while_it_is_fed_gives_its_turn_away() -> None:
     spread = _root(*[5.0] * 8, values=10_000_000)
-    assert _fed(spread.serve(ANN, 0.1)) == ["ann"]
-    assert _fed(spread.serve(BOB, 0.1 + PATIENCE_S)) == ["bob"]
+    assert _fed(spread.serve(ANN, WANTED, 0.1)) == ["ann"]
+    assert _fed(spread.serve(BOB, WANTED, 0.1 + PATIENCE_S)) == ["bob"]
 
 
 def test_a_child_that_asks_and_gets_nothing_or_too_slowly_gives_its_turn_away() -> None:
@@ -280,8 +285,8 @@ def test_a_child_that_asks_and_gets_nothing_or_too_slowly_gives_its_turn_away() 
     spread = _root(*[5.0] * 8, values=1_250_000)
     fed = []
     for step in range(12):
-        fed += [(step, receiver) for receiver in _fed(spread.serve(ANN, 0.1 + step / 2))]
-        fed += [(step, receiver) for receiver in _fed(spread.serve(BOB, 0.2 + step / 2))]
+        fed += [(step, receiver) for receiver in _fed(spread.serve(ANN, WANTED, 0.1 + step / 2))]
+        fed += [(step, receiver) for receiver in _fed(spread.serve(BOB, WANTED, 0.2 + step / 2))]
     assert fed[:7] == [(step, "ann") for step in range(7)]  # it is offered again what it lacks
     assert (7, "bob") in fed
 
@@ -294,7 +299,7 @@ def test_who_has_the_result_already_tells_its_new_parent_and_is_not_waited_for()
     assert child.confirm() == [Send("me", GlobalTaken(1))]
     root = _root(*[5.0] * 8)
     root.note_taken(ANN, 0.1)
-    assert _fed(root.serve(BOB, 0.2)) == ["bob"]
+    assert _fed(root.serve(BOB, WANTED, 0.2)) == ["bob"]
 
 
 def test_the_root_confirms_to_nobody() -> None:
@@ -303,7 +308,7 @@ def test_the_root_confirms_to_nobody() -> None:
 
 def test_a_repeated_order_takes_nobodys_turn_away() -> None:
     spread = _root(*[5.0] * 8)
-    assert _fed(spread.serve(ANN, 0.1)) == ["ann"]
+    assert _fed(spread.serve(ANN, WANTED, 0.1)) == ["ann"]
     assert spread.order is not None
     spread.follow(spread.order, ME, None, 1.0)
-    assert _fed(spread.serve(BOB, 1.0)) == []
+    assert _fed(spread.serve(BOB, WANTED, 1.0)) == []

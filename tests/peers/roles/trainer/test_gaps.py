@@ -1,0 +1,147 @@
+"""A result that a device has most of, from segments: what it lacks is fetched, and all of it if that is another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+import pytest
+
+from mdl.errors import RemoteProtocolError
+from mdl.protocol.delta import Contributor, ModelDelta
+from mdl.protocol.machine import LocalDeltaReady, Received, Send
+from mdl.protocol.messages import Said
+from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage, GlobalWanted, RoundOpened
+from mdl.protocol.segment_messages import SegmentMessage
+from mdl.protocol.vocabulary import TrainingReport
+from peers.roles.trainer.gaps import MOST_AT_ONCE, GappedResult, join_gaps
+from peers.roles.trainer.trainer import Trainer, TrainerSettings
+from sim.mesh.snapshot import copy_graph
+from tests.peers.roles.at_once import TrainerAtOnce
+
+SIZE, VALUES = 64, 8
+AGENT, ANN, BOB, CAT = (Contributor(name, 1) for name in ("agent", "ann", "bob", "cat"))
+ALL = ANN, BOB, CAT
+START = np.zeros(SIZE, np.float32)
+Devices = dict[Contributor, Trainer]
+Drops = Callable[[str, Said], bool]
+
+
+def _say(devices: Devices, to: Contributor, event: Received, drops: Drops = lambda who, said: False) -> list[Send]:
+    """What follows from an event, as it was said. drops: what does not arrive."""
+    names, said, queue = {each.peer_id: each for each in devices}, list[Send](), [(to, event)]
+    while queue:
+        me, event = queue.pop(0)
+        for effect in devices[me].handle(event, 1.0):
+            if isinstance(effect, Send):
+                said.append(effect)
+                if effect.receiver in names and not drops(effect.receiver, effect.message):
+                    queue.append((names[effect.receiver], Received(me, effect.message, effect.values)))
+    return said
+
+
+def _order(devices: Devices) -> BroadcastOrdered:
+    return BroadcastOrdered(9, 1, devices[ANN].digest, 1, ALL, 3.0, ALL, owns=(4, 2, 2), segment_values=VALUES)
+
+
+def _without_the_last_of_ann(who: str, said: Said) -> bool:
+    """Ann is lost: Cat does not get the last of her segments, nor one of Bob's."""
+    return who == "cat" and isinstance(said, SegmentMessage) and said.segment in (2, 3, 5)
+
+
+def _exchange(drops: Drops = _without_the_last_of_ann) -> Devices:
+    """Three devices in the middle of a round in segments, in which Bob has the whole result."""
+    devices: Devices = {me: TrainerAtOnce(me, START, "schema", "model", TrainerSettings()) for me in ALL}
+    order = _order(devices)
+    for place, (me, device) in enumerate(devices.items()):
+        device.handle(Received(AGENT, RoundOpened(9, 1, device.digest, ALL, 9)), 0.0)
+        own = ModelDelta(np.linspace(place, 1.0, SIZE, dtype=np.float32), 1.0, frozenset([me]))
+        device.handle(LocalDeltaReady(1, own, TrainingReport(0.0, 1, 0.0)), 0.5)
+    for me in devices:
+        _say(devices, me, Received(AGENT, order), drops)
+    return devices
+
+
+def _fetch(devices: Devices, **changes: object) -> list[Send]:
+    """Ann is lost, so the agent names the result that Bob has; what is said then."""
+    del devices[ANN]
+    digest = _spread(devices, BOB).digest
+    named = BroadcastOrdered(9, 1, devices[BOB].digest, 2, (BOB, CAT), 3.0, ALL, digest)
+    named = msgspec.structs.replace(named, **changes)
+    return [send for me in devices for send in _say(devices, me, Received(AGENT, named))]
+
+
+def _spread(devices: Devices, me: Contributor):  # type: ignore[no-untyped-def]
+    part = devices[me].part
+    assert part is not None
+    return part.spread
+
+
+def test_of_a_result_that_another_device_has_whole_only_what_is_lacking_is_fetched() -> None:
+    devices = _exchange()
+    assert _spread(devices, CAT).staged is None
+    said = _fetch(devices)
+    asked = [send.message for send in said if isinstance(send.message, GlobalWanted)]
+    given = [send for send in said if isinstance(send.message, GlobalMessage)]
+    assert asked == [GlobalWanted(1, 16, 32), GlobalWanted(1, 40, 48)]
+    assert [len(send.values) for send in given if send.values is not None] == [16, 8]
+    bob, cat = _spread(devices, BOB), _spread(devices, CAT)
+    assert (cat.digest, cat.gapped) == (bob.digest, None)
+    assert np.array_equal(cat.staged.values, bob.staged.values)
+    assert cat.staged.contributors == set(ALL)
+
+
+def test_what_is_here_of_another_result_is_found_by_the_digest_and_all_of_it_is_fetched() -> None:
+    devices = _exchange()
+    _spread(devices, CAT).exchange.values[0] += 1.0
+    given = [send for send in _fetch(devices) if isinstance(send.message, GlobalMessage)]
+    assert [len(send.values) for send in given if send.values is not None] == [16, 8, SIZE]
+    assert np.array_equal(_spread(devices, CAT).staged.values, _spread(devices, BOB).staged.values)
+
+
+@pytest.mark.parametrize("drops", [lambda who, said: who == "cat", _without_the_last_of_ann], ids=["nothing", "other"])
+def test_nothing_is_kept_of_other_devices_result_or_where_nothing_came(drops: Drops) -> None:
+    """One that says without whom it is may differ in each segment."""
+    devices = _exchange(drops)
+    changes = {"contributors": (BOB, CAT), "theta": 2.0} if drops is _without_the_last_of_ann else {}
+    asked = [send.message for send in _fetch(devices, **changes) if isinstance(send.message, GlobalWanted)]
+    assert set(asked) == {GlobalWanted(1)}
+
+
+def test_of_another_result_that_is_ordered_meanwhile_nothing_is_here() -> None:
+    devices = _exchange()
+    digest = _spread(devices, BOB).digest
+    del devices[ANN], devices[BOB]  # Bob does not answer
+    cat = devices[CAT]
+    order = BroadcastOrdered(9, 1, cat.digest, 2, (BOB, CAT), 3.0, ALL, digest)
+    again = msgspec.structs.replace(order, version=3, order=(ANN, CAT))
+    other = msgspec.structs.replace(order, version=4, digest=b"another")
+    asked = [next(send.message for send in _say(devices, CAT, Received(AGENT, each))) for each in (order, again, other)]
+    assert asked == [GlobalWanted(1, 16, 32), GlobalWanted(1, 16, 32), GlobalWanted(1)]
+
+
+def test_values_beyond_the_model_are_asked_for_in_vain() -> None:
+    devices = _exchange()
+    for start, stop in ((0, SIZE + 1), (8, 8), (9, 8), (8, 0)):
+        with pytest.raises(RemoteProtocolError, match=f"values {start} to {stop} wanted of {SIZE}"):
+            devices[BOB].handle(Received(CAT, GlobalWanted(1, start, stop)), 2.0)
+
+
+def test_neighbours_are_one_gap_up_to_what_may_be_asked_for_at_once() -> None:
+    slices = [slice(start, start + VALUES) for start in (0, 8, 24, 32, 40)]
+    assert list(join_gaps(slices)) == [(0, 16), (24, 48)]
+    large = [slice(start, start + MOST_AT_ONCE // 2) for start in range(0, 2 * MOST_AT_ONCE, MOST_AT_ONCE // 2)]
+    assert list(join_gaps(large)) == [(0, MOST_AT_ONCE), (MOST_AT_ONCE, 2 * MOST_AT_ONCE)]
+
+
+def test_only_the_gap_that_is_asked_for_is_filled_and_by_as_many_values() -> None:
+    gapped = GappedResult(b"it", START.copy(), join_gaps([slice(0, 8), slice(16, 24)]))
+    gap = GlobalMessage(1, 3.0, ALL, 9, 1, (), 0, 8)
+    assert not gapped.fill(msgspec.structs.replace(gap, start=16, stop=24), np.ones(8, np.float32))
+    with pytest.raises(RemoteProtocolError, match="7 values"):
+        gapped.fill(gap, np.ones(7, np.float32))
+    other = copy_graph(gapped)
+    assert gapped.fill(gap, np.ones(8, np.float32))
+    assert (gapped.ask(1), other.ask(1)) == (GlobalWanted(1, 16, 24), GlobalWanted(1, 0, 8))
+    assert (gapped.values.sum(), other.values.sum()) == (8.0, 0.0)
