@@ -33,6 +33,7 @@ MOST_UNDER_WAY = 1 << 17
 
 class Exchange:
     """See the module. values: the result as far as it is here, float32 (P,). own: None if it contributes nothing.
+    uplink: what earlier exchanges have shown of it.
 
     Raises RemoteProtocolError for an order whose segments are not those of a model of `size` values.
     """
@@ -45,9 +46,11 @@ class Exchange:
         size: int,
         retry_s: float,
         most_under_way: int = MOST_UNDER_WAY,
+        uplink: Uplink | None = None,
     ) -> None:
         self.values = np.empty(size, np.float32)
-        self.uplink = Uplink()
+        self.uplink = uplink or Uplink()
+        self.uplink.begin()
         self._me = me
         self._own = own if me in order.contributors else None
         self._retry_s = retry_s

@@ -16,6 +16,8 @@ from mdl.protocol.segments import has_bit
 _RTO_FACTOR, _MOST_DOUBLINGS = 4.0, 4
 # The speed of an uplink is seen over so many seconds and values of a lane's window, or it is a burst.
 _SEEN_S, _SEEN_BYTES = 0.5, 1 << 18
+# What is over sooner tells of processors, not of links.
+_INSTANT_S = 0.05
 _SMOOTHING = 0.25
 
 Parcel: TypeAlias = tuple[bool, int]  # whether it is a result, segment
@@ -73,21 +75,32 @@ class Lane:
 
 @dataclass
 class Uplink:
-    """How fast this device sends, in MB/s: the best that confirmations have shown over a while.
+    """How fast this device sends, in MB/s: the best that confirmations have shown over a while in one exchange.
 
-    0.0: not known. What is over in an instant tells of processors, not of links.
+    0.0: not known. Where a model is so small that no exchange takes that while, those of several rounds add up.
     """
 
     mb_s: float = 0.0
     _since: float | None = None
+    _noted_at: float = 0.0
     _bytes: int = 0
+    _seconds_before: float = 0.0
+    _bytes_before: int = 0
+
+    def begin(self) -> None:
+        """Another exchange: what was seen of the last one, too little to tell by itself, counts with it."""
+        seconds = 0.0 if self._since is None else self._noted_at - self._since
+        if seconds >= _INSTANT_S and not self.mb_s:
+            self._seconds_before, self._bytes_before = self._seconds_before + seconds, self._bytes_before + self._bytes
+        self.mb_s, self._since, self._bytes = 0.0, None, 0
 
     def note(self, size_bytes: int, now: float) -> None:
+        self._noted_at = now
         if self._since is None:
             self._since = now  # what was confirmed before it began to count tells nothing
             return
         self._bytes += size_bytes
-        seconds = now - self._since
-        if seconds >= _SEEN_S and self._bytes >= _SEEN_BYTES:
-            self.mb_s = max(self.mb_s, self._bytes / 1e6 / seconds)
-            self._since, self._bytes = now, 0
+        seconds, size_bytes = now - self._since + self._seconds_before, self._bytes + self._bytes_before
+        if seconds >= _SEEN_S and size_bytes >= _SEEN_BYTES and now - self._since >= _INSTANT_S:
+            self.mb_s = max(self.mb_s, size_bytes / 1e6 / seconds)
+            self._since, self._bytes, self._seconds_before, self._bytes_before = now, 0, 0.0, 0

@@ -10,6 +10,7 @@ from mdl.protocol.vector_work import DeltaHashed, HashDelta
 from mdl.protocol.vocabulary import Transfer
 from peers.roles.trainer.exchange import Exchange
 from peers.roles.trainer.hops import Hops
+from peers.roles.trainer.lanes import Uplink
 from peers.roles.trainer.model_state import Standing
 from peers.roles.trainer.round_state import Part
 from peers.roles.trainer.voice import Voice
@@ -27,6 +28,7 @@ class Staging:
         self._voice = voice
         self._hops = hops
         self._most_under_way = most_under_way
+        self._uplink = Uplink()
 
     def take_place(self, part: Part, order: BroadcastOrdered, now: float) -> list[Effect]:
         """Fetch the result from the parent that the order names, or give it to the children."""
@@ -124,7 +126,7 @@ class Staging:
             sends = exchange.go_on(order)
         else:
             own, most = part.own_hold(self._me), self._most_under_way
-            exchange = Exchange(order, self._me, own, size, self._voice.retry_s, most)
+            exchange = Exchange(order, self._me, own, size, self._voice.retry_s, most, self._uplink)
             part.spread.exchange, sends = exchange, exchange.begin()
         self._voice.ask_at = now + self._voice.retry_s
         return [*sends, *self._name_if_whole(part, exchange)]

@@ -16,6 +16,7 @@ from mdl.protocol.round_messages import BroadcastOrdered, places_of
 from mdl.protocol.segment_messages import Lost, PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
 from mdl.protocol.segments import mask_of
 from peers.roles.trainer.exchange import Exchange
+from peers.roles.trainer.lanes import Uplink
 
 SIZE, VALUES = 100, 8
 RETRY_S = 0.5
@@ -295,6 +296,32 @@ def test_windows_and_the_speed_of_a_link_are_of_bytes_that_travel() -> None:
     assert 60_000 < under_way["int8"] <= 100_000
     assert seen["none"] == pytest.approx(4 * values / 1e6 / 0.05, rel=0.01)
     assert seen["int8"] == pytest.approx(seen["none"] / 3.94, rel=0.01)
+
+
+def _seen(round_s: float, rounds: int, segments: int = 6) -> list[float]:
+    """The speed that each round of a model of so many segments of 16 KB shows."""
+    uplink, seen = Uplink(), []
+    for number in range(rounds):
+        uplink.begin()
+        for segment in range(segments + 1):
+            uplink.note(1 << 14, 10.0 * number + round_s * segment / segments)
+        seen.append(uplink.mb_s)
+    return seen
+
+
+def test_a_small_models_rounds_show_the_speed_of_a_link_together() -> None:
+    """96 KB in 0.2 s: no round takes half a second, and none has 256 KB, but three have both."""
+    assert _seen(0.2, 6) == [0.0, 0.0, pytest.approx(0.49, rel=0.01), 0.0, 0.0, pytest.approx(0.49, rel=0.01)]
+
+
+def test_a_round_that_is_over_in_an_instant_tells_nothing_of_a_link_however_many_there_are() -> None:
+    assert set(_seen(0.04, 100)) == {0.0}
+
+
+def test_a_round_that_tells_by_itself_leaves_nothing_for_the_next() -> None:
+    """Its end, in which the device waits for the others, would make the link look slower than it is."""
+    first, second = _seen(0.9, 2, 40)
+    assert [first, second] == pytest.approx([0.73, 0.73], rel=0.01)
 
 
 class LossyNet(Net):
