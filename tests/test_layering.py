@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS = ("mdl", "transport", "sim", "scheduler", "peers")
 # And, inside each, only from folders that stand left of its own.
 INSIDE = {
-    "mdl": ("devices", "protocol", "data", "learning", "files", "cloud", "personal"),
+    "mdl": ("devices", "protocol", "data", "learning", "files", "cloud", "personal", "recommend"),
     "transport": ("trust", "wire", "discovery", "links"),
     "scheduler": ("policies", "plans", "paper", "given", "study", "training", "explain"),
     "peers": ("roles", "edge", "personal", "view", "launch", "trials", "cli"),
@@ -30,6 +30,7 @@ PURE = (
     "mdl/devices",
     "mdl/cloud",
     "mdl/personal",
+    "mdl/recommend",
     "mdl/learning",
     "transport/wire",
     "sim",

@@ -106,7 +106,7 @@ def parse_spec(text: str) -> Spec:
             "which data? give --data, as in --data 'csv:walk.csv?label=activity' or --data uci-har; "
             "--data motion is synthetic"
         )
-    body, options = _split_options(text)
+    body, options = split_options(text)
     source, _, path = body.partition(":")
     if source in SOURCES:
         if path and not SOURCES[source].takes_path:
@@ -136,7 +136,8 @@ def _forms() -> list[str]:
     return [*names, "package.module:factory"]
 
 
-def _split_options(text: str) -> tuple[str, dict[str, str]]:
+def split_options(text: str) -> tuple[str, dict[str, str]]:
+    """BODY and the options behind its last ?. Raises ConfigError for one that is not name=value."""
     # A glob may hold a "?" too: only what looks like name=value behind the last one is an option.
     body, mark, tail = text.rpartition("?")
     if not mark or not re.match(r"\w+=", tail):

@@ -1,0 +1,105 @@
+"""Who met what, in order: the logs that recommenders learn from. Every interaction counts as a click."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdl.errors import ConfigError, DataError
+
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Interactions:
+    """Interactions of U users with I items, user by user and each user's in order.
+
+    users: names (U,). titles: of items (I,); item number i stands for titles[i - 1], 0 pads. items: item numbers (N,).
+    starts: (U + 1,); user k's are items[starts[k]:starts[k + 1]]. times: (N,) in the log's own unit, None if it has
+    only an order. profiles: (U, C) a category of each of C features of a user, profile_sizes: how many there are.
+    """
+
+    users: tuple[str, ...]
+    titles: tuple[str, ...]
+    items: Integers
+    starts: Integers
+    times: NDArray[np.float64] | None
+    profiles: Integers
+    profile_sizes: tuple[int, ...]
+
+    @property
+    def lengths(self) -> Integers:
+        """Interactions of each user, (U,)."""
+        return np.diff(self.starts)
+
+    def of(self, user: int) -> Integers:
+        return self.items[self.starts[user] : self.starts[user + 1]]
+
+    def find(self, name: str) -> int:
+        """The number of a user. Raises ConfigError, telling who there is."""
+        try:
+            return self.users.index(name)
+        except ValueError:
+            some = ", ".join(self.users[:5])
+            raise ConfigError(f"user {name[:40]!r} is not in the data; it has {len(self.users)}: {some} ...") from None
+
+
+def group_by_user(users: NDArray[Any], items: NDArray[Any], times: NDArray[np.float64] | None) -> Interactions:
+    """Rows of a log (N,) as interactions; of equal times, and without times, the order of the rows stays.
+
+    users, items: names, or whole numbers that stand for them.
+    """
+    names, user_of = np.unique(users, return_inverse=True)
+    titles, item_of = np.unique(items, return_inverse=True)
+    order = np.argsort(user_of, kind="stable") if times is None else np.lexsort((np.arange(len(times)), times, user_of))
+    starts = np.concatenate(([0], np.cumsum(np.bincount(user_of, minlength=len(names)))))
+    return Interactions(
+        tuple(map(str, names)),
+        tuple(map(str, titles)),
+        item_of[order].astype(np.int64) + 1,
+        starts.astype(np.int64),
+        None if times is None else times[order],
+        np.zeros((len(names), 0), np.int64),
+        (),
+    )
+
+
+def keep_active(data: Interactions, least: int) -> Interactions:
+    """Only users and items with at least `least` interactions (A.1), until all that are left have. Raises DataError."""
+    kept = np.ones(len(data.items), bool)
+    user_of = np.repeat(np.arange(len(data.users)), data.lengths)
+    while True:
+        users = np.bincount(user_of[kept], minlength=len(data.users)) >= least
+        items = np.bincount(data.items[kept], minlength=len(data.titles) + 1) >= least
+        now = kept & users[user_of] & items[data.items]
+        if now.sum() == kept.sum():
+            break
+        kept = now
+    if not kept.any():
+        raise DataError(f"no user and item are left with at least {least} interactions each; lower `least`")
+    return _take(data, kept, user_of, users)
+
+
+def keep_users(data: Interactions, users: Integers) -> Interactions:
+    """Of these users alone; all items keep their numbers. users: sorted."""
+    user_of = np.repeat(np.arange(len(data.users)), data.lengths)
+    chosen = np.isin(np.arange(len(data.users)), users)
+    kept = _take(data, chosen[user_of], user_of, chosen)
+    return replace(kept, titles=data.titles, items=data.items[chosen[user_of]])
+
+
+def _take(data: Interactions, kept: NDArray[np.bool_], user_of: Integers, users: NDArray[np.bool_]) -> Interactions:
+    numbers, items = np.unique(data.items[kept], return_inverse=True)
+    lengths = np.bincount(user_of[kept], minlength=len(data.users))[users]
+    return Interactions(
+        tuple(name for name, stays in zip(data.users, users, strict=True) if stays),
+        tuple(data.titles[number - 1] for number in numbers),
+        items.astype(np.int64) + 1,
+        np.concatenate(([0], np.cumsum(lengths))).astype(np.int64),
+        None if data.times is None else data.times[kept],
+        data.profiles[users],
+        data.profile_sizes,
+    )

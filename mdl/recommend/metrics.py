@@ -1,0 +1,67 @@
+"""How good a ranking is (Eq. 8): HitRate@K, NDCG@K and macro-AUC; ties count against us.
+
+The paper prints NDCG with the indicator inside the logarithm too, which would make it HitRate; log2(R + 1) is meant.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+def ranks(scores: NDArray[np.floating]) -> NDArray[np.int64]:
+    """The rank of the first candidate among all, (B,), 1 is best. scores: (B, 1 + n). What is not a number is worst.
+
+    An equal score of another candidate stands before it.
+    """
+    first, others = scores[:, :1], scores[:, 1:]
+    found: NDArray[np.int64] = 1 + others.shape[1] - (others < first).sum(axis=1)
+    return found
+
+
+def hits(rank: NDArray[np.int64], k: int) -> Floats:
+    """1 where the item is among the first k, (B,); the mean over users is HitRate@K."""
+    return (rank <= k).astype(np.float64)
+
+
+def gains(rank: NDArray[np.int64], k: int) -> Floats:
+    """1 / log2(R + 1) where the item is among the first k, (B,); the mean over users is NDCG@K."""
+    return np.where(rank <= k, 1 / np.log2(rank + 1), 0.0)
+
+
+def user_auc(scores: NDArray[np.floating]) -> Floats:
+    """Of each row the share of other candidates that score below the first, (B,); their mean is the macro-AUC."""
+    found: Floats = (scores[:, 1:] < scores[:, :1]).mean(axis=1)
+    return found
+
+
+def top_metrics(rank: NDArray[np.int64]) -> dict[str, float]:
+    """Table 2's five, in percent."""
+    hit = {f"HR@{k}": 100 * float(hits(rank, k).mean()) for k in (1, 5, 10)}
+    return hit | {f"NDCG@{k}": 100 * float(gains(rank, k).mean()) for k in (5, 10)}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A mean over users of what one ranking has more than another, with its 95 % interval."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def paired(mine: Floats, theirs: Floats) -> Difference:
+    """Of the same users in the same order, (U,): the mean difference, +- 1.96 standard errors."""
+    difference = mine - theirs
+    error = 1.96 * float(difference.std(ddof=1)) / np.sqrt(len(difference))
+    mean = float(difference.mean())
+    return Difference(mean, mean - error, mean + error)
+
+
+def group_by_activity(counts: NDArray[np.int64], groups: int) -> list[NDArray[np.int64]]:
+    """Users by their number of samples, most first, cut into equal groups (4.2.2): rows of `counts`."""
+    return list(np.array_split(np.argsort(-counts, kind="stable"), groups))

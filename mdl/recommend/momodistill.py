@@ -1,0 +1,176 @@
+"""MoMoDistill: the cloud learns from the devices' vectors as from features (Eq. 5 to 7, Algorithm 1).
+
+Step 1 teaches the model: each sample's teacher is the model as it was, with the patches of the device that the sample
+is of. Step 2 holds that model and teaches the basis, through an encoder that evens the vectors out and knows the
+profile of who has none yet. Devices' vectors are rows of one table: nothing is loaded for any of them, and memory is
+that of a batch.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+import msgspec
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from mdl.recommend.device_step import score_features, score_with_vectors
+from mdl.recommend.din import JUNCTIONS, Din, DinSettings
+from mdl.recommend.interactions import Integers, Interactions
+from mdl.recommend.metapatch import Basis, Junction
+from mdl.recommend.splits import Negatives, Places, Samples
+from mdl.recommend.training import FitSettings, as_tensors, click_loss, fit
+
+# Table 5: the size of a profile. W3 maps it to the size of a vector.
+PROFILE_SIZE = 8
+
+
+class Encoder(nn.Module):
+    """U(vector, u) = W1 tanh(W2 vector + W3 u), u the sum of what stands for each category of a profile (Eq. 6)."""
+
+    def __init__(self, size: int, profile_sizes: tuple[int, ...]) -> None:
+        super().__init__()
+        self.outer, self.inner = nn.Linear(size, size, bias=False), nn.Linear(size, size, bias=False)
+        self.of_profile = nn.Linear(PROFILE_SIZE, size, bias=False)
+        self.everybody = nn.Parameter(torch.randn(PROFILE_SIZE))
+        self.categories = nn.ModuleList(nn.Embedding(count, PROFILE_SIZE) for count in profile_sizes)
+
+    def forward(self, vectors: Tensor, profiles: Tensor) -> Tensor:
+        """(B, size) for vectors (B, size) and profiles (B, C)."""
+        u = self.everybody.expand(len(profiles), -1)
+        for place, table in enumerate(self.categories):
+            u = u + table(profiles[:, place])
+        encoded: Tensor = self.outer(torch.tanh(self.inner(vectors) + self.of_profile(u)))
+        return encoded
+
+
+@dataclass(frozen=True)
+class CloudModel:
+    """What the cloud has and sends: f, Theta and the encoder."""
+
+    model: Din
+    basis: Basis
+    encoder: Encoder
+
+    @torch.no_grad()
+    def warm_start(self, vectors: Tensor, profiles: Integers) -> Tensor:
+        """Where devices begin under this basis, (U, size): U(vector, u); of who has none, U(0, u)."""
+        start: Tensor = self.encoder(vectors, torch.from_numpy(profiles))
+        return start
+
+
+class DistillSettings(msgspec.Struct, frozen=True):
+    """beta: weight of what the devices' models say. model, basis: how long step 1 and step 2 learn."""
+
+    beta: float = 0.01
+    model: FitSettings = FitSettings(epochs=1)
+    basis: FitSettings = FitSettings(epochs=1)
+
+
+def make_cloud_model(
+    data: Interactions, din: DinSettings, size: int = 32, junctions: tuple[str, ...] = JUNCTIONS
+) -> CloudModel:
+    """Fresh, from torch's generator. size: of a device's vector."""
+    model = Din(len(data.users), len(data.titles), din)
+    basis = Basis([Junction(name, din.hidden) for name in junctions], size)
+    return CloudModel(model, basis, Encoder(size, data.profile_sizes))
+
+
+def agreement_loss(teacher: Tensor, scores: Tensor) -> Tensor:
+    """Mean KL(teacher, model) of clicks with these scores, teacher first as printed (Eq. 5)."""
+    sure = torch.sigmoid(teacher)
+    cross = F.binary_cross_entropy_with_logits(scores, sure)
+    return cross - F.binary_cross_entropy_with_logits(teacher, sure)
+
+
+def distill_model(
+    cloud: CloudModel,
+    vectors: Tensor | None,
+    data: Interactions,
+    places: Places,
+    negatives: Negatives,
+    settings: DistillSettings,
+    rng: np.random.Generator,
+    must_end: Callable[[], bool] = lambda: False,
+) -> CloudModel:
+    """Step 1 (Eq. 5): a new f, from its former self and the data. vectors: (U, size), NaN rows of who sent none.
+
+    Without vectors, or with beta 0, it is the ordinary incremental training (Eq. 4).
+    """
+    learner, teacher = copy.deepcopy(cloud.model), cloud.model.eval()
+
+    def loss_of(samples: Samples) -> Tensor:
+        scores = score_with_vectors(learner, cloud.basis, None, samples)
+        return click_loss(scores) + _by_devices(teacher, cloud.basis, vectors, settings.beta, samples, scores)
+
+    _learn(learner, learner.parameters(), loss_of, data, places, negatives, settings.model, rng, must_end)
+    return replace(cloud, model=learner.eval())
+
+
+def distill_basis(
+    cloud: CloudModel,
+    former: CloudModel,
+    vectors: Tensor | None,
+    data: Interactions,
+    places: Places,
+    negatives: Negatives,
+    settings: DistillSettings,
+    rng: np.random.Generator,
+    must_end: Callable[[], bool] = lambda: False,
+) -> CloudModel:
+    """Step 2 (Eq. 7): a new basis and encoder for cloud's f, which stays. former: what the vectors were learned with.
+
+    vectors None is the pretraining of Algorithm 1: of zero vectors, which generate patches through the profile alone.
+    """
+    basis, encoder = copy.deepcopy(cloud.basis), copy.deepcopy(cloud.encoder)
+    known = torch.zeros(len(data.users), basis.size) if vectors is None else torch.nan_to_num(vectors)
+    profiles = torch.from_numpy(data.profiles)
+    model, teacher = cloud.model.eval(), former.model.eval()
+
+    def loss_of(samples: Samples) -> Tensor:
+        users = torch.from_numpy(samples.users)
+        proxies = encoder(known[users], profiles[users])
+        with torch.no_grad():
+            features = model.features(*as_tensors(samples))
+        scores = score_features(model, basis, proxies, features)
+        return click_loss(scores) + _by_devices(teacher, former.basis, vectors, settings.beta, samples, scores)
+
+    learned = [*basis.parameters(), *encoder.parameters()]
+    _learn(basis, learned, loss_of, data, places, negatives, settings.basis, rng, must_end)
+    return CloudModel(model, basis, encoder)
+
+
+def _by_devices(
+    teacher: Din, basis: Basis, vectors: Tensor | None, beta: float, samples: Samples, scores: Tensor
+) -> Tensor:
+    """beta KL over the samples whose devices sent a vector, as a part of the mean over all samples."""
+    if vectors is None or not beta:
+        return scores.new_zeros(())
+    rows = torch.nonzero(~vectors[torch.from_numpy(samples.users), 0].isnan()).squeeze(-1)
+    if not len(rows):
+        return scores.new_zeros(())
+    with torch.no_grad():
+        said = score_with_vectors(teacher, basis, vectors, samples.take(rows.numpy()))
+    return beta * len(rows) / len(samples) * agreement_loss(said, scores[rows])
+
+
+def _learn(
+    trained: nn.Module,
+    parameters: Iterable[nn.Parameter],
+    loss_of: Callable[[Samples], Tensor],
+    data: Interactions,
+    places: Places,
+    negatives: Negatives,
+    settings: FitSettings,
+    rng: np.random.Generator,
+    must_end: Callable[[], bool],
+) -> None:
+    def loss_in_training(samples: Samples) -> Tensor:
+        trained.train()
+        return loss_of(samples)
+
+    fit(loss_in_training, parameters, data, places, negatives, settings, rng, must_end=must_end)

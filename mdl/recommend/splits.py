@@ -1,0 +1,164 @@
+"""What is learned from and what is tested: leave-last-out, halves, stored negatives, and the samples of training.
+
+A sample is a context (a user and what they had met before), one item that came next and `negatives` that had not.
+The last item of each user is the test, the one before it is for choosing settings; training ends before both (4.2.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from mdl.errors import DataError
+from mdl.recommend.interactions import Integers, Interactions
+
+# Section 4.1.1: each last item is ranked among so many that its user never met.
+TEST_NEGATIVES = 100
+# Whoever has met nearly all items would be drawn for without an end.
+_MOST_DRAWS = 100
+
+
+@dataclass(frozen=True)
+class Samples:
+    """B contexts. users: (B,). history: (B, L), the last items before, 0 pads at the front. candidates: (B, 1 + n), the
+    one that came first, then negatives."""
+
+    users: Integers
+    history: Integers
+    candidates: Integers
+
+    def __len__(self) -> int:
+        return len(self.users)
+
+    def take(self, rows: Integers | slice) -> Samples:
+        return Samples(self.users[rows], self.history[rows], self.candidates[rows])
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where in a log samples end: users (B,) and places (B,), of the item that came next among all items of the log."""
+
+    users: Integers
+    places: Integers
+
+    def __len__(self) -> int:
+        return len(self.users)
+
+    def take(self, rows: Integers) -> Places:
+        return Places(self.users[rows], self.places[rows])
+
+
+def last_places(data: Interactions, back: int) -> Places:
+    """The last item of each user (back 1), or the one before it (2). Who has fewer than three is left out (4.2.1)."""
+    users = np.flatnonzero(data.lengths >= 3)
+    if not len(users):
+        raise DataError("no user has three interactions: one to learn from, one to tune on, one to test with")
+    return Places(users, data.starts[users + 1] - back)
+
+
+def training_places(data: Interactions, part: tuple[float, float] = (0.0, 1.0)) -> Places:
+    """All places to learn from: of each user what comes before the last two, and of that a part in time.
+
+    part: from and to, as shares of each user's own sequence; (0, 0.5) is the first half. Each user's first item has
+    nothing before it, and is none.
+    """
+    length = np.maximum(data.lengths - 2, 0)
+    first = np.maximum(np.floor(length * part[0]).astype(np.int64), 1)
+    return _between(data, first, np.floor(length * part[1]).astype(np.int64))
+
+
+def places_between(data: Interactions, begin: float, end: float) -> Places:
+    """What came in begin <= time < end, but for each user's first item. Raises DataError without times."""
+    if data.times is None:
+        raise DataError("this log has an order and no times: it cannot be cut by the calendar")
+    inside = (data.times >= begin) & (data.times < end)
+    inside[data.starts[:-1][data.lengths > 0]] = False
+    users = np.repeat(np.arange(len(data.users)), data.lengths)
+    return Places(users[inside], np.flatnonzero(inside))
+
+
+def _between(data: Interactions, first: Integers, end: Integers) -> Places:
+    counts = np.maximum(end - first, 0)
+    users = np.repeat(np.arange(len(data.users)), counts)
+    within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    return Places(users, data.starts[users] + first[users] + within)
+
+
+def histories(data: Interactions, places: Places, length: int) -> Integers:
+    """The last items before each place, (B, length)."""
+    back = places.places[:, None] - np.arange(length, 0, -1)
+    is_there = back >= data.starts[places.users][:, None]
+    return np.where(is_there, data.items[np.maximum(back, 0)], 0)
+
+
+class Negatives:
+    """Draws items that a user has not met. met: users (N,) and items (N,), of whatever counts as met."""
+
+    def __init__(self, users: Integers, items: Integers, item_count: int) -> None:
+        self._items = item_count
+        self._met = np.unique(users * (item_count + 1) + items)
+
+    @classmethod
+    def never_met(cls, data: Interactions) -> Negatives:
+        """Of the whole log: for tests."""
+        return cls(np.repeat(np.arange(len(data.users)), data.lengths), data.items, len(data.titles))
+
+    @classmethod
+    def before(cls, data: Interactions, part: float = 1.0) -> Negatives:
+        """Of what is learned from up to a share of each user's sequence: what comes later stays untold."""
+        ends = np.floor(np.maximum(data.lengths - 2, 0) * part).astype(np.int64)
+        known = _between(data, np.zeros(len(data.users), np.int64), ends)
+        return cls(known.users, data.items[known.places], len(data.titles))
+
+    def draw(self, users: Integers, count: int, rng: np.random.Generator, distinct: bool = False) -> Integers:
+        """(B, count). distinct: no item twice in a row. Who has met nearly everything may get a met item."""
+        drawn = rng.integers(1, self._items + 1, (len(users), count))
+        for _ in range(_MOST_DRAWS):
+            again = self._is_met(users, drawn)
+            if distinct:
+                again |= _repeats(drawn)
+            if not again.any():
+                break
+            drawn[again] = rng.integers(1, self._items + 1, int(again.sum()))
+        return drawn
+
+    def _is_met(self, users: Integers, items: Integers) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+        keys = users[:, None] * (self._items + 1) + items
+        place = np.minimum(np.searchsorted(self._met, keys), max(len(self._met) - 1, 0))
+        return self._met[place] == keys if len(self._met) else np.zeros(keys.shape, bool)
+
+
+def _repeats(drawn: Integers) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+    order = np.argsort(drawn, axis=1, kind="stable")
+    ordered = np.take_along_axis(drawn, order, axis=1)
+    same = np.zeros(drawn.shape, bool)
+    np.put_along_axis(same, order[:, 1:], ordered[:, 1:] == ordered[:, :-1], axis=1)
+    return same
+
+
+def make_samples(
+    data: Interactions, places: Places, drawn: Negatives, count: int, length: int, rng: np.random.Generator
+) -> Samples:
+    """The samples that end at these places, each with `count` negatives and a history of `length`."""
+    candidates = np.concatenate((data.items[places.places][:, None], drawn.draw(places.users, count, rng)), axis=1)
+    return Samples(places.users, histories(data, places, length), candidates)
+
+
+def make_test(data: Interactions, back: int, length: int, seed: int) -> Samples:
+    """Each user's item and TEST_NEGATIVES others, the same whenever the log and the seed are: store them once."""
+    places, rng = last_places(data, back), np.random.default_rng([seed, back])
+    if len(data.titles) - data.lengths.max() < TEST_NEGATIVES:
+        logged = f"{len(data.titles)} items, of which one user has met {data.lengths.max()}"
+        raise DataError(f"a test needs {TEST_NEGATIVES} items that a user never met; this log has {logged}")
+    negatives = Negatives.never_met(data).draw(places.users, TEST_NEGATIVES, rng, distinct=True)
+    candidates = np.concatenate((data.items[places.places][:, None], negatives), axis=1)
+    return Samples(places.users, histories(data, places, length), candidates)
+
+
+def batches(places: Places, size: int, rng: np.random.Generator) -> Iterator[Places]:
+    """One pass over the places in a random order."""
+    order = rng.permutation(len(places))
+    for begin in range(0, len(order), size):
+        yield places.take(order[begin : begin + size])
