@@ -321,29 +321,6 @@ def _run() -> int | None:
 @cache
 def add_groups() -> None:
     """The commands that other modules have."""
-    from peers.cli.mesh import app as mesh_app
+    from peers.cli.groups import add_to
 
-    app.add_typer(mesh_app, name="mesh")
-    from peers.cli.data import app as data_app
-
-    app.add_typer(data_app, name="data")
-    from peers.cli.search import search
-    from peers.cli.sim import app as sim_app
-    from peers.cli.sim import replay
-
-    sim_app.command("search")(search)
-    app.add_typer(sim_app, name="sim")
-    app.command("replay")(replay)
-    from peers.cli.scheduler import app as scheduler_app
-
-    app.add_typer(scheduler_app, name="scheduler")
-    from peers.cli.schedule import app as schedule_app
-
-    app.add_typer(schedule_app, name="schedule")
-    from peers.cli.cloud import register
-    from peers.cli.personal import register as register_personal
-    from peers.cli.status import register as register_status
-
-    register(app)
-    register_personal(app)
-    register_status(app)
+    add_to(app)

@@ -31,6 +31,7 @@ MISTAKES = {
     "mesh new": (["No Name"], "mesh name"),
     "peer": (["--code", "hello"], "join code: no ':' in it"),
     "peers": (["--code", "hello"], "join code: no ':' in it"),
+    "status": (["--code", "hello"], "join code: no ':' in it"),
     "personal eval": (["gone.safetensors", "text"], "gone.safetensors"),
     "personal export": (["gone"], "personal.safetensors does not exist"),
     "personal forget": (["more"], "unexpected extra argument"),

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from mdl.devices.scenario import Scenario, ScenarioDevice
 from mdl.errors import ConfigError
-from peers.cli.schedule import app
+from peers.cli.study.schedule import app
 from peers.view.compare import compare, describe_comparison
 from scheduler.policies.registry import SHARES, SHARES_BY, make_policy
 from scheduler.study.play import play

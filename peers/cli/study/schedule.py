@@ -201,7 +201,7 @@ def decide(
     "reason"}, {"wait": true, "reason"} or {"error"}; docs/schedule.md has all fields.
     """
     from mdl.own import own_policy
-    from peers.cli.decide_pipe import answer_all
+    from peers.cli.study.decide_pipe import answer_all
     from scheduler.explain.decide_lines import Decider
     from scheduler.given.choice import policy_of
 

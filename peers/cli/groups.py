@@ -1,0 +1,28 @@
+"""The commands that modules of their own have, one line each, in the order of `mdl --help`."""
+
+from __future__ import annotations
+
+import typer
+
+from peers.cli import cloud, personal, status
+from peers.cli.data import app as data_app
+from peers.cli.mesh import app as mesh_app
+from peers.cli.study.schedule import app as schedule_app
+from peers.cli.study.scheduler import app as scheduler_app
+from peers.cli.study.search import search
+from peers.cli.study.sim import app as sim_app
+from peers.cli.study.sim import replay
+
+
+def add_to(app: typer.Typer) -> None:
+    """Once: each call would add them again."""
+    app.add_typer(mesh_app, name="mesh")
+    app.add_typer(data_app, name="data")
+    sim_app.command("search")(search)
+    app.add_typer(sim_app, name="sim")
+    app.command("replay")(replay)
+    app.add_typer(scheduler_app, name="scheduler")
+    app.add_typer(schedule_app, name="schedule")
+    cloud.register(app)
+    personal.register(app)
+    status.register(app)

@@ -1,0 +1,1 @@
+"""Commands for who studies the scheduler and the simulated mesh: `mdl schedule`, `mdl scheduler`, `mdl sim`."""
