@@ -3,35 +3,37 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mdl.config import LARGEST_SEED, MANY
+from mdl.config import MANY
 from mdl.errors import ConfigError, UnfinishedError
 from peers.cli.options import AsJson, LogLevel, Quiet, When, finite, log_at, print_json, tell
+from peers.cli.personal_options import (
+    Anew,
+    Author,
+    Batch,
+    BatchedBy,
+    Corpus,
+    Epochs,
+    Home,
+    Limit,
+    Optimizer,
+    Rate,
+    SeedOf,
+    Top,
+    batching_of,
+    home_of,
+    study_settings,
+)
 from peers.cli.progress import progress_bar
 
 if TYPE_CHECKING:
-    from mdl.personal.study import StudySettings
     from mdl.personal.words.efficiency import Evaluation
-    from mdl.personal.words.text_task import Batching
     from peers.personal.train import Trained
 
 app = typer.Typer(no_args_is_help=True, help="A personal model: learned on this device, from what one person wrote.")
-
-_TEXT = "A file or folder of .txt or .jsonl, packed or not, or a .zip of .txt."
-Corpus = Annotated[Path, typer.Argument(help=_TEXT)]
-Home = Annotated[Path | None, typer.Option("--out", help="Directory of this person; under the state directory else.")]
-Author = Annotated[str, typer.Option(help="Only what this author wrote, in a .jsonl that names authors.")]
-Limit = Annotated[int, typer.Option(help="Read so many words at most; 0 reads all.", min=0, max=MANY)]
-Epochs = Annotated[int, typer.Option(help="Passes over the text.", min=1, max=MANY)]
-Rate = Annotated[float, typer.Option(help="Learning rate.", min=0.0, max=1e3, callback=finite)]
-Optimizer = Annotated[str, typer.Option(help="sgd or adam.")]
-Top = Annotated[int, typer.Option(help="Suggestions that are shown.", min=1, max=100)]
-SeedOf = Annotated[int, typer.Option("--seed", help="Every random choice follows from it.", min=0, max=LARGEST_SEED)]
-Anew = Annotated[bool, typer.Option("--fresh", help="Drop a training that was interrupted, begin anew.")]
-_BATCHINGS = ("shared", "exact", "buckets", "longest", "padded")
 
 
 @app.command("pretrain")
@@ -47,10 +49,13 @@ def pretrain(
     ] = 0,
     start: Annotated[Path | None, typer.Option(help="Go on from this model, as after --rank.")] = None,
     epochs: Epochs = 5,
-    batch: Annotated[int, typer.Option(help="Words of a step.", min=1, max=MANY)] = 128,
+    batch: Batch = 128,
     rate: Rate = 0.003,
     optimizer: Optimizer = "adam",
-    batching: Annotated[str, typer.Option(help=", ".join(_BATCHINGS))] = "shared",
+    batching: BatchedBy = "shared",
+    sampled: Annotated[
+        int, typer.Option(help="Score so many words a step, drawn anew; 0: all. Finish with all.", min=0, max=200_000)
+    ] = 0,
     limit: Limit = 0,
     when: When = None,
     seed: SeedOf = 0,
@@ -63,10 +68,10 @@ def pretrain(
     log_at(log_level, quiet)
     from peers.personal import train as edge
 
-    settings, how = _settings(epochs, batch, optimizer, rate, seed), _batching(batching)
+    settings, how = study_settings(epochs, batch, optimizer, rate, seed), batching_of(batching)
     with progress_bar() as show:
         done = edge.pretrain(
-            corpus, out, (words, hidden, rank), settings, how, start, limit, when or "", fresh, show
+            corpus, out, (words, hidden, rank), settings, how, start, limit, sampled, when or "", fresh, show
         )  # fmt: skip
     _end(done, {"model": str(out)}, f"{out}: {done.classes} words, {done.bytes / 1e6:.1f} MB", as_json)
 
@@ -86,7 +91,7 @@ def train(
     uses: Annotated[
         int, typer.Option(help="A word used so often enters the vocabulary; 0: none.", min=0, max=MANY)
     ] = 3,
-    batching: Annotated[str, typer.Option(help=", ".join(_BATCHINGS))] = "exact",
+    batching: BatchedBy = "exact",
     cache: Annotated[
         bool, typer.Option("--cache", help="Compute the last layer's features once: more memory.")
     ] = False,
@@ -94,7 +99,7 @@ def train(
         float, typer.Option(help="Hold the last part out, and test with it.", min=0, max=0.9, callback=finite)
     ] = 0.0,
     epochs: Epochs = 5,
-    batch: Annotated[int, typer.Option(help="Words of a step.", min=1, max=MANY)] = 16,
+    batch: Batch = 16,
     rate: Rate = 0.001,
     optimizer: Optimizer = "adam",
     limit: Limit = 0,
@@ -110,9 +115,9 @@ def train(
     from mdl.personal.words.personalise import Techniques
     from peers.personal import train as edge
 
-    folder = _home(out)
-    techniques = Techniques(not all_layers, words, uses, _batching(batching), cache)
-    settings = _settings(epochs, batch, optimizer, rate, seed)
+    folder = home_of(out)
+    techniques = Techniques(not all_layers, words, uses, batching_of(batching), cache)
+    settings = study_settings(epochs, batch, optimizer, rate, seed)
     with progress_bar() as show:
         done = edge.train(
             text, folder, model, techniques, settings, author, test, limit, when or "", fresh, show
@@ -164,7 +169,7 @@ def status(out: Home = None, as_json: AsJson = False) -> None:
 
     from peers.personal.home import describe
 
-    found = describe(_home(out))
+    found = describe(home_of(out))
     if as_json:
         print_json(msgspec.to_builtins(found))
         return
@@ -193,7 +198,7 @@ def export(
     from mdl.personal.words.model_file import load_next_word, save_next_word
     from peers.personal.home import MODEL
 
-    loaded, described = load_next_word(_home(out) / MODEL)
+    loaded, described = load_next_word(home_of(out) / MODEL)
     if target.suffix != ".safetensors":
         raise ConfigError(f"{target}: expected a name that ends with .safetensors")
     save_next_word(target, loaded, described.table, described.trained_words, described.personal_words)
@@ -211,34 +216,13 @@ def forget(
     """Delete everything personal on this device: model, words, unfinished trainings, logs of typing."""
     from peers.personal.home import forget as delete
 
-    folder = _home(out)
+    folder = home_of(out)
     if not yes:
         raise ConfigError(f"this deletes everything personal in {folder}: say it with --yes")
     gone = delete(folder)
     if as_json:
         print_json({"directory": str(folder), "deleted": gone})
     tell(f"deleted in {folder}: {', '.join(gone) or 'nothing was there'}")
-
-
-def _home(out: Path | None) -> Path:
-    from peers.personal.home import default_home
-
-    return out or default_home()
-
-
-def _settings(epochs: int, batch: int, optimizer: str, rate: float, seed: int) -> StudySettings:
-    from mdl.personal.study import StudySettings
-
-    if optimizer not in ("sgd", "adam"):
-        raise ConfigError(f"--optimizer {optimizer!r}: expected sgd or adam")
-    kind = cast(Literal["sgd", "adam"], optimizer)
-    return StudySettings(epochs, batch, kind, rate, seed=seed)
-
-
-def _batching(name: str) -> Batching:
-    if name not in _BATCHINGS:
-        raise ConfigError(f"--batching {name!r}: expected one of {', '.join(_BATCHINGS)}")
-    return cast("Batching", name)
 
 
 def _compare(before: Evaluation, after: Evaluation) -> None:

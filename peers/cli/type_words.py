@@ -9,13 +9,14 @@ import typer
 
 from mdl.errors import UnfinishedError
 from peers.cli.options import AsJson, finite, print_json, tell
+from peers.cli.personal_options import Home, home_of
 
 
 def type_words(
     model: Annotated[
         Path | None, typer.Option(help="A global model to begin with; later this person's is used.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Directory of this person, as of `mdl personal`.")] = None,
+    out: Home = None,
     top: Annotated[int, typer.Option(help="Suggestions that are shown.", min=1, max=9)] = 3,
     every_word: Annotated[
         bool, typer.Option("--any", help="Suggest also words that do not begin as typed, as the paper does.")
@@ -28,11 +29,10 @@ def type_words(
     """Type with suggestions that learn: 1, 2, 3 take one, Enter ends the sentence, Ctrl-D or Ctrl-C saves and ends."""
     import msgspec
 
-    from peers.personal.home import default_home
     from peers.personal.run_typing import run_typing
     from peers.view.type_terminal import type_here
 
-    folder = out or default_home()
+    folder = home_of(out)
     session, interrupted = run_typing(folder, model, type_here, top, not every_word, rate)
     told = (
         f"{session.words} words, {session.saved_share:.0%} of their characters saved, {session.steps} steps of learning"

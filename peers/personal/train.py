@@ -32,6 +32,7 @@ from peers.edge.gatekeeper import Gatekeeper, make_gatekeeper
 from peers.interrupts import handled
 from peers.personal.home import MODEL, PREVIOUS, STUDY, read_record, write_record
 from peers.personal.run_study import StudyRun
+from peers.personal.shared import identify
 
 Sentences = list[list[str]]
 
@@ -77,11 +78,15 @@ def pretrain(
     batching: Batching = "shared",
     start: Path | None = None,
     limit: int = 0,
+    sampled: int = 0,
     when: str = "",
     fresh: bool = False,
     show: Callable[..., Any] = lambda *_: None,
 ) -> Trained:
-    """A global model. size: (words, hidden, rank). start: a model to go on from; with a rank it is compressed first."""
+    """A global model. size: (words, hidden, rank). start: a model to go on from; with a rank it is compressed first.
+
+    sampled: words whose scores a step computes, 0 for all.
+    """
     gate = make_gatekeeper(when, "")
     check_writable(out)
     words, hidden, rank = size
@@ -97,8 +102,8 @@ def pretrain(
     study_path = out.with_name(f"{out.name}.study")
     if fresh:
         study_path.unlink(missing_ok=True)
-    origin = fingerprint(model, text, repr((settings, batching)))
-    study = Study(tune_all(model), TextTask(model, text, batching, settings.batch), settings)
+    origin = fingerprint(model, text, repr((settings, batching, sampled)))
+    study = Study(tune_all(model), TextTask(model, text, batching, settings.batch, sampled), settings)
     finished, seconds = _run(study, study_path, origin, gate, show)
     if finished:
         save_next_word(out, model, table, trained_words=len(text))
@@ -140,6 +145,7 @@ def train(
         )
     check_writable(folder / MODEL)
     model, described = load_next_word(began_from)
+    base = identify(model, described.table) if start else described.base
     sentences = read_sentences(source, author, limit)
     mine, held_out = split_sentences(sentences, test_share)
     before = assess(model, described.table, held_out) if held_out else None
@@ -154,7 +160,7 @@ def train(
     if finished:
         if (folder / MODEL).exists():
             (folder / MODEL).replace(folder / PREVIOUS)
-        save_next_word(folder / MODEL, model, table, described.trained_words, len(text))
+        save_next_word(folder / MODEL, model, table, described.trained_words, len(text), base)
         (folder / STUDY).unlink(missing_ok=True)
     _add_to_record(folder, seconds, study.progress.steps if finished else 0, len(text) if finished else None)
     after = assess(model, table, held_out) if held_out and finished else None

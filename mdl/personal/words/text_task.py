@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mdl.errors import ConfigError
 from mdl.personal.study import FeatureTask
-from mdl.personal.words.next_word import NextWordModel
+from mdl.personal.words.next_word import NextWordModel, size_of
 from mdl.personal.words.pieces import (
     BUCKETS,
     MOST_STEPS,
@@ -25,26 +25,32 @@ from mdl.personal.words.pieces import (
     iterate_pieces,
     list_samples,
 )
-from mdl.personal.words.prefix import mean_loss, sample_rows, shared_rows
+from mdl.personal.words.prefix import Rows, mean_loss, sample_rows, shared_rows
+from mdl.personal.words.sampled import draw_classes, sampled_loss
 from mdl.personal.words.text import Ids, Text
 
 # How samples are batched: padded to 30; within four buckets; to a batch's longest; not at all, as of one length (5.3);
 # or whole pieces, whose samples share their history.
 Batching: TypeAlias = Literal["padded", "buckets", "longest", "exact", "shared"]
+# Numbers of pieces; or of samples, and how many steps they are padded to.
+Batch: TypeAlias = Ids | tuple[Ids, int]
 # Of cached features: 70,000 words of 400 units take 0.3 GB in half precision.
 LARGEST_CACHE_BYTES = 1 << 30
 _CACHE_BATCH = 256
+# Of a batch: enough that hardly two batches begin alike.
+_SEED_NUMBERS = 4
 
 
 class TextTask:
-    """Next words of a text, in batches of about `size` words."""
+    """Next words of a text, in batches of about `size` words. sampled: classes that a loss computes, 0 for all."""
 
-    def __init__(self, model: NextWordModel, text: Text, batching: Batching, size: int) -> None:
-        self._model, self._batching, self._size = model, batching, size
+    def __init__(self, model: NextWordModel, text: Text, batching: Batching, size: int, sampled: int = 0) -> None:
+        self._model, self._batching, self._size, self._sampled = model, batching, size, sampled
         self._pieces = cut_pieces(text)
         self._samples = list_samples(self._pieces)
+        self._classes = size_of(model).classes
 
-    def draw(self, generator: np.random.Generator) -> Sequence[Ids] | Sequence[tuple[Ids, int]]:
+    def draw(self, generator: np.random.Generator) -> Sequence[Batch]:
         match self._batching:
             case "shared":
                 return batch_pieces(self._pieces, self._size, generator)
@@ -57,10 +63,17 @@ class TextTask:
             case "padded":
                 return draw_bucketed(self._samples, self._size, generator, (MOST_STEPS,))
 
-    def loss(self, batch: Ids | tuple[Ids, int]) -> Tensor:
+    def loss(self, batch: Batch) -> Tensor:
         if isinstance(batch, tuple):
-            return mean_loss(self._model.output, sample_rows(self._model, collate(self._samples, *batch)))
-        return mean_loss(self._model.output, shared_rows(self._model, collate_pieces(self._pieces, batch)))
+            return self._mean(sample_rows(self._model, collate(self._samples, *batch)), batch[0])
+        return self._mean(shared_rows(self._model, collate_pieces(self._pieces, batch)), batch)
+
+    def _mean(self, rows: Rows, batch: Ids) -> Tensor:
+        if not self._sampled:
+            return mean_loss(self._model.output, rows)
+        # From the batch alone: a study that was saved draws the same after it is resumed.
+        generator = np.random.default_rng(batch[:_SEED_NUMBERS])
+        return sampled_loss(self._model.output, rows, *draw_classes(self._classes, self._sampled, generator))
 
 
 def cache_text(model: NextWordModel, text: Text, size: int, largest: int = LARGEST_CACHE_BYTES) -> FeatureTask:

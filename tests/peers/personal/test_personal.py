@@ -107,7 +107,7 @@ def test_a_global_model_is_compressed_and_trained_again(home: Path) -> None:
     [
         (DataError, ("pretrain", "gone.txt"), "gone.txt: no such file"),
         (DataError, ("pretrain", "empty.txt"), "no word in it"),
-        (ConfigError, ("pretrain", "public.txt", "--optimizer", "best"), "expected sgd or adam"),
+        (ConfigError, ("pretrain", "public.txt", "--optimizer", "best"), "expected one of sgd, adam"),
         (ConfigError, ("pretrain", "public.txt", "--batching", "best"), "expected one of shared"),
         (ConfigError, ("pretrain", "public.txt", "--when", "asleep"), "no condition"),
         (ConfigError, ("train", "mine.txt", "--out", "me"), "give --model FILE"),
