@@ -21,12 +21,12 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from mdl.config import Config, MeshSection
+from mdl.config import Config, MeshSection, RoundSection
 from mdl.errors import ConfigError, MdlError, TrainingCancelledError
 from mdl.files.ballot import BALLOT, BallotFile
 from mdl.files.checkpoint import ModelCache
 from mdl.files.journal import Journal
-from mdl.learning.flat import FlatModel
+from mdl.learning.flat import FlatModel, hash_task
 from mdl.learning.tensors import unwrap
 from mdl.learning.training import check_trained, model_delta
 from mdl.protocol.counts import no_evaluation
@@ -37,10 +37,12 @@ from mdl.protocol.machine import (
     Evaluated,
     Event,
     LocalDeltaReady,
+    PauseChanged,
     RecallDelta,
     RecordRound,
     SaveBallot,
     SaveModel,
+    TrainingPaused,
     TrainLocally,
 )
 from mdl.protocol.vector_work import MergeDeltas, Outer
@@ -65,12 +67,16 @@ _STOP_S = 5.0
 
 @dataclass
 class Round:
-    """One round of the mesh. loss and samples: what the loop may set, for the mesh's metrics."""
+    """One round of the mesh. loss and samples: what the loop may set, for the mesh's metrics.
+
+    given_up: a loop that must pause sets it: what it made of the model is dropped, and the round comes again later.
+    """
 
     round_id: int
     planned_rounds: int
     loss: float = 0.0
     samples: int = 0
+    given_up: bool = False
 
 
 class Member:
@@ -92,6 +98,8 @@ class Member:
         out: Path | None,
         section: MeshSection,
         fresh: bool = False,
+        classes: Iterable[str] = (),
+        rounds: int = 0,
     ) -> None:
         limit_floods()
         self.model = model
@@ -104,11 +112,11 @@ class Member:
         self._theta = theta
         self._trained_from: Callable[[], Vector | None] = lambda: None
         self._holds_result = self._has_warned = False
-        self._joined, self._section = mesh, section
+        self._joined, self._section, self._rounds = mesh, section, rounds
         self._cache, self._ballots = ModelCache(self._directory), BallotFile(self._directory / BALLOT)
         self._todo: queue.SimpleQueue[TrainLocally | None] = queue.SimpleQueue()
-        self._done: queue.SimpleQueue[LocalDeltaReady | None] = queue.SimpleQueue()
-        self._origin = Origin(mesh.name, self._flat.schema_hash, _describe(self._flat))
+        self._done: queue.SimpleQueue[LocalDeltaReady | TrainingPaused | None] = queue.SimpleQueue()
+        self._origin = Origin(mesh.name, hash_task(self._flat.task_schema, classes), _describe(self._flat))
         state = self._restore(fresh)
         start, merges = self._start(state), MergeTimer()
         peer = build_machine(start, state.parameters)
@@ -155,6 +163,9 @@ class Member:
             started = time.perf_counter()
             this = Round(work.round_id, work.planned_rounds)
             yield this
+            if this.given_up:
+                self._done.put(TrainingPaused(this.round_id))
+                continue
             delta = model_delta(work.parameters, self._flat.gather())
             self._look_at(delta)
             report = TrainingReport(float(this.loss), int(this.samples), time.perf_counter() - started)
@@ -164,6 +175,10 @@ class Member:
         self._take_result()
         if self._failure is not None:
             raise self._failure
+
+    def pause(self, reason: str) -> None:
+        """Tell the mesh that this device may not train now, and why; "": it may again. From any thread."""
+        self._runtime.post(PauseChanged(reason))
 
     def run(self) -> None:
         """Train one pass over `data` in every round, until the mesh finishes."""
@@ -213,8 +228,8 @@ class Member:
             raise
 
     def _start(self, state: State) -> PeerStart:
-        trainer = state.start(self._flat.schema_hash, self._origin.model, self._ballots.load(), Outer())
-        return configured_start(Config(), self._me, trainer, time.monotonic())
+        trainer = state.start(self._origin.schema_hash, self._origin.model, self._ballots.load(), Outer())
+        return configured_start(Config(round=RoundSection(rounds=self._rounds)), self._me, trainer, time.monotonic())
 
     def _drive(self) -> None:
         """In the node's own thread: whatever ends it is raised in the caller's loop."""
@@ -247,6 +262,8 @@ class Member:
         if ready is None:
             self._done.put(None)  # for a round that was opened meanwhile
             raise TrainingCancelledError(f"round {effect.round_id}: the loop has ended")
+        if isinstance(ready, TrainingPaused):
+            return ready
         self._trained_from = weakref.ref(effect.parameters)
         check_trained(ready.delta.values, ready.round_id)
         return ready
@@ -275,17 +292,21 @@ def join(
     addresses: Sequence[str] = (),
     loopback: bool = False,
     fresh: bool = False,
+    classes: Iterable[str] = (),
+    rounds: int = 0,
 ) -> Member:
     """A member of the mesh `mesh`, whose join code is given, in MDL_CODE, or known to `mdl mesh list`.
 
     model: float32 where it is trained, the same on every device; what is frozen (requires_grad is False) is neither
     sent nor merged, and must be equal on all devices. optimizer, data, loss: for `run()` only. theta: weight of this
     device's delta (3.2.2). addresses: HOST:PORT of members, where multicast is blocked. fresh: what this device has of
-    an earlier run is set aside; else it goes on from there. Raises ConfigError, also if that is of another model.
+    an earlier run is set aside; else it goes on from there. classes: what the outputs stand for: only a hash of them is
+    told, and devices with others are refused. rounds: as of `mdl peer`; 0: no end. Raises ConfigError, also if what
+    there is of an earlier run is of another model.
     """
     joined = Mesh.from_code(find_code(mesh, code))
     section = MeshSection(join=tuple(addresses), loopback=loopback)
-    return Member(joined, model, optimizer, data, loss, name, theta, out, section, fresh)
+    return Member(joined, model, optimizer, data, loss, name, theta, out, section, fresh, classes, rounds)
 
 
 def _describe(model: FlatModel) -> str:

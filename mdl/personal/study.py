@@ -79,12 +79,7 @@ class Study:
         """Learn from the next batch; returns its loss. Raises DataError if that is not finite."""
         at, settings = self.progress, self.settings
         loss = self._task.loss(self._batches[at.batch])
-        value = float(loss.detach())
-        if not math.isfinite(value):
-            raise DataError(
-                f"epoch {at.epoch + 1}, batch {at.batch + 1}: the loss is {value}: training diverged, take a lower "
-                f"learning rate (it is {settings.learning_rate:g})"
-            )
+        value = check_loss(loss, f"epoch {at.epoch + 1}, batch {at.batch + 1}", settings.learning_rate)
         self._optimizer.clear()
         loss.backward()  # type: ignore[no-untyped-call]
         self._optimizer.step(settings.learning_rate * settings.decay**at.epoch)
@@ -124,6 +119,14 @@ class Study:
     def _draw(self) -> None:
         if self.progress.epoch < self.settings.epochs:
             self._batches = self._task.draw(np.random.default_rng([self.settings.seed, self.progress.epoch]))
+
+
+def check_loss(loss: Tensor, where: str, rate: float) -> float:
+    """Its value. Raises DataError if that is not finite."""
+    value = float(loss.detach())
+    if not math.isfinite(value):
+        raise DataError(f"{where}: the loss is {value}: training diverged, take a lower learning rate (it is {rate:g})")
+    return value
 
 
 class FeatureTask:

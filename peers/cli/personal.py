@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mdl.config import MANY
-from mdl.errors import ConfigError, UnfinishedError
+from mdl.errors import ConfigError
 from peers.cli.options import AsJson, LogLevel, Quiet, When, finite, log_at, print_json, tell
 from peers.cli.personal_options import (
     Anew,
@@ -24,6 +24,7 @@ from peers.cli.personal_options import (
     SeedOf,
     Top,
     batching_of,
+    end_training,
     home_of,
     study_settings,
 )
@@ -31,7 +32,6 @@ from peers.cli.progress import progress_bar
 
 if TYPE_CHECKING:
     from mdl.personal.words.efficiency import Evaluation
-    from peers.personal.train import Trained
 
 app = typer.Typer(no_args_is_help=True, help="A personal model: learned on this device, from what one person wrote.")
 
@@ -73,7 +73,7 @@ def pretrain(
         done = edge.pretrain(
             corpus, out, (words, hidden, rank), settings, how, start, limit, sampled, when or "", fresh, show
         )  # fmt: skip
-    _end(done, {"model": str(out)}, f"{out}: {done.classes} words, {done.bytes / 1e6:.1f} MB", as_json)
+    end_training(done, {"model": str(out)}, f"{out}: {done.classes} words, {done.bytes / 1e6:.1f} MB", as_json)
 
 
 @app.command("train")
@@ -125,7 +125,7 @@ def train(
     if done.before and done.after and not as_json:
         _compare(done.before, done.after)
     told = f"{folder}: {done.classes} words ({done.new_words} new), {done.bytes / 1e6:.1f} MB, {done.seconds:.0f} s"
-    _end(done, {"directory": str(folder)}, told, as_json)
+    end_training(done, {"directory": str(folder)}, told, as_json)
 
 
 @app.command("eval")
@@ -231,21 +231,11 @@ def _compare(before: Evaluation, after: Evaluation) -> None:
           f"only words that begin as typed {before.filtered:.3f} -> {after.filtered:.3f}")  # fmt: skip
 
 
-def _end(done: Trained, where: dict[str, Any], told: str, as_json: bool) -> None:
-    import msgspec
-
-    result = where | msgspec.to_builtins(done)
-    if not done.finished:
-        raise UnfinishedError(
-            f"interrupted after {done.steps} batches, saved", 130, result, "the same command goes on where it was"
-        )
-    tell(told)
-    if as_json:
-        print_json(result)
-
-
 def register(main: typer.Typer) -> None:
+    from peers.cli.personal_mesh import adopt, join_mesh
     from peers.cli.type_words import type_words
 
+    app.command("join")(join_mesh)
+    app.command("adopt")(adopt)
     main.add_typer(app, name="personal")
     main.command("type")(type_words)

@@ -1,6 +1,7 @@
 """What this device keeps of one person, in one directory for its owner alone: nothing else of mdl reads or sends it.
 
 personal.safetensors    the model and the person's words; personal.previous.safetensors: the one before
+shared.safetensors      the model shared with a mesh that the personal one stands on: it has nothing of the person
 study.safetensors       a training that is not at its end
 record.json             what the trainings took
 typing.jsonl            how long suggestions and steps took while typing: times and counts, never text
@@ -21,9 +22,10 @@ from mdl.writing import make_private_folder, write_bytes
 from sim.timing.device_models import energy_percent
 
 MODEL, PREVIOUS = "personal.safetensors", "personal.previous.safetensors"
+SHARED, NEXT = "shared.safetensors", "shared.next.safetensors"
 STUDY, RECORD, LOG = "study.safetensors", "record.json", "typing.jsonl"
-# Everything that is personal, and all that `mdl personal forget` deletes.
-PERSONAL_FILES = (MODEL, PREVIOUS, STUDY, RECORD, LOG)
+# Everything that `mdl personal forget` deletes.
+PERSONAL_FILES = (MODEL, PREVIOUS, SHARED, NEXT, STUDY, RECORD, LOG)
 # Assumed: what a phone's processor takes at work, on top of the rest.
 TRAINING_W = 1.5
 _LARGEST_RECORD_BYTES = 1 << 16

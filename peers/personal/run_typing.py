@@ -18,6 +18,7 @@ from mdl.personal.words.keyboard import Keyboard
 from mdl.personal.words.model_file import load_next_word, save_next_word
 from peers.interrupts import handled, interrupt
 from peers.personal.home import LOG, MODEL, prepare_folder, read_record, write_record
+from peers.personal.shared import identify
 from peers.personal.typing_session import TypingSession
 
 # What kill -9 loses at most; saving takes a tenth of a second, between two words.
@@ -52,6 +53,7 @@ def run_typing(
     # One character is one step of a small network: a second thread only waits.
     torch.set_num_threads(1)
     model, described = load_next_word(place)
+    base = described.base if place == folder / MODEL else identify(model, described.table)
     learner = OnlineLearner(model.output.requires_grad_(False), learning_rate) if learning_rate else None
     journal = Journal(folder / LOG)
     saved_at = time.monotonic()
@@ -59,7 +61,7 @@ def run_typing(
     def save() -> None:
         if learner:
             personal = described.personal_words + session.words
-            save_next_word(folder / MODEL, model, described.table, described.trained_words, personal)
+            save_next_word(folder / MODEL, model, described.table, described.trained_words, personal, base)
 
     def tell(record: dict[str, Any]) -> None:
         nonlocal saved_at

@@ -77,6 +77,24 @@ with peers.join(model=model, name="reshaping", loopback=True) as mesh:
         model.weight.data = torch.zeros(4, 5)
 """
 
+# A loop that must pause in the middle of its first round, and has the round again.
+PAUSING = """
+import torch
+import peers
+
+model, seen = torch.nn.Linear(10, 2), []
+with peers.join(model=model, name="pausing", loopback=True, classes=["no", "yes"], rounds=2) as mesh:
+    for this in mesh:
+        seen.append(this.round_id)
+        with torch.no_grad():
+            model.weight.add_(float("nan") if len(seen) == 1 else 1.0)
+        if len(seen) == 1:
+            mesh.pause("somebody plays")
+            this.given_up = True
+            mesh.pause("")
+print(seen, bool(torch.isfinite(model.weight).all()))
+"""
+
 IDLE = """
 import copy
 import torch
@@ -154,6 +172,14 @@ def test_the_example_trains_with_another_device_to_the_end(home):
         assert last == f"the result of round 3 is in loop-{device}.safetensors"
     one, other = (load_file(home.folder / f"loop-{device}.safetensors") for device in (1, 2))
     assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_loop_that_must_pause_gives_the_round_up_and_has_it_again(home):
+    (home.folder / "one.py").write_text(PAUSING)
+    (home.folder / "other.py").write_text(PAUSING.replace("len(seen) == 1", "False").replace('"pausing"', '"other"'))
+    loops = [home.start_python(home.folder / name) for name in ("one.py", "other.py")]
+    assert [loop.end() for loop in loops] == [0, 0], [loop.told for loop in loops]
+    assert [loop.said.split() for loop in loops] == [["[1,", "1,", "2]", "True"], ["[1,", "2]", "True"]]
 
 
 @pytest.mark.alone

@@ -7,7 +7,7 @@ it. A person's own model holds their words; it is written for them alone, like e
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import torch
@@ -22,19 +22,28 @@ from mdl.reading import decode_json
 
 
 class NextWordFile(msgspec.Struct, frozen=True):
-    """What goes with the parameters. trained_words: of the global text; personal_words: of one person's, 0 if none."""
+    """What goes with the parameters. trained_words: of the global text; personal_words: of one person's, 0 if none.
+
+    base: names the shared model that a personal one began with, or was brought to; "" if that is not known.
+    """
 
     size: NextWordSize
     table: TokenTable
     trained_words: Count = 0
     personal_words: Count = 0
+    base: Annotated[str, msgspec.Meta(max_length=64)] = ""
 
 
 def save_next_word(
-    path: Path, model: NextWordModel, table: TokenTable, trained_words: int = 0, personal_words: int = 0
+    path: Path,
+    model: NextWordModel,
+    table: TokenTable,
+    trained_words: int = 0,
+    personal_words: int = 0,
+    base: str = "",
 ) -> None:
     """Raises MdlError if the disk refuses."""
-    described = NextWordFile(size_of(model), table, trained_words, personal_words)
+    described = NextWordFile(size_of(model), table, trained_words, personal_words, base)
     arrays: dict[str, NDArray[Any]] = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
     write_safetensors(path, arrays, {"next_word": msgspec.json.encode(described).decode(), "format": "pt"})
 

@@ -1,0 +1,165 @@
+"""`mdl personal join` and `adopt`: the one place where a person's model and a mesh meet.
+
+What it hands to the mesh is the shared model, built from a file that has nothing of the person, and its words.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mdl.config import MANY
+from mdl.errors import UnfinishedError
+from peers.cli.options import (
+    AsJson,
+    Code,
+    Fresh,
+    Insecure,
+    Join,
+    Listen,
+    LogLevel,
+    Loopback,
+    MeshName,
+    Name,
+    OwnRounds,
+    Quiet,
+    When,
+    find_mesh,
+    finite,
+    load_settings,
+    log_at,
+    mesh_overrides,
+    print_json,
+    tell,
+)
+from peers.cli.personal_options import (
+    Author,
+    Batch,
+    Corpus,
+    Epochs,
+    Home,
+    Limit,
+    Rate,
+    SeedOf,
+    end_training,
+    home_of,
+    study_settings,
+)
+from peers.cli.progress import progress_bar
+
+if TYPE_CHECKING:
+    from mdl.config import Config
+    from peers.edge.gatekeeper import Gatekeeper
+    from peers.personal.shared import Lesson, Shared
+    from transport.trust.keys import Mesh
+
+BeganWith = Annotated[
+    Path | None, typer.Option(help="The shared model that the personal one began with, if it began elsewhere.")
+]
+
+SharedModel = Annotated[Path | None, typer.Option("--model", help="The shared model, the same on all devices.")]
+SharedRate = Annotated[float, typer.Option(help="Learning rate in the mesh.", min=0.0, max=1e3, callback=finite)]
+WordsARound = Annotated[int, typer.Option(help="Train so many words in each round; 0: all.", min=0, max=MANY)]
+
+
+def join_mesh(
+    text: Corpus,
+    model: SharedModel = None,
+    out: Home = None,
+    author: Author = "",
+    mesh: MeshName = None,
+    code: Code = None,
+    rounds: OwnRounds = 0,
+    words_a_round: WordsARound = 0,
+    epochs: Epochs = 1,
+    batch: Batch = 16,
+    rate: Rate = 0.001,
+    shared_rate: SharedRate = 0.001,
+    limit: Limit = 0,
+    when: When = None,
+    seed: SeedOf = 0,
+    fresh: Fresh = False,
+    name: Name = None,
+    join: Join = None,
+    listen: Listen = None,
+    loopback: Loopback = None,
+    insecure: Insecure = None,
+    log_level: LogLevel = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train the shared model with other people's devices, then this person's own part on it; that part stays here.
+
+    Ctrl-C ends the rounds, and keeps what came of them.
+    """
+    log_at(log_level, quiet)
+    from mdl.personal.words.personalise import Techniques
+    from peers.edge.gatekeeper import make_gatekeeper
+    from peers.personal import shared, train
+
+    settings = load_settings(None, mesh_overrides(join, listen, None, None, loopback, insecure), None)
+    folder, gate = home_of(out), make_gatekeeper(when or "", "")
+    ours = shared.read_shared(folder, model)
+    said = shared.words_of(train.read_sentences(text, author, limit), ours[1].table)
+    lessons = study_settings(1, batch, "adam", shared_rate, seed)
+    lesson = shared.Lesson(said, lessons, words_a_round, lambda: bool(gate.forbidden_by))
+    how = name, rounds or 0, fresh
+    _train_together(find_mesh(mesh, code, settings), settings, ours, lesson, gate, how, (folder, model))
+    shared.take_over(folder, ours, model)
+    own = study_settings(epochs, batch, "adam", rate, seed)
+    with progress_bar() as show:
+        done = train.train(text, folder, None, Techniques(), own, author, 0.0, limit, when or "", True, show)
+    end_training(done, {"directory": str(folder)}, f"{folder}: {done.classes} words on the new shared model", as_json)
+
+
+def adopt(
+    model: Annotated[Path, typer.Argument(help="The new shared model, which went on from the one before.")],
+    out: Home = None,
+    began_with: BeganWith = None,
+    as_json: AsJson = False,
+) -> None:
+    """Put this person's own words and last layer onto a new shared model, without their text."""
+    from mdl.personal.words.model_file import load_next_word
+    from peers.personal import shared
+
+    folder = home_of(out)
+    shared.take_over(folder, load_next_word(model), began_with)
+    if as_json:
+        print_json({"directory": str(folder)})
+    tell(f"{folder} stands on {model} now")
+
+
+def _train_together(
+    mesh: Mesh,
+    settings: Config,
+    ours: Shared,
+    lesson: Lesson,
+    gate: Gatekeeper,
+    how: tuple[str | None, int, bool],
+    places: tuple[Path, Path | None],
+) -> None:
+    """To the mesh's end; the model then holds its result. how: name, rounds, fresh. places: the person's
+    directory, and the model that was given.
+
+    The mesh gets the shared model's tensors and a hash of its words. Raises UnfinishedError if there was no round, or
+    if it was interrupted; what came of the rounds is taken over then.
+    """
+    from peers.api import Member
+    from peers.personal.shared import take_over, teach
+
+    (model, described), (name, rounds, fresh), (folder, began_with) = ours, how, places
+    words = described.table.words
+    member = Member(mesh, model, None, None, None, name, 1.0, None, settings.mesh, fresh, words, rounds)
+    is_over = False
+    with suppress(KeyboardInterrupt), member, gate.looking(member.pause):
+        teach(member, model, lesson)
+        is_over = True
+    result = {"directory": str(folder), "round": member.round_id}
+    if not member.round_id:
+        raise UnfinishedError("no round was finished, nothing is saved", 4 if is_over else 130, result)
+    if not is_over:
+        take_over(folder, ours, began_with)
+        raise UnfinishedError(f"interrupted, the shared model of round {member.round_id} is saved", 130, result)

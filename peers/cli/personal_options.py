@@ -1,0 +1,64 @@
+"""Options that commands of `mdl personal` share, and what they make of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+
+import typer
+
+from mdl.config import LARGEST_SEED, MANY
+from mdl.errors import UnfinishedError
+from peers.cli.options import check_choice, finite, print_json, tell
+
+if TYPE_CHECKING:
+    from mdl.personal.study import StudySettings
+    from mdl.personal.words.text_task import Batching
+    from peers.personal.train import Trained
+
+BATCHINGS = ("shared", "exact", "buckets", "longest", "padded")
+_TEXT = "A file or folder of .txt or .jsonl, packed or not, or a .zip of .txt."
+Corpus = Annotated[Path, typer.Argument(help=_TEXT)]
+Home = Annotated[Path | None, typer.Option("--out", help="Directory of this person; under the state directory else.")]
+Author = Annotated[str, typer.Option(help="Only what this author wrote, in a .jsonl that names authors.")]
+Limit = Annotated[int, typer.Option(help="Read so many words at most; 0 reads all.", min=0, max=MANY)]
+Epochs = Annotated[int, typer.Option(help="Passes over the text.", min=1, max=MANY)]
+Rate = Annotated[float, typer.Option(help="Learning rate.", min=0.0, max=1e3, callback=finite)]
+Optimizer = Annotated[str, typer.Option(help="sgd or adam.")]
+Top = Annotated[int, typer.Option(help="Suggestions that are shown.", min=1, max=100)]
+SeedOf = Annotated[int, typer.Option("--seed", help="Every random choice follows from it.", min=0, max=LARGEST_SEED)]
+Anew = Annotated[bool, typer.Option("--fresh", help="Drop a training that was interrupted, begin anew.")]
+BatchedBy = Annotated[str, typer.Option("--batching", help=", ".join(BATCHINGS))]
+Batch = Annotated[int, typer.Option(help="Words of a step.", min=1, max=MANY)]
+
+
+def home_of(out: Path | None) -> Path:
+    from peers.personal.home import default_home
+
+    return out or default_home()
+
+
+def study_settings(epochs: int, batch: int, optimizer: str, rate: float, seed: int) -> StudySettings:
+    from mdl.personal.study import StudySettings
+
+    check_choice("--optimizer", optimizer, ("sgd", "adam"))
+    kind = cast(Literal["sgd", "adam"], optimizer)
+    return StudySettings(epochs, batch, kind, rate, seed=seed)
+
+
+def batching_of(name: str) -> Batching:
+    check_choice("--batching", name, BATCHINGS)
+    return cast("Batching", name)
+
+
+def end_training(done: Trained, where: dict[str, Any], told: str, as_json: bool) -> None:
+    import msgspec
+
+    result = where | msgspec.to_builtins(done)
+    if not done.finished:
+        raise UnfinishedError(
+            f"interrupted after {done.steps} batches, saved", 130, result, "the same command goes on where it was"
+        )
+    tell(told)
+    if as_json:
+        print_json(result)
