@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
-from mdl.data.holdout import hold_out
-from mdl.data.windows import DataSet, Integers, make_windows, take_windows
+from mdl.data.holdout import Mask, hold_out
+from mdl.data.windows import DataSet, Integers, make_windows
 
 
 def number_names(values: NDArray[np.generic]) -> tuple[tuple[str, ...], Integers]:
@@ -17,7 +19,7 @@ def number_names(values: NDArray[np.generic]) -> tuple[tuple[str, ...], Integers
 
 def assemble_data(
     name: str,
-    x: NDArray[np.generic],
+    take: Callable[[Mask, str], NDArray[np.generic]],
     labels: tuple[tuple[str, ...], Integers],
     subject: NDArray[np.generic] | None,
     recording: Integers | None,
@@ -29,9 +31,13 @@ def assemble_data(
     description: str = "",
     channels: tuple[str, ...] = (),
     notes: tuple[str, ...] = (),
+    warnings: tuple[str, ...] = (),
     rate_hz: float | None = None,
 ) -> DataSet:
-    """A data set from rows x (n, channels, time) in recording order; keeps a fifth for testing (`hold_out`)."""
+    """A data set from rows (n, channels, time) in recording order; keeps a fifth for testing (`hold_out`).
+
+    take: the chosen rows, for a side, "train" or "test"; all else has a value for each row. A class may have none.
+    """
     classes, y = labels
     subject_names, subject_ids = ((), np.zeros(len(y), np.int64)) if subject is None else number_names(subject)
     held_out, test, dropped = hold_out(
@@ -39,16 +45,18 @@ def assemble_data(
     )
     # A stretch that a cut in time goes through becomes two groups: the gap between them has been dropped.
     apart = group * 2 + test if held_out == "time" else group
-    windows = make_windows(x, y, subject_ids, apart)
+    sides = (("train", ~test & ~dropped), ("test", test))
+    train, tested = (make_windows(take(rows, side), y[rows], subject_ids[rows], apart[rows]) for side, rows in sides)
     return DataSet(
         name,
-        take_windows(windows, ~test & ~dropped),
-        take_windows(windows, test),
+        train,
+        tested,
         classes,
         held_out,
         description=description,
         subject_names=subject_names,
         channels=channels,
         notes=notes,
+        warnings=warnings,
         rate_hz=rate_hz,
     )

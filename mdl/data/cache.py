@@ -24,7 +24,7 @@ from mdl.reading import decode_json, read_bytes
 from mdl.writing import make_private_folder, open_private
 
 # Raise this whenever any source prepares its windows differently: older entries are then never read again.
-VERSION = 4
+VERSION = 5
 logger = logging.getLogger(__name__)
 
 # Names of people and places, one each; some hundred bytes for most.
@@ -46,22 +46,32 @@ class _Meta(msgspec.Struct, frozen=True):
     rate_hz: float | None
 
 
-def load_cached(cache_dir: Path, label: str, key: Iterable[object], build: Callable[[], DataSet]) -> DataSet:
+def load_cached(cache_dir: Path, label: str, key: Iterable[object], build: Callable[[Path], DataSet]) -> DataSet:
     """The data set stored under `key`, memory-mapped; calls `build` and stores its result if there is none.
 
-    label names the directory for people; key is everything that the content depends on.
+    label names the directory for people; key is everything that the content depends on. build: gets a folder, where it
+    may leave the windows x of a side as SIDE_x.npy, mapped, so that they are never in memory.
     """
     digest = hashlib.blake2b(repr((VERSION, *key)).encode(), digest_size=8).hexdigest()
     entry = cache_dir / f"{label}-{digest}"
     if (stored := _read(entry)) is not None:
         return stored
-    built = build()
+    is_new = not cache_dir.exists()
+    aside = _make_aside(entry)
     try:
-        _write(entry, built)
-    except OSError as error:
-        # A full or read-only disk costs time at the next start, nothing else.
-        logger.warning("windows not cached in %s: %s", cache_dir, error.strerror)
-        return built
+        built = build(aside)
+        try:
+            _write(aside, entry, built)
+        except OSError as error:
+            # A full or read-only disk costs time at the next start, nothing else.
+            logger.warning("windows not cached in %s: %s", cache_dir, error.strerror)
+            return built
+    finally:
+        # What is mapped stays readable.
+        shutil.rmtree(aside, ignore_errors=True)
+        if is_new:
+            with contextlib.suppress(OSError):  # something is in it: the entry
+                cache_dir.rmdir()
     # Another process may have removed what we wrote (a cleaned cache): then what we hold in memory still serves.
     return _read(entry) or built
 
@@ -103,19 +113,26 @@ def _map(entry: Path, side: str) -> Windows:
     return Windows(*(np.load(entry / f"{side}_{name}.npy", mmap_mode="c", allow_pickle=False) for name in _ARRAYS))
 
 
-def _write(entry: Path, data: DataSet) -> None:
-    make_private_folder(entry.parent)
-    aside = Path(tempfile.mkdtemp(prefix=f".{entry.name}.", dir=entry.parent))
+def _make_aside(entry: Path) -> Path:
+    """A folder beside the entry, to become it; where none can be made, one for temporary files."""
     try:
-        for side, windows in (("train", data.train), ("test", data.test)):
-            for name in _ARRAYS:
-                with open_private(aside / f"{side}_{name}.npy", "xb") as file:
+        make_private_folder(entry.parent)
+        return Path(tempfile.mkdtemp(prefix=f".{entry.name}.", dir=entry.parent))
+    except OSError:
+        return Path(tempfile.mkdtemp())
+
+
+def _write(aside: Path, entry: Path, data: DataSet) -> None:
+    make_private_folder(entry.parent)
+    for side, windows in (("train", data.train), ("test", data.test)):
+        for name in _ARRAYS:
+            target = aside / f"{side}_{name}.npy"
+            if not (name == "x" and target.exists()):
+                with open_private(target, "xb") as file:
                     np.save(file, getattr(windows, name), allow_pickle=False)
-        with open_private(aside / "meta.json", "xb") as file:
-            file.write(msgspec.json.encode(_describe(aside, data)))
-        _put(aside, entry)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+    with open_private(aside / "meta.json", "xb") as file:
+        file.write(msgspec.json.encode(_describe(aside, data)))
+    _put(aside, entry)
 
 
 def _put(aside: Path, entry: Path) -> None:

@@ -6,10 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mdl.data.windows import DataSet, Windows
-
-# Rows summed at once: a block of 512 windows of 9 x 128 in float64 is 5 MB, whatever the data set's size.
-_BLOCK = 512
+from mdl.data.windows import DataSet, Windows, iterate_blocks
 
 
 def describe_data(data: DataSet) -> dict[str, Any]:
@@ -40,8 +37,8 @@ def measure_channels(
     """(mean, standard deviation) of each channel, float64 (channels,), in bounded memory."""
     total = np.zeros(windows.x.shape[1])
     squares = np.zeros(windows.x.shape[1])
-    for start in range(0, len(windows), _BLOCK):
-        block = windows.x[start : start + _BLOCK].astype(np.float64)
+    for some in iterate_blocks(windows.x):
+        block = some.astype(np.float64)
         total += block.sum(axis=(0, 2))
         squares += np.square(block).sum(axis=(0, 2))
     count = windows.x.shape[0] * windows.x.shape[2]

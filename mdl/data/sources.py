@@ -17,7 +17,8 @@ import msgspec
 from mdl.data.spec import Spec, describe_choices, read_options
 from mdl.errors import ConfigError
 
-Prepared: TypeAlias = "tuple[list[object], Callable[[], DataSet]]"
+# The folder is for what does not fit into memory: `load_cached`.
+Prepared: TypeAlias = "tuple[list[object], Callable[[Path], DataSet]]"
 
 
 @dataclass(frozen=True)
@@ -41,35 +42,35 @@ def _motion(spec: Spec, seed: int) -> Prepared:
     from mdl.data.readers.motion import MotionOptions, make_motion
 
     options = read_options(spec, MotionOptions)
-    return [options, seed], lambda: make_motion(options, seed)
+    return [options, seed], lambda _: make_motion(options, seed)
 
 
 def _uci_har(spec: Spec, seed: int) -> Prepared:
     from mdl.data.readers.uci_har import read_uci_har
 
     _, path = read_options(spec, _NoOptions), _locate(spec)
-    return _stamp([path], spec), lambda: read_uci_har(path)
+    return _stamp([path], spec), lambda _: read_uci_har(path)
 
 
 def _semg(spec: Spec, seed: int) -> Prepared:
     from mdl.data.readers.semg import SemgOptions, read_semg
 
     options, path = read_options(spec, SemgOptions), _locate(spec)
-    return _stamp([path], spec), lambda: read_semg(path, options)
+    return _stamp([path], spec), lambda _: read_semg(path, options)
 
 
 def _npz(spec: Spec, seed: int) -> Prepared:
     from mdl.data.readers.arrays import ArrayOptions, read_npz
 
     options, path = read_options(spec, ArrayOptions), _locate(spec)
-    return _stamp([path], spec), lambda: read_npz(path, options)
+    return _stamp([path], spec), lambda _: read_npz(path, options)
 
 
 def _csv(spec: Spec, seed: int) -> Prepared:
     from mdl.data.readers.csv_streams import CsvOptions, find_csv_files, read_csv
 
     options = read_options(spec, CsvOptions)
-    return _stamp(find_csv_files(spec.path), spec), lambda: read_csv(spec.path, options)
+    return _stamp(find_csv_files(spec.path), spec), lambda scratch: read_csv(spec.path, options, scratch)
 
 
 def _places(spec: Spec, seed: int) -> Prepared:
@@ -77,7 +78,7 @@ def _places(spec: Spec, seed: int) -> Prepared:
     from mdl.data.readers.places import PlaceOptions, read_places
 
     options = read_options(spec, PlaceOptions)
-    return _stamp(find_csv_files(spec.path), spec), lambda: read_places(spec.path, options)
+    return _stamp(find_csv_files(spec.path), spec), lambda _: read_places(spec.path, options)
 
 
 # Readers are imported when one of them is wanted: whoever only takes a spec apart needs no numpy.
@@ -93,6 +94,8 @@ SOURCES = {
 FACTORY = "factory"
 
 
+# A path alone says what it is by its ending.
+_ENDINGS = {"csv": (".csv", ".tsv", ".csv.gz", ".tsv.gz"), "npz": (".npz",)}
 _FACTORY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
@@ -116,6 +119,9 @@ def parse_spec(text: str) -> Spec:
         return Spec(text, source, path, options)
     if _FACTORY.fullmatch(body):
         return Spec(text, FACTORY, body, options)
+    for kind, endings in _ENDINGS.items():
+        if body.lower().endswith(endings):
+            return Spec(text, kind, body, options)
     raise ConfigError(f"data {text!r}: unknown source {source!r}; {describe_choices(source, _forms())}")
 
 

@@ -7,10 +7,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from mdl.data.windows import Windows
+from mdl.data.windows import Windows, iterate_blocks
 
-# Windows looked at together: 512 of 9 x 128 in float32 are 2.4 MB.
-_BLOCK = 512
 # A short stretch of any signal may rise by chance; so many steps in a row in all windows do not.
 _FEWEST_STEPS = 100
 # Channels named in one line.
@@ -22,8 +20,7 @@ def suspect_channels(windows: Windows, names: Sequence[str]) -> tuple[str, ...]:
     count = windows.x.shape[1]
     low, high = np.full(count, np.inf), np.full(count, -np.inf)
     rises = np.full(count, windows.x.shape[0] * (windows.x.shape[2] - 1) >= _FEWEST_STEPS)
-    for start in range(0, len(windows), _BLOCK):
-        block = windows.x[start : start + _BLOCK]
+    for block in iterate_blocks(windows.x):
         low, high = np.minimum(low, block.min(axis=(0, 2))), np.maximum(high, block.max(axis=(0, 2)))
         rises &= (np.diff(block, axis=2) >= 0).all(axis=(0, 2)) & (block[:, :, -1] > block[:, :, 0]).all(axis=0)
     called = _call(names, count)

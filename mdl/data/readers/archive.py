@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import io
 import lzma
@@ -37,6 +38,8 @@ _END_RECORD_BYTES = 22 + (1 << 16)
 LONGEST_LINE = 1 << 17
 
 _PIECE_BYTES = 1 << 20
+# Of every second byte of UTF-16 text in the west; a few letters are beyond the first 256.
+_MOSTLY = 0.8
 
 # The second line: what numpy raises for a header that is no dictionary of its own.
 _DAMAGES = (
@@ -205,20 +208,51 @@ def _check_directory(file: BinaryIO, where: str) -> None:
 
 
 @contextmanager
-def open_text(file: Path, *, errors: str = "strict", newline: str | None = None) -> Iterator[Iterator[str]]:
+def open_text(
+    file: Path, *, encoding: str = "utf-8-sig", errors: str = "strict", newline: str | None = None
+) -> Iterator[Iterator[str]]:
     """The lines of a text file that may be gzipped, one by one. Raises DataError for what is no text of lines.
 
     Neither a line nor what a packed file unpacks to has to fit into memory for this to be found out.
     """
+    with _open_unpacked(file) as (source, most), io.TextIOWrapper(source, encoding, errors, newline) as text:
+        yield _bounded_lines(text, file, most)
+
+
+def find_encoding(file: Path) -> str:
+    """Of a text file that may be gzipped: UTF-8, UTF-16 as spreadsheets save it, or what Windows writes in the west.
+
+    The whole file is looked at, a piece at a time: the first letter that is not ASCII may be in its last line.
+    """
+    with _open_unpacked(file) as (source, most):
+        piece = source.read(_PIECE_BYTES)
+        if piece.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            return "utf-16"
+        for name, zeros in (("utf-16-le", piece[1:4096:2]), ("utf-16-be", piece[:4096:2])):
+            if len(zeros) > 1 and zeros.count(0) > _MOSTLY * len(zeros):
+                return name
+        decoder, total = codecs.getincrementaldecoder("utf-8")(), 0
+        while piece and (most is None or total <= most):
+            try:
+                decoder.decode(piece)
+            except UnicodeDecodeError:
+                return "cp1252"
+            total += len(piece)
+            piece = source.read(_PIECE_BYTES)
+    return "utf-8-sig"
+
+
+@contextmanager
+def _open_unpacked(file: Path) -> Iterator[tuple[BinaryIO, int | None]]:
+    """The bytes of a file that may be gzipped, and how many are read at most if it is."""
     with open_regular(file, "a text file") as raw:
         packed = file.name.endswith(".gz")
         source = cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if packed else raw
         most = largest_unpacked(os.fstat(raw.fileno()).st_size, _LEAST_TEXT_BYTES) if packed else None
-        with io.TextIOWrapper(source, encoding="utf-8-sig", errors=errors, newline=newline) as text:
-            try:
-                yield _bounded_lines(text, file, most)
-            except (*_DAMAGES, OSError, EOFError, UnicodeDecodeError) as error:
-                raise DataError(f"{file}: damaged ({shorten(error)})") from None
+        try:
+            yield source, most
+        except (*_DAMAGES, OSError, EOFError, UnicodeDecodeError) as error:
+            raise DataError(f"{file}: damaged ({shorten(error)})") from None
 
 
 def _bounded_lines(text: io.TextIOWrapper, file: Path, most: int | None) -> Iterator[str]:

@@ -61,7 +61,7 @@ def build_data(name: str, arrays: Mapping[str, NDArray[Any]], where: str, option
         return _divide(name, x, labels, subject, group, test, _name_channels(arrays, where), rate_hz)
     try:
         return assemble_data(
-            name, x, labels, subject, group if given is not None else None, group,
+            name, lambda rows, _: x[rows], labels, subject, group if given is not None else None, group,
             how=options.split, gap=options.gap, seed=options.seed, description=f"windows from {where}",
             channels=_name_channels(arrays, where), rate_hz=rate_hz,
         )  # fmt: skip

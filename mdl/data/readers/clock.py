@@ -33,6 +33,8 @@ RATE_TOLERANCE = 1.5
 _MOST_THINNED = 100.0
 # A step so many times the usual one is a gap, and says nothing about the rate.
 _GAP_STEPS = 10.0
+# Where most steps are one but for rounding (9 and 10 ms), the others are lost rows, and no part of the rate.
+_ALIKE, _MOST_ALIKE = 0.12, 0.8
 _NAMES = {
     "s": ("s", "sec", "secs", "second", "seconds"),
     "ms": ("ms", "msec", "msecs", "milli", "millis", "millisecond", "milliseconds"),
@@ -131,7 +133,11 @@ def _usual_step(times: Times, column: str, where: str) -> float:
     forward = steps[steps > 0]
     if not len(forward):
         raise DataError(f"{where}: column {column!r} never advances; expected times in the order of the rows")
-    even = steps[(steps >= 0) & (steps <= _GAP_STEPS * float(np.median(forward)))]
+    middle = float(np.median(forward))
+    alike = np.abs(forward - middle) <= _ALIKE * middle
+    if alike.mean() >= _MOST_ALIKE and (steps > 0).mean() >= _MOST_ALIKE:
+        return float(forward[alike].mean())
+    even = steps[(steps >= 0) & (steps <= _GAP_STEPS * middle)]
     return float(even.mean())
 
 

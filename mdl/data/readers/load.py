@@ -42,8 +42,8 @@ def read_data(spec: str | Own, cache_dir: Path, seed: int = 0) -> DataSet:
     source = SOURCES[parsed.source]
     key, build = source.prepare(parsed, seed)
 
-    def checked() -> DataSet:
-        data = check_data(build(), spec)
+    def checked(scratch: Path) -> DataSet:
+        data = check_data(build(scratch), spec)
         return _with_warnings(data) if source.is_own else data
 
     try:

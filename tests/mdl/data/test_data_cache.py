@@ -22,7 +22,7 @@ class Builder:
     def __init__(self) -> None:
         self.calls = 0
 
-    def __call__(self) -> DataSet:
+    def __call__(self, scratch: Path) -> DataSet:
         self.calls += 1
         return small()
 
@@ -73,8 +73,8 @@ def test_a_torn_entry_is_built_again(tmp_path: Path, damage: str) -> None:
 
 
 def test_whoever_builds_second_keeps_what_the_first_has_written(tmp_path: Path) -> None:
-    def build_while_another_does() -> DataSet:
-        cache.load_cached(tmp_path, "small", ["key"], lambda: small(2.0))
+    def build_while_another_does(scratch: Path) -> DataSet:
+        cache.load_cached(tmp_path, "small", ["key"], lambda _: small(2.0))
         return small(1.0)
 
     data = cache.load_cached(tmp_path, "small", ["key"], build_while_another_does)
@@ -84,12 +84,12 @@ def test_whoever_builds_second_keeps_what_the_first_has_written(tmp_path: Path) 
 
 def test_windows_that_cannot_be_cached_are_still_loaded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("not a folder")
-    assert len(cache.load_cached(tmp_path / "file", "small", ["key"], small).train) == 3
+    assert len(cache.load_cached(tmp_path / "file", "small", ["key"], lambda _: small()).train) == 3
     assert "not cached" in caplog.text
 
 
 def test_a_failed_build_leaves_nothing_behind(tmp_path: Path) -> None:
-    def fail() -> DataSet:
+    def fail(scratch: Path) -> DataSet:
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):

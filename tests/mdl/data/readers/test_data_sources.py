@@ -205,7 +205,7 @@ def test_csv_files_of_a_folder_or_glob_are_recordings(tmp_path: Path) -> None:
     [
         ("label=activty", ["no column 'activty'", "did you mean activity?", "the header is: t, ax, ay, who, activity"]),
         ("columns=ax,az&label=activity", ["no column 'az'", "header is: t, ax, ay"]),
-        ("columns=ax", ["?label=NAME", "the header is: t, ax"]),
+        ("columns=ax", ["?label=activity", "the header is: t, ax"]),
         ("label=activity", ["column 'who' is 'p0'; expected a number", "?columns="]),
         ("columns=ax,activity&label=activity", ["channels other than activity"]),
         ("columns=ax&label=activity&window=200", ["no window of 200 samples", "longest stretch of one label has 50"]),
@@ -271,7 +271,9 @@ def test_csv_column_called_time_is_no_channel_unless_it_is_named(tmp_path: Path)
     spec = f"csv:{tmp_path}/a.csv?label=label&window=20"
     data = load_data(spec, tmp_path / "cache")
     assert data.channels == ("v", "g")
-    assert data.notes == ("no channel, by the name: Time (?time=Time tells gaps; ?columns= takes any)",)
+    assert data.notes == ("times in column 'Time' are in s, 50 Hz; not resampled (?rate= does)",)
+    (note,) = load_data(f"{spec}&time=none", tmp_path / "cache").notes
+    assert note == "no channel, by the name: Time (?time=Time tells gaps; ?columns= takes any)"
     assert data.warnings == ("channel 'g' is constant: nothing can be learned from it",)
     named = load_data(f"{spec}&columns=Time,v", tmp_path / "cache")
     assert named.channels == ("Time", "v")
@@ -332,7 +334,7 @@ def test_csv_times_may_be_dates(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"time_unit=ms, but column 'when' holds dates"):
         load_data(f"{spec}&time_unit=ms", tmp_path / "cache")
     (tmp_path / "a.csv").write_text("\n".join(["when,v,label", *lines, "noon,1,a"]))
-    with pytest.raises(DataError, match=r"data row 1: column 'when' is '2024-02-29 .*expected a number"):
+    with pytest.raises(DataError, match=r"data row 401: column 'when' is 'noon'; expected a time as the others"):
         load_data(spec, tmp_path / "cache")
 
 
@@ -390,7 +392,8 @@ def test_sources_say_their_sampling_rate_where_they_know_it(tmp_path: Path, monk
     csv = f"csv:{stream}?label=label&window=16"
     assert rate_of(f"{csv}&time=time") == pytest.approx(25.0)
     assert rate_of(f"{csv}&time=time&rate=20") == 20.0
-    assert (rate_of(csv), rate_of(f"{csv}&rate=25")) == (None, 25.0)
+    assert rate_of(csv) == pytest.approx(25.0)
+    assert (rate_of(f"{csv}&time=none"), rate_of(f"{csv}&rate=25")) == (None, 25.0)
 
 
 @pytest.mark.parametrize("rate", [np.array(0.0), np.array([50.0, 100.0]), np.array("50"), np.array(np.nan)])

@@ -1,0 +1,1 @@
+"""Tables of sensor values as phones, loggers and spreadsheets write them."""

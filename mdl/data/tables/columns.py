@@ -1,0 +1,120 @@
+"""Which column of a table is what: by the user's words, else by their names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mdl.data.readers.clock import is_time_name
+from mdl.data.spec import describe_choices
+from mdl.data.tables.dialect import Dialect, plain_name
+from mdl.data.tables.options import CsvOptions, split_names
+from mdl.errors import ConfigError, DataError
+
+# What such a column is often called, for the hint where the user has named none.
+_LABEL_NAMES = ("activity", "label", "class", "target", "gesture", "exercise", "state", "y")
+# Said of the time: there is a column for it, and it is not to be used.
+NO_TIME = "none"
+# Columns named in one line.
+_MOST_SHOWN = 40
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Positions in the header. channels: (name, position), called as the user calls them. label, subject: None if they
+    come from the path, or there is none. times: candidates for the time, in order. left_out: no channels, by name.
+    """
+
+    channels: tuple[tuple[str, int], ...]
+    label: int | None
+    subject: int | None
+    times: tuple[int, ...]
+    left_out: tuple[str, ...]
+
+
+def choose_columns(
+    file: Path, dialect: Dialect, options: CsvOptions, like: Sequence[str] | None = None, like_file: Path | None = None
+) -> Columns:
+    """All checked against the header. like: the channels that the file must have, in whatever order.
+
+    Raises ConfigError that shows the header, DataError if the channels are not those of `like_file`.
+    """
+    named = split_names(options.channels or options.columns)
+    if options.channels and options.columns:
+        raise ConfigError(f"{file}: channels= and columns= are one thing; give one of them")
+    label = None if from_path(options.label, dialect) else _place(file, dialect, options.label)
+    subject = None if from_path(options.subject, dialect) else _place(file, dialect, options.subject)
+    time = None if options.time in ("", NO_TIME) else _place(file, dialect, options.time)
+    taken = [place for place in (label, subject, time) if place is not None]
+    places = [(name, _place(file, dialect, name)) for name in named]
+    free = [place for place, name in enumerate(dialect.header) if name and place not in taken]
+    times = [
+        place for place in free if is_time_name(dialect.header[place]) and place not in [each for _, each in places]
+    ]
+    left_out = [] if named else [dialect.header[place] for place in times]
+    chosen = places or [(dialect.header[place], place) for place in free if place not in times]
+    others = ", ".join(dialect.header[place] for place in taken)
+    if not chosen or {place for _, place in chosen} & set(taken):
+        raise ConfigError(f"{file}: columns must name channels other than {others}; {_show(dialect)}")
+    _refuse_twice(file, dialect, [name for name, _ in chosen])
+    if like is not None and not named:
+        chosen = _order_like(file, chosen, like, like_file)
+    candidates = [time] if time is not None else [] if options.time == NO_TIME else times
+    return Columns(tuple(chosen), label, subject, tuple(candidates), tuple(left_out))
+
+
+def from_path(said: str, dialect: Dialect | None = None) -> bool:
+    """Whether a label or a subject is the name of a folder or of the file, and not a column of that name."""
+    word = said.partition(":")[0]
+    return not said or (word in ("path", "file") and (dialect is None or find_column(dialect, said) is None))
+
+
+def find_column(dialect: Dialect, name: str) -> int | None:
+    """The column that a user calls so: by its whole name, else without regard to case, else also without the unit."""
+    header = dialect.header
+    for form in (str, str.casefold, plain_name):
+        if found := [place for place, each in enumerate(header) if form(each) == form(name)]:
+            return found[0]
+    return None
+
+
+def ask_for_label(file: Path, dialect: Dialect) -> ConfigError:
+    """What to say where a class is needed and nobody has said in which column it is."""
+    likely = [name for name in dialect.header if plain_name(name) in _LABEL_NAMES]
+    return ConfigError(
+        f"{file}: say which column holds the class, as in ?label={likely[0] if likely else 'NAME'} "
+        f"(or ?label=path, if there is a folder for each); {_show(dialect)}"
+    )
+
+
+def _place(file: Path, dialect: Dialect, name: str) -> int:
+    found = find_column(dialect, name)
+    if found is None:
+        hint = describe_choices(name, dialect.header).partition("valid:")[0].rstrip(" ?")
+        raise ConfigError(f"{file}: no column {name!r}{f' ({hint}?)' if hint else ''}; {_show(dialect)}")
+    return found
+
+
+def _refuse_twice(file: Path, dialect: Dialect, names: Sequence[str]) -> None:
+    for name in names:
+        if names.count(name) > 1 or dialect.header.count(name) > 1:
+            raise ConfigError(f"{file}: column {name!r} is there twice; {_show(dialect)}")
+
+
+def _order_like(
+    file: Path, chosen: list[tuple[str, int]], like: Sequence[str], like_file: Path | None
+) -> list[tuple[str, int]]:
+    """The same channels in the order, and by the names, of the first file."""
+    here = {plain_name(name): (name, place) for name, place in chosen}
+    known = {plain_name(name) for name in like}
+    if missing := [name for name in like if plain_name(name) not in here]:
+        raise DataError(f"{file}: no column {missing[0]!r}, which {like_file} has; name the channels with ?columns=")
+    if more := [name for plain, (name, _) in here.items() if plain not in known]:
+        raise DataError(f"{file}: column {more[0]!r} is not in {like_file}; name the channels with ?columns=")
+    return [(name, here[plain_name(name)][1]) for name in like]
+
+
+def _show(dialect: Dialect) -> str:
+    more = f" and {len(dialect.header) - _MOST_SHOWN} more" if len(dialect.header) > _MOST_SHOWN else ""
+    return f"the header is: {', '.join(dialect.header[:_MOST_SHOWN])}{more}"

@@ -1,0 +1,179 @@
+"""How a file writes its table, found in its first lines: encoding, delimiter, header, a row of units below it.
+
+What lies above the header (sep=;, comments, the name of a device) is passed over. A file whose first line holds values
+has no header: then `names` must say what its columns are.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mdl.data.readers.archive import find_encoding, open_text
+from mdl.errors import ConfigError, DataError
+from mdl.reading import open_regular
+
+# A suit of motion sensors has 300.
+MOST_COLUMNS = 4096
+# Enough for a page of remarks above the header, and rows below it.
+_SAMPLE_LINES, _SAMPLE_CHARACTERS = 200, 1 << 20
+# Of the lines below a header, so many have its number of cells; the last may be torn, a note may stand among them.
+_LEAST_LIKE = 0.8
+_DELIMITERS = (",", ";", "\t", "|", " ")
+_NUMBER = re.compile(r"[+\-−]?(\d+([.,]\d*)*|[.,]\d+)([eE][+-]?\d+)?|nan|inf(inity)?", re.IGNORECASE)
+_UNIT = re.compile(r"\s*[\[(]([^\])]*)[\])]\s*$")
+_LONGEST_MARK = 64
+_NO_TABLES = (
+    (b"PK\3\4", "a spreadsheet or a zip file; save it as CSV, or unpack it"),
+    (b"\x1f\x8b", "packed by gzip; give it a name that ends in .csv.gz"),
+    (b"{", "JSON; export it as CSV"),
+    (b"[", "JSON; export it as CSV"),
+    (b"<", "a web page or XML; export it as CSV"),
+    (b"\x89HDF", "an HDF5 file; export it as CSV"),
+    (b"SQLite format 3", "a database; export its table as CSV"),
+)
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """header: the columns' names. units: by column, empty where none is said. skipped: lines above the first values.
+
+    encoding: as Python calls it.
+    """
+
+    encoding: str
+    delimiter: str
+    header: tuple[str, ...]
+    units: tuple[str, ...]
+    skipped: int
+
+    def describe(self) -> str:
+        """What is unusual about it, for a note; empty if nothing is."""
+        said = [] if self.encoding == "utf-8-sig" else [f"text in {self.encoding}"]
+        if self.delimiter not in ",;\t":
+            said.append(f"columns parted by {self.delimiter!r}")
+        return ", ".join(said)
+
+
+def find_dialect(file: Path, wanted: Sequence[str] = (), names: Sequence[str] = ()) -> Dialect:
+    """wanted: columns that the user named, by which a header is known. names: of a file without a header.
+
+    Raises DataError for what is no table, ConfigError if it has no header and no names, or another number of columns.
+    """
+    _refuse_other_kinds(file)
+    encoding = find_encoding(file)
+    with open_text(file, encoding=encoding, errors="replace") as lines:
+        sample = list(_take_sample(lines))
+    if not any(line.strip() for line in sample):
+        raise DataError(f"{file}: it is empty; expected a header and rows of values")
+    if names:
+        return _without_header(file, sample, encoding, list(names))
+    delimiter, at = _find_header(file, sample, {plain_name(name) for name in wanted})
+    rows = [parse_line(line, delimiter) for line in sample[at : at + 3]]
+    header = [name.strip().strip('"').strip() for name in rows[0]]
+    header[0] = header[0].lstrip("#%").strip()
+    if len(header) > 1 and not header[-1] and all(len(row) < len(header) or not row[-1].strip() for row in rows[1:]):
+        header.pop()  # each line ends with a delimiter
+    if len(header) > MOST_COLUMNS:
+        raise DataError(f"{file}: {len(header)} columns; at most {MOST_COLUMNS} are read")
+    units = [match[1].strip() if (match := _UNIT.search(name)) else "" for name in header]
+    below = 1
+    if len(rows) == 3 and _are_units(rows[1], rows[2]):
+        units = [cell.strip(" []()") or unit for cell, unit in itertools.zip_longest(rows[1], units, fillvalue="")]
+        below = 2
+    return Dialect(encoding, delimiter, tuple(header), tuple(units[: len(header)]), at + below)
+
+
+def plain_name(name: str) -> str:
+    """ "Acc X (m/s^2)" -> "acc x": what is left of a name without case and unit."""
+    return _UNIT.sub("", name).strip().casefold()
+
+
+def is_number(cell: str) -> bool:
+    """Whether a cell looks like a number, in whatever country; NaN is one."""
+    return bool(_NUMBER.fullmatch(cell.strip()))
+
+
+def parse_line(line: str, delimiter: str) -> list[str]:
+    """The cells of one line. A quote that does not end is taken to end with the line."""
+    try:
+        return next(csv.reader([line.strip("\r\n")], delimiter=delimiter, skipinitialspace=delimiter == " "), [])
+    except csv.Error:
+        return []
+
+
+def _take_sample(lines: Iterator[str]) -> Iterator[str]:
+    total = 0
+    for line in itertools.islice(lines, _SAMPLE_LINES):
+        total += len(line)
+        yield line
+        if total > _SAMPLE_CHARACTERS:
+            return
+
+
+def _refuse_other_kinds(file: Path) -> None:
+    if file.name.endswith(".gz"):
+        return
+    with open_regular(file, "a text file") as raw:
+        start = raw.read(_LONGEST_MARK).removeprefix(codecs.BOM_UTF8).lstrip()
+    for mark, kind in _NO_TABLES:
+        if start.startswith(mark):
+            raise DataError(f"{file}: it is {kind}")
+
+
+def _without_header(file: Path, sample: Sequence[str], encoding: str, names: list[str]) -> Dialect:
+    """Lines that are no values, comments for example, are passed over above the first one that is."""
+    widths = []
+    for delimiter in _DELIMITERS:
+        for at, line in enumerate(sample):
+            row = parse_line(line, delimiter)
+            if any(is_number(cell) for cell in row):
+                widths.append(len(row))
+                if len(row) == len(names) or (len(row) == len(names) + 1 and not row[-1].strip()):
+                    return Dialect(encoding, delimiter, tuple(names), ("",) * len(names), at)
+                break
+    found = f"{max(widths)} columns" if widths else "no values"
+    raise ConfigError(f"{file}: names= says {len(names)} columns, the file has {found}")
+
+
+def _find_header(file: Path, sample: Sequence[str], wanted: set[str]) -> tuple[str, int]:
+    """The delimiter, and the line of the header: what most rows below agree with, then the widest."""
+    found = []
+    for order, delimiter in enumerate(_DELIMITERS):
+        rows = [parse_line(line, delimiter) for line in sample]
+        for at, row in enumerate(rows):
+            below = [len(each) for each in rows[at + 1 :] if any(cell.strip() for cell in each)]
+            like = sum(width == len(row) or width == len(row) + 1 for width in below) / max(1, len(below))
+            named = bool(wanted) and wanted <= {plain_name(cell.lstrip("#% ")) for cell in row}
+            texts = bool(row) and any(cell.strip() for cell in row) and not any(is_number(cell) for cell in row)
+            alone = len(row) == 1 and any(other in row[0] for other in _DELIMITERS[:4])
+            if named or (texts and like >= _LEAST_LIKE and not alone and (len(row) > 1 or below)):
+                found.append(((named, len(row) > 1, round(like, 1), len(row), -order), delimiter, at))
+                break
+    if found:
+        _, delimiter, at = max(found)
+        return delimiter, at
+    first = next(line for line in sample if line.strip())
+    delimiter = max(_DELIMITERS[:4], key=first.count)
+    cells = parse_line(first, delimiter)
+    if len(cells) > MOST_COLUMNS:
+        raise DataError(f"{file}: {len(cells)} columns; at most {MOST_COLUMNS} are read")
+    if any(is_number(cell) for cell in cells):
+        raise ConfigError(
+            f"{file}: no header, its first line holds values; say what its {len(cells)} columns are, as in "
+            f"?names={','.join(f'c{number}' for number in range(1, min(4, len(cells)) + 1))}"
+            f"{',...' if len(cells) > 4 else ''}"
+        )
+    raise DataError(f"{file}: no table found; expected a header and below it rows with as many cells")
+
+
+def _are_units(row: Sequence[str], next_row: Sequence[str]) -> bool:
+    """Whether a row below the header holds units: no number in it, above cells that are numbers."""
+    if any(is_number(cell) for cell in row):
+        return False
+    return any(is_number(below) and cell.strip() for cell, below in zip(row, next_row, strict=False))

@@ -1,0 +1,108 @@
+"""Names of classes and people: from cells, from folders, and as small numbers."""
+
+from __future__ import annotations
+
+import glob
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from mdl.data.tables.options import CsvOptions, split_names
+from mdl.data.tables.rows import is_nothing
+from mdl.data.tables.stretches import UNLABELLED
+from mdl.data.windows import Integers
+from mdl.errors import ConfigError, DataError
+
+# Names of classes and people; a text of a row's own is none.
+LONGEST_NAME = 256
+# A column of more values holds measurements, or texts, and no classes.
+_MOST_NAMES = 10_000
+_WHOLE = re.compile(r"([+-]?\d+)\.0*")
+
+
+class Numbering:
+    """Names as numbers in the order in which they come. An empty name, and one to be skipped, is UNLABELLED."""
+
+    def __init__(self, what: str, skip: Sequence[str] = (), declared: Sequence[str] = ()) -> None:
+        """what: of what it is a name, for errors. declared: all that there are, in their order."""
+        self._what = what
+        self._skip = frozenset(each.casefold() for each in skip)
+        self._declared = {each.casefold(): each for each in declared}
+        self._number: dict[str, int] = {name: place for place, name in enumerate(declared)}
+        self._of_cell: dict[str, int] = {}
+        self._nothing: set[str] = set()
+        self.unnamed = 0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """By number."""
+        return tuple(self._number)
+
+    def number(self, cells: Sequence[str], file: Path, first: int, column: str) -> Integers:
+        """int64, one a cell. Raises DataError naming the row of a text that is no name, or none of those declared."""
+        known = self._of_cell
+        for row, cell in enumerate(cells):
+            if cell not in known:
+                known[cell] = self._learn(cell, f"{file}: data row {first + row}: column {column!r}")
+        numbers = np.fromiter(map(known.__getitem__, cells), np.int64, len(cells))
+        self.unnamed += sum(map(self._nothing.__contains__, cells)) if self._nothing else 0
+        return numbers
+
+    def _learn(self, cell: str, where: str) -> int:
+        text = cell.strip()
+        if len(text) > LONGEST_NAME:
+            raise DataError(f"{where} has {len(text)} characters; expected a name")
+        if is_nothing(text) or text.casefold() in self._skip:
+            if text.casefold() not in self._skip:
+                self._nothing.add(cell)
+            return UNLABELLED
+        # A spreadsheet, and whatever has met an empty cell in the column, writes 3 as 3.0.
+        name = match[1] if (match := _WHOLE.fullmatch(text)) else text
+        if self._declared and name.casefold() not in self._declared:
+            names = ", ".join(self._declared.values())
+            raise DataError(f"{where} is {name!r}, none of classes={names}; add it there, or leave it out with ?skip=")
+        name = self._declared.get(name.casefold(), name)
+        if len(self._number) >= _MOST_NAMES:
+            raise DataError(f"{where}: more than {_MOST_NAMES} different values; expected names of a {self._what}")
+        return self._number.setdefault(name, len(self._number))
+
+
+def number_classes(options: CsvOptions) -> Numbering:
+    """Of the labels. Raises ConfigError if two declared classes are one."""
+    declared = split_names(options.classes)
+    if twice := [name for name in declared if [each.casefold() for each in declared].count(name.casefold()) > 1]:
+        raise ConfigError(f"classes={options.classes[:100]}: {twice[0]!r} is there twice")
+    return Numbering("class", split_names(options.skip), declared)
+
+
+def refuse_one_class_by_two_names(names: Sequence[str], where: str) -> None:
+    """Raises DataError if two classes differ by case or spaces alone, as "Walking" and "walking" do."""
+    seen: dict[str, str] = {}
+    for name in names:
+        plain = re.sub(r"[\s_-]+", " ", name).casefold()
+        if plain in seen:
+            raise DataError(
+                f"{where}: are {seen[plain]!r} and {name!r} one class? Write it alike, or say ?classes=NAME,NAME,..."
+            )
+        seen[plain] = name
+
+
+def name_from_path(said: str, path: str, file: Path) -> str:
+    """What `path`, `path:N` or `file` is for this file of csv:PATH. Raises ConfigError if there is no such folder."""
+    word, _, number = said.partition(":")
+    if word == "file":
+        return file.name.partition(".")[0]
+    root = Path(path)
+    if glob.has_magic(path) and not root.exists():
+        parts = root.parts
+        root = Path(*parts[: next(place for place, part in enumerate(parts) if glob.has_magic(part))])
+    folders = file.parent.relative_to(root).parts if file.is_relative_to(root) and file != root else ()
+    place = int(number) if number.isascii() and number.isdigit() and len(number) < 4 else 0 if number else 1
+    if not 1 <= place <= len(folders):
+        raise ConfigError(
+            f"{file}: {said!r} is the name of a folder between {root} and the file; there are {len(folders)} "
+            f"({'file would be its own name' if not folders else 'path:1 is the first'})"
+        )
+    return folders[place - 1]

@@ -1,0 +1,60 @@
+"""What a user may say about tables of sensor values: the options of csv:PATH."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from mdl.data.windows import FASTEST_HZ
+
+# A gap that is longer is none that a window of sensor data could bridge.
+_MOST_GAP_S = 1e9
+
+
+class CsvOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """label: column with the class; columns, or channels: the channels (all others that are no times if empty).
+
+    label and subject may also be `path` or `path:N` (the name of the first, or Nth, folder below PATH), or `file` (the
+    file's name). names: of all columns, for files without a header. Names are found in whatever case, and without the
+    unit behind them in brackets. classes: all classes in their order, so that a device may hold some of them.
+    skip: labels (comma-separated) that mean "not labelled", as an empty one does.
+
+    time: numbers, ISO dates, dates with dots or slashes, or clock times; found by its name where not given, `none`
+    leaves it out. time_unit: instead of the one that its steps show. rate: Hz; with a time column each stretch is
+    resampled to it, otherwise it only describes. A step in time above max_gap (s) ends a stretch; gaps: "split", or
+    "interpolate:S", which fills what is not longer than S seconds. missing: what to do with empty cells and NaN.
+    acceleration: the unit that ax, ay, az are brought to.
+
+    window and step count samples; step is half a window where not given. split, seed: what is held out for testing.
+    """
+
+    label: str = ""
+    columns: str = ""
+    channels: str = ""
+    names: str = ""
+    classes: str = ""
+    subject: str = ""
+    time: str = ""
+    time_unit: Literal["s", "ms", "us", "ns"] | None = None
+    rate: Annotated[float, msgspec.Meta(gt=0, le=FASTEST_HZ)] | None = None
+    max_gap: Annotated[float, msgspec.Meta(gt=0, le=_MOST_GAP_S)] | None = None
+    gaps: Annotated[str, msgspec.Meta(pattern=r"^(split|interpolate:[0-9]{1,9}(\.[0-9]{1,9})?)$")] = "split"
+    missing: Literal["refuse", "drop", "interpolate"] = "refuse"
+    acceleration: Literal["g", "m/s2"] | None = None
+    window: Annotated[int, msgspec.Meta(ge=2, le=1 << 20)] = 128
+    step: Annotated[int, msgspec.Meta(ge=1, le=1 << 20)] | None = None
+    split: Literal["auto", "subject", "recording", "time"] = "auto"
+    skip: str = ""
+    seed: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)] = 0
+
+    @property
+    def fill_s(self) -> float | None:
+        """Gaps of up to so many seconds are filled; None if gaps are split."""
+        _, _, seconds = self.gaps.partition(":")
+        return float(seconds) if seconds else None
+
+
+def split_names(text: str) -> list[str]:
+    """ "ax, ay" as names; empty ones are left out."""
+    return [name.strip() for name in text.split(",") if name.strip()]

@@ -1,0 +1,131 @@
+"""The rows of a table, some thousands at a time, and their cells as numbers: however large a file is, memory is not.
+
+Cells that hold nothing, or a word for it, are NaN. A number may have a decimal comma where commas part no columns.
+"""
+
+from __future__ import annotations
+
+import csv
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdl.data.readers.archive import open_text
+from mdl.data.tables.dialect import Dialect
+from mdl.errors import DataError
+from mdl.reading import shorten
+
+# Rows parsed together: at 10 cells of 60 bytes as Python's texts some 10 MB.
+ROWS_AT_ONCE = 16_384
+_NOTHING = frozenset(
+    ("", "na", "n/a", "#n/a", "nan", "null", "none", "nil", "-", "--", "?", "missing", "#value!", "#div/0!")
+)
+
+Floats64 = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """first: the number of its first row below the header, from 1. columns: the wanted cells, a tuple for each."""
+
+    first: int
+    columns: tuple[tuple[str, ...], ...]
+
+    def __len__(self) -> int:
+        return len(self.columns[0])
+
+
+def read_rows(file: Path, dialect: Dialect, wanted: Sequence[int], told: list[str] | None = None) -> Iterator[Rows]:
+    """The wanted columns of all rows. told: takes a line on a last row that is cut off, which is left out.
+
+    Raises DataError if there are no rows, or one has more cells than the header.
+    """
+    width, done = len(dialect.header), 0
+    with open_text(file, encoding=dialect.encoding, errors="replace") as lines:
+        reader = csv.reader(
+            itertools.islice(lines, dialect.skipped, None),
+            delimiter=dialect.delimiter,
+            skipinitialspace=dialect.delimiter == " ",
+        )
+        rows = _full_rows(file, reader, width, dialect)
+        held: list[str] | None = None
+        while True:
+            # One row is kept back, since what is short may be the last one.
+            taken = list(itertools.islice(rows, ROWS_AT_ONCE))
+            block = ([] if held is None else [held]) + taken
+            held = block.pop() if taken else None
+            if not taken and block and len(block[-1]) < width and max(wanted) >= len(block[-1]):
+                block.pop()
+                if told is not None:
+                    told.append(f"{file}: the last row is cut off, and left out")
+            if block:
+                padded = [row if len(row) >= width else row + [""] * (width - len(row)) for row in block]
+                columns = list(zip(*padded, strict=False))
+                yield Rows(done + 1, tuple(columns[place] for place in wanted))
+                done += len(block)
+            if not taken:
+                break
+    if not done:
+        raise DataError(f"{file}: no rows below the header")
+
+
+def to_numbers(cells: Sequence[str], file: Path, first: int, column: str, dialect: Dialect) -> Floats64:
+    """float64, NaN where a cell is empty. Raises DataError naming the row, the column and the cell."""
+    try:
+        values = np.fromiter(map(float, cells), np.float64, len(cells))
+        if np.isfinite(values).all() and "_" not in "".join(cells):
+            return values
+    except ValueError:
+        pass
+    return np.array([_to_number(cell, file, first + row, column, dialect) for row, cell in enumerate(cells)])
+
+
+def is_nothing(cell: str) -> bool:
+    """Whether a cell holds no value, or a word for that."""
+    return cell.strip().casefold() in _NOTHING
+
+
+def _to_number(cell: str, file: Path, row: int, column: str, dialect: Dialect) -> float:
+    if is_nothing(cell):
+        return np.nan
+    text = cell.strip().replace("\N{MINUS SIGN}", "-")
+    hint = ""
+    if "," in text and dialect.delimiter != "," and text.count(",") == 1 and "." not in text:
+        text = text.replace(",", ".")
+    elif "," in text and ("." in text or text.count(",") > 1):
+        hint = "without marks between thousands; "
+    try:
+        if "_" in text:
+            raise ValueError
+        value = float(text)
+    except ValueError:
+        raise DataError(
+            f"{file}: data row {row}: column {column!r} is {shorten(repr(cell.strip()))}; expected a number "
+            f"({hint}choose channels with ?columns=)"
+        ) from None
+    if not abs(value) <= np.finfo(np.float32).max:
+        raise DataError(f"{file}: data row {row}: column {column!r} is {cell.strip()[:40]}; expected a finite number")
+    return value
+
+
+def _full_rows(file: Path, reader: Iterator[list[str]], width: int, dialect: Dialect) -> Iterator[list[str]]:
+    """Without empty lines. An empty cell behind the last column is a delimiter at the end of the line."""
+    number = 0
+    try:
+        for row in reader:
+            if not row or (len(row) < width and not any(row)):
+                continue
+            number += 1
+            if len(row) > width and any(cell.strip() for cell in row[width:]):
+                commas = "; numbers with decimal commas need quotes, or ; between columns"
+                raise DataError(
+                    f"{file}: data row {number} has {len(row)} cells, the header {width}"
+                    f"{commas if dialect.delimiter == ',' else ''}"
+                )
+            yield row
+    except csv.Error as error:
+        raise DataError(f"{file}: data row {number + 1}: damaged ({shorten(error)})") from None

@@ -1,0 +1,293 @@
+"""Files of one set of channels read into stretches, in bounded memory: each file's times first, then all its rows.
+
+What was found out and nobody has said is told in notes. Whatever two files of one set disagree on (channels, rates,
+units of acceleration, spellings of a class) is refused, with what to say about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdl.data.readers.clock import RATE_TOLERANCE, UNITS_S
+from mdl.data.tables.columns import NO_TIME, Columns, ask_for_label, choose_columns, from_path
+from mdl.data.tables.dialect import Dialect, find_dialect
+from mdl.data.tables.missing import Filler, Settled
+from mdl.data.tables.names import Numbering, name_from_path, number_classes, refuse_one_class_by_two_names
+from mdl.data.tables.options import CsvOptions, split_names
+from mdl.data.tables.rows import Floats64, Rows, read_rows, to_numbers
+from mdl.data.tables.stretches import UNLABELLED, StretchWriter, list_stretches
+from mdl.data.tables.times import TimeColumn, UnsortedError, find_time, unwrap
+from mdl.data.tables.units import acceleration_columns, factor, find_acceleration_unit
+from mdl.errors import DataError
+from mdl.task import describe_rate
+
+# A step so many times the usual one is a gap where rows are taken as they are; where they are resampled, a second too.
+_GAP_STEPS, _GAP_S = 10.0, 1.0
+
+
+@dataclass(frozen=True)
+class Table:
+    """One file, before its rows are read. time: None without one."""
+
+    file: Path
+    dialect: Dialect
+    columns: Columns
+    time: TimeColumn | None
+    why_no_time: str = ""
+
+
+@dataclass
+class Streams:
+    """What was read. stretches: int64 (n, 5), as `list_stretches` gives them, into the file of rows.
+
+    rate_hz: of the rows in it; None if nobody knows. longest: rows of the longest stretch, also of one too short.
+    """
+
+    channels: tuple[str, ...]
+    classes: tuple[str, ...]
+    people: tuple[str, ...]
+    stretches: NDArray[np.int64]
+    rate_hz: float | None
+    longest: int
+    notes: list[str] = field(default_factory=list)
+
+
+def read_streams(path: str, files: Sequence[Path], options: CsvOptions, into: IO[bytes], labelled: bool) -> Streams:
+    """All rows of all files. into: takes the rows, float32. labelled: False takes rows without a class too.
+
+    Raises ConfigError or DataError naming the file and the column or row.
+    """
+    tables = look_at_tables(files, options)
+    rate = _grid_rate(tables, options)
+    if labelled and not options.label:
+        raise ask_for_label(files[0], tables[0].dialect)
+    reader = _Reader(path, options, into, tables[0], labelled)
+    for number, table in enumerate(tables):
+        reader.read(table, number, rate)
+    reader.writer.end()
+    refuse_one_class_by_two_names(reader.classes.names, path)
+    return Streams(
+        tuple(name for name, _ in tables[0].columns.channels),
+        reader.classes.names,
+        reader.people.names,
+        list_stretches(reader.writer),
+        rate or (_usual_rate(tables) if options.rate is None else options.rate),
+        reader.writer.longest,
+        [*_describe_tables(tables, options, rate), *reader.describe()],
+    )
+
+
+def look_at_tables(files: Sequence[Path], options: CsvOptions) -> list[Table]:
+    """Header and clock of each file. Raises DataError if they do not have the same channels, or have several rates."""
+    wanted = [
+        name for name in (options.label, options.subject, options.time) if not from_path(name) and name != NO_TIME
+    ]
+    wanted += split_names(options.channels or options.columns)
+    tables: list[Table] = []
+    for file in files:
+        dialect = find_dialect(file, wanted, split_names(options.names))
+        like = tables[0] if tables else None
+        channels = None if like is None else [name for name, _ in like.columns.channels]
+        columns = choose_columns(file, dialect, options, channels, like.file if like else None)
+        tables.append(_with_time(Table(file, dialect, columns, None), options))
+    rates = sorted((table for table in tables if table.time), key=_rate_of)
+    if rates and options.rate is None and _rate_of(rates[-1]) > RATE_TOLERANCE * _rate_of(rates[0]):
+        slow, fast = rates[0], rates[-1]
+        raise DataError(
+            f"{fast.file}: {describe_rate(_rate_of(fast))}, but {slow.file} has {describe_rate(_rate_of(slow))}; "
+            f"bring them to one rate with ?rate={_rate_of(slow):.3g}"
+        )
+    return tables
+
+
+def _with_time(table: Table, options: CsvOptions) -> Table:
+    """A time that the user named must be one; one that was found by its name is used if it is."""
+    why = ""
+    for place in table.columns.times:
+        try:
+            time = find_time(table.file, table.dialect, place, options)
+            return Table(table.file, table.dialect, table.columns, time)
+        except UnsortedError:
+            raise
+        except DataError as error:
+            if options.time or options.fill_s is not None:
+                raise
+            why = why or str(error)
+    return Table(table.file, table.dialect, table.columns, None, why)
+
+
+def _grid_rate(tables: Sequence[Table], options: CsvOptions) -> float | None:
+    """Hz that stretches are brought to; None if rows are taken as they are."""
+    timed = all(table.time for table in tables)
+    if options.fill_s is not None and not timed:
+        file = next(table.file for table in tables if not table.time)
+        raise DataError(f"{file}: gaps={options.gaps} needs to know when each row was; say which column with ?time=")
+    if options.fill_s is not None:
+        return options.rate or float(f"{_usual_rate(tables):.3g}")
+    return options.rate if timed else None
+
+
+def _usual_rate(tables: Sequence[Table]) -> float | None:
+    """The middle one, of recordings that are as they were sampled; None without times."""
+    rates = sorted(_rate_of(table) for table in tables if table.time)
+    return rates[len(rates) // 2] if rates else None
+
+
+def _rate_of(table: Table) -> float:
+    return table.time.clock.rate_hz if table.time else 0.0
+
+
+class _Reader:
+    def __init__(self, path: str, options: CsvOptions, into: IO[bytes], first: Table, labelled: bool) -> None:
+        self._path, self._options, self._labelled = path, options, labelled
+        self.classes, self.people = number_classes(options), Numbering("person")
+        self.writer = StretchWriter(into, len(first.columns.channels), options.window)
+        self._told: list[str] = []
+        self._filled = self._dropped = 0
+        self._acceleration: tuple[str, Path] | None = None
+
+    def read(self, table: Table, number: int, rate: float | None) -> None:
+        """All rows of one recording."""
+        options, step_s = self._options, 1 / _rate_of(table) if table.time else 0.0
+        usual = _GAP_STEPS * step_s if rate is None else max(_GAP_S, _GAP_STEPS * step_s)
+        gap_s = options.fill_s or options.max_gap or usual
+        self.writer.begin(rate if table.time else None, gap_s)
+        channels = table.columns.channels
+        filler = Filler(len(channels), gap_s) if options.missing == "interpolate" else None
+        scale, last = None, np.nan
+        wanted = [place for _, place in channels]
+        extra = [place for place in (table.columns.label, table.columns.subject) if place is not None]
+        extra += [table.time.place] if table.time else []
+        for rows in read_rows(table.file, table.dialect, [*wanted, *extra], self._told):
+            values = self._values(table, rows)
+            if scale is None:
+                scale = self._scale(table, values)
+            values *= scale
+            keys = self._keys(table, rows, len(channels))
+            times = None
+            if table.time:
+                times = table.time.read(rows.columns[-1], table.file, rows.first, table.dialect)
+                times = unwrap(times, last) if table.time.wraps else times
+                last = times[-1] if np.isfinite(times[-1]) else last
+            self._meet_missing(table, rows, values, times, keys)
+            if filler is None:
+                self.writer.add(values, times, keys[:, 0], keys[:, 1], number)
+            else:
+                self._add_filled(filler.add(values, times, keys), times is not None, number)
+        if filler is not None:
+            self._add_filled(filler.finish(), table.time is not None, number)
+            self._filled += filler.filled
+        self.writer.end()
+
+    def describe(self) -> list[str]:
+        """Notes on what was left out or filled."""
+        notes = [*self._told]
+        if self.classes.unnamed:
+            notes.append(f"{self.classes.unnamed} rows have no label, and are left out")
+        if self._dropped:
+            notes.append(f"{self._dropped} rows miss a value, and are left out (missing=drop)")
+        if self._filled:
+            notes.append(f"{self._filled} values that were missing are filled in (missing=interpolate)")
+        if self._acceleration:
+            notes.append(f"acceleration is in {self._options.acceleration or self._acceleration[0]}")
+        return notes
+
+    def _values(self, table: Table, rows: Rows) -> Floats64:
+        columns = [
+            to_numbers(cells, table.file, rows.first, table.dialect.header[place], table.dialect)
+            for (_, place), cells in zip(table.columns.channels, rows.columns, strict=False)
+        ]
+        return np.stack(columns, axis=1)
+
+    def _keys(self, table: Table, rows: Rows, channels: int) -> NDArray[np.int64]:
+        """int64 (rows, 2): label and subject."""
+        cells, said, columns = list(rows.columns[channels:]), self._options, table.columns
+        keys = np.zeros((len(rows), 2), np.int64)
+        for place, column, word, numbering in (
+            (0, columns.label, said.label, self.classes), (1, columns.subject, said.subject, self.people),
+        ):  # fmt: skip
+            if column is not None:
+                keys[:, place] = numbering.number(cells.pop(0), table.file, rows.first, table.dialect.header[column])
+            elif word:
+                name = name_from_path(word, self._path, table.file)
+                keys[:, place] = numbering.number([name], table.file, 1, word)
+        if not self._labelled:
+            keys[:, 0] = np.maximum(keys[:, 0], 0)
+        return keys
+
+    def _scale(self, table: Table, values: Floats64) -> Floats64:
+        """What each channel is multiplied by; acceleration must be in one unit over all files."""
+        names = [name for name, _ in table.columns.channels]
+        header = [table.dialect.header[place] for _, place in table.columns.channels]
+        scale = np.ones(len(names))
+        axes = acceleration_columns(names) or acceleration_columns(header)
+        if not axes:
+            return scale
+        units = [table.dialect.units[table.columns.channels[axis][1]] for axis in axes]
+        found, wanted = find_acceleration_unit(values[:, axes], units), self._options.acceleration
+        if found is None:
+            if wanted:
+                raise DataError(f"{table.file}: acceleration={wanted}, but neither header nor values tell its unit")
+            return scale
+        before = self._acceleration = self._acceleration or (found, table.file)
+        if wanted:
+            scale[axes] = factor(found, wanted)
+        elif before[0] != found:
+            raise DataError(
+                f"{table.file}: acceleration in {found}, but {before[1]} has {before[0]}; bring them to one unit with "
+                f"?acceleration=g or ?acceleration=m/s2"
+            )
+        return scale
+
+    def _meet_missing(
+        self, table: Table, rows: Rows, values: Floats64, times: Floats64 | None, keys: NDArray[np.int64]
+    ) -> None:
+        lost = ~np.isfinite(values)
+        if times is not None:
+            lost = np.concatenate([lost, ~np.isfinite(times)[:, None]], axis=1)
+        wanted = keys[:, 0] != UNLABELLED
+        hit = np.argwhere(lost & wanted[:, None])
+        if not len(hit):
+            return
+        if self._options.missing == "refuse":
+            row, column = hit[0].tolist()
+            channel = column < len(table.columns.channels)
+            cell = rows.columns[column if channel else -1][row].strip() or "empty"
+            place = table.columns.channels[column][1] if channel else table.time.place if table.time else 0
+            raise DataError(
+                f"{table.file}: data row {rows.first + row}: column {table.dialect.header[place]!r} is {cell[:40]}; "
+                f"expected a finite number (?missing=drop leaves such rows out, ?missing=interpolate fills them in)"
+            )
+        if self._options.missing == "drop":
+            self._dropped += len(np.unique(hit[:, 0]))
+
+    def _add_filled(self, settled: Settled, timed: bool, number: int) -> None:
+        values, times, keys = settled
+        if len(values):
+            self.writer.add(values, times if timed else None, keys[:, 0], keys[:, 1], number)
+
+
+def _describe_tables(tables: Sequence[Table], options: CsvOptions, rate: float | None) -> list[str]:
+    """What was found out, not said by the user."""
+    notes = sorted({said for table in tables if (said := table.dialect.describe())})
+    if clocks := [table.time.clock for table in tables if table.time]:
+        units = "/".join(sorted({clock.unit for clock in clocks}, key=list(UNITS_S).index))
+        slowest, fastest = (describe_rate(pick(clock.rate_hz for clock in clocks)) for pick in (min, max))
+        rates = slowest if slowest == fastest else f"{slowest} to {fastest}"
+        then = f"resampled to {rate:g} Hz" if rate else "not resampled (?rate= does)"
+        name = next(table.time.name for table in tables if table.time)
+        notes.append(f"times in column {name!r} are in {units}, {rates}; {then}")
+    used = {table.time.name for table in tables if table.time}
+    if left_out := [name for name in tables[0].columns.left_out if name not in used]:
+        notes.append(
+            f"no channel, by the name: {', '.join(left_out)} (?time={left_out[0]} tells gaps; ?columns= takes any)"
+        )
+    if why := next((table.why_no_time for table in tables if table.why_no_time), ""):
+        notes.append(f"gaps are not seen: {why}")
+    return notes

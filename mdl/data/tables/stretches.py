@@ -1,0 +1,120 @@
+"""Stretches: rows of one label, person and recording without a gap, on disk as they come, on an even grid if asked.
+
+What is too short for a window is not kept. Nothing here holds more than a block of rows and a few numbers a stretch.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import IO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdl.data.tables.rows import Floats64
+from mdl.data.windows import Integers
+from mdl.errors import DataError
+
+# A gap that is filled in, at a high rate: beyond, nearly all of a stretch would be invented.
+MOST_SAMPLES_A_ROW = 100
+# Label of rows that belong to no class.
+UNLABELLED = -1
+
+
+class StretchWriter:
+    """Takes rows in their order, writes float32 rows (channels,) one after the other, and keeps where stretches are.
+
+    found: five numbers each, in order: first row in the file, rows, label, subject, recording.
+    """
+
+    def __init__(self, file: IO[bytes], channels: int, window: int) -> None:
+        self._file, self._row_bytes, self._window = file, 4 * channels, window
+        self.found, self.longest = array("q"), 0
+        self._rows, self._start, self._taken, self._made = 0, 0, 0, 0
+        self._key: tuple[int, int, int] | None = None
+        self._rate: float | None = None
+        self._gap_s = np.inf
+        self._last: tuple[float, Floats64] | None = None
+        self._first_s, self._grid = 0.0, 0
+
+    def begin(self, rate: float | None, gap_s: float) -> None:
+        """A recording begins. rate: Hz of the grid, None to take rows as they are. gap_s: a longer step is a gap."""
+        self.end()
+        self._rate, self._gap_s = rate, gap_s
+
+    def add(self, values: Floats64, times: Floats64 | None, label: Integers, subject: Integers, recording: int) -> None:
+        """values: (rows, channels), NaN where one is missing: there, and where a label is missing, a stretch ends."""
+        self._taken += len(values)
+        good = np.isfinite(values).all(axis=1) & (label != UNLABELLED)
+        cut = np.ones(len(values), np.bool_)
+        cut[1:] = ~good[:-1] | (label[1:] != label[:-1]) | (subject[1:] != subject[:-1])
+        if times is not None:
+            good &= np.isfinite(times)
+            with np.errstate(invalid="ignore"):
+                step = np.diff(times)
+                cut[1:] |= ~good[:-1] | (step < 0) | (step > self._gap_s)
+        starts = np.flatnonzero(good & (cut | ~np.concatenate([[False], good[:-1]])))
+        ends = np.flatnonzero(good & np.concatenate([cut[1:] | ~good[1:], [True]])) + 1
+        if len(good) and not good[0]:
+            self.end()
+        for first, last in zip(starts.tolist(), ends.tolist(), strict=True):
+            key = (int(label[first]), int(subject[first]), recording)
+            if first or key != self._key or self._steps_away(times):
+                self.end()
+            self._extend(key, values[first:last], None if times is None else times[first:last])
+        if len(good) and not good[-1]:
+            self.end()
+
+    def end(self) -> None:
+        """The stretch is over; what is too short is taken back."""
+        length = self._rows - self._start
+        self.longest = max(self.longest, length)
+        if self._key is not None and length >= self._window:
+            self.found.extend((self._start, length, *self._key))
+        elif length:
+            self._file.seek(self._start * self._row_bytes)
+            self._file.truncate()
+            self._rows = self._start
+        self._start, self._key, self._last = self._rows, None, None
+
+    def _steps_away(self, times: Floats64 | None) -> bool:
+        """Whether the first row of a block is a gap away from the last row of the block before."""
+        if times is None or self._last is None:
+            return False
+        return not 0 <= times[0] - self._last[0] <= self._gap_s
+
+    def _extend(self, key: tuple[int, int, int], values: Floats64, times: Floats64 | None) -> None:
+        if self._key is None and times is not None:
+            self._first_s, self._grid = float(times[0]), 0
+        self._key = key
+        if times is not None:
+            last = self._last
+            self._last = (float(times[-1]), values[-1].copy())
+            if self._rate is not None:
+                values = self._resample(self._rate, last, values, times)
+        with np.errstate(over="ignore"):
+            self._file.write(np.ascontiguousarray(values, np.float32).tobytes())
+        self._rows += len(values)
+
+    def _resample(
+        self, rate: float, last: tuple[float, Floats64] | None, values: Floats64, times: Floats64
+    ) -> Floats64:
+        """Linear, on the stretch's own grid, which goes on from block to block."""
+        if last is not None:
+            times, values = np.append(last[0], times), np.concatenate([last[1][None], values])
+        since_s = times - self._first_s
+        count = int(since_s[-1] * rate) + 1 - self._grid
+        self._made += count
+        if not self._made <= MOST_SAMPLES_A_ROW * self._taken:
+            raise DataError(
+                f"rate={rate:g} would make more than {MOST_SAMPLES_A_ROW} samples of a row: a gap is filled in"
+            )
+        grid_s = (self._grid + np.arange(max(0, count))) / rate
+        self._grid += len(grid_s)
+        made: Floats64 = np.stack([np.interp(grid_s, since_s, column) for column in values.T], axis=1)
+        return made
+
+
+def list_stretches(writer: StretchWriter) -> NDArray[np.int64]:
+    """int64 (stretches, 5): first row, rows, label, subject, recording."""
+    return np.frombuffer(writer.found, np.int64).reshape(-1, 5) if writer.found else np.zeros((0, 5), np.int64)
