@@ -166,7 +166,7 @@ def main():
     parser.add_argument("--values", type=int, default=1000)
     parser.add_argument("--set", nargs="*", default=[])
     given = parser.parse_args()
-    config = load_config(None, {"round.keep_deltas": True}, given.set)
+    config = load_config(None, {}, ["round.keep_deltas=true", *given.set])  # the later word counts
     mesh = Mesh.from_code(given.code)
     me, out = claim_identity(given.out, given.name, given.out / given.name)
     device = Device(me, out, given.values)
