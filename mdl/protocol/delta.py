@@ -84,9 +84,9 @@ def pair_aggregate(mine: ModelDelta, theirs: ModelDelta, out: Vector | None = No
     return ModelDelta(values, theta, mine.contributors | theirs.contributors)
 
 
-def apply_delta(parameters: Vector, delta: Vector, eta: float) -> Vector:
-    """w(t+1) = w(t) - eta * delta (Algorithm 1). float32, shape (P,); returns a new vector."""
-    applied = np.multiply(delta, np.float32(-eta))
+def apply_delta(parameters: Vector, delta: Vector, eta: float, out: Vector | None = None) -> Vector:
+    """w(t+1) = w(t) - eta * delta (Algorithm 1). float32, shape (P,); a new vector, or `out`, which may be `delta`."""
+    applied = np.multiply(delta, np.float32(-eta), out=out)
     applied += parameters
     return applied
 

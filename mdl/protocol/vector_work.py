@@ -46,13 +46,14 @@ class Outer(msgspec.Struct, frozen=True, omit_defaults=True):
             return parameters
         return np.concatenate([parameters, np.zeros_like(parameters) if momentum is None else momentum])
 
-    def step(self, state: Vector, delta: Vector) -> Vector:
+    def step(self, state: Vector, delta: Vector, in_place: bool = False) -> Vector:
         """The state after a round with this global delta, float32 (P,); a new vector.
 
-        v(t+1) = momentum v(t) + delta; w(t+1) = w(t) - eta (delta + momentum v(t+1)).
+        v(t+1) = momentum v(t) + delta; w(t+1) = w(t) - eta (delta + momentum v(t+1)). in_place: w(t+1) takes the memory
+        of the delta; with momentum there is no room for both.
         """
         if not self.momentum:
-            return apply_delta(state, delta, self.eta)
+            return apply_delta(state, delta, self.eta, delta if in_place else None)
         after = np.empty_like(state)
         w, v = after[: delta.size], after[delta.size :]
         np.multiply(state[delta.size :], np.float32(self.momentum), out=v)
@@ -107,12 +108,14 @@ class ApplyDelta(msgspec.Struct, frozen=True):
     state: w(t), and the outer optimizer's momentum if it has one, float32 (P,) or (2 P,).
     values: the global delta, float32 (P,).
     outer: what becomes of it.
+    in_place: nobody needs the values any more, here or on their way: w(t + 1) may take their memory.
     """
 
     round_id: int
     state: Vector
     values: Vector
     outer: Outer
+    in_place: bool = False
 
     @property
     def size_bytes(self) -> int:
@@ -175,7 +178,7 @@ def hash_delta(effect: HashDelta) -> DeltaHashed:
 
 
 def apply_result(effect: ApplyDelta) -> DeltaApplied:
-    state = effect.outer.step(effect.state, effect.values)
+    state = effect.outer.step(effect.state, effect.values, effect.in_place)
     return DeltaApplied(effect.round_id, state, digest_of(state))
 
 

@@ -167,6 +167,10 @@ class Spread:
         self.fed |= dict.fromkeys(starting, now)
         return [self._copy(child) for child in starting]
 
+    def is_handed_on(self) -> bool:
+        """It has the result from its exchange, and each device that it gave any of it to has confirmed that."""
+        return self.exchange is not None and self.exchange.is_over() and self.fed.keys() <= self.taken
+
     def report(self) -> Staged | None:
         if self.staged is None:
             return None

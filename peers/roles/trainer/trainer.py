@@ -276,7 +276,7 @@ class Trainer:
         if type(message) is DeltaWanted:
             return self._hops.serve(self.part, sender, message)
         if type(message) is GlobalWanted or type(message) is GlobalTaken:
-            if self.part is None or self.part.round_id != message.round_id:
+            if self.part is None or self.part.round_id != message.round_id or self._progress.is_applying:
                 return []
             if isinstance(message, GlobalTaken):
                 return [*self.part.spread.note_taken(sender, now)]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
-from mdl.protocol.delta import Contributor, ModelDelta
+from mdl.protocol.delta import Contributor, ModelDelta, apply_delta, digest_of
 from mdl.protocol.machine import Event, KeepDelta, LocalDeltaReady, Received, Send, Tick
 from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage, RoundClosed, RoundOpened
-from mdl.protocol.segment_messages import SegmentMessage
+from mdl.protocol.segment_messages import SegmentMessage, SegmentTaken
 from mdl.protocol.vocabulary import Ballot, Fork, History, TrainingReport
 from peers.roles.trainer.model_state import Standing
 from peers.roles.trainer.trainer import Trainer, TrainerSettings
@@ -70,6 +71,31 @@ def test_what_coding_rounds_off_comes_in_with_the_next_own_delta_and_nothing_els
     own = _train(pair, 2, 0.0)
     for me, delta in own.items():
         np.testing.assert_allclose(delta.values, off[me], atol=1e-7)
+
+
+@pytest.mark.parametrize("lost", [None, ("ann", SegmentTaken), ("bob", RoundOpened)], ids=["all", "some", "kept"])
+def test_the_next_model_takes_the_results_memory_once_all_have_confirmed_it(lost: tuple[str, type] | None) -> None:
+    """What is not confirmed may still be read on its way to another device, and so may what is written (`--verify`)."""
+    keeps = lost is not None and lost[1] is RoundOpened
+    settings = TrainerSettings(keep_deltas=keeps)
+    pair: dict[Contributor, Trainer] = {me: TrainerAtOnce(me, START, "schema", "model", settings) for me in (ANN, BOB)}
+    for me in pair:
+        _hand(pair, me, Received(AGENT, RoundOpened(9, 1, pair[ANN].digest, (ANN, BOB), 9)))
+        own = ModelDelta(np.linspace(0.0, 1.0, SIZE, dtype=np.float32), 1.0, frozenset([me]))
+        _hand(pair, me, LocalDeltaReady(1, own, TrainingReport(0.0, 1, 0.0)))
+    order = BroadcastOrdered(9, 1, pair[ANN].digest, 1, (ANN, BOB), 2.0, (ANN, BOB), owns=(2, 2), segment_values=16)
+    for me in pair:
+        _hand(pair, me, Received(AGENT, order), lost)
+    part = pair[ANN].part
+    assert part is not None
+    assert part.spread.staged is not None
+    result, digest = part.spread.staged.values, part.spread.digest
+    right = apply_delta(START, result, 1.0)
+    for me in pair:
+        _hand(pair, me, Received(AGENT, RoundClosed(9, 1, digest)))
+    assert np.shares_memory(pair[ANN].parameters, result) is (lost is None)
+    assert np.array_equal(pair[ANN].parameters, right)
+    assert pair[ANN].digest == pair[BOB].digest == digest_of(right)
 
 
 def test_what_was_rounded_off_is_dropped_where_the_result_comes_whole() -> None:
