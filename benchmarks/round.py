@@ -8,7 +8,8 @@ number in a vector of any size. The others average the same vector, without any 
     python benchmarks/round.py 4x40@5 --beside hivemind=../hm/bin/python,flower=../fl/bin/python
 
 A case is LINKS@MB: `3x40+10@5` is three hosts of 40 Mbit/s and one of 10, and 5 MB; `4~40@5` four that share a channel
-of 40 Mbit/s; `8@46.4` eight processes on loopback. Gloo and hivemind encrypt nothing; ring and chain do.
+of 40 Mbit/s; `8@46.4` eight processes on loopback. Gloo and hivemind encrypt nothing; ring, chain and mdl do, but on
+loopback with `--set mesh.insecure=true`.
 """
 
 from __future__ import annotations
@@ -161,7 +162,8 @@ def _run_other(net: Any, case: Case, system: str, folder: Path, given: argparse.
     words: list[object] = ["--hosts", ",".join(hosts), "--ports", ",".join(map(str, ports))]
     words += ["--values", case.values, "--rounds", given.rounds]
     if name is None:
-        words = [system, *words, *([] if system == "gloo" else ["--code", new_join_code("bench")])]
+        is_open = system == "gloo" or "mesh.insecure=true" in given.set
+        words = [system, *words, *([] if is_open else ["--code", new_join_code("bench")])]
     if system == "hivemind":
         words += ["--folder", folder]
     os.environ |= {"GLOO_SOCKET_IFNAME": "eth0" if case.bound_s else "lo", "OMP_NUM_THREADS": "1"}

@@ -22,8 +22,9 @@ _SEGMENTS = 160
 _SEGMENT_S = 0.004
 # Of links that nobody has measured: where rounds are over before a link is known, messages are what costs.
 _UNKNOWN_BYTES = 1 << 16
-# Bytes of a segment, a power of two between these. The larger one is what a message carries at once.
-SMALLEST_SEGMENT_BYTES, LARGEST_SEGMENT_BYTES = 1 << 14, 1 << 18
+# Bytes of a segment, a power of two between these. The largest is what a message carries at once, for links that carry
+# it in _SEGMENT_S: there messages are what costs. On others no model is so large that its segments are.
+SMALLEST_SEGMENT_BYTES, LARGEST_SEGMENT_BYTES, _LARGEST_USUAL_BYTES = 1 << 14, 1 << 19, 1 << 18
 
 
 def segment_values(size: int, mb_s: float = 0.0, owners: int = 1) -> int:
@@ -34,7 +35,8 @@ def segment_values(size: int, mb_s: float = 0.0, owners: int = 1) -> int:
     least = mb_s * 1e6 * _SEGMENT_S if mb_s else _UNKNOWN_BYTES
     wanted = min(max(4 * size / _SEGMENTS, least), 4 * size / owners)
     power = 1 << max(0, ceil(wanted) - 1).bit_length()
-    return min(max(power, SMALLEST_SEGMENT_BYTES), LARGEST_SEGMENT_BYTES) // 4
+    largest = LARGEST_SEGMENT_BYTES if least > _LARGEST_USUAL_BYTES else _LARGEST_USUAL_BYTES
+    return min(max(power, SMALLEST_SEGMENT_BYTES), largest) // 4
 
 
 def count_segments(size: int, values: int) -> int:

@@ -19,6 +19,7 @@ from mdl.protocol.delta import Contributor
 from mdl.protocol.hop_messages import DeltaMessage
 from mdl.protocol.messages import PROTOCOL_VERSION, Said
 from mdl.protocol.round_messages import GlobalMessage, ModelMessage
+from mdl.protocol.segments import LARGEST_SEGMENT_BYTES
 from mdl.protocol.vocabulary import Message
 
 # A quarter of a second on a 10 Mbit/s link: short enough to see progress, long enough that Python is not the limit.
@@ -28,7 +29,7 @@ SMALLEST_CHUNK_BYTES = 1 << 14
 # Connections that share a transfer over a link that waits much: each waits by itself. More cost handshakes.
 MAX_STREAMS = 8
 # What one ZeroMQ frame may hold; libzmq drops the connection of whoever sends more. CURVE adds some 33 bytes.
-MAX_FRAME_BYTES = max(MAX_HEADER_BYTES, CHUNK_BYTES) + 256
+MAX_FRAME_BYTES = max(MAX_HEADER_BYTES, CHUNK_BYTES, LARGEST_SEGMENT_BYTES) + 256
 
 Carrier: TypeAlias = DeltaMessage | GlobalMessage | ModelMessage | LessonMessage | UpdateMessage
 Streams: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_STREAMS)]

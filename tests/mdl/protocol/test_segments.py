@@ -16,6 +16,8 @@ from mdl.protocol.segments import (
     segment_values,
 )
 
+_USUAL = 1 << 18
+
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=9).filter(any), st.integers(1, 7), st.integers(0, 6))
 def test_every_value_is_in_one_segment_and_every_segment_has_one_owner(
@@ -58,7 +60,13 @@ def test_a_segment_that_is_none_is_refused() -> None:
 def test_segments_of_links_that_nobody_has_measured_are_few_and_each_device_owns_one() -> None:
     assert 4 * segment_values(62_500) == 1 << 16
     assert count_segments(62_500, segment_values(62_500, owners=8)) == 8
-    assert 4 * segment_values(11_600_000) == LARGEST_SEGMENT_BYTES
+    assert 4 * segment_values(11_600_000) == _USUAL
+
+
+def test_only_links_on_which_messages_are_what_costs_have_the_largest_segments() -> None:
+    """A slow one would keep what is more urgent waiting behind them."""
+    found = {mb_s: 4 * segment_values(200_000_000, mb_s) for mb_s in (0.1, 5.0, 60.0, 100.0, 1000.0)}
+    assert found == {0.1: _USUAL, 5.0: _USUAL, 60.0: _USUAL, 100.0: 2 * _USUAL, 1000.0: LARGEST_SEGMENT_BYTES}
 
 
 @pytest.mark.parametrize("size", [1, 4_000, 62_500, 1_250_000, 11_600_000, 200_000_000])
@@ -66,5 +74,5 @@ def test_segments_are_some_and_fit_one_message(size: int) -> None:
     values = segment_values(size, mb_s=0.1)
     assert SMALLEST_SEGMENT_BYTES <= 4 * values <= LARGEST_SEGMENT_BYTES
     assert 1 <= count_segments(size, values) <= MAX_SEGMENTS
-    if 160 * SMALLEST_SEGMENT_BYTES <= 4 * size <= 160 * LARGEST_SEGMENT_BYTES:
+    if 160 * SMALLEST_SEGMENT_BYTES <= 4 * size <= 160 * _USUAL:
         assert 80 <= count_segments(size, values) <= 160

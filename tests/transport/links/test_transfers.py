@@ -11,6 +11,7 @@ from mdl.errors import LocalProtocolError, RemoteProtocolError
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Received
 from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentTaken
+from mdl.protocol.segments import LARGEST_SEGMENT_BYTES
 from transport.links.transfers import Transfers, check_frames
 from transport.loglimit import LogLimit
 from transport.wire.bulk import Outgoing
@@ -51,10 +52,10 @@ def test_a_segment_leaves_at_once_and_comes_in_whole(transfers, message):
 
 @pytest.mark.parametrize("message", [PIECE, RESULT])
 def test_a_segment_needs_just_its_values(transfers, message):
-    for values in (None, VALUES[:0], np.zeros(1 << 17, np.float32)):
+    for values in (None, VALUES[:0], np.zeros((LARGEST_SEGMENT_BYTES >> 2) + 1, np.float32)):
         with pytest.raises(LocalProtocolError):
             transfers.send("bob", message, values, 0.0)
-    for payloads in ((), (bytes(3),), (b"",), (bytes(4), bytes(4)), (bytes((1 << 18) + 4),)):
+    for payloads in ((), (bytes(3),), (b"",), (bytes(4), bytes(4)), (bytes(LARGEST_SEGMENT_BYTES + 4),)):
         with pytest.raises(RemoteProtocolError):
             take(transfers, message, *payloads)
 

@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
+from mdl.bounds import MAX_HEADER_BYTES
 from mdl.errors import LocalProtocolError, RemoteProtocolError
 from mdl.protocol.bulk import Packed
 from mdl.protocol.segments import LARGEST_SEGMENT_BYTES, SMALLEST_SEGMENT_BYTES
 from transport.links.sockets import BULK_QUEUE, RECEIVE_QUEUE
-from transport.wire.codec import CHUNK_BYTES
+from transport.wire.codec import CHUNK_BYTES, MAX_FRAME_BYTES
 from transport.wire.segments import pack_segment, read_segment
 
 LARGEST = np.zeros(LARGEST_SEGMENT_BYTES // 4, np.float32)
@@ -58,9 +59,9 @@ def test_what_is_no_segment_is_not_sent(values):
         pack_segment(values)
 
 
-def test_the_largest_segment_takes_no_more_room_than_a_chunk():
-    assert len(pack_segment(LARGEST)) == CHUNK_BYTES
-    assert read_segment(memoryview(bytes(CHUNK_BYTES))).size == LARGEST.size
+def test_the_largest_segment_takes_the_room_of_two_chunks_and_no_more_than_a_header_may():
+    assert len(pack_segment(LARGEST)) == 2 * CHUNK_BYTES <= MAX_HEADER_BYTES < MAX_FRAME_BYTES
+    assert read_segment(memoryview(bytes(2 * CHUNK_BYTES))).size == LARGEST.size
 
 
 def test_queues_hold_a_megabyte_of_the_smallest_segments():
