@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Iterable, Mapping
-from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 import tomli_w
@@ -18,62 +17,8 @@ from mdl.assignments import put, put_assignment
 from mdl.errors import ConfigError, DataError
 from mdl.hints import did_you_mean, explain
 from mdl.reading import LARGEST_TOML_BYTES, decode_toml, read_text
+from mdl.section import LONGEST_S, MANY, MEMBERS, Many, Range, Section, Seed
 from mdl.writing import write_bytes
-
-# Of rounds, windows, people and the like: far beyond any run, and no sum of them leaves 64 bits.
-MANY = 1_000_000_000
-MEMBERS = 1024  # as many as a mesh may have
-# 11 days: longer than anybody waits, and a timer of 32 bits in milliseconds still holds it.
-LONGEST_S = 1_000_000
-LARGEST_SEED = 2**63 - 1  # what TOML can write, and every random generator takes
-_SHOWN_DIGITS = 24  # of a number that an error repeats
-
-
-class Range(msgspec.Struct, frozen=True):
-    """What a number may be, both ends included, unless it must be above the low or below the high one.
-
-    note: what a special value means.
-    """
-
-    low: float
-    high: float
-    note: str = ""
-    above: bool = False
-    below: bool = False
-
-    def holds(self, value: float) -> bool:
-        """False for what is not a number, too."""
-        return (self.low < value or (value == self.low and not self.above)) and (
-            value < self.high or (value == self.high and not self.below)
-        )
-
-    def __str__(self) -> str:
-        low, high = "above" if self.above else "at least", "below" if self.below else "at most"
-        return f"{low} {self.low}, {high} {self.high}" + (f" ({self.note})" if self.note else "")
-
-
-Seed: TypeAlias = Annotated[int, Range(0, LARGEST_SEED)]
-Many: TypeAlias = Annotated[int, Range(1, MANY)]
-
-
-class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Base of every table. Every number has a `Range` in its type; ConfigError names the first one that is beyond."""
-
-    table: ClassVar[str] = ""
-
-    def __post_init__(self) -> None:
-        for name, valid in ranges_of(type(self)).items():
-            if not valid.holds(value := getattr(self, name)):
-                key = f"{self.table}.{name}".lstrip(".")
-                raise ConfigError(f"{key} is {str(value)[:_SHOWN_DIGITS]}: it must be {valid}")
-
-
-@cache
-def ranges_of(section: type[Section]) -> dict[str, Range]:
-    """The range of every number of a table, by its key."""
-    hints = get_type_hints(section, include_extras=True).items()
-    notes = ((name, note) for name, hint in hints for note in getattr(hint, "__metadata__", ()))
-    return {name: note for name, note in notes if isinstance(note, Range)}
 
 
 class MeshSection(Section, frozen=True):
@@ -127,7 +72,10 @@ class TrainingSettings(Section, frozen=True):
     learning_rate: at the start.
     momentum: of sgd, or beta1 of adam.
     weight_decay: per step.
-    batch_size: windows a step.
+    batch_size: windows a step, or of one of its `accumulate` parts.
+    accumulate: batches whose gradients make up one step.
+    precision: of the forward pass; parameters and what travels stay float32.
+    device: where it trains and tests: cpu, cuda, mps, or auto for what is here.
     rounds_per_epoch: rounds that one pass over the device's windows is cut into.
     planned_rounds: rounds over which `cosine` falls; a run with an end sets it to its own.
     schedule: constant, or cosine: the learning rate falls to 1 %, step by step.
@@ -141,6 +89,9 @@ class TrainingSettings(Section, frozen=True):
     momentum: Annotated[float, Range(0, 1, below=True)] = 0.9
     weight_decay: Annotated[float, Range(0, 1000)] = 0.0
     batch_size: Many = 32
+    accumulate: Many = 1
+    precision: Literal["float32", "bfloat16"] = "float32"
+    device: Literal["cpu", "cuda", "mps", "auto"] = "cpu"
     rounds_per_epoch: Many = 1
     planned_rounds: Many = 5
     schedule: Literal["constant", "cosine"] = "cosine"

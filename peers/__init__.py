@@ -3,9 +3,9 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from peers.api import Member, Round, join
+    from peers.api import Member, Round, RoundDone, join
 
-__all__ = ["Member", "Round", "join"]
+__all__ = ["Member", "Round", "RoundDone", "join"]
 
 
 def __getattr__(name: str) -> Any:

@@ -19,7 +19,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
+from types import FrameType, TracebackType
 
 from mdl.signals import SIGNALS, unblock
 
@@ -84,6 +84,17 @@ def interrupt(number: int, frame: FrameType | None) -> None:
 
     signal.signal(signal.SIGALRM, look_again)
     signal.setitimer(signal.ITIMER_REAL, _LOOK_AGAIN_S)
+
+
+def interrupted_quietly(problem: KeyboardInterrupt) -> None:
+    """If nobody catches it, the program ends by it as ever, without a traceback: what there is to say has been said."""
+    before = sys.excepthook
+
+    def hook(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
+        if value is not problem:
+            before(kind, value, trace)
+
+    sys.excepthook = hook
 
 
 def _ignore() -> None:

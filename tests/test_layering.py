@@ -19,7 +19,7 @@ INSIDE = {
     "mdl": ("devices", "protocol", "data", "learning", "files", "cloud", "personal", "recommend"),
     "transport": ("trust", "wire", "discovery", "links"),
     "scheduler": ("policies", "plans", "paper", "given", "study", "training", "explain"),
-    "peers": ("roles", "edge", "personal", "view", "launch", "trials", "cli"),
+    "peers": ("roles", "edge", "personal", "view", "loops", "integrations", "launch", "trials", "cli"),
     "peers/roles": ("membership", "trainer", "agent", "cloud"),
 }
 # These do not know each other, or only what a third one has for both.
@@ -303,7 +303,14 @@ def test_importing_a_module_loads_nothing_heavy(module: str, heavy: set[str]) ->
 
 
 # What `mdl peer`, `mdl agent`, `mdl cloud`, `mdl learn` and `peers.join` run.
-PEERS = ("peers.edge.node", "peers.edge.device", "peers.edge.cloud_line", "peers.edge.cloud_node", "peers.api")
+PEERS = (
+    "peers.edge.node",
+    "peers.edge.device",
+    "peers.edge.cloud_line",
+    "peers.edge.cloud_node",
+    "peers.api",
+    "peers.loops.member",
+)
 # Re-learning the schedule plays simulated rounds: in a process of its own, when it really trains, and only there.
 OWN_PROCESS = "scheduler.training.relearn"
 

@@ -11,8 +11,8 @@ from types import MappingProxyType
 from mdl.cloud.distillation import DistillSettings
 from mdl.cloud.grouping import GROUP_COUNTS
 from mdl.cloud.model_kinds import ModelKind, RecurrentKind
-from mdl.config import Section
 from mdl.errors import ConfigError
+from mdl.section import Section
 
 
 class TeachingSettings(Section, frozen=True):

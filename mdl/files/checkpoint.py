@@ -28,8 +28,18 @@ logger = logging.getLogger(__name__)
 
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]
 
-# safetensors names of what a state_dict can hold here (the flat model refuses other floats).
-_TYPE_NAMES = {"float32": "F32", "int64": "I64", "int32": "I32", "int16": "I16", "uint8": "U8", "bool": "BOOL"}
+# safetensors names of what a state_dict can hold here; of floats that are trained the flat model takes float32 only.
+_TYPE_NAMES = {
+    "float32": "F32",
+    "float64": "F64",
+    "float16": "F16",
+    "int64": "I64",
+    "int32": "I32",
+    "int16": "I16",
+    "int8": "I8",
+    "uint8": "U8",
+    "bool": "BOOL",
+}
 
 
 class CachedModel(msgspec.Struct, frozen=True):

@@ -6,18 +6,22 @@ user has to say both; and nothing is built that is larger than the tensors besid
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from mdl.data.sources import names_built_in
 from mdl.data.windows import FASTEST_HZ
 from mdl.errors import ConfigError, DataError
 from mdl.files.checkpoint import read_safetensors, write_safetensors
+from mdl.learning.flat import FlatModel
 from mdl.learning.models import build_model, built_in_shapes
+from mdl.learning.tensors import unwrap
 from mdl.own import Own
 from mdl.reading import decode_json
 
@@ -58,8 +62,14 @@ class ModelDescription(msgspec.Struct, frozen=True):
 
 def export_model(path: Path, module: nn.Module, description: ModelDescription) -> None:
     """Write the module's state_dict, integer buffers included. Raises MdlError if the disk refuses."""
-    arrays = {name: tensor.detach().numpy() for name, tensor in module.state_dict().items()}
+    arrays = _arrays_of(module.state_dict())
     write_safetensors(path, arrays, {"mdl": msgspec.json.encode(description).decode(), "format": "pt"})
+
+
+def save_tensors(path: Path, model: FlatModel, told: dict[str, str]) -> None:
+    """Write the module's state_dict without what is frozen. Raises MdlError if the disk refuses."""
+    kept = {name: t for name, t in unwrap(model.module).state_dict().items() if name not in model.frozen.names}
+    write_safetensors(path, _arrays_of(kept), {**told, "format": "pt"})
 
 
 def read_description(path: Path) -> ModelDescription:
@@ -90,6 +100,12 @@ def import_model(path: Path, model: str | Own | None = None) -> tuple[nn.Module,
         reason = " ".join(str(error).split())[:300]
         raise DataError(f"{path} does not fit model {str(chosen)!r}: {reason}") from error
     return module.eval(), description
+
+
+def _arrays_of(state: Mapping[str, torch.Tensor]) -> dict[str, NDArray[Any]]:
+    """numpy has no bfloat16: what is frozen may be of it, and is written as float32, which it comes back from."""
+    here = {name: tensor.detach().to("cpu") for name, tensor in state.items()}
+    return {name: (t.float() if t.dtype is torch.bfloat16 else t).numpy() for name, t in here.items()}
 
 
 def _check_shapes(path: Path, model: str, sizes: tuple[int, int, int], given: dict[str, tuple[int, ...]]) -> None:

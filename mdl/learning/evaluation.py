@@ -59,7 +59,8 @@ def predict_logits(module: nn.Module, x: Vector) -> Vector:
     module.eval()
     try:
         with torch.no_grad():
-            logits: Vector = module(torch.from_numpy(np.array(x, np.float32))).numpy()
+            device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
+            logits: Vector = module(torch.from_numpy(np.array(x, np.float32)).to(device)).to("cpu").numpy()
             return logits
     finally:
         for part, training in modes:

@@ -29,7 +29,6 @@ from mdl.task import rate_step
 
 Schema: TypeAlias = list[tuple[str, tuple[int, ...]]]
 
-
 _ALL_FROZEN = "every parameter of the model is frozen (requires_grad is False): there is nothing to train"
 
 
@@ -38,12 +37,12 @@ class FlatModel:
 
     Tied parameters count once. `schema` lists (name, shape) in the vector's order; `task_schema` has what is frozen
     besides, which must be alike on all devices, and `schema_hash` is its 16 hex digits; all are the same for a module
-    and for what torch.compile or DataParallel make of it. stays: tensors stay where they are, as those on another
-    device do. Raises ConfigError that names the tensor if one is not float32, not initialised, or shares memory, and if
-    all parameters are frozen.
+    and for what torch.compile or DataParallel make of it. Of a module on a GPU the vector has two memories, there and
+    here, which `load` and `gather` copy; apart: also of one on the CPU. Raises ConfigError that names the tensor if one
+    is not float32, not initialised, or shares memory, and if all parameters are frozen.
     """
 
-    def __init__(self, module: nn.Module, stays: bool = False) -> None:
+    def __init__(self, module: nn.Module, apart: bool = False) -> None:
         self.frozen = Frozen(module)
         tensors = averaged_tensors(module, self.frozen.names)
         for name, tensor in tensors.items():
@@ -61,18 +60,27 @@ class FlatModel:
         self._tied = tied_names(module)
         self._places = _places(self.schema)
         self._values: Vector = np.empty(self.size, np.float32)
+        device = next(iter(tensors.values())).device
+        is_here = device.type == "cpu" and not apart
+        self._memory = self._values if is_here else _take_memory(self.size, device)
         # Two views of the same memory each: share_memory() moves the storage of the one that the module has.
-        self._views = _cut(self._values, self.schema)
-        for tensor, view, home in zip(
-            tensors.values(), _cut(self._values, self.schema).values(), self._views.values(), strict=True
-        ):
-            home.copy_(tensor.detach())
-            if tensor.device == home.device and not stays:
+        self._views, self._here = _cut(self._memory, self.schema), _cut(self._values, self.schema)
+        for (name, tensor), view in zip(tensors.items(), _cut(self._memory, self.schema).values(), strict=True):
+            self._views[name].copy_(tensor.detach())
+            if tensor.device == device:
                 tensor.data = view
+        self._pull()
 
     def values(self) -> Vector:
-        """The live vector, float32, shape (size,): a view, so it changes with the next training step or load."""
+        """The live vector, float32, shape (size,): a view, so it changes with the next training step or load.
+
+        Of a module on a GPU it is what `load` or `gather` left there.
+        """
         return self._values
+
+    def live(self) -> Tensor:
+        """The vector where the module computes, float32 (size,): who writes to it writes to the module."""
+        return _as_tensor(self._memory)
 
     def load(self, vector: Vector) -> None:
         """Copy w into the module, wherever its tensors are by now.
@@ -84,6 +92,7 @@ class FlatModel:
             raise LocalProtocolError(f"{vector.dtype} {vector.shape} does not fit float32 ({self.size},)")
         moved = self._moved()
         np.copyto(self._values, vector)
+        self._push()
         for name, tensor in moved.items():
             if not self._come_home(name, tensor):
                 with torch.inference_mode():  # else a tensor that was made in such a mode could not be written
@@ -97,10 +106,23 @@ class FlatModel:
         """
         moved = self._moved()
         found = {name: tensor.detach().to("cpu", copy=True) for name, tensor in moved.items()}
+        self._pull()
         for name, values in found.items():
-            np.copyto(self._views[name].numpy(), values.resolve_neg().numpy())
+            np.copyto(self._here[name].numpy(), values.resolve_neg().numpy())
+        if found:
+            self._push()
+        for name in found:
             self._come_home(name, moved[name])
         return self._values
+
+    def _push(self) -> None:
+        """From here to where the module computes, if that is another memory."""
+        if self._memory is not self._values:
+            self.live().copy_(torch.from_numpy(self._values))
+
+    def _pull(self) -> None:
+        if self._memory is not self._values:
+            torch.from_numpy(self._values).copy_(self.live())
 
     def _moved(self) -> dict[str, Tensor]:
         """The tensors that are not in their place in the vector any more."""
@@ -133,7 +155,7 @@ class FlatModel:
         """Whether the tensor lay elsewhere within the vector, where it would overwrite others: it does not any more."""
         is_inside = tensor.untyped_storage().data_ptr() == self._views[name].untyped_storage().data_ptr()
         if is_inside:
-            tensor.data = _cut(self._values, self.schema)[name]
+            tensor.data = _cut(self._memory, self.schema)[name]
         return is_inside
 
     def trainable(self) -> list[range]:
@@ -257,9 +279,18 @@ def _places(schema: Schema) -> dict[str, range]:
     }
 
 
-def _cut(values: Vector, schema: Schema) -> dict[str, Tensor]:
-    """Views of the vector by name, in a torch storage of their own."""
+def _cut(memory: Vector | Tensor, schema: Schema) -> dict[str, Tensor]:
+    """Views of the vector by name, of numpy memory in a torch storage of their own."""
     with torch.inference_mode(False):  # else autograd could never use them
-        flat = torch.from_numpy(values)
+        flat = _as_tensor(memory)
         places = _places(schema)
         return {name: flat[places[name].start : places[name].stop].view(shape) for name, shape in schema}
+
+
+def _as_tensor(memory: Vector | Tensor) -> Tensor:
+    return memory if isinstance(memory, Tensor) else torch.from_numpy(memory)
+
+
+def _take_memory(size: int, device: torch.device) -> Vector | Tensor:
+    with torch.inference_mode(False):
+        return np.empty(size, np.float32) if device.type == "cpu" else torch.empty(size, device=device)

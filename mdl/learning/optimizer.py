@@ -6,9 +6,11 @@ many seconds on a Raspberry Pi, in every peer at every start. tests/mdl/learning
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from mdl.learning.flat import FlatModel
 
@@ -28,7 +30,7 @@ class FlatOptimizer:
         self._momentum = momentum
         self._weight_decay = weight_decay
         self._stretches = model.trainable()
-        vector = torch.from_numpy(model.values())
+        vector = model.live()
         self._parameters = [vector[part.start : part.stop] for part in self._stretches]
         self._gradients = [torch.zeros_like(part) for part in self._parameters]
         self._first = [torch.zeros_like(part) for part in self._parameters]
@@ -46,6 +48,29 @@ class FlatOptimizer:
     def check(self) -> None:
         """Raise ConfigError if the module has come loose from what this steps along: it was not trained then."""
         self._model.check_attached(self._stretches, self._gradients)
+
+    def state_dict(self) -> dict[str, Tensor | int]:
+        """What lives between rounds, as it is now: who keeps it copies it before the next step."""
+        moments = {f"{name}.{index}": part for name, parts in self._moments() for index, part in enumerate(parts)}
+        return {"steps": self._steps, **moments}
+
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        """Go on from what `state_dict` gave. Raises ValueError, and changes nothing, if it is of other parameters."""
+        mine, steps = self.state_dict(), state.get("steps")
+        if state.keys() != mine.keys() or not isinstance(steps, int) or steps < 0:
+            raise ValueError("it has other parts")
+        moments = [(part, state[name], name) for name, part in mine.items() if isinstance(part, Tensor)]
+        for part, found, name in moments:
+            if not isinstance(found, Tensor) or (found.shape, found.dtype) != (part.shape, part.dtype):
+                raise ValueError(f"{name} is of other parameters")
+        for part, found, _ in moments:
+            assert isinstance(found, Tensor)
+            part.copy_(found)
+        self._steps = steps
+
+    def _moments(self) -> list[tuple[str, list[Tensor]]]:
+        keeps_first = self._kind == "adam" or self._momentum > 0
+        return [("first", self._first if keeps_first else []), ("second", self._second)]
 
     def clear(self) -> None:
         """Forget the gradients of the last step."""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mdl.config import TrainingSettings
-from mdl.errors import DataError, MdlError, RemoteProtocolError, TrainingCancelledError
+from mdl.errors import ConfigError, DataError, MdlError, RemoteProtocolError, TrainingCancelledError
 from mdl.learning.flat import FlatModel
 from mdl.learning.optimizer import FlatOptimizer
 from mdl.learning.soft_labels import soft_cross_entropy
@@ -69,7 +69,7 @@ class LocalTrainer:
         self._x, self._y = x, y
         self._checks_labels = loss is None
         self._loss = loss or nn.CrossEntropyLoss(label_smoothing=settings.label_smoothing)
-        self._optimizer = FlatOptimizer(model, settings.optimizer, settings.momentum, settings.weight_decay)
+        self.optimizer = FlatOptimizer(model, settings.optimizer, settings.momentum, settings.weight_decay)
 
     def train_round(
         self,
@@ -87,39 +87,67 @@ class LocalTrainer:
         """
         self.model.load(parameters)
         self.model.module.train()
-        self._optimizer.attach()
-        batches = draw_batches(len(self._y), self.settings, round_id)
+        self.optimizer.attach()
+        drawn, several = draw_batches(len(self._y), self.settings, round_id), self.settings.accumulate
+        batches = [drawn[start : start + several] for start in range(0, len(drawn), several)]
         total = 0.0
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(_derive_seed(self.settings.seed, round_id))
-            for step, batch in enumerate(batches):
+            for step, part in enumerate(batches):
                 if is_cancelled():
                     raise TrainingCancelledError(f"round {round_id}: stopped at step {step} of {len(batches)}")
                 rate = schedule_rate(self.settings, round_id - 1 + step / len(batches))
-                total += self._take_step(batch, round_id, rate, teacher) * len(batch)
-        self._optimizer.check()
-        samples = sum(map(len, batches))
+                total += self._take_step(part, round_id, rate, teacher)
+        self.optimizer.check()
+        samples = sum(map(len, drawn))
         return LocalTraining(self.model.gather(), total / samples, samples, len(batches))
 
-    def _take_step(self, batch: NDArray[np.int64], round_id: int, rate: float, teacher: Teacher | None) -> float:
+    def _take_step(
+        self, batches: list[NDArray[np.int64]], round_id: int, rate: float, teacher: Teacher | None
+    ) -> float:
+        """One step along the mean gradient of these batches; their loss, summed over windows."""
+        self.optimizer.clear()
+        total = 0.0
+        for batch in batches:
+            value, loss = self._measure(batch, round_id, teacher)
+            (loss / len(batches)).backward()  # type: ignore[no-untyped-call]
+            total += value * len(batch)
+        self.optimizer.step(rate)
+        return total
+
+    def _measure(self, batch: NDArray[np.int64], round_id: int, teacher: Teacher | None) -> tuple[float, Tensor]:
+        """The mean loss of a batch by its labels, and what is to be stepped along."""
         # Sorted reads are kinder to a memory-mapped file, and the order within a batch means nothing.
-        rows = np.sort(batch)
+        rows, device = np.sort(batch), self.model.live().device
         x, y = torch.from_numpy(np.array(self._x[rows])), torch.from_numpy(np.array(self._y[rows], np.int64))
-        logits = self.model.module(x)
+        with torch.autocast(device.type, torch.bfloat16, enabled=self.settings.precision == "bfloat16"):
+            logits = self.model.module(x.to(device))
         if self._checks_labels and int(y.max()) >= logits.shape[-1]:
             raise DataError(f"label {int(y.max())} in the shard, but the model has classes 0..{logits.shape[-1] - 1}")
-        loss = self._loss(logits, y)
+        logits = logits.float()
+        loss = self._loss(logits, y.to(device))
         value = float(loss.detach())
         if not math.isfinite(value):
             raise DataError(_explain(value, x.numpy(), rows, round_id, self.settings.learning_rate))
         if teacher is not None:
-            taught = torch.from_numpy(teacher.probabilities[rows])
+            taught = torch.from_numpy(teacher.probabilities[rows]).to(device)
             soft = soft_cross_entropy(logits, taught, teacher.temperature)
             loss = teacher.label_weight * loss + (1 - teacher.label_weight) * soft
-        self._optimizer.clear()
-        loss.backward()
-        self._optimizer.step(rate)
-        return value
+        return value, loss
+
+
+def find_device(name: str) -> torch.device:
+    """The device of `training.device`; "auto": a GPU if one is here. Raises ConfigError if it is not here."""
+    here: dict[str, Callable[[], bool]] = {
+        "cuda": torch.cuda.is_available,
+        "mps": torch.backends.mps.is_available,
+        "cpu": lambda: True,
+    }
+    if name == "auto":
+        return torch.device(next(kind for kind, is_here in here.items() if is_here()))
+    if not here[name]():
+        raise ConfigError(f"training.device is {name}: torch finds none here; cpu, or auto for what is here")
+    return torch.device(name)
 
 
 def model_delta(parameters: Vector, trained: Vector) -> Vector:

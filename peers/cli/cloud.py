@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mdl.config import MANY
+from mdl.section import MANY
 from peers.cli.options import (
     AsJson,
     Assign,

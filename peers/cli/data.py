@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mdl.config import LARGEST_SEED
+from mdl.section import LARGEST_SEED
 from peers.cli.options import AsJson
 from peers.cli.progress import progress_bar
 

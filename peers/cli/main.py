@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mdl.config import LONGEST_S, MANY, MEMBERS
+from mdl.section import LONGEST_S, MANY, MEMBERS
 from peers.cli.failure import run_guarded
 from peers.cli.options import (
     AsJson,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, cast
 
 import typer
 
-from mdl.config import LARGEST_SEED
+from mdl.section import LARGEST_SEED
 from scheduler.policies.registry import name_policies
 
 if TYPE_CHECKING:

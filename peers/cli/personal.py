@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mdl.config import MANY
 from mdl.errors import ConfigError
+from mdl.section import MANY
 from peers.cli.options import AsJson, LogLevel, Quiet, When, finite, log_at, print_json, tell
 from peers.cli.personal_options import (
     Anew,

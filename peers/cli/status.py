@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from mdl.config import LONGEST_S
+from mdl.section import LONGEST_S
 from peers.cli.options import (
     AsJson,
     Code,

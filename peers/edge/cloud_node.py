@@ -21,7 +21,7 @@ from mdl.cloud.model_kinds import ModelKind, kind_of
 from mdl.cloud.progress import OWN, PERSONAL, Progress, read_progress, write_personal, write_progress
 from mdl.cloud.settings import suggest
 from mdl.cloud.update_modes import find_mode
-from mdl.config import MANY, Config, ModelSection
+from mdl.config import Config, ModelSection
 from mdl.data import DataSet, Windows, default_cache_dir, donated_part, load_data, shard_test, take_windows
 from mdl.own import own_data, own_model
 from mdl.protocol.bulk import Packed
@@ -29,6 +29,7 @@ from mdl.protocol.cloud_work import StoreUpdate, StudyLesson, TeachCycle, Update
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Event, PauseChanged, StopRequested
 from mdl.reading import decode_json, read_bytes
+from mdl.section import MANY
 from mdl.writing import write_bytes
 from peers.edge.cloud_files import CloudFiles
 from peers.edge.device import device_seed, load_share

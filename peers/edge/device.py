@@ -32,7 +32,7 @@ from mdl.files.export import ModelDescription, export_model
 from mdl.learning.evaluation import evaluate
 from mdl.learning.flat import FlatModel, hash_task, older_hashes
 from mdl.learning.models import build_model
-from mdl.learning.training import LocalTrainer, Teacher, check_trained, model_delta
+from mdl.learning.training import LocalTrainer, Teacher, check_trained, find_device, model_delta
 from mdl.own import own_data, own_model
 from mdl.protocol.delta import Contributor, ModelDelta, Vector
 from mdl.protocol.machine import (
@@ -52,6 +52,7 @@ from mdl.protocol.machine import (
 from mdl.protocol.vocabulary import TrainingReport
 from mdl.task import describe_task
 from mdl.writing import save_or_rescue
+from peers.edge.loop_state import LoopState
 from peers.edge.resume import DEVICE_FILES, Origin, State, keep_state, restore_state, set_aside
 from peers.roles.build import TrainerStart, outer_of
 
@@ -83,6 +84,7 @@ class Device:
         self._settings = msgspec.structs.replace(config.training, seed=device_seed(config.seed, shard.index))
         self._trainer = LocalTrainer(self.model, self.train.x, self.train.y, self._settings)
         self._cache = ModelCache(out)
+        self._state = LoopState(out, self.schema_hash, {"optimizer": self._trainer.optimizer})
         self.ballots = BallotFile(out / BALLOT)
         self._stopped = False
         self._trained_from: Callable[[], Vector | None] = lambda: None
@@ -107,7 +109,9 @@ class Device:
         """
         if fresh:
             set_aside(self._out, DEVICE_FILES)
-        return restore_state(self._cache, self._origin) or State(self.model.values().copy())
+        state = restore_state(self._cache, self._origin) or State(self.model.values().copy())
+        self._state.restore(state.round_id)
+        return state
 
     def start(self, state: State) -> TrainerStart:
         """The trainer that goes on from there, as far as this device decides."""
@@ -148,6 +152,7 @@ class Device:
                 raise
             return TrainingPaused(effect.round_id)
         self._trained_from = weakref.ref(effect.parameters)
+        self._state.keep(effect.round_id)
         delta = ModelDelta(model_delta(effect.parameters, result.values), self.theta, frozenset([self._me]))
         report = TrainingReport(result.loss, result.samples, time.perf_counter() - started)
         check_trained(delta.values, effect.round_id)
@@ -198,7 +203,8 @@ def keep_delta(out: Path, me: Contributor, effect: KeepDelta) -> None:
 def build_flat_model(config: Config, data: DataSet) -> FlatModel:
     """The configured model for these windows; the same seed gives the same parameters on every device."""
     channels, length = data.shape
-    return FlatModel(build_model(own_model(config.model.name), channels, length, len(data.classes), config.seed))
+    model = build_model(own_model(config.model.name), channels, length, len(data.classes), config.seed)
+    return FlatModel(model.to(find_device(config.training.device)))
 
 
 def describe_model(config: Config, data: DataSet, mesh: str) -> ModelDescription:

@@ -28,6 +28,8 @@ from mdl.protocol.vocabulary import Role
 
 logger = logging.getLogger("mdl")
 
+# Of lines that tell a step within a round: `peers/loops/rounds.py` leaves them out where a line a round is enough.
+_STEP = {"is_step": True}
 _PEER_COMMAND = "mdl peer --mesh NAME (mdl mesh list shows the code); if it runs already, mdl peer --join HOST:PORT"
 # Without anybody found by then, the user should hear what is missing.
 _PATIENCE_S = 4.0
@@ -91,9 +93,11 @@ class Narrator:
                 logger.info("%s", _describe_loneliness(self._mesh_name, self._how_to_start))
             case LocalDeltaReady(round_id=round_id, training=training):
                 took = f"{training.samples} windows in {training.seconds:.1f} s"
-                logger.info("round %d: trained on %s, loss %.3f", round_id, took, training.loss)
+                logger.info("round %d: trained on %s, loss %.3f", round_id, took, training.loss, extra=_STEP)
             case Received(sender=sender, message=DeltaMessage(round_id=round_id, theta=theta)):
-                logger.info("round %d: received %s's partial mean, theta %g", round_id, sender.peer_id, theta)
+                logger.info(
+                    "round %d: received %s's partial mean, theta %g", round_id, sender.peer_id, theta, extra=_STEP
+                )
             case Received(message=RoundOpened() as opened):
                 self._opened = opened
             case Received(message=BroadcastOrdered() as order):
@@ -126,15 +130,17 @@ class Narrator:
                 self._begin_segments(order, now)
             case TrainLocally(round_id=round_id) if self._opened and self._opened.round_id == round_id:
                 count = len(self._opened.members)
-                logger.info("round %d: training with %d peer%s", round_id, count, "" if count == 1 else "s")
+                logger.info(
+                    "round %d: training with %d peer%s", round_id, count, "" if count == 1 else "s", extra=_STEP
+                )
             case TrainLocally(round_id=round_id):
-                logger.info("round %d: training", round_id)
+                logger.info("round %d: training", round_id, extra=_STEP)
             case Send(receiver=source, message=ModelWanted(round_id=round_id)):
                 if self._fetched != (source, round_id):  # asked again on a timer
                     logger.info("fetching the model of round %d from %s", round_id, source)
                 self._fetched = source, round_id
             case SaveModel(round_id=round_id):
-                logger.info("round %d: the mesh's model is here", round_id)
+                logger.info("round %d: the mesh's model is here", round_id, extra=_STEP)
 
     def _begin_segments(self, order: BroadcastOrdered, now: float) -> None:
         """Say once of each order with owners what becomes of this device's delta."""
@@ -147,7 +153,7 @@ class Narrator:
         segments, own = sum(order.owns), order.owns[place]
         self._segments = _Segments(order, segments - own, now)
         merged = f"{own} of them merged here" if own else "none of them merged here"
-        logger.info("round %d: the deltas travel in %d segments, %s", order.round_id, segments, merged)
+        logger.info("round %d: the deltas travel in %d segments, %s", order.round_id, segments, merged, extra=_STEP)
 
     def _count(self, message: SegmentMessage, now: float) -> None:
         """Say once of an exchange that takes long how far it is."""

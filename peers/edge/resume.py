@@ -28,7 +28,15 @@ logger = logging.getLogger(__name__)
 
 # What a device's run leaves in its directory; not its story, which each start writes anew, nor its ballot: what it has
 # promised holds for whatever it starts.
-DEVICE_FILES = ("model.safetensors", "model.previous.safetensors", "global.safetensors", "metrics.jsonl", "deltas")
+DEVICE_FILES = (
+    "model.safetensors",
+    "model.previous.safetensors",
+    "optimizer.safetensors",
+    "optimizer.previous.safetensors",
+    "global.safetensors",
+    "metrics.jsonl",
+    "deltas",
+)
 # So many states set aside in one directory, and the user had better look at them.
 _MOST_ASIDE = 1000
 

@@ -133,6 +133,31 @@ finally:
     print("the base is", "what it was" if torch.equal(model[0].weight, before) else "another one")
 """
 
+# A program that has set up no logging. device, rounds, and whether it is quiet.
+READY = """
+import sys
+import torch
+import peers
+
+device, rounds, quiet = map(int, sys.argv[1:])
+torch.manual_seed(0)
+model = torch.nn.Linear(6, 2)
+x = torch.randn(64, 6, generator=torch.Generator().manual_seed(device))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+done = []
+mesh = peers.join(
+    model=model, optimizer=optimizer, scheduler=torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5),
+    data=[(x, (x.sum(1) > 0).long())], loss=torch.nn.functional.cross_entropy, name=f"ready-{device}", loopback=True,
+    rounds=rounds, progress=done.append, quiet=bool(quiet),
+)
+print("begins", flush=True)
+mesh.run()
+print([this.round_id for this in done], {this.samples for this in done}, {this.devices for this in done})
+print(all(this.sent_bytes > 0 and this.received_bytes > 0 and this.loss > 0 for this in done))
+print(round(optimizer.param_groups[0]["lr"], 9), int(optimizer.state[model.weight]["step"]))
+print(mesh.round_id, mesh.path)
+"""
+
 FLOODED = """
 import collections, json, logging
 import torch
@@ -304,3 +329,52 @@ def test_lines_about_others_do_not_flood_the_log_of_a_program_that_joins(home):
         "mdl",
     } <= told.keys()
     assert max(told.values()) < 2 * LINES_OF_A_TEXT
+
+
+def test_a_loop_ends_after_its_rounds_and_says_a_line_for_each(home):
+    script = home.folder / "ready.py"
+    script.write_text(READY)
+    loud, quiet = home.start_python(script, 1, 3, 0), home.start_python(script, 2, 3, 1)
+    assert [loud.end(), quiet.end()] == [0, 0], loud.told + quiet.told
+    for loop in (loud, quiet):
+        begins, rounds, counted, _, result = loop.said.splitlines()
+        assert (begins, rounds, counted) == ("begins", "[1, 2, 3] {64} {2}", "True")
+        round_id, path = result.split()
+        assert round_id == "3"
+        assert set(load_file(path)) == {"weight", "bias"}
+    one, other = (load_file(loop.said.split()[-1]) for loop in (loud, quiet))
+    assert torch.equal(one["weight"], other["weight"])
+    told = [
+        line for line in loud.told.splitlines() if re.match(r"mdl: round \d of 3: loss \S+ on 64 samples, 2 dev", line)
+    ]
+    assert len(told) == 3, loud.told
+    assert re.search(r"\d s, 0\.\d{3} MB sent, 0\.\d{3} MB received$", told[-1])
+    assert loud.complaint == f"mdl: the result of round 3 is in the model, and in {loud.said.split()[-1]}"
+    assert "received" not in loud.told.replace("MB received", "")  # steps within a round are for who sets up logging
+    assert quiet.told == ""
+
+
+def test_a_restart_goes_on_with_the_optimizer_and_its_schedule(home):
+    script = home.folder / "ready.py"
+    script.write_text(READY)
+    for total, rate, steps in ((2, 0.0125, 2), (5, 0.0015625, 5)):
+        loops = [home.start_python(script, device, total - (total > 2) * 2, 0) for device in (1, 2)]
+        assert [loop.end() for loop in loops] == [0, 0], loops[0].told
+        assert loops[0].said.splitlines()[-2] == f"{rate} {steps}", loops[0].said
+    assert "mdl: the optimizer goes on where it was in round 2" in loops[0].told
+    assert "mdl: the scheduler goes on where it was in round 2" in loops[0].told
+
+
+@pytest.mark.alone
+def test_ctrl_c_ends_a_loop_that_does_not_expect_it_without_a_traceback(home):
+    script = home.folder / "ready.py"
+    script.write_text(READY)
+    loops = [home.start_python(script, device, 0, 0, fresh=True) for device in (1, 2)]
+    for loop in loops:
+        assert product.until(lambda loop=loop: "mdl: round 3: loss" in loop.told), loop.told
+    for loop in loops:
+        loop.interrupt()
+        assert loop.code == -2, loop.told  # as Python ends by Ctrl-C: 130 in a shell
+        assert "Traceback" not in loop.told
+        file = re.search(r"the result of round \d+ is in the model, and in (\S+)$", loop.complaint).group(1)
+        assert load_file(file)["weight"].isfinite().all()

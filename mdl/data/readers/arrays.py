@@ -10,12 +10,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from mdl.config import LARGEST_SEED, MANY
 from mdl.data.assemble import assemble_data, number_names
 from mdl.data.readers.archive import load_arrays
 from mdl.data.spec import Spec
 from mdl.data.windows import FASTEST_HZ, DataSet, Integers, first_bad_row, make_windows, number_runs, take_windows
 from mdl.errors import ConfigError, DataError
+from mdl.section import LARGEST_SEED, MANY
 from mdl.task import is_one_rate
 
 _TEST_WORDS = ("test", "train")

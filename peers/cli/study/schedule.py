@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mdl.config import LONGEST_S, MANY
 from mdl.errors import UnfinishedError
+from mdl.section import LONGEST_S, MANY
 from peers.cli.options import (
     AsJson,
     Code,

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mdl.config import LARGEST_SEED, MANY
 from mdl.errors import ConfigError, UnfinishedError
+from mdl.section import LARGEST_SEED, MANY
 from mdl.writing import check_writable, save_or_rescue
 from peers.cli.options import MOST_PROCESSES, AsJson, Family, LogLevel, Quiet, finite, log_at, tell
 from peers.cli.progress import progress_bar

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast, get_args
 
 import typer
 
-from mdl.config import MANY, Exchange
+from mdl.config import Exchange
 from mdl.errors import MdlError, UnfinishedError
+from mdl.section import MANY
 from peers.cli.options import AsJson, FirstSeed, LogLevel, PlanPolicy, Processes, Quiet, check_choice, log_at, tell
 from peers.cli.progress import progress_bar
 

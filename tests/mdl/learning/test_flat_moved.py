@@ -11,6 +11,7 @@ from torch.nn.utils import parametrizations, prune
 from mdl.config import TrainingSettings
 from mdl.errors import ConfigError
 from mdl.learning.flat import FlatModel
+from mdl.learning.models import build_model
 from mdl.learning.training import LocalTrainer
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no accelerator here")
@@ -340,3 +341,31 @@ def test_a_model_that_freezes_itself_when_training_begins_is_refused():
     trainer = LocalTrainer(FlatModel(Freezing(lambda m: None)), x, np.arange(8) % 2, TrainingSettings())
     with pytest.raises(ConfigError, match="frozen or unfrozen"):
         trainer.train_round(trainer.model.values().copy(), 1)
+
+
+def test_a_vector_apart_from_the_module_follows_it_both_ways():
+    """As that of a module on a GPU is: one memory there, one here."""
+    flat = FlatModel(_model(), apart=True)
+    start = flat.values().copy()
+    assert np.array_equal(_state(flat.module), start)
+    flat.load(np.arange(flat.size, dtype=np.float32))
+    assert np.array_equal(_state(flat.module), np.arange(flat.size))
+    flat.live().add_(1)
+    assert np.array_equal(_state(flat.module), np.arange(1, flat.size + 1))
+    assert not np.array_equal(flat.values(), _state(flat.module))
+    assert np.array_equal(flat.gather(), _state(flat.module))
+    _to_double_and_back(flat.module)
+    next(flat.module.parameters()).data.fill_(5)
+    assert np.array_equal(flat.gather(), _state(flat.module))
+    flat.load(start)
+    assert np.array_equal(_state(flat.module), start)
+
+
+def test_training_beside_the_vector_is_the_same_training():
+    x = np.random.default_rng(0).standard_normal((32, 3, 16), dtype=np.float32)
+    results = []
+    for apart in (False, True):
+        flat = FlatModel(build_model("lenet", 3, 16, 2, 0), apart=apart)
+        trainer = LocalTrainer(flat, x, np.arange(32) % 2, TrainingSettings())
+        results.append(trainer.train_round(flat.values().copy(), 1).values.copy())
+    assert np.array_equal(*results)

@@ -97,16 +97,3 @@ def test_frozen_values_must_be_there() -> None:
     module[0] = nn.Linear(6, 5, device="meta").requires_grad_(False)
     with pytest.raises(ConfigError, match=r"0\.weight is on the meta device: it has no values"):
         FlatModel(module)
-
-
-def test_tensors_that_stay_where_they_are_are_copied_both_ways() -> None:
-    """As those of a model on a GPU do."""
-    module = _model()
-    places = [parameter.data_ptr() for parameter in module.parameters()]
-    flat = FlatModel(module, stays=True)
-    flat.load(np.arange(flat.size, dtype=np.float32))
-    assert [parameter.data_ptr() for parameter in module.parameters()] == places
-    assert module[2].weight.flatten().tolist() == list(range(10))
-    with torch.no_grad():
-        module[2].bias.fill_(7)
-    assert flat.gather().tolist() == [*range(10), 7, 7]

@@ -14,6 +14,7 @@ from mdl.learning.training import (
     TrainingSettings,
     check_trained,
     draw_batches,
+    find_device,
     model_delta,
     schedule_rate,
 )
@@ -225,3 +226,55 @@ def test_two_devices_that_share_a_module_train_as_two_with_their_own() -> None:
     own = [FlatModel(build_model("lenet", 3, 32, 4, 0)) for _ in range(2)]
     for together, apart in zip(train([shared, shared]), train(own), strict=True):
         np.testing.assert_array_equal(together, apart)
+
+
+def test_accumulated_batches_step_as_one_large_batch() -> None:
+    results = []
+    for size, accumulate in ((20, 1), (5, 4)):
+        flat = _dense()
+        settings = TrainingSettings(optimizer="sgd", batch_size=size, accumulate=accumulate, learning_rate=0.01)
+        done = LocalTrainer(flat, *_windows(40), settings).train_round(flat.values().copy(), 1)
+        results.append((done.steps, done.samples, done.values.copy()))
+    assert results[0][:2] == results[1][:2] == (2, 40)
+    np.testing.assert_allclose(results[0][2], results[1][2], atol=1e-5)
+
+
+def test_bfloat16_forward_passes_learn_in_float32_parameters() -> None:
+    settings = TrainingSettings(precision="bfloat16", learning_rate=0.01)
+    flat, plain = _dense(), _dense()
+    start = flat.values().copy()
+    found = LocalTrainer(flat, *_windows(20), settings).train_round(start, 1)
+    exact = LocalTrainer(plain, *_windows(20), TrainingSettings(learning_rate=0.01)).train_round(start, 1)
+    assert found.values.dtype == np.float32
+    assert 0 < abs(found.loss - exact.loss) < 0.05
+    assert np.abs(found.values - start).max() > 0
+
+
+def test_a_device_that_is_not_here_is_named() -> None:
+    assert find_device("cpu").type == "cpu"
+    assert find_device("auto").type in ("cpu", "cuda", "mps")
+    if not torch.cuda.is_available():
+        with pytest.raises(ConfigError, match=r"training\.device is cuda: torch finds none here"):
+            find_device("cuda")
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adam"])
+def test_training_goes_on_from_the_optimizers_state(kind: str) -> None:
+    settings = TrainingSettings(optimizer=kind, learning_rate=0.01)
+    flat = _dense()
+    trainer = LocalTrainer(flat, *_windows(20), settings)
+    first = trainer.train_round(flat.values().copy(), 1).values.copy()
+    state = {name: part.clone() if isinstance(part, torch.Tensor) else part
+             for name, part in trainer.optimizer.state_dict().items()}  # fmt: skip
+    second = trainer.train_round(first, 2).values.copy()
+    again = LocalTrainer(_dense(), *_windows(20), settings)
+    again.optimizer.load_state_dict(state)
+    np.testing.assert_array_equal(again.train_round(first, 2).values, second)
+    without = LocalTrainer(_dense(), *_windows(20), settings)
+    assert not np.array_equal(without.train_round(first, 2).values, second)
+
+
+def test_the_state_of_another_optimizer_changes_nothing() -> None:
+    sgd, adam = (LocalTrainer(_dense(), *_windows(20), TrainingSettings(optimizer=kind)) for kind in ("sgd", "adam"))
+    with pytest.raises(ValueError, match="it has other parts"):
+        sgd.optimizer.load_state_dict(adam.optimizer.state_dict())

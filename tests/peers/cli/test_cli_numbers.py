@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from mdl.cloud.recurrent import parse_size
-from mdl.config import Config, Section, load_config, ranges_of
+from mdl.config import Config, load_config
 from mdl.data.readers.arrays import ArrayOptions
 from mdl.data.readers.csv_streams import CsvOptions
 from mdl.data.readers.motion import MotionOptions
@@ -22,6 +22,7 @@ from mdl.data.spec import Spec, read_options
 from mdl.data.split import parse_shard, split_windows
 from mdl.data.windows import Windows
 from mdl.errors import ConfigError
+from mdl.section import Section, ranges_of
 from peers.cli.main import add_groups, app, main
 from transport.discovery.directory import parse_address
 

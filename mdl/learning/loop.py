@@ -1,0 +1,110 @@
+"""One pass of a user's own model over its batches, as `peers.join(...).run()` does it in every round.
+
+Gradient accumulation and mixed precision as they are known from elsewhere: a step of the optimizer every so many
+batches, each of which counts alike; a forward pass under autocast while parameters stay float32, for float16 with a
+scaled loss. Knows no rounds and no mesh.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from mdl.errors import ConfigError, DataError
+
+Batches: TypeAlias = Iterable[tuple[Tensor, Tensor]]
+Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+Precision: TypeAlias = Literal["float32", "bfloat16", "float16"]
+
+PRECISIONS: dict[str, torch.dtype] = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+
+
+@dataclass
+class Loop:
+    """What a pass needs. scheduler: any with `step`, called once a pass. accumulate: batches a step of the optimizer.
+
+    scaler: of the loss in float16; one is made where none is given. Raises ConfigError for what does not fit.
+    """
+
+    optimizer: torch.optim.Optimizer | None = None
+    data: Batches | None = None
+    loss: Loss | None = None
+    scheduler: Any = None
+    scaler: torch.amp.GradScaler | None = None
+    accumulate: int = 1
+    precision: Precision = "float32"
+
+    def __post_init__(self) -> None:
+        if self.accumulate < 1:
+            raise ConfigError(f"accumulate is {self.accumulate}: it must be at least 1")
+        if self.precision not in PRECISIONS:
+            raise ConfigError(f"precision is {self.precision!r}: expected one of {', '.join(PRECISIONS)}")
+
+    def stateful(self) -> dict[str, Any]:
+        """What has a state to keep, by name."""
+        named = {"optimizer": self.optimizer, "scheduler": self.scheduler, "scaler": self.scaler}
+        return {name: value for name, value in named.items() if value is not None}
+
+    def prepare(self, model: nn.Module) -> None:
+        """Before the first pass. Raises ConfigError if something is missing that a pass needs."""
+        if self.optimizer is None or self.data is None or self.loss is None:
+            raise ConfigError(
+                "run() needs optimizer, data and loss; or iterate over the rounds with a loop of your own"
+            )
+        if self.precision == "float16" and self.scaler is None:
+            self.scaler = torch.amp.GradScaler(device_of(model).type)
+
+    def train(self, model: nn.Module) -> tuple[float, int]:
+        """One pass over the batches, which go to the model's device: (mean loss in nats, samples).
+
+        Batches that do not make up a last step make a smaller one. Raises DataError if the loss is not finite.
+        """
+        assert self.optimizer is not None
+        assert self.data is not None
+        device, total, samples, waiting = device_of(model), 0.0, 0, 0
+        self.optimizer.zero_grad()
+        for x, y in self.data:
+            value = self._add_gradients(model, x.to(device), y.to(device))
+            if not math.isfinite(value):
+                raise DataError(f"the training loss is {value} after {samples} samples: try a lower learning rate")
+            total, samples, waiting = total + value * len(y), samples + len(y), waiting + 1
+            if waiting == self.accumulate:
+                self._step()
+                waiting = 0
+        if waiting:
+            self._step()
+        if self.scheduler is not None:
+            self.scheduler.step()
+        return total / max(samples, 1), samples
+
+    def _add_gradients(self, model: nn.Module, x: Tensor, y: Tensor) -> float:
+        assert self.loss is not None
+        kind = PRECISIONS[self.precision]
+        with torch.autocast(x.device.type, kind, enabled=kind is not torch.float32):
+            loss = self.loss(model(x), y)
+        scaled = self.scaler.scale(loss) if self.scaler else loss
+        (scaled / self.accumulate).backward()  # type: ignore[no-untyped-call]
+        return float(loss.detach())
+
+    def _step(self) -> None:
+        assert self.optimizer is not None
+        if self.scaler:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        else:
+            self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Where its first parameter lies."""
+    return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))

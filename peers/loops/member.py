@@ -1,0 +1,338 @@
+"""An own PyTorch model and loop as a peer of a mesh, as `peers.join` makes it.
+
+The node runs in threads of its own; the loop stays with the caller. At the start of each round the model holds w(t);
+what the caller's loop made of it by the end of the round is this device's contribution. Within a round the model is
+the caller's: its tensors may move (`.to()`, `p.data = ...`), values are read and written where they are. While the loop
+waits for a round nobody may train the model. What the node does is logged as "mdl", as `mdl peer` tells it.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+from torch import nn
+
+from mdl.config import Config
+from mdl.errors import ConfigError, MdlError, TrainingCancelledError
+from mdl.files.ballot import BALLOT, BallotFile
+from mdl.files.checkpoint import ModelCache
+from mdl.files.export import save_tensors
+from mdl.files.journal import Journal
+from mdl.learning.flat import FlatModel, hash_task
+from mdl.learning.loop import Loop
+from mdl.learning.tensors import unwrap
+from mdl.learning.training import check_trained, model_delta
+from mdl.protocol.counts import no_evaluation
+from mdl.protocol.delta import ModelDelta, Vector
+from mdl.protocol.machine import (
+    DeltaRecalled,
+    Effect,
+    Evaluate,
+    Evaluated,
+    Event,
+    LocalDeltaReady,
+    PauseChanged,
+    RecallDelta,
+    RecordRound,
+    SaveBallot,
+    SaveModel,
+    StopRequested,
+    TrainingPaused,
+    TrainLocally,
+)
+from mdl.protocol.vector_work import MergeDeltas, Outer
+from mdl.protocol.vocabulary import TrainingReport
+from peers.edge.identity import claim_identity, release_identity, state_home
+from peers.edge.loop_state import LoopState
+from peers.edge.narrate import Narrator
+from peers.edge.node import METRICS, drive, record_round, start_peer
+from peers.edge.resume import DEVICE_FILES, Origin, State, keep_state, restore_state, set_aside
+from peers.edge.sampler import MergeTimer, Sampler
+from peers.interrupts import interrupted_quietly
+from peers.loops.rounds import RoundDone, RoundLines, tell_on_stderr
+from peers.roles.build import PeerStart, build_machine, configured_start
+from peers.roles.round_limit import Leaving
+from peers.view.plain import limit_floods
+from transport.trust.keys import Mesh
+
+Progress: TypeAlias = Callable[[RoundDone], object]
+
+logger = logging.getLogger(__name__)
+told = logging.getLogger("mdl")  # where peers.edge.narrate goes on
+
+RESULT = "global.safetensors"
+_STOP_S = 5.0
+
+
+@dataclass
+class Round:
+    """One round of the mesh. loss and samples: what the loop may set, for the mesh's metrics.
+
+    given_up: a loop that must pause sets it: what it made of the model is dropped, and the round comes again later.
+    """
+
+    round_id: int
+    planned_rounds: int
+    loss: float = 0.0
+    samples: int = 0
+    given_up: bool = False
+
+
+class Place(NamedTuple):
+    """Where a member keeps its files, under which name, and what its delta weighs; as of `join`."""
+
+    name: str | None = None
+    out: Path | None = None
+    theta: float = 1.0
+    fresh: bool = False
+    classes: tuple[str, ...] = ()
+
+
+class Saying(NamedTuple):
+    """What a member says; as of `join`."""
+
+    progress: Progress | None = None
+    quiet: bool = False
+
+
+class Member:
+    """A device in a mesh: iterate over its rounds, or `run()` them. Use as a context manager.
+
+    At the start of each round, and at the end, `model` holds the mesh's global parameters; the end may be an exception.
+    Ctrl-C is raised as ever, and ends a program that does not catch it without a traceback.
+    mesh, name: the mesh's name, and this device's in it. round_id: the last round whose result is here; 0 if none.
+    path: where that result is, as a safetensors file, once the member has ended.
+    """
+
+    def __init__(self, mesh: Mesh, model: nn.Module, loop: Loop, place: Place, saying: Saying, config: Config) -> None:
+        limit_floods()
+        if not saying.quiet:
+            tell_on_stderr()
+        self.model = model
+        self._failure: BaseException | None = None
+        self._loop, self._saying, self._config = loop, saying, config
+        self._flat = FlatModel(model)
+        self._check_optimizer()
+        self._me, self._directory = claim_identity(state_home(mesh.name), place.name, place.out)
+        self.mesh, self.name = mesh.name, self._me.peer_id
+        self.path = self._directory / RESULT
+        self._theta = place.theta
+        self._trained_from: Callable[[], Vector | None] = lambda: None
+        self._holds_result = self._has_warned = False
+        self._joined = mesh
+        self._cache, self._ballots = ModelCache(self._directory), BallotFile(self._directory / BALLOT)
+        self._todo: queue.SimpleQueue[TrainLocally | None] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[LocalDeltaReady | TrainingPaused | None] = queue.SimpleQueue()
+        self._origin = Origin(mesh.name, hash_task(self._flat.task_schema, place.classes), _describe(self._flat))
+        self._state = LoopState(self._directory, self._origin.schema_hash, loop.stateful())
+        state = self._restore(place.fresh)
+        self._leaving = Leaving(config.round.rounds, state.round_id)
+        start, merges = self._start(state), MergeTimer()
+        peer = build_machine(start, state.parameters)
+        assert peer.trainer is not None
+        self._machine = peer.trainer
+        self._runtime = start_peer(
+            start,
+            peer,
+            mesh,
+            config.mesh,
+            {**self._work(), MergeDeltas: merges.work},
+            observe=self._observe,
+            sample=Sampler(merges=merges),
+        )
+        counts = self._runtime.links.counts
+        self._narrator = Narrator(self.mesh, "start the same program there", self.name)
+        self._lines = RoundLines(lambda: (counts.sent_bytes, counts.received_bytes), saying.quiet)
+        self._thread = threading.Thread(target=self._drive, name="mdl-member", daemon=True)
+
+    @property
+    def round_id(self) -> int:
+        return self._machine.round_id
+
+    def __enter__(self) -> Member:
+        if not self._saying.quiet:
+            told.info(
+                "%s joins mesh %r and waits for its devices; it has round %d", self.name, self.mesh, self.round_id
+            )
+        self._thread.start()
+        return self
+
+    def __exit__(self, _: object, problem: BaseException | None, __: object) -> None:
+        try:
+            self._end()
+            self._take_result()
+            self._save_result()
+        except ConfigError as error:
+            if problem is None:
+                raise
+            logger.warning("the model does not hold the result of round %d: %s", self.round_id, error)
+        if isinstance(problem, KeyboardInterrupt):
+            interrupted_quietly(problem)
+
+    def __iter__(self) -> Iterator[Round]:
+        """The rounds of the mesh, until it finishes. Raises ConfigError if this device was refused, or what failed."""
+        if self._thread.ident is None:
+            raise ConfigError("a member is used as `with peers.join(...) as mesh: for this in mesh: ...`")
+        while (work := self._todo.get()) is not None:
+            self._lines.report(self._saying.progress)
+            self._flat.load(work.parameters)
+            started = time.perf_counter()
+            this = Round(work.round_id, work.planned_rounds)
+            yield this
+            if this.given_up:
+                self._done.put(TrainingPaused(this.round_id))
+                continue
+            delta = model_delta(work.parameters, self._flat.gather())
+            self._look_at(delta)
+            report = TrainingReport(float(this.loss), int(this.samples), time.perf_counter() - started)
+            self._done.put(
+                LocalDeltaReady(work.round_id, ModelDelta(delta, self._theta, frozenset([self._me])), report)
+            )
+            self._state.keep(work.round_id)
+        self._take_result()
+        self._lines.report(self._saying.progress)
+        if self._failure is not None:
+            raise self._failure
+
+    def pause(self, reason: str) -> None:
+        """Tell the mesh that this device may not train now, and why; "": it may again. From any thread."""
+        self._runtime.post(PauseChanged(reason))
+
+    def run(self) -> None:
+        """Train one pass over `data` in every round, until the mesh finishes."""
+        self._loop.prepare(self.model)
+        with self:
+            for this in self:
+                this.loss, this.samples = self._loop.train(self.model)
+
+    def _end(self) -> None:
+        """Leave the mesh; a second Ctrl-C meanwhile does not wait for it."""
+        try:
+            self._runtime.stop()
+            self._done.put(None)
+            self._thread.join(_STOP_S)
+        except KeyboardInterrupt as again:
+            interrupted_quietly(again)
+            raise
+        finally:
+            release_identity(self._directory)
+
+    def _observe(self, now: float, event: Event, effects: list[Effect]) -> None:
+        """In the node's thread."""
+        if not self._saying.quiet:
+            self._narrator.look(now, event, effects)
+        self._lines.look(now, event, effects)
+        machine = self._machine
+        if why := self._leaving.why(machine.round_id, machine.goal, machine.part is not None, False):
+            told.info("%s", why)
+            self._runtime.post(StopRequested())
+
+    def _save_result(self) -> None:
+        """What the mesh has made, beside the file cache, for `load_state_dict`: without what is frozen."""
+        if not self.round_id:
+            return
+        try:
+            save_tensors(self.path, self._flat, {"mesh": self.mesh, "round_id": str(self.round_id)})
+        except MdlError as error:
+            logger.warning("the result of round %d is in the model alone: %s", self.round_id, error)
+            return
+        told.info("the result of round %d is in the model, and in %s", self.round_id, self.path)
+
+    def _take_result(self) -> None:
+        """Once: what the caller makes of the model after the last round stays."""
+        if not self._holds_result:
+            self._flat.load(self._machine.parameters)
+            self._holds_result = True
+
+    def _look_at(self, delta: Vector) -> None:
+        """A loop may train something else without knowing: a copy, or parameters that `load_state_dict` replaced."""
+        if not self._has_warned and not delta.any():
+            self._has_warned = True
+            logger.warning("the loop has changed nothing in the model: does it train the one that it handed to join?")
+
+    def _check_optimizer(self) -> None:
+        if (optimizer := self._loop.optimizer) is None:
+            return
+        trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        if trained.isdisjoint(map(id, self.model.parameters())):
+            raise ConfigError("the optimizer holds none of the model's parameters: make it from model.parameters()")
+
+    def _restore(self, fresh: bool) -> State:
+        """What the file cache has, or the model as it was handed in."""
+        try:
+            if fresh:
+                set_aside(self._directory, DEVICE_FILES)
+            state = restore_state(self._cache, self._origin) or State(self._flat.values().copy())
+            self._state.restore(state.round_id)
+            return state
+        except ConfigError:
+            release_identity(self._directory)
+            raise
+
+    def _start(self, state: State) -> PeerStart:
+        trainer = state.start(self._origin.schema_hash, self._origin.model, self._ballots.load(), Outer())
+        return configured_start(self._config, self._me, trainer, time.monotonic())
+
+    def _drive(self) -> None:
+        """In the node's own thread: whatever ends it is raised in the caller's loop."""
+        try:
+            finish = drive(self._runtime, self._joined, self._config.mesh)
+            if finish.problem:
+                self._failure = (ConfigError if finish.exit_code == ConfigError.exit_code else MdlError)(finish.problem)
+        except BaseException as error:  # noqa: BLE001 (the outermost loop of this thread)
+            self._failure = error
+        finally:
+            self._todo.put(None)
+
+    def _work(self) -> dict[Any, Callable[[Any], Event | None]]:
+        metrics = Journal(self._directory / METRICS)
+        return {
+            TrainLocally: self._train,
+            RecallDelta: self._recall,
+            Evaluate: _evaluate,
+            SaveModel: self._save,
+            SaveBallot: lambda effect: self._ballots.save(effect.ballot),
+            RecordRound: lambda effect: record_round(metrics, effect),
+        }
+
+    def _train(self, effect: TrainLocally) -> Event:
+        """In the worker's thread: hand the round to the caller's loop and wait for what it made of it."""
+        self._todo.put(effect)
+        ready = self._done.get()
+        while ready is not None and ready.round_id != effect.round_id:
+            ready = self._done.get()  # of a round that went on without us
+        if ready is None:
+            self._done.put(None)  # for a round that was opened meanwhile
+            raise TrainingCancelledError(f"round {effect.round_id}: the loop has ended")
+        if isinstance(ready, TrainingPaused):
+            return ready
+        self._trained_from = weakref.ref(effect.parameters)
+        check_trained(ready.delta.values, ready.round_id)
+        return ready
+
+    def _recall(self, effect: RecallDelta) -> Event:
+        """The loop waits for its next round, so the model still holds w_i."""
+        if self._trained_from() is not effect.parameters:
+            return DeltaRecalled(effect.round_id, None)
+        return DeltaRecalled(effect.round_id, model_delta(effect.parameters, self._flat.values()))
+
+    def _save(self, effect: SaveModel) -> None:
+        keep_state(self._cache, effect, self._origin)
+
+
+def _describe(model: FlatModel) -> str:
+    """For the line that tells two models apart."""
+    name = type(unwrap(model.module)).__name__
+    return f"{name} with {model.frozen}" if model.frozen.size else name
+
+
+def _evaluate(effect: Evaluate) -> Event:
+    return Evaluated(effect.round_id, no_evaluation(0))

@@ -1,0 +1,75 @@
+"""A pass of an own model: accumulation, precision, schedules, and where batches go."""
+
+import pytest
+import torch
+from torch import nn
+
+from mdl.errors import ConfigError, DataError
+from mdl.learning.loop import Loop
+
+
+def _model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+
+
+X = torch.randn(24, 4, generator=torch.Generator().manual_seed(1))
+Y = (X.sum(1) > 0).long()
+
+
+def _pass(size: int, **options: object) -> tuple[nn.Module, float, int]:
+    model = _model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    batches = list(zip(X.split(size), Y.split(size), strict=True))
+    loop = Loop(optimizer, batches, nn.functional.cross_entropy, **options)  # type: ignore[arg-type]
+    loop.prepare(model)
+    return model, *loop.train(model)
+
+
+def test_batches_that_add_up_step_as_one_large_batch() -> None:
+    large, loss, samples = _pass(12)
+    small, small_loss, small_samples = _pass(4, accumulate=3)
+    assert (samples, small_samples) == (24, 24)
+    assert small_loss == pytest.approx(loss)
+    for one, other in zip(large.parameters(), small.parameters(), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_a_lower_precision_learns_and_leaves_parameters_in_float32(precision: str) -> None:
+    seen: set[torch.dtype] = set()
+    model = _model()
+    model[2].register_forward_hook(lambda _, __, result: seen.add(result.dtype))  # type: ignore[index]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    loop = Loop(optimizer, [(X, Y)] * 20, nn.functional.cross_entropy, precision=precision)  # type: ignore[arg-type]
+    loop.prepare(model)
+    first, _ = Loop(optimizer, [(X, Y)], nn.functional.cross_entropy).train(_model())
+    assert loop.train(model)[0] < first
+    assert seen == {getattr(torch, precision)}
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+    assert ("scaler" in loop.stateful()) == (precision == "float16")
+
+
+def test_the_schedule_steps_once_a_pass() -> None:
+    optimizer = torch.optim.SGD(_model().parameters(), lr=1.0)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    model = _model()
+    loop = Loop(optimizer, [(X, Y), (X, Y)], nn.functional.cross_entropy, scheduler)
+    loop.train(model)
+    assert optimizer.param_groups[0]["lr"] == 0.5
+    assert loop.stateful().keys() == {"optimizer", "scheduler"}
+
+
+def test_a_loss_that_is_not_finite_is_told() -> None:
+    loop = Loop(torch.optim.SGD(_model().parameters(), lr=1.0), [(X * float("nan"), Y)], nn.functional.cross_entropy)
+    with pytest.raises(DataError, match="the training loss is nan after 0 samples"):
+        loop.train(_model())
+
+
+def test_wrong_options_are_named() -> None:
+    with pytest.raises(ConfigError, match="accumulate is 0: it must be at least 1"):
+        Loop(accumulate=0)
+    with pytest.raises(ConfigError, match="precision is 'half': expected one of float32, bfloat16, float16"):
+        Loop(precision="half")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"run\(\) needs optimizer, data and loss"):
+        Loop().prepare(_model())
