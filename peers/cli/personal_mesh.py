@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mdl.config import MANY
 from mdl.errors import UnfinishedError
+from mdl.section import MANY
 from peers.cli.options import (
     AsJson,
     Code,
@@ -147,12 +147,16 @@ def _train_together(
     The mesh gets the shared model's tensors and a hash of its words. Raises UnfinishedError if there was no round, or
     if it was interrupted; what came of the rounds is taken over then.
     """
-    from peers.api import Member
+    from mdl.config import Config, RoundSection
+    from mdl.learning.loop import Loop
+    from peers.loops.member import Member, Place, Saying
     from peers.personal.shared import take_over, teach
 
     (model, described), (name, rounds, fresh), (folder, began_with) = ours, how, places
     words = described.table.words
-    member = Member(mesh, model, None, None, None, name, 1.0, None, settings.mesh, fresh, words, rounds)
+    config = Config(mesh=settings.mesh, round=RoundSection(rounds=rounds))
+    place = Place(name, fresh=fresh, classes=tuple(words))
+    member = Member(mesh, model, Loop(), place, Saying(), config)
     is_over = False
     with suppress(KeyboardInterrupt), member, gate.looking(member.pause):
         teach(member, model, lesson)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
-from mdl.config import LARGEST_SEED, MANY
 from mdl.errors import UnfinishedError
+from mdl.section import LARGEST_SEED, MANY
 from peers.cli.options import check_choice, finite, print_json, tell
 
 if TYPE_CHECKING:
