@@ -158,6 +158,7 @@ HEARS_THE_USER = {
     "peers/cli/main.py",
     "peers/cli/options.py",
     "peers/cli/data.py",
+    "peers/cli/use.py",
     "peers/cli/study/schedule.py",
     "peers/cli/study/sim.py",
     "peers/edge/cloud_node.py",

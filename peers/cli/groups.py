@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from peers.cli import cloud, personal, status
+from peers.cli import cloud, personal, status, use
 from peers.cli.data import app as data_app
 from peers.cli.mesh import app as mesh_app
 from peers.cli.study.schedule import app as schedule_app
@@ -16,6 +16,7 @@ from peers.cli.study.sim import replay
 
 def add_to(app: typer.Typer) -> None:
     """Once: each call would add them again."""
+    use.register(app)
     app.add_typer(mesh_app, name="mesh")
     app.add_typer(data_app, name="data")
     sim_app.command("search")(search)

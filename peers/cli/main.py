@@ -37,7 +37,6 @@ from peers.cli.options import (
     Model,
     Name,
     Out,
-    OwnModel,
     OwnRounds,
     Policy,
     Port,
@@ -257,50 +256,6 @@ def peers(
     result = look_around(found, settings.mesh, wait, watch=watch, quiet=as_json)
     if as_json:
         print_json(result)
-
-
-@app.command("eval")
-def evaluate(
-    model: Annotated[Path, typer.Argument(help="global.safetensors, or the run directory that holds it.")],
-    data: DataSpec = None,
-    own: OwnModel = None,
-    as_json: AsJson = False,
-) -> None:
-    """Test a trained model on the test windows of a data set."""
-    from mdl.own import own_data, own_model
-    from peers.view.inference import evaluate_model, show_evaluation
-
-    result = evaluate_model(model, own_data(data) if data else None, own_model(own) if own else None)
-    if as_json:
-        print_json(result)
-    else:
-        show_evaluation(result)
-
-
-@app.command()
-def predict(
-    model: Annotated[Path, typer.Argument(help="global.safetensors, or the run directory that holds it.")],
-    data: DataSpec = None,
-    own: OwnModel = None,
-    limit: Annotated[int, typer.Option(help="How many windows to show.", min=1, max=MANY)] = 20,
-    at: Annotated[str | None, typer.Option(help="Where then? 9:00, or 2026-05-04T09:00; for places.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Classify windows with a trained model; with --at say where somebody is at that moment."""
-    if at is not None:
-        from peers.view.where import predict_places, show_places
-
-        where = predict_places(model, data, at, limit)
-        print_json(where) if as_json else show_places(where)
-        return
-    from mdl.own import own_data, own_model
-    from peers.view.inference import predict_windows, show_predictions
-
-    result = predict_windows(model, own_data(data) if data else None, limit, own_model(own) if own else None)
-    if as_json:
-        print_json(result)
-    else:
-        show_predictions(result)
 
 
 def main() -> None:

@@ -21,6 +21,16 @@ from mdl.task import channels_difference, rates_difference
 from peers.view.console import PlainConsole
 
 
+def find_model_file(path: Path) -> Path:
+    """The file itself, or the one in a run directory."""
+    return path / "global.safetensors" if path.is_dir() else path
+
+
+def load_model(path: Path, model: str | Own | None) -> tuple[nn.Module, ModelDescription]:
+    """As `import_model`, of a file or a run directory."""
+    return import_model(find_model_file(path), model)
+
+
 def evaluate_model(path: Path, spec: str | Own | None, model: str | Own | None = None) -> dict[str, Any]:
     """Accuracy, macro F1 and per-class recall on the test windows. Raises DataError if the data does not fit."""
     module, description, data = _load(path, spec, model)
@@ -82,8 +92,8 @@ def show_predictions(result: dict[str, Any]) -> None:
 
 
 def _load(path: Path, spec: str | Own | None, model: str | Own | None) -> tuple[nn.Module, ModelDescription, DataSet]:
-    file = path / "global.safetensors" if path.is_dir() else path
-    module, description = import_model(file, model)
+    file = find_model_file(path)
+    module, description = load_model(path, model)
     chosen = spec or description.built_in_data
     if not chosen:
         raise DataError(

@@ -103,7 +103,9 @@ def is_time_name(column: str) -> bool:
 def _possible_units(middle: float, rates: dict[str, float], rate: float | None) -> Iterator[str]:
     """By what rate is asked for; else by the size of UNIX times; else by the rates that sensors have."""
     if rate is not None:
-        yield from (name for name in rates if rate / RATE_TOLERANCE <= rates[name] <= rate * _MOST_THINNED)
+        # Thinned from what is usual, or not at all: 50 rows a second are no 50,000 that are asked for in hundreds.
+        most = min(rate * _MOST_THINNED, max(_USUAL_HZ[1], rate * RATE_TOLERANCE))
+        yield from (name for name in rates if rate / RATE_TOLERANCE <= rates[name] <= most)
         return
     usual = [name for name in rates if _USUAL_HZ[0] <= rates[name] <= _USUAL_HZ[1]]
     unix = unix_unit(middle)

@@ -27,7 +27,7 @@ from mdl.data.windows import DataSet, Floats, Integers
 from mdl.errors import DataError
 from mdl.writing import open_private
 
-__all__ = ["CsvOptions", "find_csv_files", "read_csv"]
+__all__ = ["CsvOptions", "find_csv_files", "gather_windows", "read_csv", "window_starts"]
 
 _ENDINGS = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz")
 # Windows gathered together: 512 of 9 x 128 in float32 are 2.4 MB.
@@ -81,7 +81,7 @@ def _place_for_rows(scratch: Path | None) -> Iterator[Path]:
 
 def _cut(path: str, streams: Streams, options: CsvOptions, rows: Path, recordings: int) -> DataSet:
     window, step = options.window, options.step or max(1, options.window // 2)
-    starts, group = _window_starts(streams.stretches, window, step)
+    starts, group = window_starts(streams.stretches, window, step)
     if not len(starts):
         raise DataError(
             f"no window of {window} samples fits: the longest stretch of one label has {streams.longest}; "
@@ -94,7 +94,7 @@ def _cut(path: str, streams: Streams, options: CsvOptions, rows: Path, recording
     _check_size(len(starts), width, window)
     return assemble_data(
         Path(path).stem if not glob.has_magic(path) else "csv",
-        lambda chosen, side: _gather(rows, starts[chosen], width, window, rows.with_name(f"{side}_x.npy")),
+        lambda chosen, side: gather_windows(rows, starts[chosen], width, window, rows.with_name(f"{side}_x.npy")),
         (classes, number[label]),
         people[subject] if options.subject else None,
         recording if recordings > 1 else None,
@@ -110,7 +110,7 @@ def _cut(path: str, streams: Streams, options: CsvOptions, rows: Path, recording
     )
 
 
-def _window_starts(stretches: NDArray[np.int64], window: int, step: int) -> tuple[Integers, Integers]:
+def window_starts(stretches: NDArray[np.int64], window: int, step: int) -> tuple[Integers, Integers]:
     """(starts, stretch of each): first row of every window; windows start at a stretch's first row."""
     counts = (stretches[:, 1] - window) // step + 1
     group = np.repeat(np.arange(len(stretches)), counts)
@@ -129,7 +129,7 @@ def _order_classes(streams: Streams, label: Integers, options: CsvOptions) -> tu
     return tuple(sorted(held)), lost if without else ()
 
 
-def _gather(rows: Path, starts: Integers, channels: int, window: int, into: Path) -> Floats:
+def gather_windows(rows: Path, starts: Integers, channels: int, window: int, into: Path) -> Floats:
     """Windows (n, channels, window), float32, mapped from a file of their own: memory holds some hundred at a time."""
     with open_private(into, "xb") as file:
         shape = (len(starts), channels, window)

@@ -69,6 +69,13 @@ def find_dialect(file: Path, wanted: Sequence[str] = (), names: Sequence[str] = 
     encoding = find_encoding(file)
     with open_text(file, encoding=encoding, errors="replace") as lines:
         sample = list(_take_sample(lines))
+    return dialect_of(file, sample, encoding, wanted, names)
+
+
+def dialect_of(
+    file: Path, sample: Sequence[str], encoding: str, wanted: Sequence[str] = (), names: Sequence[str] = ()
+) -> Dialect:
+    """The same for the first lines of what is read as it comes."""
     if not any(line.strip() for line in sample):
         raise DataError(f"{file}: it is empty; expected a header and rows of values")
     if names:

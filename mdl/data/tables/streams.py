@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -46,6 +47,7 @@ class Table:
 class Streams:
     """What was read. stretches: int64 (n, 5), as `list_stretches` gives them, into the file of rows.
 
+    began: of each, since its recording's first row: seconds, or rows where there are no times (is_timed says).
     rate_hz: of the rows in it; None if nobody knows. longest: rows of the longest stretch, also of one too short.
     """
 
@@ -55,6 +57,8 @@ class Streams:
     stretches: NDArray[np.int64]
     rate_hz: float | None
     longest: int
+    began: Floats64
+    is_timed: bool
     notes: list[str] = field(default_factory=list)
 
 
@@ -79,6 +83,8 @@ def read_streams(path: str, files: Sequence[Path], options: CsvOptions, into: IO
         list_stretches(reader.writer),
         rate or (_usual_rate(tables) if options.rate is None else options.rate),
         reader.writer.longest,
+        np.array(reader.writer.began, np.float64),
+        all(table.time for table in tables),
         [*_describe_tables(tables, options, rate), *reader.describe()],
     )
 
@@ -116,10 +122,22 @@ def _with_time(table: Table, options: CsvOptions) -> Table:
         except UnsortedError:
             raise
         except DataError as error:
-            if options.time or options.fill_s is not None:
+            if options.time or options.fill_s is not None or _is_time(table, place, options):
                 raise
             why = why or str(error)
     return Table(table.file, table.dialect, table.columns, None, why)
+
+
+def _is_time(table: Table, place: int, options: CsvOptions) -> bool:
+    """Whether a column that was found by its name is a good time, and only contradicts what the user says of it."""
+    if options.rate is None and options.time_unit is None and options.max_gap is None:
+        return False
+    unsaid = msgspec.structs.replace(options, rate=None, time_unit=None, max_gap=None)
+    try:
+        find_time(table.file, table.dialect, place, unsaid)
+    except DataError:
+        return False
+    return True
 
 
 def _grid_rate(tables: Sequence[Table], options: CsvOptions) -> float | None:

@@ -24,23 +24,26 @@ UNLABELLED = -1
 class StretchWriter:
     """Takes rows in their order, writes float32 rows (channels,) one after the other, and keeps where stretches are.
 
-    found: five numbers each, in order: first row in the file, rows, label, subject, recording.
+    found: five numbers each, in order: first row in the file, rows, label, subject, recording. began: when each did, in
+    seconds since the recording's first row, or in rows where there are no times.
     """
 
     def __init__(self, file: IO[bytes], channels: int, window: int) -> None:
         self._file, self._row_bytes, self._window = file, 4 * channels, window
-        self.found, self.longest = array("q"), 0
+        self.found, self.began, self.longest = array("q"), array("d"), 0
         self._rows, self._start, self._taken, self._made = 0, 0, 0, 0
         self._key: tuple[int, int, int] | None = None
         self._rate: float | None = None
         self._gap_s = np.inf
         self._last: tuple[float, Floats64] | None = None
         self._first_s, self._grid = 0.0, 0
+        self._origin_s, self._seen = np.nan, 0
 
     def begin(self, rate: float | None, gap_s: float) -> None:
         """A recording begins. rate: Hz of the grid, None to take rows as they are. gap_s: a longer step is a gap."""
         self.end()
         self._rate, self._gap_s = rate, gap_s
+        self._origin_s, self._seen = np.nan, 0
 
     def add(self, values: Floats64, times: Floats64 | None, label: Integers, subject: Integers, recording: int) -> None:
         """values: (rows, channels), NaN where one is missing: there, and where a label is missing, a stretch ends."""
@@ -48,8 +51,12 @@ class StretchWriter:
         good = np.isfinite(values).all(axis=1) & (label != UNLABELLED)
         cut = np.ones(len(values), np.bool_)
         cut[1:] = ~good[:-1] | (label[1:] != label[:-1]) | (subject[1:] != subject[:-1])
-        if times is not None:
+        if times is None:
+            self._origin_s = 0.0
+        else:
             good &= np.isfinite(times)
+            if np.isnan(self._origin_s) and np.isfinite(times).any():
+                self._origin_s = float(times[np.isfinite(times)][0])
             with np.errstate(invalid="ignore"):
                 step = np.diff(times)
                 cut[1:] |= ~good[:-1] | (step < 0) | (step > self._gap_s)
@@ -61,9 +68,12 @@ class StretchWriter:
             key = (int(label[first]), int(subject[first]), recording)
             if first or key != self._key or self._steps_away(times):
                 self.end()
+            if self._key is None:
+                self._first_s = float(self._seen + first if times is None else times[first])
             self._extend(key, values[first:last], None if times is None else times[first:last])
         if len(good) and not good[-1]:
             self.end()
+        self._seen += len(good)
 
     def end(self) -> None:
         """The stretch is over; what is too short is taken back."""
@@ -71,6 +81,7 @@ class StretchWriter:
         self.longest = max(self.longest, length)
         if self._key is not None and length >= self._window:
             self.found.extend((self._start, length, *self._key))
+            self.began.append(self._first_s - self._origin_s)
         elif length:
             self._file.seek(self._start * self._row_bytes)
             self._file.truncate()
@@ -84,8 +95,8 @@ class StretchWriter:
         return not 0 <= times[0] - self._last[0] <= self._gap_s
 
     def _extend(self, key: tuple[int, int, int], values: Floats64, times: Floats64 | None) -> None:
-        if self._key is None and times is not None:
-            self._first_s, self._grid = float(times[0]), 0
+        if self._key is None:
+            self._grid = 0
         self._key = key
         if times is not None:
             last = self._last

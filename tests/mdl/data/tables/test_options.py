@@ -58,3 +58,9 @@ def test_a_word_for_gaps_that_is_none_is_refused(tmp_path: Path, gaps: str) -> N
     (tmp_path / "a.csv").write_text(rows("ab" * 9))
     with pytest.raises(ConfigError, match="gaps="):
         load_data(f"csv:{tmp_path}/a.csv?label=label&gaps={gaps}", tmp_path / "cache")
+
+
+def test_a_rate_that_the_times_contradict_is_refused_also_where_nobody_named_the_times(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(rows("a" * 60 + "b" * 60))
+    with pytest.raises(DataError, match=r"rate=200 in no unit.*50 Hz if they are s"):
+        load_data(f"csv:{tmp_path}/a.csv?label=label&rate=200&window=4", tmp_path / "cache")

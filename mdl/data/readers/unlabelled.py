@@ -1,0 +1,72 @@
+"""Recordings without labels, cut into windows in the order of their rows: what a trained model is used on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import msgspec
+import numpy as np
+
+from mdl.data.readers.csv_streams import find_csv_files, gather_windows, window_starts
+from mdl.data.tables.options import CsvOptions
+from mdl.data.tables.rows import Floats64
+from mdl.data.tables.streams import look_at_tables, read_streams
+from mdl.data.windows import Floats, Integers
+from mdl.errors import DataError
+from mdl.task import is_one_rate
+from mdl.writing import make_private_folder, open_private
+
+
+@dataclass(frozen=True)
+class Unlabelled:
+    """x: float32 (n, channels, window), mapped from a file. recording: (n,), into files.
+
+    began: (n,), since the recording's first row, in seconds, or in rows where there are no times.
+    """
+
+    x: Floats
+    began: Floats64
+    recording: Integers
+    files: tuple[Path, ...]
+    is_timed: bool
+    rate_hz: float | None
+    notes: tuple[str, ...]
+
+
+@contextmanager
+def read_unlabelled(path: str, options: CsvOptions, rate_hz: float | None, cache_dir: Path) -> Iterator[Unlabelled]:
+    """All windows of csv:PATH, whatever label they have; the files behind them go when they are done with.
+
+    rate_hz: that the windows must have; recordings of another one are resampled. Raises ConfigError or DataError, as
+    `read_csv` does.
+    """
+    files = find_csv_files(path)
+    if rate_hz is not None and options.rate is None:
+        clocks = [table.time.clock for table in look_at_tables(files, options) if table.time]
+        if not all(is_one_rate(clock.rate_hz, rate_hz) for clock in clocks):
+            options = msgspec.structs.replace(options, rate=rate_hz)
+    make_private_folder(cache_dir)
+    with TemporaryDirectory(dir=cache_dir) as folder:
+        rows = Path(folder) / "rows.f32"
+        with open_private(rows, "xb") as into:
+            streams = read_streams(path, files, options, into, labelled=False)
+        step = options.step or options.window
+        starts, stretch = window_starts(streams.stretches, options.window, step)
+        if not len(starts):
+            raise DataError(
+                f"{path}: no window of {options.window} samples fits: the longest stretch has {streams.longest}"
+            )
+        x = gather_windows(rows, starts, len(streams.channels), options.window, rows.with_name("x.npy"))
+        within = starts - streams.stretches[stretch, 0]
+        # Seconds between rows; where there are no times, rows count.
+        each = 1 / streams.rate_hz if streams.is_timed and streams.rate_hz else 1.0
+        began = streams.began[stretch] + within * each
+        recording = streams.stretches[stretch, 4]
+        yield Unlabelled(
+            x, np.asarray(began, np.float64), recording, tuple(files), streams.is_timed, streams.rate_hz,
+            tuple(streams.notes),
+        )  # fmt: skip

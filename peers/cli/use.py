@@ -1,0 +1,117 @@
+"""`mdl eval`, `mdl predict` and `mdl export`: a trained model in use."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from mdl.section import MANY
+from peers.cli.options import AsJson, DataSpec, OwnModel, print_json
+
+ModelFile = Annotated[
+    Path, typer.Argument(help="global.safetensors, or the run directory that holds it.", show_default=False)
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands, in this order."""
+    app.command("eval")(evaluate)
+    app.command()(predict)
+    app.command()(export)
+
+
+def evaluate(model: ModelFile, data: DataSpec = None, own: OwnModel = None, as_json: AsJson = False) -> None:
+    """Test a trained model on the test windows of a data set."""
+    from mdl.own import own_data, own_model
+    from peers.view.inference import evaluate_model, show_evaluation
+
+    result = evaluate_model(model, own_data(data) if data else None, own_model(own) if own else None)
+    if as_json:
+        print_json(result)
+    else:
+        show_evaluation(result)
+
+
+def predict(
+    model: ModelFile,
+    recordings: Annotated[
+        list[str] | None,
+        typer.Argument(help="Files or folders without labels, csv:PATH?..., or -.", metavar="[FILE]..."),
+    ] = None,
+    data: DataSpec = None,
+    own: OwnModel = None,
+    classes: Annotated[str, typer.Option(help="Of the model's classes, those that are possible here: a,b.")] = "",
+    follow: Annotated[bool, typer.Option("--follow", help="Go on as FILE grows, until Ctrl-C.")] = False,
+    limit: Annotated[
+        int | None, typer.Option(help="How many windows to show; 20 of --data, all of FILE.", min=1, max=MANY)
+    ] = None,
+    at: Annotated[str | None, typer.Option(help="Where then? 9:00, or 2026-05-04T09:00; for places.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Classify windows with a trained model; with --at say where somebody is at that moment."""
+    if at is not None:
+        from peers.view.where import predict_places, show_places
+
+        where = predict_places(model, data, at, limit or 20)
+        print_json(where) if as_json else show_places(where)
+        return
+    if recordings:
+        _classify(model, own, recordings, classes, follow, limit, as_json)
+        return
+    from mdl.own import own_data, own_model
+    from peers.view.inference import predict_windows, show_predictions
+
+    result = predict_windows(model, own_data(data) if data else None, limit or 20, own_model(own) if own else None)
+    if as_json:
+        print_json(result)
+    else:
+        show_predictions(result)
+
+
+def export(
+    model: ModelFile,
+    form: Annotated[
+        Literal["safetensors", "onnx", "torch"],
+        typer.Option("--format", help="safetensors: the parameters; onnx; torch: torch.export, a .pt2."),
+    ] = "onnx",
+    out: Annotated[Path | None, typer.Option(help="The file; beside the model by default.")] = None,
+    own: OwnModel = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a trained model for other programs, check that it gives the same, and describe it in a card beside it."""
+    from mdl.own import own_model
+    from peers.view.trained.portable import export_portable
+
+    result = export_portable(model, form, out, own_model(own) if own else None)
+    if as_json:
+        print_json(result)
+        return
+    print(f"{result['file']}: {form}, {result['size_bytes']:,} bytes; {result['checked']}")
+    print(f"{result['card']}: what it is, for people")
+
+
+def _classify(
+    model: Path, own: str | None, recordings: list[str], classes: str, follow: bool, limit: int | None, as_json: bool
+) -> None:
+    from mdl.data.tables.options import split_names
+    from mdl.errors import ConfigError
+    from mdl.own import own_model
+    from peers.view.inference import load_model
+    from peers.view.trained.classify import classify, describe_prediction, show_prediction
+
+    if follow and len(recordings) != 1:
+        raise ConfigError(f"--follow goes on with one file; {len(recordings)} are given")
+    module, description = load_model(model, own_model(own) if own else None)
+    counts: dict[str, int] = {}
+    rows = itertools.chain.from_iterable(
+        classify(module, description, each, split_names(classes), follow=follow) for each in recordings
+    )
+    for row in itertools.islice(rows, limit):
+        counts[row.predicted] = counts.get(row.predicted, 0) + 1
+        print(json.dumps(describe_prediction(row)) if as_json else show_prediction(row), flush=True)
+    if as_json:
+        print_json({"model": description.model, "windows": sum(counts.values()), "windows_by_class": counts})

@@ -1,0 +1,1 @@
+"""A trained model in use: on recordings without labels, and in other programs."""

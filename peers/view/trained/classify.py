@@ -1,0 +1,130 @@
+"""`mdl predict` on recordings that nobody has labelled: files, folders, a file that grows, or a pipe.
+
+The model's file says which channels, how many samples and what rate its windows have; the options of the recording say
+what is particular about it. Windows follow one another without overlap unless ?step= says so.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from torch import nn
+
+from mdl.data import default_cache_dir
+from mdl.data.readers.unlabelled import read_unlabelled
+from mdl.data.sources import parse_spec
+from mdl.data.spec import describe_choices, read_options
+from mdl.data.tables.live import live_windows
+from mdl.data.tables.options import CsvOptions
+from mdl.data.windows import Floats
+from mdl.errors import ConfigError, DataError
+from mdl.files.export import ModelDescription
+from mdl.learning.evaluation import predict_logits
+from mdl.reading import open_regular
+from peers.view.tail import LineTail
+
+STDIN = "-"
+# Windows classified together: 256 of 9 x 128 in float32 are 1.2 MB.
+_AT_ONCE = 256
+# Between two looks at a file that grows: less than anybody waits for, and little work.
+_LOOK_S = 0.2
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One window. began: in seconds since the recording's first row, or its first row from 0 if is_timed is False."""
+
+    recording: str
+    began: float
+    is_timed: bool
+    predicted: str
+    probability: float
+
+
+def classify(
+    module: nn.Module, description: ModelDescription, said: str, classes: Sequence[str] = (), *, follow: bool = False
+) -> Iterator[Prediction]:
+    """said: a path, csv:PATH?options, or - for what comes in. classes: of the model's, those that are possible here.
+
+    follow: goes on as the file grows, until interrupted. Raises ConfigError or DataError naming the file and the row.
+    """
+    chosen = _choose_classes(description, classes)
+    text = said.partition("?")[0]
+    # A path says nothing about its kind; a folder, or any ending, is of tables here.
+    is_named = text == STDIN or text.startswith("csv:")
+    spec = parse_spec(said if is_named and text != STDIN else f"csv:{said}")
+    options = _complete(read_options(spec, CsvOptions), description)
+    names = description.class_names
+    if spec.path == STDIN or follow:
+        lines = sys.stdin if spec.path == STDIN else _follow(Path(spec.path))
+        for number, x in live_windows(lines, spec.path, options):
+            place, share = _most_likely(module, x[None], chosen)
+            began = float(number - options.window)
+            yield Prediction(spec.path, began, False, names[int(place[0])], round(float(share[0]), 4))
+        return
+    with read_unlabelled(spec.path, options, description.rate_hz, default_cache_dir()) as windows:
+        if windows.x.shape[1] != description.channels:
+            raise DataError(
+                f"{spec.path}: {windows.x.shape[1]} channels, the model takes {description.channels}; choose them with "
+                f"?columns="
+            )
+        for first in range(0, len(windows.x), _AT_ONCE):
+            place, share = _most_likely(module, np.ascontiguousarray(windows.x[first : first + _AT_ONCE]), chosen)
+            for row, (each, probability) in enumerate(zip(place, share, strict=True), first):
+                recording = str(windows.files[int(windows.recording[row])])
+                began = round(float(windows.began[row]), 3)
+                yield Prediction(recording, began, windows.is_timed, names[int(each)], round(float(probability), 4))
+
+
+def show_prediction(row: Prediction) -> str:
+    """One line."""
+    at = f"{row.began:10.2f} s" if row.is_timed else f"row {row.began + 1:8.0f}"
+    return f"{row.recording}  {at}  {row.predicted:<20} {row.probability:.1%}"
+
+
+def describe_prediction(row: Prediction) -> dict[str, Any]:
+    """For --json."""
+    began = {"began_s": row.began} if row.is_timed else {"first_row": int(row.began) + 1}
+    return {"recording": row.recording, **began, "predicted": row.predicted, "probability": row.probability}
+
+
+def _choose_classes(description: ModelDescription, classes: Sequence[str]) -> list[int]:
+    names = description.class_names
+    for name in classes:
+        if name not in names:
+            raise ConfigError(f"--classes {name}: the model does not know it; {describe_choices(name, names)}")
+    return [place for place, name in enumerate(names) if not classes or name in classes]
+
+
+def _complete(options: CsvOptions, description: ModelDescription) -> CsvOptions:
+    """What the user does not say, the model does. A label that is said is a column, and no channel."""
+    named = options.channels or options.columns or ",".join(description.channel_names)
+    changes: dict[str, Any] = {"columns": named, "channels": "", "window": description.time}
+    if options.step is None:
+        changes["step"] = description.time
+    return msgspec.structs.replace(options, **changes)
+
+
+def _most_likely(module: nn.Module, x: Floats, chosen: Sequence[int]) -> tuple[Any, Any]:
+    """(class, probability) of each window, among the chosen classes."""
+    logits = predict_logits(module, x).astype(np.float64)[:, chosen]
+    shares = np.exp(logits - logits.max(axis=1, keepdims=True))
+    shares /= shares.sum(axis=1, keepdims=True)
+    return np.array(chosen)[shares.argmax(axis=1)], shares.max(axis=1)
+
+
+def _follow(file: Path) -> Iterator[str]:
+    open_regular(file, "a file that grows").close()
+    tail = LineTail(file)
+    while True:
+        lines = tail.new()
+        yield from (line.decode("utf-8-sig", "replace") for line in lines)
+        if not lines:
+            time.sleep(_LOOK_S)

@@ -1,0 +1,155 @@
+"""A trained model for other programs: ONNX, torch.export or the bare parameters, each compared with what it came from.
+
+A file that gives something else than the model is worse than none: what differs by more than TOLERANCE is not kept.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from mdl.errors import ConfigError, DataError, MdlError
+from mdl.files.checkpoint import read_safetensors
+from mdl.files.export import ModelDescription, export_model
+from mdl.learning.evaluation import predict_logits
+from mdl.own import Own
+from mdl.task import describe_rate
+from mdl.writing import write_whole
+from peers.view.inference import find_model_file, load_model
+
+# Of logits: runtimes order their sums otherwise, and float32 has seven digits.
+TOLERANCE = 1e-4
+# Windows it is compared on, drawn from a normal distribution: a built-in model normalises what comes in.
+_COMPARED = 1000
+_ENDINGS = {"safetensors": ".safetensors", "onnx": ".onnx", "torch": ".pt2"}
+_ONNX_NEEDS = ("onnx", "onnxscript")
+
+
+def export_portable(path: Path, form: str, out: Path | None, model: str | Own | None = None) -> dict[str, Any]:
+    """Write the model at `path` in `form`, and a card beside it. Raises ConfigError if a package is missing."""
+    module, description = load_model(path, model)
+    file = find_model_file(path)
+    target = out or file.with_suffix(_ENDINGS[form])
+    if target.exists() and target.resolve() == file.resolve():
+        raise ConfigError(f"{target} is the model itself; say where to with --out")
+    if form == "safetensors":
+        export_model(target, module, description)
+        checked = _check_parameters(target, module)
+    else:
+        aside = target.with_name(f".{target.name}.{os.getpid()}{target.suffix}")
+        try:
+            checked = (
+                _write_onnx(aside, module, description) if form == "onnx" else _write_torch(aside, module, description)
+            )
+            aside.replace(target)
+        except OSError as error:
+            raise MdlError(f"{target}: {error.strerror}") from None
+        finally:
+            aside.unlink(missing_ok=True)
+    card = target.with_name(f"{target.name}.md")
+    write_whole(card, lambda into: into.write(describe_model(module, description, target.name).encode()))
+    return {
+        "model": description.model, "format": form, "file": str(target), "card": str(card),
+        "size_bytes": target.stat().st_size, "checked": checked,
+    }  # fmt: skip
+
+
+def describe_model(module: nn.Module, description: ModelDescription, name: str) -> str:
+    """A card: what goes in, what comes out, what it was made of, and what nobody has claimed of it. Markdown."""
+    count = sum(parameter.numel() for parameter in module.parameters())
+    channels = ", ".join(description.channel_names) or f"{description.channels}, without names"
+    rate = describe_rate(description.rate_hz) if description.rate_hz else "not known"
+    lines = [
+        f"# {name}", "",
+        f"A model of mdl: `{description.model}`, {count:,} parameters, after round {description.round_id} of the mesh "
+        f"{description.mesh or '(none)'}.", "",
+        "| | |", "|---|---|",
+        f"| input | float32 (n, {description.channels}, {description.time}): windows, channels, samples |",
+        f"| channels, in this order | {channels} |",
+        f"| samples a second | {rate} |",
+        f"| output | logits (n, {description.classes}); softmax makes probabilities |",
+        f"| classes, in this order | {', '.join(description.class_names)} |",
+        f"| trained on | {description.data or 'not said'} (as it was called there), seed {description.seed} |", "",
+        "Values go in as they were recorded, in the units of the training data; the model normalises them itself.", "",
+        "How well it does on your data: `mdl eval` with recordings that have labels. It was trained on recordings of "
+        "the people in its mesh alone, and says one of its classes of whatever it is given.", "",
+    ]  # fmt: skip
+    return "\n".join(lines)
+
+
+def _example(description: ModelDescription) -> np.ndarray[Any, np.dtype[np.float32]]:
+    shape = (_COMPARED, description.channels, description.time)
+    return np.random.default_rng(0).normal(size=shape).astype(np.float32)
+
+
+def _check_parameters(target: Path, module: nn.Module) -> str:
+    stored = read_safetensors(target)[0]
+    if any(not np.array_equal(stored[name], tensor.numpy()) for name, tensor in module.state_dict().items()):
+        raise DataError(f"{target} differs from the model")
+    return "equal to the model's parameters"
+
+
+def _compare(found: np.ndarray[Any, Any], module: nn.Module, x: np.ndarray[Any, Any], where: str) -> str:
+    away = float(np.abs(found - predict_logits(module, x)).max())
+    if not away <= TOLERANCE:
+        raise MdlError(
+            f"{where} gives logits that differ by {away:.2g} from the model's, more than {TOLERANCE:g}: not kept"
+        )
+    return f"on {len(x):,} windows within {away:.1e} of the model in {where}"
+
+
+def _write_torch(target: Path, module: nn.Module, description: ModelDescription) -> str:
+    x = _example(description)
+    batch = torch.export.Dim("n")
+    with _quietly():
+        exported = torch.export.export(module.eval(), (torch.from_numpy(x[:2]),), dynamic_shapes=({0: batch},))
+        torch.export.save(exported, target)
+        # What was just written by this process, and by nobody else.
+        again = torch.export.load(target).module()
+    with torch.no_grad():
+        return _compare(again(torch.from_numpy(x)).numpy(), module, x, "torch.export")
+
+
+def _write_onnx(target: Path, module: nn.Module, description: ModelDescription) -> str:
+    if missing := [name for name in _ONNX_NEEDS if not _is_installed(name)]:
+        raise ConfigError(f"--format onnx needs {' and '.join(missing)}: pip install 'mdl[onnx]'")
+    x = _example(description)
+    with _quietly():
+        torch.onnx.export(
+            module.eval(), (torch.from_numpy(x[:2]),), str(target), input_names=["windows"], output_names=["logits"],
+            dynamic_shapes=({0: torch.export.Dim("n")},), dynamo=True, external_data=False, verbose=False,
+        )  # fmt: skip
+    if not _is_installed("onnxruntime"):
+        return "not compared: onnxruntime is not installed"
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(target), providers=["CPUExecutionProvider"])
+    return _compare(session.run(None, {"windows": x})[0], module, x, "onnxruntime")
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Without what torch says of its own parts meanwhile; whether the result is right is seen by comparing."""
+    log = logging.getLogger("torch")
+    before = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(before)
+
+
+def _is_installed(name: str) -> bool:
+    return importlib.util.find_spec(name) is not None
