@@ -223,6 +223,20 @@ class CloudSection(Section, frozen=True):
     update: str = ""
 
 
+class WebSection(Section, frozen=True):
+    """The page about the mesh that this node serves.
+
+    port: TCP port of the page; 0: none.
+    lan: other devices of the network may open it, with the token that is printed; else this machine alone.
+    metrics_port: TCP port of /metrics for Prometheus; 0: none.
+    """
+
+    table: ClassVar[str] = "web"
+    port: Annotated[int, Range(0, 65535, "0: none")] = 0
+    lan: bool = False
+    metrics_port: Annotated[int, Range(0, 65535, "0: none")] = 0
+
+
 class Config(Section, frozen=True):
     """All of it.
 
@@ -236,6 +250,7 @@ class Config(Section, frozen=True):
     device: what it cannot find out by itself.
     faults: when a device counts as lost.
     cloud: learning with a cloud.
+    web: the page that it serves.
     """
 
     seed: Seed = 0
@@ -248,6 +263,7 @@ class Config(Section, frozen=True):
     device: DeviceSection = DeviceSection()
     faults: FaultSection = FaultSection()
     cloud: CloudSection = CloudSection()
+    web: WebSection = WebSection()
 
 
 def load_config(path: Path | None, overrides: Mapping[str, object], assignments: Iterable[str] = ()) -> Config:

@@ -23,6 +23,7 @@ from mdl.config import load_config
 from mdl.data.sources import parse_spec
 from mdl.learning.models import MODELS
 from peers.cli.main import add_groups, app
+from peers.cli.web import with_port
 from peers.view.schedule_source import draw_scenarios
 from scheduler.explain.watched_play import parse_policies
 from scheduler.given.choice import is_file
@@ -160,7 +161,7 @@ def check_mdl(words: list[str], whole: bool) -> None:
     if not words and not whole:
         return
     try:
-        context = command.make_context(" ".join(path), [_fill_in(word) for word in words])
+        context = command.make_context(" ".join(path), [_fill_in(word) for word in with_port(words)])
     except Exception as problem:
         kind = type(problem).__name__  # typer brings a click of its own, whose names are private
         if kind == "Exit":  # --help

@@ -35,6 +35,7 @@ from peers.cli.options import (
     mesh_overrides,
     need_data,
 )
+from peers.cli.web import MetricsPort, Web, WebLan, page_beside, web_overrides
 
 if TYPE_CHECKING:
     from mdl.config import Config
@@ -57,6 +58,9 @@ def cloud(
     port: Port = None,
     loopback: Loopback = None,
     insecure: Insecure = None,
+    web: Web = None,
+    web_lan: WebLan = None,
+    metrics_port: MetricsPort = None,
     seed: Seed = None,
     fresh: Fresh = False,
     out: Out = None,
@@ -78,12 +82,13 @@ def cloud(
         "seed": seed,
     }
     overrides |= mesh_overrides(None, listen, port, None, loopback, insecure)
+    overrides |= web_overrides(web, web_lan, metrics_port)
     settings = load_settings(config, overrides, assign)
     from peers.edge.cloud_node import run_cloud
 
     found = find_mesh(mesh, code, settings)
     need_data(settings)
-    with identified(found.name, "cloud", out) as (me, directory):
+    with identified(found.name, "cloud", out) as (me, directory), page_beside(settings, found, "cloud", directory):
         ended = run_cloud(settings, me, found.keys, directory, fresh)
     told = f"version {ended.version} of {ended.pupils} pupils is in {directory}"
     end(ended, {"cloud": found.name, "run_dir": str(directory)}, as_json, told)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mdl.section import LONGEST_S, MANY, MEMBERS
+from mdl.section import MANY, MEMBERS
 from peers.cli.failure import run_guarded
 from peers.cli.options import (
     AsJson,
@@ -46,16 +46,18 @@ from peers.cli.options import (
     Split,
     When,
     choose,
+    device_overrides,
     end,
     find_mesh,
-    finite,
     identified,
     load_settings,
     log_at,
     mesh_overrides,
     need_data,
     print_json,
+    round_overrides,
 )
+from peers.cli.web import MetricsPort, Web, WebLan, page_beside, web_overrides, with_port
 from peers.view.plain import log_plainly
 from transport.loglimit import FloodFilter
 
@@ -88,6 +90,7 @@ def up(
     cloud: Annotated[bool, typer.Option("--cloud", help="With a cloud peer that teaches the mesh.")] = False,
     donors: Annotated[int | None, typer.Option(help="Training people whose data is the cloud's; a quarter.")] = None,
     verify: Annotated[bool, typer.Option("--verify", help="Check each global delta against the central mean.")] = False,
+    web: Web = None,
     out: Out = None,
     config: ConfigFile = None,
     assign: Assign = None,
@@ -105,12 +108,11 @@ def up(
         "data.split": split,
         "model.name": model,
         "training.rounds_per_epoch": rounds_per_epoch,
-        "round.policy": policy,
-        "round.exchange": exchange,
-        "round.compress": compress,
         "cloud.people": donors,
+        "web.port": web,
         "seed": seed,
     }
+    overrides |= round_overrides(policy, exchange, compress)
     settings = load_settings(config, overrides, assign)
     result = run_up(
         *(settings, peers, epochs, out),
@@ -148,6 +150,9 @@ def peer(
     rounds: OwnRounds = None,
     max_memory: MaxMemory = None,
     max_battery_share: MaxBatteryShare = None,
+    web: Web = None,
+    web_lan: WebLan = None,
+    metrics_port: MetricsPort = None,
     seed: Seed = None,
     fresh: Fresh = False,
     out: Out = None,
@@ -166,12 +171,10 @@ def peer(
         "data.split": split,
         "model.name": model,
         "cloud.address": cloud,
-        "device.when": when,
-        "device.max_memory_mb": max_memory,
-        "device.max_battery_share": max_battery_share,
         "seed": seed,
     }
-    overrides |= {"round.policy": policy, "round.exchange": exchange, "round.compress": compress}
+    overrides |= device_overrides(when, max_memory, max_battery_share) | web_overrides(web, web_lan, metrics_port)
+    overrides |= round_overrides(policy, exchange, compress)
     overrides |= mesh_overrides(join, listen, port, interface, loopback, insecure)
     settings = load_settings(config, overrides, assign)
     _train_here(settings, choose(settings, policy), mesh, code, name, out, fresh, as_json)
@@ -191,7 +194,7 @@ def _train_here(
 
     found = find_mesh(mesh, code, settings)
     need_data(settings)
-    with identified(found.name, name, out) as (me, directory):
+    with identified(found.name, name, out) as (me, directory), page_beside(settings, found, me.peer_id):
         ended = run_trainer(settings, me, found, directory, fresh, policy)
     saved = f"the model of round {ended.round_id} is in {directory / 'global.safetensors'}"
     told = saved if ended.round_id else "no round was finished, nothing is saved"
@@ -214,6 +217,9 @@ def agent(
     interface: Interface = None,
     loopback: Loopback = None,
     insecure: Insecure = None,
+    web: Web = None,
+    web_lan: WebLan = None,
+    metrics_port: MetricsPort = None,
     out: Out = None,
     config: ConfigFile = None,
     assign: Assign = None,
@@ -224,38 +230,17 @@ def agent(
     """Order the aggregations of a mesh (the mobile agent); holds no data and no model."""
     log_at(log_level, quiet)
     overrides: dict[str, object] = {"round.rounds": rounds, "round.min_peers": min_peers}
-    overrides |= {"round.policy": policy, "round.exchange": exchange, "round.compress": compress}
+    overrides |= round_overrides(policy, exchange, compress) | web_overrides(web, web_lan, metrics_port)
     overrides |= mesh_overrides(join, listen, port, interface, loopback, insecure)
     settings = load_settings(config, overrides, assign)
     from peers.edge.node import run_agent
 
     chosen = choose(settings, policy)
     found = find_mesh(mesh, code, settings)
-    with identified(found.name, name, out) as (me, directory):
+    with identified(found.name, name, out) as (me, directory), page_beside(settings, found, me.peer_id):
         ended = run_agent(settings, me, found, directory, chosen)
     told = f"{ended.round_id} rounds ordered; what they gave is in {directory / 'metrics.jsonl'}"
     end(ended, {"agent": me.peer_id, "mesh": found.name, "run_dir": str(directory)}, as_json, told)
-
-
-@app.command()
-def peers(
-    mesh: MeshName = None,
-    code: Code = None,
-    wait: Annotated[float, typer.Option(help="Seconds to look around.", min=0.1, max=LONGEST_S, callback=finite)] = 3.0,
-    watch: Annotated[bool, typer.Option("--watch", help="Go on until Ctrl-C.")] = False,
-    join: Join = None,
-    interface: Interface = None,
-    loopback: Loopback = None,
-    as_json: AsJson = False,
-) -> None:
-    """Show who is in the mesh, what each is doing, and the hops of the open round."""
-    settings = load_settings(None, mesh_overrides(join, None, None, interface, loopback, None), None)
-    from peers.view.watch import look_around
-
-    found = find_mesh(mesh, code, settings)
-    result = look_around(found, settings.mesh, wait, watch=watch, quiet=as_json)
-    if as_json:
-        print_json(result)
 
 
 def main() -> None:
@@ -269,7 +254,7 @@ def main() -> None:
 
 def _run() -> int | None:
     add_groups()
-    code: int | None = app(standalone_mode=False, prog_name="mdl")
+    code: int | None = app(with_port(sys.argv[1:]), standalone_mode=False, prog_name="mdl")
     return code
 
 

@@ -176,6 +176,14 @@ def mesh_overrides(
     }
 
 
+def round_overrides(policy: str | None, exchange: str | None, compress: str | None) -> dict[str, object]:
+    return {"round.policy": policy, "round.exchange": exchange, "round.compress": compress}
+
+
+def device_overrides(when: str | None, memory_mb: float | None, battery_share: float | None) -> dict[str, object]:
+    return {"device.when": when, "device.max_memory_mb": memory_mb, "device.max_battery_share": battery_share}
+
+
 def find_mesh(name: str | None, code: str | None, settings: Config) -> Mesh:
     """The mesh of this name or join code; asks a user who gave neither. Raises ConfigError."""
     from mdl.errors import ConfigError, MdlError

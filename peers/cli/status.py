@@ -1,4 +1,4 @@
-"""`mdl status`: one snapshot of a mesh, as the page and `GET /api/v1/snapshot` show it."""
+"""`mdl peers` and `mdl status`: a look at a live mesh, and one snapshot of it."""
 
 from __future__ import annotations
 
@@ -42,5 +42,26 @@ def status(
         print_json(told)
 
 
+def peers(
+    mesh: MeshName = None,
+    code: Code = None,
+    wait: Annotated[float, typer.Option(help="Seconds to look around.", min=0.1, max=LONGEST_S, callback=finite)] = 3.0,
+    watch: Annotated[bool, typer.Option("--watch", help="Go on until Ctrl-C.")] = False,
+    join: Join = None,
+    interface: Interface = None,
+    loopback: Loopback = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show who is in the mesh, what each is doing, and the hops of the open round."""
+    settings = load_settings(None, mesh_overrides(join, None, None, interface, loopback, None), None)
+    from peers.view.watch import look_around
+
+    found = find_mesh(mesh, code, settings)
+    result = look_around(found, settings.mesh, wait, watch=watch, quiet=as_json)
+    if as_json:
+        print_json(result)
+
+
 def register(app: typer.Typer) -> None:
+    app.command()(peers)
     app.command()(status)

@@ -10,12 +10,13 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from mdl.config import Config, save_config
+from mdl.config import Config, WebSection, save_config
 from mdl.data import DataSet, default_cache_dir, load_data, private_part, split_windows
 from mdl.errors import ConfigError
 from mdl.own import Own, own_data
 from mdl.writing import make_private_folder
 from peers.roles.build import check_exchange
+from peers.web.opening import need_libraries
 from scheduler.given.choice import check_count, is_file, policy_of
 
 # What is trained on where nothing is asked for: `mdl up` shows that all works, and says that this is synthetic.
@@ -27,6 +28,7 @@ class Run:
     """What one `mdl up` is about to do. rounds: aggregations in total. cloud: with a cloud of its own.
 
     log_level: of this process and those that it starts. own_policy: a function of the user's that orders the rounds.
+    page: TCP port of a page about it; 0: none.
     """
 
     config: Config
@@ -38,6 +40,7 @@ class Run:
     cloud: bool = False
     log_level: str = "info"
     own_policy: Own | None = None
+    page: int = 0
 
 
 def plan_run(
@@ -67,6 +70,9 @@ def plan_run(
         config = _with_cloud(config, data)
     data = private_part(data, config.cloud.people, config.seed)
     split_windows(data.train, config.data.split, peers, config.seed)
+    page = config.web.port
+    if page:
+        need_libraries()
     rounds = epochs * config.training.rounds_per_epoch
     config = msgspec.structs.replace(
         config,
@@ -74,6 +80,7 @@ def plan_run(
         round=msgspec.structs.replace(config.round, rounds=rounds, min_peers=peers, keep_deltas=verify, relearn=False),
         training=msgspec.structs.replace(config.training, planned_rounds=rounds),
         busy=msgspec.structs.replace(config.busy, cpu_percent=100.0),  # they share one processor
+        web=WebSection(),  # of this process alone
     )
     check_exchange(config.round, verify)
     out = out or Path("runs") / f"up-{datetime.now():%Y%m%d-%H%M%S}"
@@ -85,7 +92,7 @@ def plan_run(
     except OSError as error:
         raise ConfigError(f"--out {out}: {error.strerror}") from None
     own = policy if isinstance(policy, Own) else None
-    return Run(config, peers, rounds, data, out, verify, cloud, log_level, own)
+    return Run(config, peers, rounds, data, out, verify, cloud, log_level, own, page)
 
 
 def _with_policy(config: Config, policy: str | Own | None, peers: int) -> Config:

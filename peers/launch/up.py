@@ -6,7 +6,8 @@ import logging
 import os
 import subprocess
 import time
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -16,7 +17,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from mdl.config import Config, show_config
+from mdl.config import Config, WebSection, show_config
 from mdl.errors import ConfigError, DataError, MdlError, UnfinishedError
 from mdl.files.round_lines import read_rounds
 from mdl.own import Own
@@ -91,9 +92,11 @@ def _train(run: Run, verifier: Verifier | None, console: Console, as_json: bool)
     """Start everybody, follow the rounds, end everybody; what each process said at its end."""
     code = new_join_code("up")
     threads = max(1, (os.cpu_count() or 1) // run.peers)
+    mesh = Mesh.from_code(code)
     with (
         Children(run.out / "logs", code, threads) as children,
-        Watcher(Mesh.from_code(code), run.config.mesh) as watcher,
+        Watcher(mesh, run.config.mesh, "up") as watcher,
+        _page(run, mesh, watcher, console),
     ):
         try:
             if run.cloud:
@@ -107,6 +110,22 @@ def _train(run: Run, verifier: Verifier | None, console: Console, as_json: bool)
     if saved is None:
         raise MdlError(f"no peer finished a round; their logs are in {run.out / 'logs'}")
     return [child.result() for child in children.running]
+
+
+@contextmanager
+def _page(run: Run, mesh: Mesh, watcher: Watcher, console: Console) -> Iterator[None]:
+    """The one that the user wants, of what is watched in any case."""
+    if not run.page:
+        yield
+        return
+    from peers.web.opening import Wanted, page_of
+    from peers.web.sources import LiveMesh
+
+    source = LiveMesh(watcher, run.out / "cloud" / "cycles.jsonl" if run.cloud else None)
+    with page_of(source, mesh, Wanted.of(WebSection(port=run.page))) as opened:
+        watcher.on_news = opened.notify
+        console.print(f"the page: {opened.url}", soft_wrap=True, highlight=False)
+        yield
 
 
 def _start_cloud(run: Run, children: Children, console: Console) -> None:

@@ -1,0 +1,169 @@
+"""`mdl web`, and the page beside what another command does (`--web`): opens it, and says where."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from peers.cli.options import (
+    AsJson,
+    Code,
+    Interface,
+    Join,
+    Loopback,
+    MeshName,
+    find_mesh,
+    load_settings,
+    mesh_overrides,
+    print_json,
+    tell,
+)
+
+if TYPE_CHECKING:
+    from mdl.config import Config
+    from peers.web.opening import Opened
+    from peers.web.sources import Source
+    from transport.trust.keys import Mesh
+
+DEFAULT_PORT = 8420  # that of peers/web/opening.py, which has more to import
+_MOST_PORT = 65535
+
+Web = Annotated[
+    int | None,
+    typer.Option(
+        "--web",
+        metavar="[PORT]",
+        min=1,
+        max=_MOST_PORT,
+        help=f"Serve a page about the mesh; at {DEFAULT_PORT} by default.",
+    ),
+]
+WebLan = Annotated[
+    bool | None, typer.Option("--web-lan", help="Other devices may open the page, with the token that is printed.")
+]
+MetricsPort = Annotated[
+    int | None, typer.Option(help="Serve /metrics for Prometheus at this TCP port.", min=1, max=_MOST_PORT)
+]
+
+
+def with_port(words: Sequence[str]) -> list[str]:
+    """Of a command line: `--web` alone is `--web 8420`."""
+    found = list(words)
+    for at, word in enumerate(words):
+        if word == "--web" and not (at + 1 < len(words) and words[at + 1].isdecimal()):
+            found[at] = f"--web={DEFAULT_PORT}"
+    return found
+
+
+def web_overrides(web: int | None, web_lan: bool | None, metrics_port: int | None) -> dict[str, object]:
+    return {"web.port": web, "web.lan": web_lan, "web.metrics_port": metrics_port}
+
+
+@contextmanager
+def page_beside(settings: Config, mesh: Mesh, source: str, cloud: Path | None = None) -> Iterator[None]:
+    """The page that the settings want, of a node in this process; nothing if they want none.
+
+    source: its name. cloud: of a cloud's run directory; its node is in no mesh.
+    """
+    if not (settings.web.port or settings.web.metrics_port):
+        yield
+        return
+    from peers.web.opening import Wanted, page_of, page_of_mesh
+
+    wanted = Wanted.of(settings.web)
+    if cloud is None:
+        with page_of_mesh(mesh, settings.mesh, wanted, source, _known_code(mesh)) as opened:
+            tell(f"mdl: {opened.tell()}")
+            yield
+        return
+    from peers.web.sources import OwnCloud
+
+    with page_of(OwnCloud(mesh.name, cloud / "cycles.jsonl"), mesh, wanted) as opened:
+        tell(f"mdl: {opened.tell()}")
+        yield
+
+
+def web(
+    run: Annotated[
+        Path | None, typer.Argument(help="Run directory of `mdl up`; without it the live mesh.", show_default=False)
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            help=f"TCP port; {DEFAULT_PORT} or the next free one by default, 0 is any.", min=0, max=_MOST_PORT
+        ),
+    ] = None,
+    lan: Annotated[
+        bool, typer.Option("--lan", help="Other devices may open it, with the token that is printed.")
+    ] = False,
+    metrics_port: MetricsPort = None,
+    mesh: MeshName = None,
+    code: Code = None,
+    join: Join = None,
+    interface: Interface = None,
+    loopback: Loopback = None,
+    as_json: AsJson = False,
+) -> None:
+    """Serve a page about a mesh until Ctrl-C: devices, the open round, what was learned, schedules played again."""
+    from peers.interrupts import handled, interrupt
+    from peers.web.opening import Wanted, page_of, page_of_mesh
+
+    settings = load_settings(None, mesh_overrides(join, None, None, interface, loopback, None), None)
+    wanted = Wanted(DEFAULT_PORT if port is None else port, lan, metrics_port, port is None)
+    with handled(interrupt):
+        if run is not None:
+            with page_of(_directory(run), None, wanted) as opened:
+                _stay(opened, lan, as_json)
+        else:
+            found = find_mesh(mesh, code, settings)
+            with page_of_mesh(found, settings.mesh, wanted, "web", _known_code(found)) as opened:
+                _stay(opened, lan, as_json)
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(web)
+
+
+def _directory(run: Path) -> Source:
+    from peers.web.opening import need_libraries
+
+    need_libraries()
+    from peers.web.sources import RunDirectory
+
+    return RunDirectory(run)
+
+
+def _stay(opened: Opened, lan: bool, as_json: bool) -> None:
+    """Until Ctrl-C, or until there is no network to hear the mesh on."""
+    if as_json:
+        print_json({"url": opened.url, "metrics_url": opened.metrics_url, "token": opened.token})
+    else:
+        print(opened.url)
+        if lan:
+            from peers.web.opening import draw_code
+
+            print(draw_code(opened.url))
+        if opened.metrics_url:
+            print(f"metrics: {opened.metrics_url}")
+    import sys
+
+    sys.stdout.flush()
+    opened.wait(threading.Event())
+
+
+def _known_code(mesh: Mesh) -> str:
+    """The join code of this mesh, as this user has it: the page shows it on this device alone."""
+    from mdl.errors import ConfigError
+    from peers.edge.identity import find_code
+
+    if mesh.keys is None:
+        return ""
+    try:
+        return find_code(mesh.name, None)
+    except ConfigError:
+        return ""  # given by a file, and not remembered

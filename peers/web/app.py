@@ -1,0 +1,228 @@
+"""What is answered to whom: the page's files, the snapshot, its changes, rounds played again. Every request is a GET.
+
+Each one passes the guard first. Answers are JSON, text or one of the page's own files; nothing that another device
+says ever stands in HTML.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from collections.abc import Callable
+from ipaddress import ip_address
+from typing import Any
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from mdl.bounds import MAX_ROUND, whole_number
+from mdl.errors import MdlError
+from peers.web.files import VIEWS, PageFiles
+from peers.web.guard import COOKIE, TOKEN_FIELD, Asked, Guard
+from peers.web.hub import FullError, Hub
+from peers.web.invitation import Invitation, invite
+from peers.web.playing import find_round, replay, what_if
+from peers.web.sources import POLICIES, Source
+
+# Plays that wait for the one under way: more is not a person at a slider.
+_MOST_PLAYS = 4
+_LONGEST_QUERY = 8192
+_JSON = "application/json"
+
+
+class Site:
+    """source: what is told. code: the mesh's join code, "" where it is not known."""
+
+    def __init__(self, source: Source, guard: Guard, code: str = "") -> None:
+        self.hub, self.guard = Hub(source), guard
+        self._source, self._code = source, code
+        self._files = PageFiles()
+        self._playing, self._plays = asyncio.Lock(), 0
+
+    def app(self) -> ASGIApp:
+        routes = [
+            *(Route(f"/{view}", self._page, methods=["GET"]) for view in VIEWS),
+            Route("/page/{name}", self._file, methods=["GET"]),
+            Route("/api/v1/snapshot", self._snapshot, methods=["GET"]),
+            Route("/api/v1/events", _Events(self.hub)),
+            Route("/api/v1/rounds/{number}", self._round, methods=["GET"]),
+            Route("/api/v1/rounds/{number}/what-if", self._what_if, methods=["GET"]),
+            Route("/api/v1/join", self._join, methods=["GET"]),
+        ]
+        return _Guarded(Starlette(routes=routes), self.guard, self._source)
+
+    async def _page(self, request: Request) -> Response:
+        """Opened with the token in the address: the browser keeps a pass instead, and the page the token."""
+        if TOKEN_FIELD in request.query_params:
+            token = request.query_params[TOKEN_FIELD]
+            if not self.guard.has_token(Asked("GET", "", {}, token)):
+                return Response("the token is not this page's\n", 401)
+            answer = RedirectResponse(f"{request.url.path}#{TOKEN_FIELD}={token}", 303)
+            answer.set_cookie(COOKIE, self.guard.pass_word, httponly=True, samesite="lax")
+            return answer
+        return self._own("index.html", request)
+
+    async def _file(self, request: Request) -> Response:
+        return self._own(request.path_params["name"], request)
+
+    def _own(self, name: str, request: Request) -> Response:
+        headers = request.headers
+        return self._files.answer(name, headers.get("if-none-match", ""), headers.get("accept-encoding", ""))
+
+    async def _snapshot(self, _: Request) -> Response:
+        return _json(self.hub.snapshot())
+
+    async def _round(self, request: Request) -> Response:
+        return await self._play(request, lambda real: replay(real))
+
+    async def _what_if(self, request: Request) -> Response:
+        query = request.query_params
+        policy, assignments = query.get("policy", POLICIES[0]), query.getlist("set")
+        return await self._play(request, lambda real: what_if(real, policy, assignments, POLICIES))
+
+    async def _play(self, request: Request, work: Callable[[Any], msgspec.Struct]) -> Response:
+        """In a thread beside the server, one at a time."""
+        number = whole_number(request.path_params["number"], MAX_ROUND)
+        told = self._source.told()
+        policy = told.status.policy if told.status else ""
+        if self._plays >= _MOST_PLAYS:
+            return _error(503, "too much is being played already; try again")
+        self._plays += 1
+        try:
+            async with self._playing:
+                real = find_round(told.rounds, -1 if number is None else number, told.mesh, policy)
+                return _json(await asyncio.to_thread(work, real))
+        except MdlError as error:
+            return _error(404 if "is not known here" in str(error) else 400, str(error))
+        finally:
+            self._plays -= 1
+
+    async def _join(self, request: Request) -> Response:
+        """Only for the person at this device: over the network the code would travel in the clear."""
+        given = Asked("GET", "", request.headers, request.query_params.get(TOKEN_FIELD, ""))
+        if not self._code:
+            return _error(404, "this page knows no join code")
+        if not _is_local(request.client.host if request.client else ""):
+            return _error(403, "the join code is shown on the device itself only: mdl mesh list, or its page there")
+        if not self.guard.has_token(given) or not self.guard.is_own_origin(given):
+            return _error(403, "open the address that mdl printed: only with its token the join code is shown")
+        invitation: Invitation = await asyncio.to_thread(functools.partial(invite, self._code))
+        return _json(invitation)
+
+
+class _Guarded:
+    """Every request, whatever it asks for, is judged first and answered with the same headers."""
+
+    def __init__(self, app: ASGIApp, guard: Guard, source: Source) -> None:
+        self._app, self._guard, self._source = app, guard, source
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        request = Request(scope)
+        token = request.query_params.get(TOKEN_FIELD, "") if len(scope["query_string"]) <= _LONGEST_QUERY else ""
+        asked = Asked(request.method, request.url.path, request.headers, token, (scope["client"] or ("",))[0])
+        extra = self._headers(asked)
+
+        async def send_with_headers(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), *extra]
+            await send(message)
+
+        refused = self._guard.check(asked)
+        if refused is None and len(scope["query_string"]) > _LONGEST_QUERY:
+            await Response("the query is too long\n", 414)(scope, receive, send_with_headers)
+        elif refused:
+            # So that an outsider holds no connection.
+            await Response(refused.why, refused.code, {"connection": "close"})(scope, receive, send_with_headers)
+        else:
+            await self._app(scope, receive, send_with_headers)
+
+    def _headers(self, asked: Asked) -> list[tuple[bytes, bytes]]:
+        pages = " ".join(("'self'", *self._source.told().pages))
+        policy = (
+            "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; base-uri 'none'; "
+            f"form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; connect-src {pages}"
+        )
+        headers = {
+            "content-security-policy": policy,
+            "x-content-type-options": "nosniff",
+            "referrer-policy": "no-referrer",
+            "cross-origin-opener-policy": "same-origin",
+            "cross-origin-resource-policy": "same-origin",
+        }
+        if page := self._guard.other_page(asked):
+            headers |= {"access-control-allow-origin": page, "vary": "origin"}
+            headers["cross-origin-resource-policy"] = "cross-origin"
+        if not asked.path.startswith("/page/"):
+            headers["cache-control"] = "no-store"
+        return [(name.encode(), value.encode()) for name, value in headers.items()]
+
+
+class _Events:
+    """Server-sent events: one snapshot, then changes, until the reader goes or the server ends."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            page = self._hub.open()
+        except FullError:
+            answer = Response("as many pages are open as may be\n", 503, {"retry-after": "10"})
+            await answer(scope, receive, send)
+            return
+        writing = asyncio.create_task(self._write(page, send))
+        leaving = asyncio.create_task(_gone(receive))
+        try:
+            await asyncio.wait((writing, leaving), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._hub.shut(page)
+            for task in (writing, leaving):
+                task.cancel()
+            await asyncio.gather(writing, leaving, return_exceptions=True)
+
+    async def _write(self, page: Any, send: Send) -> None:
+        headers = [(b"content-type", b"text/event-stream"), (b"x-accel-buffering", b"no")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        async for chunk in self._hub.stream(page):
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def metrics_app(scrape: Callable[[], bytes], content_type: str, guard: Guard, source: Source) -> ASGIApp:
+    """What `--metrics-port` serves."""
+
+    async def metrics(_: Request) -> Response:
+        return Response(scrape(), media_type=content_type)
+
+    return _Guarded(Starlette(routes=[Route("/metrics", metrics, methods=["GET"])]), guard, source)
+
+
+def make_guard(token: str, lan: bool, names: list[str], source: Source) -> Guard:
+    return Guard(token, lan, names, lambda: source.told().pages, time.monotonic)
+
+
+def _json(value: msgspec.Struct) -> Response:
+    return Response(msgspec.json.encode(value), media_type=_JSON)
+
+
+def _error(code: int, why: str) -> Response:
+    return Response(msgspec.json.encode({"error": why}), code, media_type=_JSON)
+
+
+def _is_local(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,42 @@
+"""The page's own files, read once: a name that is not in the table is no file, wherever a path might lead."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from importlib.resources import files
+
+from starlette.responses import Response
+
+# Each has an address of its own; the first is the empty one.
+VIEWS = ("", "round", "learning", "schedule", "cloud", "join")
+_TYPES = {
+    "html": "text/html; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "svg": "image/svg+xml",
+}
+
+
+class PageFiles:
+    """By name: type, content as it is and compressed, and tag."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, tuple[str, bytes, bytes, str]] = {}
+        for path in files("peers.web").joinpath("page").iterdir():
+            if (kind := _TYPES.get(path.name.rpartition(".")[2])) and path.is_file():
+                content = path.read_bytes()
+                tag = f'"{hashlib.sha256(content).hexdigest()[:20]}"'
+                self._files[path.name] = kind, content, gzip.compress(content, mtime=0), tag
+
+    def answer(self, name: str, known: str, accepted: str) -> Response:
+        """known: the tag of what the browser has. accepted: the encodings that it reads."""
+        if name not in self._files:
+            return Response("there is no such file\n", 404)
+        kind, content, packed, tag = self._files[name]
+        headers = {"etag": tag, "cache-control": "no-cache", "vary": "accept-encoding"}
+        if known == tag:
+            return Response(status_code=304, headers=headers)
+        if "gzip" in accepted:
+            return Response(packed, 200, {**headers, "content-encoding": "gzip"}, kind)
+        return Response(content, 200, headers, kind)

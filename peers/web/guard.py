@@ -1,0 +1,127 @@
+"""Who may read what: decides about one request from its headers, before anything is looked up. Pure.
+
+The order is that of what an outsider may learn: without the token nothing but 401, then whether the request was meant
+for this machine (DNS rebinding puts a foreign name into Host), then whether a page of another origin asks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping
+
+import msgspec
+
+COOKIE = "mdl_page"
+TOKEN_FIELD = "token"
+# Requests that one address may make at once, and each second after that: a page opens with a dozen files.
+_BURST, _EACH_S = 120.0, 20.0
+# Addresses that are counted; the one that was quiet longest is forgotten.
+_MOST_ADDRESSES = 256
+_LONGEST_HOST = 256
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """What of a request decides. headers: by lower-case name. token: of its query. client: IP address."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    token: str = ""
+    client: str = ""
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """code: of HTTP. why: for people, without anything about the mesh."""
+
+    code: int
+    why: str
+
+
+class Guard:
+    """token: that readers need; always asked for if `lan`, else for what is secret. names: of this machine.
+
+    pages: origins of other members' pages, which may read here. clock: in seconds.
+    """
+
+    def __init__(
+        self,
+        token: str,
+        lan: bool,
+        names: Collection[str],
+        pages: Callable[[], Collection[str]],
+        clock: Callable[[], float],
+    ) -> None:
+        self.token, self.lan = token, lan
+        # Cookies go to every port of a host: this one opens nothing but this page, and tells nobody the token.
+        self.pass_word = hashlib.sha256(f"mdl page:{token}".encode()).hexdigest()
+        self._names = {name.lower().rstrip(".") for name in names} | {"localhost"}
+        self._pages = pages
+        self._clock = clock
+        self._rates: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def check(self, asked: Asked) -> Refused | None:
+        """Why the request is refused; None: it is answered."""
+        if self.lan and not (self.has_token(asked) or self._has_pass(asked)):
+            return Refused(401, "this page needs its token: open the address that mdl printed\n")
+        if not self._is_meant_for_us(asked.headers.get("host", "")):
+            return Refused(421, "Host is not a name of this machine\n")
+        if not self.is_own_origin(asked) and not self.other_page(asked):
+            return Refused(403, "a page of another origin may not read this\n")
+        if asked.method not in ("GET", "HEAD"):
+            return Refused(405, "nothing can be changed here\n")
+        if not self._has_room(asked.client):
+            return Refused(429, "too many requests from this address\n")
+        return None
+
+    def has_token(self, asked: Asked) -> bool:
+        bearer = asked.headers.get("authorization", "").removeprefix("Bearer ")
+        return any(_is_equal(given, self.token) for given in (asked.token, bearer))
+
+    def is_own_origin(self, asked: Asked) -> bool:
+        """Not asked by a script or an element of another page; a person who follows a link is no page."""
+        origin, site = asked.headers.get("origin"), asked.headers.get("sec-fetch-site", "")
+        if origin is not None:
+            return origin == f"http://{asked.headers.get('host', '')}"
+        return site in ("", "none", "same-origin") or asked.headers.get("sec-fetch-mode") == "navigate"
+
+    def other_page(self, asked: Asked) -> str:
+        """The origin of another member's page that asks; "" if it is none."""
+        origin = asked.headers.get("origin", "")
+        return origin if origin in self._pages() else ""
+
+    def _has_pass(self, asked: Asked) -> bool:
+        pieces = (piece.strip().partition("=") for piece in asked.headers.get("cookie", "").split(";"))
+        return any(name == COOKIE and _is_equal(value, self.pass_word) for name, _, value in pieces)
+
+    def _is_meant_for_us(self, host: str) -> bool:
+        """An address cannot be rebound, a foreign name can."""
+        if len(host) > _LONGEST_HOST:
+            return False
+        name = host.rpartition("]")[0].lstrip("[") if host.startswith("[") else host.rpartition(":")[0] or host
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return name.lower().rstrip(".") in self._names
+        return True
+
+    def _has_room(self, client: str) -> bool:
+        now = self._clock()
+        room, at = self._rates.pop(client, (_BURST, now))
+        room = min(_BURST, room + (now - at) * _EACH_S)
+        self._rates[client] = max(0.0, room - 1.0), now
+        if len(self._rates) > _MOST_ADDRESSES:
+            self._rates.popitem(last=False)
+        return room >= 1.0
+
+
+def new_token() -> str:
+    """Of a page without a mesh's keys."""
+    return secrets.token_hex(16)
+
+
+def _is_equal(given: str, wanted: str) -> bool:
+    return hmac.compare_digest(given.encode(), wanted.encode())

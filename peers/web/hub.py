@@ -1,0 +1,136 @@
+"""Hands one snapshot, and then what changes, to every open page. All of it runs in the server's one thread.
+
+A change is made and encoded once, however many pages are open; without pages nothing is. A reader that is too slow
+loses its changes and gets a snapshot instead: nobody's memory grows because of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from peers.view.merge_patch import merge_patch
+from peers.view.snapshot import Snapshot
+from peers.view.take_snapshot import Taker
+from peers.web.sources import Source
+
+# Pages at the same time: a household, or a laboratory. Each may hold as many changes as come in some seconds.
+MOST_PAGES = 32
+_MOST_CHANGES = 64
+# No page is told more often: ten times a second looks like at once.
+PACE_S = 0.1
+# A page that hears nothing for a while takes its member for gone: it hears this often that it is not.
+_ALIVE_S = 2.0
+_ALIVE = b"event: alive\ndata: {}\n\n"
+
+
+class FullError(Exception):
+    """As many pages are open as may be."""
+
+
+class Page:
+    """One reader: what it has not been sent yet."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[bytes] = deque()
+        self.has_news = asyncio.Event()
+
+    def offer(self, chunk: bytes, whole: bytes) -> None:
+        if len(self.waiting) >= _MOST_CHANGES:
+            self.waiting.clear()
+            chunk = whole
+        self.waiting.append(chunk)
+        self.has_news.set()
+
+
+class Hub:
+    """source: what is told, and whom to hurry. `run` goes on until it is cancelled; `notify` may be called any time."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._taker = Taker()
+        self._pages: set[Page] = set()
+        self._news = asyncio.Event()
+        self._last: Snapshot | None = None
+        self._is_over = False
+        self._told_at = 0.0
+
+    def notify(self) -> None:
+        """Something was heard; in this thread."""
+        self._news.set()
+
+    def snapshot(self) -> Snapshot:
+        return self._taker.take(self._source.told())
+
+    async def run(self) -> None:
+        clock = asyncio.get_running_loop().time
+        while True:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), _ALIVE_S)
+            self._news.clear()
+            if self._tell():
+                self._told_at = clock()
+            elif clock() - self._told_at >= _ALIVE_S:
+                self._send(_ALIVE)
+                self._told_at = clock()
+            await asyncio.sleep(PACE_S)
+
+    def close(self) -> None:
+        """Ends every stream."""
+        self._is_over = True
+        for page in self._pages:
+            page.has_news.set()
+
+    def open(self) -> Page:
+        """Of a new reader; it is sent a whole snapshot first. Raises FullError."""
+        if len(self._pages) >= MOST_PAGES:
+            raise FullError
+        page = Page()
+        self._pages.add(page)
+        self._source.hurry(True)
+        self._tell()
+        self._last = self._last or self.snapshot()
+        page.offer(_event("snapshot", self._last), b"")
+        return page
+
+    def shut(self, page: Page) -> None:
+        self._pages.discard(page)
+        if not self._pages:
+            self._last = None
+            self._source.hurry(False)
+
+    async def stream(self, page: Page) -> AsyncIterator[bytes]:
+        """What it is sent, until the hub is closed."""
+        while not self._is_over:
+            while page.waiting:
+                yield page.waiting.popleft()
+            page.has_news.clear()
+            if not self._is_over:
+                await page.has_news.wait()
+
+    def _tell(self) -> bool:
+        """Whether there was anything to tell."""
+        if not self._pages:
+            return False
+        now = self.snapshot()
+        change = merge_patch(self._last, now) if self._last is not None else {}
+        self._last = now
+        if change:
+            self._send(_event("change", change))
+        return bool(change)
+
+    def _send(self, chunk: bytes) -> None:
+        whole = b""
+        for page in self._pages:
+            if not whole and len(page.waiting) >= _MOST_CHANGES and self._last:
+                whole = _event("snapshot", self._last)
+            page.offer(chunk, whole or chunk)
+
+
+def _event(name: str, value: Any) -> bytes:
+    return b"event: %s\ndata: %s\n\n" % (name.encode(), msgspec.json.encode(value))

@@ -1,0 +1,170 @@
+"""Opens a page: from what a user wants to addresses that answer, until it is closed again."""
+
+from __future__ import annotations
+
+import io
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from mdl.config import MeshSection, WebSection
+from mdl.errors import ConfigError
+from peers.view.watch import Watcher
+from peers.web.sources import LiveMesh, Looks, Source
+from transport.discovery.interfaces import usable_interfaces
+from transport.trust.keys import Mesh
+
+# What `pip install 'mdl[web]'` brings.
+_EXTRA = ("starlette", "uvicorn", "h11", "segno", "prometheus_client")
+# Of the token's text: another meaning of it would be another token.
+_STATEMENT = "mdl page 1"
+# As `peers.cli.web.DEFAULT_PORT`; a script that chose its own port means that one.
+_USUAL_PORT = 8420
+_LOOK_S = 0.5
+
+
+@dataclass(frozen=True)
+class Opened:
+    """url: of the page with its token, "" if only metrics are served. metrics_url: likewise. notify: there is news.
+
+    problem: why nothing can be heard; None as long as it can.
+    """
+
+    url: str
+    metrics_url: str
+    token: str
+    notify: Callable[[], None]
+    problem: Callable[[], Exception | None] = lambda: None
+
+    def wait(self, over: threading.Event) -> None:
+        """Until `over`; raises what keeps it from hearing the mesh."""
+        while not over.wait(_LOOK_S):
+            if problem := self.problem():
+                raise problem
+
+    def tell(self) -> str:
+        """In one line, for the person who started it."""
+        parts = [f"the page: {self.url}"] if self.url else []
+        return "; ".join([*parts, *([f"metrics: {self.metrics_url}"] if self.metrics_url else [])])
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """port, metrics_port: TCP ports, 0 is any; None: not served. lan: to others too. or_next: if `port` is taken."""
+
+    port: int | None
+    lan: bool = False
+    metrics_port: int | None = None
+    or_next: bool = False
+
+    @classmethod
+    def of(cls, web: WebSection) -> Wanted:
+        """The usual port may be another node's of this machine."""
+        return cls(web.port or None, web.lan, web.metrics_port or None, web.port == _USUAL_PORT)
+
+
+@contextmanager
+def page_of_mesh(
+    mesh: Mesh,
+    section: MeshSection,
+    wanted: Wanted,
+    source: str,
+    code: str = "",
+    cycles: Path | None = None,
+) -> Iterator[Opened]:
+    """A page about a live mesh, with a watcher of its own. source, cycles: as in `peers/web/sources.py`.
+
+    Raises ConfigError before anything is announced, and while it is open what keeps it from hearing the mesh.
+    """
+    need_libraries()
+    with ExitStack() as stack:
+        sockets = _listen(wanted)
+        for each in sockets:
+            stack.callback(each.close)
+        watcher = Watcher(mesh, section, source)
+        opened = stack.enter_context(serve(LiveMesh(watcher, cycles), mesh, wanted, sockets, code))
+        watcher.on_news = opened.notify
+        # Others may go on here only if they can reach it.
+        if wanted.port is not None and (wanted.lan or section.loopback):
+            watcher.machine.page_port = sockets[0].getsockname()[1]
+        stack.enter_context(watcher)
+        yield replace(opened, problem=lambda: watcher.problem)
+
+
+@contextmanager
+def page_of(source: Source, mesh: Mesh | None, wanted: Wanted, code: str = "") -> Iterator[Opened]:
+    """A page about something that is not heard over a network. Raises ConfigError."""
+    need_libraries()
+    with serve(source, mesh, wanted, _listen(wanted), code) as opened, Looks(opened.notify):
+        yield opened
+
+
+@contextmanager
+def serve(
+    source: Source, mesh: Mesh | None, wanted: Wanted, sockets: Sequence[socket.socket], code: str
+) -> Iterator[Opened]:
+    from peers.web.app import Site, make_guard, metrics_app
+    from peers.web.guard import new_token
+    from peers.web.prometheus import CONTENT_TYPE, make_metrics
+    from peers.web.serving import Serving
+
+    token = mesh.keys.prove(_STATEMENT) if mesh and mesh.keys else new_token()
+    name = socket.gethostname()
+    guard = make_guard(token, wanted.lan, [name, f"{name}.local"], source)
+    site = Site(source, guard, code)
+    scrape = metrics_app(make_metrics(site.hub.snapshot), CONTENT_TYPE, guard, source)
+    apps = [*([site.app()] if wanted.port is not None else []), *([scrape] if wanted.metrics_port is not None else [])]
+    host = _own_host() if wanted.lan else "127.0.0.1"
+    ports = [each.getsockname()[1] for each in sockets]
+    url = f"http://{host}:{ports[0]}/?token={token}" if wanted.port is not None else ""
+    metrics_url = f"http://{host}:{ports[-1]}/metrics" if wanted.metrics_port is not None else ""
+    with Serving(list(zip(apps, sockets, strict=True)), site.hub) as serving:
+        yield Opened(url, metrics_url, token, serving.notify)
+
+
+def need_libraries() -> None:
+    """Raises ConfigError that says what to install."""
+    try:
+        import h11
+        import prometheus_client
+        import segno
+        import starlette
+        import uvicorn
+    except ImportError as error:
+        if error.name not in _EXTRA:
+            raise
+        raise ConfigError(f"the page needs {', '.join(_EXTRA)}: pip install 'mdl[web]'") from None
+    del h11, prometheus_client, segno, starlette, uvicorn
+
+
+def draw_code(text: str) -> str:
+    """A QR code for a terminal."""
+    import segno
+
+    drawn = io.StringIO()
+    segno.make(text, micro=False).terminal(drawn, compact=True)
+    return drawn.getvalue()
+
+
+def _listen(wanted: Wanted) -> list[socket.socket]:
+    from peers.web.serving import listen
+
+    found: list[socket.socket] = []
+    try:
+        if wanted.port is not None:
+            found.append(listen(wanted.port, wanted.lan, wanted.or_next))
+        if wanted.metrics_port is not None:
+            found.append(listen(wanted.metrics_port, wanted.lan))
+    except ConfigError:
+        for each in found:
+            each.close()
+        raise
+    return found
+
+
+def _own_host() -> str:
+    own = usable_interfaces()
+    return str(own[0].ip) if own else "127.0.0.1"

@@ -1,0 +1,117 @@
+// What was learned: accuracy and loss by round, each device's, and where the seconds and bytes of a round go.
+import { bytes, fixed, h, known, percent, plural, seconds, table, told, whole } from "./dom.js";
+import { empty, panel, stat, stats } from "./views.js";
+
+const PHASES = ["train", "aggregate", "broadcast", "apply"];
+const charts = new Map();
+const share = (value) => percent(value, 1);
+const loss = (value) => fixed(value, 3);
+
+const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+export function closeCharts() {
+	for (const each of charts.values()) each.plot.destroy();
+	charts.clear();
+}
+
+export function drawCharts() {
+	for (const node of document.querySelectorAll("[data-chart]")) {
+		const wanted = wants.get(node.dataset.chart);
+		const width = Math.max(200, Math.floor(node.clientWidth));
+		let shown = charts.get(node.dataset.chart);
+		if (shown && (shown.node !== node || shown.theme !== css("--text") || shown.lines !== wanted.lines.length)) {
+			shown.plot.destroy();
+			shown = null;
+		}
+		if (!shown) charts.set(node.dataset.chart, (shown = { node, theme: css("--text"), lines: wanted.lines.length, plot: make(node, wanted, width) }));
+		else if (shown.data !== wanted.key) shown.plot.setData(wanted.data);
+		shown.data = wanted.key;
+		if (shown.plot.width !== width) shown.plot.setSize({ width, height: 240 });
+	}
+}
+
+const wants = new Map();
+
+function make(node, { data, lines, show }, width) {
+	const axis = { stroke: css("--quiet"), grid: { stroke: css("--line"), width: 1 }, ticks: { show: false }, font: `12px ${css("--font")}` };
+	const options = {
+		width,
+		height: 240,
+		legend: { show: false },
+		cursor: { drag: { setScale: false }, points: { size: 6 } },
+		scales: { x: { time: false } },
+		axes: [{ ...axis, size: 30, values: (_, ticks) => ticks.map((tick) => (Number.isInteger(tick) ? whole(tick) : "")) }, { ...axis, size: 56, values: (_, ticks) => ticks.map(show) }],
+		series: [{}, ...lines.map(({ label, colour, dash, width }) => ({ label, stroke: css(colour), width: width || 2, dash, points: { show: false }, spanGaps: true }))],
+	};
+	return new window.uPlot(options, data, node);
+}
+
+function chart(name, label, data, lines, show, key) {
+	wants.set(name, { data, lines, show, key });
+	const legend = lines.filter((line) => !line.hidden).map((line) => h("span", { key: line.label }, h("i", { class: `swatch ${line.dash ? "dashed" : ""}`, style: { "--c": `var(${line.colour})` } }), line.label));
+	return h("figure", { class: "chart", role: "img", "aria-label": label }, h("div", { "data-chart": name, own: true }), h("figcaption", { class: "legend" }, legend));
+}
+
+export function learningView({ now }) {
+	const rounds = Object.entries(now.learning.rounds);
+	if (!rounds.length) return empty("No round is finished yet", now.round?.phase || now.mesh.told);
+	const { alone, central } = now.learning;
+	const x = rounds.map(([name]) => Number(name));
+	const points = rounds.map(([, point]) => point);
+	const last = points.at(-1);
+	const key = `${x[0]} ${x.at(-1)} ${known(last.accuracy)} ${alone} ${central}`;
+	const level = (value) => x.map(() => value);
+	const accuracy = [{ label: "mesh", colour: "--blue", width: 3 }];
+	const data = [x, points.map((point) => point.accuracy ?? null)];
+	const spread = points.some((point) => Object.keys(point.accuracies).length > 1);
+	if (spread) {
+		accuracy.push({ label: "best device", colour: "--green", width: 1 }, { label: "worst device", colour: "--red", width: 1 });
+		data.push(...[Math.max, Math.min].map((pick) => points.map((point) => (Object.keys(point.accuracies).length ? pick(...Object.values(point.accuracies)) : null))));
+	}
+	if (known(alone)) accuracy.push({ label: "alone (median device)", colour: "--orange", dash: [6, 4] }) && data.push(level(alone));
+	if (known(central)) accuracy.push({ label: "central (all data in one place)", colour: "--purple", dash: [2, 3] }) && data.push(level(central));
+	return [
+		stats(
+			stat("accuracy", told(last.accuracy, share), known(last.macro_f1) ? `macro F1 ${percent(last.macro_f1, 1)}` : ""),
+			stat("loss", told(last.loss, loss), "in training, nats"),
+			stat("contributors", whole(last.contributors), last.lost.length ? `without ${last.lost.join(", ")}` : "nobody was lost", last.lost.length ? "warn" : ""),
+			stat("a round", seconds(last.seconds.total ?? 0), `${bytes(last.bytes)} of model values`),
+		),
+		h(
+			"div",
+			{ class: "columns", key: "charts" },
+			panel("Accuracy", chart("accuracy", `accuracy of the mesh by round, ${told(last.accuracy, share)} now`, data, accuracy, (value) => percent(value), key)),
+			panel("Loss", chart("loss", "training loss by round", [x, points.map((point) => point.loss ?? null)], [{ label: "mean of the devices", colour: "--orange", width: 3 }], (value) => fixed(value, 2), key)),
+			panel("Seconds by phase", phases(rounds)),
+			panel("Each device", devices(last)),
+		),
+	];
+}
+
+function phases(rounds) {
+	const shown = rounds.slice(-40);
+	const most = Math.max(...shown.map(([, point]) => point.seconds.total || 0), 1e-9);
+	const columns = shown.map(([name, point]) =>
+		h(
+			"div",
+			{ class: "column", key: name, title: `round ${name}: ${PHASES.map((phase) => `${phase} ${seconds(point.seconds[phase] || 0)}`).join(", ")}; ${plural(point.contributors, "contributor", "contributors")}, ${bytes(point.bytes)}` },
+			PHASES.map((phase) => h("i", { class: `phase ${phase}`, style: { height: `${(100 * (point.seconds[phase] || 0)) / most}%` } })),
+		),
+	);
+	return h(
+		"figure",
+		{ class: "phases", role: "img", "aria-label": `seconds of the last ${shown.length} rounds by phase, at most ${seconds(most)}` },
+		h("div", { class: "columns-of" }, columns),
+		h("div", { class: "ends" }, h("span", {}, `round ${shown[0][0]}`), h("span", {}, `top: ${seconds(most)}`), h("span", {}, `round ${shown.at(-1)[0]}`)),
+		h("figcaption", { class: "legend" }, PHASES.map((phase) => h("span", { key: phase }, h("i", { class: `phase ${phase}` }), phase))),
+	);
+}
+
+function devices(last) {
+	const names = [...new Set([...Object.keys(last.losses), ...Object.keys(last.accuracies)])].sort((a, b) => a.localeCompare(b, undefined, { numeric: true }));
+	if (!names.length) return h("p", { class: "quiet" }, "not told for this round");
+	const rows = names.map((name) =>
+		h("tr", { key: name }, h("th", { scope: "row" }, name), h("td", { class: "num" }, told(last.losses[name], loss)), h("td", { class: "num" }, told(last.accuracies[name], share))),
+	);
+	return table("loss and accuracy of each device", ["device", "loss", "own test"], [1, 2], rows);
+}

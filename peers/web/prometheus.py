@@ -1,0 +1,96 @@
+"""The snapshot as Prometheus reads it. Names are documented in docs/api.md, and stay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector, CollectorRegistry
+
+from peers.view.snapshot import DevicePart, Snapshot
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+# Of each device: the metric, what it means, and where it stands.
+_OF_DEVICES: tuple[tuple[str, str, Callable[[DevicePart], float | None]], ...] = (
+    ("mdl_device_up", "1 if the device takes part, 0 if it is silent or refused", lambda it: _is_up(it)),
+    ("mdl_device_round", "Round that its model is of", lambda it: it.round),
+    ("mdl_device_loss_nats", "Loss of its last training", lambda it: it.loss),
+    ("mdl_device_cpu_ratio", "Share of its processor that other programs take", lambda it: _share(it.cpu_percent)),
+    ("mdl_device_memory_free_bytes", "Memory that a program may take", lambda it: it.free_memory_bytes),
+    ("mdl_device_battery_ratio", "Charge of its battery", lambda it: _share(it.battery_percent)),
+    ("mdl_device_charging", "1 on its charger", lambda it: it.charging),
+    ("mdl_device_in_use", "1 while somebody uses it", lambda it: it.in_use),
+    ("mdl_device_temperature_celsius", "Of its warmest sensor", lambda it: it.temperature_c),
+    ("mdl_device_link_bytes_per_second", "As its transfers have shown", lambda it: _bytes(it.link_mb_s)),
+    ("mdl_device_merge_bytes_per_second", "As its merges have shown", lambda it: _bytes(it.merge_mb_s)),
+)
+
+
+class _Metrics(Collector):  # type: ignore[misc]
+    def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
+        self._snapshot = snapshot
+
+    def collect(self) -> Iterator[Metric]:
+        now = self._snapshot()
+        yield GaugeMetricFamily("mdl_agent_up", "1 if an agent leads", value=float(bool(now.mesh.agent)))
+        yield GaugeMetricFamily(
+            "mdl_round", "The open round, or the last one", value=now.round.number if now.round else 0
+        )
+        yield _of_devices(now)
+        for name, meaning, read in _OF_DEVICES:
+            family = GaugeMetricFamily(name, meaning, labels=["device"])
+            for device, part in now.mesh.devices.items():
+                if (found := read(part)) is not None:
+                    family.add_metric([device], float(found))
+            yield family
+        yield from _of_rounds(now)
+        if now.cloud:
+            yield GaugeMetricFamily("mdl_cloud_version", "Of what the cloud teaches", value=now.cloud.version)
+
+
+def make_metrics(snapshot: Callable[[], Snapshot]) -> Callable[[], bytes]:
+    """What gives the text of a scrape."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Metrics(snapshot))
+    return lambda: generate_latest(registry)
+
+
+def _of_devices(now: Snapshot) -> Metric:
+    states = [part.state for part in now.mesh.devices.values()]
+    family = GaugeMetricFamily("mdl_devices", "Devices by what they do", labels=["state"])
+    for state in sorted(set(states)):
+        family.add_metric([state], states.count(state))
+    return family
+
+
+def _of_rounds(now: Snapshot) -> Iterator[Metric]:
+    """Of the last finished one."""
+    if not now.learning.rounds:
+        return
+    last = list(now.learning.rounds.values())[-1]
+    seconds = GaugeMetricFamily("mdl_round_seconds", "Of the last finished round, by phase", labels=["phase"])
+    for phase, value in last.seconds.items():
+        seconds.add_metric([phase], value)
+    yield seconds
+    yield GaugeMetricFamily("mdl_round_contributors", "Devices whose work is in it", value=last.contributors)
+    yield GaugeMetricFamily("mdl_round_bytes", "Model values that it sent", value=last.bytes)
+    for name, meaning, told in (
+        ("mdl_round_loss_nats", "Mean training loss of its members", last.loss),
+        ("mdl_round_accuracy_ratio", "Accuracy of its model on the test windows", last.accuracy),
+        ("mdl_round_macro_f1_ratio", "Likewise the mean F1 over classes", last.macro_f1),
+    ):
+        if told is not None:
+            yield GaugeMetricFamily(name, meaning, value=told)
+
+
+def _is_up(part: DevicePart) -> float:
+    return float(part.state not in ("silent", "refused", "left"))
+
+
+def _share(percent: float | None) -> float | None:
+    return None if percent is None else percent / 100.0
+
+
+def _bytes(mb_s: float | None) -> float | None:
+    return None if mb_s is None else mb_s * 1e6

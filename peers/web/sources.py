@@ -1,0 +1,154 @@
+"""What a page can be about: a live mesh, a run directory, or a cloud by itself. Each only reads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from mdl.bounds import Count, PeerId, Seconds, Share
+from mdl.errors import DataError
+from mdl.files.round_lines import ROUNDS_KEPT
+from mdl.reading import decode_json, read_bytes
+from peers.view.snapshot import CyclePart
+from peers.view.tail import LineTail
+from peers.view.take_snapshot import Told
+from peers.view.watch import Watcher
+from scheduler.explain.recorded_round import read_real_rounds
+from scheduler.policies.registry import SHARES, quick_policies
+
+# The agent is asked so often while a page is open, and while none is.
+_HURRIED_S, _CALM_S = 0.1, 1.0
+# A result of some hundred bytes.
+_LARGEST_RESULT_BYTES = 1 << 20
+_MOST_CYCLES = 200
+# A file that a run writes is looked at so often.
+_LOOK_S = 1.0
+
+
+class Source(Protocol):
+    """Where words come from."""
+
+    def told(self) -> Told: ...
+
+    def hurry(self, is_watched: bool) -> None:
+        """Somebody looks from now on, or nobody does."""
+        ...
+
+
+class CycleLine(msgspec.Struct, frozen=True):
+    """One line of cycles.jsonl (`peers/edge/cloud_files.py`)."""
+
+    version: Count
+    groups: dict[str, tuple[PeerId, ...]] = {}
+    scores: dict[PeerId, float] = {}
+    left_out: tuple[PeerId, ...] = ()
+    seconds: Seconds = 0.0
+
+
+class _Result(msgspec.Struct, frozen=True):
+    """Of result.json, what `mdl up --baselines` has found."""
+
+    accuracy_alone: Share | None = None
+    accuracy_central: Share | None = None
+
+
+class Cycles:
+    """Follows the cycles.jsonl of a cloud. path: None where none is known."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._tail = LineTail(path) if path else None
+        self._found: dict[int, CyclePart] = {}
+
+    def look(self) -> Mapping[int, CyclePart] | None:
+        """By version; None if there is no cloud that is known."""
+        while self._tail and (lines := self._tail.new()):
+            for line in lines:
+                cycle = decode_json(line, CycleLine, "cycles.jsonl")
+                self._found[cycle.version] = CyclePart(cycle.groups, cycle.scores, cycle.left_out, cycle.seconds)
+            for version in sorted(self._found)[:-_MOST_CYCLES]:
+                del self._found[version]
+        return dict(self._found) if self._tail else None
+
+
+class LiveMesh:
+    """A mesh, as a watcher hears it. cycles: of a cloud whose files are on this machine."""
+
+    def __init__(self, watcher: Watcher, cycles: Path | None = None) -> None:
+        self._watcher, self._cycles = watcher, Cycles(cycles)
+
+    def told(self) -> Told:
+        told = self._watcher.told()
+        return msgspec.structs.replace(told, cycles=self._cycles.look(), policies=POLICIES)
+
+    def hurry(self, is_watched: bool) -> None:
+        self._watcher.machine.interval_s = _HURRIED_S if is_watched else _CALM_S
+
+
+class RunDirectory:
+    """A run that is over: its rounds, its cloud's cycles, its baselines. Raises DataError if it is none."""
+
+    def __init__(self, path: Path) -> None:
+        rounds = read_real_rounds(path)[-ROUNDS_KEPT:]
+        result = _read_result(path / "result.json")
+        cycles = Cycles(path / "cloud" / "cycles.jsonl" if (path / "cloud").is_dir() else None).look()
+        self._told = Told(
+            *(path.resolve().name, str(path), None, 0.0, tuple(rounds), {}, cycles),
+            alone=result.accuracy_alone,
+            central=result.accuracy_central,
+            policies=POLICIES,
+            problem=f"a run that is over: {len(rounds)} rounds",
+        )
+
+    def told(self) -> Told:
+        return self._told
+
+    def hurry(self, is_watched: bool) -> None:
+        """It never changes."""
+
+
+class OwnCloud:
+    """A cloud by itself, from the file that it writes."""
+
+    def __init__(self, name: str, cycles: Path) -> None:
+        self._name, self._cycles = name, Cycles(cycles)
+
+    def told(self) -> Told:
+        cycles = self._cycles.look()
+        return Told(self._name, "cloud", cycles=cycles, problem="a cloud: its devices dial it, and are in meshes")
+
+    def hurry(self, is_watched: bool) -> None:
+        """Its file is looked at in any case."""
+
+
+class Looks:
+    """Calls `notify` again and again, for a source that cannot tell by itself that there is news."""
+
+    def __init__(self, notify: Callable[[], None]) -> None:
+        self._notify, self._over = notify, threading.Event()
+        self._thread = threading.Thread(target=self._run, name="mdl-look", daemon=True)
+
+    def __enter__(self) -> Looks:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._over.wait(_LOOK_S):
+            self._notify()
+
+
+POLICIES = (*quick_policies(), SHARES)
+
+
+def _read_result(path: Path) -> _Result:
+    try:
+        return decode_json(read_bytes(path, _LARGEST_RESULT_BYTES), _Result, str(path))
+    except DataError:
+        return _Result()  # a run that was interrupted has none
