@@ -76,15 +76,26 @@ def inspect_set(
     cache: Annotated[Path | None, typer.Option(help="Where parsed windows are kept.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Shapes, classes, subjects and balance of a data set."""
+    """Shapes, classes, subjects and balance of a data set, what was found out about it, and a window of each class."""
     from mdl.data import default_cache_dir, describe_data, read_data
+    from mdl.data.draw import draw_classes
+    from mdl.data.readers.unlabelled import describe_unlabelled
     from mdl.own import own_data
 
-    found = describe_data(read_data(own_data(spec), cache or default_cache_dir(), seed))
+    own, home = own_data(spec), cache or default_cache_dir()
+    if isinstance(own, str) and (plain := describe_unlabelled(own, home)) is not None:
+        print(json.dumps(plain.values) if as_json else "\n".join(plain.lines))
+        return
+    data = read_data(own, home, seed)
+    found = describe_data(data)
     if as_json:
         print(json.dumps(found))
-    else:
-        _show(found)
+        return
+    _show(found)
+    from peers.view.plain import plain_lines
+
+    for line in draw_classes(data):
+        print(plain_lines(line))
 
 
 def _find_kept(name: str) -> Path | None:
@@ -148,7 +159,8 @@ def _show(found: dict[str, Any]) -> None:
     console.print(Text.assemble((name, "bold"), (mark, "bold yellow"), f"  {told}"))
     rate = f" at {describe_rate(found['rate_hz'])}" if found["rate_hz"] else ""
     size = f"{found['channels']} channels x {found['window']} samples{rate}"
-    console.print(f"windows of {size}; test held out by {found['held_out']}")
+    lasts = f"; a window is {found['window'] / found['rate_hz']:.3g} s" if found["rate_hz"] else ""
+    console.print(f"windows of {size}{lasts}; test held out by {found['held_out']}")
     if found["channel_names"]:
         console.print(f"channels: {', '.join(found['channel_names'])}")
     for line in found["notes"]:

@@ -66,12 +66,28 @@ if TYPE_CHECKING:
     from peers.edge.policy_choice import ChosenPolicy
 
 app = typer.Typer(
-    help="Train one model together on the devices you have: no server, and the data never leaves the device.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+
+
+def _tell_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        print(f"mdl {version('mdl')}")
+        raise typer.Exit
+
+
+@app.callback()
+def take_options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Train one model together on the devices you have: no server, and the data never leaves the device."""
 
 
 @app.command()

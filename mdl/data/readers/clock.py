@@ -41,7 +41,13 @@ _NAMES = {
     "us": ("us", "µs", "usec", "usecs", "micro", "micros", "microsecond", "microseconds"),
     "ns": ("ns", "nsec", "nsecs", "nano", "nanos", "nanosecond", "nanoseconds"),
 }
-_TIME_WORDS = frozenset(("time", "timestamp", "datetime", "date", "epoch", "elapsed", "clock"))
+_TIME_WORDS = frozenset(
+    (
+        *("time", "timestamp", "datetime", "date", "epoch", "elapsed", "clock"),
+        # As spreadsheets and loggers elsewhere call them.
+        *("zeit", "uhrzeit", "zeitstempel", "datum", "temps", "heure", "tiempo", "hora"),
+    )
+)
 
 Times = NDArray[np.float64]
 

@@ -7,17 +7,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import msgspec
 import numpy as np
 
+from mdl.data.draw import draw_window
 from mdl.data.readers.csv_streams import find_csv_files, gather_windows, window_starts
+from mdl.data.sources import parse_spec
+from mdl.data.spec import read_options
+from mdl.data.tables.columns import likely_labels
 from mdl.data.tables.options import CsvOptions
 from mdl.data.tables.rows import Floats64
 from mdl.data.tables.streams import look_at_tables, read_streams
 from mdl.data.windows import Floats, Integers
 from mdl.errors import DataError
-from mdl.task import is_one_rate
+from mdl.task import describe_rate, is_one_rate
 from mdl.writing import make_private_folder, open_private
 
 
@@ -34,6 +39,7 @@ class Unlabelled:
     files: tuple[Path, ...]
     is_timed: bool
     rate_hz: float | None
+    channels: tuple[str, ...]
     notes: tuple[str, ...]
 
 
@@ -68,5 +74,43 @@ def read_unlabelled(path: str, options: CsvOptions, rate_hz: float | None, cache
         recording = streams.stretches[stretch, 4]
         yield Unlabelled(
             x, np.asarray(began, np.float64), recording, tuple(files), streams.is_timed, streams.rate_hz,
-            tuple(streams.notes),
+            streams.channels, tuple(streams.notes),
         )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Description:
+    """values: plain JSON. lines: for people."""
+
+    values: dict[str, Any]
+    lines: list[str]
+
+
+def describe_unlabelled(text: str, cache_dir: Path) -> Description | None:
+    """What is in csv:PATH where no label is said; None for other data, or where a label is likely."""
+    spec = parse_spec(text)
+    if spec.source != "csv":
+        return None
+    options = read_options(spec, CsvOptions)
+    if options.label or likely_labels(look_at_tables(find_csv_files(spec.path)[:1], options)[0].dialect):
+        return None
+    with read_unlabelled(spec.path, options, None, cache_dir) as found:
+        count, channels, window = found.x.shape
+        rate = f" at {describe_rate(found.rate_hz)}" if found.rate_hz else ""
+        of = f"{channels} channel{'s' if channels > 1 else ''} x {window} samples{rate}"
+        values = {
+            "recordings": len(found.files),
+            "windows": count,
+            "channels": channels,
+            "channel_names": list(found.channels),
+            "window": window,
+            "rate_hz": found.rate_hz,
+            "notes": list(found.notes),
+            "classes": [],
+        }
+        lines = [
+            f"{len(found.files)} recording{'s' if len(found.files) > 1 else ''}: {count} windows of {of}",
+            *found.notes, "no label is said: mdl predict reads it so, training needs ?label=",
+            *draw_window(np.asarray(found.x[0]), found.channels),
+        ]  # fmt: skip
+        return Description(values, lines)

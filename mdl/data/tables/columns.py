@@ -13,7 +13,7 @@ from mdl.data.tables.options import CsvOptions, split_names
 from mdl.errors import ConfigError, DataError
 
 # What such a column is often called, for the hint where the user has named none.
-_LABEL_NAMES = ("activity", "label", "class", "target", "gesture", "exercise", "state", "y")
+_LABEL_NAMES = ("activity", "label", "class", "target", "gesture", "exercise", "state")
 # Said of the time: there is a column for it, and it is not to be used.
 NO_TIME = "none"
 # Columns named in one line.
@@ -81,11 +81,16 @@ def find_column(dialect: Dialect, name: str) -> int | None:
 
 def ask_for_label(file: Path, dialect: Dialect) -> ConfigError:
     """What to say where a class is needed and nobody has said in which column it is."""
-    likely = [name for name in dialect.header if plain_name(name) in _LABEL_NAMES]
+    likely = likely_labels(dialect)
     return ConfigError(
         f"{file}: say which column holds the class, as in ?label={likely[0] if likely else 'NAME'} "
         f"(or ?label=path, if there is a folder for each); {_show(dialect)}"
     )
+
+
+def likely_labels(dialect: Dialect) -> list[str]:
+    """Columns that are called what classes often are."""
+    return [name for name in dialect.header if plain_name(name) in _LABEL_NAMES]
 
 
 def _place(file: Path, dialect: Dialect, name: str) -> int:

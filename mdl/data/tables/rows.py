@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import itertools
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,8 @@ ROWS_AT_ONCE = 16_384
 _NOTHING = frozenset(
     ("", "na", "n/a", "#n/a", "nan", "null", "none", "nil", "-", "--", "?", "missing", "#value!", "#div/0!")
 )
+
+_LIKE_A_TIME = re.compile(r"\d:\d\d|\d{2,4}[-/]\d\d?[-/]\d|\d\.\d\d?\.\d{2}")
 
 Floats64 = NDArray[np.float64]
 
@@ -98,6 +101,8 @@ def _to_number(cell: str, file: Path, row: int, column: str, dialect: Dialect) -
         text = text.replace(",", ".")
     elif "," in text and ("." in text or text.count(",") > 1):
         hint = "without marks between thousands; "
+    if _LIKE_A_TIME.search(text):
+        hint = f"if these are times, say ?time={column}; "
     try:
         if "_" in text:
             raise ValueError

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ MISTAKES = {
     "data get": (["nosuch"], "nosuch"),
     "data inspect": (["npz:gone.npz"], "gone.npz: no such file"),
     "data list": (["more"], "unexpected extra argument"),
+    "export": (["gone.safetensors"], "gone.safetensors does not exist"),
     "eval": (["gone.safetensors"], "gone.safetensors does not exist"),
     "learn": ([], "which cloud?"),
     "mesh list": (["more"], "unexpected extra argument"),
@@ -161,3 +163,11 @@ def test_an_output_that_takes_nothing_is_one_line(words: list[str]) -> None:
     assert done.returncode == (2 if "nosuch" in words else 4)
     (line,) = done.stderr.splitlines()
     assert line.startswith("mdl: ")
+
+
+def test_the_version_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.argv", ["mdl", "--version"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code in (0, None)
+    assert re.fullmatch(r"mdl \d+\.\d+\S*\n", capsys.readouterr().out)

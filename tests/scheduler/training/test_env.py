@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from importlib.resources import as_file, files
 from typing import Any, Literal, get_args
 
@@ -359,3 +361,11 @@ def test_a_vector_of_environments_goes_on_and_on() -> None:
         assert vector.observation_space.contains(seen)
         assert info["valid"].any(axis=1).all()
     assert ends > 10
+
+
+def test_an_environment_needs_no_import_before() -> None:
+    """Gymnasium imports what stands before the colon; of installed packages it looks for none since 1.0."""
+    made = "import gymnasium; env = gymnasium.make('scheduler.training.env:mdl/Chain-v0', n=(3, 4)); "
+    made += "print(type(env.unwrapped).__name__)"
+    run = subprocess.run([sys.executable, "-c", made], capture_output=True, text=True, check=False)
+    assert run.stdout.strip() == "ChainEnv", run.stderr

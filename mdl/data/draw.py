@@ -1,0 +1,47 @@
+"""A window as a line of text for each channel, so that a wrong column or unit is seen before it is trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdl.data.windows import DataSet
+
+_LEVELS = "▁▂▃▄▅▆▇█"
+# Of a line, and of a screen: a suit of sensors has more channels than anybody looks at.
+_WIDTH, _MOST_CHANNELS, _MOST_CLASSES, _LONGEST_NAME = 48, 9, 8, 16
+
+
+def draw_classes(data: DataSet) -> list[str]:
+    """The first training window of each class: a line a channel, with its lowest and highest value."""
+    lines = []
+    for number, name in list(enumerate(data.classes))[:_MOST_CLASSES]:
+        rows = np.flatnonzero(data.train.y == number)
+        if len(rows):
+            lines += [f"{name}:", *draw_window(np.asarray(data.train.x[rows[0]]), data.channels)]
+    if len(data.classes) > _MOST_CLASSES:
+        lines.append(f"and {len(data.classes) - _MOST_CLASSES} classes more")
+    return lines
+
+
+def draw_window(x: NDArray[np.floating], channels: Sequence[str] = ()) -> list[str]:
+    """x: (channels, time). Each column shows the mean of its samples, between the channel's lowest and highest."""
+    names = [name[:_LONGEST_NAME] for name in channels] or [f"channel {number}" for number in range(1, len(x) + 1)]
+    wide = max(map(len, names[:_MOST_CHANNELS]))
+    lines = [
+        f"  {name:<{wide}} {sparkline(values)} {values.min():.3g} to {values.max():.3g}"
+        for name, values in zip(names[:_MOST_CHANNELS], x, strict=False)
+    ]
+    return lines + ([f"  and {len(x) - _MOST_CHANNELS} channels more"] if len(x) > _MOST_CHANNELS else [])
+
+
+def sparkline(values: NDArray[np.floating]) -> str:
+    """At most 48 columns."""
+    means = np.array([part.mean() for part in np.array_split(values, min(_WIDTH, len(values)))])
+    low, high = float(means.min()), float(means.max())
+    if high <= low:
+        return _LEVELS[0] * len(means)
+    steps = ((means - low) / (high - low) * (len(_LEVELS) - 1)).round().astype(int)
+    return "".join(_LEVELS[step] for step in steps)
