@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from peers.cli import cloud, personal, status, use, web
+from peers.cli import cloud, doctor, personal, status, use, web
 from peers.cli.data import app as data_app
 from peers.cli.mesh import app as mesh_app
 from peers.cli.study.schedule import app as schedule_app
@@ -28,3 +28,4 @@ def add_to(app: typer.Typer) -> None:
     personal.register(app)
     status.register(app)
     web.register(app)
+    doctor.register(app)

@@ -33,9 +33,10 @@ class Watcher:
     """An observer node in a thread of its own; `status` and `rounds` grow while it runs. Use as a context manager.
 
     source: who tells on what it is told, as snapshots name it. on_news: called in its thread when something was heard.
+    listen_port: 0: any free one.
     """
 
-    def __init__(self, mesh: Mesh, section: MeshSection, source: str = "") -> None:
+    def __init__(self, mesh: Mesh, section: MeshSection, source: str = "", listen_port: int = 0) -> None:
         me = Contributor(f"observer-{os.getpid()}-{os.urandom(2).hex()}", 1)
         self.machine = Observer(me)
         self.rounds: list[RoundSummary] = []
@@ -44,9 +45,9 @@ class Watcher:
         self.on_news: Callable[[], None] = lambda: None
         self._source = source
         self._told: tuple[RoundSummary, ...] = ()
-        # An observer never takes the port that the user chose for a peer.
-        self._mesh, self._section = mesh, msgspec.structs.replace(section, port=0)
-        info = PeerInfo(me.peer_id, me.incarnation, Role.OBSERVER, "", 0)
+        # An observer never takes the port that the user chose for a peer, unless it is to be found there.
+        self._mesh, self._section = mesh, msgspec.structs.replace(section, port=listen_port)
+        info = PeerInfo(me.peer_id, me.incarnation, Role.OBSERVER, "", listen_port)
         self._runtime = start_runtime(self.machine, info, mesh, self._section, observe=self._look)
         self._thread = threading.Thread(target=self._run, name="mdl-watch", daemon=True)
 
@@ -60,6 +61,12 @@ class Watcher:
             pages=machine.pages(now),
             problem=printable(str(self.problem)) if self.problem else "",
         )
+
+    def introduced(self) -> tuple[list[PeerInfo], list[PeerInfo]]:
+        """Who is known, and who of them has spoken to this node itself; from any thread."""
+        directory, now = self._runtime.links.directory, time.monotonic()
+        known = list(directory.everyone())
+        return known, [info for info in known if directory.is_heard(info.peer_id, now)]
 
     @property
     def status(self) -> MeshStatus | None:

@@ -34,6 +34,7 @@ MISTAKES = {
     "peer": (["--code", "hello"], "join code: no ':' in it"),
     "peers": (["--code", "hello"], "join code: no ':' in it"),
     "status": (["--code", "hello"], "join code: no ':' in it"),
+    "doctor": (["--peer", "home:99999"], "--peer 'home:99999': give HOST:PORT"),
     "personal eval": (["gone.safetensors", "text"], "gone.safetensors"),
     "personal export": (["gone"], "personal.safetensors does not exist"),
     "personal forget": (["more"], "unexpected extra argument"),

@@ -1,0 +1,88 @@
+"""`mdl doctor`: why devices do not meet, or what would keep them from it."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mdl.section import LONGEST_S
+from peers.cli.options import (
+    AsJson,
+    Code,
+    Interface,
+    Join,
+    Listen,
+    Loopback,
+    MeshName,
+    Port,
+    find_mesh,
+    finite,
+    load_settings,
+    mesh_overrides,
+    print_json,
+)
+
+if TYPE_CHECKING:
+    from peers.doctor.finding import Finding
+
+
+def doctor(
+    mesh: MeshName = None,
+    code: Code = None,
+    peer: Annotated[
+        list[str] | None,
+        typer.Option(help="A device to look at: HOST:PORT, or HOST, while mdl doctor --peer THIS-HOST runs there."),
+    ] = None,
+    wait: Annotated[
+        float, typer.Option(help="Seconds to wait for the others.", min=0.1, max=LONGEST_S, callback=finite)
+    ] = 5.0,
+    join: Join = None,
+    listen: Listen = None,
+    port: Port = None,
+    interface: Interface = None,
+    loopback: Loopback = None,
+    as_json: AsJson = False,
+) -> None:
+    """Look for what keeps a mesh from working: this machine, its network, each device; exit code 0 if nothing does."""
+    settings = load_settings(None, mesh_overrides(join, listen, port, interface, loopback, None), None)
+    from mdl.errors import UnfinishedError
+    from peers.doctor.examine import examine, exit_code
+    from peers.doctor.mesh import with_peers
+    from peers.view.plain import log_from
+
+    log_from("error")  # what the links would say of a look around, the findings say
+    logging.getLogger("zeroconf").setLevel(logging.CRITICAL)
+    section = with_peers(settings.mesh, peer or [])
+    findings = []
+    for finding in examine(lambda: find_mesh(mesh, code, settings), section, wait):
+        findings.append(finding)
+        if not as_json:
+            _show(finding)
+    result = {
+        "works": exit_code(findings) == 0,
+        "findings": [
+            {"check": one.check, "verdict": one.verdict.value, "told": one.told, "do": one.do, "around": one.around}
+            for one in findings
+        ],
+    }
+    if failed := exit_code(findings):
+        bad = [one.told for one in findings if one.verdict.value == "fail"]
+        raise UnfinishedError("; ".join(bad), failed, result, "each failure above says what to do")
+    if as_json:
+        print_json(result)
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(doctor)
+
+
+def _show(finding: Finding) -> None:
+    from mdl.bounds import printable
+
+    mark = {"ok": "ok  ", "note": "note", "fail": "FAIL"}[finding.verdict.value]
+    print(f"{mark}  {finding.check:<12} {printable(finding.told, 400)}", flush=True)
+    for word, text in (("do", finding.do), ("or", finding.around)):
+        if text:
+            print(f"{'':19}{word}: {printable(text, 400)}", flush=True)

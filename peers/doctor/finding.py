@@ -1,0 +1,42 @@
+"""What a check has found: one line, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+
+import msgspec
+
+
+class Verdict(Enum):
+    """NOTE: a mesh works all the same; FAIL: it does not, or not with whom this is about."""
+
+    OK = "ok"
+    NOTE = "note"
+    FAIL = "fail"
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """check: its name, stable for scripts. told: what there is. do: what to type or change. around: the way without."""
+
+    check: str
+    verdict: Verdict
+    told: str
+    do: str = ""
+    around: str = ""
+
+
+def ok(check: str, told: str) -> Finding:
+    return Finding(check, Verdict.OK, told)
+
+
+def note(check: str, told: str, do: str = "", around: str = "") -> Finding:
+    return Finding(check, Verdict.NOTE, told, do, around)
+
+
+def fail(check: str, told: str, do: str, around: str = "") -> Finding:
+    return Finding(check, Verdict.FAIL, told, do, around)
+
+
+def broken(findings: Iterable[Finding]) -> list[Finding]:
+    return [finding for finding in findings if finding.verdict is Verdict.FAIL]

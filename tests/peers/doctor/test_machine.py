@@ -1,0 +1,91 @@
+"""What the doctor says of a machine; torn from real ones where one can be had (tests/integration/test_doctor.py)."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from mdl.config import MeshSection
+from mdl.errors import ConfigError
+from peers.doctor.examine import exit_code
+from peers.doctor.finding import Finding, Verdict, fail, note, ok
+from peers.doctor.machine import check_clock, check_descriptors, check_disk, check_memory, check_power, check_torch
+from peers.doctor.mesh import DOCTOR_PORT, with_peers
+
+
+@pytest.mark.parametrize(
+    ("finding", "verdict"),
+    [
+        (check_descriptors(60), Verdict.FAIL),
+        (check_descriptors(100), Verdict.NOTE),
+        (check_descriptors(1024), Verdict.OK),
+        (check_memory(100), Verdict.FAIL),
+        (check_memory(300), Verdict.NOTE),
+        (check_memory(2000), Verdict.OK),
+        (check_clock(1970), Verdict.NOTE),
+        (check_clock(2026), Verdict.OK),
+    ],
+)
+def test_what_there_is_is_judged_and_what_is_too_little_says_what_to_do(finding: Finding, verdict: Verdict) -> None:
+    assert finding.verdict is verdict
+    assert bool(finding.do) is (verdict is not Verdict.OK)
+
+
+def test_a_disk_is_judged_by_the_nearest_directory_there_is(tmp_path: Path) -> None:
+    assert check_disk(tmp_path / "not" / "yet").verdict is Verdict.OK
+    (tmp_path / "file").write_text("")
+    assert "cannot be written" in check_disk(tmp_path / "file" / "below").told
+
+
+@pytest.mark.parametrize(
+    ("bits", "alarm", "verdicts"),
+    [
+        ("50005", None, [Verdict.NOTE]),
+        ("0x50000", None, [Verdict.NOTE]),
+        ("0", None, [Verdict.OK]),
+        (None, "1", [Verdict.NOTE]),
+        (None, "0", [Verdict.OK]),
+        (None, None, []),
+        ("nonsense", None, []),
+    ],
+)
+def test_under_voltage_of_a_raspberry_pi_is_told(
+    bits: str | None, alarm: str | None, verdicts: list[Verdict], tmp_path: Path
+) -> None:
+    if bits:
+        firmware = tmp_path / "sys/devices/platform/soc/soc:firmware"
+        firmware.mkdir(parents=True)
+        (firmware / "get_throttled").write_text(f"{bits}\n")
+    if alarm:
+        sensor = tmp_path / "sys/class/hwmon/hwmon1"
+        sensor.mkdir(parents=True)
+        (sensor / "in0_lcrit_alarm").write_text(f"{alarm}\n")
+    assert [finding.verdict for finding in check_power(tmp_path)] == verdicts
+
+
+def test_a_torch_that_ends_its_process_or_is_not_there_is_told_with_the_signal(tmp_path: Path) -> None:
+    assert check_torch().verdict is Verdict.OK
+    broken = tmp_path / "python"
+    for script, told in (("kill -ILL $$", "SIGILL"), ("echo 'No module named torch' >&2; exit 1", "No module named")):
+        broken.write_text(f"#!/bin/sh\n{script}\n")
+        broken.chmod(0o755)
+        finding = check_torch(str(broken))
+        assert (finding.verdict, told in finding.told) == (Verdict.FAIL, True)
+    assert sys.executable
+
+
+def test_the_exit_code_is_0_only_if_a_mesh_would_work_and_3_if_only_the_others_lack() -> None:
+    assert exit_code([ok("a", ""), note("b", "")]) == 0
+    assert exit_code([ok("a", ""), fail("members", "", "")]) == 3
+    assert exit_code([fail("disk", "", ""), fail("members", "", "")]) == 4
+
+
+def test_a_host_alone_is_another_doctor_and_an_address_is_a_peer() -> None:
+    section = with_peers(MeshSection(), ["10.0.0.7"])
+    assert (section.join, section.port) == ((f"10.0.0.7:{DOCTOR_PORT}",), DOCTOR_PORT)
+    section = with_peers(MeshSection(join=("10.0.0.1:5",)), ["10.0.0.7:5750"])
+    assert (section.join, section.port) == (("10.0.0.1:5", "10.0.0.7:5750"), 0)
+    with pytest.raises(ConfigError, match="--peer"):
+        with_peers(MeshSection(), ["10.0.0.7:99999"])

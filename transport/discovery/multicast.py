@@ -1,0 +1,98 @@
+"""Whether multicast gets out of an interface and back in: what mDNS lives on (RFC 6762), tried with one question.
+
+The system hands a copy of what is sent to whoever listens on this machine; a firewall or a missing route takes it. What
+others say is heard too, if there is anybody: that shows that it gets through the network.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import secrets
+import socket
+import struct
+import time
+from dataclasses import dataclass
+from enum import Enum
+
+import psutil
+
+GROUP, PORT = "224.0.0.251", 5353
+# Only what comes in where this very socket listens; a socket hears all groups of the machine otherwise (Linux).
+_MULTICAST_ALL = 49
+# A question for what services there are (RFC 6763, 9): everybody who speaks mDNS answers it.
+_QUESTION = b"".join(bytes([len(word)]) + word for word in (b"_services", b"_dns-sd", b"_udp", b"local"))
+_MOST = 64  # others that are remembered
+_POINTER, _ANY_CLASS = 12, 1
+
+
+class Heard(Enum):
+    """ITSELF: its own question came back. OTHERS: somebody else was heard, too."""
+
+    TAKEN = "taken"
+    NO_WAY = "no way"
+    NOTHING = "nothing"
+    ITSELF = "itself"
+    OTHERS = "others"
+
+
+@dataclass(frozen=True)
+class Multicast:
+    heard: Heard
+    others: tuple[str, ...] = ()
+    problem: str = ""
+
+
+def try_multicast(host: str, wait_s: float) -> Multicast:
+    """Ask once from this own address, and listen for wait_s."""
+    number = secrets.randbelow(0xFFFF) + 1
+    question = struct.pack("!6H", number, 0, 1, 0, 0, 0) + _QUESTION + b"\0" + struct.pack("!2H", _POINTER, _ANY_CLASS)
+    try:
+        listener = _listen(host)
+    except OSError as error:
+        taken = error.errno == errno.EADDRINUSE
+        return Multicast(Heard.TAKEN if taken else Heard.NO_WAY, problem=error.strerror or str(error))
+    with listener, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        try:
+            sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(host))
+            sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, 255)
+            sender.bind((host, 0))
+            sender.sendto(question, (GROUP, PORT))
+        except OSError as error:
+            return Multicast(Heard.NO_WAY, problem=error.strerror or str(error))
+        return _hear(listener, host, number, wait_s)
+
+
+def _listen(host: str) -> socket.socket:
+    listener = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with contextlib.suppress(AttributeError, OSError):
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            listener.setsockopt(socket.IPPROTO_IP, _MULTICAST_ALL, 0)
+        listener.bind((GROUP, PORT))
+        group = socket.inet_aton(GROUP) + socket.inet_aton(host)
+        listener.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, group)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _hear(listener: socket.socket, host: str, number: int, wait_s: float) -> Multicast:
+    heard_itself, others = False, dict[str, None]()
+    own = {each.address for found in psutil.net_if_addrs().values() for each in found}
+    give_up_at = time.monotonic() + wait_s
+    while (left_s := give_up_at - time.monotonic()) > 0:
+        listener.settimeout(left_s)
+        try:
+            packet, (sender, _) = listener.recvfrom(9_000)
+        except TimeoutError:
+            break
+        if sender == host:
+            heard_itself = heard_itself or packet[:2] == struct.pack("!H", number)
+        elif sender not in own and len(others) < _MOST:
+            others[sender] = None
+    if others:
+        return Multicast(Heard.OTHERS, tuple(others))
+    return Multicast(Heard.ITSELF if heard_itself else Heard.NOTHING)

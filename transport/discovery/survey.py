@@ -1,0 +1,96 @@
+"""All that is announced as mdl on the local network, of whatever mesh and version: for a look around, not for a mesh.
+
+Nothing here is trusted: anybody can announce anything. What a member's proof says is told apart from what is only said.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Interface
+
+from zeroconf import Error, EventLoopBlocked, IPVersion, NotRunningException, ServiceListener, Zeroconf
+
+from mdl.bounds import MAX_MEMBERS, printable
+from mdl.errors import RemoteProtocolError
+from mdl.protocol.messages import PROTOCOL_VERSION
+from transport.discovery.mdns import SERVICE, fingerprint_of, read_description
+from transport.trust.keys import MeshKeys
+
+_DETAILS_MS = 1_000
+# Of a text that a stranger says.
+_LONGEST = 64
+
+
+@dataclass(frozen=True)
+class Announcement:
+    """What a TXT record says. of_ours: with the fingerprint of our mesh.
+
+    problem: why it is none of a member that we can understand, "" otherwise.
+    """
+
+    peer_id: str
+    mesh: str
+    fingerprint: str
+    version: str
+    role: str
+    schema: str
+    hosts: tuple[str, ...]
+    port: int
+    of_ours: bool
+    problem: str = ""
+
+    @property
+    def is_other_version(self) -> bool:
+        return self.version != str(PROTOCOL_VERSION)
+
+
+class Survey(ServiceListener):
+    """Listens from its start to `close`. Raises OSError or zeroconf.Error where multicast is not to be had."""
+
+    def __init__(self, mesh: str, keys: MeshKeys | None, own: Sequence[IPv4Interface]) -> None:
+        self._mesh, self._keys, self._own = mesh, keys, own
+        self._found: dict[str, Announcement] = {}
+        self._lock = threading.Lock()
+        self._zeroconf = Zeroconf(interfaces=[str(each.ip) for each in own], ip_version=IPVersion.V4Only)
+        self._zeroconf.add_service_listener(SERVICE, self)
+
+    def found(self) -> list[Announcement]:
+        """Until now, the newest of each name."""
+        with self._lock:
+            return list(self._found.values())
+
+    def close(self) -> None:
+        self._zeroconf.close()
+
+    def add_service(self, zc: Zeroconf, type_: str, name: str) -> None:
+        try:
+            info = zc.get_service_info(type_, name, timeout=_DETAILS_MS)
+        except (NotRunningException, EventLoopBlocked, Error):
+            return
+        if info is None or info.port is None:
+            return
+        record = {key: value or "" for key, value in info.decoded_properties.items()}
+        with self._lock:
+            if len(self._found) < MAX_MEMBERS or name in self._found:
+                self._found[name] = self._describe(record, info.port)
+
+    def update_service(self, zc: Zeroconf, type_: str, name: str) -> None:
+        self.add_service(zc, type_, name)
+
+    def remove_service(self, zc: Zeroconf, type_: str, name: str) -> None:
+        """Said once is enough for a look around."""
+
+    def _describe(self, record: dict[str, str], port: int) -> Announcement:
+        problem, of_ours = "", record.get("fingerprint") == fingerprint_of(self._keys, self._mesh)
+        try:
+            read_description(record, port, self._keys, self._mesh, self._own)
+        except RemoteProtocolError as error:
+            problem = str(error)
+        hosts = tuple(printable(host, _LONGEST) for host in record.get("hosts", "").split(",")[:8])
+        peer_id, mesh, fingerprint, version, role, schema = (
+            printable(record.get(key, ""), _LONGEST)
+            for key in ("id", "mesh", "fingerprint", "version", "role", "schema")
+        )
+        return Announcement(peer_id, mesh, fingerprint, version, role, schema, hosts, port, of_ours, problem)

@@ -1,0 +1,78 @@
+"""Whether a node can be reached, and if not, where it ends: no way there, nobody listens, somebody else, other keys.
+
+One connection to one address, as the links would open it, and nothing is said on it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+import time
+from enum import Enum
+
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+from transport.discovery.directory import Address
+from transport.links.sockets import new_context, open_spoke
+from transport.trust.keys import MeshKeys
+
+_WATCHED = (
+    zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_DISCONNECTED
+)
+_NO_WAY = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EACCES, errno.EPERM, errno.EADDRNOTAVAIL)
+
+
+class Reached(Enum):
+    """How far a connection got."""
+
+    NO_WAY = "no way"
+    REFUSED = "refused"
+    SILENT = "silent"
+    NOT_MDL = "not mdl"
+    OTHER_KEYS = "other keys"
+    MEMBER = "member"
+
+
+def probe(address: Address, keys: MeshKeys | None, wait_s: float) -> Reached:
+    """Takes at most wait_s, or twice that if a connection opens and nothing is said on it."""
+    reached = _connect(address, wait_s)
+    return reached or _shake_hands(address, keys, wait_s)
+
+
+def _connect(address: Address, wait_s: float) -> Reached | None:
+    try:
+        with socket.create_connection((address.host, address.port), wait_s):
+            return None
+    except ConnectionRefusedError:
+        return Reached.REFUSED
+    except TimeoutError:
+        return Reached.SILENT
+    except OSError as error:
+        return Reached.NO_WAY if error.errno in _NO_WAY else Reached.SILENT
+
+
+def _shake_hands(address: Address, keys: MeshKeys | None, wait_s: float) -> Reached:
+    context = new_context(4)
+    try:
+        dealer = open_spoke(context, keys, Address(address.host, address.port))
+        monitor = dealer.get_monitor_socket(_WATCHED)
+        give_up_at = time.monotonic() + wait_s
+        while (left_s := give_up_at - time.monotonic()) > 0:
+            if not monitor.poll(max(1, int(1000 * left_s))):
+                break
+            event = parse_monitor_message(monitor.recv_multipart())["event"]
+            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                return Reached.MEMBER
+            if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
+                return Reached.NOT_MDL
+            return Reached.OTHER_KEYS
+        return Reached.NOT_MDL
+    finally:
+        with contextlib.suppress(zmq.ZMQError):
+            context.destroy(linger=0)
