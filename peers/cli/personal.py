@@ -190,7 +190,7 @@ def status(out: Home = None, as_json: AsJson = False) -> None:
 
 @app.command("export")
 def export(
-    target: Annotated[Path, typer.Argument(help="FILE.safetensors: the model with this person's words.")],
+    target: Annotated[Path, typer.Argument(help="FILE.safetensors or FILE.onnx: the model with this person's words.")],
     out: Home = None,
     as_json: AsJson = False,
 ) -> None:
@@ -199,9 +199,14 @@ def export(
     from peers.personal.home import MODEL
 
     loaded, described = load_next_word(home_of(out) / MODEL)
-    if target.suffix != ".safetensors":
-        raise ConfigError(f"{target}: expected a name that ends with .safetensors")
-    save_next_word(target, loaded, described.table, described.trained_words, described.personal_words)
+    if target.suffix not in (".safetensors", ".onnx"):
+        raise ConfigError(f"{target}: expected a name that ends with .safetensors or .onnx")
+    if target.suffix == ".onnx":
+        from mdl.personal.words.onnx_file import save_onnx
+
+        save_onnx(target, loaded, described.table)
+    else:
+        save_next_word(target, loaded, described.table, described.trained_words, described.personal_words)
     if as_json:
         print_json({"file": str(target)})
     tell(f"{target} holds words that this person wrote: give it to nobody")
