@@ -1,13 +1,11 @@
-"""DeepType (IMWUT 2018) made again: costs of each technique (Table 2), online steps (Fig. 10b), authors (Table 1).
+"""DeepType (IMWUT 2018) made again: costs of each technique (Table 2), online steps (Fig. 10b).
 
     python benchmarks/deeptype.py costs --blogs BLOGS.jsonl.gz
     python benchmarks/deeptype.py latency
-    python benchmarks/deeptype.py authors --global FILE --blogs BLOGS.jsonl.gz --count 5 --words 20000
 
 `costs` measures batches of the first author's words, of which only the lengths matter; without a file they are drawn.
-`latency` needs no data. Seconds are of one core's processor time. `authors` takes a global model
-(`mdl personal pretrain`), and trains and tests it on authors of a .jsonl, each technique by itself. The paper's figures
-stand beside ours. Each prints a table and one line of JSON.
+`latency` needs no data. Seconds are of one core's processor time. The paper's figures stand
+beside ours; Table 1 is in `deeptype_authors.py`. Each prints a table and one line of JSON.
 """
 
 from __future__ import annotations
@@ -34,24 +32,15 @@ from mdl.personal.compression import count_bytes
 from mdl.personal.online import STEP_SAMPLES, OnlineLearner
 from mdl.personal.output_layer import tune_all, tune_only
 from mdl.personal.study import Study, StudySettings, Task
-from mdl.personal.words.efficiency import Alphabet, Evaluation, efficiency, evaluate_next_word
-from mdl.personal.words.keyboard import Keyboard, type_sentences
-from mdl.personal.words.mixture import evaluate_mixture
-from mdl.personal.words.model_file import load_next_word
 from mdl.personal.words.next_word import NextWordModel, NextWordSize, build_next_word
-from mdl.personal.words.ngrams import count_ngrams, evaluate_ngrams
 from mdl.personal.words.personalise import (
     BASELINE,
     COMBINED,
     Techniques,
-    begin_study,
-    change_words,
-    count_words,
-    plan_words,
 )
 from mdl.personal.words.text import Text, TokenTable, encode
 from mdl.personal.words.text_task import TextTask, cache_text
-from peers.personal.train import read_sentences, split_sentences
+from peers.personal.train import read_sentences
 
 CLASSES, PERSONAL, HIDDEN, RANK = 20_000, 10_000, 400, 40
 # Of Table 2: hours for an epoch of 100,000 words on a Nexus 6, and MB.
@@ -84,7 +73,7 @@ def main() -> int:
     options = _parse_options()
     torch.set_num_threads(1)
     try:
-        result = {"costs": run_costs, "latency": run_latency, "authors": run_authors}[options.part](options)
+        result = {"costs": run_costs, "latency": run_latency}[options.part](options)
     except MdlError as error:
         print(f"deeptype: {error}", file=sys.stderr)
         return error.exit_code
@@ -95,7 +84,7 @@ def main() -> int:
 def lengths_of(options: argparse.Namespace) -> list[list[str]]:
     """Sentences whose words have the lengths of an author's, or drawn ones: 15 words of 4.2 letters in the mean."""
     if options.blogs.exists():
-        return read_sentences(options.blogs, _authors(options.blogs)[0], options.words)
+        return read_sentences(options.blogs, authors_of(options.blogs)[0], options.words)
     generator, sentences, made = np.random.default_rng(1), list[list[str]](), 0
     while made < options.words:
         lengths = np.clip(generator.geometric(1 / 4.2, int(generator.integers(1, 31))), 1, 12)
@@ -240,69 +229,7 @@ def _median_ms(action: Callable[[], object], turns: int) -> float:
     return median(times)
 
 
-def run_authors(options: argparse.Namespace) -> dict[str, Any]:
-    """Efficiency of each technique on authors' own words: the last fifth in time is the test."""
-    rows = []
-    for author in _authors(options.blogs)[: options.count]:
-        rows.append(_run_author(options, author))
-        print(
-            f"author {len(rows)}: " + ", ".join(f"{name} {value:.3f}" for name, value in rows[-1].items()), flush=True
-        )
-    summary = {name: median(row[name] for row in rows) for name in rows[0]}
-    gains = {name: median(row[name] / row["global"] - 1 for row in rows) for name in rows[0]}
-    print(f"{'':<28} {'median':>7} {'against global':>15}   ({len(rows)} authors, {options.words} words each)")
-    for name in summary:
-        print(f"{name:<28} {summary[name]:>7.3f} {gains[name]:>+15.1%}")
-    return {"part": "authors", "words": options.words, "epochs": options.epochs, "rows": rows, "median": summary,
-            "median_gain": gains}  # fmt: skip
-
-
-def _run_author(options: argparse.Namespace, author: str) -> dict[str, float]:
-    mine, held_out = split_sentences(read_sentences(options.blogs, author, options.words), 0.2)
-    model, described = load_next_word(options.model)
-    found: dict[str, float] = {}
-    before = _assess(model, described.table, held_out)
-    found["global"], found["global, filtered"] = before.efficiency, before.filtered
-    for name, techniques in {
-        "all layers": Techniques(False, 0, 0, "shared"),
-        "all layers, dynamic": Techniques(False, 0, 3, "shared"),
-        "last layer": Techniques(True, 0, 0, "shared"),
-        "all techniques": Techniques(True, options.keep, 3, "shared"),
-    }.items():
-        after = _personalise(options, mine, held_out, techniques)
-        found[name], found[f"{name}, filtered"] = after.efficiency, after.filtered
-    for learns in (False, True):
-        model, described = load_next_word(options.model)
-        learner = OnlineLearner(model.output.requires_grad_(False), options.online_rate) if learns else None
-        needed = type_sentences(Keyboard(model, described.table, learner, filtered=False), mine)
-        found["online" if learns else "not online"] = efficiency(*zip(*needed, strict=True))
-        last = needed[-len(needed) // 10 :]
-        found["online, last tenth" if learns else "not online, last tenth"] = efficiency(*zip(*last, strict=True))
-    ngrams = count_ngrams(encode(mine, described.table), described.table.classes)
-    text, alphabet = encode(held_out, described.table), Alphabet(described.table)
-    found["user 3-gram"], found["user 3-gram, filtered"] = evaluate_ngrams(ngrams, text, alphabet)
-    personal, _ = load_next_word(options.model)
-    settings = StudySettings(options.epochs, options.batch, "adam", options.rate)
-    begin_study(personal, encode(mine, described.table), Techniques(False, 0, 0, "shared"), settings).run()
-    found["all layers with the user's 3-grams, filtered"] = evaluate_mixture(personal, ngrams, text, alphabet)
-    return found
-
-
-def _assess(model: NextWordModel, table: TokenTable, sentences: list[list[str]]) -> Evaluation:
-    return evaluate_next_word(model, encode(sentences, table), 3, Alphabet(table))
-
-
-def _personalise(
-    options: argparse.Namespace, mine: list[list[str]], held_out: list[list[str]], techniques: Techniques
-) -> Evaluation:
-    model, described = load_next_word(options.model)
-    table = change_words(model, described.table, plan_words(described.table, count_words(mine), techniques))
-    settings = StudySettings(options.epochs, options.batch, "adam", options.rate)
-    begin_study(model, encode(mine, table), techniques, settings).run()
-    return _assess(model, table, held_out)
-
-
-def _authors(path: Path) -> list[str]:
+def authors_of(path: Path) -> list[str]:
     """In the order of the file."""
     import gzip
 
@@ -312,20 +239,14 @@ def _authors(path: Path) -> list[str]:
 
 def _parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("costs", "latency", "authors"))
+    parser.add_argument("part", choices=("costs", "latency"))
     parser.add_argument("--hidden", type=int, default=HIDDEN, help="units of each layer")
     parser.add_argument("--turns", type=int, default=8, help="batches or repetitions that count")
-    parser.add_argument("--words", type=int, default=4000, help="of the text; of each author")
+    parser.add_argument("--words", type=int, default=4000, help="of the text")
     parser.add_argument("--batch", type=int, default=STEP_SAMPLES)
     parser.add_argument("--only", nargs="+", choices=VARIANTS, help="of costs: these alone, against the first one")
     parser.add_argument("--kept", type=int, default=3, help="suggestions of a word that are learned from online")
-    parser.add_argument("--global", dest="model", type=Path, default=Path("global.safetensors"))
     parser.add_argument("--blogs", type=Path, default=Path("blogs_50.jsonl.gz"), help="a .jsonl.gz that names authors")
-    parser.add_argument("--count", type=int, default=3, help="authors, the first ones of the file")
-    parser.add_argument("--keep", type=int, default=5000, help="words that vocabulary compression keeps")
-    parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--rate", type=float, default=0.001, help="of Adam")
-    parser.add_argument("--online-rate", type=float, default=0.5)
     return parser.parse_args()
 
 

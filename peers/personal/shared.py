@@ -45,13 +45,14 @@ class Round(Protocol):
 class Lesson:
     """What one device teaches the shared model in each round: one pass over its text, at most so many words of it.
 
-    must_pause: asked before each batch.
+    must_pause: asked before each batch. sampled: words that a step scores, 0 for all.
     """
 
     text: Text
     settings: StudySettings
     words: int
     must_pause: Callable[[], bool]
+    sampled: int = 0
 
 
 def read_shared(folder: Path, start: Path | None) -> Shared:
@@ -67,7 +68,7 @@ def read_shared(folder: Path, start: Path | None) -> Shared:
 def teach(rounds: Iterable[Round], model: NextWordModel, lesson: Lesson) -> int:
     """Train the shared model in every round of a mesh, all its layers; returns how many rounds were trained."""
     settings = lesson.settings
-    task = TextTask(model, lesson.text, "shared", settings.batch)
+    task = TextTask(model, lesson.text, "shared", settings.batch, lesson.sampled)
     optimizer = Optimizer(tune_all(model), settings.optimizer, settings.clip)
     trained = 0
     for this in rounds:

@@ -1,0 +1,182 @@
+"""Six people's devices, ten nights: a shared model with a personal part, against own training alone and shared alone.
+
+    python benchmarks/personal_nights.py --global tweets.safetensors --blogs blogs_50.jsonl.gz --people 6 --nights 10
+
+Each night a device learns what its person wrote that day (--words words, all layers, one pass), and the shared model
+takes the plain mean of what all devices learned, which is what a round of ChainSGD gives to float32 rounding. Then each
+device puts what is personal onto it and lets its last layer learn from the same words. "alone" learns the same words
+with all layers, the person's vocabulary too, and nobody else. Tested on the words after the last night. One process,
+the product's own functions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
+
+from benchmarks.deeptype import authors_of
+from mdl.errors import MdlError
+from mdl.learning.flat import FlatModel
+from mdl.personal.output_layer import tune_only
+from mdl.personal.study import Study, StudySettings
+from mdl.personal.vocabulary import swap_unused
+from mdl.personal.words.efficiency import evaluate_next_word
+from mdl.personal.words.model_file import load_next_word
+from mdl.personal.words.next_word import NextWordModel
+from mdl.personal.words.personalise import change_words, count_words
+from mdl.personal.words.rebase import rebase
+from mdl.personal.words.text import TokenTable, encode
+from mdl.personal.words.text_task import TextTask
+from peers.personal.shared import Lesson, teach
+from peers.personal.train import Sentences, read_sentences
+
+
+@dataclass
+class Night:
+    """As `peers.Round`."""
+
+    round_id: int
+    loss: float = 0.0
+    samples: int = 0
+    given_up: bool = False
+
+
+@dataclass
+class Person:
+    """What one person wrote by days and afterwards, their own model with its words, and one that learns alone."""
+
+    days: list[Sentences]
+    held_out: Sentences
+    own: NextWordModel
+    table: TokenTable
+    alone: NextWordModel
+
+
+def main() -> int:
+    options = _parse_options()
+    torch.set_num_threads(1)
+    try:
+        rows = [row for seed in range(options.seeds) for row in run(options, seed)]
+    except MdlError as error:
+        print(f"personal_nights: {error}", file=sys.stderr)
+        return error.exit_code
+    found = {name: median(row[name] for row in rows) for name in rows[0]}
+    better = {
+        f"personal above {name}": sum(row["shared and personal"] > row[name] for row in rows)
+        for name in ("global", "alone", "shared")
+    }
+    print("top-3 efficiency, median: " + ", ".join(f"{name} {value:.3f}" for name, value in found.items()))
+    print(f"of {len(rows)} (people x seeds): " + ", ".join(f"{name} {count}" for name, count in better.items()))
+    print(json.dumps({"part": "nights", "people": options.people, "nights": options.nights, "words": options.words,
+                      "seeds": options.seeds, "median": found, "better": better, "rows": rows}))  # fmt: skip
+    return 0
+
+
+def run(options: argparse.Namespace, seed: int) -> list[dict[str, float]]:
+    began = time.process_time()
+    model, described = load_next_word(options.model)
+    table = described.table
+    people = [
+        _meet(options, name, model, table) for name in authors_of(options.blogs)[options.skip :][: options.people]
+    ]
+    before = [_test(model, table, person) for person in people]
+    flat = FlatModel(model)
+    for night in range(options.nights):
+        old, values = copy.deepcopy(model), flat.values().copy()
+        changes = []
+        for person in people:
+            _teach(options, person.alone, person.table, person.days[night], night, seed)
+            flat.load(values)
+            _teach(options, model, table, person.days[night], night, seed)
+            changes.append(flat.values() - values)
+        flat.load((values + np.mean(changes, axis=0)).astype(np.float32))
+        for person in people:
+            _go_on(options, person, old, model, table, night, seed)
+        print(f"seed {seed}, night {night + 1}: {time.process_time() - began:.0f} s", file=sys.stderr)
+    return [
+        {
+            "global": first,
+            "alone": _test(person.alone, person.table, person),
+            "shared": _test(model, table, person),
+            "shared and personal": _test(person.own, person.table, person),
+        }
+        for first, person in zip(before, people, strict=True)
+    ]
+
+
+def _meet(options: argparse.Namespace, name: str, model: NextWordModel, table: TokenTable) -> Person:
+    """Their words enter their own model's table at once: a device counts them before it learns."""
+    said = read_sentences(options.blogs, name, options.nights * options.words + options.test)
+    ends = np.cumsum([len(sentence) for sentence in said])
+    marks = [int(np.searchsorted(ends, day * options.words)) for day in range(options.nights + 1)]
+    days = [said[low:high] for low, high in pairwise(marks)]
+    own = copy.deepcopy(model)
+    words = swap_unused(table.words, count_words(said[: marks[-1]]))
+    mine = change_words(own, table, words)
+    return Person(days, said[marks[-1] :], own, mine, copy.deepcopy(own))
+
+
+def _teach(
+    options: argparse.Namespace, model: NextWordModel, table: TokenTable, said: Sentences, night: int, seed: int
+) -> None:
+    settings = StudySettings(1, options.batch, "adam", options.rate, seed=seed)
+    lesson = Lesson(encode(said, table), settings, 0, lambda: False, options.sampled)
+
+    def one() -> Iterator[Night]:
+        yield Night(night + 1)
+
+    teach(one(), model, lesson)
+
+
+def _go_on(
+    options: argparse.Namespace,
+    person: Person,
+    old: NextWordModel,
+    new: NextWordModel,
+    table: TokenTable,
+    night: int,
+    seed: int,
+) -> None:
+    rebase(person.own, person.table, (old, table), (new, table))
+    settings = StudySettings(1, options.batch, "adam", options.own_rate, seed=1000 * seed + night)
+    text = encode(person.days[night], person.table)
+    task = TextTask(person.own, text, "shared", options.batch, options.sampled)
+    Study(tune_only(person.own, "output"), task, settings).run()
+
+
+def _test(model: NextWordModel, table: TokenTable, person: Person) -> float:
+    return evaluate_next_word(model, encode(person.held_out, table)).efficiency
+
+
+def _parse_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--global", dest="model", type=Path, required=True)
+    parser.add_argument("--blogs", type=Path, required=True)
+    parser.add_argument("--skip", type=int, default=3, help="authors that were used for tuning")
+    parser.add_argument("--people", type=int, default=6)
+    parser.add_argument("--nights", type=int, default=10)
+    parser.add_argument("--words", type=int, default=1_000, help="of a day")
+    parser.add_argument("--test", type=int, default=2_000)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--rate", type=float, default=0.001, help="of Adam, all layers")
+    parser.add_argument("--own-rate", type=float, default=0.001, help="of Adam, the personal last layer")
+    parser.add_argument("--sampled", type=int, default=1_000, help="words that a step scores, 0 for all")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
