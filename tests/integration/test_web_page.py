@@ -161,6 +161,18 @@ def test_the_page_stays_when_its_member_goes(browser):
         assert browser.run("return location.host") == f"127.0.0.1:{port_of(opened)}"
 
 
+def test_a_member_that_came_after_the_page_was_loaded_may_be_followed_too(browser):
+    words = Words(a_mesh())
+    with served(words) as opened:
+        browser.go(opened.url)
+        browser.show("round")
+        assert browser.until(lambda: browser.run("return document.documentElement.dataset.pages") == "0")
+        words.say(pages=("http://127.0.0.1:1",))
+        assert browser.until(lambda: browser.run("return document.documentElement.dataset.pages") == "1")
+        assert browser.until(lambda: browser.run("return document.documentElement.dataset.ready") == "round")
+        assert browser.says("live", "#feed")
+
+
 def test_a_thousand_rounds_later_the_page_has_not_grown(browser):
     told = a_mesh(8, 41)
     words = Words(told)

@@ -14,7 +14,7 @@ const VIEWS = [
 	["join", "Join", joinView],
 ];
 const SHOWN_MS = 60000; // a join code on a screen that somebody walks past
-const RELOAD_MS = 60000;
+const RELOAD_MS = 5000;
 const main = document.querySelector("main");
 const here = () => VIEWS.find(([path]) => path === location.pathname.slice(1)) || VIEWS[0];
 const state = { now: null, join: null };
@@ -48,8 +48,10 @@ state.hide = () => {
 function follow() {
 	if (!state.now || feed.base) return;
 	known ||= new Set(state.now.mesh.pages);
+	document.documentElement.dataset.pages = known.size;
 	const isNew = state.now.mesh.pages.some((page) => !known.has(page));
-	if (isNew && Date.now() - started > RELOAD_MS && (document.hidden || !document.activeElement || document.activeElement === document.body)) location.reload();
+	const isUsed = state.join || schedule.playing || /INPUT|SELECT|BUTTON|SUMMARY/.test(document.activeElement?.tagName);
+	if (isNew && !isUsed && Date.now() - started > RELOAD_MS) location.reload();
 }
 
 function redraw() {
