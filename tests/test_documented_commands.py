@@ -22,6 +22,7 @@ import typer
 from mdl.config import load_config
 from mdl.data.sources import parse_spec
 from mdl.learning.models import MODELS
+from mdl.recommend.readers import parse_log
 from peers.cli.main import add_groups, app
 from peers.cli.web import with_port
 from peers.view.schedule_source import draw_scenarios
@@ -177,7 +178,9 @@ def _check_values(path: list[str], given: dict[str, Any]) -> None:
     said = {name: value for name, value in given.items() if value and not _is_placeholder(value)}
     models = [said[name] for name in ("model", "large") if isinstance(said.get(name), str)]  # not the FILE of mdl eval
     schedule = path[:1] == ["schedule"]
-    if "data" in said:
+    if "data" in said and said.get("task") == "recommend":
+        parse_log(said["data"])
+    elif "data" in said:
         parse_spec(said["data"])
     if "policy" in said:
         is_given = is_file(said["policy"]) or ":" in said["policy"]

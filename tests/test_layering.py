@@ -19,7 +19,10 @@ INSIDE = {
     "mdl": ("devices", "protocol", "data", "learning", "files", "cloud", "personal", "recommend"),
     "transport": ("trust", "wire", "discovery", "links"),
     "scheduler": ("policies", "plans", "paper", "given", "study", "training", "explain"),
-    "peers": ("roles", "edge", "personal", "view", "loops", "integrations", "web", "launch", "trials", "doctor", "cli"),
+    "peers": (
+        *("roles", "edge", "personal", "recommend", "view", "loops", "integrations"),
+        *("web", "launch", "trials", "doctor", "cli"),
+    ),
     "peers/roles": ("membership", "trainer", "agent", "cloud"),
 }
 # These do not know each other, or only what a third one has for both.

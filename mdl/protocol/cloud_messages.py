@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from msgspec import Meta
+
 from mdl.bounds import Count, Digest, Group, PeerId, Round, SchemaHash, Text
 from mdl.protocol.vocabulary import Message
+
+# A vector of 160 numbers, so that the whole message stays below 1 KB.
+MAX_VECTOR_BYTES = 656
 
 
 class LessonWanted(Message, frozen=True):
@@ -87,6 +94,15 @@ class UpdateWanted(Message, frozen=True):
 
 class UpdateMessage(UpdateNamed, frozen=True):
     """What was offered; carries it as bytes."""
+
+
+class VectorMessage(UpdateNamed, frozen=True):
+    """A device to a cloud of recommenders (DCCL, Algorithm 1): what a device learned, said again until it is taken.
+
+    values: the vector and what it generates patches by, packed (`mdl.recommend.vector_codec`).
+    """
+
+    values: Annotated[bytes, Meta(max_length=MAX_VECTOR_BYTES)] = b""
 
 
 class UpdateTaken(Message, frozen=True):

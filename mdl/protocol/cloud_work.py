@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from mdl.protocol.bulk import Packed
-from mdl.protocol.cloud_messages import LessonMessage, UpdateMessage
+from mdl.protocol.cloud_messages import LessonMessage, UpdateMessage, VectorMessage
 from mdl.protocol.delta import Contributor
 
 
@@ -80,6 +80,50 @@ class StoreUpdate(msgspec.Struct, frozen=True):
     sender: Contributor
     update: UpdateMessage
     packed: Packed
+
+
+class VectorReceived(msgspec.Struct, frozen=True):
+    """One vector that came to a cloud of recommenders.
+
+    sender: the device that it is of.
+    message: with the vector.
+    """
+
+    sender: Contributor
+    message: VectorMessage
+
+
+class KeepVectors(msgspec.Struct, frozen=True):
+    """A cloud of recommenders: check these vectors and keep them, all with one write; answers VectorsKept.
+
+    vectors: at most one a device.
+    """
+
+    vectors: tuple[VectorReceived, ...]
+
+
+class VectorJudged(msgspec.Struct, frozen=True):
+    """What became of a vector.
+
+    received: as it came.
+    problem: why it was refused, in one line; "": it is kept.
+    pull_again: the device is to fetch what the cloud teaches before it sends another.
+    """
+
+    received: VectorReceived
+    problem: str = ""
+    pull_again: bool = False
+
+
+class VectorsKept(msgspec.Struct, frozen=True):
+    """Vectors are on the disk, or refused.
+
+    judged: each vector of the KeepVectors that it answers.
+    fresh: vectors on the disk that no version has learned from yet.
+    """
+
+    judged: tuple[VectorJudged, ...]
+    fresh: int
 
 
 class TeachCycle(msgspec.Struct, frozen=True):

@@ -12,7 +12,16 @@ from typing import Protocol, TypeAlias
 import msgspec
 
 from mdl.protocol.bulk import Bulk
-from mdl.protocol.cloud_work import CycleTaught, StoreUpdate, StudyLesson, TeachCycle, UpdateReady, UpdateStored
+from mdl.protocol.cloud_work import (
+    CycleTaught,
+    KeepVectors,
+    StoreUpdate,
+    StudyLesson,
+    TeachCycle,
+    UpdateReady,
+    UpdateStored,
+    VectorsKept,
+)
 from mdl.protocol.counts import Evaluation
 from mdl.protocol.delta import Contributor, ModelDelta, Vector
 from mdl.protocol.messages import Said
@@ -174,6 +183,7 @@ Event: TypeAlias = (
     | UpdateReady
     | UpdateStored
     | CycleTaught
+    | VectorsKept
     | PauseChanged
     | TrainingPaused
     | StopRequested
@@ -301,6 +311,7 @@ Effect: TypeAlias = (
     | RecordRound
     | StudyLesson
     | StoreUpdate
+    | KeepVectors
     | TeachCycle
     | Finish
 )

@@ -21,6 +21,7 @@ from mdl.protocol.cloud_messages import (
     UpdateOffered,
     UpdateTaken,
     UpdateWanted,
+    VectorMessage,
 )
 from mdl.protocol.hop_messages import DeltaMessage, DeltaWanted, HopCancelled, HopOrdered, HopReleased
 from mdl.protocol.round_messages import (
@@ -102,6 +103,7 @@ Said: TypeAlias = (
     | UpdateWanted
     | UpdateMessage
     | UpdateTaken
+    | VectorMessage
     | PupilRefused
     | Hello
     | PeersKnown

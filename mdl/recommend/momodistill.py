@@ -34,6 +34,7 @@ class Encoder(nn.Module):
 
     def __init__(self, size: int, profile_sizes: tuple[int, ...]) -> None:
         super().__init__()
+        self.profile_sizes = profile_sizes
         self.outer, self.inner = nn.Linear(size, size, bias=False), nn.Linear(size, size, bias=False)
         self.of_profile = nn.Linear(PROFILE_SIZE, size, bias=False)
         self.everybody = nn.Parameter(torch.randn(PROFILE_SIZE))

@@ -46,8 +46,8 @@ class CsvLogOptions(LogOptions, frozen=True, forbid_unknown_fields=True):
     time: str = "time"
 
 
-def read_interactions(text: str) -> Interactions:
-    """What a spec names. Raises ConfigError or DataError naming the option, or the file and line."""
+def parse_log(text: str) -> tuple[Spec, LogOptions]:
+    """Take a spec of a log apart. Raises ConfigError naming the source or the option, and what would be valid."""
     if not text:
         raise ConfigError(f"which interactions? give --data {' or '.join(_SOURCES)}")
     body, options = split_options(text)
@@ -55,10 +55,15 @@ def read_interactions(text: str) -> Interactions:
     if source not in ("csv", "movielens") or not path:
         raise ConfigError(f"data {text!r}: no log of interactions; {describe_choices(source, _SOURCES)}")
     spec = Spec(text, source, path, options)
-    if source == "csv":
-        chosen = read_options(spec, CsvLogOptions)
-        return keep_active(_read_csv(path, chosen), chosen.least)
-    return keep_active(_read_movielens(Path(path).expanduser()), read_options(spec, LogOptions).least)
+    return spec, read_options(spec, CsvLogOptions if source == "csv" else LogOptions)
+
+
+def read_interactions(text: str) -> Interactions:
+    """What a spec names. Raises ConfigError or DataError naming the option, or the file and line."""
+    spec, options = parse_log(text)
+    if isinstance(options, CsvLogOptions):
+        return keep_active(_read_csv(spec.path, options), options.least)
+    return keep_active(_read_movielens(Path(spec.path).expanduser()), options.least)
 
 
 def _read_csv(path: str, options: CsvLogOptions) -> Interactions:

@@ -1,8 +1,9 @@
-"""`mdl cloud` and `mdl learn`: learning between a cloud and devices that dial it (Colla)."""
+"""`mdl cloud`, `mdl learn`, `mdl recommend`: learning between a cloud and devices that dial it (Colla, DCCL)."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -34,14 +35,20 @@ from peers.cli.options import (
     log_at,
     mesh_overrides,
     need_data,
+    print_json,
 )
 from peers.cli.web import MetricsPort, Web, WebLan, page_beside, web_overrides
 
 if TYPE_CHECKING:
     from mdl.config import Config
+    from transport.trust.keys import Mesh
 
 Small = Annotated[
-    str | None, typer.Option("--model", help="The pupils' model: lenet, ..., or EMBEDDING-HIDDEN for places.")
+    str | None, typer.Option("--model", help="The pupils' model: lenet, ..., or EMBEDDING-HIDDEN for places and items.")
+]
+Task = Annotated[
+    Literal["teach", "recommend"] | None,
+    typer.Option(help="teach (Colla), or recommend (DCCL): --data csv:PATH of user,item,time or movielens:PATH."),
 ]
 
 
@@ -49,6 +56,7 @@ def cloud(
     mesh: MeshName = None,
     code: Code = None,
     data: DataSpec = None,
+    task: Task = None,
     model: Small = None,
     large: Annotated[str | None, typer.Option(help="The cloud's own model; alexnet, or 32-128 for places.")] = None,
     synchronous: Annotated[bool | None, typer.Option("--synchronous", help="A cycle waits for all pupils.")] = None,
@@ -84,14 +92,9 @@ def cloud(
     overrides |= mesh_overrides(None, listen, port, None, loopback, insecure)
     overrides |= web_overrides(web, web_lan, metrics_port)
     settings = load_settings(config, overrides, assign)
-    from peers.edge.cloud_node import run_cloud
-
     found = find_mesh(mesh, code, settings)
-    need_data(settings)
-    with identified(found.name, "cloud", out) as (me, directory), page_beside(settings, found, "cloud", directory):
-        ended = run_cloud(settings, me, found.keys, directory, fresh)
-    told = f"version {ended.version} of {ended.pupils} pupils is in {directory}"
-    end(ended, {"cloud": found.name, "run_dir": str(directory)}, as_json, told)
+    run = _run_recommend_cloud if task == "recommend" else _run_cloud
+    run(settings, found, out, fresh, as_json)
 
 
 def learn(
@@ -99,6 +102,8 @@ def learn(
     mesh: MeshName = None,
     code: Code = None,
     data: DataSpec = None,
+    task: Task = None,
+    user: Annotated[str | None, typer.Option(help="Of --task recommend: whose device, if the data has others.")] = None,
     model: Small = None,
     cycles: Annotated[int, typer.Option(help="Lessons to learn from; 0 goes on until Ctrl-C.", min=0, max=MANY)] = 1,
     name: Name = None,
@@ -132,16 +137,110 @@ def learn(
     overrides |= mesh_overrides(None, None, None, None, insecure, insecure)
     settings = load_settings(config, overrides, assign)
     _check_learner(settings)
+    found = find_mesh(mesh, code, settings)
+    if task == "recommend":
+        _run_recommend_device(settings, found, (name, out), user or "", cycles, fresh, as_json)
+    else:
+        _run_learner(settings, found, (name, out), cycles, fresh, as_json)
+
+
+def _run_cloud(settings: Config, mesh: Mesh, out: Path | None, fresh: bool, as_json: bool) -> None:
+    from peers.edge.cloud_node import run_cloud
+
+    need_data(settings)
+    with identified(mesh.name, "cloud", out) as (me, directory), page_beside(settings, mesh, "cloud", directory):
+        ended = run_cloud(settings, me, mesh.keys, directory, fresh)
+    told = f"version {ended.version} of {ended.pupils} pupils is in {directory}"
+    end(ended, {"cloud": mesh.name, "run_dir": str(directory)}, as_json, told)
+
+
+def _run_learner(
+    settings: Config, mesh: Mesh, place: tuple[str | None, Path | None], cycles: int, fresh: bool, as_json: bool
+) -> None:
     from mdl.cloud.progress import PERSONAL
     from peers.edge.cloud_node import run_learner
     from peers.edge.identity import cloud_keys
 
-    found = find_mesh(mesh, code, settings)
     need_data(settings)
-    with identified(found.name, name, out) as (me, directory):
-        ended = run_learner(settings, me, cloud_keys(found.keys), directory, cycles, fresh)
+    with identified(mesh.name, *place) as (me, directory):
+        ended = run_learner(settings, me, cloud_keys(mesh.keys), directory, cycles, fresh)
     told = f"this device's model is in {directory / PERSONAL}" if ended.studies else "no lesson was learned from"
     end(ended, {"peer": me.peer_id, "run_dir": str(directory)}, as_json, told)
+
+
+def _run_recommend_cloud(settings: Config, mesh: Mesh, out: Path | None, fresh: bool, as_json: bool) -> None:
+    from peers.recommend.node import run_recommend_cloud
+
+    with identified(mesh.name, "cloud", out) as (me, directory):
+        ended = run_recommend_cloud(settings, me, mesh.keys, directory, fresh)
+    told = f"version {ended.version}, and the vectors of its devices, are in {directory}"
+    end(ended, {"cloud": mesh.name, "run_dir": str(directory)}, as_json, told)
+
+
+def _run_recommend_device(
+    settings: Config,
+    mesh: Mesh,
+    place: tuple[str | None, Path | None],
+    user: str,
+    cycles: int,
+    fresh: bool,
+    as_json: bool,
+) -> None:
+    from peers.edge.identity import cloud_keys
+    from peers.recommend.node import run_recommend_device
+
+    name, out = place
+    own_name = name or (_device_name(user) if user else None)
+    with identified(mesh.name, own_name, out) as (me, directory):
+        ended = run_recommend_device(settings, me, cloud_keys(mesh.keys), directory, user, cycles, fresh)
+    told = f"this device's vector is in {directory}; mdl recommend shows what it changes"
+    if not ended.studies:
+        told = "no lesson was learned from"
+    end(ended, {"peer": me.peer_id, "run_dir": str(directory)}, as_json, told)
+
+
+def recommend(
+    user: Annotated[str, typer.Argument(help="Whose device: as in the data that it learned from.")],
+    top: Annotated[int, typer.Option(help="Items that are shown.", min=1, max=1000)] = 10,
+    data: Annotated[str | None, typer.Option(help="csv:PATH or movielens:PATH; else what it learned from.")] = None,
+    mesh: MeshName = None,
+    out: Annotated[Path | None, typer.Option(help="The device's directory, as given to mdl learn.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show a user's top items on their device: with the device's patches, and by the cloud's model alone."""
+    import msgspec
+
+    from peers.recommend.device import recommend as find
+
+    shown = find(out or _device_home(user, mesh), data, top)
+    if as_json:
+        print_json(msgspec.to_builtins(shown))
+        return
+    print(f"{'':>4}  {'with this device’s patches':<40}  by the cloud's model (version {shown.version})")
+    for place, (mine, plain) in enumerate(zip(shown.with_vector, shown.without, strict=True), 1):
+        print(f"{place:>4}  {mine.item[:40]:<40}  {plain.item[:40]}")
+    print(f"in {1000 * shown.seconds:.1f} ms")
+
+
+def _device_home(user: str, mesh: str | None) -> Path:
+    """Where `mdl learn --task recommend` keeps a user's device. Raises ConfigError if the mesh is not clear."""
+    from mdl.errors import ConfigError
+    from peers.edge.identity import known_meshes, state_home
+
+    known = list(known_meshes())
+    if mesh is None and len(known) != 1:
+        raise ConfigError(f"which device? give --out DIR, or --mesh NAME, one of: {', '.join(known) or 'none'}")
+    return state_home(mesh or known[0]) / _device_name(user)
+
+
+def _device_name(user: str) -> str:
+    """The peer id of a user's device, where no --name is given."""
+    from mdl.errors import ConfigError
+
+    name = f"user-{user}".replace(".", "_")
+    if len(name) > 40 or not all(letter.isascii() and (letter.isalnum() or letter in "-_") for letter in name):
+        raise ConfigError(f"user {user[:40]!r}: give its device a --name")
+    return name
 
 
 def _check_learner(settings: Config) -> None:
@@ -154,3 +253,4 @@ def _check_learner(settings: Config) -> None:
 def register(app: typer.Typer) -> None:
     app.command()(cloud)
     app.command()(learn)
+    app.command()(recommend)

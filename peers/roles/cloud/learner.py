@@ -23,6 +23,7 @@ from mdl.protocol.cloud_messages import (
     UpdateOffered,
     UpdateTaken,
     UpdateWanted,
+    VectorMessage,
 )
 from mdl.protocol.cloud_work import StudyLesson, UpdateReady
 from mdl.protocol.delta import digest_of
@@ -38,7 +39,7 @@ class LearnerSettings(msgspec.Struct, frozen=True):
 
     retry_s: until something is asked for again; poll_s: between two questions for something newer. patience_s: a device
     by itself goes on with the lesson it has if nothing newer comes for so long, unless the cloud is synchronous.
-    gives_up_s: without an answer since its start, 0 never.
+    gives_up_s: without an answer since its start, 0 never. sends_vectors: an update is short, and its own offer.
     """
 
     studies: int = 0
@@ -46,6 +47,7 @@ class LearnerSettings(msgspec.Struct, frozen=True):
     poll_s: float = 5.0
     patience_s: float = 60.0
     gives_up_s: float = 0.0
+    sends_vectors: bool = False
 
 
 @dataclass
@@ -175,10 +177,10 @@ class Learner:
                 return []
             self._offer_at = now + self._settings.retry_s
             ready = self._offer.ready
-            offered = UpdateOffered(
-                self.pupil, self._schema_hash, ready.number, self._offer.digest, ready.version, ready.group
-            )
-            return [Send(CLOUD, offered)]
+            named = (self.pupil, self._schema_hash, ready.number, self._offer.digest, ready.version, ready.group)
+            if self._settings.sends_vectors:
+                return [Send(CLOUD, VectorMessage(*named, values=bytes(ready.update)))]
+            return [Send(CLOUD, UpdateOffered(*named))]
         if self._studying:
             self._ask_at = now + self._settings.poll_s
             return []

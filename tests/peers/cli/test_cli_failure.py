@@ -42,6 +42,7 @@ MISTAKES = {
     "personal status": (["more"], "unexpected extra argument"),
     "personal train": (["gone"], "which global model?"),
     "predict": (["gone.safetensors"], "gone.safetensors does not exist"),
+    "recommend": (["ann", "--out", "gone"], "gone: this device has learned nothing yet"),
     "replay": (["gone.jsonl"], "gone.jsonl: No such file or directory"),
     "schedule compare": (["--policies", "nosuch"], "nosuch"),
     "schedule decide": (["--policy", "nosuch"], "nosuch"),

@@ -1,0 +1,109 @@
+"""What a cloud of recommenders hands out: f, Theta, the encoder and the names of the items, as one safetensors text.
+
+Read back it is checked fully before anything is built: a device takes no shape, number or name on trust.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+import torch
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from mdl.cloud.update_codec import decode_tensors
+from mdl.errors import DataError, RemoteProtocolError
+from mdl.protocol.delta import LARGEST_VALUE
+from mdl.reading import decode_json
+from mdl.recommend.din import JUNCTIONS, Din, DinSettings
+from mdl.recommend.metapatch import Basis, Junction
+from mdl.recommend.momodistill import CloudModel, Encoder
+
+# A million items of 32 numbers are 128 MB; the catalogue that a device holds is far smaller.
+LARGEST_LESSON_BYTES = 64 << 20
+_ABOUT = "about"
+_PARTS = ("model", "basis", "encoder")
+_Size = Annotated[int, msgspec.Meta(ge=1, le=1024)]
+_Few = Annotated[int, msgspec.Meta(ge=0, le=8)]
+
+
+class _Sizes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Of the model (see DinSettings), a device's vector and a patch; profile_sizes: see Interactions."""
+
+    embedding: _Size
+    hidden: _Size
+    history: _Size
+    encoder_layers: _Few
+    vector: Annotated[int, msgspec.Meta(ge=1, le=160)]
+    bottleneck: _Size
+    profile_sizes: Annotated[
+        tuple[Annotated[int, msgspec.Meta(ge=1, le=1 << 16)], ...], msgspec.Meta(max_length=64)
+    ] = ()
+
+
+class _About(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    sizes: _Sizes
+    titles: Annotated[
+        tuple[Annotated[str, msgspec.Meta(min_length=1, max_length=128)], ...], msgspec.Meta(max_length=1 << 20)
+    ]
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """cloud: its model knows no user by number. titles: of items, item i stands for titles[i - 1]."""
+
+    cloud: CloudModel
+    titles: tuple[str, ...]
+
+
+def pack_lesson(lesson: Lesson) -> bytes:
+    """Raises LocalProtocolError, as a bug, never: what a cloud has can be packed."""
+    cloud, settings = lesson.cloud, lesson.cloud.model.settings
+    sizes = _Sizes(
+        *(settings.embedding, settings.hidden, settings.history, settings.encoder_layers),
+        *(cloud.basis.size, cloud.basis.bottleneck, cloud.encoder.profile_sizes),
+    )
+    about = msgspec.json.encode(_About(sizes, lesson.titles))
+    tensors: dict[str, Tensor] = {_ABOUT: torch.frombuffer(bytearray(about), dtype=torch.uint8)}
+    for name, part in zip(_PARTS, (cloud.model, cloud.basis, cloud.encoder), strict=True):
+        tensors |= {f"{name}.{key}": value.contiguous() for key, value in part.state_dict().items()}
+    return save(tensors)
+
+
+def read_lesson(packed: bytes) -> Lesson:
+    """Raises RemoteProtocolError in one line, naming what does not fit."""
+    tensors = decode_tensors(packed, LARGEST_LESSON_BYTES, "lesson")
+    told = tensors.pop(_ABOUT, None)
+    if told is None or told.dtype != torch.uint8 or told.ndim != 1:
+        raise RemoteProtocolError("lesson does not say what it is of")
+    try:
+        about = decode_json(told.numpy().tobytes(), _About, "lesson")
+    except DataError as error:
+        raise RemoteProtocolError(str(error)) from None
+    sizes, titles = about.sizes, about.titles
+    settings = DinSettings(sizes.embedding, sizes.hidden, sizes.history, 0.0, False, sizes.encoder_layers)
+    if len(titles) * sizes.embedding * 4 > len(packed):
+        raise RemoteProtocolError(f"lesson names {len(titles)} items and does not hold them")
+    with torch.random.fork_rng(devices=[]):
+        model = Din(0, len(titles), settings)
+        basis = Basis([Junction(name, sizes.hidden) for name in JUNCTIONS], sizes.vector, sizes.bottleneck)
+        cloud = CloudModel(model, basis, Encoder(sizes.vector, sizes.profile_sizes))
+    for name, part in zip(_PARTS, (cloud.model, cloud.basis, cloud.encoder), strict=True):
+        _fill(name, part, tensors)
+    if tensors:
+        raise RemoteProtocolError(f"lesson holds {min(tensors)[:60]!r}, which is no part of it")
+    return Lesson(CloudModel(model.eval(), basis, cloud.encoder), titles)
+
+
+def _fill(name: str, part: nn.Module, tensors: dict[str, Tensor]) -> None:
+    state = part.state_dict()
+    for key, value in state.items():
+        given = tensors.pop(f"{name}.{key}", None)
+        if given is None or given.shape != value.shape or given.dtype != value.dtype:
+            raise RemoteProtocolError(f"lesson has no {name}.{key} of shape {tuple(value.shape)}")
+        if not bool((given.abs() <= LARGEST_VALUE).all()):
+            raise RemoteProtocolError(f"lesson's {name}.{key} holds NaN, infinity or values beyond {LARGEST_VALUE:g}")
+        state[key] = given
+    part.load_state_dict(state)

@@ -1,0 +1,143 @@
+"""The slow work of a cloud of recommenders: keeping vectors, and learning rounds from them and its own log.
+
+    vectors.sqlite     the devices' vectors, and which lesson is the newest
+    lessons/00002.safetensors   what each version hands out, the last of them
+
+A lesson's file is whole before the database names it; a file that no lesson names is of a round that did not end, and
+is written again. The log is read from the user's own file at every start and never written here.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from mdl.errors import ConfigError, MdlError
+from mdl.protocol.bulk import Packed
+from mdl.protocol.cloud_work import CycleTaught, KeepVectors, TeachCycle, VectorJudged, VectorsKept
+from mdl.reading import read_bytes
+from mdl.recommend.algorithm import CloudSettings, next_round, pretrain
+from mdl.recommend.interactions import Interactions
+from mdl.recommend.lesson import LARGEST_LESSON_BYTES, Lesson, pack_lesson, read_lesson
+from mdl.recommend.vector_codec import OtherBasisError, name_basis
+from mdl.writing import write_bytes
+from peers.edge.resume import set_aside
+from peers.recommend.vector_store import VectorStore
+
+logger = logging.getLogger("mdl")
+
+_DATABASE = "vectors.sqlite"
+_FILES = (_DATABASE, f"{_DATABASE}-wal", f"{_DATABASE}-shm", "lessons")
+KEPT_LESSONS = 4
+
+
+class RecommendFiles:
+    """See the module. keep and teach are called by worker threads, each by one. Raises ConfigError if another log's.
+
+    task: what the log and the sizes are, in one line; a directory of another one is refused. fresh: it is set aside.
+    """
+
+    def __init__(
+        self, directory: Path, data: Interactions, settings: CloudSettings, seed: int, task: str, fresh: bool
+    ) -> None:
+        if fresh:
+            set_aside(directory, _FILES)
+        self._directory, self._data, self._settings, self._seed, self._task = directory, data, settings, seed, task
+        self._stopped = threading.Event()
+        self._lock = threading.Lock()  # of the database: a round is closed while vectors come
+        self._store = VectorStore(directory / _DATABASE)
+        self._lesson: Lesson | None = None
+        self._packed, self._version = b"", 0
+        if newest := self._store.newest():
+            version, file, _, made_of = newest
+            if made_of != task:
+                raise ConfigError(
+                    f"{directory} has version {version} of a cloud of {made_of}, and this is {task}: "
+                    "--fresh sets that aside and starts anew, another --out keeps both"
+                )
+            self._take(version, read_bytes(directory / "lessons" / file, LARGEST_LESSON_BYTES))
+            logger.info("continuing at version %d (%s); --fresh would start anew", version, directory)
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    def counts(self) -> dict[int, int]:
+        """Vectors that counted in each version."""
+        with self._lock:
+            return self._store.counts()
+
+    def fresh(self) -> int:
+        with self._lock:
+            return self._store.fresh(self._version)
+
+    def stop(self) -> None:
+        """End a round at its next batch; it is done again by the next process."""
+        self._stopped.set()
+
+    def close(self) -> None:
+        with self._lock:
+            self._store.close()
+
+    def taught(self) -> CycleTaught | None:
+        """What the machine starts from."""
+        return CycleTaught(self._version, {"-1": Packed(self._packed)}, {}, {}) if self._version else None
+
+    def keep(self, effect: KeepVectors) -> VectorsKept:
+        """Check all, keep those that are vectors of this version."""
+        assert self._lesson is not None  # the machine takes vectors only of what it has handed out
+        basis = self._lesson.cloud.basis
+        messages = [received.message for received in effect.vectors]
+        with self._lock:
+            problems = self._store.keep(messages, self._version, name_basis(basis), basis.size)
+            fresh = self._store.fresh(self._version)
+        judged = [
+            VectorJudged(received, str(problem or ""), isinstance(problem, OtherBasisError))
+            for received, problem in zip(effect.vectors, problems, strict=True)
+        ]
+        return VectorsKept(tuple(judged), fresh)
+
+    def teach(self, effect: TeachCycle) -> CycleTaught:
+        """Algorithm 1: the first lesson from the log alone, each later one from the vectors too. Writes all of it."""
+        started, version, data = time.perf_counter(), effect.version, self._data
+        if self._lesson is None:
+            cloud = pretrain(data, self._settings, self._seed, self._stopped.is_set)
+        else:
+            vectors = self._vectors()
+            cloud = next_round(
+                self._lesson.cloud, vectors, data, self._settings, self._seed + version, self._stopped.is_set
+            )
+        packed, file = pack_lesson(Lesson(cloud, data.titles)), f"{version:05d}.safetensors"
+        write_bytes(self._directory / "lessons" / file, packed)
+        with self._lock:
+            counted = self._store.close_round(version, file, name_basis(cloud.basis), self._task)
+        self._take(version, packed)
+        (self._directory / "lessons" / f"{version - KEPT_LESSONS:05d}.safetensors").unlink(missing_ok=True)
+        told = "version %d is ready after %.1f s: %.0f KB, %d vectors counted"
+        logger.info(told, version, time.perf_counter() - started, len(packed) / 1e3, counted)
+        found = self.taught()
+        assert found is not None
+        return found
+
+    def _vectors(self) -> torch.Tensor:
+        """(U, size) by the users of the log, NaN of who sent none. Devices of users without a log here teach nobody."""
+        assert self._lesson is not None
+        rows = {user: row for row, user in enumerate(self._data.users)}
+        table = np.full((len(rows), self._lesson.cloud.basis.size), np.nan, np.float32)
+        with self._lock:
+            for device, vector in self._store.read(self._version):
+                if device in rows:
+                    table[rows[device]] = vector
+        return torch.from_numpy(table)
+
+    def _take(self, version: int, packed: bytes) -> None:
+        try:
+            self._lesson = read_lesson(packed)
+        except MdlError as error:
+            raise ConfigError(f"{self._directory}: lesson {version}: {error}; --fresh starts anew") from None
+        self._packed, self._version = packed, version

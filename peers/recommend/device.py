@@ -1,0 +1,145 @@
+"""A device that is recommended to: its log stays here, one vector goes up (DCCL's MetaPatch).
+
+lesson.safetensors    what the cloud handed out last
+device.json           whose log it is, the vector, and the version it was learned with
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import numpy as np
+import torch
+from torch import Tensor
+
+from mdl.bounds import Count
+from mdl.errors import ConfigError, DataError, RemoteProtocolError, TrainingCancelledError
+from mdl.protocol.bulk import Packed
+from mdl.protocol.cloud_work import StudyLesson, UpdateReady
+from mdl.protocol.machine import Event
+from mdl.reading import decode_json, read_bytes
+from mdl.recommend.device_step import VectorSettings
+from mdl.recommend.interactions import Interactions, keep_users
+from mdl.recommend.lesson import LARGEST_LESSON_BYTES, Lesson, read_lesson
+from mdl.recommend.personal import Suggestion, in_numbers_of, learn_vector, suggest
+from mdl.recommend.readers import read_interactions
+from mdl.recommend.vector_codec import LARGEST_ENTRY, name_basis, pack_vector
+from mdl.writing import write_bytes
+from peers.edge.resume import set_aside
+
+logger = logging.getLogger("mdl")
+
+LESSON, RECORD = "lesson.safetensors", "device.json"
+_LARGEST_RECORD_BYTES = 64 << 10
+# A device speaks for its user by name, and a message, a log line and a file can be made of it (mdl/bounds.py).
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
+_Entry = Annotated[float, msgspec.Meta(ge=-LARGEST_ENTRY, le=LARGEST_ENTRY)]
+
+
+class Record(msgspec.Struct, frozen=True):
+    """device.json. vector: as it was learned last; version: of the lesson that it was learned with, 0 before any."""
+
+    user: str
+    data: str
+    version: Count = 0
+    vector: Annotated[tuple[_Entry, ...], msgspec.Meta(max_length=160)] = ()
+
+
+class Recommendee:
+    """See the module. held: asked before a study, waits as long as the device may not work.
+
+    Raises ConfigError or DataError. own: this user's log, in its own numbers. update_s: of the processor, by study.
+    """
+
+    def __init__(
+        self, spec: str, user: str, out: Path, seed: int, fresh: bool = False, held: Callable[[], bool] = lambda: False
+    ) -> None:
+        if fresh:
+            set_aside(out, (LESSON, RECORD))
+        self.user, self.own = read_own(spec, user)
+        self.upload_bytes = 0
+        self.update_s: list[float] = []
+        self._out, self._seed, self._held = out, seed, held
+        self.record = read_record(out) if (out / RECORD).exists() else Record(self.user, spec)
+        if self.record.user != self.user:
+            raise ConfigError(f"{out} is the directory of user {self.record.user!r}; give another --out, or --fresh")
+        self.record = msgspec.structs.replace(self.record, data=spec)
+
+    def study(self, effect: StudyLesson) -> Event:
+        """Learn a vector with this lesson, keep both, and say the vector."""
+        if self._held():
+            raise TrainingCancelledError("stopped")
+        started = time.process_time()
+        try:
+            lesson = read_lesson(effect.model)
+        except RemoteProtocolError as error:
+            raise DataError(f"the cloud's lesson {effect.lesson.version} is of no use: {error}") from None
+        own = in_numbers_of(lesson, self.own)
+        former = np.array(self.record.vector, np.float32) if self.record.vector else None
+        vector = learn_vector(lesson, own, former, VectorSettings(), self._seed)
+        write_bytes(self._out / LESSON, effect.model)
+        told = tuple(float(entry) for entry in vector)
+        self.record = msgspec.structs.replace(self.record, version=effect.lesson.version, vector=told)
+        write_bytes(self._out / RECORD, msgspec.json.encode(self.record))
+        packed = pack_vector(vector, name_basis(lesson.cloud.basis))
+        self.update_s.append(round(time.process_time() - started, 3))
+        self.upload_bytes = len(packed)
+        message = "lesson %d: learned from %d interactions in %.2f s; a vector of %d bytes"
+        logger.info(message, effect.lesson.version, len(own.items), self.update_s[-1], len(packed))
+        return UpdateReady(effect.number, Packed(packed), effect.lesson.version)
+
+
+class Shown(msgspec.Struct, frozen=True):
+    """What a user is shown. with_vector, without: the first items, by this device's model and by the cloud's."""
+
+    user: str
+    version: int
+    with_vector: list[Suggestion]
+    without: list[Suggestion]
+    seconds: float
+
+
+def recommend(out: Path, spec: str | None, top: int) -> Shown:
+    """`mdl recommend`: from what is on this device alone. Raises DataError if it has learned nothing yet."""
+    record = read_record(out)
+    lesson = _read_lesson(out)
+    own = in_numbers_of(lesson, read_own(spec or record.data, record.user)[1])
+    vector: Tensor = torch.tensor(record.vector, dtype=torch.float32)
+    if len(vector) != lesson.cloud.basis.size:
+        raise DataError(f"{out}: a vector of {len(vector)} entries for lesson {record.version}; run mdl learn again")
+    started = time.perf_counter()
+    mine = suggest(lesson, own, vector, top)
+    seconds = time.perf_counter() - started
+    return Shown(record.user, record.version, mine, suggest(lesson, own, None, top), round(seconds, 4))
+
+
+def read_own(spec: str, user: str) -> tuple[str, Interactions]:
+    """The name and the log of one user. user: "" if the log is of one alone. Raises ConfigError, DataError."""
+    log = read_interactions(spec if "least=" in spec else f"{spec}{'&' if '?' in spec else '?'}least=1")
+    if not user and len(log.users) > 1:
+        some = ", ".join(log.users[:5])
+        raise ConfigError(f"the data has {len(log.users)} users ({some} ...): say with --user whose device this is")
+    name = user or log.users[0]
+    if not _NAME.fullmatch(name):
+        raise ConfigError(f"user {name[:40]!r}: a device's user has 1 to 64 letters, digits, '.', '-' and '_'")
+    return name, keep_users(log, np.array([log.find(name)]))
+
+
+def read_record(out: Path) -> Record:
+    path = out / RECORD
+    if not path.exists():
+        raise DataError(f"{out}: this device has learned nothing yet; mdl learn --task recommend does")
+    return decode_json(read_bytes(path, _LARGEST_RECORD_BYTES), Record, f"{path} (remove it to begin anew)")
+
+
+def _read_lesson(out: Path) -> Lesson:
+    try:
+        return read_lesson(read_bytes(out / LESSON, LARGEST_LESSON_BYTES))
+    except RemoteProtocolError as error:
+        raise DataError(f"{out / LESSON}: {error}") from None

@@ -1,0 +1,192 @@
+"""Recommendation by a cloud and its devices, as users run them: real processes, real sockets, killed in the middle."""
+
+import json
+import signal
+import sqlite3
+
+import numpy as np
+import pytest
+
+from tests.integration import product
+from tests.integration.test_cloud import free_port
+
+USERS, ITEMS = 40, 220
+
+
+@pytest.fixture
+def home(tmp_path, tmp_path_factory):
+    home = product.Home(tmp_path / "home", tmp_path_factory.getbasetemp() / "cache")
+    yield home
+    home.close()
+
+
+@pytest.fixture
+def code(home):
+    return home.run("mesh", "new", "shop", "--json").result()["code"]
+
+
+@pytest.fixture
+def log(tmp_path):
+    """Each user walks on from item to item."""
+    rng, lines = np.random.default_rng(0), ["user,item,time"]
+    for user in range(USERS):
+        begin = rng.integers(ITEMS)
+        lines += [f"u{user},i{(begin + at) % ITEMS},{at}" for at in range(25)]
+    path = tmp_path / "log.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def start_cloud(home, port, out, log, *more):
+    return home.start("cloud", "--task", "recommend", "--data", f"csv:{log}?least=1", "--model", "8-16", "--loopback",
+                      "--port", port, "--out", out, "--seed", "1", "--json", *more)  # fmt: skip
+
+
+def learn(home, port, log, user, out, *more):
+    return home.start("learn", "--task", "recommend", "--data", f"csv:{log}", "--user", user, "--cloud",
+                      f"127.0.0.1:{port}", "--out", out, "--json", *more)  # fmt: skip
+
+
+def ask(out, question):
+    if not (out / "vectors.sqlite").exists():
+        return []
+    database = sqlite3.connect(f"file:{out / 'vectors.sqlite'}?mode=ro", uri=True)
+    try:
+        return database.execute(question).fetchall()
+    except sqlite3.OperationalError:  # not made yet
+        return []
+    finally:
+        database.close()
+
+
+def version_of(out):
+    rows = ask(out, "SELECT max(version) FROM lessons")
+    return (rows and rows[0][0]) or 0
+
+
+def test_devices_learn_with_a_cloud_that_is_killed_and_are_recommended_to(home, code, log, tmp_path):
+    out, port = tmp_path / "cloud", free_port()
+    cloud = start_cloud(home, port, out, log, "--updates", "3", "--patience", "600")
+    devices = [learn(home, port, log, f"u{user}", tmp_path / f"u{user}", "--cycles", "1") for user in range(2)]
+    for device in devices:
+        assert device.end() == 0, device.told
+        result = device.result()
+        assert (result["studies"], result["version"], result["upload_bytes"]) == (1, 1, 16 + 4 * 32)
+    assert version_of(out) == 1
+    assert len(ask(out, "SELECT * FROM vectors WHERE counted_in = 0")) == 2
+    cloud.process.kill()
+    cloud.end()
+
+    again = start_cloud(home, port, out, log, "--updates", "3", "--patience", "600")
+    third = learn(home, port, log, "u2", tmp_path / "u2", "--cycles", "2", "--set", "cloud.patience_s=600")
+    # With the third the round begins; the device learns once more, from its lesson. Killed again before it does.
+    assert product.until(lambda: version_of(out) == 2), again.told + third.told
+    again.process.kill()
+    again.end()
+    last = start_cloud(home, port, out, log, "--updates", "3", "--patience", "600")
+    assert third.end() == 0, third.told
+    assert third.result()["version"] == 2
+    assert last.interrupt(signal.SIGINT) < 15
+    result = last.result()
+    assert result["refused"] == {}
+    assert result["counted"] == {"1": 0, "2": 3}, "all three, each once"
+    assert sorted(ask(out, "SELECT device, version FROM counted")) == [("u0", 2), ("u1", 2), ("u2", 2)]
+
+    shown = home.run("recommend", "u0", "--out", tmp_path / "u0", "--top", "5", "--json").result()
+    assert len(shown["with_vector"]) == len(shown["without"]) == 5
+    met = {line.split(",")[1] for line in log.read_text().splitlines() if line.startswith("u0,")}
+    assert not met & {each["item"] for each in shown["with_vector"]}
+    told = home.run("recommend", "u0", "--out", tmp_path / "u0")
+    assert told.code == 0
+    assert "by the cloud's model (version 1)" in told.said
+
+
+def test_a_bad_vector_is_refused_by_name(home, code, log, tmp_path):
+    from mdl.protocol.cloud_messages import PupilRefused, UpdateTaken, VectorMessage
+    from mdl.protocol.delta import Contributor
+    from peers.roles.cloud.collector import TASK
+    from peers.roles.cloud.learner import CLOUD
+    from transport.links.hub import Spoke
+    from transport.trust.keys import MeshKeys
+
+    out, port = tmp_path / "cloud", free_port()
+    cloud = start_cloud(home, port, out, log, "--updates", "9", "--patience", "600")
+    assert product.until(lambda: version_of(out) == 1), cloud.told
+    ((basis,),) = ask(out, "SELECT basis FROM lessons")
+    spoke = Spoke(Contributor("joker", 1), MeshKeys.from_code(code), f"127.0.0.1:{port}", max_bytes=1)
+
+    def offer(name, number, values, said=basis):
+        packed = said + np.array(values, "<f4").tobytes()
+        digest = f"{name}{number}{values[0]}".encode()[:32]
+        message = VectorMessage(name, TASK, number, digest, 1, values=packed)
+        return answer_to(spoke, CLOUD, message, (PupilRefused, UpdateTaken))
+
+    good = [0.5] * 32
+    assert isinstance(offer("ann", 5, good), UpdateTaken)
+    assert isinstance(offer("ann", 5, good), UpdateTaken), "its answer was lost"
+    assert "has come before" in offer("ann", 5, [0.7] * 32).reason
+    assert "has come before" in offer("ann", 4, good).reason
+    assert "NaN" in offer("bob", 1, [float("nan")] * 32).reason
+    assert "at most 1000" in offer("cat", 1, [1e9] * 32).reason
+    assert "expected 32 float32" in offer("dan", 1, [0.5] * 31).reason
+    assert offer("eve", 1, good, b"another basis!!!").pull_again
+    spoke.close()
+    cloud.interrupt()
+    result = cloud.result()
+    assert set(result["refused"]) == {"ann", "bob", "cat", "dan"}
+    assert result["taken"] == 2
+    assert "refused bob" in cloud.told
+    assert ask(out, "SELECT device FROM vectors") == [("ann",)]
+
+
+def answer_to(spoke, cloud, message, kinds):
+    """What the cloud answers; asked until it does."""
+    import time
+
+    import zmq
+
+    answers = []
+
+    def hear():
+        spoke.send(cloud, message, None, time.monotonic())
+        for endpoint in spoke.pollable():
+            endpoint.poll(500, zmq.POLLIN)
+        for event in spoke.receive(time.monotonic()):
+            if isinstance(event.message, kinds) and event.message.digest == message.digest:
+                answers.append(event.message)
+        return answers
+
+    assert product.until(hear)
+    return answers[0]
+
+
+def test_what_a_user_gets_wrong_is_said_in_one_line(home, code, log, tmp_path):
+    at = ("--cloud", "127.0.0.1:1")
+    for words, complaint in (
+        (("cloud", "--task", "recommend"), "which interactions? give --data csv:PATH or movielens:PATH"),
+        (("cloud", "--task", "recommend", "--data", "motion"), "no log of interactions"),
+        (("cloud", "--task", "recommend", "--data", f"csv:{log}", "--model", "big"), "expected EMBEDDING-HIDDEN"),
+        (("learn", "--task", "recommend", "--data", f"csv:{log}", *at), "say with --user whose device this is"),
+        (
+            ("learn", "--task", "recommend", "--data", f"csv:{log}", "--user", "eve", *at),
+            "user 'eve' is not in the data",
+        ),
+        (("recommend", "eve"), "this device has learned nothing yet"),
+    ):
+        run = home.run(*words, "--out", tmp_path / "out")
+        assert run.code == 2, (words, run.told)
+        assert complaint in run.complaint, words
+        assert "Traceback" not in run.told
+
+
+def test_a_device_keeps_to_its_conditions(home, code, log, tmp_path):
+    out, port, sensors = tmp_path / "cloud", free_port(), tmp_path / "sensors.json"
+    sensors.write_text(json.dumps({"charging": False}))
+    start_cloud(home, port, out, log)
+    device = learn(home, port, log, "u0", tmp_path / "u0", "--when", f"charging,file:{sensors}")
+    assert product.until(lambda: "paused: on battery" in device.told), device.told
+    assert product.until(lambda: version_of(out) == 1)
+    assert not (tmp_path / "u0" / "device.json").exists()
+    sensors.write_text(json.dumps({"charging": True}))
+    assert device.end() == 0, device.told
+    assert (tmp_path / "u0" / "device.json").exists()

@@ -1,0 +1,115 @@
+"""Vectors in SQLite: each counts in one round, wherever the process ends."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mdl.errors import MdlError
+from mdl.protocol.cloud_messages import VectorMessage
+from peers.recommend.vector_store import VectorStore
+
+BASIS = b"b" * 16
+TASK = "6 users"
+
+
+def _vector(device: str, number: int = 1, value: float = 1.0, version: int = 1, basis: bytes = BASIS) -> VectorMessage:
+    packed = basis + np.full(4, value, "<f4").tobytes()
+    return VectorMessage(device, "recommend-1", number, f"{device}{number}{value}".encode(), version, values=packed)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> VectorStore:
+    store = VectorStore(tmp_path / "vectors.sqlite")
+    store.close_round(1, "00001.safetensors", BASIS, TASK)
+    return store
+
+
+def _keep(store: VectorStore, *messages: VectorMessage, version: int = 1) -> list[str]:
+    return [str(problem or "") for problem in store.keep(list(messages), version, BASIS, 4)]
+
+
+def test_vectors_count_in_one_round_and_in_no_other(store: VectorStore) -> None:
+    assert _keep(store, _vector("ann"), _vector("bob", value=2)) == ["", ""]
+    assert store.fresh(1) == 2
+    assert [(device, vector.tolist()) for device, vector in store.read(1)] == [("ann", [1.0] * 4), ("bob", [2.0] * 4)]
+    assert store.close_round(2, "00002.safetensors", BASIS, TASK) == 2
+    assert store.fresh(1) == store.fresh(2) == 0
+    # The answer was lost, and the device says it again: it is answered, and counts no second time.
+    assert _keep(store, _vector("ann"), version=2) == [""]
+    assert store.close_round(3, "00003.safetensors", BASIS, TASK) == 0
+    assert store.counts() == {1: 0, 2: 2, 3: 0}
+
+
+def test_what_is_wrong_with_a_vector_is_said_and_the_others_are_kept(store: VectorStore) -> None:
+    found = _keep(
+        store,
+        _vector("ann"),
+        _vector("bob", value=float("nan")),
+        _vector("cat", value=1e30),
+        _vector("dan", basis=b"x" * 16),
+        _vector("eve", version=7),
+    )
+    assert found[0] == ""
+    assert found[1] == "the vector holds NaN or infinity"
+    assert found[2].startswith("the vector holds 1e+30; at most 1000")
+    assert found[3] == "the vector is of another basis than this cloud's"
+    assert found[4] == "the vector is of lesson 7; this cloud is at 1"
+    assert store.fresh(1) == 1
+
+
+def test_a_vector_comes_once_a_newer_one_takes_its_place_an_older_one_does_not(store: VectorStore) -> None:
+    assert _keep(store, _vector("ann", 5)) == [""]
+    assert _keep(store, _vector("ann", 5)) == [""]
+    assert _keep(store, _vector("ann", 5, value=3.0)) == ["its vector 5 has come before; the last one was 5"]
+    assert _keep(store, _vector("ann", 4)) == ["its vector 4 has come before; the last one was 5"]
+    assert _keep(store, _vector("ann", 6, value=2.0)) == [""]
+    assert store.fresh(1) == 1
+    assert [vector[0] for _, vector in store.read(1)] == [2.0]
+
+
+def test_it_is_for_its_owner_alone_and_goes_on_where_it_was(store: VectorStore, tmp_path: Path) -> None:
+    _keep(store, _vector("ann"))
+    for path in tmp_path.iterdir():
+        assert not stat.S_IMODE(path.stat().st_mode) & 0o077, path
+    store.close()
+    again = VectorStore(tmp_path / "vectors.sqlite")
+    assert again.fresh(1) == 1
+    assert again.newest() == (1, "00001.safetensors", BASIS, TASK)
+
+
+def test_a_process_killed_between_rounds_counts_nothing_twice(tmp_path: Path) -> None:
+    """It kills itself in the middle of closing a round: the transaction is not there, and the round is done again."""
+    code = f"""
+import os, sqlite3
+from pathlib import Path
+from tests.peers.recommend.test_vector_store import _vector, BASIS, TASK
+from peers.recommend.vector_store import VectorStore
+store = VectorStore(Path({str(tmp_path)!r}) / "vectors.sqlite")
+store.close_round(1, "1", BASIS, TASK)
+store.keep([_vector("ann"), _vector("bob")], 1, BASIS, 4)
+store._database.set_trace_callback(lambda said: said.startswith("INSERT INTO lessons") and os.kill(os.getpid(), 9))
+store.close_round(2, "2", BASIS, TASK)
+"""
+    root = Path(__file__).resolve().parents[3]
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, timeout=120
+    )
+    assert done.returncode == -9
+    store = VectorStore(tmp_path / "vectors.sqlite")
+    assert store.newest() == (1, "1", BASIS, TASK)
+    assert store.fresh(1) == 2
+    assert store.close_round(2, "2", BASIS, TASK) == 2
+    assert store.counts() == {1: 0, 2: 2}
+
+
+def test_a_file_that_is_no_database_is_told_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "vectors.sqlite").write_bytes(b"no database" * 100)
+    with pytest.raises(MdlError, match="not a database"):
+        VectorStore(tmp_path / "vectors.sqlite")
