@@ -6,6 +6,8 @@ Observers that serve a page tell each other where.
 
 from __future__ import annotations
 
+from ipaddress import IPv4Address
+
 from mdl.bounds import MAX_MEMBERS
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Effect, Event, Finish, PeerFound, Received, Send, StopRequested
@@ -61,8 +63,8 @@ class Observer:
                     del self.peers[next(iter(self.peers))]
                 self._ask_at = now
             case Received(sender=sender, message=PageServed(port=port)) if sender.peer_id in self._observers:
-                host = self._observers[sender.peer_id].host
-                self._pages[sender.peer_id] = f"http://{host}:{port}", now
+                if _is_address(host := self._observers[sender.peer_id].host):
+                    self._pages[sender.peer_id] = f"http://{host}:{port}", now
             case Received(sender=sender, message=MeshStatus() as status):
                 if self.status and status.term < self.status.term and now - self.heard_at < _SILENT_S:
                     return []  # it led before, and does not know yet that another one does
@@ -89,3 +91,12 @@ class Observer:
             return []
         self._tell_at = now + _TELL_PAGE_S
         return [Send(peer_id, PageServed(self.page_port)) for peer_id in self._observers]
+
+
+def _is_address(host: str) -> bool:
+    """A page's address goes into a policy of the page: what another member calls its host must be nothing else."""
+    try:
+        IPv4Address(host)
+    except ValueError:
+        return False
+    return True

@@ -65,7 +65,7 @@ class Site:
             answer = RedirectResponse(f"{request.url.path}#{TOKEN_FIELD}={token}", 303)
             answer.set_cookie(COOKIE, self.guard.pass_word, httponly=True, samesite="lax")
             return answer
-        return self._own("index.html", request)
+        return self._files.document(request.state.pages)
 
     async def _file(self, request: Request) -> Response:
         return self._own(request.path_params["name"], request)
@@ -127,7 +127,10 @@ class _Guarded:
         request = Request(scope)
         token = request.query_params.get(TOKEN_FIELD, "") if len(scope["query_string"]) <= _LONGEST_QUERY else ""
         asked = Asked(request.method, request.url.path, request.headers, token, (scope["client"] or ("",))[0])
-        extra = self._headers(asked)
+        pages = self._source.told().pages
+        # What the policy allows, and what the document says that it allows, are one and the same.
+        scope.setdefault("state", {})["pages"] = pages
+        extra = self._headers(asked, pages)
 
         async def send_with_headers(message: Any) -> None:
             if message["type"] == "http.response.start":
@@ -143,11 +146,11 @@ class _Guarded:
         else:
             await self._app(scope, receive, send_with_headers)
 
-    def _headers(self, asked: Asked) -> list[tuple[bytes, bytes]]:
-        pages = " ".join(("'self'", *self._source.told().pages))
+    def _headers(self, asked: Asked, pages: tuple[str, ...]) -> list[tuple[bytes, bytes]]:
+        allowed = " ".join(("'self'", *pages))
         policy = (
             "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; base-uri 'none'; "
-            f"form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; connect-src {pages}"
+            f"form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; connect-src {allowed}"
         )
         headers = {
             "content-security-policy": policy,

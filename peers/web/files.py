@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+from html import escape
 from importlib.resources import files
 
 from starlette.responses import Response
@@ -28,6 +29,14 @@ class PageFiles:
                 content = path.read_bytes()
                 tag = f'"{hashlib.sha256(content).hexdigest()[:20]}"'
                 self._files[path.name] = kind, content, gzip.compress(content, mtime=0), tag
+
+    def document(self, pages: tuple[str, ...]) -> Response:
+        """The page itself. pages: whom it may ask besides this server."""
+        kind, content, _, _ = self._files["index.html"]
+        told = escape(" ".join(pages)).encode()
+        return Response(
+            content.replace(b'name="pages" content=""', b'name="pages" content="%s"' % told), 200, None, kind
+        )
 
     def answer(self, name: str, known: str, accepted: str) -> Response:
         """known: the tag of what the browser has. accepted: the encodings that it reads."""

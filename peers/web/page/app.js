@@ -20,7 +20,8 @@ const here = () => VIEWS.find(([path]) => path === location.pathname.slice(1)) |
 const state = { now: null, join: null };
 const started = Date.now();
 let due = false;
-let known = null;
+// Those that this page may ask: its policy names them (peers/web/app.py).
+const known = new Set(document.querySelector("meta[name=pages]").content.split(" ").filter(Boolean));
 
 export const feed = new Feed(takeToken(), () => {
 	state.now = feed.now;
@@ -47,7 +48,6 @@ state.hide = () => {
 // The address of a member that came later is not among those this page may ask: it is after it was loaded anew.
 function follow() {
 	if (!state.now || feed.base) return;
-	known ||= new Set(state.now.mesh.pages);
 	document.documentElement.dataset.pages = known.size;
 	const isNew = state.now.mesh.pages.some((page) => !known.has(page));
 	const isUsed = state.join || schedule.playing || /INPUT|SELECT|BUTTON|SUMMARY/.test(document.activeElement?.tagName);

@@ -102,6 +102,15 @@ def test_a_page_is_known_until_nothing_more_is_heard_of_it() -> None:
 def test_a_flood_of_observers_is_forgotten_again() -> None:
     observer = Observer(Contributor("eye", 1), page_port=8420)
     for number in range(200):
-        observer.handle(PeerFound(PeerInfo(f"eye-{number}", 1, Role.OBSERVER, "here", 1)), 0.0)
+        observer.handle(PeerFound(PeerInfo(f"eye-{number}", 1, Role.OBSERVER, "10.0.0.3", 1)), 0.0)
         observer.handle(Received(Contributor(f"eye-{number}", 1), PageServed(1 + number)), 0.0)
     assert len(observer.pages(1.0)) == len(observer.handle(Tick(), 6.0)) == 64
+
+
+def test_a_host_that_is_no_address_serves_no_page() -> None:
+    """It would stand in a header of the page: `x; script-src *` allows what nobody may."""
+    observer = Observer(Contributor("eye", 1), page_port=8420)
+    for number, host in enumerate(("x; script-src *", "evil.example", '"><script>', "", "10.0.0.1 *")):
+        observer.handle(PeerFound(PeerInfo(f"eye-{number}", 1, Role.OBSERVER, host, 1)), 0.0)
+        observer.handle(Received(Contributor(f"eye-{number}", 1), PageServed(80)), 0.0)
+    assert observer.pages(0.0) == ()
