@@ -153,8 +153,9 @@ def test_a_term_in_which_the_same_round_was_staged_again_is_over_too():
             saved += [effect.ballot for effect in peer.handle(event, 0.1) if type(effect) is SaveBallot]
     assert peer.trainer.report(0, "", 0.2).staged.term == 135_536
     assert [(ballot.term, ballot.agent) for ballot in saved] == [
-        (70_000, "ann"), (70_000, ""), (135_536, "bob"), (135_536, "")
+        (70_000, "ann"), (70_000, ""), (135_536, "bob"), (135_536, "bob"), (135_536, "")
     ]  # fmt: skip
+    assert [ballot.reached[-1].round_id for ballot in saved] == [7, 8, 8, 7, 8]  # bob's proposal frees the vote
     again = _peer(saved[-1])
     again.handle(Received(bob, claim), 0.3)
     assert again.authority() == (135_536, "")
