@@ -59,6 +59,7 @@ class Spread:
     _ready_at: float = 0.0
     _ballot: tuple[int, int] = (0, 0)
     _named_under: tuple[int, int] = (0, 0)
+    _is_on_its_way: bool = False
 
     @property
     def has_result(self) -> bool:
@@ -73,6 +74,7 @@ class Spread:
         if self.order != order:
             self.gapped = self._keep(order)
             if not self._goes_on(order):
+                self._is_on_its_way |= self.exchange is not None
                 self.exchange = None
             self.order, self._me, self._ready_at = order, order.order.index(me), now
             if self.made and not (order.digest and self._is_of(self.made)):
@@ -83,6 +85,7 @@ class Spread:
         if self.made:
             return False
         self.staged, self.digest = None, b""  # the result of an order that has been replaced
+        self._is_on_its_way |= not self.fed.keys() <= self.taken
         self.fed.clear()
         self.taken.clear()
         if hold and self._is_of(hold) and self._may_be_result():
@@ -168,8 +171,12 @@ class Spread:
         return [self._copy(child) for child in starting]
 
     def is_handed_on(self) -> bool:
-        """It has the result from its exchange, and each device that it gave any of it to has confirmed that."""
-        return self.exchange is not None and self.exchange.is_over() and self.fed.keys() <= self.taken
+        """Each device that this one gave any of the result to has confirmed that it is there.
+
+        Not known of an exchange that it has left, or an order that was replaced: who still follows it may take that.
+        """
+        is_over = not self._is_on_its_way if self.exchange is None else self.exchange.is_over()
+        return is_over and self.fed.keys() <= self.taken
 
     def report(self) -> Staged | None:
         if self.staged is None:

@@ -145,12 +145,16 @@ class Progress:
         if self._applying:
             return []
         self._applying = _Applying(part, result, exchange.rounded if exchange else None, target)
-        # What is still on its way, or kept, reads the values where they lie.
-        in_place = target is None and not self._keeps and part.spread.is_handed_on()
+        in_place = target is None and not self._keeps and self._is_free(part, result)
         part.spread.exchange = None
         if target is None and self._me in result.contributors and self.standing.is_settled():
             part.holds.clear()  # its own is counted, and can be recalled: room for w(t+1)
         return [ApplyDelta(part.round_id, self.standing.state, result.values, self.standing.outer, in_place)]
+
+    def _is_free(self, part: Part, result: ModelDelta) -> bool:
+        """Whether nobody needs a result's values once it is applied: on their way, or as this device's own delta."""
+        own = part.own_hold(self._me)
+        return part.spread.is_handed_on() and (own is None or own.values is not result.values)
 
     def take_applied(self, applied: DeltaApplied, now: float) -> list[Effect]:
         """w(t + 1) is there; or the target's model is another one, and fetched."""

@@ -12,7 +12,7 @@ from mdl.errors import RemoteProtocolError
 from mdl.protocol.delta import Contributor, ModelDelta
 from mdl.protocol.machine import LocalDeltaReady, Received, Send
 from mdl.protocol.messages import Said
-from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage, GlobalWanted, RoundOpened
+from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage, GlobalWanted, RoundClosed, RoundOpened
 from mdl.protocol.segment_messages import SegmentMessage
 from mdl.protocol.vocabulary import TrainingReport
 from peers.roles.trainer.gaps import MOST_AT_ONCE, GappedResult, join_gaps
@@ -90,6 +90,17 @@ def test_of_a_result_that_another_device_has_whole_only_what_is_lacking_is_fetch
     assert (cat.digest, cat.gapped) == (bob.digest, None)
     assert np.array_equal(cat.staged.values, bob.staged.values)
     assert cat.staged.contributors == set(ALL)
+
+
+def test_what_was_given_in_an_exchange_that_was_left_keeps_its_memory() -> None:
+    """Another device may be in it still, and take what is on its way for a part of the result."""
+    devices = _exchange()
+    _fetch(devices)
+    for me in devices:
+        result = _spread(devices, me).staged.values
+        devices[me].handle(Received(AGENT, RoundClosed(9, 1, _spread(devices, me).digest)), 3.0)
+        assert devices[me].round_id == 1
+        assert not np.shares_memory(devices[me].parameters, result)
 
 
 def test_what_is_here_of_another_result_is_found_by_the_digest_and_all_of_it_is_fetched() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
+from copy import deepcopy
 
 import msgspec
 import numpy as np
@@ -47,7 +48,15 @@ from mdl.protocol.round_messages import (
     RoundClosed,
     RoundOpened,
 )
-from mdl.protocol.vector_work import ApplyDelta, DeltaApplied, MergeDeltas, apply_result, merge_deltas
+from mdl.protocol.vector_work import (
+    ApplyDelta,
+    DeltaApplied,
+    HashDelta,
+    MergeDeltas,
+    apply_result,
+    hash_delta,
+    merge_deltas,
+)
 from mdl.protocol.vocabulary import Activity, Fork, History, HopOutcome, Incoming, ResourceState, Staged, TrainingReport
 from peers.roles.trainer.trainer import Trainer, TrainerSettings
 from tests.peers.roles.at_once import TrainerAtOnce
@@ -516,10 +525,43 @@ def test_until_the_next_model_is_there_a_device_reports_the_last_one_and_follows
     assert _say(trainer, CatchUp(1, 4, digest_of(_vector(9, 9, 9, 9)), ANN), 7.2) == []
     report = _report(trainer)
     assert (report.round_id, report.activity, report.open_term) == (0, Activity.STAGED, 1)
-    effects = trainer.handle(apply_result(apply), 7.3)
+    applied = apply_result(apply)  # once: it takes the memory of what it applies
+    effects = trainer.handle(applied, 7.3)
     assert [type(effect) for effect in effects] == [SaveModel, Evaluate]
-    assert (trainer.round_id, trainer.digest, _report(trainer).round_id) == (1, apply_result(apply).digest, 1)
-    assert trainer.handle(apply_result(apply), 7.4) == []
+    assert (trainer.round_id, trainer.digest, _report(trainer).round_id) == (1, applied.digest, 1)
+    assert trainer.handle(applied, 7.4) == []
+
+
+def test_the_next_model_takes_the_memory_of_a_result_that_came_whole_unless_a_child_may_still_read_it() -> None:
+    assert _applying()[1].in_place
+    trainer, result = Trainer(ME, ZEROS, "schema", "lenet", TrainerSettings()), _vector(1, 2, 3, 4)
+    cat = Contributor("cat", 1)
+    _say(trainer, OPENED, 1.0)
+    _say(trainer, _broadcast(ANN, ME, BOB, cat), 5.0)
+    trainer.handle(Received(ANN, GlobalMessage(1, 3.0, MEMBERS, 1, 1), result, digest_of(result)), 6.0)
+    (given,) = _say(trainer, GlobalWanted(1), 6.1, cat)
+    assert isinstance(given, Send)
+    (apply,) = deepcopy(trainer).handle(Received(AGENT, RoundClosed(1, 1, digest_of(result))), 7.0)
+    assert isinstance(apply, ApplyDelta)
+    assert not apply.in_place
+    _say(trainer, GlobalTaken(1), 6.9, cat)
+    (apply,) = _say(trainer, RoundClosed(1, 1, digest_of(result)), 7.0)
+    assert isinstance(apply, ApplyDelta)
+    assert apply.in_place
+    assert _say(trainer, GlobalWanted(1), 7.1, cat) == []  # it is no result any more
+
+
+def test_the_next_model_of_a_device_alone_leaves_it_its_own_delta() -> None:
+    """Which is the result, and in its first rounds may be left behind and counted again."""
+    trainer = Trainer(ME, ZEROS, "schema", "lenet", TrainerSettings())
+    _say(trainer, RoundOpened(1, 1, digest_of(ZEROS), (ME,), 1), 1.0)
+    trainer.handle(_ready(_vector(1, 1, 1, 1)), 2.0)
+    (asked,) = _say(trainer, BroadcastOrdered(1, 1, digest_of(ZEROS), 1, (ME,), 1.0, (ME,)), 5.0)
+    assert isinstance(asked, HashDelta)
+    trainer.handle(hash_delta(asked), 5.1)
+    (apply,) = _say(trainer, RoundClosed(1, 1, digest_of(_vector(1, 1, 1, 1))), 7.0)
+    assert isinstance(apply, ApplyDelta)
+    assert not apply.in_place
 
 
 def test_who_is_to_leave_while_a_round_is_applied_leaves_with_it() -> None:
