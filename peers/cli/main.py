@@ -25,6 +25,7 @@ from peers.cli.options import (
     DataSpec,
     ExchangeBy,
     Fresh,
+    Init,
     Insecure,
     Interface,
     Join,
@@ -41,6 +42,7 @@ from peers.cli.options import (
     Policy,
     Port,
     Quiet,
+    Run,
     Seed,
     Shard,
     Split,
@@ -170,6 +172,8 @@ def peer(
     web_lan: WebLan = None,
     metrics_port: MetricsPort = None,
     seed: Seed = None,
+    run: Run = "",
+    init: Init = None,
     fresh: Fresh = False,
     out: Out = None,
     config: ConfigFile = None,
@@ -181,37 +185,35 @@ def peer(
     """Train on this device, together with the other peers of the mesh."""
     log_at(log_level, quiet)
     overrides: dict[str, object] = {
-        "round.rounds": rounds,
         "data.spec": data,
         "data.shard": shard,
         "data.split": split,
         "model.name": model,
-        "cloud.address": cloud,
-        "seed": seed,
     }
+    overrides |= {"round.rounds": rounds, "cloud.address": cloud, "seed": seed}
     overrides |= device_overrides(when, max_memory, max_battery_share) | web_overrides(web, web_lan, metrics_port)
     overrides |= round_overrides(policy, exchange, compress)
     overrides |= mesh_overrides(join, listen, port, interface, loopback, insecure)
     settings = load_settings(config, overrides, assign)
-    _train_here(settings, choose(settings, policy), mesh, code, name, out, fresh, as_json)
+    _train_here(settings, choose(settings, policy), (mesh, code, run), name, out, (fresh, init), as_json)
 
 
 def _train_here(
     settings: Config,
     policy: ChosenPolicy,
-    mesh: str | None,
-    code: str | None,
+    mesh: tuple[str | None, str | None, str],
     name: str | None,
     out: Path | None,
-    fresh: bool,
+    begin: tuple[bool, Path | None],
     as_json: bool,
 ) -> None:
     from peers.edge.node import run_trainer
+    from peers.edge.resume import Begin
 
-    found = find_mesh(mesh, code, settings)
+    found = find_mesh(mesh[0], mesh[1], settings, mesh[2])
     need_data(settings)
     with identified(found.name, name, out) as (me, directory), page_beside(settings, found, me.peer_id):
-        ended = run_trainer(settings, me, found, directory, fresh, policy)
+        ended = run_trainer(settings, me, found, directory, Begin(*begin), policy)
     saved = f"the model of round {ended.round_id} is in {directory / 'global.safetensors'}"
     told = saved if ended.round_id else "no round was finished, nothing is saved"
     end(ended, {"peer": me.peer_id, "mesh": found.name, "run_dir": str(directory)}, as_json, told)
@@ -227,6 +229,7 @@ def agent(
     exchange: ExchangeBy = None,
     compress: CompressBy = None,
     name: Annotated[str, typer.Option(help="This agent's name.")] = "agent",
+    run: Run = "",
     join: Join = None,
     listen: Listen = None,
     port: Port = None,
@@ -252,7 +255,7 @@ def agent(
     from peers.edge.node import run_agent
 
     chosen = choose(settings, policy)
-    found = find_mesh(mesh, code, settings)
+    found = find_mesh(mesh, code, settings, run)
     with identified(found.name, name, out) as (me, directory), page_beside(settings, found, me.peer_id):
         ended = run_agent(settings, me, found, directory, chosen)
     told = f"{ended.round_id} rounds ordered; what they gave is in {directory / 'metrics.jsonl'}"

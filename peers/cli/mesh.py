@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -16,12 +17,13 @@ def new_mesh(
     name: Annotated[str, typer.Argument(help="a-z, 0-9 and '-', for example home.")], as_json: AsJson = False
 ) -> None:
     """Make a mesh: prints its join code, which every other device needs once."""
+    from mdl.errors import ConfigError
     from peers.edge.identity import known_meshes, remember_code
-    from transport.trust.keys import new_join_code
+    from transport.trust.keys import RUN_MARK, new_join_code
 
+    if RUN_MARK in name:
+        raise ConfigError(f"mesh name {name!r}: {RUN_MARK!r} stands between a mesh and its run; --run makes a run")
     if name in known_meshes():
-        from mdl.errors import ConfigError
-
         raise ConfigError(f"mesh {name!r} exists already; `mdl mesh list` shows its code")
     code = new_join_code(name)
     path = remember_code(code)
@@ -45,3 +47,44 @@ def list_meshes(as_json: AsJson = False) -> None:
         print(f"{name:<16} {code}")
     if not known:
         tell("no meshes yet; `mdl mesh new NAME` makes one")
+
+
+@app.command("runs")
+def list_runs(as_json: AsJson = False) -> None:
+    """Show the runs that devices of this machine keep, and how far each is."""
+    from peers.edge.identity import kept_runs
+
+    found = kept_runs()
+    if as_json:
+        rows = [{"mesh": each.mesh, "run": each.run, "device": each.device, "round": each.round_id,
+                 "model": each.model, "directory": str(each.directory)} for each in found]  # fmt: skip
+        print_json({"runs": rows})
+        return
+    for each in found:
+        name = f"{each.mesh}/{each.run}" if each.run else each.mesh
+        print(f"{name:<24} {each.device:<16} round {each.round_id:<6} {each.model}")
+    if not found:
+        tell("nothing is kept yet; mdl peer --mesh NAME begins a run")
+
+
+@app.command("forget")
+def forget(
+    name: Annotated[str, typer.Argument(help="NAME, or NAME/RUN; `mdl mesh runs` lists them.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Remove a run's models and metrics from this machine; the mesh's join code stays."""
+    from mdl.errors import ConfigError
+    from peers.edge.identity import forget_run
+
+    mesh, _, run = name.partition("/")
+    if not yes:
+        if sys.stdin is None or not sys.stdin.isatty():
+            raise ConfigError(f"forgetting {name} removes its models for good: say --yes where nobody can be asked")
+        if not typer.confirm(f"remove all that this machine keeps of {name}?", err=True):
+            raise ConfigError(f"{name} stays")
+    count = forget_run(mesh, run)
+    if as_json:
+        print_json({"mesh": mesh, "run": run, "devices": count})
+        return
+    tell(f"{name} is forgotten: {count} device{'s' if count > 1 else ''} of this machine")

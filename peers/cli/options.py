@@ -87,6 +87,11 @@ Out = Annotated[Path | None, typer.Option(help="Run directory for results.")]
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="TOML file; options override it.")]
 Assign = Annotated[list[str] | None, typer.Option("--set", help="key=value, e.g. training.learning_rate=0.01.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Start anew: what an earlier run left here is set aside.")]
+Run = Annotated[str, typer.Option(help="A run of the mesh, beside others: its own devices, rounds and model.")]
+Init = Annotated[
+    Path | None,
+    typer.Option("--init", help="Begin with these parameters: a .safetensors, or the directory of an earlier run."),
+]
 Family = Annotated[str, typer.Option(help="paper, hetero, dynamic or dying.")]
 FirstSeed = Annotated[int, typer.Option(help="The first seed.", min=0, max=LARGEST_SEED)]
 PlanPolicy = Annotated[str, typer.Option(help=f"{name_policies()}.")]
@@ -184,17 +189,23 @@ def device_overrides(when: str | None, memory_mb: float | None, battery_share: f
     return {"device.when": when, "device.max_memory_mb": memory_mb, "device.max_battery_share": battery_share}
 
 
-def find_mesh(name: str | None, code: str | None, settings: Config) -> Mesh:
-    """The mesh of this name or join code; asks a user who gave neither. Raises ConfigError."""
+def find_mesh(name: str | None, code: str | None, settings: Config, run: str = "") -> Mesh:
+    """The mesh of this name or join code, or a run of it (NAME/RUN); asks a user who gave neither.
+
+    Raises ConfigError.
+    """
     from mdl.errors import ConfigError, MdlError
     from peers.edge.identity import find_code, remember_code
-    from transport.trust.keys import Mesh
+    from transport.trust.keys import Mesh, name_run, run_code
 
+    name, _, of_name = (name or "").partition("/")
+    name, run = name or None, run or of_name
     if settings.mesh.insecure and not settings.mesh.loopback:
         raise ConfigError("--insecure: without a join code only on this machine; add --loopback")
     if settings.mesh.insecure:
         tell("mdl: --insecure: nothing is encrypted, and anyone on this machine can join")
-        return Mesh(name or "insecure", None)
+        plain = name or "insecure"
+        return Mesh(name_run(plain, run) if run else plain, None)
     asked: list[str] = []
 
     def ask(question: str) -> str:
@@ -204,7 +215,7 @@ def find_mesh(name: str | None, code: str | None, settings: Config) -> Mesh:
         return getpass(question)
 
     found = find_code(name, code, ask if sys.stdin is not None and sys.stdin.isatty() else None)
-    mesh = Mesh.from_code(found)
+    mesh = Mesh.from_code(run_code(found, run) if run else found)
     if code or asked:
         try:
             remember_code(found)

@@ -53,7 +53,16 @@ from mdl.protocol.vocabulary import TrainingReport
 from mdl.task import describe_task
 from mdl.writing import save_or_rescue
 from peers.edge.loop_state import LoopState
-from peers.edge.resume import DEVICE_FILES, Origin, State, keep_state, restore_state, set_aside
+from peers.edge.resume import (
+    DEVICE_FILES,
+    Origin,
+    State,
+    initial_values,
+    keep_state,
+    refuse_begun,
+    restore_state,
+    set_aside,
+)
 from peers.roles.build import TrainerStart, outer_of
 
 logger = logging.getLogger(__name__)
@@ -102,14 +111,19 @@ class Device:
         model = f"{description.model} {self.model.frozen}".rstrip()
         return describe_task(model, shape, *names, description.rate_hz)
 
-    def restore(self, fresh: bool = False) -> State:
-        """What the file cache has, or the untrained model.
+    def restore(self, fresh: bool = False, init: Path | None = None) -> State:
+        """What the file cache has, or the untrained model, or the one at `init`.
 
-        fresh: what there is of an earlier run is set aside. Raises ConfigError if it is of another origin.
+        fresh: what there is of an earlier run is set aside. Raises ConfigError if it is of another origin, or has begun
+        where `init` is given.
         """
+        first = None if init is None else initial_values(init, self.model)
         if fresh:
             set_aside(self._out, DEVICE_FILES)
         state = restore_state(self._cache, self._origin) or State(self.model.values().copy())
+        if first is not None:
+            refuse_begun(self._out, state.round_id)
+            state = State(first)
         self._state.restore(state.round_id)
         return state
 

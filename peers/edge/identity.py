@@ -5,20 +5,22 @@ from __future__ import annotations
 import logging
 import os
 import re
+import shutil
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import platformdirs
 import psutil
 
-from mdl.bounds import MAX_INCARNATION, whole_number
+from mdl.bounds import MAX_INCARNATION, printable, whole_number
 from mdl.errors import ConfigError, DataError, MdlError
 from mdl.protocol.delta import Contributor
 from mdl.reading import read_bytes
 from mdl.writing import make_private_folder, narrow, open_private, write_bytes
-from transport.trust.keys import MeshKeys, parse_join_code
+from transport.trust.keys import RUN_MARK, MeshKeys, name_run, parse_join_code
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +67,52 @@ def release_identity(directory: Path) -> None:
 def state_home(mesh: str) -> Path:
     """Where this user's peers of a mesh keep their file caches."""
     return Path(platformdirs.user_state_dir("mdl")) / mesh
+
+
+@dataclass(frozen=True)
+class KeptRun:
+    """What a device of this machine keeps of a run. round_id: its last one. model: one line for people."""
+
+    mesh: str
+    run: str
+    device: str
+    round_id: int
+    model: str
+    directory: Path
+
+
+def kept_runs() -> list[KeptRun]:
+    """Of all meshes, by name; what has no model yet is left out."""
+    from mdl.files.checkpoint import ModelCache
+
+    found = []
+    for file in sorted(Path(platformdirs.user_state_dir("mdl")).glob("*/*/model.safetensors")):
+        if (cached := ModelCache(file.parent).load()) is not None:
+            mesh, _, run = file.parent.parent.name.partition(RUN_MARK)
+            told = printable(cached.extra.get("model", ""))
+            found.append(KeptRun(mesh, run, file.parent.name, cached.round_id, told, file.parent))
+    return found
+
+
+def forget_run(mesh: str, run: str = "") -> int:
+    """Remove what the devices of this machine keep of a run, and say how many they were; the mesh's code stays.
+
+    Raises ConfigError if one of them runs, or there are none.
+    """
+    home = state_home(name_run(mesh, run) if run else mesh)
+    devices = sorted(path.name for path in home.glob("*") if path.is_dir())
+    if not devices:
+        raise ConfigError(f"nothing is kept of {mesh}{f'/{run}' if run else ''}; `mdl mesh runs` lists what is")
+    taken: list[Path] = []
+    try:
+        for device in devices:
+            taken.append(claim_identity(home, device)[1])
+    except MdlError:
+        for directory in taken:
+            release_identity(directory)
+        raise
+    shutil.rmtree(home)
+    return len(devices)
 
 
 def find_code(mesh: str | None, code: str | None, ask: Callable[[str], str] | None = None) -> str:

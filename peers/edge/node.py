@@ -50,6 +50,7 @@ from transport.worker import Work
 
 if TYPE_CHECKING:
     from peers.edge.cloud_line import CloudSide
+    from peers.edge.resume import Begin
 
 logger = logging.getLogger(__name__)
 
@@ -177,12 +178,12 @@ def run_agent(config: Config, me: Contributor, mesh: Mesh, out: Path, policy: Ch
 
 
 def run_trainer(
-    config: Config, me: Contributor, mesh: Mesh, out: Path, fresh: bool = False, policy: ChosenPolicy | None = None
+    config: Config, me: Contributor, mesh: Mesh, out: Path, how: Begin | None = None, policy: ChosenPolicy | None = None
 ) -> Ended:
     """`mdl peer`: trains, aggregates, keeps its file cache, and exports the global model when it ends.
 
-    fresh: does not go on from what is in `out`, but sets it aside. policy: of the user's command line, while it
-    leads, instead of the one of the configuration. Raises ConfigError for a state of another origin.
+    how: to begin, if not from what is in `out`. policy: of the user's command line, while it leads, instead of the
+    configuration's. Raises ConfigError for a state of another origin, or one that `how` would overwrite.
     """
     from peers.edge.cloud_line import CloudSide  # imports torch, which an agent never needs
     from peers.edge.device import Device
@@ -192,7 +193,7 @@ def run_trainer(
     gate = make_gatekeeper(config.device.when, config.device.in_use_file)
     device = Device(config, me, mesh.name, out)
     device.is_paused, device.hold = lambda: bool(gate.forbidden_by), gate.hold
-    state = device.restore(fresh)
+    state = device.restore(*(how or ()))
     cloud = CloudSide(config, me, mesh, device) if config.cloud.address else None
     if cloud and not state.round_id and (values := cloud.warm_start()) is not None:
         state = State(values)

@@ -8,14 +8,18 @@ write down is unknown, and fits.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
+import numpy as np
 
 from mdl.bounds import UNREADABLE, printable, whole_number
-from mdl.errors import ConfigError, MdlError
-from mdl.files.checkpoint import CachedModel, ModelCache
+from mdl.errors import ConfigError, DataError, MdlError
+from mdl.files.checkpoint import CachedModel, ModelCache, read_safetensors
+from mdl.learning.flat import FlatModel
 from mdl.protocol.delta import Vector, digest_of
 from mdl.protocol.machine import SaveModel
 from mdl.protocol.vector_work import Outer
@@ -54,6 +58,13 @@ class State(msgspec.Struct, frozen=True):
         size, digest = self.parameters.size, digest_of(outer.begin(self.parameters, self.momentum))
         told = (schema_hash, model, self.round_id, self.history, ballot)
         return TrainerStart(size, digest, *told, TrainerSettings(outer))
+
+
+class Begin(NamedTuple):
+    """How a device begins. fresh: what an earlier run left is set aside. init: a model to begin with."""
+
+    fresh: bool = False
+    init: Path | None = None
 
 
 class Origin(msgspec.Struct, frozen=True):
@@ -129,6 +140,38 @@ def restore_state(cache: ModelCache, origin: Origin) -> State | None:
     if cached.round_id:
         logger.info("continuing at round %d (%s); --fresh would start anew", cached.round_id, cache.path.parent)
     return State(cached.values, cached.round_id, history, cached.momentum)
+
+
+def initial_values(path: Path, model: FlatModel) -> Vector:
+    """The model's w with whatever tensors of its names and shapes a file has, float32 (P,), beside its own new ones.
+
+    path: any .safetensors, or the directory of an earlier run. Raises DataError if the file has none of them.
+    """
+    file = path / "global.safetensors" if path.is_dir() else path
+    there, values, at, new = read_safetensors(file)[0], model.values().copy(), 0, list[str]()
+    for name, shape in model.schema:
+        size, tensor = math.prod(shape), there.get(name)
+        if tensor is not None and tensor.shape == shape and tensor.dtype.kind in "fiu":
+            values[at : at + size] = tensor.reshape(-1)
+        else:
+            new.append(f"{name} ({'x'.join(map(str, tensor.shape)) if tensor is not None else 'none'} there)")
+        at += size
+    if not np.isfinite(values).all():
+        raise DataError(f"--init {file}: a parameter is not finite")
+    if len(new) == len(model.schema):
+        names = printable(", ".join(new), 300)
+        raise DataError(f"--init {file} has no tensor of this model's names and shapes: {names}")
+    told = f"; begun anew: {printable(', '.join(new), 300)}" if new else ""
+    logger.info("beginning with %d of %d tensors of %s%s", len(model.schema) - len(new), len(model.schema), file, told)
+    return values
+
+
+def refuse_begun(where: Path, round_id: int) -> None:
+    """Raises ConfigError if a run has begun there that `--init` would overwrite."""
+    if round_id:
+        raise ConfigError(
+            f"{where} has round {round_id}, and --init begins a run: --fresh sets it aside, --run NAME keeps both"
+        )
 
 
 def set_aside(directory: Path, names: Iterable[str]) -> Path | None:

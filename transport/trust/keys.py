@@ -22,6 +22,8 @@ from mdl.errors import ConfigError
 _ALPHABET = "23456789abcdefghijkmnpqrstuvwxyz"
 _RANDOM_CHARACTERS = 19
 _GROUP = 4
+# Between a mesh's name and its run's.
+RUN_MARK = "--"
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,29}[a-z0-9])?")
 # About 0.1 s and 32 MiB on a small computer; with 95 random bits no amount of guessing finds a code.
 _SCRYPT_COST = 1 << 15
@@ -41,6 +43,28 @@ def new_join_code(name: str, random_bytes: bytes | None = None) -> str:
     digits = [byte % len(_ALPHABET) for byte in chosen[:_RANDOM_CHARACTERS]]
     text = "".join(_ALPHABET[digit] for digit in [*digits, _check_digit(name, digits)])
     return f"{name}:" + "-".join(text[start : start + _GROUP] for start in range(0, len(text), _GROUP))
+
+
+def run_code(code: str, run: str) -> str:
+    """The join code of a run of a mesh, as if it were a mesh of its own: NAME--RUN, with keys of its own.
+
+    Who has the mesh's code has it; who has this one alone has not the mesh's. Raises ConfigError if the run's name or
+    the code cannot be one.
+    """
+    name, text = parse_join_code(code)
+    whole = name_run(name, run)
+    # A hash, so that nobody comes from one run's code to another's.
+    digits = hashlib.blake2b(f"mdl run 1:{whole}:{text}".encode(), digest_size=_RANDOM_CHARACTERS).digest()
+    return new_join_code(whole, digits)
+
+
+def name_run(mesh: str, run: str) -> str:
+    """What a run of a mesh is called. Raises ConfigError if it cannot be called so."""
+    if not _NAME.fullmatch(run) or RUN_MARK in run:
+        raise ConfigError(f"run name {run!r}: use a-z, 0-9 and '-', for example gait or second-try")
+    whole = f"{mesh}{RUN_MARK}{run}"
+    _check_name(whole)
+    return whole
 
 
 def parse_join_code(code: str) -> tuple[str, str]:

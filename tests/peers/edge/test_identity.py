@@ -7,11 +7,23 @@ import re
 import stat
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 
 from mdl.errors import ConfigError
-from peers.edge.identity import CODE_VARIABLE, claim_identity, find_code, known_meshes, release_identity, remember_code
+from mdl.files.checkpoint import CachedModel, ModelCache
+from peers.edge.identity import (
+    CODE_VARIABLE,
+    claim_identity,
+    find_code,
+    forget_run,
+    kept_runs,
+    known_meshes,
+    release_identity,
+    remember_code,
+    state_home,
+)
 from transport.trust.keys import new_join_code
 
 # Our parent is alive as long as we are, and is another process.
@@ -179,3 +191,33 @@ def test_a_released_name_can_be_taken_by_another_process(tmp_path) -> None:
     _, directory = claim_identity(tmp_path, "ann")
     release_identity(directory)
     assert sorted(path.name for path in directory.iterdir()) == ["incarnation"]
+
+
+def keep(mesh: str, device: str, round_id: int) -> Path:
+    directory = state_home(mesh) / device
+    ModelCache(directory).save(CachedModel(np.ones(4, np.float32), round_id, "schema", mesh, {"model": "lenet"}))
+    return directory
+
+
+def test_runs_are_listed_and_one_is_forgotten_without_the_others() -> None:
+    remember_code(new_join_code("home"))
+    for mesh, device, round_id in (("home", "phone", 7), ("home--gait", "phone", 3), ("home--gait", "watch", 3)):
+        keep(mesh, device, round_id)
+    assert [(each.mesh, each.run, each.device, each.round_id) for each in kept_runs()] == [
+        ("home", "", "phone", 7), ("home", "gait", "phone", 3), ("home", "gait", "watch", 3),
+    ]  # fmt: skip
+    assert forget_run("home", "gait") == 2
+    assert [each.run for each in kept_runs()] == [""]
+    assert list(known_meshes()) == ["home"]
+    with pytest.raises(ConfigError, match="nothing is kept of home/gait"):
+        forget_run("home", "gait")
+
+
+def test_a_run_that_goes_on_is_not_forgotten() -> None:
+    directory = keep("home", "phone", 7)
+    keep("home", "a-watch", 7)
+    (directory / "pid").write_text(OTHER_PROCESS)
+    with pytest.raises(ConfigError, match="is used by another process"):
+        forget_run("home")
+    assert len(kept_runs()) == 2
+    assert not (directory.parent / "a-watch" / "pid").exists()

@@ -15,7 +15,7 @@ from torch import nn
 
 from mdl.cloud.model_kinds import WindowKind
 from mdl.config import CloudSection, Config, DataSection, ModelSection
-from mdl.errors import ConfigError
+from mdl.errors import ConfigError, DataError
 from mdl.files.checkpoint import ModelCache, write_safetensors
 from mdl.protocol.delta import Contributor, digest_of
 from mdl.protocol.machine import SaveModel
@@ -204,3 +204,37 @@ def test_the_code_of_a_mesh_is_not_overwritten_by_another_one_of_its_name(home: 
     with pytest.raises(ConfigError, match=r"mesh 'home' is known here with another code, .*remove .*home\.code"):
         remember_code(other)
     assert known_meshes() == {"home": first}
+
+
+def test_a_run_may_begin_with_an_earlier_runs_model(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    first = train(home / "phone")
+    values = first.model.values().copy() + 1
+    first.export(home / "phone" / "global.safetensors", 7, values)
+    second = Device(settings(seed=5), ME, "home", home / "other")
+    state = second.restore(init=home / "phone")
+    assert state.round_id == 0
+    assert np.array_equal(state.parameters, values)
+    assert "beginning with" in caplog.text
+    before = (home / "phone" / "model.safetensors").read_bytes()
+    with pytest.raises(ConfigError, match=r"has round 7, and --init begins a run: --fresh .* --run NAME keeps both"):
+        Device(settings(), ME, "home", home / "phone").restore(init=home / "phone")
+    assert (home / "phone" / "model.safetensors").read_bytes() == before
+
+
+def test_what_a_model_has_of_another_stays_new_and_is_told(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    device = Device(settings(), ME, "home", home / "phone")
+    (name, shape), *_ = device.model.schema
+    tensors = {name: np.full(shape, 3, np.float32), "another": np.ones(4, np.float32)}
+    write_safetensors(home / "some.safetensors", tensors, {})
+    state = device.restore(init=home / "some.safetensors")
+    assert (state.parameters == 3).sum() >= np.prod(shape)
+    assert "1 of" in caplog.text
+    assert "begun anew" in caplog.text
+    write_safetensors(home / "none.safetensors", {"another": np.ones(4, np.float32)}, {})
+    with pytest.raises(DataError, match="has no tensor of this model's names and shapes"):
+        device.restore(init=home / "none.safetensors")
+    write_safetensors(home / "nan.safetensors", {name: np.full(shape, np.nan, np.float32)}, {})
+    with pytest.raises(DataError, match="not finite"):
+        device.restore(init=home / "nan.safetensors")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mdl.errors import ConfigError
-from transport.trust.keys import MeshKeys, new_join_code, parse_join_code
+from transport.trust.keys import MeshKeys, new_join_code, parse_join_code, run_code
 
 CODE = new_join_code("home", bytes(range(40, 59)))
 CHARACTERS = "23456789abcdefghijkmnpqrstuvwxyz"
@@ -82,3 +82,16 @@ def test_only_a_member_can_prove_a_statement():
     assert not keys.is_proof("a at c", keys.prove("a at b"))
     assert not keys.is_proof("a at b", other.prove("a at b"))
     assert not keys.is_proof("a at b", "é")
+
+
+def test_a_run_is_a_mesh_of_its_own_that_the_code_lets_into() -> None:
+    code = new_join_code("home", bytes(range(19)))
+    gait, swim = (MeshKeys.from_code(run_code(code, run)) for run in ("gait", "swim"))
+    whole = MeshKeys.from_code(code)
+    assert gait.name == "home--gait"
+    assert MeshKeys.from_code(run_code(code, "gait")) == gait
+    assert len({whole.server_public, gait.server_public, swim.server_public}) == 3
+    assert not whole.is_proof("x", gait.prove("x"))
+    for run in ("", "Gait", "a--b", "x" * 40, "a/b", "-a"):
+        with pytest.raises(ConfigError, match="name"):
+            run_code(code, run)
