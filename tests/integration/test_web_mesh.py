@@ -1,0 +1,114 @@
+"""The page of a running mesh of real processes, whose agent is killed; and of a story of 30 simulated devices."""
+
+import re
+
+import pytest
+
+from peers.roles.agent.mesh_status import mesh_status
+from peers.trials.run_plan import build_mesh
+from peers.view.take_snapshot import Told
+from peers.web.sources import POLICIES
+from sim.mesh.fault_plan import FaultPlan
+from tests.integration import product
+from tests.integration.browser import open_browser
+from tests.integration.product import until
+from tests.integration.web_server import Words, served
+
+for needed in ("starlette", "uvicorn", "segno", "prometheus_client"):
+    pytest.importorskip(needed, reason="the page's extra is not installed: pip install 'mdl[web]'")
+
+VIEWS = ("mesh", "round", "learning", "schedule", "cloud", "join")
+DATA = "motion?people=6&test_people=2&windows=40"
+
+
+@pytest.fixture
+def browser():
+    browser = open_browser()
+    yield browser
+    browser.close()
+
+
+@pytest.fixture
+def home(tmp_path, tmp_path_factory):
+    home = product.Home(tmp_path / "home", tmp_path_factory.getbasetemp() / "cache")
+    yield home
+    home.close()
+
+
+def page_of(command):
+    """The address that a command has printed; "" as long as it has not."""
+    found = re.search(r"the page: (\S+)", command.told)
+    return found[1] if found else ""
+
+
+def number_in(text):
+    found = re.search(r"round\n([\d,]+)", text)
+    return int(found[1].replace(",", "")) if found else 0
+
+
+def test_a_running_mesh_of_five_processes_whose_agent_is_killed(home, browser):
+    home.run("mesh", "new", "home")
+    common = ("--mesh", "home", "--loopback")
+    agent = home.start("agent", *common, "--min-peers", 4, "--web", 8420)
+    peers = [
+        home.start("peer", *common, "--name", f"p{number}", "--shard", f"{number}/4", "--data", DATA,
+                   *(["--web", 8420] if number == 1 else []))
+        for number in (1, 2, 3, 4)
+    ]  # fmt: skip
+    assert until(lambda: page_of(agent) and page_of(peers[0])), (agent.told, peers[0].told)
+    assert page_of(agent).partition("?")[0] != page_of(peers[0]).partition("?")[0], "the usual port was taken"
+    browser.size(1440, 900)
+    browser.go(page_of(agent))
+    for view in VIEWS:
+        browser.show(view)
+        assert browser.until(lambda view=view: browser.run("return document.documentElement.dataset.ready") == view)
+    browser.show("mesh")
+    for name in ("p1", "p2", "p3", "p4"):
+        assert browser.says(name, ".devices")
+    assert browser.until(lambda: number_in(browser.text(".stats")) >= 3)
+    assert browser.faults() == []
+    assert browser.complaints() == []
+    # It has heard of the other page, and was loaded anew: it may ask that one from now on.
+    assert browser.until(lambda: browser.run("return document.documentElement.dataset.pages") == "1")
+
+    agent.process.kill()
+    assert browser.says("following", "#feed")
+    reached = number_in(browser.text(".stats"))
+    assert browser.until(lambda: number_in(browser.text(".stats")) > reached), "a peer leads on, and the page shows it"
+    for view in VIEWS:
+        browser.show(view)
+    browser.show("round")
+    assert browser.says("Each hop, and why")
+
+
+def test_a_story_of_thirty_simulated_devices(browser):
+    """The agent's words at some moments of it, as an observer would have heard them."""
+    plan = FaultPlan(seed=7, peers=30, rounds=3)
+    mesh, _ = build_mesh(plan)
+    told = Told("story", "simulator", policies=POLICIES)
+    words, seen = Words(told), {}
+    try:
+        with served(words) as opened:
+            browser.size(1440, 900)
+            browser.go(opened.url)
+            for moment in range(1, 25):
+                mesh.run(moment * 0.25)
+                for node in list(mesh.nodes.values()):
+                    agent = getattr(node.machine, "agent", None)
+                    if agent is None:
+                        continue
+                    status = mesh_status(agent, "fifo", 3, agent._records.finished, max(seen, default=0), mesh.now)
+                    seen |= {summary.round: summary for summary in status.finished}
+                    words.say(status=status, rounds=tuple(seen.values()))
+            browser.show("mesh")
+            assert browser.until(lambda: browser.run("return document.querySelectorAll('.card').length") >= 30)
+            for view in VIEWS:
+                browser.show(view)
+                assert browser.faults() == [], view
+            assert len(seen) >= 2
+            browser.show("schedule")
+            assert browser.says("Each hop, and why")
+            assert browser.run("return document.querySelectorAll('.gantt .row').length") >= 30
+            assert browser.complaints() == []
+    finally:
+        mesh.end()
