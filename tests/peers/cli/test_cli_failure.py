@@ -35,6 +35,7 @@ MISTAKES = {
     "mesh new": (["No Name"], "mesh name"),
     "peer": (["--code", "hello"], "join code: no ':' in it"),
     "peers": (["--code", "hello"], "join code: no ':' in it"),
+    "web": (["--code", "hello"], "join code: no ':' in it"),
     "status": (["--code", "hello"], "join code: no ':' in it"),
     "doctor": (["--peer", "home:99999"], "--peer 'home:99999': give HOST:PORT"),
     "personal adopt": ([], "Missing argument"),
