@@ -1,6 +1,6 @@
 """Adapters on four devices beside the same in one place: perplexity on held-out texts, and bytes a round.
 
-    python benchmarks/lora.py TEXTS.zip [--base-steps 250] [--rounds 8]
+    python benchmarks/lora.py TEXTS.zip --base-steps 250 --rounds 8
 
 A base is trained on two topics, adapters on a third one: by `examples/lora_text.py` in processes of this machine, each
 with its share of the texts; and here with all of them, the same number of steps with batches as large as theirs
