@@ -100,7 +100,8 @@ def join_mesh(
     from peers.edge.gatekeeper import make_gatekeeper
     from peers.personal import shared, train
 
-    settings = load_settings(None, mesh_overrides(join, listen, None, None, loopback, insecure), None)
+    overrides = {"round.rounds": rounds} | mesh_overrides(join, listen, None, None, loopback, insecure)
+    settings = load_settings(None, overrides, None)
     folder, gate = home_of(out), make_gatekeeper(when or "", "")
     ours = shared.read_shared(folder, model)
     said = shared.words_of(train.read_sentences(text, author, limit), ours[1].table)

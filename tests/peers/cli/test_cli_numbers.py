@@ -34,6 +34,7 @@ NEEDED = {
     "scheduler eval": ["greedy"],
     "data inspect": ["motion"],
     "learn": ["--cloud", "127.0.0.1:1"],
+    "personal join": ["text.txt"],
 }
 # An option that is kept under another key.
 KEYS = {"--peers": "-n ", "--donors": "cloud.people", "--patience": "patience_s"}

@@ -220,7 +220,7 @@ def test_minutes_become_steps_by_trying_a_few(labels: _Labels, monkeypatch: pyte
 def test_without_the_learning_libraries_one_line_says_how_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     from typer.testing import CliRunner
 
-    from peers.cli import scheduler as cli_scheduler
+    from peers.cli.study import scheduler as cli_scheduler
 
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     result = CliRunner().invoke(cli_scheduler.app, ["train", "--variant", "paper", "--steps", "10"])

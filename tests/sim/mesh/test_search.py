@@ -16,7 +16,7 @@ import pytest
 from mdl.errors import UnfinishedError
 from mdl.protocol.machine import Received
 from mdl.protocol.round_messages import BroadcastOrdered, RoundClosed, RoundOpened
-from peers.cli import search as cli_search
+from peers.cli.study import search as cli_search
 from peers.roles.trainer.model_state import Standing
 from peers.trials.campaign import silent_machines
 from peers.trials.explore import Bound, dump_found, load_found, search_all, search_from, start_walk, tell_found

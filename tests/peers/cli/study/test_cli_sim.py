@@ -11,13 +11,13 @@ import pytest
 
 from mdl.errors import UnfinishedError
 from mdl.protocol.coding import CODINGS
-from peers.cli import sim as cli_sim
+from peers.cli.study import sim as cli_sim
 from peers.trials import campaign as campaign_module
 from peers.trials.campaign import Campaign, run_campaign
 from sim.mesh.fault_plan import FaultPlan, dump_plan, load_plan
 from sim.mesh.verdict import Verdict
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 
 
 def _mdl(*arguments: object) -> subprocess.CompletedProcess[str]:
