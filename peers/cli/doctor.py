@@ -37,7 +37,7 @@ def doctor(
     ] = None,
     wait: Annotated[
         float, typer.Option(help="Seconds to wait for the others.", min=0.1, max=LONGEST_S, callback=finite)
-    ] = 5.0,
+    ] = 4.0,
     join: Join = None,
     listen: Listen = None,
     port: Port = None,
