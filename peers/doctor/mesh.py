@@ -34,7 +34,8 @@ _LOOK_S = 0.1
 _STAY_S = 4.0
 # The first announcement brings most of them; who starts at the same moment is there by then.
 _AT_LEAST_S = 2.0
-_PROBE_S = 2.0
+# The system gives a neighbour up that does not answer its ARP requests after 3 s.
+_PROBE_S = 3.5
 # Devices that are looked at one by one: of more, the mesh itself tells.
 _MOST = 16
 _OPEN = "open it there: start it with --port 5750, then sudo ufw allow 5750/tcp (or firewall-cmd --add-port=5750/tcp)"

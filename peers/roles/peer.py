@@ -32,7 +32,7 @@ from peers.roles.agent.phase import Phase
 from peers.roles.agent.settings import AgentSettings
 from peers.roles.introduced import Introduced
 from peers.roles.membership.members import Members
-from peers.roles.membership.succession import Succession, SuccessionSettings, outranks
+from peers.roles.membership.succession import LAST_WORDS, Succession, SuccessionSettings, outranks
 from peers.roles.promises import Promises
 from peers.roles.trainer.trainer import ORDERS, Trainer
 from scheduler.policies.chain import Policy
@@ -96,11 +96,12 @@ class Peer:
                     if effect.receiver == self.me.peer_id:
                         events.append(Received(self.me, effect.message, effect.values))
                     else:
+                        if type(effect.message) in LAST_WORDS and self.agent:  # heeded under the term that is claimed
+                            effects.append(Send(effect.receiver, self._claim()))
                         effects.append(effect)
                 elif type(effect) is Finish:
                     if self.agent and self.agent.phase is Phase.FINISHED:
-                        end = MeshFinished(self.agent.term, self.agent.round_id)
-                        effects += self._introduced.tell_agents(end)
+                        effects += self._introduced.tell_agents(MeshFinished(self.agent.term, self.agent.round_id))
                     last.append(effect)
                     self._finished = True
                 else:

@@ -23,7 +23,7 @@ from peers.roles.membership.member import Member, poverty
 from peers.roles.membership.silence import Arrivals
 
 # After these this process ends.
-_LAST_WORDS = frozenset((MeshFinished, MemberRefused))
+LAST_WORDS = frozenset((MeshFinished, MemberRefused))
 
 
 logger = logging.getLogger(__name__)
@@ -129,7 +129,7 @@ class Succession:
         """
         if not self.agent or sender != self.holder or message.term < self.term:
             return False
-        if type(message) in _LAST_WORDS and message.term != self.term:
+        if type(message) in LAST_WORDS and message.term != self.term:
             return False
         self.term = message.term
         self._arrivals.hear(now)

@@ -35,6 +35,8 @@ from mdl.protocol.round_messages import (
     AgentPresent,
     AgentResigned,
     GlobalMessage,
+    MemberRefused,
+    MeshFinished,
     PeerReport,
     RoundOpened,
 )
@@ -53,9 +55,11 @@ TRAIN_S = 1.0
 ZEROS = np.zeros(4, np.float32)
 
 
-def _peer(peer_id: str, incarnation: int = 1, dedicated: bool = False, now: float = 0.0, **agent: int) -> Peer:
+def _peer(
+    peer_id: str, incarnation: int = 1, dedicated: bool = False, now: float = 0.0, schema: str = "schema", **agent: int
+) -> Peer:
     me = Contributor(peer_id, incarnation)
-    trainer = None if dedicated else TrainerAtOnce(me, ZEROS, "schema", "lenet", TrainerSettings())
+    trainer = None if dedicated else TrainerAtOnce(me, ZEROS, schema, "lenet", TrainerSettings())
     settings = AgentSettings(**{"rounds": 0, "min_peers": 2} | agent)  # type: ignore[arg-type]
     return Peer(me, trainer, lambda: make_policy("greedy"), settings, SUCCESSION, now)
 
@@ -491,6 +495,28 @@ def test_a_dedicated_agent_that_stands_by_just_leaves_when_it_is_stopped() -> No
     assert room.leaders() == ["ann"]
     room.hand("boss", StopRequested())
     assert set(room.finished) == {"boss"}
+
+
+def test_last_words_come_right_after_the_claim_of_their_term() -> None:
+    """They are heeded under no other term, and where rounds are shorter than heartbeats each has one of its own."""
+    room = Room(_peer("ann", rounds=40), _peer("bob", rounds=40))
+    room.run(6.0)
+    for name in ("ann", "bob"):  # the refusal at first sight is lost
+        report = _peer("zoe", now=room.now, schema="another").trainer.report(0, "", room.now)  # type: ignore[union-attr]
+        room.hand(name, Received(Contributor("zoe", 1), report))
+    room.run(60.0)
+    assert set(room.finished) == {"ann", "bob"}
+    last: dict[str, Send] = {}
+    kinds = set()
+    for _, sender, send in room.sent:
+        if sender == "ann" and isinstance(send.message, MemberRefused | MeshFinished):
+            before = last[send.receiver].message
+            assert isinstance(before, AgentPresent)
+            assert before.term == send.message.term
+            kinds.add(type(send.message))
+        if sender == "ann":
+            last[send.receiver] = send
+    assert kinds == {MemberRefused, MeshFinished}
 
 
 @pytest.mark.parametrize("is_led_by_a_device", [True, False])
