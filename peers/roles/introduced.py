@@ -31,10 +31,11 @@ class Introduced:
     def tell(self, message: Said) -> list[Effect]:
         return [Send(peer_id, message) for peer_id in self.known if peer_id != self._own_id]
 
-    def tell_agents(self, message: Said) -> list[Effect]:
+    def tell_agents(self, *messages: Said) -> list[Effect]:
         """Dedicated agents that stand by: they report to nobody, so that no agent knows them as members."""
         return [
             Send(peer_id, message)
             for peer_id, info in self.known.items()
             if info.role is Role.AGENT and peer_id != self._own_id
+            for message in messages
         ]

@@ -92,16 +92,16 @@ class Peer:
         events = [event]
         for each in events:  # grows by what this node says to itself
             for effect in self._step(each, now):
-                if type(effect) is Send:
-                    if effect.receiver == self.me.peer_id:
-                        events.append(Received(self.me, effect.message, effect.values))
-                    else:
-                        if type(effect.message) in LAST_WORDS and self.agent:  # heeded under the term that is claimed
-                            effects.append(Send(effect.receiver, self._claim()))
-                        effects.append(effect)
+                if type(effect) is Send and effect.receiver == self.me.peer_id:
+                    events.append(Received(self.me, effect.message, effect.values))
+                elif type(effect) is Send:
+                    if type(effect.message) in LAST_WORDS and self.agent:  # heeded under the term that is claimed
+                        effects.append(Send(effect.receiver, self._claim()))
+                    effects.append(effect)
                 elif type(effect) is Finish:
                     if self.agent and self.agent.phase is Phase.FINISHED:
-                        effects += self._introduced.tell_agents(MeshFinished(self.agent.term, self.agent.round_id))
+                        end = MeshFinished(self.agent.term, self.agent.round_id)
+                        effects += self._introduced.tell_agents(self._claim(), end)
                     last.append(effect)
                     self._finished = True
                 else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter, deque
 from itertools import pairwise
 
@@ -497,6 +498,21 @@ def test_a_dedicated_agent_that_stands_by_just_leaves_when_it_is_stopped() -> No
     assert set(room.finished) == {"boss"}
 
 
+def _last_words_under_a_claim(room: Room) -> set[tuple[str, type]]:
+    """Who was told which, each right after the claim of its term."""
+    last: dict[tuple[str, str], AgentMessage] = {}
+    told = set[tuple[str, type]]()
+    for _, sender, send in room.sent:
+        message, way = send.message, (sender, send.receiver)
+        if isinstance(message, MemberRefused | MeshFinished):
+            before = last[way]
+            assert isinstance(before, AgentPresent)
+            assert before.term == message.term
+            told.add((send.receiver, type(message)))
+        last[way] = message  # type: ignore[assignment]
+    return told
+
+
 def test_last_words_come_right_after_the_claim_of_their_term() -> None:
     """They are heeded under no other term, and where rounds are shorter than heartbeats each has one of its own."""
     room = Room(_peer("ann", rounds=40), _peer("bob", rounds=40))
@@ -506,17 +522,7 @@ def test_last_words_come_right_after_the_claim_of_their_term() -> None:
         room.hand(name, Received(Contributor("zoe", 1), report))
     room.run(60.0)
     assert set(room.finished) == {"ann", "bob"}
-    last: dict[str, Send] = {}
-    kinds = set()
-    for _, sender, send in room.sent:
-        if sender == "ann" and isinstance(send.message, MemberRefused | MeshFinished):
-            before = last[send.receiver].message
-            assert isinstance(before, AgentPresent)
-            assert before.term == send.message.term
-            kinds.add(type(send.message))
-        if sender == "ann":
-            last[send.receiver] = send
-    assert kinds == {MemberRefused, MeshFinished}
+    assert _last_words_under_a_claim(room) == {("zoe", MemberRefused), ("bob", MeshFinished)}
 
 
 @pytest.mark.parametrize("is_led_by_a_device", [True, False])
@@ -533,6 +539,19 @@ def test_a_dedicated_agent_that_stands_by_ends_with_the_run(is_led_by_a_device: 
     room.run(30.0)
     assert set(room.finished) == set(room.peers)
     assert {end.exit_code for end in room.finished.values()} == {0}
+
+
+@pytest.mark.parametrize("planned", [60, 61, 62, 63])
+def test_it_ends_with_the_run_also_where_rounds_are_shorter_than_heartbeats(
+    planned: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "TRAIN_S", 0.03)
+    room = Room(_peer("ann", rounds=planned), _peer("bob", rounds=planned))
+    room.run(4.0)
+    room.add(_peer("boss", dedicated=True, rounds=planned, now=room.now))
+    room.run(10.0)
+    assert set(room.finished) == set(room.peers)
+    assert ("boss", MeshFinished) in _last_words_under_a_claim(room)
 
 
 def test_a_planned_run_ends_at_its_goal_also_under_a_successor() -> None:
