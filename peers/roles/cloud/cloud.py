@@ -10,12 +10,12 @@ from __future__ import annotations
 import logging
 import re
 from collections import OrderedDict, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
 
 import msgspec
 
-from mdl.bounds import MAX_MEMBERS, printable
+from mdl.bounds import printable
 from mdl.protocol.bulk import Bulk, Packed
 from mdl.protocol.cloud_messages import (
     LessonCurrent,
@@ -31,6 +31,7 @@ from mdl.protocol.cloud_work import CycleTaught, StoreUpdate, TeachCycle, Update
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Effect, Event, Finish, Received, Send, StopRequested, TransferProgressed, WorkFailed
 from mdl.task import task_difference
+from peers.roles.cloud.presence import PRESENT_S, Presence
 from transport.loglimit import LogLimit
 from transport.wire.places import Places
 
@@ -42,8 +43,6 @@ _MOST_COMING = 2
 _STUCK_S = 15.0
 # After a cycle that failed.
 _PAUSE_S = 60.0
-# Whoever was heard within this time is told when there is something new, and counted on in a synchronous cycle.
-_PRESENT_S = 60.0
 MAX_PUPILS = 256
 # Of each pupil: digests of updates that were taken. A member of its mesh that is late offers what another one has sent.
 _REMEMBERED = 8
@@ -79,22 +78,6 @@ class _Coming:
     received_bytes: int = 0
 
 
-@dataclass
-class _Heard:
-    """Learners and pupils that speak, who was silent longest first."""
-
-    learners: OrderedDict[str, tuple[float, str]] = field(default_factory=OrderedDict)
-    pupils: OrderedDict[str, float] = field(default_factory=OrderedDict)
-
-    def hear(self, learner: str, pupil: str, now: float) -> None:
-        self.learners[learner] = now, pupil
-        self.pupils[pupil] = now
-        for heard, key in ((self.learners, learner), (self.pupils, pupil)):
-            heard.move_to_end(key)
-            while len(heard) > MAX_MEMBERS:
-                heard.popitem(last=False)
-
-
 class Cloud:
     """See the module. schema_hash, model: of the pupils' small model. state: from the disk.
 
@@ -109,7 +92,7 @@ class Cloud:
         self._model = model
         self._settings = settings
         self._taught = state.taught
-        self._heard = _Heard()
+        self._heard = Presence()
         self._coming: dict[str, _Coming] = {}
         self._places = Places(_MOST_COMING, _STUCK_S)
         self._lines = LogLimit(logger)
@@ -252,11 +235,7 @@ class Cloud:
     def _on_taught(self, event: CycleTaught, now: float) -> list[Effect]:
         self._taught, self._teaching = event, False
         self._teach_after = self._waiting_since = now
-        return [
-            Send(learner, LessonCurrent(pupil, event.version, self._settings.synchronous))
-            for learner, (heard_at, pupil) in self._heard.learners.items()
-            if now - heard_at < _PRESENT_S
-        ]
+        return self._heard.tell(event.version, self._settings.synchronous, now)
 
     def _on_failed(self, effect: str, problem: str, now: float) -> list[Effect]:
         if effect != TeachCycle.__name__:
@@ -286,6 +265,6 @@ class Cloud:
         enough = len(pending) >= self._settings.updates
         if enough and self._settings.synchronous:
             last = max(self._heard.pupils.values(), default=0.0)
-            present = {pupil for pupil, heard_at in self._heard.pupils.items() if last - heard_at < _PRESENT_S}
+            present = {pupil for pupil, heard_at in self._heard.pupils.items() if last - heard_at < PRESENT_S}
             enough = present <= set(pending)
         return -inf if enough else self._waiting_since + self._settings.patience_s

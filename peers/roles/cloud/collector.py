@@ -12,7 +12,7 @@ import logging
 from collections import OrderedDict
 from math import inf
 
-from mdl.bounds import MAX_MEMBERS, printable
+from mdl.bounds import printable
 from mdl.protocol.cloud_messages import (
     LessonCurrent,
     LessonMessage,
@@ -25,6 +25,7 @@ from mdl.protocol.cloud_work import CycleTaught, KeepVectors, TeachCycle, Vector
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Effect, Event, Finish, Received, Send, StopRequested, WorkFailed
 from peers.roles.cloud.cloud import CloudSettings
+from peers.roles.cloud.presence import Presence
 from transport.loglimit import LogLimit
 
 logger = logging.getLogger(__name__)
@@ -36,8 +37,6 @@ _MOST_WAITING = 4096
 # Refusals that are remembered for the end's summary.
 _MOST_REFUSALS = 256
 _PAUSE_S = 60.0
-# Whoever was heard within this time is told when there is something new.
-_PRESENT_S = 60.0
 _LESSON = "-1"
 
 
@@ -53,7 +52,7 @@ class Collector:
         self._settings = settings
         self._taught, self._fresh = taught, fresh
         self._waiting: OrderedDict[str, VectorReceived] = OrderedDict()
-        self._heard: OrderedDict[str, tuple[float, str]] = OrderedDict()
+        self._heard = Presence()
         self._keeping = self._teaching = False
         self._teach_after = self._waiting_since = now
         self._lines = LogLimit(logger)
@@ -88,10 +87,7 @@ class Collector:
             return []
         if message.schema_hash != TASK:
             return self._refuse(sender, message, "another task: this cloud is for mdl learn --task recommend", now)
-        self._heard[sender.peer_id] = now, message.pupil
-        self._heard.move_to_end(sender.peer_id)
-        while len(self._heard) > MAX_MEMBERS:
-            self._heard.popitem(last=False)
+        self._heard.hear(sender.peer_id, message.pupil, now)
         if isinstance(message, LessonWanted):
             return [self._answer(sender, message)]
         if self._taught is None or message.version > self.version:
@@ -145,11 +141,7 @@ class Collector:
     def _on_taught(self, event: CycleTaught, now: float) -> list[Effect]:
         self._taught, self._teaching, self._fresh = event, False, 0
         self._teach_after = self._waiting_since = now
-        return [
-            Send(device, LessonCurrent(pupil, event.version, self._settings.synchronous))
-            for device, (heard_at, pupil) in self._heard.items()
-            if now - heard_at < _PRESENT_S
-        ]
+        return self._heard.tell(event.version, self._settings.synchronous, now)
 
     def _on_failed(self, effect: str, problem: str, now: float) -> list[Effect]:
         if effect == KeepVectors.__name__:
