@@ -27,13 +27,13 @@ from mdl.own import own_data, own_model
 from mdl.protocol.bulk import Packed
 from mdl.protocol.cloud_work import StoreUpdate, StudyLesson, TeachCycle, UpdateReady
 from mdl.protocol.delta import Contributor
-from mdl.protocol.machine import Event, PauseChanged, StopRequested
+from mdl.protocol.machine import Event, Finish, Machine, PauseChanged, StopRequested
 from mdl.reading import decode_json, read_bytes
 from mdl.section import MANY
 from mdl.writing import write_bytes
 from peers.edge.cloud_files import CloudFiles
 from peers.edge.device import device_seed, load_share
-from peers.edge.gatekeeper import make_gatekeeper
+from peers.edge.gatekeeper import Gatekeeper, make_gatekeeper
 from peers.edge.lifeline import stopped_by_signals
 from peers.edge.resume import Origin, refuse_to_overwrite, set_aside
 from peers.roles.cloud.cloud import Cloud, CloudSettings
@@ -51,7 +51,7 @@ PORT = 7777
 _LARGEST_RECORD_BYTES = 4096
 _RECORD = "learner.json"
 # `mdl learn` ends with code 3 if nobody answers for so long.
-_NOBODY_S = 20.0
+NOBODY_S = 20.0
 # A cycle that is under way ends at its next batch.
 _DRAIN_S = 5.0
 
@@ -96,27 +96,14 @@ def run_cloud(config: Config, me: Contributor, keys: MeshKeys | None, out: Path,
     files = CloudFiles(out, kind, classroom, config.seed, fresh)
     settings = CloudSettings(config.cloud.updates, config.cloud.patience_s, config.cloud.synchronous)
     machine = Cloud(kind.schema_hash, kind.summary, settings, files.state(), time.monotonic())
-    hub = Hub(
-        Contributor(CLOUD, me.incarnation),
-        keys,
-        max_bytes=kind.largest_bytes,
-        listen_host="127.0.0.1" if config.mesh.loopback else host_to_listen_on(config.mesh.listen),
-        port=config.mesh.port or PORT,
-        insecure=config.mesh.insecure,
-    )
+    hub = open_hub(config, me, keys, kind.largest_bytes)
     logger.info("%s: %d examples of %s", kind.summary, len(data.train), config.data.spec)
     if classroom.without_groups:
         logger.info("%s", classroom.without_groups)
     logger.info(
         "listening on port %d; on a device: mdl learn --cloud HOST:%d, or mdl peer --cloud ...", hub.port, hub.port
     )
-    # A cycle may take minutes: updates are stored and lessons handed out meanwhile.
-    cycles = Worker({TeachCycle: files.teach}, lambda event: runtime.post(event), lambda error: runtime.crash(error))
-    work: Work = {StoreUpdate: files.store, TeachCycle: cycles.put}
-    runtime = Runtime(machine, hub, work, observe=lambda _, event, __: _stop_files(event, files))
-    with stopped_by_signals(runtime):
-        finish = runtime.run()
-    cycles.finish(_DRAIN_S)
+    finish = serve(machine, hub, {StoreUpdate: files.store}, files.teach, files.stop)
     counts = hub.counts
     return CloudEnded(
         finish.problem,
@@ -129,6 +116,59 @@ def run_cloud(config: Config, me: Contributor, keys: MeshKeys | None, out: Path,
     )
 
 
+def open_hub(config: Config, me: Contributor, keys: MeshKeys | None, largest_bytes: int) -> Hub:
+    """Where a cloud's devices dial in. largest_bytes: of what one of them may send. Raises ConfigError."""
+    return Hub(
+        Contributor(CLOUD, me.incarnation),
+        keys,
+        max_bytes=largest_bytes,
+        listen_host="127.0.0.1" if config.mesh.loopback else host_to_listen_on(config.mesh.listen),
+        port=config.mesh.port or PORT,
+        insecure=config.mesh.insecure,
+    )
+
+
+def serve(
+    machine: Machine, hub: Hub, work: Work, teach: Callable[[TeachCycle], Event | None], stop: Callable[[], None]
+) -> Finish:
+    """A cloud, until it is stopped; a cycle may take minutes, and all else goes on meanwhile.
+
+    stop: called when a cycle that is under way is to end at its next batch.
+    """
+    cycles = Worker({TeachCycle: teach}, lambda event: runtime.post(event), lambda error: runtime.crash(error))
+    runtime = Runtime(machine, hub, {**work, TeachCycle: cycles.put}, observe=_on_stop(stop))
+    with stopped_by_signals(runtime):
+        finish = runtime.run()
+    cycles.finish(_DRAIN_S)
+    return finish
+
+
+def attend(
+    machine: Machine,
+    spoke: Spoke,
+    study: Callable[[StudyLesson], Event | None],
+    gate: Gatekeeper,
+    stop: Callable[[], None] = lambda: None,
+) -> Finish:
+    """A device that learns with a cloud, until it has, or is stopped. stop: as for `serve`."""
+
+    def end() -> None:
+        stop()
+        gate.stop()
+
+    runtime = Runtime(machine, spoke, {StudyLesson: study}, observe=_on_stop(end))
+    with stopped_by_signals(runtime), gate.looking(lambda reason: runtime.post(PauseChanged(reason))):
+        return runtime.run()
+
+
+def _on_stop(stop: Callable[[], None]) -> Callable[[float, Event, object], None]:
+    def observe(_: float, event: Event, __: object) -> None:
+        if isinstance(event, StopRequested):
+            stop()
+
+    return observe
+
+
 def run_learner(
     config: Config, me: Contributor, keys: MeshKeys | None, out: Path, studies: int, fresh: bool = False
 ) -> LearnerEnded:
@@ -138,7 +178,7 @@ def run_learner(
     """
     gate = make_gatekeeper(config.device.when, config.device.in_use_file)
     student = Student(config, out, fresh, gate.hold)
-    settings = LearnerSettings(studies or MANY, patience_s=config.cloud.patience_s, gives_up_s=_NOBODY_S)
+    settings = LearnerSettings(studies or MANY, patience_s=config.cloud.patience_s, gives_up_s=NOBODY_S)
     kind = student.kind
     machine = Learner(me.peer_id, kind.schema_hash, kind.summary, settings, time.monotonic(), student.record.number)
     spoke = Spoke(
@@ -148,18 +188,10 @@ def run_learner(
         max_bytes=LARGEST_LESSON_BYTES,
         insecure=config.mesh.insecure,
     )
-
-    def observe(_: float, event: Event, __: object) -> None:
-        if isinstance(event, StopRequested):
-            student.stop()
-            gate.stop()
-
-    runtime = Runtime(machine, spoke, {StudyLesson: student.study}, observe=observe)
     logger.info(
         "%s: %d examples of %s, cloud %s", kind.summary, len(student.train), config.data.spec, config.cloud.address
     )
-    with stopped_by_signals(runtime), gate.looking(lambda reason: runtime.post(PauseChanged(reason))):
-        finish = runtime.run()
+    finish = attend(machine, spoke, student.study, gate, student.stop)
     problem = finish.problem
     if finish.exit_code == 3:
         problem += f" at {config.cloud.address}; is `mdl cloud` running there, with the same join code?"
@@ -284,11 +316,6 @@ def make_kind(config: Config, data: DataSet) -> ModelKind:
     """What the configuration says of the models. model.name "" or the default stands for the usual one of the data."""
     is_default = config.model.name == ModelSection().name
     return kind_of(data, own_model("" if is_default else config.model.name), own_model(config.cloud.large), config.seed)
-
-
-def _stop_files(event: Event, files: CloudFiles) -> None:
-    if isinstance(event, StopRequested):
-        files.stop()
 
 
 def _tensors(windows: Windows) -> tuple[Tensor, Tensor]:

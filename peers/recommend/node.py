@@ -9,34 +9,25 @@ from pathlib import Path
 
 from mdl.config import Config, ModelSection
 from mdl.errors import ConfigError
-from mdl.protocol.cloud_work import KeepVectors, StudyLesson, TeachCycle
+from mdl.protocol.cloud_work import KeepVectors
 from mdl.protocol.delta import Contributor
-from mdl.protocol.machine import Event, PauseChanged, StopRequested
 from mdl.recommend.algorithm import CloudSettings as Sizes
 from mdl.recommend.din import DinSettings
 from mdl.recommend.lesson import LARGEST_LESSON_BYTES
 from mdl.recommend.readers import read_interactions
 from mdl.section import MANY
-from peers.edge.cloud_node import PORT
+from peers.edge.cloud_node import NOBODY_S, attend, open_hub, serve
 from peers.edge.gatekeeper import make_gatekeeper
-from peers.edge.lifeline import stopped_by_signals
 from peers.recommend.cloud_files import RecommendFiles
 from peers.recommend.device import Recommendee
 from peers.roles.cloud.cloud import CloudSettings
 from peers.roles.cloud.collector import TASK, Collector
-from peers.roles.cloud.learner import CLOUD, Learner, LearnerSettings
-from transport.discovery.interfaces import host_to_listen_on
-from transport.links.hub import Hub, Spoke
-from transport.runtime import Runtime
+from peers.roles.cloud.learner import Learner, LearnerSettings
+from transport.links.hub import Spoke
 from transport.trust.keys import MeshKeys
-from transport.worker import Worker
 
 logger = logging.getLogger("mdl")
 
-# `mdl learn` ends with code 3 if nobody answers for so long.
-_NOBODY_S = 20.0
-# A round that is under way ends at its next batch.
-_DRAIN_S = 5.0
 # What a device sends beside its vector is small; nobody may make the cloud hold more.
 _LARGEST_UPLOAD_BYTES = 4096
 
@@ -75,27 +66,10 @@ def run_recommend_cloud(config: Config, me: Contributor, keys: MeshKeys | None, 
     files = RecommendFiles(out, data, sizes, config.seed, task, fresh)
     settings = CloudSettings(config.cloud.updates, config.cloud.patience_s, config.cloud.synchronous)
     machine = Collector(settings, files.taught(), files.fresh(), time.monotonic())
-    hub = Hub(
-        Contributor(CLOUD, me.incarnation),
-        keys,
-        max_bytes=_LARGEST_UPLOAD_BYTES,
-        listen_host="127.0.0.1" if config.mesh.loopback else host_to_listen_on(config.mesh.listen),
-        port=config.mesh.port or PORT,
-        insecure=config.mesh.insecure,
-    )
+    hub = open_hub(config, me, keys, _LARGEST_UPLOAD_BYTES)
     logger.info("%s, %d interactions of %s", task, len(data.items), config.data.spec)
     logger.info("listening on port %d; on a device: mdl learn --task recommend --cloud HOST:%d ...", hub.port, hub.port)
-    # A round may take minutes: lessons are handed out meanwhile.
-    rounds = Worker({TeachCycle: files.teach}, lambda event: runtime.post(event), lambda error: runtime.crash(error))
-    runtime = Runtime(
-        machine,
-        hub,
-        {KeepVectors: files.keep, TeachCycle: rounds.put},
-        observe=lambda _, event, __: files.stop() if isinstance(event, StopRequested) else None,
-    )
-    with stopped_by_signals(runtime):
-        finish = runtime.run()
-    rounds.finish(_DRAIN_S)
+    finish = serve(machine, hub, {KeepVectors: files.keep}, files.teach, files.stop)
     counts, counted = hub.counts, files.counts()
     files.close()
     return CloudEnded(
@@ -117,20 +91,13 @@ def run_recommend_device(
     gate = make_gatekeeper(config.device.when, config.device.in_use_file)
     device = Recommendee(config.data.spec, user, out, config.seed, fresh, gate.hold)
     settings = LearnerSettings(
-        studies or MANY, patience_s=config.cloud.patience_s, gives_up_s=_NOBODY_S, sends_vectors=True
+        studies or MANY, patience_s=config.cloud.patience_s, gives_up_s=NOBODY_S, sends_vectors=True
     )
     # Numbered from the start of this process: later than all that an earlier one sent, also if its files are lost.
     machine = Learner(device.user, TASK, "", settings, time.monotonic(), me.incarnation)
     spoke = Spoke(me, keys, config.cloud.address, max_bytes=LARGEST_LESSON_BYTES, insecure=config.mesh.insecure)
-
-    def observe(_: float, event: Event, __: object) -> None:
-        if isinstance(event, StopRequested):
-            gate.stop()
-
-    runtime = Runtime(machine, spoke, {StudyLesson: device.study}, observe=observe)
     logger.info("user %s: %d interactions, cloud %s", device.user, len(device.own.items), config.cloud.address)
-    with stopped_by_signals(runtime), gate.looking(lambda reason: runtime.post(PauseChanged(reason))):
-        finish = runtime.run()
+    finish = attend(machine, spoke, device.study, gate)
     problem = finish.problem
     if finish.exit_code == 3:
         problem += f" at {config.cloud.address}; does `mdl cloud --task recommend` run there, with the same code?"
