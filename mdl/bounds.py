@@ -41,11 +41,15 @@ MAX_THETA = 1e19
 # Of a mean over windows; beyond, training has diverged, and how far is of no interest.
 MAX_LOSS = 1e12
 MAX_DIGEST_BYTES = 32
+# What a float holds exactly.
+MAX_COUNT = 1 << 53
 # Of a message without its values, encoded. A status of 1024 members is about 300 KiB; what a decoder makes of 1 MiB
 # still fits any device.
 MAX_HEADER_BYTES = 1 << 20
 # Classes that an evaluation counts; the largest public sets have some 20,000.
 MAX_CLASSES = 1 << 16
+# Classes up to which a device also tells which it took for which: 32 are at most 10 KiB, mostly of one-byte zeros.
+MAX_CONFUSED = 32
 
 # Of these a file name, a log line and a terminal can be made as they are.
 _ID = r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}"
@@ -67,7 +71,7 @@ Digest: TypeAlias = Annotated[bytes, Meta(max_length=MAX_DIGEST_BYTES)]
 HexDigest: TypeAlias = Annotated[str, Meta(pattern=r"^(?:[0-9a-f]{2}){0,32}\Z")]
 
 # Sums over MAX_MEMBERS of them stay below 2^63, and each is exact in any JSON reader.
-Count: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 53)]
+Count: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
 Bytes: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 53)]
 Term: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_TERM)]
 Round: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_ROUND)]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from mdl.bounds import MAX_CONFUSED
 from mdl.errors import DataError, TrainingCancelledError
 from mdl.protocol.counts import Evaluation
 
@@ -25,7 +26,8 @@ def count_predictions(truth: NDArray[np.int64], predicted: NDArray[np.int64], cl
     hits = np.bincount(truth[truth == predicted], minlength=classes)
     wrong = np.bincount(predicted, minlength=classes) - hits
     missed = np.bincount(truth, minlength=classes) - hits
-    return Evaluation(_counts(hits), _counts(wrong), _counts(missed), loss, int(truth.size))
+    counted = (_counts(hits), _counts(wrong), _counts(missed), loss, int(truth.size))
+    return Evaluation(*counted, _confusion(truth, predicted, classes) if truth.size and classes <= MAX_CONFUSED else ())
 
 
 def evaluate(
@@ -73,6 +75,12 @@ def _cross_entropy(logits: Vector, y: NDArray[np.int64]) -> np.float64:
     picked = shifted[np.arange(len(y)), y]
     total: np.float64 = np.sum(np.log(np.exp(shifted).sum(axis=1)) - picked)
     return total
+
+
+def _confusion(truth: NDArray[np.int64], predicted: NDArray[np.int64], classes: int) -> tuple[tuple[int, ...], ...]:
+    """Windows of each true class (rows) by the class that was predicted."""
+    cells = np.bincount(truth * classes + predicted, minlength=classes * classes).reshape(classes, classes)
+    return tuple(_counts(row) for row in cells)
 
 
 def _counts(values: NDArray[np.int64]) -> tuple[int, ...]:

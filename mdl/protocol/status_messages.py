@@ -27,6 +27,7 @@ from mdl.bounds import (
     Theta,
     Word,
 )
+from mdl.protocol.counts import Confusion
 from mdl.protocol.vocabulary import MAX_PERIODS, Activity, Message, PeerIds, ResourceState, Transfer
 
 # Hops of a round that are told: N - 1 count, and few of them take more than one try.
@@ -120,6 +121,8 @@ class RoundSummary(msgspec.Struct, frozen=True):
     plan: why those, in words.
     bound_s: seconds that the links allow at best for their exchange, as they were known before it; 0: not known.
     partial: peer id -> the share of the model that has its work, of those that were lost in the middle of the exchange.
+    confusion: of w(round), test windows by true class (rows) and predicted class; () in lines of older versions, and
+        over more classes than 32.
     """
 
     round: Round
@@ -140,6 +143,7 @@ class RoundSummary(msgspec.Struct, frozen=True):
     plan: Text = ""
     bound_s: Seconds = 0.0
     partial: Annotated[dict[PeerId, Share], Meta(max_length=MAX_MEMBERS)] = {}
+    confusion: Confusion = ()
 
     def tell_lost(self) -> list[str]:
         """Who was lost, and how much of the model has its work all the same: "ann (60 % counts)"."""
@@ -209,7 +213,7 @@ class MeshStatus(Message, frozen=True):
     policy: the name of the agent's.
     members: all that were heard.
     hops: of the open round.
-    finished: summaries since the round that the observer named; only the last of them tells its schedule.
+    finished: summaries since the round that the observer named; only the last of them tells its schedule and confusion.
     agent: the agent's peer id.
     devices: of the open round.
     elapsed_s: seconds since that round was opened.

@@ -212,11 +212,15 @@ class LearningPart(msgspec.Struct, frozen=True):
     rounds: the last ones, by number.
     alone: accuracy of the median device that trained alone; None: not known.
     central: accuracy of a model that saw all data; None: not known.
+    confusion: of the last round that tells it: test windows by true class (rows) and predicted class; empty: none does.
+    confusion_round: which round that is; 0: none.
     """
 
     rounds: dict[str, RoundPoint] = {}
     alone: float | None = None
     central: float | None = None
+    confusion: tuple[tuple[int, ...], ...] = ()
+    confusion_round: int = 0
 
 
 class SchedulePart(msgspec.Struct, frozen=True):

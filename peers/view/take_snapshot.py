@@ -93,7 +93,7 @@ class Taker:
             told.source,
             _mesh(told),
             _round(told.status, told.rounds),
-            LearningPart(points, told.alone, told.central),
+            _learning(points, told),
             SchedulePart(playable, told.policies),
             _cloud(told.cycles),
         )
@@ -225,6 +225,12 @@ def _last_chart(rounds: Sequence[RoundSummary]) -> ChartPart | None:
         return chart_part(chart_real(finished_round(last, "finished")))
     except MdlError:
         return None  # a line of an older version
+
+
+def _learning(points: dict[str, RoundPoint], told: Told) -> LearningPart:
+    last = next((summary for summary in reversed(told.rounds) if summary.confusion), None)
+    confusion = (last.confusion, last.round) if last else ((), 0)
+    return LearningPart(points, told.alone, told.central, *confusion)
 
 
 def _make_point(summary: RoundSummary) -> RoundPoint:

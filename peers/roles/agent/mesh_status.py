@@ -77,10 +77,10 @@ def mesh_status(
 
 
 def _newest_that_fit(finished: list[RoundSummary], room_bytes: int) -> tuple[RoundSummary, ...]:
-    """In order; only the last one tells its schedule, and it does not either where the mesh is too large for that."""
+    """In order; only the last one tells its schedule, devices and confusion, or none where the mesh is too large."""
     kept: list[RoundSummary] = []
     for summary in reversed(finished):
-        slim = msgspec.structs.replace(summary, schedule=(), devices=())
+        slim = msgspec.structs.replace(summary, schedule=(), devices=(), confusion=())
         told = summary if not kept and len(_ENCODE(summary)) <= room_bytes else slim
         room_bytes -= len(_ENCODE(told))
         if room_bytes < 0:

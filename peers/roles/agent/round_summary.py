@@ -10,8 +10,8 @@ from statistics import fmean
 
 import msgspec
 
-from mdl.bounds import printable
-from mdl.protocol.counts import Evaluation
+from mdl.bounds import MAX_COUNT, printable
+from mdl.protocol.counts import Evaluation, is_confusion_of
 from mdl.protocol.round_messages import PeerReport
 from mdl.protocol.segments import share_counted
 from mdl.protocol.status_messages import MAX_SCHEDULE, DeviceRecord, HopSummary, RoundSummary, Schedule
@@ -79,11 +79,19 @@ def add_evaluations(summary: RoundSummary, reports: Iterable[PeerReport]) -> tup
     wanted = [report.evaluation for report in reports]
     found = [each.evaluation for each in wanted if each and each.round_id == summary.round]
     classes = Counter(_classes(each) for each in found).most_common(1)
-    usual = [each for each in found if _classes(each) == classes[0][0] is not None]
+    usual = [_with_right_confusion(each) for each in found if _classes(each) == classes[0][0] is not None]
     total = sum(usual[1:], usual[0]) if usual else None
     if total and total.n:
-        summary = msgspec.structs.replace(summary, accuracy=total.accuracy, macro_f1=total.macro_f1)
+        confusion = total.confusion if total.n <= MAX_COUNT else ()  # else nobody could read the line
+        summary = msgspec.structs.replace(
+            summary, accuracy=total.accuracy, macro_f1=total.macro_f1, confusion=confusion
+        )
     return summary, len(found) == len(wanted)
+
+
+def _with_right_confusion(evaluation: Evaluation) -> Evaluation:
+    """A matrix that contradicts the counts beside it is left out."""
+    return evaluation if is_confusion_of(evaluation) else msgspec.structs.replace(evaluation, confusion=())
 
 
 def add_accuracies(summary: RoundSummary, reports: Mapping[str, PeerReport]) -> RoundSummary:

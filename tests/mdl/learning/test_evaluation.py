@@ -6,7 +6,7 @@ from torch import nn
 from mdl.errors import DataError, RemoteProtocolError
 from mdl.learning.evaluation import count_predictions, evaluate
 from mdl.learning.models import build_model
-from mdl.protocol.counts import Evaluation, no_evaluation
+from mdl.protocol.counts import Evaluation, is_confusion_of, no_evaluation
 
 
 def _windows(count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -16,7 +16,8 @@ def _windows(count: int) -> tuple[np.ndarray, np.ndarray]:
 
 def test_counts_accuracy_and_f1_follow_their_definitions() -> None:
     result = count_predictions(np.array([0, 0, 1, 2]), np.array([0, 1, 1, 1]), 4, 2.0)
-    assert result == Evaluation((1, 1, 0, 0), (0, 2, 0, 0), (1, 0, 1, 0), 2.0, 4)
+    confusion = ((1, 1, 0, 0), (0, 1, 0, 0), (0, 1, 0, 0), (0, 0, 0, 0))
+    assert result == Evaluation((1, 1, 0, 0), (0, 2, 0, 0), (1, 0, 1, 0), 2.0, 4, confusion)
     assert result.accuracy == 0.5
     # Class 3 occurs neither as truth nor as prediction, so it is no part of the mean.
     assert result.macro_f1 == pytest.approx((2 / 3 + 2 / 4 + 0) / 3)
@@ -29,6 +30,22 @@ def test_the_sum_over_devices_equals_one_evaluation_of_all_windows() -> None:
     parts = sum((evaluate(module, x[k::3], y[k::3], 4) for k in range(3)), no_evaluation(4))
     assert (parts.true_positive, parts.false_positive, parts.n) == (whole.true_positive, whole.false_positive, 700)
     assert parts.loss == pytest.approx(whole.loss, rel=1e-6)
+    assert parts.confusion == whole.confusion
+    assert is_confusion_of(parts)
+
+
+def test_beyond_32_classes_no_device_tells_which_it_took_for_which() -> None:
+    labels = np.arange(33)
+    assert len(count_predictions(labels[:32], labels[:32], 32, 0.0).confusion) == 32
+    assert count_predictions(labels, labels, 33, 0.0).confusion == ()
+
+
+def test_a_confusion_that_is_not_told_changes_no_sum() -> None:
+    told = count_predictions(np.array([0, 1]), np.array([1, 1]), 2, 0.0)
+    old = Evaluation((1, 0), (0, 0), (0, 0), 0.0, 1)
+    assert (told + old).confusion == (old + told).confusion == told.confusion == ((0, 1), (0, 1))
+    with pytest.raises(RemoteProtocolError, match="confusions of 2 and 1 classes"):
+        told + Evaluation((1, 0), (0, 0), (0, 0), 0.0, 1, ((1,),))
 
 
 def test_the_loss_is_torchs_cross_entropy() -> None:

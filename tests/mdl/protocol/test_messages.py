@@ -18,7 +18,7 @@ from mdl.protocol.cloud_messages import (
     UpdateNamed,
     UpdateOffered,
 )
-from mdl.protocol.counts import no_evaluation
+from mdl.protocol.counts import Evaluation
 from mdl.protocol.delta import Contributor
 from mdl.protocol.hop_messages import DeltaMessage, HopOrdered
 from mdl.protocol.messages import CARRIERS, Hello, PeersKnown, Said
@@ -83,7 +83,7 @@ REPORT = PeerReport(
     staged=Staged(b"digest", 3.0, (ANN,), 2, 1),
     resources=ResourceState(1 << 33, 12.5, 80.0, True, False),
     training=TrainingReport(0.7, 100, 1.2),
-    evaluation=RoundEvaluation(1, no_evaluation(3)),
+    evaluation=RoundEvaluation(1, Evaluation((1, 0), (1, 0), (0, 1), 0.5, 2, ((1, 0), (1, 0)))),
     transfer=Transfer("bob", 5, 40),
     sent_bytes=9,
 )

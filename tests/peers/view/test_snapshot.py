@@ -109,6 +109,13 @@ def test_finished_rounds_tell_what_was_learned() -> None:
     assert found.schedule.rounds == (3, 4)
 
 
+def test_the_confusion_is_that_of_the_last_round_that_tells_one() -> None:
+    assert take_snapshot(TOLD).learning.confusion == ()
+    lines = (_line(3, confusion=((1, 0), (0, 1))), _line(4, confusion=((3, 1), (0, 2))), _line(5))
+    learning = take_snapshot(msgspec.structs.replace(TOLD, rounds=lines)).learning
+    assert (learning.confusion, learning.confusion_round) == (((3, 1), (0, 2)), 4)
+
+
 def test_cycles_of_a_cloud_are_told_by_version() -> None:
     cycles = {1: CyclePart(), 2: CyclePart({"0": ("ann",)}, {"ann": 0.9}, ("bob",), 3.0)}
     cloud = take_snapshot(msgspec.structs.replace(TOLD, cycles=cycles)).cloud

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from mdl.bounds import MAX_HEADER_BYTES, MAX_INCARNATION, MAX_TEXT
-from mdl.protocol.counts import Evaluation, no_evaluation
+from mdl.bounds import MAX_COUNT, MAX_HEADER_BYTES, MAX_INCARNATION, MAX_TEXT
+from mdl.protocol.counts import Confusion, Evaluation, no_evaluation
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Received
 from mdl.protocol.round_messages import PeerReport
@@ -103,6 +103,33 @@ def test_counts_over_other_classes_than_most_have_are_left_out(wrong: Evaluation
     assert add_evaluations(_summary(), [_evaluated(Evaluation((1, 0), (0,), (0, 0), 9.0, 9))])[0].accuracy is None
 
 
+def test_confusions_add_up_over_the_devices_that_tell_them() -> None:
+    told = Evaluation((1, 1), (1, 0), (0, 1), 0.1, 3, ((1, 0), (1, 1)))
+    older = Evaluation((1, 1), (0, 0), (0, 0), 0.1, 2)
+    summary, _ = add_evaluations(_summary(), [_evaluated(told), _evaluated(told), _evaluated(older)])
+    assert summary.confusion == ((2, 0), (2, 2))
+    assert add_evaluations(_summary(), [_evaluated(older)])[0].confusion == ()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [((1,),), ((1, 0), (1,)), ((1, 0), (1, 1), (0, 0)), ((2, 0), (0, 1)), ((0, 1), (1, 1)), ((1, 1), (0, 1))],
+    ids=["too few classes", "uneven", "not square", "other hits", "other misses", "other guesses"],
+)
+def test_a_confusion_that_contradicts_its_counts_is_left_out_and_the_counts_stay(wrong: Confusion) -> None:
+    right = Evaluation((1, 1), (1, 0), (0, 1), 0.1, 3, ((1, 0), (1, 1)))
+    liar = msgspec.structs.replace(right, confusion=wrong)
+    summary, complete = add_evaluations(_summary(), [_evaluated(right), _evaluated(liar)])
+    assert (complete, summary.accuracy, summary.confusion) == (True, pytest.approx(2 / 3), right.confusion)
+
+
+def test_a_confusion_too_large_to_be_read_is_not_told() -> None:
+    large = Evaluation((MAX_COUNT,), (0,), (0,), 0.1, MAX_COUNT, ((MAX_COUNT,),))
+    assert add_evaluations(_summary(), [_evaluated(large)])[0].confusion == ((MAX_COUNT,),)
+    summary, _ = add_evaluations(_summary(), [_evaluated(large), _evaluated(large)])
+    assert (summary.accuracy, summary.confusion) == (1.0, ())
+
+
 def test_a_round_line_tells_each_devices_loss_and_accuracy() -> None:
     right, wrong = Evaluation((3, 1), (0, 1), (1, 0), 1.0, 5), Evaluation((9, 9), (0, 0), (0, 0), 1.0, 2)
     reports = {"a": _evaluated(right), "b": _evaluated(right, round_id=0), "c": _evaluated(wrong)}
@@ -134,9 +161,10 @@ def test_a_round_line_tells_when_each_device_was_ready_and_busy_and_why_it_was_l
 
 def test_a_line_of_an_older_version_is_read_without_a_schedule() -> None:
     line = msgspec.to_builtins(_summary())
-    for name in ("schedule", "devices"):
+    for name in ("schedule", "devices", "confusion"):
         del line[name]
     old = msgspec.convert(line, RoundSummary)
+    assert old.confusion == ()
     assert (old.hops, old.schedule, old.devices) == ((("a", "b"),), (), ())
     assert msgspec.json.decode(msgspec.json.encode(_summary()), type=RoundSummary) == _summary()
 
