@@ -7,6 +7,7 @@ import typer
 from peers.cli import cloud, doctor, personal, status, use, web
 from peers.cli.data import app as data_app
 from peers.cli.mesh import app as mesh_app
+from peers.cli.setup import invite
 from peers.cli.study.schedule import app as schedule_app
 from peers.cli.study.scheduler import app as scheduler_app
 from peers.cli.study.search import search
@@ -17,6 +18,8 @@ from peers.cli.study.sim import replay
 def add_to(app: typer.Typer) -> None:
     """Once: each call would add them again."""
     use.register(app)
+    for command in (invite.invite, invite.join, invite.show):
+        mesh_app.command()(command)
     app.add_typer(mesh_app, name="mesh")
     app.add_typer(data_app, name="data")
     sim_app.command("search")(search)

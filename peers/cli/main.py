@@ -59,6 +59,7 @@ from peers.cli.options import (
     print_json,
     round_overrides,
 )
+from peers.cli.setup.invite import Invited, be_let_in
 from peers.cli.web import MetricsPort, Web, WebLan, page_beside, web_overrides, with_port
 from peers.view.plain import log_plainly
 from transport.loglimit import FloodFilter
@@ -149,6 +150,7 @@ def up(
 def peer(
     mesh: MeshName = None,
     code: Code = None,
+    invitation: Invited = None,
     data: DataSpec = None,
     model: Model = None,
     name: Name = None,
@@ -184,18 +186,14 @@ def peer(
 ) -> None:
     """Train on this device, together with the other peers of the mesh."""
     log_at(log_level, quiet)
-    overrides: dict[str, object] = {
-        "data.spec": data,
-        "data.shard": shard,
-        "data.split": split,
-        "model.name": model,
-    }
+    overrides: dict[str, object] = {"data.spec": data, "data.shard": shard, "data.split": split, "model.name": model}
     overrides |= {"round.rounds": rounds, "cloud.address": cloud, "seed": seed}
     overrides |= device_overrides(when, max_memory, max_battery_share) | web_overrides(web, web_lan, metrics_port)
     overrides |= round_overrides(policy, exchange, compress)
     overrides |= mesh_overrides(join, listen, port, interface, loopback, insecure)
     settings = load_settings(config, overrides, assign)
-    _train_here(settings, choose(settings, policy), (mesh, code, run), name, out, (fresh, init), as_json)
+    chosen, mesh = choose(settings, policy), be_let_in(invitation, mesh, settings)
+    _train_here(settings, chosen, (mesh, code, run), name, out, (fresh, init), as_json)
 
 
 def _train_here(

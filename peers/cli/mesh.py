@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from peers.cli.options import AsJson, print_json, tell
+from peers.cli.setup.invite import AsQr, draw_qr
 
 app = typer.Typer(help="Make and list meshes: a mesh is a name and a join code.", no_args_is_help=True)
 
@@ -35,7 +36,7 @@ def new_mesh(
 
 
 @app.command("list")
-def list_meshes(as_json: AsJson = False) -> None:
+def list_meshes(qr: AsQr = False, as_json: AsJson = False) -> None:
     """Show the meshes whose codes are known to this user."""
     from peers.edge.identity import known_meshes
 
@@ -44,7 +45,7 @@ def list_meshes(as_json: AsJson = False) -> None:
         print_json({"meshes": [{"mesh": name, "code": code} for name, code in known.items()]})
         return
     for name, code in known.items():
-        print(f"{name:<16} {code}")
+        print(f"{draw_qr(code) if qr else ''}{name:<16} {code}")
     if not known:
         tell("no meshes yet; `mdl mesh new NAME` makes one")
 

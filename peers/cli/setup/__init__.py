@@ -1,0 +1,1 @@
+"""Commands that bring a device into a mesh, and keep it there."""

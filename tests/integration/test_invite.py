@@ -1,0 +1,121 @@
+"""Devices that come into a mesh by three words: real commands, on a LAN of two hosts, and strangers at the port."""
+
+import contextlib
+import socket
+import struct
+import threading
+import time
+
+import pytest
+
+from mdl.errors import ConfigError, MeshNotFoundError
+from tests.integration import lan
+from tests.integration.product import Home, until
+from transport.discovery.directory import Address
+from transport.links import inviting
+from transport.links.inviting import accept, serve
+from transport.trust.invitation import TRIES, Invitation
+
+WORDS, OTHERS, CODE = "maple otter violin", "maple otter visit", "home:k7q2-9xvd-k7q2-9xvd-k7q2"
+
+
+class Door:
+    """An invitation at a port of loopback, served by a thread of this test."""
+
+    def __init__(self, is_near=lambda host: True):
+        self.told, self.why = [], ""
+        self.invitation = Invitation(WORDS, CODE, time.monotonic())
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.at = Address(*self.listener.getsockname())
+        self.thread = threading.Thread(target=self._serve, args=(is_near,))
+        self.thread.start()
+
+    def _serve(self, is_near):
+        self.why = serve(self.invitation, self.listener, is_near, self.told.append)
+
+    def close(self):
+        self.invitation.ends_at = 0.0
+        self.thread.join(20)
+        self.listener.close()
+        assert not self.thread.is_alive()
+
+
+@pytest.fixture
+def door():
+    door = Door()
+    yield door
+    door.close()
+
+
+def test_three_wrong_guesses_over_real_sockets_and_the_port_is_closed_to_the_right_words(door):
+    for _ in range(TRIES):
+        with pytest.raises(ConfigError, match="not the words"):
+            accept(OTHERS, door.at)
+    door.thread.join(20)
+    assert "did not know the words" in door.why
+    assert [line.partition(": ")[2] for line in door.told] == ["2 tries left", "1 try left", "0 tries left"]
+    door.listener.close()
+    with pytest.raises(MeshNotFoundError, match="no invitation at"):
+        accept(WORDS, door.at)
+
+
+def test_noise_silence_and_length_cost_the_stranger_its_connection_and_nobody_a_try(door, monkeypatch):
+    monkeypatch.setattr(inviting, "_FIRST_WORD_S", 0.2)
+    for noise in (b"GET / HTTP/1.1\r\n\r\n", struct.pack("!H", 65_000) + bytes(100), struct.pack("!H", 0), b"\0", b""):
+        with socket.create_connection((door.at.host, door.at.port), 10) as stranger:
+            stranger.sendall(noise)
+            with contextlib.suppress(ConnectionResetError):  # what it sent too much of was not read
+                assert stranger.recv(100) == b""
+    assert door.invitation.tries_left == TRIES
+    assert accept(WORDS, door.at) == CODE
+
+
+def test_who_waits_behind_a_silent_stranger_is_heard_then(door, monkeypatch):
+    monkeypatch.setattr(inviting, "_FIRST_WORD_S", 0.5)
+    with socket.create_connection((door.at.host, door.at.port), 10):
+        assert accept(WORDS, door.at) == CODE
+    door.thread.join(20)
+    assert door.told == ["127.0.0.1 knows the words: it has the join code"]
+
+
+def test_another_network_is_not_heard():
+    door = Door(is_near=lambda host: False)
+    try:
+        with pytest.raises(MeshNotFoundError):
+            accept(WORDS, door.at)
+        assert not door.told
+        assert door.invitation.tries_left == TRIES
+    finally:
+        door.close()
+
+
+@pytest.mark.skipif(bool(lan.why_not()), reason=lan.why_not() or "")
+def test_a_new_device_of_a_lan_comes_in_by_three_words(tmp_path):
+    with lan.Lan(2) as net:
+        homes = [
+            Home(tmp_path / name, tmp_path / "cache", ("ip", "netns", "exec", net.names[host]))
+            for host, name in enumerate(("ann", "bob"))
+        ]
+        ann, bob = homes
+        try:
+            assert ann.run("mesh", "new", "home").code == 0
+            code = ann.run("mesh", "list", "--json").result()["meshes"][0]["code"]
+            inviting = ann.start("mesh", "invite")
+            assert until(lambda: "--at" in inviting.told), inviting.told
+            words = inviting.said.split()
+            wrong = [*words[:2], "maple" if words[2] != "maple" else "otter"]
+            refused = bob.run("mesh", "join", *wrong)
+            assert (refused.code, "not the words" in refused.complaint) == (2, True), refused.told
+            assert until(lambda: "2 tries left" in inviting.told), inviting.told
+            joined = bob.run("mesh", "join", *words, "--json")
+            assert joined.code == 0, joined.told
+            assert inviting.end() == 0
+            assert code not in inviting.told + inviting.said
+            assert bob.run("mesh", "list", "--json").result()["meshes"] == [{"mesh": "home", "code": code}]
+            again = bob.run("mesh", "join", *words, "--wait", 1)
+            assert (again.code, "no invitation is open" in again.complaint) == (3, True), again.told
+            elsewhere = bob.run("mesh", "join", *words, "--at", "192.0.2.1:4711")
+            assert (elsewhere.code, "not on a network of this device" in elsewhere.complaint) == (2, True)
+        finally:
+            for home in homes:
+                home.close()

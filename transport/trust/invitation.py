@@ -1,0 +1,180 @@
+"""An invitation into a mesh: who says three words gets its join code, over a line that anybody may hear and change.
+
+    device to join: SPAKE2 message   ->
+                                     <-   SPAKE2 message of the inviting device   (a try is used up)
+                    its proof        ->
+                                     <-   proof and sealed text, or REFUSED
+
+SPAKE2 makes one strong key of the words; who does not know them can guess once an exchange, and learns nothing to guess
+with later. The device to join proves itself first, so that a listener who answers its call has that one guess too, and
+no more. The inviting end allows TRIES exchanges in all, one of them with the right words, and GOOD_FOR_S. Pure: `now`
+is an argument; sockets are in `transport/links/inviting.py`.
+
+spake2 does not compute in constant time. What could be timed are words that are good for minutes and TRIES guesses.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import Callable
+from enum import Enum
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from spake2 import SPAKE2_A, SPAKE2_B, SPAKEError
+from spake2.ed25519_basic import NotOnCurve
+
+from mdl.errors import ConfigError, LocalProtocolError, RemoteProtocolError
+
+TRIES = 3
+GOOD_FOR_S = 300.0
+# A join code has 60 characters; what else may travel with it one day fits too.
+MAX_TEXT_BYTES = 2048
+_POINT_BYTES, _PROOF_BYTES, _TAG_BYTES = 33, 32, 16
+MAX_FRAME_BYTES = _PROOF_BYTES + MAX_TEXT_BYTES + _TAG_BYTES
+REFUSED = b"\0"
+_JOINER, _INVITER = b"mdl invitation 1: joins", b"mdl invitation 1: invites"
+# The key seals one text and is forgotten.
+_NONCE = bytes(12)
+
+Entropy = Callable[[int], bytes]
+
+
+class _Next(Enum):
+    """What an end waits for."""
+
+    MESSAGE = "message"
+    PROOF = "proof"
+    NOTHING = "nothing"
+
+
+class Invitation:
+    """The inviting end: what is left of it, whichever connections come.
+
+    tries_left: exchanges that may still begin. was_taken: the text went to somebody who knew the words.
+    """
+
+    def __init__(self, words: str, text: str, now: float, entropy: Entropy = secrets.token_bytes) -> None:
+        """words: of `draw_words`. text: what is handed over, at most MAX_TEXT_BYTES in UTF-8."""
+        self._words, self._text, self._entropy = words.encode(), text.encode(), entropy
+        if len(self._text) > MAX_TEXT_BYTES:
+            raise LocalProtocolError(f"an invitation to {len(self._text)} bytes, at most {MAX_TEXT_BYTES}")
+        self.ends_at = now + GOOD_FOR_S
+        self.tries_left = TRIES
+        self.was_taken = False
+
+    def why_over(self, now: float) -> str:
+        """In words; "" while it is open."""
+        if self.was_taken:
+            return "it was used"
+        if not self.tries_left:
+            return f"{TRIES} times somebody did not know the words"
+        return f"{GOOD_FOR_S / 60:.0f} minutes are over" if now >= self.ends_at else ""
+
+    def begin(self) -> Inviting:
+        """Another connection; only one at a time, so that all of them together have TRIES guesses."""
+        return Inviting(self, SPAKE2_B(self._words, _JOINER, _INVITER, entropy_f=self._entropy))
+
+    def use_try(self, now: float) -> None:
+        """Raises RemoteProtocolError if there is none left."""
+        if why := self.why_over(now):
+            raise RemoteProtocolError(f"the invitation is over: {why}")
+        self.tries_left -= 1
+
+    def give(self) -> bytes:
+        self.was_taken = True
+        return self._text
+
+
+class Inviting:
+    """One connection of the inviting end. `is_over`: it has nothing more to say, and hears nothing more."""
+
+    def __init__(self, invitation: Invitation, spake: SPAKE2_B) -> None:
+        self._invitation, self._spake = invitation, spake
+        self._keys: _Keys | None = None
+        self._next = _Next.MESSAGE
+
+    @property
+    def is_over(self) -> bool:
+        return self._next is _Next.NOTHING
+
+    def handle(self, frame: bytes, now: float) -> bytes:
+        """The answer to a frame. Raises RemoteProtocolError for what is none; the connection is over then."""
+        match self._next, self._keys:
+            case _Next.MESSAGE, None:
+                self._next = _Next.NOTHING
+                mine = self._spake.start()
+                self._keys = _Keys.agree(self._spake, frame)
+                self._invitation.use_try(now)
+                self._next = _Next.PROOF
+                return bytes(mine)
+            case _Next.PROOF, _Keys() as keys:
+                self._next = _Next.NOTHING
+                if len(frame) != _PROOF_BYTES:
+                    raise RemoteProtocolError(f"a proof of {len(frame)} bytes, {_PROOF_BYTES} are right")
+                if not hmac.compare_digest(frame, keys.joiner_proof):
+                    return REFUSED
+                return keys.inviter_proof + keys.seal(self._invitation.give())
+        raise RemoteProtocolError("more was said than there is to say")
+
+
+class Joining:
+    """The other end: the device that is told the words. text: what it was given, "" until then."""
+
+    def __init__(self, words: str, entropy: Entropy = secrets.token_bytes) -> None:
+        """words: as `parse_words` gives them."""
+        self._spake = SPAKE2_A(words.encode(), _JOINER, _INVITER, entropy_f=entropy)
+        self._keys: _Keys | None = None
+        self.text = ""
+
+    def begin(self) -> bytes:
+        """The first frame."""
+        return bytes(self._spake.start())
+
+    def handle(self, frame: bytes) -> bytes:
+        """What to send next, nothing once `text` is there.
+
+        Raises ConfigError if the words are others there, RemoteProtocolError for what is no answer.
+        """
+        if self._keys is None:
+            self._keys = _Keys.agree(self._spake, frame)
+            return self._keys.joiner_proof
+        if frame == REFUSED:
+            raise ConfigError("these are not the words that the inviting device shows: look again, each try counts")
+        proof, sealed = frame[:_PROOF_BYTES], frame[_PROOF_BYTES:]
+        if not hmac.compare_digest(proof, self._keys.inviter_proof):
+            raise RemoteProtocolError("whoever answers does not know the words: it is not the inviting device")
+        self.text = self._keys.open(sealed)
+        return b""
+
+
+class _Keys:
+    """What both ends derive from the key that they agreed on; each part is used once."""
+
+    def __init__(self, key: bytes) -> None:
+        derived = HKDF(SHA256(), 3 * 32, salt=None, info=b"mdl invitation 1").derive(key)
+        self.joiner_proof, self.inviter_proof = derived[:32], derived[32:64]
+        self._cipher = ChaCha20Poly1305(derived[64:])
+
+    @classmethod
+    def agree(cls, spake: SPAKE2_A | SPAKE2_B, theirs: bytes) -> _Keys:
+        """The key is bound to both messages and both ends. Raises RemoteProtocolError for what is no message."""
+        if len(theirs) != _POINT_BYTES:
+            raise RemoteProtocolError(f"a message of {len(theirs)} bytes, {_POINT_BYTES} are right")
+        try:
+            return cls(spake.finish(theirs))
+        except (SPAKEError, NotOnCurve, ValueError) as error:
+            raise RemoteProtocolError(f"no SPAKE2 message: {error or type(error).__name__}") from None
+
+    def seal(self, text: bytes) -> bytes:
+        return self._cipher.encrypt(_NONCE, text, None)
+
+    def open(self, sealed: bytes) -> str:
+        """Raises RemoteProtocolError if it was changed on the way."""
+        try:
+            return self._cipher.decrypt(_NONCE, sealed, None).decode()
+        except (InvalidTag, UnicodeDecodeError):
+            raise RemoteProtocolError("what came was changed on the way") from None
