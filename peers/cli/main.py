@@ -210,8 +210,11 @@ def _train_here(
 
     found = find_mesh(mesh[0], mesh[1], settings, mesh[2])
     need_data(settings)
-    with identified(found.name, name, out) as (me, directory), page_beside(settings, found, me.peer_id):
-        ended = run_trainer(settings, me, found, directory, Begin(*begin), policy)
+    with (
+        identified(found.name, name, out) as (me, directory),
+        page_beside(settings, found, me.peer_id) as name_classes,
+    ):
+        ended = run_trainer(settings, me, found, directory, Begin(*begin), policy, name_classes)
     saved = f"the model of round {ended.round_id} is in {directory / 'global.safetensors'}"
     told = saved if ended.round_id else "no round was finished, nothing is saved"
     end(ended, {"peer": me.peer_id, "mesh": found.name, "run_dir": str(directory)}, as_json, told)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -65,13 +65,15 @@ def web_overrides(web: int | None, web_lan: bool | None, metrics_port: int | Non
 
 
 @contextmanager
-def page_beside(settings: Config, mesh: Mesh, source: str, cloud: Path | None = None) -> Iterator[None]:
+def page_beside(
+    settings: Config, mesh: Mesh, source: str, cloud: Path | None = None
+) -> Iterator[Callable[[tuple[str, ...]], None]]:
     """The page that the settings want, of a node in this process; nothing if they want none.
 
-    source: its name. cloud: of a cloud's run directory; its node is in no mesh.
+    source: its name. cloud: of a cloud's run directory; its node is in no mesh. It gives what takes names of classes.
     """
     if not (settings.web.port or settings.web.metrics_port):
-        yield
+        yield lambda names: None
         return
     from peers.web.opening import Wanted, page_of, page_of_mesh
 
@@ -79,13 +81,13 @@ def page_beside(settings: Config, mesh: Mesh, source: str, cloud: Path | None = 
     if cloud is None:
         with page_of_mesh(mesh, settings.mesh, wanted, source, _known_code(mesh)) as opened:
             tell(f"mdl: {opened.tell()}")
-            yield
+            yield opened.name_classes
         return
     from peers.web.sources import OwnCloud
 
     with page_of(OwnCloud(mesh.name, cloud / "cycles.jsonl"), mesh, wanted) as opened:
         tell(f"mdl: {opened.tell()}")
-        yield
+        yield opened.name_classes
 
 
 def web(

@@ -178,12 +178,19 @@ def run_agent(config: Config, me: Contributor, mesh: Mesh, out: Path, policy: Ch
 
 
 def run_trainer(
-    config: Config, me: Contributor, mesh: Mesh, out: Path, how: Begin | None = None, policy: ChosenPolicy | None = None
+    config: Config,
+    me: Contributor,
+    mesh: Mesh,
+    out: Path,
+    how: Begin | None = None,
+    policy: ChosenPolicy | None = None,
+    name_classes: Callable[[tuple[str, ...]], None] = lambda names: None,
 ) -> Ended:
     """`mdl peer`: trains, aggregates, keeps its file cache, and exports the global model when it ends.
 
     how: to begin, if not from what is in `out`. policy: of the user's command line, while it leads, instead of the
-    configuration's. Raises ConfigError for a state of another origin, or one that `how` would overwrite.
+    configuration's. name_classes: is told what the data calls them. Raises ConfigError for a state of another origin,
+    or one that `how` would overwrite.
     """
     from peers.edge.cloud_line import CloudSide  # imports torch, which an agent never needs
     from peers.edge.device import Device
@@ -192,6 +199,7 @@ def run_trainer(
     chosen = policy or choose_policy(config)
     gate = make_gatekeeper(config.device.when, config.device.in_use_file)
     device = Device(config, me, mesh.name, out)
+    name_classes(device.description.class_names)
     device.is_paused, device.hold = lambda: bool(gate.forbidden_by), gate.hold
     state = device.restore(*(how or ()))
     cloud = CloudSide(config, me, mesh, device) if config.cloud.address else None

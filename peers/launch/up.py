@@ -121,7 +121,7 @@ def _page(run: Run, mesh: Mesh, watcher: Watcher, console: Console) -> Iterator[
     from peers.web.opening import Wanted, page_of
     from peers.web.sources import LiveMesh
 
-    source = LiveMesh(watcher, run.out / "cloud" / "cycles.jsonl" if run.cloud else None)
+    source = LiveMesh(watcher, run.out / "cloud" / "cycles.jsonl" if run.cloud else None, run.data.classes)
     with page_of(source, mesh, Wanted.of(WebSection(port=run.page))) as opened:
         watcher.on_news = opened.notify
         console.print(f"the page: {opened.url}", soft_wrap=True, highlight=False)

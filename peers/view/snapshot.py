@@ -14,9 +14,22 @@ import msgspec
 # Of this schema: it rises when a field that was there means something else, or is gone.
 SCHEMA_VERSION = 1
 
+# revoked: its owner's word ended its membership. quarantined: its work is not merged, for what it did.
 # training, waiting, holding, receiving, sent, staged and left are the device's own words (`Activity`).
 State: TypeAlias = Literal[
-    "waiting", "training", "holding", "receiving", "sent", "staged", "left", "silent", "refused", "paused", "found"
+    "waiting",
+    "training",
+    "holding",
+    "receiving",
+    "sent",
+    "staged",
+    "left",
+    "silent",
+    "refused",
+    "revoked",
+    "quarantined",
+    "paused",
+    "found",
 ]
 
 
@@ -26,7 +39,7 @@ class DevicePart(msgspec.Struct, frozen=True):
     role: trainer or agent.
     leads: it is the mobile agent now.
     state: in one word; found: it was introduced, and nothing was heard of it yet.
-    doing: the same in words, with why it is refused or paused.
+    doing: the same in words, with why it is refused, revoked, quarantined or paused.
     round: where its model stands.
     silent_s: whole seconds since it was heard; 0 unless it is silent.
     theta: of the partial mean that it holds.
@@ -171,7 +184,8 @@ class RoundPart(msgspec.Struct, frozen=True):
     goal: the run's last round; None: it goes on until somebody ends it.
     phase: what is done, and what is waited for, in words.
     is_open: members work on it.
-    chart: None: nothing was ordered yet.
+    chart: of this round, or, between two, of the last one; None: nothing is known of it yet.
+    before: of the last finished round whose schedule is known, while another one is open; None: there is none.
     """
 
     number: int
@@ -179,6 +193,7 @@ class RoundPart(msgspec.Struct, frozen=True):
     phase: str
     is_open: bool
     chart: ChartPart | None = None
+    before: ChartPart | None = None
 
 
 class RoundPoint(msgspec.Struct, frozen=True):
@@ -214,6 +229,7 @@ class LearningPart(msgspec.Struct, frozen=True):
     central: accuracy of a model that saw all data; None: not known.
     confusion: of the last round that tells it: test windows by true class (rows) and predicted class; empty: none does.
     confusion_round: which round that is; 0: none.
+    classes: their names in the order of `confusion`; empty: this member does not know them.
     """
 
     rounds: dict[str, RoundPoint] = {}
@@ -221,6 +237,7 @@ class LearningPart(msgspec.Struct, frozen=True):
     central: float | None = None
     confusion: tuple[tuple[int, ...], ...] = ()
     confusion_round: int = 0
+    classes: tuple[str, ...] = ()
 
 
 class SchedulePart(msgspec.Struct, frozen=True):

@@ -22,7 +22,8 @@ from transport.trust.keys import Mesh
 _FRAME_S = 0.25
 _SHOWN_HOPS = 8
 _SHOWN_BARS = 40
-_COLOURS = {"silent": "red", "refused": "red", "paused": "yellow", "training": "yellow", "receiving": "magenta"}
+_COLOURS = {"paused": "yellow", "training": "yellow", "receiving": "magenta"}
+_COLOURS |= dict.fromkeys(("silent", "refused", "revoked", "quarantined"), "red")
 
 
 def show_status(mesh: Mesh, section: MeshSection, wait_s: float, *, watch: bool, quiet: bool) -> dict[str, Any]:

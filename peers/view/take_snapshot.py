@@ -38,7 +38,8 @@ from scheduler.explain.recorded_round import chart_real, finished_round, live_ro
 SILENT_S = 3.0
 # Cycles that are shown; a cloud has one in minutes.
 _CYCLES_KEPT = 200
-_PAUSED = "paused: "
+# A problem that begins with one of these words and a colon is that; any other is why the device is refused.
+_PROBLEMS: dict[str, State] = {"paused": "paused", "revoked": "revoked", "quarantined": "quarantined"}
 # Fields of a device that are as it tells them.
 _RESOURCES = (
     *("cpu_percent", "free_memory_bytes", "memory_left_bytes", "battery_percent", "battery_left_percent"),
@@ -60,6 +61,7 @@ class Told(msgspec.Struct, frozen=True):
     central: likewise.
     pages: as in MeshPart.
     policies: as in SchedulePart.
+    classes: as in LearningPart.
     problem: why nothing is heard, in words.
     """
 
@@ -74,6 +76,7 @@ class Told(msgspec.Struct, frozen=True):
     central: float | None = None
     pages: tuple[str, ...] = ()
     policies: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
     problem: str = ""
 
 
@@ -82,6 +85,7 @@ class Taker:
 
     def __init__(self) -> None:
         self._points: dict[int, tuple[RoundSummary, RoundPoint]] = {}
+        self._last: tuple[RoundSummary, ChartPart | None] | None = None
 
     def take(self, told: Told) -> Snapshot:
         points = {str(summary.round): self._point(summary) for summary in told.rounds}
@@ -92,11 +96,27 @@ class Taker:
             SCHEMA_VERSION,
             told.source,
             _mesh(told),
-            _round(told.status, told.rounds),
+            self._round(told.status, told.rounds),
             _learning(points, told),
             SchedulePart(playable, told.policies),
             _cloud(told.cycles),
         )
+
+    def _round(self, status: MeshStatus | None, rounds: Sequence[RoundSummary]) -> RoundPart | None:
+        last = self._last_chart(rounds)
+        if status is None:
+            return RoundPart(rounds[-1].round, None, "finished", False, last) if rounds else None
+        shown = (status.round_id, status.rounds or None, status.phase)
+        return RoundPart(*shown, True, _live_chart(status), last) if status.devices else RoundPart(*shown, False, last)
+
+    def _last_chart(self, rounds: Sequence[RoundSummary]) -> ChartPart | None:
+        """Of the last finished round that tells its schedule."""
+        found = next((summary for summary in reversed(rounds) if summary.devices), None)
+        if found is None:
+            return None
+        if self._last is None or self._last[0] is not found:
+            self._last = found, _finished_chart(found)
+        return self._last[1]
 
     def _point(self, summary: RoundSummary) -> RoundPoint:
         known = self._points.get(summary.round)
@@ -180,14 +200,14 @@ def _device(member: MemberStatus, status: MeshStatus, agent_is_silent: bool) -> 
 
 
 def _state(member: MemberStatus) -> tuple[State, str]:
-    if member.problem.startswith(_PAUSED):
-        return "paused", member.problem
+    if state := _PROBLEMS.get(member.problem.partition(":")[0]):
+        return state, member.problem
     if member.problem:
         return "refused", f"refused: {member.problem}"
     if not member.alive:
         return "silent", "silent"
-    state: State = member.activity.value
-    return state, _DOING[state]
+    doing: State = member.activity.value
+    return doing, _DOING[doing]
 
 
 _DOING: dict[State, str] = {
@@ -201,36 +221,26 @@ _DOING: dict[State, str] = {
 }
 
 
-def _round(status: MeshStatus | None, rounds: Sequence[RoundSummary]) -> RoundPart | None:
-    if status is None:
-        last = rounds[-1] if rounds else None
-        return RoundPart(last.round, None, "finished", False, _last_chart(rounds)) if last else None
-    is_open = bool(status.devices)
-    return RoundPart(status.round_id, status.rounds or None, status.phase, is_open, _live_chart(status, rounds))
-
-
-def _live_chart(status: MeshStatus, rounds: Sequence[RoundSummary]) -> ChartPart | None:
-    if not status.devices:
-        return _last_chart(rounds)
+def _live_chart(status: MeshStatus) -> ChartPart:
+    """Until the first hop is ordered from the round's opening on: that all still train is what there is to see."""
     chart = chart_real(live_round(status, ()))
+    if not chart.hops and chart.exchange is None:
+        chart = msgspec.structs.replace(chart, start_s=0.0)
     return chart_part(chart, chart.end_s if chart.makespan_s is None else None)
 
 
-def _last_chart(rounds: Sequence[RoundSummary]) -> ChartPart | None:
-    """Of the last finished round that tells its schedule: between two rounds that is what people look at."""
-    last = rounds[-1] if rounds else None
-    if last is None or not last.devices:
-        return None
+def _finished_chart(summary: RoundSummary) -> ChartPart | None:
     try:
-        return chart_part(chart_real(finished_round(last, "finished")))
+        return chart_part(chart_real(finished_round(summary, "finished")))
     except MdlError:
         return None  # a line of an older version
 
 
 def _learning(points: dict[str, RoundPoint], told: Told) -> LearningPart:
     last = next((summary for summary in reversed(told.rounds) if summary.confusion), None)
-    confusion = (last.confusion, last.round) if last else ((), 0)
-    return LearningPart(points, told.alone, told.central, *confusion)
+    confusion, number = (last.confusion, last.round) if last else ((), 0)
+    names = told.classes if len(told.classes) == len(confusion) else ()
+    return LearningPart(points, told.alone, told.central, confusion, number, names)
 
 
 def _make_point(summary: RoundSummary) -> RoundPoint:

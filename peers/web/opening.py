@@ -30,7 +30,7 @@ _LOOK_S = 0.5
 class Opened:
     """url: of the page with its token, "" if only metrics are served. metrics_url: likewise. notify: there is news.
 
-    problem: why nothing can be heard; None as long as it can.
+    problem: why nothing can be heard; None as long as it can. name_classes: tells it what this node's data calls them.
     """
 
     url: str
@@ -38,6 +38,7 @@ class Opened:
     token: str
     notify: Callable[[], None]
     problem: Callable[[], Exception | None] = lambda: None
+    name_classes: Callable[[tuple[str, ...]], None] = lambda names: None
 
     def wait(self, over: threading.Event) -> None:
         """Until `over`; raises what keeps it from hearing the mesh."""
@@ -85,13 +86,14 @@ def page_of_mesh(
         for each in sockets:
             stack.callback(each.close)
         watcher = Watcher(mesh, section, source)
-        opened = stack.enter_context(serve(LiveMesh(watcher, cycles), mesh, wanted, sockets, code))
+        source_of_page = LiveMesh(watcher, cycles)
+        opened = stack.enter_context(serve(source_of_page, mesh, wanted, sockets, code))
         watcher.on_news = opened.notify
         # Others may go on here only if they can reach it.
         if wanted.port is not None and (wanted.lan or section.loopback):
             watcher.machine.page_port = sockets[0].getsockname()[1]
         stack.enter_context(watcher)
-        yield replace(opened, problem=lambda: watcher.problem)
+        yield replace(opened, problem=lambda: watcher.problem, name_classes=source_of_page.name_classes)
 
 
 @contextmanager

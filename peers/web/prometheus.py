@@ -13,7 +13,7 @@ from peers.view.snapshot import DevicePart, Snapshot
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 # Of each device: the metric, what it means, and where it stands.
 _OF_DEVICES: tuple[tuple[str, str, Callable[[DevicePart], float | None]], ...] = (
-    ("mdl_device_up", "1 if the device takes part, 0 if it is silent or refused", lambda it: _is_up(it)),
+    ("mdl_device_up", "1 if the device takes part, 0 if it is silent, shut out or has left", lambda it: _is_up(it)),
     ("mdl_device_round", "Round that its model is of", lambda it: it.round),
     ("mdl_device_loss_nats", "Loss of its last training", lambda it: it.loss),
     ("mdl_device_cpu_ratio", "Share of its processor that other programs take", lambda it: _share(it.cpu_percent)),
@@ -85,7 +85,7 @@ def _of_rounds(now: Snapshot) -> Iterator[Metric]:
 
 
 def _is_up(part: DevicePart) -> float:
-    return float(part.state not in ("silent", "refused", "left"))
+    return float(part.state not in ("silent", "refused", "revoked", "quarantined", "left"))
 
 
 def _share(percent: float | None) -> float | None:

@@ -75,14 +75,19 @@ class Cycles:
 
 
 class LiveMesh:
-    """A mesh, as a watcher hears it. cycles: of a cloud whose files are on this machine."""
+    """A mesh, as a watcher hears it. cycles: of a cloud whose files are on this machine. classes: names, once known."""
 
-    def __init__(self, watcher: Watcher, cycles: Path | None = None) -> None:
+    def __init__(self, watcher: Watcher, cycles: Path | None = None, classes: tuple[str, ...] = ()) -> None:
         self._watcher, self._cycles = watcher, Cycles(cycles)
+        self.classes = classes
+
+    def name_classes(self, names: tuple[str, ...]) -> None:
+        """From any thread."""
+        self.classes = names
 
     def told(self) -> Told:
         told = self._watcher.told()
-        return msgspec.structs.replace(told, cycles=self._cycles.look(), policies=POLICIES)
+        return msgspec.structs.replace(told, cycles=self._cycles.look(), policies=POLICIES, classes=self.classes)
 
     def hurry(self, is_watched: bool) -> None:
         self._watcher.machine.interval_s = _HURRIED_S if is_watched else _CALM_S
@@ -100,6 +105,7 @@ class RunDirectory:
             alone=result.accuracy_alone,
             central=result.accuracy_central,
             policies=POLICIES,
+            classes=_read_classes(path / "global.safetensors"),
             problem=f"a run that is over: {len(rounds)} rounds",
         )
 
@@ -145,6 +151,15 @@ class Looks:
 
 
 POLICIES = (*quick_policies(), SHARES)
+
+
+def _read_classes(model: Path) -> tuple[str, ...]:
+    from mdl.files.export import read_description  # imports torch, which the page of a live mesh does not need
+
+    try:
+        return read_description(model).class_names
+    except DataError:
+        return ()  # of an own training loop, or a run that was interrupted
 
 
 def _read_result(path: Path) -> _Result:

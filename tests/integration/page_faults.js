@@ -3,15 +3,22 @@
 const faults = [];
 const root = document.documentElement;
 if (root.scrollWidth > innerWidth) faults.push(`the page is ${root.scrollWidth} wide on ${innerWidth}`);
-const channels = (text) => text.match(/[\d.]+/g).map(Number);
+// [red, green, blue, alpha], 0 to 255, and alpha from 0 to 1.
+const channels = (text) => {
+  const found = text.match(/[\d.]+(e-?\d+)?/g).map(Number);
+  const [r, g, b, alpha = 1] = found;
+  return text.startsWith("color(") ? [255 * r, 255 * g, 255 * b, alpha] : [r, g, b, alpha];
+};
 const light = ([r, g, b]) => [r, g, b].map((v) => v / 255).map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4))
   .reduce((sum, v, at) => sum + v * [0.2126, 0.7152, 0.0722][at], 0);
 const behind = (node) => {
+  const over = []; // what is see-through, from the top
   for (let at = node; at; at = at.parentElement) {
     const colour = channels(getComputedStyle(at).backgroundColor);
-    if (colour.length < 4 || colour[3] === 1) return colour;
+    over.push(colour);
+    if (colour[3] === 1) break;
   }
-  return [255, 255, 255];
+  return over.reduceRight((below, [r, g, b, alpha]) => [r, g, b].map((v, k) => v * alpha + below[k] * (1 - alpha)), [255, 255, 255]);
 };
 const leaves = [];
 for (const node of document.querySelectorAll("body *")) {

@@ -59,7 +59,9 @@ def test_what_is_shown_is_what_is_told(browser):
         browser.show("mesh")
         text = browser.text()
         for words in (
-            "9 / 12",
+            "7 / 11",
+            "revoked: by device-01",
+            "quarantined: its work points away from everybody else's",
             "refused: its model is alexnet (3 classes)",
             "paused: on battery, 12 %",
             "silent for 42 s",
@@ -70,9 +72,17 @@ def test_what_is_shown_is_what_is_told(browser):
         browser.show("round")
         assert "waits for device-03" in browser.text()
         assert "its Q is 0.95" in browser.text(".hops")
-        assert browser.run("return document.querySelectorAll('.arrow').length") == 6
+        arrows = "return [...document.querySelectorAll('.gantt')].map((each) => each.querySelectorAll('.arrow').length)"
+        assert browser.run(arrows) == [6, 6], "the open round, and the one before"
         browser.show("learning")
         assert "alone (median device)" in browser.text()
+        rows = "return [...document.querySelectorAll('.confusion tbody tr')].map((row) => row.innerText)"
+        assert browser.run(rows)[1].split() == ["walk", "3", "90", "5", "6", "0", "1", "86%"]
+        legend = "return document.querySelector('.chart .legend').innerText"
+        assert "device-05" not in browser.run(legend)
+        browser.run("""const choice = document.querySelector('main select');
+            choice.value = 'device-05'; choice.dispatchEvent(new Event('change'));""")
+        assert browser.until(lambda: "device-05" in browser.run(legend)), "its lines are drawn, too"
         browser.show("cloud")
         assert "group 1" in browser.text()
         browser.show("join")

@@ -132,7 +132,7 @@ def test_the_page_is_small(words):
         headers = sent["app.js"][1]
         assert ask(opened, "/page/app.js", If_None_Match=headers["etag"])[0] == 304
     served_files = [path for path in Path("peers/web/page").iterdir() if path.suffix != ".LICENSE"]
-    assert sum(path.stat().st_size for path in served_files) <= 105_000
+    assert sum(path.stat().st_size for path in served_files) <= 100_000
 
 
 def test_no_method_changes_anything(words):

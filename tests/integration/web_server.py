@@ -112,6 +112,9 @@ def a_mesh(count=12, rounds=40, names=None):
     members[-1] = change(members[-1], alive=False, heard_s_ago=42.0)
     members[-2] = change(members[-2], problem="its model is alexnet (3 classes), the mesh's is lenet (6 classes)")
     members[-3] = change(members[-3], problem="paused: on battery, 12 %")
+    if count > 8:
+        members[-4] = change(members[-4], problem="revoked: by device-01")
+        members[-5] = change(members[-5], problem="quarantined: its work points away from everybody else's")
     devices = tuple(
         DeviceRecord(name, 0.8 + 0.07 * (number % 9), 5.0, 80.0, loss=0.5, accuracy=0.8, busy=((0.2, 0.5),))
         for number, name in enumerate(names)
@@ -133,7 +136,8 @@ def a_mesh(count=12, rounds=40, names=None):
         1: CyclePart(seconds=4.0),
         2: CyclePart({"0": tuple(names[:2]), "1": tuple(names[2:4])}, dict.fromkeys(names[:4], 0.81), (), 6.5),
     }
-    return Told("home", "test", status, 0.1, lines, peers, cycles, 0.71, 0.93, policies=POLICIES)
+    classes = ("sit", "walk", "run", "upstairs", "cycle", "lie down")
+    return Told(*("home", "test", status, 0.1, lines, peers, cycles, 0.71, 0.93), policies=POLICIES, classes=classes)
 
 
 def _line(number, names, devices, hops):
@@ -148,4 +152,5 @@ def _line(number, names, devices, hops):
         number, float(len(names)), tuple(names), tuple((hop.sender, hop.receiver) for hop in hops),
         seconds | {"total": sum(seconds.values())}, 88_000_000, 2.1 * 0.96**number, climb, climb - 0.03,
         schedule=merged, devices=told, lost=(names[-1],) if number % 11 == 0 else (),
+        confusion=tuple(tuple(90 if a == b else (3 * a + b) % 7 for b in range(6)) for a in range(6)),
     )  # fmt: skip

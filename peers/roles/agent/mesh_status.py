@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Protocol
 
 import msgspec
@@ -11,13 +12,18 @@ from mdl.protocol.delta import Contributor
 from mdl.protocol.status_messages import MemberStatus, MeshStatus, RoundSummary
 from peers.roles.agent.conductor import Conductor
 from peers.roles.agent.ledger import RoundLedger
-from peers.roles.agent.phase import BROADCASTING, GATHERING, Phase
+from peers.roles.agent.phase import AGGREGATING, BROADCASTING, GATHERING, Phase
 from peers.roles.agent.round_summary import device_records, since_opened, told_schedule
 from peers.roles.membership.member import Member
 from peers.roles.membership.members import Members
 
 # Around a message: the version, and who says it: an id of at most 64 characters and a number.
 _ENVELOPE_BYTES = 256
+# Devices that are waited for by name.
+_NAMED = 8
+# How the reason of a policy begins: with its name. Some say that they wait, which the phase says already.
+_POLICY = re.compile(r"[\w.-]+: ")
+_WAITS = "waiting: "
 _ENCODE = msgspec.msgpack.Encoder().encode
 
 
@@ -47,8 +53,7 @@ def mesh_status(
     hops = told_schedule(ledger) if ledger else ()
     round_id = ledger.round_id if ledger else max((member.round_id for member in members), default=0)
     new = [summary for summary in finished if summary.round > since_round]
-    waits = ": " if agent.phase is GATHERING else ", waits for "
-    waiting = f"{waits}{agent.waiting_for}" if agent.waiting_for else ""
+    waiting = tell_waiting(agent.phase, agent.waiting_for or _tell_training(agent.phase, ledger))
     status = MeshStatus(
         agent.term,
         round_id,
@@ -74,6 +79,24 @@ def mesh_status(
         )
     room_bytes = MAX_HEADER_BYTES - _ENVELOPE_BYTES - len(_ENCODE(status))
     return msgspec.structs.replace(status, finished=_newest_that_fit(new, room_bytes))
+
+
+def tell_waiting(phase: Phase, reason: str) -> str:
+    """What follows the phase's name: a sentence after a colon, or for whom or what it waits."""
+    if not reason:
+        return ""
+    if phase is GATHERING or _POLICY.match(reason):
+        return f": {reason.removeprefix(_WAITS)}"
+    return f", waits for {reason}"
+
+
+def _tell_training(phase: Phase, ledger: RoundLedger | None) -> str:
+    """Until two can be paired, the policy is not asked, and gives no reason."""
+    if ledger is None or phase is not AGGREGATING:
+        return ""
+    training = sorted(peer.peer_id for peer in ledger.live() if peer not in ledger.ready_at)
+    more = f" and {len(training) - _NAMED} more" if len(training) > _NAMED else ""
+    return f"{', '.join(training[:_NAMED])}{more} to train" if training else ""
 
 
 def _newest_that_fit(finished: list[RoundSummary], room_bytes: int) -> tuple[RoundSummary, ...]:

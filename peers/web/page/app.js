@@ -40,6 +40,7 @@ state.ask = async () => {
 	}
 	redraw();
 };
+state.redraw = redraw;
 state.hide = () => {
 	state.join = null;
 	redraw();
@@ -122,8 +123,9 @@ let chosen = themes.indexOf(localStorage.getItem("mdl-theme"));
 function dress() {
 	const name = themes[chosen] || "auto";
 	document.documentElement.dataset.theme = name === "auto" ? (isDark.matches ? "dark" : "light") : name;
-	theme.textContent = name[0].toUpperCase() + name.slice(1);
-	theme.setAttribute("aria-label", `colours: ${name}`);
+	theme.textContent = `◐ ${name}`;
+	theme.title = `colours: ${name}`;
+	theme.setAttribute("aria-label", theme.title);
 	redraw();
 }
 theme.onclick = () => {

@@ -49,7 +49,7 @@ export function gantt(chart, { until = null, label = "" } = {}) {
 	const ticks = [0, 0.25, 0.5, 0.75, 1].map((share) =>
 		h("span", { style: { left: `${share * 100}%` } }, seconds(from + share * (end - from))),
 	);
-		return h(
+	return h(
 		"figure",
 		{ class: `gantt${count > 20 ? " dense" : ""}`, role: "img", "aria-label": `${label || chart.title}: ${count} devices, ${hops.length} hops` },
 		h("div", { class: "rows" }, rows, h("div", { class: "arrows", key: "arrows" }, arrows, until === null ? null : h("i", { class: "head", key: "head", style: { left: `${x(until)}%` } }))),

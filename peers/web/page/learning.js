@@ -8,6 +8,8 @@ const share = (value) => percent(value, 1);
 const loss = (value) => fixed(value, 3);
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const rem = () => parseFloat(css("font-size"));
+let device = ""; // whose lines are drawn, too
 
 export function closeCharts() {
 	for (const each of charts.values()) each.plot.destroy();
@@ -26,21 +28,21 @@ export function drawCharts() {
 		if (!shown) charts.set(node.dataset.chart, (shown = { node, theme: css("--text"), lines: wanted.lines.length, plot: make(node, wanted, width) }));
 		else if (shown.data !== wanted.key) shown.plot.setData(wanted.data);
 		shown.data = wanted.key;
-		if (shown.plot.width !== width) shown.plot.setSize({ width, height: 240 });
+		if (shown.plot.width !== width) shown.plot.setSize({ width, height: 16 * rem() });
 	}
 }
 
 const wants = new Map();
 
 function make(node, { data, lines, show }, width) {
-	const axis = { stroke: css("--quiet"), grid: { stroke: css("--line"), width: 1 }, ticks: { show: false }, font: `12px ${css("--font")}` };
+	const axis = { stroke: css("--quiet"), grid: { stroke: css("--line"), width: 1 }, ticks: { show: false }, font: `${0.8 * rem()}px ${css("--font")}` };
 	const options = {
 		width,
-		height: 240,
+		height: 16 * rem(),
 		legend: { show: false },
 		cursor: { drag: { setScale: false }, points: { size: 6 } },
 		scales: { x: { time: false } },
-		axes: [{ ...axis, size: 30, values: (_, ticks) => ticks.map((tick) => (Number.isInteger(tick) ? whole(tick) : "")) }, { ...axis, size: 56, values: (_, ticks) => ticks.map(show) }],
+		axes: [{ ...axis, size: 2 * rem(), values: (_, ticks) => ticks.map((tick) => (Number.isInteger(tick) ? whole(tick) : "")) }, { ...axis, size: 3.8 * rem(), values: (_, ticks) => ticks.map(show) }],
 		series: [{}, ...lines.map(({ label, colour, dash, width }) => ({ label, stroke: css(colour), width: width || 2, dash, points: { show: false }, spanGaps: true }))],
 	};
 	return new window.uPlot(options, data, node);
@@ -48,28 +50,39 @@ function make(node, { data, lines, show }, width) {
 
 function chart(name, label, data, lines, show, key) {
 	wants.set(name, { data, lines, show, key });
-	const legend = lines.filter((line) => !line.hidden).map((line) => h("span", { key: line.label }, h("i", { class: `swatch ${line.dash ? "dashed" : ""}`, style: { "--c": `var(${line.colour})` } }), line.label));
+	const legend = lines.map(({ label, colour, dash }) => h("span", { key: label }, h("svg", { class: "swatch", viewBox: "0 0 30 4", "aria-hidden": "true" }, h("path", { d: "M0 2h30", style: { stroke: `var(${colour})` }, "stroke-dasharray": dash?.join(" ") })), label));
 	return h("figure", { class: "chart", role: "img", "aria-label": label }, h("div", { "data-chart": name, own: true }), h("figcaption", { class: "legend" }, legend));
 }
 
-export function learningView({ now }) {
+export function learningView({ now, redraw }) {
 	const rounds = Object.entries(now.learning.rounds);
 	if (!rounds.length) return empty("No round is finished yet", now.round?.phase || now.mesh.told);
 	const { alone, central } = now.learning;
 	const x = rounds.map(([name]) => Number(name));
 	const points = rounds.map(([, point]) => point);
 	const last = points.at(-1);
-	const key = `${x[0]} ${x.at(-1)} ${known(last.accuracy)} ${alone} ${central}`;
+	const names = [...new Set(points.slice(-40).flatMap((point) => [...Object.keys(point.losses), ...Object.keys(point.accuracies)]))].sort((a, b) => a.localeCompare(b, undefined, { numeric: true }));
+	if (!names.includes(device)) device = "";
+	const key = `${x[0]} ${x.at(-1)} ${known(last.accuracy)} ${alone} ${central} ${device}`;
 	const level = (value) => x.map(() => value);
 	const accuracy = [{ label: "mesh", colour: "--blue", width: 3 }];
 	const data = [x, points.map((point) => point.accuracy ?? null)];
 	const spread = points.some((point) => Object.keys(point.accuracies).length > 1);
 	if (spread) {
-		accuracy.push({ label: "best device", colour: "--green", width: 1 }, { label: "worst device", colour: "--red", width: 1 });
+		accuracy.push({ label: "best device", colour: "--green", width: 1, dash: [9, 2] }, { label: "worst device", colour: "--red", width: 1, dash: [3, 2] });
 		data.push(...[Math.max, Math.min].map((pick) => points.map((point) => (Object.keys(point.accuracies).length ? pick(...Object.values(point.accuracies)) : null))));
 	}
-	if (known(alone)) accuracy.push({ label: "alone (median device)", colour: "--orange", dash: [6, 4] }) && data.push(level(alone));
-	if (known(central)) accuracy.push({ label: "central (all data in one place)", colour: "--purple", dash: [2, 3] }) && data.push(level(central));
+	if (known(alone)) accuracy.push({ label: "alone (median device)", colour: "--orange", dash: [7, 3, 2, 3] }) && data.push(level(alone));
+	if (known(central)) accuracy.push({ label: "central (all data in one place)", colour: "--purple", dash: [1, 4] }) && data.push(level(central));
+	const losses = [{ label: "mean of the devices", colour: "--orange", width: 3 }];
+	const lossData = [x, points.map((point) => point.loss ?? null)];
+	if (device) {
+		accuracy.push({ label: device, colour: "--text" });
+		data.push(points.map((point) => point.accuracies[device] ?? null));
+		losses.push({ label: device, colour: "--text" });
+		lossData.push(points.map((point) => point.losses[device] ?? null));
+	}
+	const choice = h("label", { class: "field", key: "device" }, h("span", {}, "draw a device, too"), h("select", { onchange: (event) => { device = event.target.value; redraw(); } }, ["", ...names].map((name) => h("option", { key: name, value: name, selected: name === device }, name || "none"))));
 	return [
 		stats(
 			stat("accuracy", told(last.accuracy, share), known(last.macro_f1) ? `macro F1 ${percent(last.macro_f1, 1)}` : ""),
@@ -80,10 +93,11 @@ export function learningView({ now }) {
 		h(
 			"div",
 			{ class: "columns", key: "charts" },
-			panel("Accuracy", chart("accuracy", `accuracy of the mesh by round, ${told(last.accuracy, share)} now`, data, accuracy, (value) => percent(value), key)),
-			panel("Loss", chart("loss", "training loss by round", [x, points.map((point) => point.loss ?? null)], [{ label: "mean of the devices", colour: "--orange", width: 3 }], (value) => fixed(value, 2), key)),
+			panel("Accuracy", names.length ? choice : null, chart("accuracy", `accuracy of the mesh by round, ${told(last.accuracy, share)} now`, data, accuracy, (value) => percent(value), key)),
+			panel("Loss", chart("loss", "training loss by round", lossData, losses, (value) => fixed(value, 2), key)),
+			confusion(now.learning),
 			panel("Seconds by phase", phases(rounds)),
-			panel("Each device", devices(last)),
+			panel("Each device", devices(last, names)),
 		),
 	];
 }
@@ -107,8 +121,22 @@ function phases(rounds) {
 	);
 }
 
-function devices(last) {
-	const names = [...new Set([...Object.keys(last.losses), ...Object.keys(last.accuracies)])].sort((a, b) => a.localeCompare(b, undefined, { numeric: true }));
+// Rows are the true classes. A cell is the darker the larger its share of the row; right ones are framed, not coloured.
+function confusion({ confusion, confusion_round, classes }) {
+	if (!confusion.length) return null;
+	const sums = confusion.map((row) => row.reduce((sum, count) => sum + count, 0));
+	const names = confusion.map((_, at) => classes[at] ?? whole(at));
+	const rows = confusion.map((row, truth) => {
+		const found = sums[truth] ? percent(row[truth] / sums[truth]) : "–";
+		const cells = row.map((count, guess) => h("td", { class: `num${guess === truth ? " hit" : ""}`, style: { "--share": `${(45 * count) / (sums[truth] || 1)}%` }, title: `${names[truth]} taken for ${names[guess]}: ${whole(count)}` }, whole(count)));
+		return h("tr", { key: truth }, h("th", { scope: "row" }, names[truth]), cells, h("td", { class: "num" }, found));
+	});
+	const head = ["class", ...names, "found"];
+	const total = sums.reduce((sum, count) => sum + count, 0);
+	return panel("Confusion matrix", h("p", { class: "quiet" }, `round ${whole(confusion_round)}, ${plural(total, "test window", "test windows")}: each row a true class, each column what it was taken for`), table("confusion matrix: rows are true classes, columns what they were taken for", head, head.map((_, at) => at).slice(1), rows, "confusion"));
+}
+
+function devices(last, names) {
 	if (!names.length) return h("p", { class: "quiet" }, "not told for this round");
 	const rows = names.map((name) =>
 		h("tr", { key: name }, h("th", { scope: "row" }, name), h("td", { class: "num" }, told(last.losses[name], loss)), h("td", { class: "num" }, told(last.accuracies[name], share))),

@@ -121,14 +121,14 @@ export class Schedule {
 			h("label", { class: "knob" }, h("span", {}, label), h("input", { type: "range", min, max, step: "any", value: String(value), "aria-label": `${label} of ${name}`, "aria-valuetext": show(value), oninput: (event) => this.change(name, field, made(Number(event.target.value))) }), h("output", {}, show(value)));
 		const set = (field, usual) => this.set[`${name}.${field}`] ?? usual;
 		// Links are chosen on a scale of factors: from a hundredth of a MB/s to a hundred.
-		const link = Number(set("link", known(device.link_mb_s) ? device.link_mb_s : 1));
+		const link = Number(set("link", device.link_mb_s ?? 1));
 		const busy = Number(String(set("busy", "0-0")).split("-")[1] || 0);
 		return h(
 			"fieldset",
 			{ key: name },
 			h("legend", {}, name),
-			knob("battery", "battery", 0, 100, Number(set("battery", device.battery_percent ?? 100)), (value) => percent(value / 100), (value) => fixed5(value)),
-			knob("link", "link", -2, 2, Math.log10(link), (value) => `${number(10 ** value, 2)} MB/s`, (value) => fixed5(10 ** value)),
+			knob("battery", "battery", 0, 100, Number(set("battery", device.battery_percent ?? 100)), (value) => (known(set("battery", device.battery_percent)) ? percent(value / 100) : "none"), fixed5),
+			knob("link", "link", -2, Math.max(2, Math.ceil(Math.log10(device.link_mb_s || 1))), Math.log10(link), (value) => `${number(10 ** value, 2)} MB/s`, (value) => fixed5(10 ** value)),
 			knob("busy", "busy until", 0, Math.max(10, Math.ceil(this.told.chart.end_s * 2)), busy, (value) => (value > 0.05 ? seconds(value) : "never"), (value) => (value > 0.05 ? `0-${fixed5(value)}` : "none")),
 		);
 	}

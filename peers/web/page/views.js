@@ -3,8 +3,8 @@ import { bytes, fixed, h, known, number, percent, plural, seconds, told, whole }
 import { gantt, hopTable } from "./gantt.js";
 
 // A shape beside each colour: a state is told apart without seeing colours.
-const MARKS = { silent: "✕", refused: "⊘", paused: "‖", left: "↩", found: "○", training: "▲", receiving: "↓", sent: "↑", staged: "✓", holding: "●", waiting: "◌" };
-const TROUBLE = ["refused", "silent", "paused"];
+const MARKS = { silent: "✕", refused: "⊘", revoked: "⊗", quarantined: "⊟", paused: "‖", left: "↩", found: "○", training: "▲", receiving: "↓", sent: "↑", staged: "✓", holding: "●", waiting: "◌" };
+const TROUBLE = ["refused", "revoked", "quarantined", "silent", "paused"];
 
 export function bar(share, label, text, low) {
 	return h(
@@ -24,8 +24,8 @@ export const panel = (title, ...kids) => h("section", { class: "panel", key: tit
 export function meshView({ now }) {
 	const { mesh, round, learning } = now;
 	const devices = Object.entries(mesh.devices);
-	const trainers = devices.filter(([, device]) => device.role === "trainer");
-	const troubled = devices.filter(([, device]) => TROUBLE.includes(device.state));
+	const trainers = devices.filter(([, device]) => device.role === "trainer" && device.state !== "revoked");
+	const troubled = devices.filter(([, device]) => TROUBLE.includes(device.state) && device.state !== "revoked");
 	const points = Object.values(learning.rounds);
 	const last = points.at(-1);
 	if (!devices.length) return empty("No devices", mesh.told || "nobody was heard yet");
@@ -57,7 +57,7 @@ function card(name, device) {
 	return h(
 		"li",
 		{ class: `card ${device.state}`, key: name },
-		h("header", {}, h("h3", { title: name }, name), device.leads ? h("span", { class: "tag lead" }, "leads") : null, device.in_use ? h("span", { class: "tag" }, "in use") : null),
+		h("header", {}, h("h3", { title: name }, name), device.leads ? h("span", { class: "tag lead" }, "leads") : device.role === "agent" ? h("span", { class: "tag" }, "agent") : null, device.in_use ? h("span", { class: "tag" }, "in use") : null),
 		h("p", { class: "state", title: doing }, h("i", { class: "mark", "aria-hidden": "true" }, MARKS[device.state] || "•"), " ", doing),
 		known(device.arrived) ? bar(device.arrived, `from ${device.arrives_from}`, percent(device.arrived)) : null,
 		power,
@@ -69,7 +69,7 @@ function card(name, device) {
 export function roundView({ now }) {
 	const { round, mesh } = now;
 	if (!round) return empty("No round yet", mesh.told);
-	const chart = round.chart;
+	const { chart, before } = round;
 	const exchange = chart?.exchange;
 	return [
 		stats(
@@ -83,12 +83,13 @@ export function roundView({ now }) {
 		chart ? panel(round.is_open ? "As it happens" : "The last round", gantt(chart, { label: `round ${round.number}` })) : empty("Nothing is ordered yet", round.phase),
 		exchange ? panel("Who owns how much", h("ul", { class: "owns" }, Object.entries(exchange.owns).map(([name, count]) => h("li", { key: name }, bar(count / Math.max(1, ...Object.values(exchange.owns)), name, plural(count, "segment", "segments")))))) : null,
 		chart && Object.keys(chart.hops).length ? panel("Each hop, and why", hopTable(chart)) : null,
+		before ? panel("The round before", h("p", { class: "quiet" }, before.title), gantt(before), h("details", {}, h("summary", {}, "each of its hops, and why"), hopTable(before))) : null,
 	];
 }
 
 export function cloudView({ now }) {
 	const cloud = now.cloud;
-	if (!cloud) return empty("No cloud is known here", "A cloud's own page shows its cycles (mdl cloud --web), and that of mdl up --cloud --web.");
+	if (!cloud) return empty("No cloud is known here", ["A cloud's own page shows its cycles (", h("code", {}, "mdl cloud --web"), "), and that of ", h("code", {}, "mdl up --cloud --web"), "."]);
 	const cycles = Object.entries(cloud.cycles).reverse();
 	if (!cycles.length) return empty("Nothing is taught yet", "It learns from its own data first.");
 	return [

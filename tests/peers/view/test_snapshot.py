@@ -36,6 +36,8 @@ MEMBERS = (
     _member("cat", alive=False, heard_s_ago=7.8),
     _member("dan", problem="its model is alexnet, the mesh's is lenet"),
     _member("eve", problem="paused: on battery"),
+    _member("fay", problem="revoked: by ann"),
+    _member("gil", problem="quarantined: its work points away from everybody else's"),
 )
 HOP = HopSummary(7, "ann", "bob", "ordered", 1.5, None, "greedy: ann is the slowest")
 STATUS = MeshStatus(
@@ -60,9 +62,11 @@ def test_each_device_is_told_with_its_state_and_why() -> None:
     devices = take_snapshot(TOLD).mesh.devices
     assert {name: each.state for name, each in devices.items()} == {
         "ann": "holding", "bob": "receiving", "boss": "waiting", "cat": "silent", "dan": "refused", "eve": "paused",
+        "fay": "revoked", "gil": "quarantined",
     }  # fmt: skip
     assert devices["dan"].doing == "refused: its model is alexnet, the mesh's is lenet"
     assert devices["eve"].doing == "paused: on battery"
+    assert devices["gil"].doing == "quarantined: its work points away from everybody else's"
     assert devices["cat"].silent_s == 7
     assert (devices["bob"].arrived, devices["bob"].arrives_from) == (0.25, "ann")
     ann = devices["ann"]
@@ -87,6 +91,27 @@ def test_between_rounds_the_last_one_is_shown() -> None:
     assert part.chart
     assert not part.is_open
     assert all(span.end_s is not None for row in part.chart.rows.values() for span in row)
+
+
+def test_while_a_round_is_open_the_one_before_is_there_too_and_is_drawn_once() -> None:
+    taker = Taker()
+    part = taker.take(TOLD).round
+    assert part
+    assert part.before
+    assert part.before.title == "finished, round 4"
+    assert part.chart is not part.before
+    again = taker.take(TOLD).round
+    assert again
+    assert again.before is part.before
+
+
+def test_a_round_in_which_nothing_was_ordered_is_drawn_from_its_opening_on() -> None:
+    devices = (DeviceRecord("ann", 1.9), DeviceRecord("bob", None))
+    status = msgspec.structs.replace(STATUS, hops=(), devices=devices)
+    part = take_snapshot(msgspec.structs.replace(TOLD, status=status)).round
+    assert part
+    assert part.chart
+    assert part.chart.start_s == 0.0
 
 
 def test_an_agent_that_is_silent_leads_no_more() -> None:
@@ -116,6 +141,14 @@ def test_the_confusion_is_that_of_the_last_round_that_tells_one() -> None:
     assert (learning.confusion, learning.confusion_round) == (((3, 1), (0, 2)), 4)
 
 
+@pytest.mark.parametrize(("names", "shown"), [(("sit", "run"), ("sit", "run")), (("sit",), ()), ((), ())])
+def test_names_of_classes_are_shown_where_they_are_those_of_the_confusion(
+    names: tuple[str, ...], shown: tuple[str, ...]
+) -> None:
+    told = msgspec.structs.replace(TOLD, rounds=(_line(3, confusion=((1, 0), (0, 1))),), classes=names)
+    assert take_snapshot(told).learning.classes == shown
+
+
 def test_cycles_of_a_cloud_are_told_by_version() -> None:
     cycles = {1: CyclePart(), 2: CyclePart({"0": ("ann",)}, {"ann": 0.9}, ("bob",), 3.0)}
     cloud = take_snapshot(msgspec.structs.replace(TOLD, cycles=cycles)).cloud
@@ -130,7 +163,7 @@ def test_a_change_names_what_changed_and_nothing_else() -> None:
     told = msgspec.structs.replace(
         TOLD, status=msgspec.structs.replace(STATUS, members=(MEMBERS[0],)), rounds=(_line(4),)
     )
-    gone = dict.fromkeys(("bob", "cat", "dan", "eve"))
+    gone = dict.fromkeys(("bob", "cat", "dan", "eve", "fay", "gil"))
     change = merge_patch(before, taker.take(told))
     assert change["mesh"] == {"devices": gone}
     assert change["learning"]["rounds"].keys() == {"3", "4"}

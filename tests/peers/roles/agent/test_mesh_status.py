@@ -22,14 +22,16 @@ from mdl.protocol.vocabulary import (
 )
 from peers.roles.agent.agent import MobileAgent
 from peers.roles.agent.ledger import RoundLedger
-from peers.roles.agent.mesh_status import mesh_status
+from peers.roles.agent.mesh_status import mesh_status, tell_waiting
+from peers.roles.agent.phase import AGGREGATING
 from peers.roles.agent.round_summary import add_accuracies, add_evaluations, summarise_round
 from peers.roles.agent.settings import AgentSettings
 from peers.roles.membership.members import Members
 from scheduler.policies.registry import make_policy
+from tests.peers.roles.desk import Desk
 from transport.wire.codec import encode
 
-A, B, C = (Contributor(name, 1) for name in "abc")
+A, B, C, D = (Contributor(name, 1) for name in "abcd")
 REPORT = PeerReport(1, 1, 0, b"", "s", "m", 10, Activity.HOLDING, 1, 1, training=TrainingReport(0.5, 8, 1.0))
 MARKS = {"reduced": 14.0, "closing": 17.0, "closed": 17.5}
 
@@ -209,6 +211,35 @@ def test_a_status_fills_a_message_and_leaves_room_for_the_longest_name_of_an_age
     length = len(encode(agent.me, status))
     assert MAX_HEADER_BYTES - length < 256 + len(msgspec.msgpack.encode(slim))
     assert length <= MAX_HEADER_BYTES
+
+
+def test_the_phase_says_who_still_trains_and_repeats_a_policys_reason_as_it_is() -> None:
+    desk = Desk(policy="ring", min_peers=4)
+    for named in ("", "agent"):
+        for peer in (A, B, C, D):
+            desk.report(peer, agent=named)
+    assert _phase(desk) == "aggregating, waits for a, b, c, d to train"
+    desk.hold(C)
+    assert _phase(desk) == "aggregating, waits for a, b, d to train"
+    desk.hold(D)
+    assert _phase(desk) == "aggregating: ring: the next in line, a, is training"
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        ("waiting: fewer than two are free, 1 of 4 still train", ": fewer than two are free, 1 of 4 still train"),
+        ("greedy: b and c start in 0.2 s", ": greedy: b and c start in 0.2 s"),
+        ("a majority: b of 3 members are missing", ", waits for a majority: b of 3 members are missing"),
+        ("b, c to have the result", ", waits for b, c to have the result"),
+    ],
+)
+def test_a_sentence_follows_a_colon_and_what_is_waited_for_its_verb(reason: str, told: str) -> None:
+    assert tell_waiting(AGGREGATING, reason) == told
+
+
+def _phase(desk: Desk) -> str:
+    return mesh_status(desk.agent, "ring", 0, [], 0, desk.now).phase
 
 
 def test_the_status_tells_the_devices_of_the_open_round() -> None:
