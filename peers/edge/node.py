@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import IPv4Interface
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,6 +41,7 @@ from peers.edge.sampler import MergeTimer, Sampler
 from peers.roles.build import PeerStart, build_machine, configured_start
 from peers.roles.peer import Peer
 from peers.roles.round_limit import Leaving
+from peers.roles.trainer.trainer import Trainer
 from transport.discovery.addresses import AddressWatch
 from transport.discovery.interfaces import host_to_listen_on
 from transport.discovery.mdns import Discovery
@@ -188,9 +190,8 @@ def run_trainer(
 ) -> Ended:
     """`mdl peer`: trains, aggregates, keeps its file cache, and exports the global model when it ends.
 
-    how: to begin, if not from what is in `out`. policy: of the user's command line, while it leads, instead of the
-    configuration's. name_classes: is told what the data calls them. Raises ConfigError for a state of another origin,
-    or one that `how` would overwrite.
+    how: to begin, else from what is in `out`. policy: of the command line, while it leads, before the configuration's.
+    name_classes: told what the data calls them. Raises ConfigError for a state of another origin, or in `how`s way.
     """
     from peers.edge.cloud_line import CloudSide  # imports torch, which an agent never needs
     from peers.edge.device import Device
@@ -211,18 +212,12 @@ def run_trainer(
     machine = build_machine(start, state.parameters, lambda: chosen.make(out), state.momentum)
     trainer = machine.trainer
     assert trainer is not None
-    narrator = Narrator(mesh.name, me=me.peer_id)
     leaving = Leaving(config.round.rounds, state.round_id)
 
-    def observe(now: float, event: Event, effects: list[Effect]) -> None:
-        narrator.look(now, event, effects)
-        narrator.hear_waiting(now, machine.agent.held_up_by if machine.agent else "")
-        if any(isinstance(effect, Finish) for effect in effects):
-            device.stop()
-        if why := leaving.why(trainer.round_id, trainer.goal, trainer.part is not None, sampler.is_spent()):
-            logger.info("%s", why)
-            node.runtime.post(StopRequested())
+    def leave() -> None:
+        node.runtime.post(StopRequested())
 
+    observe = _observer(machine, mesh.name, device.stop, partial(_why_leave, leaving, trainer, sampler), leave)
     work = {**(cloud.join(device.work()) if cloud else device.work()), MergeDeltas: merges.work}
     node = _Node(config, mesh, out, start, machine, sampler, work, chosen.learns, observe)
     logger.info("%s holds %d windows of %s", me.peer_id, len(device.train), config.data.spec)
@@ -234,6 +229,28 @@ def run_trainer(
     sent_bytes = node.sent_bytes() + (cloud.sent_bytes() if cloud else 0)
     exit_code = 0 if leaving.is_over and not finish.problem else finish.exit_code
     return Ended(finish.problem, exit_code, trainer.round_id, sent_bytes, state.parameters.nbytes)
+
+
+def _observer(
+    machine: Peer, mesh_name: str, stop: Callable[[], None], why_leave: Callable[[], str], leave: Callable[[], None]
+) -> Observe:
+    """What looks at each step of a trainer: tells it, stops its work at the run's end, leaves when that is due."""
+    narrator = Narrator(mesh_name, me=machine.me.peer_id)
+
+    def observe(now: float, event: Event, effects: list[Effect]) -> None:
+        narrator.look(now, event, effects)
+        narrator.hear_waiting(now, machine.agent.held_up_by if machine.agent else "")
+        if any(isinstance(effect, Finish) for effect in effects):
+            stop()
+        if why := why_leave():
+            logger.info("%s", why)
+            leave()
+
+    return observe
+
+
+def _why_leave(leaving: Leaving, trainer: Trainer, sampler: Sampler) -> str:
+    return leaving.why(trainer.round_id, trainer.goal, trainer.part is not None, sampler.is_spent())
 
 
 def _tell_pause(paused: PauseChanged, node: _Node, cloud: CloudSide | None) -> None:
