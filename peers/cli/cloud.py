@@ -169,8 +169,11 @@ def _run_learner(
 
 
 def _run_recommend_cloud(settings: Config, mesh: Mesh, out: Path | None, fresh: bool, as_json: bool) -> None:
+    from mdl.errors import ConfigError
     from peers.recommend.node import run_recommend_cloud
 
+    if settings.web.port or settings.web.metrics_port:
+        raise ConfigError("--web: a cloud that recommends has no page yet; leave it out")
     with identified(mesh.name, "cloud", out) as (me, directory):
         ended = run_recommend_cloud(settings, me, mesh.keys, directory, fresh)
     told = f"version {ended.version}, and the vectors of its devices, are in {directory}"

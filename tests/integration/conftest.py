@@ -8,6 +8,7 @@ import zmq
 
 from mdl.protocol.vocabulary import PeerInfo, Role
 from tests.integration import product
+from tests.integration.browser import open_browser
 from tests.integration.preloaded import Preloaded
 from transport.links.mesh_links import Links
 from transport.trust.keys import MeshKeys, new_join_code
@@ -25,6 +26,24 @@ def _libraries_imported_once():
     yield
     product.Home.preloaded = None
     preloaded.close()
+
+
+@pytest.fixture(scope="session")
+def _chromium():
+    """Started by the first test that needs one; skips where there is none."""
+    browser = open_browser()
+    yield browser
+    browser.close()
+
+
+@pytest.fixture
+def browser(_chromium):
+    _chromium.size(1440, 900)
+    _chromium.dress("light")
+    yield _chromium
+    _chromium.go("about:blank")
+    _chromium.complaints()
+    _chromium.asked()
 
 
 @pytest.fixture(scope="session")

@@ -1,13 +1,16 @@
 """A cloud and devices that learn with it, as users run them: real processes, killed and started again."""
 
+import contextlib
 import json
 import signal
 import socket
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from tests.integration import product
+from tests.integration.web_server import Reader
 
 DATA = "motion?people=6&test_people=2&windows=60"
 CODE = "ward:2222-2222-2222-2222-2222"
@@ -35,6 +38,15 @@ def start_cloud(home, port, out, *more):
     return home.start("cloud", *COMMON, "--large", "lenet", "--loopback", "--port", port, "--out", out, "--json", *more)
 
 
+def shown_at(web, claim):
+    """The snapshot of the page at this port, once the claim about it is true."""
+    with contextlib.closing(Reader(SimpleNamespace(url=f"http://127.0.0.1:{web}/?"))) as reader:
+        reader.next()
+        while not claim(reader.shown):
+            reader.next()
+        return reader.shown
+
+
 def version_of(out):
     path = out / "cloud.json"
     return json.loads(path.read_bytes())["version"] if path.exists() else 0
@@ -57,7 +69,8 @@ def test_devices_learn_with_a_cloud_that_is_killed_in_the_middle_of_a_cycle(home
     assert version_of(out) == 1
     assert {path.name: path.read_bytes() for path in (out / "pupils").glob("*.safetensors")} == kept
 
-    again = start_cloud(home, port, out, "--synchronous", "--updates", "2")
+    web = free_port()
+    again = start_cloud(home, port, out, "--synchronous", "--updates", "2", "--web", web)
     for index, learner in enumerate(learners, 1):
         assert learner.end() == 0, learner.told
         result = learner.result()
@@ -65,6 +78,10 @@ def test_devices_learn_with_a_cloud_that_is_killed_in_the_middle_of_a_cycle(home
         assert len(result["upload_bytes"]) == 2
         assert (tmp_path / f"dev-{index}" / "personal.safetensors").exists()
     assert product.until(lambda: version_of(out) == 3), again.told
+    assert f"mdl: the page: http://127.0.0.1:{web}/?token=" in again.told
+    cycles = shown_at(web, lambda shown: "3" in shown["cloud"]["cycles"])["cloud"]["cycles"]
+    taught = [name for names in cycles["3"]["groups"].values() for name in names]
+    assert sorted(taught) == ["dev-1", "dev-2"]
     assert again.interrupt(signal.SIGINT) < 15
     result = again.result()
     assert (result["version"], result["pupils"], result["refused"]) == (3, 2, {})
@@ -130,9 +147,15 @@ def offer_garbage(spoke, schema, values, cloud):
 
 def test_up_with_a_cloud_trains_with_lessons_and_gives_the_meshs_model_back(home, tmp_path):
     out = tmp_path / "run"
-    run = home.run("up", "-n", 2, "--cloud", "--epochs", 6, "--data", DATA, "--set", "cloud.upload_every=1",
-                   "--set", "cloud.large=lenet", "--verify", "--json", "--out", out)  # fmt: skip
-    assert run.code == 0, run.told
+    web = free_port()
+    run = home.start("up", "-n", 2, "--cloud", "--epochs", 6, "--data", DATA, "--set", "cloud.upload_every=1",
+                     "--set", "cloud.large=lenet", "--verify", "--web", web, "--json", "--out", out)  # fmt: skip
+    assert product.until(lambda: f"the page: http://127.0.0.1:{web}/?token=" in run.told or run.code is not None)
+
+    shown = shown_at(web, lambda shown: shown["cloud"]["cycles"] and shown["learning"]["confusion"])
+    assert set(shown["mesh"]["devices"]) == {"agent", "peer-1", "peer-2"}
+    assert shown["learning"]["classes"][0] == "walking"
+    assert run.end() == 0, run.told
     result = run.result()
     assert (result["rounds"], result["cloud"]["people"]) == (6, 1)
     assert result["max_relative_error"] <= 1e-6, "a teacher changes what a device learns, not how deltas are added"

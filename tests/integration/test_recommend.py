@@ -165,6 +165,7 @@ def test_what_a_user_gets_wrong_is_said_in_one_line(home, code, log, tmp_path):
     for words, complaint in (
         (("cloud", "--task", "recommend"), "which interactions? give --data csv:PATH or movielens:PATH"),
         (("cloud", "--task", "recommend", "--data", "motion"), "no log of interactions"),
+        (("cloud", "--task", "recommend", "--data", f"csv:{log}", "--web"), "a cloud that recommends has no page yet"),
         (("cloud", "--task", "recommend", "--data", f"csv:{log}", "--model", "big"), "expected EMBEDDING-HIDDEN"),
         (("learn", "--task", "recommend", "--data", f"csv:{log}", *at), "say with --user whose device this is"),
         (

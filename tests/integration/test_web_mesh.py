@@ -10,7 +10,6 @@ from peers.view.take_snapshot import Told
 from peers.web.sources import POLICIES
 from sim.mesh.fault_plan import FaultPlan
 from tests.integration import product
-from tests.integration.browser import open_browser
 from tests.integration.product import until
 from tests.integration.web_server import Words, served
 
@@ -19,13 +18,6 @@ for needed in ("starlette", "uvicorn", "segno", "prometheus_client"):
 
 VIEWS = ("mesh", "round", "learning", "schedule", "cloud", "join")
 DATA = "motion?people=6&test_people=2&windows=40"
-
-
-@pytest.fixture
-def browser():
-    browser = open_browser()
-    yield browser
-    browser.close()
 
 
 @pytest.fixture
@@ -46,10 +38,10 @@ def number_in(text):
     return int(found[1].replace(",", "")) if found else 0
 
 
-def test_a_running_mesh_of_five_processes_whose_agent_is_killed(home, browser):
+def test_a_running_mesh_of_five_processes_whose_agent_is_killed(home, browser, tmp_path):
     home.run("mesh", "new", "home")
     common = ("--mesh", "home", "--loopback")
-    agent = home.start("agent", *common, "--min-peers", 4, "--web", 8420)
+    agent = home.start("agent", *common, "--min-peers", 4, "--web", 8420, "--out", tmp_path / "agent")
     peers = [
         home.start("peer", *common, "--name", f"p{number}", "--shard", f"{number}/4", "--data", DATA,
                    *(["--web", 8420] if number == 1 else []))
@@ -67,7 +59,16 @@ def test_a_running_mesh_of_five_processes_whose_agent_is_killed(home, browser):
         assert browser.says(name, ".devices")
     assert browser.until(lambda: number_in(browser.text(".stats")) >= 3)
     assert browser.faults() == []
+    browser.show("learning")
+    assert browser.says("0", ".confusion tbody th"), "an agent has no data, and no names for its classes"
+    browser.show("schedule")
+    assert browser.says("Each hop, and why")
+    browser.run("""const knob = document.querySelector("input[aria-label='link of p2']");
+        knob.value = -1.5; knob.dispatchEvent(new Event('input'));""")
+    assert browser.says("instead of", ".result"), "a real round, rebuilt and played with a slow link"
+    assert browser.faults() == []
     assert browser.complaints() == []
+    browser.show("mesh")
     # It has heard of the other page, and was loaded anew: it may ask that one from now on.
     assert browser.until(lambda: browser.run("return document.documentElement.dataset.pages") == "1")
 
@@ -79,6 +80,21 @@ def test_a_running_mesh_of_five_processes_whose_agent_is_killed(home, browser):
         browser.show(view)
     browser.show("round")
     assert browser.says("Each hop, and why")
+    browser.show("learning")
+    assert browser.says("walking", ".confusion"), "the other member has data"
+    told = home.run("status", *common, "--json").result()
+    assert set(told["mesh"]["devices"]) >= {"p1", "p2", "p3", "p4"}
+    assert sum(map(sum, told["learning"]["confusion"])) > 0
+
+    web = home.start("web", tmp_path / "agent", "--port", 0)
+    assert until(lambda: web.said.startswith("http://127.0.0.1:")), web.told
+    browser.complaints()
+    browser.go(web.said.strip())
+    for view in VIEWS:
+        browser.show(view)
+    browser.show("schedule")
+    assert browser.says("Each hop, and why"), "what the killed agent has left"
+    assert browser.complaints() == []
 
 
 def test_a_story_of_thirty_simulated_devices(browser):

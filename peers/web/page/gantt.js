@@ -1,5 +1,5 @@
 // Who did what when in one round: a row for each device, arrows where hops begin.
-import { h, known, seconds, table } from "./dom.js";
+import { fixed, h, known, seconds, table } from "./dom.js";
 
 export const KINDS = {
 	training: "trains",
@@ -46,8 +46,10 @@ export function gantt(chart, { until = null, label = "" } = {}) {
 			h("span", {}, number),
 		);
 	});
+	// As many digits as tell one tick from the next.
+	const digits = Math.min(4, Math.max(0, Math.ceil(1 - Math.log10((end - from) / 4))));
 	const ticks = [0, 0.25, 0.5, 0.75, 1].map((share) =>
-		h("span", { style: { left: `${share * 100}%` } }, seconds(from + share * (end - from))),
+		h("span", { style: { left: `${share * 100}%` } }, `${fixed(from + share * (end - from), digits)} s`),
 	);
 	return h(
 		"figure",

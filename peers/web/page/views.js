@@ -28,7 +28,7 @@ export function meshView({ now }) {
 	const troubled = devices.filter(([, device]) => TROUBLE.includes(device.state) && device.state !== "revoked");
 	const points = Object.values(learning.rounds);
 	const last = points.at(-1);
-	if (!devices.length) return empty("No devices", mesh.told || "nobody was heard yet");
+	if (!devices.length) return empty("No devices are here now", mesh.told || "nobody was heard yet");
 	const order = ([a, one], [b, two]) => two.leads - one.leads || TROUBLE.includes(two.state) - TROUBLE.includes(one.state) || a.localeCompare(b, undefined, { numeric: true });
 	const size = devices.length > 24 ? " small" : "";
 	return [
@@ -94,12 +94,13 @@ export function cloudView({ now }) {
 	if (!cycles.length) return empty("Nothing is taught yet", "It learns from its own data first.");
 	return [
 		stats(stat("version", whole(cloud.version), cloud.version > 1 ? "taught by the mesh" : "from its own data"), stat("cycles", whole(Math.max(0, cloud.version - 1))), stat("last cycle", seconds(cycles[0][1].seconds))),
+		h("p", { class: "quiet", key: "what" }, "Devices of a group taught each other, through the cloud. Beside each: how often its model was right where the cloud tried it."),
 		...cycles.slice(0, 40).map(([version, cycle]) =>
 			panel(
 				`Version ${version}`,
 				h("p", { class: "quiet" }, `${seconds(cycle.seconds)}${cycle.left_out.length ? `; did not teach: ${cycle.left_out.join(", ")}` : ""}`),
 				Object.keys(cycle.groups).length
-					? Object.entries(cycle.groups).map(([group, names]) => h("div", { class: "group", key: group }, h("h3", {}, group === "-1" ? "everybody else" : `group ${group}`), h("ul", {}, names.map((name) => h("li", { class: "tag", key: name }, name, known(cycle.scores[name]) ? ` ${percent(cycle.scores[name], 1)}` : "")))))
+					? Object.entries(cycle.groups).map(([group, names]) => h("div", { class: "group", key: group }, h("h3", {}, group === "-1" ? "in no group" : `group ${group}`), h("ul", {}, names.map((name) => h("li", { class: "tag", key: name }, name, known(cycle.scores[name]) ? ` ${percent(cycle.scores[name], 1)}` : "")))))
 					: h("p", { class: "quiet" }, "from the cloud's own data; nobody taught it yet"),
 			),
 		),
