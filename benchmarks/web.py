@@ -1,54 +1,73 @@
 """What the page costs: first paint, an event's way to it, and what a member that serves it takes more.
 
     python benchmarks/web.py
-    python benchmarks/web.py --rounds 60 --pages 5
+    python benchmarks/web.py --only member --blocks 40 --pages 5
 
 The first part opens the page in a headless Chromium, a new tab each time, and changes one word of a mesh of 30 devices:
-seconds until the first paint, and until the word stands in the document. The second runs a mesh of an agent and two
-peers on this machine twice for each repetition, in turns: as it is, and with the agent serving the page to so many
-readers of its events (no browser: it would take processor time from the mesh). Round time is the median of all rounds
-but the first five, memory the agent's at the end (PSS).
+seconds until the first paint, and until the word stands in the document; the words come from a process of their own.
+Then it looks at the page of one device of a real mesh: seconds from a round's beginning on another device to the page.
+
+The second runs one mesh of an agent and two peers, of which one serves the page, and opens and closes so many readers
+of its events in turns (no browser: it would take processor time from the mesh), in pairs of blocks whose order
+alternates: what else the machine does hits both alike. Of each block the median round is taken, without the first two
+rounds, which began before it. The difference is the mean over the pairs, with its 95 % interval (bootstrap); likewise
+the member's processor time. Memory is the member's PSS beside readers and without `--web`, of meshes in turns.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
+import random
 import re
+import selectors
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-import urllib.request
+from collections.abc import Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.integration.browser import open_browser
-from tests.integration.web_server import Words, a_mesh, served
+from tests.integration.speaking_page import Speaking
 
 _PATIENCE_S = 120.0
-_FIRST = 5
+# Rounds of a block that do not count: the one that is under way, and the one whose line is to come.
+_BETWEEN = 2
+_WARM = 5
+_DRAWS = 4000
 _PAINT = "return performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
+# When the page showed each round first.
+_NOTE_ROUNDS = """window.rounds = {};
+    new MutationObserver(() => {
+        const round = document.querySelector(".stats").innerText.match(/round\\s+([\\d,.]+)/);
+        if (round) window.rounds[round[1].replace(/\\D/g, "")] ??= Date.now();
+    }).observe(document.querySelector("main"), { subtree: true, childList: true, characterData: true })"""
 _DATA = "motion?people=6&test_people=2&windows=400"
 
 
 def measure_page(repeats: int) -> dict[str, float]:
-    words, browser = Words(a_mesh(30)), open_browser()
-    paints, ways = [], []
+    browser, paints, ways = open_browser(), [], []
     try:
-        with served(words) as opened:
+        with Speaking() as speaking:
             for number in range(repeats):
                 browser.go("about:blank")
-                browser.go(opened.url)
+                browser.go(speaking.url)
                 browser.show("mesh")
                 browser.until(lambda: browser.run(_PAINT))
                 paints.append(browser.run(_PAINT) / 1e3)
-                ways.append(_way(browser, words, f"word {number}"))
+                ways.append(speaking.say_and_see(f"word {number}", browser))
     finally:
         browser.close()
     return {
@@ -59,118 +78,196 @@ def measure_page(repeats: int) -> dict[str, float]:
     }
 
 
-def _way(browser, words, text: str) -> float:  # type: ignore[no-untyped-def]
-    """From the source's word to the document, by the wall clock of this machine, which the browser shares."""
-    watch = """window.seen = new Promise((done) => {
-        const look = new MutationObserver(() => {
-            if (!document.querySelector("#mesh").innerText.includes(arguments[0])) return;
-            look.disconnect();
-            done(Date.now());
-        });
-        look.observe(document.querySelector("#mesh"), { subtree: true, childList: true, characterData: true });
-    })"""
-    browser.run(watch, text)
-    said = time.time()
-    words.say(problem=text)
-    seen = browser.driver.execute_async_script("window.seen.then(arguments[0])")
-    return float(seen) / 1e3 - said
-
-
-def run_mesh(rounds: int, pages: int, folder: Path) -> tuple[float, float]:
-    """Median seconds of a round, and the agent's MB at its end. pages: readers of its page; -1: it serves none."""
-    folder.mkdir(parents=True)
-    environment = {"HOME": str(folder), "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path.cwd())}
-    mdl = [sys.executable, "-m", "peers"]
-    subprocess.run([*mdl, "mesh", "new", "home"], cwd=folder, env=environment, check=True, capture_output=True)
-    common = ["--mesh", "home", "--loopback"]
-    web = [] if pages < 0 else ["--web", "8420"]
-    out = folder / "agent"
-    log = (folder / "agent.log").open("wb")
-    children = [
-        subprocess.Popen(
-            [*mdl, "agent", *common, "--min-peers", "2", "--rounds", str(rounds), "--out", str(out), *web],
-            cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=log,
-        )
-    ]  # fmt: skip
-    for number in (1, 2):
-        words = ["peer", *common, "--name", f"p{number}", "--shard", f"{number}/2", "--data", _DATA]
-        children.append(
-            subprocess.Popen(
-                [*mdl, *words], cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-            )
-        )
-    readers, memory = [], 0.0
+def measure_mesh_events(folder: Path, count: int) -> dict[str, float]:
+    """From a round's opening, as the log of the device that serves no page has it, to the other one's page."""
+    browser = open_browser()
     try:
-        if pages >= 0:
-            address = _wait_for_page(folder / "agent.log")
-            readers = [threading.Thread(target=_read, args=(address,), daemon=True) for _ in range(pages)]
-            for reader in readers:
-                reader.start()
-        give_up_at = time.monotonic() + _PATIENCE_S
-        agent = psutil.Process(children[0].pid)
-        while children[0].poll() is None and time.monotonic() < give_up_at:
-            try:
-                memory = agent.memory_full_info().pss / 1e6
-            except psutil.Error:
-                break
-            threading.Event().wait(0.5)
+        with Mesh(folder, serves=True) as mesh:
+            host, port = mesh.address()
+            mesh.go_on_to(_WARM)
+            browser.go(f"http://{host}:{port}/")
+            browser.show("mesh")
+            browser.run(_NOTE_ROUNDS)
+            mesh.go_on_to(_WARM + count)
+            seen = browser.run("return window.rounds")
+            ways = [seen[number] / 1e3 - at for number, at in mesh.opened_rounds().items() if number in seen]
     finally:
-        for child in children:
-            child.terminate()
-        for child in children:
-            child.wait(_PATIENCE_S)
-        log.close()
-    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    return statistics.median(line["seconds"]["total"] for line in lines[_FIRST:]), memory
-
-
-def _wait_for_page(log: Path) -> str:
-    give_up_at = time.monotonic() + _PATIENCE_S
-    while time.monotonic() < give_up_at:
-        if found := re.search(r"the page: (\S+)/\?", log.read_text()):
-            return found[1]
-        threading.Event().wait(0.1)
-    raise SystemExit(f"no page: {log.read_text()}")
-
-
-def _read(address: str) -> None:
-    try:
-        with urllib.request.urlopen(f"{address}/api/v1/events") as events:
-            while events.readline():
-                pass
-    except OSError:
-        return  # the mesh is over
-
-
-def measure_member(rounds: int, pages: int, repeats: int) -> dict[str, float]:
-    alone, beside = [], []
-    with tempfile.TemporaryDirectory() as folder:
-        for number in range(repeats):
-            alone.append(run_mesh(rounds, -1, Path(folder) / f"{number}-alone"))
-            beside.append(run_mesh(rounds, pages, Path(folder) / f"{number}-page"))
-    quick, slow = (statistics.median(each[0] for each in runs) for runs in (alone, beside))
-    small, large = (statistics.median(each[1] for each in runs) for runs in (alone, beside))
+        browser.close()
+    ways = sorted(ways[1:])  # the first was there before anybody looked
     return {
-        "round_s": round(quick, 4),
-        "round_with_pages_s": round(slow, 4),
-        "slower_percent": round(100 * (slow / quick - 1), 1),
-        "agent_mb": round(small, 1),
-        "agent_with_page_mb": round(large, 1),
+        "rounds_seen": len(ways),
+        "mesh_event_s": round(statistics.median(ways), 3),
+        "mesh_event_95_percent_s": round(ways[len(ways) * 95 // 100], 3),
+        "mesh_event_worst_s": round(ways[-1], 3),
     }
+
+
+class Mesh:
+    """An agent and two peers of this machine; the first serves the page if `serves`. Use as a context manager."""
+
+    def __init__(self, folder: Path, serves: bool) -> None:
+        self._folder, self._serves = folder, serves
+        self._children: list[subprocess.Popen[bytes]] = []
+        folder.mkdir(parents=True)
+
+    def __enter__(self) -> Mesh:
+        own = {
+            "HOME": str(self._folder),
+            "PATH": "/usr/bin:/bin",
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": str(Path.cwd()),
+        }
+        mdl = [sys.executable, "-m", "peers"]
+        given = {"cwd": self._folder, "env": own}
+        subprocess.run([*mdl, "mesh", "new", "home"], check=True, capture_output=True, **given)  # type: ignore[call-overload]
+        common = ["--mesh", "home", "--loopback"]
+        words = [["agent", *common, "--min-peers", "2", "--out", str(self._folder / "agent")]]
+        for number in (1, 2):
+            web = ["--web", "8420"] if self._serves and number == 1 else []
+            words.append(["peer", *common, "--name", f"p{number}", "--shard", f"{number}/2", "--data", _DATA, *web])
+        for at, each in enumerate(words):
+            with (self._folder / f"{at}.log").open("wb") as log:
+                child = subprocess.Popen([*mdl, *each], stdout=subprocess.DEVNULL, stderr=log, **given)  # type: ignore[call-overload]
+                self._children.append(child)
+        self.member = psutil.Process(self._children[1].pid)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for child in self._children:
+            child.terminate()
+        for child in self._children:
+            child.wait(_PATIENCE_S)
+
+    def address(self) -> tuple[str, int]:
+        """Of the page."""
+        log = self._folder / "1.log"
+        found = _until(lambda: re.search(r"the page: (http\S+)", log.read_text()), log)
+        parts = urlsplit(found[1])
+        return str(parts.hostname), int(parts.port or 0)
+
+    def opened_rounds(self) -> dict[str, float]:
+        """When the second device has begun to train for each, by the wall clock."""
+        lines = re.findall(
+            r"^(\S+ \S+) .* round (\d+): training with", (self._folder / "2.log").read_text(), re.MULTILINE
+        )
+        return {number: datetime.strptime(at, "%Y-%m-%d %H:%M:%S,%f").timestamp() for at, number in lines}
+
+    def rounds(self) -> list[float]:
+        """Seconds of each so far."""
+        path = self._folder / "agent" / "metrics.jsonl"
+        if not path.exists():
+            return []
+        return [json.loads(line)["seconds"]["total"] for line in path.read_text().split("\n")[:-1]]
+
+    def go_on_to(self, count: int) -> list[float]:
+        _until(lambda: len(self.rounds()) >= count, self._folder / "0.log")
+        return self.rounds()
+
+
+@contextlib.contextmanager
+def readers(address: tuple[str, int], count: int) -> Iterator[None]:
+    """So many connections that take all events and look at none."""
+    over, reader = threading.Event(), selectors.DefaultSelector()
+    with contextlib.ExitStack() as stack:
+        for _ in range(count):
+            connection = stack.enter_context(socket.create_connection(address, _PATIENCE_S))
+            host = f"{address[0]}:{address[1]}"
+            connection.sendall(f"GET /api/v1/events HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+            reader.register(connection, selectors.EVENT_READ)
+
+        def take() -> None:
+            while not over.is_set():
+                for key, _ in reader.select(0.2):
+                    if not key.fileobj.recv(1 << 18):  # type: ignore[union-attr]
+                        raise SystemExit("a reader was sent away")
+
+        thread = threading.Thread(target=take)
+        thread.start()
+        yield
+        over.set()
+        thread.join()
+
+
+def measure_rounds(folder: Path, blocks: int, length: int, pages: int) -> dict[str, object]:
+    """Pairs of blocks without and with readers; what these make slower, in percent."""
+    slower, busier = [], []
+    with Mesh(folder, serves=True) as mesh:
+        address, done = mesh.address(), _WARM
+        mesh.go_on_to(done)
+        for pair in range(blocks):
+            found: dict[bool, tuple[float, float]] = {}
+            for is_read in (False, True) if pair % 2 else (True, False):
+                with readers(address, pages) if is_read else contextlib.nullcontext():
+                    mesh.go_on_to(done + _BETWEEN)
+                    before, started = _busy_s(mesh.member), time.monotonic()
+                    seconds = mesh.go_on_to(done + _BETWEEN + length)
+                    share = (_busy_s(mesh.member) - before) / (time.monotonic() - started)
+                found[is_read] = statistics.median(seconds[done + _BETWEEN :]), share
+                done = len(seconds)
+            slower.append(100 * (found[True][0] / found[False][0] - 1))
+            busier.append(100 * (found[True][1] - found[False][1]))
+    return {
+        "pairs": blocks,
+        "rounds_a_block": length,
+        "slower_percent": _mean_with_interval(slower),
+        "more_of_a_core_percent": _mean_with_interval(busier),
+    }
+
+
+def measure_memory(folder: Path, repeats: int, pages: int) -> dict[str, object]:
+    """MB of the member that its page and readers take more, each time of two meshes one after the other."""
+    more = []
+    for number in range(repeats):
+        found = []
+        for serves in (False, True):
+            with Mesh(folder / f"{number}-{serves}", serves) as mesh, contextlib.ExitStack() as stack:
+                if serves:
+                    stack.enter_context(readers(mesh.address(), pages))
+                mesh.go_on_to(10 * _WARM)
+                found.append(mesh.member.memory_full_info().pss / 1e6)
+        more.append(found[1] - found[0])
+    return {"more_mb": [round(each, 1) for each in more]}
+
+
+def _until(claim, log: Path):  # type: ignore[no-untyped-def]
+    give_up_at, pause = time.monotonic() + _PATIENCE_S, threading.Event()
+    while not (found := claim()):
+        if time.monotonic() > give_up_at:
+            raise SystemExit(f"nothing happens: {log.read_text()}")
+        pause.wait(0.05)
+    return found
+
+
+def _busy_s(process: psutil.Process) -> float:
+    told = process.cpu_times()
+    return float(told.user + told.system)
+
+
+def _mean_with_interval(values: Sequence[float]) -> list[float]:
+    """[mean, lower, upper] with a bootstrap of whole pairs."""
+    generator = random.Random(0)
+    means = sorted(statistics.fmean(generator.choices(values, k=len(values))) for _ in range(_DRAWS))
+    return [round(each, 2) for each in (statistics.fmean(values), means[_DRAWS // 40], means[-_DRAWS // 40])]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--blocks", type=int, default=20, help="pairs of blocks of rounds")
+    parser.add_argument("--length", type=int, default=8, help="rounds of a block that count")
     parser.add_argument("--pages", type=int, default=5)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--only", choices=("page", "member"), default=None)
+    parser.add_argument("--repeats", type=int, default=3, help="of memory; three times as many paints")
+    parser.add_argument("--only", choices=("page", "events", "member", "memory"), default=None)
     given = parser.parse_args()
-    found: dict[str, float] = {}
-    if given.only != "member":
-        found |= measure_page(3 * given.repeats)
-    if given.only != "page":
-        found |= measure_member(given.rounds, given.pages, given.repeats)
+    found: dict[str, object] = {"load": round(os.getloadavg()[0], 1)}
+    with tempfile.TemporaryDirectory() as folder:
+        if given.only in (None, "page"):
+            found |= measure_page(3 * given.repeats)
+        if given.only in (None, "events"):
+            found |= measure_mesh_events(Path(folder) / "events", 20 * given.repeats)
+        if given.only in (None, "member"):
+            found |= measure_rounds(Path(folder) / "rounds", given.blocks, given.length, given.pages)
+        if given.only in (None, "memory"):
+            found |= measure_memory(Path(folder) / "memory", given.repeats, given.pages)
     print(json.dumps(found, indent=2))
 
 
