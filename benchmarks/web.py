@@ -1,7 +1,7 @@
 """What the page costs: first paint, an event's way to it, and what a member that serves it takes more.
 
     python benchmarks/web.py
-    python benchmarks/web.py --only member --blocks 40 --pages 5
+    python benchmarks/web.py --only member --blocks 60 --pages 5
 
 The first part opens the page in a headless Chromium, a new tab each time, and changes one word of a mesh of 30 devices:
 seconds until the first paint, and until the word stands in the document; the words come from a process of their own.
@@ -10,8 +10,10 @@ Then it looks at the page of one device of a real mesh: seconds from a round's b
 The second runs one mesh of an agent and two peers, of which one serves the page, and opens and closes so many readers
 of its events in turns (no browser: it would take processor time from the mesh), in pairs of blocks whose order
 alternates: what else the machine does hits both alike. Of each block the median round is taken, without the first two
-rounds, which began before it. The difference is the mean over the pairs, with its 95 % interval (bootstrap); likewise
-the member's processor time. Memory is the member's PSS beside readers and without `--web`, of meshes in turns.
+rounds, which began before it. The difference is the median over the pairs, with its 95 % interval (bootstrap); likewise
+the processor time of all the member's threads but the busiest, which trains.
+
+Memory is the member's PSS with the page and its readers and without `--web`, of meshes in turns.
 """
 
 from __future__ import annotations
@@ -209,8 +211,8 @@ def measure_rounds(folder: Path, blocks: int, length: int, pages: int) -> dict[s
     return {
         "pairs": blocks,
         "rounds_a_block": length,
-        "slower_percent": _mean_with_interval(slower),
-        "more_of_a_core_percent": _mean_with_interval(busier),
+        "slower_percent": _median_with_interval(slower),
+        "more_of_a_core_percent": _median_with_interval(busier),
     }
 
 
@@ -239,21 +241,22 @@ def _until(claim, log: Path):  # type: ignore[no-untyped-def]
 
 
 def _busy_s(process: psutil.Process) -> float:
-    told = process.cpu_times()
-    return float(told.user + told.system)
+    """Of all threads but the busiest."""
+    threads = [each.user_time + each.system_time for each in process.threads()]
+    return float(sum(threads) - max(threads))
 
 
-def _mean_with_interval(values: Sequence[float]) -> list[float]:
-    """[mean, lower, upper] with a bootstrap of whole pairs."""
+def _median_with_interval(values: Sequence[float]) -> list[float]:
+    """[median, lower, upper] with a bootstrap of whole pairs."""
     generator = random.Random(0)
-    means = sorted(statistics.fmean(generator.choices(values, k=len(values))) for _ in range(_DRAWS))
-    return [round(each, 2) for each in (statistics.fmean(values), means[_DRAWS // 40], means[-_DRAWS // 40])]
+    drawn = sorted(statistics.median(generator.choices(values, k=len(values))) for _ in range(_DRAWS))
+    return [round(each, 2) for each in (statistics.median(values), drawn[_DRAWS // 40], drawn[-_DRAWS // 40])]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--blocks", type=int, default=20, help="pairs of blocks of rounds")
-    parser.add_argument("--length", type=int, default=8, help="rounds of a block that count")
+    parser.add_argument("--blocks", type=int, default=40, help="pairs of blocks of rounds")
+    parser.add_argument("--length", type=int, default=5, help="rounds of a block that count")
     parser.add_argument("--pages", type=int, default=5)
     parser.add_argument("--repeats", type=int, default=3, help="of memory; three times as many paints")
     parser.add_argument("--only", choices=("page", "events", "member", "memory"), default=None)

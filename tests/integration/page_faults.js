@@ -40,6 +40,11 @@ for (const node of document.querySelectorAll("body *")) {
   if (box.left < -1 || box.right > innerWidth + 1) {
     if (style.textOverflow !== "ellipsis") faults.push(`${name}: cut at ${box.left.toFixed()} to ${box.right.toFixed()} of ${innerWidth}`);
   }
+  const frame = node.closest(".card, .panel, .stat");
+  if (frame && style.overflow !== "hidden" && !node.closest(".gantt, .u-wrap")) {
+    const edge = frame.getBoundingClientRect().right - parseFloat(getComputedStyle(frame).paddingRight);
+    if (box.right > edge + 1) faults.push(`${name}: sticks out of its frame by ${(box.right - edge).toFixed()}`);
+  }
   if (style.overflow === "hidden" && node.scrollWidth > node.clientWidth + 1 && !node.closest("[title]") && !node.matches(".told, .meter *"))
     faults.push(`${name}: cut off`);
   if (!node.closest(".arrow, .ticks, nav, header.top, .u-wrap")) leaves.push([name, box, node]);

@@ -13,9 +13,12 @@ for needed in ("starlette", "uvicorn", "segno", "prometheus_client"):
 VIEWS = ("mesh", "round", "learning", "schedule", "cloud", "join")
 
 
-@pytest.mark.parametrize(("width", "height", "theme"), [(360, 740, "dark"), (1440, 900, "light"), (3840, 2160, "dark")])
-def test_every_view_is_whole_readable_and_quiet(browser, width, height, theme):
-    with served(Words(a_mesh(30)), code=CODE) as opened:
+@pytest.mark.parametrize(
+    ("width", "height", "theme", "devices"),
+    [(360, 740, "dark", 60), (768, 1024, "light", 12), (1440, 900, "light", 60), (3840, 2160, "dark", 30)],
+)
+def test_every_view_is_whole_readable_and_quiet(browser, width, height, theme, devices):
+    with served(Words(a_mesh(devices)), code=CODE) as opened:
         browser.size(width, height)
         browser.dress(theme)
         browser.go(opened.url)
@@ -85,6 +88,18 @@ def test_a_change_reaches_the_page_and_keeps_what_the_reader_does(browser):
         words.say(status=status)
         assert browser.says("silent for 9 s")
         assert browser.run("return window.kept.isConnected && window.kept.innerText.includes('silent for 9 s')")
+
+
+def test_numbers_are_written_as_the_reader_writes_them(browser):
+    with served(Words(a_mesh())) as opened:
+        browser.driver.execute_cdp_cmd("Emulation.setLocaleOverride", {"locale": "de-DE"})
+        try:
+            browser.go(opened.url)
+            browser.show("mesh")
+            assert "96,9\u00a0%" in browser.text(".stats")
+            assert "2,55 s" in browser.text(".stats")
+        finally:
+            browser.driver.execute_cdp_cmd("Emulation.setLocaleOverride", {})
 
 
 def test_names_and_words_of_others_are_text(browser):
