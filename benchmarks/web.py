@@ -1,7 +1,7 @@
 """What the page costs: first paint, an event's way to it, and what a member that serves it takes more.
 
     python benchmarks/web.py
-    python benchmarks/web.py --only member --blocks 60 --pages 5
+    python benchmarks/web.py --only member --seconds 600 --pages 5
 
 The first part opens the page in a headless Chromium, a new tab each time, and changes one word of a mesh of 30 devices:
 seconds until the first paint, and until the word stands in the document; the words come from a process of their own.
@@ -190,15 +190,17 @@ def readers(address: tuple[str, int], count: int) -> Iterator[None]:
         thread.join()
 
 
-def measure_rounds(folder: Path, blocks: int, length: int, pages: int) -> dict[str, object]:
+def measure_rounds(folder: Path, longest_s: float, length: int, pages: int) -> dict[str, object]:
     """Pairs of blocks without and with readers; what these make slower, in percent."""
-    slower, busier = [], []
+    slower: list[float] = []
+    busier: list[float] = []
     with Mesh(folder, serves=True) as mesh:
         address, done = mesh.address(), _WARM
         mesh.go_on_to(done)
-        for pair in range(blocks):
+        over_at = time.monotonic() + longest_s
+        while time.monotonic() < over_at:
             found: dict[bool, tuple[float, float]] = {}
-            for is_read in (False, True) if pair % 2 else (True, False):
+            for is_read in (False, True) if len(slower) % 2 else (True, False):
                 with readers(address, pages) if is_read else contextlib.nullcontext():
                     mesh.go_on_to(done + _BETWEEN)
                     before, started = _busy_s(mesh.member), time.monotonic()
@@ -209,7 +211,7 @@ def measure_rounds(folder: Path, blocks: int, length: int, pages: int) -> dict[s
             slower.append(100 * (found[True][0] / found[False][0] - 1))
             busier.append(100 * (found[True][1] - found[False][1]))
     return {
-        "pairs": blocks,
+        "pairs": len(slower),
         "rounds_a_block": length,
         "slower_percent": _median_with_interval(slower),
         "more_of_a_core_percent": _median_with_interval(busier),
@@ -255,7 +257,7 @@ def _median_with_interval(values: Sequence[float]) -> list[float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--blocks", type=int, default=40, help="pairs of blocks of rounds")
+    parser.add_argument("--seconds", type=float, default=300.0, help="of pairs of blocks of rounds")
     parser.add_argument("--length", type=int, default=5, help="rounds of a block that count")
     parser.add_argument("--pages", type=int, default=5)
     parser.add_argument("--repeats", type=int, default=3, help="of memory; three times as many paints")
@@ -268,7 +270,7 @@ def main() -> None:
         if given.only in (None, "events"):
             found |= measure_mesh_events(Path(folder) / "events", 20 * given.repeats)
         if given.only in (None, "member"):
-            found |= measure_rounds(Path(folder) / "rounds", given.blocks, given.length, given.pages)
+            found |= measure_rounds(Path(folder) / "rounds", given.seconds, given.length, given.pages)
         if given.only in (None, "memory"):
             found |= measure_memory(Path(folder) / "memory", given.repeats, given.pages)
     print(json.dumps(found, indent=2))

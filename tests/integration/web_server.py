@@ -107,7 +107,7 @@ def a_mesh(count=12, rounds=40, names=None):
     names = names or [f"device-{number:02d}" for number in range(1, count + 1)]
     doing = [Activity.HOLDING, Activity.RECEIVING, Activity.TRAINING, Activity.SENT]
     members = [_member(name, number, doing[number % 4], theta=float(number % 3)) for number, name in enumerate(names)]
-    change = msgspec.structs.replace
+    change, elapsed_s = msgspec.structs.replace, 2.1
     members[1] = change(members[1], transfer=Transfer(names[0], 300, 1000))
     members[-1] = change(members[-1], alive=False, heard_s_ago=42.0)
     members[-2] = change(members[-2], problem="its model is alexnet (3 classes), the mesh's is lenet (6 classes)")
@@ -126,9 +126,14 @@ def a_mesh(count=12, rounds=40, names=None):
                    why.format(names[2 * number], names[2 * number + 1]), 4_000_000, 0.2)
         for number in range(len(names) // 2)
     )  # fmt: skip
+    so_far = tuple(
+        change(hop, outcome="ordered", decided_s=None) if (hop.decided_s or 9.9) > elapsed_s else hop
+        for hop in hops
+        if hop.ordered_s <= elapsed_s
+    )
     status = MeshStatus(
-        9, 42, 200, f"aggregating, waits for {names[2]}", "dqn", tuple(members), hops, agent=names[0],
-        devices=devices, elapsed_s=1.7, cuts=(f"{names[0]} and {names[3]} do not reach each other",),
+        9, 42, 200, f"aggregating, waits for {names[2]}", "dqn", tuple(members), so_far, agent=names[0],
+        devices=devices, elapsed_s=elapsed_s, cuts=(f"{names[0]} and {names[3]} do not reach each other",),
     )  # fmt: skip
     lines = [_line(number, names, devices, hops) for number in range(42 - rounds, 42)]
     peers = {"boss": PeerInfo("boss", 1, Role.AGENT, "10.0.0.1", 1)}

@@ -131,7 +131,7 @@ function confusion({ confusion, confusion_round, classes }) {
 		const cells = row.map((count, guess) => h("td", { class: `num${guess === truth ? " hit" : ""}`, style: { "--share": `${(45 * count) / (sums[truth] || 1)}%` }, title: `${names[truth]} taken for ${names[guess]}: ${whole(count)}` }, whole(count)));
 		return h("tr", { key: truth }, h("th", { scope: "row" }, names[truth]), cells, h("td", { class: "num" }, found));
 	});
-	const head = ["class", ...names, "found"];
+	const head = ["class", ...names, "right"];
 	const total = sums.reduce((sum, count) => sum + count, 0);
 	return panel("Confusion matrix", h("p", { class: "quiet" }, `round ${whole(confusion_round)}, ${plural(total, "test window", "test windows")}: each row a true class, each column what it was taken for`), table("confusion matrix: rows are true classes, columns what they were taken for", head, head.map((_, at) => at).slice(1), rows, "confusion"));
 }
