@@ -167,6 +167,7 @@ HEARS_THE_USER = {
     "peers/edge/cloud_node.py",
     "peers/edge/cloud_line.py",
     "peers/edge/device.py",
+    "peers/edge/small/share.py",
     "peers/launch/plan.py",
 }
 _RUNS_WHAT_IT_IS_TOLD = {"import_module", "__import__", "exec", "eval", "compile", "run_module", "run_path"}
@@ -294,6 +295,7 @@ def test_what_a_peer_loads_never_needs_the_learning_libraries() -> None:
         ("peers.roles.agent.agent", {"torch", "zmq", "zeroconf", "psutil", "typer"}),
         ("peers.roles.trainer.trainer", {"torch", "zmq", "zeroconf", "psutil", "typer"}),
         ("peers.edge.node", {"torch"}),
+        ("peers.edge.small.waiting", {"torch"}),
         ("sim.mesh.driver", {"torch", "zmq", "zeroconf", "psutil"}),
         ("mdl.config", {"torch", "numpy", "zmq"}),
         ("peers.cli.main", {"torch", "numpy", "zmq", "zeroconf"}),

@@ -205,16 +205,23 @@ def _train_here(
     begin: tuple[bool, Path | None],
     as_json: bool,
 ) -> None:
-    from peers.edge.node import run_trainer
-    from peers.edge.resume import Begin
+    from peers.edge.node import Ended, run_trainer
+    from peers.edge.small.memory import limit_arenas
+    from peers.edge.small.waiting import wait_for_others
 
+    limit_arenas()
     found = find_mesh(mesh[0], mesh[1], settings, mesh[2])
     need_data(settings)
     with (
         identified(found.name, name, out) as (me, directory),
         page_beside(settings, found, me.peer_id) as name_classes,
     ):
-        ended = run_trainer(settings, me, found, directory, Begin(*begin), policy, name_classes)
+        met = wait_for_others(settings, me, found, directory, any(begin))
+        ended = Ended("", 130, 0, 0)
+        if met:
+            from peers.edge.resume import Begin  # imports torch
+
+            ended = run_trainer(*met, found, directory, Begin(*begin), policy, name_classes)
     saved = f"the model of round {ended.round_id} is in {directory / 'global.safetensors'}"
     told = saved if ended.round_id else "no round was finished, nothing is saved"
     end(ended, {"peer": me.peer_id, "mesh": found.name, "run_dir": str(directory)}, as_json, told)

@@ -32,10 +32,11 @@ from mdl.reading import decode_json, read_bytes
 from mdl.section import MANY
 from mdl.writing import write_bytes
 from peers.edge.cloud_files import CloudFiles
-from peers.edge.device import device_seed, load_share
+from peers.edge.device import device_seed
 from peers.edge.gatekeeper import Gatekeeper, make_gatekeeper
 from peers.edge.lifeline import stopped_by_signals
 from peers.edge.resume import Origin, refuse_to_overwrite, set_aside
+from peers.edge.small.share import load_share
 from peers.roles.cloud.cloud import Cloud, CloudSettings
 from peers.roles.cloud.learner import CLOUD, Learner, LearnerSettings
 from transport.discovery.interfaces import host_to_listen_on

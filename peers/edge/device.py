@@ -13,18 +13,7 @@ import msgspec
 import numpy as np
 
 from mdl.config import Config
-from mdl.data import (
-    DataSet,
-    Shard,
-    Windows,
-    default_cache_dir,
-    load_data,
-    parse_shard,
-    private_part,
-    shard_test,
-    split_windows,
-    take_windows,
-)
+from mdl.data import DataSet, shard_test, take_windows
 from mdl.errors import TrainingCancelledError
 from mdl.files.ballot import BALLOT, BallotFile
 from mdl.files.checkpoint import ModelCache, write_safetensors
@@ -33,7 +22,7 @@ from mdl.learning.evaluation import evaluate
 from mdl.learning.flat import FlatModel, hash_task, older_hashes
 from mdl.learning.models import build_model
 from mdl.learning.training import LocalTrainer, Teacher, check_trained, find_device, model_delta
-from mdl.own import own_data, own_model
+from mdl.own import own_model
 from mdl.protocol.delta import Contributor, ModelDelta, Vector
 from mdl.protocol.machine import (
     DeltaRecalled,
@@ -63,6 +52,8 @@ from peers.edge.resume import (
     restore_state,
     set_aside,
 )
+from peers.edge.small.memory import Spare
+from peers.edge.small.share import load_share
 from peers.roles.build import TrainerStart, outer_of
 
 logger = logging.getLogger(__name__)
@@ -95,6 +86,7 @@ class Device:
         self._cache = ModelCache(out)
         self._state = LoopState(out, self.schema_hash, {"optimizer": self._trainer.optimizer})
         self.ballots = BallotFile(out / BALLOT)
+        self._spare = Spare()
         self._stopped = False
         self._trained_from: Callable[[], Vector | None] = lambda: None
         self._lesson_every = config.cloud.lesson_every
@@ -190,19 +182,11 @@ class Device:
             counts = evaluate(self.model.module, test.x, test.y, classes, self.is_paused)
         except TrainingCancelledError:
             return None
+        self._spare.give_back()
         return Evaluated(effect.round_id, counts)
 
     def _save(self, effect: SaveModel) -> None:
         keep_state(self._cache, effect, self._origin)
-
-
-def load_share(config: Config) -> tuple[DataSet, Windows, Shard]:
-    """The data without what was given to a cloud, this device's training windows in it, and which share that is."""
-    data = load_data(own_data(config.data.spec), default_cache_dir(), config.seed)
-    data = private_part(data, config.cloud.people, config.seed)
-    shard = parse_shard(config.data.shard)
-    rows = split_windows(data.train, config.data.split, shard.count, config.seed)[shard.index - 1]
-    return data, take_windows(data.train, rows), shard
 
 
 def keep_delta(out: Path, me: Contributor, effect: KeepDelta) -> None:

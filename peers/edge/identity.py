@@ -59,6 +59,11 @@ def claim_identity(base: Path, name: str | None, out: Path | None = None) -> tup
     raise ConfigError(f"no free name for {host!r} in {base}")
 
 
+def claim_again(directory: Path, me: Contributor) -> Contributor:
+    """This process's own next incarnation: for the others it has started anew."""
+    return Contributor(me.peer_id, _next_incarnation(directory / "incarnation"))
+
+
 def release_identity(directory: Path) -> None:
     """Another process may take the name and directory from now on."""
     (directory / "pid").unlink(missing_ok=True)

@@ -30,9 +30,9 @@ logger = logging.getLogger("mdl")
 
 # Of lines that tell a step within a round: `peers/loops/rounds.py` leaves them out where a line a round is enough.
 _STEP = {"is_step": True}
-_PEER_COMMAND = "mdl peer --mesh NAME (mdl mesh list shows the code); if it runs already, mdl peer --join HOST:PORT"
+PEER_COMMAND = "mdl peer --mesh NAME (mdl mesh list shows the code); if it runs already, mdl peer --join HOST:PORT"
 # Without anybody found by then, the user should hear what is missing.
-_PATIENCE_S = 4.0
+PATIENCE_S = 4.0
 # A transfer that takes longer is worth a line; progress is told about once a second, from the first second on.
 _SLOW_S = 5.0
 _FIRST_PROGRESS_S = 1.0
@@ -71,7 +71,7 @@ class Narrator:
     me: the device's peer id.
     """
 
-    def __init__(self, mesh_name: str, how_to_start: str = _PEER_COMMAND, me: str = "") -> None:
+    def __init__(self, mesh_name: str, how_to_start: str = PEER_COMMAND, me: str = "") -> None:
         self._mesh_name, self._how_to_start, self._me = mesh_name, how_to_start, me
         self._segments: _Segments | None = None
         self._started: float | None = None
@@ -88,9 +88,9 @@ class Narrator:
             case PeerFound(info=info):
                 self._is_alone &= info.role is Role.OBSERVER
                 logger.info("found %s (%s) at %s:%d", info.peer_id, info.role.value, info.host, info.port)
-            case ResourcesSampled() if self._is_alone and now - self._started >= _PATIENCE_S:
+            case ResourcesSampled() if self._is_alone and now - self._started >= PATIENCE_S:
                 self._is_alone = False  # said once
-                logger.info("%s", _describe_loneliness(self._mesh_name, self._how_to_start))
+                logger.info("%s", describe_loneliness(self._mesh_name, self._how_to_start))
             case LocalDeltaReady(round_id=round_id, training=training):
                 took = f"{training.samples} windows in {training.seconds:.1f} s"
                 logger.info("round %d: trained on %s, loss %.3f", round_id, took, training.loss, extra=_STEP)
@@ -188,5 +188,5 @@ class Narrator:
         )
 
 
-def _describe_loneliness(mesh_name: str, how_to_start: str) -> str:
+def describe_loneliness(mesh_name: str, how_to_start: str) -> str:
     return f"nobody else of mesh {mesh_name!r} is found yet; on the other device: {how_to_start}"

@@ -1,0 +1,87 @@
+"""A peer that is alone waits without its model: 60 MB instead of 280, until somebody else of the mesh is there.
+
+Only where nothing can go wrong later that can be told now: the data is read, and a built-in model is known to fit it.
+A device that has trained before does not wait so; alone it trains on (`faults.on_partition`).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+from mdl.config import Config
+from mdl.data import DataSet
+from mdl.files.checkpoint import ModelCache
+from mdl.protocol.delta import Contributor
+from mdl.protocol.machine import Effect, Event, PeerFound, Tick
+from mdl.protocol.vocabulary import PeerInfo, Role
+from peers.edge.identity import claim_again
+from peers.edge.lifeline import LIFELINE_VARIABLE, stopped_by_signals
+from peers.edge.narrate import PATIENCE_S, PEER_COMMAND, describe_loneliness
+from peers.edge.node import drive, start_runtime
+from peers.edge.small.memory import Spare
+from peers.edge.small.share import load_share
+from peers.roles.first_meeting import FirstMeeting
+from transport.discovery.directory import Address
+from transport.trust.keys import Mesh
+
+logger = logging.getLogger(__name__)
+
+# Built-in models and the shortest window that they take, as `mdl/learning/models.py` has them; that imports torch.
+FITTING_MODELS, SHORTEST_TIME = ("lenet", "alexnet", "cnn-lstm"), 16
+
+
+def wait_for_others(
+    config: Config, me: Contributor, mesh: Mesh, out: Path, begins: bool
+) -> tuple[Config, Contributor] | None:
+    """The configuration and the identity to train with once there is somebody; None if the user does not want to wait.
+
+    begins: with parameters of the user's, or after setting aside what is in `out`. Raises ConfigError or DataError for
+    data that cannot be trained on.
+    """
+    if not _may_wait(config, out, begins) or not _fits(load_share(config)[0]):
+        return config, me
+    Spare(0.0).give_back()
+    machine = FirstMeeting(me, config.round.policy, time.monotonic() + PATIENCE_S)
+    info = PeerInfo(me.peer_id, me.incarnation, Role.TRAINER, "", config.mesh.port)
+
+    def observe(now: float, event: Event, effects: list[Effect]) -> None:
+        match event:
+            case PeerFound(info=info) if info is machine.met:
+                logger.info("found %s (%s) at %s:%d", info.peer_id, info.role.value, info.host, info.port)
+            case Tick():
+                logger.info("%s", describe_loneliness(mesh.name, PEER_COMMAND))
+
+    runtime = start_runtime(machine, info, mesh, config.mesh, observe=observe)
+    logger.info("%s waits for others of mesh %s; the model is loaded when somebody is there", me.peer_id, mesh.name)
+    with stopped_by_signals(runtime):
+        finish = drive(runtime, mesh, config.mesh)
+    if finish.exit_code:
+        return None
+    # Another start of this device for all who have met this one.
+    return _introduced(config, machine.met), claim_again(out, me)
+
+
+def _may_wait(config: Config, out: Path, begins: bool) -> bool:
+    """Not where another process waits for this one (`mdl up`), nor where torch is there in any case."""
+    is_plain = config.model.name in FITTING_MODELS and config.training.device == "cpu" and not config.cloud.address
+    is_new = not begins and not ModelCache(out).path.exists()
+    is_free = not os.environ.get(LIFELINE_VARIABLE) and "torch" not in sys.modules
+    return is_plain and is_new and is_free and config.round.min_peers > 1 and not config.device.max_memory_mb
+
+
+def _fits(data: DataSet) -> bool:
+    return data.shape[1] >= SHORTEST_TIME and len(data.classes) > 1 and "torch" not in sys.modules
+
+
+def _introduced(config: Config, met: PeerInfo | None) -> Config:
+    """Where whoever was met can be found again; one that waited too will listen elsewhere, and greets by itself."""
+    if met is None or (met.role is Role.TRAINER and not met.schema_hash):
+        return config
+    where = Address(met.host, met.port).endpoint().removeprefix("tcp://")
+    return msgspec.structs.replace(config, mesh=msgspec.structs.replace(config.mesh, join=(*config.mesh.join, where)))
