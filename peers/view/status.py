@@ -27,7 +27,11 @@ _COLOURS |= dict.fromkeys(("silent", "refused", "revoked", "quarantined"), "red"
 
 
 def show_status(mesh: Mesh, section: MeshSection, wait_s: float, *, watch: bool, quiet: bool) -> dict[str, Any]:
-    """Take a snapshot and show it, once or until Ctrl-C. Raises MeshNotFoundError if nobody answers in `wait_s`."""
+    """Take a snapshot and show it, once or until Ctrl-C. Raises MeshNotFoundError if nobody answers in `wait_s`.
+
+    watch: where no terminal is, a line each time the words for what the mesh does have changed; quiet: each snapshot
+    that differs from the one before as JSON on a line, instead.
+    """
     taker = Taker()
     with Watcher(mesh, section, "status") as watcher:
         watcher.heard.wait(wait_s)
@@ -40,6 +44,8 @@ def show_status(mesh: Mesh, section: MeshSection, wait_s: float, *, watch: bool,
                 f"(mdl mesh list shows the code); if they run already, mdl status --join HOST:PORT"
             )
         console = PlainConsole()
+        if watch and (quiet or not console.is_terminal):
+            _tell_changes(watcher, taker, console, quiet)
         if watch:
             with Live(console=console, auto_refresh=False) as live:
                 while not watcher.problem:
@@ -53,14 +59,24 @@ def show_status(mesh: Mesh, section: MeshSection, wait_s: float, *, watch: bool,
     return built
 
 
+def _tell_changes(watcher: Watcher, taker: Taker, console: PlainConsole, as_json: bool) -> None:
+    """Until Ctrl-C; raises what keeps the watcher from hearing anything."""
+    before = ""
+    while not watcher.problem:
+        watcher.heard.clear()
+        snapshot = taker.take(watcher.told())
+        line = msgspec.json.encode(snapshot).decode() if as_json else _tell_doing(snapshot).plain
+        if line != before:
+            console.file.write(f"{line}\n")  # as it is: the console would break an object into lines
+            console.file.flush()
+        before = line
+        watcher.heard.wait(_FRAME_S)
+    raise watcher.problem
+
+
 def draw_status(snapshot: Snapshot) -> RenderableType:
     mesh, round_ = snapshot.mesh, snapshot.round
-    led = f", led by {mesh.agent}" if mesh.agent else ""
-    number = f", round {round_.number}" + (f" of {round_.goal}" if round_.goal else "") if round_ else ""
-    parts: list[RenderableType] = [
-        _line(Text.assemble((mesh.name, "bold"), f"{number}{led}: ", (mesh.told, "bold"))),
-        _draw_devices(mesh.devices),
-    ]
+    parts: list[RenderableType] = [_line(_tell_doing(snapshot)), _draw_devices(mesh.devices)]
     parts += [_line(Text(cut, style="yellow")) for cut in mesh.cuts]
     if round_ and round_.chart:
         hops = list(round_.chart.hops.values())[-_SHOWN_HOPS:]
@@ -74,6 +90,13 @@ def draw_status(snapshot: Snapshot) -> RenderableType:
     if snapshot.cloud:
         parts.append(_line(Text(f"cloud: version {snapshot.cloud.version}")))
     return Group(*parts)
+
+
+def _tell_doing(snapshot: Snapshot) -> Text:
+    mesh, round_ = snapshot.mesh, snapshot.round
+    led = f", led by {mesh.agent}" if mesh.agent else ""
+    number = f", round {round_.number}" + (f" of {round_.goal}" if round_.goal else "") if round_ else ""
+    return Text.assemble((mesh.name, "bold"), f"{number}{led}: ", (mesh.told, "bold"))
 
 
 def _draw_devices(devices: dict[str, DevicePart]) -> Table:

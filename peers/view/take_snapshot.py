@@ -6,7 +6,7 @@ mesh of a thousand rounds costs no more to look at than a new one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -62,6 +62,7 @@ class Told(msgspec.Struct, frozen=True):
     pages: as in MeshPart.
     policies: as in SchedulePart.
     classes: as in LearningPart.
+    revoked: peer ids of devices that an owner has locked out -> why, in words; "": no reason was given.
     problem: why nothing is heard, in words.
     """
 
@@ -77,6 +78,7 @@ class Told(msgspec.Struct, frozen=True):
     pages: tuple[str, ...] = ()
     policies: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
+    revoked: Mapping[str, str] = {}
     problem: str = ""
 
 
@@ -153,10 +155,11 @@ def _span(span: Span, end_s: float | None) -> SpanPart:
 def _mesh(told: Told) -> MeshPart:
     status = told.status
     if status is None:
-        devices = dict(_introduced(told.peers, ""))
+        devices = dict(_introduced(told.peers, "")) | _revoked(told.revoked, ())
         return MeshPart(told.mesh, told=told.problem or "nobody leads yet", devices=devices, pages=told.pages)
     silent = told.heard_s_ago >= SILENT_S
     known = {member.peer_id: _device(member, status, silent) for member in status.members}
+    known |= _revoked(told.revoked, [member.peer_id for member in status.members if member.alive])
     rest = {name: part for name, part in _introduced(told.peers, status.agent) if name not in known}
     text = f"no agent was heard for {told.heard_s_ago:.0f} s; it was {status.agent}" if silent else status.phase
     return MeshPart(
@@ -165,6 +168,15 @@ def _mesh(told: Told) -> MeshPart:
         status.cuts,
         told.pages,
     )
+
+
+def _revoked(revoked: Mapping[str, str], alive: Collection[str]) -> dict[str, DevicePart]:
+    """alive: who is heard; a new device may have the name of one that is out."""
+    return {
+        name: DevicePart(Role.TRAINER.value, False, "revoked", f"revoked: {why}" if why else "revoked by an owner")
+        for name, why in revoked.items()
+        if name not in alive
+    }
 
 
 def _introduced(peers: Mapping[str, PeerInfo], agent: str) -> Iterable[tuple[str, DevicePart]]:

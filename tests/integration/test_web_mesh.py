@@ -10,7 +10,7 @@ from peers.view.take_snapshot import Told
 from peers.web.sources import POLICIES
 from sim.mesh.fault_plan import FaultPlan
 from tests.integration import product
-from tests.integration.product import until
+from tests.integration.product import read_lines, until
 from tests.integration.web_server import Words, served
 
 for needed in ("starlette", "uvicorn", "segno", "prometheus_client"):
@@ -82,9 +82,16 @@ def test_a_running_mesh_of_five_processes_whose_agent_is_killed(home, browser, t
     assert browser.says("Each hop, and why")
     browser.show("learning")
     assert browser.says("walking", ".confusion"), "the other member has data"
+    watch, stream = (home.start("status", *common, "--watch", *more) for more in ((), ("--json",)))
     told = home.run("status", *common, "--json").result()
     assert set(told["mesh"]["devices"]) >= {"p1", "p2", "p3", "p4"}
     assert sum(map(sum, told["learning"]["confusion"])) > 0
+    assert until(lambda: len(re.findall(r"^home, round \d+, led by p\d: ", watch.said, re.MULTILINE)) > 2), watch.told
+    assert until(lambda: len(read_lines(stream.output)) > 2), stream.told
+    assert {line["mesh"]["name"] for line in read_lines(stream.output)} == {"home"}
+    for each in (watch, stream):
+        each.interrupt()
+        assert each.code == 130
 
     web = home.start("web", tmp_path / "agent", "--port", 0)
     assert until(lambda: web.said.startswith("http://127.0.0.1:")), web.told

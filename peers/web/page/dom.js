@@ -81,9 +81,9 @@ export const percent = (share, digits = 0) => format(share, { style: "percent", 
 export const seconds = (value) => `${format(value, { minimumFractionDigits: value < 10 ? 2 : 1, maximumFractionDigits: value < 10 ? 2 : 1 })} s`;
 export const fixed = (value, digits) => format(value, { minimumFractionDigits: digits, maximumFractionDigits: digits });
 
-export function bytes(value) {
+export function bytes(value, digits = 3) {
 	const at = value >= 1e9 ? 3 : value >= 1e6 ? 2 : value >= 1e3 ? 1 : 0;
-	return `${number(value / 1000 ** at, 3)} ${["B", "kB", "MB", "GB"][at]}`;
+	return `${number(value / 1000 ** at, digits)} ${["B", "kB", "MB", "GB"][at]}`;
 }
 
 export const plural = (count, one, many) => `${whole(count)} ${count === 1 ? one : many}`;

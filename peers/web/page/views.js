@@ -45,8 +45,8 @@ export function meshView({ now }) {
 
 function card(name, device) {
 	const facts = [
-		known(device.link_mb_s) ? ["link", `${number(device.link_mb_s)} MB/s`] : null,
-		known(device.free_memory_bytes) ? ["free", bytes(device.free_memory_bytes)] : null,
+		known(device.link_mb_s) ? ["link", `${bytes(device.link_mb_s * 1e6, 2)}/s`] : null,
+		known(device.free_memory_bytes) ? ["free", bytes(device.free_memory_bytes, 2)] : null,
 		known(device.temperature_c) ? ["temp", `${whole(device.temperature_c)} °C`] : null,
 		known(device.loss) ? ["loss", fixed(device.loss, 3)] : null,
 	].filter(Boolean);

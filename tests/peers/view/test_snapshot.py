@@ -74,6 +74,15 @@ def test_each_device_is_told_with_its_state_and_why() -> None:
     assert (devices["boss"].role, devices["boss"].leads) == ("agent", True)
 
 
+def test_who_was_revoked_is_told_so_unless_a_new_device_has_its_name() -> None:
+    told = msgspec.structs.replace(TOLD, revoked={"cat": "lost in the train", "hal": "", "ann": "sold"})
+    devices = take_snapshot(told).mesh.devices
+    assert (devices["cat"].state, devices["cat"].doing) == ("revoked", "revoked: lost in the train")
+    assert (devices["hal"].state, devices["hal"].doing) == ("revoked", "revoked by an owner")
+    assert devices["ann"].state == "holding"
+    assert take_snapshot(msgspec.structs.replace(told, status=None)).mesh.devices["cat"].state == "revoked"
+
+
 def test_the_open_round_is_a_chart_whose_last_spans_go_on() -> None:
     part = take_snapshot(TOLD).round
     assert part
