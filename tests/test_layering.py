@@ -21,7 +21,7 @@ INSIDE = {
     "scheduler": ("policies", "plans", "paper", "given", "study", "training", "explain"),
     "peers": (
         *("roles", "edge", "personal", "recommend", "view", "loops", "integrations"),
-        *("web", "launch", "trials", "doctor", "cli"),
+        *("web", "launch", "trials", "service", "doctor", "cli"),
     ),
     "peers/roles": ("membership", "trainer", "agent", "cloud"),
 }

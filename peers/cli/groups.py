@@ -8,6 +8,7 @@ from peers.cli import cloud, doctor, personal, status, use, web
 from peers.cli.data import app as data_app
 from peers.cli.mesh import app as mesh_app
 from peers.cli.setup import invite
+from peers.cli.setup.service import app as service_app
 from peers.cli.study.schedule import app as schedule_app
 from peers.cli.study.scheduler import app as scheduler_app
 from peers.cli.study.search import search
@@ -21,6 +22,7 @@ def add_to(app: typer.Typer) -> None:
     for command in (invite.invite, invite.join, invite.show):
         mesh_app.command()(command)
     app.add_typer(mesh_app, name="mesh")
+    app.add_typer(service_app, name="service")
     app.add_typer(data_app, name="data")
     sim_app.command("search")(search)
     app.add_typer(sim_app, name="sim")

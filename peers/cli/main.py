@@ -207,9 +207,11 @@ def _train_here(
 ) -> None:
     from peers.edge.node import Ended, run_trainer
     from peers.edge.small.memory import limit_arenas
+    from peers.edge.small.threads import leave_a_core
     from peers.edge.small.waiting import wait_for_others
 
     limit_arenas()
+    leave_a_core()
     found = find_mesh(mesh[0], mesh[1], settings, mesh[2])
     need_data(settings)
     with (

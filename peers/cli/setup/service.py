@@ -1,0 +1,163 @@
+"""`mdl service`: a peer, an agent or a cloud that starts with the machine, by systemd."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+import typer
+
+from mdl.section import MANY
+from peers.cli.options import AsJson, print_json, tell
+
+app = typer.Typer(help="Run a command of mdl as a service of systemd, from boot on, in bounds.", no_args_is_help=True)
+
+# What runs until it is told to end, or until a run is over.
+_MAY_SERVE = ("peer", "agent", "cloud", "learn")
+# They would stand in a file that everybody may read, or are good once.
+_SECRETS = ("--invite",)
+
+Name = Annotated[
+    str | None, typer.Argument(help="As `mdl service status` lists them; the only one by default.", metavar="[NAME]")
+]
+
+
+@app.command("install")
+def install(
+    context: typer.Context,
+    command: Annotated[list[str], typer.Argument(help="After --: peer --mesh home --data ... and all its options.")],
+    name: Annotated[str | None, typer.Option(help="Of the service; the command and the mesh by default.")] = None,
+    run_as: Annotated[str, typer.Option("--as", help="Root only: a user it runs as, else one that is made up.")] = "",
+    memory: Annotated[
+        int | None, typer.Option(help="MB it may take at most; 60 % of this machine's by default.", min=1, max=MANY)
+    ] = None,
+    only_print: Annotated[
+        bool, typer.Option("--print", "--dry-run", help="Show the unit, and change nothing.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Start a command of mdl now and with the machine: as root for the machine, else for this user.
+
+    For example: mdl service install -- peer --mesh home --data 'csv:/home/pi/walk.csv?label=activity' --when idle
+    """
+    from peers.service.systemd import install, is_system, lingers, need_systemd, plan
+    from peers.service.unit import write_unit
+
+    given = _check(command, context.find_root().command)
+    if not only_print:
+        need_systemd()
+    words, mesh, code = _with_code(command, given, is_system())
+    out = given.get("out")
+    service, secret = plan(_name(name, command[0], mesh), words, code, run_as, memory, (out,) if out else ())
+    if only_print:
+        if as_json:
+            print_json({"unit": service.unit, "text": write_unit(service)})
+        else:
+            print(write_unit(service), end="")
+        return
+    file = install(service, secret)
+    if as_json:
+        print_json(
+            {"unit": service.unit, "file": str(file), "threads": service.threads, "memory_mb": service.memory_mb}
+        )
+    tell(f"{service.unit} runs, with {service.threads} threads and {service.memory_mb} MB at most ({file})")
+    if not lingers():
+        tell("it ends when you log out, and starts when you log in; from boot on: sudo loginctl enable-linger $USER")
+
+
+@app.command("remove")
+def remove(name: Name = None, as_json: AsJson = False) -> None:
+    """End a service and take it away; what it has trained stays."""
+    from peers.service.systemd import find_unit, need_systemd
+    from peers.service.systemd import remove as take_away
+
+    unit = find_unit(name)
+    need_systemd()
+    take_away(unit)
+    if as_json:
+        print_json({"unit": unit})
+    tell(f"{unit} is removed; its models and metrics stay where they are")
+
+
+@app.command("status")
+def status(name: Name = None, as_json: AsJson = False) -> None:
+    """Show the services that are installed here, and how each does."""
+    from peers.service.systemd import find_unit, installed, need_systemd, state
+
+    units = [find_unit(name)] if name else installed()
+    need_systemd()
+    found = {unit: state(unit) for unit in units}
+    if as_json:
+        print_json({"services": found})
+        return
+    for unit, told in found.items():
+        held = told.get("MemoryCurrent", "")
+        memory = f"{int(held) / 1e6:.0f} MB, " if held.isdigit() else ""
+        since = f" since {told['ActiveEnterTimestamp']}" if told.get("ActiveEnterTimestamp") else ""
+        print(f"{unit:<28} {told.get('ActiveState', '?')}{since}, {memory}{told.get('NRestarts', '0')} restarts")
+    if not found:
+        tell("no service is installed here; mdl service install -- peer --mesh NAME --data ... makes one")
+
+
+@app.command("logs")
+def logs(
+    name: Name = None,
+    lines: Annotated[int, typer.Option("-n", "--lines", help="How many.", min=1, max=MANY)] = 50,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until Ctrl-C.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a service has said, by journalctl."""
+    from peers.service.systemd import find_unit, need_systemd, read_log, show_log
+
+    unit = find_unit(name)
+    need_systemd()
+    if as_json:
+        print_json({"unit": unit, "lines": read_log(unit, lines)})
+    else:
+        show_log(unit, lines, follow)
+
+
+def _check(command: list[str], mdl: Any) -> dict[str, Any]:
+    """What the command of `mdl` would be given, by its own parser. Raises ConfigError for one that cannot serve."""
+    from mdl.errors import ConfigError
+
+    if command[0] not in _MAY_SERVE:
+        raise ConfigError(f"service: {command[0]!r} does not run on its own; expected one of {', '.join(_MAY_SERVE)}")
+    if wrong := next((word for word in command if word.partition("=")[0] in _SECRETS), ""):
+        raise ConfigError(f"service: {wrong}: words of an invitation are good once; mdl mesh join WORDS first")
+    parsed: dict[str, Any] = mdl.commands[command[0]].make_context(command[0], command[1:]).params
+    if (code := parsed.get("code")) and not code.startswith("@"):
+        raise ConfigError("service: --code @FILE, not the code itself: everybody here can read a unit")
+    spec = parsed.get("data") or ""
+    path = spec.partition("?")[0].partition(":")[2] if spec.startswith(("csv:", "npz:", "uci-har:", "semg:")) else ""
+    if path and not path.startswith(("/", "~")):
+        raise ConfigError(f"service: --data {spec}: give the whole path, a service has another working directory")
+    return parsed
+
+
+def _with_code(command: list[str], given: dict[str, Any], hides: bool) -> tuple[tuple[str, ...], str, str | None]:
+    """The command's words, its mesh and, if the unit hands it over, the join code, which the words then do not name."""
+    from peers.edge.identity import find_code
+
+    if given.get("insecure"):
+        return tuple(command), given.get("mesh") or "insecure", None
+    code = find_code((given.get("mesh") or "").partition("/")[0] or None, given.get("code"))
+    mesh = code.partition(":")[0]
+    if not hides:
+        return tuple(command), mesh, None
+    kept, words = list[str](), iter(command)
+    for word in words:
+        if word == "--code":
+            next(words, None)
+        elif not word.startswith("--code="):
+            kept.append(word)
+    return tuple(kept), mesh, code
+
+
+def _name(asked: str | None, command: str, mesh: str) -> str:
+    from mdl.errors import ConfigError
+
+    name = asked or f"{command}-{mesh}"
+    if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,40}", name):
+        raise ConfigError(f"--name {name!r}: use a-z, 0-9 and '-', for example peer-home")
+    return name

@@ -1,0 +1,160 @@
+"""systemd on this machine: where units are, who installs them, and what `systemctl` says."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import platformdirs
+import psutil
+
+from mdl.errors import ConfigError, MdlError
+from mdl.writing import make_private_folder, write_bytes
+from peers.edge.small.threads import choose_threads, usable_cores
+from peers.service.unit import LEAST_MB, PREFIX, Service, write_unit
+
+_RUNNING = Path("/run/systemd/system")
+_SYSTEM_UNITS = Path("/etc/systemd/system")
+_CODES = Path("/etc/mdl")
+_COMMAND_S = 60.0
+# Of this machine's memory, at most, unless the user says another number.
+_SHARE = 0.6
+
+
+def is_system() -> bool:
+    """Root installs services of the machine, everybody else services of their own."""
+    return os.geteuid() == 0
+
+
+def plan(
+    name: str, words: tuple[str, ...], code: str | None, user: str, memory_mb: int | None, writes: tuple[Path, ...] = ()
+) -> tuple[Service, str]:
+    """The service, and the join code that belongs beside it ("" if none does). user: of a system service.
+
+    code: of the mesh; None if the words need none. writes: folders of results. Raises ConfigError.
+    """
+    total_mb = psutil.virtual_memory().total >> 20
+    memory_mb = memory_mb or max(LEAST_MB, int(total_mb * _SHARE))
+    if not LEAST_MB <= memory_mb <= total_mb:
+        raise ConfigError(f"--memory {memory_mb}: {LEAST_MB} to {total_mb} MB, what a peer needs and this machine has")
+    program, threads = _program(), choose_threads(usable_cores())
+    if is_system():
+        if user and user not in {each.pw_name for each in pwd.getpwall()}:
+            raise ConfigError(f"--as {user}: there is no such user on this machine")
+        file = _CODES / f"{name}.code" if code else None
+        return Service(name, program, words, threads, memory_mb, user, writes, code_file=file), code or ""
+    if user:
+        raise ConfigError(f"--as {user}: only root installs services for others: sudo mdl service install ...")
+    kinds = (platformdirs.user_state_dir, platformdirs.user_config_dir, platformdirs.user_cache_dir)
+    own = tuple(Path(kind("mdl")) for kind in kinds)
+    return Service(name, program, words, threads, memory_mb, None, (*own, *writes), Path.cwd()), ""
+
+
+def install(service: Service, code: str) -> Path:
+    """Write the unit, enable it and start it; returns the unit's file. Raises MdlError if systemd refuses."""
+    for folder in service.writes:
+        make_private_folder(folder)
+    if service.code_file:
+        write_bytes(service.code_file, f"{code}\n".encode())
+    file = units() / service.unit
+    write_bytes(file, write_unit(service).encode())
+    file.chmod(0o644)  # no secret is in it, and systemd complains of less
+    _systemctl("daemon-reload")
+    _systemctl("enable", "--now", service.unit)
+    return file
+
+
+def remove(unit: str) -> None:
+    """End it and take the unit away; models and codes of the mesh stay. Raises MdlError if systemd refuses."""
+    _systemctl("disable", "--now", unit)
+    (units() / unit).unlink(missing_ok=True)
+    (_CODES / f"{unit.removeprefix(PREFIX).removesuffix('.service')}.code").unlink(missing_ok=True)
+    _systemctl("daemon-reload")
+
+
+def state(unit: str) -> dict[str, str]:
+    """What systemd knows of it: each property as its own text."""
+    wanted = "ActiveState,SubState,NRestarts,MainPID,MemoryCurrent,ExecMainStatus,ActiveEnterTimestamp"
+    told = _systemctl("show", unit, f"--property={wanted}")
+    return dict(line.split("=", 1) for line in told.splitlines() if "=" in line)
+
+
+def read_log(unit: str, lines: int) -> list[str]:
+    """The last lines that it has said. Raises MdlError if there is no journal."""
+    return _run([*_journal(unit, lines), "--output=cat"]).splitlines()
+
+
+def show_log(unit: str, lines: int, follow: bool) -> None:
+    """The same with times, on this process's own output; follow: until Ctrl-C."""
+    words = [*_journal(unit, lines), *(["--follow"] if follow else [])]
+    try:
+        done = subprocess.run(words, check=False)
+    except OSError as error:
+        raise MdlError(f"{words[0]}: {error}") from None
+    if done.returncode:
+        raise MdlError(f"{' '.join(words)} ended with {done.returncode}")
+
+
+def installed() -> list[str]:
+    """The units that were installed here, by name."""
+    return sorted(file.name for file in units().glob(f"{PREFIX}*.service"))
+
+
+def find_unit(name: str | None) -> str:
+    """The unit of this name, or the only one. Raises ConfigError."""
+    there = installed()
+    unit = f"{PREFIX}{name}.service" if name else there[0] if len(there) == 1 else ""
+    if unit in there:
+        return unit
+    known = ", ".join(each.removeprefix(PREFIX).removesuffix(".service") for each in there) or "none"
+    whose = "on this machine" if is_system() else "by this user"
+    raise ConfigError(f"which service? {f'no {name} among those ' if name else ''}installed {whose}: {known}")
+
+
+def units() -> Path:
+    return _SYSTEM_UNITS if is_system() else Path(platformdirs.user_config_dir("systemd")) / "user"
+
+
+def lingers() -> bool:
+    """Whether this user's services run without a login; a system service always does."""
+    return is_system() or (Path("/var/lib/systemd/linger") / getpass.getuser()).exists()
+
+
+def need_systemd() -> None:
+    """Raises ConfigError where systemd does not run."""
+    if not _RUNNING.is_dir() or shutil.which("systemctl") is None:
+        raise ConfigError(
+            "service: systemd does not run on this machine; mdl service install --print shows the unit, and the "
+            "command in its ExecStart is what another supervisor has to start"
+        )
+
+
+def _program() -> tuple[str, ...]:
+    """`mdl` of this very installation."""
+    command = Path(sys.prefix) / "bin" / "mdl"
+    return (str(command),) if command.exists() else (sys.executable, "-P", "-m", "peers")
+
+
+def _journal(unit: str, lines: int) -> list[str]:
+    return ["journalctl", "--no-pager", f"--lines={lines}", f"--{'unit' if is_system() else 'user-unit'}={unit}"]
+
+
+def _systemctl(*words: str) -> str:
+    return _run(["systemctl", *([] if is_system() else ["--user"]), *words])
+
+
+def _run(command: list[str]) -> str:
+    """What it prints. Raises MdlError with the last line of its complaint."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_COMMAND_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise MdlError(f"{' '.join(command)}: {error}") from None
+    if done.returncode:
+        said = (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
+        raise MdlError(f"{' '.join(command)}: {said}")
+    return done.stdout

@@ -1,0 +1,70 @@
+"""`mdl service install --print` on the command line: what it shows, and what must not stand in a unit."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peers.cli.main import main
+from peers.edge.identity import remember_code
+from peers.service import systemd
+
+
+@pytest.fixture
+def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    for kind in ("STATE", "CONFIG", "CACHE"):
+        monkeypatch.setenv(f"XDG_{kind}_HOME", str(tmp_path / kind))
+    monkeypatch.delenv("MDL_CODE", raising=False)
+    from transport.trust.keys import new_join_code
+
+    code = new_join_code("home", bytes(range(19)))
+    remember_code(code)
+
+    def run(*words: str, root: bool = False) -> tuple[int, dict[str, Any]]:
+        monkeypatch.setattr(systemd, "is_system", lambda: root)
+        monkeypatch.setattr(sys, "argv", ["mdl", "service", "install", "--print", "--json", "--", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        told = json.loads(capsys.readouterr().out.splitlines()[-1])
+        assert code not in str(told)
+        return int(ended.value.code or 0), told
+
+    return run
+
+
+def _start(told: dict[str, Any]) -> str:
+    return next(line for line in told["text"].splitlines() if line.startswith("ExecStart="))
+
+
+def test_a_command_becomes_a_service_with_its_own_options(shown: Any) -> None:
+    code, told = shown("peer", "--mesh", "home", "--data", "motion", "--when", "idle,charging")
+    assert (code, told["unit"]) == (0, "mdl-peer-home.service")
+    assert _start(told).endswith('"peer" "--mesh" "home" "--data" "motion" "--when" "idle,charging"')
+
+
+def test_the_code_of_a_service_of_the_machine_is_handed_over_and_not_named(shown: Any, tmp_path: Path) -> None:
+    file = next((tmp_path / "CONFIG" / "mdl" / "meshes").glob("*.code"))
+    for given in (("--code", f"@{file}"), (f"--code=@{file}",), ()):
+        code, told = shown("agent", "--mesh", "home", *given, "--rounds", "5", root=True)
+        assert code == 0
+        assert _start(told).endswith('"agent" "--mesh" "home" "--rounds" "5" --code @%d/join-code')
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["peer", "--mesh", "home", "--data", "motion", "--speed"], "No such option"),
+        (["peer", "--code", "home:abcd", "--data", "motion"], "not the code itself"),
+        (["peer", "--invite", "maple otter violin", "--data", "motion"], "good once"),
+        (["peer", "--mesh", "home", "--data", "csv:walk.csv"], "give the whole path"),
+        (["peer", "--mesh", "nosuch", "--data", "motion"], "no code is known"),
+        (["up"], "does not run on its own"),
+    ],
+)
+def test_what_would_not_run_or_tell_a_secret_is_refused(shown: Any, words: list[str], complaint: str) -> None:
+    code, told = shown(*words)
+    assert (code, complaint in told["error"]) == (2, True), told
