@@ -4,7 +4,7 @@ import { fixed, h, known, seconds, table } from "./dom.js";
 export const KINDS = {
 	training: "trains",
 	waiting: "free, waits",
-	busy: "in use by its owner",
+	busy: "busy with other work",
 	send: "sends",
 	receive: "receives",
 	merge: "merges",

@@ -128,7 +128,7 @@ export class Schedule {
 			{ key: name },
 			h("legend", {}, name),
 			knob("battery", "battery", 0, 100, Number(set("battery", device.battery_percent ?? 100)), (value) => (known(set("battery", device.battery_percent)) ? percent(value / 100) : "none"), fixed5),
-			knob("link", "link", -2, Math.max(2, Math.ceil(Math.log10(device.link_mb_s || 1))), Math.log10(link), (value) => `${number(10 ** value, 2)} MB/s`, (value) => fixed5(10 ** value)),
+			knob("link", "link", -2, Math.max(2, Math.ceil(Math.log10(device.link_mb_s || 1))), Math.log10(link), (value) => (known(set("link", device.link_mb_s)) ? `${number(10 ** value, 2)} MB/s` : "unknown"), (value) => fixed5(10 ** value)),
 			knob("busy", "busy until", 0, Math.max(10, Math.ceil(this.told.chart.end_s * 2)), busy, (value) => (value > 0.05 ? seconds(value) : "never"), (value) => (value > 0.05 ? `0-${fixed5(value)}` : "none")),
 		);
 	}

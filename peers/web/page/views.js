@@ -66,6 +66,8 @@ function card(name, device) {
 	);
 }
 
+const planned = ({ plan, bound_s }) => h("p", { class: "notice", key: "plan" }, `In segments: ${plan}`, known(bound_s) ? `; the links allow ${seconds(bound_s)} at best` : "");
+
 export function roundView({ now }) {
 	const { round, mesh } = now;
 	if (!round) return empty("No round yet", mesh.told);
@@ -77,13 +79,11 @@ export function roundView({ now }) {
 			stat("now", round.phase, mesh.agent ? `${mesh.agent} decides by ${mesh.policy}` : "", "wide"),
 			stat("since its opening", chart ? seconds(chart.end_s) : "–", chart?.makespan_s ? `one holder after ${seconds(chart.makespan_s)}` : ""),
 		),
-		exchange
-			? h("p", { class: "notice", key: "plan" }, `In segments: ${exchange.plan}`, known(exchange.bound_s) ? `; the links allow ${seconds(exchange.bound_s)} at best` : "")
-			: null,
+		exchange ? planned(exchange) : null,
 		chart ? panel(round.is_open ? "As it happens" : "The last round", gantt(chart, { label: `round ${round.number}` })) : empty("Nothing is ordered yet", round.phase),
 		exchange ? panel("Who owns how much", h("ul", { class: "owns" }, Object.entries(exchange.owns).map(([name, count]) => h("li", { key: name }, bar(count / Math.max(1, ...Object.values(exchange.owns)), name, plural(count, "segment", "segments")))))) : null,
-		chart && Object.keys(chart.hops).length ? panel("Each hop, and why", hopTable(chart)) : null,
-		before ? panel("The round before", h("p", { class: "quiet" }, before.title), gantt(before), h("details", {}, h("summary", {}, "each of its hops, and why"), hopTable(before))) : null,
+		before ? panel("The round before", h("p", { class: "quiet" }, before.title), gantt(before), before.exchange ? planned(before.exchange) : h("details", {}, h("summary", {}, "each of its hops, and why"), hopTable(before))) : null,
+		chart && Object.keys(chart.hops).length ? panel("Each hop, and why", h("p", { class: "quiet" }, chart.title), hopTable(chart)) : null,
 	];
 }
 
