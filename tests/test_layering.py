@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS = ("mdl", "transport", "sim", "scheduler", "peers")
 # And, inside each, only from folders that stand left of its own.
 INSIDE = {
-    "mdl": ("devices", "protocol", "data", "learning", "files", "cloud", "personal", "recommend"),
+    "mdl": ("devices", "trust", "protocol", "data", "learning", "files", "cloud", "personal", "recommend"),
     "transport": ("trust", "wire", "discovery", "links"),
     "scheduler": ("policies", "plans", "paper", "given", "study", "training", "explain"),
     "peers": (
@@ -30,6 +30,7 @@ APART = (("sim/mesh", "sim/timing"), ("sim/timing", "sim/mesh"), ("scheduler/pol
 # What decides: no clock, no chance, no device.
 PURE = (
     "mdl/protocol",
+    "mdl/trust",
     "mdl/devices",
     "mdl/cloud",
     "mdl/personal",

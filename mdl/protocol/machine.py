@@ -11,6 +11,7 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
+from mdl.bounds import PeerId, Text
 from mdl.protocol.bulk import Bulk
 from mdl.protocol.cloud_work import (
     CycleTaught,
@@ -58,6 +59,17 @@ class PeerFound(msgspec.Struct, frozen=True):
     """
 
     info: PeerInfo
+
+
+class PeerRevoked(msgspec.Struct, frozen=True):
+    """A device is not in the mesh any more: nothing that it says comes, nothing goes to it.
+
+    peer_id: of the device; this node's own if it is out itself.
+    reason: why, in words.
+    """
+
+    peer_id: PeerId
+    reason: Text = ""
 
 
 class NameTaken(msgspec.Struct, frozen=True):
@@ -171,6 +183,7 @@ Event: TypeAlias = (
     Tick
     | Received
     | PeerFound
+    | PeerRevoked
     | NameTaken
     | TransferProgressed
     | ResourcesSampled

@@ -44,7 +44,7 @@ from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, Segments
 from mdl.protocol.status_messages import MeshStatus, PageServed, StatusWanted
 from mdl.protocol.vocabulary import Message, Nonce, PeerInfo
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 
 
 class Hello(Message, frozen=True):

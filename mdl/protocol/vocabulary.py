@@ -33,6 +33,7 @@ from mdl.bounds import (
 )
 from mdl.protocol.counts import Evaluation
 from mdl.protocol.delta import Contributor, Partial
+from mdl.trust.statements import Proof
 
 # Busy periods of one device in one round that are kept: far more than a person would look at.
 MAX_PERIODS = 64
@@ -66,8 +67,9 @@ class PeerInfo(msgspec.Struct, frozen=True):
     incarnation: of its process.
     role: what it does in the mesh.
     host: IP address.
-    port: TCP port.
+    port: TCP port that admits: where a stranger with the join code, and `--join`, come in.
     schema_hash: of its model; "": it has none, or it is not known.
+    proof: that its device says so; None without encryption.
     """
 
     peer_id: PeerId
@@ -76,6 +78,7 @@ class PeerInfo(msgspec.Struct, frozen=True):
     host: Text
     port: Annotated[int, Meta(ge=1, le=65535)]
     schema_hash: SchemaHash = ""
+    proof: Proof | None = None
 
 
 class ResourceState(msgspec.Struct, frozen=True):

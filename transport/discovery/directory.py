@@ -151,6 +151,11 @@ class Directory:
     def get(self, peer_id: str) -> PeerInfo | None:
         return self._peers.get(peer_id)
 
+    def forget(self, peer_id: str) -> None:
+        """It is in the mesh no more."""
+        for table in (self._peers, self._heard_at, self._spoke_at, self._others):
+            table.pop(peer_id, None)
+
     def everyone(self) -> tuple[PeerInfo, ...]:
         return tuple(self._peers.values())
 
@@ -167,9 +172,7 @@ class Directory:
         ]
         if not silent:
             return False
-        peer_id = min(silent)[2]
-        for table in (self._peers, self._heard_at, self._spoke_at, self._others):
-            table.pop(peer_id, None)
+        self.forget(min(silent)[2])
         return True
 
     def _set_aside(self, info: PeerInfo, first_hand: bool) -> None:

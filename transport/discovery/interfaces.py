@@ -60,6 +60,17 @@ def choose_host(offered: Sequence[str], own: Sequence[IPv4Interface]) -> str | N
     return str(reachable[0]) if reachable else None
 
 
+def own_hosts(listen_host: str) -> tuple[str, ...]:
+    """The addresses that a node which listens there can be reached at, the likeliest first."""
+    if listen_host not in EVERY_HOST:
+        return (listen_host,)
+    try:
+        found = [str(interface.ip) for interface in usable_interfaces()]
+    except OSError:  # no descriptor left to ask with
+        found = []
+    return (*found, str(LOOPBACK.ip))
+
+
 def name_of(host: str) -> str | None:
     """The interface that carries this address of ours; None if none does."""
     return next((name for name, found in psutil.net_if_addrs().items() if host in [a.address for a in found]), None)

@@ -1,24 +1,27 @@
 """Finding the peers of a mesh on the local network: mDNS service `_mdl._tcp.local.` (RFC 6762, 6763).
 
-Only introduces: whether a peer lives, its messages tell. Everything that counts stands in the TXT record, with a proof
-that only a member can make, so that strangers on the network can neither invent a peer nor move one elsewhere. Meshes
-of the same name but another code have another fingerprint and never see each other.
+Only introduces: whether a peer lives, its messages tell. Everything that counts stands in the TXT record, sealed with a
+key that every join code of the mesh gives, so that strangers on the network learn addresses, and neither names nor what
+is trained; who is meant has signed it. Meshes of another fingerprint never see each other.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import logging
-import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from ipaddress import IPv4Interface
+from secrets import token_bytes
 
 import msgspec
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from zeroconf import Error, EventLoopBlocked, IPVersion, NotRunningException, ServiceInfo, ServiceListener, Zeroconf
 
-from mdl.bounds import MAX_INCARNATION, printable, whole_number
+from mdl.bounds import UNREADABLE, printable
 from mdl.errors import MeshNotFoundError, RemoteProtocolError
 from mdl.protocol.messages import PROTOCOL_VERSION
 from mdl.protocol.vocabulary import PeerInfo
@@ -31,6 +34,9 @@ logger = logging.getLogger(__name__)
 SERVICE = "_mdl._tcp.local."
 # An announcement usually brings all its records at once; asking for a missing one may take this long.
 _DETAILS_MS = 1_000
+# Of a text in a TXT record, which takes at most 255 bytes with its key; and how many of them are read.
+_PIECE, _MOST_PIECES = 240, 8
+_NONCE_BYTES = 12
 # Before a clean end the announcement under way may finish: three packets, 0.225 s apart.
 _CLOSE_S = 2.0
 
@@ -40,19 +46,22 @@ def fingerprint_of(keys: MeshKeys | None, mesh: str) -> str:
     return hashlib.sha256(f"insecure:{mesh}".encode()).hexdigest()[:16] if keys is None else keys.fingerprint
 
 
+def name_mark(fingerprint: str, mesh: str) -> str:
+    """Tells who knows a mesh's name that another mesh is called so too, and nobody the name."""
+    return hashlib.blake2b(mesh.encode(), key=fingerprint.encode(), digest_size=4).hexdigest()
+
+
 def describe(me: PeerInfo, hosts: Sequence[str], keys: MeshKeys | None, mesh: str) -> dict[str, str]:
     """The TXT record of a peer that can be reached at `hosts` (IPv4) and `me.port`."""
+    fingerprint = fingerprint_of(keys, mesh)
     record = {
-        "mesh": mesh,
-        "fingerprint": fingerprint_of(keys, mesh),
         "version": str(PROTOCOL_VERSION),
-        "id": me.peer_id,
-        "incarnation": str(me.incarnation),
-        "role": me.role.value,
-        "schema": me.schema_hash,
+        "fingerprint": fingerprint,
+        "named": name_mark(fingerprint, mesh),
         "hosts": ",".join(hosts),
     }
-    return record if keys is None else {**record, "proof": keys.prove(_statement(record, me.port))}
+    said = base64.b64encode(_seal(msgspec.msgpack.encode(me), record, keys)).decode()
+    return record | {f"s{at}": said[start : start + _PIECE] for at, start in enumerate(range(0, len(said), _PIECE))}
 
 
 def read_description(
@@ -60,23 +69,25 @@ def read_description(
 ) -> PeerInfo | None:
     """The peer that a TXT record introduces; None if it is of another mesh or out of reach.
 
-    Raises RemoteProtocolError if it says it is of this mesh, but is malformed, unproven or of another version.
+    Raises RemoteProtocolError if it says it is of this mesh, but is malformed, not sealed by a member, or of another
+    version.
     """
-    if record.get("fingerprint") != fingerprint_of(keys, mesh) or record.get("mesh") != mesh:
+    if record.get("fingerprint") != fingerprint_of(keys, mesh):
         return None
-    if keys is not None and not keys.is_proof(_statement(record, port), record.get("proof", "")):
-        raise RemoteProtocolError("an announcement without the proof of a member")
     if record.get("version") != str(PROTOCOL_VERSION):
-        who, version = record.get("id", ""), printable(record.get("version", ""), 20)
-        raise RemoteProtocolError(f"{who[:64]!r} speaks protocol version {version}, this one {PROTOCOL_VERSION}")
+        version = printable(record.get("version", ""), 20)
+        raise RemoteProtocolError(f"a device speaks protocol version {version}, this one {PROTOCOL_VERSION}")
     try:
+        said = base64.b64decode("".join(record.get(f"s{at}", "") for at in range(_MOST_PIECES)), validate=True)
+        me = msgspec.msgpack.decode(_open(said, record, keys), type=PeerInfo)
         host = choose_host(record.get("hosts", "").split(","), own)
-        incarnation = whole_number(record["incarnation"], MAX_INCARNATION)
-        fields = {"peer_id": record["id"], "incarnation": incarnation, "role": record["role"]}
-        fields |= {"host": host, "port": port, "schema_hash": record.get("schema", "")}
-        return None if host is None else msgspec.convert(fields, PeerInfo)
-    except (KeyError, ValueError) as error:
+    except InvalidTag:
+        raise RemoteProtocolError("an announcement without the seal of a member") from None
+    except (*UNREADABLE, ValueError) as error:
         raise RemoteProtocolError(f"a malformed announcement: {error}") from None
+    if me.port != port:
+        raise RemoteProtocolError("an announcement of another port than the one that it is sealed with")
+    return None if host is None else msgspec.structs.replace(me, host=host)
 
 
 class Discovery(ServiceListener):
@@ -86,6 +97,7 @@ class Discovery(ServiceListener):
 
     interfaces: names to use instead of the usual ones. loopback: 127.0.0.1 only, for peers on one machine.
     required: without multicast raise MeshNotFoundError instead of only warning (no address was given to join).
+    sign: `me`, signed, where these addresses are announced; without it as it is.
     """
 
     def __init__(
@@ -98,8 +110,10 @@ class Discovery(ServiceListener):
         interfaces: Sequence[str] | None = None,
         loopback: bool = False,
         required: bool = True,
+        sign: Callable[[Sequence[str]], PeerInfo] | None = None,
     ) -> None:
         self._me = me
+        self._sign = sign or (lambda hosts: me)
         self._mesh = mesh
         self._keys = keys
         self._found = found
@@ -174,7 +188,7 @@ class Discovery(ServiceListener):
             SERVICE,
             f"{_instance_name(self._me, fingerprint_of(self._keys, self._mesh))}.{SERVICE}",
             port=self._me.port,
-            properties=describe(self._me, hosts, self._keys, self._mesh),
+            properties=describe(self._sign(hosts), hosts, self._keys, self._mesh),
             parsed_addresses=hosts,
             server=f"{_instance_name(self._me, 'mdl')}.local.",
         )
@@ -185,12 +199,25 @@ class Discovery(ServiceListener):
             logger.warning("mDNS: this node could not be announced: %s", error)
 
 
-def _statement(record: Mapping[str, str], port: int) -> str:
-    said = {key: value for key, value in record.items() if key != "proof"}
-    return msgspec.json.encode([port, sorted(said.items())]).decode()
+def _bound(record: Mapping[str, str]) -> bytes:
+    """What is sealed belongs to these words in clear."""
+    return "|".join(record[key] for key in ("version", "fingerprint", "named", "hosts") if key in record).encode()
+
+
+def _seal(said: bytes, record: Mapping[str, str], keys: MeshKeys | None) -> bytes:
+    if keys is None:
+        return said
+    nonce = token_bytes(_NONCE_BYTES)
+    return nonce + ChaCha20Poly1305(keys.beacon_key).encrypt(nonce, said, _bound(record))
+
+
+def _open(said: bytes, record: Mapping[str, str], keys: MeshKeys | None) -> bytes:
+    """Raises InvalidTag, or ValueError for what is too short."""
+    if keys is None:
+        return said
+    return ChaCha20Poly1305(keys.beacon_key).decrypt(said[:_NONCE_BYTES], said[_NONCE_BYTES:], _bound(record))
 
 
 def _instance_name(me: PeerInfo, prefix: str) -> str:
-    """At most 63 bytes (RFC 1035): the prefix, something to read, and what makes it the only one."""
-    digest = hashlib.sha256(f"{me.peer_id}/{me.incarnation}".encode()).hexdigest()[:10]
-    return f"{prefix}-{re.sub('[^a-zA-Z0-9]+', '-', me.peer_id)[:24].strip('-')}-{digest}"
+    """At most 63 bytes (RFC 1035): the prefix, and what makes it the only one."""
+    return f"{prefix}-{hashlib.sha256(f'{me.peer_id}/{me.incarnation}/{me.port}'.encode()).hexdigest()[:16]}"

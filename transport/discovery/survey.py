@@ -15,7 +15,8 @@ from zeroconf import Error, EventLoopBlocked, IPVersion, NotRunningException, Se
 from mdl.bounds import MAX_MEMBERS, printable
 from mdl.errors import RemoteProtocolError
 from mdl.protocol.messages import PROTOCOL_VERSION
-from transport.discovery.mdns import SERVICE, fingerprint_of, read_description
+from mdl.protocol.vocabulary import PeerInfo
+from transport.discovery.mdns import SERVICE, fingerprint_of, name_mark, read_description
 from transport.trust.keys import MeshKeys
 
 _DETAILS_MS = 1_000
@@ -25,9 +26,10 @@ _LONGEST = 64
 
 @dataclass(frozen=True)
 class Announcement:
-    """What a TXT record says. of_ours: with the fingerprint of our mesh.
+    """What a TXT record says. of_ours: with the fingerprint of our mesh. mesh: ours if it is called so; else not told.
 
-    problem: why it is none of a member that we can understand, "" otherwise.
+    peer_id, role, schema: of a member of our mesh; others seal them. problem: why it is none of a member that we can
+    understand, "" otherwise.
     """
 
     peer_id: str
@@ -83,14 +85,15 @@ class Survey(ServiceListener):
         """Said once is enough for a look around."""
 
     def _describe(self, record: dict[str, str], port: int) -> Announcement:
-        problem, of_ours = "", record.get("fingerprint") == fingerprint_of(self._keys, self._mesh)
+        fingerprint, version = (printable(record.get(key, ""), _LONGEST) for key in ("fingerprint", "version"))
+        problem, of_ours = "", fingerprint == fingerprint_of(self._keys, self._mesh)
+        info: PeerInfo | None = None
         try:
-            read_description(record, port, self._keys, self._mesh, self._own)
+            info = read_description(record, port, self._keys, self._mesh, self._own)
         except RemoteProtocolError as error:
             problem = str(error)
         hosts = tuple(printable(host, _LONGEST) for host in record.get("hosts", "").split(",")[:8])
-        peer_id, mesh, fingerprint, version, role, schema = (
-            printable(record.get(key, ""), _LONGEST)
-            for key in ("id", "mesh", "fingerprint", "version", "role", "schema")
-        )
+        peer_id, role, schema = (info.peer_id, info.role.value, info.schema_hash) if info else ("a device", "", "")
+        is_alike = record.get("named", "") == name_mark(fingerprint, self._mesh)
+        mesh = self._mesh if is_alike else ""
         return Announcement(peer_id, mesh, fingerprint, version, role, schema, hosts, port, of_ours, problem)

@@ -22,7 +22,6 @@ from transport.links.sockets import HANDSHAKE_MS
 
 # What an endpoint tells its user.
 TOO_MANY = "connections without a handshake: %d ended, somebody opens too many"
-_HEARD_AT = "inproc://doorkeeper"
 # Events that wait for this node's loop, some 100 bytes each; then libzmq's thread waits, and strangers with it.
 _MOST_EVENTS = 10_000
 _EVENT = struct.Struct("=hi")
@@ -79,12 +78,19 @@ class Doorkeeper:
     """Watches the connections to one ROUTER; `pollable` becomes readable when there is something to look at."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], router: zmq.Socket[bytes], most: int) -> None:
+        self.most = most
         self._half_open = HalfOpen(most)
-        router.monitor(_HEARD_AT, _ACCEPTED | _ENDED)
+        self._router = router
+        heard_at = f"inproc://doorkeeper-{router.getsockopt_string(zmq.LAST_ENDPOINT)}"
+        router.monitor(heard_at, _ACCEPTED | _ENDED)
         self.pollable = context.socket(zmq.PAIR)
         self.pollable.linger = 0
         self.pollable.rcvhwm = _MOST_EVENTS
-        self.pollable.connect(_HEARD_AT)
+        self.pollable.connect(heard_at)
+
+    def close(self) -> None:
+        self._router.disable_monitor()
+        self.pollable.close()
 
     def hear(self, frame: zmq.Frame) -> None:
         """A message has come by the connection that this frame is from."""
@@ -107,6 +113,13 @@ class Doorkeeper:
         for descriptor, name in excess:
             _end(descriptor, name)
         return len(excess)
+
+
+def end_connection(frame: zmq.Frame) -> None:
+    """Let libzmq see the end of the connection that a frame has come by."""
+    descriptor = int(frame.get(zmq.SRCFD))
+    if name := _with(descriptor, _name_of):
+        _end(descriptor, name)
 
 
 def _name_of(connection: socket.socket) -> Name:

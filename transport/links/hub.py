@@ -25,8 +25,10 @@ from transport.discovery.directory import Address, parse_address
 from transport.links.descriptors import raise_limit, share_out
 from transport.links.halfopen import TOO_MANY, Doorkeeper
 from transport.links.sockets import (
+    DOOR,
     TURN,
     LinkCounts,
+    admit_by_code,
     check_security,
     is_passing,
     open_gate,
@@ -156,7 +158,8 @@ class Hub(_End):
         super().__init__(me, keys, max_bytes)
         self._gate = open_gate(self.context) if keys is not None else None
         try:
-            self._endpoint = open_router(self.context, keys, Address(listen_host, port))
+            secret = None if keys is None else keys.server_secret
+            self._endpoint = open_router(self.context, secret, DOOR, Address(listen_host, port))
         except ConfigError:
             self.context.destroy(linger=0)
             raise
@@ -170,7 +173,7 @@ class Hub(_End):
         if ended := self._door.look(now):
             self._lines.warning(now, "", TOO_MANY, ended)
         if self._gate is not None and self.keys is not None:
-            serve_gate(self._gate, self.keys, self._lines, now)
+            serve_gate(self._gate, admit_by_code(self.keys), self._lines, now)
         return events
 
     def pollable(self) -> list[zmq.Socket[bytes]]:

@@ -1,9 +1,12 @@
-"""The links of one node: it receives on one ROUTER and sends through its outbox; nothing ever blocks.
+"""The links of one node: it receives on two ROUTERs and sends through its outbox; nothing ever blocks.
 
-Whoever learns of a peer greets it; whoever is greeted answers with all the peers it knows. That is enough: of two peers
-that greet a third, the later one hears of the earlier. Who is called like this node is greeted too, once, so that both
-know (`transport/links/namesakes.py`). A machine sees only `Received` for whole messages, `PeerFound`, `NameTaken` and
-`TransferProgressed`. Not thread-safe: one thread owns a node's links. Knows no roles.
+At the door, whose keys follow from the join code, somebody may say who it is, and nothing else. Words are taken where
+each device shows its own key, and count as the word of whom that key belongs to, once all that it knows of who is in
+the mesh has come (`transport.links.roster_talk`). Whoever learns of a peer greets it; whoever is greeted answers with
+all the peers it knows. That is enough: of two peers that greet a third, the later one hears of the earlier. Who is
+called like this node is greeted too, once, so that both know (`transport/links/namesakes.py`). A machine sees only
+`Received` for whole messages, `PeerFound`, `NameTaken` and `TransferProgressed`. Not thread-safe: one thread owns a
+node's links. Knows no roles.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import contextlib
 import logging
 from collections.abc import Iterable
 from functools import partial
+from ipaddress import IPv4Interface
 from secrets import token_bytes
 from types import TracebackType
 
@@ -21,9 +25,10 @@ import zmq
 from mdl.errors import ConfigError, RemoteProtocolError
 from mdl.protocol.bulk import Bulk
 from mdl.protocol.delta import Contributor
-from mdl.protocol.machine import Event, NameTaken, PeerFound
+from mdl.protocol.machine import Event, NameTaken, PeerFound, PeerRevoked
 from mdl.protocol.messages import Hello, PeersKnown, Said
-from mdl.protocol.vocabulary import PeerInfo
+from mdl.protocol.vocabulary import PeerInfo, Role
+from mdl.trust.statements import AnyStatement
 from transport.discovery.directory import (
     EVERY_HOST,
     Address,
@@ -33,12 +38,15 @@ from transport.discovery.directory import (
     is_loopback,
     parse_address,
 )
-from transport.discovery.interfaces import hosts_on, name_of
+from transport.discovery.interfaces import LOOPBACK, choose_host, hosts_on, name_of, usable_interfaces
 from transport.links.descriptors import Share, raise_limit, share_out
-from transport.links.halfopen import TOO_MANY, Doorkeeper
+from transport.links.halfopen import TOO_MANY, Doorkeeper, end_connection
+from transport.links.introducer import Introducer
 from transport.links.namesakes import MAX_NAMESAKES, Namesakes
 from transport.links.outbox import Outbox
 from transport.links.sockets import (
+    DOOR,
+    LINKS,
     TURN,
     TURN_BYTES,
     LinkCounts,
@@ -47,13 +55,16 @@ from transport.links.sockets import (
     open_gate,
     open_router,
     serve_gate,
+    shown_key,
     take_frames,
 )
+from transport.links.standing import News, Standing
 from transport.links.transfers import Transfers, check_frames
 from transport.loglimit import LogLimit
 from transport.trust.keys import MeshKeys
+from transport.trust.membership import Membership
 from transport.wire.bulk import Outgoing, Step
-from transport.wire.codec import Body, Envelope, decode
+from transport.wire.codec import Body, CodeTold, Envelope, RosterTold, decode
 
 logger = logging.getLogger(__name__)
 
@@ -61,11 +72,12 @@ logger = logging.getLogger(__name__)
 class Links:
     """Everything that connects one node with its mesh.
 
-    me: who this node is; `me.port` 0 takes a free port. listen_host: an IP address of this machine, or 0.0.0.0.
-    keys: None only with `insecure=True`, which is for loopback only. max_values: the model's size, the largest vector
-    that is ever accepted. join: HOST:PORT of members to greet.
+    me: who this node is; `me.port` 0 takes a free one, any other has the words taken at the next port, if that is free.
+    listen_host: an IP address of this machine, or 0.0.0.0. keys: None only with `insecure=True`, which is for loopback
+    only. max_values: the model's size, the largest vector that is ever accepted. join: HOST:PORT of members to greet.
     share: how many links and connections there may be; by default what this process's limit of files allows.
-    Raises ConfigError for a port that is taken, a bad address, or insecure links beyond loopback.
+    membership: what this device is in the mesh; by default a device that is made up for this process.
+    Raises ConfigError for a port that is taken, a bad address, insecure links beyond loopback, or a device that is out.
     """
 
     def __init__(
@@ -79,31 +91,42 @@ class Links:
         join: Iterable[str] = (),
         insecure: bool = False,
         share: Share | None = None,
+        membership: Membership | None = None,
     ) -> None:
         addresses = [parse_address(text) for text in join]
         check_security(keys, insecure, [listen_host, *(address.host for address in addresses)])
-        self.keys = keys
         self.counts = LinkCounts()
+        self._now = now
+        self._lines = LogLimit(logger)
+        self._membership = membership if membership or keys is None else Membership(keys)
+        if self._membership is not None and me.role is not Role.OBSERVER:
+            self._membership.join(me.peer_id)
         share = share or share_out(raise_limit())
-        # A control and a bulk socket for each link, and the few that greet, listen and watch.
-        self.context = new_context(2 * share.peers + 2 * MAX_NAMESAKES + len(addresses) + 16)
-        self.gate = open_gate(self.context) if keys is not None else None
+        # A control and a bulk socket for each link, a knock at some doors, and the few that greet, listen and watch.
+        self.context = new_context(3 * share.peers + 2 * MAX_NAMESAKES + len(addresses) + 16)
+        self.gate = open_gate(self.context) if self._membership is not None else None
         try:
-            self.router = open_router(self.context, keys, Address(listen_host, me.port))
+            self._listen(listen_host, me.port)
         except ConfigError:
             self.context.destroy(linger=0)
             raise
-        self._door = Doorkeeper(self.context, self.router, share.half_open)
-        port = int(self.router.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
-        self.me = msgspec.structs.replace(me, host=listen_host, port=port)
+        self._keepers = [Doorkeeper(self.context, each, share.half_open // 2) for each in self._routers()]
+        port = _port_of(self.door or self.router)
         self._interface = None if listen_host in EVERY_HOST else name_of(listen_host)
+        self._own = _networks(listen_host)
         self.directory = Directory(me.peer_id)
         self.greetings = Greetings(addresses, now)
         self._namesakes = Namesakes(Contributor(me.peer_id, me.incarnation), partial(token_bytes, 16))
-        self._now = now
-        self._lines = LogLimit(logger)
-        self._outbox = Outbox(self.context, keys, self.me, self.directory, self.counts, self._lines, share.peers)
+        self._standing = Standing(me.peer_id, self._membership, lambda: self._outbox.linked(), now)
+        me = msgspec.structs.replace(me, host=listen_host, port=port)
+        self.introducer = Introducer(me, _port_of(self.router), self._membership, self._standing.talk)
+        self._outbox = Outbox(self.context, self.introducer, self.directory, self.counts, self._lines, share.peers)
         self._transfers = Transfers(4 * max_values, self._lines)
+
+    @property
+    def me(self) -> PeerInfo:
+        """This node, as it was told and where it listens."""
+        return self.introducer.me
 
     def __enter__(self) -> Links:
         return self
@@ -117,16 +140,34 @@ class Links:
         self._carry_out(self._transfers.send(receiver, message, values, now))
 
     def learn(self, info: PeerInfo, first_hand: bool = True) -> list[Event]:
-        """A peer was introduced: greet it if that is news. Raises RemoteProtocolError for an address that is none."""
+        """A peer was introduced: greet it if that is news. Raises RemoteProtocolError for one that cannot be."""
         address = address_of(info)
-        if self.keys is None and not is_loopback(address.host):
+        if self._membership is None and not is_loopback(address.host):
             raise RemoteProtocolError(f"{info.peer_id} is at {info.host}: insecure links are for loopback only")
+        if not self._standing.admits(info):
+            return []
         if info.peer_id == self.me.peer_id:
             if self._namesakes.meet(info, self._now):
                 self._outbox.greet(address, self._namesakes.challenge(address))
             return []
+        if not first_hand and info.proof is not None:
+            info = msgspec.structs.replace(info, host=choose_host(info.proof.hosts, self._own) or info.host)
         known = self.directory.get(info.peer_id)
         return self._link_anew(known, info) if self.directory.learn(info, first_hand, self._now) else []
+
+    def state(self, statements: Iterable[AnyStatement], code: str = "", keys: MeshKeys | None = None) -> list[Event]:
+        """This device states something, which everybody hears; with the code and keys that it has changed to, if any.
+
+        Raises RemoteProtocolError if it may not.
+        """
+        news = self._standing.state(statements)
+        if keys is not None:
+            self._standing.use_code(code, keys)
+            self._use(keys)
+        events = self._follow(news)
+        for peer_id in self._outbox.linked() if code else ():
+            self._outbox.put(peer_id, CodeTold(code))
+        return events
 
     def move(self, kept: frozenset[str]) -> list[Event]:
         """This machine's addresses have changed: greet everybody again whose connection left from one that is gone.
@@ -136,7 +177,9 @@ class Links:
         host = self.me.host
         if self._interface and host not in kept and (found := hosts_on(self._interface)) and host not in found:
             self._listen_at(found[0])
-        self._outbox.move(self.me, kept)
+        self._own = _networks(self.me.host)
+        self.introducer.move(self.me.host)
+        self._outbox.move(kept)
         self.greetings.begin_again(self._now)
         return []
 
@@ -145,25 +188,26 @@ class Links:
         self._now = self._outbox.now = now
         events: list[Event] = []
         enough = self.counts.received_bytes + TURN_BYTES
-        for _ in range(budget):
-            frames = take_frames(self.router, self.counts) if self.counts.received_bytes < enough else None
-            if frames is None:
-                break
-            self._door.hear(frames[-1])
-            try:
-                events += self._handle(frames[1:] or [zmq.Frame(b"")], now)
-            except RemoteProtocolError as error:
-                self.counts.refused += 1
-                self._lines.warning(now, frames[0].bytes, "message refused: %s", error)
-        if ended := self._door.look(now):
-            self._lines.warning(now, "", TOO_MANY, ended)
-        if self.gate is not None and self.keys is not None:
-            serve_gate(self.gate, self.keys, self._lines, now)
+        for router, keeper in zip(self._routers(), self._keepers, strict=True):
+            for _ in range(budget):
+                frames = take_frames(router, self.counts) if self.counts.received_bytes < enough else None
+                if frames is None:
+                    break
+                keeper.hear(frames[-1])
+                try:
+                    events += self._handle(frames[1:] or [zmq.Frame(b"")], now, router is self.door)
+                except RemoteProtocolError as error:
+                    self.counts.refused += 1
+                    self._lines.warning(now, frames[0].bytes, "message refused: %s", error)
+            if ended := keeper.look(now):
+                self._lines.warning(now, "", TOO_MANY, ended)
+        if self.gate is not None:
+            serve_gate(self.gate, self._standing.gate, self._lines, now)
         return events + self._on_time(now)
 
     def deadline(self) -> float | None:
         """When `receive` wants to be called even if nothing comes."""
-        parts = (self._transfers, self.greetings, self._namesakes)
+        parts = (self._transfers, self.greetings, self._namesakes, self._standing)
         times = [part.deadline() for part in parts]
         return min((time for time in times if time is not None), default=None)
 
@@ -173,7 +217,7 @@ class Links:
 
     def pollable(self) -> list[zmq.Socket[bytes]]:
         """What a poll loop waits on before calling `receive`."""
-        doors = [self.router, self._door.pollable]
+        doors = [*self._routers(), *(keeper.pollable for keeper in self._keepers)]
         return doors if self.gate is None else [*doors, self.gate]
 
     def close(self, linger_ms: int = 0) -> None:
@@ -184,32 +228,71 @@ class Links:
         self._transfers.close()
         self.context.destroy(linger=0)
 
-    def _listen_at(self, host: str) -> None:
-        try:
-            self.router.bind(Address(host, self.me.port).endpoint())
-        except zmq.ZMQError as error:
-            logger.warning("cannot listen at %s port %d: %s", host, self.me.port, error)
-            return
-        with contextlib.suppress(zmq.ZMQError):  # it went with its address
-            self.router.unbind(Address(self.me.host, self.me.port).endpoint())
-        logger.warning("listening at %s now, no more at %s", host, self.me.host)
-        self.me = msgspec.structs.replace(self.me, host=host)
+    def _routers(self) -> list[zmq.Socket[bytes]]:
+        return [self.router] if self.door is None else [self.router, self.door]
 
-    def _handle(self, frames: list[zmq.Frame], now: float) -> list[Event]:
+    def _listen(self, host: str, port: int) -> None:
+        membership = self._membership
+        self.door: zmq.Socket[bytes] | None = None
+        if membership is None:
+            self.router = open_router(self.context, None, LINKS, Address(host, port))
+            return
+        self.door = open_router(self.context, membership.keys.server_secret, DOOR, Address(host, port))
+        secret = membership.device.curve_secret
+        try:
+            self.router = open_router(self.context, secret, LINKS, Address(host, port and min(port + 1, 65535)))
+        except ConfigError:
+            self.router = open_router(self.context, secret, LINKS, Address(host, 0))
+
+    def _use(self, keys: MeshKeys) -> None:
+        """The mesh has another join code: the door opens to that one, at the same port."""
+        assert self.door is not None
+        self.introducer.use(keys)
+        self._keepers.pop().close()
+        self.door.close(linger=0)
+        self.door = open_router(self.context, keys.server_secret, DOOR, Address(self.me.host, self.me.port))
+        self._keepers.append(Doorkeeper(self.context, self.door, self._keepers[0].most))
+
+    def _listen_at(self, host: str) -> None:
+        for router in self._routers():
+            port = _port_of(router)
+            try:
+                router.bind(Address(host, port).endpoint())
+            except zmq.ZMQError as error:
+                logger.warning("cannot listen at %s port %d: %s", host, port, error)
+                return
+            with contextlib.suppress(zmq.ZMQError):  # it went with its address
+                router.unbind(Address(self.me.host, port).endpoint())
+        logger.warning("listening at %s now, no more at %s", host, self.me.host)
+        self.introducer.move(host)
+
+    def _handle(self, frames: list[zmq.Frame], now: float, at_door: bool) -> list[Event]:
         """Frames after the ROUTER's identity: a header, and with a chunk or a segment its bytes."""
         envelope = decode(frames[0].buffer)
         check_frames(envelope, frames)
-        sender = envelope.sender
+        sender, body = envelope.sender, envelope.body
+        if isinstance(body, Hello):
+            return self._on_hello(sender, body, now, at_door)
+        if isinstance(body, RosterTold) and at_door:
+            return self._follow(self._standing.hear("", body, now))  # to one that is out
+        if at_door:
+            raise RemoteProtocolError(f"{sender.peer_id} says {type(body).__name__} at the door")
+        self._check_speaker(frames[-1], sender.peer_id)
         if sender.peer_id == self.me.peer_id:
-            return self._on_namesake(sender, envelope.body, now)
+            return self._on_namesake(sender, body, now)
         known = self.directory.get(sender.peer_id)
         if not self.directory.hear(sender, now):
-            if isinstance(envelope.body, Hello) and _introduces_itself(sender, envelope.body):
-                self.learn(envelope.body.me)  # where it is, should it turn out to be the one that lives
             return []
         current = self.directory.get(sender.peer_id)
         events = self._link_anew(known, current) if current is not None and current is not known else []
         return events + self._on_accepted(envelope, frames, now)
+
+    def _check_speaker(self, frame: zmq.Frame, peer_id: str) -> None:
+        """Raises RemoteProtocolError unless a frame comes from that peer; a device that is out loses its connection."""
+        key = shown_key(frame)
+        if not self._standing.is_in(key):
+            end_connection(frame)
+        self._standing.check(key, peer_id)
 
     def _on_namesake(self, sender: Contributor, body: Body, now: float) -> list[Event]:
         """Somebody who calls itself like this node: ourselves by way of the join list, a copy of us, or a forger.
@@ -218,11 +301,12 @@ class Links:
         """
         if sender.incarnation == self.me.incarnation:
             return []
+        if isinstance(body, Hello):
+            self.learn(body.me)
         self._namesakes.hear(sender, now)
-        if not isinstance(body, Hello) or not _introduces_itself(sender, body):
+        if not isinstance(body, Hello):
             return []
         address = address_of(body.me)
-        self.learn(body.me)
         if body.challenge:
             is_wanted, challenge = self._namesakes.answers(address, now)
             if is_wanted:
@@ -235,24 +319,58 @@ class Links:
         """A peer is there, or another start of it, or it has moved."""
         if known is not None and known.incarnation != info.incarnation:
             self._transfers.forget(info.peer_id)
+            self._standing.forget(info.peer_id)
         self._outbox.link_to(info.peer_id)
         return [PeerFound(info)]
 
     def _on_accepted(self, envelope: Envelope, frames: list[zmq.Frame], now: float) -> list[Event]:
-        sender = envelope.sender
-        if isinstance(envelope.body, Hello):
-            return self._on_hello(sender, envelope.body, now)
-        if isinstance(envelope.body, PeersKnown):
-            return self._on_peers(sender, envelope.body, now)
+        sender, body = envelope.sender, envelope.body
+        if isinstance(body, PeersKnown):
+            return self._on_peers(sender, body, now)
+        if isinstance(body, RosterTold):
+            return self._follow(self._standing.hear(sender.peer_id, body, now))
+        if isinstance(body, CodeTold):
+            if (keys := self._standing.learn_code(body.code)) is not None:
+                self._use(keys)
+            return []
+        if not self._standing.is_settled(sender.peer_id):
+            return []  # whatever it wants it says again
         return self._carry_out(self._transfers.take(envelope, frames, now))
 
-    def _on_hello(self, sender: Contributor, hello: Hello, now: float) -> list[Event]:
+    def _on_hello(self, sender: Contributor, hello: Hello, now: float, at_door: bool) -> list[Event]:
+        """Somebody says who and where it is; that alone proves it. At the door it may be a repetition of long ago."""
         if not _introduces_itself(sender, hello):
             raise RemoteProtocolError(f"{sender.peer_id} introduces itself as {hello.me.peer_id}")
-        events = self.learn(hello.me)
-        self.directory.hear(sender, now)  # now that it is known
+        if sender.peer_id == self.me.peer_id:
+            return self._on_namesake(sender, hello, now)
+        known = self.directory.get(sender.peer_id)
+        is_current = at_door or self.directory.hear(sender, now)
+        current = self.directory.get(sender.peer_id)
+        events = self._link_anew(known, current) if current is not None and current is not known else []
+        events += self.learn(hello.me)  # where it is, should it turn out to be the one that lives
+        current = self.directory.get(sender.peer_id)
+        if not is_current or current is None or current.incarnation != sender.incarnation:
+            return events
+        if not at_door:
+            self.directory.hear(sender, now)  # now that it is known
         namesakes = self.directory.others_called(sender.peer_id)
-        self._outbox.tell_known(sender.peer_id, (self.me, *namesakes, *self.directory.everyone()))
+        me = self.introducer.me
+        self._outbox.tell_known(sender.peer_id, (me, *namesakes, *self.directory.everyone()))
+        return events
+
+    def _follow(self, news: News) -> list[Event]:
+        """Tell what is new, then forget who is out."""
+        for outgoing in news.told:
+            self._outbox.send(outgoing)
+        events: list[Event] = []
+        for peer_id in news.gone:
+            self._outbox.forget(peer_id)
+            self.directory.forget(peer_id)
+            self._transfers.forget(peer_id)
+            self._standing.forget(peer_id)
+            events.append(PeerRevoked(peer_id, "an owner of the mesh has revoked it"))
+        if why := self._standing.why_out():
+            events.append(PeerRevoked(self.me.peer_id, why))
         return events
 
     def _on_peers(self, sender: Contributor, known: PeersKnown, now: float) -> list[Event]:
@@ -261,7 +379,10 @@ class Links:
             of_itself = info.peer_id == sender.peer_id
             if of_itself:
                 self.greetings.answered(address_of(info), now)
-            events += self.learn(info, first_hand=of_itself)
+            try:
+                events += self.learn(info, first_hand=of_itself)
+            except RemoteProtocolError as error:
+                self._lines.warning(now, info.peer_id, "peer refused: %s", error)
         self.directory.hear(sender, now)
         return events
 
@@ -275,6 +396,8 @@ class Links:
             for info in self.directory.everyone():
                 self._outbox.introduce(info.peer_id)
         self._outbox.on_time()
+        for outgoing in self._standing.due(now):
+            self._outbox.send(outgoing)
         return self._carry_out(self._transfers.on_time(now))
 
     def _carry_out(self, steps: list[Step]) -> list[Event]:
@@ -285,6 +408,15 @@ class Links:
             else:
                 events.append(step)
         return events
+
+
+def _port_of(router: zmq.Socket[bytes]) -> int:
+    return int(router.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
+
+
+def _networks(listen_host: str) -> list[IPv4Interface]:
+    """The own networks, to tell which of a peer's addresses is near."""
+    return [LOOPBACK] if is_loopback(listen_host) else usable_interfaces()
 
 
 def _introduces_itself(sender: Contributor, hello: Hello) -> bool:

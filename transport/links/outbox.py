@@ -2,7 +2,8 @@
 
 Nothing blocks: a full queue drops the message and counts it. A link is opened for the first message, as far as
 `transport.wire.calls` allows, and closed when it is of no use. A new address or incarnation of a peer replaces its
-link; the first message on every link is a Hello, so that the peer can answer.
+link; the first message on every link is a Hello, so that the peer can answer. Until it has, the same Hello waits at its
+door: the peer may not know this node's key yet, and lets in nobody whose key it does not know.
 """
 
 from __future__ import annotations
@@ -17,14 +18,18 @@ from mdl.errors import LocalProtocolError
 from mdl.protocol.delta import Contributor
 from mdl.protocol.messages import Hello, PeersKnown
 from mdl.protocol.vocabulary import PeerInfo
-from transport.discovery.directory import EVERY_HOST, Address, Directory, address_of, is_loopback
-from transport.links.sockets import LinkCounts, is_passing, local_host_towards, open_dealer
+from transport.discovery.directory import Address, Directory, address_of
+from transport.links.introducer import Introducer
+from transport.links.sockets import Curve, LinkCounts, is_passing, local_host_towards, open_dealer
 from transport.loglimit import LogLimit
-from transport.trust.keys import MeshKeys
 from transport.wire.bulk import Outgoing
 from transport.wire.calls import Calls
 from transport.wire.codec import Body, encode
 
+# A peer that is locked out may hear why.
+_LAST_WORDS_MS = 500
+# Who has not been let in by a peer for so long says at its door once more who it is.
+KNOCK_S = 10.0
 # A round goes over a few links of each device; in a mesh of so many, all of them are made ready for bulk values.
 READY_LINKS = 16
 
@@ -39,6 +44,7 @@ class _Link:
     address: Address
     own_host: str
     control: zmq.Socket[bytes]
+    curve: Curve | None
     bulk: dict[int, zmq.Socket[bytes]] = field(default_factory=dict)
 
     def close(self, linger_ms: int = 0) -> None:
@@ -55,17 +61,15 @@ class Outbox:
     def __init__(
         self,
         context: zmq.Context[zmq.Socket[bytes]],
-        keys: MeshKeys | None,
-        me: PeerInfo,
+        introducer: Introducer,
         directory: Directory,
         counts: LinkCounts,
         lines: LogLimit,
         most: int = MAX_MEMBERS,
     ) -> None:
         self._context = context
-        self._keys = keys
-        self._me = me
-        self._sender = Contributor(me.peer_id, me.incarnation)
+        self._introducer = introducer
+        self._sender = Contributor(introducer.me.peer_id, introducer.me.incarnation)
         self._directory = directory
         self._counts = counts
         self._lines = lines
@@ -73,6 +77,7 @@ class Outbox:
         self._calls = Calls(most, lambda peer_id: directory.is_heard(peer_id, self.now))
         self._links: dict[str, _Link] = {}
         self._greeters: dict[Address, zmq.Socket[bytes]] = {}
+        self._knocks: dict[str, tuple[zmq.Socket[bytes], float]] = {}
 
     def send(self, outgoing: Outgoing) -> None:
         link = self.link_to(outgoing.receiver)
@@ -98,7 +103,7 @@ class Outbox:
         return link.control
 
     def _bulk(self, link: _Link, stream: int) -> zmq.Socket[bytes] | None:
-        dealer = link.bulk.get(stream) or self._open(link.address, bulk=True, is_extra=stream > 0)
+        dealer = link.bulk.get(stream) or self._open(link.curve, link.address, bulk=True, is_extra=stream > 0)
         if dealer is not None:
             link.bulk[stream] = dealer
         return dealer
@@ -110,20 +115,40 @@ class Outbox:
                 break
         for peer_id in self._calls.idle(self.now):
             self._close(peer_id)
+        for peer_id, (knock, since) in list(self._knocks.items()):
+            if self.now - since >= KNOCK_S or self._directory.is_heard(peer_id, self.now):
+                knock.close(linger=0)
+                del self._knocks[peer_id]
+
+    def linked(self) -> list[str]:
+        """Peers that there is a link to now."""
+        return list(self._links)
+
+    def put(self, peer_id: str, body: Body) -> None:
+        """Send what is the links' own: not through a transfer."""
+        self.send(Outgoing(peer_id, body))
+
+    def forget(self, peer_id: str) -> None:
+        """Nothing more goes to this peer; what it was told last may still get out."""
+        self._calls.close(peer_id)
+        if link := self._links.pop(peer_id, None):
+            link.close(_LAST_WORDS_MS)
+        if knock := self._knocks.pop(peer_id, None):
+            knock[0].close(linger=0)
 
     def tell_known(self, receiver: str, infos: tuple[PeerInfo, ...]) -> None:
         link = self.link_to(receiver)
         if link is not None:
             itself = self._directory.get(receiver)
-            seen = tuple(self._as_seen_from(link.address, info) for info in infos if info != itself)
+            seen = tuple(self._introducer.seen_from(link.address.host, info) for info in infos if info != itself)
             self.send(Outgoing(receiver, PeersKnown(seen[:MAX_MEMBERS])))
 
     def greet(self, address: Address, challenge: bytes = b"", answer: bytes = b"") -> None:
         """Say Hello at an address whose peer is not known yet. challenge, answer: between namesakes."""
-        greeter = self._greeters.get(address) or self._open(address, bulk=False)
+        greeter = self._greeters.get(address) or self._open(self._introducer.door, address, bulk=False)
         if greeter is not None:
             self._greeters[address] = greeter
-            hello = msgspec.structs.replace(self._hello(address), challenge=challenge, answer=answer)
+            hello = msgspec.structs.replace(self._hello(address.host), challenge=challenge, answer=answer)
             self._put(greeter, hello, None)
 
     def stop_greeting(self, address: Address, linger_ms: int = 0) -> None:
@@ -135,7 +160,7 @@ class Outbox:
         """Say Hello once more to a peer that is known."""
         link = self.link_to(peer_id)
         if link is not None:
-            self._put(link.control, self._hello(link.address), None)
+            self._put(link.control, self._hello(link.address.host), None)
 
     def link_to(self, peer_id: str) -> _Link | None:
         """The link to where the peer is now; a new address or incarnation replaces it.
@@ -150,7 +175,7 @@ class Outbox:
         if link is not None and link.info is info:  # nothing is new: a segment each fraction of a millisecond asks here
             self._calls.use(peer_id, self.now)
             return link
-        address = address_of(info)
+        address, curve = self._introducer.way_to(info)
         if link is not None and (link.address, link.info.incarnation) == (address, info.incarnation):
             link.info = info
             self._calls.use(peer_id, self.now)
@@ -162,20 +187,30 @@ class Outbox:
             return None
         for other in closing:
             self._links.pop(other).close()
-        control = self._open(address, bulk=False)
+        control = self._open(curve, address, bulk=False)
         if control is None:
             self._calls.close(peer_id)
             return None
-        link = self._links[peer_id] = _Link(info, address, local_host_towards(address.host), control)
-        self._put(control, self._hello(address), None)
+        link = self._links[peer_id] = _Link(info, address, local_host_towards(address.host), control, curve)
+        self._put(control, self._hello(address.host), None)
+        for body in self._introducer.first_words(peer_id):
+            self._put(control, body, None)
+        self._knock(info)
         return link
 
-    def move(self, me: PeerInfo, kept: frozenset[str]) -> None:
+    def _knock(self, info: PeerInfo) -> None:
+        """Say at its door who this node is, unless that is being said."""
+        if self._introducer.door is None or info.peer_id in self._knocks:
+            return
+        if (knock := self._open(self._introducer.door, address_of(info), bulk=False)) is not None:
+            self._knocks[info.peer_id] = knock, self.now
+            self._put(knock, self._hello(info.host), None)
+
+    def move(self, kept: frozenset[str]) -> None:
         """Connect anew, and say Hello, where the way there does not begin at an address that was there all along.
 
         Also to those without a link at this moment: they have our old address.
         """
-        self._me = me
         for address in list(self._greeters):
             self.stop_greeting(address)
         for peer_id, link in list(self._links.items()):
@@ -188,12 +223,17 @@ class Outbox:
         """Close all links. linger_ms: how long what is still queued may take to get out."""
         for link in self._links.values():
             link.close(linger_ms)
+        for knock, _ in self._knocks.values():
+            knock.close(linger=linger_ms)
         self._links.clear()
+        self._knocks.clear()
 
-    def _open(self, address: Address, bulk: bool, is_extra: bool = False) -> zmq.Socket[bytes] | None:
+    def _open(
+        self, curve: Curve | None, address: Address, bulk: bool, is_extra: bool = False
+    ) -> zmq.Socket[bytes] | None:
         """None if there is no socket to be had: what should have been sent is dropped, as by a network."""
         try:
-            return open_dealer(self._context, self._keys, address, bulk, is_extra)
+            return open_dealer(self._context, curve, address, bulk, is_extra)
         except zmq.ZMQError as error:
             if not is_passing(error):
                 raise
@@ -225,12 +265,5 @@ class Outbox:
             return
         self._counts.sent_bytes += len(header) + (0 if payload is None else len(payload))
 
-    def _hello(self, address: Address) -> Hello:
-        return Hello(self._as_seen_from(address, self._me))
-
-    def _as_seen_from(self, address: Address, info: PeerInfo) -> PeerInfo:
-        """Our own address is the one on the way there; a neighbour on this machine is behind the same address."""
-        everywhere = info.peer_id == self._me.peer_id and info.host in EVERY_HOST
-        if everywhere or (is_loopback(info.host) and not is_loopback(address.host)):
-            return msgspec.structs.replace(info, host=local_host_towards(address.host))
-        return info
+    def _hello(self, host: str) -> Hello:
+        return Hello(self._introducer.seen_from(host, self._introducer.me))

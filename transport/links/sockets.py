@@ -1,16 +1,19 @@
 """ZeroMQ sockets with every limit set, and the answer to who may connect (ZAP, RFC 27).
 
-One context per node, because ZAP is per context. The ROUTER only receives, DEALERs only send.
+One context per node, because ZAP is per context. A ROUTER only receives, DEALERs only send. Behind the door, whose keys
+follow from the join code, a device may only introduce itself; words are taken where each device shows its own key.
 """
 
 from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import zmq
+from zmq.utils import z85
 
 from mdl.errors import ConfigError
 from transport.discovery.directory import Address, is_loopback
@@ -32,12 +35,30 @@ HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 2_000, 10_000
 # Bulk connections are judged by unacknowledged bytes: a ping would wait behind megabytes and look lost.
 UNACKNOWLEDGED_MS = 10_000
 RECONNECT_MS, RECONNECT_MAX_MS = 100, 2_000
-_MECHANISM_VERSION, _REFUSED = b"1.0", b"400"
+# Of whom a ROUTER lets in (RFC 27).
+DOOR, LINKS = b"door", b"links"
+# ALLOWED, or for good not, or not yet: a client that is told LATER tries again.
+ALLOWED, LATER, REFUSED = b"200", b"300", b"400"
+Admit: TypeAlias = Callable[[bytes, bytes], bytes]
+_MECHANISM_VERSION = b"1.0"
 _PASSING = frozenset((zmq.EAGAIN, zmq.EHOSTUNREACH, zmq.ETERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS))
 # Messages handled in one turn: even if chunks come without end, timers run every few milliseconds.
 TURN = 64
 # And so many bytes, copied or merged in a few milliseconds: what is due is looked at in between.
 TURN_BYTES = 1 << 22
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The keys of a connection, Z85 text (40 bytes): of who is expected there, and the own ones that it shows."""
+
+    server: bytes
+    public: bytes
+    secret: bytes = field(repr=False)
+
+    @classmethod
+    def of_door(cls, keys: MeshKeys) -> Curve:
+        return cls(keys.server_public, keys.client_public, keys.client_secret)
 
 
 @dataclass
@@ -70,8 +91,13 @@ def check_security(keys: MeshKeys | None, insecure: bool, hosts: Iterable[str]) 
         raise ConfigError(f"insecure: {beyond[0]} is beyond loopback; only 127.0.0.1 may go without a join code")
 
 
-def open_router(context: zmq.Context[zmq.Socket[bytes]], keys: MeshKeys | None, address: Address) -> zmq.Socket[bytes]:
-    """The one socket that this node receives on; port 0 takes a free one. Raises ConfigError if it cannot be bound."""
+def open_router(
+    context: zmq.Context[zmq.Socket[bytes]], secret: bytes | None, domain: bytes, address: Address
+) -> zmq.Socket[bytes]:
+    """A socket that this node receives on; port 0 takes a free one. Raises ConfigError if it cannot be bound.
+
+    secret: of its CURVE key, Z85; None without encryption. domain: what the gate is asked about its clients.
+    """
     router = context.socket(zmq.ROUTER)
     router.linger = 0
     router.rcvhwm = RECEIVE_QUEUE
@@ -80,10 +106,10 @@ def open_router(context: zmq.Context[zmq.Socket[bytes]], keys: MeshKeys | None, 
     router.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
     router.setsockopt(zmq.IPV6, int(":" in address.host))
     _keep_alive(router)
-    if keys is not None:
+    if secret is not None:
         router.setsockopt(zmq.CURVE_SERVER, 1)
-        router.setsockopt(zmq.CURVE_SECRETKEY, keys.server_secret)
-        router.setsockopt(zmq.ZAP_DOMAIN, keys.name.encode())
+        router.setsockopt(zmq.CURVE_SECRETKEY, secret)
+        router.setsockopt(zmq.ZAP_DOMAIN, domain)
     try:
         router.bind(address.endpoint() if address.port else address.endpoint().removesuffix("0") + "*")
     except zmq.ZMQError as error:
@@ -97,14 +123,14 @@ def open_router(context: zmq.Context[zmq.Socket[bytes]], keys: MeshKeys | None, 
 
 
 def open_dealer(
-    context: zmq.Context[zmq.Socket[bytes]], keys: MeshKeys | None, address: Address, bulk: bool, is_extra: bool = False
+    context: zmq.Context[zmq.Socket[bytes]], curve: Curve | None, address: Address, bulk: bool, is_extra: bool = False
 ) -> zmq.Socket[bytes]:
     """A socket that sends to one peer's ROUTER. It connects in the background, for as long as it takes.
 
     is_extra: takes no messages before it is connected, as another socket is.
     Raises ZMQError if there is no socket to be had; `is_passing` then.
     """
-    dealer = _prepare_dealer(context, keys, address)
+    dealer = _prepare_dealer(context, curve, address)
     dealer.sndhwm = BULK_QUEUE if bulk else CONTROL_QUEUE
     dealer.rcvhwm = 1
     dealer.immediate = is_extra
@@ -120,8 +146,8 @@ def open_dealer(
 
 
 def open_spoke(context: zmq.Context[zmq.Socket[bytes]], keys: MeshKeys | None, address: Address) -> zmq.Socket[bytes]:
-    """A socket that sends to a ROUTER and receives what that answers on the same connection."""
-    dealer = _prepare_dealer(context, keys, address)
+    """A socket that sends to a door and receives what that answers on the same connection."""
+    dealer = _prepare_dealer(context, None if keys is None else Curve.of_door(keys), address)
     dealer.sndhwm = CONTROL_QUEUE
     dealer.rcvhwm = RECEIVE_QUEUE
     dealer.connect(address.endpoint())
@@ -129,7 +155,7 @@ def open_spoke(context: zmq.Context[zmq.Socket[bytes]], keys: MeshKeys | None, a
 
 
 def _prepare_dealer(
-    context: zmq.Context[zmq.Socket[bytes]], keys: MeshKeys | None, address: Address
+    context: zmq.Context[zmq.Socket[bytes]], curve: Curve | None, address: Address
 ) -> zmq.Socket[bytes]:
     dealer = context.socket(zmq.DEALER)
     dealer.linger = 0
@@ -139,10 +165,10 @@ def _prepare_dealer(
     dealer.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
     dealer.setsockopt(zmq.TCP_MAXRT, UNACKNOWLEDGED_MS)
     _keep_alive(dealer)
-    if keys is not None:
-        dealer.setsockopt(zmq.CURVE_SERVERKEY, keys.server_public)
-        dealer.setsockopt(zmq.CURVE_PUBLICKEY, keys.client_public)
-        dealer.setsockopt(zmq.CURVE_SECRETKEY, keys.client_secret)
+    if curve is not None:
+        dealer.setsockopt(zmq.CURVE_SERVERKEY, curve.server)
+        dealer.setsockopt(zmq.CURVE_PUBLICKEY, curve.public)
+        dealer.setsockopt(zmq.CURVE_SECRETKEY, curve.secret)
     return dealer
 
 
@@ -154,29 +180,38 @@ def open_gate(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
     return gate
 
 
-def answer_gate(request: Sequence[bytes], client_public: bytes) -> list[bytes]:
-    """The ZAP reply: only CURVE with the mesh's own client key is let in. client_public: Z85."""
+def admit_by_code(keys: MeshKeys) -> Admit:
+    """Only the client key that follows from the join code."""
+    client = z85.decode(keys.client_public)
+    return lambda domain, key: ALLOWED if key == client else REFUSED
+
+
+def answer_gate(request: Sequence[bytes], admit: Admit) -> list[bytes]:
+    """The ZAP reply. Whoever is let in is known by its key from then on: `shown_key` of what it sends."""
     padded = [*request, b"", b"", b"", b"", b"", b"", b""]
-    request_id, mechanism, credentials = padded[1], padded[5], padded[6]
-    allowed = (
-        len(request) == 7
-        and request[0] == _MECHANISM_VERSION
-        and mechanism == b"CURVE"
-        and credentials == zmq.utils.z85.decode(client_public)
-    )
-    status = [b"200", b"OK"] if allowed else [_REFUSED, b"not a member of this mesh"]
-    return [_MECHANISM_VERSION, request_id, *status, b"", b""]
+    request_id, domain, mechanism, credentials = padded[1], padded[2], padded[5], padded[6]
+    is_whole = len(request) == 7 and request[0] == _MECHANISM_VERSION and mechanism == b"CURVE"
+    status = admit(domain, credentials) if is_whole else REFUSED
+    user = credentials.hex().encode() if status == ALLOWED else b""
+    text = b"OK" if status == ALLOWED else b"not a member of this mesh"
+    return [_MECHANISM_VERSION, request_id, status, text, user, b""]
 
 
-def serve_gate(gate: zmq.Socket[bytes], keys: MeshKeys, lines: LogLimit, now: float) -> None:
+def shown_key(frame: zmq.Frame) -> bytes:
+    """The key of the client that a frame came from; empty without encryption."""
+    user = frame.get("User-Id")
+    return bytes.fromhex(user) if isinstance(user, str) else b""
+
+
+def serve_gate(gate: zmq.Socket[bytes], admit: Admit, lines: LogLimit, now: float) -> None:
     """Answer who waits at the gate by now."""
     for _ in range(TURN):
         try:
             request = gate.recv_multipart(zmq.NOBLOCK)
         except zmq.Again:
             return
-        reply = answer_gate(request, keys.client_public)
-        if reply[2] == _REFUSED:
+        reply = answer_gate(request, admit)
+        if reply[2] == REFUSED:
             host = request[3].decode("ascii", "replace") if len(request) > 3 else "somewhere"
             lines.warning(now, host, "a client with other keys was turned away from %s", host)
         gate.send_multipart(reply)

@@ -16,7 +16,16 @@ from mdl.protocol.machine import Received
 from mdl.protocol.messages import ASKS, CARRIERS, PACKED, SEGMENTS, Said
 from transport.loglimit import LogLimit
 from transport.wire.bulk import Outgoing, OutgoingTransfers, Step
-from transport.wire.codec import ChunkSent, ChunksWanted, Envelope, TransferDropped, TransferEnded, TransferOffered
+from transport.wire.codec import (
+    ChunkSent,
+    ChunksWanted,
+    CodeTold,
+    Envelope,
+    RosterTold,
+    TransferDropped,
+    TransferEnded,
+    TransferOffered,
+)
 from transport.wire.hashing import HashThread
 from transport.wire.incoming import IncomingTransfers
 from transport.wire.segments import pack_segment, read_segment
@@ -73,6 +82,8 @@ class Transfers:
                 return [Received(sender, body, read_segment(frames[1].buffer))]
             case body if isinstance(body, CARRIERS):
                 raise RemoteProtocolError(f"{type(body).__name__} without its values")
+            case RosterTold() | CodeTold():
+                raise RemoteProtocolError(f"{type(envelope.body).__name__} where nobody keeps a roster")
             case body:
                 return [Received(sender, body)]
         return []

@@ -1,8 +1,12 @@
 """The join code of a mesh, and the keys that follow from it.
 
 A code is NAME:GROUPS, for example home:k7q2-9xvd-... : the mesh's name, 95 random bits in base32 without look-alikes
-(no 0, 1, l, o) and one check character over both, so that a typo is noticed at once. Every member derives the same
-CURVE keys from it (scrypt); who lacks the code knows neither the server's public key nor a client key that is let in.
+(no 0, 1, l, o), 60 bits of a hash of the founder's key, and one check character over all, so that a typo is noticed at
+once. A mesh whose code has 20 characters, without a founder, has no owners: nobody can be locked out of it.
+
+The code admits: every holder derives the same CURVE keys of the door from it (scrypt), and a key that signs the
+enrolment of a device. Whoever lacks it knows neither the door's public key nor a client key that is let in. Between
+members each device has keys of its own (`transport.trust.device_key`).
 """
 
 from __future__ import annotations
@@ -18,9 +22,11 @@ import zmq
 from zmq.utils import z85
 
 from mdl.errors import ConfigError
+from transport.trust.device_key import SigningKey
 
 _ALPHABET = "23456789abcdefghijkmnpqrstuvwxyz"
 _RANDOM_CHARACTERS = 19
+_FOUNDER_CHARACTERS = 12
 _GROUP = 4
 # Between a mesh's name and its run's.
 RUN_MARK = "--"
@@ -29,18 +35,27 @@ _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,29}[a-z0-9])?")
 _SCRYPT_COST = 1 << 15
 _SCRYPT_BLOCK = 8
 _SCRYPT_MEMORY_BYTES = 64 << 20
+# What is announced in public is sealed with 60 bits that every code of the mesh has; each guess costs 10 ms.
+_BEACON_COST = 1 << 12
 
 
-def new_join_code(name: str, random_bytes: bytes | None = None) -> str:
+def founder_mark(founder: bytes) -> str:
+    """What a join code tells of the founder. founder: the public key of its device, 32 bytes."""
+    number = int.from_bytes(hashlib.blake2b(b"mdl founder 1" + founder, digest_size=8).digest(), "big")
+    return "".join(_ALPHABET[number >> 5 * place & 31] for place in range(_FOUNDER_CHARACTERS))
+
+
+def new_join_code(name: str, random_bytes: bytes | None = None, mark: str = "") -> str:
     """A new code for the mesh `name`. random_bytes: at least 19, for tests; else from the system's generator.
 
-    Raises ConfigError if the name cannot be one.
+    mark: the founder's; without one the mesh has no owners. Raises ConfigError if the name cannot be one.
     """
     _check_name(name)
     chosen = secrets.token_bytes(_RANDOM_CHARACTERS) if random_bytes is None else random_bytes
     if len(chosen) < _RANDOM_CHARACTERS:
         raise ConfigError(f"join code: {len(chosen)} random bytes, {_RANDOM_CHARACTERS} are needed")
     digits = [byte % len(_ALPHABET) for byte in chosen[:_RANDOM_CHARACTERS]]
+    digits += [_ALPHABET.index(character) for character in mark]
     text = "".join(_ALPHABET[digit] for digit in [*digits, _check_digit(name, digits)])
     return f"{name}:" + "-".join(text[start : start + _GROUP] for start in range(0, len(text), _GROUP))
 
@@ -55,7 +70,7 @@ def run_code(code: str, run: str) -> str:
     whole = name_run(name, run)
     # A hash, so that nobody comes from one run's code to another's.
     digits = hashlib.blake2b(f"mdl run 1:{whole}:{text}".encode(), digest_size=_RANDOM_CHARACTERS).digest()
-    return new_join_code(whole, digits)
+    return new_join_code(whole, digits, mark_of(text))
 
 
 def name_run(mesh: str, run: str) -> str:
@@ -67,6 +82,17 @@ def name_run(mesh: str, run: str) -> str:
     return whole
 
 
+def mark_of(text: str) -> str:
+    """What a code's characters tell of the founder; empty for a mesh without owners."""
+    return text[_RANDOM_CHARACTERS:-1]
+
+
+def code_hash(code: str) -> bytes:
+    """16 bytes that tell whether a code is the one that an owner spoke of, and nothing else of it."""
+    name, text = parse_join_code(code)
+    return hashlib.blake2b(f"mdl code 1:{name}:{text}".encode(), digest_size=16).digest()
+
+
 def parse_join_code(code: str) -> tuple[str, str]:
     """(mesh name, the code's characters without dashes). Raises ConfigError that says what is wrong with it."""
     name, colon, groups = code.strip().lower().partition(":")
@@ -76,8 +102,8 @@ def parse_join_code(code: str) -> tuple[str, str]:
     text = groups.replace("-", "").replace(" ", "")
     if wrong := sorted(set(text) - set(_ALPHABET)):
         raise ConfigError(f"join code of {name!r}: {wrong[0]!r} is never in a code (no 0, 1, l or o): a typo?")
-    if len(text) != _RANDOM_CHARACTERS + 1:
-        raise ConfigError(f"join code of {name!r}: {len(text)} characters after ':', there should be 20")
+    if len(text) not in (_RANDOM_CHARACTERS + 1, _RANDOM_CHARACTERS + _FOUNDER_CHARACTERS + 1):
+        raise ConfigError(f"join code of {name!r}: {len(text)} characters after ':', there should be 32, or 20")
     digits = [_ALPHABET.index(character) for character in text]
     if _check_digit(name, digits[:-1]) != digits[-1]:
         raise ConfigError(f"join code of {name!r}: the check character does not fit: a typo in the name or the code")
@@ -86,46 +112,61 @@ def parse_join_code(code: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class MeshKeys:
-    """What every member derives from the code. Keys are Z85 text (40 bytes); secrets stay out of repr and logs."""
+    """What every holder of the code derives from it. Keys are Z85 text (40 bytes); secrets stay out of repr and logs.
+
+    mesh_id: what statements about the mesh are about; the same for all its runs and codes, if it has a founder.
+    code_hash: of the mesh's code, also where the keys are a run's.
+    fingerprint: in public. mark: the founder's; empty without owners. admitting: signs who may be in.
+    server, client: of the door.
+    """
 
     name: str
+    mesh_id: str
+    mark: str
     fingerprint: str
+    code_hash: bytes = field(repr=False)
     server_public: bytes = field(repr=False)
     server_secret: bytes = field(repr=False)
     client_public: bytes = field(repr=False)
     client_secret: bytes = field(repr=False)
+    admitting: SigningKey = field(repr=False)
+    beacon_key: bytes = field(repr=False)
     _proof_key: bytes = field(repr=False)
 
     @classmethod
-    def from_code(cls, code: str) -> MeshKeys:
-        """Derive the keys; takes about 0.1 s. Raises ConfigError if the code cannot be one."""
-        name, text = parse_join_code(code)
-        derived = hashlib.scrypt(
-            text.encode(),
-            salt=f"mdl mesh 1:{name}".encode(),
-            n=_SCRYPT_COST,
-            r=_SCRYPT_BLOCK,
-            p=1,
-            maxmem=_SCRYPT_MEMORY_BYTES,
-            dklen=128,
-        )
+    def from_code(cls, code: str, run: str = "") -> MeshKeys:
+        """Derive the keys, of the mesh or of a run of it; takes about 0.1 s. Raises ConfigError if these cannot be."""
+        whole_hash = code_hash(code)
+        name, text = parse_join_code(run_code(code, run) if run else code)
+        derived = _scrypt(text, f"mdl mesh 1:{name}", _SCRYPT_COST, 160)
         server_secret, client_secret = z85.encode(derived[:32]), z85.encode(derived[32:64])
+        fingerprint, beacon_key, mesh_id = derived[96:104], derived[64:96], f"{name}:{derived[96:104].hex()}"
+        if mark := mark_of(text):
+            shown = _scrypt(mark, f"mdl beacon 1:{name}", _BEACON_COST, 40)
+            fingerprint, beacon_key = shown[:8], shown[8:]
+            mesh_id = f"{name.partition(RUN_MARK)[0]}:{mark}"
         return cls(
             name=name,
-            fingerprint=derived[96:104].hex(),
+            mesh_id=mesh_id,
+            mark=mark,
+            fingerprint=fingerprint.hex(),
+            code_hash=whole_hash,
             server_public=zmq.curve_public(server_secret),
             server_secret=server_secret,
             client_public=zmq.curve_public(client_secret),
             client_secret=client_secret,
+            admitting=SigningKey.of(derived[128:160]),
+            beacon_key=beacon_key,
             _proof_key=derived[64:96],
         )
 
     def prove(self, statement: str) -> str:
-        """32 hex characters that only a member could have written beside `statement` (HMAC-SHA256)."""
+        """32 hex characters that only a holder of the code could have written beside `statement` (HMAC-SHA256)."""
         return hmac.new(self._proof_key, statement.encode(), hashlib.sha256).hexdigest()[:32]
 
-    def is_proof(self, statement: str, proof: str) -> bool:
-        return hmac.compare_digest(self.prove(statement).encode(), proof.encode())
+    def is_founder(self, device: bytes) -> bool:
+        """Whether this device made the mesh."""
+        return bool(self.mark) and founder_mark(device) == self.mark
 
 
 @dataclass(frozen=True)
@@ -136,10 +177,22 @@ class Mesh:
     keys: MeshKeys | None
 
     @classmethod
-    def from_code(cls, code: str) -> Mesh:
-        """Of this join code; takes about 0.1 s. Raises ConfigError if the code cannot be one."""
-        keys = MeshKeys.from_code(code)
+    def from_code(cls, code: str, run: str = "") -> Mesh:
+        """Of this join code, or a run of it; takes about 0.1 s. Raises ConfigError if these cannot be."""
+        keys = MeshKeys.from_code(code, run)
         return cls(keys.name, keys)
+
+
+def _scrypt(text: str, salt: str, cost: int, size: int) -> bytes:
+    return hashlib.scrypt(
+        text.encode(),
+        salt=salt.encode(),
+        n=cost,
+        r=_SCRYPT_BLOCK,
+        p=1,
+        maxmem=_SCRYPT_MEMORY_BYTES,
+        dklen=size,
+    )
 
 
 def _check_name(name: str) -> None:

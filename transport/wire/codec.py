@@ -21,6 +21,7 @@ from mdl.protocol.messages import PROTOCOL_VERSION, Said
 from mdl.protocol.round_messages import GlobalMessage, ModelMessage
 from mdl.protocol.segments import LARGEST_SEGMENT_BYTES
 from mdl.protocol.vocabulary import Message
+from mdl.trust.statements import CodeHash, Statements
 
 # A quarter of a second on a 10 Mbit/s link: short enough to see progress, long enough that Python is not the limit.
 CHUNK_BYTES = 1 << 18
@@ -85,7 +86,26 @@ class TransferDropped(Message, frozen=True):
     transfer_id: Count
 
 
-Body: TypeAlias = Said | TransferOffered | ChunksWanted | ChunkSent | TransferEnded | TransferDropped
+class RosterTold(Message, frozen=True):
+    """What the sender knows of who is in the mesh (`transport.links.roster_talk`).
+
+    digest: of its whole roster. is_all: with these, and those right before, it has told all of it.
+    """
+
+    digest: CodeHash
+    statements: Statements = ()
+    is_all: bool = False
+
+
+class CodeTold(Message, frozen=True):
+    """An owner's new join code, for members alone."""
+
+    code: Text
+
+
+Body: TypeAlias = (
+    Said | TransferOffered | ChunksWanted | ChunkSent | TransferEnded | TransferDropped | RosterTold | CodeTold
+)
 
 
 class Envelope(msgspec.Struct, frozen=True):

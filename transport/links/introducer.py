@@ -1,0 +1,104 @@
+"""How this node says who and where it is, and which keys lead to another one: with encryption, and without.
+
+What a device says of itself is signed, with all the addresses that it listens at; nobody passes on another address than
+that. Without encryption, on loopback alone, nothing is signed, and there is one socket instead of two.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+from zmq.utils import z85
+
+from mdl.errors import RemoteProtocolError
+from mdl.protocol.vocabulary import PeerInfo
+from transport.discovery.directory import EVERY_HOST, Address, address_of, is_loopback
+from transport.discovery.interfaces import own_hosts
+from transport.links.roster_talk import RosterTalk
+from transport.links.sockets import Curve, local_host_towards
+from transport.trust.keys import MeshKeys
+from transport.trust.membership import Membership
+from transport.wire.codec import Body
+
+
+class Introducer:
+    """me: this node, with the port of its door and the host that it listens on. link_port: where it takes words.
+
+    membership: None without encryption. clock: milliseconds since 1970.
+    """
+
+    def __init__(
+        self,
+        me: PeerInfo,
+        link_port: int,
+        membership: Membership | None,
+        talk: RosterTalk | None,
+        clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self.me = me
+        self._link_port = link_port
+        self._membership = membership
+        self._talk = talk
+        self._clock = clock
+        self._signed: dict[str, PeerInfo] = {}
+        self._hosts: tuple[str, ...] = ()
+        self.move(me.host)
+
+    @property
+    def door(self) -> Curve | None:
+        """Of any member's door."""
+        return None if self._membership is None else Curve.of_door(self._membership.keys)
+
+    def move(self, host: str) -> None:
+        """This node listens on `host` from now on, and has the addresses that the machine has."""
+        self.me = msgspec.structs.replace(self.me, host=host)
+        self._hosts = own_hosts(host)
+        self._signed.clear()
+
+    def use(self, keys: MeshKeys) -> None:
+        """The mesh has another join code: say again who admitted this device."""
+        assert self._membership is not None
+        self._membership.keys = keys
+        self._signed.clear()
+
+    def first_words(self, peer_id: str) -> list[Body]:
+        return [] if self._talk is None else [*self._talk.open(peer_id)]
+
+    def seen_from(self, host: str, info: PeerInfo) -> PeerInfo:
+        """A peer as it is introduced to who is at `host`: this node by its address on the way there.
+
+        Without encryption a neighbour on this machine, known by its loopback address, is behind the same one.
+        """
+        is_me = info.peer_id == self.me.peer_id and info.incarnation == self.me.incarnation
+        if self._membership is None:
+            everywhere = is_me and info.host in EVERY_HOST
+            if everywhere or (is_loopback(info.host) and not is_loopback(host)):
+                return msgspec.structs.replace(info, host=local_host_towards(host))
+            return info
+        if not is_me:
+            return info
+        own = self.me.host if self.me.host not in EVERY_HOST else local_host_towards(host)
+        if own not in self._signed:
+            hosts = (own, *(other for other in self._hosts if other != own))
+            told = msgspec.structs.replace(self.me, host=own)
+            self._signed[own] = self._membership.introduce(told, self._link_port, hosts, self._clock())
+        return self._signed[own]
+
+    def announced(self, hosts: Sequence[str]) -> PeerInfo:
+        """This node as it is announced at these addresses."""
+        if self._membership is None or not hosts:
+            return self.me
+        told = msgspec.structs.replace(self.me, host=hosts[0])
+        return self._membership.introduce(told, self._link_port, hosts, self._clock())
+
+    def way_to(self, info: PeerInfo) -> tuple[Address, Curve | None]:
+        """Where a peer takes words, and with which keys. Raises RemoteProtocolError if it has not told."""
+        if self._membership is None:
+            return address_of(info), None
+        if info.proof is None:
+            raise RemoteProtocolError(f"{info.peer_id} has not told where it takes words")
+        device = self._membership.device
+        curve = Curve(z85.encode(info.proof.enrolled.link_key), device.curve_public, device.curve_secret)
+        return Address(address_of(info).host, info.proof.link_port), curve

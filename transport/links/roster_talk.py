@@ -1,0 +1,107 @@
+"""Rosters are compared before words count: who has heard of a revocation tells it to whoever it meets.
+
+Each new link begins with what this node knows of the roster, or, where that is much, with its digest; who hears
+another digest tells all it knows. What is new is passed on at once to everybody. A peer's words count from when all
+it knows has come, so that nobody follows an order of a member who is known there to be out. Digests are compared
+again every second.
+Pure: `now` is an argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from mdl.errors import RemoteProtocolError
+from mdl.trust.statements import STATEMENTS_A_MESSAGE, AnyStatement
+from transport.trust.roster import Roster
+from transport.wire.codec import RosterTold
+
+# A roster of so many is told at once: some 8 KB. Devices of a home never ask.
+_AT_ONCE = 32
+# How often digests are compared, and with how many peers at a time, in turn.
+COMPARE_S = 1.0
+_COMPARED = 8
+# The same two rosters differ for as long as one of them refuses what the other holds: they are told again so seldom.
+_AGAIN_S = 30.0
+_REMEMBERED = 1024
+
+
+class RosterTalk:
+    """roster: this node's; statements that are heard go into it."""
+
+    def __init__(self, roster: Roster, now: float) -> None:
+        self._roster = roster
+        self._settled: set[str] = set()
+        self._told: dict[tuple[str, bytes, bytes], float] = {}
+        self._compare_at = now + COMPARE_S
+        self._turn = 0
+
+    def open(self, peer_id: str) -> list[RosterTold]:
+        """The first words on a new link."""
+        if len(self._roster.statements()) <= _AT_ONCE:
+            return self._everything()
+        return [RosterTold(self._roster.digest)]
+
+    def hear(self, peer_id: str, told: RosterTold, now: float) -> tuple[list[AnyStatement], list[RosterTold]]:
+        """What is new, for everybody else, and what to answer. Statements that cannot stand are dropped."""
+        new = [statement for statement in told.statements if self._takes(statement)]
+        if told.is_all or told.digest == self._roster.digest:
+            self._settled.add(peer_id)
+        return new, self._answer(peer_id, told.digest, now)
+
+    def tell(self, statements: Sequence[AnyStatement]) -> list[RosterTold]:
+        """News, as it goes to everybody."""
+        return [
+            RosterTold(self._roster.digest, tuple(statements[start : start + STATEMENTS_A_MESSAGE]))
+            for start in range(0, len(statements), STATEMENTS_A_MESSAGE)
+        ]
+
+    def is_settled(self, peer_id: str) -> bool:
+        """Whether all that this peer knows has come."""
+        return peer_id in self._settled
+
+    def forget(self, peer_id: str) -> None:
+        """It begins anew."""
+        self._settled.discard(peer_id)
+
+    def due(self, peer_ids: Iterable[str], now: float) -> list[tuple[str, RosterTold]]:
+        """Whom to tell the digest now."""
+        if now < self._compare_at:
+            return []
+        self._compare_at = now + COMPARE_S
+        everyone = sorted(peer_ids)
+        if not everyone:
+            return []
+        start = self._turn % len(everyone)
+        self._turn += _COMPARED
+        chosen = (everyone[start:] + everyone[:start])[:_COMPARED]
+        return [(peer_id, RosterTold(self._roster.digest)) for peer_id in chosen]
+
+    def deadline(self) -> float:
+        return self._compare_at
+
+    def _takes(self, statement: AnyStatement) -> bool:
+        try:
+            return self._roster.add(statement)
+        except RemoteProtocolError:
+            return False  # of another code, or of an owner that is out
+
+    def _answer(self, peer_id: str, digest: bytes, now: float) -> list[RosterTold]:
+        if digest == self._roster.digest:
+            return []
+        key = (peer_id, digest, self._roster.digest)
+        if now - self._told.get(key, -_AGAIN_S) < _AGAIN_S:
+            return []
+        self._told.pop(key, None)
+        self._told[key] = now
+        if len(self._told) > _REMEMBERED:
+            del self._told[next(iter(self._told))]
+        return self._everything()
+
+    def _everything(self) -> list[RosterTold]:
+        statements, digest = self._roster.statements(), self._roster.digest
+        pages = [
+            statements[start : start + STATEMENTS_A_MESSAGE]
+            for start in range(0, len(statements), STATEMENTS_A_MESSAGE)
+        ] or [()]
+        return [RosterTold(digest, tuple(page), page is pages[-1]) for page in pages]

@@ -1,0 +1,147 @@
+"""Who counts: whether a connection's key may speak for a peer, and what is new in the roster.
+
+Between `transport.links.mesh_links` and what the device knows of the mesh (`transport.trust.membership`). Without
+encryption, on loopback alone, everybody counts.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from mdl.errors import ConfigError, RemoteProtocolError
+from mdl.protocol.vocabulary import PeerInfo
+from mdl.trust.statements import AnyStatement
+from transport.links.roster_talk import RosterTalk
+from transport.links.sockets import ALLOWED, DOOR, LATER, REFUSED
+from transport.trust.keys import RUN_MARK, MeshKeys, code_hash
+from transport.trust.membership import Membership
+from transport.wire.bulk import Outgoing
+from transport.wire.codec import CodeTold, RosterTold
+
+logger = logging.getLogger(__name__)
+
+_OUT = "an owner of the mesh has changed its join code, and not kept this device: ask for the new code"
+
+
+@dataclass
+class News:
+    """What follows from something that was heard. gone: peers that are out now. told: what goes out."""
+
+    told: list[Outgoing] = field(default_factory=list)
+    gone: list[str] = field(default_factory=list)
+
+
+class Standing:
+    """me: this node's peer id. membership: None without encryption. linked: peers that there is a link to."""
+
+    def __init__(self, me: str, membership: Membership | None, linked: Callable[[], Iterable[str]], now: float) -> None:
+        self._me = me
+        self._membership = membership
+        self._linked = linked
+        self.talk = None if membership is None else RosterTalk(membership.roster, now)
+        self._code = ""
+        self._given: set[str] = set()
+
+    def admits(self, info: PeerInfo) -> bool:
+        """Whether this is who and where a peer is; False if it has said something later. Raises RemoteProtocolError."""
+        membership = self._membership
+        if membership is None:
+            return True
+        before = membership.roster.digest
+        is_news = membership.admit(info)
+        if membership.roster.digest != before:
+            membership.on_change()
+        return is_news
+
+    def gate(self, domain: bytes, key: bytes) -> bytes:
+        """Whether libzmq is to let a client with this key in."""
+        membership = self._membership
+        assert membership is not None
+        if domain == DOOR:
+            return ALLOWED if key == membership.door_key else REFUSED
+        return ALLOWED if membership.device_of(key) else LATER
+
+    def check(self, key: bytes, peer_id: str) -> None:
+        """Raises RemoteProtocolError unless what comes from a client with this key is that peer's word."""
+        if self._membership is not None and not self._membership.may_speak(key, peer_id):
+            raise RemoteProtocolError(f"another device, or one that is out, speaks for {peer_id}")
+
+    def is_in(self, key: bytes) -> bool:
+        """Whether a client with this key is in the mesh."""
+        return self._membership is None or self._membership.device_of(key) is not None
+
+    def is_settled(self, peer_id: str) -> bool:
+        """Whether this peer's words count by now."""
+        return self.talk is None or self.talk.is_settled(peer_id)
+
+    def forget(self, peer_id: str) -> None:
+        """It begins anew."""
+        self._given.discard(peer_id)
+        if self.talk is not None:
+            self.talk.forget(peer_id)
+
+    def hear(self, peer_id: str, told: RosterTold, now: float) -> News:
+        """Somebody has told what it knows of the roster."""
+        membership, talk = self._membership, self.talk
+        if membership is None or talk is None:
+            return News()
+        new, answer = talk.hear(peer_id, told, now)
+        news = self._pass_on(new, but=peer_id) if new else News()
+        news.told += [Outgoing(peer_id, each) for each in answer]
+        if self._code and peer_id not in self._given and membership.roster.enrolled(peer_id):
+            self._given.add(peer_id)
+            news.told.append(Outgoing(peer_id, CodeTold(self._code)))
+        return news
+
+    def state(self, statements: Iterable[AnyStatement]) -> News:
+        """This device states something itself. Raises RemoteProtocolError if it may not."""
+        assert self._membership is not None
+        return self._pass_on([each for each in statements if self._membership.roster.add(each)], but="")
+
+    def learn_code(self, code: str) -> MeshKeys | None:
+        """Somebody has told the mesh's code; the keys that follow if it is the one that an owner changed it to."""
+        membership = self._membership
+        if membership is None or not membership.roster.is_code_old:
+            return None
+        try:
+            if code_hash(code) != membership.roster.wanted_code():
+                return None
+            _, _, run = membership.keys.name.partition(RUN_MARK)
+            keys = MeshKeys.from_code(code, run)
+        except ConfigError as error:
+            raise RemoteProtocolError(str(error)) from None
+        self.use_code(code, keys)
+        membership.on_code(code)
+        return keys
+
+    def use_code(self, code: str, keys: MeshKeys) -> None:
+        """The mesh has this code now; it is told to every member."""
+        assert self._membership is not None
+        self._code = code
+        self._membership.keys = keys
+        self._membership.roster.adopt(keys)
+
+    def why_out(self) -> str:
+        """Why this device is not in the mesh; "" if it is."""
+        membership = self._membership
+        if membership is None:
+            return ""
+        return membership.why_out() or (_OUT if membership.roster.is_code_old and not membership.is_kept() else "")
+
+    def due(self, now: float) -> list[Outgoing]:
+        return [] if self.talk is None else [Outgoing(*each) for each in self.talk.due(self._linked(), now)]
+
+    def deadline(self) -> float | None:
+        return None if self.talk is None else self.talk.deadline()
+
+    def _pass_on(self, new: list[AnyStatement], but: str) -> News:
+        membership, talk = self._membership, self.talk
+        assert membership is not None
+        assert talk is not None
+        membership.on_change()
+        told = talk.tell(new)
+        others = [peer_id for peer_id in self._linked() if peer_id != but]
+        gone = [peer_id for peer_id in others if membership.is_out(peer_id)]
+        return News([Outgoing(peer_id, each) for peer_id in others for each in told], gone)

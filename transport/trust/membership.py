@@ -1,0 +1,176 @@
+"""What one device is in a mesh: it says who and where its peer is, and checks what others say of themselves.
+
+Observers, which only look, are of some device of the mesh too, but in no roster: they are let in for as long as this
+process remembers them. Pure but for the keys that it holds.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from secrets import token_bytes
+
+import msgspec
+from zmq.utils import z85
+
+from mdl.bounds import MAX_MEMBERS
+from mdl.errors import ConfigError, RemoteProtocolError
+from mdl.protocol.vocabulary import PeerInfo, Role
+from mdl.trust.statements import (
+    MAX_HOSTS,
+    AnyStatement,
+    CodeChanged,
+    DeviceRevoked,
+    Enrolled,
+    OwnerNamed,
+    Proof,
+    claim_of,
+)
+from transport.trust.device_key import DeviceKey, is_signed, where_claim
+from transport.trust.keys import MeshKeys
+from transport.trust.roster import Roster
+
+# Observers that are remembered: more pages and terminals than look at one mesh.
+MAX_VISITORS = 64
+
+
+class Membership:
+    """keys: of the mesh. device: None for one that is made up for this process. roster: what is known of the others."""
+
+    def __init__(
+        self, keys: MeshKeys, device: DeviceKey | None = None, statements: Iterable[AnyStatement] = ()
+    ) -> None:
+        self.keys = keys
+        self.device = device or DeviceKey.of(token_bytes(32))
+        self.roster = Roster(keys, statements)
+        # Called when the roster has changed, and with a join code that an owner has changed to: to keep them.
+        self.on_change: Callable[[], None] = lambda: None
+        self.on_code: Callable[[str], None] = lambda code: None
+        self._visitors: OrderedDict[str, Enrolled] = OrderedDict()
+        self._serials: dict[tuple[str, int], int] = {}
+
+    @property
+    def door_key(self) -> bytes:
+        """32 bytes: what who has the join code shows at the door."""
+        return z85.decode(self.keys.client_public)
+
+    def join(self, peer_id: str) -> None:
+        """This device is in the mesh under this name. Raises ConfigError if it is locked out, or has no name left."""
+        if why := self.why_out():
+            raise ConfigError(f"mesh {self.keys.name}: {why}")
+        try:
+            self.roster.add(self.enrol(peer_id))
+        except RemoteProtocolError as error:
+            raise ConfigError(f"mesh {self.keys.name}: {error}") from None
+
+    # -- about this device --------------------------------------------------------------------------------------------
+
+    def enrol(self, peer_id: str) -> Enrolled:
+        """That this device is in the mesh under this name; any holder of the code can say so of its own device."""
+        bare = Enrolled(self.device.public, peer_id, self.device.link_key)
+        claim = claim_of(self.keys.mesh_id, bare)
+        return msgspec.structs.replace(
+            bare, admitted=self.keys.admitting.sign(claim), signature=self.device.signing.sign(claim)
+        )
+
+    def introduce(self, me: PeerInfo, link_port: int, hosts: Sequence[str], now_ms: int) -> PeerInfo:
+        """`me`, signed. hosts: where it listens, the likeliest first."""
+        proof = Proof(self.enrol(me.peer_id), link_port, tuple(hosts[:MAX_HOSTS]), now_ms)
+        signature = self.device.signing.sign(where_claim(self.keys.mesh_id, me, proof))
+        return msgspec.structs.replace(me, proof=msgspec.structs.replace(proof, signature=signature))
+
+    def found(self) -> OwnerNamed:
+        """That this device founded the mesh."""
+        return self.name_owner(self.device.public)
+
+    def name_owner(self, device: bytes) -> OwnerNamed:
+        """That a device owns the mesh; counts if this one does."""
+        bare = OwnerNamed(device, self.device.public)
+        return msgspec.structs.replace(bare, signature=self._sign(bare))
+
+    def revoke(self, device: bytes, now_ms: int, reason: str) -> tuple[AnyStatement, ...]:
+        """That a device is out for ever; counts if this one owns the mesh.
+
+        What the device itself has revoked is stated again by this one: it would be void otherwise.
+        """
+        others = [each for each in self.roster.revocations() if each.by == device]
+        bare = [DeviceRevoked(each.device, self.device.public, each.at, each.reason) for each in others]
+        bare.append(DeviceRevoked(device, self.device.public, now_ms, reason))
+        return tuple(msgspec.structs.replace(each, signature=self._sign(each)) for each in bare)
+
+    def change_code(self, code_hash: bytes) -> CodeChanged:
+        """That the mesh has another code; who is in stays in. Counts if this device owns the mesh."""
+        kept = sorted({each.device for each in self.roster.members()} | {self.device.public})
+        bare = CodeChanged(self.roster.next_change(), code_hash, tuple(kept), self.device.public)
+        return msgspec.structs.replace(bare, signature=self._sign(bare))
+
+    def why_out(self) -> str:
+        """Why this device is locked out; "" if it is not."""
+        for each in self.roster.revocations():
+            if each.device == self.device.public:
+                return f"an owner of the mesh has revoked this device{': ' if each.reason else ''}{each.reason}"
+        return ""
+
+    def is_kept(self) -> bool:
+        """Whether the last change of the join code kept this device."""
+        return self.roster.is_kept(self.device.public)
+
+    def _sign(self, statement: AnyStatement) -> bytes:
+        return self.device.signing.sign(claim_of(self.keys.mesh_id, statement))
+
+    # -- about others -------------------------------------------------------------------------------------------------
+
+    def admit(self, info: PeerInfo) -> bool:
+        """Check who a peer is and where; False if it has said something later. Raises RemoteProtocolError."""
+        proof = info.proof
+        if proof is None:
+            raise RemoteProtocolError(f"{info.peer_id} shows no proof of who it is")
+        enrolled = proof.enrolled
+        if enrolled.peer_id != info.peer_id or info.host not in proof.hosts:
+            raise RemoteProtocolError(f"{info.peer_id} shows the proof of {enrolled.peer_id} at {proof.hosts[0]}")
+        said = (info.peer_id, info.incarnation)
+        if proof.serial < self._serials.get(said, 0):
+            return False
+        self.roster.check(enrolled)
+        holder = self.roster.enrolled(info.peer_id)
+        if holder is not None and holder.device != enrolled.device:
+            raise RemoteProtocolError(
+                f"{info.peer_id} is the name of another device: start the new one with --name, "
+                f"or have an owner revoke the old one"
+            )
+        if not is_signed(enrolled.device, where_claim(self.keys.mesh_id, info, proof), proof.signature):
+            raise RemoteProtocolError(f"{info.peer_id} has not signed where it is said to be")
+        self._serials.pop(said, None)
+        self._serials[said] = proof.serial
+        if len(self._serials) > 4 * MAX_MEMBERS:
+            del self._serials[next(iter(self._serials))]
+        if info.role is Role.OBSERVER:
+            self._visit(enrolled)
+        else:
+            self.roster.add(enrolled)
+        return True
+
+    def device_of(self, link_key: bytes) -> bytes | None:
+        """The device that shows this key, a visitor's too; None if it is not in."""
+        device = self.roster.device_of(link_key)
+        if device is not None:
+            return device
+        found = next((each.device for each in self._visitors.values() if each.link_key == link_key), None)
+        return None if found is None or self.roster.is_revoked(found) else found
+
+    def may_speak(self, link_key: bytes, peer_id: str) -> bool:
+        """Whether what comes by a connection that showed this key counts as this peer's word."""
+        enrolled = self.roster.enrolled(peer_id) or self._visitors.get(peer_id)
+        return enrolled is not None and enrolled.link_key == link_key and not self.roster.is_revoked(enrolled.device)
+
+    def is_out(self, peer_id: str) -> bool:
+        """The device that has this name is not, or no longer, in the mesh."""
+        return self.roster.enrolled(peer_id) is None and not (
+            peer_id in self._visitors and not self.roster.is_revoked(self._visitors[peer_id].device)
+        )
+
+    def _visit(self, enrolled: Enrolled) -> None:
+        self._visitors[enrolled.peer_id] = enrolled
+        self._visitors.move_to_end(enrolled.peer_id)
+        while len(self._visitors) > MAX_VISITORS:
+            self._visitors.popitem(last=False)
