@@ -165,8 +165,8 @@ HEARS_THE_USER = {
     "peers/cli/use.py",
     "peers/cli/study/schedule.py",
     "peers/cli/study/sim.py",
-    "peers/edge/cloud_node.py",
-    "peers/edge/cloud_line.py",
+    "peers/edge/cloud/node.py",
+    "peers/edge/cloud/line.py",
     "peers/edge/device.py",
     "peers/edge/small/share.py",
     "peers/launch/plan.py",
@@ -313,8 +313,8 @@ def test_importing_a_module_loads_nothing_heavy(module: str, heavy: set[str]) ->
 PEERS = (
     "peers.edge.node",
     "peers.edge.device",
-    "peers.edge.cloud_line",
-    "peers.edge.cloud_node",
+    "peers.edge.cloud.line",
+    "peers.edge.cloud.node",
     "peers.api",
     "peers.loops.member",
 )

@@ -37,6 +37,7 @@ from mdl.protocol.machine import (
 from mdl.protocol.messages import Said
 from mdl.protocol.vocabulary import PeerInfo
 from transport.links.sockets import TURN, LinkCounts
+from transport.links.standing import Stated
 from transport.loglimit import LogLimit
 from transport.story import Story
 from transport.worker import Work, Workers
@@ -71,6 +72,8 @@ class Endpoint(Protocol):
     def learn(self, info: PeerInfo) -> list[Event]: ...
 
     def move(self, kept: frozenset[str]) -> list[Event]: ...
+
+    def state(self, stated: Stated) -> list[Event]: ...
 
     def receive(self, now: float) -> list[Event]: ...
 
@@ -124,7 +127,7 @@ class Runtime(Generic[LinksT]):
         self._flush_s = flush_s
         self._drain_s = drain_s
         self._clock = clock
-        self._posted: queue.SimpleQueue[Event | _Moved | BaseException] = queue.SimpleQueue()
+        self._posted: queue.SimpleQueue[Event | _Moved | Stated | BaseException] = queue.SimpleQueue()
         self._wake_writer: socket.socket | None = None  # while `run` runs; what is posted before waits for it
         self._stops = 0
         self._is_over = False
@@ -141,6 +144,11 @@ class Runtime(Generic[LinksT]):
     def move(self, kept: frozenset[str]) -> None:
         """This machine's addresses have changed, from any thread; kept: those that were there all along."""
         self._posted.put(_Moved(kept))
+        self._wake()
+
+    def state(self, stated: Stated) -> None:
+        """Tell the mesh, from any thread; see `Links.state`."""
+        self._posted.put(stated)
         self._wake()
 
     def stop(self) -> None:
@@ -233,6 +241,8 @@ class Runtime(Generic[LinksT]):
                 raise item
             if isinstance(item, _Moved):
                 events += self.links.move(item.kept)
+            elif isinstance(item, Stated):
+                events += self.links.state(item)
             else:
                 events += self._learn(item, now) if isinstance(item, PeerFound) else [item]
         return events

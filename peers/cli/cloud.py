@@ -145,7 +145,7 @@ def learn(
 
 
 def _run_cloud(settings: Config, mesh: Mesh, out: Path | None, fresh: bool, as_json: bool) -> None:
-    from peers.edge.cloud_node import run_cloud
+    from peers.edge.cloud.node import run_cloud
 
     need_data(settings)
     with identified(mesh.name, "cloud", out) as (me, directory), page_beside(settings, mesh, "cloud", directory):
@@ -158,7 +158,7 @@ def _run_learner(
     settings: Config, mesh: Mesh, place: tuple[str | None, Path | None], cycles: int, fresh: bool, as_json: bool
 ) -> None:
     from mdl.cloud.progress import PERSONAL
-    from peers.edge.cloud_node import run_learner
+    from peers.edge.cloud.node import run_learner
     from peers.edge.identity import cloud_keys
 
     need_data(settings)

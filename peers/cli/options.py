@@ -196,7 +196,7 @@ def find_mesh(name: str | None, code: str | None, settings: Config, run: str = "
     """
     from mdl.errors import ConfigError, MdlError
     from peers.edge.identity import find_code, remember_code
-    from transport.trust.keys import Mesh, name_run, run_code
+    from transport.trust.keys import Mesh, name_run
 
     name, _, of_name = (name or "").partition("/")
     name, run = name or None, run or of_name
@@ -215,7 +215,7 @@ def find_mesh(name: str | None, code: str | None, settings: Config, run: str = "
         return getpass(question)
 
     found = find_code(name, code, ask if sys.stdin is not None and sys.stdin.isatty() else None)
-    mesh = Mesh.from_code(run_code(found, run) if run else found)
+    mesh = Mesh.from_code(found, run)
     if code or asked:
         try:
             remember_code(found)

@@ -20,7 +20,7 @@ from mdl.errors import ConfigError, DataError, MdlError
 from mdl.protocol.delta import Contributor
 from mdl.reading import read_bytes
 from mdl.writing import make_private_folder, narrow, open_private, write_bytes
-from transport.trust.keys import RUN_MARK, MeshKeys, name_run, parse_join_code
+from transport.trust.keys import RUN_MARK, MeshKeys, mark_of, name_run, parse_join_code
 
 logger = logging.getLogger(__name__)
 
@@ -158,7 +158,7 @@ def cloud_keys(keys: MeshKeys | None) -> MeshKeys | None:
 def known_meshes() -> dict[str, str]:
     """Mesh name -> join code, as `remember_code` stored them; a file that holds none is told of and left out."""
     found = {}
-    for path in sorted(_codes_home().glob("*.code")):
+    for path in sorted(codes_home().glob("*.code")):
         try:
             found[path.stem] = read_code(path)
         except ConfigError as error:
@@ -180,11 +180,16 @@ def read_code(path: Path) -> str:
     return text
 
 
-def remember_code(code: str) -> Path:
-    """Keep a join code for this user alone (file mode 600). Raises ConfigError if the name is another mesh's here."""
-    name, _ = parse_join_code(code)
-    path = _codes_home() / f"{name}.code"
-    if known_meshes().get(name, code) != code:
+def remember_code(code: str, replace: bool = False) -> Path:
+    """Keep a join code for this user alone (file mode 600). Raises ConfigError if the name is another mesh's here.
+
+    replace: an owner has changed the code. A code of the same founder is of the same mesh.
+    """
+    name, text = parse_join_code(code)
+    path = codes_home() / f"{name}.code"
+    known = known_meshes().get(name, code)
+    is_same = known == code or (mark_of(text) != "" and mark_of(parse_join_code(known)[1]) == mark_of(text))
+    if not (is_same or replace):
         raise ConfigError(
             f"mesh {name!r} is known here with another code, and its state is in {state_home(name)}: "
             f"if that mesh is gone, remove {path} and start with --fresh"
@@ -199,7 +204,8 @@ def _knows(mesh: str | None) -> bool:
     return mesh in known if mesh else bool(known)
 
 
-def _codes_home() -> Path:
+def codes_home() -> Path:
+    """Where this user's join codes and rosters are kept."""
     return Path(platformdirs.user_config_dir("mdl")) / "meshes"
 
 

@@ -34,6 +34,7 @@ from mdl.protocol.vector_work import MergeDeltas
 from mdl.protocol.vocabulary import PeerInfo, ResourceState, Role
 from peers.edge.gatekeeper import make_gatekeeper
 from peers.edge.lifeline import stopped_by_signals
+from peers.edge.membership import open_membership
 from peers.edge.narrate import Narrator
 from peers.edge.policy_choice import ChosenPolicy, choose_policy
 from peers.edge.relearner import FOLDER, Relearner
@@ -51,7 +52,7 @@ from transport.trust.keys import Mesh
 from transport.worker import Work
 
 if TYPE_CHECKING:
-    from peers.edge.cloud_line import CloudSide
+    from peers.edge.cloud.line import CloudSide
     from peers.edge.resume import Begin
 
 logger = logging.getLogger(__name__)
@@ -94,6 +95,7 @@ def start_runtime(
         listen_host="127.0.0.1" if section.loopback else host_to_listen_on(section.listen),
         join=section.join,
         insecure=section.insecure,
+        membership=open_membership(mesh.keys) if mesh.keys else None,
     )
     return Runtime(
         machine,
@@ -147,6 +149,7 @@ def drive(runtime: Runtime[Links], mesh: Mesh, section: MeshSection) -> Finish:
             interfaces=section.interfaces or None,
             loopback=section.loopback,
             required=not section.join,
+            sign=runtime.links.introducer.announced,
         )
     except BaseException:
         runtime.close()  # nobody will run it, and its links would listen on
@@ -193,7 +196,7 @@ def run_trainer(
     how: to begin, else from what is in `out`. policy: of the command line, while it leads, before the configuration's.
     name_classes: told what the data calls them. Raises ConfigError for a state of another origin, or in `how`s way.
     """
-    from peers.edge.cloud_line import CloudSide  # imports torch, which an agent never needs
+    from peers.edge.cloud.line import CloudSide  # imports torch, which an agent never needs
     from peers.edge.device import Device
     from peers.edge.resume import State
 

@@ -16,7 +16,7 @@ from mdl.recommend.din import DinSettings
 from mdl.recommend.lesson import LARGEST_LESSON_BYTES
 from mdl.recommend.readers import read_interactions
 from mdl.section import MANY
-from peers.edge.cloud_node import NOBODY_S, attend, open_hub, serve
+from peers.edge.cloud.node import NOBODY_S, attend, open_hub, serve
 from peers.edge.gatekeeper import make_gatekeeper
 from peers.recommend.cloud_files import RecommendFiles
 from peers.recommend.device import Recommendee

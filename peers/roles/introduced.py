@@ -23,6 +23,11 @@ class Introduced:
             del self.known[silent]
             self._spoken.discard(silent)
 
+    def forget(self, peer_id: str) -> None:
+        """It is in the mesh no more."""
+        self.known.pop(peer_id, None)
+        self._spoken.discard(peer_id)
+
     def note_spoken(self, peer_id: str) -> None:
         """A message of its own has come."""
         if peer_id in self.known:

@@ -10,7 +10,7 @@ from ipaddress import IPv4Address
 
 from mdl.bounds import MAX_MEMBERS
 from mdl.protocol.delta import Contributor
-from mdl.protocol.machine import Effect, Event, Finish, PeerFound, Received, Send, StopRequested
+from mdl.protocol.machine import Effect, Event, Finish, PeerFound, PeerRevoked, Received, Send, StopRequested
 from mdl.protocol.status_messages import MeshStatus, PageServed, StatusWanted
 from mdl.protocol.vocabulary import PeerInfo, Role
 
@@ -70,6 +70,11 @@ class Observer:
                     return []  # it led before, and does not know yet that another one does
                 self.status, self.agent, self.heard_at = status, sender.peer_id, now
                 self._seen_round = max([self._seen_round, *(summary.round for summary in status.finished)])
+            case PeerRevoked(peer_id=peer_id, reason=reason) if peer_id == self.me.peer_id:
+                return [Finish(reason, 2)]
+            case PeerRevoked(peer_id=peer_id):
+                self.peers.pop(peer_id, None)
+                self._observers.pop(peer_id, None)
             case StopRequested():
                 return [Finish()]
         return [*self._ask(now), *self._tell_page(now)]

@@ -17,6 +17,7 @@ from mdl.protocol.machine import (
     Finish,
     NameTaken,
     PeerFound,
+    PeerRevoked,
     PolicyLearned,
     Received,
     SaveBallot,
@@ -152,6 +153,8 @@ class Peer:
                     self.agent.use_policy(self._make_policy())
             case NameTaken():
                 return self._meet_namesake(event, now)
+            case PeerRevoked():
+                return self._part_with(event, now)
             case StopRequested():
                 return self._stop(event, now)
         return self.trainer.handle(event, now) if self.trainer else []
@@ -185,6 +188,17 @@ class Peer:
             return []
         self._introduced.add(info)
         return [Send(info.peer_id, self._claim())] if self.agent else []
+
+    def _part_with(self, out: PeerRevoked, now: float) -> list[Effect]:
+        """A device is out: its silence is not waited for. What it has given to a round that is decided stays."""
+        if out.peer_id == self.me.peer_id:
+            return [Finish(out.reason, 2)]
+        logger.warning("%s is out: %s", out.peer_id, out.reason)
+        self._introduced.forget(out.peer_id)
+        (self.agent.members if self.agent else self._members).silence(out.peer_id, now)
+        if self.succession.agent == out.peer_id:
+            self.succession.give_up(now)
+        return []
 
     def _meet_namesake(self, taken: NameTaken, now: float) -> list[Effect]:
         """Two processes of one name: the one that was started later leaves, and tells its user what to do."""
@@ -301,18 +315,9 @@ class Peer:
         term = self.succession.take_office(max((report.term for report in reports), default=0))
         goal = self.trainer.goal if self.trainer else 0
         lineage = self.trainer.standing.lineage if self.trainer else ()
-        self.agent = MobileAgent(
-            self.me,
-            self._make_policy(),
-            self.agent_settings,
-            self._members,
-            term,
-            goal,
-            lineage,
-            now,
-            self.succession.lacking_since,
-            self.trainer.exchange if self.trainer else None,
-        )
+        mesh = (self.agent_settings, self._members, term, goal, lineage)
+        exchange = self.trainer.exchange if self.trainer else None
+        self.agent = MobileAgent(self.me, self._make_policy(), *mesh, now, self.succession.lacking_since, exchange)
         self._claim_at = now
         if self.trainer:
             self.trainer.voice.say_again()

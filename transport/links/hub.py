@@ -37,6 +37,7 @@ from transport.links.sockets import (
     serve_gate,
     take_frames,
 )
+from transport.links.standing import Stated
 from transport.links.transfers import Transfers, check_frames
 from transport.loglimit import LogLimit
 from transport.trust.keys import MeshKeys
@@ -67,6 +68,10 @@ class _End(ABC):
 
     def move(self, kept: frozenset[str]) -> list[Event]:
         """Nothing: a learner dials again when its connection is seen to be broken (UNACKNOWLEDGED_MS)."""
+        return []
+
+    def state(self, stated: Stated) -> list[Event]:
+        """Nothing: a cloud keeps no roster."""
         return []
 
     def send(self, receiver: str, message: Said, values: Bulk | None, now: float) -> None:

@@ -11,7 +11,6 @@ node's links. Knows no roles.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Iterable
 from functools import partial
@@ -28,7 +27,6 @@ from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Event, NameTaken, PeerFound, PeerRevoked
 from mdl.protocol.messages import Hello, PeersKnown, Said
 from mdl.protocol.vocabulary import PeerInfo, Role
-from mdl.trust.statements import AnyStatement
 from transport.discovery.directory import (
     EVERY_HOST,
     Address,
@@ -40,25 +38,13 @@ from transport.discovery.directory import (
 )
 from transport.discovery.interfaces import LOOPBACK, choose_host, hosts_on, name_of, usable_interfaces
 from transport.links.descriptors import Share, raise_limit, share_out
-from transport.links.halfopen import TOO_MANY, Doorkeeper, end_connection
+from transport.links.doors import Doors
+from transport.links.halfopen import end_connection
 from transport.links.introducer import Introducer
 from transport.links.namesakes import MAX_NAMESAKES, Namesakes
 from transport.links.outbox import Outbox
-from transport.links.sockets import (
-    DOOR,
-    LINKS,
-    TURN,
-    TURN_BYTES,
-    LinkCounts,
-    check_security,
-    new_context,
-    open_gate,
-    open_router,
-    serve_gate,
-    shown_key,
-    take_frames,
-)
-from transport.links.standing import News, Standing
+from transport.links.sockets import TURN, LinkCounts, check_security, new_context, shown_key
+from transport.links.standing import News, Standing, Stated
 from transport.links.transfers import Transfers, check_frames
 from transport.loglimit import LogLimit
 from transport.trust.keys import MeshKeys
@@ -75,9 +61,9 @@ class Links:
     me: who this node is; `me.port` 0 takes a free one, any other has the words taken at the next port, if that is free.
     listen_host: an IP address of this machine, or 0.0.0.0. keys: None only with `insecure=True`, which is for loopback
     only. max_values: the model's size, the largest vector that is ever accepted. join: HOST:PORT of members to greet.
-    share: how many links and connections there may be; by default what this process's limit of files allows.
-    membership: what this device is in the mesh; by default a device that is made up for this process.
-    Raises ConfigError for a port that is taken, a bad address, insecure links beyond loopback, or a device that is out.
+    share: of links and connections; by default what this process's limit of files allows. membership: what this device
+    is in the mesh; by default a device that is made up for this process. Raises ConfigError for a port that is taken, a
+    bad address, insecure links beyond loopback, or a device that is out.
     """
 
     def __init__(
@@ -104,22 +90,20 @@ class Links:
         share = share or share_out(raise_limit())
         # A control and a bulk socket for each link, a knock at some doors, and the few that greet, listen and watch.
         self.context = new_context(3 * share.peers + 2 * MAX_NAMESAKES + len(addresses) + 16)
-        self.gate = open_gate(self.context) if self._membership is not None else None
+        self._standing = Standing(me.peer_id, self._membership, lambda: self._outbox.linked(), now)
+        where, admit = Address(listen_host, me.port), self._standing.gate
         try:
-            self._listen(listen_host, me.port)
+            self.doors = Doors(self.context, self._membership, where, share.half_open, admit, self.counts, self._lines)
         except ConfigError:
             self.context.destroy(linger=0)
             raise
-        self._keepers = [Doorkeeper(self.context, each, share.half_open // 2) for each in self._routers()]
-        port = _port_of(self.door or self.router)
         self._interface = None if listen_host in EVERY_HOST else name_of(listen_host)
         self._own = _networks(listen_host)
         self.directory = Directory(me.peer_id)
         self.greetings = Greetings(addresses, now)
         self._namesakes = Namesakes(Contributor(me.peer_id, me.incarnation), partial(token_bytes, 16))
-        self._standing = Standing(me.peer_id, self._membership, lambda: self._outbox.linked(), now)
-        me = msgspec.structs.replace(me, host=listen_host, port=port)
-        self.introducer = Introducer(me, _port_of(self.router), self._membership, self._standing.talk)
+        me = msgspec.structs.replace(me, host=listen_host, port=self.doors.port)
+        self.introducer = Introducer(me, self.doors.link_port, self._membership, self._standing.talk)
         self._outbox = Outbox(self.context, self.introducer, self.directory, self.counts, self._lines, share.peers)
         self._transfers = Transfers(4 * max_values, self._lines)
 
@@ -155,19 +139,12 @@ class Links:
         known = self.directory.get(info.peer_id)
         return self._link_anew(known, info) if self.directory.learn(info, first_hand, self._now) else []
 
-    def state(self, statements: Iterable[AnyStatement], code: str = "", keys: MeshKeys | None = None) -> list[Event]:
-        """This device states something, which everybody hears; with the code and keys that it has changed to, if any.
-
-        Raises RemoteProtocolError if it may not.
-        """
-        news = self._standing.state(statements)
-        if keys is not None:
-            self._standing.use_code(code, keys)
-            self._use(keys)
-        events = self._follow(news)
-        for peer_id in self._outbox.linked() if code else ():
-            self._outbox.put(peer_id, CodeTold(code))
-        return events
+    def state(self, stated: Stated) -> list[Event]:
+        """This device states something, which everybody hears. Raises RemoteProtocolError if it may not."""
+        news = self._standing.state(stated)
+        if stated.keys is not None:
+            self._use(stated.keys)
+        return self._follow(news)
 
     def move(self, kept: frozenset[str]) -> list[Event]:
         """This machine's addresses have changed: greet everybody again whose connection left from one that is gone.
@@ -176,9 +153,9 @@ class Links:
         """
         host = self.me.host
         if self._interface and host not in kept and (found := hosts_on(self._interface)) and host not in found:
-            self._listen_at(found[0])
-        self._own = _networks(self.me.host)
-        self.introducer.move(self.me.host)
+            host = found[0] if self.doors.move(found[0]) else host
+        self._own = _networks(host)
+        self.introducer.move(host)
         self._outbox.move(kept)
         self.greetings.begin_again(self._now)
         return []
@@ -187,22 +164,12 @@ class Links:
         """Handle at most `budget` messages that have come, or `TURN_BYTES` of them, and whatever is due by now."""
         self._now = self._outbox.now = now
         events: list[Event] = []
-        enough = self.counts.received_bytes + TURN_BYTES
-        for router, keeper in zip(self._routers(), self._keepers, strict=True):
-            for _ in range(budget):
-                frames = take_frames(router, self.counts) if self.counts.received_bytes < enough else None
-                if frames is None:
-                    break
-                keeper.hear(frames[-1])
-                try:
-                    events += self._handle(frames[1:] or [zmq.Frame(b"")], now, router is self.door)
-                except RemoteProtocolError as error:
-                    self.counts.refused += 1
-                    self._lines.warning(now, frames[0].bytes, "message refused: %s", error)
-            if ended := keeper.look(now):
-                self._lines.warning(now, "", TOO_MANY, ended)
-        if self.gate is not None:
-            serve_gate(self.gate, self._standing.gate, self._lines, now)
+        for frames, at_door in self.doors.take(now, budget):
+            try:
+                events += self._handle(frames[1:] or [zmq.Frame(b"")], now, at_door)
+            except RemoteProtocolError as error:
+                self.counts.refused += 1
+                self._lines.warning(now, frames[0].bytes, "message refused: %s", error)
         return events + self._on_time(now)
 
     def deadline(self) -> float | None:
@@ -217,8 +184,7 @@ class Links:
 
     def pollable(self) -> list[zmq.Socket[bytes]]:
         """What a poll loop waits on before calling `receive`."""
-        doors = [*self._routers(), *(keeper.pollable for keeper in self._keepers)]
-        return doors if self.gate is None else [*doors, self.gate]
+        return self.doors.pollable()
 
     def close(self, linger_ms: int = 0) -> None:
         """Close everything. linger_ms: how long what is still queued may take to get out."""
@@ -228,43 +194,10 @@ class Links:
         self._transfers.close()
         self.context.destroy(linger=0)
 
-    def _routers(self) -> list[zmq.Socket[bytes]]:
-        return [self.router] if self.door is None else [self.router, self.door]
-
-    def _listen(self, host: str, port: int) -> None:
-        membership = self._membership
-        self.door: zmq.Socket[bytes] | None = None
-        if membership is None:
-            self.router = open_router(self.context, None, LINKS, Address(host, port))
-            return
-        self.door = open_router(self.context, membership.keys.server_secret, DOOR, Address(host, port))
-        secret = membership.device.curve_secret
-        try:
-            self.router = open_router(self.context, secret, LINKS, Address(host, port and min(port + 1, 65535)))
-        except ConfigError:
-            self.router = open_router(self.context, secret, LINKS, Address(host, 0))
-
     def _use(self, keys: MeshKeys) -> None:
-        """The mesh has another join code: the door opens to that one, at the same port."""
-        assert self.door is not None
+        """The mesh has another join code."""
         self.introducer.use(keys)
-        self._keepers.pop().close()
-        self.door.close(linger=0)
-        self.door = open_router(self.context, keys.server_secret, DOOR, Address(self.me.host, self.me.port))
-        self._keepers.append(Doorkeeper(self.context, self.door, self._keepers[0].most))
-
-    def _listen_at(self, host: str) -> None:
-        for router in self._routers():
-            port = _port_of(router)
-            try:
-                router.bind(Address(host, port).endpoint())
-            except zmq.ZMQError as error:
-                logger.warning("cannot listen at %s port %d: %s", host, port, error)
-                return
-            with contextlib.suppress(zmq.ZMQError):  # it went with its address
-                router.unbind(Address(self.me.host, port).endpoint())
-        logger.warning("listening at %s now, no more at %s", host, self.me.host)
-        self.introducer.move(host)
+        self.doors.reopen()
 
     def _handle(self, frames: list[zmq.Frame], now: float, at_door: bool) -> list[Event]:
         """Frames after the ROUTER's identity: a header, and with a chunk or a segment its bytes."""
@@ -408,10 +341,6 @@ class Links:
             else:
                 events.append(step)
         return events
-
-
-def _port_of(router: zmq.Socket[bytes]) -> int:
-    return int(router.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
 
 
 def _networks(listen_host: str) -> list[IPv4Interface]:

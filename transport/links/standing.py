@@ -25,6 +25,15 @@ logger = logging.getLogger(__name__)
 _OUT = "an owner of the mesh has changed its join code, and not kept this device: ask for the new code"
 
 
+@dataclass(frozen=True)
+class Stated:
+    """This device states something about others. code, keys: what it has changed the join code to, if it has."""
+
+    statements: tuple[AnyStatement, ...]
+    code: str = ""
+    keys: MeshKeys | None = None
+
+
 @dataclass
 class News:
     """What follows from something that was heard. gone: peers that are out now. told: what goes out."""
@@ -95,10 +104,15 @@ class Standing:
             news.told.append(Outgoing(peer_id, CodeTold(self._code)))
         return news
 
-    def state(self, statements: Iterable[AnyStatement]) -> News:
-        """This device states something itself. Raises RemoteProtocolError if it may not."""
-        assert self._membership is not None
-        return self._pass_on([each for each in statements if self._membership.roster.add(each)], but="")
+    def state(self, stated: Stated) -> News:
+        """This device states something itself, and uses the code that it has changed to. Raises RemoteProtocolError."""
+        membership = self._membership
+        assert membership is not None
+        news = self._pass_on([each for each in stated.statements if membership.roster.add(each)], but="")
+        if stated.keys is not None:
+            self.use_code(stated.code, stated.keys)
+            news.told += [Outgoing(peer_id, CodeTold(stated.code)) for peer_id in self._linked()]
+        return news
 
     def learn_code(self, code: str) -> MeshKeys | None:
         """Somebody has told the mesh's code; the keys that follow if it is the one that an owner changed it to."""

@@ -79,6 +79,12 @@ class Members:
         )
         return lost
 
+    def silence(self, peer_id: str, now: float) -> None:
+        """Nothing will come from it any more: it is lost at the next look."""
+        if (member := self._table.get(peer_id)) and member.alive:
+            member.arrivals.silent_at = now
+            self._silent_at = min(self._silent_at, now)
+
     def forgive(self, seconds: float) -> None:
         """This process was suspended so long itself: nobody was silent."""
         for member in self._table.values():

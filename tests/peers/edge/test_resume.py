@@ -21,8 +21,8 @@ from mdl.protocol.delta import Contributor, digest_of
 from mdl.protocol.machine import SaveModel
 from peers.api import join
 from peers.cli.main import main
-from peers.edge.cloud_files import Catalogue, CloudFiles
-from peers.edge.cloud_node import PERSONAL, Record, Student
+from peers.edge.cloud.files import Catalogue, CloudFiles
+from peers.edge.cloud.node import PERSONAL, Record, Student
 from peers.edge.device import Device
 from peers.edge.identity import known_meshes, remember_code
 from peers.edge.resume import Origin, describe_state

@@ -31,7 +31,7 @@ from mdl.protocol.machine import Event, Finish, Machine, PauseChanged, StopReque
 from mdl.reading import decode_json, read_bytes
 from mdl.section import MANY
 from mdl.writing import write_bytes
-from peers.edge.cloud_files import CloudFiles
+from peers.edge.cloud.files import CloudFiles
 from peers.edge.device import device_seed
 from peers.edge.gatekeeper import Gatekeeper, make_gatekeeper
 from peers.edge.lifeline import stopped_by_signals

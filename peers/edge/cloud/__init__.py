@@ -1,0 +1,1 @@
+"""A cloud and its learners where they meet sockets, files and data."""

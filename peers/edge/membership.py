@@ -1,0 +1,149 @@
+"""What this user's devices keep of a mesh on disk: the device key, and the roster beside the join code.
+
+The key is made at the first start, for this user alone; MDL_KEY gives another one: @FILE, or its 64 hexadecimal digits.
+A roster is kept where the mesh's code is remembered; several processes add to one file, and none takes anything out.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from secrets import token_bytes
+
+import msgspec
+import platformdirs
+
+from mdl.bounds import UNREADABLE
+from mdl.errors import ConfigError, DataError, MdlError, RemoteProtocolError
+from mdl.reading import read_bytes
+from mdl.trust.statements import AnyStatement
+from mdl.writing import make_private_folder, narrow, open_private, write_bytes
+from peers.edge.identity import codes_home, known_meshes, remember_code
+from transport.trust.device_key import SECRET_BYTES, DeviceKey
+from transport.trust.keys import RUN_MARK, MeshKeys
+from transport.trust.membership import Membership
+
+logger = logging.getLogger(__name__)
+
+KEY_VARIABLE = "MDL_KEY"
+_LARGEST_KEY_BYTES = 256
+# Statements of 1,024 members and as many kept keys in some changes of the code.
+_LARGEST_ROSTER_BYTES = 8 << 20
+_EXPECTED = f"{2 * SECRET_BYTES} hexadecimal digits"
+
+
+def device_key() -> DeviceKey:
+    """This device's key; made and kept at the first call. Raises ConfigError for one that cannot be.
+
+    Where nothing can be kept (no home, a read-only one) it is made anew at each start, and that is told.
+    """
+    given = os.environ.get(KEY_VARIABLE, "")
+    if given and not given.startswith("@"):
+        return DeviceKey.of(_parse(given, KEY_VARIABLE))
+    if given:
+        return _read(Path(given[1:]).expanduser())
+    path = Path(platformdirs.user_config_dir("mdl")) / "device.key"
+    try:
+        return _read(path) if path.exists() else _make(path)
+    except (OSError, RuntimeError) as error:
+        logger.warning("the device key is not kept (%s): this is another device at its next start", error)
+        return DeviceKey.of(token_bytes(SECRET_BYTES))
+
+
+def open_membership(keys: MeshKeys) -> Membership:
+    """What this device is in a mesh, with what is kept of the mesh's roster. Raises ConfigError."""
+    path = roster_path(keys)
+    membership = Membership(keys, device_key(), _load(path) if path else ())
+    if path:
+        membership.on_change = lambda: _keep(path, membership)
+        membership.on_code = lambda code: _keep_code(code)
+    return membership
+
+
+def roster_path(keys: MeshKeys) -> Path | None:
+    """Where a mesh's roster is kept; None for a mesh whose code nobody has remembered."""
+    mesh = keys.name.partition(RUN_MARK)[0]
+    home = codes_home()
+    return home / f"{keys.name}.roster" if (home / f"{mesh}.code").exists() else None
+
+
+def keep_roster(membership: Membership) -> None:
+    """Keep what is known now. Raises MdlError if the disk refuses."""
+    if path := roster_path(membership.keys):
+        _write(path, membership)
+
+
+def _keep(path: Path, membership: Membership) -> None:
+    try:
+        _write(path, membership)
+    except MdlError as error:  # others know it too, and tell it again
+        logger.warning("the roster is not kept: %s", error)
+
+
+def _write(path: Path, membership: Membership) -> None:
+    for statement in _load(path):
+        try:
+            membership.roster.add(statement)
+        except RemoteProtocolError:
+            continue  # void by now
+    write_bytes(path, msgspec.msgpack.encode(membership.roster.statements()))
+
+
+def _load(path: Path) -> tuple[AnyStatement, ...]:
+    if not path.exists():
+        return ()
+    try:
+        content = read_bytes(path, _LARGEST_ROSTER_BYTES, "a mesh's roster")
+        return msgspec.msgpack.decode(content, type=tuple[AnyStatement, ...])
+    except (DataError, *UNREADABLE) as error:
+        what = "it holds who is locked out: remove it only if you accept to hear that from the other devices again"
+        raise ConfigError(f"{path} is no roster ({error}); {what}") from None
+
+
+def _keep_code(code: str) -> None:
+    name = code.partition(":")[0]
+    if known_meshes().get(name) == code:
+        return
+    try:
+        remember_code(code, replace=True)
+        logger.info("an owner has changed the join code of mesh %s; the new one is remembered", name)
+    except MdlError as error:
+        logger.warning("the new join code of mesh %s is not remembered: %s", name, error)
+
+
+def _read(path: Path) -> DeviceKey:
+    try:
+        text = read_bytes(path, _LARGEST_KEY_BYTES, _EXPECTED).decode("ascii", "replace")
+    except DataError as error:
+        raise ConfigError(f"cannot read the device key: {error}") from None
+    if narrow(path):
+        logger.warning("others on this machine could read %s until now: remove it, and this is a new device", path)
+    return DeviceKey.of(_parse(text, str(path)))
+
+
+def _parse(text: str, where: str) -> bytes:
+    try:
+        secret = bytes.fromhex(text.strip())
+    except ValueError:
+        secret = b""
+    if len(secret) != SECRET_BYTES:
+        raise ConfigError(f"{where} is no device key: {_EXPECTED} are expected")
+    return secret
+
+
+def _make(path: Path) -> DeviceKey:
+    """Whoever comes first makes it; processes that start together all have that one."""
+    make_private_folder(path.parent)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open_private(temporary, "wb") as file:
+            file.write(f"{token_bytes(SECRET_BYTES).hex()}\n".encode())
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(temporary, path)
+    except FileExistsError:
+        pass
+    finally:
+        temporary.unlink(missing_ok=True)
+    return _read(path)

@@ -1,0 +1,134 @@
+"""Where a node listens: the door, whose keys follow from the join code, and beside it where members' words are taken.
+
+Both are ROUTERs that only receive, watched for connections that show no key. Without encryption there is one of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+
+import zmq
+
+from mdl.errors import ConfigError
+from transport.discovery.directory import Address
+from transport.links.halfopen import TOO_MANY, Doorkeeper
+from transport.links.sockets import (
+    DOOR,
+    LINKS,
+    TURN,
+    TURN_BYTES,
+    Admit,
+    LinkCounts,
+    open_gate,
+    open_router,
+    serve_gate,
+    take_frames,
+)
+from transport.loglimit import LogLimit
+from transport.trust.membership import Membership
+
+logger = logging.getLogger(__name__)
+
+
+class Doors:
+    """port: of the door; 0 takes a free one, any other has words taken at the next port, if that is free.
+
+    admit: whom to let in where. half_open: connections without a handshake that are borne. Raises ConfigError for a
+    port that is taken, or an address that is none.
+    """
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        membership: Membership | None,
+        address: Address,
+        half_open: int,
+        admit: Admit,
+        counts: LinkCounts,
+        lines: LogLimit,
+    ) -> None:
+        self._context, self._membership, self._half_open = context, membership, half_open // 2
+        self._admit, self._counts, self._lines = admit, counts, lines
+        self._host = address.host
+        self._gate = open_gate(context) if membership is not None else None
+        self._door: tuple[zmq.Socket[bytes], Doorkeeper] | None = None
+        if membership is None:
+            self._links = self._watched(open_router(context, None, LINKS, address))
+            self.port = self.link_port = _port_of(self._links[0])
+            return
+        self._door = self._watched(open_router(context, membership.keys.server_secret, DOOR, address))
+        self.port = _port_of(self._door[0])
+        self._links = self._watched(self._open_links(address.port and min(address.port + 1, 65535)))
+        self.link_port = _port_of(self._links[0])
+
+    def take(self, now: float, budget: int = TURN) -> Iterator[tuple[list[zmq.Frame], bool]]:
+        """At most `budget` messages of each, or TURN_BYTES of them, and whether they came by the door."""
+        enough = self._counts.received_bytes + TURN_BYTES
+        for router, keeper in self._both():
+            at_door = self._door is not None and router is self._door[0]
+            for _ in range(budget):
+                frames = take_frames(router, self._counts) if self._counts.received_bytes < enough else None
+                if frames is None:
+                    break
+                keeper.hear(frames[-1])
+                yield frames, at_door
+            if ended := keeper.look(now):
+                self._lines.warning(now, "", TOO_MANY, ended)
+        if self._gate is not None:
+            serve_gate(self._gate, self._admit, self._lines, now)
+        if self._door is None and self._membership is not None:
+            self._open_door()
+
+    def pollable(self) -> list[zmq.Socket[bytes]]:
+        sockets = [each for router, keeper in self._both() for each in (router, keeper.pollable)]
+        return sockets if self._gate is None else [*sockets, self._gate]
+
+    def reopen(self) -> None:
+        """The mesh has another join code: the door opens to that one as soon as its port is free."""
+        if self._door is not None:
+            router, keeper = self._door
+            keeper.close()
+            router.close(linger=0)
+            self._door = None
+        self._open_door()
+
+    def move(self, host: str) -> bool:
+        """Listen at another address from now on; False if that cannot be."""
+        for router, _ in self._both():
+            port = _port_of(router)
+            try:
+                router.bind(Address(host, port).endpoint())
+            except zmq.ZMQError as error:
+                logger.warning("cannot listen at %s port %d: %s", host, port, error)
+                return False
+            with contextlib.suppress(zmq.ZMQError):  # it went with its address
+                router.unbind(Address(self._host, port).endpoint())
+        logger.warning("listening at %s now, no more at %s", host, self._host)
+        self._host = host
+        return True
+
+    def _both(self) -> list[tuple[zmq.Socket[bytes], Doorkeeper]]:
+        return [self._links] if self._door is None else [self._links, self._door]
+
+    def _open_links(self, port: int) -> zmq.Socket[bytes]:
+        assert self._membership is not None
+        secret = self._membership.device.curve_secret
+        try:
+            return open_router(self._context, secret, LINKS, Address(self._host, port))
+        except ConfigError:
+            return open_router(self._context, secret, LINKS, Address(self._host, 0))
+
+    def _open_door(self) -> None:
+        assert self._membership is not None
+        with contextlib.suppress(ConfigError):  # libzmq has not closed the former one yet
+            secret = self._membership.keys.server_secret
+            self._door = self._watched(open_router(self._context, secret, DOOR, Address(self._host, self.port)))
+
+    def _watched(self, router: zmq.Socket[bytes]) -> tuple[zmq.Socket[bytes], Doorkeeper]:
+        return router, Doorkeeper(self._context, router, self._half_open)
+
+
+def _port_of(router: zmq.Socket[bytes]) -> int:
+    return int(router.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
