@@ -11,7 +11,9 @@ from tests.integration import product
 from tests.integration.browser import open_browser
 from tests.integration.preloaded import Preloaded
 from transport.links.mesh_links import Links
+from transport.trust.device_key import DeviceKey
 from transport.trust.keys import MeshKeys, new_join_code
+from transport.trust.membership import Membership
 
 PATIENCE_S = 20.0
 
@@ -65,9 +67,12 @@ class Mesh:
     def add(self, peer_id, keys, *, join=(), max_values=1 << 23, incarnation=1, insecure=False, port=0):
         me = PeerInfo(peer_id, incarnation, Role.TRAINER, "", port)
         joined = [f"127.0.0.1:{self.links[other].me.port}" for other in join]
+        # What is called alike here is the same device, or a copy of it.
+        device = None if keys is None else Membership(keys, DeviceKey.of(peer_id.encode().ljust(32, b".")))
         self.links[peer_id] = Links(
             me,
             keys,
+            membership=device,
             max_values=max_values,
             now=time.monotonic(),
             listen_host="127.0.0.1",

@@ -13,17 +13,13 @@ import zmq
 
 from mdl.errors import ConfigError
 from transport.discovery.directory import Address
+from transport.links.gate import DOOR, LINKS, Admit, Gate
 from transport.links.halfopen import TOO_MANY, Doorkeeper
 from transport.links.sockets import (
-    DOOR,
-    LINKS,
     TURN,
     TURN_BYTES,
-    Admit,
     LinkCounts,
-    open_gate,
     open_router,
-    serve_gate,
     take_frames,
 )
 from transport.loglimit import LogLimit
@@ -50,9 +46,9 @@ class Doors:
         lines: LogLimit,
     ) -> None:
         self._context, self._membership, self._half_open = context, membership, half_open // 2
-        self._admit, self._counts, self._lines = admit, counts, lines
+        self._counts, self._lines = counts, lines
         self._host = address.host
-        self._gate = open_gate(context) if membership is not None else None
+        self._gate = Gate(context, admit, lines) if membership is not None else None
         self._door: tuple[zmq.Socket[bytes], Doorkeeper] | None = None
         if membership is None:
             self._links = self._watched(open_router(context, None, LINKS, address))
@@ -77,13 +73,17 @@ class Doors:
             if ended := keeper.look(now):
                 self._lines.warning(now, "", TOO_MANY, ended)
         if self._gate is not None:
-            serve_gate(self._gate, self._admit, self._lines, now)
+            self._gate.serve(now)
         if self._door is None and self._membership is not None:
             self._open_door()
 
     def pollable(self) -> list[zmq.Socket[bytes]]:
         sockets = [each for router, keeper in self._both() for each in (router, keeper.pollable)]
-        return sockets if self._gate is None else [*sockets, self._gate]
+        return sockets if self._gate is None else [*sockets, self._gate.socket]
+
+    def deadline(self) -> float | None:
+        """When somebody who waits is to be answered."""
+        return None if self._gate is None else self._gate.deadline()
 
     def reopen(self) -> None:
         """The mesh has another join code: the door opens to that one as soon as its port is free."""

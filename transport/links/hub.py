@@ -23,18 +23,15 @@ from mdl.protocol.messages import Said
 from mdl.protocol.vocabulary import PeerInfo
 from transport.discovery.directory import Address, parse_address
 from transport.links.descriptors import raise_limit, share_out
+from transport.links.gate import DOOR, Gate, admit_by_code
 from transport.links.halfopen import TOO_MANY, Doorkeeper
 from transport.links.sockets import (
-    DOOR,
     TURN,
     LinkCounts,
-    admit_by_code,
     check_security,
     is_passing,
-    open_gate,
     open_router,
     open_spoke,
-    serve_gate,
     take_frames,
 )
 from transport.links.standing import Stated
@@ -161,7 +158,7 @@ class Hub(_End):
     ) -> None:
         check_security(keys, insecure, [listen_host])
         super().__init__(me, keys, max_bytes)
-        self._gate = open_gate(self.context) if keys is not None else None
+        self._gate = Gate(self.context, admit_by_code(keys), self._lines) if keys is not None else None
         try:
             secret = None if keys is None else keys.server_secret
             self._endpoint = open_router(self.context, secret, DOOR, Address(listen_host, port))
@@ -177,13 +174,13 @@ class Hub(_End):
         events = super().receive(now)
         if ended := self._door.look(now):
             self._lines.warning(now, "", TOO_MANY, ended)
-        if self._gate is not None and self.keys is not None:
-            serve_gate(self._gate, admit_by_code(self.keys), self._lines, now)
+        if self._gate is not None:
+            self._gate.serve(now)
         return events
 
     def pollable(self) -> list[zmq.Socket[bytes]]:
         doors = [self._endpoint, self._door.pollable]
-        return doors if self._gate is None else [*doors, self._gate]
+        return doors if self._gate is None else [*doors, self._gate.socket]
 
     def _handle(self, frames: list[zmq.Frame], now: float) -> list[Event]:
         """Frames: the connection's identity, a header, and with a chunk or a segment its bytes."""

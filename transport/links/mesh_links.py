@@ -39,11 +39,12 @@ from transport.discovery.directory import (
 from transport.discovery.interfaces import LOOPBACK, choose_host, hosts_on, name_of, usable_interfaces
 from transport.links.descriptors import Share, raise_limit, share_out
 from transport.links.doors import Doors
+from transport.links.gate import shown_key
 from transport.links.halfopen import end_connection
 from transport.links.introducer import Introducer
 from transport.links.namesakes import MAX_NAMESAKES, Namesakes
 from transport.links.outbox import Outbox
-from transport.links.sockets import TURN, LinkCounts, check_security, new_context, shown_key
+from transport.links.sockets import TURN, LinkCounts, check_security, new_context
 from transport.links.standing import News, Standing, Stated
 from transport.links.transfers import Transfers, check_frames
 from transport.loglimit import LogLimit
@@ -174,7 +175,7 @@ class Links:
 
     def deadline(self) -> float | None:
         """When `receive` wants to be called even if nothing comes."""
-        parts = (self._transfers, self.greetings, self._namesakes, self._standing)
+        parts = (self._transfers, self.greetings, self._namesakes, self._standing, self.doors)
         times = [part.deadline() for part in parts]
         return min((time for time in times if time is not None), default=None)
 

@@ -1,6 +1,6 @@
-"""ZeroMQ sockets with every limit set, and the answer to who may connect (ZAP, RFC 27).
+"""ZeroMQ sockets with every limit set. One context per node, because who may connect is asked per context.
 
-One context per node, because ZAP is per context. A ROUTER only receives, DEALERs only send. Behind the door, whose keys
+A ROUTER only receives, DEALERs only send. Behind the door, whose keys
 follow from the join code, a device may only introduce itself; words are taken where each device shows its own key.
 """
 
@@ -8,20 +8,16 @@ from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 import zmq
-from zmq.utils import z85
 
 from mdl.errors import ConfigError
 from transport.discovery.directory import Address, is_loopback
-from transport.loglimit import LogLimit
 from transport.trust.keys import MeshKeys
 from transport.wire.codec import MAX_FRAME_BYTES
 
-ZAP_ADDRESS = "inproc://zeromq.zap.01"
 # Per connection: eight windows of chunks, or a minute of reports. Whoever sends more waits in its own queue.
 RECEIVE_QUEUE = 64
 # Small messages to one peer that is away: two minutes of reports once a second. The newest are lost first.
@@ -35,12 +31,6 @@ HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 2_000, 10_000
 # Bulk connections are judged by unacknowledged bytes: a ping would wait behind megabytes and look lost.
 UNACKNOWLEDGED_MS = 10_000
 RECONNECT_MS, RECONNECT_MAX_MS = 100, 2_000
-# Of whom a ROUTER lets in (RFC 27).
-DOOR, LINKS = b"door", b"links"
-# ALLOWED, or for good not, or not yet: a client that is told LATER tries again.
-ALLOWED, LATER, REFUSED = b"200", b"300", b"400"
-Admit: TypeAlias = Callable[[bytes, bytes], bytes]
-_MECHANISM_VERSION = b"1.0"
 _PASSING = frozenset((zmq.EAGAIN, zmq.EHOSTUNREACH, zmq.ETERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS))
 # Messages handled in one turn: even if chunks come without end, timers run every few milliseconds.
 TURN = 64
@@ -170,51 +160,6 @@ def _prepare_dealer(
         dealer.setsockopt(zmq.CURVE_PUBLICKEY, curve.public)
         dealer.setsockopt(zmq.CURVE_SECRETKEY, curve.secret)
     return dealer
-
-
-def open_gate(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
-    """Where libzmq asks whether a client may come in; must be open before the ROUTER."""
-    gate = context.socket(zmq.REP)
-    gate.linger = 0
-    gate.bind(ZAP_ADDRESS)
-    return gate
-
-
-def admit_by_code(keys: MeshKeys) -> Admit:
-    """Only the client key that follows from the join code."""
-    client = z85.decode(keys.client_public)
-    return lambda domain, key: ALLOWED if key == client else REFUSED
-
-
-def answer_gate(request: Sequence[bytes], admit: Admit) -> list[bytes]:
-    """The ZAP reply. Whoever is let in is known by its key from then on: `shown_key` of what it sends."""
-    padded = [*request, b"", b"", b"", b"", b"", b"", b""]
-    request_id, domain, mechanism, credentials = padded[1], padded[2], padded[5], padded[6]
-    is_whole = len(request) == 7 and request[0] == _MECHANISM_VERSION and mechanism == b"CURVE"
-    status = admit(domain, credentials) if is_whole else REFUSED
-    user = credentials.hex().encode() if status == ALLOWED else b""
-    text = b"OK" if status == ALLOWED else b"not a member of this mesh"
-    return [_MECHANISM_VERSION, request_id, status, text, user, b""]
-
-
-def shown_key(frame: zmq.Frame) -> bytes:
-    """The key of the client that a frame came from; empty without encryption."""
-    user = frame.get("User-Id")
-    return bytes.fromhex(user) if isinstance(user, str) else b""
-
-
-def serve_gate(gate: zmq.Socket[bytes], admit: Admit, lines: LogLimit, now: float) -> None:
-    """Answer who waits at the gate by now."""
-    for _ in range(TURN):
-        try:
-            request = gate.recv_multipart(zmq.NOBLOCK)
-        except zmq.Again:
-            return
-        reply = answer_gate(request, admit)
-        if reply[2] == REFUSED:
-            host = request[3].decode("ascii", "replace") if len(request) > 3 else "somewhere"
-            lines.warning(now, host, "a client with other keys was turned away from %s", host)
-        gate.send_multipart(reply)
 
 
 def take_frames(endpoint: zmq.Socket[bytes], counts: LinkCounts) -> list[zmq.Frame] | None:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from mdl.errors import ConfigError, RemoteProtocolError
 from mdl.protocol.vocabulary import PeerInfo
 from mdl.trust.statements import AnyStatement
+from transport.links.gate import ALLOWED, DOOR, LATER, REFUSED
 from transport.links.roster_talk import RosterTalk
-from transport.links.sockets import ALLOWED, DOOR, LATER, REFUSED
 from transport.trust.keys import RUN_MARK, MeshKeys, code_hash
 from transport.trust.membership import Membership
 from transport.wire.bulk import Outgoing

@@ -28,7 +28,7 @@ class SigningKey:
     """An Ed25519 key. public: 32 bytes."""
 
     public: bytes
-    _private: Ed25519PrivateKey = field(repr=False)
+    _private: Ed25519PrivateKey = field(repr=False, compare=False)
 
     @classmethod
     def of(cls, seed: bytes) -> SigningKey:

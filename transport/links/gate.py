@@ -1,0 +1,92 @@
+"""Who may connect: the answer to libzmq's questions (ZAP, RFC 27).
+
+A device may come before its introduction, by milliseconds: its answer waits that long, and nobody else's does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import zmq
+from zmq.utils import z85
+
+from transport.links.sockets import TURN
+from transport.loglimit import LogLimit
+from transport.trust.keys import MeshKeys
+
+ZAP_ADDRESS = "inproc://zeromq.zap.01"
+# What a ROUTER calls itself when it asks.
+DOOR, LINKS = b"door", b"links"
+# LATER: not yet known, which may change in a moment.
+ALLOWED, LATER, REFUSED = b"200", b"300", b"400"
+# domain, key of the client (32 bytes) -> one of these.
+Admit: TypeAlias = Callable[[bytes, bytes], bytes]
+_MECHANISM_VERSION = b"1.0"
+# How long an answer may wait: the client gives up after HANDSHAKE_MS, 5 s, and tries again.
+WAIT_S = 3.0
+# Answers that wait at a time, 200 bytes each: as many as devices start together.
+_MOST_WAITING = 1024
+
+
+class Gate:
+    """Must be open before the ROUTERs of its context. admit: whom to let in."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], admit: Admit, lines: LogLimit) -> None:
+        self.socket = context.socket(zmq.ROUTER)
+        self.socket.linger = 0
+        self.socket.bind(ZAP_ADDRESS)
+        self._admit = admit
+        self._lines = lines
+        self._waiting: list[tuple[float, list[bytes]]] = []
+
+    def serve(self, now: float) -> None:
+        """Answer who waits by now, as far as it is known whether they may come in."""
+        waiting, self._waiting = self._waiting, []
+        for until, frames in waiting:
+            self._answer(frames, until, now)
+        for _ in range(TURN):
+            try:
+                frames = self.socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            self._answer(frames, now + WAIT_S, now)
+
+    def deadline(self) -> float | None:
+        """When an answer has waited for long enough."""
+        return min((until for until, _ in self._waiting), default=None)
+
+    def _answer(self, frames: list[bytes], until: float, now: float) -> None:
+        at = frames.index(b"") + 1 if b"" in frames else len(frames)
+        request = frames[at:]
+        reply = answer(request, self._admit)
+        if reply[2] == LATER and now < until and len(self._waiting) < _MOST_WAITING:
+            self._waiting.append((until, frames))
+            return
+        if reply[2] == REFUSED:
+            host = request[3].decode("ascii", "replace") if len(request) > 3 else "somewhere"
+            self._lines.warning(now, host, "a client with other keys was turned away from %s", host)
+        self.socket.send_multipart([*frames[:at], *reply])
+
+
+def admit_by_code(keys: MeshKeys) -> Admit:
+    """Only the client key that follows from the join code."""
+    client = z85.decode(keys.client_public)
+    return lambda domain, key: ALLOWED if key == client else REFUSED
+
+
+def answer(request: Sequence[bytes], admit: Admit) -> list[bytes]:
+    """The ZAP reply. Whoever is let in is known by its key from then on: `shown_key` of what it sends."""
+    padded = [*request, b"", b"", b"", b"", b"", b"", b""]
+    request_id, domain, mechanism, credentials = padded[1], padded[2], padded[5], padded[6]
+    is_whole = len(request) == 7 and request[0] == _MECHANISM_VERSION and mechanism == b"CURVE"
+    status = admit(domain, credentials) if is_whole else REFUSED
+    user = credentials.hex().encode() if status == ALLOWED else b""
+    text = b"OK" if status == ALLOWED else b"not a member of this mesh"
+    return [_MECHANISM_VERSION, request_id, status, text, user, b""]
+
+
+def shown_key(frame: zmq.Frame) -> bytes:
+    """The key of the client that a frame came from; empty without encryption."""
+    user = frame.get("User-Id")
+    return bytes.fromhex(user) if isinstance(user, str) else b""
