@@ -242,10 +242,17 @@ class Runtime(Generic[LinksT]):
             if isinstance(item, _Moved):
                 events += self.links.move(item.kept)
             elif isinstance(item, Stated):
-                events += self.links.state(item)
+                events += self._state(item, now)
             else:
                 events += self._learn(item, now) if isinstance(item, PeerFound) else [item]
         return events
+
+    def _state(self, stated: Stated, now: float) -> list[Event]:
+        try:
+            return self.links.state(stated)
+        except RemoteProtocolError as error:
+            self._lines.warning(now, "", "not stated: %s", error)
+            return []
 
     def _learn(self, found: PeerFound, now: float) -> list[Event]:
         try:

@@ -11,7 +11,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from mdl.bounds import MAX_INCARNATION, MAX_MEMBERS, PeerId, Text
+from mdl.bounds import MAX_INCARNATION, MAX_MEMBERS, PeerId, SomePeerId, Text
 
 Key: TypeAlias = Annotated[bytes, Meta(min_length=32, max_length=32)]
 Signature: TypeAlias = Annotated[bytes, Meta(min_length=64, max_length=64)]
@@ -68,6 +68,7 @@ class DeviceRevoked(Statement, frozen=True):
     device: its key.
     by: the owner who says so.
     at: milliseconds since 1970, by the owner's clock; only told.
+    name: that it had; only told.
     reason: in the owner's words.
     signature: of `by`.
     """
@@ -75,6 +76,7 @@ class DeviceRevoked(Statement, frozen=True):
     device: Key
     by: Key
     at: Moment
+    name: SomePeerId = ""
     reason: Text = ""
     signature: SomeSignature = b""
 

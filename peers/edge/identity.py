@@ -20,7 +20,7 @@ from mdl.errors import ConfigError, DataError, MdlError
 from mdl.protocol.delta import Contributor
 from mdl.reading import read_bytes
 from mdl.writing import make_private_folder, narrow, open_private, write_bytes
-from transport.trust.keys import RUN_MARK, MeshKeys, mark_of, name_run, parse_join_code
+from transport.trust.keys import RUN_MARK, MeshKeys, is_successor, name_run, parse_join_code
 
 logger = logging.getLogger(__name__)
 
@@ -183,13 +183,12 @@ def read_code(path: Path) -> str:
 def remember_code(code: str, replace: bool = False) -> Path:
     """Keep a join code for this user alone (file mode 600). Raises ConfigError if the name is another mesh's here.
 
-    replace: an owner has changed the code. A code of the same founder is of the same mesh.
+    replace: an owner has changed the code.
     """
     name, text = parse_join_code(code)
     path = codes_home() / f"{name}.code"
     known = known_meshes().get(name, code)
-    is_same = known == code or (mark_of(text) != "" and mark_of(parse_join_code(known)[1]) == mark_of(text))
-    if not (is_same or replace):
+    if not (replace or known == code or is_successor(text, parse_join_code(known)[1])):
         raise ConfigError(
             f"mesh {name!r} is known here with another code, and its state is in {state_home(name)}: "
             f"if that mesh is gone, remove {path} and start with --fresh"

@@ -24,7 +24,10 @@ from peers.roles.observer import Observer
 from peers.view.console import PlainConsole
 from peers.view.take_snapshot import Told
 from peers.view.terminal import draw_mesh
+from transport.links.mesh_links import Links
+from transport.links.standing import Stated
 from transport.trust.keys import Mesh
+from transport.trust.words import fingerprint
 
 _FRAME_S = 0.25
 
@@ -67,6 +70,15 @@ class Watcher:
         directory, now = self._runtime.links.directory, time.monotonic()
         known = list(directory.everyone())
         return known, [info for info in known if directory.is_heard(info.peer_id, now)]
+
+    @property
+    def links(self) -> Links:
+        """What connects this node; for what only reads."""
+        return self._runtime.links
+
+    def state(self, stated: Stated) -> None:
+        """Tell the mesh what this device states, from any thread."""
+        self._runtime.state(stated)
 
     @property
     def status(self) -> MeshStatus | None:
@@ -114,20 +126,32 @@ def look_around(mesh: Mesh, section: MeshSection, wait_s: float, *, watch: bool,
             _show(watcher, found, watch)
     return {
         "mesh": mesh.name,
-        "peers": [msgspec.to_builtins(info) for info in found],
+        "peers": [_tell_peer(info) for info in found],
         "status": msgspec.to_builtins(status) if status else None,
     }
+
+
+def _words(info: PeerInfo) -> str:
+    return fingerprint(info.proof.enrolled.device) if info.proof else ""
+
+
+def _tell_peer(info: PeerInfo) -> dict[str, Any]:
+    told: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(info, proof=None))
+    del told["proof"]
+    return told | {"fingerprint": _words(info)}
 
 
 def _show(watcher: Watcher, found: list[PeerInfo], watch: bool) -> None:
     console = PlainConsole()
     if watcher.status is None and not watch:
         for info in found:
-            console.print(f"{info.peer_id}  {info.role.value}  {info.host}:{info.port}")
+            console.print(f"{info.peer_id}  {info.role.value}  {info.host}:{info.port}  {_words(info)}")
         console.print("nobody leads yet: one of them does a few seconds after they have met; look again, or --watch")
         return
     if not watch:
         console.print(draw_mesh(watcher.status, watcher.rounds))
+        for info in found:
+            console.print(f"{info.peer_id}  {_words(info)}", highlight=False)
         return
     with Live(console=console, auto_refresh=False) as live:
         started = time.monotonic()

@@ -50,6 +50,7 @@ class Doors:
         self._host = address.host
         self._gate = Gate(context, admit, lines) if membership is not None else None
         self._door: tuple[zmq.Socket[bytes], Doorkeeper] | None = None
+        self._is_shut = False  # while its port is not free
         if membership is None:
             self._links = self._watched(open_router(context, None, LINKS, address))
             self.port = self.link_port = _port_of(self._links[0])
@@ -74,7 +75,7 @@ class Doors:
                 self._lines.warning(now, "", TOO_MANY, ended)
         if self._gate is not None:
             self._gate.serve(now)
-        if self._door is None and self._membership is not None:
+        if self._is_shut:
             self._open_door()
 
     def pollable(self) -> list[zmq.Socket[bytes]]:
@@ -87,17 +88,17 @@ class Doors:
 
     def reopen(self) -> None:
         """The mesh has another join code: the door opens to that one as soon as its port is free."""
-        if self._door is not None:
-            router, keeper = self._door
-            keeper.close()
-            router.close(linger=0)
-            self._door = None
+        assert self._membership is not None
+        assert self._door is not None
+        self._door[0].setsockopt(zmq.CURVE_SECRETKEY, self._membership.keys.server_secret)
+        with contextlib.suppress(zmq.ZMQError):  # it was not bound yet after the change before
+            self._door[0].unbind(Address(self._host, self.port).endpoint())
+        self._is_shut = True
         self._open_door()
 
     def move(self, host: str) -> bool:
         """Listen at another address from now on; False if that cannot be."""
-        for router, _ in self._both():
-            port = _port_of(router)
+        for router, port in zip((each for each, _ in self._both()), (self.link_port, self.port), strict=False):
             try:
                 router.bind(Address(host, port).endpoint())
             except zmq.ZMQError as error:
@@ -121,10 +122,10 @@ class Doors:
             return open_router(self._context, secret, LINKS, Address(self._host, 0))
 
     def _open_door(self) -> None:
-        assert self._membership is not None
-        with contextlib.suppress(ConfigError):  # libzmq has not closed the former one yet
-            secret = self._membership.keys.server_secret
-            self._door = self._watched(open_router(self._context, secret, DOOR, Address(self._host, self.port)))
+        assert self._door is not None
+        with contextlib.suppress(zmq.ZMQError):  # libzmq still closes it
+            self._door[0].bind(Address(self._host, self.port).endpoint())
+            self._is_shut = False
 
     def _watched(self, router: zmq.Socket[bytes]) -> tuple[zmq.Socket[bytes], Doorkeeper]:
         return router, Doorkeeper(self._context, router, self._half_open)

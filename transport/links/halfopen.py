@@ -78,19 +78,13 @@ class Doorkeeper:
     """Watches the connections to one ROUTER; `pollable` becomes readable when there is something to look at."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], router: zmq.Socket[bytes], most: int) -> None:
-        self.most = most
         self._half_open = HalfOpen(most)
-        self._router = router
         heard_at = f"inproc://doorkeeper-{router.getsockopt_string(zmq.LAST_ENDPOINT)}"
         router.monitor(heard_at, _ACCEPTED | _ENDED)
         self.pollable = context.socket(zmq.PAIR)
         self.pollable.linger = 0
         self.pollable.rcvhwm = _MOST_EVENTS
         self.pollable.connect(heard_at)
-
-    def close(self) -> None:
-        self._router.disable_monitor()
-        self.pollable.close()
 
     def hear(self, frame: zmq.Frame) -> None:
         """A message has come by the connection that this frame is from."""

@@ -109,6 +109,15 @@ class Links:
         self._transfers = Transfers(4 * max_values, self._lines)
 
     @property
+    def membership(self) -> Membership | None:
+        """What this device is in the mesh; None without encryption."""
+        return self._membership
+
+    def agreeing(self) -> set[str]:
+        """Peers that know just what this node knows of who is in the mesh."""
+        return set() if self._standing.talk is None else self._standing.talk.agreeing()
+
+    @property
     def me(self) -> PeerInfo:
         """This node, as it was told and where it listens."""
         return self.introducer.me

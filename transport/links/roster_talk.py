@@ -32,6 +32,7 @@ class RosterTalk:
     def __init__(self, roster: Roster, now: float) -> None:
         self._roster = roster
         self._settled: set[str] = set()
+        self._heard: dict[str, bytes] = {}
         self._told: dict[tuple[str, bytes, bytes], float] = {}
         self._compare_at = now + COMPARE_S
         self._turn = 0
@@ -45,6 +46,7 @@ class RosterTalk:
     def hear(self, peer_id: str, told: RosterTold, now: float) -> tuple[list[AnyStatement], list[RosterTold]]:
         """What is new, for everybody else, and what to answer. Statements that cannot stand are dropped."""
         new = [statement for statement in told.statements if self._takes(statement)]
+        self._heard[peer_id] = told.digest
         if told.is_all or told.digest == self._roster.digest:
             self._settled.add(peer_id)
         return new, self._answer(peer_id, told.digest, now)
@@ -60,9 +62,14 @@ class RosterTalk:
         """Whether all that this peer knows has come."""
         return peer_id in self._settled
 
+    def agreeing(self) -> set[str]:
+        """Peers that knew, when they told last, just what this node knows."""
+        return {peer_id for peer_id, digest in self._heard.items() if digest == self._roster.digest}
+
     def forget(self, peer_id: str) -> None:
         """It begins anew."""
         self._settled.discard(peer_id)
+        self._heard.pop(peer_id, None)
 
     def due(self, peer_ids: Iterable[str], now: float) -> list[tuple[str, RosterTold]]:
         """Whom to tell the digest now."""

@@ -87,6 +87,22 @@ def mark_of(text: str) -> str:
     return text[_RANDOM_CHARACTERS:-1]
 
 
+def with_founder(code: str, mark: str) -> str:
+    """The code of a mesh that had no founder until now. Raises ConfigError if it has one."""
+    name, text = parse_join_code(code)
+    if mark_of(text):
+        raise ConfigError(f"mesh {name!r} has owners already: `mdl mesh owners {name}` shows them")
+    digits = bytes(_ALPHABET.index(character) for character in text[:_RANDOM_CHARACTERS])
+    return new_join_code(name, digits, mark)
+
+
+def is_successor(text: str, former: str) -> bool:
+    """Whether a code's characters are of the same mesh as a former one's: of one founder, or by `with_founder`."""
+    if mark_of(former):
+        return mark_of(former) == mark_of(text)
+    return text[:_RANDOM_CHARACTERS] == former[:_RANDOM_CHARACTERS]
+
+
 def code_hash(code: str) -> bytes:
     """16 bytes that tell whether a code is the one that an owner spoke of, and nothing else of it."""
     name, text = parse_join_code(code)

@@ -93,9 +93,10 @@ class Membership:
 
         What the device itself has revoked is stated again by this one: it would be void otherwise.
         """
+        name = next((each.peer_id for each in self.roster.members() if each.device == device), "")
         others = [each for each in self.roster.revocations() if each.by == device]
-        bare = [DeviceRevoked(each.device, self.device.public, each.at, each.reason) for each in others]
-        bare.append(DeviceRevoked(device, self.device.public, now_ms, reason))
+        bare = [msgspec.structs.replace(each, by=self.device.public, signature=b"") for each in others]
+        bare.append(DeviceRevoked(device, self.device.public, now_ms, name, reason))
         return tuple(msgspec.structs.replace(each, signature=self._sign(each)) for each in bare)
 
     def change_code(self, code_hash: bytes) -> CodeChanged:

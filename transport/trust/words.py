@@ -7,6 +7,7 @@ them (`transport/trust/invitation.py`), far too few for a code that could be tri
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from collections.abc import Callable
 
@@ -14,6 +15,8 @@ from mdl.bounds import printable
 from mdl.errors import ConfigError
 
 COUNT = 3
+# To forge a key whose words are those of another one takes some 10^13 keys.
+_FINGERPRINT = 5
 # What tells the words apart.
 _ENOUGH = 3
 _LISTED = """
@@ -46,6 +49,12 @@ wonder wood word wrist yard yellow yogurt young zebra zero zigzag zipper zone
 """
 WORDS = tuple(_LISTED.split())
 _BY_BEGINNING = {word[:_ENOUGH]: word for word in WORDS}
+
+
+def fingerprint(device: bytes) -> str:
+    """A device's key in words that two people can compare: 45 bits of a hash of it. device: 32 bytes."""
+    number = int.from_bytes(hashlib.blake2b(b"mdl fingerprint 1" + device, digest_size=8).digest(), "big")
+    return "-".join(WORDS[number >> 9 * place & 511] for place in range(_FINGERPRINT))
 
 
 def draw_words(below: Callable[[int], int] = secrets.randbelow) -> str:

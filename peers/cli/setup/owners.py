@@ -1,0 +1,195 @@
+"""What owners do: `mdl mesh members`, `owners`, `revoke`, `rotate-code` and `upgrade`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mdl.section import LONGEST_S
+from peers.cli.options import (
+    AsJson,
+    Interface,
+    Join,
+    Loopback,
+    finite,
+    load_settings,
+    mesh_overrides,
+    print_json,
+    tell,
+)
+
+if TYPE_CHECKING:
+    from mdl.config import MeshSection
+    from peers.view.ownership import Spread
+
+Name = Annotated[str, typer.Argument(help="The mesh, as `mdl mesh list` shows it.")]
+Device = Annotated[str, typer.Argument(help="Its name, or the words of its key, as `mdl mesh members` shows.")]
+Wait = Annotated[float, typer.Option(help="Seconds to look for the others.", min=0.1, max=LONGEST_S, callback=finite)]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Once: each call would add them again."""
+    for command in (members, owners, revoke, rotate_code, upgrade):
+        app.command()(command)
+
+
+def members(name: Name, as_json: AsJson = False) -> None:
+    """Show who is in a mesh, as far as this machine knows: names, the words of keys, owners, who is locked out."""
+    from peers.edge.membership import open_membership
+    from peers.view.ownership import list_members
+    from transport.trust.keys import MeshKeys
+
+    found = list_members(open_membership(MeshKeys.from_code(_code_of(name))))
+    if as_json:
+        print_json({"mesh": name, "members": [asdict(each) for each in found]})
+        return
+    for each in found:
+        marks = [mark for mark, is_so in (("owner", each.is_owner), ("this device", each.is_this)) if is_so]
+        state = each.state if each.state != "in" else ""
+        print(f"{each.name:<24} {each.device:<36} {', '.join([*marks, *([state] if state else [])])}".rstrip())
+    if not found:
+        tell(f"nobody yet: mdl peer --mesh {name} makes this device a member")
+
+
+def owners(
+    name: Name,
+    add: Annotated[str | None, typer.Option(help="A member that is to own the mesh too: its name or words.")] = None,
+    wait: Wait = 3.0,
+    join: Join = None,
+    interface: Interface = None,
+    loopback: Loopback = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show who owns a mesh, or name one more owner; an owner can revoke devices and change the join code."""
+    from peers.edge.membership import open_membership
+    from peers.view.ownership import find_device, list_members, owned, state
+    from transport.links.standing import Stated
+    from transport.trust.keys import MeshKeys
+
+    code = _code_of(name)
+    keys = MeshKeys.from_code(code)
+    told: dict[str, object] = {"mesh": name}
+    if add is not None:
+        device = find_device(owned(keys), add)
+        spread = state(name, code, _section(join, interface, loopback), lambda m: Stated((m.name_owner(device),)), wait)
+        told |= _report(f"{add} owns mesh {name} now", spread, quiet=as_json)
+    found = [each for each in list_members(open_membership(keys)) if each.is_owner]
+    if as_json:
+        print_json(told | {"owners": [asdict(each) for each in found]})
+        return
+    for each in found:
+        print(f"{each.name:<24} {each.device:<36} {'this device' if each.is_this else ''}".rstrip())
+    if not keys.mark:
+        tell(f"mesh {name} has no owners: `mdl mesh upgrade {name}` gives it one")
+
+
+def revoke(
+    name: Name,
+    device: Device,
+    reason: Annotated[str, typer.Option(help="Told to everybody, the device too.")] = "",
+    yes: Yes = False,
+    wait: Wait = 3.0,
+    join: Join = None,
+    interface: Interface = None,
+    loopback: Loopback = None,
+    as_json: AsJson = False,
+) -> None:
+    """Lock a device out of a mesh for ever: one that was lost, sold or stolen. Who is reached heeds it at once."""
+    from mdl.errors import ConfigError
+    from peers.view.ownership import find_device, owned, state
+    from transport.links.standing import Stated
+    from transport.trust.keys import MeshKeys
+    from transport.trust.words import fingerprint
+
+    if len(reason) > 200 or not reason.isprintable():
+        raise ConfigError("--reason: one line of at most 200 printable characters")
+    code = _code_of(name)
+    keys = MeshKeys.from_code(code)
+    out = find_device(owned(keys), device)
+    if keys.is_founder(out):
+        raise ConfigError(
+            f"{device} founded mesh {name}: the founder cannot be locked out; `mdl mesh new` makes another"
+        )
+    _ask(f"lock {device} ({fingerprint(out)}) out of mesh {name} for ever?", yes)
+    now_ms = time.time_ns() // 1_000_000
+    section = _section(join, interface, loopback)
+    spread = state(name, code, section, lambda m: Stated(m.revoke(out, now_ms, reason)), wait)
+    told = _report(f"{device} is locked out of mesh {name}", spread, quiet=as_json)
+    if as_json:
+        print_json({"mesh": name, "device": fingerprint(out)} | told)
+        return
+    tell(f"it still has the join code, and could come back as another device: mdl mesh rotate-code {name}")
+
+
+def rotate_code(
+    name: Name,
+    yes: Yes = False,
+    wait: Wait = 3.0,
+    join: Join = None,
+    interface: Interface = None,
+    loopback: Loopback = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give a mesh another join code; members stay in and are told, and nobody comes in by the old one."""
+    from peers.view.ownership import change_code, owned
+    from transport.trust.keys import MeshKeys
+
+    owned(MeshKeys.from_code(_code_of(name)))
+    _ask(f"change the join code of mesh {name}? Only the members that this machine knows stay in", yes)
+    code, spread = change_code(name, _section(join, interface, loopback), wait)
+    told = _report(f"mesh {name} has another join code", spread, quiet=as_json)
+    if as_json:
+        print_json({"mesh": name, "code": code} | told)
+    else:
+        print(code)
+
+
+def upgrade(name: Name, as_json: AsJson = False) -> None:
+    """Give an old mesh, whose code has 20 characters, an owner: this device. Every device needs the new code once."""
+    from peers.edge.identity import remember_code
+    from peers.edge.membership import device_key, keep_roster, open_membership
+    from transport.trust.keys import MeshKeys, founder_mark, with_founder
+
+    code = with_founder(_code_of(name), founder_mark(device_key().public))
+    path = remember_code(code)
+    membership = open_membership(MeshKeys.from_code(code))
+    membership.roster.add(membership.found())
+    keep_roster(membership)
+    if as_json:
+        print_json({"mesh": name, "code": code, "file": str(path)})
+        return
+    print(code)
+    tell(f"this device owns mesh {name} now; stop its peers, then on each device: mdl peer --mesh {name} --code @FILE")
+
+
+def _code_of(name: str) -> str:
+    from peers.edge.identity import find_code
+
+    return find_code(name, None)
+
+
+def _section(join: list[str] | None, interface: list[str] | None, loopback: bool | None) -> MeshSection:
+    return load_settings(None, mesh_overrides(join, None, None, interface, loopback, None), None).mesh
+
+
+def _ask(question: str, yes: bool) -> None:
+    from mdl.errors import ConfigError
+
+    if yes:
+        return
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise ConfigError(f"{question} say --yes where nobody can be asked")
+    if not typer.confirm(question, err=True):
+        raise ConfigError("nothing was changed")
+
+
+def _report(what: str, spread: list[Spread], quiet: bool) -> dict[str, object]:
+    if not quiet:
+        tell(f"{what}; {spread[0].tell()}")
+    agreed = sorted({each for one in spread for each in one.agreed})
+    return {"agreed": agreed, "reached": sorted({each for one in spread for each in one.reached})}

@@ -1,0 +1,138 @@
+"""What an owner states about a mesh: told to everybody who is reached, and kept for those who are not.
+
+The mesh and its runs have rosters of their own; a statement stands in all that this machine knows.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from mdl.config import MeshSection
+from mdl.errors import ConfigError, MdlError
+from peers.edge.identity import codes_home, known_meshes, remember_code
+from peers.edge.membership import keep_roster, open_membership
+from peers.view.watch import Watcher
+from transport.links.standing import Stated
+from transport.trust.keys import RUN_MARK, Mesh, MeshKeys, code_hash, new_join_code
+from transport.trust.membership import Membership
+from transport.trust.words import fingerprint
+
+# Digests are compared every second; who is reached has agreed by then, or is busy.
+_AGREED_S = 3.0
+_LOOK_S = 0.05
+
+
+@dataclass(frozen=True)
+class Member:
+    """One line of a roster. device: its fingerprint. state: "in", or why it is out."""
+
+    name: str
+    device: str
+    is_owner: bool
+    is_this: bool
+    state: str = "in"
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Who has taken over what was stated, of those who were reached."""
+
+    agreed: tuple[str, ...]
+    reached: tuple[str, ...]
+
+    def tell(self) -> str:
+        if not self.reached:
+            return "nobody was reached: it is kept here, and told when a device of this machine meets the others"
+        missing = sorted(set(self.reached) - set(self.agreed))
+        told = f"{len(self.agreed)} of {len(self.reached)} devices that were reached have it"
+        return f"{told}; not yet: {', '.join(missing)}" if missing else told
+
+
+def list_members(membership: Membership) -> list[Member]:
+    """Everybody who is or was in, by name, as far as this machine knows."""
+    roster, own = membership.roster, membership.device.public
+    found = [
+        Member(each.peer_id, fingerprint(each.device), each.device in roster.owners(), each.device == own)
+        for each in roster.members()
+    ]
+    for owner in sorted(roster.owners() - {each.device for each in roster.members()}):
+        found.append(Member("-", fingerprint(owner), True, owner == own, "no peer of it was met"))
+    for gone in roster.revocations():
+        state = f"revoked{': ' if gone.reason else ''}{gone.reason}"
+        found.append(Member(gone.name or "-", fingerprint(gone.device), False, gone.device == own, state))
+    return found
+
+
+def find_device(membership: Membership, text: str) -> bytes:
+    """The device of this name, or with these words. Raises ConfigError with those that there are."""
+    roster = membership.roster
+    if (named := roster.enrolled(text)) is not None:
+        return named.device
+    wanted = text.strip().lower().replace(" ", "-")
+    for each in roster.members():
+        if fingerprint(each.device) == wanted:
+            return each.device
+    there = ", ".join(f"{each.peer_id} ({fingerprint(each.device)})" for each in roster.members()[:8])
+    raise ConfigError(f"no device {text[:80]!r} is known in mesh {membership.keys.name}; there is {there or 'nobody'}")
+
+
+def owned(keys: MeshKeys | None) -> Membership:
+    """This device's membership of a mesh that it owns. Raises ConfigError otherwise."""
+    if keys is None or not keys.mark:
+        raise ConfigError(
+            "this mesh has no owners: its join code is an old one, or it has none; "
+            "`mdl mesh upgrade NAME` gives it one, whose code every device then needs"
+        )
+    membership = open_membership(keys)
+    if membership.device.public not in membership.roster.owners():
+        owners = ", ".join(fingerprint(each) for each in sorted(membership.roster.owners())) or "its founder"
+        raise ConfigError(f"this device does not own mesh {keys.name}: run it on {owners}")
+    return membership
+
+
+def state(
+    mesh: str, code: str, section: MeshSection, make: Callable[[Membership], Stated], wait_s: float
+) -> list[Spread]:
+    """State the same in the mesh and its runs. make: from what is known where, once the others were heard."""
+    runs = sorted(path.stem.partition(RUN_MARK)[2] for path in codes_home().glob(f"{mesh}{RUN_MARK}*.roster"))
+    return [_state_in(Mesh.from_code(code, run), section, make, wait_s) for run in ("", *runs)]
+
+
+def change_code(mesh: str, section: MeshSection, wait_s: float) -> tuple[str, list[Spread]]:
+    """Give the mesh another join code; who is in stays in. Returns the new code, which is remembered."""
+    former = known_meshes()[mesh]
+    keys = MeshKeys.from_code(former)
+    code = new_join_code(mesh, mark=keys.mark)
+
+    def make(membership: Membership) -> Stated:
+        _, _, run = membership.keys.name.partition(RUN_MARK)
+        statement = membership.change_code(code_hash(code))
+        return Stated((statement,), code, MeshKeys.from_code(code, run))
+
+    spread = state(mesh, former, section, make, wait_s)
+    remember_code(code, replace=True)
+    return code, spread
+
+
+def _state_in(mesh: Mesh, section: MeshSection, make: Callable[[Membership], Stated], wait_s: float) -> Spread:
+    pause = threading.Event()
+    with Watcher(mesh, section) as watcher:
+        watcher.heard.wait(wait_s)
+        if watcher.problem and not isinstance(watcher.problem, MdlError):
+            raise watcher.problem
+        links = watcher.links
+        membership = links.membership
+        assert membership is not None
+        watcher.state(make(membership))
+        give_up_at = time.monotonic() + _AGREED_S
+        while True:
+            pause.wait(_LOOK_S)
+            reached = {info.peer_id for info in watcher.introduced()[1]}
+            agreed = links.agreeing() & reached
+            if agreed == reached or time.monotonic() >= give_up_at:
+                break
+    keep_roster(membership)
+    return Spread(tuple(sorted(agreed)), tuple(sorted(reached)))
