@@ -123,19 +123,15 @@ class Peer:
             due = self.succession.deadline(self._handled_at or 0.0)
         else:
             due, later = self._claim_at, self.agent.deadline()
-            if later is not None and later < due:
-                due = later
-        if self.trainer is not None:
-            reports_at = self.trainer.voice.deadline()
-            return reports_at if reports_at < due else due
-        return due
+            due = due if later is None else min(due, later)
+        return due if self.trainer is None else min(due, self.trainer.voice.deadline())
 
     def authority(self) -> tuple[int, str]:
         """The term and the id of the agent that this device obeys; "" if it knows none."""
         return self.succession.term, self.succession.agent
 
     def rounds_closed(self) -> int:
-        """Rounds that this node has led to their end."""
+        """That this node has led."""
         return self._rounds_led + (self.agent.rounds_closed() if self.agent else 0)
 
     # -- events -------------------------------------------------------------------------------------------------------
@@ -191,13 +187,12 @@ class Peer:
 
     def _part_with(self, out: PeerRevoked, now: float) -> list[Effect]:
         """A device is out: its silence is not waited for. What it has given to a round that is decided stays."""
-        if out.peer_id == self.me.peer_id:
+        peer_id = out.peer_id
+        if peer_id == self.me.peer_id:
             return [Finish(out.reason, 2)]
-        logger.warning("%s is out: %s", out.peer_id, out.reason)
-        self._introduced.forget(out.peer_id)
-        (self.agent.members if self.agent else self._members).silence(out.peer_id, now)
-        if self.succession.agent == out.peer_id:
-            self.succession.give_up(now)
+        self._introduced.forget(peer_id)
+        self._members.silence(peer_id, now)
+        self.succession.part_with(peer_id, now)
         return []
 
     def _meet_namesake(self, taken: NameTaken, now: float) -> list[Effect]:

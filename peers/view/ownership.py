@@ -123,15 +123,15 @@ def _state_in(mesh: Mesh, section: MeshSection, make: Callable[[Membership], Sta
         watcher.heard.wait(wait_s)
         if watcher.problem and not isinstance(watcher.problem, MdlError):
             raise watcher.problem
-        links = watcher.links
-        membership = links.membership
+        standing = watcher.standing
+        membership = standing.membership
         assert membership is not None
         watcher.state(make(membership))
         give_up_at = time.monotonic() + _AGREED_S
         while True:
             pause.wait(_LOOK_S)
             reached = {info.peer_id for info in watcher.introduced()[1]}
-            agreed = links.agreeing() & reached
+            agreed = standing.agreeing() & reached
             if agreed == reached or time.monotonic() >= give_up_at:
                 break
     keep_roster(membership)

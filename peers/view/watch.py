@@ -24,8 +24,7 @@ from peers.roles.observer import Observer
 from peers.view.console import PlainConsole
 from peers.view.take_snapshot import Told
 from peers.view.terminal import draw_mesh
-from transport.links.mesh_links import Links
-from transport.links.standing import Stated
+from transport.links.standing import Standing, Stated
 from transport.trust.keys import Mesh
 from transport.trust.words import fingerprint
 
@@ -72,9 +71,9 @@ class Watcher:
         return known, [info for info in known if directory.is_heard(info.peer_id, now)]
 
     @property
-    def links(self) -> Links:
-        """What connects this node; for what only reads."""
-        return self._runtime.links
+    def standing(self) -> Standing:
+        """Who counts in the mesh; for what only reads."""
+        return self._runtime.links.standing
 
     def state(self, stated: Stated) -> None:
         """Tell the mesh what this device states, from any thread."""

@@ -47,8 +47,8 @@ def test_a_revoked_device_ends_at_once_is_told_why_and_stays_out(users):
     assert (renamed.code, "revoked this device" in renamed.complaint) == (2, True), "the device is out, not its name"
     others = users[1].run("mesh", "revoke", "ward", "p1", "--yes", "--loopback", "--json")
     assert (others.code, "does not own mesh ward" in others.complaint) == (2, True)
-    states = {each["name"]: each["state"] for each in users[1].run("mesh", "members", "ward", "--json").result()["members"]}
-    assert states == {"p1": "in", "p2": "in", "p3": "revoked: sold"}
+    members = users[1].run("mesh", "members", "ward", "--json").result()["members"]
+    assert {each["name"]: each["state"] for each in members} == {"p1": "in", "p2": "in", "p3": "revoked: sold"}
 
 
 def test_after_a_change_of_the_code_members_stay_and_the_old_code_opens_nothing(users):

@@ -60,6 +60,11 @@ def choose_host(offered: Sequence[str], own: Sequence[IPv4Interface]) -> str | N
     return str(reachable[0]) if reachable else None
 
 
+def networks_near(listen_host: str) -> list[IPv4Interface]:
+    """The own networks of a node that listens there, to tell which of a peer's addresses is near."""
+    return [LOOPBACK] if ipaddress.ip_address(listen_host).is_loopback else usable_interfaces()
+
+
 def own_hosts(listen_host: str) -> tuple[str, ...]:
     """The addresses that a node which listens there can be reached at, the likeliest first."""
     if listen_host not in EVERY_HOST:

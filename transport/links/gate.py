@@ -88,5 +88,8 @@ def answer(request: Sequence[bytes], admit: Admit) -> list[bytes]:
 
 def shown_key(frame: zmq.Frame) -> bytes:
     """The key of the client that a frame came from; empty without encryption."""
-    user = frame.get("User-Id")
+    try:
+        user = frame.get("User-Id")
+    except zmq.ZMQError:  # nobody was asked who it is
+        return b""
     return bytes.fromhex(user) if isinstance(user, str) else b""

@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from functools import partial
-from ipaddress import IPv4Interface
 from secrets import token_bytes
 from types import TracebackType
 
@@ -36,7 +35,7 @@ from transport.discovery.directory import (
     is_loopback,
     parse_address,
 )
-from transport.discovery.interfaces import LOOPBACK, choose_host, hosts_on, name_of, usable_interfaces
+from transport.discovery.interfaces import choose_host, hosts_on, name_of, networks_near
 from transport.links.descriptors import Share, raise_limit, share_out
 from transport.links.doors import Doors
 from transport.links.gate import shown_key
@@ -91,31 +90,22 @@ class Links:
         share = share or share_out(raise_limit())
         # A control and a bulk socket for each link, a knock at some doors, and the few that greet, listen and watch.
         self.context = new_context(3 * share.peers + 2 * MAX_NAMESAKES + len(addresses) + 16)
-        self._standing = Standing(me.peer_id, self._membership, lambda: self._outbox.linked(), now)
-        where, admit = Address(listen_host, me.port), self._standing.gate
+        self.standing = Standing(me.peer_id, self._membership, lambda: self._outbox.linked(), now)
+        where, admit = Address(listen_host, me.port), self.standing.gate
         try:
             self.doors = Doors(self.context, self._membership, where, share.half_open, admit, self.counts, self._lines)
         except ConfigError:
             self.context.destroy(linger=0)
             raise
         self._interface = None if listen_host in EVERY_HOST else name_of(listen_host)
-        self._own = _networks(listen_host)
+        self._own = networks_near(listen_host)
         self.directory = Directory(me.peer_id)
         self.greetings = Greetings(addresses, now)
         self._namesakes = Namesakes(Contributor(me.peer_id, me.incarnation), partial(token_bytes, 16))
         me = msgspec.structs.replace(me, host=listen_host, port=self.doors.port)
-        self.introducer = Introducer(me, self.doors.link_port, self._membership, self._standing.talk)
+        self.introducer = Introducer(me, self.doors.link_port, self._membership, self.standing.talk)
         self._outbox = Outbox(self.context, self.introducer, self.directory, self.counts, self._lines, share.peers)
         self._transfers = Transfers(4 * max_values, self._lines)
-
-    @property
-    def membership(self) -> Membership | None:
-        """What this device is in the mesh; None without encryption."""
-        return self._membership
-
-    def agreeing(self) -> set[str]:
-        """Peers that know just what this node knows of who is in the mesh."""
-        return set() if self._standing.talk is None else self._standing.talk.agreeing()
 
     @property
     def me(self) -> PeerInfo:
@@ -138,7 +128,7 @@ class Links:
         address = address_of(info)
         if self._membership is None and not is_loopback(address.host):
             raise RemoteProtocolError(f"{info.peer_id} is at {info.host}: insecure links are for loopback only")
-        if not self._standing.admits(info):
+        if not self.standing.admits(info):
             return []
         if info.peer_id == self.me.peer_id:
             if self._namesakes.meet(info, self._now):
@@ -151,7 +141,7 @@ class Links:
 
     def state(self, stated: Stated) -> list[Event]:
         """This device states something, which everybody hears. Raises RemoteProtocolError if it may not."""
-        news = self._standing.state(stated)
+        news = self.standing.state(stated)
         if stated.keys is not None:
             self._use(stated.keys)
         return self._follow(news)
@@ -164,7 +154,7 @@ class Links:
         host = self.me.host
         if self._interface and host not in kept and (found := hosts_on(self._interface)) and host not in found:
             host = found[0] if self.doors.move(found[0]) else host
-        self._own = _networks(host)
+        self._own = networks_near(host)
         self.introducer.move(host)
         self._outbox.move(kept)
         self.greetings.begin_again(self._now)
@@ -184,7 +174,7 @@ class Links:
 
     def deadline(self) -> float | None:
         """When `receive` wants to be called even if nothing comes."""
-        parts = (self._transfers, self.greetings, self._namesakes, self._standing, self.doors)
+        parts = (self._transfers, self.greetings, self._namesakes, self.standing, self.doors)
         times = [part.deadline() for part in parts]
         return min((time for time in times if time is not None), default=None)
 
@@ -217,7 +207,7 @@ class Links:
         if isinstance(body, Hello):
             return self._on_hello(sender, body, now, at_door)
         if isinstance(body, RosterTold) and at_door:
-            return self._follow(self._standing.hear("", body, now))  # to one that is out
+            return self._follow(self.standing.hear("", body, now))  # to one that is out
         if at_door:
             raise RemoteProtocolError(f"{sender.peer_id} says {type(body).__name__} at the door")
         self._check_speaker(frames[-1], sender.peer_id)
@@ -233,9 +223,9 @@ class Links:
     def _check_speaker(self, frame: zmq.Frame, peer_id: str) -> None:
         """Raises RemoteProtocolError unless a frame comes from that peer; a device that is out loses its connection."""
         key = shown_key(frame)
-        if not self._standing.is_in(key):
+        if not self.standing.is_in(key):
             end_connection(frame)
-        self._standing.check(key, peer_id)
+        self.standing.check(key, peer_id)
 
     def _on_namesake(self, sender: Contributor, body: Body, now: float) -> list[Event]:
         """Somebody who calls itself like this node: ourselves by way of the join list, a copy of us, or a forger.
@@ -262,7 +252,7 @@ class Links:
         """A peer is there, or another start of it, or it has moved."""
         if known is not None and known.incarnation != info.incarnation:
             self._transfers.forget(info.peer_id)
-            self._standing.forget(info.peer_id)
+            self.standing.forget(info.peer_id)
         self._outbox.link_to(info.peer_id)
         return [PeerFound(info)]
 
@@ -271,12 +261,12 @@ class Links:
         if isinstance(body, PeersKnown):
             return self._on_peers(sender, body, now)
         if isinstance(body, RosterTold):
-            return self._follow(self._standing.hear(sender.peer_id, body, now))
+            return self._follow(self.standing.hear(sender.peer_id, body, now))
         if isinstance(body, CodeTold):
-            if (keys := self._standing.learn_code(body.code)) is not None:
+            if (keys := self.standing.learn_code(body.code)) is not None:
                 self._use(keys)
             return []
-        if not self._standing.is_settled(sender.peer_id):
+        if not self.standing.is_settled(sender.peer_id, now):
             return []  # whatever it wants it says again
         return self._carry_out(self._transfers.take(envelope, frames, now))
 
@@ -310,9 +300,9 @@ class Links:
             self._outbox.forget(peer_id)
             self.directory.forget(peer_id)
             self._transfers.forget(peer_id)
-            self._standing.forget(peer_id)
+            self.standing.forget(peer_id)
             events.append(PeerRevoked(peer_id, "an owner of the mesh has revoked it"))
-        if why := self._standing.why_out():
+        if why := self.standing.why_out():
             events.append(PeerRevoked(self.me.peer_id, why))
         return events
 
@@ -339,7 +329,7 @@ class Links:
             for info in self.directory.everyone():
                 self._outbox.introduce(info.peer_id)
         self._outbox.on_time()
-        for outgoing in self._standing.due(now):
+        for outgoing in self.standing.due(now):
             self._outbox.send(outgoing)
         return self._carry_out(self._transfers.on_time(now))
 
@@ -351,11 +341,6 @@ class Links:
             else:
                 events.append(step)
         return events
-
-
-def _networks(listen_host: str) -> list[IPv4Interface]:
-    """The own networks, to tell which of a peer's addresses is near."""
-    return [LOOPBACK] if is_loopback(listen_host) else usable_interfaces()
 
 
 def _introduces_itself(sender: Contributor, hello: Hello) -> bool:

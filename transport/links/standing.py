@@ -22,6 +22,9 @@ from transport.wire.codec import CodeTold, RosterTold
 
 logger = logging.getLogger(__name__)
 
+# A device that was away hears for so long who is in the mesh before it heeds anybody: the first whom it meets may be
+# one that was locked out meanwhile. Less if it has heard everybody that it knows of.
+RETURN_S = 1.0
 _OUT = "an owner of the mesh has changed its join code, and not kept this device: ask for the new code"
 
 
@@ -47,15 +50,23 @@ class Standing:
 
     def __init__(self, me: str, membership: Membership | None, linked: Callable[[], Iterable[str]], now: float) -> None:
         self._me = me
-        self._membership = membership
+        self.membership = membership
         self._linked = linked
         self.talk = None if membership is None else RosterTalk(membership.roster, now)
+        own = None if membership is None else membership.device.public
+        known = () if membership is None else membership.roster.members()
+        self._unheard = {each.device for each in known if each.device != own}
+        self._heeds_at: float | None = None if self._unheard else now
         self._code = ""
         self._given: set[str] = set()
 
+    def agreeing(self) -> set[str]:
+        """Peers that know just what this node knows of who is in the mesh."""
+        return set() if self.talk is None else self.talk.agreeing()
+
     def admits(self, info: PeerInfo) -> bool:
         """Whether this is who and where a peer is; False if it has said something later. Raises RemoteProtocolError."""
-        membership = self._membership
+        membership = self.membership
         if membership is None:
             return True
         before = membership.roster.digest
@@ -66,7 +77,7 @@ class Standing:
 
     def gate(self, domain: bytes, key: bytes) -> bytes:
         """Whether libzmq is to let a client with this key in."""
-        membership = self._membership
+        membership = self.membership
         assert membership is not None
         if domain == DOOR:
             return ALLOWED if key == membership.door_key else REFUSED
@@ -74,16 +85,20 @@ class Standing:
 
     def check(self, key: bytes, peer_id: str) -> None:
         """Raises RemoteProtocolError unless what comes from a client with this key is that peer's word."""
-        if self._membership is not None and not self._membership.may_speak(key, peer_id):
+        if self.membership is not None and not self.membership.may_speak(key, peer_id):
             raise RemoteProtocolError(f"another device, or one that is out, speaks for {peer_id}")
 
     def is_in(self, key: bytes) -> bool:
         """Whether a client with this key is in the mesh."""
-        return self._membership is None or self._membership.device_of(key) is not None
+        return self.membership is None or self.membership.device_of(key) is not None
 
-    def is_settled(self, peer_id: str) -> bool:
+    def is_settled(self, peer_id: str, now: float) -> bool:
         """Whether this peer's words count by now."""
-        return self.talk is None or self.talk.is_settled(peer_id)
+        if self.talk is None:
+            return True
+        if self._unheard and (self._heeds_at is None or now < self._heeds_at):
+            return False
+        return self.talk.is_settled(peer_id)
 
     def forget(self, peer_id: str) -> None:
         """It begins anew."""
@@ -93,10 +108,11 @@ class Standing:
 
     def hear(self, peer_id: str, told: RosterTold, now: float) -> News:
         """Somebody has told what it knows of the roster."""
-        membership, talk = self._membership, self.talk
+        membership, talk = self.membership, self.talk
         if membership is None or talk is None:
             return News()
         new, answer = talk.hear(peer_id, told, now)
+        self._note_return(peer_id, now)
         news = self._pass_on(new, but=peer_id) if new else News()
         news.told += [Outgoing(peer_id, each) for each in answer]
         if self._code and peer_id not in self._given and membership.roster.enrolled(peer_id):
@@ -106,7 +122,7 @@ class Standing:
 
     def state(self, stated: Stated) -> News:
         """This device states something itself, and uses the code that it has changed to. Raises RemoteProtocolError."""
-        membership = self._membership
+        membership = self.membership
         assert membership is not None
         news = self._pass_on([each for each in stated.statements if membership.roster.add(each)], but="")
         if stated.keys is not None:
@@ -116,7 +132,7 @@ class Standing:
 
     def learn_code(self, code: str) -> MeshKeys | None:
         """Somebody has told the mesh's code; the keys that follow if it is the one that an owner changed it to."""
-        membership = self._membership
+        membership = self.membership
         if membership is None or not membership.roster.is_code_old:
             return None
         try:
@@ -132,14 +148,14 @@ class Standing:
 
     def use_code(self, code: str, keys: MeshKeys) -> None:
         """The mesh has this code now; it is told to every member."""
-        assert self._membership is not None
+        assert self.membership is not None
         self._code = code
-        self._membership.keys = keys
-        self._membership.roster.adopt(keys)
+        self.membership.keys = keys
+        self.membership.roster.adopt(keys)
 
     def why_out(self) -> str:
         """Why this device is not in the mesh; "" if it is."""
-        membership = self._membership
+        membership = self.membership
         if membership is None:
             return ""
         return membership.why_out() or (_OUT if membership.roster.is_code_old and not membership.is_kept() else "")
@@ -150,8 +166,17 @@ class Standing:
     def deadline(self) -> float | None:
         return None if self.talk is None else self.talk.deadline()
 
+    def _note_return(self, peer_id: str, now: float) -> None:
+        assert self.membership is not None
+        if self._heeds_at is None:
+            self._heeds_at = now + RETURN_S
+        roster = self.membership.roster
+        if self._unheard and (enrolled := roster.enrolled(peer_id)) is not None:
+            self._unheard.discard(enrolled.device)
+            self._unheard &= {each.device for each in roster.members()}
+
     def _pass_on(self, new: list[AnyStatement], but: str) -> News:
-        membership, talk = self._membership, self.talk
+        membership, talk = self.membership, self.talk
         assert membership is not None
         assert talk is not None
         membership.on_change()

@@ -148,6 +148,11 @@ class Succession:
         """Nobody leads, as far as this device knows."""
         self.agent, self.holder, self._claim, self._alone_since = "", None, None, now
 
+    def part_with(self, peer_id: str, now: float) -> None:
+        """A device is out of the mesh: it leads nobody."""
+        if self.agent == peer_id:
+            self.give_up(now)
+
     def forgive(self, seconds: float) -> None:
         """This process was suspended so long itself."""
         self._arrivals.forgive(seconds)
