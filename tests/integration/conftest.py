@@ -58,38 +58,74 @@ def other_keys():
     return MeshKeys.from_code(new_join_code("home"))
 
 
+def device_of(peer_id):
+    """The key of the device that these tests know by this name; a copy of it has the same."""
+    return DeviceKey.of(peer_id.encode().ljust(32, b"."))
+
+
+def signed(keys, info, device=None, *, link_port=None, serial=1):
+    """A peer as its device introduces it. device: the key of another one. serial: milliseconds, long ago."""
+    membership = Membership(keys, device or device_of(info.peer_id))
+    return membership.introduce(info, link_port or info.port, [info.host], serial)
+
+
 class Mesh:
     """Several nodes' links in one thread: `until` runs them all until something is true."""
 
     def __init__(self):
         self.links, self.events = {}, {}
+        # How far its time is ahead of the clock.
+        self.ahead_s = 0.0
+        # Who does not run now.
+        self.asleep = set()
+
+    def now(self):
+        return time.monotonic() + self.ahead_s
 
     def add(self, peer_id, keys, *, join=(), max_values=1 << 23, incarnation=1, insecure=False, port=0):
-        me = PeerInfo(peer_id, incarnation, Role.TRAINER, "", port)
-        joined = [f"127.0.0.1:{self.links[other].me.port}" for other in join]
-        # What is called alike here is the same device, or a copy of it.
-        device = None if keys is None else Membership(keys, DeviceKey.of(peer_id.encode().ljust(32, b".")))
-        self.links[peer_id] = Links(
+        return self.add_start(
+            peer_id,
+            PeerInfo(peer_id, incarnation, Role.TRAINER, "", port),
+            keys,
+            join=join,
+            max_values=max_values,
+            insecure=insecure,
+        )
+
+    def add_start(self, label, me, keys, *, join=(), max_values=1, insecure=False, share=None, membership=None):
+        """A start of a peer that this test knows as `label`; what is called alike is the same device, or a copy."""
+        joined = [self.address(other) for other in join]
+        self.links[label] = Links(
             me,
             keys,
-            membership=device,
+            membership=membership or (None if keys is None else Membership(keys, device_of(me.peer_id))),
+            share=share,
             max_values=max_values,
-            now=time.monotonic(),
+            now=self.now(),
             listen_host="127.0.0.1",
             join=joined,
             insecure=insecure,
         )
-        self.events[peer_id] = []
-        return self.links[peer_id]
+        self.events[label] = []
+        return self.links[label]
+
+    def address(self, label):
+        return f"127.0.0.1:{self.links[label].me.port}"
+
+    def introduced(self, label):
+        """A node as it introduces itself."""
+        introducer = self.links[label].introducer
+        return introducer.seen_from("127.0.0.1", introducer.me)
 
     def turn(self, longest_s=0.05):
         poller = zmq.Poller()
-        for links in self.links.values():
-            for endpoint in links.pollable():
+        for peer_id in self.links.keys() - self.asleep:
+            for endpoint in self.links[peer_id].pollable():
                 poller.register(endpoint, zmq.POLLIN)
         poller.poll(round(longest_s * 1000))
         for peer_id, links in self.links.items():
-            self.events[peer_id] += links.receive(time.monotonic())
+            if peer_id not in self.asleep:
+                self.events[peer_id] += links.receive(self.now())
 
     def until(self, claim, patience_s=PATIENCE_S):
         """Run until `claim()` is true; returns whether it became so in time."""

@@ -3,9 +3,11 @@
 import queue
 import time
 
+import msgspec
 import pytest
 
 from mdl.protocol.vocabulary import PeerInfo, Role
+from tests.integration.conftest import signed
 from transport.discovery.mdns import Discovery
 
 pytestmark = pytest.mark.alone
@@ -20,8 +22,14 @@ class Neighbourhood:
     def add(self, peer_id, keys, incarnation=1, port=5750):
         seen = self.found.setdefault(peer_id, queue.SimpleQueue())
         me = PeerInfo(peer_id, incarnation, Role.TRAINER, "", port, "abc")
-        self.discoveries.append(Discovery(me, "home", keys, seen.put, loopback=True))
+        self.discoveries.append(
+            Discovery(me, "home", keys, seen.put, loopback=True, sign=lambda hosts: self.sign(me, keys, hosts))
+        )
         return me
+
+    @staticmethod
+    def sign(me, keys, hosts):
+        return signed(keys, msgspec.structs.replace(me, host=hosts[0]))
 
     def close(self):
         for discovery in self.discoveries:
@@ -36,12 +44,15 @@ def neighbourhood():
 
 
 def test_peers_of_a_mesh_find_each_other_within_a_second_and_another_mesh_stays_apart(neighbourhood, keys, other_keys):
+    def told(peer_id, port):
+        return neighbourhood.sign(PeerInfo(peer_id, 1, Role.TRAINER, "", port, "abc"), keys, ["127.0.0.1"])
+
     neighbourhood.add("a", keys, port=5751)
     neighbourhood.add("stranger", other_keys)
     started = time.monotonic()
     neighbourhood.add("b", keys, port=5752)
-    assert neighbourhood.found["a"].get(timeout=PATIENCE_S) == PeerInfo("b", 1, Role.TRAINER, "127.0.0.1", 5752, "abc")
-    assert neighbourhood.found["b"].get(timeout=PATIENCE_S) == PeerInfo("a", 1, Role.TRAINER, "127.0.0.1", 5751, "abc")
+    assert neighbourhood.found["a"].get(timeout=PATIENCE_S) == told("b", 5752)
+    assert neighbourhood.found["b"].get(timeout=PATIENCE_S) == told("a", 5751)
     assert time.monotonic() - started < 3
     assert neighbourhood.found["stranger"].empty()
 

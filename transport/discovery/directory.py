@@ -97,6 +97,7 @@ class Directory:
         self._peers: dict[str, PeerInfo] = {}
         self._heard_at: dict[str, float] = {}
         self._spoke_at: dict[str, float] = {}
+        self._called_at: dict[str, float] = {}
         self._others: dict[str, dict[int, _Start]] = {}
 
     def learn(self, info: PeerInfo, first_hand: bool, now: float) -> bool:
@@ -148,12 +149,20 @@ class Directory:
         """Whether this start of a peer has spoken itself, lately."""
         return now - self._spoke_at.get(peer_id, -math.inf) < LOST_S
 
+    def call(self, peer_id: str, now: float) -> None:
+        """Somebody that is known has said at the door that it is this peer; it may be a repetition of long ago."""
+        self._called_at[peer_id] = now
+
+    def is_calling(self, peer_id: str, now: float) -> bool:
+        """Whether this peer seems to be there: somebody spoke for it lately."""
+        return self.is_heard(peer_id, now) or now - self._called_at.get(peer_id, -math.inf) < LOST_S
+
     def get(self, peer_id: str) -> PeerInfo | None:
         return self._peers.get(peer_id)
 
     def forget(self, peer_id: str) -> None:
         """It is in the mesh no more."""
-        for table in (self._peers, self._heard_at, self._spoke_at, self._others):
+        for table in (self._peers, self._heard_at, self._spoke_at, self._called_at, self._others):
             table.pop(peer_id, None)
 
     def everyone(self) -> tuple[PeerInfo, ...]:

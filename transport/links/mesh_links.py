@@ -90,7 +90,9 @@ class Links:
         share = share or share_out(raise_limit())
         # A control and a bulk socket for each link, a knock at some doors, and the few that greet, listen and watch.
         self.context = new_context(3 * share.peers + 2 * MAX_NAMESAKES + len(addresses) + 16)
-        self.standing = Standing(me.peer_id, self._membership, lambda: self._outbox.linked(), now)
+        self.standing = Standing(
+            me.peer_id, self._membership, lambda: self._outbox.linked(), lambda: self.directory.everyone(), now
+        )
         where, admit = Address(listen_host, me.port), self.standing.gate
         try:
             self.doors = Doors(self.context, self._membership, where, share.half_open, admit, self.counts, self._lines)
@@ -284,7 +286,9 @@ class Links:
         current = self.directory.get(sender.peer_id)
         if not is_current or current is None or current.incarnation != sender.incarnation:
             return events
-        if not at_door:
+        if at_door:
+            self.directory.call(sender.peer_id, now)
+        else:
             self.directory.hear(sender, now)  # now that it is known
         namesakes = self.directory.others_called(sender.peer_id)
         me = self.introducer.me

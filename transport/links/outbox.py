@@ -74,10 +74,11 @@ class Outbox:
         self._counts = counts
         self._lines = lines
         self.now = 0.0
-        self._calls = Calls(most, lambda peer_id: directory.is_heard(peer_id, self.now))
+        self._calls = Calls(most, lambda peer_id: directory.is_calling(peer_id, self.now))
         self._links: dict[str, _Link] = {}
         self._greeters: dict[Address, zmq.Socket[bytes]] = {}
-        self._knocks: dict[str, tuple[zmq.Socket[bytes], float]] = {}
+        # Since when; None where there was no socket to be had.
+        self._knocks: dict[str, tuple[zmq.Socket[bytes] | None, float]] = {}
 
     def send(self, outgoing: Outgoing) -> None:
         link = self.link_to(outgoing.receiver)
@@ -109,16 +110,18 @@ class Outbox:
         return dealer
 
     def on_time(self) -> None:
-        """Try who waits for a link, and close links that are of no use."""
+        """Try who waits for a link, close links that are of no use, and knock again where nobody has opened."""
         while (waiting := self._calls.next()) is not None:
             if self.link_to(waiting) is None and self._calls.next() == waiting:
                 break
         for peer_id in self._calls.idle(self.now):
             self._close(peer_id)
-        for peer_id, (knock, since) in list(self._knocks.items()):
-            if self.now - since >= KNOCK_S or self._directory.is_heard(peer_id, self.now):
-                knock.close(linger=0)
-                del self._knocks[peer_id]
+        for peer_id, (_, since) in list(self._knocks.items()):
+            is_heard = self._directory.is_heard(peer_id, self.now)
+            if is_heard or self.now - since >= KNOCK_S:
+                self._stop_knocking(peer_id)
+                if not is_heard and (link := self._links.get(peer_id)):
+                    self._knock(link.info)
 
     def linked(self) -> list[str]:
         """Peers that there is a link to now."""
@@ -133,8 +136,7 @@ class Outbox:
         self._calls.close(peer_id)
         if link := self._links.pop(peer_id, None):
             link.close(_LAST_WORDS_MS)
-        if knock := self._knocks.pop(peer_id, None):
-            knock[0].close(linger=0)
+        self._stop_knocking(peer_id)
 
     def tell_known(self, receiver: str, infos: tuple[PeerInfo, ...]) -> None:
         link = self.link_to(receiver)
@@ -202,9 +204,15 @@ class Outbox:
         """Say at its door who this node is, unless that is being said."""
         if self._introducer.door is None or info.peer_id in self._knocks:
             return
-        if (knock := self._open(self._introducer.door, address_of(info), bulk=False)) is not None:
-            self._knocks[info.peer_id] = knock, self.now
+        knock = self._open(self._introducer.door, address_of(info), bulk=False)
+        self._knocks[info.peer_id] = knock, self.now
+        if knock is not None:
             self._put(knock, self._hello(info.host), None)
+
+    def _stop_knocking(self, peer_id: str, linger_ms: int = 0) -> None:
+        knock, _ = self._knocks.pop(peer_id, (None, 0.0))
+        if knock is not None:
+            knock.close(linger=linger_ms)
 
     def move(self, kept: frozenset[str]) -> None:
         """Connect anew, and say Hello, where the way there does not begin at an address that was there all along.
@@ -223,10 +231,9 @@ class Outbox:
         """Close all links. linger_ms: how long what is still queued may take to get out."""
         for link in self._links.values():
             link.close(linger_ms)
-        for knock, _ in self._knocks.values():
-            knock.close(linger=linger_ms)
+        for peer_id in list(self._knocks):
+            self._stop_knocking(peer_id, linger_ms)
         self._links.clear()
-        self._knocks.clear()
 
     def _open(
         self, curve: Curve | None, address: Address, bulk: bool, is_extra: bool = False
@@ -242,6 +249,7 @@ class Outbox:
 
     def _close(self, peer_id: str) -> None:
         self._calls.close(peer_id)
+        self._stop_knocking(peer_id)
         if link := self._links.pop(peer_id, None):
             link.close()
 

@@ -46,16 +46,27 @@ class News:
 
 
 class Standing:
-    """me: this node's peer id. membership: None without encryption. linked: peers that there is a link to."""
+    """me: this node's peer id. membership: None without encryption. linked: peers that there is a link to.
 
-    def __init__(self, me: str, membership: Membership | None, linked: Callable[[], Iterable[str]], now: float) -> None:
+    known: all that were introduced.
+    """
+
+    def __init__(
+        self,
+        me: str,
+        membership: Membership | None,
+        linked: Callable[[], Iterable[str]],
+        known: Callable[[], Iterable[PeerInfo]],
+        now: float,
+    ) -> None:
         self._me = me
         self.membership = membership
         self._linked = linked
+        self._known = known
         self.talk = None if membership is None else RosterTalk(membership.roster, now)
         own = None if membership is None else membership.device.public
-        known = () if membership is None else membership.roster.members()
-        self._unheard = {each.device for each in known if each.device != own}
+        members = () if membership is None else membership.roster.members()
+        self._unheard = {each.device for each in members if each.device != own}
         self._heeds_at: float | None = None if self._unheard else now
         self._code = ""
         self._given: set[str] = set()
@@ -182,5 +193,5 @@ class Standing:
         membership.on_change()
         told = talk.tell(new)
         others = [peer_id for peer_id in self._linked() if peer_id != but]
-        gone = [peer_id for peer_id in others if membership.is_out(peer_id)]
+        gone = [info.peer_id for info in self._known() if membership.is_out(info)]
         return News([Outgoing(peer_id, each) for peer_id in others for each in told], gone)

@@ -164,11 +164,11 @@ class Membership:
         enrolled = self.roster.enrolled(peer_id) or self._visitors.get(peer_id)
         return enrolled is not None and enrolled.link_key == link_key and not self.roster.is_revoked(enrolled.device)
 
-    def is_out(self, peer_id: str) -> bool:
-        """The device that has this name is not, or no longer, in the mesh."""
-        return self.roster.enrolled(peer_id) is None and not (
-            peer_id in self._visitors and not self.roster.is_revoked(self._visitors[peer_id].device)
-        )
+    def is_out(self, info: PeerInfo) -> bool:
+        """The device that has introduced itself so is no longer in the mesh, even if another one has its name now."""
+        if info.proof is not None and self.roster.is_revoked(info.proof.enrolled.device):
+            return True
+        return self.roster.enrolled(info.peer_id) is None and info.peer_id not in self._visitors
 
     def _visit(self, enrolled: Enrolled) -> None:
         self._visitors[enrolled.peer_id] = enrolled

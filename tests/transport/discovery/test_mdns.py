@@ -1,5 +1,6 @@
 """What an announcement must hold, and which interfaces it goes out on. No network."""
 
+import base64
 from ipaddress import IPv4Interface
 
 import pytest
@@ -9,9 +10,10 @@ from mdl.errors import ConfigError, MeshNotFoundError, RemoteProtocolError
 from mdl.protocol.vocabulary import PeerInfo, Role
 from transport.discovery import mdns as discovery
 from transport.discovery.interfaces import choose_host, host_to_listen_on, is_outer, usable_interfaces
-from transport.discovery.mdns import Discovery, describe, read_description
-from transport.links.sockets import answer_gate
-from transport.trust.keys import MeshKeys, new_join_code
+from transport.discovery.mdns import Discovery, describe, name_mark, read_description
+from transport.trust.device_key import DeviceKey
+from transport.trust.keys import MeshKeys, founder_mark, new_join_code
+from transport.trust.membership import Membership
 
 KEYS = MeshKeys.from_code(new_join_code("home", bytes(range(19))))
 OTHER = MeshKeys.from_code(new_join_code("home", bytes(19)))
@@ -32,37 +34,73 @@ def test_another_mesh_stays_apart_by_name_and_by_code():
     record = describe(ME, ["192.168.1.30"], KEYS, "home")
     assert read(record, keys=OTHER) is None
     assert read(record, keys=None) is None
-    assert read(record, mesh="lab") is None
+    assert read(describe(ME, ["192.168.1.30"], None, "home"), keys=None, mesh="lab") is None
     assert read({}) is None
 
 
-@pytest.mark.parametrize("key", ["hosts", "id", "incarnation", "role", "schema", "version", "proof"])
-def test_whatever_a_stranger_changes_breaks_the_proof(key):
-    record = describe(ME, ["192.168.1.30"], KEYS, "home") | {key: "10.9.8.7"}
-    with pytest.raises(RemoteProtocolError, match="proof"):
-        read(record)
+@pytest.mark.parametrize("key", ["hosts", "named", "s0", "s1"])
+def test_whatever_a_stranger_changes_breaks_the_seal(key):
+    signed = Membership(KEYS, DeviceKey.of(bytes(32))).introduce(ME, 5751, [ME.host], 1)
+    record = describe(signed, ["192.168.1.30"], KEYS, "home")
+    assert read(record) == signed
+    first = "10.9.8.7" if key == "hosts" else "A" if record[key][0] != "A" else "B"
+    with pytest.raises(RemoteProtocolError, match="without the seal of a member"):
+        read(record | {key: first + record[key][1:]})
+    with pytest.raises(RemoteProtocolError, match="seal"):
+        read({field: said for field, said in record.items() if field != key})
 
 
-def test_a_moved_port_breaks_the_proof():
-    with pytest.raises(RemoteProtocolError, match="proof"):
+def test_a_moved_port_is_noticed():
+    with pytest.raises(RemoteProtocolError, match="another port than the one that it is sealed with"):
         read(describe(ME, ["192.168.1.30"], KEYS, "home"), port=5751)
 
 
+def test_who_listens_learns_addresses_and_neither_names_nor_what_is_trained():
+    record = describe(ME, ["192.168.1.30"], KEYS, "home")
+    in_clear = " ".join(f"{key}={said}" for key, said in record.items() if not key.startswith("s"))
+    assert set(record) - {"s0", "s1"} == {"version", "fingerprint", "named", "hosts"}
+    for secret in (ME.peer_id, ME.schema_hash, "home"):
+        assert secret not in in_clear
+    assert record["named"] == name_mark(record["fingerprint"], "home") != name_mark(record["fingerprint"], "lab")
+    again = describe(ME, ["192.168.1.30"], KEYS, "home")
+    assert again["s0"] != record["s0"], "nobody sees that it says the same"
+
+
+def test_every_code_and_run_of_a_founded_mesh_opens_its_announcements_and_tells_runs_apart():
+    mark = founder_mark(bytes(32))
+    first, changed = (MeshKeys.from_code(new_join_code("home", bytes([at]) * 19, mark)) for at in (1, 2))
+    assert read(describe(ME, ["192.168.1.30"], first, "home"), keys=changed) == ME
+    run = MeshKeys.from_code(new_join_code("home", bytes(19), mark), "gait")
+    assert read(describe(ME, ["192.168.1.30"], run, "home--gait"), keys=first) is None
+
+
+def test_an_announcement_of_another_version_is_told_by_its_number():
+    record = describe(ME, ["192.168.1.30"], KEYS, "home") | {"version": "9"}
+    with pytest.raises(RemoteProtocolError, match="version 9, this one"):
+        read(record)
+
+
 @pytest.mark.parametrize(
-    ("key", "value", "problem"),
+    ("old", "new"),
     [
-        ("version", "9", "version 9, this one"),
-        ("role", "king", "malformed"),
-        ("incarnation", "soon", "malformed"),
-        ("incarnation", "-1", "malformed"),
-        ("id", "", "malformed"),
-        ("hosts", "here", "malformed"),
+        (b"trainer", b"kingdom"),
+        (b"incarnation\x07", b"incarnation\xff"),
+        (b"phone", b"pho e"),
+        (b"192.168.1.30", b"192.168.1.3\n"),
     ],
 )
-def test_a_malformed_announcement_of_a_member_is_refused(key, value, problem):
-    record = describe(ME, ["192.168.1.30"], None, "home") | {key: value}
-    with pytest.raises(RemoteProtocolError, match=problem):
-        read(record, keys=None)
+def test_a_malformed_announcement_of_a_member_is_refused(old, new):
+    record = describe(ME, ["192.168.1.30"], None, "home")
+    said = base64.b64decode(record["s0"])
+    assert old in said
+    with pytest.raises(RemoteProtocolError, match="malformed"):
+        read(record | {"s0": base64.b64encode(said.replace(old, new)).decode()}, keys=None)
+
+
+@pytest.mark.parametrize("change", [{"hosts": "here"}, {"s0": "?"}, {"s0": ""}])
+def test_a_record_that_cannot_be_read_is_refused(change):
+    with pytest.raises(RemoteProtocolError, match="malformed"):
+        read(describe(ME, ["192.168.1.30"], None, "home") | change, keys=None)
 
 
 def test_the_address_in_a_shared_network_is_chosen_then_any_but_loopback():
@@ -143,21 +181,3 @@ def test_a_service_that_cannot_be_asked_about_is_left_alone_and_one_that_appears
     watching.close()
     watching.add_service(*appeared)
     assert (found, zeroconf.asked) == ([], 1)
-
-
-def test_the_gate_lets_in_the_meshs_client_key_alone():
-    from zmq.utils import z85
-
-    def request(mechanism, *credentials):
-        return [b"1.0", b"1", b"home", b"192.0.2.9", b"", mechanism, *credentials]
-
-    member = request(b"CURVE", z85.decode(KEYS.client_public))
-    assert answer_gate(member, KEYS.client_public)[:3] == [b"1.0", b"1", b"200"]
-    strangers = [
-        request(b"CURVE", z85.decode(OTHER.client_public)),
-        request(b"NULL"),
-        request(b"PLAIN", b"user", b"word"),
-        [],
-        [b"1.0"],
-    ]
-    assert {answer_gate(stranger, KEYS.client_public)[2] for stranger in strangers} == {b"400"}

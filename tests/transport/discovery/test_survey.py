@@ -21,7 +21,8 @@ NOW = PROTOCOL_VERSION
 def test_everybody_who_announces_mdl_is_seen_as_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, alike, other = (Mesh.from_code(new_join_code(name)) for name in ("home", "home", "ward"))
     survey = Survey("home", ours.keys, [LOOPBACK])
-    announcing = []
+    announcing: list[Discovery] = []
+    found: dict[str, Announcement] = {}
     try:
         for name, mesh, version in (
             ("ann", ours, NOW),
@@ -30,33 +31,30 @@ def test_everybody_who_announces_mdl_is_seen_as_what_it_is(monkeypatch: pytest.M
             ("old", ours, NOW - 1),
         ):
             monkeypatch.setattr(mdns, "PROTOCOL_VERSION", version)
-            me = PeerInfo(name, 1, Role.TRAINER, "", 4711)
+            me = PeerInfo(name, 1, Role.TRAINER, "", 4711 + len(found))
             discovery = Discovery(me, mesh.name, mesh.keys, lambda _: None, loopback=True)
             announcing.append(discovery)
-            _wait_for(survey, name)  # it is announced under this version
+            found[name] = _wait_for(survey, 4711 + len(found))  # it is announced under this version
         monkeypatch.undo()
-        found = {each.peer_id: each for each in survey.found()}
     finally:
         for discovery in announcing:
             discovery.close()
         survey.close()
-    told = {name: (each.mesh, each.of_ours, bool(each.problem)) for name, each in found.items()}
-    assert (
-        told.items()
-        >= {
-            "ann": ("home", True, False),
-            "bob": ("home", False, False),
-            "cleo": ("ward", False, False),
-        }.items()
-    )
-    assert found["old"].is_other_version
-    assert found["ann"].port == 4711
+    told = {name: (each.peer_id, each.mesh, each.of_ours, bool(each.problem)) for name, each in found.items()}
+    assert told == {
+        "ann": ("ann", "home", True, False),
+        "bob": ("a device", "home", False, False),
+        "cleo": ("a device", "", False, False),
+        "old": ("old", "home", True, False),
+    }
+    assert [name for name, each in found.items() if each.is_other_version] == ["old"]
+    assert (found["ann"].port, found["ann"].hosts) == (4711, ("127.0.0.1",))
 
 
-def _wait_for(survey: Survey, name: str) -> Announcement:
+def _wait_for(survey: Survey, port: int) -> Announcement:
     pause = threading.Event()
     for _ in range(int(PATIENCE_S / 0.05)):
-        if found := next((each for each in survey.found() if each.peer_id == name), None):
+        if found := next((each for each in survey.found() if each.port == port), None):
             return found
         pause.wait(0.05)
-    raise AssertionError(f"{name} is not heard")
+    raise AssertionError(f"who listens at port {port} is not heard")

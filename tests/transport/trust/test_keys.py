@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mdl.errors import ConfigError
-from transport.trust.keys import MeshKeys, new_join_code, parse_join_code, run_code
+from transport.trust.keys import (
+    MeshKeys,
+    code_hash,
+    founder_mark,
+    mark_of,
+    new_join_code,
+    parse_join_code,
+    run_code,
+)
 
 CODE = new_join_code("home", bytes(range(40, 59)))
 CHARACTERS = "23456789abcdefghijkmnpqrstuvwxyz"
@@ -76,12 +84,54 @@ def test_secrets_do_not_show_in_logs():
     assert "_proof_key" not in repr(keys)
 
 
-def test_only_a_member_can_prove_a_statement():
+def test_another_statement_or_code_gives_another_proof():
     keys, other = MeshKeys.from_code(CODE), MeshKeys.from_code(new_join_code("home", bytes(19)))
-    assert keys.is_proof("a at b", keys.prove("a at b"))
-    assert not keys.is_proof("a at c", keys.prove("a at b"))
-    assert not keys.is_proof("a at b", other.prove("a at b"))
-    assert not keys.is_proof("a at b", "é")
+    proofs = [keys.prove("a at b"), keys.prove("a at c"), other.prove("a at b")]
+    assert proofs[0] == MeshKeys.from_code(CODE).prove("a at b")
+    assert len({*proofs}) == 3
+    assert {len(proof) for proof in proofs} == {32}
+
+
+FOUNDER = bytes(range(32))
+FOUNDED = new_join_code("home", bytes(range(19)), founder_mark(FOUNDER))
+
+
+def test_the_founder_is_told_by_its_code_and_nobody_else_is():
+    keys = MeshKeys.from_code(FOUNDED)
+    assert re.fullmatch(r"home:([2-9a-km-np-z]{4}-){7}[2-9a-km-np-z]{4}", FOUNDED)
+    assert keys.is_founder(FOUNDER)
+    assert not keys.is_founder(bytes(32))
+    assert not MeshKeys.from_code(CODE).is_founder(FOUNDER), "a mesh without owners"
+    assert mark_of(parse_join_code(FOUNDED)[1]) == keys.mark == founder_mark(FOUNDER)
+
+
+@given(st.integers(0, 31), st.sampled_from(CHARACTERS))
+def test_every_single_wrong_character_of_a_founded_mesh_is_noticed(place, character):
+    groups = FOUNDED.split(":")[1].replace("-", "")
+    typo = groups[:place] + character + groups[place + 1 :]
+    if typo == groups:
+        return
+    with pytest.raises(ConfigError, match="typo"):
+        parse_join_code(f"home:{typo}")
+
+
+def test_a_changed_code_is_of_the_same_mesh_and_opens_another_door():
+    keys, changed = (
+        MeshKeys.from_code(code) for code in (FOUNDED, new_join_code("home", bytes(19), founder_mark(FOUNDER)))
+    )
+    for same in ("mesh_id", "fingerprint", "beacon_key", "mark"):
+        assert getattr(keys, same) == getattr(changed, same), same
+    for other in ("server_public", "client_public", "code_hash", "admitting"):
+        assert getattr(keys, other) != getattr(changed, other), other
+    assert keys.code_hash == code_hash(FOUNDED)
+
+
+def test_a_run_of_a_founded_mesh_has_its_owners_and_members_and_another_door():
+    keys, run = MeshKeys.from_code(FOUNDED), MeshKeys.from_code(FOUNDED, "gait")
+    assert run.name == "home--gait"
+    assert (run.mesh_id, run.mark, run.code_hash) == (keys.mesh_id, keys.mark, keys.code_hash)
+    assert run.fingerprint != keys.fingerprint
+    assert run.server_public != keys.server_public
 
 
 def test_a_run_is_a_mesh_of_its_own_that_the_code_lets_into() -> None:
@@ -91,7 +141,7 @@ def test_a_run_is_a_mesh_of_its_own_that_the_code_lets_into() -> None:
     assert gait.name == "home--gait"
     assert MeshKeys.from_code(run_code(code, "gait")) == gait
     assert len({whole.server_public, gait.server_public, swim.server_public}) == 3
-    assert not whole.is_proof("x", gait.prove("x"))
+    assert whole.prove("x") != gait.prove("x")
     for run in ("", "Gait", "a--b", "x" * 40, "a/b", "-a"):
         with pytest.raises(ConfigError, match="name"):
             run_code(code, run)
