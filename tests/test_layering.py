@@ -20,7 +20,7 @@ INSIDE = {
     "transport": ("trust", "wire", "discovery", "links"),
     "scheduler": ("policies", "plans", "paper", "given", "study", "training", "explain"),
     "peers": (
-        *("roles", "edge", "personal", "recommend", "view", "loops", "integrations"),
+        *("roles", "edge", "personal", "recommend", "view", "trust", "loops", "integrations"),
         *("web", "launch", "trials", "service", "doctor", "cli"),
     ),
     "peers/roles": ("membership", "trainer", "agent", "cloud"),

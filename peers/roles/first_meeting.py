@@ -7,7 +7,7 @@ it, need not be loaded before (`peers/edge/small/waiting.py`).
 from __future__ import annotations
 
 from mdl.protocol.delta import Contributor
-from mdl.protocol.machine import Effect, Event, Finish, NameTaken, PeerFound, Received, Send, StopRequested
+from mdl.protocol.machine import Effect, Event, Finish, NameTaken, PeerFound, PeerRevoked, Received, Send, StopRequested
 from mdl.protocol.status_messages import MeshStatus, StatusWanted
 from mdl.protocol.vocabulary import PeerInfo, Role
 
@@ -36,6 +36,8 @@ class FirstMeeting:
                 return [Finish()]
             case NameTaken():
                 return [Finish()]  # the trainer finds out which of them leaves
+            case PeerRevoked(peer_id=out) if out == self.me.peer_id:
+                return [Finish()]  # and that it may not train here
             case StopRequested():
                 return [Finish(exit_code=130)]
             case Received(sender=sender, message=StatusWanted()):

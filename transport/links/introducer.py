@@ -42,6 +42,7 @@ class Introducer:
         self._membership = membership
         self._talk = talk
         self._clock = clock
+        self._last_ms = 0
         self._signed: dict[str, PeerInfo] = {}
         self._hosts: tuple[str, ...] = ()
         self.move(me.host)
@@ -83,7 +84,7 @@ class Introducer:
         if own not in self._signed:
             hosts = (own, *(other for other in self._hosts if other != own))
             told = msgspec.structs.replace(self.me, host=own)
-            self._signed[own] = self._membership.introduce(told, self._link_port, hosts, self._clock())
+            self._signed[own] = self._membership.introduce(told, self._link_port, hosts, self._next_ms())
         return self._signed[own]
 
     def announced(self, hosts: Sequence[str]) -> PeerInfo:
@@ -91,7 +92,12 @@ class Introducer:
         if self._membership is None or not hosts:
             return self.me
         told = msgspec.structs.replace(self.me, host=hosts[0])
-        return self._membership.introduce(told, self._link_port, hosts, self._clock())
+        return self._membership.introduce(told, self._link_port, hosts, self._next_ms())
+
+    def _next_ms(self) -> int:
+        """Now, and later than what was signed last even if the clock was set back."""
+        self._last_ms = max(self._clock(), self._last_ms + 1)
+        return self._last_ms
 
     def way_to(self, info: PeerInfo) -> tuple[Address, Curve | None]:
         """Where a peer takes words, and with which keys. Raises RemoteProtocolError if it has not told."""

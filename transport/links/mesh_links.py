@@ -190,9 +190,7 @@ class Links:
 
     def close(self, linger_ms: int = 0) -> None:
         """Close everything. linger_ms: how long what is still queued may take to get out."""
-        for address in self._namesakes.greeted():
-            self._outbox.stop_greeting(address, linger_ms)
-        self._outbox.close(linger_ms)
+        self._outbox.close(linger_ms, self._namesakes.greeted())
         self._transfers.close()
         self.context.destroy(linger=0)
 

@@ -8,6 +8,7 @@ door: the peer may not know this node's key yet, and lets in nobody whose key it
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -227,8 +228,10 @@ class Outbox:
         for info in self._directory.everyone():
             self.link_to(info.peer_id)
 
-    def close(self, linger_ms: int) -> None:
-        """Close all links. linger_ms: how long what is still queued may take to get out."""
+    def close(self, linger_ms: int, greeted: Iterable[Address] = ()) -> None:
+        """Close all links. linger_ms: how long what is still queued may take to get out, at `greeted` too."""
+        for address in greeted:
+            self.stop_greeting(address, linger_ms)
         for link in self._links.values():
             link.close(linger_ms)
         for peer_id in list(self._knocks):

@@ -24,7 +24,7 @@ from peers.cli.options import (
 
 if TYPE_CHECKING:
     from mdl.config import MeshSection
-    from peers.view.ownership import Spread
+    from peers.trust.ownership import Spread
 
 Name = Annotated[str, typer.Argument(help="The mesh, as `mdl mesh list` shows it.")]
 Device = Annotated[str, typer.Argument(help="Its name, or the words of its key, as `mdl mesh members` shows.")]
@@ -41,7 +41,7 @@ def register(app: typer.Typer) -> None:
 def members(name: Name, as_json: AsJson = False) -> None:
     """Show who is in a mesh, as far as this machine knows: names, the words of keys, owners, who is locked out."""
     from peers.edge.membership import open_membership
-    from peers.view.ownership import list_members
+    from peers.trust.ownership import list_members
     from transport.trust.keys import MeshKeys
 
     found = list_members(open_membership(MeshKeys.from_code(_code_of(name))))
@@ -67,7 +67,7 @@ def owners(
 ) -> None:
     """Show who owns a mesh, or name one more owner; an owner can revoke devices and change the join code."""
     from peers.edge.membership import open_membership
-    from peers.view.ownership import find_device, list_members, owned, state
+    from peers.trust.ownership import find_device, list_members, owned, state
     from transport.links.standing import Stated
     from transport.trust.keys import MeshKeys
 
@@ -101,7 +101,7 @@ def revoke(
 ) -> None:
     """Lock a device out of a mesh for ever: one that was lost, sold or stolen. Who is reached heeds it at once."""
     from mdl.errors import ConfigError
-    from peers.view.ownership import find_device, owned, state
+    from peers.trust.ownership import find_device, owned, state
     from transport.links.standing import Stated
     from transport.trust.keys import MeshKeys
     from transport.trust.words import fingerprint
@@ -136,7 +136,7 @@ def rotate_code(
     as_json: AsJson = False,
 ) -> None:
     """Give a mesh another join code; members stay in and are told, and nobody comes in by the old one."""
-    from peers.view.ownership import change_code, owned
+    from peers.trust.ownership import change_code, owned
     from transport.trust.keys import MeshKeys
 
     owned(MeshKeys.from_code(_code_of(name)))

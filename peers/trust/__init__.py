@@ -1,0 +1,1 @@
+"""What owners of a mesh do about its members."""
