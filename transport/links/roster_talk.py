@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from mdl.errors import RemoteProtocolError
-from mdl.trust.statements import STATEMENTS_A_MESSAGE, AnyStatement
+from mdl.trust.statements import MAX_STATEMENTS, STATEMENTS_A_MESSAGE, AnyStatement
 from transport.trust.roster import Roster
 from transport.wire.codec import RosterTold
 
@@ -32,7 +32,7 @@ class RosterTalk:
     def __init__(self, roster: Roster, now: float) -> None:
         self._roster = roster
         self._settled: set[str] = set()
-        self._heard: dict[str, bytes] = {}
+        self._heard: dict[str, bytes] = {}  # who has told last comes last
         self._told: dict[tuple[str, bytes, bytes], float] = {}
         self._compare_at = now + COMPARE_S
         self._turn = 0
@@ -46,7 +46,10 @@ class RosterTalk:
     def hear(self, peer_id: str, told: RosterTold, now: float) -> tuple[list[AnyStatement], list[RosterTold]]:
         """What is new, for everybody else, and what to answer. Statements that cannot stand are dropped."""
         new = [statement for statement in told.statements if self._takes(statement)]
+        self._heard.pop(peer_id, None)
         self._heard[peer_id] = told.digest
+        if len(self._heard) > MAX_STATEMENTS:  # each member, and as many that only look
+            self.forget(next(iter(self._heard)))
         if told.is_all or told.digest == self._roster.digest:
             self._settled.add(peer_id)
         return new, self._answer(peer_id, told.digest, now)

@@ -50,6 +50,7 @@ class Roster:
         self._revoked: dict[bytes, DeviceRevoked] = {}
         self._change: CodeChanged | None = None
         self._owners: frozenset[bytes] = frozenset()
+        self._judges: frozenset[bytes] = frozenset()
         self._standing: set[tuple[bytes, bytes]] = set()
         self._digest = b""
         self._by_link: dict[bytes, bytes] = {}
@@ -125,9 +126,10 @@ class Roster:
                 is_new = self._add_revoked(statement)
             case CodeChanged():
                 is_new = self._add_change(statement)
+        before = self._digest
         if is_new:
             self._conclude()
-        return is_new
+        return self._digest != before  # what is void at once is not told on
 
     def check(self, enrolled: Enrolled) -> None:
         """Raises RemoteProtocolError unless this device was admitted, and is not out."""
@@ -183,7 +185,7 @@ class Roster:
         known = self._revocations.get(key)
         if known is not None and _encoded(statement) >= _encoded(known):
             return False
-        if statement.by not in self._owners or self._keys.is_founder(statement.device):
+        if statement.by not in self._judges or self._keys.is_founder(statement.device):
             raise RemoteProtocolError("a device was revoked by one that does not own the mesh, or it is the founder's")
         self._check_signed(statement, len(self._revocations))
         self._revocations[key] = statement
@@ -222,17 +224,19 @@ class Roster:
         self._digest = hashlib.blake2b(b"\0".join(parts), digest_size=16).digest()
 
     def _judge(self) -> None:
-        """Who owns the mesh and who is out, from the founder downwards; equals revoke each other."""
+        """Who owns the mesh and who is out, from the founder downwards; equals revoke each other, whoever is first."""
         level = {each.by for each in self._named.values() if self._keys.is_founder(each.by)}
         owners: set[bytes] = set()
+        judges: set[bytes] = set()
         self._standing = set()
         while level:
-            self._standing |= {key for key in self._revocations if key[1] in level}
+            judges |= level
+            self._standing |= {key for key in self._revocations if key[1] in level and key[0] not in owners}
             out = {device for device, _ in self._standing}
             owners |= level - out
             named = {owner for owner, by in self._named if by in owners}
             level = named - owners - out
-        self._owners = frozenset(owners)
+        self._owners, self._judges = frozenset(owners), frozenset(judges)
         self._revoked = {key[0]: self._revocations[key] for key in sorted(self._standing, reverse=True)}
 
     def _is_in(self, enrolled: Enrolled) -> bool:

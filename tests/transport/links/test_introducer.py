@@ -1,0 +1,95 @@
+"""What a node says of itself, and which way leads to another one."""
+
+from __future__ import annotations
+
+import pytest
+from zmq.utils import z85
+
+from mdl.errors import RemoteProtocolError
+from mdl.protocol.vocabulary import PeerInfo, Role
+from transport.discovery.directory import Address
+from transport.links.introducer import Introducer
+from transport.links.roster_talk import RosterTalk
+from transport.trust.device_key import DeviceKey
+from transport.trust.keys import MeshKeys, new_join_code
+from transport.trust.membership import Membership
+
+CODE, NEW_CODE = (new_join_code("home", bytes([at]) * 19) for at in (1, 2))
+KEYS = MeshKeys.from_code(CODE)
+ME, OTHER = DeviceKey.of(bytes(32)), DeviceKey.of(b"x" * 32)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.ms = 1000
+
+    def __call__(self) -> int:
+        self.ms += 1
+        return self.ms
+
+
+def introducer(host: str = "127.0.0.1", keys: MeshKeys | None = KEYS) -> tuple[Introducer, Clock]:
+    clock, membership = Clock(), None if keys is None else Membership(keys, ME)
+    talk = None if membership is None else RosterTalk(membership.roster, 0.0)
+    return Introducer(PeerInfo("me", 1, Role.TRAINER, host, 5), 6, membership, talk, clock), clock
+
+
+def test_what_it_says_of_itself_is_signed_once_and_anew_when_it_has_moved() -> None:
+    mine, _ = introducer()
+    info = mine.seen_from("127.0.0.9", mine.me)
+    assert Membership(KEYS, OTHER).admit(info)
+    assert (info.host, info.proof.link_port, info.proof.serial) == ("127.0.0.1", 6, 1001)
+    assert mine.seen_from("127.0.0.9", mine.me) is info
+    mine.move("127.0.0.2")
+    moved = mine.seen_from("127.0.0.9", mine.me)
+    other = Membership(KEYS, OTHER)
+    assert (moved.host, other.admit(moved), other.admit(info)) == ("127.0.0.2", True, False)
+
+
+def test_an_introduction_after_the_clock_was_set_back_counts_all_the_same() -> None:
+    mine, clock = introducer()
+    before, other = mine.seen_from("127.0.0.9", mine.me), Membership(KEYS, OTHER)
+    assert other.admit(before)
+    clock.ms -= 900
+    mine.move("127.0.0.2")
+    assert other.admit(mine.seen_from("127.0.0.9", mine.me))
+    assert other.admit(mine.announced(["127.0.0.2"]))
+
+
+def test_others_are_passed_on_as_they_are() -> None:
+    mine, _ = introducer()
+    info = Membership(KEYS, OTHER).introduce(PeerInfo("x", 1, Role.TRAINER, "10.0.0.1", 5), 7, ["10.0.0.1"], 1)
+    assert mine.seen_from("127.0.0.9", info) is info
+    address, curve = mine.way_to(info)
+    assert address == Address("10.0.0.1", 7)
+    assert curve is not None
+    assert (z85.decode(curve.server), curve.public) == (OTHER.link_key, ME.curve_public)
+    with pytest.raises(RemoteProtocolError, match="has not told where it takes words"):
+        mine.way_to(PeerInfo("x", 1, Role.TRAINER, "10.0.0.1", 5))
+
+
+def test_another_code_admits_this_device_from_then_on_and_opens_other_doors() -> None:
+    mine, _ = introducer()
+    before, new = mine.seen_from("127.0.0.9", mine.me), MeshKeys.from_code(NEW_CODE)
+    mine.use(new)
+    after = mine.seen_from("127.0.0.9", mine.me)
+    assert mine.door is not None
+    assert mine.door.server == new.server_public
+    assert Membership(new, OTHER).admit(after)
+    with pytest.raises(RemoteProtocolError):
+        Membership(new, OTHER).admit(before)
+
+
+def test_where_it_is_announced_it_names_those_addresses() -> None:
+    mine, _ = introducer("0.0.0.0")
+    info = mine.announced(["10.0.0.1", "10.1.0.1"])
+    assert (info.host, info.proof.hosts) == ("10.0.0.1", ("10.0.0.1", "10.1.0.1"))
+    assert mine.announced([]).proof is None
+
+
+def test_without_encryption_nothing_is_signed_and_there_is_one_port() -> None:
+    mine, _ = introducer(keys=None)
+    assert mine.seen_from("127.0.0.9", mine.me) == mine.me
+    assert mine.way_to(mine.me) == (Address("127.0.0.1", 5), None)
+    assert mine.door is None
+    assert mine.first_words("x") == []

@@ -1,0 +1,114 @@
+"""What two devices tell each other of their rosters, and from when on their words count."""
+
+from __future__ import annotations
+
+from transport.links.roster_talk import COMPARE_S, RosterTalk
+from transport.trust.device_key import DeviceKey
+from transport.trust.keys import MeshKeys, new_join_code
+from transport.trust.membership import Membership
+from transport.trust.roster import Roster
+from transport.wire.codec import RosterTold
+
+KEYS = MeshKeys.from_code(new_join_code("home", bytes(19)))
+DEVICES = [DeviceKey.of(at.to_bytes(32, "big")) for at in range(100)]
+ENROLLED = [Membership(KEYS, device).enrol(f"p{at}") for at, device in enumerate(DEVICES)]
+
+
+def talk(*members: int) -> RosterTalk:
+    return RosterTalk(Roster(KEYS, [ENROLLED[at] for at in members]), 0.0)
+
+
+def exchange(one: RosterTalk, other: RosterTalk, now: float = 0.0) -> int:
+    """Both open a link and answer until all is said; how many messages that took."""
+    pending = [("other", told) for told in one.open("other")] + [("one", told) for told in other.open("one")]
+    many = 0
+    while pending:
+        to, told = pending.pop(0)
+        many += 1
+        assert many < 100
+        hearer, speaker = (other, "one") if to == "other" else (one, "other")
+        pending += [(speaker, answer) for answer in hearer.hear(speaker, told, now)[1]]
+    return many
+
+
+def test_a_small_roster_is_told_at_once_and_settles_without_a_question() -> None:
+    one, other = talk(0, 1), talk(2)
+    assert not one.is_settled("other")
+    first = one.open("other")
+    assert len(first) == 1
+    assert first[0].is_all
+    new, _ = other.hear("one", first[0], 0.0)
+    assert new == ENROLLED[:2]
+    assert other.is_settled("one")
+
+
+def test_both_know_the_same_afterwards_however_much_each_knew() -> None:
+    for mine, theirs in ((range(100), range(0)), (range(50), range(50, 100)), (range(3), range(1, 5))):
+        one, other = talk(*mine), talk(*theirs)
+        exchange(one, other)
+        assert one.is_settled("other")
+        assert other.is_settled("one")
+        assert one.agreeing() == {"other"} or other.agreeing() == {"one"}
+        assert one._roster.digest == other._roster.digest
+
+
+def test_a_large_roster_is_told_in_pages_only_to_who_has_another() -> None:
+    one, same, other = talk(*range(100)), talk(*range(100)), talk()
+    assert one.open("same") == [RosterTold(one._roster.digest)]
+    new, answer = same.hear("one", one.open("same")[0], 0.0)
+    assert (new, answer, same.is_settled("one")) == ([], [], True)
+    _, pages = one.hear("other", other.open("one")[0], 0.0)
+    assert [(len(page.statements), page.is_all) for page in pages] == [(64, False), (36, True)]
+    other.hear("one", pages[0], 0.0)
+    assert not other.is_settled("one"), "the one that is out may be on the next page"
+    other.hear("one", pages[1], 0.0)
+    assert other.is_settled("one")
+
+
+def test_a_part_of_what_somebody_knows_settles_nothing() -> None:
+    one, news = talk(0), talk(1, 2).tell([ENROLLED[1]])
+    one.hear("x", news[0], 0.0)
+    assert not one.is_settled("x")
+    assert [len(told.statements) for told in one.tell(ENROLLED)] == [64, 36]
+
+
+def test_what_cannot_stand_is_dropped_and_the_rest_is_taken() -> None:
+    one = talk(0)
+    forged = Membership(MeshKeys.from_code(new_join_code("home", bytes(range(19)))), DEVICES[5]).enrol("x")
+    new, _ = one.hear("x", RosterTold(bytes(16), (forged, ENROLLED[3]), True), 0.0)
+    assert new == [ENROLLED[3]]
+
+
+def test_who_differs_for_ever_is_told_seldom() -> None:
+    one, stubborn = talk(0), RosterTold(bytes(16))
+    assert one.hear("x", stubborn, 0.0)[1]
+    assert not one.hear("x", stubborn, 1.0)[1]
+    assert one.hear("y", stubborn, 1.0)[1]
+    assert one.hear("x", stubborn, 31.0)[1]
+
+
+def test_digests_are_compared_in_turn() -> None:
+    one, peers = talk(0), [f"p{at:02}" for at in range(20)]
+    assert one.due(peers, 0.5) == []
+    told = [[peer_id for peer_id, _ in one.due(peers, turn * COMPARE_S)] for turn in (1, 2, 3)]
+    assert [len(each) for each in told] == [8, 8, 8]
+    assert {peer_id for each in told for peer_id in each} == set(peers)
+    assert one.deadline() == 4 * COMPARE_S
+    assert one.due([], 10.0) == []
+
+
+def test_who_begins_anew_is_heard_out_first() -> None:
+    one, other = talk(0), talk(1)
+    exchange(one, other)
+    one.forget("other")
+    assert not one.is_settled("other")
+    assert one.agreeing() == set()
+
+
+def test_names_that_somebody_invents_are_not_remembered_for_ever() -> None:
+    one = talk(0)
+    for number in range(10_000):
+        one.hear(f"x{number}", RosterTold(one._roster.digest), 0.0)
+    assert len(one._heard) <= 4096
+    assert len(one._settled) <= 4096
+    assert one.is_settled("x9999")
