@@ -69,6 +69,9 @@ def main() -> int:
     parser.add_argument("--mbit", type=float, default=40.0)
     parser.add_argument("--delay-ms", type=float, default=0.0, help="one way")
     parser.add_argument("--loss", type=float, default=0.0, help="percent of the frames")
+    parser.add_argument(
+        "--flap", type=float, nargs=2, default=(1.0, 0.0), metavar=("UP_S", "DOWN_S"), help="of one host"
+    )
     parser.add_argument("--seconds", type=float, default=60.0, help="from the end of the first round on")
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--congestion", default="reno", help="net.ipv4.tcp_congestion_control of the hosts")
@@ -85,7 +88,8 @@ def main() -> int:
     plain: list[float] = []
     for run in range(given.runs):
         for tree in trees:
-            with lan.Lan(given.peers, given.mbit, delay_s=given.delay_ms / 1e3, loss=given.loss / 100) as net:
+            bad = {"delay_s": given.delay_ms / 1e3, "loss": given.loss / 100, "flap_s": tuple(given.flap)}
+            with lan.Lan(given.peers, given.mbit, **bad) as net:
                 for host in range(given.peers):
                     net.sysctl(host, f"net.ipv4.tcp_congestion_control={given.congestion}")
                 plain += _measure_tcp(net, 4 * given.values, given.seconds / 4)
@@ -154,6 +158,7 @@ def _summarise(runs: list[dict[str, Any]]) -> dict[str, Any]:
         "rounds_a_minute": round(60 * rounds / sum(map(sum, devices)), 1),
         "median_s": round(statistics.median(pause for pauses in devices for pause in pauses), 1),
         "longest_s": round(max(max(pauses) for pauses in devices), 1),
+        "longest_by_device_s": [[round(max(pauses), 1) for pauses in run["pauses_s"]] for run in runs],
     }
 
 

@@ -17,7 +17,7 @@ LAYERS = ("mdl", "transport", "sim", "scheduler", "peers")
 # And, inside each, only from folders that stand left of its own.
 INSIDE = {
     "mdl": ("devices", "trust", "protocol", "data", "learning", "files", "cloud", "personal", "recommend"),
-    "transport": ("trust", "wire", "discovery", "links"),
+    "transport": ("trust", "wire", "discovery", "datagrams", "links"),
     "scheduler": ("policies", "plans", "paper", "given", "study", "training", "explain"),
     "peers": (
         *("roles", "edge", "personal", "recommend", "view", "trust", "loops", "integrations"),
@@ -37,6 +37,7 @@ PURE = (
     "mdl/recommend",
     "mdl/learning",
     "transport/wire",
+    "transport/datagrams",
     "sim",
     "scheduler/policies",
     "scheduler/plans",

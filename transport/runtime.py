@@ -12,7 +12,7 @@ import logging
 import queue
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
@@ -81,7 +81,7 @@ class Endpoint(Protocol):
 
     def is_sending(self) -> bool: ...
 
-    def pollable(self) -> list[zmq.Socket[bytes]]: ...
+    def pollable(self) -> Sequence[zmq.Socket[bytes] | socket.socket]: ...
 
     def close(self, linger_ms: int = 0) -> None: ...
 

@@ -2,6 +2,8 @@
 
 Kernels without netem have no other way. Runs inside a namespace with the ports; says "ready", ends with its stdin.
 
+With --flap-s UP,DOWN the first port comes and goes: nothing passes there for DOWN seconds after each UP.
+
     python slow_switch.py --delay-s 0.3 --loss 0.2 --seed 0 v0 v1 v2
 """
 
@@ -34,8 +36,8 @@ def open_port(name):
 
 
 class Switch:
-    def __init__(self, ports, delay_s, loss, rng):
-        self.ports, self.delay_s, self.loss, self.rng = ports, delay_s, loss, rng
+    def __init__(self, ports, delay_s, loss, rng, flap_s=(1.0, 0.0)):
+        self.ports, self.delay_s, self.loss, self.rng, self.flap_s = ports, delay_s, loss, rng, flap_s
         self.behind, self.waiting, self.count = {}, [], 0
 
     def take(self, port, now):
@@ -47,9 +49,15 @@ class Switch:
             to, sender = frame[HEADER_BYTES : HEADER_BYTES + 6], frame[HEADER_BYTES + 6 : HEADER_BYTES + 12]
             self.behind[sender] = port
             targets = [self.behind[to]] if to in self.behind else [other for other in self.ports if other is not port]
+            if self.is_away(now):
+                targets = [] if port is self.ports[0] else [other for other in targets if other is not self.ports[0]]
             if len(self.waiting) < MOST_WAITING and self.rng.random() >= self.loss:
                 self.count += 1
                 heapq.heappush(self.waiting, (now + self.delay_s, self.count, targets, frame))
+
+    def is_away(self, now):
+        up_s, down_s = self.flap_s
+        return down_s > 0 and now % (up_s + down_s) >= up_s
 
     def give(self, now):
         while self.waiting and self.waiting[0][0] <= now:
@@ -69,10 +77,12 @@ def main():
     parser.add_argument("ports", nargs="+")
     parser.add_argument("--delay-s", type=float, default=0.0)
     parser.add_argument("--loss", type=float, default=0.0)
+    parser.add_argument("--flap-s", default="1,0")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     ports = {port.fileno(): port for port in map(open_port, given.ports)}
-    switch = Switch(list(ports.values()), given.delay_s, given.loss, random.Random(given.seed))
+    flap_s = tuple(map(float, given.flap_s.split(",")))
+    switch = Switch(list(ports.values()), given.delay_s, given.loss, random.Random(given.seed), flap_s)
     poll = select.poll()
     for fd in (*ports, sys.stdin.fileno()):
         poll.register(fd, select.POLLIN)

@@ -43,14 +43,14 @@ from transport.links.halfopen import end_connection
 from transport.links.introducer import Introducer
 from transport.links.namesakes import MAX_NAMESAKES, Namesakes
 from transport.links.outbox import Outbox
-from transport.links.sockets import TURN, LinkCounts, check_security, new_context
+from transport.links.sockets import TURN, LinkCounts, Pollable, check_security, new_context
 from transport.links.standing import News, Standing, Stated
 from transport.links.transfers import Transfers, check_frames
 from transport.loglimit import LogLimit
 from transport.trust.keys import MeshKeys
 from transport.trust.membership import Membership
 from transport.wire.bulk import Outgoing, Step
-from transport.wire.codec import Body, CodeTold, Envelope, RosterTold, decode
+from transport.wire.codec import FLOW_MESSAGES, Body, CodeTold, Envelope, RosterTold, decode
 
 logger = logging.getLogger(__name__)
 
@@ -166,7 +166,7 @@ class Links:
         """Handle at most `budget` messages that have come, or `TURN_BYTES` of them, and whatever is due by now."""
         self._now = self._outbox.now = now
         events: list[Event] = []
-        for frames, at_door in self.doors.take(now, budget):
+        for frames, at_door in self._outbox.flows.beside(self.doors.take(now, budget), now):
             try:
                 events += self._handle(frames[1:] or [zmq.Frame(b"")], now, at_door)
             except RemoteProtocolError as error:
@@ -176,7 +176,7 @@ class Links:
 
     def deadline(self) -> float | None:
         """When `receive` wants to be called even if nothing comes."""
-        parts = (self._transfers, self.greetings, self._namesakes, self.standing, self.doors)
+        parts = (self._transfers, self.greetings, self._namesakes, self.standing, self.doors, self._outbox.flows)
         times = [part.deadline() for part in parts]
         return min((time for time in times if time is not None), default=None)
 
@@ -184,9 +184,9 @@ class Links:
         """Bulk transfers that this node offered have not all arrived."""
         return len(self._transfers) > 0
 
-    def pollable(self) -> list[zmq.Socket[bytes]]:
+    def pollable(self) -> list[Pollable]:
         """What a poll loop waits on before calling `receive`."""
-        return self.doors.pollable()
+        return [*self.doors.pollable(), *self._outbox.flows.pollable()]
 
     def close(self, linger_ms: int = 0) -> None:
         """Close everything. linger_ms: how long what is still queued may take to get out."""
@@ -268,6 +268,8 @@ class Links:
             return []
         if not self.standing.is_settled(sender.peer_id, now):
             return []  # whatever it wants it says again
+        if isinstance(body, FLOW_MESSAGES):
+            return self._outbox.flows.agree(sender, body, shown_key(frames[-1]), now)
         return self._carry_out(self._transfers.take(envelope, frames, now))
 
     def _on_hello(self, sender: Contributor, hello: Hello, now: float, at_door: bool) -> list[Event]:
@@ -336,13 +338,10 @@ class Links:
         return self._carry_out(self._transfers.on_time(now))
 
     def _carry_out(self, steps: list[Step]) -> list[Event]:
-        events: list[Event] = []
         for step in steps:
             if isinstance(step, Outgoing):
                 self._outbox.send(step)
-            else:
-                events.append(step)
-        return events
+        return [step for step in steps if not isinstance(step, Outgoing)]
 
 
 def _introduces_itself(sender: Contributor, hello: Hello) -> bool:

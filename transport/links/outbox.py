@@ -20,6 +20,7 @@ from mdl.protocol.delta import Contributor
 from mdl.protocol.messages import Hello, PeersKnown
 from mdl.protocol.vocabulary import PeerInfo
 from transport.discovery.directory import Address, Directory, address_of
+from transport.links.flows import Flows
 from transport.links.introducer import Introducer
 from transport.links.sockets import Curve, LinkCounts, is_passing, local_host_towards, open_dealer
 from transport.loglimit import LogLimit
@@ -74,6 +75,7 @@ class Outbox:
         self._directory = directory
         self._counts = counts
         self._lines = lines
+        self.flows = Flows(introducer, directory, counts, lines)
         self.now = 0.0
         self._calls = Calls(most, lambda peer_id: directory.is_calling(peer_id, self.now))
         self._links: dict[str, _Link] = {}
@@ -82,12 +84,19 @@ class Outbox:
         self._knocks: dict[str, tuple[zmq.Socket[bytes] | None, float]] = {}
 
     def send(self, outgoing: Outgoing) -> None:
+        if self.flows.is_way_to(outgoing.receiver) and self._send_by_flow(outgoing):
+            return
         link = self.link_to(outgoing.receiver)
         dealer = None if link is None else self._way(link, outgoing)
         if dealer is None:
             self._counts.dropped += 1
         else:
             self._put(dealer, outgoing.body, outgoing.payload)
+
+    def _send_by_flow(self, outgoing: Outgoing) -> bool:
+        """Whether this message goes as datagrams, and only so."""
+        header = self._encode(outgoing.body)
+        return header is None or self.flows.put(outgoing, header, self.now)
 
     def _way(self, link: _Link, outgoing: Outgoing) -> zmq.Socket[bytes] | None:
         """The connection that this message takes; where that of its stream is not there yet, the first bulk one.
@@ -123,6 +132,9 @@ class Outbox:
                 self._stop_knocking(peer_id)
                 if not is_heard and (link := self._links.get(peer_id)):
                     self._knock(link.info)
+        for receiver, offer in self.flows.begin(self._links, self.now):
+            self._put(self._links[receiver].control, offer, None)
+        self.flows.let_out(self.now)
 
     def linked(self) -> list[str]:
         """Peers that there is a link to now."""
@@ -135,6 +147,7 @@ class Outbox:
     def forget(self, peer_id: str) -> None:
         """Nothing more goes to this peer; what it was told last may still get out."""
         self._calls.close(peer_id)
+        self.flows.forget(peer_id)
         if link := self._links.pop(peer_id, None):
             link.close(_LAST_WORDS_MS)
         self._stop_knocking(peer_id)
@@ -237,6 +250,7 @@ class Outbox:
         for peer_id in list(self._knocks):
             self._stop_knocking(peer_id, linger_ms)
         self._links.clear()
+        self.flows.close()
 
     def _open(
         self, curve: Curve | None, address: Address, bulk: bool, is_extra: bool = False
@@ -253,15 +267,13 @@ class Outbox:
     def _close(self, peer_id: str) -> None:
         self._calls.close(peer_id)
         self._stop_knocking(peer_id)
+        self.flows.forget(peer_id)
         if link := self._links.pop(peer_id, None):
             link.close()
 
     def _put(self, dealer: zmq.Socket[bytes], body: Body, payload: memoryview | None) -> None:
-        try:
-            header = encode(self._sender, body)
-        except LocalProtocolError as error:  # one message too large is no reason to stop training
-            self._lines.warning(self.now, "", "message dropped: %s", error)
-            self._counts.dropped += 1
+        header = self._encode(body)
+        if header is None:
             return
         try:
             if payload is None:
@@ -278,3 +290,11 @@ class Outbox:
 
     def _hello(self, host: str) -> Hello:
         return Hello(self._introducer.seen_from(host, self._introducer.me))
+
+    def _encode(self, body: Body) -> bytes | None:
+        try:
+            return encode(self._sender, body)
+        except LocalProtocolError as error:  # one message too large is no reason to stop training
+            self._lines.warning(self.now, "", "message dropped: %s", error)
+            self._counts.dropped += 1
+            return None

@@ -10,6 +10,7 @@ import errno
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import zmq
 
@@ -36,6 +37,8 @@ _PASSING = frozenset((zmq.EAGAIN, zmq.EHOSTUNREACH, zmq.ETERM, errno.EMFILE, err
 TURN = 64
 # And so many bytes, copied or merged in a few milliseconds: what is due is looked at in between.
 TURN_BYTES = 1 << 22
+# What a poll loop waits on.
+Pollable: TypeAlias = zmq.Socket[bytes] | socket.socket
 
 
 @dataclass(frozen=True)

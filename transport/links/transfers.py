@@ -21,6 +21,8 @@ from transport.wire.codec import (
     ChunksWanted,
     CodeTold,
     Envelope,
+    FlowAnswered,
+    FlowOffered,
     RosterTold,
     TransferDropped,
     TransferEnded,
@@ -82,8 +84,8 @@ class Transfers:
                 return [Received(sender, body, read_segment(frames[1].buffer))]
             case body if isinstance(body, CARRIERS):
                 raise RemoteProtocolError(f"{type(body).__name__} without its values")
-            case RosterTold() | CodeTold():
-                raise RemoteProtocolError(f"{type(envelope.body).__name__} where nobody keeps a roster")
+            case RosterTold() | CodeTold() | FlowOffered() | FlowAnswered():
+                raise RemoteProtocolError(f"{type(envelope.body).__name__} where there is no mesh")
             case body:
                 return [Received(sender, body)]
         return []

@@ -35,6 +35,9 @@ MAX_FRAME_BYTES = max(MAX_HEADER_BYTES, CHUNK_BYTES, LARGEST_SEGMENT_BYTES) + 25
 Carrier: TypeAlias = DeltaMessage | GlobalMessage | ModelMessage | LessonMessage | UpdateMessage
 Streams: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_STREAMS)]
 SomeBytes: TypeAlias = Annotated[int, Meta(ge=1, le=4 * MAX_VALUES)]
+Port: TypeAlias = Annotated[int, Meta(ge=1, le=65535)]
+FlowId: TypeAlias = Annotated[bytes, Meta(min_length=8, max_length=8)]
+FlowKey: TypeAlias = Annotated[bytes, Meta(min_length=32, max_length=32)]
 # Far more versions than there will be, so that another one is told by its number.
 Version: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 31)]
 
@@ -103,9 +106,29 @@ class CodeTold(Message, frozen=True):
     code: Text
 
 
-Body: TypeAlias = (
-    Said | TransferOffered | ChunksWanted | ChunkSent | TransferEnded | TransferDropped | RosterTold | CodeTold
-)
+class FlowOffered(Message, frozen=True):
+    """Datagrams may go to and fro (`transport.datagrams`). port: where they are received, by UDP.
+
+    flow_id, key: what the other side is to put on them, and to seal them with.
+    """
+
+    port: Port
+    flow_id: FlowId
+    key: FlowKey
+
+
+class FlowAnswered(Message, frozen=True):
+    """The other half of the flow that FlowOffered with offered_id has begun."""
+
+    port: Port
+    flow_id: FlowId
+    key: FlowKey
+    offered_id: FlowId
+
+
+FLOW_MESSAGES = (FlowOffered, FlowAnswered)
+Handled: TypeAlias = TransferOffered | ChunksWanted | ChunkSent | TransferEnded | TransferDropped
+Body: TypeAlias = Said | Handled | RosterTold | CodeTold | FlowOffered | FlowAnswered
 
 
 class Envelope(msgspec.Struct, frozen=True):

@@ -57,6 +57,7 @@ class Gathering:
         self._members = members
         self._settings = settings
         self._made_way_at = -inf
+        self._patience_s = settings.partition_s
 
     def waits_for_answers(self, agent: str, office_term: int, in_office_since: float, now: float) -> bool:
         """Whether somebody is heard that does not obey yet: its state may still change under another agent's orders."""
@@ -90,14 +91,15 @@ class Gathering:
         Who is to wait for a majority waits for its presence: if it is here, but was started anew and so does not know
         what it voted for, the mesh goes on as a fork.
         """
-        if self.lacking_since is None or now - self.lacking_since < self._settings.partition_s:
+        self._patience_s = self._patience(base, following)
+        if self.lacking_since is None or now - self.lacking_since < self._patience_s:
             return False
         return not self._settings.waits_for_majority or has_quorum(base, {member.peer_id for member in following})
 
     def tell_patience(self) -> str:
         """In words, for how long a majority or a partner is waited for."""
         without = "then the mesh waits for a majority" if self._settings.waits_for_majority else "then without"
-        return f"up to {self._settings.partition_s:g} s, {without}"
+        return f"up to {self._patience_s:g} s, {without}"
 
     def make_way(self, now: float) -> None:
         """No round is opened for a while. Not again before `partition_s`: the senior agent may be deaf to this side."""
@@ -128,12 +130,34 @@ class Gathering:
         self.lacking_since = now if self.lacking_since is None else self.lacking_since
         return self.is_patience_over(base, found.following, now) and (found.quorum or len(lineage) < MAX_FORKS)
 
+    def _patience(self, base: tuple[str, ...], following: list[Member]) -> float:
+        """How long a majority is waited for: a group waits for its mesh, a single device need not for long.
+
+        It has nobody to agree with, so that it loses nothing but its own time by waiting, and a link that flaps would
+        have it wait again and again. Not at all if all others have said that they leave; but as a group does after a
+        start, when the others may be starting, too.
+        """
+        others = [member for member in self._members.everyone() if member not in following]
+        if len(following) != 1 or not others or any(member.alive for member in others):
+            return self._settings.partition_s
+        if len(others) > 1 and has_quorum(base, {following[0].peer_id}):
+            return self._settings.partition_s  # its round would be the mesh's, and leave the others behind
+        missing = set(base) - {following[0].peer_id}
+        if missing and missing <= {member.peer_id for member in others if member.has_left}:
+            return 0.0
+        return min(self._settings.alone_s, self._settings.partition_s)
+
     def _was_alone(self, current: list[Member], base: tuple[str, ...], now: float) -> bool:
         """Whether this one device took the last round by itself, and nobody else has been heard for a while."""
         if len(current) != 1 or base != (current[0].peer_id,):
             return False
         others = [member for member in self._members.everyone() if member is not current[0]]
-        return all(member.has_left or now - member.heard_at >= self._settings.partition_s for member in others)
+        return all(member.has_left or now - member.heard_at >= self._silence_s(member) for member in others)
+
+    def _silence_s(self, member: Member) -> float:
+        """As long as somebody is heard now and then it may be on its way here."""
+        longest_s = self._settings.partition_s
+        return longest_s if member.alive else min(self._settings.lost_after_s + self._settings.alone_s, longest_s)
 
 
 def _tell_paused(members: list[Member]) -> str:

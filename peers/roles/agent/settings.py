@@ -28,8 +28,8 @@ class AgentSettings(msgspec.Struct, frozen=True):
 
     lost_after_s: the longest silence before a peer counts as lost. stall_s: a hop without any sign for so long is
     cancelled. avoid_s: how long values go another way than one that has failed. partition_s: how long a group that
-    lacks a majority waits for it, before it goes on by itself; waits_for_majority: it never does. busy: when a device
-    counts as busy. limit: for devices that train long.
+    lacks a majority waits for it, before it goes on by itself; alone_s: a single device that has heard the others; with
+    waits_for_majority it never does. busy: when a device counts as busy. limit: for devices that train long.
     exchange: "chain" (hops, as in the paper), "shares" (segments) or "auto". segment_values: of one segment, 0: by the
     model's size. coding: how they travel.
     """
@@ -41,6 +41,7 @@ class AgentSettings(msgspec.Struct, frozen=True):
     stall_s: float = 10.0
     avoid_s: float = AVOID_S
     partition_s: float = 15.0
+    alone_s: float = 5.0
     waits_for_majority: bool = False
     farewell_s: float = 20.0
     stop_s: float = 1.5

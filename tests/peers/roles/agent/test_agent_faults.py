@@ -24,6 +24,7 @@ from mdl.protocol.vocabulary import (
     Transfer,
 )
 from peers.roles.agent.phase import Phase
+from peers.roles.agent.settings import AgentSettings
 from tests.peers.roles.desk import FRESH, A, B, C, D, Desk
 
 START: Lineage = (Fork(0, 3, "agent.1.1"),)
@@ -31,7 +32,8 @@ SPLIT = (*START, Fork(2, 1, "c.1.9"))
 SETTLED = msgspec.structs.replace(
     FRESH, round_id=4, digest=b"w4", lineage=START, base=("a", "b", "c"), votes=True, goal=0
 )
-PARTITION_S = 15.0
+PARTITION_S = AgentSettings().partition_s
+ALONE_S = AgentSettings().alone_s
 
 
 def _mesh(*peers: Contributor, **settings: Any) -> Desk:
@@ -542,10 +544,55 @@ def test_a_device_that_hears_somebody_again_waits_for_it() -> None:
     desk.reports[A], desk.reports[B] = alone, msgspec.structs.replace(SETTLED, round_id=2, digest=b"w2", agent="")
     desk.report(B)
     desk.report(A)
-    desk.pass_time(PARTITION_S - 2.0, A)
+    desk.pass_time(ALONE_S - 1.0, A)
     assert desk.told(RoundOpened) == []
     desk.pass_time(3.0, A)
     assert desk.last(RoundOpened).members == (A,)
+
+
+def _cut_off(*here: Contributor) -> Desk:
+    """A mesh of four, of which only these are still heard."""
+    desk = Desk(rounds=0)
+    for peer in (D, C, B, A):
+        at = SETTLED if peer in here else msgspec.structs.replace(SETTLED, agent="other")
+        desk.reports[peer] = msgspec.structs.replace(at, base=("a", "b", "c", "d"))
+        desk.report(peer)
+    return desk
+
+
+def test_a_single_device_that_loses_all_others_waits_a_moment_for_them() -> None:
+    desk = _cut_off(A)
+    desk.pass_time(ALONE_S, A)
+    assert desk.told(RoundOpened) == []
+    desk.pass_time(4.0, A)  # after which they count as lost
+    assert (desk.last(RoundOpened).members, len(desk.last(RoundOpened).lineage)) == ((A,), len(START) + 1)
+    assert desk.now < PARTITION_S
+
+
+def test_a_group_without_a_majority_waits_longer_than_a_single_device() -> None:
+    desk = _cut_off(B, C)
+    desk.pass_time(PARTITION_S - 1.0, B, C)
+    assert desk.told(RoundOpened) == []
+    desk.pass_time(5.0, B, C)
+    assert desk.last(RoundOpened).members == (B, C)
+
+
+def test_the_last_one_after_all_others_have_said_that_they_leave_goes_on_at_once() -> None:
+    desk = Desk(rounds=0)
+    for peer in (B, C, A):
+        desk.reports[peer] = msgspec.structs.replace(SETTLED, base=("a", "b", "c"))
+        desk.report(peer, **({} if peer == A else {"activity": Activity.LEFT}))
+    desk.pass_time(0.5, A)
+    assert desk.last(RoundOpened).members == (A,)
+
+
+def test_who_is_to_wait_for_a_majority_waits_for_it_also_alone() -> None:
+    desk = Desk(rounds=0, waits_for_majority=True)
+    for peer in (B, C, A):
+        desk.reports[peer] = msgspec.structs.replace(SETTLED, base=("a", "b", "c"))
+        desk.report(peer, **({} if peer == A else {"activity": Activity.LEFT}))
+    desk.pass_time(PARTITION_S + 5.0, A)
+    assert desk.told(RoundOpened) == []
 
 
 def test_whoever_said_that_it_leaves_is_not_waited_for() -> None:

@@ -1,0 +1,1 @@
+"""Messages in datagrams: what carries a link where TCP waits longer than the way takes."""

@@ -1,0 +1,93 @@
+"""The receiving half of a flow: pieces are put in order, messages together, and what came is acknowledged.
+
+Bounded, whatever a member sends: MOST_AHEAD pieces of a channel, and one message of LARGEST_MESSAGE_BYTES. Pure.
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+from mdl.bounds import MAX_HEADER_BYTES
+from mdl.errors import RemoteProtocolError
+from transport.datagrams.packets import ACKED_BEFORE, CHANNELS, Ack, Data
+from transport.datagrams.sending import LENGTHS, MOST_AHEAD
+from transport.wire.codec import MAX_FRAME_BYTES
+
+# Packets that are remembered: whoever repeats what was recorded is not heard again.
+_REMEMBERED = 2_048
+
+
+class _Channel:
+    """next: the piece that is missing. ahead: what came before it. pieces: of the message that has begun."""
+
+    def __init__(self) -> None:
+        self.next = 0
+        self.ahead: dict[int, Data] = {}
+        self.pieces: list[bytes] = []
+        self.size_bytes = 0
+
+    def take(self, data: Data) -> list[list[bytes]]:
+        """The messages that are whole with this piece: a header each, and what is beside it."""
+        if not self.next <= data.place < self.next + MOST_AHEAD:
+            return []
+        self.ahead[data.place] = data
+        messages = []
+        while (piece := self.ahead.pop(self.next, None)) is not None:
+            self.next += 1
+            self.pieces.append(piece.body)
+            self.size_bytes += len(piece.body)
+            if self.size_bytes > LENGTHS.size + MAX_HEADER_BYTES + MAX_FRAME_BYTES:
+                raise RemoteProtocolError("a message in datagrams that does not end")
+            if piece.is_last:
+                messages.append(_take_apart(b"".join(self.pieces)))
+                self.pieces, self.size_bytes = [], 0
+        return messages
+
+
+class Receiving:
+    """Takes packets, gives messages and acknowledgements."""
+
+    def __init__(self) -> None:
+        self._channels = [_Channel() for _ in range(CHANNELS)]
+        self._largest, self._before, self._came_at = -1, 0, -inf
+        self._owes = False
+
+    def is_new(self, number: int, now: float) -> bool:
+        """Note a packet; False if it was here before, or is too old to tell."""
+        if number > self._largest:
+            shift = number - self._largest
+            known = (self._before << 1 | 1) if self._largest >= 0 else 0
+            self._before = (known << (shift - 1)) & ((1 << _REMEMBERED) - 1) if shift <= _REMEMBERED else 0
+            self._largest, self._came_at = number, now
+            return True
+        place = self._largest - number - 1
+        if not 0 <= place < _REMEMBERED or self._before >> place & 1:
+            return False
+        self._before |= 1 << place
+        return True
+
+    def owe(self) -> None:
+        """The packet wants to be acknowledged, also one that came again: the answer may be what was lost."""
+        self._owes = True
+
+    def take(self, data: Data) -> list[list[bytes]]:
+        """Raises RemoteProtocolError for a message that is none."""
+        return self._channels[data.channel].take(data)
+
+    def ack(self, now: float) -> Ack | None:
+        """What there is to acknowledge, once."""
+        if not self._owes:
+            return None
+        self._owes = False
+        waited_us = int(1e6 * max(0.0, now - self._came_at))
+        return Ack(self._largest, self._before & ((1 << ACKED_BEFORE) - 1), waited_us)
+
+
+def _take_apart(message: bytes) -> list[bytes]:
+    if len(message) < LENGTHS.size:
+        raise RemoteProtocolError(f"a message in datagrams of {len(message)} bytes")
+    header_bytes, payload_bytes = LENGTHS.unpack_from(message)
+    if LENGTHS.size + header_bytes + payload_bytes != len(message):
+        raise RemoteProtocolError("a message in datagrams whose lengths do not fit")
+    header, payload = message[LENGTHS.size : LENGTHS.size + header_bytes], message[LENGTHS.size + header_bytes :]
+    return [header, payload] if payload_bytes else [header]
