@@ -19,6 +19,8 @@ Signature: TypeAlias = Annotated[bytes, Meta(min_length=64, max_length=64)]
 SomeSignature: TypeAlias = Annotated[bytes, Meta(max_length=64)]
 Moment: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_INCARNATION)]
 CodeHash: TypeAlias = Annotated[bytes, Meta(min_length=16, max_length=16)]
+# An IP address as it is written; a list of a full mesh's fits into one message (`PeersKnown`).
+Host: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9A-Fa-f:.]{2,45}\Z")]
 # Addresses of one device: more interfaces than a person's device has in use.
 MAX_HOSTS = 8
 # Devices that a changed code keeps, and statements that a roster holds: some 250 bytes each.
@@ -114,7 +116,7 @@ class Proof(msgspec.Struct, frozen=True):
 
     enrolled: Enrolled
     link_port: Annotated[int, Meta(ge=1, le=65535)]
-    hosts: Annotated[tuple[Text, ...], Meta(min_length=1, max_length=MAX_HOSTS)]
+    hosts: Annotated[tuple[Host, ...], Meta(min_length=1, max_length=MAX_HOSTS)]
     serial: Moment
     signature: SomeSignature = b""
 

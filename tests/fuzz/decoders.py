@@ -13,6 +13,8 @@ import random
 import shutil
 import tempfile
 import zipfile
+from contextlib import suppress
+from dataclasses import replace
 from ipaddress import IPv4Interface
 from pathlib import Path
 from typing import Any, get_args
@@ -36,6 +38,7 @@ from mdl.protocol.machine import Received
 from mdl.protocol.messages import SEGMENTS, Said
 from mdl.protocol.segments import LARGEST_SEGMENT_BYTES
 from mdl.protocol.vocabulary import Ballot, Counted, Fork, History, PeerInfo, Reached, Role
+from mdl.trust.statements import AnyStatement
 from peers.edge.resume import Origin, restore_state
 from peers.trials.replay_story import replay_story
 from peers.trials.run_plan import run_plan
@@ -47,11 +50,15 @@ from tests.fuzz.hostile import Hostile, damage, info_of
 from tests.fuzz.machines import MeshCase, Misbehaved
 from transport.discovery.directory import Directory, parse_address
 from transport.discovery.mdns import describe, read_description
+from transport.links.roster_talk import RosterTalk
 from transport.links.transfers import Transfers, check_frames
 from transport.loglimit import LogLimit
-from transport.trust.keys import new_join_code, parse_join_code
+from transport.trust.device_key import DeviceKey
+from transport.trust.keys import MeshKeys, founder_mark, new_join_code, parse_join_code
+from transport.trust.membership import Membership
+from transport.trust.roster import Roster
 from transport.wire.bulk import MAX_OUTGOING
-from transport.wire.codec import CHUNK_BYTES, Body, ChunkSent, decode, encode
+from transport.wire.codec import CHUNK_BYTES, Body, ChunkSent, RosterTold, decode, encode
 from transport.wire.incoming import MAX_INCOMING
 
 ME = Contributor("me", 3)
@@ -177,6 +184,80 @@ class BulkCase(_Case):
 
 def _some_values(size: int) -> Any:
     return np.zeros(size, np.float32)
+
+
+class RosterCase(_Case):
+    """Statements and proofs: forged, of owners who are out, of several codes; what remains is told to another one."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        devices = [DeviceKey.of(self.rng.randbytes(32)) for _ in range(5)]
+        mark = founder_mark(devices[0].public)
+        self._keys = _MESH_KEYS.setdefault("home", MeshKeys.from_code(new_join_code("home", bytes(19))))
+        self._keys = replace(self._keys, mark=mark, mesh_id=f"home:{mark}")
+        self._members = [Membership(self._keys, device) for device in devices]
+        self._me = Membership(self._keys)
+        self._talk = RosterTalk(self._me.roster, 0.0)
+        self._now = 0.0
+
+    def _decode(self) -> None:
+        rng, me = self.rng, self._me
+        self._now += rng.choice((0.0, 0.5, 40.0))
+        speaker, name = rng.choice(self._members), rng.choice(("ann", "bob", "cleo", "x"))
+        if rng.random() < 0.3:
+            info = PeerInfo(name, rng.randrange(1, 4), rng.choice(list(Role)), "10.0.0.1", 5)
+            info = speaker.introduce(info, 6, ["10.0.0.1", "10.0.0.2"], rng.randrange(1, 9))
+            info = self.hostile.change(info) if rng.random() < 0.5 else info
+            me.admit(_received(info, PeerInfo))
+        else:
+            said = tuple(self._statement(speaker, name) for _ in range(rng.randrange(4)))
+            told = _received(
+                RosterTold(rng.choice((bytes(16), me.roster.digest)), said, rng.random() < 0.5), RosterTold
+            )
+            self._talk.hear(name, told, self._now)
+        self._check()
+
+    def _statement(self, speaker: Membership, name: str) -> Any:
+        rng, other = self.rng, self.rng.choice(self._members).device.public
+        match rng.randrange(5):
+            case 0:
+                made: Any = speaker.enrol(name)
+            case 1:
+                made = speaker.name_owner(other)
+            case 2:
+                made = speaker.revoke(other, rng.randrange(9), "lost")[-1]
+            case 3:
+                for statement in self._me.roster.statements():
+                    with suppress(RemoteProtocolError):
+                        speaker.roster.add(statement)
+                made = speaker.change_code(rng.choice((self._keys.code_hash, bytes(16))))
+            case _:
+                made = self.hostile.make(info_of(rng.choice(get_args(AnyStatement))))
+        return self.hostile.change(made) if rng.random() < 0.2 else made
+
+    def _check(self) -> None:
+        roster = self._me.roster
+        again = Roster(self._keys, roster.statements())
+        if again.digest != roster.digest:
+            raise Misbehaved("a restart changes what is known of the mesh")
+        if self._members[0].device.public in {each.device for each in roster.revocations()}:
+            raise Misbehaved("the founder is revoked")
+        if any(roster.is_revoked(each.device) for each in roster.members()):
+            raise Misbehaved("who is revoked is a member")
+        if roster.owners() & {each.device for each in roster.revocations()}:
+            raise Misbehaved("who is revoked owns the mesh")
+
+
+# Deriving keys takes a tenth of a second.
+_MESH_KEYS: dict[str, MeshKeys] = {}
+
+
+def _received(said: Any, kind: type) -> Any:
+    """As it comes out of a message. Raises RemoteProtocolError."""
+    try:
+        return msgspec.msgpack.decode(msgspec.msgpack.encode(said), type=kind)
+    except (*UNREADABLE, OverflowError) as error:
+        raise RemoteProtocolError(type(error).__name__) from None
 
 
 class DirectoryCase(_Case):

@@ -86,8 +86,9 @@ class Hostile:
                 return self._float(kind)
             case inspect.StrType():
                 return self._text()
-            case inspect.BytesType(max_length=most):
-                return rng.randbytes(rng.choice((0, 1, 16, most or 16, (most or 16) + 1)))
+            case inspect.BytesType(min_length=least, max_length=most):
+                ordinary = (least or 0, most or 16)
+                return rng.randbytes(rng.choice((0, 1, 16, *ordinary, *ordinary, (most or 16) + 1)))
             case inspect.BoolType():
                 return rng.random() < 0.5
             case inspect.NoneType():

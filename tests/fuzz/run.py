@@ -25,6 +25,7 @@ from tests.fuzz.decoders import (
     BulkCase,
     DirectoryCase,
     FileCase,
+    RosterCase,
     TextCase,
     TxtCase,
     UpdateCase,
@@ -36,9 +37,10 @@ from tests.fuzz.machines import CloudCase, LearnerCase, MeshCase, ObserverCase, 
 # Target -> what makes a case, its share of all inputs, inputs a case. Machines begin anew often: each case is another
 # state; slow decoders get the smaller share.
 TARGETS: dict[str, tuple[Callable[[int], Any], float, int]] = {
-    "wire": (WireCase, 0.4, 20_000),
+    "wire": (WireCase, 0.37, 20_000),
     "bulk": (BulkCase, 0.13, 20_000),
     "directory": (DirectoryCase, 0.1, 20_000),
+    "roster": (RosterCase, 0.03, 1_000),
     "txt": (TxtCase, 0.08, 10_000),
     "text": (TextCase, 0.05, 5_000),
     "files": (FileCase, 0.004, 2_000),

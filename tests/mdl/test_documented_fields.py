@@ -19,6 +19,7 @@ from mdl.protocol import (
     status_messages,
     vocabulary,
 )
+from mdl.trust import statements
 
 MODULES = (
     config,
@@ -31,6 +32,7 @@ MODULES = (
     segment_messages,
     status_messages,
     vocabulary,
+    statements,
 )
 STRUCTS = [
     kind

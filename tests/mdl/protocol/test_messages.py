@@ -54,6 +54,7 @@ from mdl.protocol.vocabulary import (
     TrainingReport,
     Transfer,
 )
+from mdl.trust.statements import Enrolled, Proof
 
 ANN, BOB = Contributor("ann", 1), Contributor("bob", 2)
 FORKS = (Fork(0, 2, "ann.1.7"), Fork(4, 1, "bob.2.70007"))
@@ -61,6 +62,9 @@ FORKS = (Fork(0, 2, "ann.1.7"), Fork(4, 1, "bob.2.70007"))
 REFUSED = (msgspec.MsgspecError, UnicodeDecodeError)
 ENCODER, DECODER = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(Said)
 INFO = PeerInfo("ann", 1, Role.TRAINER, "host", 7)
+KEY, SIGNATURE = bytes(range(32)), bytes(64)
+PROOF = Proof(Enrolled(KEY, "ann", KEY, SIGNATURE, SIGNATURE), 8, ("10.0.0.1", "10.0.0.2"), 9, SIGNATURE)
+PROVEN = PeerInfo("ann", 1, Role.TRAINER, "10.0.0.1", 7, "schema", PROOF)
 REPORT = PeerReport(
     sequence=3,
     term=2,
@@ -108,7 +112,7 @@ MESSAGES: list[Said] = [
     UpdateMessage("ann", "schema", 2, b"digest"),
     PupilRefused("ann", "another task", b"digest", pull_again=True),
     Hello(INFO),
-    PeersKnown((INFO,)),
+    PeersKnown((INFO, PROVEN)),
     PageServed(8420),
 ]
 

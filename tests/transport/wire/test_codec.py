@@ -5,16 +5,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mdl.bounds import MAX_HEADER_BYTES
+from mdl.bounds import MAX_HEADER_BYTES, MAX_MEMBERS
 from mdl.errors import LocalProtocolError, RemoteProtocolError
 from mdl.protocol.delta import Contributor
 from mdl.protocol.hop_messages import DeltaMessage
 from mdl.protocol.messages import PROTOCOL_VERSION, Hello, PeersKnown
 from mdl.protocol.status_messages import StatusWanted
 from mdl.protocol.vocabulary import PeerInfo, Role
+from mdl.trust.statements import (
+    MAX_HOSTS,
+    MAX_KEPT,
+    STATEMENTS_A_MESSAGE,
+    CodeChanged,
+    DeviceRevoked,
+    Enrolled,
+    OwnerNamed,
+    Proof,
+)
 from transport.wire.codec import (
     ChunkSent,
     ChunksWanted,
+    CodeTold,
+    RosterTold,
     TransferDropped,
     TransferEnded,
     TransferOffered,
@@ -25,6 +37,15 @@ from transport.wire.codec import (
 ME = Contributor("phone", 7)
 DELTA = DeltaMessage(3, 0, 4, 2.5, (Contributor("a", 1), Contributor("b", 2)))
 INFO = PeerInfo("phone", 7, Role.TRAINER, "127.0.0.1", 5750, "abc")
+KEY, SIGNATURE = bytes(range(32)), bytes(64)
+ENROLLED = Enrolled(KEY, "phone", KEY, SIGNATURE, SIGNATURE)
+PROVEN = msgspec.structs.replace(INFO, proof=Proof(ENROLLED, 5751, ("127.0.0.1", "::1"), 9, SIGNATURE))
+STATEMENTS = (
+    ENROLLED,
+    OwnerNamed(KEY, KEY, SIGNATURE),
+    DeviceRevoked(KEY, KEY, 7, "phone", "lost", SIGNATURE),
+    CodeChanged(1, bytes(16), (KEY,), KEY, SIGNATURE),
+)
 BODIES = [
     StatusWanted(4),
     Hello(INFO),
@@ -34,6 +55,10 @@ BODIES = [
     ChunkSent(1, 4096),
     TransferEnded(1, "too large"),
     TransferDropped(1),
+    Hello(PROVEN, b"x" * 16),
+    PeersKnown((INFO, PROVEN)),
+    RosterTold(bytes(16), STATEMENTS, True),
+    CodeTold("home:k7q2"),
 ]
 
 
@@ -77,6 +102,45 @@ def test_a_sender_needs_a_valid_id_and_incarnation(sender):
     frame = encode(Contributor(*sender), StatusWanted())
     with pytest.raises(RemoteProtocolError, match="sender"):
         decode(frame)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        msgspec.structs.replace(ENROLLED, device=KEY[1:]),
+        msgspec.structs.replace(ENROLLED, signature=SIGNATURE + b"0"),
+        msgspec.structs.replace(ENROLLED, peer_id="../x"),
+        CodeChanged(1, bytes(16), (KEY,) * (MAX_KEPT + 1), KEY),
+        CodeChanged(0, bytes(16), (), KEY),
+        DeviceRevoked(KEY, KEY, 7, "phone", "a\x1b[2J"),
+        Hello(INFO),
+    ],
+)
+def test_a_statement_out_of_bounds_is_refused(statement):
+    with pytest.raises(RemoteProtocolError):
+        decode(encode(ME, RosterTold(bytes(16), (statement,))))
+
+
+def test_a_message_holds_so_many_statements_and_a_proof_so_many_addresses():
+    assert decode(encode(ME, RosterTold(bytes(16), (ENROLLED,) * STATEMENTS_A_MESSAGE)))
+    hosts = Proof(ENROLLED, 5751, ("127.0.0.1",) * (MAX_HOSTS + 1), 9)
+    long = Proof(ENROLLED, 5751, ("1" * 46,), 9)
+    for body in (
+        Hello(msgspec.structs.replace(INFO, proof=long)),
+        RosterTold(bytes(16), (ENROLLED,) * (STATEMENTS_A_MESSAGE + 1)),
+        Hello(msgspec.structs.replace(INFO, proof=hosts)),
+        Hello(msgspec.structs.replace(INFO, proof=Proof(ENROLLED, 5751, (), 9))),
+    ):
+        with pytest.raises(RemoteProtocolError):
+            decode(encode(ME, body))
+
+
+def test_a_full_mesh_fits_into_one_message():
+    """Or a newcomer would hear of nobody: with the longest names and addresses there are."""
+    name, host = "n" * 64, "ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255"
+    proof = Proof(msgspec.structs.replace(ENROLLED, peer_id=name), 65535, (host,) * MAX_HOSTS, 1 << 45, SIGNATURE)
+    info = PeerInfo(name, 1 << 45, Role.TRAINER, host, 65535, "a" * 16, proof)
+    assert len(encode(ME, PeersKnown((info,) * MAX_MEMBERS))) < MAX_HEADER_BYTES
 
 
 def test_a_header_beyond_the_limit_is_neither_sent_nor_read():
