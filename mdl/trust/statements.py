@@ -20,7 +20,7 @@ SomeSignature: TypeAlias = Annotated[bytes, Meta(max_length=64)]
 Moment: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_INCARNATION)]
 CodeHash: TypeAlias = Annotated[bytes, Meta(min_length=16, max_length=16)]
 # An IP address as it is written; a list of a full mesh's fits into one message (`PeersKnown`).
-Host: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9A-Fa-f:.]{2,45}\Z")]
+Host: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9A-Fa-f:.]{2,39}\Z")]
 # Addresses of one device: more interfaces than a person's device has in use.
 MAX_HOSTS = 8
 # Devices that a changed code keeps, and statements that a roster holds: some 250 bytes each.

@@ -19,7 +19,8 @@ def test_a_node_that_cannot_look_for_others_closes_its_links(monkeypatch: pytest
 
     monkeypatch.setattr(node, "Discovery", refuse)
     closed: list[bool] = []
-    runtime: Any = SimpleNamespace(links=SimpleNamespace(me=None), close=lambda: closed.append(True))
+    links = SimpleNamespace(me=None, introducer=SimpleNamespace(announced=None))
+    runtime: Any = SimpleNamespace(links=links, close=lambda: closed.append(True))
     with pytest.raises(ConfigError, match="multicast"):
         node.drive(runtime, Mesh("home", None), MeshSection())
     assert closed == [True]
