@@ -61,8 +61,14 @@ class Watcher:
         return Told(
             *(self._mesh.name, self._source, machine.status, now - machine.heard_at, self._told, dict(machine.peers)),
             pages=machine.pages(now),
+            revoked=self._revoked(),
             problem=printable(str(self.problem)) if self.problem else "",
         )
+
+    def _revoked(self) -> dict[str, str]:
+        """Names of devices that an owner has locked out, with the owner's reason."""
+        membership = self.standing.membership
+        return {each.name: each.reason for each in membership.roster.revocations() if each.name} if membership else {}
 
     def introduced(self) -> tuple[list[PeerInfo], list[PeerInfo]]:
         """Who is known, and who of them has spoken to this node itself; from any thread."""
