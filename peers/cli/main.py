@@ -56,6 +56,7 @@ from peers.cli.options import (
     log_at,
     mesh_overrides,
     need_data,
+    need_home,
     print_json,
     round_overrides,
 )
@@ -282,6 +283,7 @@ def main() -> None:
 
 
 def _run() -> int | None:
+    need_home()
     add_groups()
     code: int | None = app(with_port(sys.argv[1:]), standalone_mode=False, prog_name="mdl")
     return code

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# Codes, models and metrics, windows.
+_KEPT_IN = ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME")
 # No machine has more cores; each process takes a hundred megabytes.
 MOST_PROCESSES = 256
 
@@ -154,6 +157,18 @@ def choose(settings: Config, policy: str | None) -> ChosenPolicy:
     from peers.edge.policy_choice import choose_policy
 
     return choose_policy(settings, own_policy(policy) if policy else None)
+
+
+def need_home() -> None:
+    """Raises ConfigError where this user has no home directory and nothing says where to keep things instead.
+
+    Else they would be kept in a folder called "~", wherever the command was started.
+    """
+    from mdl.errors import ConfigError
+
+    missing = [name for name in _KEPT_IN if not os.environ.get(name)]
+    if missing and os.path.expanduser("~") == "~":
+        raise ConfigError(f"this user has no home directory: set HOME, or {', '.join(missing)}, to a folder of its own")
 
 
 def need_data(settings: Config) -> None:

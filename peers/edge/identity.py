@@ -47,7 +47,8 @@ def claim_identity(base: Path, name: str | None, out: Path | None = None) -> tup
             make_private_folder(directory)
             taken = not _take(directory / "pid")
         except OSError as error:
-            raise ConfigError(f"cannot write to {directory}: {error.strerror}") from None
+            way = "--out, or XDG_STATE_HOME for all meshes, names another place"
+            raise ConfigError(f"cannot write to {directory}: {error.strerror}; {way}") from None
         if not taken:
             try:
                 return Contributor(peer_id, _next_incarnation(directory / "incarnation")), directory
