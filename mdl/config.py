@@ -25,9 +25,10 @@ class MeshSection(Section, frozen=True):
     """How this node meets the others.
 
     listen: an IP address or interface of this machine; "": all of them.
-    port: TCP port to listen on; 0: any free one, or 7777 for a cloud.
+    port: TCP port to listen on; 0: 7300 or any free one, or 7777 for a cloud.
     join: HOST:PORT of members, where multicast is blocked.
     interfaces: network interfaces to announce on and look at; empty: the usual ones.
+    scan: where multicast finds nobody, look for members at port 7300 of the own subnet, once.
     loopback: meet peers on this machine only (127.0.0.1).
     insecure: no encryption; allowed on loopback only.
     """
@@ -37,6 +38,7 @@ class MeshSection(Section, frozen=True):
     port: Annotated[int, Range(0, 65535, "0: any free one")] = 0
     join: tuple[str, ...] = ()
     interfaces: tuple[str, ...] = ()
+    scan: bool = True
     loopback: bool = False
     insecure: bool = False
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import zmq
 
@@ -55,6 +55,11 @@ class _Moved:
     """This machine's addresses have changed; kept: those it had all along."""
 
     kept: frozenset[str]
+
+
+@dataclass(frozen=True)
+class _OnLinks:
+    act: Callable[[Any, float], None]
 
 
 Observer = Callable[[float, Event, list[Effect]], None]
@@ -127,7 +132,7 @@ class Runtime(Generic[LinksT]):
         self._flush_s = flush_s
         self._drain_s = drain_s
         self._clock = clock
-        self._posted: queue.SimpleQueue[Event | _Moved | Stated | BaseException] = queue.SimpleQueue()
+        self._posted: queue.SimpleQueue[Event | _Moved | _OnLinks | Stated | BaseException] = queue.SimpleQueue()
         self._wake_writer: socket.socket | None = None  # while `run` runs; what is posted before waits for it
         self._stops = 0
         self._is_over = False
@@ -149,6 +154,11 @@ class Runtime(Generic[LinksT]):
     def state(self, stated: Stated) -> None:
         """Tell the mesh, from any thread; see `Links.state`."""
         self._posted.put(stated)
+        self._wake()
+
+    def with_links(self, act: Callable[[LinksT, float], None]) -> None:
+        """Have this done to the links in the loop's thread, from any thread."""
+        self._posted.put(_OnLinks(act))
         self._wake()
 
     def stop(self) -> None:
@@ -241,6 +251,8 @@ class Runtime(Generic[LinksT]):
                 raise item
             if isinstance(item, _Moved):
                 events += self.links.move(item.kept)
+            elif isinstance(item, _OnLinks):
+                item.act(self.links, now)
             elif isinstance(item, Stated):
                 events += self._state(item, now)
             else:

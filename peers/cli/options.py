@@ -38,7 +38,7 @@ Code = Annotated[
 ]
 Join = Annotated[list[str] | None, typer.Option(help="HOST:PORT of a member, where multicast is blocked.")]
 Listen = Annotated[str | None, typer.Option(help="IP address or interface to listen on; all by default.")]
-Port = Annotated[int | None, typer.Option(help="TCP port to listen on; any free one by default.")]
+Port = Annotated[int | None, typer.Option(help="TCP port to listen on; 7300 or any free one by default.")]
 Interface = Annotated[list[str] | None, typer.Option(help="Announce, or look, on this network interface.")]
 Loopback = Annotated[bool | None, typer.Option("--loopback", help="Meet peers on this machine only.")]
 Insecure = Annotated[bool | None, typer.Option("--insecure", help="No encryption; for loopback only.")]

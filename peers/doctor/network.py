@@ -59,7 +59,7 @@ def check_port(section: MeshSection) -> Finding:
         except OSError as error:
             reason = f"cannot listen at {host} port {port}: {error.strerror or error}"
             return fail("port", f"{reason}{_taken_by(port)}", "choose another --port, or 0 for any free one")
-    return ok("port", f"port {port} is free" if port else "any free port (--port gives a fixed one)")
+    return ok("port", f"port {port} is free" if port else "7300, or any free port (--port gives a fixed one)")
 
 
 def check_wifi(own: Sequence[IPv4Interface], system: Path = Path("/")) -> Iterator[Finding]:

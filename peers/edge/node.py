@@ -34,7 +34,7 @@ from mdl.protocol.vector_work import MergeDeltas
 from mdl.protocol.vocabulary import PeerInfo, ResourceState, Role
 from peers.edge.gatekeeper import make_gatekeeper
 from peers.edge.lifeline import stopped_by_signals
-from peers.edge.membership import open_membership
+from peers.edge.meeting import open_links, scanning
 from peers.edge.narrate import Narrator
 from peers.edge.policy_choice import ChosenPolicy, choose_policy
 from peers.edge.relearner import FOLDER, Relearner
@@ -44,7 +44,6 @@ from peers.roles.peer import Peer
 from peers.roles.round_limit import Leaving
 from peers.roles.trainer.trainer import Trainer
 from transport.discovery.addresses import AddressWatch
-from transport.discovery.interfaces import host_to_listen_on
 from transport.discovery.mdns import Discovery
 from transport.links.mesh_links import Links
 from transport.runtime import Runtime
@@ -87,19 +86,9 @@ def start_runtime(
     sample: Callable[[int], ResourcesSampled] | None = None,
 ) -> Runtime[Links]:
     """Links and the loop for one machine; nothing is announced before `drive`."""
-    links = Links(
-        info,
-        mesh.keys,
-        max_values=max_values,
-        now=time.monotonic(),
-        listen_host="127.0.0.1" if section.loopback else host_to_listen_on(section.listen),
-        join=section.join,
-        insecure=section.insecure,
-        membership=open_membership(mesh.keys) if mesh.keys else None,
-    )
     return Runtime(
         machine,
-        links,
+        open_links(info, mesh, section, max_values),
         work or {},
         sample=sample,
         observe=observe,
@@ -148,7 +137,7 @@ def drive(runtime: Runtime[Links], mesh: Mesh, section: MeshSection) -> Finish:
             lambda info: runtime.post(PeerFound(info)),
             interfaces=section.interfaces or None,
             loopback=section.loopback,
-            required=not section.join,
+            required=not (section.join or section.scan),
             sign=runtime.links.introducer.announced,
         )
     except BaseException:
@@ -161,7 +150,8 @@ def drive(runtime: Runtime[Links], mesh: Mesh, section: MeshSection) -> Finish:
 
     watch = None if section.loopback else AddressWatch(section.interfaces or None, move)
     try:
-        return runtime.run()
+        with scanning(runtime, section):
+            return runtime.run()
     finally:
         if watch:
             watch.close()

@@ -31,13 +31,16 @@ class Lan:
 
     multicast=False: no mDNS between them, as in many guest networks. delay_s, loss: of each frame on its way, and how
     many of them get lost; flap_s: how long the first host is there, and then away, in turn (`slow_switch.py`).
+    deaf: the switch loses what goes to groups, as in many guest networks.
     shared_mbit: of the one channel that takes all their frames in turn, as a Wi-Fi cell; 0: each host has its link to
     itself.
     """
 
-    def __init__(self, size, mbit=100, multicast=True, delay_s=0.0, loss=0.0, shared_mbit=0, flap_s=(1.0, 0.0)):
+    def __init__(
+        self, size, mbit=100, multicast=True, delay_s=0.0, loss=0.0, shared_mbit=0, flap_s=(1.0, 0.0), deaf=False
+    ):
         self.size, self.multicast, self.delay_s, self.loss, self.flap_s = size, multicast, delay_s, loss, flap_s
-        self.shared_mbit = shared_mbit
+        self.shared_mbit, self.deaf = shared_mbit, deaf
         self.mbit = list(mbit) if isinstance(mbit, (list, tuple)) else [mbit] * size
         self.hosts = [f"10.213.0.{i + 1}" for i in range(size)]
         tag = f"mdl{uuid.uuid4().hex[:6]}"
@@ -113,12 +116,13 @@ class Lan:
             run(f"tc -n {self.switch} filter add dev v{i} parent ffff: {taken}")
 
     def _is_slow(self):
-        return self.delay_s > 0 or self.loss > 0 or self.flap_s[1] > 0
+        return self.delay_s > 0 or self.loss > 0 or self.flap_s[1] > 0 or self.deaf
 
     def _start_slow_switch(self):
         ports = [f"v{i}" for i in range(self.size)]
         command = ["ip", "netns", "exec", self.switch, sys.executable, Path(__file__).parent / "slow_switch.py", *ports]
         command += ["--delay-s", str(self.delay_s), "--loss", str(self.loss)]
+        command += ["--no-multicast"] if self.deaf else []
         command += ["--flap-s", ",".join(map(str, self.flap_s))]
         switch = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.processes.append(switch)

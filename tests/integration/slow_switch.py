@@ -23,6 +23,7 @@ BUFFER_BYTES = 4 << 20
 # A queue of a second at 100 Mbit/s; what comes beyond is lost, as at any switch.
 MOST_WAITING = 10_000
 TURN = 64
+IPV4_MULTICAST = bytes([0x01, 0x00, 0x5E])
 
 
 def open_port(name):
@@ -36,8 +37,9 @@ def open_port(name):
 
 
 class Switch:
-    def __init__(self, ports, delay_s, loss, rng, flap_s=(1.0, 0.0)):
+    def __init__(self, ports, delay_s, loss, rng, flap_s=(1.0, 0.0), no_multicast=False):
         self.ports, self.delay_s, self.loss, self.rng, self.flap_s = ports, delay_s, loss, rng, flap_s
+        self.no_multicast = no_multicast
         self.behind, self.waiting, self.count = {}, [], 0
 
     def take(self, port, now):
@@ -48,6 +50,8 @@ class Switch:
                 return
             to, sender = frame[HEADER_BYTES : HEADER_BYTES + 6], frame[HEADER_BYTES + 6 : HEADER_BYTES + 12]
             self.behind[sender] = port
+            if self.no_multicast and to[:3] == IPV4_MULTICAST:
+                continue
             targets = [self.behind[to]] if to in self.behind else [other for other in self.ports if other is not port]
             if self.is_away(now):
                 targets = [] if port is self.ports[0] else [other for other in targets if other is not self.ports[0]]
@@ -77,12 +81,15 @@ def main():
     parser.add_argument("ports", nargs="+")
     parser.add_argument("--delay-s", type=float, default=0.0)
     parser.add_argument("--loss", type=float, default=0.0)
+    parser.add_argument("--no-multicast", action="store_true", help="lose what goes to groups, as guest networks do")
     parser.add_argument("--flap-s", default="1,0")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     ports = {port.fileno(): port for port in map(open_port, given.ports)}
     flap_s = tuple(map(float, given.flap_s.split(",")))
-    switch = Switch(list(ports.values()), given.delay_s, given.loss, random.Random(given.seed), flap_s)
+    switch = Switch(
+        list(ports.values()), given.delay_s, given.loss, random.Random(given.seed), flap_s, given.no_multicast
+    )
     poll = select.poll()
     for fd in (*ports, sys.stdin.fileno()):
         poll.register(fd, select.POLLIN)

@@ -23,6 +23,8 @@ FIRST_GREETING_S = 0.2
 SLOWEST_GREETING_S = 5.0
 # Greeting an address goes on after its answer: a member started anew at the same address is found again.
 KEEP_GREETING_S = 15.0
+# An address where somebody listens that may be of another mesh, or another program.
+TRIED_S = 20.0
 # A start of a peer that said nothing for so long gives way to an earlier one that still speaks.
 SILENT_S = 5.0
 # Signs of life that the earlier one must have given since, each a second after the one before: what a process that died
@@ -204,15 +206,30 @@ class Directory:
 
 @dataclass
 class _Greeting:
+    """ends_at: when it is given up without an answer."""
+
     due_at: float
     pause_s: float
+    ends_at: float = math.inf
 
 
 class Greetings:
-    """When to say Hello to the addresses that the user gave (`--join`)."""
+    """When to say Hello to the addresses that the user gave (`--join`), and where somebody listens."""
 
     def __init__(self, addresses: list[Address], now: float) -> None:
         self._greetings = {address: _Greeting(now, FIRST_GREETING_S) for address in addresses}
+
+    def try_some(self, addresses: list[Address], now: float) -> None:
+        """Somebody listens there, of this mesh or not: greet it for TRIED_S."""
+        for address in addresses:
+            self._greetings.setdefault(address, _Greeting(now, FIRST_GREETING_S, now + TRIED_S))
+
+    def over(self, now: float) -> list[Address]:
+        """Where nobody of this mesh has answered: they are greeted no more."""
+        over = [address for address, greeting in self._greetings.items() if greeting.ends_at <= now]
+        for address in over:
+            del self._greetings[address]
+        return over
 
     def due(self, now: float) -> list[Address]:
         """The addresses to greet now; each call moves their next time on."""
@@ -227,6 +244,7 @@ class Greetings:
     def answered(self, address: Address, now: float) -> None:
         if greeting := self._greetings.get(address):
             greeting.due_at, greeting.pause_s = now + KEEP_GREETING_S, KEEP_GREETING_S
+            greeting.ends_at = math.inf
 
     def begin_again(self, now: float) -> None:
         """This machine has moved: the addresses are strange to it once more."""

@@ -325,6 +325,8 @@ class Links:
 
     def _on_time(self, now: float) -> list[Event]:
         self._lines.on_time(now)
+        for address in self.greetings.over(now):
+            self._outbox.stop_greeting(address)
         for address in self.greetings.due(now):
             self._outbox.greet(address)
         for address in self._namesakes.unanswered(now):

@@ -1,0 +1,56 @@
+"""Where a node listens, and how it looks for the others where multicast brings nobody."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing, nullcontext
+from typing import Any
+
+import msgspec
+
+from mdl.config import MeshSection
+from mdl.errors import ConfigError
+from mdl.protocol.vocabulary import PeerInfo
+from peers.edge.membership import open_membership
+from transport.discovery.interfaces import host_to_listen_on, usable_interfaces
+from transport.discovery.scan import DEFAULT_PORT, Scan
+from transport.links.mesh_links import Links
+from transport.runtime import Runtime
+from transport.trust.keys import Mesh
+
+
+def open_links(info: PeerInfo, mesh: Mesh, section: MeshSection, max_values: int) -> Links:
+    """At the port that was asked for; without one at DEFAULT_PORT, or a free one if that is taken."""
+
+    def at(port: int) -> Links:
+        return Links(
+            msgspec.structs.replace(info, port=port),
+            mesh.keys,
+            max_values=max_values,
+            now=time.monotonic(),
+            listen_host="127.0.0.1" if section.loopback else host_to_listen_on(section.listen),
+            join=section.join,
+            insecure=section.insecure,
+            membership=open_membership(mesh.keys) if mesh.keys else None,
+        )
+
+    if info.port or section.loopback or section.insecure:
+        return at(info.port)
+    try:
+        return at(DEFAULT_PORT)
+    except ConfigError:  # another peer of this machine, or whatever is wrong with any other port as well
+        return at(0)
+
+
+def scanning(runtime: Runtime[Links], section: MeshSection) -> Any:
+    """A context in which members are looked for at the usual port, if nobody is found otherwise."""
+    if not section.scan or section.loopback or section.insecure or section.join:
+        return nullcontext()
+    links = runtime.links
+    return closing(
+        Scan(
+            usable_interfaces(section.interfaces or None),
+            lambda: not links.directory.everyone(),
+            lambda there: runtime.with_links(lambda links, now: links.greetings.try_some(there, now)),
+        )
+    )

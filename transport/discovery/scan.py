@@ -1,0 +1,114 @@
+"""Looking for members where multicast is blocked: who of the own subnet has the usual port open is greeted.
+
+Once, when nobody was found for WAIT_S; AT_A_TIME hosts a second, at most MOST_HOSTS. A connection is opened and closed,
+nothing is said: who answers a greeting after that has shown by the mesh's keys that it is a member. Peers listen at
+DEFAULT_PORT unless they are told otherwise or it is taken.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from ipaddress import IPv4Interface, IPv4Network
+
+from transport.discovery.directory import Address
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_PORT = 7300
+# mDNS finds a peer within 2 s, or not at all.
+WAIT_S = 5.0
+# Of a home's network 254 hosts in 5 s; few enough at a time that no router takes it for an attack.
+AT_A_TIME, TRY_S = 50, 1.0
+# A /22, the largest that homes and halls have; of a larger network the part around this device.
+MOST_HOSTS, _SMALLEST_PREFIX = 1022, 22
+# Some other program may have the port; more members than these are told of by those that answer.
+MOST_FOUND = 8
+_UNDER_WAY = frozenset((0, errno.EINPROGRESS))
+
+
+def hosts_near(own: Sequence[IPv4Interface]) -> list[str]:
+    """The other hosts of the networks that this device is on, at most MOST_HOSTS."""
+    mine = {interface.ip for interface in own}
+    found: dict[str, None] = {}
+    for interface in own:
+        around = interface.network
+        if around.prefixlen < _SMALLEST_PREFIX:
+            around = IPv4Network((interface.ip, _SMALLEST_PREFIX), strict=False)
+        if not interface.ip.is_loopback:
+            found |= {str(host): None for host in around.hosts() if host not in mine}
+    return list(found)[:MOST_HOSTS]
+
+
+class Scan:
+    """is_alone: whether nobody was found otherwise. found: called from another thread with who has the port open."""
+
+    def __init__(
+        self,
+        own: Sequence[IPv4Interface],
+        is_alone: Callable[[], bool],
+        found: Callable[[list[Address]], None],
+        port: int = DEFAULT_PORT,
+        wait_s: float = WAIT_S,
+    ) -> None:
+        self._own, self._is_alone, self._found, self._port, self._wait_s = own, is_alone, found, port, wait_s
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="mdl-scan", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._ended.set()
+        self._thread.join(2 * TRY_S)
+
+    def _look(self) -> None:
+        hosts = hosts_near(self._own)
+        if not hosts or self._ended.wait(self._wait_s) or not self._is_alone():
+            return
+        logger.warning("nobody was found by multicast: looking at port %d of %d addresses", self._port, len(hosts))
+        count = 0
+        for start in range(0, len(hosts), AT_A_TIME):
+            began = time.monotonic()
+            there = self._try_some(hosts[start : start + AT_A_TIME])[: MOST_FOUND - count]
+            count += len(there)
+            if there:
+                self._found(there)
+            if count >= MOST_FOUND or self._ended.wait(max(0.0, began + TRY_S - time.monotonic())):
+                return
+
+    def _try_some(self, hosts: list[str]) -> list[Address]:
+        """Which of these accept a connection within TRY_S."""
+        there: list[Address] = []
+        with selectors.DefaultSelector() as waiting:
+            try:
+                for host in hosts:
+                    self._begin(host, waiting)
+                until = time.monotonic() + TRY_S
+                while waiting.get_map() and (left_s := until - time.monotonic()) > 0 and not self._ended.is_set():
+                    for key, _ in waiting.select(left_s):
+                        tried = key.fileobj
+                        assert isinstance(tried, socket.socket)
+                        waiting.unregister(tried)
+                        if tried.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0:
+                            there.append(Address(key.data, self._port))
+                        tried.close()
+            finally:
+                for key in list(waiting.get_map().values()):
+                    assert isinstance(key.fileobj, socket.socket)
+                    key.fileobj.close()
+        return there
+
+    def _begin(self, host: str, waiting: selectors.BaseSelector) -> None:
+        try:
+            tried = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        except OSError:  # no descriptor left: this host is not looked at
+            return
+        tried.setblocking(False)
+        if tried.connect_ex((host, self._port)) in _UNDER_WAY:
+            waiting.register(tried, selectors.EVENT_WRITE, host)
+        else:
+            tried.close()
