@@ -329,7 +329,7 @@ def test_a_posted_peer_is_learned_and_told_once(nodes):
     machine, other = Scripted(), Scripted()
     b = nodes.start("b", other)
     a = nodes.start("a", machine)
-    info = PeerInfo("b", 1, Role.TRAINER, "127.0.0.1", b.links.me.port)
+    info = b.links.introducer.seen_from("127.0.0.1", b.links.me)
     a.post(PeerFound(PeerInfo("x", 1, Role.TRAINER, "not an address", 1)))
     a.post(PeerFound(info))
     a.post(PeerFound(info))

@@ -114,9 +114,14 @@ class Outbox:
         return link.control
 
     def _bulk(self, link: _Link, stream: int) -> zmq.Socket[bytes] | None:
-        dealer = link.bulk.get(stream) or self._open(link.curve, link.address, bulk=True, is_extra=stream > 0)
+        if (known := link.bulk.get(stream)) is not None:
+            return known
+        dealer = self._open(link.curve, link.address, bulk=True, is_extra=stream > 0)
         if dealer is not None:
             link.bulk[stream] = dealer
+            # It may be heard before the control connection is, and what is said before the roster does not count.
+            for body in () if stream else self._introducer.first_words(link.info.peer_id):
+                self._put(dealer, body, None)
         return dealer
 
     def on_time(self) -> None:
