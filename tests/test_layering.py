@@ -26,7 +26,10 @@ INSIDE = {
     "peers/roles": ("membership", "trainer", "agent", "cloud"),
 }
 # These do not know each other, or only what a third one has for both.
-APART = (("sim/mesh", "sim/timing"), ("sim/timing", "sim/mesh"), ("scheduler/policies", "sim"))
+APART = (
+    *(("sim/mesh", "sim/timing"), ("sim/mesh", "sim/trust"), ("sim/trust", "sim/timing")),
+    *(("sim/timing", "sim/mesh"), ("sim/timing", "sim/trust"), ("scheduler/policies", "sim")),
+)
 # What decides: no clock, no chance, no device.
 PURE = (
     "mdl/protocol",

@@ -23,6 +23,7 @@ from peers.trials.run_plan import run_guarded
 from sim.mesh.draw_plan import LENGTHS, SIZES, draw_plan, draw_wide
 from sim.mesh.fault_plan import FaultPlan
 from sim.mesh.verdict import Verdict
+from sim.trust.draw import with_revocations
 
 Chunk = TypeVar("Chunk")
 Result = TypeVar("Result")
@@ -40,7 +41,7 @@ class Campaign:
 
     wide: peers and rounds are drawn, too, and faults in every round (`draw_wide`). exchange: as in the configuration,
     or any: each in turn, for as many seeds as the wide family has sizes and lengths. compress: likewise, each seed.
-    outer_momentum: of all plans.
+    outer_momentum: of all plans. revocations: devices are locked out, too.
     """
 
     peers: int = 6
@@ -53,13 +54,15 @@ class Campaign:
     exchange: Exchange | Literal["any"] = "chain"
     compress: Coding | Literal["any"] = "none"
     outer_momentum: float = 0.0
+    revocations: bool = False
 
     def plan(self, seed: int) -> FaultPlan:
         exchange = EXCHANGES[seed // _OF_EACH_EXCHANGE % len(EXCHANGES)] if self.exchange == "any" else self.exchange
         drawn = (self.level, self.policy, self.has_agent, self.on_partition, exchange)
         plan = draw_wide(seed, *drawn) if self.wide else draw_plan(seed, self.peers, self.rounds, *drawn)
         compress = CODINGS[seed % len(CODINGS)] if self.compress == "any" else self.compress
-        return replace(plan, compress=compress, outer_momentum=self.outer_momentum)
+        plan = replace(plan, compress=compress, outer_momentum=self.outer_momentum)
+        return with_revocations(plan) if self.revocations else plan
 
 
 @dataclass
@@ -90,6 +93,7 @@ class Totals:
     double: int = 0
     stuck: int = 0
     without_quorum: int = 0
+    revoked: int = 0
     interrupted: bool = False
     violations: Counter[str] = field(default_factory=Counter)
     failing: list[Verdict] = field(default_factory=list)
@@ -110,6 +114,7 @@ class Totals:
         self.double += verdict.double
         self.stuck += verdict.kind == "stuck"
         self.without_quorum += verdict.without_quorum
+        self.revoked += verdict.revoked
         if verdict.kind:
             self.violations[verdict.kind] += 1
             if len(self.failing) < _MOST_FAILURES:
@@ -117,7 +122,7 @@ class Totals:
 
     def merge(self, other: Totals) -> None:
         for name in ("seeds", "messages", "events", "rounds_closed", "lost_with_owner", "lost", "double", "stuck",
-                     "without_quorum"):  # fmt: skip
+                     "without_quorum", "revoked"):  # fmt: skip
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.violations += other.violations
         self.failing = (self.failing + other.failing)[:_MOST_FAILURES]

@@ -16,6 +16,7 @@ from mdl.protocol.vocabulary import Role
 from peers.roles.build import PeerStart, TrainerStart, build_machine, simulated_start
 from peers.roles.peer import Peer
 from peers.roles.waits import tell_waits
+from peers.trials.rosters import open_gate
 from sim.mesh.accounts import Accounts, InvariantError, dimensions_of
 from sim.mesh.driver import SimMesh
 from sim.mesh.fault_plan import AGENT_NODE, FaultPlan
@@ -28,6 +29,8 @@ from sim.mesh.verdict import Verdict, is_settled, judge, patience_s
 
 # 0.3 MB at 2.5 to 5 MB/s: a hop takes 0.06 to 0.12 s, not much less than local training, so that faults find both.
 SIZE_BYTES = 300_000
+# Of a device that trains alone a round takes as long as its training does: 0.15 s at least, mostly more.
+_ALONE_S = 0.15
 # Seconds of this process's own processor time after which a run is taken to be caught inside of one event: some 500
 # times what it usually takes. Not of the wall clock: where others want the processor, any run takes long.
 HANG_S = 20.0
@@ -38,7 +41,7 @@ BUGS = (MdlError, AssertionError, LookupError, TypeError, ValueError, AttributeE
 def build_mesh(plan: FaultPlan, record: bool = False) -> tuple[SimMesh, Injector]:
     """The mesh of this plan, with everybody about to start and the faults waiting."""
     rng = np.random.default_rng([plan.seed, 0x5EED])
-    start = np.zeros(dimensions_of(plan.peers, plan.rounds), np.float32)
+    start = np.zeros(_count_trainings(plan), np.float32)
     accounts = Accounts(start, plan.compress, plan.outer())
     rates = {peer_id: float(rng.uniform(2.5, 5.0)) for peer_id in plan.peer_ids()}
     network = Network(
@@ -57,17 +60,25 @@ def build_mesh(plan: FaultPlan, record: bool = False) -> tuple[SimMesh, Injector
     invariants = Invariants(accounts)
     mesh = SimMesh(network, accounts, SIZE_BYTES, invariants.check, build, record)
     mesh.on_close, mesh.on_say = invariants.close, invariants.say
+    if plan.has_revocations():
+        mesh.gate = open_gate(mesh, tuple(plan.node_ids()))
     for peer_id in plan.node_ids():
         role = Role.AGENT if peer_id == AGENT_NODE else Role.TRAINER
         mesh.add(peer_id, role, build(peer_id, 1, Disk(), 0.0), train_s=float(rng.uniform(0.15, 0.4)))
     return mesh, Injector(mesh, plan)
 
 
+def _count_trainings(plan: FaultPlan) -> int:
+    """How many a run may take: who is locked out may go on alone, as long as the others are waited for."""
+    alone = int(patience_s(plan) / _ALONE_S) if plan.has_revocations() else 0
+    return dimensions_of(plan.peers, plan.rounds) + alone
+
+
 def process_start(plan: FaultPlan, peer_id: str, incarnation: int, disk: Disk, now: float) -> PeerStart:
     """How one process of this plan starts, from what it has saved if anything."""
     start = None
     if peer_id != AGENT_NODE:
-        size = dimensions_of(plan.peers, plan.rounds)
+        size = _count_trainings(plan)
         start = TrainerStart(size, b"", ballot=disk.ballot)
         if disk.models:
             saved = disk.models[-1]

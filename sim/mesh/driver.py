@@ -36,7 +36,7 @@ from sim.mesh.network import Network
 from sim.mesh.own_work import as_delivered, begin_work, note_delivered
 from sim.mesh.process import BACKLOG, Disk, Node
 from sim.mesh.transfers import Transfers
-from sim.mesh.watch import StoryStep, Watch
+from sim.mesh.watch import Gate, StoryStep, Watch
 
 _DISCOVERY_S = 0.05
 # No run of a plan needs a tenth of it: beyond, machines answer one another without end.
@@ -44,7 +44,7 @@ MAX_EVENTS = 100_000
 # A model is on the disk so long after it is known: what is lost by a kill in between must be missed by nobody.
 SAVE_S = 0.03
 # What is due at once comes a moment later, as by a real clock: sums of times are rounded.
-_CLOCK_STEP_S = 1e-6
+CLOCK_STEP_S = 1e-6
 # A machine that is due again at once, so often in a row, would keep its processor busy with nothing.
 MAX_TICKS = 50
 
@@ -86,6 +86,7 @@ class SimMesh:
         self.story: list[StoryStep] | None = [] if record else None
         self.messages = self.refused = self.events = 0
         self.watch: Watch | None = None
+        self.gate: Gate | None = None
         self.on_close: Callable[[Node, KeepDelta], None] | None = None
         self.on_say: Callable[[SimMesh, Node, Send], None] | None = None
         self._check = check
@@ -113,6 +114,8 @@ class SimMesh:
             former.running = False
             node.offset_s = former.offset_s
         self.nodes[peer_id] = node
+        if self.gate is not None:
+            self.gate.start(node)
         self.introduce()
         self._schedule(0.0, node, ResourcesSampled(node.resources))
         return node
@@ -130,6 +133,11 @@ class SimMesh:
     def post(self, peer_id: str, event: Event) -> None:
         """Hand an event to a process, as a user's Ctrl-C does."""
         self._schedule(0.0, self.nodes[peer_id], event)
+
+    def tell(self, node: Node, event: Event) -> None:
+        """Hand an event to a process at once, between two events."""
+        if node.running:
+            self._handle(node, event)
 
     def at(self, at_s: float, call: Call) -> None:
         """Call this at that time, between two events."""
@@ -200,7 +208,7 @@ class SimMesh:
     def end(self) -> None:
         """Nothing more is to be run: lets go of what refers back to the mesh, so that its memory is free at once."""
         self._queue.clear()
-        self.watch = self._build = self._check = self.on_close = self.on_say = None
+        self.watch = self.gate = self._build = self._check = self.on_close = self.on_say = None
 
     def _keep(self, node: Node, event: Event) -> None:
         """For a suspended process: its own work stands still too, messages queue up."""
@@ -229,7 +237,7 @@ class SimMesh:
             return
         at = deadline - node.offset_s
         if at <= self.now:
-            at = self.now + _CLOCK_STEP_S
+            at = self.now + CLOCK_STEP_S
         if node.tick_at is None or at < node.tick_at:
             node.tick_at = at
             self._count += 1
@@ -239,6 +247,8 @@ class SimMesh:
         self.events += 1
         if self.events > self.most_events:
             raise InvariantError("endless", f"{self.most_events} events and no end")
+        if self.gate is not None and not self.gate.admits(node, event):
+            return
         watch = self.watch
         if watch is not None and not watch.before(node, event):
             return
@@ -272,7 +282,7 @@ class SimMesh:
     def _note(self, node: Node, event: Event) -> None:
         """What its own driver tells a machine: see that it does not spin, and that its work is delivered."""
         if event is _TICK:
-            node.ticks = node.ticks + 1 if self.now - node.ticked_at < 2 * _CLOCK_STEP_S else 1
+            node.ticks = node.ticks + 1 if self.now - node.ticked_at < 2 * CLOCK_STEP_S else 1
             node.ticked_at = self.now
             if node.ticks > MAX_TICKS:
                 raise InvariantError("spin", f"{node.peer_id} is due {MAX_TICKS} times in a row: it spins")
@@ -313,6 +323,8 @@ class SimMesh:
             watch.said(node, send)
 
     def _send(self, node: Node, send: Send) -> None:
+        if self.gate is not None and not self.gate.passes(node, send):
+            return
         self.messages += 1
         receiver = send.receiver
         if self.on_say is not None:

@@ -106,6 +106,17 @@ class TornFile(Fault, frozen=True):
     peer: str
 
 
+class Revoke(Fault, frozen=True):
+    """The user of the device `by`, or of another one if that cannot, locks a device out of the mesh for ever.
+
+    heeds: whether that device leaves once it hears of it; else it goes on, as a thief might have it do.
+    """
+
+    peer: str
+    by: str
+    heeds: bool = False
+
+
 class Moment(Enum):
     BEFORE_HEARING = "before hearing"
     AFTER_HEARING = "after hearing"
@@ -128,7 +139,9 @@ class CrashOn(Fault, frozen=True):
     restart_after_s: Seconds | None
 
 
-TimedFault: TypeAlias = Crash | Restart | Suspend | Pause | Cut | CutOneWay | Split | ClockJump | DiskFull | TornFile
+TimedFault: TypeAlias = (
+    Crash | Restart | Suspend | Pause | Cut | CutOneWay | Split | ClockJump | DiskFull | TornFile | Revoke
+)
 
 
 class Step(Enum):
@@ -201,6 +214,11 @@ class FaultPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """When the last fault that has a time of its own is over."""
         return max((fault.at_s + getattr(fault, "for_s", 0.0) for fault in self.faults), default=0.0)
 
+    def has_revocations(self) -> bool:
+        """Whether devices are locked out; then there are rosters."""
+        inner = (each for fault in self.faults if isinstance(fault, Burst) for each in fault.faults)
+        return any(isinstance(fault, Revoke) for fault in (*self.faults, *inner))
+
     def stays_away(self) -> frozenset[str]:
         """Who may crash and not come back: also who was restarted before, and crashes once more."""
         gone = _stay_away(self.faults)
@@ -219,6 +237,8 @@ def names_of(fault: AnyFault) -> tuple[str, ...]:
             return group
         case Cut(a=a, b=b) | CutOneWay(a=a, b=b):
             return a, b
+        case Revoke(peer=peer, by=by):
+            return peer, by
         case Burst(peer=peer, faults=faults):
             return peer, *(name for inner in faults for name in names_of(inner))
         case (
@@ -238,7 +258,7 @@ def names_of(fault: AnyFault) -> tuple[str, ...]:
 def rename(fault: TimedFault, names: dict[str, str]) -> TimedFault:
     """The same of other nodes."""
     changed: dict[str, object] = {}
-    for field in ("peer", "a", "b"):
+    for field in ("peer", "a", "b", "by"):
         if (name := getattr(fault, field, None)) in names:
             changed[field] = names[str(name)]
     if isinstance(fault, Split):

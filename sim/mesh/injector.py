@@ -26,6 +26,7 @@ from sim.mesh.fault_plan import (
     Moment,
     Pause,
     Restart,
+    Revoke,
     Split,
     Step,
     Suspend,
@@ -120,6 +121,9 @@ class Injector(Watch):
             case Split(group=group, for_s=for_s):
                 rest = [peer for peer in mesh.nodes if peer not in group]
                 self._cut([pair for a in group for b in rest for pair in ((a, b), (b, a))], for_s)
+            case Revoke(peer=peer, by=by, heeds=heeds):
+                assert mesh.gate is not None
+                mesh.gate.revoke(by, peer, heeds)
             case _:
                 raise LocalProtocolError(f"a fault of an unknown kind: {type(fault).__name__}")
 
@@ -245,4 +249,6 @@ def _describe(fault: TimedFault) -> str:
             return f"nothing passes from {a} to {b} for {for_s:g} s"
         case Split(group=group, for_s=for_s):
             return f"{', '.join(group)} are cut off for {for_s:g} s"
+        case Revoke(peer=peer, by=by, heeds=heeds):
+            return f"{by}, or who else can, revokes {peer}{', which will heed it' if heeds else ''}"
     raise LocalProtocolError(f"a fault of an unknown kind: {type(fault).__name__}")

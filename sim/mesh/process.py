@@ -11,6 +11,7 @@ from mdl.protocol.delta import Contributor, ModelDelta, Vector
 from mdl.protocol.machine import Event, Finish, Machine, SaveModel
 from mdl.protocol.round_messages import BroadcastOrdered
 from mdl.protocol.vocabulary import Ballot, HopDecision, Lineage, PeerInfo, ResourceState, Staged
+from mdl.trust.statements import AnyStatement
 
 # What waits for a suspended process: about what a socket's queue holds. The newest is dropped, as there.
 BACKLOG = 1_000
@@ -124,13 +125,14 @@ class _NoOffice:
 
 @dataclass
 class Disk:
-    """What one device has written: its last models, the oldest first, and its ballot.
+    """What one device has written: its last models, the oldest first, its ballot, and who is in the mesh.
 
-    full_until_s: till then no model is saved.
+    roster: None if it has heard no more than was known when the mesh began. full_until_s: till then no model is saved.
     """
 
     models: list[SaveModel] = field(default_factory=list)
     ballot: Ballot | None = None
+    roster: tuple[AnyStatement, ...] | None = None
     full_until_s: float = 0.0
 
     def save(self, effect: SaveModel, now: float) -> None:

@@ -24,7 +24,7 @@ class Verdict(msgspec.Struct, frozen=True):
     """One run. problem: empty if all is well, otherwise what, in words; kind: the same in a word.
 
     without_quorum: it could not go on, and rightly so: most of those who took part last are gone for good.
-    waits: of a stuck mesh, what each node waits for, a line each.
+    waits: of a stuck mesh, what each node waits for, a line each. revoked: devices that are out in the end.
     """
 
     seed: int
@@ -36,6 +36,7 @@ class Verdict(msgspec.Struct, frozen=True):
     lost: int = 0
     double: int = 0
     without_quorum: bool = False
+    revoked: int = 0
     kind: str = ""
     problem: str = ""
     waits: tuple[str, ...] = ()
@@ -57,21 +58,22 @@ def patience_s(plan: FaultPlan) -> float:
 
 
 def is_settled(mesh: SimMesh, rounds: int) -> Callable[[], bool]:
-    """Whether all live devices stand at the same w, of this round or a later one."""
+    """Whether all live devices that are in stand at the same w, of this round or a later one, and know who is out."""
     closed = mesh.accounts.closed  # one more than the rounds
 
     def settled() -> bool:
         if len(closed) <= rounds:
             return False
-        digest = b""
+        digest, gate = b"", mesh.gate
+        out = gate.known_out() if gate is not None else ()
         for node in mesh.nodes.values():
             holder = node.holder
-            if holder is None or not node.running:
+            if holder is None or not node.running or node.peer_id in out:
                 continue
             if holder.round_id < rounds or (digest and holder.digest != digest):
                 return False
             digest = holder.digest
-        return bool(digest)
+        return bool(digest) and not (gate is not None and gate.unaware())
 
     return settled
 
@@ -81,15 +83,23 @@ def judge(mesh: SimMesh, plan: FaultPlan, settled: bool, tell_waits: Callable[[N
 
     tell_waits: what a node waits for, in a line.
     """
+    out = _out(mesh)
     verdict = Verdict(
-        plan.seed, mesh.messages, mesh.events, round(mesh.now, 3), rounds_closed=mesh.accounts.rounds_closed()
+        plan.seed,
+        mesh.messages,
+        mesh.events,
+        round(mesh.now, 3),
+        rounds_closed=mesh.accounts.rounds_closed(),
+        revoked=len(out),
     )
     for node in mesh.nodes.values():
-        if node.finished and (node.finished.problem or node.finished.exit_code):
+        if node.peer_id not in out and node.finished and (node.finished.problem or node.finished.exit_code):
             problem = f"{node.peer_id} left: {node.finished.problem or node.finished.exit_code}"
             return msgspec.structs.replace(verdict, kind="left", problem=problem)
+    if mesh.gate is not None and (unaware := mesh.gate.unaware()):
+        return msgspec.structs.replace(verdict, kind="unaware", problem=unaware)
     if not settled:
-        if plan.stays_away() and not _has_quorum(mesh):
+        if (plan.stays_away() or out) and not _has_quorum(mesh):
             return msgspec.structs.replace(verdict, without_quorum=True)
         waits = tuple(tell_waits(node) for node in mesh.nodes.values() if node.running)
         problem = f"stuck, {patience_s(plan):.0f} s after the last fault: {_standings(mesh)}"
@@ -98,7 +108,7 @@ def judge(mesh: SimMesh, plan: FaultPlan, settled: bool, tell_waits: Callable[[N
 
 
 def _count(mesh: SimMesh, verdict: Verdict) -> Verdict:
-    accounts = mesh.accounts
+    accounts, out = mesh.accounts, _out(mesh)
     live = _holders(mesh)
     if not live:
         return verdict
@@ -111,7 +121,7 @@ def _count(mesh: SimMesh, verdict: Verdict) -> Verdict:
     with_owner, lost, twice = 0, [], []
     for work, dimension, count in accounts.held_works(model):
         owner = mesh.nodes[work.owner.peer_id]
-        owner_lives = owner.running and owner.contributor == work.owner
+        owner_lives = owner.running and owner.contributor == work.owner and owner.peer_id not in out
         total = count + coming[dimension]
         name = f"{work.owner.peer_id}/{work.owner.incarnation}'s training of round {work.round_id}"
         if total - kept_back[dimension] > 1 + accounts.rounding:
@@ -141,8 +151,18 @@ def _pending(accounts: Accounts, node: Node, holder: Holder) -> NDArray[np.float
     return (pending if own is None else pending + own) / accounts.amounts
 
 
+def _out(mesh: SimMesh) -> set[str]:
+    """Whose process may run on, and is in the mesh no more."""
+    return mesh.gate.known_out() if mesh.gate is not None else set()
+
+
 def _holders(mesh: SimMesh) -> list[tuple[Node, Holder]]:
-    return [(node, node.holder) for node in mesh.nodes.values() if node.running and node.holder is not None]
+    out = _out(mesh)
+    return [
+        (node, node.holder)
+        for node in mesh.nodes.values()
+        if node.running and node.holder is not None and node.peer_id not in out
+    ]
 
 
 def _has_quorum(mesh: SimMesh) -> bool:

@@ -1,6 +1,8 @@
-"""How others look at a mesh while it runs: faults that wait for a message, and the story that is told of it."""
+"""How others look at a mesh while it runs: faults that wait for a message, who is heard, and the story told of it."""
 
 from __future__ import annotations
+
+from typing import Protocol
 
 import msgspec
 
@@ -24,6 +26,28 @@ class Watch:
 
     def after(self, node: Node, event: Event) -> None:
         """Handled; may crash it, before anything it decided is carried out."""
+
+
+class Gate(Protocol):
+    """Who is in the mesh (`sim.trust.gate`)."""
+
+    def start(self, node: Node) -> None:
+        """This process has started."""
+
+    def admits(self, node: Node, event: Event) -> bool:
+        """Whether its machine is to hear this."""
+
+    def passes(self, node: Node, send: Send) -> bool:
+        """Whether what its machine says goes out."""
+
+    def revoke(self, by: str, peer_id: str, heeds: bool) -> None:
+        """The user of a device locks another one out."""
+
+    def known_out(self) -> set[str]:
+        """Devices that are out, and somebody who is there and in knows it."""
+
+    def unaware(self) -> str:
+        """Who is there, in, and does not know who is out; in words."""
 
 
 class StoryStep(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ Pure. Nothing is known of sockets or files.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -30,7 +30,7 @@ from mdl.trust.statements import (
     OwnerNamed,
     claim_of,
 )
-from transport.trust.device_key import is_signed, is_stated
+from transport.trust.device_key import is_signed
 from transport.trust.keys import MeshKeys
 
 # Peers that one device may be: `mdl up` has so many on one machine, and nobody becomes a majority by many names.
@@ -38,10 +38,19 @@ MAX_NAMES = 64
 
 
 class Roster:
-    """keys: of this mesh, by the code that this device has. statements: kept from earlier; what is void is left out."""
+    """keys: of this mesh, by the code that this device has. statements: kept from earlier; what is void is left out.
 
-    def __init__(self, keys: MeshKeys, statements: Iterable[AnyStatement] = ()) -> None:
+    check: whether the secret of a public key has signed a claim.
+    """
+
+    def __init__(
+        self,
+        keys: MeshKeys,
+        statements: Iterable[AnyStatement] = (),
+        check: Callable[[bytes, bytes, bytes], bool] = is_signed,
+    ) -> None:
         self._keys = keys
+        self._is_signed = check
         self._enrolled: dict[tuple[bytes, str], Enrolled] = {}  # in the order in which they were heard of
         self._named: dict[tuple[bytes, bytes], OwnerNamed] = {}
         self._revocations: dict[tuple[bytes, bytes], DeviceRevoked] = {}
@@ -140,11 +149,11 @@ class Roster:
         if enrolled.device in self._revoked:
             raise RemoteProtocolError(f"{enrolled.peer_id} was revoked")
         claim = claim_of(self._keys.mesh_id, enrolled)
-        if not is_signed(enrolled.device, claim, enrolled.signature):
+        if not self._is_signed(enrolled.device, claim, enrolled.signature):
             raise RemoteProtocolError(f"{enrolled.peer_id} is not what it says: its device has not signed that")
         if self.is_kept(enrolled.device):
             return
-        if not is_signed(self._keys.admitting.public, claim, enrolled.admitted):
+        if not self._is_signed(self._keys.admitting.public, claim, enrolled.admitted):
             raise RemoteProtocolError(f"{enrolled.peer_id} was admitted by another join code than this mesh's")
         if self.is_code_old:
             raise RemoteProtocolError(f"{enrolled.peer_id} was admitted by a join code that an owner has changed")
@@ -204,7 +213,7 @@ class Roster:
     def _check_signed(self, statement: OwnerNamed | DeviceRevoked | CodeChanged, many: int) -> None:
         if many >= MAX_MEMBERS:
             raise RemoteProtocolError("the roster holds as many statements of owners as it can")
-        if not is_stated(self._keys.mesh_id, statement, statement.by):
+        if not self._is_signed(statement.by, claim_of(self._keys.mesh_id, statement), statement.signature):
             raise RemoteProtocolError("a statement without the signature of the owner that it names")
 
     # -- what follows -------------------------------------------------------------------------------------------------
@@ -248,7 +257,7 @@ class Roster:
         if self._change is None:
             return True
         claim = claim_of(self._keys.mesh_id, enrolled)
-        return not self.is_code_old and is_signed(self._keys.admitting.public, claim, enrolled.admitted)
+        return not self.is_code_old and self._is_signed(self._keys.admitting.public, claim, enrolled.admitted)
 
 
 def _blank(statement: AnyStatement) -> AnyStatement:

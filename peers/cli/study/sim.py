@@ -31,6 +31,10 @@ _SHRUNK = 3
 _VERDICTS_TOLD = 20
 
 
+Wide = Annotated[
+    bool, typer.Option(help="2 to 9 devices and 1 to 12 rounds in equal parts, with faults in every round.")
+]
+Revocations = Annotated[bool, typer.Option(help="Devices are locked out, too (`mdl mesh revoke`).")]
 OuterMomentum = Annotated[float, typer.Option(help="Of Nesterov over the rounds' results; 0: none.", min=0, max=0.99)]
 
 
@@ -40,9 +44,7 @@ def run(
     rounds: Annotated[
         int | None, typer.Option(help="Rounds that each mesh has to get through; 3 by default.", min=1, max=20)
     ] = None,
-    wide: Annotated[
-        bool, typer.Option(help="2 to 9 devices and 1 to 12 rounds in equal parts, with faults in every round.")
-    ] = False,
+    wide: Wide = False,
     faults: Annotated[str, typer.Option(help="none, mild or hard.")] = "hard",
     seeds: Annotated[int, typer.Option(help="How many seeds.", min=1, max=MANY)] = 1000,
     seed_from: FirstSeed = 0,
@@ -52,6 +54,7 @@ def run(
     exchange: Annotated[str, typer.Option(help="chain (hop by hop), shares (segments), auto or any.")] = "chain",
     compress: Annotated[str, typer.Option(help="How segments are rounded: none, float16, int8, int4 or any.")] = "none",
     outer_momentum: OuterMomentum = 0.0,
+    revocations: Revocations = False,
     plan: Annotated[Path | None, typer.Option(help="Run this saved plan alone, and tell its story.")] = None,
     shrink: Annotated[bool, typer.Option(help="Look for the shortest plan that still fails.")] = True,
     processes: Processes = None,
@@ -67,7 +70,8 @@ def run(
         return
     from peers.trials.campaign import count_cores, run_campaign
 
-    campaign = _campaign(peers, rounds, wide, faults, policy, agent, on_partition, exchange, compress, outer_momentum)
+    chosen = policy, agent, on_partition, exchange, compress, outer_momentum, revocations
+    campaign = _campaign(peers, rounds, wide, faults, *chosen)
     started = time.monotonic()
     with progress_bar() as show:
         totals = run_campaign(
@@ -130,6 +134,7 @@ def _campaign(
     exchange: str,
     compress: str,
     outer_momentum: float,
+    revocations: bool,
 ) -> Campaign:
     from mdl.errors import ConfigError
     from mdl.protocol.coding import CODINGS, Coding
@@ -156,6 +161,7 @@ def _campaign(
         cast(Literal[Exchange, "any"], exchange),
         cast(Literal[Coding, "any"], compress),
         outer_momentum,
+        revocations,
     )
 
 
@@ -248,6 +254,7 @@ def _end(totals: Totals, elapsed_s: float, directory: Path | None, wide: bool, a
         "failing_seeds": failing,
         "violations": dict(sorted(totals.violations.items())),
         "without_quorum": totals.without_quorum,
+        "revoked": totals.revoked,
     }
     verdicts = [msgspec.to_builtins(verdict) for verdict in totals.failing[:_VERDICTS_TOLD]]
     if not as_json:

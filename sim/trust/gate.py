@@ -1,0 +1,250 @@
+"""Who is heard in a simulated mesh: each process has its roster, tells it, and heeds and tells only who is in.
+
+Does for the machines what `transport.links.mesh_links` does in the field, by the same `Standing`: a revoked device is
+not heard and not told anything, and nobody's words count before rosters were compared. What rosters say goes through
+the same network as all else, and may be lost, come twice or late. A roster is kept on the disk at once.
+
+A revoked device leaves once it hears of it, or is an attacker with the usual software: then it takes in nothing about
+itself, and goes on. Pure: how a roster and its signatures are made is handed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
+
+from msgspec import structs
+
+from mdl.errors import RemoteProtocolError
+from mdl.protocol.delta import Contributor
+from mdl.protocol.machine import Event, PeerFound, PeerRevoked, Received, Send, TransferProgressed
+from mdl.protocol.vocabulary import PeerInfo
+from mdl.trust.statements import AnyStatement, DeviceRevoked
+from sim.mesh.driver import CLOCK_STEP_S, SimMesh
+from sim.mesh.process import Node
+from sim.trust.judge import Judge
+from transport.wire.codec import RosterTold
+
+if TYPE_CHECKING:
+    from transport.links.standing import News, Standing, Stated
+    from transport.trust.membership import Membership
+    from transport.wire.codec import Body
+
+# Peer id, what was kept (None: what everybody knows at the start), who was introduced, the time.
+OpenStanding: TypeAlias = "Callable[[str, tuple[AnyStatement, ...] | None, Mapping[str, PeerInfo], float], Standing]"
+# What somebody states who revokes the device of this name, at this time.
+Revokes: TypeAlias = "Callable[[Standing, str, float], Stated]"
+
+
+@dataclass(eq=False)
+class Desk:
+    """One process. linked: peer id -> the start that was introduced. link_key: what it shows."""
+
+    node: Node
+    standing: Standing
+    linked: dict[str, PeerInfo]
+
+    def __post_init__(self) -> None:
+        assert self.standing.membership is not None
+        assert self.standing.talk is not None
+        self.membership, self.talk = self.standing.membership, self.standing.talk
+        self.link_key = self.membership.device.link_key
+
+
+class Gate:
+    """See the module. names: device key -> peer id. judge: told of all that passes."""
+
+    def __init__(
+        self, mesh: SimMesh, open_standing: OpenStanding, revokes: Revokes, names: dict[bytes, str], judge: Judge
+    ) -> None:
+        self._mesh = mesh
+        self._open, self._revokes = open_standing, revokes
+        self._names = names
+        self.judge = judge
+        self._desks: dict[str, Desk] = {}
+        self._heeding: set[str] = set()
+
+    def start(self, node: Node) -> None:
+        """A process has started."""
+        kept, linked = self._mesh.disk(node.peer_id).roster, dict[str, PeerInfo]()
+        standing = self._open(node.peer_id, kept, linked, self._time(node))
+        desk = self._desks[node.peer_id] = Desk(node, standing, linked)
+        desk.membership.on_change = partial(self._keep, desk)
+        self.judge.start(node, partial(_is_out, desk.membership))
+        self._leave_if_out(desk)
+        self._wait(desk)
+
+    def revoke(self, by: str, peer_id: str, heeds: bool) -> None:
+        """The user of the device `by` locks another one out, or some other one's if that cannot; between two events."""
+        self._mesh.at(self._mesh.now, partial(self._state, by, peer_id, heeds))
+
+    def known_out(self) -> set[str]:
+        return self.judge.known_out()
+
+    def unaware(self) -> str:
+        return self.judge.unaware()
+
+    def admits(self, node: Node, event: Event) -> bool:
+        """Whether the machine of a process is to hear this."""
+        kind = type(event)
+        if kind is Received or kind is TransferProgressed:
+            sender = event.sender  # type: ignore[union-attr]
+            if sender.peer_id == node.peer_id:
+                return True
+            if not self._is_heeded(self._desks[node.peer_id], sender):
+                return False
+            self.judge.hear(node, sender)
+        elif kind is PeerFound:
+            return self._meet(self._desks[node.peer_id], event.info)  # type: ignore[union-attr]
+        return True
+
+    def passes(self, node: Node, send: Send) -> bool:
+        """Whether what a machine says goes out: only to whom there is a link."""
+        if send.receiver not in self._desks[node.peer_id].linked:
+            return False
+        self.judge.say(node, send)
+        return True
+
+    # -- words about the roster ---------------------------------------------------------------------------------------
+
+    def _meet(self, desk: Desk, info: PeerInfo) -> bool:
+        """Another process is there, or another start of it: what is known goes to it first."""
+        if desk.membership.is_out(info):
+            return False
+        known = desk.linked.get(info.peer_id)
+        if known is None or info.incarnation > known.incarnation:
+            desk.standing.forget(info.peer_id)
+            desk.linked[info.peer_id] = info
+            for told in desk.talk.open(info.peer_id):
+                self._say(desk, info.peer_id, told)
+        return True
+
+    def _is_heeded(self, desk: Desk, sender: Contributor) -> bool:
+        """Whether what this process says to the other one's machine counts."""
+        return self._is_known(desk, sender) and desk.standing.is_settled(sender.peer_id, self._time(desk.node))
+
+    def _is_known(self, desk: Desk, sender: Contributor) -> bool:
+        """Whether it was introduced and its device is in, as its key shows; a later start of it is another link."""
+        known = desk.linked.get(sender.peer_id)
+        if known is None or sender.incarnation < known.incarnation:
+            return False
+        try:
+            desk.standing.check(self._desks[sender.peer_id].link_key, sender.peer_id)
+        except RemoteProtocolError:
+            return False
+        if sender.incarnation > known.incarnation:
+            self._meet(desk, structs.replace(known, incarnation=sender.incarnation))
+        return True
+
+    def _say(self, desk: Desk, receiver: str, body: Body) -> None:
+        assert isinstance(body, RosterTold)  # the code of a simulated mesh never changes
+        mesh, sender = self._mesh, desk.node.contributor
+        mesh.messages += 1
+        if receiver in desk.linked:
+            for arrival in mesh.network.deliver(sender.peer_id, receiver, 0, mesh.now):
+                mesh.at(arrival, partial(self._arrive, receiver, sender, body))
+
+    def _arrive(self, receiver: str, sender: Contributor, told: RosterTold) -> None:
+        desk = self._desks[receiver]
+        node = desk.node
+        if not node.running:
+            return
+        if node.paused_at is not None:
+            self._mesh.at(node.resume_at, partial(self._arrive, receiver, sender, told))
+            return
+        if not self._is_known(desk, sender):
+            return
+        if receiver not in self._heeding:
+            kept = tuple(each for each in told.statements if self._who_is_out(each) != receiver)
+            told = structs.replace(told, statements=kept)
+        self.judge.learn(node, filter(None, map(self._who_is_out, told.statements)))
+        self._follow(desk, desk.standing.hear(sender.peer_id, told, self._time(node)))
+
+    def _who_is_out(self, statement: AnyStatement) -> str:
+        """The device that it revokes; "" if it says something else."""
+        return self._names[statement.device] if isinstance(statement, DeviceRevoked) else ""
+
+    def _state(self, by: str, peer_id: str, heeds: bool) -> None:
+        able = [each for each in sorted(self._desks) if self._may_revoke(each, peer_id)]
+        if not able or peer_id in self.judge.out:
+            return
+        owner = by if by in able else able[0]
+        if heeds:
+            self._heeding.add(peer_id)
+        desk = self._desks[owner]
+        self.judge.revoke(desk.node, peer_id, self._reachable(desk, peer_id))
+        self._follow(desk, desk.standing.state(self._revokes(desk.standing, peer_id, self._time(desk.node))))
+
+    def _follow(self, desk: Desk, news: News) -> None:
+        """Tell what is new, then forget who is out."""
+        node = desk.node
+        for outgoing in news.told:
+            self._say(desk, outgoing.receiver, outgoing.body)
+        for peer_id in news.gone:
+            desk.linked.pop(peer_id, None)
+            desk.standing.forget(peer_id)
+        for peer_id in news.gone:
+            self.judge.part(node, peer_id)
+            self._mesh.tell(node, PeerRevoked(peer_id, "an owner of the mesh has revoked it"))
+        self.judge.remember(node)
+        self._leave_if_out(desk)
+
+    def _leave_if_out(self, desk: Desk) -> None:
+        """Who heeds its own revocation; it is not started again either."""
+        if why := desk.standing.why_out():
+            self._mesh.tell(desk.node, PeerRevoked(desk.node.peer_id, why))
+
+    def _keep(self, desk: Desk) -> None:
+        self._mesh.disk(desk.node.peer_id).roster = desk.membership.roster.statements()
+
+    # -- time ---------------------------------------------------------------------------------------------------------
+
+    def _wait(self, desk: Desk) -> None:
+        deadline = desk.standing.deadline()
+        assert deadline is not None
+        at_s = max(deadline - desk.node.offset_s, self._mesh.now + CLOCK_STEP_S)  # sums of times are rounded
+        self._mesh.at(at_s, partial(self._compare, desk))
+
+    def _compare(self, desk: Desk) -> None:
+        """Its digest is due."""
+        node = desk.node
+        if not node.running:
+            return
+        if node.paused_at is not None:
+            self._mesh.at(node.resume_at, partial(self._compare, desk))
+            return
+        for outgoing in desk.standing.due(self._time(node)):
+            self._say(desk, outgoing.receiver, outgoing.body)
+        self._wait(desk)
+
+    def _time(self, node: Node) -> float:
+        return self._mesh.now + node.offset_s
+
+    # -- who may revoke -----------------------------------------------------------------------------------------------
+
+    def _may_revoke(self, owner: str, peer_id: str) -> bool:
+        node = self._desks[owner].node
+        awake = node.running and node.paused_at is None
+        return awake and owner != peer_id and owner not in self.judge.out
+
+    def _reachable(self, desk: Desk, peer_id: str) -> list[Node]:
+        """Processes that hear what this one says now, where no message is lost; but for the device of this name."""
+        network, me = self._mesh.network, desk.node.contributor
+        if network.loss or network.late:
+            return []
+        others = (self._desks[other] for other in desk.linked if other != peer_id and other not in self.judge.out)
+        return [
+            other.node
+            for other in others
+            if other.node.running
+            and other.node.paused_at is None
+            and (known := other.linked.get(me.peer_id)) is not None
+            and known.incarnation == me.incarnation
+            and (me.peer_id, other.node.peer_id) not in network.cuts
+        ]
+
+
+def _is_out(membership: Membership, peer_id: str) -> bool:
+    return membership.roster.enrolled(peer_id) is None
