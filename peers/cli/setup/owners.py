@@ -34,8 +34,9 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 def register(app: typer.Typer) -> None:
     """Once: each call would add them again."""
-    for command in (members, owners, revoke, rotate_code, upgrade):
+    for command in (members, owners, revoke, upgrade):
         app.command()(command)
+    app.command("rotate-code")(rotate_code)
 
 
 def members(name: Name, as_json: AsJson = False) -> None:
