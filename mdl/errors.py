@@ -48,6 +48,10 @@ class RemoteProtocolError(MdlError):
         super().__init__(printable(text, _LONGEST))
 
 
+class ForgedError(RemoteProtocolError):
+    """Something is signed wrongly: nobody passes such a thing on in good faith, since everybody checks it first."""
+
+
 class StorageError(MdlError):
     """A file cannot be written: the disk is full, or the place is none that this user can write to.
 

@@ -174,8 +174,9 @@ class Gate:
         if heeds:
             self._heeding.add(peer_id)
         desk = self._desks[owner]
+        now = self._time(desk.node)
         self.judge.revoke(desk.node, peer_id, self._reachable(desk, peer_id))
-        self._follow(desk, desk.standing.state(self._revokes(desk.standing, peer_id, self._time(desk.node))))
+        self._follow(desk, desk.standing.state(self._revokes(desk.standing, peer_id, now), now))
 
     def _follow(self, desk: Desk, news: News) -> None:
         """Tell what is new, then forget who is out."""

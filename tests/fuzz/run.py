@@ -33,6 +33,7 @@ from tests.fuzz.decoders import (
     remove_folders,
 )
 from tests.fuzz.machines import CloudCase, LearnerCase, MeshCase, ObserverCase, be_quiet
+from tests.fuzz.trust import TrustCase
 
 # Target -> what makes a case, its share of all inputs, inputs a case. Machines begin anew often: each case is another
 # state; slow decoders get the smaller share.
@@ -42,6 +43,7 @@ TARGETS: dict[str, tuple[Callable[[int], Any], float, int]] = {
     "directory": (DirectoryCase, 0.1, 20_000),
     "roster": (RosterCase, 0.03, 1_000),
     "txt": (TxtCase, 0.08, 10_000),
+    "trust": (TrustCase, 0.03, 5_000),
     "text": (TextCase, 0.05, 5_000),
     "files": (FileCase, 0.004, 2_000),
     "update": (UpdateCase, 0.002, 2_000),

@@ -242,7 +242,8 @@ class Greetings:
         return due
 
     def answered(self, address: Address, now: float) -> None:
-        if greeting := self._greetings.get(address):
+        greeting = self._greetings.get(address)
+        if greeting and greeting.pause_s != KEEP_GREETING_S:  # any member can say that it listens there, for ever
             greeting.due_at, greeting.pause_s = now + KEEP_GREETING_S, KEEP_GREETING_S
             greeting.ends_at = math.inf
 

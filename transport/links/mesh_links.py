@@ -103,7 +103,8 @@ class Links:
         self._own = networks_near(listen_host)
         self.directory = Directory(me.peer_id)
         self.greetings = Greetings(addresses, now)
-        self._namesakes = Namesakes(Contributor(me.peer_id, me.incarnation), partial(token_bytes, 16))
+        mark = self._membership.device.mark if self._membership else lambda challenge, incarnation: challenge
+        self._namesakes = Namesakes(Contributor(me.peer_id, me.incarnation), partial(token_bytes, 16), mark)
         me = msgspec.structs.replace(me, host=listen_host, port=self.doors.port)
         self.introducer = Introducer(me, self.doors.link_port, self._membership, self.standing.talk)
         self._outbox = Outbox(self.context, self.introducer, self.directory, self.counts, self._lines, share.peers)
@@ -125,12 +126,12 @@ class Links:
         self._now = self._outbox.now = now
         self._carry_out(self._transfers.send(receiver, message, values, now))
 
-    def learn(self, info: PeerInfo, first_hand: bool = True) -> list[Event]:
-        """A peer was introduced: greet it if that is news. Raises RemoteProtocolError for one that cannot be."""
+    def learn(self, info: PeerInfo, first_hand: bool = True, source: str = "") -> list[Event]:
+        """A peer was introduced, by `source` if that is known: greet it if that is news. Raises RemoteProtocolError."""
         address = address_of(info)
         if self._membership is None and not is_loopback(address.host):
             raise RemoteProtocolError(f"{info.peer_id} is at {info.host}: insecure links are for loopback only")
-        if not self.standing.admits(info):
+        if not self.standing.admits(info, source, self._now):
             return []
         if info.peer_id == self.me.peer_id:
             if self._namesakes.meet(info, self._now):
@@ -143,7 +144,7 @@ class Links:
 
     def state(self, stated: Stated) -> list[Event]:
         """This device states something, which everybody hears. Raises RemoteProtocolError if it may not."""
-        news = self.standing.state(stated)
+        news = self.standing.state(stated, self._now)
         if stated.keys is not None:
             self._use(stated.keys)
         return self._follow(news)
@@ -191,6 +192,7 @@ class Links:
     def close(self, linger_ms: int = 0) -> None:
         """Close everything. linger_ms: how long what is still queued may take to get out."""
         self._outbox.close(linger_ms, self._namesakes.greeted())
+        self.standing.close()
         self._transfers.close()
         self.context.destroy(linger=0)
 
@@ -203,14 +205,18 @@ class Links:
         """Frames after the ROUTER's identity: a header, and with a chunk or a segment its bytes."""
         envelope = decode(frames[0].buffer)
         check_frames(envelope, frames)
-        sender, body = envelope.sender, envelope.body
+        sender, body, key = envelope.sender, envelope.body, shown_key(frames[-1])
         if isinstance(body, Hello):
-            return self._on_hello(sender, body, now, at_door)
+            is_its_own = not at_door and self.standing.speaks(key, sender.peer_id)
+            return self._on_hello(sender, body, now, at_door=not is_its_own)
         if isinstance(body, RosterTold) and at_door:
             return self._follow(self.standing.hear("", body, now))  # to one that is out
         if at_door:
             raise RemoteProtocolError(f"{sender.peer_id} says {type(body).__name__} at the door")
-        self._check_speaker(frames[-1], sender.peer_id)
+        if not self.standing.is_in(key):
+            end_connection(frames[-1])
+        self.standing.check(key, sender.peer_id)
+        self.standing.check_words(sender.peer_id, body)
         if sender.peer_id == self.me.peer_id:
             return self._on_namesake(sender, body, now)
         known = self.directory.get(sender.peer_id)
@@ -220,17 +226,10 @@ class Links:
         events = self._link_anew(known, current) if current is not None and current is not known else []
         return events + self._on_accepted(envelope, frames, now)
 
-    def _check_speaker(self, frame: zmq.Frame, peer_id: str) -> None:
-        """Raises RemoteProtocolError unless a frame comes from that peer; a device that is out loses its connection."""
-        key = shown_key(frame)
-        if not self.standing.is_in(key):
-            end_connection(frame)
-        self.standing.check(key, peer_id)
-
     def _on_namesake(self, sender: Contributor, body: Body, now: float) -> list[Event]:
         """Somebody who calls itself like this node: ourselves by way of the join list, a copy of us, or a forger.
 
-        It is a copy if it listens where it says it does: it says back what was sent there.
+        It is a copy if it knows this device's key: it makes the right mark of what was sent to where it listens.
         """
         if sender.incarnation == self.me.incarnation:
             return []
@@ -243,7 +242,7 @@ class Links:
         if body.challenge:
             is_wanted, challenge = self._namesakes.answers(address, now)
             if is_wanted:
-                self._outbox.greet(address, challenge, body.challenge)
+                self._outbox.greet(address, challenge, self._namesakes.answer(body.challenge))
         if not self._namesakes.prove(sender, body.answer):
             return []
         return [NameTaken(sender, self._namesakes.address(sender))]
@@ -282,7 +281,8 @@ class Links:
         is_current = at_door or self.directory.hear(sender, now)
         current = self.directory.get(sender.peer_id)
         events = self._link_anew(known, current) if current is not None and current is not known else []
-        events += self.learn(hello.me)  # where it is, should it turn out to be the one that lives
+        # Where it is, should it turn out to be the one that lives.
+        events += self.learn(hello.me, source="" if at_door else sender.peer_id)
         current = self.directory.get(sender.peer_id)
         if not is_current or current is None or current.incarnation != sender.incarnation:
             return events
@@ -317,7 +317,7 @@ class Links:
             if of_itself:
                 self.greetings.answered(address_of(info), now)
             try:
-                events += self.learn(info, first_hand=of_itself)
+                events += self.learn(info, of_itself, sender.peer_id)
             except RemoteProtocolError as error:
                 self._lines.warning(now, info.peer_id, "peer refused: %s", error)
         self.directory.hear(sender, now)

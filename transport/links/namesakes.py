@@ -1,7 +1,8 @@
 """Other processes with this node's peer id: somebody copied its data directory to a second device.
 
-Each side greets the other once, with a number that only whoever listens at that address can say back; nobody is taken
-for a namesake on a message's word, which any member can forge. Which of the two goes on is the machine's affair. The
+Each side greets the other once, with a number, and hears a mark of it back that only the very same device can make,
+and each of its starts another one; nobody is taken for a namesake on a message's word, which may be an old one of this
+device's own, said again by somebody else where it listened then. Which of the two goes on is the machine's affair. The
 others of the mesh have dropped the earlier one's messages since they heard of the later one (fault rule 4): it says
 Hello to all of them for a while, as a sign of life. An announcement of our own last start, which is no more, costs one
 Hello that nobody answers. Pure: `now` is an argument.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import TypeAlias
 
 from mdl.protocol.delta import Contributor
 from mdl.protocol.vocabulary import PeerInfo
@@ -26,13 +28,16 @@ SIGN_EVERY_S = SIGN_PAUSE_S + 0.2
 OFTEN_S = 2 * SILENT_S + SIGNS * SIGN_EVERY_S
 SELDOM_S = 15.0
 LASTING_S = 300.0
+# What a start of this device makes of a number: challenge, its incarnation -> at most 16 bytes.
+Mark: TypeAlias = Callable[[bytes, int], bytes]
 
 
 class Namesakes:
     """See the module. me: this node. draw: a number that nobody can guess, at most 16 bytes."""
 
-    def __init__(self, me: Contributor, draw: Callable[[], bytes]) -> None:
+    def __init__(self, me: Contributor, draw: Callable[[], bytes], mark: Mark) -> None:
         self._me = me
+        self._mark = mark
         self._draw = draw
         self._challenges: dict[Address, bytes] = {}
         self._addresses: dict[int, Address] = {}
@@ -57,11 +62,16 @@ class Namesakes:
         self._begin_signs(sender.incarnation, now)
 
     def prove(self, sender: Contributor, answer: bytes) -> bool:
-        """Whether `answer` says back what was sent to where this start listens; True once."""
-        if answer not in self._challenges.values() or sender.incarnation in self._proven:
+        """Whether `answer` is what this start of the device makes of a number that was sent; True once."""
+        right = {self._mark(challenge, sender.incarnation) for challenge in self._challenges.values()}
+        if answer not in right or sender.incarnation in self._proven:
             return False
         self._proven.append(sender.incarnation)
         return True
+
+    def answer(self, challenge: bytes) -> bytes:
+        """What this start makes of a number that another one has sent."""
+        return self._mark(challenge, self._me.incarnation)
 
     def challenge(self, address: Address) -> bytes:
         """What a greeting asks to be said back; empty where none is under way."""

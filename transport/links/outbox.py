@@ -53,6 +53,12 @@ class _Link:
         for dealer in (self.control, *self.bulk.values()):
             dealer.close(linger=linger_ms)
 
+    def break_off(self) -> None:
+        """No values any more; why not may still get out."""
+        for dealer in self.bulk.values():
+            dealer.close(linger=0)
+        self.control.close(linger=_LAST_WORDS_MS)
+
 
 class Outbox:
     """The sending half of a node's links. me: with the port that the node really listens on. most: links at a time.
@@ -150,11 +156,11 @@ class Outbox:
         self.send(Outgoing(peer_id, body))
 
     def forget(self, peer_id: str) -> None:
-        """Nothing more goes to this peer; what it was told last may still get out."""
+        """It is in the mesh no more: nothing goes to it but what it was told last."""
         self._calls.close(peer_id)
         self.flows.forget(peer_id)
         if link := self._links.pop(peer_id, None):
-            link.close(_LAST_WORDS_MS)
+            link.break_off()
         self._stop_knocking(peer_id)
 
     def tell_known(self, receiver: str, infos: tuple[PeerInfo, ...]) -> None:

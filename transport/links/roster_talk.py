@@ -10,9 +10,12 @@ Pure: `now` is an argument.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import inf
 
-from mdl.errors import RemoteProtocolError
+from mdl.budget import Budget
+from mdl.errors import ForgedError, RemoteProtocolError
 from mdl.trust.statements import MAX_STATEMENTS, STATEMENTS_A_MESSAGE, AnyStatement
+from transport.trust.checks import Checks
 from transport.trust.roster import Roster
 from transport.wire.codec import RosterTold
 
@@ -23,17 +26,20 @@ COMPARE_S = 1.0
 _COMPARED = 8
 # The same two rosters differ for as long as one of them refuses what the other holds: they are told again so seldom.
 _AGAIN_S = 30.0
+# Answers to one peer at once, and a second: who names ever new digests gets all there is so seldom.
+_ANSWERS, _ANSWERS_A_S = 4, 0.2
 _REMEMBERED = 1024
 
 
 class RosterTalk:
-    """roster: this node's; statements that are heard go into it."""
+    """roster: this node's; statements that are heard go into it. checks: how many of them."""
 
-    def __init__(self, roster: Roster, now: float) -> None:
+    def __init__(self, roster: Roster, now: float, checks: Checks | None = None) -> None:
         self._roster = roster
+        self._checks = checks or Checks()
         self._settled: set[str] = set()
         self._heard: dict[str, bytes] = {}  # who has told last comes last
-        self._told: dict[tuple[str, bytes, bytes], float] = {}
+        self._told: dict[str, tuple[float, bytes, bytes, Budget]] = {}
         self._compare_at = now + COMPARE_S
         self._turn = 0
 
@@ -45,7 +51,7 @@ class RosterTalk:
 
     def hear(self, peer_id: str, told: RosterTold, now: float) -> tuple[list[AnyStatement], list[RosterTold]]:
         """What is new, for everybody else, and what to answer. Statements that cannot stand are dropped."""
-        new = [statement for statement in told.statements if self._takes(statement)]
+        new = self._take_in(peer_id, told.statements, now)
         self._heard.pop(peer_id, None)
         self._heard[peer_id] = told.digest
         if len(self._heard) > MAX_STATEMENTS:  # each member, and as many that only look
@@ -90,20 +96,33 @@ class RosterTalk:
     def deadline(self) -> float:
         return self._compare_at
 
-    def _takes(self, statement: AnyStatement) -> bool:
-        try:
-            return self._roster.add(statement)
-        except RemoteProtocolError:
-            return False  # of another code, or of an owner that is out
+    def _take_in(self, peer_id: str, statements: Iterable[AnyStatement], now: float) -> list[AnyStatement]:
+        """Those that are new and stand, up to the first that is forged, or that there is no time to check."""
+        new = []
+        for statement in statements:
+            if self._roster.knows(statement):
+                continue
+            if not self._checks.may(peer_id, now):
+                break
+            try:
+                if self._roster.add(statement):
+                    new.append(statement)
+            except ForgedError:
+                self._checks.note_forged(peer_id, now)
+                break
+            except RemoteProtocolError:
+                continue  # of another code, or of an owner that is out
+        return new
 
     def _answer(self, peer_id: str, digest: bytes, now: float) -> list[RosterTold]:
         if digest == self._roster.digest:
             return []
-        key = (peer_id, digest, self._roster.digest)
-        if now - self._told.get(key, -_AGAIN_S) < _AGAIN_S:
+        at, *told, budget = self._told.get(peer_id, (-inf, b"", b"", Budget(_ANSWERS, _ANSWERS_A_S)))
+        is_same = told == [digest, self._roster.digest]
+        if (is_same and now - at < _AGAIN_S) or not budget.take(now):
             return []
-        self._told.pop(key, None)
-        self._told[key] = now
+        self._told.pop(peer_id, None)
+        self._told[peer_id] = now, digest, self._roster.digest, budget
         if len(self._told) > _REMEMBERED:
             del self._told[next(iter(self._told))]
         return self._everything()

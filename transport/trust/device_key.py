@@ -61,6 +61,11 @@ class DeviceKey:
         """32 bytes: the device."""
         return self.signing.public
 
+    def mark(self, challenge: bytes, incarnation: int) -> bytes:
+        """16 bytes that only this device can make of a number, in this start of it."""
+        key = _derive(z85.decode(self.curve_secret), b"mark")
+        return hashlib.blake2b(challenge + incarnation.to_bytes(8, "big"), key=key, digest_size=16).digest()
+
     @property
     def link_key(self) -> bytes:
         """32 bytes: what its connections show."""

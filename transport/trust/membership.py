@@ -13,11 +13,11 @@ from secrets import token_bytes
 import msgspec
 from zmq.utils import z85
 
-from mdl.bounds import MAX_MEMBERS
-from mdl.errors import ConfigError, RemoteProtocolError
+from mdl.errors import ConfigError, ForgedError, RemoteProtocolError
 from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.trust.statements import (
     MAX_HOSTS,
+    MAX_STATEMENTS,
     AnyStatement,
     CodeChanged,
     DeviceRevoked,
@@ -32,6 +32,10 @@ from transport.trust.roster import Roster
 
 # Observers that are remembered: more pages and terminals than look at one mesh.
 MAX_VISITORS = 64
+# Names of which is remembered what they said last, so that nothing older counts: all that a roster has, and visitors.
+_MAX_SAID = MAX_STATEMENTS
+# Starts of each; whoever has many only forgets its own.
+_STARTS = 4
 
 
 class Membership:
@@ -47,7 +51,9 @@ class Membership:
         self.on_change: Callable[[], None] = lambda: None
         self.on_code: Callable[[str], None] = lambda code: None
         self._visitors: OrderedDict[str, Enrolled] = OrderedDict()
-        self._serials: dict[tuple[str, int], int] = {}
+        self._visiting: dict[bytes, bytes] = {}  # their devices, by link key
+        # Of each name the last few starts: what each has said of where it is, without the host that was chosen.
+        self._said: OrderedDict[str, dict[int, PeerInfo]] = OrderedDict()
 
     @property
     def door_key(self) -> bytes:
@@ -129,34 +135,42 @@ class Membership:
         enrolled = proof.enrolled
         if enrolled.peer_id != info.peer_id or info.host not in proof.hosts:
             raise RemoteProtocolError(f"{info.peer_id} shows the proof of {enrolled.peer_id} at {proof.hosts[0]}")
-        said = (info.peer_id, info.incarnation)
-        if proof.serial < self._serials.get(said, 0):
+        before = self._said.get(info.peer_id, {}).get(info.incarnation)
+        if before is not None and before.proof is not None and proof.serial < before.proof.serial:
             return False
         self.roster.check(enrolled)
-        holder = self.roster.enrolled(info.peer_id)
+        holder = self.roster.enrolled(info.peer_id) or self._visitors.get(info.peer_id)
         if holder is not None and holder.device != enrolled.device:
             raise RemoteProtocolError(
                 f"{info.peer_id} is the name of another device: start the new one with --name, "
                 f"or have an owner revoke the old one"
             )
         if not is_signed(enrolled.device, where_claim(self.keys.mesh_id, info, proof), proof.signature):
-            raise RemoteProtocolError(f"{info.peer_id} has not signed where it is said to be")
-        self._serials.pop(said, None)
-        self._serials[said] = proof.serial
-        if len(self._serials) > 4 * MAX_MEMBERS:
-            del self._serials[next(iter(self._serials))]
+            raise ForgedError(f"{info.peer_id} has not signed where it is said to be")
+        self._note(info)
         if info.role is Role.OBSERVER:
             self._visit(enrolled)
         else:
             self.roster.add(enrolled)
         return True
 
+    def knows(self, info: PeerInfo) -> bool:
+        """Whether just this was checked before, and still counts: it need not be checked again."""
+        said = self._said.get(info.peer_id, {}).get(info.incarnation)
+        if info.proof is None or info.host not in info.proof.hosts or said != _anywhere(info):
+            return False
+        return self.may_speak(info.proof.enrolled.link_key, info.peer_id)
+
+    def is_visitor(self, peer_id: str) -> bool:
+        """Whether it only looks."""
+        return self.roster.enrolled(peer_id) is None
+
     def device_of(self, link_key: bytes) -> bytes | None:
         """The device that shows this key, a visitor's too; None if it is not in."""
         device = self.roster.device_of(link_key)
         if device is not None:
             return device
-        found = next((each.device for each in self._visitors.values() if each.link_key == link_key), None)
+        found = self._visiting.get(link_key)
         return None if found is None or self.roster.is_revoked(found) else found
 
     def may_speak(self, link_key: bytes, peer_id: str) -> bool:
@@ -175,3 +189,19 @@ class Membership:
         self._visitors.move_to_end(enrolled.peer_id)
         while len(self._visitors) > MAX_VISITORS:
             self._visitors.popitem(last=False)
+        self._visiting = {each.link_key: each.device for each in self._visitors.values()}
+
+    def _note(self, info: PeerInfo) -> None:
+        starts = self._said.setdefault(info.peer_id, {})
+        self._said.move_to_end(info.peer_id)
+        starts.pop(info.incarnation, None)
+        starts[info.incarnation] = _anywhere(info)
+        if len(starts) > _STARTS:
+            del starts[min(starts)]
+        if len(self._said) > _MAX_SAID:
+            self._said.popitem(last=False)
+
+
+def _anywhere(info: PeerInfo) -> PeerInfo:
+    """A peer without the one of its hosts that was chosen."""
+    return msgspec.structs.replace(info, host="")

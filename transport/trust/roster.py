@@ -8,6 +8,7 @@ nor a restart brings a device back. What another statement makes void is dropped
   owner that stands as high or higher owns nothing, and neither do those that it alone has named; what these state is
   void, for who has stolen an owner's device can sign with it for ever. Nobody revokes the founder.
 - A name belongs to the device that had it first here, until that one is out.
+- Whoever claims another device's link key as its own only lets that one speak for it.
 
 Pure. Nothing is known of sockets or files.
 """
@@ -20,7 +21,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from mdl.bounds import MAX_MEMBERS
-from mdl.errors import RemoteProtocolError
+from mdl.errors import ForgedError, RemoteProtocolError
 from mdl.trust.statements import (
     MAX_STATEMENTS,
     AnyStatement,
@@ -63,6 +64,9 @@ class Roster:
         self._standing: set[tuple[bytes, bytes]] = set()
         self._digest = b""
         self._by_link: dict[bytes, bytes] = {}
+        # Kept, since each statement has all of them looked at: what stands in the digest, and whom the code admits.
+        self._hashes: dict[AnyStatement, bytes] = {}
+        self._admitted: dict[Enrolled, bool] = {}
         self._holders: dict[str, Enrolled] = {}
         self._conclude()
         for statement in sorted(statements, key=_rank):
@@ -124,6 +128,10 @@ class Roster:
 
     # -- what is heard ------------------------------------------------------------------------------------------------
 
+    def knows(self, statement: AnyStatement) -> bool:
+        """Whether just this was taken in before, and stands."""
+        return statement in self._hashes
+
     def add(self, statement: AnyStatement) -> bool:
         """Take a statement in; whether it says something new. Raises RemoteProtocolError if it cannot stand."""
         match statement:
@@ -150,7 +158,7 @@ class Roster:
             raise RemoteProtocolError(f"{enrolled.peer_id} was revoked")
         claim = claim_of(self._keys.mesh_id, enrolled)
         if not self._is_signed(enrolled.device, claim, enrolled.signature):
-            raise RemoteProtocolError(f"{enrolled.peer_id} is not what it says: its device has not signed that")
+            raise ForgedError(f"{enrolled.peer_id} is not what it says: its device has not signed that")
         if self.is_kept(enrolled.device):
             return
         if not self._is_signed(self._keys.admitting.public, claim, enrolled.admitted):
@@ -161,6 +169,7 @@ class Roster:
     def adopt(self, keys: MeshKeys) -> None:
         """This device has another join code of the same mesh now."""
         self._keys = keys
+        self._admitted.clear()
         self._conclude()
 
     def _add_enrolled(self, statement: Enrolled) -> bool:
@@ -172,9 +181,6 @@ class Roster:
             raise RemoteProtocolError("the roster is full: an owner makes room by `mdl mesh rotate-code`")
         if sum(device == statement.device for device, _ in self._enrolled) >= MAX_NAMES:
             raise RemoteProtocolError(f"{statement.peer_id}: its device has {MAX_NAMES} names already")
-        links = {each.link_key: each.device for each in self._enrolled.values()}
-        if links.get(statement.link_key, statement.device) != statement.device:
-            raise RemoteProtocolError(f"{statement.peer_id} shows the link key of another device")
         self._enrolled[key] = statement
         return True
 
@@ -214,7 +220,7 @@ class Roster:
         if many >= MAX_MEMBERS:
             raise RemoteProtocolError("the roster holds as many statements of owners as it can")
         if not self._is_signed(statement.by, claim_of(self._keys.mesh_id, statement), statement.signature):
-            raise RemoteProtocolError("a statement without the signature of the owner that it names")
+            raise ForgedError("a statement without the signature of the owner that it names")
 
     # -- what follows -------------------------------------------------------------------------------------------------
 
@@ -225,12 +231,15 @@ class Roster:
         self._changes = {key: each for key, each in self._changes.items() if each.by in self._owners}
         self._change = self._changes[max(self._changes)] if self._changes else None
         self._enrolled = {key: each for key, each in self._enrolled.items() if self._is_in(each)}
-        self._by_link = {each.link_key: each.device for each in self._enrolled.values()}
+        self._admitted = {each: self._admitted[each] for each in self._enrolled.values() if each in self._admitted}
+        self._by_link = {each.link_key: each.device for each in reversed(self._enrolled.values())}
         self._holders = {}
         for enrolled in self._enrolled.values():
             self._holders.setdefault(enrolled.peer_id, enrolled)
-        parts = sorted(_encoded(_blank(each)) for each in self.statements())
-        self._digest = hashlib.blake2b(b"\0".join(parts), digest_size=16).digest()
+        hashes, self._hashes = self._hashes, {}
+        for each in self.statements():
+            self._hashes[each] = hashes.get(each) or hashlib.blake2b(_encoded(_blank(each))).digest()
+        self._digest = hashlib.blake2b(b"".join(sorted(self._hashes.values())), digest_size=16).digest()
 
     def _judge(self) -> None:
         """Who owns the mesh and who is out, from the founder downwards; equals revoke each other, whoever is first."""
@@ -256,8 +265,12 @@ class Roster:
     def _is_admitted_now(self, enrolled: Enrolled) -> bool:
         if self._change is None:
             return True
-        claim = claim_of(self._keys.mesh_id, enrolled)
-        return not self.is_code_old and self._is_signed(self._keys.admitting.public, claim, enrolled.admitted)
+        if self.is_code_old:
+            return False
+        if enrolled not in self._admitted:
+            claim = claim_of(self._keys.mesh_id, enrolled)
+            self._admitted[enrolled] = self._is_signed(self._keys.admitting.public, claim, enrolled.admitted)
+        return self._admitted[enrolled]
 
 
 def _blank(statement: AnyStatement) -> AnyStatement:

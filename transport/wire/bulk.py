@@ -47,6 +47,8 @@ _SLOWER = 1.25
 _MAX_WAYS = 64
 # The root of a binomial tree over 1024 peers has 10 children; offers hold no copy of the values.
 MAX_OUTGOING = 16
+# Of them to one receiver, which takes one at a time: whoever asks for one part of a result after the other has no more.
+MAX_TO_ONE = 4
 RETRY_S = 1.0
 EXPIRY_S = 10.0
 # A window that was repeated in vain keeps the slowest link that is accepted busy for so long, and brings nothing new.
@@ -147,8 +149,11 @@ class OutgoingTransfers:
 
         With MAX_OUTGOING under way it takes the place of the oldest offer that nobody has asked for; empty without one.
         """
-        if any(s.receiver == receiver and s.message == message for s in self._sending.values()):
+        before = [number for number, sending in self._sending.items() if sending.receiver == receiver]
+        if any(self._sending[number].message == message for number in before):
             return []
+        if len(before) >= MAX_TO_ONE:  # what it asked for last counts
+            del self._sending[before[0]]
         if len(self._sending) >= MAX_OUTGOING:
             unwanted = next((i for i, s in self._sending.items() if not s.wanted and s.receiver != receiver), None)
             if unwanted is None:

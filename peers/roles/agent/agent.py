@@ -22,7 +22,7 @@ from peers.roles.agent.conductor import Conductor
 from peers.roles.agent.gathering import Gathering, common_goal, gather
 from peers.roles.agent.latecomers import Latecomers
 from peers.roles.agent.ledger import RoundLedger
-from peers.roles.agent.mesh_status import mesh_status
+from peers.roles.agent.mesh_status import Asking, mesh_status
 from peers.roles.agent.opening import open_ledger
 from peers.roles.agent.phase import ABANDONED, BROADCASTING, CLOSED, CLOSING, FINISHED, FINISHING, GATHERING, Phase
 from peers.roles.agent.records import RoundRecords
@@ -82,8 +82,8 @@ class MobileAgent:
         self._latecomers = Latecomers(self.members, self._repeater, settings.partition_s)
         self._going = going
         self._stopping = False
-        self._finishing_at = 0.0
-        self._tick_at = 0.0
+        self._finishing_at = self._tick_at = 0.0
+        self._asking = Asking()
 
     @property
     def phase(self) -> Phase:
@@ -120,6 +120,8 @@ class MobileAgent:
                 if not is_moved and now < self._tick_at:
                     return effects  # nothing follows from it, and nothing is due
             case Received(sender=sender, message=StatusWanted(since_round=since_round)):
+                if not self._asking.may(sender.peer_id, now):
+                    return []
                 status = mesh_status(self, self._policy.name, self._goal, self._records.finished, since_round, now)
                 return [Send(sender.peer_id, status)]
             case StopRequested() if not self._stopping:

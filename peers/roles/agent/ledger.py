@@ -185,9 +185,19 @@ class RoundLedger:
 
     @remembered
     def to_cancel(self) -> list[Hop]:
-        """Undecided hops whose sender is lost, or carried already: the receiver merges or aborts, and says which."""
+        """Undecided hops whose sender is lost, or carried already: the receiver merges or aborts, and says which.
+
+        Or to somebody else than the receiver, who has asked for it in the receiver's place: nothing comes any more.
+        """
         carried = self._carried() if self.is_recovered else set()
-        return [hop for hop in self.undecided() if hop.sender in self.lost or hop.sender in carried]
+        stray = {(held.sent_hop, held.segment): held.sent_to for held in self._held().values() if held.sent_hop}
+        return [
+            hop
+            for hop in self.undecided()
+            if hop.sender in self.lost
+            or hop.sender in carried
+            or stray.get((hop.hop_id, hop.segment), hop.receiver) not in (None, hop.receiver)
+        ]
 
     @remembered
     def to_release(self) -> list[Hop]:
@@ -204,7 +214,11 @@ class RoundLedger:
                 continue
             hop = self.hops.get((holding.segment, holding.sent_hop))
             if hop is None:
-                continue
+                if holding.sent_to is None:
+                    continue
+                # Somebody has asked for what nobody ordered, which the sender cannot know; who lives would have told.
+                state = ORDERED if holding.sent_to in self.lost else ABORTED
+                hop = Hop(holding.segment, holding.sent_hop, member, holding.sent_to, "not ordered", 0.0, state)
             if hop.state is ABORTED or (hop.receiver in self.lost and not may_arrive):
                 hops.append(hop)
         return hops

@@ -8,6 +8,7 @@ from typing import Protocol
 import msgspec
 
 from mdl.bounds import MAX_HEADER_BYTES, printable
+from mdl.budget import Budget
 from mdl.protocol.delta import Contributor
 from mdl.protocol.status_messages import MemberStatus, MeshStatus, RoundSummary
 from peers.roles.agent.conductor import Conductor
@@ -25,6 +26,26 @@ _NAMED = 8
 _POLICY = re.compile(r"[\w.-]+: ")
 _WAITS = "waiting: "
 _ENCODE = msgspec.msgpack.Encoder().encode
+
+
+# Answers to one observer at once, and a second; a page asks five times a second. Each may take milliseconds.
+_ANSWERS, _ANSWERS_A_S = 20, 10.0
+# Observers that are remembered.
+_MOST_ASKING = 256
+
+
+class Asking:
+    """Who asks for the status, and how often: whoever asks without end keeps the agent from nothing."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, Budget] = {}
+
+    def may(self, peer_id: str, now: float) -> bool:
+        """Whether to answer this observer once more."""
+        budget = self._of.setdefault(peer_id, Budget(_ANSWERS, _ANSWERS_A_S))
+        if len(self._of) > _MOST_ASKING:
+            del self._of[next(iter(self._of))]
+        return budget.take(now)
 
 
 class Leader(Protocol):

@@ -119,12 +119,17 @@ class Spread:
         round_id = self.order.round_id
         return [Send(self.parent.peer_id, self.gapped.ask(round_id) if self.gapped else GlobalWanted(round_id))]
 
-    def check(self, message: GlobalMessage) -> bool:
-        """Whether this is the result that is waited for. Raises RemoteProtocolError for one that lies about it."""
+    def check(self, sender: Contributor, message: GlobalMessage) -> bool:
+        """Whether this is the result that is waited for. Raises RemoteProtocolError for one that lies about it.
+
+        As long as its digest is not known it is the parent's word that it is the result, and nobody else's.
+        """
         if self.order is None or self.has_result or self.order.owns:
             return False  # in segments it comes from their owners, and there is room for one
         if frozenset(message.contributors) != frozenset(self.order.contributors):
             return False  # the result of an order that has been replaced
+        if not self.order.digest and sender != self.parent:
+            return False
         if not self.order.digest and (message.term, message.version) != _ballot_of(self.order):
             return False  # perhaps another mean of the same contributors, of another attempt or fork
         if message.theta != self.order.theta:

@@ -15,6 +15,9 @@ from peers.roles.trainer.model_state import Work
 
 HopKey = tuple[int, int]  # segment, hop
 
+# Hops to one receiver that did not count; the agent itself tries two devices twice, and may be succeeded.
+MOST_IN_VAIN = 4
+
 # Looked up once: see peers/roles/agent/phase.py.
 _TRAINING, _HOLDING, _RECEIVING = Activity.TRAINING, Activity.HOLDING, Activity.RECEIVING
 _SENT, _STAGED = Activity.SENT, Activity.STAGED
@@ -28,7 +31,8 @@ class Part:
     given: segment -> the hop it was given away by, and its receiver. fresh: what was trained for it, without its values
     where the trained model still has them; works: earlier work in the own delta. announced: the term under which it was
     announced last, with its members. is_empty: nothing was trained for it, since that comes with earlier work.
-    is_merging: what came in by `incoming` is being merged.
+    is_merging: what came in by `incoming` is being merged. in_vain: how often each receiver got something by a hop that
+    did not count.
     """
 
     round_id: int
@@ -42,6 +46,7 @@ class Part:
     is_empty: bool = False
     given: dict[int, tuple[int, Contributor]] = field(default_factory=dict)
     released: set[HopKey] = field(default_factory=set)
+    in_vain: dict[Contributor, int] = field(default_factory=dict)
     decisions: dict[HopKey, HopDecision] = field(default_factory=dict)
     incoming: HopOrdered | None = None
     incoming_since: float = 0.0
@@ -92,6 +97,8 @@ class Part:
         """Commit the partial mean to this hop; False if it cannot be: training, receiving, given away or released."""
         if (segment, hop_id) in self.released or segment not in self.holds or self.incoming or self.spread.has_result:
             return False
+        if self.in_vain.get(receiver, 0) >= MOST_IN_VAIN:
+            return False  # whoever asks for what nobody has ordered
         return self.given.setdefault(segment, (hop_id, receiver)) == (hop_id, receiver)
 
     def release(self, segment: int, hop_id: int) -> None:
@@ -100,7 +107,8 @@ class Part:
             raise RemoteProtocolError(f"more than {MAX_HOPS} hops of one round are released")
         self.released.add((segment, hop_id))
         if segment in self.given and self.given[segment][0] == hop_id:
-            del self.given[segment]
+            receiver = self.given.pop(segment)[1]
+            self.in_vain[receiver] = self.in_vain.get(receiver, 0) + 1
 
     def check_incoming(self, mine: ModelDelta, theirs: ModelDelta) -> None:
         """Raises RemoteProtocolError if merging would break an invariant."""

@@ -66,10 +66,16 @@ class Staging:
         return [*part.spread.confirm(), *part.spread.feed(now)]
 
     def take_result(
-        self, part: Part | None, message: GlobalMessage, values: Vector, digest: bytes, now: float
+        self,
+        part: Part | None,
+        sender: Contributor,
+        message: GlobalMessage,
+        values: Vector,
+        digest: bytes,
+        now: float,
     ) -> list[Effect]:
         """From the parent. Raises RemoteProtocolError if it is not what the order says."""
-        if part is None or message.round_id != part.round_id or not part.spread.check(message):
+        if part is None or message.round_id != part.round_id or not part.spread.check(sender, message):
             return []
         if message.stop:
             return [*self._fill_gap(part, message, values, now)]

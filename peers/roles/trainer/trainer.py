@@ -285,7 +285,7 @@ class Trainer:
         if type(message) in _SEGMENTED:
             return self._staging.hear_segment(self.part, sender, message, _segment_of(event), now)  # type: ignore[arg-type]
         if type(message) is GlobalMessage:
-            return self._staging.take_result(self.part, message, _values_of(event), _digest_of(event), now)
+            return self._staging.take_result(self.part, sender, message, _values_of(event), _digest_of(event), now)
         if type(message) is DeltaMessage:
             return self._hops.merge(self.part, sender, message, _values_of(event), now)
         if type(message) is ModelMessage:

@@ -1,5 +1,6 @@
 """Two live processes of one name: each learns of the other, once, and stale announcements cost nothing."""
 
+import hashlib
 import itertools
 
 import pytest
@@ -14,7 +15,12 @@ ME = Contributor("a", 5)
 
 def make(me=ME):
     numbers = itertools.count(1)
-    return Namesakes(me, lambda: next(numbers).to_bytes(16, "big"))
+    return Namesakes(me, lambda: next(numbers).to_bytes(16, "big"), mark)
+
+
+def mark(challenge, incarnation):
+    """What this start of the device makes of a number."""
+    return hashlib.blake2b(challenge + bytes([incarnation]), digest_size=16).digest()
 
 
 def start(incarnation, host="192.0.2.7", port=5750):
@@ -37,13 +43,22 @@ def test_each_start_is_greeted_once_at_each_address_and_never_ourselves():
     assert greeted == [True, False, False, True, True]
 
 
-def test_a_start_that_says_back_what_was_sent_to_it_is_news_once():
+def test_a_start_that_answers_what_was_sent_to_it_is_news_once():
     namesakes = make()
     for number in (4, 6):
         namesakes.meet(start(number, port=number), 0.0)
-        answer = namesakes.challenge(Address("192.0.2.7", number))
+        answer = mark(namesakes.challenge(Address("192.0.2.7", number)), number)
         proven = [namesakes.prove(Contributor("a", number), given) for given in (b"", b"x" * 16, answer, answer)]
         assert proven == [False, False, True, False]
+
+
+def test_what_another_start_was_made_to_answer_proves_nothing_of_this_one():
+    """Whoever sits where a former start listened sends this node its own number back, and gets an answer to it."""
+    namesakes = make()
+    namesakes.meet(start(4), 0.0)
+    challenge = namesakes.challenge(Address("192.0.2.7", 5750))
+    assert not namesakes.prove(Contributor("a", 4), challenge)
+    assert not namesakes.prove(Contributor("a", 4), namesakes.answer(challenge))
 
 
 def test_a_message_in_this_nodes_name_proves_nothing():
@@ -57,7 +72,7 @@ def test_a_message_in_this_nodes_name_proves_nothing():
 def test_a_challenge_ends_with_its_greeting():
     namesakes = make()
     namesakes.meet(start(4), 0.0)
-    answer = namesakes.challenge(Address("192.0.2.7", 5750))
+    answer = mark(namesakes.challenge(Address("192.0.2.7", 5750)), 4)
     namesakes.unanswered(GREETING_S)
     assert not namesakes.prove(Contributor("a", 4), answer)
     assert namesakes.challenge(Address("192.0.2.7", 5750)) == b""
@@ -119,7 +134,9 @@ def test_copies_without_end_are_answered_and_not_all_remembered():
         now = 2.0 * incarnation
         namesakes.unanswered(now)
         assert namesakes.meet(start(incarnation), now)
-        assert namesakes.prove(Contributor("a", incarnation), namesakes.challenge(Address("192.0.2.7", 5750)))
+        assert namesakes.prove(
+            Contributor("a", incarnation), mark(namesakes.challenge(Address("192.0.2.7", 5750)), incarnation)
+        )
     assert len(namesakes.greeted()) <= MAX_NAMESAKES
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from transport.links.roster_talk import COMPARE_S, RosterTalk
 from transport.trust.device_key import DeviceKey
 from transport.trust.keys import MeshKeys, new_join_code
@@ -74,9 +76,26 @@ def test_a_part_of_what_somebody_knows_settles_nothing() -> None:
 
 def test_what_cannot_stand_is_dropped_and_the_rest_is_taken() -> None:
     one = talk(0)
-    forged = Membership(MeshKeys.from_code(new_join_code("home", bytes(range(19)))), DEVICES[5]).enrol("x")
-    new, _ = one.hear("x", RosterTold(bytes(16), (forged, ENROLLED[3]), True), 0.0)
+    unadmitted = msgspec.structs.replace(ENROLLED[5], admitted=bytes(64))
+    new, _ = one.hear("x", RosterTold(bytes(16), (unadmitted, ENROLLED[3]), True), 0.0)
     assert new == [ENROLLED[3]]
+
+
+def test_who_tells_what_is_forged_is_not_heard_about_others_for_a_while() -> None:
+    """Nobody can have believed it and passed it on."""
+    one = talk(0)
+    forged = msgspec.structs.replace(ENROLLED[5], signature=bytes(64))
+    new, _ = one.hear("x", RosterTold(bytes(16), (ENROLLED[3], forged, ENROLLED[4]), True), 0.0)
+    assert new == [ENROLLED[3]]
+    assert one.hear("x", RosterTold(bytes(16), (ENROLLED[6],)), 59.0)[0] == []
+    assert one.hear("y", RosterTold(bytes(16), (ENROLLED[6],)), 59.0)[0] == [ENROLLED[6]]
+    assert one.hear("x", RosterTold(bytes(16), (ENROLLED[7],)), 60.0)[0] == [ENROLLED[7]]
+
+
+def test_who_names_ever_new_digests_is_told_seldom() -> None:
+    one = talk(*range(40))
+    answers = [one.hear("x", RosterTold(number.to_bytes(16, "big")), number / 100)[1] for number in range(1000)]
+    assert sum(map(bool, answers)) <= 4 + 2
 
 
 def test_who_differs_for_ever_is_told_seldom() -> None:

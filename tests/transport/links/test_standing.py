@@ -6,6 +6,8 @@ import pytest
 from zmq.utils import z85
 
 from mdl.errors import RemoteProtocolError
+from mdl.protocol.round_messages import ModelWanted
+from mdl.protocol.status_messages import StatusWanted
 from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.trust.statements import AnyStatement
 from transport.links.gate import ALLOWED, DOOR, LATER, LINKS, REFUSED
@@ -40,7 +42,7 @@ class Node:
 
     def meet(self, name: str, device: DeviceKey, is_linked: bool = True) -> None:
         info = introduced(name, device)
-        self.standing.admits(info)
+        self.standing.admits(info, "", 0.0)
         self.known.append(info)
         if is_linked:
             self.linked.append(name)
@@ -49,10 +51,21 @@ class Node:
 @pytest.fixture
 def owner() -> Node:
     node = Node("owner", FOUNDER)
-    node.standing.state(Stated((node.membership.found(),)))
+    node.standing.state(Stated((node.membership.found(),)), 0.0)
     node.meet("ann", ANN)
     node.meet("bob", BOB)
     return node
+
+
+def test_who_only_looks_may_ask_and_report_nothing(owner: Node) -> None:
+    watcher = Membership(KEYS, CLEO)
+    me = PeerInfo("watcher", 1, Role.OBSERVER, "10.0.0.1", 5)
+    owner.standing.admits(watcher.introduce(me, 5, ["10.0.0.1"], 1), "", 0.0)
+    owner.standing.check(CLEO.link_key, "watcher")
+    owner.standing.check_words("watcher", StatusWanted())
+    with pytest.raises(RemoteProtocolError, match="which only looks, says ModelWanted"):
+        owner.standing.check_words("watcher", ModelWanted(1))
+    owner.standing.check_words("ann", ModelWanted(1))
 
 
 def test_at_the_door_the_code_counts_and_among_links_the_device(owner: Node) -> None:
@@ -75,13 +88,13 @@ def test_a_key_speaks_for_its_own_peer(owner: Node) -> None:
 
 def test_a_revocation_goes_to_everybody_and_takes_effect_at_once(owner: Node) -> None:
     kept = len(owner.kept)
-    news = owner.standing.state(Stated(owner.membership.revoke(BOB.public, 7, "lost")))
+    news = owner.standing.state(Stated(owner.membership.revoke(BOB.public, 7, "lost")), 1.0)
     assert news.gone == ["bob"]
     assert {outgoing.receiver for outgoing in news.told} == {"ann", "bob"}, "who is out is told, too"
     assert len(owner.kept) == kept + 1
     assert owner.standing.gate(LINKS, BOB.link_key) == LATER
     with pytest.raises(RemoteProtocolError, match="was revoked"):
-        owner.standing.admits(introduced("bob", BOB))
+        owner.standing.admits(introduced("bob", BOB), "", 1.0)
 
 
 def test_who_is_out_is_gone_even_if_there_is_no_link_or_it_said_so_itself() -> None:
@@ -108,7 +121,7 @@ def test_what_is_heard_is_told_on_but_not_back_and_only_once(owner: Node) -> Non
 
 def test_a_new_code_is_told_to_members_who_learn_it_only_if_an_owner_says_so(owner: Node) -> None:
     change = owner.membership.change_code(code_hash(NEW_CODE))
-    news = owner.standing.state(Stated((change,), NEW_CODE, NEW))
+    news = owner.standing.state(Stated((change,), NEW_CODE, NEW), 1.0)
     assert {each.receiver for each in news.told if each.body == CodeTold(NEW_CODE)} == {"ann", "bob"}
     ann = Node("ann", ANN, owner.membership.roster.statements()[:1])
     assert ann.standing.learn_code(NEW_CODE) is None, "no owner has said so"
@@ -128,7 +141,7 @@ def test_who_was_not_kept_is_told_to_ask_for_the_new_code(owner: Node) -> None:
     assert cleo.standing.why_out() == ""
     cleo.standing.hear("x", RosterTold(bytes(16), (owner.membership.change_code(NEW.code_hash),)), 1.0)
     assert "ask for the new code" in cleo.standing.why_out()
-    owner.standing.state(Stated(owner.membership.revoke(ANN.public, 7, "sold")))
+    owner.standing.state(Stated(owner.membership.revoke(ANN.public, 7, "sold")), 1.0)
     ann = Node("ann", ANN)
     ann.standing.hear("owner", RosterTold(bytes(16), owner.membership.roster.statements()), 1.0)
     assert "has revoked this device: sold" in ann.standing.why_out()
@@ -147,7 +160,7 @@ def test_words_count_once_the_roster_is_told() -> None:
 def test_without_encryption_everybody_counts() -> None:
     standing = Standing("me", None, list, list, 0.0)
     info = PeerInfo("x", 1, Role.TRAINER, "127.0.0.1", 5)
-    assert standing.admits(info)
+    assert standing.admits(info, "", 0.0)
     assert standing.is_in(b"")
     assert standing.is_settled("x", 0.0)
     standing.check(b"", "x")

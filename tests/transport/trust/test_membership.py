@@ -149,3 +149,22 @@ def test_a_changed_code_keeps_who_is_in(owner: Membership) -> None:
         membership.roster.add(changed)
     assert (owner.is_kept(), ann.is_kept(), bob.is_kept()) == (True, True, False)
     assert bob.roster.enrolled("bob") is None
+
+
+def test_an_observer_takes_no_name_and_is_told_from_a_member(owner: Membership) -> None:
+    looks = msgspec.structs.replace(INFO, role=Role.OBSERVER)
+    assert owner.admit(introduced(looks))
+    assert owner.is_visitor("ann")
+    with pytest.raises(RemoteProtocolError, match="name of another device"):
+        owner.admit(introduced(looks, BOB))
+    assert owner.admit(introduced(serial=11))
+    assert not owner.is_visitor("ann")
+
+
+def test_starts_without_end_of_one_name_push_out_what_no_other_has_said(owner: Membership) -> None:
+    """An older word of the other one would count again."""
+    assert owner.admit(introduced(serial=10))
+    for number in range(50):
+        owner.admit(introduced(PeerInfo("bob", number, Role.TRAINER, "10.0.0.1", 5), BOB, number))
+    assert not owner.admit(introduced(serial=9))
+    assert owner.knows(introduced(serial=10))

@@ -201,16 +201,22 @@ def test_a_name_belongs_to_the_device_that_had_it_first_until_that_one_is_out() 
     assert roster.enrolled("desk") == enrol(BOB, "desk")
 
 
-def test_a_device_has_so_many_names_and_one_link_key() -> None:
+def test_a_device_has_so_many_names() -> None:
     roster = Roster(KEYS, [enrol(ANN, f"n{at}") for at in range(MAX_NAMES)])
     assert len(names(roster)) == MAX_NAMES
     with pytest.raises(RemoteProtocolError, match=f"has {MAX_NAMES} names"):
         roster.add(enrol(ANN, "one-more"))
+
+
+def test_who_claims_anothers_link_key_keeps_nobody_out() -> None:
+    """Whoever hears of a device first could have it refused elsewhere otherwise."""
     taken = Enrolled(BOB.public, "bob", ANN.link_key)
     claim = claim_of(KEYS.mesh_id, taken)
     signed = msgspec.structs.replace(taken, admitted=KEYS.admitting.sign(claim), signature=BOB.signing.sign(claim))
-    with pytest.raises(RemoteProtocolError, match="link key of another device"):
-        roster.add(signed)
+    roster = Roster(KEYS, [own(FOUNDER), signed])
+    assert roster.add(enrol(ANN, "ann"))
+    assert roster.add(revoke(BOB))
+    assert roster.device_of(ANN.link_key) == ANN.public
 
 
 @pytest.mark.parametrize("statement", ALL, ids=lambda each: type(each).__name__)

@@ -17,6 +17,7 @@ from mdl.protocol.round_messages import GlobalMessage, ModelMessage
 from transport.wire.bulk import (
     EXPIRY_S,
     MAX_OUTGOING,
+    MAX_TO_ONE,
     RETRY_S,
     SLOWEST_BYTES_S,
     STALL_S,
@@ -646,3 +647,12 @@ def test_progress_is_told_about_once_a_second():
 def test_only_float32_vectors_are_sent(values):
     with pytest.raises(LocalProtocolError):
         OutgoingTransfers().offer("receiver", MODEL, values, 0.0)
+
+
+def test_who_asks_for_one_part_after_the_other_takes_no_more_than_its_places():
+    sender = OutgoingTransfers()
+    for number in range(100):
+        sender.offer("mallory", GlobalMessage(1, 1.0, (SENDER,), 1, 1, (), number, number + 1), vector(1), 0.0)
+    assert len(sender) == MAX_TO_ONE
+    assert sender.offer("ann", ModelMessage(1, b"d"), vector(1), 0.0)
+    assert len(sender) == MAX_TO_ONE + 1

@@ -28,12 +28,13 @@ def _tell(
     term: int = TERM,
     open_round: int = 1,
     reason: str = "",
+    sent_to: Contributor | None = None,
 ) -> list[Hop]:
     """A report: it holds its own delta and `holds`, has given it to `sent_hop`, and has decided hops."""
     decisions = [HopDecision(0, hop.hop_id, hop.sender, HopOutcome.MERGED, 1.0, 40) for hop in merged]
     decisions += [HopDecision(0, hop.hop_id, hop.sender, HopOutcome.ABORTED, reason=reason) for hop in aborted]
     contributors = tuple(sorted({member, *(holds or ())}))
-    holdings = () if holds is None else (Holding(0, float(len(contributors)), contributors, sent_hop),)
+    holdings = () if holds is None else (Holding(0, float(len(contributors)), contributors, sent_hop, sent_to),)
     report = PeerReport(
         1, 0, 0, b"", "s", "m", 4, Activity.HOLDING, open_round, term, holdings=holdings, hops=tuple(decisions)
     )
@@ -102,6 +103,25 @@ def test_an_aborted_hop_gives_the_sender_its_delta_back() -> None:
     _tell(ledger, A, ())
     assert ledger.to_release() == []
     assert ledger.free() == [A, B, C, D]
+
+
+def test_what_somebody_had_given_to_it_without_an_order_is_held_again() -> None:
+    """The sender cannot know which hops are ordered; a receiver that asks for another one has not merged it."""
+    ledger = _ready()
+    _tell(ledger, A, (), sent_hop=12345, sent_to=D)
+    (released,) = ledger.to_release()
+    assert (released.sender, released.hop_id, released.receiver) == (A, 12345, D)
+    ledger.lose(D, "silent")
+    assert [hop.hop_id for hop in ledger.to_release()] == [12345]
+
+
+def test_a_hop_that_somebody_else_was_given_is_cancelled_at_its_receiver() -> None:
+    ledger = _ready()
+    hop = _hop(ledger, A, B)
+    _tell(ledger, A, (), sent_hop=hop.hop_id, sent_to=B)
+    assert ledger.to_cancel() == []
+    _tell(ledger, A, (), sent_hop=hop.hop_id, sent_to=D)
+    assert ledger.to_cancel() == [hop]
 
 
 def test_a_hop_of_a_lost_sender_is_to_be_cancelled_and_may_turn_out_merged() -> None:

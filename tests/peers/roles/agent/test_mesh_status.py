@@ -22,7 +22,7 @@ from mdl.protocol.vocabulary import (
 )
 from peers.roles.agent.agent import MobileAgent
 from peers.roles.agent.ledger import RoundLedger
-from peers.roles.agent.mesh_status import mesh_status, tell_waiting
+from peers.roles.agent.mesh_status import Asking, mesh_status, tell_waiting
 from peers.roles.agent.phase import AGGREGATING
 from peers.roles.agent.round_summary import add_accuracies, add_evaluations, summarise_round
 from peers.roles.agent.settings import AgentSettings
@@ -256,3 +256,10 @@ def test_the_status_tells_the_devices_of_the_open_round() -> None:
     agent.handle(Received(A, busy), 4.0)
     status = mesh_status(agent, "fifo", 0, [], since_round=0, now=5.0)
     assert [device.busy for device in status.devices] == [((3.0, None),), ()]
+
+
+def test_who_asks_without_end_is_answered_ten_times_a_second_and_others_as_before() -> None:
+    asking = Asking()
+    assert sum(asking.may("x", 0.0) for _ in range(1000)) == 20
+    assert sum(asking.may("x", 1.0) for _ in range(1000)) == 10
+    assert asking.may("ann", 1.0)

@@ -157,9 +157,10 @@ def test_a_result_that_does_not_match_the_digest_of_its_order_is_refused() -> No
 )
 def test_only_the_result_of_the_order_that_is_followed_is_taken(message: GlobalMessage, wanted: bool) -> None:
     spread = Spread()
-    assert not spread.check(message)
+    assert not spread.check(ANN, message)
     spread.follow(ORDER, ME, None, 0.0)
-    assert spread.check(message) is wanted
+    assert spread.parent is not None
+    assert spread.check(spread.parent, message) is wanted
 
 
 def test_an_order_without_a_digest_names_what_its_root_gives_and_no_other_mean_of_the_same_devices() -> None:
@@ -167,13 +168,23 @@ def test_an_order_without_a_digest_names_what_its_root_gives_and_no_other_mean_o
     late = GlobalMessage(1, 2.0, (ANN, ME), 5, 3)
     spread = Spread()
     assert spread.follow(ORDER, ME, _result(2.0), 0.0)
-    assert (spread.staged, spread.check(late)) == (None, False)
+    assert (spread.staged, spread.check(BOB, late)) == (None, False)
     spread.stage(_result(), _digest(), 0.0)
     assert not spread.follow(ORDER, ME, None, 0.0)
     assert spread.follow(_order(term=9, order=(BOB, ME)), ME, None, 0.0)
     assert spread.staged is None
     spread.follow(_order(term=9, version=2, digest=_digest()), ME, None, 0.0)
-    assert spread.check(late)
+    assert spread.check(ANN, late), "its digest tells whether it is the one"
+
+
+def test_a_result_whose_digest_nobody_has_told_is_taken_from_the_parent_alone() -> None:
+    """Any member knows the order, and could say that something else is the mean of these devices."""
+    spread, message = Spread(), GlobalMessage(1, 2.0, (ANN, ME), 7, 1)
+    spread.follow(ORDER, ME, None, 0.0)
+    others = [who for who in (ANN, BOB, Contributor("mallory", 1)) if who != spread.parent]
+    assert [spread.check(who, message) for who in others] == [False] * len(others)
+    assert spread.parent is not None
+    assert spread.check(spread.parent, message)
 
 
 def test_an_order_in_segments_names_no_result_that_somebody_has_already() -> None:
@@ -186,18 +197,18 @@ def test_an_order_in_segments_names_no_result_that_somebody_has_already() -> Non
 def test_a_result_that_comes_in_segments_is_not_taken_whole_besides() -> None:
     spread = Spread()
     spread.follow(_order(owns=(1, 1, 0, 0), segment_values=1), ME, None, 0.0)
-    assert not spread.check(GlobalMessage(1, 2.0, (ANN, ME), 7, 1))
+    assert not spread.check(ANN, GlobalMessage(1, 2.0, (ANN, ME), 7, 1))
 
 
 def test_a_result_that_lies_about_its_theta_is_its_senders_fault() -> None:
     spread = Spread()
     spread.follow(ORDER, ME, None, 0.0)
     with pytest.raises(RemoteProtocolError, match=r"theta 5\.0, not 2\.0"):
-        spread.check(GlobalMessage(1, 5.0, (ANN, ME), 7, 1))
+        spread.check(spread.parent or ANN, GlobalMessage(1, 5.0, (ANN, ME), 7, 1))
 
 
 def test_a_second_copy_of_the_result_is_not_wanted() -> None:
-    assert not _staged().check(GlobalMessage(1, 2.0, (ANN, ME), 7, 1))
+    assert not _staged().check(ANN, GlobalMessage(1, 2.0, (ANN, ME), 7, 1))
 
 
 # -- whom a parent feeds, and when ------------------------------------------------------------------------------------

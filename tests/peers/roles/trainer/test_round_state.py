@@ -12,7 +12,7 @@ from mdl.protocol.delta import Contributor, ModelDelta
 from mdl.protocol.hop_messages import HopOrdered
 from mdl.protocol.vocabulary import Activity, Incoming
 from peers.roles.trainer.broadcast import Spread
-from peers.roles.trainer.round_state import Part
+from peers.roles.trainer.round_state import MOST_IN_VAIN, Part
 
 ME, ANN, EVE = (Contributor(name, 1) for name in ("me", "ann", "eve"))
 ORDER = HopOrdered(1, 1, 0, 5, ANN)
@@ -145,3 +145,14 @@ def test_a_report_does_not_keep_a_delta_that_the_part_let_go() -> None:
     assert part.report_holdings() is told
     part.holds.clear()
     assert own() is None
+
+
+def test_who_asks_for_hops_that_do_not_count_gets_few_of_them_and_others_get_theirs() -> None:
+    part = _part()
+    mallory = Contributor("mallory", 1)
+    part.holds[0] = _delta(ME)
+    for hop_id in range(100):
+        if part.give(0, hop_id, mallory):
+            part.release(0, hop_id)
+    assert part.in_vain == {mallory: MOST_IN_VAIN}
+    assert part.give(0, 500, Contributor("bob", 1))
