@@ -83,7 +83,7 @@ def judge(mesh: SimMesh, plan: FaultPlan, settled: bool, tell_waits: Callable[[N
 
     tell_waits: what a node waits for, in a line.
     """
-    out = _out(mesh)
+    out, revoked = _out(mesh), mesh.gate.revoked() if mesh.gate is not None else ()
     verdict = Verdict(
         plan.seed,
         mesh.messages,
@@ -93,13 +93,13 @@ def judge(mesh: SimMesh, plan: FaultPlan, settled: bool, tell_waits: Callable[[N
         revoked=len(out),
     )
     for node in mesh.nodes.values():
-        if node.peer_id not in out and node.finished and (node.finished.problem or node.finished.exit_code):
+        if node.peer_id not in revoked and node.finished and (node.finished.problem or node.finished.exit_code):
             problem = f"{node.peer_id} left: {node.finished.problem or node.finished.exit_code}"
             return msgspec.structs.replace(verdict, kind="left", problem=problem)
     if mesh.gate is not None and (unaware := mesh.gate.unaware()):
         return msgspec.structs.replace(verdict, kind="unaware", problem=unaware)
     if not settled:
-        if (plan.stays_away() or out) and not _has_quorum(mesh):
+        if (plan.stays_away() or revoked) and not _has_quorum(mesh):
             return msgspec.structs.replace(verdict, without_quorum=True)
         waits = tuple(tell_waits(node) for node in mesh.nodes.values() if node.running)
         problem = f"stuck, {patience_s(plan):.0f} s after the last fault: {_standings(mesh)}"

@@ -43,6 +43,9 @@ class Gate(Protocol):
     def revoke(self, by: str, peer_id: str, heeds: bool) -> None:
         """The user of a device locks another one out."""
 
+    def revoked(self) -> set[str]:
+        """Devices that somebody has ever revoked."""
+
     def known_out(self) -> set[str]:
         """Devices that are out, and somebody who is there and in knows it."""
 

@@ -80,6 +80,9 @@ class Gate:
         """The user of the device `by` locks another one out, or some other one's if that cannot; between two events."""
         self._mesh.at(self._mesh.now, partial(self._state, by, peer_id, heeds))
 
+    def revoked(self) -> set[str]:
+        return self.judge.out
+
     def known_out(self) -> set[str]:
         return self.judge.known_out()
 

@@ -3,7 +3,7 @@
 The judge keeps books of its own: who was told of which revocation, by words that it took in or by its own user. From
 then on that device, also after a restart, hears nothing of the one that is out and tells it nothing, and no round that
 it opens has work of it. Whoever can be reached where nothing is lost knows within `PROMPT_S`; in the end everybody does
-who is not out.
+who is not out. A result that others had staged before is proposed whoever is in it (docs/protocol.md, rule 2).
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Judge:
             parted = frozenset(self._parted[node.peer_id])
             known = self._opened.setdefault((message.round_id, message.attempt), parted)
             self._check_free(node, known, (who.peer_id for who in message.members), "opens")
-        elif type(message) is BroadcastOrdered and node.keeper is not None:
+        elif type(message) is BroadcastOrdered and not message.digest and node.keeper is not None:
             known = self._opened.get(node.keeper.attempt(), frozenset())
             self._check_free(node, known, (who.peer_id for who in message.contributors), "proposes")
 

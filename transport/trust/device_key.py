@@ -18,7 +18,7 @@ from zmq.utils import z85
 
 from mdl.errors import ConfigError
 from mdl.protocol.vocabulary import PeerInfo
-from mdl.trust.statements import AnyStatement, Proof, claim_of
+from mdl.trust.statements import Proof
 
 SECRET_BYTES = 32
 
@@ -79,11 +79,6 @@ def is_signed(public: bytes, claim: bytes, signature: bytes) -> bool:
     except (InvalidSignature, ValueError):
         return False
     return True
-
-
-def is_stated(mesh_id: str, statement: AnyStatement, by: bytes) -> bool:
-    """Whether the key `by` has signed a statement about this mesh."""
-    return is_signed(by, claim_of(mesh_id, statement), statement.signature)
 
 
 def where_claim(mesh_id: str, info: PeerInfo, proof: Proof) -> bytes:

@@ -9,7 +9,7 @@ import zmq
 from mdl.errors import ConfigError
 from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.trust.statements import Enrolled, OwnerNamed, Proof, claim_of
-from transport.trust.device_key import DeviceKey, is_signed, is_stated, where_claim
+from transport.trust.device_key import DeviceKey, is_signed, where_claim
 
 DEVICE, OTHER = DeviceKey.of(bytes(32)), DeviceKey.of(b"x" * 32)
 
@@ -42,9 +42,9 @@ def test_a_signature_is_of_one_key_and_one_text() -> None:
 def test_a_statement_is_about_one_mesh() -> None:
     bare = OwnerNamed(OTHER.public, DEVICE.public)
     signed = msgspec.structs.replace(bare, signature=DEVICE.signing.sign(claim_of("home:a", bare)))
-    assert is_stated("home:a", signed, DEVICE.public)
-    assert not is_stated("home:b", signed, DEVICE.public)
-    assert not is_stated("home:a", signed, OTHER.public)
+    assert is_signed(DEVICE.public, claim_of("home:a", signed), signed.signature)
+    assert not is_signed(DEVICE.public, claim_of("home:b", signed), signed.signature)
+    assert not is_signed(OTHER.public, claim_of("home:a", signed), signed.signature)
     assert claim_of("home:a", signed) == claim_of("home:a", bare), "signatures are not signed"
 
 
