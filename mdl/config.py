@@ -187,6 +187,20 @@ class FaultSection(Section, frozen=True):
     on_partition: Literal["continue", "wait"] = "continue"
 
 
+class DefenceSection(Section, frozen=True):
+    """What a device does about others whose deltas would spoil the model (docs/faults.md, "A member that lies").
+
+    check: partial means are judged before they are merged: by length, by angle, and by what they do to a loss.
+    test_windows: of this device's own, that the loss is taken of; 0: it is not.
+    quarantine: who is refused by several others is left out of rounds for a while; the agent's device decides.
+    """
+
+    table: ClassVar[str] = "defence"
+    check: bool = False
+    test_windows: Annotated[int, Range(0, 4096, "0: none")] = 64
+    quarantine: bool = True
+
+
 class CloudSection(Section, frozen=True):
     """Learning with a cloud (Colla). The first seven are a device's, those from `large` on the cloud's own.
 
@@ -251,6 +265,7 @@ class Config(Section, frozen=True):
     busy: when a device comes last.
     device: what it cannot find out by itself.
     faults: when a device counts as lost.
+    defence: against devices that lie about what they have learned.
     cloud: learning with a cloud.
     web: the page that it serves.
     """
@@ -264,6 +279,7 @@ class Config(Section, frozen=True):
     busy: BusySection = BusySection()
     device: DeviceSection = DeviceSection()
     faults: FaultSection = FaultSection()
+    defence: DefenceSection = DefenceSection()
     cloud: CloudSection = CloudSection()
     web: WebSection = WebSection()
 

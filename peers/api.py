@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from mdl.config import Config, MeshSection, RoundSection
+from mdl.config import Config, DefenceSection, MeshSection, RoundSection
 from mdl.learning.loop import Batches, Loop, Loss, Precision
 from peers.edge.identity import find_code
 from peers.loops.member import Member, Place, Progress, Round, Saying
@@ -43,6 +43,7 @@ def join(
     classes: Iterable[str] = (),
     progress: Progress | None = None,
     quiet: bool = False,
+    check: bool = False,
 ) -> Member:
     """A member of the mesh `mesh`, whose join code is given, in MDL_CODE, or known to `mdl mesh list`.
 
@@ -55,11 +56,12 @@ def join(
     use, by name. classes: what the outputs stand for: only a hash of them is told, and devices with others are refused.
     fresh: what this device has of an earlier run is set aside; else it goes on from there.
     progress: called in the loop's thread with a `RoundDone` for each round whose result has come since the last call.
-    quiet: no lines but warnings. Raises ConfigError, also if what is there is of another model.
+    quiet: no lines but warnings. check: judge what others give before it is merged. Raises ConfigError, also if what
+    is there is of another model.
     """
     interfaces = (interface,) if interface else ()
     section = MeshSection(join=tuple(addresses), port=port, interfaces=interfaces, listen=interface, loopback=loopback)
-    config = Config(mesh=section, round=RoundSection(rounds=rounds))
+    config = Config(mesh=section, round=RoundSection(rounds=rounds), defence=DefenceSection(check=check))
     loop = Loop(optimizer, data, loss, scheduler, scaler, accumulate, precision)
     joined = Mesh.from_code(find_code(mesh, code))
     return Member(joined, model, loop, Place(name, out, theta, fresh, tuple(classes)), Saying(progress, quiet), config)

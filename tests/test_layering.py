@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS = ("mdl", "transport", "sim", "scheduler", "peers")
 # And, inside each, only from folders that stand left of its own.
 INSIDE = {
-    "mdl": ("devices", "trust", "protocol", "data", "learning", "files", "cloud", "personal", "recommend"),
+    "mdl": ("devices", "defence", "trust", "protocol", "data", "learning", "files", "cloud", "personal", "recommend"),
     "transport": ("trust", "wire", "discovery", "datagrams", "links"),
     "scheduler": ("policies", "plans", "paper", "given", "study", "training", "explain"),
     "peers": (
@@ -32,6 +32,7 @@ APART = (
 )
 # What decides: no clock, no chance, no device.
 PURE = (
+    "mdl/defence",
     "mdl/protocol",
     "mdl/trust",
     "mdl/devices",

@@ -22,7 +22,7 @@ from mdl.protocol.machine import (
     TrainLocally,
     WorkFailed,
 )
-from mdl.protocol.vector_work import VECTOR_WORK, VectorWork
+from mdl.protocol.vector_work import VECTOR_WORK, MergeDeltas, VectorWork
 
 Work: TypeAlias = Mapping[type[Effect], Callable[[Any], Event | None]]
 
@@ -72,7 +72,7 @@ class Workers:
             worker.abandon()
 
     def _work_on(self, effect: VectorWork) -> None:
-        if effect.size_bytes > _SMALL_VECTOR_BYTES:
+        if effect.size_bytes > _SMALL_VECTOR_BYTES or (isinstance(effect, MergeDeltas) and effect.is_tested):
             self._vectors.put(effect)
             return
         done = self._work[type(effect)](effect)

@@ -7,6 +7,9 @@ from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import AgentMessage
 from mdl.protocol.vocabulary import Contributors, Message
 
+# How the reason of a decision begins where what came is held for poison: the agent has another device judge it, too.
+SUSPECT = "refused: suspect: "
+
 
 class HopOrdered(AgentMessage, frozen=True):
     """To the receiver of a hop: fetch the sender's partial mean and merge it.

@@ -32,6 +32,7 @@ from mdl.protocol.round_messages import (
     GlobalMessage,
     GlobalTaken,
     GlobalWanted,
+    MemberQuarantined,
     MemberRefused,
     MeshFinished,
     ModelMessage,
@@ -81,6 +82,7 @@ Said: TypeAlias = (
     | RoundClosed
     | CatchUp
     | MemberRefused
+    | MemberQuarantined
     | MeshFinished
     | DeltaWanted
     | DeltaMessage

@@ -22,11 +22,13 @@ from mdl.bounds import (
     Theta,
     ValueCount,
 )
+from mdl.defence.reputation import MOST_SUSPECTS
 from mdl.errors import RemoteProtocolError
 from mdl.protocol.coding import Coding
 from mdl.protocol.delta import Contributor
 from mdl.protocol.segment_messages import Exchanging, Lost
 from mdl.protocol.vocabulary import (
+    Accusation,
     Activity,
     Contributors,
     History,
@@ -78,6 +80,7 @@ class PeerReport(Message, frozen=True):
     transfer: how far the values have come that it waits for.
     sent_bytes: since the process started.
     away: why it may not train now (`--when`), in words; "": it may. It does everything else of a round.
+    accused: whose work it has refused lately.
     """
 
     sequence: Count
@@ -108,6 +111,7 @@ class PeerReport(Message, frozen=True):
     transfer: Transfer | None = None
     sent_bytes: Bytes = 0
     away: Text = ""
+    accused: Annotated[tuple[Accusation, ...], Meta(max_length=MOST_SUSPECTS)] = ()
 
 
 class AgentMessage(Message, frozen=True):
@@ -240,6 +244,15 @@ class CatchUp(AgentMessage, frozen=True):
 
 class MemberRefused(AgentMessage, frozen=True):
     """You cannot take part: a different model, most often.
+
+    reason: one line for the device's user.
+    """
+
+    reason: Text
+
+
+class MemberQuarantined(AgentMessage, frozen=True):
+    """Your work is left out of this round, since others have refused it; you get the mesh's model as before.
 
     reason: one line for the device's user.
     """

@@ -123,6 +123,7 @@ class RoundSummary(msgspec.Struct, frozen=True):
     partial: peer id -> the share of the model that has its work, of those that were lost in the middle of the exchange.
     confusion: of w(round), test windows by true class (rows) and predicted class; () in lines of older versions, and
         over more classes than 32.
+    quarantined: peer id -> why the round was opened without it: others had refused its work.
     """
 
     round: Round
@@ -144,6 +145,7 @@ class RoundSummary(msgspec.Struct, frozen=True):
     bound_s: Seconds = 0.0
     partial: Annotated[dict[PeerId, Share], Meta(max_length=MAX_MEMBERS)] = {}
     confusion: Confusion = ()
+    quarantined: Annotated[dict[PeerId, Text], Meta(max_length=MAX_MEMBERS)] = {}
 
     def tell_lost(self) -> list[str]:
         """Who was lost, and how much of the model has its work all the same: "ann (60 % counts)"."""

@@ -9,11 +9,13 @@ else. So it is told apart by one digest, kept in one file and given to a newcome
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 import numpy as np
 
+from mdl.defence.judge import Record, Verdict, judge, judge_loss, without_clipping
+from mdl.defence.marks import Marks, Places, cosine, length, look_at
 from mdl.errors import RemoteProtocolError
 from mdl.protocol.delta import ModelDelta, Vector, apply_delta, check_values, digest_of, pair_aggregate
 
@@ -135,6 +137,38 @@ class DeltaApplied(msgspec.Struct, frozen=True):
     digest: bytes
 
 
+class Check(msgspec.Struct, frozen=True):
+    """What a receiver judges a partial mean by (MDLdroid 5: a poisoning check at each device).
+
+    record: what it has seen of the others before.
+    rounds: of how many rounds' work one of the contributors may have brought at once, by the mesh's history.
+    own_norm: length of its own delta of this round; None: not known yet, and what it holds is nothing else.
+    places: where angles are measured; None: everywhere.
+    last: the last global delta at these places; None: not known.
+    parameters: w(t), to test windows of its own with; None: it has none.
+    clips: what is a little too long is merged in part; else whole, if it is of several rounds, or not at all.
+    """
+
+    record: Record = Record()
+    rounds: int = 1
+    own_norm: float | None = None
+    places: Places | None = None
+    last: Vector | None = None
+    parameters: Vector | None = None
+    clips: bool = True
+
+
+class Losses(Protocol):
+    """The loss of a few windows of this device, in nats a window. classes: of these windows.
+
+    keep: these parameters are asked for again, and not changed meanwhile.
+    """
+
+    classes: int
+
+    def __call__(self, parameters: Vector, keep: bool = False) -> float: ...
+
+
 class MergeDeltas(msgspec.Struct, frozen=True):
     """Merge two partial means in the memory of the second (3.2.2); answers DeltasMerged.
 
@@ -143,6 +177,7 @@ class MergeDeltas(msgspec.Struct, frozen=True):
     hop_id: by which the second came.
     mine: not changed.
     theirs: as it came, not looked at yet.
+    check: what it is judged by; None: it is not.
     """
 
     round_id: int
@@ -150,10 +185,16 @@ class MergeDeltas(msgspec.Struct, frozen=True):
     hop_id: int
     mine: ModelDelta
     theirs: ModelDelta
+    check: Check | None = None
 
     @property
     def size_bytes(self) -> int:
         return self.mine.values.nbytes
+
+    @property
+    def is_tested(self) -> bool:
+        """It takes a forward pass, however small the model is."""
+        return self.check is not None and self.check.parameters is not None
 
 
 class DeltasMerged(msgspec.Struct, frozen=True):
@@ -164,6 +205,8 @@ class DeltasMerged(msgspec.Struct, frozen=True):
     hop_id: likewise.
     merged: None if the values that came would poison a mean.
     problem: what is wrong with them, in words.
+    marks: what was measured of them; None: they were not judged.
+    verdict: what follows from the marks.
     """
 
     round_id: int
@@ -171,6 +214,8 @@ class DeltasMerged(msgspec.Struct, frozen=True):
     hop_id: int
     merged: ModelDelta | None
     problem: str = ""
+    marks: Marks | None = None
+    verdict: Verdict = Verdict()
 
 
 def hash_delta(effect: HashDelta) -> DeltaHashed:
@@ -182,15 +227,62 @@ def apply_result(effect: ApplyDelta) -> DeltaApplied:
     return DeltaApplied(effect.round_id, state, digest_of(state))
 
 
-def merge_deltas(effect: MergeDeltas, merge: Merge = pair_aggregate) -> DeltasMerged:
-    """merge: `pair_aggregate`, or the same on a clock."""
+def merge_deltas(effect: MergeDeltas, merge: Merge = pair_aggregate, losses: Losses | None = None) -> DeltasMerged:
+    """merge: `pair_aggregate`, or the same on a clock. losses: None where this device has no windows to test with."""
     hop = effect.round_id, effect.segment, effect.hop_id
     mine, theirs = effect.mine, effect.theirs
     try:
         check_values(theirs.values, mine.values.size)
     except RemoteProtocolError as error:
         return DeltasMerged(*hop, None, str(error))
-    return DeltasMerged(*hop, merge(mine, theirs, theirs.values))
+    if effect.check is None:
+        return DeltasMerged(*hop, merge(mine, theirs, theirs.values))
+    marks, verdict = judge_incoming(mine, theirs, effect.check, losses)
+    if verdict.is_refused:
+        return DeltasMerged(*hop, None, verdict.reason, marks, verdict)
+    return DeltasMerged(*hop, merge(mine, theirs, theirs.values), "", marks, verdict)
+
+
+def judge_incoming(
+    mine: ModelDelta, theirs: ModelDelta, check: Check, losses: Losses | None = None
+) -> tuple[Marks, Verdict]:
+    """What is measured of a partial mean, and what follows. What is too long is clipped where it lies."""
+    marks = _measure(mine, theirs, check)
+    verdict = judge(marks, check.record)
+    if not check.clips:
+        verdict = without_clipping(verdict, marks.rounds)
+    if not verdict.is_refused and verdict.scale < 1.0:
+        np.multiply(theirs.values, np.float32(verdict.scale), out=theirs.values)
+    if not verdict.is_refused and losses is not None and check.parameters is not None:
+        marks = _test(marks, mine, theirs, check.parameters, losses)
+        reason = judge_loss(marks, check.record)
+        verdict = Verdict(0.0, reason) if reason else verdict
+    return marks, verdict
+
+
+def _measure(mine: ModelDelta, theirs: ModelDelta, check: Check) -> Marks:
+    here, there = look_at(mine.values, check.places), look_at(theirs.values, check.places)
+    return Marks(
+        length(theirs.values),
+        check.own_norm if check.own_norm is not None else length(mine.values),
+        len(theirs.contributors),
+        cosine(here, there),
+        None if check.last is None else cosine(check.last, there),
+        check.rounds,
+    )
+
+
+def _test(marks: Marks, mine: ModelDelta, theirs: ModelDelta, parameters: Vector, losses: Losses) -> Marks:
+    without, both = parameters - mine.values, mine.values + theirs.values
+    both *= np.float32(-0.5)
+    both += parameters
+    return msgspec.structs.replace(
+        marks,
+        loss=losses(parameters, keep=True),
+        loss_mine=losses(without),
+        loss_both=losses(both),
+        classes=losses.classes,
+    )
 
 
 VectorWork: TypeAlias = HashDelta | ApplyDelta | MergeDeltas

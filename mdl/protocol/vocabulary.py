@@ -25,6 +25,7 @@ from mdl.bounds import (
     Seconds,
     Segment,
     SegmentBits,
+    Share,
     SomePeerId,
     Term,
     Text,
@@ -227,7 +228,7 @@ class HopDecision(msgspec.Struct, frozen=True):
     outcome: merged or aborted.
     seconds: from asking for the values to the decision.
     size_bytes: of the values; 0: none were merged.
-    reason: why it was aborted; "": it was not.
+    reason: why it was aborted, or merged in part; "": neither.
     """
 
     segment: Segment
@@ -327,6 +328,21 @@ class Staged(msgspec.Struct, frozen=True):
     version: Count = 0
     uplink_mb_s: RateMBs = 0.0
     partial: Partials = ()
+
+
+class Accusation(msgspec.Struct, frozen=True):
+    """What a device has against another one, whose work it has refused (`mdl/defence/reputation.py`).
+
+    peer_id: the other.
+    weight: 1 for work of this device alone, less where others had a part in it or where it was long ago.
+    round_id: of which round the weight is.
+    reason: of the last refusal, in words.
+    """
+
+    peer_id: PeerId
+    weight: Share
+    round_id: Round
+    reason: Text = ""
 
 
 # Why a hop is given up by its receiver, where the sender is to be reached no more; the agent looks for another way.

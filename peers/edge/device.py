@@ -21,6 +21,7 @@ from mdl.files.export import ModelDescription, export_model
 from mdl.learning.evaluation import evaluate
 from mdl.learning.flat import FlatModel, hash_task, older_hashes
 from mdl.learning.models import build_model
+from mdl.learning.own_loss import LARGEST, OwnLoss
 from mdl.learning.training import LocalTrainer, Teacher, check_trained, find_device, model_delta
 from mdl.own import own_model
 from mdl.protocol.delta import Contributor, ModelDelta, Vector
@@ -87,6 +88,7 @@ class Device:
         self._state = LoopState(out, self.schema_hash, {"optimizer": self._trainer.optimizer})
         self.ballots = BallotFile(out / BALLOT)
         self._spare = Spare()
+        self._config = config
         self._stopped = False
         self._trained_from: Callable[[], Vector | None] = lambda: None
         self._lesson_every = config.cloud.lesson_every
@@ -122,6 +124,13 @@ class Device:
     def start(self, state: State) -> TrainerStart:
         """The trainer that goes on from there, as far as this device decides."""
         return state.start(self.schema_hash, self.summary, self.ballots.load(), self._outer)
+
+    def losses(self, count: int) -> OwnLoss | None:
+        """Of so many of its own windows, to judge others' deltas by; None: of none, or the model is too large."""
+        if not count or self.model.size > LARGEST:
+            return None
+        train, classes, seed = self.train, self.description.classes, self._settings.seed
+        return OwnLoss(self._build, train.x, train.y, classes, count, seed)
 
     def work(self) -> Work:
         """What the driver's worker thread calls for each slow effect."""
@@ -184,6 +193,14 @@ class Device:
             return None
         self._spare.give_back()
         return Evaluated(effect.round_id, counts)
+
+    def _build(self) -> FlatModel:
+        """Another one of the same kind, on the processor: what the module that trains holds must stay."""
+        told = self.description
+        module = build_model(
+            own_model(self._config.model.name), told.channels, told.time, len(told.class_names), self._config.seed
+        )
+        return FlatModel(module)
 
     def _save(self, effect: SaveModel) -> None:
         keep_state(self._cache, effect, self._origin)

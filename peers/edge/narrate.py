@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 
+from mdl.defence.judge import Verdict
 from mdl.protocol.hop_messages import DeltaMessage
 from mdl.protocol.machine import (
     Effect,
@@ -22,8 +23,9 @@ from mdl.protocol.machine import (
     TrainLocally,
     TransferProgressed,
 )
-from mdl.protocol.round_messages import BroadcastOrdered, ModelWanted, RoundOpened
+from mdl.protocol.round_messages import BroadcastOrdered, MemberQuarantined, ModelWanted, RoundOpened
 from mdl.protocol.segment_messages import SegmentMessage
+from mdl.protocol.vector_work import DeltasMerged
 from mdl.protocol.vocabulary import Role
 
 logger = logging.getLogger("mdl")
@@ -100,6 +102,10 @@ class Narrator:
                 )
             case Received(message=RoundOpened() as opened):
                 self._opened = opened
+            case DeltasMerged(round_id=round_id, verdict=Verdict(reason=reason)) if reason:
+                logger.warning("round %d: a partial mean is suspect: %s", round_id, reason)
+            case Received(message=MemberQuarantined(round_id=round_id, reason=reason)):
+                logger.warning("round %d goes without this device's work: %s", round_id, reason)
             case Received(message=BroadcastOrdered() as order):
                 self._begin_segments(order, now)
             case Received(message=SegmentMessage() as message):

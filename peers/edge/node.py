@@ -199,9 +199,9 @@ def run_trainer(
     cloud = CloudSide(config, me, mesh, device) if config.cloud.address else None
     if cloud and not state.round_id and (values := cloud.warm_start()) is not None:
         state = State(values)
-    sampler = Sampler(config.device, merges := MergeTimer())
+    sampler = Sampler(config.device, merges := MergeTimer(device.losses(config.defence.test_windows)))
     sampler.check_offer(state.parameters.nbytes)
-    start = configured_start(config, me, device.start(state), time.monotonic(), chosen.told)
+    start = configured_start(config, me, device.start(state), time.monotonic(), chosen.told, merges.defence())
     machine = build_machine(start, state.parameters, lambda: chosen.make(out), state.momentum)
     trainer = machine.trainer
     assert trainer is not None
@@ -333,5 +333,5 @@ def describe_round(effect: RecordRound) -> str:
         parts.append(f"accuracy {summary.accuracy:.1%}")
     if summary.lost:
         parts.append(f"lost {', '.join(summary.tell_lost())}")
-    parts += summary.cuts
+    parts += [*summary.cuts, *(f"{who} in quarantine ({why})" for who, why in summary.quarantined.items())]
     return ", ".join(parts)

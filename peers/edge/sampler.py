@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from secrets import randbits
 
 import psutil
 
@@ -12,8 +13,9 @@ from mdl.config import DeviceSection
 from mdl.errors import ConfigError
 from mdl.protocol.delta import ModelDelta, Vector, pair_aggregate
 from mdl.protocol.machine import ResourcesSampled
-from mdl.protocol.vector_work import DeltasMerged, MergeDeltas, merge_deltas
+from mdl.protocol.vector_work import DeltasMerged, Losses, MergeDeltas, merge_deltas
 from mdl.protocol.vocabulary import ResourceState
+from peers.roles.trainer.guard import Defence
 
 # Somebody who has typed within this time is using the device.
 _IN_USE_S = 60.0
@@ -24,12 +26,20 @@ _LOOKS_A_TEMPERATURE = 10
 
 
 class MergeTimer:
-    """`pair_aggregate`, timed: how fast it was comes to the machine with its resources."""
+    """`pair_aggregate`, timed: how fast it was comes to the machine with its resources.
 
-    def __init__(self) -> None:
+    losses: of this device's windows, that others' partial means are judged by; None: they are not.
+    """
+
+    def __init__(self, losses: Losses | None = None) -> None:
+        self._losses = losses
         self._last_mb_s: float | None = None
         self._bytes = 0
         self._seconds = 0.0
+
+    def defence(self) -> Defence:
+        """What this device has to judge others by; where it looks at their deltas nobody else knows."""
+        return Defence(tests=self._losses is not None, seed=randbits(63))
 
     def __call__(self, mine: ModelDelta, theirs: ModelDelta, out: Vector | None = None) -> ModelDelta:
         began_s = time.perf_counter()
@@ -40,7 +50,7 @@ class MergeTimer:
 
     def work(self, effect: MergeDeltas) -> DeltasMerged:
         """What a driver does for a hop."""
-        return merge_deltas(effect, self)
+        return merge_deltas(effect, self, self._losses)
 
     def rate_mb_s(self) -> float | None:
         """Of all merges since this was asked last; as before if there was none, None if there never was."""

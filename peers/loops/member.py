@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from secrets import randbits
 from typing import Any, NamedTuple, TypeAlias
 
 from torch import nn
@@ -60,6 +61,7 @@ from peers.interrupts import interrupted_quietly
 from peers.loops.rounds import RoundDone, RoundLines, tell_on_stderr
 from peers.roles.build import PeerStart, build_machine, configured_start
 from peers.roles.round_limit import Leaving
+from peers.roles.trainer.guard import Defence
 from peers.view.plain import limit_floods
 from transport.trust.keys import Mesh
 
@@ -279,7 +281,7 @@ class Member:
 
     def _start(self, state: State) -> PeerStart:
         trainer = state.start(self._origin.schema_hash, self._origin.model, self._ballots.load(), Outer())
-        return configured_start(self._config, self._me, trainer, time.monotonic())
+        return configured_start(self._config, self._me, trainer, time.monotonic(), defence=Defence(seed=randbits(63)))
 
     def _drive(self) -> None:
         """In the node's own thread: whatever ends it is raised in the caller's loop."""

@@ -20,6 +20,7 @@ from mdl.protocol.vocabulary import Ballot, History
 from peers.roles.agent.settings import AgentSettings, TimeLimit
 from peers.roles.membership.succession import SuccessionSettings
 from peers.roles.peer import Peer
+from peers.roles.trainer.guard import Defence
 from peers.roles.trainer.trainer import Trainer, TrainerSettings
 from scheduler.policies.chain import Policy
 from scheduler.policies.registry import POLICIES, make_policy
@@ -75,12 +76,17 @@ def check_exchange(section: RoundSection, verify: bool = False) -> None:
 
 
 def configured_start(
-    config: Config, me: Contributor, trainer: TrainerStart | None, now: float, policy: str = ""
+    config: Config,
+    me: Contributor,
+    trainer: TrainerStart | None,
+    now: float,
+    policy: str = "",
+    defence: Defence | None = None,
 ) -> PeerStart:
     """A node as its configuration wants it, its trainer's settings too. now: of the driver's clock.
 
-    policy: in words, where it is none that a name stands for (a file, a function). Raises ConfigError for settings that
-    contradict each other.
+    policy: in words, where it is none that a name stands for (a file, a function). defence: what this device has to
+    judge others by. Raises ConfigError for settings that contradict each other.
     """
     check_exchange(config.round)
     chain, faults = config.round, config.faults
@@ -95,10 +101,14 @@ def configured_start(
         limit=TimeLimit(chain.deadline_s, chain.quorum),
         exchange=chain.exchange,
         coding=chain.compress,
+        quarantine=config.defence.quarantine,
+        judges=config.defence.check,
     )
     if trainer is not None:
         outer = trainer.settings.outer
-        settings = TrainerSettings(outer, keep_deltas=chain.keep_deltas, stall_s=faults.stall_s)
+        # Deltas that are kept are compared with the mean of all: what was merged in part would not be it.
+        defence = msgspec.structs.replace(defence or Defence(), is_on=config.defence.check, clips=not chain.keep_deltas)
+        settings = TrainerSettings(outer, keep_deltas=chain.keep_deltas, stall_s=faults.stall_s, defence=defence)
         trainer = _tell_outer(msgspec.structs.replace(trainer, settings=settings))
     return PeerStart(
         me, policy or chain.policy, agent, SuccessionSettings(lost_after_s=faults.lost_after_s), trainer, now
@@ -133,6 +143,7 @@ def simulated_start(
     exchange: Exchange = "chain",
     coding: Coding = "none",
     outer: Outer | None = None,
+    judges: bool = False,
 ) -> PeerStart:
     """A process of a simulated mesh: losses and stalls show in a fraction of the usual time; a run is a few seconds."""
     agent = AgentSettings(
@@ -146,6 +157,7 @@ def simulated_start(
         exchange=exchange,
         coding=coding,
         segment_values=_SEGMENT_VALUES,
+        judges=judges,
     )
     succession = SuccessionSettings(_REPORT_S, _LOST_AFTER_S, settle_s=0.8, step_s=0.25, start_s=2.8)
     if trainer is not None:
@@ -156,6 +168,7 @@ def simulated_start(
             retry_s=_RETRY_S,
             stall_s=2.0,
             most_under_way=_MOST_UNDER_WAY,
+            defence=Defence(is_on=judges, clips=False),
         )
         trainer = msgspec.structs.replace(trainer, schema_hash="schema", model="model", settings=settings)
     return PeerStart(me, policy, agent, succession, trainer, now)

@@ -20,7 +20,7 @@ from mdl.protocol.coding import CODINGS, Coding
 from mdl.workers import Workers, result_of
 from peers.interrupts import handled, interrupt
 from peers.trials.run_plan import run_guarded
-from sim.mesh.draw_plan import LENGTHS, SIZES, draw_plan, draw_wide
+from sim.mesh.draw_plan import LENGTHS, SIZES, draw_plan, draw_wide, with_liars
 from sim.mesh.fault_plan import FaultPlan
 from sim.mesh.verdict import Verdict
 from sim.trust.draw import with_revocations
@@ -41,7 +41,7 @@ class Campaign:
 
     wide: peers and rounds are drawn, too, and faults in every round (`draw_wide`). exchange: as in the configuration,
     or any: each in turn, for as many seeds as the wide family has sizes and lengths. compress: likewise, each seed.
-    outer_momentum: of all plans. revocations: devices are locked out, too.
+    outer_momentum: of all plans. revocations: devices are locked out, too. liars: devices of each plan that lie.
     """
 
     peers: int = 6
@@ -55,6 +55,7 @@ class Campaign:
     compress: Coding | Literal["any"] = "none"
     outer_momentum: float = 0.0
     revocations: bool = False
+    liars: int = 0
 
     def plan(self, seed: int) -> FaultPlan:
         exchange = EXCHANGES[seed // _OF_EACH_EXCHANGE % len(EXCHANGES)] if self.exchange == "any" else self.exchange
@@ -62,7 +63,8 @@ class Campaign:
         plan = draw_wide(seed, *drawn) if self.wide else draw_plan(seed, self.peers, self.rounds, *drawn)
         compress = CODINGS[seed % len(CODINGS)] if self.compress == "any" else self.compress
         plan = replace(plan, compress=compress, outer_momentum=self.outer_momentum)
-        return with_revocations(plan) if self.revocations else plan
+        plan = with_revocations(plan) if self.revocations else plan
+        return with_liars(plan, self.liars) if self.liars else plan
 
 
 @dataclass

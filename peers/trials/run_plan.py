@@ -19,7 +19,7 @@ from peers.roles.waits import tell_waits
 from peers.trials.rosters import open_gate
 from sim.mesh.accounts import Accounts, InvariantError, dimensions_of
 from sim.mesh.driver import SimMesh
-from sim.mesh.fault_plan import AGENT_NODE, FaultPlan
+from sim.mesh.fault_plan import AGENT_NODE, FaultPlan, Lie
 from sim.mesh.injector import Injector
 from sim.mesh.invariants import Invariants
 from sim.mesh.network import Network
@@ -84,7 +84,8 @@ def process_start(plan: FaultPlan, peer_id: str, incarnation: int, disk: Disk, n
             saved = disk.models[-1]
             start = TrainerStart(size, saved.digest, round_id=saved.round_id, history=saved.history, ballot=disk.ballot)
     me = Contributor(peer_id, incarnation)
-    exchange = (plan.exchange, plan.compress, plan.outer())
+    judges = any(isinstance(fault, Lie) for fault in plan.faults)
+    exchange = (plan.exchange, plan.compress, plan.outer(), judges)
     return simulated_start(me, plan.policy, plan.peers, plan.on_partition, start, now, *exchange)
 
 

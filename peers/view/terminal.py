@@ -113,7 +113,8 @@ def _draw_members(members: Sequence[MemberStatus], shares: Mapping[str, int]) ->
 def _describe_activity(member: MemberStatus, shares: Mapping[str, int]) -> Text:
     """shares: of a round whose segments travel; its devices hold their own deltas meanwhile."""
     if member.problem:
-        return Text(f"refused: {member.problem}", style="red")
+        told = member.problem if member.problem.startswith("quarantined: ") else f"refused: {member.problem}"
+        return Text(told, style="red")
     if not member.alive:
         return Text(f"silent for {member.heard_s_ago:.0f} s", style="red")
     if member.activity is Activity.HOLDING and member.peer_id in shares:

@@ -25,6 +25,7 @@ from sim.mesh.fault_plan import (
     CutOneWay,
     DiskFull,
     FaultPlan,
+    Lie,
     Moment,
     Restart,
     Split,
@@ -125,6 +126,19 @@ def draw_wide(
     if level == "hard" and rng.random() < 0.25:
         plan = replace(plan, late=_below(rng, _MOST_LATE))
     return replace(plan, faults=tuple(sorted(faults, key=lambda fault: (fault.at_s, repr(fault)))))
+
+
+def with_liars(plan: FaultPlan, count: int) -> FaultPlan:
+    """The same plan in which so many devices give a thousand times what they should, as long as its rounds may take.
+
+    Less than half of them: others must be left to judge. Of vectors that share no value nothing but lengths tells.
+    """
+    rng = np.random.default_rng([plan.seed, 0x11A5])
+    liars = rng.permutation(plan.peers)[: min(count, (plan.peers - 1) // 2)]
+    lies = [
+        Lie(at_s=0.0, peer=f"p{number}", times=float(rng.choice(_LIES)), for_s=2.0 * plan.rounds) for number in liars
+    ]
+    return replace(plan, faults=(*lies, *plan.faults))
 
 
 class _Draw:
@@ -316,6 +330,7 @@ def _unsaved(draw: _Draw) -> list[TimedFault]:
     return [DiskFull(at_s=0.0, peer=peer, for_s=2.0), Restart(at_s=round(1.0 + _soon_s(draw), 3), peer=peer)]
 
 
+_LIES = (1000.0, -1000.0)
 # Loss, duplication, jitter in seconds: at most.
 _MILD_NETWORK = (0.1, 0.05, 0.05)
 _HARD_NETWORK = (0.3, 0.1, 0.15)

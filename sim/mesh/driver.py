@@ -61,7 +61,8 @@ Build: TypeAlias = "Callable[[str, int, Disk, float], Machine]"
 class SimMesh:
     """See the module. check: called after each event with the process that handled it. messages: how many were sent.
 
-    rates and faults of the network are the network's. story: None unless `record` was asked for. most_events: of a run.
+    rates and faults of the network are the network's. lies: peer id -> by what its deltas are multiplied as they leave
+    it. story: None unless `record` was asked for. most_events: of a run.
     """
 
     most_events = MAX_EVENTS
@@ -78,6 +79,7 @@ class SimMesh:
         self.network = network
         self.accounts = accounts
         self.starts: dict[Contributor, object] = {}
+        self.lies: dict[str, float] = {}
         self.now = 0.0
         self.nodes: dict[str, Node] = {}
         self.disks: dict[str, Disk] = {}
@@ -93,7 +95,7 @@ class SimMesh:
         self._build = build
         self._queue: list[Entry] = []
         self._count = 0
-        self._transfers = Transfers(network, size_bytes, accounts.size)
+        self._transfers = Transfers(network, size_bytes, accounts.size, self.lies)
 
     # -- processes ----------------------------------------------------------------------------------------------------
 

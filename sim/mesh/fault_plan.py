@@ -117,6 +117,14 @@ class Revoke(Fault, frozen=True):
     heeds: bool = False
 
 
+class Lie(Fault, frozen=True):
+    """What this device gives of its own, partial means and pieces, is so many times what it should be."""
+
+    peer: str
+    times: Annotated[float, Meta(ge=-1e6, le=1e6)]
+    for_s: Seconds
+
+
 class Moment(Enum):
     BEFORE_HEARING = "before hearing"
     AFTER_HEARING = "after hearing"
@@ -140,7 +148,7 @@ class CrashOn(Fault, frozen=True):
 
 
 TimedFault: TypeAlias = (
-    Crash | Restart | Suspend | Pause | Cut | CutOneWay | Split | ClockJump | DiskFull | TornFile | Revoke
+    Crash | Restart | Suspend | Pause | Cut | CutOneWay | Split | ClockJump | DiskFull | TornFile | Revoke | Lie
 )
 
 
@@ -249,6 +257,7 @@ def names_of(fault: AnyFault) -> tuple[str, ...]:
             | ClockJump(peer=peer)
             | DiskFull(peer=peer)
             | TornFile(peer=peer)
+            | Lie(peer=peer)
             | CrashOn(peer=peer)
         ):
             return (peer,)

@@ -23,6 +23,7 @@ from sim.mesh.fault_plan import (
     CutOneWay,
     DiskFull,
     FaultPlan,
+    Lie,
     Moment,
     Pause,
     Restart,
@@ -124,6 +125,9 @@ class Injector(Watch):
             case Revoke(peer=peer, by=by, heeds=heeds):
                 assert mesh.gate is not None
                 mesh.gate.revoke(by, peer, heeds)
+            case Lie(peer=peer, times=times, for_s=for_s):
+                mesh.lies[peer] = times
+                mesh.at(mesh.now + for_s, partial(self._end_lie, peer))
             case _:
                 raise LocalProtocolError(f"a fault of an unknown kind: {type(fault).__name__}")
 
@@ -142,6 +146,9 @@ class Injector(Watch):
         for pair in pairs:
             self.mesh.network.cut(*pair)
         self.mesh.at(self.mesh.now + for_s, partial(self._heal, pairs))
+
+    def _end_lie(self, peer: str) -> None:
+        self.mesh.lies.pop(peer, None)
 
     def _heal(self, pairs: Pairs) -> None:
         for pair in pairs:
@@ -251,4 +258,6 @@ def _describe(fault: TimedFault) -> str:
             return f"{', '.join(group)} are cut off for {for_s:g} s"
         case Revoke(peer=peer, by=by, heeds=heeds):
             return f"{by}, or who else can, revokes {peer}{', which will heed it' if heeds else ''}"
+        case Lie(peer=peer, times=times, for_s=for_s):
+            return f"{peer} gives {times:g} times what it should for {for_s:g} s"
     raise LocalProtocolError(f"a fault of an unknown kind: {type(fault).__name__}")

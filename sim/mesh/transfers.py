@@ -12,6 +12,7 @@ from mdl.protocol.hop_messages import DeltaMessage
 from mdl.protocol.machine import Event, Received, ResourcesSampled, Send, TransferProgressed
 from mdl.protocol.messages import DIGESTED, SEGMENTS, Said
 from mdl.protocol.round_messages import GlobalMessage
+from mdl.protocol.segment_messages import PieceMessage
 from mdl.protocol.vocabulary import ResourceState
 from sim.mesh.network import Network
 
@@ -19,9 +20,13 @@ _PROGRESS_S = 1.0
 
 
 class Transfers:
-    """All values of one mesh that are under way. size_bytes: what the network charges for the whole model's `size`."""
+    """All values of one mesh that are under way. size_bytes: what the network charges for the whole model's `size`.
 
-    def __init__(self, network: Network, size_bytes: int, size: int) -> None:
+    lies: peer id -> by what its deltas are multiplied as they leave it.
+    """
+
+    def __init__(self, network: Network, size_bytes: int, size: int, lies: dict[str, float] | None = None) -> None:
+        self._lies = {} if lies is None else lies
         self._network = network
         self._size_bytes = size_bytes
         self._size = size
@@ -33,6 +38,8 @@ class Transfers:
         """In how many seconds the receiver is told what; nothing if it is lost. resources: the receiver's."""
         values = send.values
         assert isinstance(values, np.ndarray)  # a simulated mesh has no cloud
+        if sender.peer_id in self._lies and isinstance(send.message, DeltaMessage | PieceMessage):
+            values = (values * np.float32(self._lies[sender.peer_id])).astype(values.dtype)
         if isinstance(send.message, SEGMENTS):
             yield from self._begin_segment(sender, send, values, now)
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, cast, get_args
 
@@ -36,6 +37,7 @@ Wide = Annotated[
 ]
 Revocations = Annotated[bool, typer.Option(help="Devices are locked out, too (`mdl mesh revoke`).")]
 OuterMomentum = Annotated[float, typer.Option(help="Of Nesterov over the rounds' results; 0: none.", min=0, max=0.99)]
+Liars = Annotated[int, typer.Option(help="Devices that give a thousand times what they should.", min=0, max=20)]
 
 
 @app.command("run")
@@ -55,6 +57,7 @@ def run(
     compress: Annotated[str, typer.Option(help="How segments are rounded: none, float16, int8, int4 or any.")] = "none",
     outer_momentum: OuterMomentum = 0.0,
     revocations: Revocations = False,
+    liars: Liars = 0,
     plan: Annotated[Path | None, typer.Option(help="Run this saved plan alone, and tell its story.")] = None,
     shrink: Annotated[bool, typer.Option(help="Look for the shortest plan that still fails.")] = True,
     processes: Processes = None,
@@ -72,6 +75,7 @@ def run(
 
     chosen = policy, agent, on_partition, exchange, compress, outer_momentum, revocations
     campaign = _campaign(peers, rounds, wide, faults, *chosen)
+    campaign = replace(campaign, liars=liars)
     started = time.monotonic()
     with progress_bar() as show:
         totals = run_campaign(
@@ -79,16 +83,21 @@ def run(
             lambda now: show("seeds", now.seeds, seeds, f"{sum(now.violations.values())} failed"),
         )
     elapsed_s = time.monotonic() - started
+    directory = _save_failures(campaign, totals, out, shrink) if totals.failing else None
+    _end(totals, elapsed_s, directory, wide, as_json)
+
+
+def _save_failures(campaign: Campaign, totals: Totals, out: Path | None, shrink: bool) -> Path | None:
+    """Where plans and stories are; what was found is told also if the disk refuses: a seed gives its plan again."""
     directory = None
     try:
-        directory = _out_dir(out, "sim") if totals.failing else None
-        if directory is not None:
-            _save_plans(campaign, totals, directory)
-            for verdict in [] if totals.interrupted else totals.failing[:_SHRUNK]:
-                _tell_failure(campaign.plan(verdict.seed), verdict, directory, shrink)
-    except (OSError, MdlError) as error:  # what was found is told all the same; a seed gives its plan again
+        directory = _out_dir(out, "sim")
+        _save_plans(campaign, totals, directory)
+        for verdict in [] if totals.interrupted else totals.failing[:_SHRUNK]:
+            _tell_failure(campaign.plan(verdict.seed), verdict, directory, shrink)
+    except (OSError, MdlError) as error:
         tell(f"mdl: not all plans and stories are saved: {error}")
-    _end(totals, elapsed_s, directory, wide, as_json)
+    return directory
 
 
 def replay(

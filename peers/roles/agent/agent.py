@@ -14,10 +14,10 @@ import msgspec
 
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Effect, Event, Finish, Received, Send, StopRequested
-from mdl.protocol.round_messages import BroadcastOrdered, MemberRefused, MeshFinished, PeerReport, RoundOpened
+from mdl.protocol.round_messages import BroadcastOrdered, MeshFinished, PeerReport, RoundOpened
 from mdl.protocol.status_messages import StatusWanted
 from mdl.protocol.vocabulary import Fork, Lineage
-from peers.roles.agent.aggregation import OpenRound
+from peers.roles.agent.aggregation import OpenRound, find_unjudged
 from peers.roles.agent.conductor import Conductor
 from peers.roles.agent.gathering import Gathering, common_goal, gather
 from peers.roles.agent.latecomers import Latecomers
@@ -31,6 +31,7 @@ from peers.roles.agent.settings import AgentSettings
 from peers.roles.membership.majority import is_senior, next_term
 from peers.roles.membership.member import Member, Position, newest_position, poverty
 from peers.roles.membership.members import Members
+from peers.roles.membership.suspicion import Distrust
 from scheduler.policies.chain import Policy
 
 logger = logging.getLogger(__name__)
@@ -44,7 +45,7 @@ class MobileAgent:
 
     goal: the last round, if an earlier agent has named one. lineage, round_id: where those it leads stand. quorum: they
     are a majority of those who decide. lacking_since: since then they are not, under this agent and those before it.
-    going: the order of an exchange that this device took part in when it took office.
+    going: the order of an exchange that this device took part in when it took office. distrust: of its members.
     """
 
     def __init__(
@@ -75,7 +76,9 @@ class MobileAgent:
         self._between = GATHERING
         self._goal = goal
         self._left_out: frozenset[Contributor] = frozenset()
+        self._unjudged: frozenset[str] = frozenset()
         self._vanished: frozenset[str] = frozenset()
+        self.distrust = Distrust(settings.quarantine)
         self._records = RoundRecords()
         self._repeater = Repeater(settings.retry_s)
         self._gathering = Gathering(self.members, settings, lacking_since)
@@ -131,7 +134,7 @@ class MobileAgent:
         for member in [*self.members.expire(now), *self.members.refuse_other_models(self.lineage)]:
             if self.round:
                 self.round.look_at(member)
-        effects += self._refuse(now)
+        effects += self._latecomers.refuse(self.term, now)
         for _ in range(_STEPS):
             phase = self.phase
             effects += self._advance(now)
@@ -264,6 +267,7 @@ class MobileAgent:
             coming = [member for member in following if self._latecomers.is_coming(member, found.position, now)]
             if not gathering.waits_for_others(found, coming, now):
                 self._open(found.position, found.current, found.base, now)
+                effects += self._latecomers.tell_left_out(self.distrust, self.term, self.round_id + 1, now)
         return effects
 
     def _open(self, position: Position, current: list[Member], base: tuple[str, ...], now: float) -> None:
@@ -274,14 +278,15 @@ class MobileAgent:
         """
         self.term = next_term(self.term, self.me)
         lineage, round_id, digest = position
+        self.distrust.look(self.following(), base, round_id + 1)
         contributed_last, is_fork = frozenset(base), not self.quorum
         if is_fork:
             lineage = self._begin_fork(lineage, round_id, len(current))
             base = tuple(sorted(member.peer_id for member in current))
         if self._settings.rounds and not self._goal:
             self._goal = round_id + self._settings.rounds
-        ledger = open_ledger(round_id + 1, current, self.term, is_fork, now)
-        self._vanished = contributed_last - {member.peer_id for member in ledger.members}
+        ledger = open_ledger(round_id + 1, current, self.term, is_fork, now, self.distrust)
+        self._vanished = contributed_last - {member.peer_id for member in ledger.members} - self.distrust.out.keys()
         members = tuple(sorted(ledger.members))
         opened = RoundOpened(self.term, round_id + 1, digest, members, ledger.attempt, lineage, base, self._goal)
         self._conduct(ledger, msgspec.structs.replace(opened, successors=self.successors()))
@@ -298,15 +303,19 @@ class MobileAgent:
         self._repeater.clear()
         limit = msgspec.structs.replace(self._settings.limit, spared=self._left_out)
         settings = msgspec.structs.replace(self._settings, limit=limit)
-        round_ = OpenRound(ledger, opened, self.members, self._policy, self._repeater, settings)
+        judging = self.distrust.doubted, self._unjudged
+        round_ = OpenRound(ledger, opened, self.members, self._policy, self._repeater, settings, *judging)
         going = self._going if self._going and self._going.round_id == ledger.round_id else None
         self.round, self._going = Conductor(self.me.peer_id, self._office_term, round_, going), None
 
     def _close(self, closed: Conductor, now: float) -> list[Effect]:
         """Everybody alive has applied the result: it is the mesh's model now."""
         effects = self._tell_round(wait=False)
-        self._records.note(closed.summarise(self._vanished, now))
+        summary = closed.summarise(self._vanished, now)
+        self._records.note(msgspec.structs.replace(summary, quarantined=dict(self.distrust.out)))
         self._left_out = frozenset(closed.left_out)
+        if self._settings.judges and closed.result:
+            self._unjudged = find_unjudged(closed.ledger, closed.result)
         return effects
 
     def _say_goodbye(self, now: float) -> list[Effect]:
@@ -340,11 +349,3 @@ class MobileAgent:
 
     def _tell_round(self, wait: bool) -> list[Effect]:
         return self._records.tell({member.peer_id: member.report for member in self.members.alive()}, wait)
-
-    def _refuse(self, now: float) -> list[Effect]:
-        effects: list[Effect] = []
-        for member in self.members.everyone() if self.members.has_refused else ():
-            if member.problem and member.alive:
-                refusal = MemberRefused(self.term, member.report.round_id, member.problem)
-                effects += self._repeater.say(member.contributor, refusal, now)
-        return effects

@@ -18,15 +18,16 @@ from mdl.protocol.delta import Contributor
 from mdl.protocol.hop_messages import HopCancelled, HopOrdered, HopReleased
 from mdl.protocol.machine import Effect
 from mdl.protocol.round_messages import BroadcastOrdered, RoundOpened, exchanging
-from mdl.protocol.vocabulary import NOTHING_CAME, Activity, Holding
+from mdl.protocol.vocabulary import NOTHING_CAME, Activity, Holding, Staged
 from peers.roles.agent.chain_view import chain_view
+from peers.roles.agent.doubt.second_opinion import SecondOpinion
 from peers.roles.agent.ledger import ABORTED, MERGED, Hop, RoundLedger
 from peers.roles.agent.repeater import Repeater
 from peers.roles.agent.settings import AgentSettings
 from peers.roles.membership.member import Change, Member
 from peers.roles.membership.members import Members
 from scheduler.plans.segment_plan import SegmentPlan, bandwidth_shares, plan_segments
-from scheduler.policies.chain import Pair, Policy, Wait
+from scheduler.policies.chain import ChainView, Pair, Policy, Wait
 from scheduler.policies.detour import go_around
 from scheduler.policies.device_book import learn_from_hop
 
@@ -40,7 +41,11 @@ _RECEIVING = Activity.RECEIVING
 
 @dataclass(frozen=True)
 class OpenRound:
-    """What all who lead an open round look at. opened: as it was announced. settings: as they are for this round."""
+    """What all who lead an open round look at. opened: as it was announced. settings: as they are for this round.
+
+    doubted: peer ids whose work somebody has refused lately. unjudged: those whose own delta nobody else has seen in
+    the round before, since they held the mean at last.
+    """
 
     ledger: RoundLedger
     opened: RoundOpened
@@ -48,6 +53,8 @@ class OpenRound:
     policy: Policy
     repeater: Repeater
     settings: AgentSettings
+    doubted: frozenset[str] = frozenset()
+    unjudged: frozenset[str] = frozenset()
 
 
 class Aggregation:
@@ -69,6 +76,8 @@ class Aggregation:
         self._policy = round_.policy
         self._repeater = round_.repeater
         self._settings = round_.settings
+        self._doubted = round_.doubted
+        self._opinion = SecondOpinion(round_.ledger, round_.doubted, round_.unjudged)
 
     def hear(self, change: Change, now: float) -> bool:
         """Take a member's report in; whether its device gets on, or has decided a hop."""
@@ -141,7 +150,8 @@ class Aggregation:
     def _mend(self, now: float) -> list[Effect]:
         """What a fault left behind: senders that must hold again, hops that their receiver has to decide."""
         term, round_id = self._ledger.term, self._ledger.round_id
-        for peer, reason in self._ledger.lose_the_unable().items():
+        for peer, reason in (self._ledger.lose_the_unable() | self._opinion.condemn()).items():
+            self._ledger.lose(peer, reason)
             logger.warning("round %d goes on without %s: %s", round_id, peer.peer_id, reason)
         effects: list[Effect] = []
         for hop in self._ledger.to_release():
@@ -162,8 +172,8 @@ class Aggregation:
     def _goes_in_segments(self, now: float) -> bool:
         """Whether this round may go in segments: nothing is merged, and all reach each other."""
         ledger = self._ledger
-        if self._settings.exchange == "chain" or self.is_whole or ledger.hops:
-            return False
+        if self._settings.exchange == "chain" or self.is_whole or ledger.hops or self._doubted:
+            return False  # whole deltas can be judged
         live, reach = set(ledger.live()), self._members.reach
         if not reach.may_try_segments(now):
             return False
@@ -240,8 +250,15 @@ class Aggregation:
             by_id = {peer.peer_id: peer for peer in self._ledger.free()}
             sender, receiver, reason = by_id[decision.sender], by_id[decision.receiver], decision.reason
             if self._ledger.failures(sender, receiver):
-                sender, receiver = self._ledger.next_try({each.peer_id for each in view.devices if each.may_receive})
+                sender, receiver = self._ledger.next_try(_able(view))
                 reason = f"{decision.sender} and {decision.receiver} could not aggregate, so the two that failed least"
+            if self._opinion.is_doubted(sender) or self._opinion.is_doubted(receiver):
+                if pair := self._opinion.find_pair(sender, receiver, _able(view)):
+                    sender, receiver = pair
+                    reason = f"{sender.peer_id} is to be judged by {receiver.peer_id} ({reason})"
+                elif not self._ledger.is_settled():
+                    self.waiting_for = f"another device to judge {sender.peer_id} or {receiver.peer_id}"
+                    return
             hop = self._ledger.order_hop(sender, receiver, reason, now)
             logger.info("hop %d: %s -> %s: %s", hop.hop_id, sender.peer_id, receiver.peer_id, reason)
 
@@ -271,3 +288,14 @@ class Aggregation:
             self._ledger.lose(last, "wrong theta")
             return None
         return holding
+
+
+def find_unjudged(ledger: RoundLedger, result: Holding | Staged) -> frozenset[str]:
+    """Of a round that went by hops, whose own delta was given to nobody before the broadcast."""
+    given = {hop.sender for hop in ledger.hops.values() if hop.state is MERGED}
+    return frozenset(peer.peer_id for peer in result.contributors if peer not in given) if given else frozenset()
+
+
+def _able(view: ChainView) -> set[str]:
+    """Who may receive."""
+    return {device.peer_id for device in view.devices if device.may_receive}

@@ -87,7 +87,8 @@ class Conductor:
             self.progressed_at = now
         if change.is_place:
             self.look_at(change.member)
-        return change.is_news and self._is_waited_for(change)
+        is_accusing = change.rest and bool(change.report.accused)
+        return change.is_news and (is_accusing or self._is_waited_for(change))
 
     def look_at(self, member: Member) -> None:
         """A member came, left, fell silent or moved: is it out of the round, or has it applied the result already?"""
@@ -189,6 +190,9 @@ class Conductor:
         if not recipients:
             return self._abandon(now, "nobody is left")
         if distribution.is_exchanging:
+            if self._is_poisoned() and not distribution.sources():
+                self._aggregation.is_whole = True  # by hops, where whole deltas are judged
+                return self._lose_result(now)
             lost, stands_still = distribution.lost_contributors(), distribution.is_at_a_standstill(now)
             goes_on = bool(lost) and not distribution.sources() and distribution.go_on_without(lost, now)
             if stands_still and not goes_on:
@@ -206,6 +210,12 @@ class Conductor:
         more = f" and {len(late) - _NAMED} more" if len(late) > _NAMED else ""
         self.waiting_for = f"{', '.join(member.peer_id for member in late[:_NAMED])}{more} to have the result"
         return [effect for member in late for effect in self._repeater.say(member.contributor, order, now)]
+
+    def _is_poisoned(self) -> bool:
+        """Whether a device holds a piece of the segments under way for poison: without it nobody gets the result."""
+        return any(
+            each.round_id == self.ledger.round_id for member in self._following() for each in member.report.accused
+        )
 
     def _decide(self, staged: list[Member], now: float) -> list[Effect]:
         """Everybody alive has the result; with a majority of those who decide it stands."""

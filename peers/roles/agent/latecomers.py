@@ -1,4 +1,7 @@
-"""Devices that stand elsewhere than the mesh: each is sent to one that has the model, as long as that takes. Pure."""
+"""Devices that are not in a round: each that stands elsewhere is sent to one that has the model, as long as that takes.
+
+Others are refused, since their model is another one, or left out for a while, since their work was refused. Pure.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,12 @@ from collections.abc import Collection
 
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Effect
-from mdl.protocol.round_messages import CatchUp
+from mdl.protocol.round_messages import CatchUp, MemberQuarantined, MemberRefused
 from peers.roles.agent.repeater import Repeater
 from peers.roles.membership.majority import is_senior
 from peers.roles.membership.member import Member, Position, poverty
 from peers.roles.membership.members import Members
+from peers.roles.membership.suspicion import Distrust
 
 # How long a round waits for a newcomer to fetch the model; longer while its values are seen to arrive.
 _JOIN_WINDOW_S = 10.0
@@ -52,6 +56,23 @@ class Latecomers:
             lineage, round_id, digest = position
             target = CatchUp(term, round_id, digest, source.contributor, lineage, source.report.base)
             effects += self._repeater.say(member.contributor, target, now)
+        return effects
+
+    def refuse(self, term: int, now: float) -> list[Effect]:
+        """Tell those whose model is another one."""
+        effects: list[Effect] = []
+        for member in self._members.everyone() if self._members.has_refused else ():
+            if member.problem and member.alive:
+                refusal = MemberRefused(term, member.report.round_id, member.problem)
+                effects += self._repeater.say(member.contributor, refusal, now)
+        return effects
+
+    def tell_left_out(self, distrust: Distrust, term: int, round_id: int, now: float) -> list[Effect]:
+        """Tell those whose work the round that opens goes without."""
+        effects: list[Effect] = []
+        for member in self._members.alive() if distrust.out else ():
+            if reason := distrust.tell(member.contributor):
+                effects += self._repeater.say(member.contributor, MemberQuarantined(term, round_id, reason), now)
         return effects
 
     def is_coming(self, member: Member, position: Position, now: float) -> bool:

@@ -15,6 +15,7 @@ from functools import wraps
 from typing import TypeVar
 
 from mdl.protocol.delta import Contributor
+from mdl.protocol.hop_messages import SUSPECT
 from mdl.protocol.round_messages import PeerReport
 from mdl.protocol.vocabulary import MAX_PERIODS, Holding, HopDecision, HopOutcome
 from peers.roles.membership.member import Change
@@ -317,7 +318,7 @@ class RoundLedger:
 
     def _is_refused(self, hop: Hop) -> bool:
         reason = hop.decision.reason if hop.decision else ""
-        return reason.startswith("refused") and "count twice" not in reason
+        return reason.startswith("refused") and not reason.startswith(SUSPECT) and "count twice" not in reason
 
     def _size(self, member: Contributor) -> int:
         holding = self.holding(member)

@@ -17,6 +17,7 @@ from peers.roles.agent.phase import AGGREGATING, BROADCASTING, GATHERING, Phase
 from peers.roles.agent.round_summary import device_records, since_opened, told_schedule
 from peers.roles.membership.member import Member
 from peers.roles.membership.members import Members
+from peers.roles.membership.suspicion import Distrust
 
 # Around a message: the version, and who says it: an id of at most 64 characters and a number.
 _ENVELOPE_BYTES = 256
@@ -55,6 +56,7 @@ class Leader(Protocol):
     term: int
     members: Members
     round: Conductor | None
+    distrust: Distrust
 
     @property
     def ledger(self) -> RoundLedger | None: ...
@@ -70,7 +72,7 @@ def mesh_status(
     agent: Leader, policy: str, goal: int, finished: list[RoundSummary], since_round: int, now: float
 ) -> MeshStatus:
     ledger = agent.ledger
-    members = tuple(_member_status(member, ledger, now) for member in agent.members.everyone())
+    members = tuple(_member_status(member, ledger, agent.distrust, now) for member in agent.members.everyone())
     hops = told_schedule(ledger) if ledger else ()
     round_id = ledger.round_id if ledger else max((member.round_id for member in members), default=0)
     new = [summary for summary in finished if summary.round > since_round]
@@ -133,7 +135,7 @@ def _newest_that_fit(finished: list[RoundSummary], room_bytes: int) -> tuple[Rou
     return tuple(reversed(kept))
 
 
-def _member_status(member: Member, ledger: RoundLedger | None, now: float) -> MemberStatus:
+def _member_status(member: Member, ledger: RoundLedger | None, distrust: Distrust, now: float) -> MemberStatus:
     holding = ledger.holding(member.contributor) if ledger else None
     report = member.report
     return MemberStatus(
@@ -147,7 +149,13 @@ def _member_status(member: Member, ledger: RoundLedger | None, now: float) -> Me
         resources=report.resources,
         transfer=report.transfer,
         loss=report.training.loss if report.training else None,
-        problem=printable(member.problem or (f"paused: {report.away}" if report.away else "")),
+        problem=printable(member.problem or _why_idle(member, distrust)),
         link_mb_s=member.device.link_mb_s,
         merge_mb_s=member.device.merge_mb_s,
     )
+
+
+def _why_idle(member: Member, distrust: Distrust) -> str:
+    if reason := distrust.tell(member.contributor):
+        return f"quarantined: {reason}"
+    return f"paused: {member.report.away}" if member.report.away else ""

@@ -12,22 +12,26 @@ from mdl.protocol.vocabulary import HopOutcome
 from peers.roles.agent.distribution import newest_staged
 from peers.roles.agent.ledger import ABORTED, MERGED, ORDERED, Hop, HopKey, HopState, RoundLedger
 from peers.roles.membership.member import Member
+from peers.roles.membership.suspicion import Distrust
 
 logger = logging.getLogger(__name__)
 
 
-def open_ledger(round_id: int, current: list[Member], term: int, is_fork: bool, now: float) -> RoundLedger:
+def open_ledger(
+    round_id: int, current: list[Member], term: int, is_fork: bool, now: float, distrust: Distrust | None = None
+) -> RoundLedger:
     """The ledger of the round that these begin under this term, or go on with if another agent has left it open.
 
-    On a fork nothing is open yet. Who may not train now is in no round that begins.
+    On a fork nothing is open yet. Who may not train now, or is left out for a while, is in no round that begins.
     """
     reports = {member.contributor: member.report for member in current}
     staged, attempt = newest_staged(current), _newest_attempt(current)
     if staged is None and has_been_left(round_id, attempt, reports):
         attempt = 0
     if is_fork or not (attempt or staged):
-        able = frozenset(member for member, report in reports.items() if not report.away)
-        return RoundLedger(round_id, able or frozenset(reports), term, opened_at=now)
+        may_train = [member for member in current if not member.report.away] or current
+        admitted = distrust.admitted(may_train) if distrust else may_train
+        return RoundLedger(round_id, frozenset(member.contributor for member in admitted), term, opened_at=now)
     ledger = recover(round_id, attempt, term, reports, now)
     logger.info("round %d goes on with %d members", round_id, len(ledger.live()))
     return ledger

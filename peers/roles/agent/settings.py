@@ -31,7 +31,8 @@ class AgentSettings(msgspec.Struct, frozen=True):
     lacks a majority waits for it, before it goes on by itself; alone_s: a single device that has heard the others; with
     waits_for_majority it never does. busy: when a device counts as busy. limit: for devices that train long.
     exchange: "chain" (hops, as in the paper), "shares" (segments) or "auto". segment_values: of one segment, 0: by the
-    model's size. coding: how they travel.
+    model's size. coding: how they travel. quarantine: devices that several others have refused are left out.
+    judges: devices judge what they receive: who held the mean at last gives its own delta first in the next round.
     """
 
     rounds: int = 0
@@ -50,3 +51,5 @@ class AgentSettings(msgspec.Struct, frozen=True):
     exchange: Exchange = "chain"
     segment_values: int = 0
     coding: Coding | Literal["auto"] = "none"
+    quarantine: bool = True
+    judges: bool = False

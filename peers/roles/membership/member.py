@@ -104,7 +104,8 @@ class Change(msgspec.Struct, frozen=True):
     hops: bool = True
     # It has staged a result, under this order.
     staged: bool = True
-    # Anything else: a vote, the base, the goal, a loss, an evaluation, an announcement, an order heard, a pause.
+    # Anything else: a vote, the base, the goal, a loss, an evaluation, an announcement, an order heard, a pause,
+    # what it has against others.
     rest: bool = True
     # More values have come in.
     transfer: bool = True
@@ -162,7 +163,8 @@ def _compare(member: Member, before: PeerReport, stood_at: Position, report: Pee
         or report.base != before.base
         or report.goal != before.goal
         or report.model != before.model
-        or report.away != before.away,
+        or report.away != before.away
+        or report.accused != before.accused,
         transfer=report.transfer is not None and report.transfer != before.transfer,
     )
 

@@ -22,6 +22,7 @@ from mdl.protocol.machine import Send
 from mdl.protocol.round_messages import BroadcastOrdered, places_of
 from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
 from mdl.protocol.segments import Cut, to_bits
+from peers.roles.trainer.guard import Guard
 from peers.roles.trainer.lanes import Lane, Parcel, Uplink
 
 # What keeps a link busy until a confirmation is back, at the speed of its slower end; a device that only receives is
@@ -33,7 +34,7 @@ MOST_UNDER_WAY = 1 << 17
 
 class Exchange:
     """See the module. values: the result as far as it is here, float32 (P,). own: None if it contributes nothing.
-    uplink: what earlier exchanges have shown of it.
+    uplink: what earlier exchanges have shown of it. guard: judges the pieces that come to this owner; None: nobody.
 
     Raises RemoteProtocolError for an order whose segments are not those of a model of `size` values.
     """
@@ -47,6 +48,7 @@ class Exchange:
         retry_s: float,
         most_under_way: int = MOST_UNDER_WAY,
         uplink: Uplink | None = None,
+        guard: Guard | None = None,
     ) -> None:
         self.values = np.empty(size, np.float32)
         self.uplink = uplink or Uplink()
@@ -55,7 +57,7 @@ class Exchange:
         self._own = own if me in order.contributors else None
         self._retry_s = retry_s
         self._most_under_way = most_under_way
-        self._goes_on = False
+        self._goes_on, self._guard = False, guard
         self._follow(order)
         self._lacking = set(range(self._cut.segments))
         self._merging: dict[int, ModelDelta] = {}
@@ -168,6 +170,8 @@ class Exchange:
         values, part = self._read(values, segment), self.values[self._cut.bounds(segment)]
         if not message.theta > 0:
             raise RemoteProtocolError(f"a piece of theta {message.theta}")
+        if self._guard and not self._guard.admits(self._judge, sender, self._cut.bounds(segment), values):
+            return []
         theirs = ModelDelta(values, message.theta, frozenset([sender]))
         if mine is None:
             part[:] = values
@@ -215,14 +219,14 @@ class Exchange:
 
     def _follow(self, order: BroadcastOrdered) -> None:
         """Who owns what, by this order, and what this device has to give to whom."""
-        table = places_of(order)
+        table, guard = places_of(order), self._guard
         place_of = {peer: place for place, (peer, _) in enumerate(table)}
-        lost = tuple(each.place for each in order.lost)
-        self.order = order
+        lost, self.order = tuple(each.place for each in order.lost), order
         self._cut = Cut(self.values.size, order.segment_values, tuple(owns for _, owns in table), lost)
         self._contributors = frozenset(order.contributors)
         self._owned = self._cut.owned(place_of[self._me])
         self._is_owned = frozenset(self._owned)
+        self._judge = guard.judge_pieces(self._own, [*map(self._cut.bounds, self._owned)]) if guard else None
         place, count = order.order.index(self._me), len(order.order)
         others = [(place + step) % count for step in range(1, count)]
         self._place_of = place_of

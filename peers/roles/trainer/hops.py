@@ -10,10 +10,11 @@ import logging
 from mdl.bounds import MAX_HOPS, printable
 from mdl.errors import RemoteProtocolError
 from mdl.protocol.delta import Contributor, ModelDelta, Vector
-from mdl.protocol.hop_messages import DeltaMessage, DeltaWanted, HopCancelled, HopOrdered
+from mdl.protocol.hop_messages import SUSPECT, DeltaMessage, DeltaWanted, HopCancelled, HopOrdered
 from mdl.protocol.machine import Effect, Send
 from mdl.protocol.vector_work import DeltasMerged, MergeDeltas
 from mdl.protocol.vocabulary import NOTHING_CAME, HopDecision, HopOutcome
+from peers.roles.trainer.guard import Guard
 from peers.roles.trainer.round_state import Part
 from peers.roles.trainer.voice import Voice
 
@@ -23,8 +24,9 @@ logger = logging.getLogger(__name__)
 class Hops:
     """See the module. stall_s: a hop of which nothing has come for so long is given up."""
 
-    def __init__(self, voice: Voice, stall_s: float) -> None:
+    def __init__(self, voice: Voice, stall_s: float, guard: Guard) -> None:
         self._voice = voice
+        self._guard = guard
         self._stall_s = stall_s
 
     def fetch(self, part: Part, order: HopOrdered, now: float) -> None:
@@ -73,9 +75,10 @@ class Hops:
         except RemoteProtocolError as error:
             self.abort(part, order, now, f"refused: {error}")
             raise
-        part.is_merging = True
+        part.is_merging, part.theirs = True, theirs.contributors
         self._voice.stop_asking()
-        return [MergeDeltas(part.round_id, order.segment, order.hop_id, mine, theirs)]
+        check = self._guard.check(theirs.contributors, len(mine.contributors) == 1)
+        return [MergeDeltas(part.round_id, order.segment, order.hop_id, mine, theirs, check)]
 
     def take_merged(self, part: Part | None, done: DeltasMerged, now: float) -> None:
         """Receiver: the mean of both is what it holds from here on. Raises RemoteProtocolError for what is refused."""
@@ -83,11 +86,13 @@ class Hops:
             return
         order = part.incoming
         assert order is not None
+        self._guard.note(part.theirs, done)
         if done.merged is None:
-            self.abort(part, order, now, f"refused: {done.problem}")
+            self.abort(part, order, now, f"{SUSPECT if done.verdict.is_refused else 'refused: '}{done.problem}")
             raise RemoteProtocolError(done.problem)
         part.holds[order.segment] = done.merged
-        self._decide(part, order, HopOutcome.MERGED, now, "", done.merged.values.nbytes)
+        clipped = f"merged to {done.verdict.scale:.0%}: {done.verdict.reason}" if done.verdict.scale < 1.0 else ""
+        self._decide(part, order, HopOutcome.MERGED, now, clipped, done.merged.values.nbytes)
 
     def abort(self, part: Part, order: HopOrdered | HopCancelled, now: float, reason: str) -> None:
         """Receiver: not this one; it may be the sender's once more."""

@@ -89,6 +89,11 @@ class Standing:
     def history(self) -> History:
         return History(self.lineage, self.base, tuple(self._counted[peer_id] for peer_id in sorted(self._counted)))
 
+    def rounds_since_counted(self, peer_id: str) -> int:
+        """Of how many rounds a device's next delta may bring work: since w holds any of it, or since the beginning."""
+        counted = self._counted.get(peer_id)
+        return self.round_id + 1 - (counted.round_id if counted else 0)
+
     def follow(self, lineage: Lineage, base: tuple[str, ...]) -> None:
         """Go on with the mesh; or with a group that starts, or leaves the others behind, at this very w."""
         if lineage != self.lineage:

@@ -22,6 +22,7 @@ from mdl.protocol.round_messages import BroadcastOrdered, CatchUp, ModelMessage,
 from mdl.protocol.vector_work import ApplyDelta, DeltaApplied
 from mdl.protocol.vocabulary import History, TrainingReport
 from peers.roles.trainer.catch_up import CatchingUp, Way
+from peers.roles.trainer.guard import Guard
 from peers.roles.trainer.model_state import Standing
 from peers.roles.trainer.own_delta import OwnWork
 from peers.roles.trainer.reports import Reports
@@ -51,6 +52,7 @@ class Progress:
         voice: Voice,
         staging: Staging,
         keeps: bool,
+        guard: Guard,
     ) -> None:
         self.standing = standing
         self.part: Part | None = None
@@ -59,6 +61,7 @@ class Progress:
         self._voice = voice
         self._staging = staging
         self._keeps = keeps
+        self._guard = guard
         self._own = OwnWork(me, standing, keeps)
         self._catching_up = CatchingUp(standing)
         self._applying: _Applying | None = None
@@ -83,7 +86,7 @@ class Progress:
         current = opened.round_id == standing.round_id + 1 and opened.digest == standing.digest
         if not current or self._me not in opened.members or self._reports.has_left or not self._is_on(opened):
             return []
-        self._reports.goal = opened.planned_rounds
+        self._reports.goal, self._guard.told = opened.planned_rounds, ""
         members = frozenset(opened.members)
         if self.attempt() == (opened.round_id, opened.attempt):
             assert self.part is not None
@@ -147,6 +150,7 @@ class Progress:
         self._applying = _Applying(part, result, exchange.rounded if exchange else None, target)
         in_place = target is None and not self._keeps and self._is_free(part, result)
         part.spread.exchange = None
+        self._guard.note_global(result.values)
         if target is None and self._me in result.contributors and self.standing.is_settled():
             part.holds.clear()  # its own is counted, and can be recalled: room for w(t+1)
         return [ApplyDelta(part.round_id, self.standing.state, result.values, self.standing.outer, in_place)]

@@ -8,6 +8,7 @@ from mdl.bounds import MAX_LOSS, printable, within
 from mdl.protocol.machine import Evaluated, ResourcesSampled
 from mdl.protocol.round_messages import ATTEMPTS_TOLD, PeerReport, exchanging
 from mdl.protocol.vocabulary import Activity, ResourceState, RoundEvaluation, TrainingReport
+from peers.roles.trainer.guard import Guard
 from peers.roles.trainer.model_state import Standing
 from peers.roles.trainer.round_state import Part
 from peers.roles.trainer.voice import Voice
@@ -22,7 +23,7 @@ class Reports:
     goal: the run's last round, 0 if it is open. has_left: it takes part no more. away: why it may not train now.
     """
 
-    def __init__(self, voice: Voice, standing: Standing, schema_hash: str, model: str) -> None:
+    def __init__(self, voice: Voice, standing: Standing, schema_hash: str, model: str, guard: Guard) -> None:
         self.schema_hash = schema_hash
         self.model = printable(model)
         self.goal = 0
@@ -30,6 +31,7 @@ class Reports:
         self.away = ""
         self._voice = voice
         self._standing = standing
+        self._guard = guard
         self._resources: ResourceState | None = None
         self._sent_bytes = 0
         self._evaluation: RoundEvaluation | None = None
@@ -80,6 +82,7 @@ class Reports:
             transfer=voice.transfer,
             sent_bytes=self._sent_bytes,
             away=self.away,
+            accused=self._guard.accusations(),
         )
         return _add_round(report, part) if part else report
 

@@ -31,8 +31,8 @@ class Part:
     given: segment -> the hop it was given away by, and its receiver. fresh: what was trained for it, without its values
     where the trained model still has them; works: earlier work in the own delta. announced: the term under which it was
     announced last, with its members. is_empty: nothing was trained for it, since that comes with earlier work.
-    is_merging: what came in by `incoming` is being merged. in_vain: how often each receiver got something by a hop that
-    did not count.
+    is_merging: what came in by `incoming` is being merged; theirs: who is in that. in_vain: how often each receiver got
+    something by a hop that did not count.
     """
 
     round_id: int
@@ -51,6 +51,7 @@ class Part:
     incoming: HopOrdered | None = None
     incoming_since: float = 0.0
     is_merging: bool = False
+    theirs: frozenset[Contributor] = frozenset()
     spread: Spread = field(default_factory=Spread)
     # For these contributors, given away so: the last report. It names no delta, which would stay in memory with it.
     _told: tuple[frozenset[Contributor] | None, object, tuple[Holding, ...]] = (None, None, ())

@@ -9,6 +9,7 @@ from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, Segments
 from mdl.protocol.vector_work import DeltaHashed, HashDelta
 from mdl.protocol.vocabulary import Transfer
 from peers.roles.trainer.exchange import Exchange
+from peers.roles.trainer.guard import Guard
 from peers.roles.trainer.hops import Hops
 from peers.roles.trainer.lanes import Uplink
 from peers.roles.trainer.model_state import Standing
@@ -21,13 +22,16 @@ Said = SegmentsReady | PieceMessage | SegmentMessage | SegmentTaken
 class Staging:
     """See the module. staged_term: the last under which this device has staged a result."""
 
-    def __init__(self, me: Contributor, standing: Standing, voice: Voice, hops: Hops, most_under_way: int) -> None:
+    def __init__(
+        self, me: Contributor, standing: Standing, voice: Voice, hops: Hops, most_under_way: int, guard: Guard
+    ) -> None:
         self.staged_term = 0
         self._me = me
         self._standing = standing
         self._voice = voice
         self._hops = hops
         self._most_under_way = most_under_way
+        self._guard = guard
         self._uplink = Uplink()
 
     def take_place(self, part: Part, order: BroadcastOrdered, now: float) -> list[Effect]:
@@ -132,7 +136,7 @@ class Staging:
             sends = exchange.go_on(order)
         else:
             own, most = part.own_hold(self._me), self._most_under_way
-            exchange = Exchange(order, self._me, own, size, self._voice.retry_s, most, self._uplink)
+            exchange = Exchange(order, self._me, own, size, self._voice.retry_s, most, self._uplink, self._guard)
             part.spread.exchange, sends = exchange, exchange.begin()
         self._voice.ask_at = now + self._voice.retry_s
         return [*sends, *self._name_if_whole(part, exchange)]

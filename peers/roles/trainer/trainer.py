@@ -13,7 +13,6 @@ import logging
 
 import msgspec
 
-from mdl.errors import LocalProtocolError, RemoteProtocolError
 from mdl.protocol.delta import Contributor, ModelDelta, Vector
 from mdl.protocol.hop_messages import DeltaMessage, DeltaWanted, HopCancelled, HopOrdered, HopReleased
 from mdl.protocol.machine import (
@@ -33,7 +32,6 @@ from mdl.protocol.machine import (
     TransferProgressed,
     WorkFailed,
 )
-from mdl.protocol.messages import SEGMENTS
 from mdl.protocol.round_messages import (
     AgentMessage,
     BroadcastOrdered,
@@ -41,6 +39,7 @@ from mdl.protocol.round_messages import (
     GlobalMessage,
     GlobalTaken,
     GlobalWanted,
+    MemberQuarantined,
     MemberRefused,
     MeshFinished,
     ModelMessage,
@@ -52,7 +51,9 @@ from mdl.protocol.round_messages import (
 from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
 from mdl.protocol.vector_work import DeltaApplied, DeltaHashed, DeltasMerged, Outer
 from mdl.protocol.vocabulary import Ballot, History, Lineage, Transfer
+from peers.roles.trainer.arrivals import digest_of, segment_of, values_of
 from peers.roles.trainer.exchange import MOST_UNDER_WAY
+from peers.roles.trainer.guard import Defence, Guard
 from peers.roles.trainer.hops import Hops
 from peers.roles.trainer.model_state import Standing
 from peers.roles.trainer.progress import Progress
@@ -73,6 +74,7 @@ class TrainerSettings(msgspec.Struct, frozen=True):
 
     report_s: how often a report is sent at least. retry_s: how often something is asked for. stall_s: a hop of which
     nothing has come for so long is given up. most_under_way: bytes of segments on their way to one device.
+    defence: how others' partial means are judged.
     """
 
     outer: Outer = Outer()
@@ -81,10 +83,12 @@ class TrainerSettings(msgspec.Struct, frozen=True):
     retry_s: float = 0.5
     stall_s: float = 10.0
     most_under_way: int = MOST_UNDER_WAY
+    defence: Defence = Defence()
 
 
 class Trainer:
     """See the module. standing: the model it has. part: its part in the open round, if any. voice: when it speaks next.
+    guard: what it knows of the others' deltas.
 
     ballot: what an earlier start of it has promised, None if that is not known.
     digest: of the state, if it is known. state: float32, w and what else the outer optimizer of the settings has
@@ -108,12 +112,13 @@ class Trainer:
         self.standing = Standing(me, state, round_id, history, ballot, digest, settings.outer)
         self._settings = settings
         self.voice = Voice(settings.report_s, settings.retry_s)
-        self._reports = Reports(self.voice, self.standing, schema_hash, model)
-        self._hops = Hops(self.voice, settings.stall_s)
-        self._staging = Staging(me, self.standing, self.voice, self._hops, settings.most_under_way)
+        self.guard = Guard(settings.defence, self.standing, self.voice)
+        self._reports = Reports(self.voice, self.standing, schema_hash, model, self.guard)
+        self._hops = Hops(self.voice, settings.stall_s, self.guard)
+        self._staging = Staging(me, self.standing, self.voice, self._hops, settings.most_under_way, self.guard)
         self._farewell: tuple[str, int] | None = None  # waits for the round that is being applied
         shared = (self.standing, self._reports, self.voice, self._staging)
-        self._progress = Progress(me, *shared, settings.keep_deltas)
+        self._progress = Progress(me, *shared, settings.keep_deltas, self.guard)
 
     @property
     def part(self) -> Part | None:
@@ -241,6 +246,8 @@ class Trainer:
         if type(message) is MeshFinished:
             logger.info("the agent ends the mesh after round %d%s", self.round_id, f" of {self.goal}" * bool(self.goal))
             return self._leave()
+        if type(message) is MemberQuarantined:
+            self.guard.told = message.reason
         if self._progress.is_applying:
             return []  # the agent says it again
         if type(message) is BroadcastOrdered:
@@ -283,13 +290,13 @@ class Trainer:
             message.check(self.parameters.size)
             return [*self.part.spread.serve(sender, message, now)]
         if type(message) in _SEGMENTED:
-            return self._staging.hear_segment(self.part, sender, message, _segment_of(event), now)  # type: ignore[arg-type]
+            return self._staging.hear_segment(self.part, sender, message, segment_of(event), now)  # type: ignore[arg-type]
         if type(message) is GlobalMessage:
-            return self._staging.take_result(self.part, sender, message, _values_of(event), _digest_of(event), now)
+            return self._staging.take_result(self.part, sender, message, values_of(event), digest_of(event), now)
         if type(message) is DeltaMessage:
-            return self._hops.merge(self.part, sender, message, _values_of(event), now)
+            return self._hops.merge(self.part, sender, message, values_of(event), now)
         if type(message) is ModelMessage:
-            return self._progress.take_model(message, _values_of(event), _digest_of(event))
+            return self._progress.take_model(message, values_of(event), digest_of(event))
         if type(message) is ModelWanted and message.round_id == self.round_id:
             model = ModelMessage(self.round_id, self.digest, self.standing.history())
             return [Send(sender.peer_id, model, self.standing.state)]
@@ -325,20 +332,3 @@ class Trainer:
     def report(self, term: int, agent: str, now: float) -> PeerReport:
         """The whole state, for whoever leads. term, agent: whom this device obeys."""
         return self._reports.make(self.part, self._progress.training, term, agent, now)
-
-
-def _values_of(event: Received) -> Vector:
-    if event.values is None or isinstance(event.values, bytes):
-        raise RemoteProtocolError(f"{type(event.message).__name__} without values")
-    return event.values
-
-
-def _segment_of(event: Received) -> Vector | None:
-    return _values_of(event) if type(event.message) in SEGMENTS else None
-
-
-def _digest_of(event: Received) -> bytes:
-    """As the transport computed it while the values came."""
-    if not event.digest:
-        raise LocalProtocolError(f"{type(event.message).__name__} without the digest of its values")
-    return event.digest

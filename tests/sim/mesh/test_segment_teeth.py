@@ -27,6 +27,7 @@ from peers.roles.agent.distribution import Distribution
 from peers.roles.membership.reach import Reach
 from peers.roles.trainer.broadcast import Spread
 from peers.roles.trainer.exchange import Exchange
+from peers.roles.trainer.guard import Defence, Guard
 from peers.roles.trainer.hops import Hops
 from peers.roles.trainer.model_state import Standing
 from peers.roles.trainer.round_state import Part
@@ -183,7 +184,10 @@ def _check_that_pieces_are_of_the_own_delta() -> None:
 def _check_that_a_hop_ends_the_exchange() -> None:
     part = Part(1, 1, frozenset([_ME, _OTHER]), holds={0: _DELTA})
     part.spread.exchange = _exchange()
-    Hops(Voice(0.5, 0.5), 1.0).fetch(part, HopOrdered(1, 1, 0, 1, _OTHER), 0.0)
+    voice = Voice(0.5, 0.5)
+    Hops(voice, 1.0, Guard(Defence(), Standing(_ME, np.zeros(2, np.float32)), voice)).fetch(
+        part, HopOrdered(1, 1, 0, 1, _OTHER), 0.0
+    )
     assert part.spread.exchange is None
 
 

@@ -336,7 +336,7 @@ def _is_caught(verdict: Verdict) -> bool:
 def test_a_broken_rule_is_caught(mutation: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     where, name, stored = MUTATIONS[mutation]
     plan = load_plan((_PLANS / f"{stored}.json").read_bytes())
-    monkeypatch.setattr(where, name, (mutation,) if name == "__defaults__" else mutation)
+    monkeypatch.setattr(where, name, (mutation, None) if name == "__defaults__" else mutation)
     drawn = (draw_plan(seed, plan.peers, plan.rounds, "hard") for seed in range(_SEEDS))
     caught = next((tried for tried in chain([plan], drawn) if _is_caught(run_silently(tried))), None)
     assert caught is not None

@@ -12,6 +12,7 @@ from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import PeerReport
 from mdl.protocol.segment_messages import Exchanging
 from mdl.protocol.vocabulary import (
+    Accusation,
     Activity,
     Fork,
     Holding,
@@ -57,6 +58,7 @@ FIELDS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "exchange": (Exchanging(5, 1), ("rest",)),
     "model": ("lenet of another text", ("rest",)),
     "away": ("in use", ("rest",)),
+    "accused": ((Accusation("bob", 1.0, 3, "long"),), ("rest",)),
     "resources": (ResourceState(1, 1.0), ()),
     "sent_bytes": (7, ()),
     "sequence": (3, ()),

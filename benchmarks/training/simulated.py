@@ -1,0 +1,137 @@
+"""A simulated mesh whose devices really train: the machines of a mesh, with all that they decide, in virtual time.
+
+Local training, the loss of own windows and merging are the product's; network and clock are the simulator's, so that
+nothing is ever lost and a run takes as long as its training.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from benchmarks.training.attacks import Attack
+from mdl.config import Exchange, TrainingSettings
+from mdl.data import DataSet, split_windows, take_windows
+from mdl.defence.judge import Verdict
+from mdl.learning.evaluation import evaluate
+from mdl.learning.flat import FlatModel
+from mdl.learning.models import build_model
+from mdl.learning.own_loss import OwnLoss
+from mdl.learning.training import LocalTrainer, model_delta
+from mdl.protocol.counts import Evaluation
+from mdl.protocol.delta import Contributor, ModelDelta, Vector, digest_of
+from mdl.protocol.machine import DeltaRecalled, Effect, Event, LocalDeltaReady, RecallDelta, TrainLocally
+from mdl.protocol.vector_work import DeltasMerged, MergeDeltas, merge_deltas
+from mdl.protocol.vocabulary import Role, TrainingReport
+from peers.edge.device import device_seed
+from peers.roles.build import TrainerStart, build_machine, simulated_start
+from peers.roles.trainer.guard import Defence
+from sim.mesh.accounts import Accounts
+from sim.mesh.driver import SimMesh
+from sim.mesh.network import Network
+from sim.mesh.process import Node
+
+_TRAIN_S, _MERGE_S = 0.2, 0.02
+_OWN_WINDOWS = 64
+
+
+@dataclass
+class Device:
+    """One device's training and judging. attack: None of an honest one. accomplices: of a colluding one, by peer id.
+
+    given: what its last delta began at, and that delta.
+    """
+
+    me: Contributor
+    trainer: LocalTrainer
+    losses: OwnLoss
+    attack: Attack | None
+    accomplices: frozenset[str]
+    given: tuple[Vector, Vector] | None = None
+
+    def work(self, effect: Effect) -> tuple[float, Event] | None:
+        """As of `sim.mesh.own_work.begin_work`."""
+        if isinstance(effect, TrainLocally):
+            done = self.trainer.train_round(effect.parameters, effect.round_id)
+            values = model_delta(effect.parameters, done.values)
+            values = self.attack.delta(values) if self.attack else values
+            self.given = effect.parameters, values.copy()
+            delta = ModelDelta(values, 1.0, frozenset([self.me]))
+            return _TRAIN_S, LocalDeltaReady(effect.round_id, delta, TrainingReport(done.loss, done.samples, _TRAIN_S))
+        if isinstance(effect, RecallDelta):
+            known = self.given and self.given[0] is effect.parameters
+            return _MERGE_S, DeltaRecalled(effect.round_id, self.given[1] if self.given and known else None)
+        if isinstance(effect, MergeDeltas):
+            return _MERGE_S, self._merge(effect)
+        return None
+
+    def _merge(self, effect: MergeDeltas) -> DeltasMerged:
+        if not (self.attack and self.attack.colludes):
+            return merge_deltas(effect, losses=self.losses)
+        if {each.peer_id for each in effect.theirs.contributors} <= self.accomplices:
+            return merge_deltas(msgspec.structs.replace(effect, check=None))
+        verdict, marks = Verdict(0.0, "it is a lie"), merge_deltas(effect, losses=self.losses).marks
+        return DeltasMerged(effect.round_id, effect.segment, effect.hop_id, None, verdict.reason, marks, verdict)
+
+
+class TrainingMesh(SimMesh):
+    """See the module. devices: by peer id. most_events: as many as 1,000 rounds take."""
+
+    most_events = 10_000_000
+
+    def __init__(
+        self, data: DataSet, model: str, settings: TrainingSettings, peers: int, split: str, seed: int,
+        liars: frozenset[int] = frozenset(), attack: str = "", is_defended: bool = True, exchange: Exchange = "chain",
+    ) -> None:  # fmt: skip
+        classes, names = len(data.classes), frozenset(f"p{number}" for number in liars)
+        shards = [take_windows(data.train, rows) for rows in split_windows(data.train, split, peers, seed)]
+        first = FlatModel(build_model(model, *data.shape, classes, seed)).values().copy()
+        self.devices: dict[str, Device] = {}
+        self._data, self._model = data, FlatModel(build_model(model, *data.shape, classes, seed))
+        rng = np.random.default_rng([seed, 0xBE])
+        network = Network(rng, rates_mb_s={f"p{number}": float(rng.uniform(2.5, 5.0)) for number in range(peers)})
+        super().__init__(network, Accounts(first), first.nbytes)
+        for number, shard in enumerate(shards):
+            me = Contributor(f"p{number}", 1)
+            own_seed = device_seed(seed, number + 1)
+            lie = Attack(attack, np.random.default_rng(own_seed), attack == "colluding") if number in liars else None
+            x, y = lie.windows(shard.x, shard.y, classes) if lie else (shard.x, shard.y)
+            module = FlatModel(build_model(model, *data.shape, classes, seed))
+            trainer = LocalTrainer(module, x, y, msgspec.structs.replace(settings, seed=own_seed))
+            losses = OwnLoss(lambda: self._model, shard.x, shard.y, classes, _OWN_WINDOWS, own_seed)
+            self.devices[me.peer_id] = Device(me, trainer, losses, lie, names)
+            start = simulated_start(
+                *(me, "greedy", peers, "wait", TrainerStart(first.size, digest_of(first)), 0.0, exchange)
+            )
+            assert start.trainer is not None
+            defence = Defence(is_defended, True, own_seed, clips=True)
+            its = msgspec.structs.replace(start.trainer.settings, defence=defence, keep_deltas=False)
+            agent = msgspec.structs.replace(start.agent, rounds=settings.planned_rounds, segment_values=0)
+            agent = msgspec.structs.replace(agent, min_peers=peers, judges=is_defended)
+            trainer_start = msgspec.structs.replace(start.trainer, settings=its)
+            machine = build_machine(msgspec.structs.replace(start, trainer=trainer_start, agent=agent), first)
+            self.add(me.peer_id, Role.TRAINER, machine, train_s=_TRAIN_S)
+
+    def _carry_out(self, node: Node, effect: Effect) -> None:
+        if work := self.devices[node.peer_id].work(effect):
+            self._schedule(work[0], node, work[1])
+        else:
+            super()._carry_out(node, effect)
+
+    def finish(self) -> None:
+        """All planned rounds. Raises RuntimeError if the mesh does not come to its end."""
+        if not self.run(1e6):
+            raise RuntimeError(f"after {self.now:.0f} s {len(self.rounds)} rounds are closed, and no more")
+
+    @property
+    def parameters(self) -> Vector:
+        holder = next(node.holder for node in self.nodes.values() if node.holder)
+        return holder.parameters
+
+    def test(self, x: Vector | None = None) -> Evaluation:
+        """Of the mesh's model, on the test windows. x: instead of these."""
+        test = self._data.test
+        self._model.load(self.parameters)
+        return evaluate(self._model.module, test.x if x is None else x, test.y, len(self._data.classes))

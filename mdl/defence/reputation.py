@@ -1,0 +1,104 @@
+"""Who is suspected in a mesh, and who is left out for that: from what its devices say of each other. Pure.
+
+A refused partial mean accuses each of its contributors of an equal share. Suspicion fades: it halves in HALF_LIFE
+rounds. To have a device left out it takes several others that suspect it, so that a liar alone, or a third of a mesh,
+cannot have anybody left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from math import exp2
+
+import msgspec
+
+HALF_LIFE = 10
+# A device suspects another from SUSPECTED on: after one refusal of its own work alone, or of two that two had part in.
+# Who was left out for that is so down to STILL. Below FAINT nobody speaks of it any more.
+SUSPECTED, STILL, FAINT = 0.5, 0.25, 0.05
+# Devices that one device suspects at a time; the least suspected are forgotten.
+MOST_SUSPECTS = 64
+
+
+class Suspicion(msgspec.Struct, frozen=True):
+    """What one device has against another: `weight` (0..1) as of round `round_id`, for the last of these reasons."""
+
+    weight: float
+    round_id: int
+    reason: str
+
+    def now(self, round_id: int) -> float:
+        return self.weight * exp2(min(0, self.round_id - round_id) / HALF_LIFE)
+
+
+@dataclass
+class Suspects:
+    """Of one device. known: peer id -> what there is against it."""
+
+    known: dict[str, Suspicion] = field(default_factory=dict)
+
+    def accuse(self, peer_ids: Iterable[str], round_id: int, reason: str) -> None:
+        """What these gave together is refused: each has an equal share in it."""
+        accused = list(peer_ids)
+        for peer_id in accused:
+            self._put(peer_id, self._weight(peer_id, round_id) + 1.0 / len(accused), round_id, reason)
+
+    def clear(self, peer_ids: Iterable[str], round_id: int) -> None:
+        """What these gave is as it should be: half of what there is against them is gone."""
+        for peer_id in peer_ids:
+            if known := self.known.get(peer_id):
+                self._put(peer_id, known.now(round_id) / 2, round_id, known.reason)
+
+    def _weight(self, peer_id: str, round_id: int) -> float:
+        known = self.known.get(peer_id)
+        return known.now(round_id) if known else 0.0
+
+    def _put(self, peer_id: str, weight: float, round_id: int, reason: str) -> None:
+        self.known.pop(peer_id, None)
+        if weight >= FAINT:
+            self.known[peer_id] = Suspicion(min(weight, 1.0), round_id, reason)
+        if len(self.known) > MOST_SUSPECTS:
+            del self.known[min(self.known, key=lambda each: self.known[each].now(round_id))]
+
+
+def accusers_needed(devices: int) -> int:
+    """How many must suspect a device of so many, to have it left out: more than a third of them, two at least."""
+    return max(2, devices // 3 + 1)
+
+
+@dataclass
+class Quarantine:
+    """Who is left out of the rounds of a mesh, as its agent sees it. out: peer id -> why, in words."""
+
+    out: dict[str, str] = field(default_factory=dict)
+
+    def look(self, said: Mapping[str, Mapping[str, Suspicion]], round_id: int) -> tuple[list[str], list[str]]:
+        """Who is left out from round_id on, and who is not any more. said: accuser -> accused -> suspicion.
+
+        Who is out is not judged, so that suspicion fades: it comes back after 2 HALF_LIFE rounds at the latest.
+        """
+        needed = accusers_needed(len(said))
+        ends = [peer_id for peer_id in self.out if len(accusers(peer_id, said, round_id, STILL)) < needed]
+        for peer_id in ends:
+            del self.out[peer_id]
+        begins = []
+        for peer_id in said:
+            suspecting = accusers(peer_id, said, round_id, SUSPECTED)
+            if peer_id not in self.out and len(suspecting) >= needed:
+                surest = max(suspecting, key=lambda who: said[who][peer_id].now(round_id))
+                reason = said[surest][peer_id].reason
+                self.out[peer_id] = f"{len(suspecting)} devices refused its work; {surest}: {reason}"
+                begins.append(peer_id)
+        return begins, ends
+
+
+def accusers(
+    peer_id: str, said: Mapping[str, Mapping[str, Suspicion]], round_id: int, least: float = SUSPECTED
+) -> list[str]:
+    """Who of the others suspects this device at least so much."""
+    return [
+        accuser
+        for accuser, suspects in said.items()
+        if accuser != peer_id and peer_id in suspects and suspects[peer_id].now(round_id) >= least
+    ]

@@ -1,0 +1,1 @@
+"""What an agent does about deltas that a device has refused."""

@@ -1,0 +1,90 @@
+"""Refused partial means: who judges them next, and when a device is out of the round for it. Pure.
+
+A receiver may lie, too: what one refuses, others judge, until more than a third of the members have refused it
+(`accusers_needed`). Of two that refuse each other the one goes on whose mean more devices are in, since these have
+judged one another. Somebody is always left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from mdl.defence.reputation import accusers_needed
+from mdl.protocol.delta import Contributor
+from mdl.protocol.hop_messages import SUSPECT
+from peers.roles.agent.ledger import ABORTED, RoundLedger
+
+Pair = tuple[Contributor, Contributor]  # sender, receiver
+Refusals = dict[Contributor, set[Contributor]]
+
+
+class SecondOpinion:
+    """See the module. doubted: peer ids whose work was refused lately; unjudged: whose was not seen in the last round.
+
+    These merge nothing, but give their own to others first.
+    """
+
+    def __init__(self, ledger: RoundLedger, doubted: frozenset[str], unjudged: frozenset[str]) -> None:
+        self._ledger = ledger
+        self._doubted = doubted
+        self._unjudged = unjudged
+
+    def refusals(self) -> Refusals:
+        """Whose partial mean was held for poison, and by whom."""
+        refused: Refusals = {}
+        for hop in self._ledger.hops.values():
+            if hop.state is ABORTED and hop.decision and hop.decision.reason.startswith(SUSPECT):
+                refused.setdefault(hop.sender, set()).add(hop.receiver)
+        return refused
+
+    def condemn(self) -> dict[Contributor, str]:
+        """Who is out of the round from here on, and why."""
+        refused, judges = self.refusals(), self._ledger.holders() + self._training()
+        needed = accusers_needed(len(self._ledger.members))
+        out: dict[Contributor, str] = {}
+        for peer in sorted(refused.keys() & set(judges), key=lambda peer: (self._size(peer), peer)):
+            left = [judge for judge in judges if judge not in out]
+            if len(left) < 2:
+                break
+            if len(refused[peer]) >= needed or not self._may_be_judged(peer, left, refused):
+                out[peer] = f"its partial mean was refused by {', '.join(sorted(by.peer_id for by in refused[peer]))}"
+        return out
+
+    def is_doubted(self, peer: Contributor) -> bool:
+        if peer.peer_id in self._doubted or peer in self.refusals():
+            return True
+        # Where values do not pass one way, they are to be sent the other.
+        return peer.peer_id in self._unjudged and all(hop.state is not ABORTED for hop in self._ledger.hops.values())
+
+    def find_pair(self, sender: Contributor, receiver: Contributor, able: Collection[str]) -> Pair | None:
+        """By whom the suspect of these two is judged; None if nobody is there. able: peer ids that may receive."""
+        suspect, partner = sorted((sender, receiver), key=lambda peer: (not self.is_doubted(peer), self._size(peer)))
+        refused = self.refusals()
+        free = [peer for peer in self._ledger.free() if peer != suspect]
+        judges = [peer for peer in free if peer.peer_id in able and self._may_judge(peer, suspect, refused)]
+        if judges:
+            return suspect, min(judges, key=lambda peer: (self.is_doubted(peer), peer != partner, peer))
+        others = [peer for peer in free if self._owes_a_judgement(peer, suspect, refused)]
+        return (others[0], suspect) if others and suspect.peer_id in able else None
+
+    def _may_judge(self, judge: Contributor, suspect: Contributor, refused: Refusals) -> bool:
+        """Once, and a doubted one only means of fewer devices than its own."""
+        if judge in refused.get(suspect, ()):
+            return False
+        return not self.is_doubted(judge) or self._size(judge) >= self._size(suspect)
+
+    def _owes_a_judgement(self, judge: Contributor, suspect: Contributor, refused: Refusals) -> bool:
+        """Whether it has refused a mean of more devices than its own, and was not judged by that one's holder."""
+        has_refused, is_judged = judge in refused.get(suspect, ()), suspect in refused.get(judge, ())
+        return has_refused and not is_judged and self._size(judge) < self._size(suspect)
+
+    def _may_be_judged(self, peer: Contributor, left: list[Contributor], refused: Refusals) -> bool:
+        others = [judge for judge in left if judge != peer]
+        return any(judge not in refused[peer] or self._owes_a_judgement(judge, peer, refused) for judge in others)
+
+    def _training(self) -> list[Contributor]:
+        return [peer for peer in self._ledger.live() if self._ledger.holding(peer) is None]
+
+    def _size(self, peer: Contributor) -> int:
+        holding = self._ledger.holding(peer)
+        return len(holding.contributors) if holding else 0

@@ -1,0 +1,62 @@
+"""Whom the members of a mesh suspect, and who is left out of its rounds for that, as their reports tell it. Pure.
+
+It follows from the reports alone, so that an agent that takes over comes to the same.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+
+from mdl.bounds import printable
+from mdl.defence.reputation import FAINT, Quarantine, Suspicion, accusers
+from mdl.protocol.delta import Contributor
+from peers.roles.membership.member import Member
+
+logger = logging.getLogger(__name__)
+
+
+class Distrust:
+    """See the module. doubted: peer ids whose work was refused lately: what they give next is judged first, as a whole.
+
+    is_on: somebody is left out if several suspect it.
+    """
+
+    def __init__(self, is_on: bool) -> None:
+        self.doubted: frozenset[str] = frozenset()
+        self._quarantine = Quarantine()
+        self._is_on = is_on
+
+    @property
+    def out(self) -> dict[str, str]:
+        """Who is left out, by peer id, and why."""
+        return self._quarantine.out
+
+    def look(self, members: list[Member], base: Collection[str], round_id: int) -> None:
+        """Before a round is opened. members: all who follow. base: whose work is in the last result.
+
+        These are not doubted, whoever has refused them: that was another's word against those who merged their work.
+        """
+        said = {member.peer_id: _suspects(member) for member in members}
+        accused = {peer_id for peer_id in said if accusers(peer_id, said, round_id, FAINT)}
+        self.doubted = frozenset(accused.difference(base))
+        if not self._is_on:
+            return
+        begins, ends = self._quarantine.look(said, round_id)
+        for peer_id in begins:
+            logger.warning("round %d and those after it leave %s out: %s", round_id, peer_id, self.out[peer_id])
+        for peer_id in ends:
+            logger.info("round %d takes %s in again", round_id, peer_id)
+
+    def admitted(self, current: list[Member]) -> list[Member]:
+        """Of those who stand at the mesh's model, who takes part; all, if nobody would be left."""
+        return [member for member in current if member.peer_id not in self.out] or current
+
+    def tell(self, peer: Contributor) -> str:
+        """Why this device is left out, in one line; "" if it is not."""
+        return printable(self.out.get(peer.peer_id, ""))
+
+
+def _suspects(member: Member) -> dict[str, Suspicion]:
+    accused = member.report.accused
+    return {each.peer_id: Suspicion(each.weight, each.round_id, each.reason) for each in accused}

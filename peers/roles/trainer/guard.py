@@ -1,0 +1,100 @@
+"""What a device learns of the others' deltas, and whom it suspects (MDLdroid 5: a poisoning check at each device).
+
+The measuring is work on vectors (`mdl/protocol/vector_work.py`), the limits are `mdl/defence/judge.py`; here is what is
+remembered from one round to the next. It decides nothing about a round: a refused delta is a hop that is aborted.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from mdl.bounds import printable, within
+from mdl.defence.judge import Record
+from mdl.defence.marks import draw_places, look_at
+from mdl.defence.pieces import PieceJudge
+from mdl.defence.reputation import Suspects
+from mdl.protocol.delta import Contributor, ModelDelta, Vector
+from mdl.protocol.vector_work import Check, DeltasMerged
+from mdl.protocol.vocabulary import Accusation
+from peers.roles.trainer.model_state import Standing
+from peers.roles.trainer.voice import Voice
+
+
+class Defence(msgspec.Struct, frozen=True):
+    """is_on: partial means are judged. tests: with windows of this device, too. seed: of where angles are measured.
+
+    clips: as in `Check`.
+    """
+
+    is_on: bool = False
+    tests: bool = False
+    seed: int = 0
+    clips: bool = True
+
+
+class Guard:
+    """See the module. suspects: of this device. told: why it is left out of rounds itself, "" if it is not."""
+
+    def __init__(self, settings: Defence, standing: Standing, voice: Voice) -> None:
+        self.suspects = Suspects()
+        self.told = ""
+        self._settings = settings
+        self._standing = standing
+        self._voice = voice
+        self._record = Record()
+        self._places = draw_places(standing.parameters.size, np.random.default_rng(settings.seed))
+        self._last: Vector | None = None
+        self._own_norm: tuple[int, float] = (0, 0.0)  # round, and the length of the own delta in it
+
+    def check(self, contributors: frozenset[Contributor], is_own: bool) -> Check | None:
+        """What a partial mean of these is judged by; None: it is not. is_own: this device holds its own delta alone."""
+        standing, round_id = self._standing, self._standing.round_id + 1
+        own_norm = self._own_norm[1] if self._own_norm[0] == round_id else None
+        if not self._settings.is_on or (own_norm is None and not is_own):
+            return None
+        rounds = max(standing.rounds_since_counted(each.peer_id) for each in contributors)
+        parameters = standing.parameters if self._settings.tests else None
+        return Check(self._record, rounds, own_norm, self._places, self._last, parameters, self._settings.clips)
+
+    def note(self, contributors: frozenset[Contributor], done: DeltasMerged) -> None:
+        """What came of it: limits learn from it, and suspicion follows its contributors."""
+        if done.marks is None:
+            return
+        peer_ids = [each.peer_id for each in contributors]
+        self._record = self._record.with_marks(done.marks)
+        if done.marks.own_norm is not None:
+            self._own_norm = done.round_id, done.marks.own_norm
+        if done.verdict.is_refused:
+            self.suspects.accuse(peer_ids, done.round_id, done.verdict.reason)
+        elif done.verdict.scale == 1.0 and len(peer_ids) == 1:
+            self.suspects.clear(peer_ids, done.round_id)
+
+    def judge_pieces(self, own: ModelDelta | None, owned: list[slice]) -> PieceJudge | None:
+        """Of the devices whose pieces of these segments this one merges; None: they are not judged."""
+        if not self._settings.is_on or own is None:
+            return None
+        return PieceJudge(self._record, own.values, owned, self._places, self._last)
+
+    def admits(self, judge: PieceJudge | None, sender: Contributor, bounds: slice, values: Vector) -> bool:
+        """Whether a device's piece may be merged; whose is not is suspected from here on, and the agent is told."""
+        if judge is None:
+            return True
+        peer_id, standing = sender.peer_id, self._standing
+        is_known = peer_id in judge.refused
+        reason = judge.look(peer_id, standing.rounds_since_counted(peer_id), bounds, values)
+        if reason and not is_known:
+            self.suspects.accuse([peer_id], standing.round_id + 1, reason)
+            self._voice.has_changed = True
+        return not reason
+
+    def note_global(self, values: Vector) -> None:
+        """The result of the round that is about to be applied: the next one is compared with it."""
+        if self._settings.is_on:
+            self._last = look_at(values, self._places).copy()
+
+    def accusations(self) -> tuple[Accusation, ...]:
+        return tuple(
+            Accusation(peer_id, within(each.weight, 0.0, 1.0), each.round_id, printable(each.reason))
+            for peer_id, each in self.suspects.known.items()
+        )

@@ -1,0 +1,128 @@
+"""Real processes, one of which lies through the public API: it tampers with its parameters, or with its labels."""
+
+import json
+import re
+
+import pytest
+
+from tests.integration import product
+from transport.trust.keys import new_join_code
+
+LOOP = """
+import sys
+import torch
+import peers
+
+name, lie, seed = sys.argv[1], sys.argv[2], int(sys.argv[3])
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3))
+x = torch.randn(256, 8, generator=torch.Generator().manual_seed(seed))
+y = (x @ torch.arange(24.0).reshape(8, 3).sin()).argmax(1)
+times = {"sign-flip": -1.0, "scaling": 10.0}.get(lie, 1.0)
+with peers.join(model=model, name=name, loopback=True, check=True) as mesh:
+    for this in mesh:
+        before = [parameter.detach().clone() for parameter in model.parameters()]
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+        for _ in range(10):
+            optimizer.zero_grad()
+            loss = torch.nn.functional.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+        with torch.no_grad():
+            for parameter, start in zip(model.parameters(), before):
+                parameter.copy_(start + times * (parameter - start))
+        this.loss, this.samples = float(loss), len(x)
+print(float((model(x).argmax(1) == y).float().mean()))
+"""
+# Windows of the same people, with other labels: given as a data set of one's own.
+FLIPPED = """
+from dataclasses import replace
+from mdl.data import default_cache_dir, load_data
+
+
+def flipped():
+    data = load_data("motion?people=8&test_people=2&windows=300", default_cache_dir(), 0)
+    train = replace(data.train, y=len(data.classes) - 1 - data.train.y)
+    return replace(data, train=train)
+"""
+MOTION = "motion?people=8&test_people=2&windows=300"
+SETTINGS = ("--set", "round.min_peers=4", "--set", "defence.check=true")
+HONEST = ("ann", "bob", "cleo")
+
+
+@pytest.fixture
+def home(tmp_path):
+    home = product.Home(tmp_path / "home", tmp_path / "cache")
+    home.environment["MDL_CODE"] = new_join_code("liars")
+    yield home
+    home.close()
+
+
+@pytest.mark.parametrize("lie", ["sign-flip", "scaling"])
+def test_one_of_four_lies_is_left_out_and_told_and_the_others_learn(home, lie):
+    script = home.folder / "loop.py"
+    script.write_text(LOOP)
+    agent = home.start(
+        "agent",
+        "--loopback",
+        "--rounds",
+        8,
+        "--set",
+        "round.min_peers=4",
+        "--set",
+        "defence.check=true",
+        "--out",
+        home.folder / "out",
+    )
+    loops = {name: home.start_python(script, name, "none", seed) for seed, name in enumerate(HONEST)}
+    liar = home.start_python(script, "liar", lie, 3)
+    assert [loop.end() for loop in (*loops.values(), liar)] == [0] * 4, [loop.told for loop in loops.values()]
+    assert agent.end() == 0, agent.told
+    rounds = [json.loads(line) for line in (home.folder / "out" / "metrics.jsonl").read_text().splitlines()]
+    assert [each["round"] for each in rounds] == list(range(1, 9))
+    left_out = [each for each in rounds if "liar" in each["quarantined"]]
+    assert len(left_out) >= 3, agent.told
+    assert all("liar" not in each["contributors"] for each in left_out)
+    assert "devices refused its work" in left_out[0]["quarantined"]["liar"]
+    assert not any(set(each["quarantined"]) - {"liar"} for each in rounds)
+    assert re.search(r"goes without this device's work: \d devices refused its work", liar.told)
+    assert min(float(loop.said) for loop in loops.values()) > 0.85
+
+
+def test_one_of_four_that_trains_on_turned_labels_is_noticed_by_own_windows_and_the_others_learn(home):
+    (home.folder / "liars.py").write_text(FLIPPED)
+    agent = home.start(
+        "agent",
+        "--loopback",
+        "--rounds",
+        8,
+        "--set",
+        "round.min_peers=4",
+        "--set",
+        "defence.check=true",
+        "--out",
+        home.folder / "out",
+    )
+    devices = [
+        home.start(
+            "peer",
+            "--loopback",
+            "--data",
+            data,
+            "--shard",
+            f"{number}/4",
+            "--split",
+            "iid",
+            "--name",
+            name,
+            "--set",
+            "defence.check=true",
+        )
+        for number, (name, data) in enumerate([*((who, MOTION) for who in HONEST), ("liar", "liars:flipped")], 1)
+    ]
+    assert [device.end() for device in devices] == [0] * 4, [device.told for device in devices]
+    assert agent.end() == 0, agent.told
+    rounds = [json.loads(line) for line in (home.folder / "out" / "metrics.jsonl").read_text().splitlines()]
+    assert not any(set(each["quarantined"]) - {"liar"} for each in rounds)
+    assert "raises the loss of our windows" in "".join(device.told for device in devices[:3])
+    assert rounds[-1]["accuracy"] > 0.8

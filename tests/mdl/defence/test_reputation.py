@@ -1,0 +1,104 @@
+"""Suspicion is traced through contributors, fades, and leaves a device out when several others have it."""
+
+from __future__ import annotations
+
+import pytest
+
+from mdl.defence.reputation import (
+    FAINT,
+    HALF_LIFE,
+    MOST_SUSPECTS,
+    SUSPECTED,
+    Quarantine,
+    Suspects,
+    Suspicion,
+    accusers,
+    accusers_needed,
+)
+
+NAMES = [f"p{number}" for number in range(10)]
+
+
+def accused_by(*who: str, devices: int = 10, round_id: int = 5) -> dict[str, dict[str, Suspicion]]:
+    """What the devices of a mesh say, of whom these suspect p0."""
+    surely = {"p0": Suspicion(1.0, round_id, "it is 10 times as long as ours")}
+    return {name: surely if name in who else {} for name in NAMES[:devices]}
+
+
+def test_a_mean_of_one_accuses_it_a_mean_of_many_each_of_its_share() -> None:
+    suspects = Suspects()
+    suspects.accuse(["ann"], 3, "turned")
+    suspects.accuse(["bob", "cleo", "dan", "eve"], 3, "long")
+    assert suspects.known["ann"] == Suspicion(1.0, 3, "turned")
+    assert suspects.known["bob"].weight == 0.25
+    for round_id in (4, 5, 6):
+        suspects.accuse(["bob", f"other{round_id}"], round_id, "long")  # bob is in all of them
+    known = suspects.known
+    assert known["bob"].now(6) > SUSPECTED >= max(known[who].now(6) for who in ("cleo", "other4", "other6"))
+
+
+def test_suspicion_halves_and_is_forgotten() -> None:
+    suspicion = Suspicion(1.0, 10, "")
+    assert suspicion.now(10 + HALF_LIFE) == 0.5
+    assert suspicion.now(9) == 1.0
+    suspects = Suspects({"ann": Suspicion(FAINT, 0, "")})
+    suspects.clear(["ann", "nobody"], 0)
+    assert not suspects.known
+
+
+def test_work_that_is_as_it_should_be_speaks_for_a_device() -> None:
+    suspects = Suspects()
+    suspects.accuse(["ann"], 3, "turned")
+    suspects.clear(["ann"], 3)
+    assert suspects.known["ann"].weight == 0.5
+
+
+def test_a_device_remembers_so_many_suspects_and_no_more() -> None:
+    suspects = Suspects()
+    suspects.accuse(["first"], 1, "turned")
+    for number in range(2 * MOST_SUSPECTS):
+        suspects.accuse([f"p{number}", "somebody"], 1, "long")
+    assert len(suspects.known) == MOST_SUSPECTS
+    assert "first" in suspects.known
+
+
+@pytest.mark.parametrize(("devices", "needed"), [(2, 2), (3, 2), (4, 2), (6, 3), (9, 4), (10, 4), (100, 34)])
+def test_more_than_a_third_have_to_suspect_it(devices: int, needed: int) -> None:
+    assert accusers_needed(devices) == needed
+
+
+def test_a_colluding_third_cannot_have_anybody_left_out() -> None:
+    quarantine = Quarantine()
+    assert quarantine.look(accused_by("p7", "p8", "p9"), 5) == ([], [])
+    assert quarantine.look(accused_by("p6", "p7", "p8", "p9"), 5) == (["p0"], [])
+
+
+def test_nobody_accuses_itself_out() -> None:
+    assert accusers("p0", accused_by("p0", "p1"), 5) == ["p1"]
+
+
+def test_of_two_devices_neither_can_have_the_other_left_out() -> None:
+    assert Quarantine().look(accused_by("p1", devices=2), 5) == ([], [])
+
+
+def test_the_reason_says_how_many_and_what() -> None:
+    quarantine = Quarantine()
+    quarantine.look(accused_by("p1", "p2", devices=3), 5)
+    assert quarantine.out == {"p0": "2 devices refused its work; p1: it is 10 times as long as ours"}
+
+
+def test_who_is_left_out_comes_back_after_a_bounded_time() -> None:
+    quarantine, said = Quarantine(), accused_by("p1", "p2", devices=3, round_id=5)
+    assert quarantine.look(said, 6) == (["p0"], [])
+    assert quarantine.look(said, 7) == ([], [])
+    assert quarantine.look(said, 5 + 2 * HALF_LIFE) == ([], [])
+    assert quarantine.look(said, 5 + 2 * HALF_LIFE + 1) == ([], ["p0"])
+    assert not quarantine.out
+
+
+def test_a_new_agent_comes_to_the_same_from_what_devices_say() -> None:
+    said = accused_by("p1", "p2", "p3", "p4")
+    first, second = Quarantine(), Quarantine()
+    first.look(said, 5)
+    second.look(said, 8)
+    assert first.out == second.out

@@ -1,0 +1,64 @@
+"""Devices that lie, among faults: nothing of theirs is merged, and nothing of the others is lost or counts twice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mdl.config import Exchange
+from mdl.protocol.vector_work import Check
+from peers.roles.trainer.guard import Guard
+from peers.trials.campaign import Campaign, silent_machines
+from peers.trials.run_plan import run_guarded, run_plan
+from sim.mesh.draw_plan import draw_plan, with_liars
+from sim.mesh.fault_plan import Lie, dump_plan, load_plan
+from sim.mesh.verdict import Verdict
+
+_SEEDS = 60
+
+
+def _run(seed: int, exchange: Exchange = "chain", level: str = "hard", peers: int = 6, liars: int = 2) -> Verdict:
+    with silent_machines():
+        return run_guarded(with_liars(draw_plan(seed, peers, 5, level, exchange=exchange), liars), 10.0)
+
+
+@pytest.mark.parametrize("exchange", ["chain", "shares"])
+def test_what_liars_give_is_never_merged_and_no_mesh_is_stuck(exchange: Exchange) -> None:
+    failed = [verdict for seed in range(_SEEDS) if (verdict := _run(seed, exchange)).kind]
+    assert not failed
+
+
+def test_a_mesh_of_three_lives_with_one_liar() -> None:
+    assert not [verdict for seed in range(_SEEDS) if (verdict := _run(seed, peers=3, liars=1)).kind]
+
+
+def test_liars_are_left_out_and_their_work_comes_when_they_are_honest_again() -> None:
+    plan = with_liars(draw_plan(3, 6, 8, "none"), 1)
+    (lie,) = (fault for fault in plan.faults if isinstance(fault, Lie))
+    with silent_machines():
+        verdict, mesh = run_plan(plan)
+    assert not verdict.kind
+    assert any(lie.peer in summary.quarantined for summary in mesh.rounds)
+    assert all(lie.peer not in summary.contributors for summary in mesh.rounds if lie.peer in summary.quarantined)
+
+
+def test_no_more_than_a_minority_lies_and_the_plan_survives_its_file() -> None:
+    plan = with_liars(draw_plan(1, 4, 3, "hard"), 20)
+    assert sum(isinstance(fault, Lie) for fault in plan.faults) == 1
+    assert load_plan(dump_plan(plan)) == plan
+    assert Campaign(liars=1).plan(1) != Campaign().plan(1)
+
+
+def test_a_device_that_does_not_judge_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def judges_nothing(self: Guard, contributors: Any, is_own: bool) -> Check | None:
+        return None
+
+    monkeypatch.setattr(Guard, "check", judges_nothing)
+    assert {_run(seed, level="none").kind for seed in range(5)} >= {"mean"}
+
+
+def test_an_owner_that_does_not_judge_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Guard, "admits", lambda self, *piece: True)
+    kinds = {_run(seed, "shares", "none").kind for seed in range(5)}
+    assert kinds & {"mean", "segment"}
