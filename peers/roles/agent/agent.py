@@ -136,8 +136,7 @@ class MobileAgent:
                 self.round.look_at(member)
         effects += self._latecomers.refuse(self.term, now)
         for _ in range(_STEPS):
-            phase = self.phase
-            effects += self._advance(now)
+            phase, effects = self.phase, effects + self._advance(now)
             if self.phase is phase:
                 break
         if now >= self._tick_at:
