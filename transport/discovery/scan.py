@@ -27,20 +27,22 @@ WAIT_S = 5.0
 AT_A_TIME, TRY_S = 50, 1.0
 # A /22, the largest that homes and halls have; of a larger network the part around this device.
 MOST_HOSTS, _SMALLEST_PREFIX = 1022, 22
+# Of homes, halls and labs (RFC 1918), and without a router (RFC 3927). Addresses of others are nobody's to try.
+_PRIVATE = tuple(map(IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16")))
 # Some other program may have the port; more members than these are told of by those that answer.
 MOST_FOUND = 8
 _UNDER_WAY = frozenset((0, errno.EINPROGRESS))
 
 
 def hosts_near(own: Sequence[IPv4Interface]) -> list[str]:
-    """The other hosts of the networks that this device is on, at most MOST_HOSTS."""
+    """The other hosts of the private networks that this device is on, at most MOST_HOSTS."""
     mine = {interface.ip for interface in own}
     found: dict[str, None] = {}
     for interface in own:
         around = interface.network
         if around.prefixlen < _SMALLEST_PREFIX:
             around = IPv4Network((interface.ip, _SMALLEST_PREFIX), strict=False)
-        if not interface.ip.is_loopback:
+        if any(interface.ip in network for network in _PRIVATE):
             found |= {str(host): None for host in around.hosts() if host not in mine}
     return list(found)[:MOST_HOSTS]
 

@@ -6,6 +6,7 @@ from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 
 import pytest
 
+from transport.discovery import scan as scan_module
 from transport.discovery.directory import FIRST_GREETING_S, TRIED_S, Address, Greetings
 from transport.discovery.scan import MOST_FOUND, MOST_HOSTS, Scan, hosts_near
 
@@ -31,6 +32,11 @@ def test_this_machine_alone_has_nobody_near():
     assert hosts_near([IPv4Interface("127.0.0.1/8"), IPv4Interface("10.0.0.1/32")]) == []
 
 
+def test_a_network_of_public_addresses_is_never_looked_at():
+    for text in ("192.0.2.2/24", "198.51.100.7/28", "100.64.0.3/24", "8.8.8.8/24"):
+        assert hosts_near([IPv4Interface(text)]) == [], text
+
+
 @pytest.fixture
 def listener():
     """A program at a port of 127.1.0.3, in a network of six hosts that this machine answers for."""
@@ -38,14 +44,13 @@ def listener():
         yield found
 
 
-class Near(IPv4Interface):
-    """Of this machine, and yet looked at: there is no other network in a test."""
-
-    ip = property(lambda self: _Outer(super().ip))
+NEAR = IPv4Interface("127.1.0.1/29")
 
 
-class _Outer(IPv4Address):
-    is_loopback = False
+@pytest.fixture(autouse=True)
+def _this_machine_is_private(monkeypatch):
+    """There is no other network in a test."""
+    monkeypatch.setattr(scan_module, "_PRIVATE", (*scan_module._PRIVATE, NEAR.network))
 
 
 def test_who_has_the_port_open_is_found_once(listener):
@@ -56,7 +61,7 @@ def test_who_has_the_port_open_is_found_once(listener):
         done.set()
 
     port = listener.getsockname()[1]
-    scan = Scan([Near("127.1.0.1/29")], lambda: True, found, port, wait_s=0.0)
+    scan = Scan([NEAR], lambda: True, found, port, wait_s=0.0)
     assert done.wait(10.0)
     scan.close()
     assert there == [Address("127.1.0.3", port)]
@@ -64,7 +69,7 @@ def test_who_has_the_port_open_is_found_once(listener):
 
 def test_nobody_is_looked_for_when_somebody_was_found(listener):
     asked = threading.Event()
-    scan = Scan([Near("127.1.0.1/29")], lambda: asked.set(), pytest.fail, listener.getsockname()[1], wait_s=0.0)
+    scan = Scan([NEAR], lambda: asked.set(), pytest.fail, listener.getsockname()[1], wait_s=0.0)
     assert asked.wait(10.0)
     scan.close()
     listener.settimeout(0.1)
