@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 from rich.console import Console
 
-from mdl.errors import RemoteProtocolError
+from mdl.errors import LocalProtocolError, RemoteProtocolError
 from mdl.protocol.bulk import Packed
 from mdl.protocol.cloud_work import CycleTaught, StoreUpdate, StudyLesson, TeachCycle, UpdateReady, UpdateStored
 from mdl.protocol.delta import Contributor, ModelDelta, Vector, digest_of
@@ -236,6 +236,8 @@ class MeshCase:
         sender = self._sender(node)
         try:
             envelope = decode(encode(sender, message))
+        except LocalProtocolError:
+            return None  # made up larger than it can be said
         except RemoteProtocolError as error:
             if not str(error).isprintable():
                 raise Misbehaved(f"{error!r}") from None
@@ -336,7 +338,7 @@ class _Alone:
             message = self.hostile.make(info_of(rng.choice(self._kinds())))
         try:
             envelope = decode(encode(self._sender(), message))
-        except RemoteProtocolError:
+        except (LocalProtocolError, RemoteProtocolError):  # made up larger than it can be said, or wrong
             return True
         self.hostile.learn(envelope.body)
         values = None

@@ -21,6 +21,8 @@ FOUND = [
     ("cloud", 2000006, 3_300),  # a reason with an escape sequence in the log
     ("files", 1000003, 1_570),  # a reason in the log that quoted an unseen character of the file
     ("files", 1000003, 40),  # a story without a line
+    ("mesh", 20000060, 1_500),  # an agent that has a device fetch the model from itself
+    ("observer", 20000079, 1_000),  # more that was made up than a message can hold
 ]
 
 

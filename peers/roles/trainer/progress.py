@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mdl.bounds import printable
+from mdl.errors import RemoteProtocolError
 from mdl.protocol.delta import Contributor, ModelDelta, Vector
 from mdl.protocol.machine import (
     DeltaRecalled,
@@ -180,6 +181,8 @@ class Progress:
 
     def catch_up_to(self, target: CatchUp, now: float) -> list[Effect]:
         """The mesh stands elsewhere: go there. A late message about an older round changes nothing."""
+        if target.source.peer_id == self._me.peer_id:
+            raise RemoteProtocolError("this device is to fetch what it lacks from itself")
         way = self._catching_up.find_way(target, self.part)
         if way is Way.STAY or self._reports.has_left:
             return []

@@ -809,3 +809,11 @@ def test_an_evaluation_and_resources_are_reported() -> None:
     assert (report.evaluation.round_id, report.evaluation.evaluation) == (1, no_evaluation(2))
     assert report.resources == ResourceState(123, 5.0, battery_percent=50.0)
     assert report.sent_bytes == 9
+
+
+def test_nobody_fetches_a_model_from_itself() -> None:
+    """An agent that says so would end the process: what a node says to itself passes no transport."""
+    trainer = _trainer()
+    with pytest.raises(RemoteProtocolError, match="from itself"):
+        _say(trainer, CatchUp(1, 4, digest_of(_vector(9, 9, 9, 9)), ME), 1.0)
+    assert trainer.catching_up_to is None
