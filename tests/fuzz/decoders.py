@@ -34,6 +34,7 @@ from mdl.files.ballot import BALLOT, BallotFile
 from mdl.files.checkpoint import CachedModel, ModelCache
 from mdl.files.round_lines import read_rounds
 from mdl.protocol.delta import Contributor
+from mdl.protocol.hop_messages import DeltaMessage
 from mdl.protocol.machine import Received
 from mdl.protocol.messages import SEGMENTS, Said
 from mdl.protocol.segments import LARGEST_SEGMENT_BYTES
@@ -148,7 +149,7 @@ class BulkCase(_Case):
             if due is not None and due < self._now - 1e-6:
                 raise Misbehaved(f"due at {due}, before {self._now}")
         if rng.random() < 0.02:
-            message = self.hostile.make(info_of(WireCase.kinds[13]))
+            message = self.hostile.make(info_of(DeltaMessage))
             transfers.send(rng.choice(("ann", "bob")), message, _some_values(self._size), self._now)
         body = self.hostile.make(info_of(rng.choice(self.kinds)))
         body = self._near(body)

@@ -80,10 +80,9 @@ def test_every_failing_seed_has_its_plan(tmp_path: Path, monkeypatch: pytest.Mon
             "chain",
             "none",
             0.0,
-            None,
-            False,
-            1,
-            tmp_path,
+            shrink=False,
+            processes=1,
+            out=tmp_path,
             as_json=True,
         )
     assert [size["violations"] for size in end.value.result["sizes"]] == [{"lost": 1}] * 5
@@ -125,10 +124,8 @@ def test_a_failing_seed_is_saved_shrunk_and_told(
             "chain",
             "none",
             0.0,
-            None,
-            True,
-            1,
-            tmp_path,
+            processes=1,
+            out=tmp_path,
             as_json=True,
         )
     assert end.value.exit_code == 4
