@@ -7,6 +7,7 @@ written.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import logging
 import random
@@ -29,7 +30,7 @@ from mdl.data.readers.csv_streams import CsvOptions, read_csv
 from mdl.data.readers.places import PlaceOptions, read_places
 from mdl.data.sources import parse_spec
 from mdl.devices.scenario import load_scenarios, save_scenarios
-from mdl.errors import ConfigError, DataError, MdlError, RemoteProtocolError
+from mdl.errors import ConfigError, DataError, LocalProtocolError, MdlError, RemoteProtocolError
 from mdl.files.ballot import BALLOT, BallotFile
 from mdl.files.checkpoint import CachedModel, ModelCache
 from mdl.files.round_lines import read_rounds
@@ -97,7 +98,13 @@ class WireCase(_Case):
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
-        self._frames = [encode(ME, self.hostile.make(info_of(kind))) for kind in self.kinds]
+        self._frames = [self._made(kind) for kind in self.kinds]
+
+    def _made(self, kind: type[Any]) -> bytes:
+        """One that can be said: some are made up larger than a message may be."""
+        while True:
+            with contextlib.suppress(LocalProtocolError):
+                return encode(ME, self.hostile.make(info_of(kind)))
 
     def _decode(self) -> None:
         rng = self.rng

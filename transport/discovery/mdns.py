@@ -19,9 +19,20 @@ from secrets import token_bytes
 import msgspec
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
-from zeroconf import Error, EventLoopBlocked, IPVersion, NotRunningException, ServiceInfo, ServiceListener, Zeroconf
+from zeroconf import (
+    Error,
+    EventLoopBlocked,
+    IPVersion,
+    NotRunningException,
+    RecordUpdate,
+    RecordUpdateListener,
+    ServiceInfo,
+    ServiceListener,
+    Zeroconf,
+)
 
 from mdl.bounds import UNREADABLE, printable
+from mdl.budget import Budget
 from mdl.errors import MeshNotFoundError, RemoteProtocolError
 from mdl.protocol.messages import PROTOCOL_VERSION
 from mdl.protocol.vocabulary import PeerInfo
@@ -37,6 +48,9 @@ _DETAILS_MS = 1_000
 # Of a text in a TXT record, which takes at most 255 bytes with its key; and how many of them are read.
 _PIECE, _MOST_PIECES = 240, 8
 _NONCE_BYTES = 12
+# New records at once, and a second, each some 0.5 KB: all services of a large network. Of more none is heard for long.
+_RECORDS, _RECORDS_A_S = 1_000, 20.0
+PAUSE_S = 60.0
 # Before a clean end the announcement under way may finish: three packets, 0.225 s apart.
 _CLOSE_S = 2.0
 
@@ -90,6 +104,20 @@ def read_description(
     return None if host is None else msgspec.structs.replace(me, host=host)
 
 
+class _Flood(RecordUpdateListener):
+    """Counts what is new on the network. too_many: told once, from zeroconf's thread, which keeps all that it hears."""
+
+    def __init__(self, too_many: Callable[[Zeroconf], None]) -> None:
+        self._too_many: Callable[[Zeroconf], None] | None = too_many
+        self._budget = Budget(_RECORDS, _RECORDS_A_S)
+
+    def async_update_records(self, zc: Zeroconf, now: float, records: list[RecordUpdate]) -> None:
+        for record in records:
+            if self._too_many and record.old is None and not self._budget.take(now / 1000):
+                self._too_many(zc)
+                self._too_many = None
+
+
 class Discovery(ServiceListener):
     """Announces `me` and hands every peer of the mesh to `found`, from another thread, until closed.
 
@@ -121,21 +149,21 @@ class Discovery(ServiceListener):
         self._lines = LogLimit(logger)
         self._zeroconf: Zeroconf | None = None
         self._announcer: threading.Thread | None = None
+        self._turn = threading.RLock()  # of who begins and ends
+        self._is_over = threading.Event()
         self._start(required)
 
     def close(self) -> None:
         """Say goodbye on the network and stop; takes up to about 0.7 s (RFC 6762 repeats packets)."""
-        if self._zeroconf is not None:
-            if self._announcer is not None:
-                self._announcer.join(_CLOSE_S)
-            closing, self._zeroconf = self._zeroconf, None
-            closing.close()
+        self._is_over.set()
+        self._stop()
 
     def move(self, own: Sequence[IPv4Interface]) -> None:
-        """This machine has other addresses now: announce them, and listen there. Not from several threads at once."""
-        self.close()
-        self._own = list(own)
-        self._start(required=False)
+        """This machine has other addresses now: announce them, and listen there."""
+        with self._turn:
+            self._stop()
+            self._own = list(own)
+            self._start(required=False)
 
     def add_service(self, zc: Zeroconf, type_: str, name: str) -> None:
         """A service appeared. Other meshes are told apart by its name, before anything is asked of them."""
@@ -165,12 +193,40 @@ class Discovery(ServiceListener):
     def remove_service(self, zc: Zeroconf, type_: str, name: str) -> None:
         """Nothing: a goodbye can be forged, and the peer's silence will tell."""
 
+    def _stop(self) -> None:
+        with self._turn:
+            if self._zeroconf is not None:
+                if self._announcer is not None:
+                    self._announcer.join(_CLOSE_S)
+                closing, self._zeroconf = self._zeroconf, None
+                closing.close()
+
+    def _pause(self, zc: Zeroconf) -> None:
+        """Somebody floods the network: all that came is forgotten, and nothing heard for a while."""
+        threading.Thread(target=self._sit_out, args=(zc,), name="mdl-mdns-pause", daemon=True).start()
+
+    def _sit_out(self, zc: Zeroconf) -> None:
+        with self._turn:
+            if zc is not self._zeroconf:
+                return  # closed meanwhile, or begun anew
+            logger.warning("mDNS is flooded: for %.0f s new peers are found by --join alone", PAUSE_S)
+            try:
+                self._stop()
+            except (OSError, Error, TimeoutError) as error:
+                logger.warning("mDNS: %s", error)
+        if self._is_over.wait(PAUSE_S):
+            return
+        with self._turn:
+            if self._zeroconf is None and not self._is_over.is_set():
+                self._start(required=False)
+
     def _start(self, required: bool) -> None:
         problem = "this machine is on no network"
         if self._own:
             try:
                 hosts = [str(interface.ip) for interface in self._own]
                 self._zeroconf = Zeroconf(interfaces=list(hosts), ip_version=IPVersion.V4Only)
+                self._zeroconf.add_listener(_Flood(self._pause), None)
                 self._zeroconf.add_service_listener(SERVICE, self)  # its thread ends with `close`
                 self._announcer = threading.Thread(target=self._announce, name="mdl-mdns", daemon=True)
                 self._announcer.start()

@@ -2,6 +2,7 @@
 
 import base64
 from ipaddress import IPv4Interface
+from types import SimpleNamespace
 
 import pytest
 from zeroconf import EventLoopBlocked, NotRunningException
@@ -10,7 +11,7 @@ from mdl.errors import ConfigError, MeshNotFoundError, RemoteProtocolError
 from mdl.protocol.vocabulary import PeerInfo, Role
 from transport.discovery import mdns as discovery
 from transport.discovery.interfaces import choose_host, host_to_listen_on, is_outer, usable_interfaces
-from transport.discovery.mdns import Discovery, describe, name_mark, read_description
+from transport.discovery.mdns import Discovery, _Flood, describe, name_mark, read_description
 from transport.trust.device_key import DeviceKey
 from transport.trust.keys import MeshKeys, founder_mark, new_join_code
 from transport.trust.membership import Membership
@@ -168,7 +169,7 @@ class Busy:
     def close(self):
         """Nothing is open."""
 
-    add_service_listener = register_service = lambda *_, **__: None
+    add_listener = add_service_listener = register_service = lambda *_, **__: None
 
 
 @pytest.mark.parametrize("problem", [NotRunningException, EventLoopBlocked])
@@ -181,3 +182,15 @@ def test_a_service_that_cannot_be_asked_about_is_left_alone_and_one_that_appears
     watching.close()
     watching.add_service(*appeared)
     assert (found, zeroconf.asked) == ([], 1)
+
+
+def test_a_flood_of_new_records_is_told_once_and_the_usual_ones_never():
+    told = []
+    flood = _Flood(told.append)
+    known, new = ([SimpleNamespace(old=old)] * 500 for old in ("before", None))
+    for second in range(100):
+        flood.async_update_records("zc", 1000.0 * second, known + new[:20])
+    assert told == []
+    for _ in range(10):
+        flood.async_update_records("zc", 100_000.0, new)
+    assert told == ["zc"]
