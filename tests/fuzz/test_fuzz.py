@@ -22,6 +22,7 @@ FOUND = [
     ("files", 1000003, 1_570),  # a reason in the log that quoted an unseen character of the file
     ("files", 1000003, 40),  # a story without a line
     ("mesh", 20000060, 1_500),  # an agent that has a device fetch the model from itself
+    ("roster", 21000103, 500),  # an owner named by one who was named by another one since: forgotten by a restart
     ("observer", 20000079, 1_000),  # more that was made up than a message can hold
 ]
 

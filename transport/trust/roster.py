@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 import msgspec
 
@@ -36,6 +37,8 @@ from transport.trust.keys import MeshKeys
 
 # Peers that one device may be: `mdl up` has so many on one machine, and nobody becomes a majority by many names.
 MAX_NAMES = 64
+# How often what is kept is gone through: a statement may stand by one that was heard of after it, and kept behind it.
+_PASSES = 8
 
 
 class Roster:
@@ -69,11 +72,19 @@ class Roster:
         self._admitted: dict[Enrolled, bool] = {}
         self._holders: dict[str, Enrolled] = {}
         self._conclude()
-        for statement in sorted(statements, key=_rank):
-            try:
-                self.add(statement)
-            except RemoteProtocolError:
-                continue  # of a code that was changed since
+        kept, before = sorted(statements, key=_rank), None
+        for _ in range(_PASSES):
+            if self._digest == before:
+                break  # nothing more stands
+            before = self._digest
+            self._add_all(kept)
+
+    def _add_all(self, statements: Iterable[AnyStatement]) -> None:
+        """Those that stand by now."""
+        for statement in statements:
+            if not self.knows(statement):
+                with suppress(RemoteProtocolError):  # of a code that was changed since, or of an owner named below
+                    self.add(statement)
 
     # -- what follows -------------------------------------------------------------------------------------------------
 

@@ -260,3 +260,12 @@ def test_owners_statements_are_bounded() -> None:
         roster._revocations[at.to_bytes(32, "big"), FOUNDER.public] = DeviceRevoked(bytes(32), FOUNDER.public, 1)
     with pytest.raises(RemoteProtocolError, match="as many statements of owners as it can"):
         roster.add(revoke(DAN))
+
+
+def test_an_owner_that_stands_by_what_was_heard_later_is_kept_over_a_restart() -> None:
+    """Cleo was named by Bob, he by Ann; Ann is out, and the founder has named Bob himself."""
+    roster = Roster(KEYS, [own(FOUNDER), own(ANN), own(BOB, ANN), own(CLEO, BOB)])
+    for later in (own(BOB), revoke(ANN)):
+        assert roster.add(later)
+    assert CLEO.public in roster.owners()
+    assert Roster(KEYS, roster.statements()).owners() == roster.owners()
