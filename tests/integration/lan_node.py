@@ -47,7 +47,12 @@ def main():
     links = Links(me, keys, max_values=1, now=time.monotonic(), join=options.join)
     runtime = Runtime(Greeter(), links, {})
     discovery = Discovery(
-        links.me, keys.name, keys, lambda info: runtime.post(PeerFound(info)), required=not options.join
+        links.me,
+        keys.name,
+        keys,
+        lambda info: runtime.post(PeerFound(info)),
+        required=not options.join,
+        sign=links.introducer.announced,
     )
     threading.Thread(target=lambda: (sys.stdin.read(), runtime.stop()), daemon=True).start()
     say(ready=True)
