@@ -98,7 +98,8 @@ def test_the_leading_node_stays_and_a_member_joins_while_strangers_open_more_con
     few, others = homes
     code, port = new_join_code("home"), free_port()
     options = ("--data", product.SMALL, "--loopback", "--code", code)
-    phone = few.start("peer", "--name", "phone", "--out", "phone", "--shard", "1/3", "--port", port, *options)
+    own = ("--name", "phone", "--out", "phone", "--shard", "1/3", "--port", port, "--fresh")  # leads, and does not wait
+    phone = few.start("peer", *own, *options)
     assert product.until(lambda: "phone is the agent now" in phone.told), phone.told
     desk = others.start(
         "peer", "--name", "desk", "--out", "desk", "--shard", "2/3", "--join", f"127.0.0.1:{port}", *options
