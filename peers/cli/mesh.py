@@ -19,19 +19,16 @@ def new_mesh(
 ) -> None:
     """Make a mesh: prints its join code, which every other device needs once."""
     from mdl.errors import ConfigError
-    from peers.edge.identity import known_meshes, remember_code
-    from peers.edge.membership import device_key, keep_roster, open_membership
-    from transport.trust.keys import RUN_MARK, MeshKeys, founder_mark, new_join_code
+    from peers.edge.identity import known_meshes
+    from peers.edge.membership import device_key, found_mesh
+    from transport.trust.keys import RUN_MARK, founder_mark, new_join_code
 
     if RUN_MARK in name:
         raise ConfigError(f"mesh name {name!r}: {RUN_MARK!r} stands between a mesh and its run; --run makes a run")
     if name in known_meshes():
         raise ConfigError(f"mesh {name!r} exists already; `mdl mesh list` shows its code")
     code = new_join_code(name, mark=founder_mark(device_key().public))
-    path = remember_code(code)
-    membership = open_membership(MeshKeys.from_code(code))
-    membership.roster.add(membership.found())
-    keep_roster(membership)
+    path = found_mesh(code)
     if as_json:
         print_json({"mesh": name, "code": code, "file": str(path)})
         return

@@ -61,6 +61,15 @@ def open_membership(keys: MeshKeys) -> Membership:
     return membership
 
 
+def found_mesh(code: str) -> Path:
+    """Remember a code that names this device as the founder, and that it owns the mesh; where the code is kept."""
+    path = remember_code(code)
+    membership = open_membership(MeshKeys.from_code(code))
+    membership.roster.add(membership.found())
+    keep_roster(membership)
+    return path
+
+
 def roster_path(keys: MeshKeys) -> Path | None:
     """Where a mesh's roster is kept; None for a mesh whose code nobody has remembered."""
     mesh = keys.name.partition(RUN_MARK)[0]

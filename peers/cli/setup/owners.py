@@ -152,15 +152,11 @@ def rotate_code(
 
 def upgrade(name: Name, as_json: AsJson = False) -> None:
     """Give an old mesh, whose code has 20 characters, an owner: this device. Every device needs the new code once."""
-    from peers.edge.identity import remember_code
-    from peers.edge.membership import device_key, keep_roster, open_membership
-    from transport.trust.keys import MeshKeys, founder_mark, with_founder
+    from peers.edge.membership import device_key, found_mesh
+    from transport.trust.keys import founder_mark, with_founder
 
     code = with_founder(_code_of(name), founder_mark(device_key().public))
-    path = remember_code(code)
-    membership = open_membership(MeshKeys.from_code(code))
-    membership.roster.add(membership.found())
-    keep_roster(membership)
+    path = found_mesh(code)
     if as_json:
         print_json({"mesh": name, "code": code, "file": str(path)})
         return
