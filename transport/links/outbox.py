@@ -151,10 +151,6 @@ class Outbox:
         """Peers that there is a link to now."""
         return list(self._links)
 
-    def put(self, peer_id: str, body: Body) -> None:
-        """Send what is the links' own: not through a transfer."""
-        self.send(Outgoing(peer_id, body))
-
     def forget(self, peer_id: str) -> None:
         """It is in the mesh no more: nothing goes to it but what it was told last."""
         self._calls.close(peer_id)
