@@ -82,6 +82,7 @@ class TrainingSettings(Section, frozen=True):
     planned_rounds: rounds over which `cosine` falls; a run with an end sets it to its own.
     schedule: constant, or cosine: the learning rate falls to 1 %, step by step.
     label_smoothing: share of a label that goes to the other classes.
+    proximal: mu of FedProx: holds what a device learns near the model it began the round with; 0: nothing does.
     seed: of this device: derive it from the run's seed and the peer, or all devices drop out the same units.
     """
 
@@ -98,6 +99,7 @@ class TrainingSettings(Section, frozen=True):
     planned_rounds: Many = 5
     schedule: Literal["constant", "cosine"] = "cosine"
     label_smoothing: Annotated[float, Range(0, 1, below=True)] = 0.0
+    proximal: Annotated[float, Range(0, 1000)] = 0.0
     seed: Seed = 0
 
 

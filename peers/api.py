@@ -30,6 +30,7 @@ def join(
     loss: Loss | None = None,
     accumulate: int = 1,
     precision: Precision = "float32",
+    proximal: float = 0.0,
     rounds: int = 0,
     code: str | None = None,
     name: str | None = None,
@@ -50,7 +51,8 @@ def join(
     model: float32 where it is trained, the same on every device; what is frozen (requires_grad is False) is neither
     sent nor merged, and must be equal on all devices. optimizer, scheduler, scaler: whatever has `state_dict`; their
     state is kept with the file cache, and a restart goes on with it. data, loss, accumulate (batches a step), precision
-    (of the forward pass: float32, bfloat16, float16): for `run()` only, which steps the scheduler once a round.
+    (of the forward pass: float32, bfloat16, float16), proximal (mu of FedProx): for `run()` only, which steps the
+    scheduler once a round.
     rounds: after so many this device leaves; 0: until the mesh ends. theta: weight of this device's delta (3.2.2).
     addresses: HOST:PORT of members, where multicast is blocked. port: to listen on; 0: any. interface: the only one to
     use, by name. classes: what the outputs stand for: only a hash of them is told, and devices with others are refused.
@@ -62,6 +64,6 @@ def join(
     interfaces = (interface,) if interface else ()
     section = MeshSection(join=tuple(addresses), port=port, interfaces=interfaces, listen=interface, loopback=loopback)
     config = Config(mesh=section, round=RoundSection(rounds=rounds), defence=DefenceSection(check=check))
-    loop = Loop(optimizer, data, loss, scheduler, scaler, accumulate, precision)
+    loop = Loop(optimizer, data, loss, scheduler, scaler, accumulate, precision, proximal)
     joined = Mesh.from_code(find_code(mesh, code))
     return Member(joined, model, loop, Place(name, out, theta, fresh, tuple(classes)), Saying(progress, quiet), config)

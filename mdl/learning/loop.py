@@ -32,7 +32,8 @@ PRECISIONS: dict[str, torch.dtype] = {
 class Loop:
     """What a pass needs. scheduler: any with `step`, called once a pass. accumulate: batches a step of the optimizer.
 
-    scaler: of the loss in float16; one is made where none is given. Raises ConfigError for what does not fit.
+    scaler: of the loss in float16; one is made where none is given. proximal: mu of FedProx, which holds what a pass
+    learns near the parameters that it began with (arXiv 1812.06127, Eq. 2). Raises ConfigError for what does not fit.
     """
 
     optimizer: torch.optim.Optimizer | None = None
@@ -42,10 +43,13 @@ class Loop:
     scaler: torch.amp.GradScaler | None = None
     accumulate: int = 1
     precision: Precision = "float32"
+    proximal: float = 0.0
 
     def __post_init__(self) -> None:
         if self.accumulate < 1:
             raise ConfigError(f"accumulate is {self.accumulate}: it must be at least 1")
+        if not 0 <= self.proximal < math.inf:
+            raise ConfigError(f"proximal is {self.proximal}: it must be at least 0")
         if self.precision not in PRECISIONS:
             raise ConfigError(f"precision is {self.precision!r}: expected one of {', '.join(PRECISIONS)}")
 
@@ -71,6 +75,7 @@ class Loop:
         assert self.optimizer is not None
         assert self.data is not None
         device, total, samples, waiting = device_of(model), 0.0, 0, 0
+        anchors = [(each, each.detach().clone()) for each in model.parameters() if self.proximal and each.requires_grad]
         self.optimizer.zero_grad()
         for x, y in self.data:
             value = self._add_gradients(model, x.to(device), y.to(device))
@@ -78,10 +83,10 @@ class Loop:
                 raise DataError(f"the training loss is {value} after {samples} samples: try a lower learning rate")
             total, samples, waiting = total + value * len(y), samples + len(y), waiting + 1
             if waiting == self.accumulate:
-                self._step()
+                self._step(anchors)
                 waiting = 0
         if waiting:
-            self._step()
+            self._step(anchors)
         if self.scheduler is not None:
             self.scheduler.step()
         return total / max(samples, 1), samples
@@ -95,8 +100,14 @@ class Loop:
         (scaled / self.accumulate).backward()  # type: ignore[no-untyped-call]
         return float(loss.detach())
 
-    def _step(self) -> None:
+    def _step(self, anchors: list[tuple[nn.Parameter, Tensor]]) -> None:
+        """anchors: trained parameters, each with its values at the beginning of the pass."""
         assert self.optimizer is not None
+        if self.scaler and anchors:
+            self.scaler.unscale_(self.optimizer)
+        for parameter, anchor in anchors:
+            if parameter.grad is not None:
+                parameter.grad.add_(parameter.detach() - anchor, alpha=self.proximal)
         if self.scaler:
             self.scaler.step(self.optimizer)
             self.scaler.update()

@@ -78,6 +78,15 @@ class FlatOptimizer:
             gradient.zero_()
 
     @torch.no_grad()
+    def pull_towards(self, anchor: Tensor, strength: float) -> None:
+        """Add the gradient of strength/2 ||w - anchor||^2 (FedProx, arXiv 1812.06127, Eq. 2) before a step.
+
+        anchor: float32, of the whole vector's shape and on its device.
+        """
+        for part, parameters, gradient in zip(self._stretches, self._parameters, self._gradients, strict=True):
+            gradient.add_(parameters, alpha=strength).sub_(anchor[part.start : part.stop], alpha=strength)
+
+    @torch.no_grad()
     def step(self, learning_rate: float) -> None:
         """One update in place."""
         self._steps += 1

@@ -89,6 +89,7 @@ class LocalTrainer:
         self.model.module.train()
         self.optimizer.attach()
         drawn, several = draw_batches(len(self._y), self.settings, round_id), self.settings.accumulate
+        anchor = self._anchor(parameters) if self.settings.proximal else None
         batches = [drawn[start : start + several] for start in range(0, len(drawn), several)]
         total = 0.0
         with torch.random.fork_rng(devices=[]):
@@ -97,21 +98,36 @@ class LocalTrainer:
                 if is_cancelled():
                     raise TrainingCancelledError(f"round {round_id}: stopped at step {step} of {len(batches)}")
                 rate = schedule_rate(self.settings, round_id - 1 + step / len(batches))
-                total += self._take_step(part, round_id, rate, teacher)
+                total += self._take_step(part, round_id, rate, teacher, anchor)
         self.optimizer.check()
         samples = sum(map(len, drawn))
         return LocalTraining(self.model.gather(), total / samples, samples, len(batches))
 
+    def _anchor(self, parameters: Vector) -> Tensor:
+        """Where the module computes; on the processor without a copy, unless torch would warn that it may not write."""
+        writable = parameters if parameters.flags.writeable else parameters.copy()
+        return torch.from_numpy(writable).to(self.model.live().device)
+
     def _take_step(
-        self, batches: list[NDArray[np.int64]], round_id: int, rate: float, teacher: Teacher | None
+        self,
+        batches: list[NDArray[np.int64]],
+        round_id: int,
+        rate: float,
+        teacher: Teacher | None,
+        anchor: Tensor | None,
     ) -> float:
-        """One step along the mean gradient of these batches; their loss, summed over windows."""
+        """One step along the mean gradient of these batches; their loss, summed over windows.
+
+        anchor: w(round_id - 1), near which FedProx holds the step; its term is not in the loss that is told.
+        """
         self.optimizer.clear()
         total = 0.0
         for batch in batches:
             value, loss = self._measure(batch, round_id, teacher)
             (loss / len(batches)).backward()  # type: ignore[no-untyped-call]
             total += value * len(batch)
+        if anchor is not None:
+            self.optimizer.pull_towards(anchor, self.settings.proximal)
         self.optimizer.step(rate)
         return total
 

@@ -60,6 +60,25 @@ def test_the_schedule_steps_once_a_pass() -> None:
     assert loop.stateful().keys() == {"optimizer", "scheduler"}
 
 
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+def test_the_proximal_term_holds_a_pass_near_where_it_began(precision: str) -> None:
+    # With one batch a step, the second step's gradient is that of the loss and mu (w - w0): both by hand.
+    start = _model()
+    near, _, _ = _pass(12, proximal=0.8, precision=precision)
+    first, second = (_model(), _model())
+    optimizer = torch.optim.SGD(first.parameters(), lr=0.5)
+    nn.functional.cross_entropy(first(X[:12]), Y[:12]).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(first(X[12:]), Y[12:]).backward()
+    for parameter, origin in zip(first.parameters(), second.parameters(), strict=True):
+        parameter.grad += 0.8 * (parameter.detach() - origin.detach())
+    optimizer.step()
+    for one, other, origin in zip(near.parameters(), first.parameters(), start.parameters(), strict=True):
+        torch.testing.assert_close(one, other, atol=5e-3 if precision == "float16" else 1e-6, rtol=1e-3)
+        assert not torch.equal(one, origin)
+
+
 def test_a_loss_that_is_not_finite_is_told() -> None:
     loop = Loop(torch.optim.SGD(_model().parameters(), lr=1.0), [(X * float("nan"), Y)], nn.functional.cross_entropy)
     with pytest.raises(DataError, match="the training loss is nan after 0 samples"):
@@ -69,6 +88,8 @@ def test_a_loss_that_is_not_finite_is_told() -> None:
 def test_wrong_options_are_named() -> None:
     with pytest.raises(ConfigError, match="accumulate is 0: it must be at least 1"):
         Loop(accumulate=0)
+    with pytest.raises(ConfigError, match="proximal is -1: it must be at least 0"):
+        Loop(proximal=-1)
     with pytest.raises(ConfigError, match="precision is 'half': expected one of float32, bfloat16, float16"):
         Loop(precision="half")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"run\(\) needs optimizer, data and loss"):

@@ -69,6 +69,27 @@ def test_a_batch_as_large_as_the_shard_is_exactly_one_plain_sgd_step() -> None:
     assert np.allclose(result.values, np.concatenate([tensor.numpy().ravel() for tensor in stepped]), atol=1e-7)
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_the_proximal_term_steps_as_its_gradient_in_the_loss_does(optimizer: str) -> None:
+    # Li et al. 2020, Eq. 2, by autograd: 12 steps with mu/2 ||w - w(t)||^2 added to the loss.
+    x, y = _windows(96)
+    settings = msgspec.structs.replace(PLAIN, optimizer=optimizer, learning_rate=0.02, batch_size=8, proximal=5.0)
+    flat, other = _dense(), _dense()
+    start = flat.values().copy()
+    result = LocalTrainer(flat, x, y, settings).train_round(start, 1)
+    anchor = [parameter.detach().clone() for parameter in other.module.parameters()]
+
+    def loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        far = sum(((p - a) ** 2).sum() for p, a in zip(other.module.parameters(), anchor, strict=True))
+        return nn.functional.cross_entropy(logits, labels) + 2.5 * far
+
+    by_hand = LocalTrainer(other, x, y, msgspec.structs.replace(settings, proximal=0.0), loss).train_round(start, 1)
+    assert np.allclose(result.values, by_hand.values, atol=1e-6)
+    assert result.loss < by_hand.loss  # what is told is the loss of the windows alone
+    plain = LocalTrainer(_dense(), x, y, msgspec.structs.replace(settings, proximal=0.0)).train_round(start, 1)
+    assert np.linalg.norm(result.values - start) < 0.7 * np.linalg.norm(plain.values - start)
+
+
 def test_the_same_seed_gives_the_same_round_bit_for_bit() -> None:
     start = FlatModel(build_model("lenet", 3, 32, 4, seed=0)).values().copy()
     one, again = (_lenet(TrainingSettings(seed=3)).train_round(start, 1).values for _ in range(2))
