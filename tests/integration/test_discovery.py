@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from mdl.protocol.vocabulary import PeerInfo, Role
+from tests.integration import product
 from tests.integration.conftest import signed
 from transport.discovery.mdns import Discovery
 
@@ -55,6 +56,19 @@ def test_peers_of_a_mesh_find_each_other_within_a_second_and_another_mesh_stays_
     assert neighbourhood.found["b"].get(timeout=PATIENCE_S) == told("a", 5751)
     assert time.monotonic() - started < 3
     assert neighbourhood.found["stranger"].empty()
+
+
+def test_another_mesh_of_the_same_name_is_told_once(neighbourhood, keys, other_keys, caplog):
+    neighbourhood.add("a", keys)
+    neighbourhood.add("stranger", other_keys, port=5760)
+    told = "another mesh named 'home' is on this network (at 127.0.0.1); it has another code"
+    assert product.until(lambda: caplog.text.count(told) == 2)
+    neighbourhood.add("third", other_keys, port=5761)
+    assert neighbourhood.found["stranger"].get(timeout=PATIENCE_S).peer_id == "third"
+    assert product.until(lambda: caplog.text.count(told) == 3)  # the third one tells of the first
+    neighbourhood.add("b", keys, port=5752)
+    assert neighbourhood.found["a"].get(timeout=PATIENCE_S).peer_id == "b"
+    assert caplog.text.count(told) <= 4
 
 
 def test_a_peer_started_anew_is_found_with_its_new_incarnation(neighbourhood, keys):

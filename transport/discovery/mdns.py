@@ -48,6 +48,10 @@ _DETAILS_MS = 1_000
 # Of a text in a TXT record, which takes at most 255 bytes with its key; and how many of them are read.
 _PIECE, _MOST_PIECES = 240, 8
 _NONCE_BYTES = 12
+# The longest key that a keyed hash takes; fingerprints have 16 characters.
+_KEY_BYTES = 64
+# Of a stranger's address in a message: the longest there is.
+_LONGEST_HOST = 39
 # New records at once, and a second, each some 0.5 KB: all services of a large network. Of more none is heard for long.
 _RECORDS, _RECORDS_A_S = 1_000, 20.0
 PAUSE_S = 60.0
@@ -62,7 +66,13 @@ def fingerprint_of(keys: MeshKeys | None, mesh: str) -> str:
 
 def name_mark(fingerprint: str, mesh: str) -> str:
     """Tells who knows a mesh's name that another mesh is called so too, and nobody the name."""
-    return hashlib.blake2b(mesh.encode(), key=fingerprint.encode(), digest_size=4).hexdigest()
+    return hashlib.blake2b(mesh.encode(), key=fingerprint.encode()[:_KEY_BYTES], digest_size=4).hexdigest()
+
+
+def is_namesake(record: Mapping[str, str], keys: MeshKeys | None, mesh: str) -> bool:
+    """Whether a TXT record is of another mesh that is called as ours; anybody who knows the name can say so."""
+    fingerprint = record.get("fingerprint", "")
+    return fingerprint != fingerprint_of(keys, mesh) and record.get("named") == name_mark(fingerprint, mesh)
 
 
 def describe(me: PeerInfo, hosts: Sequence[str], keys: MeshKeys | None, mesh: str) -> dict[str, str]:
@@ -151,6 +161,7 @@ class Discovery(ServiceListener):
         self._announcer: threading.Thread | None = None
         self._turn = threading.RLock()  # of who begins and ends
         self._is_over = threading.Event()
+        self._is_other_told = False
         self._start(required)
 
     def close(self) -> None:
@@ -167,8 +178,11 @@ class Discovery(ServiceListener):
 
     def add_service(self, zc: Zeroconf, type_: str, name: str) -> None:
         """A service appeared. Other meshes are told apart by its name, before anything is asked of them."""
-        if zc is not self._zeroconf or not name.startswith(fingerprint_of(self._keys, self._mesh)):
-            return  # closed meanwhile, or of another mesh
+        if zc is not self._zeroconf:
+            return  # closed meanwhile
+        if not name.startswith(fingerprint_of(self._keys, self._mesh)):
+            self._look_at_other(zc, name)
+            return
         try:
             info = zc.get_service_info(type_, name, timeout=_DETAILS_MS)
         except NotRunningException:
@@ -192,6 +206,21 @@ class Discovery(ServiceListener):
 
     def remove_service(self, zc: Zeroconf, type_: str, name: str) -> None:
         """Nothing: a goodbye can be forged, and the peer's silence will tell."""
+
+    def _look_at_other(self, zc: Zeroconf, name: str) -> None:
+        """Of another mesh: tell once if it is called as ours. Nothing is asked, so that strangers keep nobody busy."""
+        service = ServiceInfo(SERVICE, name)
+        if self._is_other_told or not service.load_from_cache(zc):
+            return
+        record = {key: value or "" for key, value in service.decoded_properties.items()}
+        if is_namesake(record, self._keys, self._mesh):
+            self._is_other_told = True
+            where = printable(record.get("hosts", "").partition(",")[0], _LONGEST_HOST)
+            logger.warning(
+                "another mesh named %r is on this network (at %s); it has another code: none of its devices is heard",
+                self._mesh,
+                where,
+            )
 
     def _stop(self) -> None:
         with self._turn:

@@ -11,7 +11,7 @@ from mdl.errors import ConfigError, MeshNotFoundError, RemoteProtocolError
 from mdl.protocol.vocabulary import PeerInfo, Role
 from transport.discovery import mdns as discovery
 from transport.discovery.interfaces import choose_host, host_to_listen_on, is_outer, usable_interfaces
-from transport.discovery.mdns import Discovery, _Flood, describe, name_mark, read_description
+from transport.discovery.mdns import Discovery, _Flood, describe, is_namesake, name_mark, read_description
 from transport.trust.device_key import DeviceKey
 from transport.trust.keys import MeshKeys, founder_mark, new_join_code
 from transport.trust.membership import Membership
@@ -65,6 +65,15 @@ def test_who_listens_learns_addresses_and_neither_names_nor_what_is_trained():
     assert record["named"] == name_mark(record["fingerprint"], "home") != name_mark(record["fingerprint"], "lab")
     again = describe(ME, ["192.168.1.30"], KEYS, "home")
     assert again["s0"] != record["s0"], "nobody sees that it says the same"
+
+
+def test_another_mesh_of_the_same_name_is_told_from_our_own_and_from_other_names():
+    other = describe(ME, ["192.168.1.30"], OTHER, "home")
+    assert is_namesake(other, KEYS, "home")
+    assert not is_namesake(other, KEYS, "lab")
+    assert not is_namesake(describe(ME, ["192.168.1.30"], KEYS, "home"), KEYS, "home")
+    assert not is_namesake({}, KEYS, "home")
+    assert not is_namesake({"fingerprint": "\u00e9" * 200, "named": "0"}, KEYS, "home")
 
 
 def test_every_code_and_run_of_a_founded_mesh_opens_its_announcements_and_tells_runs_apart():
