@@ -83,6 +83,7 @@ class Relearner:
         self._rests_until_s = -inf
         self._closed = False
         self._lock = threading.Lock()  # reports come from the loop, rounds from its worker
+        self._starting = threading.Lock()  # what either of them shows may start a slot, and there is one at a time
         self._book = ConditionBook()
         self._record = self._load_learned() if is_on else None
         self._seen = 0
@@ -160,6 +161,11 @@ class Relearner:
         return self._seen >= LEAST_SEEN and bool(is_under_way or changes) and is_at_ease(self._sample(), self._busy)
 
     def _start_slot(self, changes: Sequence[str]) -> None:
+        with self._starting:
+            if not self._is_learning():
+                self._start_process(changes)
+
+    def _start_process(self, changes: Sequence[str]) -> None:
         if changes:
             more = f" and {len(changes) - _TOLD} more" if len(changes) > _TOLD else ""
             logger.info("the schedule is learned for a slot: %s%s", "; ".join(changes[:_TOLD]), more)

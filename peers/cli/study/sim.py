@@ -14,7 +14,18 @@ import typer
 from mdl.config import Exchange
 from mdl.errors import MdlError, UnfinishedError
 from mdl.section import MANY
-from peers.cli.options import AsJson, FirstSeed, LogLevel, PlanPolicy, Processes, Quiet, check_choice, log_at, tell
+from peers.cli.options import (
+    AsJson,
+    FirstSeed,
+    LogLevel,
+    PlanPolicy,
+    Processes,
+    Quiet,
+    check_choice,
+    finite,
+    log_at,
+    tell,
+)
 from peers.cli.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -36,7 +47,9 @@ Wide = Annotated[
     bool, typer.Option(help="2 to 9 devices and 1 to 12 rounds in equal parts, with faults in every round.")
 ]
 Revocations = Annotated[bool, typer.Option(help="Devices are locked out, too (`mdl mesh revoke`).")]
-OuterMomentum = Annotated[float, typer.Option(help="Of Nesterov over the rounds' results; 0: none.", min=0, max=0.99)]
+OuterMomentum = Annotated[
+    float, typer.Option(help="Of Nesterov over the rounds' results; 0: none.", min=0, max=0.99, callback=finite)
+]
 Liars = Annotated[int, typer.Option(help="Devices that give a thousand times what they should.", min=0, max=20)]
 
 

@@ -40,7 +40,8 @@ class Slots:
     """Stands in for the process of a slot: remembers that it was started, and says what it is told to."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **said: object) -> None:
-        self.started, self.begun = 0, threading.Semaphore(0)
+        self.started, self.begun, self.may_go_on = 0, threading.Semaphore(0), threading.Event()
+        self.may_go_on.set()
         script = tmp_path / "slot.py"
         script.write_text(f"print({json.dumps(json.dumps(said))})")
         really = relearner.subprocess.Popen
@@ -49,6 +50,7 @@ class Slots:
             assert command[1:4] == ["-P", "-m", "peers.edge.relearner"]
             self.started += 1
             self.begun.release()
+            assert self.may_go_on.wait(20.0)
             return really([sys.executable, str(script)], **options)  # type: ignore[call-overload]
 
         monkeypatch.setattr(relearner.subprocess, "Popen", start)
@@ -178,6 +180,23 @@ def test_fig_5b_case_3_what_is_due_during_a_slot_is_ordered_by_what_was_learned_
     settle(learner)
     settle(learner)
     assert posted == [PolicyLearned()]
+
+
+def test_a_report_and_a_round_that_want_a_slot_at_once_start_one(
+    tmp_path: Path, posted: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner, slots = learn_once(tmp_path, posted, monkeypatch)
+    slots.may_go_on.clear()
+    report(learner, ON_BATTERY)
+    assert slots.begun.acquire(timeout=20.0)  # of the process there is no more than the call that starts it
+    round_closed = threading.Thread(target=learner.hear, args=(closed_round(92),))
+    round_closed.start()
+    round_closed.join(0.2)
+    slots.may_go_on.set()
+    round_closed.join(20.0)
+    settle(learner)
+    settle(learner)
+    assert slots.started == 2
 
 
 @pytest.mark.parametrize(
