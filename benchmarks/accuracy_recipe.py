@@ -123,7 +123,7 @@ def _train(
 
 
 def _build(data: DataSet, options: argparse.Namespace, seed: int) -> FlatModel:
-    return FlatModel(build_model(own_model(options.model), *data.shape, len(data.classes), seed))
+    return FlatModel(build_model(own_model(options.model), data.shape[0], data.shape[1], len(data.classes), seed))
 
 
 def _settings_of(settings: TrainingSettings, seed: int, index: int) -> TrainingSettings:

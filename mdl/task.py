@@ -17,7 +17,7 @@ from mdl.bounds import printable
 # Together they stay below the 256 characters of a text in a message, with the rest of a sentence around them.
 _MODEL, _CHANNELS, _CLASSES, _NAMED = 40, 105, 70, 70
 _LINE = re.compile(
-    r"(?P<model>.+?)(?: of \S+)? (?P<shape>\d+x\d+)(?: at (?P<rate>[\d.,e+-]+) Hz)?(?: \[(?P<channels>.*)\])?"
+    r"(?P<model>.+?)(?: of \S+)? (?P<shape>\d+(?:x\d+)+)(?: at (?P<rate>[\d.,e+-]+) Hz)?(?: \[(?P<channels>.*)\])?"
     r" -> (?P<classes>.*)"
 )
 # Rates are told apart in ten steps a decade, 26 % each, so that clocks that drift are at one rate: what sensors have
@@ -27,18 +27,18 @@ _STEPS_A_DECADE = 10
 
 def describe_task(
     model: str,
-    shape: tuple[int, int],
+    shape: Sequence[int],
     channels: Sequence[str],
     classes: Sequence[str],
     rate_hz: float | None = None,
 ) -> str:
-    """ "lenet 3x128 at 50 Hz [ax, ay, az] -> run, sit". shape: (channels, time). channels: () if they have no names.
+    """ "lenet 3x128 at 50 Hz [ax, ay, az] -> run, sit". shape: (channels, time), or (channels, height, width).
 
-    rate_hz: samples a second; None if it is not known.
+    channels: () if they have no names. rate_hz: samples a second; None if it is not known.
     """
     rate = f" at {describe_rate(rate_hz)}" if rate_hz else ""
     named = f" [{_shorten(channels, _CHANNELS)}]" if channels else ""
-    return printable(f"{model[:_MODEL]} {shape[0]}x{shape[1]}{rate}{named} -> {_shorten(classes, _CLASSES)}")
+    return printable(f"{model[:_MODEL]} {'x'.join(map(str, shape))}{rate}{named} -> {_shorten(classes, _CLASSES)}")
 
 
 def describe_rate(rate_hz: float) -> str:

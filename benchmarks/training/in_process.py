@@ -98,7 +98,7 @@ class Mesh:
         shards = [take_windows(data.train, rows) for rows in split_windows(data.train, split, peers, seed)]
         self._trainers = [
             LocalTrainer(
-                FlatModel(build_model(model, *data.shape, len(data.classes), seed)),
+                FlatModel(build_model(model, data.shape[0], data.shape[1], len(data.classes), seed)),
                 *(shard.x, shard.y, msgspec.structs.replace(settings, seed=device_seed(seed, index))),
             )
             for index, shard in enumerate(shards, start=1)

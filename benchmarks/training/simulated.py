@@ -87,9 +87,9 @@ class TrainingMesh(SimMesh):
     ) -> None:  # fmt: skip
         classes, names = len(data.classes), frozenset(f"p{number}" for number in liars)
         shards = [take_windows(data.train, rows) for rows in split_windows(data.train, split, peers, seed)]
-        first = FlatModel(build_model(model, *data.shape, classes, seed)).values().copy()
+        first = FlatModel(build_model(model, data.shape[0], data.shape[1], classes, seed)).values().copy()
         self.devices: dict[str, Device] = {}
-        self._data, self._model = data, FlatModel(build_model(model, *data.shape, classes, seed))
+        self._data, self._model = data, FlatModel(build_model(model, data.shape[0], data.shape[1], classes, seed))
         rng = np.random.default_rng([seed, 0xBE])
         network = Network(rng, rates_mb_s={f"p{number}": float(rng.uniform(2.5, 5.0)) for number in range(peers)})
         super().__init__(network, Accounts(first), first.nbytes)
@@ -98,7 +98,7 @@ class TrainingMesh(SimMesh):
             own_seed = device_seed(seed, number + 1)
             lie = Attack(attack, np.random.default_rng(own_seed), attack == "colluding") if number in liars else None
             x, y = lie.windows(shard.x, shard.y, classes) if lie else (shard.x, shard.y)
-            module = FlatModel(build_model(model, *data.shape, classes, seed))
+            module = FlatModel(build_model(model, data.shape[0], data.shape[1], classes, seed))
             trainer = LocalTrainer(module, x, y, msgspec.structs.replace(settings, seed=own_seed))
             losses = OwnLoss(lambda: self._model, shard.x, shard.y, classes, _OWN_WINDOWS, own_seed)
             self.devices[me.peer_id] = Device(me, trainer, losses, lie, names)

@@ -24,12 +24,14 @@ from mdl.reading import decode_json, read_bytes
 from mdl.writing import make_private_folder, open_private
 
 # Raise this whenever any source prepares its windows differently: older entries are then never read again.
-VERSION = 5
+VERSION = 6
 logger = logging.getLogger(__name__)
 
 # Names of people and places, one each; some hundred bytes for most.
 _LARGEST_META_BYTES = 64 << 20
 _ARRAYS = ("x", "y", "subject", "group")
+# Windows; images; images as their pixels are kept.
+_KINDS = (("float32", 3), ("float32", 4), ("uint8", 4))
 
 
 class _Meta(msgspec.Struct, frozen=True):
@@ -101,10 +103,8 @@ def _read(entry: Path) -> DataSet | None:
 def _fits(windows: Windows) -> bool:
     """Whether the arrays are what `_write` makes; what is in them was checked before they were written."""
     rest = (windows.y, windows.subject, windows.group)
-    return (
-        windows.x.dtype == np.float32
-        and windows.x.ndim == 3
-        and all(array.dtype == np.int64 and array.shape == windows.x.shape[:1] for array in rest)
+    return (windows.x.dtype.name, windows.x.ndim) in _KINDS and all(
+        array.dtype == np.int64 and array.shape == windows.x.shape[:1] for array in rest
     )
 
 

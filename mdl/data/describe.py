@@ -6,11 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from mdl.data.windows import DataSet, Windows, iterate_blocks
+from mdl.data.windows import DataSet, Windows, iterate_blocks, to_input
 
 
 def describe_data(data: DataSet) -> dict[str, Any]:
-    """Shapes, classes, subjects, balance and per-channel mean and deviation, as plain JSON values."""
+    """Shapes, classes, subjects, balance and per-channel mean and deviation, as plain JSON values.
+
+    Pixels count from 0 to 1.
+    """
     mean, deviation = measure_channels(data.train)
     return {
         "name": data.name,
@@ -18,7 +21,7 @@ def describe_data(data: DataSet) -> dict[str, Any]:
         "description": data.description,
         "channels": data.shape[0],
         "channel_names": list(data.channels),
-        "window": data.shape[1],
+        **({"height": data.shape[1], "width": data.shape[2]} if data.is_of_images else {"window": data.shape[1]}),
         "rate_hz": data.rate_hz,
         "classes": list(data.classes),
         "held_out": data.held_out,
@@ -38,10 +41,10 @@ def measure_channels(
     total = np.zeros(windows.x.shape[1])
     squares = np.zeros(windows.x.shape[1])
     for some in iterate_blocks(windows.x):
-        block = some.astype(np.float64)
+        block = to_input(some).reshape(*some.shape[:2], -1).astype(np.float64)
         total += block.sum(axis=(0, 2))
         squares += np.square(block).sum(axis=(0, 2))
-    count = windows.x.shape[0] * windows.x.shape[2]
+    count = windows.x[:, 0].size
     mean = total / count
     return mean, np.sqrt(np.maximum(squares / count - mean**2, 0.0))
 

@@ -1,8 +1,9 @@
-"""A window as a line of text for each channel, so that a wrong column or unit is seen before it is trained on."""
+"""A window as a line of text for each channel, or an image in shades: what is wrong is seen before it is trained on."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,17 +11,19 @@ from numpy.typing import NDArray
 from mdl.data.windows import DataSet
 
 _LEVELS = "▁▂▃▄▅▆▇█"
+_SHADES = " ░▒▓█"
 # Of a line, and of a screen: a suit of sensors has more channels than anybody looks at.
-_WIDTH, _MOST_CHANNELS, _MOST_CLASSES, _LONGEST_NAME = 48, 9, 8, 16
+_WIDTH, _MOST_CHANNELS, _MOST_CLASSES, _LONGEST_NAME, _IMAGE_WIDTH = 48, 9, 8, 16, 32
 
 
 def draw_classes(data: DataSet) -> list[str]:
-    """The first training window of each class: a line a channel, with its lowest and highest value."""
+    """The first training window of each class: a line a channel, with its lowest and highest value; or the image."""
     lines = []
     for number, name in list(enumerate(data.classes))[:_MOST_CLASSES]:
         rows = np.flatnonzero(data.train.y == number)
         if len(rows):
-            lines += [f"{name}:", *draw_window(np.asarray(data.train.x[rows[0]]), data.channels)]
+            first = np.asarray(data.train.x[rows[0]])
+            lines += [f"{name}:", *(draw_image(first) if data.is_of_images else draw_window(first, data.channels))]
     if len(data.classes) > _MOST_CLASSES:
         lines.append(f"and {len(data.classes) - _MOST_CLASSES} classes more")
     return lines
@@ -35,6 +38,18 @@ def draw_window(x: NDArray[np.floating], channels: Sequence[str] = ()) -> list[s
         for name, values in zip(names[:_MOST_CHANNELS], x, strict=False)
     ]
     return lines + ([f"  and {len(x) - _MOST_CHANNELS} channels more"] if len(x) > _MOST_CHANNELS else [])
+
+
+def draw_image(x: NDArray[Any]) -> list[str]:
+    """x: (channels, height, width), in shades of grey. A character is twice as high as wide."""
+    grey = x.mean(axis=0, dtype=np.float64)
+    wide = min(_IMAGE_WIDTH, grey.shape[1])
+    high = max(1, round(wide * grey.shape[0] / grey.shape[1] / 2))
+    rows = [part.mean(axis=0) for part in np.array_split(grey, min(high, len(grey)))]
+    means = np.array([[part.mean() for part in np.array_split(row, wide)] for row in rows])
+    low, high_value = float(means.min()), float(means.max())
+    steps = ((means - low) / max(high_value - low, 1e-12) * (len(_SHADES) - 1)).round().astype(int)
+    return ["  " + "".join(_SHADES[step] for step in row) for row in steps]
 
 
 def sparkline(values: NDArray[np.floating]) -> str:

@@ -81,6 +81,13 @@ def _places(spec: Spec, seed: int) -> Prepared:
     return _stamp(find_csv_files(spec.path), spec), lambda _: read_places(spec.path, options)
 
 
+def _images(spec: Spec, seed: int) -> Prepared:
+    from mdl.data.readers.images import ImageOptions, find_images, read_images
+
+    options = read_options(spec, ImageOptions)
+    return _stamp(find_images(spec.path), spec), lambda scratch: read_images(spec.path, options, scratch)
+
+
 # Readers are imported when one of them is wanted: whoever only takes a spec apart needs no numpy.
 SOURCES = {
     "motion": Source(_motion, takes_path=False),
@@ -88,6 +95,7 @@ SOURCES = {
     "semg": Source(_semg),
     "npz": Source(_npz, needs_path=True, is_own=True),
     "csv": Source(_csv, needs_path=True, is_own=True),
+    "images": Source(_images, needs_path=True, is_own=True),
     "places": Source(_places, needs_path=True),
 }
 # What `Spec.source` says of a function of the user's.

@@ -19,8 +19,10 @@ def suspect_channels(windows: Windows, names: Sequence[str]) -> tuple[str, ...]:
     """A line for the user on each kind of suspicious channel. names: of the channels, or none."""
     count = windows.x.shape[1]
     low, high = np.full(count, np.inf), np.full(count, -np.inf)
-    rises = np.full(count, windows.x.shape[0] * (windows.x.shape[2] - 1) >= _FEWEST_STEPS)
-    for block in iterate_blocks(windows.x):
+    in_time = windows.x.ndim == 3
+    rises = np.full(count, in_time and windows.x.shape[0] * (windows.x.shape[2] - 1) >= _FEWEST_STEPS)
+    for some in iterate_blocks(windows.x):
+        block = some.reshape(*some.shape[:2], -1)
         low, high = np.minimum(low, block.min(axis=(0, 2))), np.maximum(high, block.max(axis=(0, 2)))
         rises &= (np.diff(block, axis=2) >= 0).all(axis=(0, 2)) & (block[:, :, -1] > block[:, :, 0]).all(axis=0)
     called = _call(names, count)

@@ -1,4 +1,4 @@
-"""Windows of sensor data, and a data set made of training and test windows.
+"""Windows of sensor data or images, and a data set made of training and test windows.
 
 A group is what must stay together: windows that overlap, or that come from one uninterrupted stretch, share a group id,
 so that no sample is ever on both sides of a split. Knows nothing of files, devices or models.
@@ -10,7 +10,7 @@ import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,11 +25,14 @@ Integers: TypeAlias = NDArray[np.int64]
 FASTEST_HZ = 1e6
 # Windows looked at together: 512 of 9 x 128 in float32 are 2.4 MB.
 _BLOCK = 512
+# Of them at most: images are larger.
+_BLOCK_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
 class Windows:
-    """x: float32 (n, channels, time), C-contiguous, possibly memory-mapped. y, subject, group: int64 (n,).
+    """x: float32 (n, channels, time), or images (n, channels, height, width) in float32, or in uint8 as their pixels
+    are kept; C-contiguous, possibly memory-mapped. y, subject, group: int64 (n,).
 
     Mapped arrays are copy-on-write: writing to one never reaches the file.
     """
@@ -68,9 +71,13 @@ class DataSet:
     rate_hz: float | None = None
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """(channels, time) of every window."""
-        return self.train.x.shape[1], self.train.x.shape[2]
+    def shape(self) -> tuple[int, ...]:
+        """(channels, time) of every window, or (channels, height, width) of every image."""
+        return tuple(self.train.x.shape[1:])
+
+    @property
+    def is_of_images(self) -> bool:
+        return len(self.shape) == 3
 
 
 def take_windows(windows: Windows, rows: NDArray[np.integer] | NDArray[np.bool_]) -> Windows:
@@ -79,13 +86,18 @@ def take_windows(windows: Windows, rows: NDArray[np.integer] | NDArray[np.bool_]
 
 
 def make_windows(x: NDArray[np.generic], y: Integers, subject: Integers, group: Integers) -> Windows:
-    """Windows with the types and the memory layout that everybody relies on; x: (n, channels, time)."""
+    """Windows with the types and the memory layout that everybody relies on; x: (n, channels, time), or images."""
     return Windows(
-        np.ascontiguousarray(x, dtype=np.float32),
+        np.ascontiguousarray(x, dtype=np.uint8 if x.ndim == 4 and x.dtype == np.uint8 else np.float32),
         np.ascontiguousarray(y, dtype=np.int64),
         np.ascontiguousarray(subject, dtype=np.int64),
         np.ascontiguousarray(group, dtype=np.int64),
     )
+
+
+def to_input(x: NDArray[np.generic]) -> Floats:
+    """What a model is given of some windows, copied: float32, pixels from 0 to 1."""
+    return np.divide(x, 255, dtype=np.float32) if x.dtype == np.uint8 else np.array(x, np.float32)
 
 
 def check_data(data: DataSet, where: str) -> DataSet:
@@ -104,8 +116,10 @@ def check_data(data: DataSet, where: str) -> DataSet:
 
 
 def _check_side(windows: Windows, where: str, class_count: int) -> None:
-    if windows.x.ndim != 3:
-        raise DataError(f"{where}: x has shape {windows.x.shape}, expected (n, channels, time)")
+    if windows.x.ndim not in (3, 4):
+        raise DataError(
+            f"{where}: x has shape {windows.x.shape}, expected (n, channels, time), or (n, channels, height, width)"
+        )
     if not len(windows):
         raise DataError(f"{where}: there are none")
     for name in ("x", "subject", "group"):
@@ -120,23 +134,26 @@ def _check_side(windows: Windows, where: str, class_count: int) -> None:
         raise DataError(f"{where}: labels {windows.y.min()}..{windows.y.max()}, expected 0..{class_count - 1}")
 
 
-def iterate_blocks(x: NDArray[np.floating]) -> Iterator[NDArray[np.floating]]:
+def iterate_blocks(x: NDArray[Any]) -> Iterator[NDArray[Any]]:
     """Windows one after the other, some hundred at a time; of a mapped file no page stays in memory behind them."""
     row_bytes = x.nbytes // max(1, len(x))
     name = x.filename if isinstance(x, np.memmap) and isinstance(x.base, mmap.mmap) and x.flags.c_contiguous else None
-    mapped = name is not None and x.dtype == np.float32 and Path(name).exists()
-    for start in range(0, len(x), _BLOCK):
-        stop = min(len(x), start + _BLOCK)
+    mapped = name is not None and Path(name).exists()
+    step = max(1, min(_BLOCK, _BLOCK_BYTES // max(1, row_bytes)))
+    for start in range(0, len(x), step):
+        stop = min(len(x), start + step)
         if mapped and isinstance(x, np.memmap):
             shape = (stop - start, *x.shape[1:])
             offset = x.offset + start * row_bytes
-            yield np.memmap(str(name), dtype=np.float32, mode="r", offset=offset, shape=shape)
+            yield np.memmap(str(name), dtype=x.dtype, mode="r", offset=offset, shape=shape)
         else:
             yield x[start:stop]
 
 
-def first_bad_row(x: NDArray[np.floating]) -> int | None:
+def first_bad_row(x: NDArray[Any]) -> int | None:
     """The first row that holds NaN or infinity, or None. The sum carries both along, so a good array costs one pass."""
+    if x.dtype.kind != "f":
+        return None
     done = 0
     for block in iterate_blocks(x):
         with np.errstate(invalid="ignore", over="ignore"):

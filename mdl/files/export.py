@@ -34,9 +34,9 @@ _Seed = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 class ModelDescription(msgspec.Struct, frozen=True):
     """What a stranger needs to use the parameters: how to build the model, what goes in and what comes out.
 
-    model, data: as the user named them where it was trained: for people to read. seed: as given to `load_data`, so that
-    the same test windows are found again. channel_names: empty if the data did not name them. rate_hz: of
-    the windows; None if it was not known.
+    time: samples of a window; of images the width, and height is theirs. model, data: as the user named them where it
+    was trained: for people to read. seed: as given to `load_data`, so that the same test windows are found again.
+    channel_names: empty if the data did not name them. rate_hz: of the windows; None if it was not known.
     """
 
     model: str
@@ -49,6 +49,17 @@ class ModelDescription(msgspec.Struct, frozen=True):
     seed: _Seed = 0
     channel_names: tuple[str, ...] = ()
     rate_hz: _Rate | None = None
+    height: _Size | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(channels, time) of a window, or (channels, height, width) of an image."""
+        return (self.channels, self.time) if self.height is None else (self.channels, self.height, self.time)
+
+    @property
+    def meaning(self) -> tuple[str, ...]:
+        """What `hash_task` has to know beyond classes, channels and rate; none for windows."""
+        return () if self.height is None else (f"image {self.height}x{self.time}",)
 
     @property
     def classes(self) -> int:
@@ -91,9 +102,9 @@ def import_model(path: Path, model: str | Own | None = None) -> tuple[nn.Module,
             "file says so; if the function is yours, say it too: --model module:function"
         )
     chosen, sizes = model or description.model, (description.channels, description.time, description.classes)
-    if isinstance(chosen, str):
+    if isinstance(chosen, str) and description.height is None:
         _check_shapes(path, chosen, sizes, {name: array.shape for name, array in arrays.items()})
-    module = build_model(chosen, *sizes, seed=0)
+    module = build_model(chosen, *sizes, seed=0, height=description.height)
     try:
         module.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()})
     except RuntimeError as error:

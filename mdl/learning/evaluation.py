@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mdl.bounds import MAX_CONFUSED
+from mdl.data.windows import to_input
 from mdl.errors import DataError, TrainingCancelledError
 from mdl.protocol.counts import Evaluation
 
@@ -36,7 +37,7 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate in batches without gradients; every submodule's training mode is left as it was.
 
-    x: float32 (n, channels, time), y: int64 (n,), labels 0..classes-1. stopped: asked before each batch. Raises
+    x: as in `Windows`, y: int64 (n,), labels 0..classes-1. stopped: asked before each batch. Raises
     DataError if a label lies outside, TrainingCancelledError.
     """
     if y.size and (int(y.min()) < 0 or int(y.max()) >= classes):
@@ -54,8 +55,8 @@ def evaluate(
     return count_predictions(np.asarray(y, np.int64), predicted, classes, loss)
 
 
-def predict_logits(module: nn.Module, x: Vector) -> Vector:
-    """Logits of a few windows at once, float32 (n, classes); training mode is left as it was."""
+def predict_logits(module: nn.Module, x: NDArray[Any]) -> Vector:
+    """Logits of a few windows or images at once, float32 (n, classes); training mode is left as it was."""
     import torch
 
     modes = [(part, part.training) for part in module.modules()]
@@ -63,7 +64,7 @@ def predict_logits(module: nn.Module, x: Vector) -> Vector:
     try:
         with torch.no_grad():
             device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
-            logits: Vector = module(torch.from_numpy(np.array(x, np.float32)).to(device)).to("cpu").numpy()
+            logits: Vector = module(torch.from_numpy(to_input(x)).to(device)).to("cpu").numpy()
             return logits
     finally:
         for part, training in modes:

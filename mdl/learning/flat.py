@@ -235,15 +235,20 @@ def hash_schema(schema: Schema) -> str:
 
 
 def hash_task(
-    schema: Schema, class_names: Iterable[str], channel_names: Iterable[str] = (), rate_hz: float | None = None
+    schema: Schema,
+    class_names: Iterable[str],
+    channel_names: Iterable[str] = (),
+    rate_hz: float | None = None,
+    more: Iterable[str] = (),
 ) -> str:
     """Of the schema, the classes, the channels and the rate: layers of one size that mean something else must not meet.
 
-    Without channel names and a rate it is what it was before there were any.
+    more: whatever else is meant, a line each, as the size of images. Without these, channel names and a rate it is what
+    it was before there were any.
     """
     classes, channels = (f"class {name}" for name in class_names), (f"channel {name!r}" for name in channel_names)
     rate = [] if rate_hz is None else [f"rate {rate_step(rate_hz)}"]
-    return hash_schema([*schema, *((name, ()) for name in (*classes, *channels, *rate))])
+    return hash_schema([*schema, *((name, ()) for name in (*classes, *channels, *rate, *more))])
 
 
 def older_hashes(schema: Schema, class_names: Sequence[str], channel_names: Sequence[str]) -> tuple[str, ...]:

@@ -23,18 +23,27 @@ Factory: TypeAlias = Callable[[int, int, int], nn.Module]
 SHORTEST_TIME = 16
 
 
-def build_model(name: str | Own, channels: int, time: int, classes: int, seed: int) -> nn.Module:
+def build_model(
+    name: str | Own, channels: int, time: int, classes: int, seed: int, height: int | None = None
+) -> nn.Module:
     """A module that maps (batch, channels, time) to logits (batch, classes), its parameters fixed by `seed`.
 
     name: one of MODELS, or a function of the user's (`mdl.own`), called with whichever of channels, time, classes it
-    accepts. A text is never imported, whatever it looks like.
+    accepts. A text is never imported, whatever it looks like. height: of images (batch, channels, height, time), whose
+    width `time` is then; they need a function, which is called with height and width.
     The global random state is left as it was. Raises ConfigError in one line that names what does not fit.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if isinstance(name, Own):
-            module = _call_own(name, channels, time, classes)
-            _check_output(name.text, module, (2, channels, time), classes)
+            sizes = {"time": time} if height is None else {"height": height, "width": time}
+            module = _call_own(name, {"channels": channels, **sizes, "classes": classes})
+            _check_output(name.text, module, (2, channels, *sizes.values()), classes)
+        elif height is not None:
+            raise ConfigError(
+                f"model {name!r} takes windows (channels, samples), and these are images: bring your own, --model "
+                "package.module:factory with factory(channels, height, width, classes)"
+            )
         else:
             module = _build(name, channels, time, classes)
     return module.train()
@@ -124,8 +133,7 @@ def _build(name: str, channels: int, time: int, classes: int) -> nn.Module:
     return MODELS[name](channels, time, classes)
 
 
-def _call_own(own: Own, channels: int, time: int, classes: int) -> nn.Module:
-    offered = {"channels": channels, "time": time, "classes": classes}
+def _call_own(own: Own, offered: dict[str, int]) -> nn.Module:
     accepted = inspect.signature(own.function).parameters
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values()):
         offered = {key: value for key, value in offered.items() if key in accepted}
@@ -138,7 +146,7 @@ def _call_own(own: Own, channels: int, time: int, classes: int) -> nn.Module:
     return module
 
 
-def _check_output(name: str, module: nn.Module, shape: tuple[int, int, int], classes: int) -> None:
+def _check_output(name: str, module: nn.Module, shape: tuple[int, ...], classes: int) -> None:
     """Run two windows of zeros, in evaluation mode so that no statistic moves."""
     module.eval()
     try:

@@ -24,7 +24,7 @@ LARGEST = 1 << 22
 
 
 class OwnLoss:
-    """See the module. make: a model, made when it is first needed. x: float32 (n, channels, time), y: int64 (n,).
+    """See the module. make: a model, made when it is first needed. x: as in `Windows`, y: int64 (n,).
 
     count: windows that are drawn, at most. classes: that the model tells apart.
     """

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mdl.config import TrainingSettings
+from mdl.data.windows import to_input
 from mdl.errors import ConfigError, DataError, MdlError, RemoteProtocolError, TrainingCancelledError
 from mdl.learning.flat import FlatModel
 from mdl.learning.optimizer import FlatOptimizer
@@ -56,7 +57,7 @@ class LocalTraining(msgspec.Struct, frozen=True):
 class LocalTrainer:
     """Trains one device's shard, 1/rounds_per_epoch of an epoch a round (Algorithm 1, lines of the trainer).
 
-    x: float32 (n, channels, time), may be memory-mapped; y: int64 (n,). loss: mean over a batch; cross-entropy if None.
+    x: as in `Windows`, may be memory-mapped; y: int64 (n,). loss: mean over a batch; cross-entropy if None.
     Raises DataError for a shard that does not fit.
     """
 
@@ -135,7 +136,7 @@ class LocalTrainer:
         """The mean loss of a batch by its labels, and what is to be stepped along."""
         # Sorted reads are kinder to a memory-mapped file, and the order within a batch means nothing.
         rows, device = np.sort(batch), self.model.live().device
-        x, y = torch.from_numpy(np.array(self._x[rows])), torch.from_numpy(np.array(self._y[rows], np.int64))
+        x, y = torch.from_numpy(to_input(self._x[rows])), torch.from_numpy(np.array(self._y[rows], np.int64))
         with torch.autocast(device.type, torch.bfloat16, enabled=self.settings.precision == "bfloat16"):
             logits = self.model.module(x.to(device))
         if self._checks_labels and int(y.max()) >= logits.shape[-1]:

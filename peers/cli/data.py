@@ -40,7 +40,7 @@ def list_sets(as_json: AsJson = False) -> None:
     for known in PUBLIC_SETS:
         print(f"{known.name:<9} {known.title}; {known.size_bytes / 1e6:.0f} MB; {known.licence}")
         print(f"          {held[known.name] or f'not here: mdl data get {known.name}'}")
-    print("npz:PATH  csv:PATH  package.module:factory  your own data")
+    print("npz:PATH  csv:PATH  images:PATH  package.module:factory  your own data")
 
 
 @app.command("get")
@@ -70,7 +70,10 @@ def get_set(
 @app.command("inspect")
 def inspect_set(
     spec: Annotated[
-        str, typer.Argument(help="motion, uci-har:PATH, semg:PATH, npz:PATH, csv:PATH?label=..., module:function")
+        str,
+        typer.Argument(
+            help="motion, uci-har:PATH, semg:PATH, npz:PATH, csv:PATH?label=..., images:PATH, module:function"
+        ),
     ],
     seed: Annotated[int, typer.Option(help="Shapes the synthetic `motion` only.", min=0, max=LARGEST_SEED)] = 0,
     cache: Annotated[Path | None, typer.Option(help="Where parsed windows are kept.")] = None,
@@ -158,9 +161,13 @@ def _show(found: dict[str, Any]) -> None:
     name, told = plain_lines(found["name"]), plain_lines(found["description"])
     console.print(Text.assemble((name, "bold"), (mark, "bold yellow"), f"  {told}"))
     rate = f" at {describe_rate(found['rate_hz'])}" if found["rate_hz"] else ""
-    size = f"{found['channels']} channels x {found['window']} samples{rate}"
-    lasts = f"; a window is {found['window'] / found['rate_hz']:.3g} s" if found["rate_hz"] else ""
-    console.print(f"windows of {size}{lasts}; test held out by {found['held_out']}")
+    lasts = ""
+    if "height" in found:
+        size = f"images of {found['channels']} channels x {found['height']} x {found['width']} pixels (height x width)"
+    else:
+        size = f"windows of {found['channels']} channels x {found['window']} samples{rate}"
+        lasts = f"; a window is {found['window'] / found['rate_hz']:.3g} s" if found["rate_hz"] else ""
+    console.print(f"{size}{lasts}; test held out by {found['held_out']}")
     if found["channel_names"]:
         console.print(f"channels: {', '.join(found['channel_names'])}")
     for line in found["notes"]:

@@ -75,7 +75,9 @@ class Device:
         self.test = take_windows(data.test, shard_test(len(data.test), shard))
         self.model = build_flat_model(config, data)
         self.description = describe_model(config, data, mesh)
-        self.schema_hash = hash_task(self.model.task_schema, data.classes, data.channels, data.rate_hz)
+        self.schema_hash = hash_task(
+            self.model.task_schema, data.classes, data.channels, data.rate_hz, self.description.meaning
+        )
         self.theta = float(len(self.train)) if config.round.theta == "samples" else 1.0
         older = older_hashes(self.model.task_schema, data.classes, data.channels)
         self._origin = Origin(mesh, self.schema_hash, self.summary, config.seed, older)
@@ -100,10 +102,9 @@ class Device:
     def summary(self) -> str:
         """One line for people, and for the message that names a different model."""
         description = self.description
-        shape = description.channels, description.time
         names = description.channel_names, description.class_names
         model = f"{description.model} {self.model.frozen}".rstrip()
-        return describe_task(model, shape, *names, description.rate_hz)
+        return describe_task(model, description.shape, *names, description.rate_hz)
 
     def restore(self, fresh: bool = False, init: Path | None = None) -> State:
         """What the file cache has, or the untrained model, or the one at `init`.
@@ -197,9 +198,8 @@ class Device:
     def _build(self) -> FlatModel:
         """Another one of the same kind, on the processor: what the module that trains holds must stay."""
         told = self.description
-        module = build_model(
-            own_model(self._config.model.name), told.channels, told.time, len(told.class_names), self._config.seed
-        )
+        name, seed = own_model(self._config.model.name), self._config.seed
+        module = build_model(name, told.channels, told.time, told.classes, seed, told.height)
         return FlatModel(module)
 
     def _save(self, effect: SaveModel) -> None:
@@ -217,17 +217,17 @@ def keep_delta(out: Path, me: Contributor, effect: KeepDelta) -> None:
 
 def build_flat_model(config: Config, data: DataSet) -> FlatModel:
     """The configured model for these windows; the same seed gives the same parameters on every device."""
-    channels, length = data.shape
-    model = build_model(own_model(config.model.name), channels, length, len(data.classes), config.seed)
+    channels, *height, length = data.shape
+    model = build_model(own_model(config.model.name), channels, length, len(data.classes), config.seed, *height)
     return FlatModel(model.to(find_device(config.training.device)))
 
 
 def describe_model(config: Config, data: DataSet, mesh: str) -> ModelDescription:
-    channels, length = data.shape
+    channels, *height, length = data.shape
     return ModelDescription(
         config.model.name, channels, length, data.classes, config.data.spec, mesh, seed=config.seed,
         channel_names=data.channels,
-        rate_hz=data.rate_hz,
+        rate_hz=data.rate_hz, height=height[0] if height else None,
     )  # fmt: skip
 
 

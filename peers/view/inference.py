@@ -91,6 +91,12 @@ def show_predictions(result: dict[str, Any]) -> None:
     PlainConsole().print(table)
 
 
+def describe_shape(shape: tuple[int, ...]) -> str:
+    """What one example is, in words."""
+    axes = "windows of {} (channels, time)" if len(shape) == 2 else "images of {} (channels, height, width)"
+    return axes.format(shape)
+
+
 def _load(path: Path, spec: str | Own | None, model: str | Own | None) -> tuple[nn.Module, ModelDescription, DataSet]:
     file = find_model_file(path)
     module, description = load_model(path, model)
@@ -101,9 +107,8 @@ def _load(path: Path, spec: str | Own | None, model: str | Own | None) -> tuple[
             "opened or imported because a file says so: say which data, --data SPEC"
         )
     data = load_data(chosen, default_cache_dir(), description.seed)
-    shape = (description.channels, description.time)
-    if data.shape != shape:
-        raise DataError(f"the model takes windows of {shape} (channels, time), {chosen} has {data.shape}")
+    if data.shape != description.shape:
+        raise DataError(f"the model takes {describe_shape(description.shape)}, {chosen} has {data.shape}")
     if data.classes != description.class_names:
         raise DataError(f"the model knows classes {description.class_names}, the data has {data.classes}")
     if difference := channels_difference(description.channel_names, data.channels):

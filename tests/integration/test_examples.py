@@ -60,6 +60,21 @@ def test_an_image_model_with_accumulation_and_a_schedule(home):
     assert _percent(one[-1]) > 80
 
 
+@_needs("PIL")
+def test_a_network_of_ones_own_for_pictures_in_folders(home):
+    drawn = home.start_python(EXAMPLES / "image_folder.py", "pictures", fresh=True)
+    assert drawn.end(240) == 0, drawn.told[-2000:]
+    assert drawn.said.strip() == "1440 pictures below pictures"
+    (home.folder / "image_folder.py").write_text((EXAMPLES / "image_folder.py").read_text())
+    model = ["--model", "image_folder:small_cnn"]
+    data = ["--data", "images:pictures?subject=path:2"]
+    run = home.run("up", "-n", 3, *data, *model, "--out", "run", "--json")
+    assert run.result()["accuracy"] > 0.8
+    told = home.run("predict", "run", "pictures/sitting/person-00", *model, "--json").result()
+    assert told["windows"] == 10
+    assert told["windows_by_class"]["sitting"] > 6
+
+
 def test_a_csv_of_ones_own(home):
     for device in (1, 2):
         _write_recording(home.folder / f"{device}.csv", device)

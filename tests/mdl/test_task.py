@@ -27,6 +27,8 @@ def test_a_task_is_one_line() -> None:
     assert task(channels=()) == "lenet 3x128 -> run, sit"
     assert task(rate_hz=50.0) == "lenet 3x128 at 50 Hz [ax, ay, az] -> run, sit"
     assert task(channels=(), rate_hz=49.8) == "lenet 3x128 at 49.8 Hz -> run, sit"
+    assert describe_task("own:cnn", (3, 24, 32), (), CLASSES) == "own:cnn 3x24x32 -> run, sit"
+    assert task_difference("own:cnn 3x24x32 -> run", "own:cnn 3x24x32 -> run, sit").startswith("your classes (run)")
 
 
 @pytest.mark.parametrize(
@@ -129,3 +131,8 @@ def test_the_rate_is_part_of_the_tasks_hash_where_it_is_known() -> None:
 def test_a_model_meets_data_of_its_rate_or_of_one_that_is_not_known() -> None:
     assert rates_difference(50.0, 50.2) == rates_difference(None, 100.0) == rates_difference(50.0, None) == ""
     assert rates_difference(50.0, 100.0) == "50 Hz here and 100 Hz there"
+
+
+def test_images_of_another_size_are_another_task() -> None:
+    hashes = {hash_task(SCHEMA, CLASSES, more=more) for more in ((), ("image 24x32",), ("image 32x24",))}
+    assert len(hashes) == 3

@@ -1,4 +1,4 @@
-"""Windows that are ready: an .npz file, or what a user's own function returns."""
+"""Windows or images that are ready: an .npz file, or what a user's own function returns."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from mdl.section import LARGEST_SEED, MANY
 from mdl.task import is_one_rate
 
 _TEST_WORDS = ("test", "train")
+# Channels of a picture: grey, with transparency, in colour.
+_COLOURS = (1, 2, 3, 4)
 
 
 class ArrayOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -35,7 +37,8 @@ class ArrayOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_npz(path: Path, options: ArrayOptions) -> DataSet:
-    """x (n, time, channels) and y; optional subject, group, split ("train"/"test" or 0/1); names: classes, channels.
+    """x (n, time, channels), or images (n, channels, height, width), and y; optional subject, group, split
+    ("train"/"test" or 0/1); names: classes, channels.
 
     rate: samples a second (Hz), one number; the option of that name where the file has none.
     Without split a fifth of the subjects is for testing; without subject, of the groups; without either, the last fifth
@@ -47,7 +50,7 @@ def read_npz(path: Path, options: ArrayOptions) -> DataSet:
 def build_data(name: str, arrays: Mapping[str, NDArray[Any]], where: str, options: ArrayOptions) -> DataSet:
     """A data set from named arrays, as `read_npz` describes them."""
     _check_arrays(arrays, where)
-    x = np.swapaxes(arrays["x"], 1, 2)
+    x = arrays["x"] if arrays["x"].ndim == 4 else np.swapaxes(arrays["x"], 1, 2)
     labels, rate_hz = _name_labels(arrays, where), _read_rate(arrays, where, options.rate)
     subject = arrays.get("subject")
     given = arrays.get("group")
@@ -72,7 +75,7 @@ def build_data(name: str, arrays: Mapping[str, NDArray[Any]], where: str, option
 def call_own(function: Callable[..., object], spec: Spec) -> DataSet:
     """Call the user's function; the options of its spec are passed as keywords (text).
 
-    It returns a DataSet, a mapping of arrays as in an .npz, or (x, y) or (x, y, subject) with x (n, time, channels).
+    It returns a DataSet, a mapping of arrays as in an .npz, or (x, y) or (x, y, subject) with x as there.
     """
     try:
         made = function(**spec.options)
@@ -99,8 +102,16 @@ def _check_arrays(arrays: Mapping[str, NDArray[Any]], where: str) -> None:
             hint = "; that is the layout of uci-har:PATH" if "train_X" in arrays else ""
             raise DataError(f"{where}: no array {name!r}; it holds {', '.join(arrays) or 'nothing'}{hint}")
     x = arrays["x"]
-    if x.ndim != 3 or not x.size or x.dtype.kind not in "fiu":
-        raise DataError(f"{where}: x is {x.dtype} of shape {x.shape}; expected numbers of shape (n, time, channels)")
+    if x.ndim not in (3, 4) or not x.size or x.dtype.kind not in "fiu":
+        raise DataError(
+            f"{where}: x is {x.dtype} of shape {x.shape}; expected numbers of shape (n, time, channels), or of images "
+            "(n, channels, height, width)"
+        )
+    if x.ndim == 4 and x.shape[3] in _COLOURS and x.shape[1] not in _COLOURS:
+        raise DataError(
+            f"{where}: x of shape {x.shape} looks like (n, height, width, channels); expected (n, channels, height, "
+            "width): np.moveaxis(x, 3, 1)"
+        )
     if x.dtype.kind == "f" and (row := first_bad_row(x)) is not None:
         raise DataError(f"{where}: x row {row} holds NaN or infinity; remove or repair it")
     for name in ("y", "subject", "group", "split"):
@@ -128,7 +139,7 @@ def _name_channels(arrays: Mapping[str, NDArray[Any]], where: str) -> tuple[str,
     """Empty if the source names none."""
     if "channels" not in arrays:
         return ()
-    given, count = arrays["channels"], arrays["x"].shape[2]
+    given, count = arrays["channels"], arrays["x"].shape[1 if arrays["x"].ndim == 4 else 2]
     names = tuple(str(name).strip() for name in given.reshape(-1).tolist())
     if given.dtype.kind != "U" or len(names) != count or len(set(names)) != count or not all(names):
         raise DataError(

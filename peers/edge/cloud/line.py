@@ -16,7 +16,7 @@ import torch
 from mdl.cloud.distillation import predict_probabilities
 from mdl.cloud.model_kinds import WindowKind
 from mdl.config import Config
-from mdl.errors import MdlError, TrainingCancelledError
+from mdl.errors import ConfigError, MdlError, TrainingCancelledError
 from mdl.learning.flat import FlatModel
 from mdl.learning.training import Teacher
 from mdl.own import own_model
@@ -48,6 +48,8 @@ class CloudSide:
 
     def __init__(self, config: Config, me: Contributor, mesh: Mesh, device: Device) -> None:
         settings, description, model = config.cloud, device.description, own_model(config.model.name)
+        if description.height is not None:
+            raise ConfigError("--cloud: a cloud teaches windows of sensors, and the data holds images")
         self._settings = settings
         self._device = device
         self._kind = WindowKind(

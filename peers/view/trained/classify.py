@@ -6,6 +6,7 @@ what is particular about it. Windows follow one another without overlap unless ?
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -15,15 +16,16 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
 from mdl.data import default_cache_dir
+from mdl.data.readers.images import iterate_images
 from mdl.data.readers.unlabelled import read_unlabelled
 from mdl.data.sources import parse_spec
 from mdl.data.spec import describe_choices, read_options
 from mdl.data.tables.live import live_windows
 from mdl.data.tables.options import CsvOptions
-from mdl.data.windows import Floats
 from mdl.errors import ConfigError, DataError
 from mdl.files.export import ModelDescription
 from mdl.learning.evaluation import predict_logits
@@ -33,16 +35,21 @@ from peers.view.tail import LineTail
 STDIN = "-"
 # Windows classified together: 256 of 9 x 128 in float32 are 1.2 MB.
 _AT_ONCE = 256
+# Pictures likewise: 32 of 3 x 224 x 224 in float32 are 19 MB.
+_IMAGES_AT_ONCE = 32
 # Between two looks at a file that grows: less than anybody waits for, and little work.
 _LOOK_S = 0.2
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """One window. began: in seconds since the recording's first row, or its first row from 0 if is_timed is False."""
+    """One window or picture.
+
+    began: in seconds since the recording's first row, or its first row from 0 if is_timed is False; of a picture None.
+    """
 
     recording: str
-    began: float
+    began: float | None
     is_timed: bool
     predicted: str
     probability: float
@@ -56,6 +63,9 @@ def classify(
     follow: goes on as the file grows, until interrupted. Raises ConfigError or DataError naming the file and the row.
     """
     chosen = _choose_classes(description, classes)
+    if description.height is not None:
+        yield from _classify_images(module, description, said, chosen, follow)
+        return
     text = said.partition("?")[0]
     # A path says nothing about its kind; a folder, or any ending, is of tables here.
     is_named = text == STDIN or text.startswith("csv:")
@@ -83,15 +93,30 @@ def classify(
                 yield Prediction(recording, began, windows.is_timed, names[int(each)], round(float(probability), 4))
 
 
+def _classify_images(
+    module: nn.Module, description: ModelDescription, said: str, chosen: Sequence[int], follow: bool
+) -> Iterator[Prediction]:
+    """said: a picture, or a folder of them."""
+    if follow or said == STDIN:
+        raise ConfigError("the model takes images: name a picture or a folder")
+    pictures = iterate_images(said.removeprefix("images:"), description.shape)
+    while some := list(itertools.islice(pictures, _IMAGES_AT_ONCE)):
+        place, share = _most_likely(module, np.stack([pixels for _, pixels in some]), chosen)
+        for (file, _), each, probability in zip(some, place, share, strict=True):
+            yield Prediction(str(file), None, False, description.class_names[int(each)], round(float(probability), 4))
+
+
 def show_prediction(row: Prediction) -> str:
     """One line."""
-    at = f"{row.began:10.2f} s" if row.is_timed else f"row {row.began + 1:8.0f}"
-    return f"{row.recording}  {at}  {row.predicted:<20} {row.probability:.1%}"
+    at = "" if row.began is None else f"{row.began:10.2f} s  " if row.is_timed else f"row {row.began + 1:8.0f}  "
+    return f"{row.recording}  {at}{row.predicted:<20} {row.probability:.1%}"
 
 
 def describe_prediction(row: Prediction) -> dict[str, Any]:
     """For --json."""
-    began = {"began_s": row.began} if row.is_timed else {"first_row": int(row.began) + 1}
+    began: dict[str, float] = {}
+    if row.began is not None:
+        began = {"began_s": row.began} if row.is_timed else {"first_row": int(row.began) + 1}
     return {"recording": row.recording, **began, "predicted": row.predicted, "probability": row.probability}
 
 
@@ -112,7 +137,7 @@ def _complete(options: CsvOptions, description: ModelDescription) -> CsvOptions:
     return msgspec.structs.replace(options, **changes)
 
 
-def _most_likely(module: nn.Module, x: Floats, chosen: Sequence[int]) -> tuple[Any, Any]:
+def _most_likely(module: nn.Module, x: NDArray[Any], chosen: Sequence[int]) -> tuple[Any, Any]:
     """(class, probability) of each window, among the chosen classes."""
     logits = predict_logits(module, x).astype(np.float64)[:, chosen]
     shares = np.exp(logits - logits.max(axis=1, keepdims=True))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import math
 import os
 import warnings
 from collections.abc import Iterator
@@ -31,6 +32,8 @@ from peers.view.inference import find_model_file, load_model
 TOLERANCE = 1e-4
 # Windows it is compared on, drawn from a normal distribution: a built-in model normalises what comes in.
 _COMPARED = 1000
+# Values in them, at most: 64 MB. Of images of 3 x 224 x 224 it is 111 that are compared.
+_MOST_COMPARED = 1 << 24
 _ENDINGS = {"safetensors": ".safetensors", "onnx": ".onnx", "torch": ".pt2"}
 _ONNX_NEEDS = ("onnx", "onnxscript")
 
@@ -69,18 +72,20 @@ def describe_model(module: nn.Module, description: ModelDescription, name: str) 
     count = sum(parameter.numel() for parameter in module.parameters())
     channels = ", ".join(description.channel_names) or f"{description.channels}, without names"
     rate = describe_rate(description.rate_hz) if description.rate_hz else "not known"
+    axes = "windows, channels, samples" if description.height is None else "images, channels, height, width"
+    units = "in the units of the training data" if description.height is None else "pixels of 0 to 255 divided by 255"
     lines = [
         f"# {name}", "",
         f"A model of mdl: `{description.model}`, {count:,} parameters, after round {description.round_id} of the mesh "
         f"{description.mesh or '(none)'}.", "",
         "| | |", "|---|---|",
-        f"| input | float32 (n, {description.channels}, {description.time}): windows, channels, samples |",
+        f"| input | float32 (n, {', '.join(map(str, description.shape))}): {axes} |",
         f"| channels, in this order | {channels} |",
-        f"| samples a second | {rate} |",
+        *([f"| samples a second | {rate} |"] if description.height is None else []),
         f"| output | logits (n, {description.classes}); softmax makes probabilities |",
         f"| classes, in this order | {', '.join(description.class_names)} |",
         f"| trained on | {description.data or 'not said'} (as it was called there), seed {description.seed} |", "",
-        "Values go in as they were recorded, in the units of the training data; the model normalises them itself.", "",
+        f"Values go in as they were recorded, {units}; what else is to be normalised the model does itself.", "",
         "How well it does on your data: `mdl eval` with recordings that have labels. It was trained on recordings of "
         "the people in its mesh alone, and says one of its classes of whatever it is given.", "",
     ]  # fmt: skip
@@ -88,8 +93,8 @@ def describe_model(module: nn.Module, description: ModelDescription, name: str) 
 
 
 def _example(description: ModelDescription) -> np.ndarray[Any, np.dtype[np.float32]]:
-    shape = (_COMPARED, description.channels, description.time)
-    return np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    count = min(_COMPARED, max(2, _MOST_COMPARED // math.prod(description.shape)))
+    return np.random.default_rng(0).normal(size=(count, *description.shape)).astype(np.float32)
 
 
 def _check_parameters(target: Path, module: nn.Module) -> str:

@@ -2,11 +2,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from mdl.errors import ConfigError
 from mdl.learning.flat import FlatModel
 from mdl.learning.models import MODELS, build_model
-from mdl.own import own_model
+from mdl.own import Own, own_model
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -52,6 +53,7 @@ def test_windows_too_short_are_refused_with_the_least_length() -> None:
 
 FACTORIES = """
 import torch
+from torch import nn
 from torch import nn
 def dense(channels, time, classes):
     return nn.Sequential(nn.Flatten(), nn.Linear(channels * time, classes))
@@ -105,3 +107,17 @@ def test_a_factory_that_does_not_fit_is_one_clear_line(name: str, message: str) 
 def test_a_factory_that_takes_other_windows_is_one_clear_line() -> None:
     with pytest.raises(ConfigError, match=r"does not take windows of shape \(2, 3, 20\): RuntimeError"):
         build_model(own_model("factories_of_this_test:fixed"), 3, 20, 4, seed=0)
+
+
+def _pooled(channels: int, height: int, width: int, classes: int) -> nn.Module:
+    assert (height, width) == (6, 8)
+    return nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(4 * channels, classes))
+
+
+def test_an_own_model_of_images_is_told_their_height_and_width() -> None:
+    module = build_model(Own("m:f", _pooled), 3, 8, 2, seed=0, height=6)
+    assert module(torch.zeros(5, 3, 6, 8)).shape == (5, 2)
+    with pytest.raises(ConfigError, match=r"model 'lenet' takes windows .* these are images: bring your own"):
+        build_model("lenet", 3, 8, 2, seed=0, height=6)
+    with pytest.raises(ConfigError, match=r"does not take windows of shape \(2, 3, 6, 8\)"):
+        build_model(Own("m:f", lambda channels, classes: nn.Linear(channels, classes)), 3, 8, 2, seed=0, height=6)
