@@ -22,6 +22,7 @@ from mdl.protocol.delta import Contributor
 from transport.datagrams.flow import Flow
 from transport.datagrams.packets import FLOW_ID_BYTES, KEY_BYTES, LARGEST_BYTES, Seal, flow_id_of
 from transport.discovery.directory import Address
+from transport.discovery.scopes import socket_address
 from transport.wire.codec import FlowAnswered, FlowOffered
 
 # Flows at a time: of a device's partners in a round, as the links that are made ready (outbox.READY_LINKS).
@@ -156,7 +157,8 @@ class DatagramPort:
             for datagram in partner.flow.packets(now):
                 if (address := where(peer_id)) is not None:
                     with contextlib.suppress(OSError):  # no way, no room: as if the network had lost it
-                        sent_bytes += self.socket.sendto(datagram, (address.host, partner.number))
+                        to = socket_address(self.socket.family, address.host, partner.number)
+                        sent_bytes += self.socket.sendto(datagram, to)
         return sent_bytes
 
     def deadline(self, now: float) -> float:
@@ -172,15 +174,18 @@ class DatagramPort:
 
 
 def _open_socket(host: str, port: int) -> socket.socket:
-    found = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    found = socket.socket(family, socket.SOCK_DGRAM)
     try:
         found.setblocking(False)
+        if family == socket.AF_INET6:  # IPv4, too
+            found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
             found.setsockopt(socket.SOL_SOCKET, option, BUFFER_BYTES)
         try:
-            found.bind((host, port))
+            found.bind(socket_address(family, host, port))
         except OSError:  # somebody else has that one
-            found.bind((host, 0))
+            found.bind(socket_address(family, host, 0))
     except OSError:
         found.close()
         raise

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Interface
+from ipaddress import IPv4Address
 
 import msgspec
 from zeroconf import Error
@@ -23,6 +23,7 @@ from peers.doctor.finding import Finding, fail, note, ok
 from peers.doctor.path import check_path
 from peers.view.watch import Watcher
 from transport.discovery.directory import Address, parse_address
+from transport.discovery.scopes import Interface, bare
 from transport.discovery.survey import Announcement, Survey
 from transport.links.probe import Reached, probe
 from transport.trust.keys import Mesh
@@ -51,11 +52,11 @@ class Sight:
     known: list[PeerInfo]
 
     def hears(self, host: str, port: int = 0) -> bool:
-        return any(info.host == host and port in (0, info.port) for info in self.heard)
+        return any(info.host == bare(host) and port in (0, info.port) for info in self.heard)
 
 
 @contextmanager
-def look_at_mesh(mesh: Mesh, section: MeshSection, own: Sequence[IPv4Interface], wait_s: float) -> Iterator[Sight]:
+def look_at_mesh(mesh: Mesh, section: MeshSection, own: Sequence[Interface], wait_s: float) -> Iterator[Sight]:
     """Takes from 2 to wait_s seconds: until everybody who announces itself has answered. Can be found until it ends."""
     survey: Survey | None = None
     with contextlib.suppress(OSError, Error):  # what is wrong with multicast was told before
@@ -83,16 +84,16 @@ def _look(watcher: Watcher, survey: Survey | None, join: Sequence[str], wait_s: 
         pause.wait(_LOOK_S)
 
 
-def check_mesh(mesh: Mesh, section: MeshSection, own: Sequence[IPv4Interface], sight: Sight) -> Iterator[Finding]:
+def check_mesh(mesh: Mesh, section: MeshSection, own: Sequence[Interface], sight: Sight) -> Iterator[Finding]:
     yield ok("code", f"the code of mesh {mesh.name!r} is in order")
     yield from _check_strangers(mesh, sight)
     members = [each for each in sight.announced if each.of_ours and not each.problem]
     for each in members[:_MOST]:
         yield from _check_member(each.peer_id, [Address(host, each.port) for host in each.hosts], mesh, own, sight)
-    announced = {host for each in members for host in each.hosts}
+    announced = {bare(host) for each in members for host in each.hosts}
     for text in section.join:
         address = parse_address(text)
-        if address.host not in announced:
+        if bare(address.host) not in announced:
             yield from _check_member(text, [address], mesh, own, sight)
             if sight.hears(address.host) and not section.loopback:
                 told = f"{address.host} is reached, but its announcement is not heard: multicast is lost on the way"
@@ -121,7 +122,7 @@ def _check_strangers(mesh: Mesh, sight: Sight) -> Iterator[Finding]:
 
 
 def _check_member(
-    name: str, addresses: list[Address], mesh: Mesh, own: Sequence[IPv4Interface], sight: Sight
+    name: str, addresses: list[Address], mesh: Mesh, own: Sequence[Interface], sight: Sight
 ) -> Iterator[Finding]:
     if found := next((each for each in addresses if sight.hears(each.host)), None):
         reached = probe(found, mesh.keys, _PROBE_S)  # it may have come to us, and we may not get to it
@@ -136,9 +137,7 @@ def _check_member(
     yield _tell_end(name, *best, own)
 
 
-def _tell_end(
-    name: str, at: Address, reached: Reached, own: Sequence[IPv4Interface], is_heard: bool = False
-) -> Finding:
+def _tell_end(name: str, at: Address, reached: Reached, own: Sequence[Interface], is_heard: bool = False) -> Finding:
     """Where the connection ends, and whose turn it is."""
     where = name if at.host in name else f"{name} at {at.host}:{at.port}"
     if is_heard and reached in (Reached.NO_WAY, Reached.REFUSED, Reached.SILENT):
@@ -174,7 +173,7 @@ def _check_models(members: list[Announcement]) -> Iterator[Finding]:
         yield note("model", told, "give all the same --model, classes and window size: mdl peers tells who is refused")
 
 
-def _is_near(host: str, own: Sequence[IPv4Interface]) -> bool:
+def _is_near(host: str, own: Sequence[Interface]) -> bool:
     return any(IPv4Address(host) in each.network for each in own) if ":" not in host else False
 
 
@@ -183,7 +182,7 @@ def _is_other(each: Announcement, watcher: Watcher) -> bool:
 
 
 def _is_among(text: str, heard: list[PeerInfo]) -> bool:
-    return any(info.host == parse_address(text).host for info in heard)
+    return any(info.host == bare(parse_address(text).host) for info in heard)
 
 
 def _is_among_all(join: Sequence[str], info: PeerInfo) -> bool:

@@ -6,7 +6,6 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Iterator, Sequence
-from ipaddress import IPv4Interface
 from pathlib import Path
 
 import psutil
@@ -14,14 +13,15 @@ import psutil
 from mdl.config import MeshSection
 from mdl.errors import ConfigError
 from peers.doctor.finding import Finding, fail, note, ok
-from transport.discovery.interfaces import LOOPBACK, is_outer, name_of, usable_interfaces
+from transport.discovery.interfaces import LOOPBACK, is_outer, name_of, of_ipv4, usable_interfaces
 from transport.discovery.multicast import Heard, Multicast, try_multicast
+from transport.discovery.scopes import Interface, with_link
 
 _MULTICAST_S = 1.5
 _JOIN = "on one device: mdl peer --port 5750; on the others: mdl peer --join ITS-ADDRESS:5750"
 
 
-def check_interfaces(section: MeshSection) -> tuple[Finding, list[IPv4Interface]]:
+def check_interfaces(section: MeshSection) -> tuple[Finding, list[Interface]]:
     """And the own addresses that a mesh uses."""
     if section.loopback:
         return ok("interfaces", "this machine alone (--loopback)"), [LOOPBACK]
@@ -43,10 +43,11 @@ def check_interfaces(section: MeshSection) -> tuple[Finding, list[IPv4Interface]
     return ok("interfaces", told), usable
 
 
-def check_multicast(own: Sequence[IPv4Interface]) -> Iterator[Finding]:
-    for each in own:
+def check_multicast(own: Sequence[Interface]) -> Iterator[Finding]:
+    """By IPv6 only where there is nothing else."""
+    for each in of_ipv4(own) or own:
         name = name_of(str(each.ip)) or str(each.ip)
-        yield _tell_multicast(name, try_multicast(str(each.ip), _MULTICAST_S), each.ip.is_loopback)
+        yield _tell_multicast(name, try_multicast(with_link(each), _MULTICAST_S), each.ip.is_loopback)
 
 
 def check_port(section: MeshSection) -> Finding:
@@ -62,7 +63,7 @@ def check_port(section: MeshSection) -> Finding:
     return ok("port", f"port {port} is free" if port else "7300, or any free port (--port gives a fixed one)")
 
 
-def check_wifi(own: Sequence[IPv4Interface], system: Path = Path("/")) -> Iterator[Finding]:
+def check_wifi(own: Sequence[Interface], system: Path = Path("/")) -> Iterator[Finding]:
     """Power save of Wi-Fi cards: they sleep through multicast, and answer late."""
     for name in {name_of(str(each.ip)) for each in own} - {None}:
         if not (system / "sys/class/net" / str(name) / "wireless").exists():

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from ipaddress import IPv4Interface
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,6 +44,7 @@ from peers.roles.round_limit import Leaving
 from peers.roles.trainer.trainer import Trainer
 from transport.discovery.addresses import AddressWatch
 from transport.discovery.mdns import Discovery
+from transport.discovery.scopes import Interface
 from transport.links.mesh_links import Links
 from transport.runtime import Runtime
 from transport.trust.keys import Mesh
@@ -144,7 +144,7 @@ def drive(runtime: Runtime[Links], mesh: Mesh, section: MeshSection) -> Finish:
         runtime.close()  # nobody will run it, and its links would listen on
         raise
 
-    def move(own: Sequence[IPv4Interface], kept: frozenset[str]) -> None:
+    def move(own: Sequence[Interface], kept: frozenset[str]) -> None:
         runtime.move(kept)
         discovery.move(own)
 

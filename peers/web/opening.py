@@ -14,7 +14,7 @@ from mdl.config import MeshSection, WebSection
 from mdl.errors import ConfigError
 from peers.view.watch import Watcher
 from peers.web.sources import LiveMesh, Looks, Source
-from transport.discovery.interfaces import usable_interfaces
+from transport.discovery.interfaces import of_ipv4, usable_interfaces
 from transport.trust.keys import Mesh
 
 # What `pip install 'mdl[web]'` brings.
@@ -168,5 +168,5 @@ def _listen(wanted: Wanted) -> list[socket.socket]:
 
 
 def _own_host() -> str:
-    own = usable_interfaces()
+    own = of_ipv4(usable_interfaces())
     return str(own[0].ip) if own else "127.0.0.1"

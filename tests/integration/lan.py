@@ -31,16 +31,19 @@ class Lan:
 
     multicast=False: no mDNS between them, as in many guest networks. delay_s, loss: of each frame on its way, and how
     many of them get lost; flap_s: how long the first host is there, and then away, in turn (`slow_switch.py`).
-    deaf: the switch loses what goes to groups, as in many guest networks.
+    deaf: the switch loses what goes to groups, as in many guest networks. ipv4: of each host, whether it has such an
+    address; all have a link-local one of IPv6 (after some two seconds, RFC 4862), but for those of no_ipv6.
     shared_mbit: of the one channel that takes all their frames in turn, as a Wi-Fi cell; 0: each host has its link to
     itself.
     """
 
     def __init__(
-        self, size, mbit=100, multicast=True, delay_s=0.0, loss=0.0, shared_mbit=0, flap_s=(1.0, 0.0), deaf=False
-    ):
+        self, size, mbit=100, multicast=True, delay_s=0.0, loss=0.0, shared_mbit=0, flap_s=(1.0, 0.0), deaf=False,
+        ipv4=(), no_ipv6=(),
+    ):  # fmt: skip
         self.size, self.multicast, self.delay_s, self.loss, self.flap_s = size, multicast, delay_s, loss, flap_s
         self.shared_mbit, self.deaf = shared_mbit, deaf
+        self.ipv4, self.no_ipv6 = list(ipv4) or [True] * size, no_ipv6
         self.mbit = list(mbit) if isinstance(mbit, (list, tuple)) else [mbit] * size
         self.hosts = [f"10.213.0.{i + 1}" for i in range(size)]
         tag = f"mdl{uuid.uuid4().hex[:6]}"
@@ -93,12 +96,16 @@ class Lan:
                 ip(f"-n {name} link set eth0 gso_max_segs 1")
                 ip(f"-n {self.switch} link set v{i} promisc on addrgenmode none")
             ip(f"-n {name} link set lo up")
-            ip(f"-n {name} addr add {host}/24 dev eth0")
+            if i in self.no_ipv6:
+                self.sysctl(i, "net.ipv6.conf.all.disable_ipv6=1")
+            if self.ipv4[i]:
+                ip(f"-n {name} addr add {host}/24 dev eth0")
             ip(f"-n {name} link set eth0 multicast {'on' if self.multicast else 'off'} up")
-            if self.multicast:
+            if self.multicast and self.ipv4[i]:
                 ip(f"-n {name} route add 224.0.0.0/4 dev eth0")
-            else:  # nowhere to send a group's packets to
+            elif not self.multicast:  # nowhere to send a group's packets to
                 ip(f"-n {name} route add prohibit 224.0.0.0/4")
+                ip(f"-n {name} -6 route add prohibit ff00::/8 table local metric 1")
             self.limit(i, self.mbit[i], "add")
         if self.shared_mbit:
             self._share_channel()

@@ -9,6 +9,7 @@ import time
 from mdl.protocol.machine import Finish, PeerFound, Received, Send, StopRequested
 from mdl.protocol.status_messages import StatusWanted
 from mdl.protocol.vocabulary import PeerInfo, Role
+from transport.discovery.interfaces import host_to_listen_on
 from transport.discovery.mdns import Discovery
 from transport.links.mesh_links import Links
 from transport.runtime import Runtime
@@ -44,7 +45,7 @@ def main():
     options = parser.parse_args()
     keys = MeshKeys.from_code(options.code)
     me = PeerInfo(options.peer_id, 1, Role.TRAINER, "", options.port)
-    links = Links(me, keys, max_values=1, now=time.monotonic(), join=options.join)
+    links = Links(me, keys, max_values=1, now=time.monotonic(), join=options.join, listen_host=host_to_listen_on(""))
     runtime = Runtime(Greeter(), links, {})
     discovery = Discovery(
         links.me,

@@ -23,7 +23,7 @@ BUFFER_BYTES = 4 << 20
 # A queue of a second at 100 Mbit/s; what comes beyond is lost, as at any switch.
 MOST_WAITING = 10_000
 TURN = 64
-IPV4_MULTICAST = bytes([0x01, 0x00, 0x5E])
+IPV4_MULTICAST, IPV6_MDNS = bytes([0x01, 0x00, 0x5E]), bytes([0x33, 0x33, 0, 0, 0, 0xFB])
 
 
 def open_port(name):
@@ -50,7 +50,7 @@ class Switch:
                 return
             to, sender = frame[HEADER_BYTES : HEADER_BYTES + 6], frame[HEADER_BYTES + 6 : HEADER_BYTES + 12]
             self.behind[sender] = port
-            if self.no_multicast and to[:3] == IPV4_MULTICAST:
+            if self.no_multicast and (to[:3] == IPV4_MULTICAST or to == IPV6_MDNS):
                 continue
             targets = [self.behind[to]] if to in self.behind else [other for other in self.ports if other is not port]
             if self.is_away(now):

@@ -48,8 +48,9 @@ class Node:
         return False
 
 
-def test_two_hosts_find_each_other_by_mdns_within_three_seconds_and_a_second_mesh_stays_apart():
-    with lan.Lan(3) as net:
+@pytest.mark.parametrize("no_ipv6", [(), (0, 1, 2), (1,)])
+def test_two_hosts_find_each_other_by_mdns_within_three_seconds_and_a_second_mesh_stays_apart(no_ipv6):
+    with lan.Lan(3, no_ipv6=no_ipv6) as net:
         first, second = Node(net, 0, HOME, "first"), Node(net, 1, HOME, "second")
         stranger = Node(net, 2, AWAY, "stranger")
         ready = max(node.wait_for(ready=True)["seconds"] for node in (first, second))

@@ -1,5 +1,6 @@
 """`mdl agent` and `mdl peer` on hosts of their own: they meet by mDNS alone, or by one address, and train."""
 
+import json
 import re
 from datetime import datetime
 
@@ -80,3 +81,14 @@ def test_without_multicast_one_address_is_enough_to_train(place):
     with lan.Lan(3, multicast=False) as net:
         homes = [place(net, host) for host in range(3)]
         train(homes[0], homes[1:], join=("--join", f"{net.hosts[0]}:5750"), port=5750)
+
+
+def test_with_ipv6_alone_a_mesh_trains_and_a_look_shows_its_devices_and_no_link(place):
+    with lan.Lan(3, ipv4=(False,) * 3) as net:
+        homes = [place(net, host) for host in range(3)]
+        waiting = homes[2].start("agent", "--code", CODE)
+        seen = homes[0].run("peers", "--code", CODE, "--json", "--wait", 20).result()
+        assert [peer["host"][:6] for peer in seen["peers"]] == ["fe80::"]
+        assert "%" not in json.dumps(seen)
+        waiting.interrupt()
+        train(homes[0], homes[1:])

@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from ipaddress import IPv4Interface
 
 from mdl.errors import ConfigError
-from transport.discovery.interfaces import usable_interfaces
+from transport.discovery.interfaces import of_ipv4, usable_interfaces
+from transport.discovery.scopes import Interface
 
 logger = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ LOOK_EVERY_S = 1.0
 # The thread may be in the middle of a new announcement (RFC 6762 repeats packets) when it is to end.
 _END_S = 2.0
 
-Moved = Callable[[Sequence[IPv4Interface], frozenset[str]], None]
+Moved = Callable[[Sequence[Interface], frozenset[str]], None]
 
 
 class AddressWatch:
@@ -33,7 +33,7 @@ class AddressWatch:
 
     def __init__(self, asked: Sequence[str] | None, moved: Moved) -> None:
         self._asked, self._moved = asked, moved
-        self._last: Sequence[IPv4Interface] = []
+        self._last: Sequence[Interface] = []
         self._last = self._look()
         self._kept = _hosts(self._last)
         self._ended = threading.Event()
@@ -58,11 +58,12 @@ class AddressWatch:
         if not now:
             logger.warning("this device is on no network any more (it was at %s)", _describe(before))
             return
-        logger.warning("this device's address has changed: it is at %s now, the others are told", _describe(now))
+        if not before or _describe(now) != _describe(before):
+            logger.warning("this device's address has changed: it is at %s now, the others are told", _describe(now))
         kept, self._kept = self._kept, _hosts(now)
         self._moved(now, kept)
 
-    def _look(self) -> list[IPv4Interface]:
+    def _look(self) -> list[Interface]:
         try:
             return usable_interfaces(self._asked)
         except ConfigError:  # an interface that was asked for is down
@@ -71,9 +72,10 @@ class AddressWatch:
             return list(self._last)
 
 
-def _hosts(interfaces: Sequence[IPv4Interface]) -> frozenset[str]:
+def _hosts(interfaces: Sequence[Interface]) -> frozenset[str]:
     return frozenset(str(interface.ip) for interface in interfaces)
 
 
-def _describe(interfaces: Sequence[IPv4Interface]) -> str:
-    return ", ".join(str(interface.ip) for interface in interfaces) or "none"
+def _describe(interfaces: Sequence[Interface]) -> str:
+    """Those that people know: of IPv6 only where there is nothing else."""
+    return ", ".join(str(each.ip) for each in of_ipv4(interfaces) or interfaces) or "none"

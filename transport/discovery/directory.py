@@ -56,7 +56,10 @@ def is_loopback(host: str) -> bool:
 
 
 def parse_address(text: str, key: str = "join") -> Address:
-    """HOST:PORT or [IPV6]:PORT, names resolved. Raises ConfigError naming the key, the text and what would be valid."""
+    """HOST:PORT, [IPV6]:PORT or [fe80::1%eth0]:PORT, names resolved.
+
+    Raises ConfigError naming the key, the text and what would be valid.
+    """
     host, colon, port_text = text.rpartition(":")
     if not colon or not host or not _PORT.fullmatch(port_text) or not 1 <= int(port_text) <= 65535:
         raise ConfigError(f"{key} {text[:80]!r}: give HOST:PORT, for example 192.168.1.20:5750 (a port is 1 to 65535)")
@@ -64,15 +67,22 @@ def parse_address(text: str, key: str = "join") -> Address:
         found = socket.getaddrinfo(host.strip("[]"), int(port_text), type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         raise ConfigError(f"{key} {text!r}: no address is known for {host!r}; give its IP address") from None
-    return Address(str(found[0][4][0]), int(port_text))
+    where = found[0][4]
+    link = f"%{where[3]}" if len(where) > 3 and where[3] else ""
+    return Address(f"{where[0]}{link}", int(port_text))
 
 
 def address_of(info: PeerInfo) -> Address:
-    """Where a peer says that it listens. Raises RemoteProtocolError unless the host is an IP address."""
+    """Where a peer says that it listens. Raises RemoteProtocolError unless the host is an IP address.
+
+    Which link it is on, at that peer, is nothing to us (`transport.discovery.scopes`).
+    """
     try:
         host = ipaddress.ip_address(info.host)
     except ValueError:
         raise RemoteProtocolError(f"{info.peer_id} gives {info.host!r}, not an IP address") from None
+    if "%" in info.host:
+        raise RemoteProtocolError(f"{info.peer_id} gives {info.host!r}: a link of its own machine is nobody else's")
     if host.is_unspecified or host.is_multicast:
         raise RemoteProtocolError(f"{info.peer_id} gives {info.host!r}, where nobody can be reached")
     return Address(str(host), info.port)

@@ -1,7 +1,8 @@
 """Which of a machine's network interfaces a mesh is looked for on.
 
-Those that are up and carry an IPv4 address, the one with the default route first; the inner networks of containers and
-virtual machines (and links to them) are left out unless they are asked for by name.
+Those that are up and carry an IPv4 address, the one with the default route first, or a link-local one of IPv6, which
+any link has that speaks it; the inner networks of containers and virtual machines (and links to them) are left out
+unless they are asked for by name.
 """
 
 from __future__ import annotations
@@ -10,13 +11,17 @@ import contextlib
 import ipaddress
 import socket
 from collections.abc import Iterable, Sequence
-from ipaddress import IPv4Interface
+from ipaddress import IPv4Interface, IPv6Interface
+from pathlib import Path
+from typing import Any
 
 import psutil
 
 from mdl.bounds import printable
 from mdl.errors import ConfigError
+from mdl.trust.statements import MAX_HOSTS
 from transport.discovery.directory import EVERY_HOST
+from transport.discovery.scopes import Interface, bare, is_link_local
 
 _INNER = ("docker", "veth", "br-", "virbr", "podman", "cni", "lxc", "vmnet", "vboxnet")
 # A documentation address (RFC 5737): asking for the way there tells the interface of the default route.
@@ -24,43 +29,66 @@ _ELSEWHERE = "198.51.100.1"
 # Interfaces named in a message: more than people have, but not all of a machine with a hundred containers.
 _TOLD = 8
 LOOPBACK = IPv4Interface("127.0.0.1/8")
+# Linux tells of IPv6 addresses that the system still looks for elsewhere, or has found there (RFC 4862, 5.4).
+_IPV6_ADDRESSES = Path("/proc/net/if_inet6")
+_TENTATIVE, _TAKEN = 0x40, 0x08
+# Of a link-local address (RFC 4291, 2.5.6).
+_LINK_PREFIX = 64
 
 
-def usable_interfaces(asked: Sequence[str] | None = None) -> list[IPv4Interface]:
+def usable_interfaces(asked: Sequence[str] | None = None) -> list[Interface]:
     """The own addresses, with their networks, that a mesh uses; empty if this machine is on no network.
 
-    asked: interface names, for example ["eth0"]. Raises ConfigError for one that is not there or not up.
+    IPv4 first; of IPv6 the link-local ones, each with its link. asked: interface names, for example ["eth0"]. Raises
+    ConfigError for one that is not there or not up.
     """
-    addresses, states = psutil.net_if_addrs(), psutil.net_if_stats()
-    up = {
-        name: [IPv4Interface(f"{a.address}/{a.netmask}") for a in found if a.family == socket.AF_INET and a.netmask]
+    addresses, states, unready = psutil.net_if_addrs(), psutil.net_if_stats(), _unready()
+    up: dict[str, list[Interface]] = {
+        name: [
+            *(IPv4Interface(f"{a.address}/{a.netmask}") for a in found if a.family == socket.AF_INET and a.netmask),
+            *(_on_link(name, a.address) for a in found if _is_of_a_link(a) and bare(a.address) not in unready),
+        ]
         for name, found in addresses.items()
         if name in states and states[name].isup
     }
     usable = {name: found for name, found in up.items() if found}
     for name in asked or ():
         if name not in usable:
-            raise ConfigError(f"interfaces: {name!r} is not up with an IPv4 address; there is {', '.join(usable)}")
+            raise ConfigError(f"interfaces: {name!r} is not up with an address; there is {', '.join(usable)}")
     names = list(asked) if asked else [name for name in usable if is_outer(name, usable[name])]
     chosen = [interface for name in names for interface in usable[name]]
     preferred = _default_address()
-    return sorted(chosen, key=lambda interface: str(interface.ip) != preferred)
+    return sorted(chosen, key=lambda interface: (interface.version, str(interface.ip) != preferred))
 
 
-def is_outer(name: str, interfaces: Iterable[IPv4Interface]) -> bool:
+def of_ipv4(own: Iterable[Interface]) -> list[IPv4Interface]:
+    """Those of IPv4 alone."""
+    return [each for each in own if isinstance(each, IPv4Interface)]
+
+
+def is_outer(name: str, interfaces: Iterable[Interface]) -> bool:
     """Not loopback and not a container's or a virtual machine's inner network."""
     return not name.startswith(_INNER) and not any(interface.ip.is_loopback for interface in interfaces)
 
 
-def choose_host(offered: Sequence[str], own: Sequence[IPv4Interface]) -> str | None:
-    """Of a peer's addresses the first in a network that is also ours, else the first that is not loopback."""
-    hosts = [ipaddress.IPv4Address(text) for text in offered]
-    shared = [host for host in hosts if any(host in interface.network for interface in own)]
-    reachable = shared or [host for host in hosts if not host.is_loopback]
-    return str(reachable[0]) if reachable else None
+def choose_host(offered: Sequence[str], own: Sequence[Interface], is_on_link: bool = False) -> str | None:
+    """Of a peer's addresses the first in an IPv4 network that is also ours, else the first that is not loopback.
+
+    Its link-local one comes before those that need a router if it was heard on a link of ours, else after them.
+    None if there is none of a kind that this machine has. Raises ValueError for what is no address.
+    """
+    kinds = {each.version for each in own} or {4, 6}
+    hosts = [host for host in map(ipaddress.ip_address, offered) if host.version in kinds]
+    networks = [each.network for each in of_ipv4(own)]
+    for host in hosts:
+        if any(host in network for network in networks):
+            return str(host)
+    beyond = [host for host in hosts if not host.is_loopback]
+    beyond.sort(key=lambda host: is_link_local(str(host)) is not is_on_link)
+    return str(beyond[0]) if beyond else None
 
 
-def networks_near(listen_host: str) -> list[IPv4Interface]:
+def networks_near(listen_host: str) -> list[Interface]:
     """The own networks of a node that listens there, to tell which of a peer's addresses is near."""
     return [LOOPBACK] if ipaddress.ip_address(listen_host).is_loopback else usable_interfaces()
 
@@ -68,25 +96,39 @@ def networks_near(listen_host: str) -> list[IPv4Interface]:
 def own_hosts(listen_host: str) -> tuple[str, ...]:
     """The addresses that a node which listens there can be reached at, the likeliest first."""
     if listen_host not in EVERY_HOST:
-        return (listen_host,)
+        return (bare(listen_host),)
     try:
-        found = [str(interface.ip) for interface in usable_interfaces()]
+        found = [str(each.ip) for each in usable_interfaces() if each.version == 4 or listen_host == "::"]
     except OSError:  # no descriptor left to ask with
         found = []
-    return (*found, str(LOOPBACK.ip))
+    return (*found[: MAX_HOSTS - 1], str(LOOPBACK.ip))
 
 
 def name_of(host: str) -> str | None:
     """The interface that carries this address of ours; None if none does."""
-    return next((name for name, found in psutil.net_if_addrs().items() if host in [a.address for a in found]), None)
+    found = psutil.net_if_addrs()
+    return next((name for name in found if bare(host) in [bare(each.address) for each in found[name]]), None)
 
 
 def hosts_on(name: str) -> list[str]:
-    """The IPv4 addresses of an interface, none if it is gone."""
+    """The addresses of an interface that one may listen at, IPv4 first; none if it is gone."""
     try:
-        return [a.address for a in psutil.net_if_addrs().get(name, ()) if a.family == socket.AF_INET]
+        found, unready = psutil.net_if_addrs().get(name, ()), _unready()
     except OSError:  # no descriptor left to ask with
         return []
+    links = [f"{bare(a.address)}%{name}" for a in found if _is_of_a_link(a) and bare(a.address) not in unready]
+    return [a.address for a in found if a.family == socket.AF_INET] + links
+
+
+def every_host() -> str:
+    """What means all addresses of this machine: of both kinds where the system knows IPv6."""
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as tried:
+            tried.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            tried.bind(("::", 0))
+            return "::"
+    except OSError:
+        return "0.0.0.0"
 
 
 def host_to_listen_on(asked: str) -> str:
@@ -95,7 +137,7 @@ def host_to_listen_on(asked: str) -> str:
     asked: empty for all. Raises ConfigError for anything else, with what there is.
     """
     if not asked or asked in EVERY_HOST:
-        return asked or "0.0.0.0"
+        return asked or every_host()
     if found := hosts_on(asked):
         return found[0]
     with contextlib.suppress(ValueError):
@@ -104,6 +146,23 @@ def host_to_listen_on(asked: str) -> str:
     there = [f"{name} ({', '.join(hosts)})" for name in sorted(psutil.net_if_addrs()) if (hosts := hosts_on(name))]
     what = f"mesh.listen: {printable(asked)!r} is no address or interface of this machine"
     raise ConfigError(f"{what}; there is {'; '.join(there[:_TOLD])}")
+
+
+def _is_of_a_link(address: Any) -> bool:
+    return address.family == socket.AF_INET6 and is_link_local(bare(address.address))
+
+
+def _on_link(name: str, address: str) -> IPv6Interface:
+    return IPv6Interface(f"{bare(address)}%{name}/{_LINK_PREFIX}")
+
+
+def _unready() -> set[str]:
+    """IPv6 addresses that cannot be used yet, or another machine has, too."""
+    try:
+        lines = [line.split() for line in _IPV6_ADDRESSES.read_text().splitlines()]
+    except OSError:
+        return set()
+    return {str(ipaddress.IPv6Address(int(line[0], 16))) for line in lines if int(line[4], 16) & (_TENTATIVE | _TAKEN)}
 
 
 def _default_address() -> str | None:

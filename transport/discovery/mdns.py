@@ -13,7 +13,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from ipaddress import IPv4Interface
 from secrets import token_bytes
 
 import msgspec
@@ -36,7 +35,9 @@ from mdl.budget import Budget
 from mdl.errors import MeshNotFoundError, RemoteProtocolError
 from mdl.protocol.messages import PROTOCOL_VERSION
 from mdl.protocol.vocabulary import PeerInfo
+from mdl.trust.statements import MAX_HOSTS
 from transport.discovery.interfaces import LOOPBACK, choose_host, usable_interfaces
+from transport.discovery.scopes import Interface, bare, is_link_local
 from transport.loglimit import LogLimit
 from transport.trust.keys import MeshKeys
 
@@ -76,7 +77,7 @@ def is_namesake(record: Mapping[str, str], keys: MeshKeys | None, mesh: str) -> 
 
 
 def describe(me: PeerInfo, hosts: Sequence[str], keys: MeshKeys | None, mesh: str) -> dict[str, str]:
-    """The TXT record of a peer that can be reached at `hosts` (IPv4) and `me.port`."""
+    """The TXT record of a peer that can be reached at `hosts` and `me.port`."""
     fingerprint = fingerprint_of(keys, mesh)
     record = {
         "version": str(PROTOCOL_VERSION),
@@ -89,7 +90,7 @@ def describe(me: PeerInfo, hosts: Sequence[str], keys: MeshKeys | None, mesh: st
 
 
 def read_description(
-    record: Mapping[str, str], port: int, keys: MeshKeys | None, mesh: str, own: Sequence[IPv4Interface]
+    record: Mapping[str, str], port: int, keys: MeshKeys | None, mesh: str, own: Sequence[Interface]
 ) -> PeerInfo | None:
     """The peer that a TXT record introduces; None if it is of another mesh or out of reach.
 
@@ -104,7 +105,7 @@ def read_description(
     try:
         said = base64.b64decode("".join(record.get(f"s{at}", "") for at in range(_MOST_PIECES)), validate=True)
         me = msgspec.msgpack.decode(_open(said, record, keys), type=PeerInfo)
-        host = choose_host(record.get("hosts", "").split(","), own)
+        host = choose_host(record.get("hosts", "").split(","), own, is_on_link=True)
     except InvalidTag:
         raise RemoteProtocolError("an announcement without the seal of a member") from None
     except (*UNREADABLE, ValueError) as error:
@@ -112,6 +113,21 @@ def read_description(
     if me.port != port:
         raise RemoteProtocolError("an announcement of another port than the one that it is sealed with")
     return None if host is None else msgspec.structs.replace(me, host=host)
+
+
+def open_zeroconf(own: Sequence[Interface]) -> Zeroconf:
+    """mDNS on these addresses of ours. Raises OSError or zeroconf.Error where it is not to be had."""
+    kinds = {each.version for each in own}
+    version = IPVersion.All if len(kinds) > 1 else IPVersion.V6Only if kinds == {6} else IPVersion.V4Only
+    return Zeroconf(interfaces=[str(each.ip) for each in own], ip_version=version)
+
+
+def on_link(host: str, service: ServiceInfo) -> str:
+    """The address as it can be dialled: a link-local one with the link by which its record has come."""
+    if not is_link_local(host):
+        return host
+    found = [each for each in service.parsed_scoped_addresses(IPVersion.V6Only) if bare(each) == host and "%" in each]
+    return found[0] if found else host
 
 
 class _Flood(RecordUpdateListener):
@@ -131,7 +147,8 @@ class _Flood(RecordUpdateListener):
 class Discovery(ServiceListener):
     """Announces `me` and hands every peer of the mesh to `found`, from another thread, until closed.
 
-    Another start of `me` too: an earlier one that is no more, or a process whose data directory was copied from ours.
+    A link-local address has the link with it that it was heard on. Another start of `me` is handed on, too: an earlier
+    one that is no more, or a process whose data directory was copied from ours.
 
     interfaces: names to use instead of the usual ones. loopback: 127.0.0.1 only, for peers on one machine.
     required: without multicast raise MeshNotFoundError instead of only warning (no address was given to join).
@@ -169,7 +186,7 @@ class Discovery(ServiceListener):
         self._is_over.set()
         self._stop()
 
-    def move(self, own: Sequence[IPv4Interface]) -> None:
+    def move(self, own: Sequence[Interface]) -> None:
         """This machine has other addresses now: announce them, and listen there."""
         with self._turn:
             self._stop()
@@ -199,7 +216,7 @@ class Discovery(ServiceListener):
             self._lines.warning(time.monotonic(), "", "announcement ignored: %s", error)
             return
         if peer is not None and (peer.peer_id, peer.incarnation) != (self._me.peer_id, self._me.incarnation):
-            self._found(peer)
+            self._found(msgspec.structs.replace(peer, host=on_link(peer.host, info)))
 
     def update_service(self, zc: Zeroconf, type_: str, name: str) -> None:
         self.add_service(zc, type_, name)
@@ -253,8 +270,7 @@ class Discovery(ServiceListener):
         problem = "this machine is on no network"
         if self._own:
             try:
-                hosts = [str(interface.ip) for interface in self._own]
-                self._zeroconf = Zeroconf(interfaces=list(hosts), ip_version=IPVersion.V4Only)
+                self._zeroconf = open_zeroconf(self._own)
                 self._zeroconf.add_listener(_Flood(self._pause), None)
                 self._zeroconf.add_service_listener(SERVICE, self)  # its thread ends with `close`
                 self._announcer = threading.Thread(target=self._announce, name="mdl-mdns", daemon=True)
@@ -268,7 +284,7 @@ class Discovery(ServiceListener):
 
     def _announce(self) -> None:
         """No probing: the name holds the incarnation, and clashes change nothing (`cooperating_responders`)."""
-        hosts = [str(interface.ip) for interface in self._own]
+        hosts = [str(interface.ip) for interface in self._own][:MAX_HOSTS]
         service = ServiceInfo(
             SERVICE,
             f"{_instance_name(self._me, fingerprint_of(self._keys, self._mesh))}.{SERVICE}",

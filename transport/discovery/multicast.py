@@ -17,9 +17,11 @@ from enum import Enum
 
 import psutil
 
-GROUP, PORT = "224.0.0.251", 5353
+from transport.discovery.scopes import bare, socket_address
+
+GROUP, GROUP_IPV6, PORT = "224.0.0.251", "ff02::fb", 5353
 # Only what comes in where this very socket listens; a socket hears all groups of the machine otherwise (Linux).
-_MULTICAST_ALL = 49
+_MULTICAST_ALL, _MULTICAST_ALL_IPV6 = 49, 29
 # A question for what services there are (RFC 6763, 9): everybody who speaks mDNS answers it.
 _QUESTION = b"".join(bytes([len(word)]) + word for word in (b"_services", b"_dns-sd", b"_udp", b"local"))
 _MOST = 64  # others that are remembered
@@ -44,7 +46,7 @@ class Multicast:
 
 
 def try_multicast(host: str, wait_s: float) -> Multicast:
-    """Ask once from this own address, and listen for wait_s."""
+    """Ask once from this own address, and listen for wait_s. host: of IPv6 with its link."""
     number = secrets.randbelow(0xFFFF) + 1
     question = struct.pack("!6H", number, 0, 1, 0, 0, 0) + _QUESTION + b"\0" + struct.pack("!2H", _POINTER, _ANY_CLASS)
     try:
@@ -52,27 +54,43 @@ def try_multicast(host: str, wait_s: float) -> Multicast:
     except OSError as error:
         taken = error.errno == errno.EADDRINUSE
         return Multicast(Heard.TAKEN if taken else Heard.NO_WAY, problem=error.strerror or str(error))
-    with listener, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+    with listener, socket.socket(listener.family, socket.SOCK_DGRAM) as sender:
         try:
-            sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(host))
-            sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, 255)
-            sender.bind((host, 0))
-            sender.sendto(question, (GROUP, PORT))
+            sender.bind(socket_address(sender.family, host, 0))
+            if sender.family == socket.AF_INET6:
+                link = sender.getsockname()[3]
+                sender.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, link)
+                sender.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, 255)
+                sender.sendto(question, (GROUP_IPV6, PORT, 0, link))
+            else:
+                sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(host))
+                sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, 255)
+                sender.sendto(question, (GROUP, PORT))
         except OSError as error:
             return Multicast(Heard.NO_WAY, problem=error.strerror or str(error))
         return _hear(listener, host, number, wait_s)
 
 
 def _listen(host: str) -> socket.socket:
-    listener = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    is_ipv6 = ":" in host
+    listener = socket.socket(socket.AF_INET6 if is_ipv6 else socket.AF_INET, socket.SOCK_DGRAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         with contextlib.suppress(AttributeError, OSError):
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            listener.setsockopt(socket.IPPROTO_IP, _MULTICAST_ALL, 0)
-        listener.bind((GROUP, PORT))
-        group = socket.inet_aton(GROUP) + socket.inet_aton(host)
-        listener.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, group)
+            if is_ipv6:
+                listener.setsockopt(socket.IPPROTO_IPV6, _MULTICAST_ALL_IPV6, 0)
+            else:
+                listener.setsockopt(socket.IPPROTO_IP, _MULTICAST_ALL, 0)
+        if is_ipv6:
+            link = socket.if_nametoindex(host.partition("%")[2])
+            listener.bind((GROUP_IPV6, PORT, 0, link))
+            group = socket.inet_pton(socket.AF_INET6, GROUP_IPV6) + struct.pack("@I", link)
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, group)
+        else:
+            listener.bind((GROUP, PORT))
+            group = socket.inet_aton(GROUP) + socket.inet_aton(host)
+            listener.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, group)
     except OSError:
         listener.close()
         raise
@@ -81,15 +99,15 @@ def _listen(host: str) -> socket.socket:
 
 def _hear(listener: socket.socket, host: str, number: int, wait_s: float) -> Multicast:
     heard_itself, others = False, dict[str, None]()
-    own = {each.address for found in psutil.net_if_addrs().values() for each in found}
+    own = {bare(each.address) for found in psutil.net_if_addrs().values() for each in found}
     give_up_at = time.monotonic() + wait_s
     while (left_s := give_up_at - time.monotonic()) > 0:
         listener.settimeout(left_s)
         try:
-            packet, (sender, _) = listener.recvfrom(9_000)
+            packet, (sender, *_) = listener.recvfrom(9_000)
         except TimeoutError:
             break
-        if sender == host:
+        if sender == bare(host):
             heard_itself = heard_itself or packet[:2] == struct.pack("!H", number)
         elif sender not in own and len(others) < _MOST:
             others[sender] = None

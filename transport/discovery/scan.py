@@ -14,9 +14,11 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from ipaddress import IPv4Interface, IPv4Network
+from ipaddress import IPv4Network
 
 from transport.discovery.directory import Address
+from transport.discovery.interfaces import of_ipv4
+from transport.discovery.scopes import Interface
 
 logger = logging.getLogger(__name__)
 
@@ -34,8 +36,11 @@ MOST_FOUND = 8
 _UNDER_WAY = frozenset((0, errno.EINPROGRESS))
 
 
-def hosts_near(own: Sequence[IPv4Interface]) -> list[str]:
-    """The other hosts of the private networks that this device is on, at most MOST_HOSTS."""
+def hosts_near(own: Sequence[Interface]) -> list[str]:
+    """The other hosts of the private networks that this device is on, at most MOST_HOSTS; of IPv4, a link of IPv6 has
+    2^64.
+    """
+    own = of_ipv4(own)
     mine = {interface.ip for interface in own}
     found: dict[str, None] = {}
     for interface in own:
@@ -52,7 +57,7 @@ class Scan:
 
     def __init__(
         self,
-        own: Sequence[IPv4Interface],
+        own: Sequence[Interface],
         is_alone: Callable[[], bool],
         found: Callable[[list[Address]], None],
         port: int = DEFAULT_PORT,

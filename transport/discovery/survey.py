@@ -8,15 +8,22 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Interface
 
-from zeroconf import Error, EventLoopBlocked, IPVersion, NotRunningException, ServiceListener, Zeroconf
+from zeroconf import Error, EventLoopBlocked, NotRunningException, ServiceInfo, ServiceListener, Zeroconf
 
 from mdl.bounds import MAX_MEMBERS, printable
 from mdl.errors import RemoteProtocolError
 from mdl.protocol.messages import PROTOCOL_VERSION
 from mdl.protocol.vocabulary import PeerInfo
-from transport.discovery.mdns import SERVICE, fingerprint_of, name_mark, read_description
+from transport.discovery.mdns import (
+    SERVICE,
+    fingerprint_of,
+    name_mark,
+    on_link,
+    open_zeroconf,
+    read_description,
+)
+from transport.discovery.scopes import Interface
 from transport.trust.keys import MeshKeys
 
 _DETAILS_MS = 1_000
@@ -28,8 +35,8 @@ _LONGEST = 64
 class Announcement:
     """What a TXT record says. of_ours: with the fingerprint of our mesh. mesh: ours if it is called so; else not told.
 
-    peer_id, role, schema: of a member of our mesh; others seal them. problem: why it is none of a member that we can
-    understand, "" otherwise.
+    hosts: link-local ones with the link that they were heard on. peer_id, role, schema: of a member of our mesh; others
+    seal them. problem: why it is none of a member that we can understand, "" otherwise.
     """
 
     peer_id: str
@@ -51,11 +58,11 @@ class Announcement:
 class Survey(ServiceListener):
     """Listens from its start to `close`. Raises OSError or zeroconf.Error where multicast is not to be had."""
 
-    def __init__(self, mesh: str, keys: MeshKeys | None, own: Sequence[IPv4Interface]) -> None:
+    def __init__(self, mesh: str, keys: MeshKeys | None, own: Sequence[Interface]) -> None:
         self._mesh, self._keys, self._own = mesh, keys, own
         self._found: dict[str, Announcement] = {}
         self._lock = threading.Lock()
-        self._zeroconf = Zeroconf(interfaces=[str(each.ip) for each in own], ip_version=IPVersion.V4Only)
+        self._zeroconf = open_zeroconf(own)
         self._zeroconf.add_service_listener(SERVICE, self)
 
     def found(self) -> list[Announcement]:
@@ -76,7 +83,7 @@ class Survey(ServiceListener):
         record = {key: value or "" for key, value in info.decoded_properties.items()}
         with self._lock:
             if len(self._found) < MAX_MEMBERS or name in self._found:
-                self._found[name] = self._describe(record, info.port)
+                self._found[name] = self._describe(record, info)
 
     def update_service(self, zc: Zeroconf, type_: str, name: str) -> None:
         self.add_service(zc, type_, name)
@@ -84,16 +91,24 @@ class Survey(ServiceListener):
     def remove_service(self, zc: Zeroconf, type_: str, name: str) -> None:
         """Said once is enough for a look around."""
 
-    def _describe(self, record: dict[str, str], port: int) -> Announcement:
+    def _describe(self, record: dict[str, str], service: ServiceInfo) -> Announcement:
         fingerprint, version = (printable(record.get(key, ""), _LONGEST) for key in ("fingerprint", "version"))
-        problem, of_ours = "", fingerprint == fingerprint_of(self._keys, self._mesh)
+        port, problem, of_ours = service.port or 0, "", fingerprint == fingerprint_of(self._keys, self._mesh)
         info: PeerInfo | None = None
         try:
             info = read_description(record, port, self._keys, self._mesh, self._own)
         except RemoteProtocolError as error:
             problem = str(error)
-        hosts = tuple(printable(host, _LONGEST) for host in record.get("hosts", "").split(",")[:8])
+        hosts = tuple(_dialled(printable(host, _LONGEST), service) for host in record.get("hosts", "").split(",")[:8])
         peer_id, role, schema = (info.peer_id, info.role.value, info.schema_hash) if info else ("a device", "", "")
         is_alike = record.get("named", "") == name_mark(fingerprint, self._mesh)
         mesh = self._mesh if is_alike else ""
         return Announcement(peer_id, mesh, fingerprint, version, role, schema, hosts, port, of_ours, problem)
+
+
+def _dialled(host: str, service: ServiceInfo) -> str:
+    """With its link, if it needs one; whatever else a stranger says as it is."""
+    try:
+        return on_link(host, service)
+    except ValueError:
+        return host

@@ -12,7 +12,9 @@ from collections.abc import Iterator
 import zmq
 
 from mdl.errors import ConfigError
-from transport.discovery.directory import Address
+from transport.discovery.directory import EVERY_HOST, Address
+from transport.discovery.interfaces import hosts_on, name_of
+from transport.discovery.scopes import bare
 from transport.links.gate import DOOR, LINKS, Admit, Gate
 from transport.links.halfopen import TOO_MANY, Doorkeeper
 from transport.links.sockets import (
@@ -48,6 +50,7 @@ class Doors:
         self._context, self._membership, self._half_open = context, membership, half_open // 2
         self._counts, self._lines = counts, lines
         self._host = address.host
+        self._interface = None if address.host in EVERY_HOST else name_of(address.host)
         self._gate = Gate(context, admit, lines) if membership is not None else None
         self._door: tuple[zmq.Socket[bytes], Doorkeeper] | None = None
         self._is_shut = False  # while its port is not free
@@ -96,22 +99,32 @@ class Doors:
         self._is_shut = True
         self._open_door()
 
-    def move(self, host: str) -> bool:
-        """Listen at another address from now on; False if that cannot be."""
+    def follow(self, kept: frozenset[str]) -> str:
+        """Who listens at one address only listens at its interface's new one if it is gone; where this node listens.
+
+        kept: addresses of this machine that were there all along, without links.
+        """
+        if self._interface and bare(self._host) not in kept:
+            found = hosts_on(self._interface)
+            if found and self._host not in found:
+                self._move(found[0])
+        return self._host
+
+    def _both(self) -> list[tuple[zmq.Socket[bytes], Doorkeeper]]:
+        return [self._links] if self._door is None else [self._links, self._door]
+
+    def _move(self, host: str) -> None:
+        """Listen at another address from now on, if that can be."""
         for router, port in zip((each for each, _ in self._both()), (self.link_port, self.port), strict=False):
             try:
                 router.bind(Address(host, port).endpoint())
             except zmq.ZMQError as error:
                 logger.warning("cannot listen at %s port %d: %s", host, port, error)
-                return False
+                return
             with contextlib.suppress(zmq.ZMQError):  # it went with its address
                 router.unbind(Address(self._host, port).endpoint())
         logger.warning("listening at %s now, no more at %s", host, self._host)
         self._host = host
-        return True
-
-    def _both(self) -> list[tuple[zmq.Socket[bytes], Doorkeeper]]:
-        return [self._links] if self._door is None else [self._links, self._door]
 
     def _open_links(self, port: int) -> zmq.Socket[bytes]:
         assert self._membership is not None

@@ -14,7 +14,7 @@ import zmq
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Event
 from transport.datagram_port import DatagramPort
-from transport.discovery.directory import Address, Directory, address_of, is_loopback
+from transport.discovery.directory import Address, Directory, is_loopback
 from transport.links.introducer import Introducer
 from transport.links.sockets import LinkCounts, Pollable
 from transport.loglimit import LogLimit
@@ -32,6 +32,7 @@ class Flows:
 
     def __init__(self, introducer: Introducer, directory: Directory, counts: LinkCounts, lines: LogLimit) -> None:
         self._directory, self._counts, self._lines = directory, counts, lines
+        self._scopes = introducer.scopes
         self._port = None if introducer.door is None else self._open(introducer)
         self._answers: list[tuple[str, FlowAnswered]] = []
         self._now = 0.0
@@ -111,12 +112,12 @@ class Flows:
 
     def _address(self, peer_id: str) -> Address | None:
         info = self._directory.get(peer_id)
-        return None if info is None else address_of(info)
+        return None if info is None else Address(self._scopes.dial(info.host), info.port)
 
     def _open(self, introducer: Introducer) -> DatagramPort | None:
         me = introducer.me
         try:
-            return DatagramPort(me.peer_id, me.host, me.port, token_bytes)
+            return DatagramPort(me.peer_id, self._scopes.dial(me.host), me.port, token_bytes)
         except OSError as error:  # links go on by TCP alone
             self._lines.warning(0.0, "", "no datagrams at port %d: %s", me.port, error)
             return None

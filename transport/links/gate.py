@@ -11,6 +11,7 @@ from typing import TypeAlias
 import zmq
 from zmq.utils import z85
 
+from transport.discovery.scopes import unmapped
 from transport.links.sockets import TURN
 from transport.loglimit import LogLimit
 from transport.trust.keys import MeshKeys
@@ -64,7 +65,7 @@ class Gate:
             self._waiting.append((until, frames))
             return
         if reply[2] == REFUSED:
-            host = request[3].decode("ascii", "replace") if len(request) > 3 else "somewhere"
+            host = unmapped(request[3].decode("ascii", "replace")) if len(request) > 3 else "somewhere"
             self._lines.warning(now, host, "a client with other keys was turned away from %s", host)
         self.socket.send_multipart([*frames[:at], *reply])
 

@@ -109,6 +109,12 @@ class Doorkeeper:
         return len(excess)
 
 
+def link_towards(frame: zmq.Frame, host: str) -> str:
+    """On which of this machine's links `host` is, by the connection that a frame has come by; "" if it is not known."""
+    name = None if ":" not in host else _with(int(frame.get(zmq.SRCFD)), _name_of)
+    return name[3] if name and len(name) > 3 and name[0] == host and name[3] != "0" else ""
+
+
 def end_connection(frame: zmq.Frame) -> None:
     """Let libzmq see the end of the connection that a frame has come by."""
     descriptor = int(frame.get(zmq.SRCFD))

@@ -15,7 +15,8 @@ from zmq.utils import z85
 from mdl.errors import RemoteProtocolError
 from mdl.protocol.vocabulary import PeerInfo
 from transport.discovery.directory import EVERY_HOST, Address, address_of, is_loopback
-from transport.discovery.interfaces import own_hosts
+from transport.discovery.interfaces import choose_host, networks_near, own_hosts
+from transport.discovery.scopes import Interface, Scopes
 from transport.links.roster_talk import RosterTalk
 from transport.links.sockets import Curve, local_host_towards
 from transport.trust.keys import MeshKeys
@@ -24,9 +25,9 @@ from transport.wire.codec import Body
 
 
 class Introducer:
-    """me: this node, with the port of its door and the host that it listens on. link_port: where it takes words.
+    """me: this node, with the port of its door and the host that it listens on, with a link if it needs one.
 
-    membership: None without encryption. clock: milliseconds since 1970.
+    link_port: where it takes words. membership: None without encryption. clock: milliseconds since 1970.
     """
 
     def __init__(
@@ -41,10 +42,12 @@ class Introducer:
         self._link_port = link_port
         self._membership = membership
         self._talk = talk
+        self.scopes = Scopes()
         self._clock = clock
         self._last_ms = 0
         self._signed: dict[str, PeerInfo] = {}
         self._hosts: tuple[str, ...] = ()
+        self._own: Sequence[Interface] = ()
         self.move(me.host)
 
     @property
@@ -54,8 +57,9 @@ class Introducer:
 
     def move(self, host: str) -> None:
         """This node listens on `host` from now on, and has the addresses that the machine has."""
-        self.me = msgspec.structs.replace(self.me, host=host)
-        self._hosts = own_hosts(host)
+        self.me = msgspec.structs.replace(self.me, host=self.scopes.note(host))
+        self._hosts, self._own = own_hosts(host), networks_near(host)
+        self.scopes.move(self._own)
         self._signed.clear()
 
     def use(self, keys: MeshKeys) -> None:
@@ -76,16 +80,29 @@ class Introducer:
         if self._membership is None:
             everywhere = is_me and info.host in EVERY_HOST
             if everywhere or (is_loopback(info.host) and not is_loopback(host)):
-                return msgspec.structs.replace(info, host=local_host_towards(host))
+                return msgspec.structs.replace(info, host=self.own_host_towards(host))
             return info
         if not is_me:
             return info
-        own = self.me.host if self.me.host not in EVERY_HOST else local_host_towards(host)
+        own = self.me.host if self.me.host not in EVERY_HOST else self.own_host_towards(host)
         if own not in self._signed:
             hosts = (own, *(other for other in self._hosts if other != own))
             told = msgspec.structs.replace(self.me, host=own)
             self._signed[own] = self._membership.introduce(told, self._link_port, hosts, self._next_ms())
         return self._signed[own]
+
+    def own_host_towards(self, host: str) -> str:
+        """This machine's own address on the way there."""
+        return local_host_towards(self.scopes.dial(host))
+
+    def nearest(self, info: PeerInfo, by: PeerInfo | None) -> PeerInfo:
+        """A peer that another one tells of, at that of its addresses which is nearest to here. by: who tells of it."""
+        if info.proof is None:
+            return info
+        host = choose_host(info.proof.hosts, self._own) or info.host
+        if by is not None:
+            self.scopes.follow(host, by.host)
+        return msgspec.structs.replace(info, host=host)
 
     def announced(self, hosts: Sequence[str]) -> PeerInfo:
         """This node as it is announced at these addresses."""

@@ -26,20 +26,11 @@ from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Event, NameTaken, PeerFound, PeerRevoked
 from mdl.protocol.messages import Hello, PeersKnown, Said
 from mdl.protocol.vocabulary import PeerInfo, Role
-from transport.discovery.directory import (
-    EVERY_HOST,
-    Address,
-    Directory,
-    Greetings,
-    address_of,
-    is_loopback,
-    parse_address,
-)
-from transport.discovery.interfaces import choose_host, hosts_on, name_of, networks_near
+from transport.discovery.directory import Address, Directory, Greetings, address_of, is_loopback, parse_address
 from transport.links.descriptors import Share, raise_limit, share_out
 from transport.links.doors import Doors
 from transport.links.gate import shown_key
-from transport.links.halfopen import end_connection
+from transport.links.halfopen import end_connection, link_towards
 from transport.links.introducer import Introducer
 from transport.links.namesakes import MAX_NAMESAKES, Namesakes
 from transport.links.outbox import Outbox
@@ -99,14 +90,13 @@ class Links:
         except ConfigError:
             self.context.destroy(linger=0)
             raise
-        self._interface = None if listen_host in EVERY_HOST else name_of(listen_host)
-        self._own = networks_near(listen_host)
         self.directory = Directory(me.peer_id)
-        self.greetings = Greetings(addresses, now)
         mark = self._membership.device.mark if self._membership else lambda challenge, incarnation: challenge
         self._namesakes = Namesakes(Contributor(me.peer_id, me.incarnation), partial(token_bytes, 16), mark)
         me = msgspec.structs.replace(me, host=listen_host, port=self.doors.port)
         self.introducer = Introducer(me, self.doors.link_port, self._membership, self.standing.talk)
+        note = self.introducer.scopes.note
+        self.greetings = Greetings([Address(note(each.host), each.port) for each in addresses], now)
         self._outbox = Outbox(self.context, self.introducer, self.directory, self.counts, self._lines, share.peers)
         self._transfers = Transfers(4 * max_values, self._lines)
 
@@ -126,8 +116,15 @@ class Links:
         self._now = self._outbox.now = now
         self._carry_out(self._transfers.send(receiver, message, values, now))
 
-    def learn(self, info: PeerInfo, first_hand: bool = True, source: str = "") -> list[Event]:
-        """A peer was introduced, by `source` if that is known: greet it if that is news. Raises RemoteProtocolError."""
+    def learn(self, info: PeerInfo) -> list[Event]:
+        """This machine has found a peer: greet it if that is news. Raises RemoteProtocolError.
+
+        A link-local address may be given with the link that it was found on.
+        """
+        return self._learn(msgspec.structs.replace(info, host=self.introducer.scopes.note(info.host)))
+
+    def _learn(self, info: PeerInfo, first_hand: bool = True, source: str = "") -> list[Event]:
+        """A peer was introduced, by `source` if that is known."""
         address = address_of(info)
         if self._membership is None and not is_loopback(address.host):
             raise RemoteProtocolError(f"{info.peer_id} is at {info.host}: insecure links are for loopback only")
@@ -137,8 +134,8 @@ class Links:
             if self._namesakes.meet(info, self._now):
                 self._outbox.greet(address, self._namesakes.challenge(address))
             return []
-        if not first_hand and info.proof is not None:
-            info = msgspec.structs.replace(info, host=choose_host(info.proof.hosts, self._own) or info.host)
+        if not first_hand:
+            info = self.introducer.nearest(info, self.directory.get(source))
         known = self.directory.get(info.peer_id)
         return self._link_anew(known, info) if self.directory.learn(info, first_hand, self._now) else []
 
@@ -154,11 +151,7 @@ class Links:
 
         kept: the addresses it had all along. Who listens at one address only listens at the interface's new one.
         """
-        host = self.me.host
-        if self._interface and host not in kept and (found := hosts_on(self._interface)) and host not in found:
-            host = found[0] if self.doors.move(found[0]) else host
-        self._own = networks_near(host)
-        self.introducer.move(host)
+        self.introducer.move(self.doors.follow(kept))
         self._outbox.move(kept)
         self.greetings.begin_again(self._now)
         return []
@@ -207,6 +200,7 @@ class Links:
         check_frames(envelope, frames)
         sender, body, key = envelope.sender, envelope.body, shown_key(frames[-1])
         if isinstance(body, Hello):
+            self.introducer.scopes.note(f"{body.me.host}%{link_towards(frames[-1], body.me.host)}")
             is_its_own = not at_door and self.standing.speaks(key, sender.peer_id)
             return self._on_hello(sender, body, now, at_door=not is_its_own)
         if isinstance(body, RosterTold) and at_door:
@@ -234,7 +228,7 @@ class Links:
         if sender.incarnation == self.me.incarnation:
             return []
         if isinstance(body, Hello):
-            self.learn(body.me)
+            self._learn(body.me)
         self._namesakes.hear(sender, now)
         if not isinstance(body, Hello):
             return []
@@ -282,7 +276,7 @@ class Links:
         current = self.directory.get(sender.peer_id)
         events = self._link_anew(known, current) if current is not None and current is not known else []
         # Where it is, should it turn out to be the one that lives.
-        events += self.learn(hello.me, source="" if at_door else sender.peer_id)
+        events += self._learn(hello.me, source="" if at_door else sender.peer_id)
         current = self.directory.get(sender.peer_id)
         if not is_current or current is None or current.incarnation != sender.incarnation:
             return events
@@ -317,7 +311,7 @@ class Links:
             if of_itself:
                 self.greetings.answered(address_of(info), now)
             try:
-                events += self.learn(info, of_itself, sender.peer_id)
+                events += self._learn(info, of_itself, sender.peer_id)
             except RemoteProtocolError as error:
                 self._lines.warning(now, info.peer_id, "peer refused: %s", error)
         self.directory.hear(sender, now)

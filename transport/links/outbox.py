@@ -22,7 +22,7 @@ from mdl.protocol.vocabulary import PeerInfo
 from transport.discovery.directory import Address, Directory, address_of
 from transport.links.flows import Flows
 from transport.links.introducer import Introducer
-from transport.links.sockets import Curve, LinkCounts, is_passing, local_host_towards, open_dealer
+from transport.links.sockets import Curve, LinkCounts, is_passing, open_dealer
 from transport.loglimit import LogLimit
 from transport.wire.bulk import Outgoing
 from transport.wire.calls import Calls
@@ -214,7 +214,8 @@ class Outbox:
         if control is None:
             self._calls.close(peer_id)
             return None
-        link = self._links[peer_id] = _Link(info, address, local_host_towards(address.host), control, curve)
+        own_host = self._introducer.own_host_towards(address.host)
+        link = self._links[peer_id] = _Link(info, address, own_host, control, curve)
         self._put(control, self._hello(address.host), None)
         for body in self._introducer.first_words(peer_id):
             self._put(control, body, None)
@@ -243,7 +244,7 @@ class Outbox:
         for address in list(self._greeters):
             self.stop_greeting(address)
         for peer_id, link in list(self._links.items()):
-            if link.own_host not in kept or link.own_host != local_host_towards(link.address.host):
+            if link.own_host not in kept or link.own_host != self._introducer.own_host_towards(link.address.host):
                 self._close(peer_id)
         for info in self._directory.everyone():
             self.link_to(info.peer_id)
@@ -263,8 +264,9 @@ class Outbox:
         self, curve: Curve | None, address: Address, bulk: bool, is_extra: bool = False
     ) -> zmq.Socket[bytes] | None:
         """None if there is no socket to be had: what should have been sent is dropped, as by a network."""
+        where = Address(self._introducer.scopes.dial(address.host), address.port)
         try:
-            return open_dealer(self._context, curve, address, bulk, is_extra)
+            return open_dealer(self._context, curve, where, bulk, is_extra)
         except zmq.ZMQError as error:
             if not is_passing(error):
                 raise

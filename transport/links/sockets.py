@@ -16,6 +16,7 @@ import zmq
 
 from mdl.errors import ConfigError
 from transport.discovery.directory import Address, is_loopback
+from transport.discovery.scopes import bare, socket_address
 from transport.trust.keys import MeshKeys
 from transport.wire.codec import MAX_FRAME_BYTES
 
@@ -182,12 +183,12 @@ def take_frames(endpoint: zmq.Socket[bytes], counts: LinkCounts) -> list[zmq.Fra
 
 
 def local_host_towards(host: str) -> str:
-    """This machine's own address on the way to `host`, by the routing table; nothing is sent."""
+    """This machine's own address on the way to `host`, by the routing table, without a link; nothing is sent."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((host, 9))
-            return str(probe.getsockname()[0])
+            probe.connect(socket_address(family, host, 9))
+            return bare(str(probe.getsockname()[0]))
     except OSError:  # no way there, or no descriptor left
         return "::1" if family == socket.AF_INET6 else "127.0.0.1"
 

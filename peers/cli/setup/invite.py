@@ -173,9 +173,9 @@ def draw_qr(code: str) -> str:
 
 
 def _own(interface: Sequence[str] | None, loopback: bool) -> list[IPv4Interface]:
-    from transport.discovery.interfaces import LOOPBACK, usable_interfaces
+    from transport.discovery.interfaces import LOOPBACK, of_ipv4, usable_interfaces
 
-    return [LOOPBACK] if loopback else usable_interfaces(interface)
+    return [LOOPBACK] if loopback else of_ipv4(usable_interfaces(interface))
 
 
 def _find(at: str | None, own: list[IPv4Interface], wait_s: float) -> Address:

@@ -1,6 +1,7 @@
 """Who is known, where, and on whose word."""
 
 import itertools
+import socket
 
 import pytest
 
@@ -217,3 +218,13 @@ def test_greetings_slow_down_until_answered_and_never_end():
     greetings.answered(address, times[-1])
     assert greetings.deadline() == times[-1] + KEEP_GREETING_S
     greetings.answered(Address("192.0.2.9", 1), 0.0)
+
+
+def test_a_link_local_address_is_joined_with_its_link_and_told_without():
+    number = socket.if_nametoindex("lo")
+    assert parse_address("[fe80::1%lo]:7300") == Address(f"fe80::1%{number}", 7300)
+    assert parse_address("[fe80::1]:7300") == Address("fe80::1", 7300)
+    with pytest.raises(ConfigError, match="no address is known for"):
+        parse_address("[fe80::1%gone0]:7300")
+    with pytest.raises(RemoteProtocolError, match="a link of its own machine is nobody else's"):
+        address_of(peer(host="fe80::1%eth0"))

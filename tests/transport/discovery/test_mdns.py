@@ -10,7 +10,7 @@ from zeroconf import EventLoopBlocked, NotRunningException
 from mdl.errors import ConfigError, MeshNotFoundError, RemoteProtocolError
 from mdl.protocol.vocabulary import PeerInfo, Role
 from transport.discovery import mdns as discovery
-from transport.discovery.interfaces import choose_host, host_to_listen_on, is_outer, usable_interfaces
+from transport.discovery.interfaces import choose_host, every_host, host_to_listen_on, is_outer, usable_interfaces
 from transport.discovery.mdns import Discovery, _Flood, describe, is_namesake, name_mark, read_description
 from transport.trust.device_key import DeviceKey
 from transport.trust.keys import MeshKeys, founder_mark, new_join_code
@@ -134,7 +134,7 @@ def test_an_interface_that_is_not_there_is_named():
 
 @pytest.mark.parametrize(
     ("asked", "host"),
-    [("", "0.0.0.0"), ("0.0.0.0", "0.0.0.0"), ("::", "::"), ("127.0.0.1", "127.0.0.1"), ("127.0.0.9", "127.0.0.9")],
+    [("", every_host()), ("0.0.0.0", "0.0.0.0"), ("::", "::"), ("127.0.0.1", "127.0.0.1"), ("127.0.0.9", "127.0.0.9")],
 )
 def test_one_listens_on_an_address_of_this_machine_or_on_all(asked, host):
     assert host_to_listen_on(asked) == host

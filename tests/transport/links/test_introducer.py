@@ -46,6 +46,13 @@ def test_what_it_says_of_itself_is_signed_once_and_anew_when_it_has_moved() -> N
     assert (moved.host, other.admit(moved), other.admit(info)) == ("127.0.0.2", True, False)
 
 
+def test_the_link_that_it_listens_on_is_told_to_nobody() -> None:
+    mine, _ = introducer("fe80::1%lo")
+    info = mine.seen_from("fe80::9", mine.me)
+    assert (mine.me.host, info.host, info.proof.hosts) == ("fe80::1", "fe80::1", ("fe80::1",))
+    assert mine.scopes.dial("fe80::1") == "fe80::1%lo"
+
+
 def test_an_introduction_after_the_clock_was_set_back_counts_all_the_same() -> None:
     mine, clock = introducer()
     before, other = mine.seen_from("127.0.0.9", mine.me), Membership(KEYS, OTHER)

@@ -1,0 +1,93 @@
+"""Link-local addresses of IPv6, and on which of this machine's links each is (RFC 4007).
+
+fe80::1 can be on any link, and each machine numbers its own links. So the link is added where this machine dials, and
+no address that is told to anybody names one: `Scopes` is the only place that knows. Pure, but for `socket_address`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections import OrderedDict
+from collections.abc import Iterable
+from ipaddress import IPv4Interface, IPv6Interface
+from typing import TypeAlias
+
+from mdl.bounds import MAX_MEMBERS
+from mdl.trust.statements import MAX_HOSTS
+
+Interface: TypeAlias = IPv4Interface | IPv6Interface
+# Of all members all addresses.
+_REMEMBERED = MAX_MEMBERS * MAX_HOSTS
+_MAPPED = "::ffff:"
+
+
+def bare(host: str) -> str:
+    """The address as others may hear it: without a link."""
+    return host.partition("%")[0]
+
+
+def is_link_local(host: str) -> bool:
+    """Whether this IP address needs a link: fe80::/10."""
+    address = ipaddress.ip_address(host)
+    return address.version == 6 and address.is_link_local
+
+
+def links_of(own: Iterable[Interface]) -> list[str]:
+    """Names of the links that these addresses of ours are on, of IPv6 alone."""
+    return [each.scope_id for each in own if isinstance(each, IPv6Interface) and each.scope_id]
+
+
+def with_link(own: Interface) -> str:
+    """An address of ours as this machine takes it."""
+    return f"{own.ip}%{own.scope_id}" if isinstance(own, IPv6Interface) and own.scope_id else str(own.ip)
+
+
+def unmapped(host: str) -> str:
+    """An IPv4 address as such, also if a socket for both kinds has told it."""
+    return host[len(_MAPPED) :] if host.startswith(_MAPPED) and "." in host else host
+
+
+def socket_address(family: int, host: str, port: int) -> tuple[str, int] | tuple[str, int, int, int]:
+    """What a socket of this family takes for it. Raises OSError for a link that is gone."""
+    if family == socket.AF_INET:
+        return host, port
+    if ":" not in host:
+        return f"{_MAPPED}{host}", port, 0, 0
+    address, _, link = host.partition("%")
+    return address, port, 0, int(link) if link.isdigit() else socket.if_nametoindex(link) if link else 0
+
+
+class Scopes:
+    """own: this machine's addresses; what was never heard of on a link is looked for on the first of theirs."""
+
+    def __init__(self, own: Iterable[Interface] = ()) -> None:
+        self._links: OrderedDict[str, str] = OrderedDict()
+        self._first = ""
+        self.move(own)
+
+    def move(self, own: Iterable[Interface]) -> None:
+        """These are this machine's addresses from now on."""
+        self._first = next(iter(links_of(own)), "")
+
+    def note(self, host: str) -> str:
+        """The bare address; on which link it is, if that is said, is remembered."""
+        address, _, link = host.partition("%")
+        if link:
+            self._links[address] = link
+            self._links.move_to_end(address)
+            if len(self._links) > _REMEMBERED:
+                self._links.popitem(last=False)
+        return address
+
+    def follow(self, host: str, other: str) -> None:
+        """Somebody at `other` tells of `host`: it is on the same link, unless it was heard of on one before."""
+        if host not in self._links and is_link_local(host) and other in self._links:
+            self.note(f"{host}%{self._links[other]}")
+
+    def dial(self, host: str) -> str:
+        """The address as this machine dials it."""
+        if "%" in host or not is_link_local(host):
+            return host
+        link = self._links.get(host, self._first)
+        return f"{host}%{link}" if link else host
