@@ -84,7 +84,7 @@ class DatagramPort:
     """
 
     def __init__(self, me: str, host: str, port: int, draw: Callable[[int], bytes]) -> None:
-        self._me, self._draw = me, draw
+        self._me, self._draw, self._host = me, draw, host
         self.socket = _open_socket(host, port)
         self.number = int(self.socket.getsockname()[1])
         self._partners: dict[str, _Partner] = {}
@@ -92,6 +92,21 @@ class DatagramPort:
 
     def close(self) -> None:
         self.socket.close()
+
+    def move(self, host: str) -> None:
+        """Listen at another address of this machine: by another socket, at the same number if it is free there.
+
+        Raises OSError if that cannot be; then everything stays as it is.
+        """
+        if host == self._host:
+            return
+        found = _open_socket(host, self.number)
+        self.socket.close()
+        self.socket, self._host = found, host
+        if (number := int(found.getsockname()[1])) != self.number:
+            self.number = number
+            for peer_id in list(self._partners):  # they have been told the old one
+                self.forget(peer_id)
 
     def begin(self, peer: Contributor, now: float) -> FlowOffered | None:
         """What to say to a peer that is heard, so that a flow begins, or begins anew; None if nothing is to be said."""

@@ -140,6 +140,8 @@ class Runtime(Generic[LinksT]):
         self._next_sample = clock()
         self._lines = LogLimit(logger)
         self._workers = Workers(work, self.post, self.crash)
+        self._poller = zmq.Poller()
+        self._polled: Sequence[zmq.Socket[bytes] | socket.socket] = ()
 
     def post(self, event: Event) -> None:
         """Hand an event to the machine, from any thread or a signal handler."""
@@ -173,18 +175,16 @@ class Runtime(Generic[LinksT]):
 
     def run(self) -> Finish:
         """Drive the machine until it finishes; closes the links. Raises what a bug in it or in its work raised."""
-        poller = zmq.Poller()
-        for endpoint in self.links.pollable():
-            poller.register(endpoint, zmq.POLLIN)
+        self._watch_links()
         reader, writer = socket.socketpair()
         try:
             for end in (reader, writer):
                 end.setblocking(False)
-            poller.register(reader, zmq.POLLIN)
+            self._poller.register(reader, zmq.POLLIN)
             self._wake_writer = writer
             while self._finish is None and self._stops < 2:
-                self._turn(poller, reader)
-            return self._leave(poller)
+                self._turn(reader)
+            return self._leave()
         except BaseException:
             if self._story_path is not None:
                 self.save_story(self._story_path)
@@ -208,9 +208,9 @@ class Runtime(Generic[LinksT]):
         except MdlError as error:  # no reason to end otherwise than the node does
             logger.warning("the story is lost: %s", error)
 
-    def _turn(self, poller: zmq.Poller, reader: socket.socket) -> None:
+    def _turn(self, reader: socket.socket) -> None:
         """One look around: messages (a bounded number), posted events (likewise), then whatever is due."""
-        poller.poll(self._wait_ms())
+        self._poller.poll(self._wait_ms())
         with contextlib.suppress(BlockingIOError):
             reader.recv(4096)
         now = self._clock()
@@ -227,6 +227,14 @@ class Runtime(Generic[LinksT]):
         if self._sample is not None and now >= self._next_sample:
             self._next_sample = now + self._sample_interval_s
             self._step(self._sample(self.links.counts.sent_bytes), now)
+
+    def _watch_links(self) -> None:
+        """Wait on the sockets that the links have now: some are others where this machine has moved."""
+        for endpoint in self._polled:
+            self._poller.unregister(endpoint)
+        self._polled = self.links.pollable()
+        for endpoint in self._polled:
+            self._poller.register(endpoint, zmq.POLLIN)
 
     def _wait_ms(self) -> int:
         """Milliseconds until something is due, rounded up so that the loop does not spin."""
@@ -251,6 +259,7 @@ class Runtime(Generic[LinksT]):
                 raise item
             if isinstance(item, _Moved):
                 events += self.links.move(item.kept)
+                self._watch_links()
             elif isinstance(item, _OnLinks):
                 item.act(self.links, now)
             elif isinstance(item, Stated):
@@ -312,12 +321,12 @@ class Runtime(Generic[LinksT]):
             return str(error)
         return ""
 
-    def _leave(self, poller: zmq.Poller) -> Finish:
+    def _leave(self) -> Finish:
         """Let queued work and messages out, both for a bounded time, unless a second stop came."""
         if self._stops < 2:
             give_up_at = self._clock() + self._flush_s
             while self.links.is_sending() and self._clock() < give_up_at and self._stops < 2:
-                poller.poll(50)
+                self._poller.poll(50)
                 self.links.receive(self._clock())
         self._workers.finish(self._drain_s if self._stops < 2 else 0.0)
         while not self._posted.empty():

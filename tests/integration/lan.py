@@ -33,19 +33,31 @@ class Lan:
     many of them get lost; flap_s: how long the first host is there, and then away, in turn (`slow_switch.py`).
     deaf: the switch loses what goes to groups, as in many guest networks. ipv4: of each host, whether it has such an
     address; all have a link-local one of IPv6 (after some two seconds, RFC 4862), but for those of no_ipv6.
+    subnets: the number of each host's network; others are reached through a router, by IPv4 alone, without multicast.
     shared_mbit: of the one channel that takes all their frames in turn, as a Wi-Fi cell; 0: each host has its link to
     itself.
     """
 
     def __init__(
-        self, size, mbit=100, multicast=True, delay_s=0.0, loss=0.0, shared_mbit=0, flap_s=(1.0, 0.0), deaf=False,
-        ipv4=(), no_ipv6=(),
-    ):  # fmt: skip
+        self,
+        size,
+        mbit=100,
+        multicast=True,
+        delay_s=0.0,
+        loss=0.0,
+        shared_mbit=0,
+        flap_s=(1.0, 0.0),
+        deaf=False,
+        ipv4=(),
+        no_ipv6=(),
+        subnets=(),
+    ):
         self.size, self.multicast, self.delay_s, self.loss, self.flap_s = size, multicast, delay_s, loss, flap_s
         self.shared_mbit, self.deaf = shared_mbit, deaf
         self.ipv4, self.no_ipv6 = list(ipv4) or [True] * size, no_ipv6
         self.mbit = list(mbit) if isinstance(mbit, (list, tuple)) else [mbit] * size
-        self.hosts = [f"10.213.0.{i + 1}" for i in range(size)]
+        self.subnets = list(subnets) or [0] * size
+        self.hosts = [f"10.213.{self.subnets[i]}.{i + 1}" for i in range(size)]
         tag = f"mdl{uuid.uuid4().hex[:6]}"
         self.switch = f"{tag}s"
         self.names = [f"{tag}h{i}" for i in range(size)]
@@ -86,12 +98,17 @@ class Lan:
 
     def _build(self):
         ip(f"netns add {self.switch}")
-        ip(f"-n {self.switch} link add br0 type bridge stp_state 0 forward_delay 0 mcast_snooping 0")
-        ip(f"-n {self.switch} link set br0 up")
+        for subnet in sorted(set(self.subnets)):
+            ip(f"-n {self.switch} link add br{subnet} type bridge stp_state 0 forward_delay 0 mcast_snooping 0")
+            ip(f"-n {self.switch} link set br{subnet} up")
+            if self._is_routed():
+                ip(f"-n {self.switch} addr add 10.213.{subnet}.254/24 dev br{subnet}")
+        if self._is_routed():
+            run(f"ip netns exec {self.switch} sysctl -qw net.ipv4.ip_forward=1")
         for i, (name, host) in enumerate(zip(self.names, self.hosts, strict=True)):
             ip(f"netns add {name}")
             ip(f"-n {self.switch} link add v{i} type veth peer name eth0 netns {name}")
-            ip(f"-n {self.switch} link set v{i} {'up' if self._is_slow() else 'master br0 up'}")
+            ip(f"-n {self.switch} link set v{i} {'up' if self._is_slow() else f'master br{self.subnets[i]} up'}")
             if self._is_slow():  # a frame that is lost is one frame
                 ip(f"-n {name} link set eth0 gso_max_segs 1")
                 ip(f"-n {self.switch} link set v{i} promisc on addrgenmode none")
@@ -106,6 +123,8 @@ class Lan:
             elif not self.multicast:  # nowhere to send a group's packets to
                 ip(f"-n {name} route add prohibit 224.0.0.0/4")
                 ip(f"-n {name} -6 route add prohibit ff00::/8 table local metric 1")
+            if self._is_routed():
+                ip(f"-n {name} route add default via 10.213.{self.subnets[i]}.254")
             self.limit(i, self.mbit[i], "add")
         if self.shared_mbit:
             self._share_channel()
@@ -121,6 +140,9 @@ class Lan:
             taken = "protocol all u32 match u32 0 0 action mirred egress redirect dev air"
             run(f"tc -n {self.switch} qdisc add dev v{i} handle ffff: ingress")
             run(f"tc -n {self.switch} filter add dev v{i} parent ffff: {taken}")
+
+    def _is_routed(self):
+        return len(set(self.subnets)) > 1
 
     def _is_slow(self):
         return self.delay_s > 0 or self.loss > 0 or self.flap_s[1] > 0 or self.deaf
@@ -144,6 +166,13 @@ class Lan:
         ip(f"-n {self.names[i]} route replace {'' if self.multicast else 'prohibit '}224.0.0.0/4"
            + (" dev eth0" if self.multicast else ""))  # fmt: skip
         self.hosts[i] = host
+
+    def roam(self, i, subnet, away_s=0.0):
+        """Host i goes over to another subnet, as a device that changes its Wi-Fi."""
+        self.subnets[i] = subnet
+        ip(f"-n {self.switch} link set v{i} master br{subnet}")
+        self.move(i, f"10.213.{subnet}.{i + 1}", away_s)
+        ip(f"-n {self.names[i]} route replace default via 10.213.{subnet}.254")
 
     def sysctl(self, i, setting):
         """Host i's kernel gets this setting: NAME=VALUE."""

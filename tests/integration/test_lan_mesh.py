@@ -83,6 +83,13 @@ def test_without_multicast_one_address_is_enough_to_train(place):
         train(homes[0], homes[1:], join=("--join", f"{net.hosts[0]}:5750"), port=5750)
 
 
+def test_two_subnets_train_together_once_one_side_is_given_an_address(place):
+    with lan.Lan(3, subnets=(0, 0, 1)) as net:
+        homes = [place(net, host) for host in range(3)]
+        assert homes[2].run("peers", "--code", CODE, "--wait", 2).code == 3
+        train(homes[0], homes[1:], join=("--join", f"{net.hosts[0]}:5750"), port=5750)
+
+
 def test_with_ipv6_alone_a_mesh_trains_and_a_look_shows_its_devices_and_no_link(place):
     with lan.Lan(3, ipv4=(False,) * 3) as net:
         homes = [place(net, host) for host in range(3)]

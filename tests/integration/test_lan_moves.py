@@ -1,6 +1,7 @@
 """A host whose address changes in the middle of a run: another lease, another Wi-Fi."""
 
 import json
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -75,3 +76,40 @@ def test_who_listens_at_one_address_listens_at_the_new_one(tmp_path):
         moved = time.monotonic()
         assert second.wait_for(5, 2, moved, BACK_S), first.errors.read_text()
         assert "listening at 10.213.0.77 now" in first.errors.read_text()
+
+
+def test_datagrams_come_to_the_new_address_of_one_that_listens_at_one_only(tmp_path):
+    code, options = new_join_code("moves"), ["round.min_peers=2", "mesh.port=5750"]
+    with lan.Lan(2, delay_s=0.1) as net:
+        listening = ["--values", 100_000, "--set", *options, f"mesh.listen={net.hosts[0]!r}"]
+        first = Node(net, 0, code, tmp_path, *listening)
+        second = Node(net, 1, code, tmp_path, "--values", 100_000, "--set", *options)
+        assert first.wait_for(3, 2, 0.0)
+        net.move(0, "10.213.0.77", 0.5)
+        moved = time.monotonic()
+        assert second.wait_for(3, 2, moved, 2 * BACK_S), first.errors.read_text()
+        before = datagrams_of(net, 0)
+        assert second.wait_for(8, 2, moved, 2 * BACK_S), first.errors.read_text()
+        # Each round brings a delta or a result of 400 KB: 340 packets, and as many acknowledgements of its own.
+        assert datagrams_of(net, 0) - before > 300
+
+
+def test_a_host_that_roams_to_another_subnet_and_back_is_in_its_rounds_within_seconds(tmp_path):
+    code = new_join_code("moves")
+    with lan.Lan(3, subnets=(0, 0, 1)) as net:
+        join = f"mesh.join={json.dumps([f'{net.hosts[0]}:5750'])}"
+        options = (["mesh.port=5750"], [], [join])  # the second one is found by mDNS, and passed on
+        nodes = [Node(net, host, code, tmp_path, "--set", "round.min_peers=3", *options[host]) for host in range(3)]
+        assert all(node.wait_for(3, 3, 0.0) for node in nodes), [node.errors.read_text() for node in nodes]
+        for subnet in (1, 0):
+            net.roam(1, subnet, 0.5)
+            moved = time.monotonic()
+            assert all(node.wait_for(5, 3, moved, BACK_S) for node in nodes), [n.errors.read_text() for n in nodes]
+
+
+def datagrams_of(net, host):
+    """That have come to a host's sockets by IPv4."""
+    command = ["ip", "netns", "exec", net.names[host], "cat", "/proc/net/snmp"]
+    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout
+    names, values = (line.split() for line in told.splitlines() if line.startswith("Udp:"))
+    return int(dict(zip(names, values, strict=True))["InDatagrams"])

@@ -52,6 +52,40 @@ def make_wanted(ports, now=0.0):
         let_out(ports, now + 0.3)
 
 
+def test_a_node_that_listens_elsewhere_speaks_from_there_by_the_flows_that_it_has(ports):
+    hosts = {"a": "127.0.0.1", "b": "127.0.0.1"}
+    agree(ports)
+    before, number = ports[1].socket, ports[1].number
+    ports[1].move("127.0.0.1")
+    assert ports[1].socket is before, "nothing has changed"
+    ports[1].move("127.0.0.9")
+    assert before.fileno() == -1
+    assert ports[1].socket.getsockname() == ("127.0.0.9", number)
+    hosts["b"] = "127.0.0.9"
+    for now in (0.0, 0.3):
+        ports[0].send(lambda peer_id: Address(hosts[peer_id], 1), now)
+        come(ports[1], now)
+        ports[1].send(lambda peer_id: Address(hosts[peer_id], 1), now)
+        come(ports[0], now)
+    assert ports[0]._partners["b"].was_heard()
+
+
+def test_a_node_whose_number_is_taken_at_its_new_address_begins_its_flows_anew(ports):
+    agree(ports)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
+        other.bind(("127.0.0.9", ports[0].number))
+        ports[0].move("127.0.0.9")
+    assert ports[0].begin(B, 0.1).port == ports[0].number != other
+
+
+def test_an_address_that_is_none_of_this_machine_leaves_the_datagrams_where_they_are(ports):
+    before = ports[0].socket
+    with pytest.raises(OSError, match="assign requested address"):
+        ports[0].move("192.0.2.1")
+    assert ports[0].socket is before
+    assert before.fileno() >= 0
+
+
 def test_messages_go_to_and_fro_by_a_flow_that_both_agree_on(ports):
     agree(ports)
     assert ports[0].flow_with("b") is None, "nothing is known of the way yet"

@@ -32,8 +32,8 @@ class Flows:
 
     def __init__(self, introducer: Introducer, directory: Directory, counts: LinkCounts, lines: LogLimit) -> None:
         self._directory, self._counts, self._lines = directory, counts, lines
-        self._scopes = introducer.scopes
-        self._port = None if introducer.door is None else self._open(introducer)
+        self._introducer = introducer
+        self._port = None if introducer.door is None else self._open()
         self._answers: list[tuple[str, FlowAnswered]] = []
         self._now = 0.0
 
@@ -110,14 +110,23 @@ class Flows:
         if self._port is not None:
             self._port.close()
 
+    def move(self) -> None:
+        """This node may listen at another address by now. What waits on `pollable` has to ask again."""
+        host = self._introducer.scopes.dial(self._introducer.me.host)
+        try:
+            if self._port is not None:
+                self._port.move(host)
+        except OSError as error:  # links go on by TCP alone
+            self._lines.warning(self._now, "", "no datagrams at %s: %s", host, error)
+
     def _address(self, peer_id: str) -> Address | None:
         info = self._directory.get(peer_id)
-        return None if info is None else Address(self._scopes.dial(info.host), info.port)
+        return None if info is None else Address(self._introducer.scopes.dial(info.host), info.port)
 
-    def _open(self, introducer: Introducer) -> DatagramPort | None:
-        me = introducer.me
+    def _open(self) -> DatagramPort | None:
+        me = self._introducer.me
         try:
-            return DatagramPort(me.peer_id, self._scopes.dial(me.host), me.port, token_bytes)
+            return DatagramPort(me.peer_id, self._introducer.scopes.dial(me.host), me.port, token_bytes)
         except OSError as error:  # links go on by TCP alone
             self._lines.warning(0.0, "", "no datagrams at port %d: %s", me.port, error)
             return None

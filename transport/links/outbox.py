@@ -241,6 +241,7 @@ class Outbox:
 
         Also to those without a link at this moment: they have our old address.
         """
+        self.flows.move()
         for address in list(self._greeters):
             self.stop_greeting(address)
         for peer_id, link in list(self._links.items()):
