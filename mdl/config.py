@@ -14,6 +14,7 @@ import msgspec
 import tomli_w
 
 from mdl.assignments import put, put_assignment
+from mdl.ends import EndSection
 from mdl.errors import ConfigError, DataError
 from mdl.hints import did_you_mean, explain
 from mdl.reading import LARGEST_TOML_BYTES, decode_toml, read_text
@@ -123,6 +124,7 @@ class RoundSection(Section, frozen=True):
     relearn: the policy dqn goes on learning beside the mesh, from the rounds it has really had (3.3.3).
     deadline_s: seconds; a round does not wait longer for devices that still train, what they train is in a later one.
     quorum: share of the members that must be ready before deadline_s counts.
+    every_s: seconds; a round begins at most once in each such period; 0: at once.
     """
 
     table: ClassVar[str] = "round"
@@ -139,6 +141,7 @@ class RoundSection(Section, frozen=True):
     relearn: bool = True
     deadline_s: Annotated[float, Range(0, LONGEST_S, "0: none")] = 0.0
     quorum: Annotated[float, Range(0, 1, above=True)] = 0.75
+    every_s: Annotated[float, Range(0, LONGEST_S, "0: at once")] = 0.0
 
 
 class BusySection(Section, frozen=True):
@@ -264,6 +267,7 @@ class Config(Section, frozen=True):
     model: what is trained.
     training: how it trains.
     round: how rounds go.
+    end: when the mesh ends by itself.
     busy: when a device comes last.
     device: what it cannot find out by itself.
     faults: when a device counts as lost.
@@ -278,6 +282,7 @@ class Config(Section, frozen=True):
     model: ModelSection = ModelSection()
     training: TrainingSettings = TrainingSettings()
     round: RoundSection = RoundSection()
+    end: EndSection = EndSection()
     busy: BusySection = BusySection()
     device: DeviceSection = DeviceSection()
     faults: FaultSection = FaultSection()

@@ -6,10 +6,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from torch import nn
 
-from mdl.config import Config, DefenceSection, MeshSection, RoundSection
+from mdl.config import Config, DefenceSection, MeshSection, load_config
+from mdl.ends import parse_period, until_settings
 from mdl.learning.loop import Batches, Loop, Loss, Precision
 from peers.edge.identity import find_code
 from peers.loops.member import Member, Place, Progress, Round, Saying
@@ -32,6 +34,8 @@ def join(
     precision: Precision = "float32",
     proximal: float = 0.0,
     rounds: int = 0,
+    until: str = "",
+    every: str = "",
     code: str | None = None,
     name: str | None = None,
     theta: float = 1.0,
@@ -53,7 +57,8 @@ def join(
     state is kept with the file cache, and a restart goes on with it. data, loss, accumulate (batches a step), precision
     (of the forward pass: float32, bfloat16, float16), proximal (mu of FedProx): for `run()` only, which steps the
     scheduler once a round.
-    rounds: after so many this device leaves; 0: until the mesh ends. theta: weight of this device's delta (3.2.2).
+    rounds: after so many this device leaves; 0: until the mesh ends. until, every: when the mesh ends for all and how
+    often its rounds begin, if this device leads it: "minutes=30,no-better=5", "10m". theta: its weight (3.2.2).
     addresses: HOST:PORT of members, where multicast is blocked. port: to listen on; 0: any. interface: the only one to
     use, by name. classes: what the outputs stand for: only a hash of them is told, and devices with others are refused.
     fresh: what this device has of an earlier run is set aside; else it goes on from there.
@@ -61,9 +66,15 @@ def join(
     quiet: no lines but warnings. check: judge what others give before it is merged. Raises ConfigError, also if what
     is there is of another model.
     """
-    interfaces = (interface,) if interface else ()
-    section = MeshSection(join=tuple(addresses), port=port, interfaces=interfaces, listen=interface, loopback=loopback)
-    config = Config(mesh=section, round=RoundSection(rounds=rounds), defence=DefenceSection(check=check))
+    section = MeshSection(join=tuple(addresses), port=port, listen=interface, loopback=loopback)
+    config = _configure(section, rounds, until, every, check)
     loop = Loop(optimizer, data, loss, scheduler, scaler, accumulate, precision, proximal)
     joined = Mesh.from_code(find_code(mesh, code))
     return Member(joined, model, loop, Place(name, out, theta, fresh, tuple(classes)), Saying(progress, quiet), config)
+
+
+def _configure(section: MeshSection, rounds: int, until: str, every: str, check: bool) -> Config:
+    wanted: dict[str, object] = {"round.rounds": rounds, "round.every_s": parse_period(every) if every else None}
+    settings = load_config(None, wanted | until_settings([until]))
+    section = msgspec.structs.replace(section, interfaces=(section.listen,) if section.listen else ())
+    return msgspec.structs.replace(settings, mesh=section, defence=DefenceSection(check=check))

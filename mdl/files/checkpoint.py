@@ -87,6 +87,11 @@ class ModelCache:
         self._current_is_whole = current is not None
         return current or _read_cache(self.previous_path)
 
+    def find(self, digest: str) -> CachedModel | None:
+        """Of the two states the one with this digest, in hexadecimal; None: neither has it, or it is torn."""
+        found = (_read_cache(path) for path in (self.path, self.previous_path) if _told_digest(path) == digest)
+        return next((model for model in found if model), None)
+
 
 def write_safetensors(path: Path, arrays: Arrays, metadata: Mapping[str, str], previous: Path | None = None) -> None:
     """Write through a temporary file, so that `path` is never half a file; raises MdlError if the disk refuses.
@@ -113,6 +118,19 @@ def read_safetensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str
     except (OSError, SafetensorError, TypeError, ValueError, KeyError, AttributeError) as error:
         # The last four: types that numpy has not, and tensors that are none.
         raise DataError(f"{path} is not a whole safetensors file: {shorten(error)}") from error
+
+
+def read_metadata(path: Path) -> dict[str, str]:
+    """Of a safetensors file, without its arrays; empty if there is none, or it is torn."""
+    try:
+        with safe_open(path, framework="numpy") as file:
+            return file.metadata() or {}
+    except (OSError, SafetensorError, ValueError, TypeError):
+        return {}
+
+
+def _told_digest(path: Path) -> str:
+    return read_metadata(path).get("blake3", "")
 
 
 def _read_cache(path: Path) -> CachedModel | None:

@@ -73,8 +73,15 @@ class ModelDescription(msgspec.Struct, frozen=True):
 
 def export_model(path: Path, module: nn.Module, description: ModelDescription) -> None:
     """Write the module's state_dict, integer buffers included. Raises MdlError if the disk refuses."""
-    arrays = _arrays_of(module.state_dict())
-    write_safetensors(path, arrays, {"mdl": msgspec.json.encode(description).decode(), "format": "pt"})
+    export_state(path, module.state_dict(), description)
+
+
+def export_state(
+    path: Path, state: Mapping[str, torch.Tensor], description: ModelDescription, told: Mapping[str, str] = {}
+) -> None:
+    """Likewise of a state_dict. told: what else stands in the file's metadata."""
+    text = msgspec.json.encode(description).decode()
+    write_safetensors(path, _arrays_of(state), {**told, "mdl": text, "format": "pt"})
 
 
 def save_tensors(path: Path, model: FlatModel, told: dict[str, str]) -> None:

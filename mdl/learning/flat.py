@@ -78,6 +78,15 @@ class FlatModel:
         """
         return self._values
 
+    def named(self, values: Vector) -> dict[str, Tensor]:
+        """The module's state_dict as it is with these values, which the module need not have; tensors share memory.
+
+        values: float32 (size,). What the vector leaves out is as it is in the module now.
+        """
+        cut = _cut(values, self.schema)
+        state = {plain_name(name): tensor for name, tensor in unwrap(self.module).state_dict().items()}
+        return {name: cut.get(self._tied.get(name, name), tensor) for name, tensor in state.items()}
+
     def live(self) -> Tensor:
         """The vector where the module computes, float32 (size,): who writes to it writes to the module."""
         return _as_tensor(self._memory)

@@ -7,7 +7,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from mdl.bounds import MAX_CLASSES, MAX_CONFUSED, MAX_LOSS, Count
+from mdl.bounds import MAX_CLASSES, MAX_CONFUSED, MAX_LOSS, Count, HexDigest, Loss, Round, Seconds, Share
 from mdl.errors import RemoteProtocolError
 
 Counts: TypeAlias = Annotated[tuple[Count, ...], Meta(max_length=MAX_CLASSES)]
@@ -98,3 +98,20 @@ def _add(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
     if len(a) != len(b):
         raise RemoteProtocolError(f"evaluations over {len(a)} and {len(b)} classes cannot be added up")
     return tuple(left + right for left, right in zip(a, b, strict=True))
+
+
+class Course(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How far a run has come that ends by itself (`mdl peer --until`): another agent goes on counting from it.
+
+    elapsed_s: since its first round was opened.
+    best_round: whose model is the best so far; 0: none is.
+    accuracy: of that model; None: nobody tests.
+    loss: mean training loss of that round, in nats; None: none was told.
+    digest: of w(best_round), in hexadecimal.
+    """
+
+    elapsed_s: Seconds = 0.0
+    best_round: Round = 0
+    accuracy: Share | None = None
+    loss: Loss | None = None
+    digest: HexDigest = ""

@@ -25,6 +25,7 @@ from mdl.bounds import (
 from mdl.defence.reputation import MOST_SUSPECTS
 from mdl.errors import RemoteProtocolError
 from mdl.protocol.coding import Coding
+from mdl.protocol.counts import Course
 from mdl.protocol.delta import Contributor
 from mdl.protocol.segment_messages import Exchanging, Lost
 from mdl.protocol.vocabulary import (
@@ -152,6 +153,7 @@ class RoundOpened(AgentMessage, frozen=True):
     base: the peer ids that decide on this round.
     planned_rounds: the run's last round, which learning-rate schedules follow; 0: open.
     successors: as in AgentPresent.
+    course: of a run that ends by itself, up to now; None: this one does not.
     """
 
     digest: Digest
@@ -161,6 +163,7 @@ class RoundOpened(AgentMessage, frozen=True):
     base: PeerIds = ()
     planned_rounds: Round = 0
     successors: PeerIds = ()
+    course: Course | None = None
 
 
 class BroadcastOrdered(AgentMessage, frozen=True):
@@ -261,7 +264,14 @@ class MemberQuarantined(AgentMessage, frozen=True):
 
 
 class MeshFinished(AgentMessage, frozen=True):
-    """The planned rounds are done (or the agent was asked to stop): save and leave."""
+    """The planned rounds are done (or the agent was asked to stop): save and leave.
+
+    reason: why the run ends before them; "": it does not.
+    course: of a run that ends by itself, with its last round.
+    """
+
+    reason: Text = ""
+    course: Course | None = None
 
 
 class GlobalWanted(Message, frozen=True):

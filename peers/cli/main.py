@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mdl.section import MANY, MEMBERS
+from mdl.section import MEMBERS
 from peers.cli.failure import run_guarded
 from peers.cli.options import (
     AsJson,
@@ -23,6 +23,8 @@ from peers.cli.options import (
     CompressBy,
     ConfigFile,
     DataSpec,
+    Epochs,
+    Every,
     ExchangeBy,
     Fresh,
     Init,
@@ -46,6 +48,7 @@ from peers.cli.options import (
     Seed,
     Shard,
     Split,
+    Until,
     When,
     choose,
     device_overrides,
@@ -67,6 +70,7 @@ from transport.loglimit import FloodFilter
 
 if TYPE_CHECKING:
     from mdl.config import Config
+    from peers.edge.node import Ended
     from peers.edge.policy_choice import ChosenPolicy
 
 app = typer.Typer(
@@ -99,11 +103,13 @@ def up(
     peers: Annotated[int, typer.Option("-n", "--peers", help="How many peer processes.", max=MEMBERS)] = 4,
     data: DataSpec = None,
     model: Model = None,
-    epochs: Annotated[int, typer.Option(help="Passes over each device's data.", max=MANY)] = 5,
+    epochs: Epochs = None,
     rounds_per_epoch: Annotated[int | None, typer.Option(help="Aggregations in each epoch.")] = None,
     policy: Policy = None,
     exchange: ExchangeBy = None,
     compress: CompressBy = None,
+    until: Until = None,
+    every: Every = None,
     split: Split = None,
     seed: Seed = None,
     baselines: Annotated[bool, typer.Option("--baselines", help="Also train alone and central.")] = False,
@@ -123,16 +129,9 @@ def up(
     from mdl.own import own_policy
     from peers.launch.up import run_up
 
-    overrides: dict[str, object] = {
-        "data.spec": data,
-        "data.split": split,
-        "model.name": model,
-        "training.rounds_per_epoch": rounds_per_epoch,
-        "cloud.people": donors,
-        "web.port": web,
-        "seed": seed,
-    }
-    overrides |= round_overrides(policy, exchange, compress)
+    overrides: dict[str, object] = {"data.spec": data, "data.split": split, "model.name": model, "seed": seed}
+    overrides |= {"training.rounds_per_epoch": rounds_per_epoch, "cloud.people": donors, "web.port": web}
+    overrides |= round_overrides(policy, exchange, compress, until, every)
     settings = load_settings(config, overrides, assign)
     result = run_up(
         *(settings, peers, epochs, out),
@@ -160,6 +159,8 @@ def peer(
     policy: Policy = None,
     exchange: ExchangeBy = None,
     compress: CompressBy = None,
+    until: Until = None,
+    every: Every = None,
     join: Join = None,
     listen: Listen = None,
     port: Port = None,
@@ -190,7 +191,7 @@ def peer(
     overrides: dict[str, object] = {"data.spec": data, "data.shard": shard, "data.split": split, "model.name": model}
     overrides |= {"round.rounds": rounds, "cloud.address": cloud, "seed": seed}
     overrides |= device_overrides(when, max_memory, max_battery_share) | web_overrides(web, web_lan, metrics_port)
-    overrides |= round_overrides(policy, exchange, compress)
+    overrides |= round_overrides(policy, exchange, compress, until, every)
     overrides |= mesh_overrides(join, listen, port, interface, loopback, insecure)
     settings = load_settings(config, overrides, assign)
     chosen, mesh = choose(settings, policy), be_let_in(invitation, mesh, settings)
@@ -225,9 +226,15 @@ def _train_here(
             from peers.edge.resume import Begin  # imports torch
 
             ended = run_trainer(*met, found, directory, Begin(*begin), policy, name_classes)
-    saved = f"the model of round {ended.round_id} is in {directory / 'global.safetensors'}"
-    told = saved if ended.round_id else "no round was finished, nothing is saved"
-    end(ended, {"peer": me.peer_id, "mesh": found.name, "run_dir": str(directory)}, as_json, told)
+    end(ended, {"peer": me.peer_id, "mesh": found.name, "run_dir": str(directory)}, as_json, _tell(ended, directory))
+
+
+def _tell(ended: Ended, directory: Path) -> str:
+    """Where what is, for people."""
+    if not ended.round_id:
+        return "no round was finished, nothing is saved"
+    best = f", the best one, of round {ended.best_round}, in best.safetensors" * bool(ended.best_round)
+    return f"the model of round {ended.round_id} is in {directory / 'global.safetensors'}{best}"
 
 
 @app.command()
@@ -239,6 +246,8 @@ def agent(
     policy: Policy = None,
     exchange: ExchangeBy = None,
     compress: CompressBy = None,
+    until: Until = None,
+    every: Every = None,
     name: Annotated[str, typer.Option(help="This agent's name.")] = "agent",
     run: Run = "",
     join: Join = None,
@@ -260,7 +269,7 @@ def agent(
     """Order the aggregations of a mesh (the mobile agent); holds no data and no model."""
     log_at(log_level, quiet)
     overrides: dict[str, object] = {"round.rounds": rounds, "round.min_peers": min_peers}
-    overrides |= round_overrides(policy, exchange, compress) | web_overrides(web, web_lan, metrics_port)
+    overrides |= round_overrides(policy, exchange, compress, until, every) | web_overrides(web, web_lan, metrics_port)
     overrides |= mesh_overrides(join, listen, port, interface, loopback, insecure)
     settings = load_settings(config, overrides, assign)
     from peers.edge.node import run_agent

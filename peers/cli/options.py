@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, cast
 
 import typer
 
-from mdl.section import LARGEST_SEED
+from mdl.section import LARGEST_SEED, MANY
 from scheduler.policies.registry import name_policies
 
 if TYPE_CHECKING:
@@ -67,6 +67,16 @@ CompressBy = Annotated[
         help="Round what travels in segments, with error feedback: none, float16, int8, int4 (2, 3.9, 7.1 times fewer "
         "bytes), or auto (none, int8 or int4 by the speed of the links).",
     ),
+]
+Epochs = Annotated[
+    int | None, typer.Option(help="Passes over each device's data; 5, with --until 100 at most.", max=MANY)
+]
+Until = Annotated[
+    list[str] | None,
+    typer.Option(help="End the mesh's run, for all, at the first of: accuracy=0.93,rounds=N,minutes=N,no-better=N."),
+]
+Every = Annotated[
+    str | None, typer.Option(help="Begin a round at most once in 90s, 10m, 1h or 1d; at once by default.")
 ]
 CloudAt = Annotated[str | None, typer.Option("--cloud", help="HOST:PORT of a cloud that teaches this mesh.")]
 Name = Annotated[str | None, typer.Option(help="This device's name; the host's by default.")]
@@ -196,8 +206,13 @@ def mesh_overrides(
     }
 
 
-def round_overrides(policy: str | None, exchange: str | None, compress: str | None) -> dict[str, object]:
-    return {"round.policy": policy, "round.exchange": exchange, "round.compress": compress}
+def round_overrides(
+    policy: str | None, exchange: str | None, compress: str | None, until: list[str] | None, every: str | None
+) -> dict[str, object]:
+    from mdl.ends import parse_period, until_settings
+
+    how: dict[str, object] = {"round.policy": policy, "round.exchange": exchange, "round.compress": compress}
+    return how | {"round.every_s": parse_period(every) if every else None} | until_settings(until or [])
 
 
 def device_overrides(when: str | None, memory_mb: float | None, battery_share: float | None) -> dict[str, object]:

@@ -16,14 +16,15 @@ from mdl.config import Config
 from mdl.data import DataSet, shard_test, take_windows
 from mdl.errors import TrainingCancelledError
 from mdl.files.ballot import BALLOT, BallotFile
-from mdl.files.checkpoint import ModelCache, write_safetensors
-from mdl.files.export import ModelDescription, export_model
+from mdl.files.checkpoint import CachedModel, ModelCache, write_safetensors
+from mdl.files.export import ModelDescription, export_model, export_state
 from mdl.learning.evaluation import evaluate
 from mdl.learning.flat import FlatModel, hash_task, older_hashes
 from mdl.learning.models import build_model
 from mdl.learning.own_loss import LARGEST, OwnLoss
 from mdl.learning.training import LocalTrainer, Teacher, check_trained, find_device, model_delta
 from mdl.own import own_model
+from mdl.protocol.counts import Course
 from mdl.protocol.delta import Contributor, ModelDelta, Vector
 from mdl.protocol.machine import (
     DeltaRecalled,
@@ -42,6 +43,7 @@ from mdl.protocol.machine import (
 from mdl.protocol.vocabulary import TrainingReport
 from mdl.task import describe_task
 from mdl.writing import save_or_rescue
+from peers.edge.best import BestModel
 from peers.edge.loop_state import LoopState
 from peers.edge.resume import (
     DEVICE_FILES,
@@ -67,6 +69,7 @@ class Device:
 
     theta: weight of its deltas (3.2.2). out: where results and the file cache go. teacher: what a cloud says of its
     windows, once it has; every so many rounds it takes part in the loss. May be set from another thread.
+    course: of the run, as far as it is known; best: keeps the model that is the best by it.
     is_paused: whether it may not work now; asked before each batch. hold: waits until it may; whether it is to stop.
     """
 
@@ -88,6 +91,8 @@ class Device:
         self._trainer = LocalTrainer(self.model, self.train.x, self.train.y, self._settings)
         self._cache = ModelCache(out)
         self._state = LoopState(out, self.schema_hash, {"optimizer": self._trainer.optimizer})
+        self.course: Callable[[], Course | None] = lambda: None
+        self.best = BestModel(out, self._cache, lambda: self.course(), self._export_best)
         self.ballots = BallotFile(out / BALLOT)
         self._spare = Spare()
         self._config = config
@@ -149,10 +154,18 @@ class Device:
         self._stopped = True
 
     def export(self, path: Path, round_id: int, parameters: Vector) -> None:
-        """Write w(round_id) as named tensors. Raises MdlError if the disk refuses, which names where it is instead."""
+        """Write w(round_id) as named tensors, and see to the best model beside it.
+
+        Raises MdlError if the disk refuses, which names where it is instead.
+        """
+        self.best.look()
         self.model.load(parameters)
         described = msgspec.structs.replace(self.description, round_id=round_id)
         save_or_rescue(path, lambda place: export_model(place, self.model.module, described))
+
+    def _export_best(self, path: Path, model: CachedModel, told: dict[str, str]) -> None:
+        described = msgspec.structs.replace(self.description, round_id=model.round_id)
+        export_state(path, self.model.named(model.values), described, told)
 
     def _train(self, effect: TrainLocally) -> Event:
         started = time.perf_counter()
@@ -203,6 +216,7 @@ class Device:
         return FlatModel(module)
 
     def _save(self, effect: SaveModel) -> None:
+        self.best.look()
         keep_state(self._cache, effect, self._origin)
 
 

@@ -31,6 +31,7 @@ from mdl.protocol.machine import (
 from mdl.protocol.round_messages import PeerReport
 from mdl.protocol.vector_work import MergeDeltas
 from mdl.protocol.vocabulary import PeerInfo, ResourceState, Role
+from peers.edge.best import known_by
 from peers.edge.gatekeeper import make_gatekeeper
 from peers.edge.lifeline import stopped_by_signals
 from peers.edge.meeting import open_links, scanning
@@ -64,13 +65,18 @@ Observe = Callable[[float, Event, list[Effect]], None]
 
 @dataclass(frozen=True)
 class Ended:
-    """How a node ended. exit_code: as the command's. round_id: the last round it has the model of."""
+    """How a node ended. exit_code: as the command's. round_id: the last round it has the model of.
+
+    ended_by: why the run has ended by itself, in words. best_round: whose model is kept as the best; 0: none is.
+    """
 
     problem: str
     exit_code: int
     round_id: int
     sent_bytes: int
     model_bytes: int = 0
+    ended_by: str = ""
+    best_round: int = 0
 
 
 def start_runtime(
@@ -169,7 +175,8 @@ def run_agent(config: Config, me: Contributor, mesh: Mesh, out: Path, policy: Ch
     node = _Node(config, mesh, out, start, machine, Sampler(config.device), {}, chosen.learns)
     with node.running():
         finish = node.run()
-    return Ended(finish.problem, finish.exit_code, machine.rounds_closed(), node.sent_bytes())
+    ended_by = known_by(machine).ended_by
+    return Ended(finish.problem, finish.exit_code, machine.rounds_closed(), node.sent_bytes(), ended_by=ended_by)
 
 
 def run_trainer(
@@ -205,12 +212,10 @@ def run_trainer(
     machine = build_machine(start, state.parameters, lambda: chosen.make(out), state.momentum)
     trainer = machine.trainer
     assert trainer is not None
+    device.course = lambda: known_by(machine).course
     leaving = Leaving(config.round.rounds, state.round_id)
-
-    def leave() -> None:
-        node.runtime.post(StopRequested())
-
-    observe = _observer(machine, mesh.name, device.stop, partial(_why_leave, leaving, trainer, sampler), leave)
+    why = partial(_why_leave, leaving, trainer, sampler)
+    observe = _observer(machine, mesh.name, device.stop, why, lambda: node.runtime.post(StopRequested()))
     work = {**(cloud.join(device.work()) if cloud else device.work()), MergeDeltas: merges.work}
     node = _Node(config, mesh, out, start, machine, sampler, work, chosen.learns, observe)
     logger.info("%s holds %d windows of %s", me.peer_id, len(device.train), config.data.spec)
@@ -221,7 +226,8 @@ def run_trainer(
             device.export(out / "global.safetensors", trainer.round_id, trainer.parameters)
     sent_bytes = node.sent_bytes() + (cloud.sent_bytes() if cloud else 0)
     exit_code = 0 if leaving.is_over and not finish.problem else finish.exit_code
-    return Ended(finish.problem, exit_code, trainer.round_id, sent_bytes, state.parameters.nbytes)
+    told = known_by(machine).ended_by, device.best.round_id
+    return Ended(finish.problem, exit_code, trainer.round_id, sent_bytes, state.parameters.nbytes, *told)
 
 
 def _observer(

@@ -38,6 +38,7 @@ DEVICE_FILES = (
     "optimizer.safetensors",
     "optimizer.previous.safetensors",
     "global.safetensors",
+    "best.safetensors",
     "metrics.jsonl",
     "deltas",
 )

@@ -21,6 +21,8 @@ from scheduler.given.choice import check_count, is_file, policy_of
 
 # What is trained on where nothing is asked for: `mdl up` shows that all works, and says that this is synthetic.
 _SHOWN_DATA = "motion"
+# Passes over the data where nothing is asked for, and where the run ends by itself (`--until`).
+_EPOCHS, _MOST_EPOCHS = 5, 100
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class Run:
 def plan_run(
     config: Config,
     peers: int,
-    epochs: int,
+    epochs: int | None,
     out: Path | None,
     policy: str | Own | None,
     *,
@@ -60,8 +62,6 @@ def plan_run(
     """
     if peers < 1:
         raise ConfigError(f"-n {peers}: expected at least 1 peer")
-    if epochs < 1:
-        raise ConfigError(f"--epochs {epochs}: expected at least 1")
     config = _with_policy(config, policy, peers)
     if not config.data.spec:
         config = msgspec.structs.replace(config, data=msgspec.structs.replace(config.data, spec=_SHOWN_DATA))
@@ -73,7 +73,7 @@ def plan_run(
     page = config.web.port
     if page:
         need_libraries()
-    rounds = epochs * config.training.rounds_per_epoch
+    rounds = _count_rounds(config, epochs)
     config = msgspec.structs.replace(
         config,
         mesh=msgspec.structs.replace(config.mesh, loopback=True, join=(), port=0),
@@ -93,6 +93,15 @@ def plan_run(
         raise ConfigError(f"--out {out}: {error.strerror}") from None
     own = policy if isinstance(policy, Own) else None
     return Run(config, peers, rounds, data, out, verify, cloud, log_level, own, page)
+
+
+def _count_rounds(config: Config, epochs: int | None) -> int:
+    """At most. epochs: None if the user does not say; rounds that they do say count instead."""
+    if epochs is None:
+        epochs = _MOST_EPOCHS if config.end else _EPOCHS
+    if epochs < 1:
+        raise ConfigError(f"--epochs {epochs}: expected at least 1")
+    return config.round.rounds or epochs * config.training.rounds_per_epoch
 
 
 def _with_policy(config: Config, policy: str | Own | None, peers: int) -> Config:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,11 @@ from mdl.files.round_lines import ROUNDS_KEPT, read_rounds, read_run
 from mdl.protocol.status_messages import RoundSummary
 from mdl.reading import decode_json
 from mdl.writing import spare_place, write_bytes, write_whole
+from peers.edge.best import BEST, read_best
 from peers.launch.processes import Child
 from peers.view.tail import LineTail
+
+logger = logging.getLogger(__name__)
 
 MODEL = "global.safetensors"
 _DECODER = msgspec.json.Decoder(RoundSummary)
@@ -98,6 +102,24 @@ def collect_results(out: Path, trainers: list[Child]) -> Path | None:
         result = {"run_dir": str(out), "model": str(saved) if saved else None}
         raise UnfinishedError("; ".join([*problems, kept]), 4, result)
     return saved
+
+
+def collect_best(out: Path, peers: int) -> int:
+    """Bring the best model of a run that ends by itself to the run directory: its round, 0 where none was kept.
+
+    Where the disk refuses, it stays where it is.
+    """
+    places = [out / f"peer-{index}" / BEST for index in range(1, peers + 1)]
+    found = [(kept, path) for path in places if (kept := read_best(path))]
+    if not found:
+        return 0
+    kept, path = max(found, key=lambda each: (each[0].accuracy or 0.0, each[0].best_round))
+    try:
+        with path.open("rb") as source:
+            write_whole(out / BEST, lambda file: shutil.copyfileobj(source, file))
+    except StorageError as error:
+        logger.warning("%s; the best model is in %s", error, path)
+    return kept.best_round
 
 
 def _round_of(path: Path) -> int:

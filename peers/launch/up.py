@@ -25,7 +25,14 @@ from mdl.writing import write_bytes
 from peers.interrupts import handled, interrupt
 from peers.launch.plan import Run, plan_run
 from peers.launch.processes import Child, Children
-from peers.launch.run_directory import CycleReader, RoundReader, collect_results, describe_interrupt, remove_traces
+from peers.launch.run_directory import (
+    CycleReader,
+    RoundReader,
+    collect_best,
+    collect_results,
+    describe_interrupt,
+    remove_traces,
+)
 from peers.launch.verify import Verifier
 from peers.view.console import PlainConsole
 from peers.view.terminal import describe_summary, draw_mesh, show_result
@@ -42,7 +49,7 @@ _EXPORT_S = 10.0
 def run_up(
     config: Config,
     peers: int,
-    epochs: int,
+    epochs: int | None,
     out: Path | None,
     *,
     policy: str | Own | None = None,
@@ -73,7 +80,7 @@ def run_up(
             results = _train(run, verifier, console, as_json)
             result = _summarise(run, results, verifier, time.monotonic() - started)
             if baselines:
-                result |= _compare(run, console)
+                result |= _compare(run, result["rounds"] if run.config.end else run.rounds, console)
         except (ConfigError, DataError):
             remove_traces(run.out)
             raise
@@ -248,6 +255,8 @@ def _summarise(run: Run, results: list[dict[str, Any]], verifier: Verifier | Non
         "wire_bytes": sum(result.get("sent_bytes", 0) for result in results),
         "model_bytes": max(result.get("model_bytes", 0) for result in results),
         "max_relative_error": verifier.worst if verifier else None,
+        "ended_by": results[0].get("ended_by", ""),
+        "best_round": collect_best(run.out, run.peers),
         "run_dir": str(run.out),
     } | ({"cloud": _describe_cloud(run)} if run.cloud else {})
 
@@ -282,8 +291,8 @@ def _describe_cloud(run: Run) -> dict[str, Any]:
     }
 
 
-def _compare(run: Run, console: Console) -> dict[str, Any]:
+def _compare(run: Run, rounds: int, console: Console) -> dict[str, Any]:
     from peers.launch.baselines import train_baselines  # imports torch
 
     with console.status("baselines") as status:
-        return train_baselines(run.config, run.peers, run.rounds, status.update)
+        return train_baselines(run.config, run.peers, rounds, status.update)

@@ -103,6 +103,8 @@ def configured_start(
         coding=chain.compress,
         quarantine=config.defence.quarantine,
         judges=config.defence.check,
+        end=config.end,
+        every_s=chain.every_s,
     )
     if trainer is not None:
         outer = trainer.settings.outer

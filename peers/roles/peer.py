@@ -35,6 +35,7 @@ from peers.roles.introduced import Introduced
 from peers.roles.membership.members import Members
 from peers.roles.membership.succession import LAST_WORDS, Succession, SuccessionSettings, outranks
 from peers.roles.promises import Promises
+from peers.roles.run_end import UNKNOWN
 from peers.roles.trainer.trainer import ORDERS, Trainer
 from scheduler.policies.chain import Policy
 
@@ -101,7 +102,7 @@ class Peer:
                     effects.append(effect)
                 elif type(effect) is Finish:
                     if self.agent and self.agent.phase is Phase.FINISHED:
-                        end = MeshFinished(self.agent.term, self.agent.round_id)
+                        end = MeshFinished(self.agent.term, self.agent.round_id, self.agent.ending.reason)
                         effects += self._introduced.tell_agents(self._claim(), end)
                     last.append(effect)
                     self._finished = True
@@ -308,9 +309,8 @@ class Peer:
     def _take_office(self, now: float) -> None:
         reports = [member.report for member in self._members.alive()]
         term = self.succession.take_office(max((report.term for report in reports), default=0))
-        goal = self.trainer.goal if self.trainer else 0
         lineage = self.trainer.standing.lineage if self.trainer else ()
-        mesh = (self.agent_settings, self._members, term, goal, lineage)
+        mesh = (self.agent_settings, self._members, term, self.trainer.taken if self.trainer else UNKNOWN, lineage)
         exchange = self.trainer.exchange if self.trainer else None
         self.agent = MobileAgent(self.me, self._make_policy(), *mesh, now, self.succession.lacking_since, exchange)
         self._claim_at = now

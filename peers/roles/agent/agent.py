@@ -32,6 +32,7 @@ from peers.roles.membership.majority import is_senior, next_term
 from peers.roles.membership.member import Member, Position, newest_position, poverty
 from peers.roles.membership.members import Members
 from peers.roles.membership.suspicion import Distrust
+from peers.roles.run_end import UNKNOWN, Ending, Taken
 from scheduler.policies.chain import Policy
 
 logger = logging.getLogger(__name__)
@@ -43,9 +44,9 @@ _STEPS = 8
 class MobileAgent:
     """See the module. members: what was heard, also before it took office. term: of its orders; grows with each round.
 
-    goal: the last round, if an earlier agent has named one. lineage, round_id: where those it leads stand. quorum: they
+    taken: what is known of the run: its end, its pace. lineage, round_id: where those it leads stand. quorum: they
     are a majority of those who decide. lacking_since: since then they are not, under this agent and those before it.
-    going: the order of an exchange that this device took part in when it took office. distrust: of its members.
+    going: the order of an exchange that this device took part in when it took office. distrust, ending: of these.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class MobileAgent:
         settings: AgentSettings,
         members: Members | None = None,
         term: int = 1,
-        goal: int = 0,
+        taken: Taken = UNKNOWN,
         lineage: Lineage = (),
         now: float = 0.0,
         lacking_since: float | None = None,
@@ -74,14 +75,13 @@ class MobileAgent:
         self._policy = policy
         self._settings = settings
         self._between = GATHERING
-        self._goal = goal
+        self._goal, self.ending = taken.goal, Ending(settings.end, taken.course, now)
         self._left_out: frozenset[Contributor] = frozenset()
-        self._unjudged: frozenset[str] = frozenset()
-        self._vanished: frozenset[str] = frozenset()
+        self._unjudged, self._vanished = frozenset[str](), frozenset[str]()
         self.distrust = Distrust(settings.quarantine)
-        self._records = RoundRecords()
+        self._records = RoundRecords(self.members, self.ending)
         self._repeater = Repeater(settings.retry_s)
-        self._gathering = Gathering(self.members, settings, lacking_since)
+        self._gathering = Gathering(self.members, settings, lacking_since, taken.opened_at)
         self._latecomers = Latecomers(self.members, self._repeater, settings.partition_s)
         self._going = going
         self._stopping = False
@@ -117,10 +117,8 @@ class MobileAgent:
         match event:
             case Received(sender=sender, message=PeerReport() as report):
                 is_moved = self._hear(sender, report, now)
-                pending = self._records.pending
-                if pending and report.evaluation and report.evaluation.round_id == pending.round:
-                    effects += self._tell_round(wait=True)  # at once, not at the end of the next round
-                if not is_moved and now < self._tick_at:
+                effects += self._records.hear(report)
+                if not is_moved and not effects and now < self._tick_at:
                     return effects  # nothing follows from it, and nothing is due
             case Received(sender=sender, message=StatusWanted(since_round=since_round)):
                 if not self._asking.may(sender.peer_id, now):
@@ -130,7 +128,7 @@ class MobileAgent:
             case StopRequested() if not self._stopping:
                 self._stopping = True
                 self.round = None  # an open round is given up: its deltas are one round's work
-                self._finish_up(now)
+                self._between, self._finishing_at = FINISHING, now
         for member in [*self.members.expire(now), *self.members.refuse_other_models(self.lineage)]:
             if self.round:
                 self.round.look_at(member)
@@ -257,10 +255,14 @@ class MobileAgent:
         found = gather(following)
         self.lineage, self.round_id, _ = found.position
         self._goal = self._goal or common_goal(found.standing)
-        if self._goal and self.round_id >= self._goal:
-            self._finish_up(now)
-            return []
-        effects = self._help_late(found.position, now)
+        effects = self._records.wait(now, self._settings.farewell_s) if self.ending.waits_for_tests else []
+        if self._records.pending and self.ending.waits_for_tests:
+            gathering.waiting_for = "the tests of the last round"
+            return effects + self._help_late(found.position, now)
+        if (self._goal and self.round_id >= self._goal) or self.ending.is_over(now):
+            self._between, self._finishing_at = FINISHING, now
+            return effects
+        effects += self._help_late(found.position, now)
         self.quorum = found.quorum
         if gathering.are_enough(found, now):
             coming = [member for member in following if self._latecomers.is_coming(member, found.position, now)]
@@ -287,8 +289,11 @@ class MobileAgent:
         ledger = open_ledger(round_id + 1, current, self.term, is_fork, now, self.distrust)
         self._vanished = contributed_last - {member.peer_id for member in ledger.members} - self.distrust.out.keys()
         members = tuple(sorted(ledger.members))
+        self._gathering.opened_at = now
+        self.ending.begin(now)
         opened = RoundOpened(self.term, round_id + 1, digest, members, ledger.attempt, lineage, base, self._goal)
-        self._conduct(ledger, msgspec.structs.replace(opened, successors=self.successors()))
+        opened = msgspec.structs.replace(opened, successors=self.successors(), course=self.ending.course)
+        self._conduct(ledger, opened)
 
     def _begin_fork(self, lineage: Lineage, round_id: int, size: int) -> Lineage:
         """The lineage of those who go on without a majority from w(round_id)."""
@@ -309,9 +314,9 @@ class MobileAgent:
 
     def _close(self, closed: Conductor, now: float) -> list[Effect]:
         """Everybody alive has applied the result: it is the mesh's model now."""
-        effects = self._tell_round(wait=False)
+        effects = self._records.tell(wait=False)
         summary = closed.summarise(self._vanished, now)
-        self._records.note(msgspec.structs.replace(summary, quarantined=dict(self.distrust.out)))
+        self._records.note(msgspec.structs.replace(summary, quarantined=dict(self.distrust.out)), now)
         self._left_out = frozenset(closed.left_out)
         if self._settings.judges and closed.result:
             self._unjudged = find_unjudged(closed.ledger, closed.result)
@@ -321,7 +326,7 @@ class MobileAgent:
         """Wait for the last evaluations, then send everybody home and finish."""
         patience_s = self._settings.stop_s if self._stopping else self._settings.farewell_s
         late = now - self._finishing_at >= patience_s
-        effects = self._tell_round(wait=not late and not self._stopping)
+        effects = self._records.tell(wait=not late and not self._stopping)
         if self._records.pending:
             return effects
         following = self.following()
@@ -335,16 +340,11 @@ class MobileAgent:
             if any(member.at != position for member in following):
                 return effects + self._help_late(position, now)  # nobody leaves without the last model
         for member in others:
-            effects += self._repeater.say(member.contributor, MeshFinished(self.term, member.report.round_id), now)
+            end = MeshFinished(self.term, member.report.round_id, self.ending.reason, self.ending.course)
+            effects += self._repeater.say(member.contributor, end, now)
         return effects
-
-    def _finish_up(self, now: float) -> None:
-        self._between, self._finishing_at = FINISHING, now
 
     # -- pieces -------------------------------------------------------------------------------------------------------
 
     def _help_late(self, position: Position, now: float, taking_part: Collection[Contributor] = ()) -> list[Effect]:
         return self._latecomers.help(self.following(), position, self.term, now, taking_part)
-
-    def _tell_round(self, wait: bool) -> list[Effect]:
-        return self._records.tell({member.peer_id: member.report for member in self.members.alive()}, wait)

@@ -49,9 +49,13 @@ class Gathering:
     """What an agent waits for before it opens the next round. waiting_for: why none is opened, in words.
 
     lacking_since: since then a majority is missing, here or in the round before, or a partner; None if nothing is.
+    opened_at: when the last round was opened.
     """
 
-    def __init__(self, members: Members, settings: AgentSettings, lacking_since: float | None) -> None:
+    def __init__(
+        self, members: Members, settings: AgentSettings, lacking_since: float | None, opened_at: float = -inf
+    ) -> None:
+        self.opened_at = opened_at
         self.waiting_for = ""
         self.lacking_since = lacking_since
         self._members = members
@@ -81,6 +85,8 @@ class Gathering:
             self.waiting_for = f"{len(coming)} more to fetch the model"
         elif now - self._made_way_at < self._settings.lost_after_s:
             self.waiting_for = "the agent of an older mesh to take over"
+        elif now - self.opened_at < self._settings.every_s and not is_left_open(found.current):
+            self.waiting_for = f"the next round: one begins every {self._settings.every_s:g} s"
         else:
             return False
         return True

@@ -2,41 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from mdl.protocol.machine import Effect, RecordRound
 from mdl.protocol.round_messages import PeerReport
 from mdl.protocol.status_messages import RoundSummary
 from peers.roles.agent.round_summary import add_accuracies, add_evaluations
+from peers.roles.membership.members import Members
+from peers.roles.run_end import Ending
 
 # Kept for observers that ask what they missed; a status with all of them stays far below a message's limit.
 _REMEMBERED_ROUNDS = 100
 
 
 class RoundRecords:
-    """See the module. pending: the last round, as long as evaluations are to come. finished: those before it."""
+    """See the module. pending: the last round, as long as evaluations are to come. finished: those before it.
 
-    def __init__(self) -> None:
+    ending: hears of each round that is told.
+    """
+
+    def __init__(self, members: Members, ending: Ending) -> None:
         self.pending: RoundSummary | None = None
         self.finished: list[RoundSummary] = []
         self.closed = 0
+        self._members, self._ending = members, ending
+        self._noted_at = 0.0
 
-    def note(self, summary: RoundSummary) -> None:
+    def note(self, summary: RoundSummary, now: float) -> None:
         """A round is closed; the one before it was told by then."""
-        self.pending = summary
+        self.pending, self._noted_at = summary, now
         self.closed += 1
 
-    def tell(self, reports: Mapping[str, PeerReport], wait: bool) -> list[Effect]:
-        """The pending round, once everybody's evaluation is there, or now if it cannot wait. reports: by peer id."""
+    def hear(self, report: PeerReport) -> list[Effect]:
+        """The pending round may be told at once, not at the end of the next one."""
+        if self.pending is None or report.evaluation is None or report.evaluation.round_id != self.pending.round:
+            return []
+        return self.tell(wait=True)
+
+    def wait(self, now: float, longest_s: float) -> list[Effect]:
+        """For the tests of the pending round, but no longer than that since it was closed."""
+        return self.tell(wait=now - self._noted_at < longest_s)
+
+    def tell(self, wait: bool) -> list[Effect]:
+        """The pending round, once everybody's evaluation is there, or now if it cannot wait."""
         if self.pending is None:
             return []
-        round_id = self.pending.round
+        reports, round_id = {member.peer_id: member.report for member in self._members.alive()}, self.pending.round
         if wait and any(_is_to_come(report, round_id) for report in reports.values()):
             return []
         summary, _ = add_evaluations(self.pending, reports.values())
         self.pending = None
         summary = add_accuracies(summary, reports)
         self.finished = [*self.finished, summary][-_REMEMBERED_ROUNDS:]
+        self._ending.hear(summary)
         return [RecordRound(summary)]
 
 

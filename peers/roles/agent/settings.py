@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from mdl.config import BusySection, Exchange
+from mdl.ends import EndSection
 from mdl.protocol.coding import Coding
 from mdl.protocol.delta import Contributor
 from peers.roles.membership.reach import AVOID_S
@@ -33,6 +34,7 @@ class AgentSettings(msgspec.Struct, frozen=True):
     exchange: "chain" (hops, as in the paper), "shares" (segments) or "auto". segment_values: of one segment, 0: by the
     model's size. coding: how they travel. quarantine: devices that several others have refused are left out.
     judges: devices judge what they receive: who held the mean at last gives its own delta first in the next round.
+    end: when the run ends by itself. every_s: a round begins at most once in so many seconds.
     """
 
     rounds: int = 0
@@ -53,3 +55,5 @@ class AgentSettings(msgspec.Struct, frozen=True):
     coding: Coding | Literal["auto"] = "none"
     quarantine: bool = True
     judges: bool = False
+    end: EndSection = EndSection()
+    every_s: float = 0.0

@@ -87,7 +87,8 @@ class Progress:
         current = opened.round_id == standing.round_id + 1 and opened.digest == standing.digest
         if not current or self._me not in opened.members or self._reports.has_left or not self._is_on(opened):
             return []
-        self._reports.goal, self._guard.told = opened.planned_rounds, ""
+        self._reports.note_opened(opened, now)
+        self._guard.told = ""
         members = frozenset(opened.members)
         if self.attempt() == (opened.round_id, opened.attempt):
             assert self.part is not None
@@ -102,7 +103,7 @@ class Progress:
         self.part = Part(opened.round_id, opened.attempt, members, heard_at=now, announced=opened.term)
         self._reports.note_entry(opened.attempt)
         self._voice.ask_at = self._voice.transfer = None
-        return self._own.begin(self.part, before, lineage, self._reports.goal)
+        return self._own.begin(self.part, before, lineage, self._reports.taken.goal)
 
     def take_place(self, order: BroadcastOrdered, now: float) -> list[Effect]:
         """Also a device that is late for the round takes the result, as long as it stands at w(round_id - 1)."""
@@ -121,18 +122,18 @@ class Progress:
     def take_recalled(self, recalled: DeltaRecalled) -> list[Effect]:
         """The own delta of a round that went on without it is here again."""
         self._voice.has_changed = True
-        return self._own.take_recalled(recalled, self.part, self._reports.goal)
+        return self._own.take_recalled(recalled, self.part, self._reports.taken.goal)
 
     def pause(self, reason: str) -> list[Effect]:
         """Train no more, or again if the reason is ""; hops, broadcast, votes and catching up go on."""
         self._reports.away, self._own.is_paused = printable(reason), bool(reason)
         self._voice.has_changed = True
-        return self._own.resume(self.part, self._reports.goal)
+        return self._own.resume(self.part, self._reports.taken.goal)
 
     def give_up_training(self, round_id: int) -> list[Effect]:
         """A pause has cut it off; it may be over by now."""
         self._own.give_up(round_id)
-        return self._own.resume(self.part, self._reports.goal)
+        return self._own.resume(self.part, self._reports.taken.goal)
 
     @property
     def is_applying(self) -> bool:

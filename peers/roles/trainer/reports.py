@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import logging
+
 from msgspec.structs import replace
 
 from mdl.bounds import MAX_LOSS, printable, within
 from mdl.protocol.machine import Evaluated, ResourcesSampled
-from mdl.protocol.round_messages import ATTEMPTS_TOLD, PeerReport, exchanging
+from mdl.protocol.round_messages import ATTEMPTS_TOLD, MeshFinished, PeerReport, RoundOpened, exchanging
 from mdl.protocol.vocabulary import Activity, ResourceState, RoundEvaluation, TrainingReport
+from peers.roles.run_end import Taken
 from peers.roles.trainer.guard import Guard
 from peers.roles.trainer.model_state import Standing
 from peers.roles.trainer.round_state import Part
 from peers.roles.trainer.voice import Voice
+
+logger = logging.getLogger(__name__)
 
 # Looked up once: see peers/roles/agent/phase.py.
 _WAITING, _TRAINING, _LEFT = Activity.WAITING, Activity.TRAINING, Activity.LEFT
@@ -20,13 +25,13 @@ _WAITING, _TRAINING, _LEFT = Activity.WAITING, Activity.TRAINING, Activity.LEFT
 class Reports:
     """See the module. schema_hash, model: which model this is, the second for people. entered: attempts, the last few.
 
-    goal: the run's last round, 0 if it is open. has_left: it takes part no more. away: why it may not train now.
+    taken: what it knows of the run. has_left: it takes part no more. away: why it may not train now.
     """
 
     def __init__(self, voice: Voice, standing: Standing, schema_hash: str, model: str, guard: Guard) -> None:
         self.schema_hash = schema_hash
         self.model = printable(model)
-        self.goal = 0
+        self.taken = Taken()
         self.has_left = False
         self.away = ""
         self._voice = voice
@@ -45,8 +50,17 @@ class Reports:
         most = MAX_LOSS * done.evaluation.n
         loss_sum = within(done.evaluation.loss_sum, -most, most)  # diverged, it would not be read by anybody
         self._evaluation = RoundEvaluation(done.round_id, replace(done.evaluation, loss_sum=loss_sum))
-        if done.round_id == self.goal:
-            self._voice.has_changed = True  # the run ends with it; else it can wait
+        if done.round_id == self.taken.goal or self.taken.course:
+            self._voice.has_changed = True  # the run may end with it; else it can wait
+
+    def note_opened(self, opened: RoundOpened, now: float) -> None:
+        self.taken = Taken(opened.planned_rounds, opened.course, now)
+
+    def hear_end(self, end: MeshFinished) -> None:
+        goal, round_id = self.taken.goal, self._standing.round_id
+        self.taken = self.taken._replace(course=end.course or self.taken.course, ended_by=end.reason)
+        why = f": {end.reason}" if end.reason else f" of {goal}" * bool(goal)
+        logger.info("the agent ends the mesh after round %d%s", round_id, why)
 
     def note_entry(self, attempt: int) -> None:
         self._entered = (*self._entered, attempt)[-ATTEMPTS_TOLD:]
@@ -66,7 +80,7 @@ class Reports:
             lineage=standing.lineage,
             base=standing.base,
             votes=standing.votes(part is not None and part.spread.staged is not None),
-            goal=self.goal,
+            goal=self.taken.goal,
             schema_hash=self.schema_hash,
             model=self.model,
             size=standing.parameters.size,

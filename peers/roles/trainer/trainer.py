@@ -51,6 +51,7 @@ from mdl.protocol.round_messages import (
 from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
 from mdl.protocol.vector_work import DeltaApplied, DeltaHashed, DeltasMerged, Outer
 from mdl.protocol.vocabulary import Ballot, History, Lineage, Transfer
+from peers.roles.run_end import Taken
 from peers.roles.trainer.arrivals import digest_of, segment_of, values_of
 from peers.roles.trainer.exchange import MOST_UNDER_WAY
 from peers.roles.trainer.guard import Defence, Guard
@@ -148,7 +149,12 @@ class Trainer:
     @property
     def goal(self) -> int:
         """The run's last round, 0 if it is open."""
-        return self._reports.goal
+        return self._reports.taken.goal
+
+    @property
+    def taken(self) -> Taken:
+        """What it knows of the run, for when it takes office."""
+        return self._reports.taken
 
     @property
     def left(self) -> bool:
@@ -244,7 +250,7 @@ class Trainer:
         if type(message) is MemberRefused:
             return self._leave(message.reason, 2)
         if type(message) is MeshFinished:
-            logger.info("the agent ends the mesh after round %d%s", self.round_id, f" of {self.goal}" * bool(self.goal))
+            self._reports.hear_end(message)
             return self._leave()
         if type(message) is MemberQuarantined:
             self.guard.told = message.reason

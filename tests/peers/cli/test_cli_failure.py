@@ -21,7 +21,7 @@ from peers.cli.main import add_groups, app, main
 
 # What is wrong with each command's input -> a piece of the error. A command that is new needs a line here.
 MISTAKES = {
-    "agent": (["--code", "hello"], "join code: no ':' in it"),
+    "agent": (["--until", "acuracy=0.9"], "did you mean accuracy?"),
     "cloud": (["--code", "hello"], "join code: no ':' in it"),
     "data get": (["nosuch"], "nosuch"),
     "data inspect": (["npz:gone.npz"], "gone.npz: no such file"),

@@ -14,6 +14,7 @@ from mdl.protocol.status_messages import RoundSummary
 from mdl.protocol.vocabulary import Activity, Holding, HopDecision, HopOutcome, Staged
 from peers.roles.agent.agent import MobileAgent
 from peers.roles.agent.settings import AgentSettings
+from peers.roles.run_end import Taken
 from scheduler.policies.registry import make_policy
 
 A, B, C, D = (Contributor(name, 1) for name in "abcd")
@@ -27,7 +28,7 @@ class Desk:
         self, rounds: int = 1, min_peers: int = 2, policy: str = "fifo", goal: int = 0, **settings: Any
     ) -> None:
         options = AgentSettings(rounds=rounds, min_peers=min_peers, **settings)
-        self.agent = MobileAgent(Contributor("agent", 1), make_policy(policy), options, goal=goal)
+        self.agent = MobileAgent(Contributor("agent", 1), make_policy(policy), options, taken=Taken(goal))
         self.reports: dict[Contributor, PeerReport] = {}
         self.said: list[tuple[str, Any]] = []
         self.newest: dict[type, Any] = {}

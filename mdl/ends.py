@@ -1,0 +1,71 @@
+"""When a run ends by itself, and how people say it: `--until accuracy=0.93`; likewise `--every 10m`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Annotated, ClassVar
+
+from mdl.errors import ConfigError
+from mdl.hints import did_you_mean
+from mdl.section import LONGEST_S, MANY, Range, Section
+
+_ENDS: dict[str, tuple[str, type[int] | type[float]]] = {
+    "accuracy": ("end.accuracy", float),
+    "rounds": ("round.rounds", int),
+    "minutes": ("end.minutes", float),
+    "no-better": ("end.no_better", int),
+}
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+class EndSection(Section, frozen=True):
+    """When the mesh ends by itself, for all; the agent's device decides. Any of these is enough, and `round.rounds`.
+
+    accuracy: of the mesh's model on the test windows of all devices; 0: none.
+    minutes: since the first round of this start was opened; 0: any.
+    no_better: rounds without a better model, by the accuracy or, where nobody tests, by the training loss; 0: any.
+    """
+
+    table: ClassVar[str] = "end"
+    accuracy: Annotated[float, Range(0, 1, "0: none")] = 0.0
+    minutes: Annotated[float, Range(0, LONGEST_S, "0: any")] = 0.0
+    no_better: Annotated[int, Range(0, MANY, "0: any")] = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.accuracy or self.minutes or self.no_better)
+
+
+def until_settings(texts: Iterable[str]) -> dict[str, float]:
+    """`accuracy=0.93,no-better=5`, any number of them, as settings by their dotted keys.
+
+    Raises ConfigError in one line; ranges are the configuration's to check.
+    """
+    parts = [part.strip() for text in texts for part in text.split(",") if part.strip()]
+    found: dict[str, float] = {}
+    for part in parts:
+        name, equals, value = part.partition("=")
+        if name not in _ENDS or not equals:
+            hint = did_you_mean(name, _ENDS, "did you mean {}? ")
+            raise ConfigError(f"--until {part[:40]!r}: {hint}expected {', '.join(f'{end}=N' for end in _ENDS)}")
+        key, kind = _ENDS[name]
+        if key in found:
+            raise ConfigError(f"--until {name} is given twice")
+        try:
+            found[key] = kind(value)
+        except ValueError:
+            whole = "a whole number" if kind is int else "a number"
+            raise ConfigError(f"--until {part[:40]!r}: {value[:24]!r} is not {whole}") from None
+    return found
+
+
+def parse_period(text: str) -> float:
+    """Seconds of `90s`, `10m`, `1.5h` or `1d`. Raises ConfigError."""
+    number, unit = text.strip()[:-1], text.strip()[-1:]
+    try:
+        seconds = float(number) * _UNITS[unit]
+    except (ValueError, KeyError):
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise ConfigError(f"--every {text[:24]!r}: expected a number and its unit, for example 90s, 10m, 1.5h or 1d")
+    return seconds

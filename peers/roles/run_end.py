@@ -1,0 +1,99 @@
+"""When a run ends by itself (`mdl peer --until`), as the figures of its rounds tell. Pure.
+
+Counting goes on under another agent: each round's opening tells the course up to then, and what a device knows of the
+run when it takes office is `Taken`.
+"""
+
+from __future__ import annotations
+
+import logging
+from math import inf
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from mdl.bounds import MAX_SECONDS
+from mdl.ends import EndSection
+from mdl.protocol.counts import Course
+from mdl.protocol.status_messages import RoundSummary
+
+logger = logging.getLogger(__name__)
+
+
+class Taken(NamedTuple):
+    """What a device knows of the run when it takes office.
+
+    goal: the last round, 0: open. course: None if the run does not end by itself. opened_at: when the last round was
+    opened, by this device's clock. ended_by: why it has ended by itself, in words; "": it has not.
+    """
+
+    goal: int = 0
+    course: Course | None = None
+    opened_at: float = -inf
+    ended_by: str = ""
+
+
+UNKNOWN = Taken()
+
+
+class Ending:
+    """See the module. reason: why the run ends, in words; "": it does not. course: None if it cannot by itself."""
+
+    def __init__(self, settings: EndSection, course: Course | None, now: float) -> None:
+        self.reason = ""
+        self.course = (course or Course()) if settings else None
+        self._settings = settings
+        self._began_at = now - course.elapsed_s if course else None
+        self._last_round = 0
+
+    @property
+    def waits_for_tests(self) -> bool:
+        """Whether the next round begins only when it is known how good the model of the last one is."""
+        return bool(self._settings.accuracy or self._settings.no_better)
+
+    def begin(self, now: float) -> None:
+        """A round is opened."""
+        self._began_at = now if self._began_at is None else self._began_at
+        if self.course:
+            self.course = replace(self.course, elapsed_s=min(now - self._began_at, MAX_SECONDS))
+
+    def hear(self, summary: RoundSummary) -> None:
+        """A round is closed, and tested by all who test."""
+        self._last_round = summary.round
+        if self.course and _is_better(summary, self.course):
+            found = {"best_round": summary.round, "digest": summary.digest}
+            self.course = replace(self.course, accuracy=summary.accuracy, loss=summary.loss, **found)
+
+    def is_over(self, now: float) -> bool:
+        """Between two rounds."""
+        if not self.reason and (why := self._why(now)):
+            self.reason = why
+            logger.info("the run ends: %s", why)
+        return bool(self.reason)
+
+    def _why(self, now: float) -> str:
+        settings, course = self._settings, self.course
+        if course is None:
+            return ""
+        if settings.accuracy and course.accuracy is not None and course.accuracy >= settings.accuracy:
+            return f"round {course.best_round} has {tell_best(course)}, at least {settings.accuracy:.1%} was wanted"
+        rounds = self._last_round - course.best_round
+        if settings.no_better and course.best_round and rounds >= settings.no_better:
+            return f"no better model in {rounds} rounds: round {course.best_round} has {tell_best(course)}"
+        if settings.minutes and self._began_at is not None and now - self._began_at >= 60 * settings.minutes:
+            return f"{settings.minutes:g} minutes are over"
+        return ""
+
+
+def tell_best(course: Course) -> str:
+    """ "accuracy 93.1%" or "loss 0.412": by what the best model is the best."""
+    return f"loss {course.loss:.4g}" if course.accuracy is None else f"accuracy {course.accuracy:.1%}"
+
+
+def _is_better(summary: RoundSummary, course: Course) -> bool:
+    """By accuracy; by the training loss only as long as nobody tests."""
+    if summary.accuracy is not None:
+        return course.accuracy is None or summary.accuracy > course.accuracy
+    if summary.loss is None or course.accuracy is not None:
+        return False
+    return course.loss is None or summary.loss < course.loss

@@ -1,0 +1,189 @@
+"""When a run ends by itself: the pure part, an agent that ends it, one that takes over, and how often rounds begin."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mdl.ends import EndSection
+from mdl.protocol.counts import Course, Evaluation
+from mdl.protocol.delta import Contributor
+from mdl.protocol.round_messages import MeshFinished, RoundOpened
+from mdl.protocol.status_messages import RoundSummary
+from mdl.protocol.vocabulary import RoundEvaluation
+from peers.roles.agent.agent import MobileAgent
+from peers.roles.agent.phase import Phase
+from peers.roles.agent.settings import AgentSettings
+from peers.roles.run_end import Ending, Taken
+from scheduler.policies.registry import make_policy
+from tests.peers.roles.desk import A, B, Desk
+
+
+def _summary(number: int, accuracy: float | None = None, loss: float | None = None) -> RoundSummary:
+    return RoundSummary(number, 2.0, ("a", "b"), (), {}, 0, loss, accuracy, digest=f"{number:02x}")
+
+
+def _reason(settings: EndSection, *figures: float, by: str = "accuracy", now: float = 0.0) -> str:
+    """After rounds with these figures, one a second from `now`."""
+    ending = Ending(settings, None, now)
+    for number, figure in enumerate(figures, start=1):
+        ending.begin(now + number)
+        ending.hear(_summary(number, **{by: figure}))  # type: ignore[arg-type]
+        if ending.is_over(now + number + 1):
+            return f"{number}: {ending.reason}"
+    return ending.reason
+
+
+def test_the_accuracy_that_was_wanted_ends_a_run() -> None:
+    ends = EndSection(accuracy=0.9)
+    assert _reason(ends, 0.5, 0.89, 0.9, 0.95) == "3: round 3 has accuracy 90.0%, at least 90.0% was wanted"
+    assert _reason(ends, 0.5, 0.8999) == ""
+    assert _reason(ends, 0.1, 0.05, by="loss") == ""
+
+
+def test_rounds_without_a_better_model_end_it() -> None:
+    ends = EndSection(no_better=2)
+    told = "4: no better model in 2 rounds: round 2 has "
+    assert _reason(ends, 0.5, 0.7, 0.7, 0.6, 0.9) == f"{told}accuracy 70.0%"
+    assert _reason(ends, 3.0, 1.5, 2.0, 1.5, 1.0, by="loss") == f"{told}loss 1.5"
+    assert _reason(ends, 0.5, 0.4, 0.6, 0.5, 0.7) == ""
+
+
+def test_minutes_count_from_the_first_round() -> None:
+    ending = Ending(EndSection(minutes=1), None, now=0.0)
+    assert not ending.is_over(1000.0)  # nobody came so far
+    ending.begin(1000.0)
+    assert not ending.is_over(1059.0)
+    ending.begin(1059.0)
+    assert ending.is_over(1060.0)
+    assert ending.reason == "1 minutes are over"
+
+
+def test_a_run_without_an_end_has_no_course() -> None:
+    assert (Ending(EndSection(), None, 0.0).course, Ending(EndSection(), Course(5.0), 0.0).course) == (None, None)
+    assert _reason(EndSection(), 0.5, 0.5, 0.5, 1.0) == ""
+
+
+def test_another_agent_goes_on_counting() -> None:
+    first = Ending(EndSection(minutes=10, no_better=3), None, now=50.0)
+    first.begin(100.0)
+    first.hear(_summary(1, 0.8))
+    first.begin(130.0)
+    assert first.course == Course(30.0, 1, 0.8, None, "01")
+    later = Ending(EndSection(minutes=10, no_better=3), first.course, now=7000.0)
+    for number in (2, 3):
+        later.hear(_summary(number, 0.7))
+        assert not later.is_over(7001.0)
+    assert later.course
+    assert later.course.best_round == 1
+    assert not later.is_over(7569.0)
+    assert later.is_over(7570.0)
+    later = Ending(EndSection(no_better=3), first.course, now=7000.0)
+    later.hear(_summary(4, 0.79))
+    assert later.is_over(7001.0)
+
+
+# -- an agent ---------------------------------------------------------------------------------------------------------
+
+
+def _round(desk: Desk, **figures: Any) -> None:
+    """From two reports of "holding" to the applied result."""
+    for peer in (A, B):
+        desk.hold(peer)
+    hop = desk.hops()[-1]
+    desk.merge(hop, desk.receiver_of(hop))
+    for peer in (A, B):
+        desk.stage(peer)
+    for peer in (A, B):
+        desk.apply(peer, **figures)
+
+
+def _tested(desk: Desk, number: int, right: int) -> None:
+    for peer in (A, B):
+        evaluation = Evaluation((right,), (0,), (10 - right,), 1.0, 10)
+        desk.report(peer, evaluation=RoundEvaluation(number, evaluation))
+
+
+def test_the_next_round_waits_for_the_tests_and_the_mesh_ends_for_all_with_the_reason() -> None:
+    desk = Desk(rounds=0, end=EndSection(accuracy=0.9))
+    for peer in (A, B):
+        desk.report(peer)
+    _round(desk)
+    assert (desk.agent.phase, desk.agent.waiting_for) == (Phase.GATHERING, "the tests of the last round")
+    _tested(desk, 1, right=5)
+    assert desk.last(RoundOpened).round_id == 2  # at once, without waiting for a tick
+    assert desk.last(RoundOpened).course == Course(pytest.approx(desk.now, abs=5.0), 1, 0.5, None, "7731")
+    _round(desk)
+    _tested(desk, 2, right=9)
+    assert desk.agent.phase is Phase.FINISHING
+    desk.pass_time(1.0, A, B)
+    told = desk.last(MeshFinished)
+    assert told.reason == "round 2 has accuracy 90.0%, at least 90.0% was wanted"
+    assert told.course.best_round == 2
+    assert set(desk.told(MeshFinished)) == {"a", "b"}
+    assert [summary.accuracy for summary in desk.recorded] == [0.5, 0.9]
+
+
+def test_tests_that_do_not_come_hold_up_the_run_for_a_while_only() -> None:
+    desk = Desk(rounds=0, end=EndSection(no_better=1), farewell_s=20.0)
+    for peer in (A, B):
+        desk.report(peer)
+    _round(desk)
+    desk.pass_time(19.0, A, B)
+    assert desk.last(RoundOpened).round_id == 1
+    desk.pass_time(2.0, A, B)
+    assert desk.last(RoundOpened).round_id == 2
+
+
+def test_minutes_end_a_run_between_rounds() -> None:
+    desk = Desk(rounds=0, end=EndSection(minutes=1.0))
+    for peer in (A, B):
+        desk.report(peer)
+    for peer in (A, B):
+        desk.join(peer)
+    desk.pass_time(61.0, A, B)
+    assert desk.agent.phase is not Phase.FINISHING  # the open round is finished
+    _round(desk)
+    assert desk.agent.phase is Phase.FINISHING
+    assert desk.agent.ending.reason == "1 minutes are over"
+
+
+def test_a_round_begins_at_most_once_a_period() -> None:
+    desk = Desk(rounds=2, every_s=600.0)
+    for peer in (A, B):
+        desk.report(peer)
+    began = desk.now
+    _round(desk)
+    assert desk.agent.waiting_for == "the next round: one begins every 600 s"
+    desk.pass_time(began + 598.0 - desk.now, A, B)
+    assert desk.last(RoundOpened).round_id == 1
+    desk.pass_time(3.0, A, B)
+    assert desk.last(RoundOpened).round_id == 2
+    _round(desk)
+    assert desk.agent.phase is Phase.FINISHING  # the last round is done: nobody waits for one more period
+
+
+def test_an_agent_that_takes_over_keeps_the_period_but_goes_on_at_once_with_an_open_round() -> None:
+    desk = Desk(rounds=0, every_s=600.0)
+    desk.now = 5000.0
+    taken = Taken(opened_at=4900.0)
+    desk.agent = MobileAgent(Contributor("agent", 1), make_policy("fifo"), AgentSettings(every_s=600.0), taken=taken)
+    for peer in (A, B):
+        desk.report(peer)
+    desk.pass_time(497.0, A, B)
+    assert desk.told(RoundOpened) == []
+    desk.pass_time(5.0, A, B)
+    assert desk.last(RoundOpened).round_id == 1
+    open_ = desk.agent.attempt()[1]
+    for peer in (A, B):
+        desk.join(peer)
+    desk.agent = MobileAgent(
+        Contributor("agent", 2), make_policy("fifo"), AgentSettings(every_s=600.0), term=desk.agent.term + 7,
+        taken=Taken(opened_at=desk.now), now=desk.now,
+    )  # fmt: skip
+    desk.said.clear()
+    for _ in range(5):
+        for peer in (A, B):
+            desk.report(peer, term=desk.agent.term)
+    assert {message.attempt for _, message in desk.said if isinstance(message, RoundOpened)} == {open_}
