@@ -175,7 +175,6 @@ class Runtime(Generic[LinksT]):
 
     def run(self) -> Finish:
         """Drive the machine until it finishes; closes the links. Raises what a bug in it or in its work raised."""
-        self._watch_links()
         reader, writer = socket.socketpair()
         try:
             for end in (reader, writer):
@@ -210,6 +209,7 @@ class Runtime(Generic[LinksT]):
 
     def _turn(self, reader: socket.socket) -> None:
         """One look around: messages (a bounded number), posted events (likewise), then whatever is due."""
+        self._watch_links()
         self._poller.poll(self._wait_ms())
         with contextlib.suppress(BlockingIOError):
             reader.recv(4096)
@@ -229,12 +229,14 @@ class Runtime(Generic[LinksT]):
             self._step(self._sample(self.links.counts.sent_bytes), now)
 
     def _watch_links(self) -> None:
-        """Wait on the sockets that the links have now: some are others where this machine has moved."""
-        for endpoint in self._polled:
-            self._poller.unregister(endpoint)
-        self._polled = self.links.pollable()
-        for endpoint in self._polled:
-            self._poller.register(endpoint, zmq.POLLIN)
+        """Wait on what the links have now: a socket may rest for a moment, or be another where this machine moved."""
+        endpoints = self.links.pollable()
+        if endpoints != self._polled:
+            for endpoint in self._polled:
+                self._poller.unregister(endpoint)
+            for endpoint in endpoints:
+                self._poller.register(endpoint, zmq.POLLIN)
+            self._polled = endpoints
 
     def _wait_ms(self) -> int:
         """Milliseconds until something is due, rounded up so that the loop does not spin."""
@@ -259,7 +261,6 @@ class Runtime(Generic[LinksT]):
                 raise item
             if isinstance(item, _Moved):
                 events += self.links.move(item.kept)
-                self._watch_links()
             elif isinstance(item, _OnLinks):
                 item.act(self.links, now)
             elif isinstance(item, Stated):

@@ -245,10 +245,17 @@ class Discovery(ServiceListener):
                 if self._announcer is not None:
                     self._announcer.join(_CLOSE_S)
                 closing, self._zeroconf = self._zeroconf, None
+                closing.remove_all_service_listeners()  # `close` leaves them where a flood has ended it
                 closing.close()
 
     def _pause(self, zc: Zeroconf) -> None:
-        """Somebody floods the network: all that came is forgotten, and nothing heard for a while."""
+        """Somebody floods the network: nothing is heard or said from this moment on; all that came is forgotten.
+
+        Called in zeroconf's own thread, where its sockets are closed at once. An end that says goodbye takes a second,
+        and a flood brings ten times as much in it.
+        """
+        zc.done = True
+        zc.engine.close()
         threading.Thread(target=self._sit_out, args=(zc,), name="mdl-mdns-pause", daemon=True).start()
 
     def _sit_out(self, zc: Zeroconf) -> None:

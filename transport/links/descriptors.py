@@ -16,6 +16,9 @@ from mdl.bounds import MAX_MEMBERS
 OF_A_PEER = 6
 # Files of its own that a node has or opens at any time: logs, metrics, file cache, libraries, mDNS, its libzmq threads.
 RESERVED = 64
+# Connections without a handshake, 4 KB of libzmq's memory each: strangers have a megabyte of it at most. Who has shown
+# a key is none of them, so that they are only as many as come in the same few milliseconds.
+MOST_HALF_OPEN = 256
 # Three quarters of what a node may have serve its mesh; the last is for connections that have not shown a key yet.
 WANTED = MAX_MEMBERS * OF_A_PEER * 4 // 3 + RESERVED
 # Some limit has to be assumed where the system tells none.
@@ -51,4 +54,4 @@ def raise_limit() -> int:
 def share_out(limit: int) -> Share:
     """What a node may do with so many descriptors; also with very few it has two peers, and hears strangers."""
     left = max(limit - RESERVED, 0)
-    return Share(min(MAX_MEMBERS, max(2, left * 3 // 4 // OF_A_PEER)), min(MAX_MEMBERS, max(16, left // 4)))
+    return Share(min(MAX_MEMBERS, max(2, left * 3 // 4 // OF_A_PEER)), min(MOST_HALF_OPEN, max(16, left // 4)))

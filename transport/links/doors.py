@@ -76,18 +76,23 @@ class Doors:
                 yield frames, at_door
             if ended := keeper.look(now):
                 self._lines.warning(now, "", TOO_MANY, ended)
-        if self._gate is not None:
-            self._gate.serve(now)
+        for domain, host in self._gate.serve(now) if self._gate is not None else ():
+            for router, keeper in self._both():
+                if (router is self._links[0]) == (domain == LINKS):
+                    keeper.admitted(host)
         if self._is_shut:
             self._open_door()
 
     def pollable(self) -> list[zmq.Socket[bytes]]:
-        sockets = [each for router, keeper in self._both() for each in (router, keeper.pollable)]
+        """Of what there is to wait for now; another time it may be more or less."""
+        sockets = [each for router, keeper in self._both() for each in (router, *keeper.pollable())]
         return sockets if self._gate is None else [*sockets, self._gate.socket]
 
     def deadline(self) -> float | None:
-        """When somebody who waits is to be answered."""
-        return None if self._gate is None else self._gate.deadline()
+        """When somebody who waits is to be answered, or who came and went is to be looked at."""
+        times = [keeper.deadline() for _, keeper in self._both()]
+        times += [] if self._gate is None else [self._gate.deadline()]
+        return min((time for time in times if time is not None), default=None)
 
     def reopen(self) -> None:
         """The mesh has another join code: the door opens to that one as soon as its port is free."""

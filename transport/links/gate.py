@@ -41,33 +41,32 @@ class Gate:
         self._lines = lines
         self._waiting: list[tuple[float, list[bytes]]] = []
 
-    def serve(self, now: float) -> None:
-        """Answer who waits by now, as far as it is known whether they may come in."""
-        waiting, self._waiting = self._waiting, []
-        for until, frames in waiting:
-            self._answer(frames, until, now)
+    def serve(self, now: float) -> list[tuple[bytes, str]]:
+        """Answer who waits by now, as far as it is known whether they may come in; domain and address of who may."""
+        asked, self._waiting = self._waiting, []
         for _ in range(TURN):
             try:
-                frames = self.socket.recv_multipart(zmq.NOBLOCK)
+                asked.append((now + WAIT_S, self.socket.recv_multipart(zmq.NOBLOCK)))
             except zmq.Again:
-                return
-            self._answer(frames, now + WAIT_S, now)
+                break
+        return [let_in for until, frames in asked if (let_in := self._answer(frames, until, now))]
 
     def deadline(self) -> float | None:
         """When an answer has waited for long enough."""
         return min((until for until, _ in self._waiting), default=None)
 
-    def _answer(self, frames: list[bytes], until: float, now: float) -> None:
+    def _answer(self, frames: list[bytes], until: float, now: float) -> tuple[bytes, str] | None:
         at = frames.index(b"") + 1 if b"" in frames else len(frames)
         request = frames[at:]
         reply = answer(request, self._admit)
         if reply[2] == LATER and now < until and len(self._waiting) < _MOST_WAITING:
             self._waiting.append((until, frames))
-            return
+            return None
+        host = unmapped(request[3].decode("ascii", "replace")) if len(request) > 3 else "somewhere"
         if reply[2] == REFUSED:
-            host = unmapped(request[3].decode("ascii", "replace")) if len(request) > 3 else "somewhere"
             self._lines.warning(now, host, "a client with other keys was turned away from %s", host)
         self.socket.send_multipart([*frames[:at], *reply])
+        return (request[2], host) if reply[2] == ALLOWED else None
 
 
 def admit_by_code(keys: MeshKeys) -> Admit:

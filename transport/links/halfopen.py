@@ -3,7 +3,8 @@
 libzmq accepts whoever connects, and ends who has not finished the handshake within HANDSHAKE_MS. A thousand silent
 connections are a second's work for a stranger, and a process without descriptors cannot accept, open a file, or rest:
 libzmq's thread then fails to accept again and again. So the oldest are ended as soon as there are more than a node can
-bear, first those of the host that has most of them. `HalfOpen` is pure; `Doorkeeper` hears of connections from libzmq.
+bear, first those of the host that has most of them. `HalfOpen` is pure; `Doorkeeper` hears of connections from libzmq,
+and rests in between: who opens hundreds a second does not wake this node's loop for each.
 """
 
 from __future__ import annotations
@@ -11,19 +12,22 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
 import zmq
 
+from transport.discovery.scopes import unmapped
 from transport.links.sockets import HANDSHAKE_MS
 
 # What an endpoint tells its user.
 TOO_MANY = "connections without a handshake: %d ended, somebody opens too many"
 # Events that wait for this node's loop, some 100 bytes each; then libzmq's thread waits, and strangers with it.
 _MOST_EVENTS = 10_000
+# Between two looks; shorter after one that saw MANY, so that a burst takes no more descriptors than a node can bear.
+_REST_S, _SHORT_REST_S, _MANY = 0.02, 0.005, 16
 _EVENT = struct.Struct("=hi")
 _ACCEPTED, _ENDED = int(zmq.EVENT_ACCEPTED), int(zmq.EVENT_DISCONNECTED)
 
@@ -57,6 +61,15 @@ class HalfOpen:
         """It is closed, or a whole message has come on it: its client has a key."""
         self._connections.pop(descriptor, None)
 
+    def admit(self, host: str, count: int) -> None:
+        """So many connections from this host have shown a key. It is not told which: the oldest are taken for them.
+
+        Should a stranger be there too and be taken for one, libzmq ends it when its handshake is overdue.
+        """
+        theirs = [number for number, connection in self._connections.items() if connection.name[0] == host]
+        for descriptor in theirs[:count]:
+            del self._connections[descriptor]
+
     def excess(self, now: float) -> list[tuple[int, Name]]:
         """Whom to end: of the host with most connections the oldest, until there are no more than `most`."""
         while self._connections:
@@ -75,16 +88,29 @@ class HalfOpen:
 
 
 class Doorkeeper:
-    """Watches the connections to one ROUTER; `pollable` becomes readable when there is something to look at."""
+    """Watches the connections to one ROUTER. most: see `HalfOpen`."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], router: zmq.Socket[bytes], most: int) -> None:
         self._half_open = HalfOpen(most)
+        self._admitted: Counter[str] = Counter()
+        self._rests_until: float | None = None
         heard_at = f"inproc://doorkeeper-{router.getsockopt_string(zmq.LAST_ENDPOINT)}"
         router.monitor(heard_at, _ACCEPTED | _ENDED)
-        self.pollable = context.socket(zmq.PAIR)
-        self.pollable.linger = 0
-        self.pollable.rcvhwm = _MOST_EVENTS
-        self.pollable.connect(heard_at)
+        self._events = context.socket(zmq.PAIR)
+        self._events.linger = 0
+        self._events.rcvhwm = _MOST_EVENTS
+        self._events.connect(heard_at)
+
+    def pollable(self) -> list[zmq.Socket[bytes]]:
+        """Becomes readable when there is something to look at; nothing while it rests, until `deadline`."""
+        return [self._events] if self._rests_until is None else []
+
+    def deadline(self) -> float | None:
+        return self._rests_until
+
+    def admitted(self, host: str) -> None:
+        """A client there has shown its key."""
+        self._admitted[_bare(host)] += 1
 
     def hear(self, frame: zmq.Frame) -> None:
         """A message has come by the connection that this frame is from."""
@@ -93,20 +119,34 @@ class Doorkeeper:
 
     def look(self, now: float) -> int:
         """Take note of who came and went, and end whoever is too many; how many were ended."""
-        for _ in range(2 * _MOST_EVENTS):
-            try:
-                event, descriptor = _EVENT.unpack(self.pollable.recv_multipart(zmq.NOBLOCK)[0])
-            except zmq.Again:
-                break
-            if event == _ACCEPTED:
-                if name := _with(descriptor, _name_of):
-                    self._half_open.accept(descriptor, name, now)
-            else:
+        if self._rests_until is not None and now < self._rests_until:
+            return 0
+        latest = self._take_events()
+        for descriptor, event in latest.items():
+            if event != _ACCEPTED:
                 self._half_open.end(descriptor)
+            elif name := _with(descriptor, _name_of):
+                self._half_open.accept(descriptor, name, now)
+        for host, count in self._admitted.items():  # each was accepted before that
+            self._half_open.admit(host, count)
+        self._admitted.clear()
+        self._rests_until = now + (_SHORT_REST_S if len(latest) >= _MANY else _REST_S) if latest else None
         excess = self._half_open.excess(now)
         for descriptor, name in excess:
             _end(descriptor, name)
         return len(excess)
+
+    def _take_events(self) -> dict[int, int]:
+        """What became last of each descriptor, in this order."""
+        latest: dict[int, int] = {}
+        for _ in range(2 * _MOST_EVENTS):
+            try:
+                event, descriptor = _EVENT.unpack(self._events.recv_multipart(zmq.NOBLOCK)[0])
+            except zmq.Again:
+                break
+            latest.pop(descriptor, None)
+            latest[descriptor] = event
+        return latest
 
 
 def link_towards(frame: zmq.Frame, host: str) -> str:
@@ -122,8 +162,14 @@ def end_connection(frame: zmq.Frame) -> None:
         _end(descriptor, name)
 
 
+def _bare(host: str) -> str:
+    """As a socket of its own kind tells it: without the zone that libzmq writes behind a link-local address."""
+    return unmapped(host.partition("%")[0])
+
+
 def _name_of(connection: socket.socket) -> Name:
-    return tuple(map(str, connection.getpeername()))
+    host, *rest = map(str, connection.getpeername())
+    return _bare(host), *rest
 
 
 def _end(descriptor: int, name: Name) -> None:

@@ -174,12 +174,16 @@ class Hub(_End):
         events = super().receive(now)
         if ended := self._door.look(now):
             self._lines.warning(now, "", TOO_MANY, ended)
-        if self._gate is not None:
-            self._gate.serve(now)
+        for _, host in self._gate.serve(now) if self._gate is not None else ():
+            self._door.admitted(host)
         return events
 
+    def deadline(self) -> float | None:
+        times = [super().deadline(), self._door.deadline()]
+        return min((time for time in times if time is not None), default=None)
+
     def pollable(self) -> list[zmq.Socket[bytes]]:
-        doors = [self._endpoint, self._door.pollable]
+        doors = [self._endpoint, *self._door.pollable()]
         return doors if self._gate is None else [*doors, self._gate.socket]
 
     def _handle(self, frames: list[zmq.Frame], now: float) -> list[Event]:

@@ -1,6 +1,7 @@
 """What an announcement must hold, and which interfaces it goes out on. No network."""
 
 import base64
+import threading
 from ipaddress import IPv4Interface
 from types import SimpleNamespace
 
@@ -178,7 +179,7 @@ class Busy:
     def close(self):
         """Nothing is open."""
 
-    add_listener = add_service_listener = register_service = lambda *_, **__: None
+    remove_all_service_listeners = add_listener = add_service_listener = register_service = lambda *_, **__: None
 
 
 @pytest.mark.parametrize("problem", [NotRunningException, EventLoopBlocked])
@@ -203,3 +204,26 @@ def test_a_flood_of_new_records_is_told_once_and_the_usual_ones_never():
     for _ in range(10):
         flood.async_update_records("zc", 100_000.0, new)
     assert told == ["zc"]
+
+
+def test_a_flood_ends_what_is_heard_at_once_and_not_when_goodbye_is_said(monkeypatch):
+    """In zeroconf's own thread, as it is called there: its sockets are closed when `_pause` returns."""
+    monkeypatch.setattr(discovery, "PAUSE_S", 0.0)
+    told, came = [], threading.Event()
+    zeroconf = SimpleNamespace(
+        done=False,
+        engine=SimpleNamespace(close=lambda: told.append("closed")),
+        remove_all_service_listeners=lambda: told.append("left"),
+        close=lambda: (told.append("goodbye"), came.set()),
+        add_listener=lambda *_: None,
+        add_service_listener=lambda *_: None,
+        register_service=lambda *_, **__: None,
+    )
+    monkeypatch.setattr(discovery, "Zeroconf", lambda **_: zeroconf)
+    watching = Discovery(ME, "home", KEYS, print, loopback=True)
+    with watching._turn:  # whoever says goodbye waits for its turn
+        watching._pause(zeroconf)
+        assert (zeroconf.done, told) == (True, ["closed"])
+    assert came.wait(10.0)
+    assert told == ["closed", "left", "goodbye"]
+    watching.close()

@@ -6,14 +6,14 @@ import sys
 import pytest
 
 from mdl.bounds import MAX_MEMBERS
-from transport.links.descriptors import OF_A_PEER, RESERVED, WANTED, share_out
+from transport.links.descriptors import MOST_HALF_OPEN, OF_A_PEER, RESERVED, WANTED, share_out
 
 
 @pytest.mark.parametrize("limit", [0, 64, 128, 256, 1024, 4096, WANTED, 1 << 20])
 def test_a_share_leaves_some_in_reserve(limit):
     share = share_out(limit)
     assert 2 <= share.peers <= MAX_MEMBERS
-    assert share.half_open >= 16
+    assert 16 <= share.half_open <= MOST_HALF_OPEN
     if limit >= 256:
         assert share.peers * OF_A_PEER + share.half_open + RESERVED <= limit
 

@@ -49,6 +49,7 @@ class Asking:
     def __init__(self) -> None:
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.known: set[bytes] = set()
+        self.let_in: list[tuple[bytes, str]] = []
         self.gate = Gate(self.context, self._admit, LogLimit(logging.getLogger("test")))
         self.socket = self.context.socket(zmq.DEALER)
         self.socket.linger = 0
@@ -62,7 +63,7 @@ class Asking:
 
     def serve(self, now: float) -> list[tuple[bytes, bytes]]:
         """(number, status) of each answer; inproc, so that all that was asked is there."""
-        self.gate.serve(now)
+        self.let_in += self.gate.serve(now)
         answers = []
         while self.socket.poll(0):
             frames = self.socket.recv_multipart()
@@ -83,8 +84,10 @@ def test_an_answer_waits_for_the_introduction_and_holds_up_nobody(asking: Asking
     assert asking.serve(10.0) == [(b"2", REFUSED)]
     assert asking.gate.deadline() == 10.0 + WAIT_S
     assert asking.serve(11.0) == []
+    assert asking.let_in == []
     asking.known.add(KEY)
     assert asking.serve(12.0) == [(b"1", ALLOWED)]
+    assert asking.let_in == [(LINKS, "192.0.2.9")]
     assert asking.gate.deadline() is None
 
 

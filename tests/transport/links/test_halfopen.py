@@ -1,7 +1,13 @@
-"""Connections without a key: a bound on them, that does not fall on those who have one."""
+"""Connections without a key: a bound on them, that does not fall on those who have one, and that is cheap to keep."""
 
-from transport.links.halfopen import HalfOpen
-from transport.links.sockets import HANDSHAKE_MS
+import socket
+
+import pytest
+import zmq
+
+from transport.discovery.directory import Address
+from transport.links.halfopen import Doorkeeper, HalfOpen
+from transport.links.sockets import HANDSHAKE_MS, open_router
 
 ENEMY, FRIEND = ("192.0.2.66", "1"), ("192.0.2.7", "1")
 HANDSHAKE_S = HANDSHAKE_MS / 1000
@@ -60,3 +66,87 @@ def test_of_many_hosts_none_is_ended_that_has_one_while_another_has_two():
         half_open.accept(number, (f"192.0.2.{number}", "1"), 0.0)
     half_open.accept(100, ("192.0.2.3", "2"), 1.0)
     assert chosen(half_open, 1.0) == [3]
+
+
+def test_so_many_of_a_host_have_shown_a_key_and_the_oldest_are_taken_for_them():
+    half_open = HalfOpen(2)
+    half_open.accept(5, FRIEND, 0.0)
+    for descriptor in (11, 12, 13, 14):
+        half_open.accept(descriptor, ENEMY, 0.1)
+    half_open.admit(ENEMY[0], 2)
+    half_open.admit("192.0.2.99", 3)
+    assert len(half_open) == 3
+    assert half_open.excess(0.2) == [(13, ENEMY)]
+
+
+class Door:
+    """A ROUTER on loopback, its keeper, and whoever connects to it."""
+
+    def __init__(self, most):
+        self.context = zmq.Context()
+        self.router = open_router(self.context, None, b"", Address("127.0.0.1", 0))
+        self.keeper = Doorkeeper(self.context, self.router, most)
+        self.bell = self.keeper.pollable()[0]
+        self.clients = []
+
+    def connect(self, count=1):
+        """Until the keeper could know of each."""
+        where = self.router.getsockopt_string(zmq.LAST_ENDPOINT).removeprefix("tcp://").split(":")
+        for _ in range(count):
+            self.clients.append(socket.create_connection((where[0], int(where[1])), timeout=10))
+            self.clients[-1].recv(1)  # of a greeting: it was accepted before that
+
+    def ended(self):
+        """How many clients see the end of their connection: those that the keeper has ended."""
+        count = 0
+        for client in self.clients:
+            client.settimeout(0.3)
+            try:
+                while said := client.recv(4096):
+                    pass
+                count += not said
+            except TimeoutError:
+                pass
+        return count
+
+    def close(self):
+        for client in self.clients:
+            client.close()
+        self.context.destroy(linger=0)
+
+
+@pytest.fixture
+def door():
+    door = Door(2)
+    yield door
+    door.close()
+
+
+def test_a_keeper_rests_after_a_look_and_is_woken_by_nobody_meanwhile(door):
+    assert door.keeper.deadline() is None
+    door.connect()
+    assert door.bell.poll(10_000)
+    assert door.keeper.look(10.0) == 0
+    until = door.keeper.deadline()
+    assert 10.0 < until < 10.1
+    assert door.keeper.pollable() == []
+    door.connect(3)
+    assert door.keeper.look(until - 0.001) == 0, "what comes meanwhile is looked at together"
+    assert door.keeper.look(until) == 2
+    assert door.ended() == 2
+    while (now := door.keeper.deadline()) is not None:
+        assert door.keeper.look(now) == 0
+    assert door.keeper.pollable() == [door.bell]
+
+
+def test_a_keeper_that_saw_many_looks_again_sooner(door):
+    door.connect(40)
+    assert door.keeper.look(10.0) == 38
+    assert door.keeper.deadline() <= 10.01
+
+
+def test_who_has_shown_a_key_is_not_ended(door):
+    door.connect(4)
+    door.keeper.admitted("127.0.0.1")
+    door.keeper.admitted("127.0.0.1%lo")
+    assert door.keeper.look(10.0) == 0
