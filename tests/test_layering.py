@@ -20,10 +20,10 @@ INSIDE = {
     "transport": ("trust", "wire", "discovery", "datagrams", "links"),
     "scheduler": ("policies", "plans", "paper", "given", "study", "training", "explain"),
     "peers": (
-        *("roles", "edge", "personal", "recommend", "view", "trust", "loops", "integrations"),
+        *("roles", "edge", "personal", "recommend", "view", "trust", "sharing", "loops", "integrations"),
         *("web", "launch", "trials", "service", "doctor", "cli"),
     ),
-    "peers/roles": ("membership", "trainer", "agent", "cloud"),
+    "peers/roles": ("membership", "trainer", "agent", "cloud", "sharing"),
 }
 # These do not know each other, or only what a third one has for both.
 APART = (
@@ -167,6 +167,7 @@ HEARS_THE_USER = {
     "peers/cli/main.py",
     "peers/cli/options.py",
     "peers/cli/data.py",
+    "peers/cli/setup/share.py",
     "peers/cli/use.py",
     "peers/cli/study/schedule.py",
     "peers/cli/study/sim.py",

@@ -26,12 +26,14 @@ class Source:
     """One kind of data. prepare: what the windows depend on, and how to make them, by the spec and the seed.
 
     takes_path, needs_path: `NAME:PATH`. is_own: recorded by the user, so that its channels may hold mistakes.
+    is_cached: parsed windows may be kept; not those that another device may take back.
     """
 
     prepare: Callable[[Spec, int], Prepared]
     takes_path: bool = True
     needs_path: bool = False
     is_own: bool = False
+    is_cached: bool = True
 
 
 class _NoOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -88,6 +90,13 @@ def _images(spec: Spec, seed: int) -> Prepared:
     return _stamp(find_images(spec.path), spec), lambda scratch: read_images(spec.path, options, scratch)
 
 
+def _shared(spec: Spec, seed: int) -> Prepared:
+    from mdl.data.parcel import SharedOptions, find_shared, read_parcel
+
+    path = find_shared(spec.path, read_options(spec, SharedOptions).source)
+    return [], lambda _: read_parcel(path)
+
+
 # Readers are imported when one of them is wanted: whoever only takes a spec apart needs no numpy.
 SOURCES = {
     "motion": Source(_motion, takes_path=False),
@@ -97,6 +106,7 @@ SOURCES = {
     "csv": Source(_csv, needs_path=True, is_own=True),
     "images": Source(_images, needs_path=True, is_own=True),
     "places": Source(_places, needs_path=True),
+    "shared": Source(_shared, needs_path=True, is_cached=False),
 }
 # What `Spec.source` says of a function of the user's.
 FACTORY = "factory"

@@ -2,7 +2,8 @@
 
 Two drivers run the same machines: `transport.runtime` over ZeroMQ and `sim.mesh.driver` in virtual time. Slow work
 (training, evaluation, disk) is an effect; its result comes back as an event, so that a report never waits for a
-training step. Those of whole vectors stand in `mdl.protocol.vector_work`, of the cloud in `mdl.protocol.cloud_work`.
+training step. Those of whole vectors stand in `mdl.protocol.vector_work`, of the cloud in `mdl.protocol.cloud_work`, of
+shared windows in `mdl.protocol.sharing.work`.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from mdl.protocol.cloud_work import (
 from mdl.protocol.counts import Evaluation
 from mdl.protocol.delta import Contributor, ModelDelta, Vector
 from mdl.protocol.messages import Said
+from mdl.protocol.sharing.work import SharingEffect, SharingEvent
 from mdl.protocol.status_messages import RoundSummary
 from mdl.protocol.vector_work import VectorWork, VectorWorkDone
 from mdl.protocol.vocabulary import Ballot, History, PeerInfo, ResourceState, TrainingReport
@@ -197,6 +199,7 @@ Event: TypeAlias = (
     | UpdateStored
     | CycleTaught
     | VectorsKept
+    | SharingEvent
     | PauseChanged
     | TrainingPaused
     | StopRequested
@@ -326,6 +329,7 @@ Effect: TypeAlias = (
     | StoreUpdate
     | KeepVectors
     | TeachCycle
+    | SharingEffect
     | Finish
 )
 

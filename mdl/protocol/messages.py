@@ -42,6 +42,7 @@ from mdl.protocol.round_messages import (
     RoundOpened,
 )
 from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
+from mdl.protocol.sharing.messages import PartMessage, PartWanted, WindowsOffered, WindowsRecalled, WindowsSought
 from mdl.protocol.status_messages import MeshStatus, PageServed, StatusWanted
 from mdl.protocol.vocabulary import Message, Nonce, PeerInfo
 
@@ -107,15 +108,20 @@ Said: TypeAlias = (
     | UpdateTaken
     | VectorMessage
     | PupilRefused
+    | WindowsSought
+    | WindowsOffered
+    | PartWanted
+    | PartMessage
+    | WindowsRecalled
     | Hello
     | PeersKnown
 )
 # Carriers whose values the receiver compares with a digest: they are hashed on arrival, and never again.
 DIGESTED = (GlobalMessage, ModelMessage)
 # Carriers of bytes; those of a mesh carry float32 values.
-PACKED = (LessonMessage, UpdateMessage)
+PACKED = (LessonMessage, UpdateMessage, PartMessage)
 CARRIERS = (DeltaMessage, GlobalMessage, ModelMessage, *PACKED)
 # Carriers of one segment: their values come in the same message, at most LARGEST_SEGMENT_BYTES of them.
 SEGMENTS = (PieceMessage, SegmentMessage)
 # Each is answered with a carrier.
-ASKS = (DeltaWanted, GlobalWanted, ModelWanted, LessonWanted, UpdateWanted)
+ASKS = (DeltaWanted, GlobalWanted, ModelWanted, LessonWanted, UpdateWanted, PartWanted)

@@ -7,7 +7,7 @@ import typer
 from peers.cli import cloud, doctor, personal, status, use, web
 from peers.cli.data import app as data_app
 from peers.cli.mesh import app as mesh_app
-from peers.cli.setup import invite, owners
+from peers.cli.setup import invite, owners, share
 from peers.cli.setup.service import app as service_app
 from peers.cli.study.schedule import app as schedule_app
 from peers.cli.study.scheduler import app as scheduler_app
@@ -24,6 +24,7 @@ def add_to(app: typer.Typer) -> None:
     owners.register(mesh_app)
     app.add_typer(mesh_app, name="mesh")
     app.add_typer(service_app, name="service")
+    share.register(data_app)
     app.add_typer(data_app, name="data")
     sim_app.command("search")(search)
     app.add_typer(sim_app, name="sim")

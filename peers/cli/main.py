@@ -211,6 +211,7 @@ def _train_here(
     from peers.edge.small.memory import limit_arenas
     from peers.edge.small.threads import leave_a_core
     from peers.edge.small.waiting import wait_for_others
+    from peers.sharing.heed import heeding
 
     limit_arenas()
     leave_a_core()
@@ -219,13 +220,14 @@ def _train_here(
     with (
         identified(found.name, name, out) as (me, directory),
         page_beside(settings, found, me.peer_id) as name_classes,
+        heeding(settings.data.spec, settings.mesh, me.peer_id) as gone,
     ):
         met = wait_for_others(settings, me, found, directory, any(begin))
         ended = Ended("", 130, 0, 0)
         if met:
             from peers.edge.resume import Begin  # imports torch
 
-            ended = run_trainer(*met, found, directory, Begin(*begin), policy, name_classes)
+            ended = run_trainer(*met, found, directory, Begin(*begin), policy, name_classes, gone)
     end(ended, {"peer": me.peer_id, "mesh": found.name, "run_dir": str(directory)}, as_json, _tell(ended, directory))
 
 

@@ -187,11 +187,12 @@ def run_trainer(
     how: Begin | None = None,
     policy: ChosenPolicy | None = None,
     name_classes: Callable[[tuple[str, ...]], None] = lambda names: None,
+    gone: Callable[[], str] = lambda: "",
 ) -> Ended:
     """`mdl peer`: trains, aggregates, keeps its file cache, and exports the global model when it ends.
 
     how: to begin, else from what is in `out`. policy: of the command line, while it leads, before the configuration's.
-    name_classes: told what the data calls them. Raises ConfigError for a state of another origin, or in `how`s way.
+    name_classes: told these. gone: why its windows were taken back. Raises ConfigError for a state in `how`s way.
     """
     from peers.edge.cloud.line import CloudSide  # imports torch, which an agent never needs
     from peers.edge.device import Device
@@ -214,7 +215,7 @@ def run_trainer(
     assert trainer is not None
     device.course = lambda: known_by(machine).course
     leaving = Leaving(config.round.rounds, state.round_id)
-    why = partial(_why_leave, leaving, trainer, sampler)
+    why = partial(_why_leave, leaving, trainer, sampler, gone)
     observe = _observer(machine, mesh.name, device.stop, why, lambda: node.runtime.post(StopRequested()))
     work = {**(cloud.join(device.work()) if cloud else device.work()), MergeDeltas: merges.work}
     node = _Node(config, mesh, out, start, machine, sampler, work, chosen.learns, observe)
@@ -248,8 +249,8 @@ def _observer(
     return observe
 
 
-def _why_leave(leaving: Leaving, trainer: Trainer, sampler: Sampler) -> str:
-    return leaving.why(trainer.round_id, trainer.goal, trainer.part is not None, sampler.is_spent())
+def _why_leave(leaving: Leaving, trainer: Trainer, sampler: Sampler, gone: Callable[[], str]) -> str:
+    return leaving.why(trainer.round_id, trainer.goal, trainer.part is not None, sampler.is_spent(), gone())
 
 
 def _tell_pause(paused: PauseChanged, node: _Node, cloud: CloudSide | None) -> None:

@@ -40,13 +40,17 @@ class Leaving:
         self._spent_at: int | None = None
         self.is_over = False
 
-    def why(self, round_id: int, goal: int, is_in_round: bool, is_spent: bool) -> str:
+    def why(self, round_id: int, goal: int, is_in_round: bool, is_spent: bool, gone: str = "") -> str:
         """Why it is to leave now, once; else empty. is_spent: it has used the charge that its owner offers.
 
+        gone: why it may not train with its windows any more: then at once.
         A round that is open then is finished: the device's load reaches another one, and it receives none any more.
         """
         if self.is_over:
             return ""
+        if gone:
+            self.is_over = True
+            return gone
         if self._limit.is_reached(round_id, goal):
             self.is_over = True
             return f"{self._rounds} rounds are done"

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from mdl import config
+from mdl.devices import offer
 from mdl.protocol import (
     cloud_messages,
     cloud_work,
@@ -19,6 +20,8 @@ from mdl.protocol import (
     status_messages,
     vocabulary,
 )
+from mdl.protocol.sharing import messages as sharing_messages
+from mdl.protocol.sharing import work as sharing_work
 from mdl.trust import statements
 
 MODULES = (
@@ -32,6 +35,9 @@ MODULES = (
     segment_messages,
     status_messages,
     vocabulary,
+    offer,
+    sharing_messages,
+    sharing_work,
     statements,
 )
 STRUCTS = [

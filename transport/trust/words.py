@@ -57,6 +57,12 @@ def fingerprint(device: bytes) -> str:
     return "-".join(WORDS[number >> 9 * place & 511] for place in range(_FINGERPRINT))
 
 
+def is_fingerprint(text: str) -> bool:
+    """Whether a text is what `fingerprint` could give."""
+    words = text.split("-")
+    return len(words) == _FINGERPRINT and all(word in WORDS for word in words)
+
+
 def draw_words(below: Callable[[int], int] = secrets.randbelow) -> str:
     """COUNT words, a space between them. below: a random number from 0 to its argument, itself not among them."""
     return " ".join(WORDS[below(len(WORDS))] for _ in range(COUNT))

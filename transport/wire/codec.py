@@ -20,6 +20,7 @@ from mdl.protocol.hop_messages import DeltaMessage
 from mdl.protocol.messages import PROTOCOL_VERSION, Said
 from mdl.protocol.round_messages import GlobalMessage, ModelMessage
 from mdl.protocol.segments import LARGEST_SEGMENT_BYTES
+from mdl.protocol.sharing.messages import PartMessage
 from mdl.protocol.vocabulary import Message
 from mdl.trust.statements import CodeHash, Statements
 
@@ -32,7 +33,7 @@ MAX_STREAMS = 8
 # What one ZeroMQ frame may hold; libzmq drops the connection of whoever sends more. CURVE adds some 33 bytes.
 MAX_FRAME_BYTES = max(MAX_HEADER_BYTES, CHUNK_BYTES, LARGEST_SEGMENT_BYTES) + 256
 
-Carrier: TypeAlias = DeltaMessage | GlobalMessage | ModelMessage | LessonMessage | UpdateMessage
+Carrier: TypeAlias = DeltaMessage | GlobalMessage | ModelMessage | LessonMessage | UpdateMessage | PartMessage
 Streams: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_STREAMS)]
 SomeBytes: TypeAlias = Annotated[int, Meta(ge=1, le=4 * MAX_VALUES)]
 Port: TypeAlias = Annotated[int, Meta(ge=1, le=65535)]

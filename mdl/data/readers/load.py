@@ -47,6 +47,8 @@ def read_data(spec: str | Own, cache_dir: Path, seed: int = 0) -> DataSet:
         return _with_warnings(data) if source.is_own else data
 
     try:
+        if not source.is_cached:
+            return checked(cache_dir)
         return load_cached(cache_dir, parsed.source, key, checked)
     except MemoryError:
         raise DataError(f"{spec}: does not fit into the memory of this machine") from None

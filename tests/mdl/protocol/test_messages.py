@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mdl.bounds import MAX_MEMBERS, MAX_TEXT
+from mdl.devices.offer import Offer
 from mdl.protocol.cloud_messages import (
     LessonMessage,
     LessonWanted,
@@ -34,6 +35,7 @@ from mdl.protocol.round_messages import (
     RoundOpened,
 )
 from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
+from mdl.protocol.sharing.messages import PartMessage, PartWanted, WindowsOffered, WindowsRecalled, WindowsSought
 from mdl.protocol.status_messages import PageServed
 from mdl.protocol.vocabulary import (
     MAX_FORKS,
@@ -111,6 +113,11 @@ MESSAGES: list[Said] = [
     UpdateOffered("ann", "schema", 2, b"digest", 4, 1),
     UpdateMessage("ann", "schema", 2, b"digest"),
     PupilRefused("ann", "another task", b"digest", pull_again=True),
+    WindowsSought(Offer(120.5, 1 << 30, 80.0, False), b"s" * 16, True),
+    WindowsOffered(b"s" * 16, 5_000_000, b"d" * 32, 40, 10),
+    PartWanted(b"s" * 16, 1),
+    PartMessage(b"s" * 16, 1),
+    WindowsRecalled(b"s" * 16),
     Hello(INFO),
     PeersKnown((INFO, PROVEN)),
     PageServed(8420),

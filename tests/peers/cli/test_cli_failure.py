@@ -23,9 +23,12 @@ from peers.cli.main import add_groups, app, main
 MISTAKES = {
     "agent": (["--until", "acuracy=0.9"], "did you mean accuracy?"),
     "cloud": (["--code", "hello"], "join code: no ':' in it"),
+    "data accept": (["--mesh", "nosuch", "--from", "phone"], "no code is known for mesh 'nosuch'"),
     "data get": (["nosuch"], "nosuch"),
     "data inspect": (["npz:gone.npz"], "gone.npz: no such file"),
     "data list": (["more"], "unexpected extra argument"),
+    "data share": (["motion", "--mesh", "nosuch", "--with", "watch"], "no code is known for mesh 'nosuch'"),
+    "data unshare": (["--mesh", "nosuch"], "no code is known for mesh 'nosuch'"),
     "export": (["gone.safetensors"], "gone.safetensors does not exist"),
     "eval": (["gone.safetensors"], "gone.safetensors does not exist"),
     "learn": ([], "which cloud?"),

@@ -1,0 +1,92 @@
+"""What a device offers to train with, and how many windows that makes it take of another one's (MDLdroid 5). Pure.
+
+One person's devices share data, so that each trains as long as the others: windows follow speed and power, up to the
+memory that is offered. Shares are disjoint and together the whole; what nobody else takes stays where it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from mdl.bounds import Bytes, Percent
+
+# On battery a device takes half of what it would take on its charger, and less the emptier it is.
+ON_BATTERY = 0.5
+# Below it takes nothing: it is to last until its owner charges it.
+LEAST_BATTERY_PERCENT = 20.0
+# Beyond any processor: windows are at least some multiplications.
+FASTEST_WINDOWS_S = 1e9
+
+Speed = Annotated[float, Meta(ge=0.0, le=FASTEST_WINDOWS_S)]
+
+
+class Offer(msgspec.Struct, frozen=True):
+    """One device's resources.
+
+    windows_s: windows that it trains in a second.
+    memory_bytes: for windows; 0: no limit.
+    battery_percent: of a full charge; None: it has no battery.
+    charging: it is on its charger; None: not known.
+    """
+
+    windows_s: Speed
+    memory_bytes: Bytes = 0
+    battery_percent: Percent | None = None
+    charging: bool | None = None
+
+    def weight(self) -> float:
+        """Its speed, by what its battery allows."""
+        if self.charging or self.battery_percent is None:
+            return self.windows_s
+        if self.battery_percent < LEAST_BATTERY_PERCENT:
+            return 0.0
+        return self.windows_s * ON_BATTERY * self.battery_percent / 100.0
+
+    def most_windows(self, window_bytes: int) -> float:
+        return self.memory_bytes // window_bytes if self.memory_bytes else math.inf
+
+
+def share_out(total: int, window_bytes: int, own: Offer, others: Sequence[Offer]) -> list[int]:
+    """Windows of each device, the one that has them first: in proportion to `Offer.weight`, up to its memory.
+
+    They add up to `total`: what the others have no room for is divided anew among those that have, and in the end stays
+    with the first, which has all of it already.
+    """
+    weights = [own.weight(), *(offer.weight() for offer in others)]
+    most = [math.inf, *(offer.most_windows(window_bytes) for offer in others)]
+    shares = [0] * len(weights)
+    open_ = [place for place, weight in enumerate(weights) if weight > 0.0]
+    left = total
+    while open_:
+        ideal = _divide(left, [weights[place] for place in open_])
+        full = [place for place, share in zip(open_, ideal, strict=True) if share > most[place]]
+        if not full:
+            break
+        for place in full:
+            shares[place] = int(most[place])
+        left -= sum(shares[place] for place in full)
+        open_ = [place for place in open_ if place not in full]
+    for place, share in zip(open_, apportion(left, [weights[place] for place in open_]), strict=True):
+        shares[place] = share
+    shares[0] += total - sum(shares)
+    return shares
+
+
+def apportion(total: int, weights: Sequence[float]) -> list[int]:
+    """Whole numbers that add up to `total`, by largest remainder; of equal remainders the first. [] of no weights."""
+    ideal = _divide(total, weights)
+    shares = [math.floor(share) for share in ideal]
+    by_rest = sorted(range(len(ideal)), key=lambda place: (shares[place] - ideal[place], place))
+    for place in by_rest[: total - sum(shares) if shares else 0]:
+        shares[place] += 1
+    return shares
+
+
+def _divide(total: int, weights: Sequence[float]) -> list[float]:
+    whole = math.fsum(weights)
+    return [total * weight / whole for weight in weights]

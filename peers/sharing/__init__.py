@@ -1,0 +1,1 @@
+"""One person's devices share data: files, records, and the node that gives or takes."""

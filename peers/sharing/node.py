@@ -1,0 +1,204 @@
+"""The node that gives or takes windows: one that meets the others of its mesh in a run of their own.
+
+Who trains knows nothing of it. Owners of the mesh, and who they have revoked, count here too.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from typing import TypeVar
+
+from mdl.config import MeshSection
+from mdl.data.parcel import SHARED_RUN, shared_file
+from mdl.data.windows import DataSet
+from mdl.devices.offer import Offer
+from mdl.errors import ConfigError, RemoteProtocolError
+from mdl.protocol.delta import Contributor
+from mdl.protocol.machine import Effect, Event, Finish, Machine, PeerFound
+from mdl.protocol.sharing.messages import MAX_PARCEL_BYTES, PART_BYTES
+from mdl.protocol.sharing.work import CutWindows, DeleteShared, ForgetShare, ReadPart, StorePart
+from mdl.protocol.vocabulary import PeerInfo, Role
+from mdl.trust.statements import DeviceRevoked, OwnerNamed
+from peers.edge.identity import claim_identity, known_meshes, release_identity, state_home
+from peers.edge.lifeline import stopped_by_signals
+from peers.edge.membership import keep_roster, open_membership
+from peers.edge.node import drive, start_runtime
+from peers.roles.sharing.giver import Giver
+from peers.roles.sharing.taker import Taker
+from peers.sharing.files import GivenFiles, Share, TakenFiles, delete_shared, read_shares, write_shares
+from peers.sharing.named import Named
+from transport.links.mesh_links import Links
+from transport.runtime import Runtime
+from transport.trust.keys import Mesh, MeshKeys
+from transport.trust.words import fingerprint
+from transport.worker import Work
+
+logger = logging.getLogger(__name__)
+
+_MachineT = TypeVar("_MachineT", bound=Machine)
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Where devices of a mesh meet to share. name: of this one; the host's by default."""
+
+    mesh: str
+    section: MeshSection
+    name: str | None = None
+
+    def keys(self) -> MeshKeys:
+        """Of the mesh itself. Raises ConfigError, also where it is not encrypted: then nobody is known by a key."""
+        code = known_meshes().get(self.mesh)
+        if code is None:
+            raise ConfigError(f"no code is known for mesh {self.mesh!r} (known: {', '.join(known_meshes()) or '-'})")
+        return MeshKeys.from_code(code)
+
+
+@dataclass(frozen=True)
+class Shared:
+    """How a sharing ended. shares: what each device was given. kept: windows that stay here."""
+
+    finish: Finish
+    shares: tuple[Share, ...]
+    kept: int
+    missing: tuple[str, ...]
+
+
+def give(meeting: Meeting, data: DataSet, named: Named, own: Offer, wait_s: float) -> Shared:
+    """Share windows with the devices that are named. Raises MdlError.
+
+    What a device has of an earlier sharing is deleted first. Raises ConfigError if one that is not named has some.
+    """
+    words, names = fingerprint(open_membership(meeting.keys()).device.public), dict[bytes, str]()
+    for each in read_shares(meeting.mesh):
+        if not each.is_ended and not named.name_of(bytes.fromhex(each.device)):
+            raise ConfigError(
+                f"{each.name} has {each.train} windows of an earlier sharing: name it too, or first "
+                f"mdl data unshare --mesh {meeting.mesh}"
+            )
+    end_shares(meeting.mesh)
+    shared_file(meeting.mesh, words).unlink(missing_ok=True)
+
+    def name_of(device: bytes) -> str:
+        names[device] = named.name_of(device)
+        return names[device]
+
+    with closing(GivenFiles(meeting.mesh, data, own, words, names)) as files:
+        return _run_giver(meeting, files, words, named.names, name_of, wait_s)
+
+
+def take_back(meeting: Meeting, wait_s: float) -> Shared:
+    """Tell all devices of sharings that have ended, as far as they are there; the others are told at the next one."""
+    own = fingerprint(open_membership(meeting.keys()).device.public)
+    with closing(GivenFiles(meeting.mesh, None, Offer(0.0), own, {})) as files:
+        return _run_giver(meeting, files, own, frozenset(), lambda device: "", wait_s)
+
+
+def end_shares(mesh: str, of: Callable[[Share], bool] = lambda share: True) -> int:
+    """Mark these as ended; how many of all sharings are. Nobody is told yet."""
+    shares = read_shares(mesh)
+    ended = [share if share.is_ended or not of(share) else _ended(share) for share in shares]
+    if shares:
+        write_shares(mesh, ended)
+    return len([share for share in ended if share.is_ended])
+
+
+def take(meeting: Meeting, named: Named, offer: Offer, is_once: bool) -> tuple[Finish, bool]:
+    """Accept windows from the device that is named; how it ended, and whether its windows are here."""
+    (source,) = named.names
+    files = TakenFiles(meeting.mesh, named.words_of(source), lambda: named.key_of(source))
+    most = offer.memory_bytes or MAX_PARCEL_BYTES
+    work: Work = {StorePart: files.store, DeleteShared: files.delete}
+
+    def make(me: Contributor, now: float) -> Taker:
+        return Taker(me, lambda device: bool(named.name_of(device)), offer, most, files.held(), is_once)
+
+    try:
+        finish, _ = _run(meeting, make, work)
+    finally:
+        delete_if_out(meeting.mesh)
+    return finish, files.path.exists()
+
+
+def delete_if_out(mesh: str) -> None:
+    """What was shared with a device that an owner has revoked is deleted there, as soon as it knows."""
+    code = known_meshes().get(mesh)
+    out = code and any(
+        open_membership(keys).why_out() for keys in (MeshKeys.from_code(code), MeshKeys.from_code(code, SHARED_RUN))
+    )
+    if out and delete_shared(mesh):
+        logger.warning("an owner of mesh %s has revoked this device: the windows that were shared with it are deleted",
+                       mesh)  # fmt: skip
+
+
+def _run_giver(
+    meeting: Meeting,
+    files: GivenFiles,
+    words: str,
+    names: frozenset[str],
+    name_of: Callable[[bytes], str],
+    wait_s: float,
+) -> Shared:
+    recalled = {
+        bytes.fromhex(each.sharing_id): bytes.fromhex(each.device)
+        for each in read_shares(meeting.mesh)
+        if each.is_ended
+    }
+    work: Work = {CutWindows: files.cut, ReadPart: files.read, ForgetShare: files.forget}
+
+    def make(me: Contributor, now: float) -> Giver:
+        return Giver(me, names, name_of, recalled, wait_s, now)
+
+    finish, machine = _run(meeting, make, work)
+    if not names and not read_shares(meeting.mesh):
+        shared_file(meeting.mesh, words).unlink(missing_ok=True)  # this device's own share: all is its own again
+    return Shared(finish, tuple(files.shares), files.kept, tuple(sorted(machine.missing())))
+
+
+def _run(meeting: Meeting, make: Callable[[Contributor, float], _MachineT], work: Work) -> tuple[Finish, _MachineT]:
+    """Until it has finished. Raises ConfigError if this device is out."""
+    with opened(meeting, make, work) as (runtime, machine, run), stopped_by_signals(runtime):
+        return run(), machine
+
+
+@contextmanager
+def opened(
+    meeting: Meeting, make: Callable[[Contributor, float], _MachineT], work: Work
+) -> Iterator[tuple[Runtime[Links], _MachineT, Callable[[], Finish]]]:
+    """A node of this machine, the machine, and what drives it to its end. Raises ConfigError if this device is out."""
+    keys = meeting.keys()
+    mesh = Mesh.from_code(known_meshes()[meeting.mesh], SHARED_RUN)
+    assert mesh.keys is not None
+    _heed_owners(keys, mesh.keys)
+    me, directory = claim_identity(state_home(mesh.name), meeting.name)
+    try:
+        machine = make(me, time.monotonic())
+        info = PeerInfo(me.peer_id, me.incarnation, Role.TRAINER, "", meeting.section.port)
+        most = PART_BYTES // 4
+        runtime = start_runtime(machine, info, mesh, meeting.section, max_values=most, work=work, observe=_tell)
+        yield runtime, machine, lambda: drive(runtime, mesh, meeting.section)
+    finally:
+        release_identity(directory)
+
+
+def _heed_owners(mesh: MeshKeys, run: MeshKeys) -> None:
+    """Whom the mesh's owners have revoked is out here too."""
+    membership = open_membership(run)
+    for statement in open_membership(mesh).roster.statements():
+        if isinstance(statement, OwnerNamed | DeviceRevoked):
+            with suppress(RemoteProtocolError):  # of an owner that is known by a statement behind it
+                membership.roster.add(statement)
+    keep_roster(membership)
+
+
+def _tell(now: float, event: Event, effects: list[Effect]) -> None:
+    if isinstance(event, PeerFound) and event.info.proof:
+        logger.info("found %s (%s)", event.info.peer_id, fingerprint(event.info.proof.enrolled.device))
+
+
+def _ended(share: Share) -> Share:
+    return Share(share.sharing_id, share.device, share.name, share.train, share.test, is_ended=True)
