@@ -83,6 +83,7 @@ class TrainingSettings(Section, frozen=True):
     planned_rounds: rounds over which `cosine` falls; a run with an end sets it to its own.
     schedule: constant, or cosine: the learning rate falls to 1 %, step by step.
     label_smoothing: share of a label that goes to the other classes.
+    batch_norm: of all devices together (shared), or each its own (FedBN): then the same on all devices.
     proximal: mu of FedProx: holds what a device learns near the model it began the round with; 0: nothing does.
     seed: of this device: derive it from the run's seed and the peer, or all devices drop out the same units.
     """
@@ -100,6 +101,7 @@ class TrainingSettings(Section, frozen=True):
     planned_rounds: Many = 5
     schedule: Literal["constant", "cosine"] = "cosine"
     label_smoothing: Annotated[float, Range(0, 1, below=True)] = 0.0
+    batch_norm: Literal["shared", "own"] = "shared"
     proximal: Annotated[float, Range(0, 1000)] = 0.0
     seed: Seed = 0
 

@@ -33,6 +33,7 @@ def join(
     accumulate: int = 1,
     precision: Precision = "float32",
     proximal: float = 0.0,
+    batch_norm: str = "shared",
     rounds: int = 0,
     until: str = "",
     every: str = "",
@@ -56,25 +57,25 @@ def join(
     sent nor merged, and must be equal on all devices. optimizer, scheduler, scaler: whatever has `state_dict`; their
     state is kept with the file cache, and a restart goes on with it. data, loss, accumulate (batches a step), precision
     (of the forward pass: float32, bfloat16, float16), proximal (mu of FedProx): for `run()` only, which steps the
-    scheduler once a round.
+    scheduler once a round. batch_norm: "own" leaves weights and statistics of batch norms on each device (FedBN).
     rounds: after so many this device leaves; 0: until the mesh ends. until, every: when the mesh ends for all and how
     often its rounds begin, if this device leads it: "minutes=30,no-better=5", "10m". theta: its weight (3.2.2).
     addresses: HOST:PORT of members, where multicast is blocked. port: to listen on; 0: any. interface: the only one to
     use, by name. classes: what the outputs stand for: only a hash of them is told, and devices with others are refused.
     fresh: what this device has of an earlier run is set aside; else it goes on from there.
     progress: called in the loop's thread with a `RoundDone` for each round whose result has come since the last call.
-    quiet: no lines but warnings. check: judge what others give before it is merged. Raises ConfigError, also if what
-    is there is of another model.
+    quiet: no lines but warnings. check: judge what others give before it is merged. Raises ConfigError.
     """
     section = MeshSection(join=tuple(addresses), port=port, listen=interface, loopback=loopback)
-    config = _configure(section, rounds, until, every, check)
+    config = _configure(section, rounds, until, every, check, batch_norm)
     loop = Loop(optimizer, data, loss, scheduler, scaler, accumulate, precision, proximal)
-    joined = Mesh.from_code(find_code(mesh, code))
-    return Member(joined, model, loop, Place(name, out, theta, fresh, tuple(classes)), Saying(progress, quiet), config)
+    place, saying = Place(name, out, theta, fresh, tuple(classes)), Saying(progress, quiet)
+    return Member(Mesh.from_code(find_code(mesh, code)), model, loop, place, saying, config)
 
 
-def _configure(section: MeshSection, rounds: int, until: str, every: str, check: bool) -> Config:
-    wanted: dict[str, object] = {"round.rounds": rounds, "round.every_s": parse_period(every) if every else None}
+def _configure(section: MeshSection, rounds: int, until: str, every: str, check: bool, batch_norm: str) -> Config:
+    wanted: dict[str, object] = {"round.rounds": rounds, "training.batch_norm": batch_norm}
+    wanted["round.every_s"] = parse_period(every) if every else None
     settings = load_config(None, wanted | until_settings([until]))
     section = msgspec.structs.replace(section, interfaces=(section.listen,) if section.listen else ())
     return msgspec.structs.replace(settings, mesh=section, defence=DefenceSection(check=check))

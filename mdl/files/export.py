@@ -37,6 +37,7 @@ class ModelDescription(msgspec.Struct, frozen=True):
     time: samples of a window; of images the width, and height is theirs. model, data: as the user named them where it
     was trained: for people to read. seed: as given to `load_data`, so that the same test windows are found again.
     channel_names: empty if the data did not name them. rate_hz: of the windows; None if it was not known.
+    own_batch_norm: the weights and statistics of batch norms are those of the one device that wrote the file.
     """
 
     model: str
@@ -50,6 +51,7 @@ class ModelDescription(msgspec.Struct, frozen=True):
     channel_names: tuple[str, ...] = ()
     rate_hz: _Rate | None = None
     height: _Size | None = None
+    own_batch_norm: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -38,34 +38,40 @@ class FlatModel:
     Tied parameters count once. `schema` lists (name, shape) in the vector's order; `task_schema` has what is frozen
     besides, which must be alike on all devices, and `schema_hash` is its 16 hex digits; all are the same for a module
     and for what torch.compile or DataParallel make of it. Of a module on a GPU the vector has two memories, there and
-    here, which `load` and `gather` copy; apart: also of one on the CPU. Raises ConfigError that names the tensor if one
-    is not float32, not initialised, or shares memory, and if all parameters are frozen.
+    here, which `load` and `gather` copy; apart: also of one on the CPU. own: tensors that stay on this device (FedBN):
+    trained as the others, in the same memory behind them, and no part of the vector. Raises ConfigError that names the
+    tensor if one is not float32, not initialised, or shares memory, and if all parameters are frozen.
     """
 
-    def __init__(self, module: nn.Module, apart: bool = False) -> None:
-        self.frozen = Frozen(module)
-        tensors = averaged_tensors(module, self.frozen.names)
+    def __init__(self, module: nn.Module, apart: bool = False, own: frozenset[str] = frozenset()) -> None:
+        self.frozen, self._own = Frozen(module), own
+        found = averaged_tensors(module, self.frozen.names)
+        tensors = dict(sorted(found.items(), key=lambda each: each[0] in own))
         for name, tensor in tensors.items():
             check_kind(name, tensor)
         check_distinct(tensors)
         self.module = module
-        self.schema: Schema = [(name, tuple(tensor.shape)) for name, tensor in tensors.items()]
-        self.task_schema = [*self.schema, *([(f"frozen {self.frozen.digest}", ())] if self.frozen.size else [])]
+        self._layout: Schema = [(name, tuple(tensor.shape)) for name, tensor in tensors.items()]
+        self.schema: Schema = [each for each in self._layout if each[0] not in own]
+        kept = [(f"own {name}", shape) for name, shape in self._layout if name in own]
+        self.task_schema = [*self.schema, *kept, *([(f"frozen {self.frozen.digest}", ())] if self.frozen.size else [])]
         self.schema_hash = hash_schema(self.task_schema)
-        self.size = sum(tensor.numel() for tensor in tensors.values())
+        self.size = sum(math.prod(shape) for _, shape in self.schema)
         if self.frozen.size and not any(isinstance(tensor, nn.Parameter) for tensor in tensors.values()):
             raise ConfigError(_ALL_FROZEN)
         if not self.size:
             raise ConfigError(f"model {type(module).__name__} has no parameters: there is nothing to train")
         self._tied = tied_names(module)
-        self._places = _places(self.schema)
-        self._values: Vector = np.empty(self.size, np.float32)
+        self._places = _places(self._layout)
+        # The vector, and what is this device's own behind it.
+        self._whole: Vector = np.empty(sum(map(len, self._places.values())), np.float32)
+        self._values: Vector = self._whole[: self.size]
         device = next(iter(tensors.values())).device
         is_here = device.type == "cpu" and not apart
-        self._memory = self._values if is_here else _take_memory(self.size, device)
+        self._memory = self._whole if is_here else _take_memory(self._whole.size, device)
         # Two views of the same memory each: share_memory() moves the storage of the one that the module has.
-        self._views, self._here = _cut(self._memory, self.schema), _cut(self._values, self.schema)
-        for (name, tensor), view in zip(tensors.items(), _cut(self._memory, self.schema).values(), strict=True):
+        self._views, self._here = _cut(self._memory, self._layout), _cut(self._whole, self._layout)
+        for (name, tensor), view in zip(tensors.items(), _cut(self._memory, self._layout).values(), strict=True):
             self._views[name].copy_(tensor.detach())
             if tensor.device == device:
                 tensor.data = view
@@ -88,7 +94,10 @@ class FlatModel:
         return {name: cut.get(self._tied.get(name, name), tensor) for name, tensor in state.items()}
 
     def live(self) -> Tensor:
-        """The vector where the module computes, float32 (size,): who writes to it writes to the module."""
+        """The vector where the module computes, float32, and behind it what is this device's own.
+
+        Who writes to it writes to the module.
+        """
         return _as_tensor(self._memory)
 
     def load(self, vector: Vector) -> None:
@@ -101,8 +110,10 @@ class FlatModel:
             raise LocalProtocolError(f"{vector.dtype} {vector.shape} does not fit float32 ({self.size},)")
         moved = self._moved()
         np.copyto(self._values, vector)
-        self._push()
+        self._push(self.size)
         for name, tensor in moved.items():
+            if name in self._own:
+                self._views[name].copy_(tensor.detach())
             if not self._come_home(name, tensor):
                 with torch.inference_mode():  # else a tensor that was made in such a mode could not be written
                     tensor.copy_(self._views[name])
@@ -119,19 +130,19 @@ class FlatModel:
         for name, values in found.items():
             np.copyto(self._here[name].numpy(), values.resolve_neg().numpy())
         if found:
-            self._push()
+            self._push(self._whole.size)
         for name in found:
             self._come_home(name, moved[name])
         return self._values
 
-    def _push(self) -> None:
-        """From here to where the module computes, if that is another memory."""
-        if self._memory is not self._values:
-            self.live().copy_(torch.from_numpy(self._values))
+    def _push(self, count: int) -> None:
+        """The first values, from here to where the module computes, if that is another memory."""
+        if self._memory is not self._whole:
+            self.live()[:count].copy_(torch.from_numpy(self._whole[:count]))
 
     def _pull(self) -> None:
-        if self._memory is not self._values:
-            torch.from_numpy(self._values).copy_(self.live())
+        if self._memory is not self._whole:
+            torch.from_numpy(self._whole).copy_(self.live())
 
     def _moved(self) -> dict[str, Tensor]:
         """The tensors that are not in their place in the vector any more."""
@@ -145,7 +156,7 @@ class FlatModel:
 
     def _check_schema(self, tensors: dict[str, Tensor]) -> None:
         came = [name for name in tensors if name not in self._views]
-        for name, shape in self.schema:
+        for name, shape in self._layout:
             if name not in tensors:
                 now = f", {came[0]} is new" if came else ""
                 raise ConfigError(f"model tensor {name} {list(shape)} is gone since the model was handed over{now}")
@@ -164,38 +175,28 @@ class FlatModel:
         """Whether the tensor lay elsewhere within the vector, where it would overwrite others: it does not any more."""
         is_inside = tensor.untyped_storage().data_ptr() == self._views[name].untyped_storage().data_ptr()
         if is_inside:
-            tensor.data = _cut(self._memory, self.schema)[name]
+            tensor.data = _cut(self._memory, self._layout)[name]
         return is_inside
 
     def trainable(self) -> list[range]:
-        """Where in the vector trainable parameters lie, in order; neighbours are one stretch.
+        """Where in the vector trainable parameters lie, in order; neighbours are one stretch. This device's own follow.
 
         Raises ConfigError if every parameter is frozen.
         """
-        stretches: list[range] = []
-        for name, parameter in self._parameters():
-            if not parameter.requires_grad:
-                continue
-            place = self._places[name]
-            if stretches and stretches[-1].stop == place.start:
-                stretches[-1] = range(stretches[-1].start, place.stop)
-            else:
-                stretches.append(place)
-        if not stretches:
+        trained = [self._places[name] for name, parameter in self._parameters() if parameter.requires_grad]
+        if not trained:
             raise ConfigError(_ALL_FROZEN)
-        return stretches
+        return _join(sorted(trained, key=lambda place: place.start), self.size)
 
     def buffers(self) -> list[range]:
         """Where in the vector lies what is no parameter, as a batch norm's statistics; neighbours are one stretch."""
         parameters = {name for name, _ in self._parameters()}
-        stretches: list[range] = []
-        for name, place in self._places.items():
-            if name in parameters:
-                continue
-            if stretches and stretches[-1].stop == place.start:
-                place = range(stretches.pop().start, place.stop)
-            stretches.append(place)
-        return stretches
+        return _join([self._places[name] for name, _ in self.schema if name not in parameters], self.size)
+
+    def own_state(self) -> dict[str, Tensor]:
+        """What is this device's own, by name: the module's tensors, which change with the next step."""
+        tensors = averaged_tensors(self.module, self.frozen.names)
+        return {name: tensors[name].detach() for name, _ in self._layout if name in self._own}
 
     def attach_gradients(self, stretches: list[range], gradients: list[Tensor]) -> None:
         """Let autograd add its gradients into these vectors, one for each stretch of `trainable`.
@@ -291,6 +292,16 @@ def _places(schema: Schema) -> dict[str, range]:
     return {
         name: range(stop - size, stop) for (name, _), size, stop in zip(schema, sizes, accumulate(sizes), strict=True)
     }
+
+
+def _join(places: Iterable[range], edge: int) -> list[range]:
+    """Neighbours become one, but for those that meet at the edge. places: in order."""
+    stretches: list[range] = []
+    for place in places:
+        if stretches and stretches[-1].stop == place.start and place.start != edge:
+            place = range(stretches.pop().start, place.stop)
+        stretches.append(place)
+    return stretches
 
 
 def _cut(memory: Vector | Tensor, schema: Schema) -> dict[str, Tensor]:

@@ -81,9 +81,11 @@ class FlatOptimizer:
     def pull_towards(self, anchor: Tensor, strength: float) -> None:
         """Add the gradient of strength/2 ||w - anchor||^2 (FedProx, arXiv 1812.06127, Eq. 2) before a step.
 
-        anchor: float32, of the whole vector's shape and on its device.
+        anchor: float32, of the vector's shape and on its device. What is the device's own behind it is not held.
         """
         for part, parameters, gradient in zip(self._stretches, self._parameters, self._gradients, strict=True):
+            if part.start >= len(anchor):
+                break
             gradient.add_(parameters, alpha=strength).sub_(anchor[part.start : part.stop], alpha=strength)
 
     @torch.no_grad()

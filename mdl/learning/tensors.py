@@ -7,11 +7,12 @@ be the same everywhere, which its digest tells.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
 from mdl.errors import ConfigError
@@ -95,6 +96,43 @@ def averaged_tensors(module: nn.Module, frozen: frozenset[str]) -> dict[str, Ten
         if name in persistent and (buffer.is_floating_point() or buffer.is_complex()):
             tensors[plain_name(name)] = buffer
     return tensors
+
+
+def own_names(module: nn.Module, batch_norm: str) -> frozenset[str]:
+    """What stays on each device: with "own" the weights and statistics of batch norms (FedBN, arXiv 2102.07623).
+
+    Raises ConfigError if it has none.
+    """
+    if batch_norm != "own":
+        return frozenset()
+    norms = [(name, part) for name, part in unwrap(module).named_modules() if isinstance(part, _BatchNorm)]
+    found = {f"{name}.{each}" for name, part in norms for each in part.state_dict() if each != "num_batches_tracked"}
+    if not found:
+        raise ConfigError(f"training.batch_norm = own: {type(module).__name__} has no batch norm")
+    return frozenset(plain_name(name).lstrip(".") for name in found)
+
+
+class OwnState:
+    """What a model leaves on this device, as a part of what its training keeps for a restart.
+
+    tensors: of the live module, by name.
+    """
+
+    def __init__(self, tensors: Callable[[], dict[str, Tensor]]) -> None:
+        self._tensors = tensors
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return self._tensors()
+
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        """Raises ValueError, and changes nothing, if it is of other tensors."""
+        mine = self._tensors()
+        for name, tensor in mine.items():
+            found = state.get(name)
+            if not isinstance(found, Tensor) or (found.shape, found.dtype) != (tensor.shape, tensor.dtype):
+                raise ValueError(f"{name} is not there, or has another shape")
+        for name, tensor in mine.items():
+            tensor.copy_(state[name])  # type: ignore[arg-type]
 
 
 def tied_names(module: nn.Module) -> dict[str, str]:

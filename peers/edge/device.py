@@ -14,7 +14,7 @@ import numpy as np
 
 from mdl.config import Config
 from mdl.data import DataSet, shard_test, take_windows
-from mdl.errors import TrainingCancelledError
+from mdl.errors import ConfigError, TrainingCancelledError
 from mdl.files.ballot import BALLOT, BallotFile
 from mdl.files.checkpoint import CachedModel, ModelCache, write_safetensors
 from mdl.files.export import ModelDescription, export_model, export_state
@@ -22,6 +22,7 @@ from mdl.learning.evaluation import evaluate
 from mdl.learning.flat import FlatModel, hash_task, older_hashes
 from mdl.learning.models import build_model
 from mdl.learning.own_loss import LARGEST, OwnLoss
+from mdl.learning.tensors import OwnState, own_names
 from mdl.learning.training import LocalTrainer, Teacher, check_trained, find_device, model_delta
 from mdl.own import own_model
 from mdl.protocol.counts import Course
@@ -77,6 +78,9 @@ class Device:
         data, self.train, shard = load_share(config)
         self.test = take_windows(data.test, shard_test(len(data.test), shard))
         self.model = build_flat_model(config, data)
+        self._has_own = config.training.batch_norm == "own"
+        if self._has_own and config.cloud.address:
+            raise ConfigError("training.batch_norm = own: a cloud learns from whole models; leave one of them out")
         self.description = describe_model(config, data, mesh)
         self.schema_hash = hash_task(
             self.model.task_schema, data.classes, data.channels, data.rate_hz, self.description.meaning
@@ -90,7 +94,10 @@ class Device:
         self._settings = msgspec.structs.replace(config.training, seed=device_seed(config.seed, shard.index))
         self._trainer = LocalTrainer(self.model, self.train.x, self.train.y, self._settings)
         self._cache = ModelCache(out)
-        self._state = LoopState(out, self.schema_hash, {"optimizer": self._trainer.optimizer})
+        kept: dict[str, Any] = {"optimizer": self._trainer.optimizer}
+        if self._has_own:
+            kept["batch norm"] = OwnState(self.model.own_state)
+        self._state = LoopState(out, self.schema_hash, kept)
         self.course: Callable[[], Course | None] = lambda: None
         self.best = BestModel(out, self._cache, lambda: self.course(), self._export_best)
         self.ballots = BallotFile(out / BALLOT)
@@ -132,8 +139,11 @@ class Device:
         return state.start(self.schema_hash, self.summary, self.ballots.load(), self._outer)
 
     def losses(self, count: int) -> OwnLoss | None:
-        """Of so many of its own windows, to judge others' deltas by; None: of none, or the model is too large."""
-        if not count or self.model.size > LARGEST:
+        """Of so many of its own windows, to judge others' deltas by; None: of none, or the model is too large.
+
+        Nor where batch norms are its own: they are those of the module that trains.
+        """
+        if not count or self.model.size > LARGEST or self._has_own:
             return None
         train, classes, seed = self.train, self.description.classes, self._settings.seed
         return OwnLoss(self._build, train.x, train.y, classes, count, seed)
@@ -233,7 +243,8 @@ def build_flat_model(config: Config, data: DataSet) -> FlatModel:
     """The configured model for these windows; the same seed gives the same parameters on every device."""
     channels, *height, length = data.shape
     model = build_model(own_model(config.model.name), channels, length, len(data.classes), config.seed, *height)
-    return FlatModel(model.to(find_device(config.training.device)))
+    own = own_names(model, config.training.batch_norm)
+    return FlatModel(model.to(find_device(config.training.device)), own=own)
 
 
 def describe_model(config: Config, data: DataSet, mesh: str) -> ModelDescription:
@@ -242,6 +253,7 @@ def describe_model(config: Config, data: DataSet, mesh: str) -> ModelDescription
         config.model.name, channels, length, data.classes, config.data.spec, mesh, seed=config.seed,
         channel_names=data.channels,
         rate_hz=data.rate_hz, height=height[0] if height else None,
+        own_batch_norm=config.training.batch_norm == "own",
     )  # fmt: skip
 
 

@@ -29,7 +29,7 @@ from mdl.files.export import save_tensors
 from mdl.files.journal import Journal
 from mdl.learning.flat import FlatModel, hash_task
 from mdl.learning.loop import Loop
-from mdl.learning.tensors import unwrap
+from mdl.learning.tensors import OwnState, own_names, unwrap
 from mdl.learning.training import check_trained, model_delta
 from mdl.protocol.counts import no_evaluation
 from mdl.protocol.delta import ModelDelta, Vector
@@ -121,7 +121,7 @@ class Member:
         self.model = model
         self._failure: BaseException | None = None
         self._loop, self._saying, self._config = loop, saying, config
-        self._flat = FlatModel(model)
+        self._flat = FlatModel(model, own=own_names(model, config.training.batch_norm))
         self._check_optimizer()
         self._me, self._directory = claim_identity(state_home(mesh.name), place.name, place.out)
         self.mesh, self.name = mesh.name, self._me.peer_id
@@ -134,7 +134,8 @@ class Member:
         self._todo: queue.SimpleQueue[TrainLocally | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[LocalDeltaReady | TrainingPaused | None] = queue.SimpleQueue()
         self._origin = Origin(mesh.name, hash_task(self._flat.task_schema, place.classes), _describe(self._flat))
-        self._state = LoopState(self._directory, self._origin.schema_hash, loop.stateful())
+        own = {"batch norm": OwnState(self._flat.own_state)} if self._flat.own_state() else {}
+        self._state = LoopState(self._directory, self._origin.schema_hash, loop.stateful() | own)
         state = self._restore(place.fresh)
         self._leaving = Leaving(config.round.rounds, state.round_id)
         start, merges = self._start(state), MergeTimer()

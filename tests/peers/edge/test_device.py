@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
+import torch
 
-from mdl.config import Config, DataSection, TrainingSettings
-from mdl.errors import DataError, TrainingCancelledError
-from mdl.files.checkpoint import CachedModel, ModelCache
+from mdl.config import CloudSection, Config, DataSection, TrainingSettings
+from mdl.errors import ConfigError, DataError, TrainingCancelledError
+from mdl.files.checkpoint import CachedModel, ModelCache, read_safetensors
+from mdl.files.export import read_description
 from mdl.learning.flat import hash_task
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Evaluate, Evaluated, LocalDeltaReady, TrainingPaused, TrainLocally
@@ -110,3 +113,24 @@ def test_a_pause_cuts_off_a_test_that_is_under_way(tmp_path: Path) -> None:
     assert done.evaluation.n == len(me.test) > 0
     me.is_paused = lambda: True
     assert test(Evaluate(1, parameters)) is None
+
+
+def test_a_restart_goes_on_with_the_batch_norm_that_stays_on_the_device(tmp_path: Path) -> None:
+    data = DataSection(spec=f"csv:{write_csv(tmp_path / 'a.csv', 'ax,ay,az')}?label=label&window=20")
+    config = Config(data=data, training=TrainingSettings(batch_norm="own"))
+    first = Device(config, ME, "home", tmp_path / "run")
+    parameters = first.model.values().copy()
+    assert isinstance(first.work()[TrainLocally](TrainLocally(1, parameters)), LocalDeltaReady)
+    ModelCache(tmp_path / "run").save(CachedModel(parameters, 1, first.schema_hash, "home"))
+    again = Device(config, ME, "home", tmp_path / "run")
+    assert not torch.equal(again.model.own_state()["0.running_mean"], first.model.own_state()["0.running_mean"])
+    again.restore()
+    for name, tensor in again.model.own_state().items():
+        assert torch.equal(tensor, first.model.own_state()[name]), name
+    again.export(tmp_path / "global.safetensors", 1, parameters)
+    arrays, _ = read_safetensors(tmp_path / "global.safetensors")
+    assert np.array_equal(arrays["0.running_mean"], again.model.own_state()["0.running_mean"].numpy())
+    assert read_description(tmp_path / "global.safetensors").own_batch_norm
+    assert again.losses(8) is None
+    with pytest.raises(ConfigError, match="a cloud learns from whole models"):
+        Device(msgspec.structs.replace(config, cloud=CloudSection(address="h:1")), ME, "home", tmp_path / "run")
