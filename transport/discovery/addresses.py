@@ -73,7 +73,8 @@ class AddressWatch:
 
 
 def _hosts(interfaces: Sequence[Interface]) -> frozenset[str]:
-    return frozenset(str(interface.ip) for interface in interfaces)
+    """Of IPv4: a link-local address of IPv6 is the same on the next network, and leads nowhere from there."""
+    return frozenset(str(interface.ip) for interface in of_ipv4(interfaces))
 
 
 def _describe(interfaces: Sequence[Interface]) -> str:

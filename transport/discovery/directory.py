@@ -113,7 +113,7 @@ class Directory:
         self._others: dict[str, dict[int, _Start]] = {}
 
     def learn(self, info: PeerInfo, first_hand: bool, now: float) -> bool:
-        """True if this is news: a new peer, a higher incarnation, or (first hand only) a changed description."""
+        """True if this is news: a new peer, a higher incarnation, or a changed description, at first hand or signed."""
         known = self._peers.get(info.peer_id)
         if info.peer_id == self._my_id or known == info:
             return False
@@ -121,7 +121,7 @@ class Directory:
             if len(self._peers) >= MAX_MEMBERS and not self._forget_one(first_hand, now):
                 return False
         elif info.incarnation == known.incarnation:
-            if not first_hand:
+            if not (first_hand or _has_left(known, info)):
                 return False
         elif info.incarnation < known.incarnation or info.incarnation in self._others.get(info.peer_id, ()):
             self._set_aside(info, first_hand)
@@ -212,6 +212,14 @@ class Directory:
             start.signs, start.sign_at = 1, now
         elif now - start.sign_at >= SIGN_PAUSE_S:
             start.signs, start.sign_at = start.signs + 1, now
+
+
+def _has_left(known: PeerInfo, info: PeerInfo) -> bool:
+    """Whether a peer has signed where it is, and is no longer where it is known: whoever tells it, it is its word.
+
+    Its own telling may have been signed before this one, and is not heeded then.
+    """
+    return info.proof is not None and known.host not in info.proof.hosts
 
 
 @dataclass

@@ -95,11 +95,11 @@ class Introducer:
         """This machine's own address on the way there."""
         return local_host_towards(self.scopes.dial(host))
 
-    def nearest(self, info: PeerInfo, by: PeerInfo | None) -> PeerInfo:
-        """A peer that another one tells of, at that of its addresses which is nearest to here. by: who tells of it."""
+    def nearest(self, info: PeerInfo, by: PeerInfo | None = None, is_on_link: bool = False) -> PeerInfo:
+        """A peer at that of its addresses which is nearest to here. by: who tells of it; is_on_link: itself, here."""
         if info.proof is None:
             return info
-        host = choose_host(info.proof.hosts, self._own) or info.host
+        host = choose_host(info.proof.hosts, self._own, is_on_link) or info.host
         if by is not None:
             self.scopes.follow(host, by.host)
         return msgspec.structs.replace(info, host=host)

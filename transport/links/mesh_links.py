@@ -27,6 +27,7 @@ from mdl.protocol.machine import Event, NameTaken, PeerFound, PeerRevoked
 from mdl.protocol.messages import Hello, PeersKnown, Said
 from mdl.protocol.vocabulary import PeerInfo, Role
 from transport.discovery.directory import Address, Directory, Greetings, address_of, is_loopback, parse_address
+from transport.discovery.scopes import is_link_local
 from transport.links.descriptors import Share, raise_limit, share_out
 from transport.links.doors import Doors
 from transport.links.gate import shown_key
@@ -134,8 +135,8 @@ class Links:
             if self._namesakes.meet(info, self._now):
                 self._outbox.greet(address, self._namesakes.challenge(address))
             return []
-        if not first_hand:
-            info = self.introducer.nearest(info, self.directory.get(source))
+        if not first_hand or is_link_local(info.host):
+            info = self.introducer.nearest(info, self.directory.get(source), first_hand)
         known = self.directory.get(info.peer_id)
         return self._link_anew(known, info) if self.directory.learn(info, first_hand, self._now) else []
 
@@ -152,6 +153,9 @@ class Links:
         kept: the addresses it had all along. Who listens at one address only listens at the interface's new one.
         """
         self.introducer.move(self.doors.follow(kept))
+        for info in self.directory.everyone():
+            if is_link_local(info.host):  # on the link that was; who is on this one is heard there again
+                self.directory.learn(self.introducer.nearest(info), True, self._now)
         self._outbox.move(kept)
         self.greetings.begin_again(self._now)
         return []

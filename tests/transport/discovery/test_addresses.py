@@ -1,6 +1,6 @@
 """What is told of a machine's own addresses. No network: the looks are given."""
 
-from ipaddress import IPv4Interface
+from ipaddress import IPv4Interface, IPv6Interface
 
 import pytest
 
@@ -9,6 +9,8 @@ from transport.discovery import addresses
 from transport.discovery.addresses import AddressWatch
 
 HOME, LEASE, CABLE = (IPv4Interface(f"{host}/24") for host in ("192.168.1.20", "192.168.1.77", "10.0.0.2"))
+
+LINK = IPv6Interface("fe80::1%eth0/64")
 
 
 @pytest.fixture
@@ -37,6 +39,17 @@ def test_another_address_is_told_with_those_that_were_there_all_along(watch, cap
     assert watch(HOME, CABLE) == [([HOME, CABLE], {"192.168.1.20"})]
     assert watch(LEASE, CABLE) == [([LEASE, CABLE], {"10.0.0.2"})]
     assert "it is at 192.168.1.77, 10.0.0.2 now" in caplog.text
+
+
+def test_a_link_local_address_is_none_that_was_there_all_along_and_is_told_where_there_is_no_other(watch, caplog):
+    assert watch(HOME, LINK) == [([HOME, LINK], {"192.168.1.20"})]
+    assert caplog.text == "", "nothing that people would notice has changed"
+    assert watch(LEASE, LINK) == [([LEASE, LINK], set())]
+    assert watch(LINK) == [([LINK], set())]
+    assert [line.partition("it is at ")[2].partition(" now")[0] for line in caplog.messages] == [
+        "192.168.1.77",
+        "fe80::1",
+    ]
 
 
 def test_without_any_address_nothing_can_be_done_until_one_is_back_even_the_old_one(watch, caplog):

@@ -3,12 +3,14 @@
 import itertools
 import socket
 
+import msgspec
 import pytest
 
 from mdl.bounds import MAX_MEMBERS
 from mdl.errors import ConfigError, RemoteProtocolError
 from mdl.protocol.delta import Contributor
 from mdl.protocol.vocabulary import PeerInfo, Role
+from mdl.trust.statements import Enrolled, Proof
 from transport.discovery.directory import (
     KEEP_GREETING_S,
     LOST_S,
@@ -228,3 +230,16 @@ def test_a_link_local_address_is_joined_with_its_link_and_told_without():
         parse_address("[fe80::1%gone0]:7300")
     with pytest.raises(RemoteProtocolError, match="a link of its own machine is nobody else's"):
         address_of(peer(host="fe80::1%eth0"))
+
+
+def test_what_a_peer_has_signed_of_where_it_is_counts_whoever_tells_it():
+    def signed(host, *hosts):
+        enrolled = Enrolled(bytes(32), "b", bytes(32))
+        return msgspec.structs.replace(peer(host=host), proof=Proof(enrolled, 5751, (host, *hosts), 1))
+
+    directory = Directory("a")
+    assert directory.learn(signed("192.0.2.7"), True, 0.0)
+    assert not directory.learn(signed("192.0.2.8", "192.0.2.7"), False, 0.0), "it is still where it was"
+    assert directory.learn(signed("192.0.2.9"), False, 0.0)
+    assert directory.get("b").host == "192.0.2.9"
+    assert not directory.learn(peer(host="192.0.2.10"), False, 0.0), "it has not signed that"
