@@ -19,7 +19,6 @@ from transport.discovery.interfaces import choose_host, networks_near, own_hosts
 from transport.discovery.scopes import Interface, Scopes
 from transport.links.roster_talk import RosterTalk
 from transport.links.sockets import Curve, local_host_towards
-from transport.trust.keys import MeshKeys
 from transport.trust.membership import Membership
 from transport.wire.codec import Body
 
@@ -62,10 +61,8 @@ class Introducer:
         self.scopes.move(self._own)
         self._signed.clear()
 
-    def use(self, keys: MeshKeys) -> None:
+    def sign_anew(self) -> None:
         """The mesh has another join code: say again who admitted this device."""
-        assert self._membership is not None
-        self._membership.keys = keys
         self._signed.clear()
 
     def first_words(self, peer_id: str) -> list[Body]:

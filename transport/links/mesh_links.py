@@ -144,7 +144,7 @@ class Links:
         """This device states something, which everybody hears. Raises RemoteProtocolError if it may not."""
         news = self.standing.state(stated, self._now)
         if stated.keys is not None:
-            self._use(stated.keys)
+            self._admit_anew()
         return self._follow(news)
 
     def move(self, kept: frozenset[str]) -> list[Event]:
@@ -193,9 +193,9 @@ class Links:
         self._transfers.close()
         self.context.destroy(linger=0)
 
-    def _use(self, keys: MeshKeys) -> None:
-        """The mesh has another join code."""
-        self.introducer.use(keys)
+    def _admit_anew(self) -> None:
+        """The mesh has another join code, which `standing` knows."""
+        self.introducer.sign_anew()
         self.doors.reopen()
 
     def _handle(self, frames: list[zmq.Frame], now: float, at_door: bool) -> list[Event]:
@@ -260,8 +260,8 @@ class Links:
         if isinstance(body, RosterTold):
             return self._follow(self.standing.hear(sender.peer_id, body, now))
         if isinstance(body, CodeTold):
-            if (keys := self.standing.learn_code(body.code)) is not None:
-                self._use(keys)
+            if self.standing.learn_code(body.code) is not None:
+                self._admit_anew()
             return []
         if not self.standing.is_settled(sender.peer_id, now):
             return []  # whatever it wants it says again

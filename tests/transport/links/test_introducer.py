@@ -78,7 +78,8 @@ def test_others_are_passed_on_as_they_are() -> None:
 def test_another_code_admits_this_device_from_then_on_and_opens_other_doors() -> None:
     mine, _ = introducer()
     before, new = mine.seen_from("127.0.0.9", mine.me), MeshKeys.from_code(NEW_CODE)
-    mine.use(new)
+    mine._membership.keys = new
+    mine.sign_anew()
     after = mine.seen_from("127.0.0.9", mine.me)
     assert mine.door is not None
     assert mine.door.server == new.server_public
