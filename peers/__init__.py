@@ -3,9 +3,9 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from peers.api import Member, Round, RoundDone, join
+    from peers.api import Member, Replay, Round, RoundDone, join
 
-__all__ = ["Member", "Round", "RoundDone", "join"]
+__all__ = ["Member", "Replay", "Round", "RoundDone", "join"]
 
 
 def __getattr__(name: str) -> Any:

@@ -13,12 +13,13 @@ from torch import nn
 from mdl.config import Config, DefenceSection, MeshSection, load_config
 from mdl.ends import parse_period, until_settings
 from mdl.learning.loop import Batches, Loop, Loss, Precision
+from mdl.learning.replay import Replay
 from peers.edge.identity import find_code
 from peers.loops.member import Member, Place, Progress, Round, Saying
 from peers.loops.rounds import RoundDone
 from transport.trust.keys import Mesh
 
-__all__ = ["Member", "Round", "RoundDone", "join"]
+__all__ = ["Member", "Replay", "Round", "RoundDone", "join"]
 
 
 def join(

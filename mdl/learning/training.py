@@ -72,6 +72,11 @@ class LocalTrainer:
         self._loss = loss or nn.CrossEntropyLoss(label_smoothing=settings.label_smoothing)
         self.optimizer = FlatOptimizer(model, settings.optimizer, settings.momentum, settings.weight_decay)
 
+    def replace_windows(self, x: Vector, y: NDArray[np.int64]) -> None:
+        """From the next round on the shard is this one. Raises DataError if it does not fit."""
+        _check_shard(x, y, self.settings)
+        self._x, self._y = x, y
+
     def train_round(
         self,
         parameters: Vector,

@@ -13,7 +13,8 @@ import msgspec
 import numpy as np
 
 from mdl.config import Config
-from mdl.data import DataSet, shard_test, take_windows
+from mdl.data import DataSet, Shard, shard_test, take_windows
+from mdl.data.watch import Watched, watched_folder
 from mdl.errors import ConfigError, TrainingCancelledError
 from mdl.files.ballot import BALLOT, BallotFile
 from mdl.files.checkpoint import CachedModel, ModelCache, write_safetensors
@@ -103,6 +104,7 @@ class Device:
         self.ballots = BallotFile(out / BALLOT)
         self._spare = Spare()
         self._config = config
+        self._watched = self._watch(config, data, shard)
         self._stopped = False
         self._trained_from: Callable[[], Vector | None] = lambda: None
         self._lesson_every = config.cloud.lesson_every
@@ -159,6 +161,20 @@ class Device:
             KeepDelta: lambda effect: keep_delta(self._out, self._me, effect),
         }
 
+    def _watch(self, config: Config, data: DataSet, shard: Shard) -> Watched | None:
+        watched = watched_folder(config.data.spec, data, self.train, self.test, self._settings.seed)
+        if watched and (shard.count > 1 or config.cloud.address):
+            raise ConfigError(f"data {config.data.spec!r}: watch= goes with neither --shard nor a cloud")
+        if watched:
+            self._take(watched)
+        return watched
+
+    def _take(self, watched: Watched) -> None:
+        self.train, self.test = watched.train, watched.test
+        self._trainer.replace_windows(self.train.x, self.train.y)
+        if self._config.round.theta == "samples":
+            self.theta = float(len(self.train))
+
     def stop(self) -> None:
         """End local training at its next step; from any thread."""
         self._stopped = True
@@ -181,6 +197,8 @@ class Device:
         started = time.perf_counter()
         if self.is_paused():
             return TrainingPaused(effect.round_id)
+        if self._watched and self._watched.look(time.time()):
+            self._take(self._watched)
         if effect.planned_rounds:
             self._trainer.settings = msgspec.structs.replace(self._settings, planned_rounds=effect.planned_rounds)
         teacher = self.teacher if (effect.round_id - 1) % self._lesson_every == 0 else None

@@ -48,13 +48,20 @@ def find_csv_files(path: str) -> list[Path]:
     return files
 
 
-def read_csv(path: str, options: CsvOptions, scratch: Path | None = None, *, labelled: bool = True) -> DataSet:
+def read_csv(
+    path: str,
+    options: CsvOptions,
+    scratch: Path | None = None,
+    *,
+    labelled: bool = True,
+    files: list[Path] | None = None,
+) -> DataSet:
     """The data set at `path`. scratch: a folder on a disk for rows and windows; None for a temporary one.
 
-    labelled: False takes all rows, whatever their label. Raises ConfigError or DataError naming the file, the column or
-    row, and the header.
+    labelled: False takes all rows, whatever their label. files: these alone of those at `path`. Raises ConfigError or
+    DataError naming the file, the column or row, and the header.
     """
-    files = find_csv_files(path)
+    files = files or find_csv_files(path)
     with _place_for_rows(scratch) as folder:
         rows = folder / "rows.f32"
         with open_private(rows, "xb") as into:

@@ -27,6 +27,7 @@ class CsvOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     acceleration: the unit that ax, ay, az are brought to.
 
     window and step count samples; step is half a window where not given. split, seed: what is held out for testing.
+    watch: new files of the folder join training between rounds; of all windows so many are kept; 0: it is read once.
     """
 
     label: str = ""
@@ -46,6 +47,7 @@ class CsvOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     step: Annotated[int, msgspec.Meta(ge=1, le=1 << 20)] | None = None
     split: Literal["auto", "subject", "recording", "time"] = "auto"
     skip: str = ""
+    watch: Annotated[int, msgspec.Meta(ge=0, le=1 << 24)] = 0
     seed: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)] = 0
 
     @property

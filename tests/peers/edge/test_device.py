@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import msgspec
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from mdl.config import CloudSection, Config, DataSection, TrainingSettings
+from mdl.config import CloudSection, Config, DataSection, RoundSection, TrainingSettings
 from mdl.errors import ConfigError, DataError, TrainingCancelledError
 from mdl.files.checkpoint import CachedModel, ModelCache, read_safetensors
 from mdl.files.export import read_description
@@ -134,3 +135,30 @@ def test_a_restart_goes_on_with_the_batch_norm_that_stays_on_the_device(tmp_path
     assert again.losses(8) is None
     with pytest.raises(ConfigError, match="a cloud learns from whole models"):
         Device(msgspec.structs.replace(config, cloud=CloudSection(address="h:1")), ME, "home", tmp_path / "run")
+
+
+def test_what_is_recorded_between_two_rounds_is_trained_in_the_next(tmp_path: Path) -> None:
+    folder = tmp_path / "rec"
+    folder.mkdir()
+    write_csv(folder / "a.csv", "ax,ay,az")
+    config = Config(
+        data=DataSection(spec=f"csv:{folder}?label=label&window=20&classes=a,b&watch=100"),
+        round=RoundSection(theta="samples"),
+    )
+    watching = Device(config, ME, "home", tmp_path / "run")
+    parameters = watching.model.values().copy()
+    train = watching.work()[TrainLocally]
+    first = train(TrainLocally(1, parameters))
+    write_csv(folder / "b.csv", "ax,ay,az")
+    os.utime(folder / "b.csv", (1.0, 1.0))
+    second = train(TrainLocally(2, parameters))
+    assert isinstance(first, LocalDeltaReady)
+    assert isinstance(second, LocalDeltaReady)
+    assert second.training.samples == len(watching.train) == 2 * first.training.samples
+    assert (first.delta.theta, second.delta.theta) == (first.training.samples, second.training.samples)
+    for wrong in (
+        {"data": DataSection(spec=config.data.spec, split="iid", shard="1/2")},
+        {"cloud": CloudSection(address="h:1")},
+    ):
+        with pytest.raises(ConfigError, match="watch= goes with neither --shard nor a cloud"):
+            Device(msgspec.structs.replace(config, **wrong), ME, "home", tmp_path / "run")

@@ -1,0 +1,122 @@
+"""A folder of CSV recordings that goes on: what is new in it joins training between two rounds.
+
+A file counts when nobody has written to it for a moment, and is read once; what cannot be read, or is of another kind
+than the files before, is told and left out. Of all windows a bounded sample is kept (`mdl/data/replay.py`).
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import numpy as np
+
+from mdl.data.readers.csv_streams import find_csv_files, read_csv
+from mdl.data.replay import Reservoir
+from mdl.data.sources import parse_spec
+from mdl.data.spec import read_options
+from mdl.data.tables.options import CsvOptions
+from mdl.data.windows import DataSet, Windows
+from mdl.errors import ConfigError, MdlError
+
+logger = logging.getLogger(__name__)
+
+# Nobody writes a recording in larger pieces than that.
+_QUIET_S = 2.0
+# Files read before one round: a folder that somebody fills must not keep a device from training.
+_AT_ONCE = 16
+# Of the windows that are kept to train on, how many are kept to test on.
+_TESTED = 4
+
+
+def watched_folder(spec: str, data: DataSet, train: Windows, test: Windows, seed: int) -> Watched | None:
+    """The folder that `csv:FOLDER?...&watch=N` names, with what was read of it; None if it is not to be watched.
+
+    Raises ConfigError for what is no folder, or does not say its classes.
+    """
+    if (parsed := parse_spec(spec)).source != "csv":
+        return None
+    options = read_options(parsed, CsvOptions)
+    if not options.watch:
+        return None
+    if not Path(parsed.path).is_dir():
+        raise ConfigError(f"data {spec!r}: watch= needs a folder, in which new recordings appear")
+    if not options.classes:
+        raise ConfigError(f"data {spec!r}: watch= needs classes=, as a new recording may hold any of them")
+    return Watched(parsed.path, options, data, (train, test), seed)
+
+
+class Watched:
+    """See the module. data: what was read at the start, of which this device has these windows (train, test)."""
+
+    def __init__(
+        self, path: str, options: CsvOptions, data: DataSet, windows: tuple[Windows, Windows], seed: int
+    ) -> None:
+        self._path, self._options, self._data = path, options, data
+        self._known = set(find_csv_files(path))
+        self._kept = Reservoir(options.watch, seed), Reservoir(max(1, options.watch // _TESTED), seed + 1)
+        self._add(*windows)
+
+    @property
+    def train(self) -> Windows:
+        """What is kept by now: the same arrays each time, which change with `look`."""
+        return _as_windows(self._kept[0])
+
+    @property
+    def test(self) -> Windows:
+        return _as_windows(self._kept[1])
+
+    def look(self, now_s: float) -> bool:
+        """Read what is new and quiet, at most some files; whether windows have come. now_s: seconds since 1970."""
+        try:
+            new = [file for file in find_csv_files(self._path) if file not in self._known]
+        except MdlError as error:
+            logger.warning("nothing new is read: %s", error)
+            return False
+        came = False
+        for file in [file for file in new if now_s - _changed_at(file) >= _QUIET_S][:_AT_ONCE]:
+            self._known.add(file)
+            came |= self._read(file)
+        return came
+
+    def _read(self, file: Path) -> bool:
+        try:
+            found = read_csv(self._path, self._options, files=[file])
+            self._check(found)
+        except MdlError as error:
+            logger.warning("%s is left out: %s", file, error)
+            return False
+        self._add(found.train, found.test)
+        seen, kept = self._kept[0].seen, len(self._kept[0])
+        logger.info("%s joins training with %d windows: %d of %d are kept", file, len(found.train), kept, seen)
+        return True
+
+    def _check(self, found: DataSet) -> None:
+        """Raises ConfigError if it is not of the same kind as what was read at the start."""
+        for what in ("channels", "shape", "rate_hz"):
+            if (here := getattr(found, what)) != (before := getattr(self._data, what)):
+                raise ConfigError(f"its {what} is {here}, of the recordings before it is {before}")
+        unit, before_unit = (_unit_of(data) for data in (found, self._data))
+        if unit != before_unit and unit and before_unit:
+            raise ConfigError(f"{unit}, of the recordings before {before_unit}; &acceleration= brings all to one unit")
+
+    def _add(self, *windows: Windows) -> None:
+        for kept, more in zip(self._kept, windows, strict=True):
+            kept.add(more.x, more.y)
+
+
+def _as_windows(kept: Reservoir) -> Windows:
+    nobody = np.zeros(len(kept), np.int64)
+    return Windows(kept.x, kept.y, nobody, nobody)
+
+
+def _unit_of(data: DataSet) -> str:
+    return next((note for note in data.notes if note.startswith("acceleration is in")), "")
+
+
+def _changed_at(file: Path) -> float:
+    """Seconds since 1970; of a file that is gone by now: just now."""
+    try:
+        return file.stat().st_mtime
+    except OSError:
+        return float("inf")
