@@ -33,6 +33,7 @@ from tests.fuzz.decoders import (
     remove_folders,
 )
 from tests.fuzz.machines import CloudCase, LearnerCase, MeshCase, ObserverCase, be_quiet
+from tests.fuzz.sharing import GiverCase, TakerCase
 from tests.fuzz.trust import TrustCase
 
 # Target -> what makes a case, its share of all inputs, inputs a case. Machines begin anew often: each case is another
@@ -48,8 +49,10 @@ TARGETS: dict[str, tuple[Callable[[int], Any], float, int]] = {
     "files": (FileCase, 0.004, 2_000),
     "update": (UpdateCase, 0.002, 2_000),
     "mesh": (MeshCase, 0.12, 1_500),
-    "cloud": (CloudCase, 0.05, 10_000),
-    "learner": (LearnerCase, 0.05, 10_000),
+    "cloud": (CloudCase, 0.04, 10_000),
+    "learner": (LearnerCase, 0.04, 10_000),
+    "giver": (GiverCase, 0.01, 5_000),
+    "taker": (TakerCase, 0.01, 5_000),
     "observer": (ObserverCase, 0.01, 5_000),
 }
 # One input takes some microseconds to some milliseconds: what takes so much processor time hangs. A first case also

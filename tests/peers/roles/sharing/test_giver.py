@@ -125,6 +125,10 @@ def test_a_revoked_device_is_given_nothing_more() -> None:
         machine.handle(said("watch", PartWanted(PARCEL.sharing_id, 0)), 3.0)
     assert machine.handle(PartRead("watch", PARCEL.sharing_id, 0, Packed(b"1")), 3.0) == []
     assert machine.handle(said("tablet", WindowsSought(OFFER, OTHER.sharing_id, True)), 3.0) == [Finish()]
+    early = giver()
+    early.handle(said("watch", WindowsSought(OFFER)), 1.0)
+    early.handle(PeerRevoked("watch", "sold"), 2.0)
+    assert early.offers == {}, "no share is cut for it"
     assert cut().handle(PeerRevoked("phone", "sold"), 3.0) == [Finish("sold", 2)]
 
 
