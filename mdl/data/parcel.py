@@ -26,6 +26,10 @@ from mdl.writing import write_whole
 # The run of a mesh in which its devices meet to share; what they keep is in its folder.
 SHARED_RUN = "shared"
 _FILE = "from-{}.npz"
+# Of a window beside its values: label and stretch as int64, and which side it is on.
+_NUMBER_BYTES = 17
+# Of a parcel beside its windows: names of classes and channels, headers of arrays.
+NAMES_BYTES = 1 << 20
 _MESH = re.compile(r"[a-z0-9-]{1,31}")
 
 
@@ -73,6 +77,13 @@ def deal_windows(data: DataSet, shares: Sequence[int], seed: int) -> list[tuple[
             tested[tested.index(max(tested))] -= 1
             tested[place] = 1
     return list(zip(_deal(shares, rng), _deal(tested, rng), strict=True))
+
+
+def window_bytes(data: DataSet) -> int:
+    """What a training window takes in a parcel, with its part of the test windows."""
+    name_bytes = 4 * max(map(len, data.subject_names), default=2)
+    one: int = data.train.x[0].nbytes + name_bytes + _NUMBER_BYTES
+    return one * (len(data.train) + len(data.test)) // len(data.train) + 1
 
 
 def write_parcel(path: Path, data: DataSet, train: Integers, test: Integers) -> None:

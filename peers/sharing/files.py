@@ -13,7 +13,7 @@ from secrets import token_bytes
 
 import msgspec
 
-from mdl.data.parcel import deal_windows, read_parcel, shared_file, shared_home, write_parcel
+from mdl.data.parcel import deal_windows, read_parcel, shared_file, shared_home, window_bytes, write_parcel
 from mdl.data.windows import DataSet
 from mdl.devices.offer import Offer, share_out
 from mdl.errors import DataError, StorageError
@@ -100,8 +100,7 @@ class GivenFiles:
         """Divide, write all parcels, and remember who is given what. Raises MdlError."""
         data, takers = self._data, [device for device, _ in effect.offers]
         assert data is not None
-        window_bytes = data.train.x[0].nbytes
-        counts = share_out(len(data.train), window_bytes, self._own, [offer for _, offer in effect.offers])
+        counts = share_out(len(data.train), window_bytes(data), self._own, [offer for _, offer in effect.offers])
         rows = deal_windows(data, counts, 0)
         if any(len(train) and not len(test) for train, test in rows):
             raise DataError(f"{len(data.test)} test windows are too few for {len(rows)} devices: each needs one")

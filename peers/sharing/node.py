@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from mdl.config import MeshSection
-from mdl.data.parcel import SHARED_RUN, shared_file
+from mdl.data.parcel import NAMES_BYTES, SHARED_RUN, shared_file
 from mdl.data.windows import DataSet
 from mdl.devices.offer import Offer
 from mdl.errors import ConfigError, RemoteProtocolError
@@ -111,7 +111,7 @@ def take(meeting: Meeting, named: Named, offer: Offer, is_once: bool) -> tuple[F
     """Accept windows from the device that is named; how it ended, and whether its windows are here."""
     (source,) = named.names
     files = TakenFiles(meeting.mesh, named.words_of(source), lambda: named.key_of(source))
-    most = offer.memory_bytes or MAX_PARCEL_BYTES
+    most = offer.memory_bytes + NAMES_BYTES if offer.memory_bytes else MAX_PARCEL_BYTES
     work: Work = {StorePart: files.store, DeleteShared: files.delete}
 
     def make(me: Contributor, now: float) -> Taker:

@@ -33,7 +33,7 @@ class Giver:
     """name_of: the name by which its user shares with the device of this key (32 bytes); "" with one that is not named.
 
     names: all of these, none if nothing is shared now. recalled: sharings that have ended -> the device that may still
-    have their windows. wait_s: for the next word of a device that has not got all. given: whom all was given to.
+    have their windows. wait_s: for the next step of a device that has not got all. given: whom all was given to.
     """
 
     def __init__(
@@ -53,6 +53,7 @@ class Giver:
         self.recalled = dict(recalled)
         self._name_of = name_of
         self._devices: dict[str, bytes] = {}
+        self._next_parts: dict[bytes, int] = {}
         self._is_cutting = False
         self._wait_s = wait_s
         self._give_up_at = now + wait_s
@@ -66,7 +67,7 @@ class Giver:
                     return [Finish(reason, 2)]
                 self._part_with(peer_id)
             case Received(sender=sender, message=Sought() as sought):
-                return [*self._hear(sender, sought, now), *self._go_on(now)]
+                return [*self._hear(sender, sought), *self._go_on(now)]
             case Received(sender=sender, message=PartWanted() as wanted):
                 return self._serve(sender, wanted, now)
             case WindowsCut(parcels=parcels):
@@ -91,7 +92,7 @@ class Giver:
             return self.names - {self._name_of(device) for device in self.offers}
         return frozenset(self._name_of(device) for device in self.parcels.keys() - self.given)
 
-    def _hear(self, sender: Contributor, sought: Sought, now: float) -> list[Effect]:
+    def _hear(self, sender: Contributor, sought: Sought) -> list[Effect]:
         device = self._devices.get(sender.peer_id)
         if device is None:
             return []  # who it is comes by another way; it asks again
@@ -103,7 +104,6 @@ class Giver:
             del self.recalled[sharing_id]
             effects.append(ForgetShare(sharing_id))
         if self._name_of(device):
-            self._give_up_at = max(self._give_up_at, now + self._wait_s) if self.parcels else self._give_up_at
             self.offers[device] = sought.offer
             return [*effects, *self._answer(sender.peer_id, device, sought)]
         if ended:
@@ -126,7 +126,9 @@ class Giver:
             raise RemoteProtocolError(f"{sender.peer_id} wants windows that were not offered to its device")
         if wanted.part * PART_BYTES >= parcel.size_bytes:
             raise RemoteProtocolError(f"{sender.peer_id} wants part {wanted.part} of {parcel.size_bytes} bytes")
-        self._give_up_at = now + self._wait_s
+        if wanted.part >= self._next_parts.get(wanted.sharing_id, 0):  # who asks for the same again gets no further
+            self._next_parts[wanted.sharing_id] = wanted.part + 1
+            self._give_up_at = now + self._wait_s
         return [ReadPart(sender.peer_id, wanted.sharing_id, wanted.part)]
 
     def _go_on(self, now: float) -> list[Effect]:

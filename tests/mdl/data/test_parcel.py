@@ -10,7 +10,17 @@ import numpy as np
 import pytest
 
 from mdl.data import DataSet, load_data, make_windows
-from mdl.data.parcel import SHARED_RUN, deal_windows, find_shared, read_parcel, shared_file, shared_home, write_parcel
+from mdl.data.parcel import (
+    NAMES_BYTES,
+    SHARED_RUN,
+    deal_windows,
+    find_shared,
+    read_parcel,
+    shared_file,
+    shared_home,
+    window_bytes,
+    write_parcel,
+)
 from mdl.data.readers.motion import MotionOptions, make_motion
 from mdl.errors import ConfigError, DataError
 from transport.trust.keys import name_run
@@ -54,6 +64,15 @@ def test_a_parcel_is_read_as_it_was_cut_and_is_for_this_user_alone(home: Path) -
     assert (found.name, found.synthetic) == ("motion", True)
     names = [found.subject_names[number] for number in found.train.subject]
     assert names == [data.subject_names[number] for number in data.train.subject[train]]
+
+
+@pytest.mark.parametrize("names", [(), ("ann", "bob", "cy", "di", "eve", "somebody with a long name")])
+def test_a_parcel_is_not_larger_than_its_windows_are_said_to_be(home: Path, names: tuple[str, ...]) -> None:
+    data = replace(DATA, subject_names=names)
+    for train, test in deal_windows(data, [90, 30], 0):
+        write_parcel(path := shared_file("home", WORDS), data, train, test)
+        assert path.stat().st_size <= len(train) * window_bytes(data) + NAMES_BYTES
+        assert path.stat().st_size >= 0.9 * len(train) * window_bytes(data)
 
 
 def test_images_travel_too(home: Path) -> None:

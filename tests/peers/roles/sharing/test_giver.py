@@ -114,8 +114,19 @@ def test_it_ends_when_all_say_that_they_have_all() -> None:
 def test_a_device_that_breaks_off_is_named() -> None:
     machine = cut()
     machine.handle(said("tablet", WindowsSought(OFFER, OTHER.sharing_id, True)), 3.0)
-    assert machine.deadline() == 63.0
-    assert machine.handle(Tick(), 63.0) == [Finish("not given to watch: it broke off", 4)]
+    assert machine.deadline() == 62.0
+    assert machine.handle(Tick(), 62.0) == [Finish("not given to watch: it broke off", 4)]
+
+
+def test_a_device_that_gets_no_further_holds_nobody_up() -> None:
+    machine = cut()
+    machine.handle(said("tablet", WindowsSought(OFFER, OTHER.sharing_id, True)), 3.0)
+    for at in range(4, 60, 2):
+        machine.handle(said("watch", WindowsSought(OFFER)), at)
+        machine.handle(said("watch", PartWanted(PARCEL.sharing_id, 0)), at)
+    assert machine.deadline() == 64.0
+    machine.handle(said("watch", PartWanted(PARCEL.sharing_id, 1)), 63.0)
+    assert machine.deadline() == 123.0
 
 
 def test_a_revoked_device_is_given_nothing_more() -> None:
