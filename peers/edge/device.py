@@ -57,7 +57,7 @@ from peers.edge.resume import (
     restore_state,
     set_aside,
 )
-from peers.edge.small.memory import Spare
+from peers.edge.small.memory import Spare, forget_loading
 from peers.edge.small.share import load_share
 from peers.roles.build import TrainerStart, outer_of
 
@@ -76,6 +76,7 @@ class Device:
     """
 
     def __init__(self, config: Config, me: Contributor, mesh: str, out: Path) -> None:
+        forget_loading()  # torch's, before the data takes its place
         data, self.train, shard = load_share(config)
         self.test = take_windows(data.test, shard_test(len(data.test), shard))
         self.model = build_flat_model(config, data)

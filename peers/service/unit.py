@@ -15,7 +15,7 @@ from mdl.errors import ConfigError
 PREFIX = "mdl-"
 # Where a system service keeps the join code; systemd hands it over in memory, for this service alone.
 CREDENTIAL = "join-code"
-# A LeNet peer takes 300 MB: below this no training is possible (docs/raspberry-pi.md).
+# A LeNet peer takes 250 MB: below this no training is possible (docs/raspberry-pi.md).
 LEAST_MB = 400
 _LARGEST_TASKS = 256  # threads of torch on many cores, and one process that learns the schedule
 _NICE = 10

@@ -1,19 +1,28 @@
 """What the C library keeps of freed memory goes back to the system: a peer is one of many programs on a small computer.
 
-Between two rounds glibc holds what training has freed, some 20 MB for the LeNet; giving it back takes a millisecond
+Between two rounds glibc holds what training has freed, some 20 MB for the LeNet; giving it back takes a millisecond.
+Most pages of torch's library that are read while it is loaded are never read again, and go then, some 50 MB
 (docs/raspberry-pi.md has figures). Elsewhere than on Linux with glibc nothing happens.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import sys
 import time
+from collections.abc import Iterable, Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 # Of mallopt(3). A peer has ten threads; each would get an arena of its own that never shrinks below what it once held.
 _ARENA_MAX, _ARENAS = -8, 2
+# Of madvise(2): the pages of a mapping may go; those of a file are read from there again.
+_DONT_NEED = 4
+_SMAPS = Path("/proc/self/smaps")
+# Of small libraries there is little to have.
+_LARGE_BYTES = 1 << 20
 # Rounds of a fast LAN take 0.2 s: giving back and asking again in each would be felt.
 _EVERY_S = 2.0
 
@@ -36,6 +45,32 @@ def limit_arenas() -> None:
     """Before threads are started."""
     if library := _library():
         library.mallopt(_ARENA_MAX, _ARENAS)
+
+
+def forget_loading() -> None:
+    """Once all is loaded: pages of libraries go that are as the file has them. Who reads one gets it from there again,
+    which the system has in its cache.
+    """
+    if library := _library():
+        with contextlib.suppress(OSError), _SMAPS.open(encoding="utf-8", errors="replace") as lines:
+            for start, end in list(untouched_files(lines)):
+                library.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _DONT_NEED)
+
+
+def untouched_files(smaps: Iterable[str]) -> Iterator[tuple[int, int]]:
+    """First address and end of large mappings of files that cannot be written, and were not: relocations would be lost.
+
+    smaps: lines of it (proc(5)).
+    """
+    found: tuple[int, int] | None = None
+    for line in smaps:
+        words = line.split()
+        if not words[0].endswith(":"):
+            start, end = (int(word, 16) for word in words[0].split("-"))
+            is_file = len(words) > 5 and words[5].startswith("/") and "w" not in words[1]
+            found = (start, end) if is_file and end - start >= _LARGE_BYTES else None
+        elif words[0] == "Anonymous:" and words[1] == "0" and found:
+            yield found
 
 
 @cache
