@@ -16,6 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -311,3 +312,28 @@ def test_deeptype_tells_what_each_technique_costs(tmp_path: Path) -> None:
     )
     assert set(told["seconds_per_1000_words"]) == {"buckets", "all", "all, cached features"}
     assert told["bytes"]["all"] < told["bytes"]["buckets"]
+
+
+def test_one_persons_devices_are_compared_with_one_alone(tmp_path: Path) -> None:
+    rng, rows = np.random.default_rng(0), 4 * 2 * 700
+    number = np.arange(rows)
+    recordings = {
+        "codes": rng.integers(-300, 300, (rows, 6)).astype(np.int16),
+        "units_per_code": np.full(6, 0.01),
+        "label": (number // 140 % 5).astype(np.int8),
+        "subject": np.array([1, 2, 3, 17])[number // 1400].astype(np.int8),
+        "execution": np.ones(rows, np.int8),
+        "device": (number // 700 % 2).astype(np.int8),
+    }
+    np.savez(tmp_path / "spsw.npz", **recordings)
+    asked = (tmp_path / "spsw.npz", "--epochs", 2, "--accuracy", 0.0, "--json")
+    told = _last(_run(tmp_path, "benchmarks/individual.py", *asked))
+    assert (told["windows"], told["test"]) == (120, 40)
+    lines = {(line["devices"], line["how"]): line for line in told["lines"]}
+    assert len(lines) == len(told["lines"]) == 10
+    assert all(sum(line["shares"]) == 120 for line in lines.values())
+    alone, all_five = lines[1, "alone"], lines[5, "by speed"]
+    assert alone["total_energy_ratio"] == 1.0
+    assert alone["total_j"] == pytest.approx(1.5 * alone["total_s"])
+    assert lines[5, "others charge"]["total_j"] < all_five["total_j"] < alone["total_j"]
+    assert lines[2, "equal"]["total_s"] > lines[2, "by speed"]["total_s"]
