@@ -1,4 +1,4 @@
-"""One person's devices share data (MDLdroid 5, individual use): time and energy beside one device alone.
+"""One person's devices share data (MDLdroid 1, the individual model): time and energy beside one device alone.
 
     python benchmarks/individual.py DATA_DIR/spsw_har/spsw_har_small.npz --json
 

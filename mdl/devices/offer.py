@@ -1,7 +1,8 @@
-"""What a device offers to train with, and how many windows that makes it take of another one's (MDLdroid 5). Pure.
+"""What a device offers to train with, and how many of another one's windows it takes for that. Pure.
 
-One person's devices share data, so that each trains as long as the others: windows follow speed and power, up to the
-memory that is offered. Shares are disjoint and together the whole; what nobody else takes stays where it is.
+One person's devices share data (MDLdroid 1, the individual model), so that all train equally long: windows follow speed
+and power, up to the memory that is offered. Shares are disjoint and together the whole; what nobody else takes stays
+where it is.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the devices of one person say to each other about windows that one of them shares (MDLdroid 5, individual use).
+"""What the devices of one person say to each other about windows that one shares (MDLdroid 1, the individual model).
 
 The device that has the data is the giver, one that accepts some of it a taker. The taker asks, and says all of what it
 has each time; the giver answers those alone whose key its user has named.
