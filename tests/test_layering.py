@@ -20,7 +20,7 @@ INSIDE = {
     "transport": ("trust", "wire", "discovery", "datagrams", "links"),
     "scheduler": ("policies", "plans", "paper", "given", "study", "training", "explain"),
     "peers": (
-        *("roles", "edge", "personal", "recommend", "view", "trust", "sharing", "loops", "integrations"),
+        *("roles", "edge", "personal", "recommend", "view", "trust", "report", "sharing", "loops", "integrations"),
         *("web", "launch", "trials", "service", "doctor", "cli"),
     ),
     "peers/roles": ("membership", "trainer", "agent", "cloud", "sharing"),

@@ -6,6 +6,7 @@ Exit codes: 0 done, 2 the user's input is wrong, 3 no mesh or peers found, 4 the
 from __future__ import annotations
 
 import gc
+import logging
 import sys
 from functools import cache
 from pathlib import Path
@@ -72,6 +73,8 @@ if TYPE_CHECKING:
     from mdl.config import Config
     from peers.edge.node import Ended
     from peers.edge.policy_choice import ChosenPolicy
+
+logger = logging.getLogger(__name__)
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -228,7 +231,17 @@ def _train_here(
             from peers.edge.resume import Begin  # imports torch
 
             ended = run_trainer(*met, found, directory, Begin(*begin), policy, name_classes, gone)
+    _report(ended, directory)
     end(ended, {"peer": me.peer_id, "mesh": found.name, "run_dir": str(directory)}, as_json, _tell(ended, directory))
+
+
+def _report(ended: Ended, directory: Path) -> None:
+    """Of a run that has come to its end: after Ctrl-C nobody wants to wait for pictures."""
+    if ended.round_id and not (ended.exit_code or ended.problem):
+        from peers.report.after import report_on
+
+        for line in report_on(directory):
+            logger.info("%s", line)
 
 
 def _tell(ended: Ended, directory: Path) -> str:

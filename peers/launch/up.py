@@ -34,6 +34,7 @@ from peers.launch.run_directory import (
     remove_traces,
 )
 from peers.launch.verify import Verifier
+from peers.report.after import report_on
 from peers.view.console import PlainConsole
 from peers.view.terminal import describe_summary, draw_mesh, show_result
 from peers.view.watch import Watcher
@@ -92,6 +93,8 @@ def run_up(
         write_bytes(run.out / "result.json", msgspec.json.format(msgspec.json.encode(result)))
     except MdlError as error:
         raise UnfinishedError(str(error), 4, result, "what it would have held is above") from None
+    for line in report_on(run.out):
+        console.print(line, soft_wrap=True, highlight=False)
     return {key: value for key, value in result.items() if key != "alone"}
 
 

@@ -1,0 +1,102 @@
+"""Pictures of a run: learning curves, which class was taken for which, and who sent to whom in the last round.
+
+    python -m peers.report.pictures RUN_DIRECTORY
+
+A process of its own (`peers/report/after.py` starts it): a peer has no hundred megabytes to spare for matplotlib.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from mdl.errors import MdlError
+from mdl.files.round_lines import read_rounds
+from mdl.protocol.status_messages import RoundSummary
+from mdl.writing import make_private_folder
+from peers.report.card import model_in, read_described
+from scheduler.explain.chart_svg import write_picture
+from scheduler.explain.recorded_round import chart_real, finished_round
+
+FOLDER = "pictures"
+_DPI = 120
+# Devices with a line of their own; beyond, lines cannot be told apart.
+_MOST_LINES = 12
+
+
+def draw_run(out: Path) -> list[Path]:
+    """Draw what the run directory's metrics tell. Raises MdlError; ImportError without matplotlib."""
+    rounds, folder = read_rounds(out / "metrics.jsonl"), out / FOLDER
+    if not rounds:
+        return []
+    figures = import_module("matplotlib.figure")
+    make_private_folder(folder)
+    done = [_draw_learning(figures, rounds, folder / "learning.png")]
+    last = next((each for each in reversed(rounds) if each.confusion), None)
+    if last:
+        names = read_described(model_in(out)).class_names
+        done.append(_draw_confusion(figures, last, names, folder / "confusion.png"))
+    write_picture(chart_real(finished_round(rounds[-1], "finished")), folder / "round.svg")
+    return [*done, folder / "round.svg"]
+
+
+def _draw_learning(figures: Any, rounds: Sequence[RoundSummary], path: Path) -> Path:
+    """Accuracy above, loss below; thin lines are single devices."""
+    figure = figures.Figure(figsize=(8, 6), layout="constrained")
+    upper, lower = figure.subplots(2, 1, sharex=True)
+    for axes, name in ((upper, "accuracy"), (lower, "loss")):
+        for device in sorted({each.peer_id for one in rounds for each in one.devices})[:_MOST_LINES]:
+            own = [(one.round, getattr(d, name)) for one in rounds for d in one.devices if d.peer_id == device]
+            _line(axes, own, device, linewidth=0.8, alpha=0.6)
+        _line(axes, [(one.round, getattr(one, name)) for one in rounds], "mesh", linewidth=2.2, color="black")
+        axes.set_ylabel({"accuracy": "accuracy on test windows", "loss": "training loss, nats"}[name])
+        axes.grid(alpha=0.3)
+    lower.set_xlabel("round")
+    lower.xaxis.get_major_locator().set_params(integer=True)
+    if upper.get_lines():
+        upper.legend(fontsize=8, ncols=2)
+    figure.savefig(path, dpi=_DPI)
+    return path
+
+
+def _line(axes: Any, points: Sequence[tuple[int, float | None]], label: str, **style: Any) -> None:
+    known = [(x, y) for x, y in points if y is not None]
+    if known:
+        axes.plot(*zip(*known, strict=True), label=label, **style)
+
+
+def _draw_confusion(figures: Any, last: RoundSummary, names: Sequence[str], path: Path) -> Path:
+    """Rows are the true classes; a cell has its share of the row, and the count."""
+    count = len(last.confusion)
+    shown = list(names) if len(names) == count else [str(index) for index in range(count)]
+    shares = [[cell / max(1, sum(row)) for cell in row] for row in last.confusion]
+    figure = figures.Figure(figsize=(2 + 0.6 * count, 1.6 + 0.6 * count), layout="constrained")
+    axes = figure.subplots()
+    axes.imshow(shares, vmin=0.0, vmax=1.0, cmap="Blues")
+    for row, column in ((row, column) for row in range(count) for column in range(count)):
+        if cell := last.confusion[row][column]:
+            colour = "white" if shares[row][column] > 0.6 else "black"
+            axes.text(column, row, str(cell), ha="center", va="center", fontsize=8, color=colour)
+    axes.set_xticks(range(count), shown, rotation=45, ha="right")
+    axes.set_yticks(range(count), shown)
+    axes.set_xlabel("predicted")
+    axes.set_ylabel("true")
+    axes.set_title(f"round {last.round}")
+    figure.savefig(path, dpi=_DPI)
+    return path
+
+
+def main() -> int:
+    try:
+        draw_run(Path(sys.argv[1]))
+    except (MdlError, OSError) as error:
+        print(error, file=sys.stderr)  # noqa: T201 (whoever started this process reads it)
+        return 4
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
