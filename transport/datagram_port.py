@@ -142,6 +142,11 @@ class DatagramPort:
         partner = self._partners.get(peer_id)
         return partner.flow if partner is not None and partner.flow.is_wanted else None
 
+    def is_heard(self, peer_id: str) -> bool | None:
+        """Whether datagrams have got to this peer and back; None before they are agreed on."""
+        partner = self._partners.get(peer_id)
+        return None if partner is None or not partner.flow.is_connected else partner.was_heard()
+
     def forget(self, peer_id: str) -> None:
         if partner := self._partners.pop(peer_id, None):
             del self._by_flow[partner.flow.own.flow_id]

@@ -39,7 +39,7 @@ def claim_identity(base: Path, name: str | None, out: Path | None = None) -> tup
     """
     if name is not None and not re.fullmatch(r"[a-zA-Z0-9_-]{1,40}", name):
         raise ConfigError(f"name {name!r}: use 1 to 40 letters, digits, '-' and '_'")
-    host = re.sub(r"[^a-zA-Z0-9_-]+", "-", socket.gethostname())[:36].strip("-") or "peer"
+    host = default_name()
     for number in range(1, 1000):
         peer_id = name or (host if number == 1 else f"{host}-{number}")
         directory = out or base / peer_id
@@ -58,6 +58,11 @@ def claim_identity(base: Path, name: str | None, out: Path | None = None) -> tup
         if name is not None or out is not None:
             raise ConfigError(f"{directory} is used by another process; choose another --name or --out")
     raise ConfigError(f"no free name for {host!r} in {base}")
+
+
+def default_name() -> str:
+    """The host's, as far as it can be a peer's."""
+    return re.sub(r"[^a-zA-Z0-9_-]+", "-", socket.gethostname())[:36].strip("-") or "peer"
 
 
 def claim_again(directory: Path, me: Contributor) -> Contributor:

@@ -43,12 +43,17 @@ def device_key() -> DeviceKey:
         return DeviceKey.of(_parse(given, KEY_VARIABLE))
     if given:
         return _read(Path(given[1:]).expanduser())
-    path = Path(platformdirs.user_config_dir("mdl")) / "device.key"
+    path = key_path()
     try:
         return _read(path) if path.exists() else _make(path)
     except (OSError, RuntimeError) as error:
         logger.warning("the device key is not kept (%s): this is another device at its next start", error)
         return DeviceKey.of(token_bytes(SECRET_BYTES))
+
+
+def key_path() -> Path:
+    """Where the key is kept, unless another one is given."""
+    return Path(platformdirs.user_config_dir("mdl")) / "device.key"
 
 
 def open_membership(keys: MeshKeys) -> Membership:

@@ -76,6 +76,10 @@ class Watcher:
         known = list(directory.everyone())
         return known, [info for info in known if directory.is_heard(info.peer_id, now)]
 
+    def hears_datagrams(self, peer_id: str) -> bool | None:
+        """Whether datagrams got to this peer and back; None if none were exchanged. From any thread."""
+        return self._runtime.links.flows.is_heard(peer_id)
+
     @property
     def standing(self) -> Standing:
         """Who counts in the mesh; for what only reads."""

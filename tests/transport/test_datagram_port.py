@@ -86,6 +86,17 @@ def test_an_address_that_is_none_of_this_machine_leaves_the_datagrams_where_they
     assert before.fileno() >= 0
 
 
+def test_a_peer_is_heard_once_datagrams_got_there_and_back(ports):
+    assert ports[0].is_heard("b") is None
+    agree(ports)
+    assert ports[0].is_heard("b") is False
+    let_out(ports, 0.0)
+    come(ports[1], 0.1)
+    let_out(ports, 0.1)
+    come(ports[0], 0.2)
+    assert ports[0].is_heard("b") is True
+
+
 def test_messages_go_to_and_fro_by_a_flow_that_both_agree_on(ports):
     agree(ports)
     assert ports[0].flow_with("b") is None, "nothing is known of the way yet"

@@ -5,7 +5,7 @@ By a datagram socket where the system allows it (net.ipv4.ping_group_range), els
 
 from __future__ import annotations
 
-import os
+import secrets
 import socket
 import struct
 import time
@@ -17,6 +17,9 @@ _REQUEST, _REPLY = 8, 0
 _HEADER = struct.Struct("!BBHHH")
 _DONT_FRAGMENT, _PROBE = 10, 3  # IP_MTU_DISCOVER, IP_PMTUDISC_PROBE of Linux
 _RAW_IP_BYTES = 20
+_PAUSE_S = 0.02
+# Answers that tell a speed, and for how long they are waited for; what takes so long is told by few; a clock's step.
+_FEW_CAME, _TRAIN_S, _SLOW_S, _SHORTEST_S = 4, 1.0, 0.05, 1e-5
 
 
 @dataclass(frozen=True)
@@ -33,26 +36,80 @@ class Echoes:
 
 
 def echo(host: str, packet_bytes: int, count: int, wait_s: float) -> Echoes | None:
-    """Send `count` packets of `packet_bytes` (IPv4 header included), one after the other; None if it is not allowed.
+    """Send `count` packets of `packet_bytes` (IPv4 header included), 20 ms apart; None if it is not allowed.
 
-    wait_s: for each answer.
+    wait_s: for the last answers.
     """
     try:
-        kind, found = _open()
+        sent_at, came_at = _exchange(host, packet_bytes, count, _PAUSE_S, wait_s)
     except PermissionError:
         return None
+    if len(sent_at) < count:
+        return Echoes(count, (), too_long=True)
+    return Echoes(count, tuple(came_at[place] - sent_at[place] for place in sorted(came_at)))
+
+
+def measure_speed(host: str, packet_bytes: int) -> float | None:
+    """Bytes a second there and back of packets that leave at once; None if too few come back to tell.
+
+    Of 16 packets, and where those are quick, of 96: what a queue has room for tells nothing of the link behind it.
+    """
+    for count in (16, 96):
+        try:
+            _, came_at = _exchange(host, packet_bytes, count, 0.0, _TRAIN_S)
+        except PermissionError:
+            return None
+        half = sorted(came_at.values())[len(came_at) // 2 :]
+        if len(half) < _FEW_CAME:
+            return None
+        took_s = max(half[-1] - half[0], _SHORTEST_S)
+        if took_s > _SLOW_S:
+            break
+    return (len(half) - 1) * packet_bytes / took_s
+
+
+def _exchange(
+    host: str, packet_bytes: int, count: int, pause_s: float, wait_s: float
+) -> tuple[list[float], dict[int, float]]:
+    """When the packets left, until one could not, and when the answer to which of them came."""
+    kind, found = _open()
+    sent_at: list[float] = []
+    came_at: dict[int, float] = {}
+    number = secrets.randbelow(1 << 16)  # two that look at one host at once hear both's answers
     with found:
         found.setsockopt(socket.IPPROTO_IP, _DONT_FRAGMENT, _PROBE)
-        number = os.getpid() & 0xFFFF
-        round_trips: list[float] = []
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
         for place in range(count):
             try:
                 found.sendto(_request(number, place, max(0, packet_bytes - HEADERS_BYTES)), (host, 0))
             except OSError:
-                return Echoes(count, (), too_long=True)
-            if (took_s := _wait(found, kind, host, number, place, wait_s)) is not None:
-                round_trips.append(took_s)
-        return Echoes(count, tuple(round_trips))
+                break
+            sent_at.append(time.monotonic())
+            if pause_s:
+                _hear(found, kind, host, number, came_at, pause_s, count)
+        _hear(found, kind, host, number, came_at, wait_s, len(sent_at))
+    return sent_at, came_at
+
+
+def _hear(
+    found: socket.socket, kind: int, host: str, number: int, came_at: dict[int, float], wait_s: float, most: int
+) -> None:
+    """Until as many answers are there, or for wait_s."""
+    give_up_at = time.monotonic() + wait_s
+    while len(came_at) < most and (left_s := give_up_at - time.monotonic()) > 0:
+        found.settimeout(left_s)
+        try:
+            packet, sender = found.recvfrom(65_536)
+        except TimeoutError:
+            return
+        except OSError:  # an error that came back for one of them: unreachable, too long
+            continue
+        body = packet[_RAW_IP_BYTES:] if kind == socket.SOCK_RAW else packet
+        if sender[0] != host or len(body) < _HEADER.size:
+            continue
+        of, _, _, its_number, place = _HEADER.unpack_from(body)
+        if of == _REPLY and (kind == socket.SOCK_DGRAM or its_number == number):
+            came_at.setdefault(place, time.monotonic())
 
 
 def _open() -> tuple[int, socket.socket]:
@@ -60,26 +117,6 @@ def _open() -> tuple[int, socket.socket]:
         return socket.SOCK_DGRAM, socket.socket(socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_ICMP)
     except PermissionError:
         return socket.SOCK_RAW, socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
-
-
-def _wait(found: socket.socket, kind: int, host: str, number: int, place: int, wait_s: float) -> float | None:
-    """Seconds until the answer is here; None if it is not in time."""
-    began = time.monotonic()
-    while (left_s := began + wait_s - time.monotonic()) > 0:
-        found.settimeout(left_s)
-        try:
-            packet, sender = found.recvfrom(65_536)
-        except TimeoutError:
-            return None
-        except OSError:  # an error that came back for it: unreachable, too long
-            continue
-        body = packet[_RAW_IP_BYTES:] if kind == socket.SOCK_RAW else packet
-        if sender[0] != host or len(body) < _HEADER.size:
-            continue
-        of, _, _, its_number, its_place = _HEADER.unpack_from(body)
-        if (of, its_place) == (_REPLY, place) and (kind == socket.SOCK_DGRAM or its_number == number):
-            return time.monotonic() - began
-    return None
 
 
 def _request(number: int, place: int, body_bytes: int) -> bytes:

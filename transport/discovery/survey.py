@@ -36,7 +36,8 @@ class Announcement:
     """What a TXT record says. of_ours: with the fingerprint of our mesh. mesh: ours if it is called so; else not told.
 
     hosts: link-local ones with the link that they were heard on. peer_id, role, schema: of a member of our mesh; others
-    seal them. problem: why it is none of a member that we can understand, "" otherwise.
+    seal them. problem: why it is none of a member that we can understand, "" otherwise. signed_ms: when it was signed,
+    milliseconds since 1970; 0 if it is not.
     """
 
     peer_id: str
@@ -49,6 +50,7 @@ class Announcement:
     port: int
     of_ours: bool
     problem: str = ""
+    signed_ms: int = 0
 
     @property
     def is_other_version(self) -> bool:
@@ -103,7 +105,8 @@ class Survey(ServiceListener):
         peer_id, role, schema = (info.peer_id, info.role.value, info.schema_hash) if info else ("a device", "", "")
         is_alike = record.get("named", "") == name_mark(fingerprint, self._mesh)
         mesh = self._mesh if is_alike else ""
-        return Announcement(peer_id, mesh, fingerprint, version, role, schema, hosts, port, of_ours, problem)
+        signed_ms = info.proof.serial if info and info.proof else 0
+        return Announcement(peer_id, mesh, fingerprint, version, role, schema, hosts, port, of_ours, problem, signed_ms)
 
 
 def _dialled(host: str, service: ServiceInfo) -> str:

@@ -41,6 +41,10 @@ class Flows:
         """Whether datagrams are the better way to this peer now."""
         return self._port is not None and self._port.flow_with(peer_id) is not None
 
+    def is_heard(self, peer_id: str) -> bool | None:
+        """Whether datagrams have got to this peer and back; None if none were exchanged."""
+        return None if self._port is None else self._port.is_heard(peer_id)
+
     def put(self, outgoing: Outgoing, header: bytes, now: float) -> bool:
         """Send a message to such a peer; False if it has to go by its link, too, or only so."""
         flow = self._port.flow_with(outgoing.receiver) if self._port is not None else None

@@ -68,8 +68,10 @@ class Introducer:
     def first_words(self, peer_id: str) -> list[Body]:
         return [] if self._talk is None else [*self._talk.open(peer_id)]
 
-    def seen_from(self, host: str, info: PeerInfo) -> PeerInfo:
+    def seen_from(self, host: str, info: PeerInfo, anew: bool = False) -> PeerInfo:
         """A peer as it is introduced to who is at `host`: this node by its address on the way there.
+
+        anew: signed now, so that the other one can compare the clocks.
 
         Without encryption a neighbour on this machine, known by its loopback address, is behind the same one.
         """
@@ -82,6 +84,8 @@ class Introducer:
         if not is_me:
             return info
         own = self.me.host if self.me.host not in EVERY_HOST else self.own_host_towards(host)
+        if anew:
+            self._signed.clear()  # of two the later counts, whoever has heard it
         if own not in self._signed:
             hosts = (own, *(other for other in self._hosts if other != own))
             told = msgspec.structs.replace(self.me, host=own)

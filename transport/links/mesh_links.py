@@ -73,8 +73,7 @@ class Links:
     ) -> None:
         addresses = [parse_address(text) for text in join]
         check_security(keys, insecure, [listen_host, *(address.host for address in addresses)])
-        self.counts = LinkCounts()
-        self._now = now
+        self.counts, self._now = LinkCounts(), now
         self._lines = LogLimit(logger)
         self._membership = membership if membership or keys is None else Membership(keys)
         if self._membership is not None and me.role is not Role.OBSERVER:
@@ -99,6 +98,7 @@ class Links:
         note = self.introducer.scopes.note
         self.greetings = Greetings([Address(note(each.host), each.port) for each in addresses], now)
         self._outbox = Outbox(self.context, self.introducer, self.directory, self.counts, self._lines, share.peers)
+        self.flows = self._outbox.flows
         self._transfers = Transfers(4 * max_values, self._lines)
 
     @property
@@ -164,7 +164,7 @@ class Links:
         """Handle at most `budget` messages that have come, or `TURN_BYTES` of them, and whatever is due by now."""
         self._now = self._outbox.now = now
         events: list[Event] = []
-        for frames, at_door in self._outbox.flows.beside(self.doors.take(now, budget), now):
+        for frames, at_door in self.flows.beside(self.doors.take(now, budget), now):
             try:
                 events += self._handle(frames[1:] or [zmq.Frame(b"")], now, at_door)
             except RemoteProtocolError as error:
@@ -174,7 +174,7 @@ class Links:
 
     def deadline(self) -> float | None:
         """When `receive` wants to be called even if nothing comes."""
-        parts = (self._transfers, self.greetings, self._namesakes, self.standing, self.doors, self._outbox.flows)
+        parts = (self._transfers, self.greetings, self._namesakes, self.standing, self.doors, self.flows)
         times = [part.deadline() for part in parts]
         return min((time for time in times if time is not None), default=None)
 
@@ -184,7 +184,7 @@ class Links:
 
     def pollable(self) -> list[Pollable]:
         """What a poll loop waits on before calling `receive`."""
-        return [*self.doors.pollable(), *self._outbox.flows.pollable()]
+        return [*self.doors.pollable(), *self.flows.pollable()]
 
     def close(self, linger_ms: int = 0) -> None:
         """Close everything. linger_ms: how long what is still queued may take to get out."""
@@ -266,7 +266,7 @@ class Links:
         if not self.standing.is_settled(sender.peer_id, now):
             return []  # whatever it wants it says again
         if isinstance(body, FLOW_MESSAGES):
-            return self._outbox.flows.agree(sender, body, shown_key(frames[-1]), now)
+            return self.flows.agree(sender, body, shown_key(frames[-1]), now)
         return self._carry_out(self._transfers.take(envelope, frames, now))
 
     def _on_hello(self, sender: Contributor, hello: Hello, now: float, at_door: bool) -> list[Event]:

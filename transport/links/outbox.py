@@ -18,7 +18,7 @@ from mdl.bounds import MAX_MEMBERS
 from mdl.errors import LocalProtocolError
 from mdl.protocol.delta import Contributor
 from mdl.protocol.messages import Hello, PeersKnown
-from mdl.protocol.vocabulary import PeerInfo
+from mdl.protocol.vocabulary import PeerInfo, Role
 from transport.discovery.directory import Address, Directory, address_of
 from transport.links.flows import Flows
 from transport.links.introducer import Introducer
@@ -163,7 +163,8 @@ class Outbox:
         link = self.link_to(receiver)
         if link is not None:
             itself = self._directory.get(receiver)
-            seen = tuple(self._introducer.seen_from(link.address.host, info) for info in infos if info != itself)
+            anew = itself is not None and itself.role is Role.OBSERVER
+            seen = tuple(self._introducer.seen_from(link.address.host, info, anew) for info in infos if info != itself)
             self.send(Outgoing(receiver, PeersKnown(seen[:MAX_MEMBERS])))
 
     def greet(self, address: Address, challenge: bytes = b"", answer: bytes = b"") -> None:
@@ -216,7 +217,7 @@ class Outbox:
             return None
         own_host = self._introducer.own_host_towards(address.host)
         link = self._links[peer_id] = _Link(info, address, own_host, control, curve)
-        self._put(control, self._hello(address.host), None)
+        self._put(control, self._hello(address.host, info.role is Role.OBSERVER), None)
         for body in self._introducer.first_words(peer_id):
             self._put(control, body, None)
         self._knock(info)
@@ -298,8 +299,8 @@ class Outbox:
             return
         self._counts.sent_bytes += len(header) + (0 if payload is None else len(payload))
 
-    def _hello(self, host: str) -> Hello:
-        return Hello(self._introducer.seen_from(host, self._introducer.me))
+    def _hello(self, host: str, anew: bool = False) -> Hello:
+        return Hello(self._introducer.seen_from(host, self._introducer.me, anew))
 
     def _encode(self, body: Body) -> bytes | None:
         try:

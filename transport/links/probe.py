@@ -15,7 +15,7 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from transport.discovery.directory import Address
-from transport.links.sockets import new_context, open_spoke
+from transport.links.sockets import Curve, new_context, open_dealer
 from transport.trust.keys import MeshKeys
 
 _WATCHED = (
@@ -40,12 +40,20 @@ class Reached(Enum):
 
 
 def probe(address: Address, keys: MeshKeys | None, wait_s: float) -> Reached:
-    """Takes at most wait_s, or twice that if a connection opens and nothing is said on it."""
-    reached = _connect(address, wait_s)
-    return reached or _shake_hands(address, keys, wait_s)
+    """Takes at most wait_s, and a second more if a connection opens late and nothing is said on it."""
+    began = time.monotonic()
+    reached = connect(address, wait_s)
+    left_s = max(1.0, began + wait_s - time.monotonic())
+    return reached or _shake_hands(address, None if keys is None else Curve.of_door(keys), left_s)
 
 
-def _connect(address: Address, wait_s: float) -> Reached | None:
+def probe_link(address: Address, curve: Curve, wait_s: float) -> bool:
+    """Whether this device, which shows its own key, is let in where a member takes words."""
+    return _shake_hands(address, curve, wait_s) is Reached.MEMBER
+
+
+def connect(address: Address, wait_s: float) -> Reached | None:
+    """None if somebody listens there."""
     try:
         with socket.create_connection((address.host, address.port), wait_s):
             return None
@@ -57,10 +65,10 @@ def _connect(address: Address, wait_s: float) -> Reached | None:
         return Reached.NO_WAY if error.errno in _NO_WAY else Reached.SILENT
 
 
-def _shake_hands(address: Address, keys: MeshKeys | None, wait_s: float) -> Reached:
+def _shake_hands(address: Address, curve: Curve | None, wait_s: float) -> Reached:
     context = new_context(4)
     try:
-        dealer = open_spoke(context, keys, Address(address.host, address.port))
+        dealer = open_dealer(context, curve, address, bulk=True)
         monitor = dealer.get_monitor_socket(_WATCHED)
         give_up_at = time.monotonic() + wait_s
         while (left_s := give_up_at - time.monotonic()) > 0:

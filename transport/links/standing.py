@@ -21,7 +21,7 @@ from transport.trust.checks import Checks
 from transport.trust.keys import RUN_MARK, MeshKeys, code_hash
 from transport.trust.membership import Membership
 from transport.wire.bulk import Outgoing
-from transport.wire.codec import Body, CodeTold, RosterTold
+from transport.wire.codec import FLOW_MESSAGES, Body, CodeTold, RosterTold
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ _OUT = "an owner of the mesh has changed its join code, and not kept this device
 
 
 # What one may say that only looks; an owner's command is one.
-_VISITORS = (Hello, PeersKnown, RosterTold, CodeTold, StatusWanted, PageServed)
+_VISITORS = (Hello, PeersKnown, RosterTold, CodeTold, StatusWanted, PageServed, *FLOW_MESSAGES)
 # How often a roster that changes is kept at most: who has many devices can have it change fifty times a second.
 _KEEP_S = 1.0
 

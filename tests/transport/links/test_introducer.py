@@ -53,6 +53,19 @@ def test_the_link_that_it_listens_on_is_told_to_nobody() -> None:
     assert mine.scopes.dial("fe80::1") == "fe80::1%lo"
 
 
+def test_who_compares_clocks_is_told_the_time_and_nothing_older_is_said_from_then_on() -> None:
+    mine, clock = introducer("0.0.0.0")
+    before = [mine.seen_from(host, mine.me) for host in ("127.0.0.1", "127.0.0.9")]
+    clock.ms += 7_000
+    anew = mine.seen_from("127.0.0.9", mine.me, anew=True)
+    assert anew.proof is not None
+    assert anew.proof.serial == clock.ms
+    other = Membership(KEYS, OTHER)
+    assert other.admit(anew)
+    assert not any(other.admit(info) for info in before)
+    assert mine.seen_from("127.0.0.9", mine.me) is anew
+
+
 def test_an_introduction_after_the_clock_was_set_back_counts_all_the_same() -> None:
     mine, clock = introducer()
     before, other = mine.seen_from("127.0.0.9", mine.me), Membership(KEYS, OTHER)

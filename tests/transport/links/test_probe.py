@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import threading
 from collections.abc import Iterator
@@ -11,9 +12,12 @@ import zmq
 
 from mdl.protocol.vocabulary import PeerInfo, Role
 from transport.discovery.directory import Address
-from transport.discovery.echo import echo
+from transport.links.gate import ALLOWED, LINKS, REFUSED, Gate
 from transport.links.mesh_links import Links
-from transport.links.probe import Reached, probe
+from transport.links.probe import Reached, probe, probe_link
+from transport.links.sockets import Curve, new_context, open_router
+from transport.loglimit import LogLimit
+from transport.trust.device_key import DeviceKey
 from transport.trust.keys import Mesh, MeshKeys, new_join_code
 
 WAIT_S = 5.0
@@ -61,6 +65,29 @@ def test_nobody_and_another_program_are_told_apart(keys: list[MeshKeys]) -> None
         assert probe(address, keys[0], 0.3) is Reached.NOT_MDL
 
 
-def test_echo_requests_come_back_from_this_machine_or_are_not_allowed() -> None:
-    found = echo("127.0.0.1", 576, 3, WAIT_S)
-    assert found is None or (len(found.round_trips_s), found.loss) == (3, 0.0)
+def test_where_words_are_taken_only_known_devices_are_let_in(keys: list[MeshKeys]) -> None:
+    context, ended = new_context(4), threading.Event()
+    member, known, unknown = (DeviceKey.of(bytes([at]) * 32) for at in range(3))
+
+    def admit(domain: bytes, key: bytes) -> bytes:
+        return ALLOWED if key == known.link_key else REFUSED
+
+    gate = Gate(context, admit, LogLimit(logging.getLogger()))
+    router = open_router(context, member.curve_secret, LINKS, Address("127.0.0.1", 0))
+    at = Address("127.0.0.1", int(router.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2]))
+
+    def serve() -> None:
+        while not ended.is_set():
+            gate.socket.poll(20)
+            gate.serve(0.0)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        for device, expected in ((known, True), (unknown, False)):
+            curve = Curve(member.curve_public, device.curve_public, device.curve_secret)
+            assert probe_link(at, curve, 1.0 if not expected else WAIT_S) is expected
+    finally:
+        ended.set()
+        thread.join()
+        context.destroy(linger=0)

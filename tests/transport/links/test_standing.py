@@ -15,7 +15,7 @@ from transport.links.standing import Standing, Stated
 from transport.trust.device_key import DeviceKey
 from transport.trust.keys import MeshKeys, code_hash, founder_mark, new_join_code
 from transport.trust.membership import Membership
-from transport.wire.codec import CodeTold, RosterTold
+from transport.wire.codec import CodeTold, FlowOffered, RosterTold
 
 FOUNDER, ANN, BOB, CLEO = (DeviceKey.of(bytes([at]) * 32) for at in range(4))
 CODE, NEW_CODE = (new_join_code("home", bytes([at]) * 19, founder_mark(FOUNDER.public)) for at in (1, 2))
@@ -63,6 +63,7 @@ def test_who_only_looks_may_ask_and_report_nothing(owner: Node) -> None:
     owner.standing.admits(watcher.introduce(me, 5, ["10.0.0.1"], 1), "", 0.0)
     owner.standing.check(CLEO.link_key, "watcher")
     owner.standing.check_words("watcher", StatusWanted())
+    owner.standing.check_words("watcher", FlowOffered(5, bytes(8), bytes(32)))
     with pytest.raises(RemoteProtocolError, match="which only looks, says ModelWanted"):
         owner.standing.check_words("watcher", ModelWanted(1))
     owner.standing.check_words("ann", ModelWanted(1))
