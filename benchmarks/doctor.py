@@ -1,6 +1,6 @@
 """How many faults of people's machines and networks `mdl doctor` names, and how often it cries wolf: hosts on a LAN.
 
-    python benchmarks/doctor.py --healthy 20
+    python benchmarks/doctor.py                # all; or --only fresh, --only wrong_netmask,plain
 
 Network namespaces: needs root, iproute2 and nftables. One line a case, and one JSON object.
 """
@@ -13,53 +13,83 @@ import json
 import statistics
 import sys
 import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
 
-from transport.trust.keys import new_join_code
+
+@dataclass(frozen=True)
+class Row:
+    """kind: faults, fresh or healthy. expected: the check that names it, its verdict, the exit code."""
+
+    kind: str
+    fault: Callable[[Any], None]
+    expected: tuple[str, str, int] = ("", "", 0)
+
+    @property
+    def name(self) -> str:
+        return self.fault.__name__
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--healthy", type=int, default=20, help="how many healthy hosts are looked at")
-    given = parser.parse_args()
-    faults, lan = (importlib.import_module(f"tests.integration.{name}") for name in ("doctor_faults", "lan"))
-    if reason := lan.why_not() or faults.why_not():
+    parser.add_argument("--only", default="", help="faults, fresh, healthy, or names of cases, with commas")
+    only = set(filter(None, parser.parse_args().only.split(",")))
+    case, lan = _load("doctor_case"), _load("lan")
+    if reason := lan.why_not() or case.why_not():
         print(f"doctor: {reason}", file=sys.stderr)
         return 2
-    cases = [*faults.FAULTS, *[faults.healthy] * given.healthy]
-    rows = _run(faults, lan, cases) + _run(faults, lan, list(faults.ALONE))
-    sick = [row for row in rows if row["fault"] != "healthy"]
-    told = {
-        "faults": len(sick),
-        "named": sum(row["named"] for row in sick),
-        "healthy": len(rows) - len(sick),
-        "false_alarms": sum(row["exit_code"] != 0 for row in rows if row["fault"] == "healthy"),
-        "seconds_median": round(statistics.median(row["seconds"] for row in rows), 1),
-        "seconds_max": round(max(row["seconds"] for row in rows), 1),
-        "cases": rows,
-    }
+    together, apart = _rows()
+    rows = _run(case, lan, [each for each in together if not only or only & {each.kind, each.name}])
+    for each in apart:
+        if not only or only & {each.kind, each.name}:
+            rows += _run(case, lan, [each], hosts=3)
+    told: dict[str, Any] = {}
+    for kind in ("faults", "fresh", "healthy"):
+        of_it = [row for row in rows if row["kind"] == kind]
+        told[kind] = {"cases": len(of_it), "right": sum(row["right"] for row in of_it)}
+    seconds = [row["seconds"] for row in rows]
+    told |= {"seconds_median": round(statistics.median(seconds), 1), "seconds_max": max(seconds), "cases": rows}
     print(json.dumps(told))
     return 0
 
 
-def _run(faults: ModuleType, lan: ModuleType, cases: list[Any]) -> list[dict[str, Any]]:
-    code, rows = new_join_code("home"), []
-    with tempfile.TemporaryDirectory() as folder, lan.Lan(len(cases) + 1) as net:
-        member = faults.start_member(net, Path(folder), code)
+def _load(name: str) -> Any:
+    return importlib.import_module(f"tests.integration.{name}")
+
+
+def _rows() -> tuple[list[Row], list[Row]]:
+    """Those on one LAN, and those that need one each."""
+    faults, fresh, healthy = (_load(f"doctor_{name}") for name in ("faults", "fresh", "healthy"))
+    together = [Row("faults", *each) for each in faults.FAULTS.items()]
+    together += [Row("fresh", *each) for each in fresh.FRESH.items()]
+    together += [Row("healthy", each) for each in healthy.HEALTHY]
+    apart = [Row("faults", *each) for each in faults.ALONE.items()]
+    return together, apart + [Row("fresh", *each) for each in fresh.APART.items()]
+
+
+def _run(case: Any, lan: Any, cases: Iterable[Row], hosts: int = 0) -> list[dict[str, Any]]:
+    """Each on a host of its own of one LAN."""
+    cases, rows = list(cases), []
+    if not cases:
+        return []
+    with tempfile.TemporaryDirectory() as folder, lan.Lan(hosts or len(cases) + 1) as net:
+        member = case.start_member(net, Path(folder))
         try:
-            for host, fault in enumerate(cases, 1):
+            for host, each in enumerate(cases, 1):
                 place = Path(folder) / f"host-{host}"
-                exit_code, told, _, took_s = faults.examine(net, host, fault, place, code)
-                check, verdict, expected = {**faults.FAULTS, **faults.ALONE}.get(fault, ("", "", 0))
-                named = (check, verdict) in faults.names(told) and exit_code == expected
-                name = fault.__name__
-                rows.append({"fault": name, "exit_code": exit_code, "named": named, "seconds": round(took_s, 1)})
-                seen = ", ".join(sorted(f"{check} ({verdict})" for check, verdict in faults.names(told)))
-                print(f"{name:26} exit {exit_code}  {took_s:5.1f} s  {seen}", file=sys.stderr, flush=True)
+                exit_code, told, errors, took_s = case.examine(net, host, each.fault, place, member)
+                found = case.names(told)
+                check, verdict, expected = each.expected
+                right = exit_code == expected and (each.kind == "healthy" or (check, verdict) in found)
+                rows.append({"case": each.name, "kind": each.kind, "right": right, "exit_code": exit_code})
+                rows[-1]["seconds"] = round(took_s, 1)
+                seen = ", ".join(sorted(f"{check} ({verdict})" for check, verdict in found)) or errors[-300:].strip()
+                mark = "right" if right else "WRONG"
+                print(f"{mark} {each.name:32} exit {exit_code} {took_s:5.1f} s  {seen}", file=sys.stderr, flush=True)
         finally:
             member.close()
     return rows

@@ -1,16 +1,22 @@
-"""All checks, in the order in which things break: this machine, its network, the mesh, the way to each device."""
+"""All checks, in the order in which things break: this machine, its network, the mesh, the way to each device.
+
+Those that wait run side by side: torch is imported and multicast listened to while the mesh is looked at.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 from mdl.config import MeshSection
 from mdl.errors import ConfigError
+from peers.doctor.device import check_clocks, check_key, check_standing
 from peers.doctor.finding import Finding, broken, fail
 from peers.doctor.machine import check_machine, check_torch
-from peers.doctor.mesh import check_mesh, look_at_mesh
-from peers.doctor.network import check_interfaces, check_multicast, check_port, check_wifi
+from peers.doctor.mesh import check_mesh
+from peers.doctor.network import check_addresses, check_interfaces, check_multicast, check_port, check_wifi
+from peers.doctor.sight import look_at_mesh
 from peers.edge.identity import state_home
 from transport.trust.keys import Mesh
 
@@ -19,25 +25,31 @@ _NEW_MESH = "mdl mesh new home makes one; on the other devices: mdl doctor --cod
 
 def examine(find_mesh: Callable[[], Mesh], section: MeshSection, wait_s: float) -> Iterator[Finding]:
     """find_mesh: raises ConfigError where there is no join code, or a wrong one. wait_s: for the others, at most."""
-    with ThreadPoolExecutor(1) as beside:
+    with ThreadPoolExecutor(2) as beside:
         torch = beside.submit(check_torch)  # seconds, without this process having to hold it
         yield from check_machine(state_home("mesh"))
-        finding, own = check_interfaces(section)
-        yield finding
-        if own:
+        key = check_key()
+        yield key
+        interfaces, own = check_interfaces(section)
+        yield interfaces
+        multicast = beside.submit(check_multicast, own)
+        port = check_port(section)
+        mesh = _find(find_mesh)
+        is_able = bool(own) and not broken([key, port])
+        look = look_at_mesh(mesh, section, own, wait_s) if is_able and isinstance(mesh, Mesh) else nullcontext()
+        with look as sight:
+            yield from check_addresses(own)
             yield from check_wifi(own)
-            yield from check_multicast(own)
-            port = check_port(section)
-            yield port
-        yield torch.result()
-    try:
-        mesh = find_mesh()
-    except ConfigError as error:
-        yield fail("code", str(error), _NEW_MESH)
-        return
-    if own and not broken([port]):
-        with look_at_mesh(mesh, section, own, wait_s) as sight:
-            yield from check_mesh(mesh, section, own, sight)
+            yield from multicast.result()
+            if own:
+                yield port
+            yield torch.result()
+            if isinstance(mesh, Finding):
+                yield mesh
+            elif sight:
+                yield from check_clocks(sight)
+                yield from check_standing(sight)
+                yield from check_mesh(mesh, section, own, sight)
 
 
 def exit_code(findings: list[Finding]) -> int:
@@ -46,3 +58,10 @@ def exit_code(findings: list[Finding]) -> int:
     if not failed:
         return 0
     return 3 if all(finding.check == "members" for finding in failed) else 4
+
+
+def _find(find_mesh: Callable[[], Mesh]) -> Mesh | Finding:
+    try:
+        return find_mesh()
+    except ConfigError as error:
+        return fail("code", str(error), _NEW_MESH)

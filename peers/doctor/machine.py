@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
 
 from peers.doctor.finding import Finding, fail, note, ok
+from peers.doctor.power import check_battery, check_power, read_line
 from transport.links.descriptors import RESERVED, raise_limit, share_out
 
 # A Raspberry Pi takes 10 s to import torch from a cold card.
@@ -21,21 +22,23 @@ _TORCH_S = 60.0
 # A LeNet peer takes some 270 MB (docs/results.md), and the system wants to live.
 _LITTLE_MB, _TOO_LITTLE_MB = 500, 150
 _LITTLE_DISK_MB, _TOO_LITTLE_DISK_MB = 200, 20
+_BLOCK_BYTES = 4096
+# What a control group without a limit says of itself (version 1).
+_NO_LIMIT = 1 << 60
 # With fewer links a mesh of a home does not fit.
 _FEW_PEERS = 8
 # Nobody ran this before: a Pi without a battery for its clock starts in 1970 until the network tells it the time.
 _FIRST_YEAR = 2025
-# What the firmware of a Raspberry Pi says (vcgencmd get_throttled): now, and since it was started.
-_UNDER_VOLTAGE, _THROTTLED, _WAS_UNDER_VOLTAGE = 0x1, 0x4, 0x10000
 
 
 def check_machine(state: Path, system: Path = Path("/")) -> Iterator[Finding]:
-    """state: the directory that a peer writes to. system: where /sys is, for tests."""
+    """state: the directory that a peer writes to. system: where /sys and /proc are, for tests."""
     yield check_descriptors(raise_limit())
-    yield check_memory(psutil.virtual_memory().available >> 20)
+    yield check_memory(psutil.virtual_memory().available >> 20, read_memory_limit(system))
     yield check_disk(state)
-    yield check_clock(datetime.now(tz=UTC).year)
+    yield check_clock(time.gmtime(time.time()).tm_year)
     yield from check_power(system)
+    yield from check_battery(system)
 
 
 def check_torch(python: str = sys.executable) -> Finding:
@@ -71,8 +74,11 @@ def check_descriptors(limit: int) -> Finding:
     return note("descriptors", told, raise_it) if peers < _FEW_PEERS else ok("descriptors", told)
 
 
-def check_memory(free_mb: int) -> Finding:
+def check_memory(free_mb: int, limit_mb: int | None = None) -> Finding:
+    """limit_mb: of this process's container or service."""
     told = f"{free_mb} MB of memory are free"
+    if limit_mb is not None and limit_mb < free_mb:
+        told, free_mb = f"{limit_mb} MB of memory may be taken here (a container's or service's limit)", limit_mb
     if free_mb < _TOO_LITTLE_MB:
         return fail(
             "memory", told, f"a small peer takes 270 MB: end other programs, or add swap (at least {_LITTLE_MB} MB)"
@@ -84,16 +90,40 @@ def check_memory(free_mb: int) -> Finding:
 
 def check_disk(state: Path) -> Finding:
     """Whether the directory, or the nearest one there is above it, can be written and has room."""
-    there = next(place for place in (state, *state.parents) if place.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        return fail(
-            "disk", f"{there} cannot be written", f"give it to this user, or start with --out elsewhere ({state})"
-        )
+    there = next(place for place in (state, *state.parents) if _exists(place))
+    if why := why_not_writable(there):
+        give = f"give it to this user, or start with --out elsewhere ({state})"
+        return fail("disk", f"{there} cannot be written: {why}", give)
     free_mb = shutil.disk_usage(there).free >> 20
     told = f"{free_mb} MB are free at {there}"
     if free_mb < _TOO_LITTLE_DISK_MB:
         return fail("disk", told, "make room: a peer saves its model in each round", "start with --out on another disk")
     return note("disk", told, "make room for models and metrics") if free_mb < _LITTLE_DISK_MB else ok("disk", told)
+
+
+def why_not_writable(folder: Path) -> str:
+    """Why no file can be made in the folder, or the nearest one there is above it; "" if it can."""
+    there = next(place for place in (folder, *folder.parents) if _exists(place))
+    try:
+        with tempfile.TemporaryFile(dir=there, buffering=0) as file:
+            file.write(bytes(_BLOCK_BYTES))
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+    return ""
+
+
+def read_memory_limit(system: Path) -> int | None:
+    """Megabytes that the control group of this process, or one above it, may take; None without a limit."""
+    limits = []
+    for line in read_line(system / "proc/self/cgroup").splitlines():
+        _, kinds, path = (*line.split(":", 2), "", "")[:3]
+        if kinds not in ("", "memory"):
+            continue
+        top = system / "sys/fs/cgroup" / kinds
+        for place in (Path(path.lstrip("/")), *Path(path.lstrip("/")).parents):
+            limits += [read_line(top / place / name) for name in ("memory.max", "memory.limit_in_bytes")]
+    found = [int(limit) >> 20 for limit in limits if limit.isdigit() and int(limit) < _NO_LIMIT]
+    return min(found, default=None)
 
 
 def check_clock(year: int) -> Finding:
@@ -103,36 +133,8 @@ def check_clock(year: int) -> Finding:
     return ok("clock", "the clock is plausible")
 
 
-def check_power(system: Path) -> Iterator[Finding]:
-    """Under-voltage of a Raspberry Pi, as its kernel or its firmware tells; nothing on other machines."""
-    alarms = sorted((system / "sys/class/hwmon").glob("hwmon*/in0_lcrit_alarm"))
-    bits = _throttled(system)
-    if not alarms and bits is None:
-        return
-    is_low = any(_read(alarm) == "1" for alarm in alarms) or bool(bits and bits & _UNDER_VOLTAGE)
-    supply = "use the 5.1 V supply that was made for it, and a short cable"
-    if is_low:
-        yield note("power", "under-voltage now: the processor is slowed down, and cards get damaged", supply)
-    elif bits and bits & (_THROTTLED | _WAS_UNDER_VOLTAGE):
-        yield note("power", "under-voltage or heat has slowed it down since it was started", supply)
-    else:
-        yield ok("power", "the supply is strong enough")
-
-
-def _throttled(system: Path) -> int | None:
-    file = system / "sys/devices/platform/soc/soc:firmware/get_throttled"
-    text = _read(file)
-    if not text and (command := shutil.which("vcgencmd")):
-        asked = subprocess.run([command, "get_throttled"], capture_output=True, text=True, timeout=5, check=False)
-        text = asked.stdout.partition("=")[2].strip()
+def _exists(place: Path) -> bool:
     try:
-        return int(text, 16)
-    except ValueError:
-        return None
-
-
-def _read(file: Path) -> str:
-    try:
-        return file.read_text().strip()
-    except OSError:
-        return ""
+        return place.exists()
+    except OSError:  # nor may this user look
+        return False

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import subprocess
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import psutil
 
 from mdl.config import MeshSection
 from mdl.errors import ConfigError
-from peers.doctor.finding import Finding, fail, note, ok
+from peers.doctor.finding import Finding, Verdict, broken, fail, note, ok
+from transport.discovery.arp import who_else_has
 from transport.discovery.interfaces import LOOPBACK, is_outer, name_of, of_ipv4, usable_interfaces
+from transport.discovery.multicast import PORT as MDNS
 from transport.discovery.multicast import Heard, Multicast, try_multicast
+from transport.discovery.scan import DEFAULT_PORT
 from transport.discovery.scopes import Interface, with_link
 
-_MULTICAST_S = 1.5
-_JOIN = "on one device: mdl peer --port 5750; on the others: mdl peer --join ITS-ADDRESS:5750"
+_MULTICAST_S, _ARP_S = 1.5, 0.6
+_TOLD = 8
+_JOIN = f"mdl peer --join ADDRESS:{DEFAULT_PORT}, that of a device of the mesh"
 
 
 def check_interfaces(section: MeshSection) -> tuple[Finding, list[Interface]]:
@@ -29,25 +36,41 @@ def check_interfaces(section: MeshSection) -> tuple[Finding, list[Interface]]:
         usable = usable_interfaces(section.interfaces or None)
     except ConfigError as error:
         return fail("interfaces", str(error), "give --interface one of these"), []
+    left_out = _tell_left_out()
     if not usable:
-        inner = _inner()
-        told = "this machine is on no network" + (f" (but {', '.join(inner)}, of containers)" if inner else "")
+        told = f"this machine is on no network{left_out}"
         return fail("interfaces", told, "connect the Wi-Fi or a cable: ip address", "--interface NAME takes one"), []
-    told = ", ".join(f"{name_of(str(each.ip)) or '?'} {each}" for each in usable)
-    if inner := _inner():
-        told += f"; left out as inner networks: {', '.join(inner)}"
+    told = ", ".join(f"{name_of(str(each.ip)) or '?'} {each}" for each in of_ipv4(usable) or usable) + left_out
+    if any(each.ip.is_link_local for each in of_ipv4(usable)):
+        do = "sudo dhclient, or restart the router: only devices without an address, too, are in that network"
+        return note("interfaces", f"{told}; 169.254... means that DHCP gave no address", do), usable
     if len({name_of(str(each.ip)) for each in usable}) > 1:
-        return note(
-            "interfaces", f"several are used, the default route first: {told}", "--interface NAME takes one"
-        ), usable
+        told = f"several are used, the default route's first: {told}"
+        return note("interfaces", told, "--interface NAME takes one"), usable
     return ok("interfaces", told), usable
 
 
-def check_multicast(own: Sequence[Interface]) -> Iterator[Finding]:
-    """By IPv6 only where there is nothing else."""
-    for each in of_ipv4(own) or own:
-        name = name_of(str(each.ip)) or str(each.ip)
-        yield _tell_multicast(name, try_multicast(with_link(each), _MULTICAST_S), each.ip.is_loopback)
+def check_addresses(own: Sequence[Interface]) -> Iterator[Finding]:
+    """Whether anybody else has an address of ours (where one may ask: as root)."""
+    for each in of_ipv4(own):
+        name = name_of(str(each.ip))
+        if name and not each.ip.is_loopback and (other := who_else_has(str(each.ip), name, _ARP_S)):
+            told = f"{name}: {each.ip} is the address of another machine, too ({other})"
+            yield fail("address", told, "give one of them another address, or let the router give both (DHCP)")
+
+
+def check_multicast(own: Sequence[Interface]) -> list[Finding]:
+    """All at once. Where one of several interfaces carries multicast, the others (a VPN's) need not.
+
+    By IPv6 only where there is nothing else.
+    """
+    own = of_ipv4(own) or own
+    with ThreadPoolExecutor(len(own) or 1) as side_by_side:
+        tried = list(side_by_side.map(lambda each: try_multicast(with_link(each), _MULTICAST_S), own))
+    works = any(each.heard in (Heard.ITSELF, Heard.OTHERS) for each in tried)
+    names = [name_of(str(each.ip)) or str(each.ip) for each in own]
+    found = [_tell_multicast(name, heard, at) for name, heard, at in zip(names, tried, own, strict=True)]
+    return [msgspec.structs.replace(each, verdict=Verdict.NOTE) if works and broken([each]) else each for each in found]
 
 
 def check_port(section: MeshSection) -> Finding:
@@ -83,36 +106,47 @@ def check_wifi(own: Sequence[Interface], system: Path = Path("/")) -> Iterator[F
             yield ok("wifi", f"{name} does not save power")
 
 
-def _tell_multicast(name: str, tried: Multicast, is_loopback: bool) -> Finding:
+def _tell_multicast(name: str, tried: Multicast, at: Interface) -> Finding:
     match tried.heard:
         case Heard.TAKEN:
             do = "avahi and systemd-resolved share it; end what does not: sudo ss -ulpn 'sport = 5353'"
-            return fail("multicast", f"{name}: another program has UDP port 5353 to itself", do, _JOIN)
+            return fail("multicast", f"{name}: another program has UDP port 5353 to itself{_taken_by(MDNS)}", do, _JOIN)
         case Heard.NO_WAY:
             do = f"ip link set {name} multicast on; ip route add 224.0.0.0/4 dev {name}; look at the firewall (output)"
             return fail("multicast", f"{name}: multicast does not get out ({tried.problem})", do, _JOIN)
         case Heard.NOTHING:
             do = "allow UDP port 5353 in and out in the firewall: sudo ufw allow 5353/udp"
             return fail("multicast", f"{name}: multicast goes out, but nothing comes in", do, _JOIN)
-        case Heard.ITSELF if not is_loopback:
+        case Heard.ITSELF if not at.ip.is_loopback:
             told = f"{name}: multicast works on this machine; nobody else was heard on it"
             return note("multicast", told, "if devices do not meet: mdl doctor on the other one", _JOIN)
     others = f"; heard {', '.join(tried.others[:4])}" if tried.others else ""
     return ok("multicast", f"{name}: multicast goes out and comes in{others}")
 
 
-def _inner() -> list[str]:
-    found = psutil.net_if_addrs()
-    ipv4 = {name: [each for each in of_it if each.family == socket.AF_INET] for name, of_it in found.items()}
-    return sorted(name for name, of_it in ipv4.items() if of_it and not is_outer(name, ()))
+def _tell_left_out() -> str:
+    """What there is besides, and why it is not used."""
+    found, states = psutil.net_if_addrs(), psutil.net_if_stats()
+    told = []
+    for name, addresses in sorted(found.items()):
+        if name == "lo" or not states.get(name):
+            continue
+        if not {each.family for each in addresses} & {socket.AF_INET, socket.AF_INET6}:
+            told.append(f"{name} (no address)")
+        elif not states[name].isup:
+            told.append(f"{name} (no connection)")
+        elif not is_outer(name, ()):
+            told.append(f"{name} (of containers)")
+    return f"; left out: {', '.join(told[:_TOLD])}" if told else ""
 
 
 def _taken_by(port: int) -> str:
+    """Who has it, as far as this user may know; UDP and TCP."""
     try:
         users = [
-            each.pid for each in psutil.net_connections("tcp") if each.laddr and each.laddr.port == port and each.pid
+            each.pid for each in psutil.net_connections("inet") if each.laddr and each.laddr.port == port and each.pid
         ]
-        names = sorted({f"{psutil.Process(number).name()} ({number})" for number in users})
+        names = sorted({f"{psutil.Process(number).name()} ({number})" for number in users if number != os.getpid()})
     except psutil.Error:
         return ""
     return f": {', '.join(names)} has it" if names else ""

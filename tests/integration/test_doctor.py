@@ -4,40 +4,49 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.integration import doctor_faults as faults
-from tests.integration import lan
-from transport.trust.keys import new_join_code
+from tests.integration import doctor_case, doctor_faults, doctor_fresh, doctor_healthy, lan
 
 pytestmark = [
     pytest.mark.skipif(bool(lan.why_not()), reason=lan.why_not() or ""),
-    pytest.mark.skipif(faults.why_not() is not None, reason=faults.why_not() or ""),
+    pytest.mark.skipif(doctor_case.why_not() is not None, reason=doctor_case.why_not() or ""),
 ]
-# Their links, their mesh and their processes at once; the rest is in benchmarks/doctor.py.
+EXPECTED = doctor_faults.FAULTS | doctor_fresh.FRESH
+# Their links, their mesh, their devices and their processes at once; the rest is in benchmarks/doctor.py.
 HERE = [
-    faults.healthy,
-    faults.multicast_out_blocked,
-    faults.mdns_port_taken,
-    faults.member_drops,
-    faults.answers_blocked,
-    faults.out_blocked,
-    faults.other_code,
-    faults.other_version,
-    faults.black_hole,
-    faults.few_descriptors,
-    faults.broken_torch,
-    faults.other_subnet,
-    faults.multicast_lost_in_switch,
+    doctor_healthy.plain,
+    doctor_healthy.unprivileged,
+    doctor_healthy.vpn_beside,
+    doctor_healthy.second_network,
+    doctor_healthy.ipv6_alone,
+    doctor_healthy.firewall_with_its_ports_open,
+    doctor_faults.multicast_out_blocked,
+    doctor_faults.mdns_port_taken,
+    doctor_faults.member_drops,
+    doctor_faults.answers_blocked,
+    doctor_faults.other_code,
+    doctor_faults.other_version,
+    doctor_faults.few_descriptors,
+    doctor_faults.broken_torch,
+    doctor_faults.other_subnet,
+    doctor_faults.multicast_lost_in_switch,
+    doctor_fresh.second_port_blocked,
+    doctor_fresh.udp_blocked,
+    doctor_fresh.black_hole_without_ping,
+    doctor_fresh.vpn_takes_lan,
+    doctor_fresh.clock_hours_behind,
+    doctor_fresh.no_key_rights,
+    doctor_fresh.same_name,
+    doctor_fresh.revoked_device,
 ]
 
 
 def test_each_fault_is_named_and_a_healthy_machine_is_let_be(tmp_path):
-    code = new_join_code("home")
     with lan.Lan(len(HERE) + 1) as net:
-        member = faults.start_member(net, tmp_path, code)
+        member = doctor_case.start_member(net, tmp_path)
 
         def run(host):
             fault = HERE[host - 1]
-            return fault, faults.examine(net, host, fault, tmp_path / fault.__name__, code)
+            return fault, doctor_case.examine(net, host, fault, tmp_path / fault.__name__, member)
 
         try:
             with ThreadPoolExecutor(4) as side_by_side:
@@ -45,13 +54,13 @@ def test_each_fault_is_named_and_a_healthy_machine_is_let_be(tmp_path):
         finally:
             member.close()
     for fault, (exit_code, told, errors, _) in results:
-        check, verdict, expected = faults.FAULTS.get(fault, ("", "", 0))
-        found = faults.names(told)
+        check, verdict, expected = EXPECTED.get(fault, ("", "", 0))
+        found = doctor_case.names(told)
         assert exit_code == expected, (fault.__name__, told, errors)
         assert told["works"] is (expected == 0)
         assert "Traceback" not in errors, fault.__name__
         assert len(errors.splitlines()) <= 1, (fault.__name__, errors)
-        if fault is faults.healthy:
+        if fault in doctor_healthy.HEALTHY:
             assert not [each for each in found if each[1] == "fail"]
         else:
             assert (check, verdict) in found, (fault.__name__, told)
@@ -59,12 +68,24 @@ def test_each_fault_is_named_and_a_healthy_machine_is_let_be(tmp_path):
             assert each["do"] or each["verdict"] != "fail", each
 
 
-def test_a_guest_network_that_keeps_its_clients_apart_is_named(tmp_path):
-    code = new_join_code("home")
-    with lan.Lan(2) as net:
-        member = faults.start_member(net, tmp_path, code)
+def test_an_address_that_another_machine_has_too_is_named(tmp_path):
+    with lan.Lan(3) as net:
+        member = doctor_case.start_member(net, tmp_path)
         try:
-            exit_code, told, _, _ = faults.examine(net, 1, faults.guest_network, tmp_path / "case", code)
+            exit_code, told, _, _ = doctor_case.examine(
+                net, 1, doctor_fresh.duplicate_address, tmp_path / "case", member
+            )
+        finally:
+            member.close()
+    assert exit_code == 4
+    assert ("address", "fail") in doctor_case.names(told)
+
+
+def test_a_guest_network_that_keeps_its_clients_apart_is_named(tmp_path):
+    with lan.Lan(2) as net:
+        member = doctor_case.start_member(net, tmp_path)
+        try:
+            exit_code, told, _, _ = doctor_case.examine(net, 1, doctor_faults.guest_network, tmp_path / "case", member)
         finally:
             member.close()
     assert exit_code == 4
@@ -75,7 +96,7 @@ def test_a_guest_network_that_keeps_its_clients_apart_is_named(tmp_path):
 
 def test_two_doctors_meet_without_multicast_and_nobody_else(tmp_path):
     """Each was told of the other's address alone: the way is in order both ways."""
-    code = new_join_code("home")
+    mesh = doctor_case.found_mesh(tmp_path / "mesh")
     with lan.Lan(2, multicast=False) as net, ThreadPoolExecutor(2) as both:
 
         def towards(other):
@@ -86,7 +107,7 @@ def test_two_doctors_meet_without_multicast_and_nobody_else(tmp_path):
             return fault
 
         results = list(
-            both.map(lambda host: faults.examine(net, host, towards(1 - host), tmp_path / str(host), code), (0, 1))
+            both.map(lambda host: doctor_case.examine(net, host, towards(1 - host), tmp_path / str(host), mesh), (0, 1))
         )
     for exit_code, told, errors, _ in results:
         assert exit_code == 4, errors  # multicast alone
@@ -95,7 +116,8 @@ def test_two_doctors_meet_without_multicast_and_nobody_else(tmp_path):
 
 
 def test_nobody_else_is_exit_code_3(tmp_path):
+    mesh = doctor_case.found_mesh(tmp_path / "mesh")
     with lan.Lan(1) as net:
-        exit_code, told, _, _ = faults.examine(net, 0, faults.healthy, tmp_path / "case", new_join_code("home"))
+        exit_code, told, _, _ = doctor_case.examine(net, 0, doctor_healthy.plain, tmp_path / "case", mesh)
     assert exit_code == 3
-    assert ("members", "fail") in faults.names(told)
+    assert ("members", "fail") in doctor_case.names(told)

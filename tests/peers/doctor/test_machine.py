@@ -11,8 +11,17 @@ from mdl.config import MeshSection
 from mdl.errors import ConfigError
 from peers.doctor.examine import exit_code
 from peers.doctor.finding import Finding, Verdict, fail, note, ok
-from peers.doctor.machine import check_clock, check_descriptors, check_disk, check_memory, check_power, check_torch
-from peers.doctor.mesh import DOCTOR_PORT, with_peers
+from peers.doctor.machine import (
+    check_clock,
+    check_descriptors,
+    check_disk,
+    check_memory,
+    check_torch,
+    read_memory_limit,
+)
+from peers.doctor.mesh import with_peers
+from peers.doctor.power import check_battery, check_power
+from peers.doctor.sight import DOCTOR_PORT
 
 
 @pytest.mark.parametrize(
@@ -24,6 +33,8 @@ from peers.doctor.mesh import DOCTOR_PORT, with_peers
         (check_memory(100), Verdict.FAIL),
         (check_memory(300), Verdict.NOTE),
         (check_memory(2000), Verdict.OK),
+        (check_memory(2000, 3000), Verdict.OK),
+        (check_memory(2000, 100), Verdict.FAIL),
         (check_clock(1970), Verdict.NOTE),
         (check_clock(2026), Verdict.OK),
     ],
@@ -35,6 +46,7 @@ def test_what_there_is_is_judged_and_what_is_too_little_says_what_to_do(finding:
 
 def test_a_disk_is_judged_by_the_nearest_directory_there_is(tmp_path: Path) -> None:
     assert check_disk(tmp_path / "not" / "yet").verdict is Verdict.OK
+    assert not [*tmp_path.iterdir()], "nothing is left of the try"
     (tmp_path / "file").write_text("")
     assert "cannot be written" in check_disk(tmp_path / "file" / "below").told
 
@@ -63,6 +75,51 @@ def test_under_voltage_of_a_raspberry_pi_is_told(
         sensor.mkdir(parents=True)
         (sensor / "in0_lcrit_alarm").write_text(f"{alarm}\n")
     assert [finding.verdict for finding in check_power(tmp_path)] == verdicts
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "limit_mb"),
+    [
+        ("0::/system.slice/mdl.service", {"system.slice/mdl.service/memory.max": "314572800"}, 300),
+        ("0::/system.slice/mdl.service", {"system.slice/mdl.service/memory.max": "max"}, None),
+        ("0::/a/b", {"a/memory.max": "209715200", "a/b/memory.max": "max"}, 200),
+        ("0::/", {"memory.max": "104857600"}, 100),
+        ("5:cpu:/x\n4:memory:/x", {"memory/x/memory.limit_in_bytes": "104857600", "cpu/memory.max": "1"}, 100),
+        ("4:memory:/x", {"memory/x/memory.limit_in_bytes": "9223372036854771712"}, None),
+        ("nonsense", {}, None),
+        (None, {}, None),
+    ],
+)
+def test_the_limit_of_a_container_or_service_is_read(
+    groups: str | None, files: dict[str, str], limit_mb: int | None, tmp_path: Path
+) -> None:
+    if groups is not None:
+        (tmp_path / "proc/self").mkdir(parents=True)
+        (tmp_path / "proc/self/cgroup").write_text(groups)
+    for name, text in files.items():
+        file = tmp_path / "sys/fs/cgroup" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"{text}\n")
+    assert read_memory_limit(tmp_path) == limit_mb
+
+
+@pytest.mark.parametrize(
+    ("sensors", "told"),
+    [
+        ({"type": "Battery", "capacity": "9", "status": "Discharging"}, ["the battery has 9 %, and is not charged"]),
+        ({"type": "Battery", "capacity": "9", "status": "Charging"}, []),
+        ({"type": "Battery", "capacity": "60", "status": "Discharging"}, []),
+        ({"type": "Battery", "capacity": "9", "status": "Discharging", "scope": "Device"}, []),
+        ({"type": "Mains", "online": "1"}, []),
+        ({"type": "Battery", "status": "Discharging"}, []),
+    ],
+)
+def test_a_battery_that_is_nearly_empty_is_told(sensors: dict[str, str], told: list[str], tmp_path: Path) -> None:
+    supply = tmp_path / "sys/class/power_supply/BAT0"
+    supply.mkdir(parents=True)
+    for name, text in sensors.items():
+        (supply / name).write_text(f"{text}\n")
+    assert [finding.told for finding in check_battery(tmp_path)] == told
 
 
 def test_a_torch_that_ends_its_process_or_is_not_there_is_told_with_the_signal(tmp_path: Path) -> None:

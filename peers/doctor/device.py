@@ -1,0 +1,81 @@
+"""Checks of who this device is: its key, its name in the mesh, and whether an owner has locked it out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from mdl.errors import ConfigError
+from mdl.protocol.vocabulary import Role
+from peers.doctor.finding import Finding, fail, note, ok
+from peers.doctor.machine import why_not_writable
+from peers.doctor.sight import Sight
+from peers.edge.identity import default_name
+from peers.edge.membership import KEY_VARIABLE, device_key, key_path
+from transport.discovery.interfaces import name_of
+from transport.trust.words import fingerprint
+
+# Until then people take two clocks for the same one, and so do logs.
+_CLOCKS_S = 30.0
+_NEW_DEVICE = "remove the file, and this is a new device (mdl mesh revoke, on an owner's, locks the old one out)"
+
+
+def check_key() -> Finding:
+    """Whether this device has a key that it will still have at its next start."""
+    try:
+        device = device_key()
+        kept = bool(os.environ.get(KEY_VARIABLE)) or key_path().exists()
+    except (ConfigError, OSError) as error:
+        return fail("device", str(error), _NEW_DEVICE, "MDL_KEY=@FILE names another key")
+    folder = key_path().parent
+    why = why_not_writable(folder)
+    give = f"give it to this user: sudo chown -R $USER {folder}"
+    if not kept:
+        told = f"its key cannot be kept in {folder} ({why}): it would be another device at each start"
+        return fail("device", told, give, "MDL_KEY=@FILE names a key that is kept elsewhere")
+    if why:
+        return note("device", f"what it hears of the mesh's members cannot be kept in {folder} ({why})", give)
+    return ok("device", f"this device is {fingerprint(device.public)}")
+
+
+def check_standing(sight: Sight) -> Iterator[Finding]:
+    """How the mesh sees this device, under the name that a peer here would have."""
+    membership = sight.membership
+    if membership is None:  # without encryption nobody is told apart
+        return
+    name, device = default_name(), membership.device.public
+    if why := membership.why_out():
+        yield fail("device", why, "ask an owner of the mesh", "as another device: another user, or MDL_KEY=@NEW-FILE")
+        return
+    holder = membership.roster.enrolled(name)
+    if holder is not None and holder.device != device:
+        do = f"mdl peer --name ANOTHER; if that one was this very machine: mdl mesh revoke {name}, on an owner's"
+        yield fail("device", f"{name!r} is the name of another device of the mesh: it is refused", do)
+    for info in sight.known:
+        if info.role is Role.OBSERVER or name_of(info.host) or not info.proof:
+            continue
+        if info.proof.enrolled.device == device:
+            told = f"{info.peer_id} at {info.host} has this device's key: a copied card or home directory"
+            do = f"on one of the two: rm {key_path()}, and another host name"
+            yield fail("device", told, do) if info.peer_id == name else note("device", told, do)
+
+
+def check_clocks(sight: Sight) -> Iterator[Finding]:
+    """Against those of the other devices: a wrong one makes times of logs and the hours of `--when` wrong."""
+    wrong = {who: ahead_s for who, ahead_s in sight.clocks_s.items() if abs(ahead_s) >= _CLOCKS_S}
+    if not wrong:
+        return
+    told = ", ".join(f"{who}'s is {_tell_time(ahead_s)}" for who, ahead_s in sorted(wrong.items())[:4])
+    whose = "this machine's clock, or theirs: " if len(wrong) > 1 else ""
+    do = "on the one that is wrong: sudo timedatectl set-ntp true, or sudo date --set ..."
+    yield note("clock", f"clocks differ: {whose}{told}", do)
+
+
+def _tell_time(ahead_s: float) -> str:
+    seconds = abs(ahead_s)
+    amount = next(
+        f"{seconds / unit_s:.0f} {unit}"
+        for unit, unit_s in (("days", 86_400), ("hours", 3_600), ("minutes", 60), ("seconds", 1))
+        if seconds >= 2 * unit_s
+    )
+    return f"{amount} {'ahead' if ahead_s > 0 else 'behind'}"

@@ -1,0 +1,43 @@
+"""Clocks are compared by what others sign for us, and by nothing that is older."""
+
+from __future__ import annotations
+
+import pytest
+
+from mdl.protocol.vocabulary import PeerInfo, Role
+from peers.doctor.sight import Clocks
+from transport.trust.device_key import DeviceKey
+from transport.trust.keys import MeshKeys, new_join_code
+from transport.trust.membership import Membership
+
+MEMBER = Membership(MeshKeys.from_code(new_join_code("home", bytes(19))), DeviceKey.of(bytes(32)))
+BEGAN_S = 1_800_000_000.0
+
+
+def signed(after_s: float) -> PeerInfo:
+    me = PeerInfo("ann", 1, Role.TRAINER, "192.0.2.7", 5)
+    return MEMBER.introduce(me, 6, ["192.0.2.7"], int((BEGAN_S + after_s) * 1000))
+
+
+@pytest.mark.parametrize(
+    ("after_s", "ahead_s"), [(0.5, 0.0), (3.0, 0.0), (63.0, 60.0), (-60.0, -60.0), (-1.7e9, -1.7e9), (7203.0, 7200.0)]
+)
+def test_what_is_signed_between_the_beginning_and_now_shows_equal_clocks(after_s: float, ahead_s: float) -> None:
+    clocks = Clocks(BEGAN_S)
+    clocks.compare([signed(after_s)], [signed(after_s)], {}, BEGAN_S + 3.0)
+    assert clocks.ahead_s() == {"ann": ahead_s}
+
+
+def test_an_announcement_of_long_ago_tells_nothing() -> None:
+    clocks, old, new = Clocks(BEGAN_S), signed(-900.0), signed(1.0)
+    clocks.compare([old], [old], {"ann": old.proof.serial if old.proof else 0}, BEGAN_S + 2.0)
+    assert clocks.ahead_s() == {}
+    clocks.compare([new], [new], {}, BEGAN_S + 2.0)
+    assert clocks.ahead_s() == {"ann": 0.0}
+
+
+def test_what_is_known_of_who_has_not_spoken_tells_nothing() -> None:
+    clocks, old = Clocks(BEGAN_S), signed(-900.0)
+    clocks.compare([old], [], {}, BEGAN_S + 1.0)
+    clocks.compare([old], [old], {}, BEGAN_S + 2.0)
+    assert clocks.ahead_s() == {}
