@@ -48,6 +48,8 @@ MAX_COUNT = 1 << 53
 MAX_HEADER_BYTES = 1 << 20
 # Classes that an evaluation counts; the largest public sets have some 20,000.
 MAX_CLASSES = 1 << 16
+# Numbers that a model predicts of a window, whose errors are told in each report.
+MAX_NUMBERS = 64
 # Classes up to which a device also tells which it took for which: 32 are at most 10 KiB, mostly of one-byte zeros.
 MAX_CONFUSED = 32
 

@@ -11,9 +11,12 @@ import math
 import re
 import textwrap
 from collections.abc import Sequence
+from typing import Literal, TypeAlias
 
 from mdl.bounds import printable
 
+# What is learned of a window: its class, numbers (regression), or which of several labels hold (multi-label).
+Targets: TypeAlias = Literal["classes", "numbers", "labels"]
 # Together they stay below the 256 characters of a text in a message, with the rest of a sentence around them.
 _MODEL, _CHANNELS, _CLASSES, _NAMED = 40, 105, 70, 70
 _LINE = re.compile(
@@ -31,14 +34,18 @@ def describe_task(
     channels: Sequence[str],
     classes: Sequence[str],
     rate_hz: float | None = None,
+    targets: Targets = "classes",
 ) -> str:
     """ "lenet 3x128 at 50 Hz [ax, ay, az] -> run, sit". shape: (channels, time), or (channels, height, width).
 
-    channels: () if they have no names. rate_hz: samples a second; None if it is not known.
+    channels: () if they have no names. rate_hz: samples a second; None if it is not known. targets: what
+    `classes` names, told if it is something else.
     """
     rate = f" at {describe_rate(rate_hz)}" if rate_hz else ""
     named = f" [{_shorten(channels, _CHANNELS)}]" if channels else ""
-    return printable(f"{model[:_MODEL]} {'x'.join(map(str, shape))}{rate}{named} -> {_shorten(classes, _CLASSES)}")
+    kind = "" if targets == "classes" else f"{targets}: "
+    size, told = "x".join(map(str, shape)), _shorten(classes, _CLASSES)
+    return printable(f"{model[:_MODEL]} {size}{rate}{named} -> {kind}{told}")
 
 
 def describe_rate(rate_hz: float) -> str:
@@ -75,7 +82,9 @@ def task_difference(yours: str, ours: str) -> str:
     if one["channels"] != other["channels"]:
         return _channel_difference(one["channels"] or "", other["channels"] or "")
     if one["classes"] != other["classes"]:
-        return f"your classes ({_cut(one['classes'])}) differ from the mesh's ({_cut(other['classes'])})"
+        kinds = {each["classes"].partition(": ")[0] for each in (one, other)}
+        what = "classes" if not kinds & {"numbers", "labels"} else "targets"
+        return f"your {what} ({_cut(one['classes'])}) differ from the mesh's ({_cut(other['classes'])})"
     return ""
 
 

@@ -291,8 +291,9 @@ def kind_of(data: DataSet, small: str | Own, large: str | Own, seed: int) -> Mod
     """
     if is_places(data):
         return RecurrentKind(data.classes, str(small) or DEVICE_SIZE, str(large) or CLOUD_SIZE)
-    if data.is_of_images:
-        raise ConfigError(f"{data.name} holds images: a cloud teaches windows of sensors, and places")
+    if data.is_of_images or data.targets != "classes":
+        held = "images" if data.is_of_images else data.targets
+        raise ConfigError(f"{data.name} holds {held}: a cloud teaches classes of windows of sensors, and places")
     models, (channels, time) = (small or "lenet", large or "alexnet"), data.shape
     return WindowKind(*models, channels, time, data.classes, seed, data.channels, data.rate_hz)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mdl.data.holdout import Mask, hold_out
+from mdl.data.targets import strata_of
 from mdl.data.windows import DataSet, Integers, make_windows
 
 
@@ -20,7 +22,7 @@ def number_names(values: NDArray[np.generic]) -> tuple[tuple[str, ...], Integers
 def assemble_data(
     name: str,
     take: Callable[[Mask, str], NDArray[np.generic]],
-    labels: tuple[tuple[str, ...], Integers],
+    labels: tuple[tuple[str, ...], NDArray[Any]],
     subject: NDArray[np.generic] | None,
     recording: Integers | None,
     group: Integers,
@@ -33,15 +35,17 @@ def assemble_data(
     notes: tuple[str, ...] = (),
     warnings: tuple[str, ...] = (),
     rate_hz: float | None = None,
+    units: tuple[str, ...] = (),
 ) -> DataSet:
     """A data set from rows (n, channels, time) in recording order; keeps a fifth for testing (`hold_out`).
 
     take: the chosen rows, for a side, "train" or "test"; all else has a value for each row. A class may have none.
+    labels: the names and the values of classes, numbers or labels. units: of the numbers.
     """
     classes, y = labels
     subject_names, subject_ids = ((), np.zeros(len(y), np.int64)) if subject is None else number_names(subject)
     held_out, test, dropped = hold_out(
-        y, None if subject is None else subject_ids, recording, group, how=how, gap=gap, seed=seed
+        strata_of(y), None if subject is None else subject_ids, recording, group, how=how, gap=gap, seed=seed
     )
     # A stretch that a cut in time goes through becomes two groups: the gap between them has been dropped.
     apart = group * 2 + test if held_out == "time" else group
@@ -59,4 +63,5 @@ def assemble_data(
         notes=notes,
         warnings=warnings,
         rate_hz=rate_hz,
+        units=units,
     )

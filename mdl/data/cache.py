@@ -24,7 +24,7 @@ from mdl.reading import decode_json, read_bytes
 from mdl.writing import make_private_folder, open_private
 
 # Raise this whenever any source prepares its windows differently: older entries are then never read again.
-VERSION = 6
+VERSION = 7
 logger = logging.getLogger(__name__)
 
 # Names of people and places, one each; some hundred bytes for most.
@@ -32,6 +32,8 @@ _LARGEST_META_BYTES = 64 << 20
 _ARRAYS = ("x", "y", "subject", "group")
 # Windows; images; images as their pixels are kept.
 _KINDS = (("float32", 3), ("float32", 4), ("uint8", 4))
+# Classes, numbers, labels.
+_TARGETS = (("int64", 1), ("float32", 2), ("uint8", 2))
 
 
 class _Meta(msgspec.Struct, frozen=True):
@@ -46,6 +48,7 @@ class _Meta(msgspec.Struct, frozen=True):
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
     rate_hz: float | None
+    units: tuple[str, ...]
 
 
 def load_cached(cache_dir: Path, label: str, key: Iterable[object], build: Callable[[Path], DataSet]) -> DataSet:
@@ -96,15 +99,18 @@ def _read(entry: Path) -> DataSet | None:
         return None
     return DataSet(
         meta.name, train, test, meta.classes, meta.held_out, meta.synthetic, meta.description, meta.subject_names,
-        meta.channels, meta.notes, meta.warnings, meta.rate_hz,
+        meta.channels, meta.notes, meta.warnings, meta.rate_hz, meta.units,
     )  # fmt: skip
 
 
 def _fits(windows: Windows) -> bool:
     """Whether the arrays are what `_write` makes; what is in them was checked before they were written."""
-    rest = (windows.y, windows.subject, windows.group)
-    return (windows.x.dtype.name, windows.x.ndim) in _KINDS and all(
-        array.dtype == np.int64 and array.shape == windows.x.shape[:1] for array in rest
+    rest = (windows.subject, windows.group)
+    fits = (windows.x.dtype.name, windows.x.ndim) in _KINDS and (windows.y.dtype.name, windows.y.ndim) in _TARGETS
+    return (
+        fits
+        and len(windows.y) == len(windows.x)
+        and all(array.dtype == np.int64 and array.shape == windows.x.shape[:1] for array in rest)
     )
 
 
@@ -150,5 +156,5 @@ def _describe(aside: Path, data: DataSet) -> _Meta:
     sizes = {file.name: file.stat().st_size for file in aside.glob("*.npy")}
     return _Meta(
         data.name, data.classes, data.held_out, data.synthetic, data.description, data.subject_names, sizes,
-        data.channels, data.notes, data.warnings, data.rate_hz,
+        data.channels, data.notes, data.warnings, data.rate_hz, data.units,
     )  # fmt: skip

@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mdl.data.windows import DataSet, Windows, iterate_blocks, to_input
+
+_OF_NUMBERS = ("least", "mean", "most", "deviation")
 
 
 def describe_data(data: DataSet) -> dict[str, Any]:
@@ -23,7 +26,9 @@ def describe_data(data: DataSet) -> dict[str, Any]:
         "channel_names": list(data.channels),
         **({"height": data.shape[1], "width": data.shape[2]} if data.is_of_images else {"window": data.shape[1]}),
         "rate_hz": data.rate_hz,
+        "targets": data.targets,
         "classes": list(data.classes),
+        **({"units": list(data.units)} if data.units else {}),
         "held_out": data.held_out,
         "train": _describe_side(data, data.train),
         "test": _describe_side(data, data.test),
@@ -52,11 +57,24 @@ def measure_channels(
 def _describe_side(data: DataSet, windows: Windows) -> dict[str, Any]:
     ids, counts = np.unique(windows.subject, return_counts=True)
     names = [data.subject_names[index] if data.subject_names else str(index) for index in ids.tolist()]
-    balance = np.bincount(windows.y, minlength=len(data.classes))
     return {
         "windows": len(windows),
         "groups": len(np.unique(windows.group)),
         "subjects": len(ids),
-        "windows_by_class": dict(zip(data.classes, balance.tolist(), strict=True)),
+        **_describe_targets(data, windows.y),
         "windows_by_subject": dict(zip(names, counts.tolist(), strict=True)),
+    }
+
+
+def _describe_targets(data: DataSet, y: NDArray[Any]) -> dict[str, Any]:
+    """Windows of each class, or with each label; of numbers their range, mean and deviation."""
+    if data.targets == "numbers":
+        found = zip(*(pick.tolist() for pick in (y.min(0), y.mean(0), y.max(0), y.std(0))), strict=True)
+        named = ({key: round(value, 6) for key, value in zip(_OF_NUMBERS, each, strict=True)} for each in found)
+        return {"numbers": dict(zip(data.classes, named, strict=True))}
+    counts = y.sum(axis=0, dtype=np.int64) if data.targets == "labels" else np.bincount(y, minlength=len(data.classes))
+    return {
+        f"windows_by_{'label' if data.targets == 'labels' else 'class'}": dict(
+            zip(data.classes, counts.tolist(), strict=True)
+        )
     }

@@ -17,16 +17,31 @@ _WIDTH, _MOST_CHANNELS, _MOST_CLASSES, _LONGEST_NAME, _IMAGE_WIDTH = 48, 9, 8, 1
 
 
 def draw_classes(data: DataSet) -> list[str]:
-    """The first training window of each class: a line a channel, with its lowest and highest value; or the image."""
+    """The first training window of each class: a line a channel, with its lowest and highest value; or the image.
+
+    Of labels the first that has each, of numbers those with the least, a middle and the greatest of the first one.
+    """
     lines = []
-    for number, name in list(enumerate(data.classes))[:_MOST_CLASSES]:
-        rows = np.flatnonzero(data.train.y == number)
-        if len(rows):
-            first = np.asarray(data.train.x[rows[0]])
+    for name, row in _choose(data):
+        if row is not None:
+            first = np.asarray(data.train.x[row])
             lines += [f"{name}:", *(draw_image(first) if data.is_of_images else draw_window(first, data.channels))]
-    if len(data.classes) > _MOST_CLASSES:
-        lines.append(f"and {len(data.classes) - _MOST_CLASSES} classes more")
+    if len(data.classes) > _MOST_CLASSES and data.targets != "numbers":
+        lines.append(f"and {len(data.classes) - _MOST_CLASSES} {data.targets} more")
     return lines
+
+
+def _choose(data: DataSet) -> list[tuple[str, int | None]]:
+    """What is drawn: its name, and its row among the training windows; None if no window is of it."""
+    y = data.train.y
+    if data.targets == "numbers":
+        order = np.argsort(y[:, 0], kind="stable")
+        unit = f" {data.units[0]}" if data.units else ""
+        chosen = dict.fromkeys(order[place] for place in (0, len(order) // 2, -1))
+        return [(f"{data.classes[0]} {y[row, 0]:.4g}{unit}", int(row)) for row in chosen]
+    shown = list(enumerate(data.classes))[:_MOST_CLASSES]
+    is_of = [y[:, number] == 1 if data.targets == "labels" else y == number for number, _ in shown]
+    return [(name, int(np.argmax(hit)) if hit.any() else None) for (_, name), hit in zip(shown, is_of, strict=True)]
 
 
 def draw_window(x: NDArray[np.floating], channels: Sequence[str] = ()) -> list[str]:

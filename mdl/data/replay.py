@@ -23,7 +23,7 @@ class Reservoir:
         self.capacity, self.seen = capacity, 0
         self._random = np.random.default_rng(seed)
         self._x: Rows | None = None
-        self._y: NDArray[np.int64] = np.empty(0, np.int64)
+        self._y: Rows = np.empty(0, np.int64)
 
     def __len__(self) -> int:
         return min(self.seen, self.capacity)
@@ -35,14 +35,14 @@ class Reservoir:
         return self._x[: len(self)]
 
     @property
-    def y(self) -> NDArray[np.int64]:
+    def y(self) -> Rows:
         return self._y[: len(self)]
 
-    def add(self, x: Rows, y: NDArray[np.int64]) -> None:
+    def add(self, x: Rows, y: Rows) -> None:
         """Windows in the order in which they came. Raises DataError if they have another shape than those before."""
         if self._x is None:
             self._x = np.empty((self.capacity, *x.shape[1:]), x.dtype)
-            self._y = np.empty(self.capacity, np.int64)
+            self._y = np.empty((self.capacity, *y.shape[1:]), y.dtype)
         if x.shape[1:] != self._x.shape[1:] or len(x) != len(y):
             raise DataError(f"windows of shape {x.shape[1:]} with {len(y)} labels, where {self._x.shape[1:]} are kept")
         room = max(0, min(len(y), self.capacity - self.seen))

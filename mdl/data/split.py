@@ -12,6 +12,7 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
+from mdl.data.targets import targets_of
 from mdl.data.windows import DataSet, Integers, Windows, take_windows
 from mdl.errors import ConfigError
 from mdl.section import MEMBERS
@@ -117,6 +118,8 @@ def _deal_groups(windows: Windows, count: int, rng: np.random.Generator) -> tupl
 
 
 def _deal_classes(windows: Windows, count: int, alpha: float, rng: np.random.Generator) -> tuple[Integers, Integers]:
+    if (targets := targets_of(windows.y)) != "classes":
+        raise ConfigError(f"split 'dirichlet': it deals out classes, and these windows have {targets}; subject, or iid")
     groups, first, sizes = np.unique(windows.group, return_index=True, return_counts=True)
     owner = np.empty(len(groups), dtype=np.int64)
     labels = windows.y[first]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mdl.data.targets import targets_of
 from mdl.data.windows import Windows, iterate_blocks
 
 # A short stretch of any signal may rise by chance; so many steps in a row in all windows do not.
@@ -31,6 +33,20 @@ def suspect_channels(windows: Windows, names: Sequence[str]) -> tuple[str, ...]:
         lines.append(f"{called(rises)} only ever rises, like a time or a counter: is it meant to be a channel?")
     if (low == high).any():
         lines.append(f"{called(low == high)} is constant: nothing can be learned from it")
+    return tuple(lines)
+
+
+def suspect_targets(train: NDArray[Any], test: NDArray[Any], names: Sequence[str]) -> tuple[str, ...]:
+    """A line on numbers that are constant, and on labels that hold everywhere or nowhere on a side."""
+    if targets_of(train) == "classes":
+        return ()
+    what = "number" if targets_of(train) == "numbers" else "label"
+    lines = []
+    for side, y in (("training", train), ("test", test)):
+        same = np.flatnonzero(y.min(axis=0) == y.max(axis=0)).tolist()
+        told = ", ".join(f"{names[column]!r} ({y[0, column]:g})" for column in same[:_MOST_NAMED])
+        if same:
+            lines.append(f"{what} {told} is the same in all {side} windows: nothing can be learned or said of it")
     return tuple(lines)
 
 

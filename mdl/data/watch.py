@@ -41,7 +41,7 @@ def watched_folder(spec: str, data: DataSet, train: Windows, test: Windows, seed
         return None
     if not Path(parsed.path).is_dir():
         raise ConfigError(f"data {spec!r}: watch= needs a folder, in which new recordings appear")
-    if not options.classes:
+    if options.targets == "classes" and not options.classes:
         raise ConfigError(f"data {spec!r}: watch= needs classes=, as a new recording may hold any of them")
     return Watched(parsed.path, options, data, (train, test), seed)
 
@@ -93,7 +93,7 @@ class Watched:
 
     def _check(self, found: DataSet) -> None:
         """Raises ConfigError if it is not of the same kind as what was read at the start."""
-        for what in ("channels", "shape", "rate_hz"):
+        for what in ("channels", "shape", "rate_hz", "classes", "units"):
             if (here := getattr(found, what)) != (before := getattr(self._data, what)):
                 raise ConfigError(f"its {what} is {here}, of the recordings before it is {before}")
         unit, before_unit = (_unit_of(data) for data in (found, self._data))

@@ -15,7 +15,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from mdl.data.targets import as_targets, check_targets, targets_of
 from mdl.errors import DataError
+from mdl.task import Targets
 
 Floats: TypeAlias = NDArray[np.float32]
 Integers: TypeAlias = NDArray[np.int64]
@@ -32,13 +34,14 @@ _BLOCK_BYTES = 16 << 20
 @dataclass(frozen=True)
 class Windows:
     """x: float32 (n, channels, time), or images (n, channels, height, width) in float32, or in uint8 as their pixels
-    are kept; C-contiguous, possibly memory-mapped. y, subject, group: int64 (n,).
+    are kept; C-contiguous, possibly memory-mapped. y: classes, numbers or labels (`mdl.data.targets`). subject, group:
+    int64 (n,).
 
     Mapped arrays are copy-on-write: writing to one never reaches the file.
     """
 
     x: Floats
-    y: Integers
+    y: NDArray[Any]
     subject: Integers
     group: Integers
 
@@ -53,7 +56,8 @@ class DataSet:
     held_out says by what the test windows were kept apart: "subject", "recording", "time" or "given".
     subject_names[id] names a subject where the source names them; otherwise it is empty. channels: names of the rows of
     a window in their order; empty if the source does not name them. rate_hz: samples a second in a window; None if the
-    source does not know. notes: what was found out while reading and nobody
+    source does not know. classes: their names, or those of the numbers or labels. units: of the numbers, where the
+    source names them. notes: what was found out while reading and nobody
     has said; warnings: what is likely a mistake. Both for the user, a line each.
     """
 
@@ -69,6 +73,12 @@ class DataSet:
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     rate_hz: float | None = None
+    units: tuple[str, ...] = ()
+
+    @property
+    def targets(self) -> Targets:
+        """What `classes` names."""
+        return targets_of(self.train.y)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -85,11 +95,11 @@ def take_windows(windows: Windows, rows: NDArray[np.integer] | NDArray[np.bool_]
     return Windows(np.ascontiguousarray(windows.x[rows]), windows.y[rows], windows.subject[rows], windows.group[rows])
 
 
-def make_windows(x: NDArray[np.generic], y: Integers, subject: Integers, group: Integers) -> Windows:
+def make_windows(x: NDArray[np.generic], y: NDArray[Any], subject: Integers, group: Integers) -> Windows:
     """Windows with the types and the memory layout that everybody relies on; x: (n, channels, time), or images."""
     return Windows(
         np.ascontiguousarray(x, dtype=np.uint8 if x.ndim == 4 and x.dtype == np.uint8 else np.float32),
-        np.ascontiguousarray(y, dtype=np.int64),
+        as_targets(y),
         np.ascontiguousarray(subject, dtype=np.int64),
         np.ascontiguousarray(group, dtype=np.int64),
     )
@@ -108,6 +118,10 @@ def check_data(data: DataSet, where: str) -> DataSet:
         raise DataError(f"{where}: training windows are {data.train.x.shape[1:]}, test windows {data.test.x.shape[1:]}")
     if data.channels and len(data.channels) != data.shape[0]:
         raise DataError(f"{where}: {len(data.channels)} channel names for {data.shape[0]} channels")
+    if data.train.y.dtype != data.test.y.dtype:
+        raise DataError(f"{where}: training windows have {data.targets}, test windows {targets_of(data.test.y)}")
+    if data.units and len(data.units) != len(data.classes):
+        raise DataError(f"{where}: {len(data.units)} units for {len(data.classes)} numbers")
     if data.rate_hz is not None and not 0 < data.rate_hz <= FASTEST_HZ:
         raise DataError(f"{where}: a rate of {data.rate_hz} Hz; expected one above 0, at most {FASTEST_HZ:,.0f}")
     if shared := np.intersect1d(data.train.group, data.test.group).tolist():
@@ -130,8 +144,7 @@ def _check_side(windows: Windows, where: str, class_count: int) -> None:
     pairs = np.unique(np.stack([windows.group, windows.subject]), axis=1)
     if len(torn := pairs[0, 1:][pairs[0, 1:] == pairs[0, :-1]]):
         raise DataError(f"{where}: group {torn[0]} holds windows of several subjects; a group belongs to one subject")
-    if windows.y.min() < 0 or windows.y.max() >= class_count:
-        raise DataError(f"{where}: labels {windows.y.min()}..{windows.y.max()}, expected 0..{class_count - 1}")
+    check_targets(windows.y, class_count, where)
 
 
 def iterate_blocks(x: NDArray[Any]) -> Iterator[NDArray[Any]]:

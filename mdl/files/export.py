@@ -24,6 +24,7 @@ from mdl.learning.models import build_model, built_in_shapes
 from mdl.learning.tensors import unwrap
 from mdl.own import Own
 from mdl.reading import decode_json
+from mdl.task import Targets
 
 # Far above any window or seed, and still a number that every library takes.
 _Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 24)]
@@ -36,7 +37,8 @@ class ModelDescription(msgspec.Struct, frozen=True):
 
     time: samples of a window; of images the width, and height is theirs. model, data: as the user named them where it
     was trained: for people to read. seed: as given to `load_data`, so that the same test windows are found again.
-    channel_names: empty if the data did not name them. rate_hz: of the windows; None if it was not known.
+    channel_names: empty if the data did not name them. rate_hz: of the windows; None if it was not known. targets: what
+    class_names names; units: of numbers, where they are known.
     own_batch_norm: the weights and statistics of batch norms are those of the one device that wrote the file.
     """
 
@@ -52,6 +54,8 @@ class ModelDescription(msgspec.Struct, frozen=True):
     rate_hz: _Rate | None = None
     height: _Size | None = None
     own_batch_norm: bool = False
+    targets: Targets = "classes"
+    units: tuple[str, ...] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -60,8 +64,16 @@ class ModelDescription(msgspec.Struct, frozen=True):
 
     @property
     def meaning(self) -> tuple[str, ...]:
-        """What `hash_task` has to know beyond classes, channels and rate; none for windows."""
-        return () if self.height is None else (f"image {self.height}x{self.time}",)
+        """What `hash_task` has to know beyond classes, channels and rate; none for classes of windows."""
+        image = () if self.height is None else (f"image {self.height}x{self.time}",)
+        targets = () if self.targets == "classes" else (f"targets {self.targets}",)
+        return (*image, *targets, *(f"unit {number} {unit}" for number, unit in enumerate(self.units)))
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """What comes out, with the units of numbers, for people."""
+        units = (f" ({unit})" if unit else "" for unit in self.units)
+        return tuple(map("".join, zip(self.class_names, units, strict=True))) if self.units else self.class_names
 
     @property
     def classes(self) -> int:
@@ -112,8 +124,8 @@ def import_model(path: Path, model: str | Own | None = None) -> tuple[nn.Module,
         )
     chosen, sizes = model or description.model, (description.channels, description.time, description.classes)
     if isinstance(chosen, str) and description.height is None:
-        _check_shapes(path, chosen, sizes, {name: array.shape for name, array in arrays.items()})
-    module = build_model(chosen, *sizes, seed=0, height=description.height)
+        _check_shapes(path, chosen, sizes, description.targets, {name: array.shape for name, array in arrays.items()})
+    module = build_model(chosen, *sizes, seed=0, height=description.height, targets=description.targets)
     try:
         module.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()})
     except RuntimeError as error:
@@ -128,9 +140,11 @@ def _arrays_of(state: Mapping[str, torch.Tensor]) -> dict[str, NDArray[Any]]:
     return {name: (t.float() if t.dtype is torch.bfloat16 else t).numpy() for name, t in here.items()}
 
 
-def _check_shapes(path: Path, model: str, sizes: tuple[int, int, int], given: dict[str, tuple[int, ...]]) -> None:
+def _check_shapes(
+    path: Path, model: str, sizes: tuple[int, int, int], targets: Targets, given: dict[str, tuple[int, ...]]
+) -> None:
     """Before any memory is taken for it: a few bytes of description may claim a model of terabytes."""
-    for name, shape in built_in_shapes(model, *sizes).items():
+    for name, shape in built_in_shapes(model, *sizes, targets).items():
         if given.get(name, shape) != shape:
             raise DataError(f"{path} does not fit model {model!r}: {name} is {given[name]}, described is {shape}")
         if name not in given:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdl.bounds import MAX_CONFUSED
+from mdl.bounds import MAX_CONFUSED, within
+from mdl.data.targets import targets_of
 from mdl.data.windows import to_input
 from mdl.errors import DataError, TrainingCancelledError
-from mdl.protocol.counts import Evaluation
+from mdl.protocol.counts import MAX_SUM, Errors, Evaluation
 
 if TYPE_CHECKING:
     from torch import nn
@@ -33,13 +34,15 @@ def count_predictions(truth: NDArray[np.int64], predicted: NDArray[np.int64], cl
 
 
 def evaluate(
-    module: nn.Module, x: Vector, y: NDArray[np.int64], classes: int, stopped: Callable[[], bool] = lambda: False
+    module: nn.Module, x: NDArray[Any], y: NDArray[Any], classes: int, stopped: Callable[[], bool] = lambda: False
 ) -> Evaluation:
     """Evaluate in batches without gradients; every submodule's training mode is left as it was.
 
-    x: as in `Windows`, y: int64 (n,), labels 0..classes-1. stopped: asked before each batch. Raises
-    DataError if a label lies outside, TrainingCancelledError.
+    x, y: as in `Windows`. classes: how many outputs there are. stopped: asked before each batch. Raises DataError if a
+    label lies outside, TrainingCancelledError.
     """
+    if targets_of(y) != "classes":
+        return _evaluate_columns(module, x, y, stopped)
     if y.size and (int(y.min()) < 0 or int(y.max()) >= classes):
         raise DataError(f"test labels {int(y.min())}..{int(y.max())} where the model has classes 0..{classes - 1}")
     loss, predicted = 0.0, np.empty(y.size, np.int64)
@@ -53,6 +56,47 @@ def evaluate(
         predicted[batch] = logits.argmax(axis=1)
         loss += float(_cross_entropy(logits, y[batch]))
     return count_predictions(np.asarray(y, np.int64), predicted, classes, loss)
+
+
+def _evaluate_columns(module: nn.Module, x: Vector, y: NDArray[Any], stopped: Callable[[], bool]) -> Evaluation:
+    """Of numbers or labels, y (n, k)."""
+    import torch
+
+    from mdl.learning.targets import loss_of, to_tensor
+
+    find_loss, loss, found = loss_of(module, y), 0.0, np.empty(y.shape, np.float32)
+    for start in range(0, len(y), _BATCH):
+        if stopped():
+            raise TrainingCancelledError(f"stopped with {start} of {len(y)} windows tested")
+        batch = slice(start, start + _BATCH)
+        outputs = predict_logits(module, x[batch])
+        if outputs.shape[1] != y.shape[1]:
+            raise DataError(f"the model gives {outputs.shape[1]} {targets_of(y)} where the data has {y.shape[1]}")
+        found[batch] = outputs
+        with torch.no_grad():
+            told = find_loss(torch.from_numpy(outputs), to_tensor(y[batch]))
+        loss += float(told) * len(outputs)
+    return count_labels(y, found > 0, loss) if targets_of(y) == "labels" else sum_errors(y, found, loss)
+
+
+def count_labels(truth: NDArray[np.uint8], found: NDArray[np.bool_], loss: float) -> Evaluation:
+    """Of labels (n, k). loss: summed over the n windows."""
+    wanted = truth.astype(bool)
+    hits, wrong, missed = (_counts(each.sum(axis=0)) for each in (found & wanted, found & ~wanted, ~found & wanted))
+    exact = int((found == wanted).all(axis=1).sum())
+    return Evaluation(hits, wrong, missed, loss, len(truth), (), "labels", exact)
+
+
+def sum_errors(truth: NDArray[np.float32], found: NDArray[np.float32], loss: float) -> Evaluation:
+    """Of numbers (n, k). loss: summed over the n windows. What is not finite counts as the largest error."""
+    wanted = truth.astype(np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        away = found.astype(np.float64) - wanted
+        sums = (np.square(away), np.abs(away), wanted, np.square(wanted))
+        columns = np.stack([each.sum(axis=0) for each in sums], axis=1)
+    errors = (Errors(*(within(value, -MAX_SUM, MAX_SUM) for value in column)) for column in columns.tolist())
+    none = (0,) * truth.shape[1]
+    return Evaluation(none, none, none, loss, len(truth), (), "numbers", 0, tuple(errors))
 
 
 def predict_logits(module: nn.Module, x: NDArray[Any]) -> Vector:

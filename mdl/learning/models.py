@@ -15,7 +15,9 @@ from torch import Tensor, nn
 
 from mdl.errors import ConfigError
 from mdl.hints import did_you_mean
+from mdl.learning.targets import Numbers
 from mdl.own import Own
+from mdl.task import Targets
 
 Factory: TypeAlias = Callable[[int, int, int], nn.Module]
 
@@ -24,20 +26,27 @@ SHORTEST_TIME = 16
 
 
 def build_model(
-    name: str | Own, channels: int, time: int, classes: int, seed: int, height: int | None = None
+    name: str | Own,
+    channels: int,
+    time: int,
+    classes: int,
+    seed: int,
+    height: int | None = None,
+    targets: Targets = "classes",
 ) -> nn.Module:
     """A module that maps (batch, channels, time) to logits (batch, classes), its parameters fixed by `seed`.
 
     name: one of MODELS, or a function of the user's (`mdl.own`), called with whichever of channels, time, classes it
     accepts. A text is never imported, whatever it looks like. height: of images (batch, channels, height, time), whose
-    width `time` is then; they need a function, which is called with height and width.
+    width `time` is then; they need a function, which is called with height and width. targets: what `classes` counts;
+    numbers come out scaled as the data is (`Numbers`), and a function's own module gives them around 0.
     The global random state is left as it was. Raises ConfigError in one line that names what does not fit.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if isinstance(name, Own):
             sizes = {"time": time} if height is None else {"height": height, "width": time}
-            module = _call_own(name, {"channels": channels, **sizes, "classes": classes})
+            module = _call_own(name, {"channels": channels, **sizes, "classes": classes, "outputs": classes})
             _check_output(name.text, module, (2, channels, *sizes.values()), classes)
         elif height is not None:
             raise ConfigError(
@@ -45,14 +54,18 @@ def build_model(
                 "package.module:factory with factory(channels, height, width, classes)"
             )
         else:
-            module = _build(name, channels, time, classes)
-    return module.train()
+            module = _build(name, channels, time, classes, targets)
+    return (Numbers(module, classes) if targets == "numbers" else module).train()
 
 
-def built_in_shapes(name: str, channels: int, time: int, classes: int) -> dict[str, tuple[int, ...]]:
+def built_in_shapes(
+    name: str, channels: int, time: int, classes: int, targets: Targets = "classes"
+) -> dict[str, tuple[int, ...]]:
     """The shape of every tensor of a built-in model, without memory for any. Raises ConfigError as `build_model`."""
     with torch.device("meta"):
-        return {key: tuple(tensor.shape) for key, tensor in _build(name, channels, time, classes).state_dict().items()}
+        module = _build(name, channels, time, classes, targets)
+        module = Numbers(module, classes) if targets == "numbers" else module
+        return {key: tuple(tensor.shape) for key, tensor in module.state_dict().items()}
 
 
 def build_lenet(channels: int, time: int, classes: int) -> nn.Module:
@@ -119,15 +132,16 @@ def _convolve(channels: int, filters: int, kernel: int, pool: int = 2) -> list[n
     return [*layers, nn.MaxPool1d(pool)] if pool > 1 else layers
 
 
-def _build(name: str, channels: int, time: int, classes: int) -> nn.Module:
+def _build(name: str, channels: int, time: int, classes: int, targets: Targets) -> nn.Module:
     if ":" in name:
         raise ConfigError(f"model {name!r} names a function: nothing is imported unless you say so with --model")
     if name not in MODELS:
         hint = did_you_mean(name, MODELS, "did you mean {!r}? ")
         raise ConfigError(f"unknown model {name!r}: {hint}valid are {', '.join(MODELS)} or package.module:factory")
-    if channels < 1 or classes < 2 or time < SHORTEST_TIME:
+    fewest = 2 if targets == "classes" else 1
+    if channels < 1 or classes < fewest or time < SHORTEST_TIME:
         raise ConfigError(
-            f"model {name!r} needs windows of at least 1 channel and {SHORTEST_TIME} samples, and 2 classes: "
+            f"model {name!r} needs windows of at least 1 channel and {SHORTEST_TIME} samples, and {fewest} {targets}: "
             f"these have {channels}, {time} and {classes}"
         )
     return MODELS[name](channels, time, classes)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mdl.data.targets import targets_of
 from mdl.learning.evaluation import evaluate
 
 if TYPE_CHECKING:
@@ -24,15 +25,17 @@ LARGEST = 1 << 22
 
 
 class OwnLoss:
-    """See the module. make: a model, made when it is first needed. x: as in `Windows`, y: int64 (n,).
+    """See the module. make: a model, made when it is first needed. x, y: as in `Windows`.
 
-    count: windows that are drawn, at most. classes: that the model tells apart.
+    count: windows that are drawn, at most. classes: that the model tells apart, or how many numbers or labels it gives.
     """
 
     def __init__(
-        self, make: Callable[[], FlatModel], x: Vector, y: NDArray[np.int64], classes: int, count: int, seed: int
+        self, make: Callable[[], FlatModel], x: NDArray[Any], y: NDArray[Any], classes: int, count: int, seed: int
     ) -> None:
-        self.classes = classes
+        # Of as many classes guessing costs as much as of these: numbers cost 1, a label ln(2).
+        self.classes = {"classes": classes, "numbers": 3, "labels": 2}[targets_of(y)]
+        self._outputs = classes
         rows = np.sort(np.random.default_rng(seed).permutation(len(y))[:count])
         self._make, self._x, self._y = make, x[rows], y[rows]
         self._model: FlatModel | None = None
@@ -45,7 +48,7 @@ class OwnLoss:
             return self._loss
         self._model = self._model or self._make()
         self._model.load(parameters)
-        counts = evaluate(self._model.module, self._x, self._y, self.classes)
+        counts = evaluate(self._model.module, self._x, self._y, self._outputs)
         loss = counts.loss_sum / max(counts.n, 1)
         if keep:
             self._kept, self._loss = weakref.ref(parameters), loss

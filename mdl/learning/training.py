@@ -8,23 +8,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any
 
 import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from mdl.config import TrainingSettings
+from mdl.data.targets import targets_of
 from mdl.data.windows import to_input
 from mdl.errors import ConfigError, DataError, MdlError, RemoteProtocolError, TrainingCancelledError
 from mdl.learning.flat import FlatModel
 from mdl.learning.optimizer import FlatOptimizer
 from mdl.learning.soft_labels import soft_cross_entropy
+from mdl.learning.targets import Loss, TargetScale, loss_of, to_tensor
 from mdl.protocol.delta import Vector, check_values
-
-Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 # Where the cosine ends: not at 0, so that rounds beyond the planned ones still teach something.
 _LAST_SHARE = 0.01
@@ -45,7 +45,7 @@ class Teacher(msgspec.Struct, frozen=True):
 class LocalTraining(msgspec.Struct, frozen=True):
     """One round on one device. values: w_i, the model's live vector; it holds until the module is loaded or trained.
 
-    loss: mean over the round's windows, in nats. samples: windows seen. steps: optimizer steps taken.
+    loss: mean over the round's windows, in nats (`loss_of`). samples: windows seen. steps: optimizer steps taken.
     """
 
     values: Vector
@@ -57,25 +57,27 @@ class LocalTraining(msgspec.Struct, frozen=True):
 class LocalTrainer:
     """Trains one device's shard, 1/rounds_per_epoch of an epoch a round (Algorithm 1, lines of the trainer).
 
-    x: as in `Windows`, may be memory-mapped; y: int64 (n,). loss: mean over a batch; cross-entropy if None.
+    x: as in `Windows`, may be memory-mapped; y: likewise. loss: mean over a batch; that of y if None.
     Raises DataError for a shard that does not fit.
     """
 
     def __init__(
-        self, model: FlatModel, x: Vector, y: NDArray[np.int64], settings: TrainingSettings, loss: Loss | None = None
+        self, model: FlatModel, x: NDArray[Any], y: NDArray[Any], settings: TrainingSettings, loss: Loss | None = None
     ) -> None:
         _check_shard(x, y, settings)
         self.model = model
         self.settings = settings
         self._x, self._y = x, y
-        self._checks_labels = loss is None
-        self._loss = loss or nn.CrossEntropyLoss(label_smoothing=settings.label_smoothing)
+        self._checks_labels = loss is None and targets_of(y) == "classes"
+        self._loss = loss or loss_of(model.module, y, settings.label_smoothing)
+        self._scale = TargetScale(model.module, y)
         self.optimizer = FlatOptimizer(model, settings.optimizer, settings.momentum, settings.weight_decay)
 
-    def replace_windows(self, x: Vector, y: NDArray[np.int64]) -> None:
+    def replace_windows(self, x: NDArray[Any], y: NDArray[Any]) -> None:
         """From the next round on the shard is this one. Raises DataError if it does not fit."""
         _check_shard(x, y, self.settings)
         self._x, self._y = x, y
+        self._scale = TargetScale(self.model.module, y)
 
     def train_round(
         self,
@@ -92,6 +94,7 @@ class LocalTrainer:
         module moves its parameters while it computes; TrainingCancelledError.
         """
         self.model.load(parameters)
+        self._scale.begin()
         self.model.module.train()
         self.optimizer.attach()
         drawn, several = draw_batches(len(self._y), self.settings, round_id), self.settings.accumulate
@@ -106,6 +109,7 @@ class LocalTrainer:
                 rate = schedule_rate(self.settings, round_id - 1 + step / len(batches))
                 total += self._take_step(part, round_id, rate, teacher, anchor)
         self.optimizer.check()
+        self._scale.end()
         samples = sum(map(len, drawn))
         return LocalTraining(self.model.gather(), total / samples, samples, len(batches))
 
@@ -141,7 +145,7 @@ class LocalTrainer:
         """The mean loss of a batch by its labels, and what is to be stepped along."""
         # Sorted reads are kinder to a memory-mapped file, and the order within a batch means nothing.
         rows, device = np.sort(batch), self.model.live().device
-        x, y = torch.from_numpy(to_input(self._x[rows])), torch.from_numpy(np.array(self._y[rows], np.int64))
+        x, y = torch.from_numpy(to_input(self._x[rows])), to_tensor(self._y[rows])
         with torch.autocast(device.type, torch.bfloat16, enabled=self.settings.precision == "bfloat16"):
             logits = self.model.module(x.to(device))
         if self._checks_labels and int(y.max()) >= logits.shape[-1]:
@@ -204,7 +208,7 @@ def schedule_rate(settings: TrainingSettings, rounds_done: float) -> float:
     return settings.learning_rate * max(_LAST_SHARE, (1 + math.cos(math.pi * progress)) / 2)
 
 
-def _check_shard(x: Vector, y: NDArray[np.int64], settings: TrainingSettings) -> None:
+def _check_shard(x: NDArray[Any], y: NDArray[Any], settings: TrainingSettings) -> None:
     if len(x) != len(y):
         raise DataError(f"the shard has {len(x)} windows but {len(y)} labels")
     if len(y) < settings.rounds_per_epoch:
@@ -212,7 +216,7 @@ def _check_shard(x: Vector, y: NDArray[np.int64], settings: TrainingSettings) ->
             f"the shard has {len(y)} windows: too few for {settings.rounds_per_epoch} rounds per epoch, give it at "
             "least one window a round"
         )
-    if int(y.min()) < 0:
+    if targets_of(y) == "classes" and int(y.min()) < 0:
         raise DataError(f"label {int(y.min())} in the shard: labels count from 0")
 
 

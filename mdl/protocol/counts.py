@@ -1,29 +1,88 @@
-"""How good a model is on test windows, as counts that add up over devices."""
+"""How good a model is on test windows, as counts and sums that add up over devices."""
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
-from mdl.bounds import MAX_CLASSES, MAX_CONFUSED, MAX_LOSS, Count, HexDigest, Loss, Round, Seconds, Share
+from mdl.bounds import (
+    MAX_CLASSES,
+    MAX_CONFUSED,
+    MAX_LOSS,
+    MAX_NUMBERS,
+    Count,
+    HexDigest,
+    Loss,
+    Round,
+    Seconds,
+    Share,
+    within,
+)
 from mdl.errors import RemoteProtocolError
+from mdl.task import Targets
 
 Counts: TypeAlias = Annotated[tuple[Count, ...], Meta(max_length=MAX_CLASSES)]
 # Windows by true class (rows) and predicted class (columns); () where there are more than MAX_CONFUSED classes.
 _Row: TypeAlias = Annotated[tuple[Count, ...], Meta(max_length=MAX_CONFUSED)]
 Confusion: TypeAlias = Annotated[tuple[_Row, ...], Meta(max_length=MAX_CONFUSED)]
+# Of errors and of numbers, over all windows of a device; beyond, a model has diverged.
+MAX_SUM = 1e24
+_Sum: TypeAlias = Annotated[float, Meta(ge=0.0, le=MAX_SUM)]
+# R-squared is 1 at best, and without an end below.
+Score: TypeAlias = Annotated[float, Meta(ge=-MAX_LOSS, le=1.0)]
 # The largest mean loss that is told, of a million windows.
 _LOSSES = 1e6 * MAX_LOSS
+
+
+# By which models are compared: of numbers the mean over them of the share of their variance that is explained.
+MEASURES: dict[Targets, str] = {"classes": "accuracy", "numbers": "R²", "labels": "micro F1"}
+
+
+class Errors(msgspec.Struct, frozen=True):
+    """Of one number over all windows; adding two gives those of both.
+
+    squared, absolute: summed errors. total, squares: summed numbers, and their squares.
+    """
+
+    squared: _Sum
+    absolute: _Sum
+    total: Annotated[float, Meta(ge=-MAX_SUM, le=MAX_SUM)]
+    squares: _Sum
+
+    def __add__(self, other: Errors) -> Errors:
+        pairs = zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)
+        return Errors(*(within(mine + theirs, -MAX_SUM, MAX_SUM) for mine, theirs in pairs))
+
+
+class Fit(msgspec.Struct, frozen=True):
+    """How near one predicted number is. rmse, mae: root of the mean squared, and mean absolute error, in its unit.
+
+    r2: the share of its variance that is explained; None if it is constant.
+    """
+
+    rmse: Annotated[float, Meta(ge=0.0, le=MAX_SUM)]
+    mae: Annotated[float, Meta(ge=0.0, le=MAX_SUM)]
+    r2: Score | None
+
+
+class Labelling(msgspec.Struct, frozen=True):
+    """How well labels are found. micro_f1: over all labels and windows; exact: the share of windows with all right."""
+
+    micro_f1: Share
+    exact: Share
 
 
 class Evaluation(msgspec.Struct, frozen=True):
     """Per-class counts over n windows; adding two evaluations gives the evaluation of both devices' windows.
 
     confusion: () is not told: by an older version, or with too many classes; what is told adds up all the same.
+    targets: what is counted: labels as classes are, and in `exact` the windows in which all are right; numbers have
+    `errors`.
 
-    Adding raises RemoteProtocolError when the other counts other classes.
+    Adding raises RemoteProtocolError when the other counts other classes, or something else.
     """
 
     true_positive: Counts
@@ -32,8 +91,13 @@ class Evaluation(msgspec.Struct, frozen=True):
     loss_sum: Annotated[float, Meta(ge=-_LOSSES, le=_LOSSES)]
     n: Count
     confusion: Confusion = ()
+    targets: Targets = "classes"
+    exact: Count = 0
+    errors: Annotated[tuple[Errors, ...], Meta(max_length=MAX_NUMBERS)] = ()
 
     def __add__(self, other: Evaluation) -> Evaluation:
+        if (self.targets, len(self.errors)) != (other.targets, len(other.errors)):
+            raise RemoteProtocolError(f"evaluations of {self.targets} and {other.targets} cannot be added up")
         return Evaluation(
             _add(self.true_positive, other.true_positive),
             _add(self.false_positive, other.false_positive),
@@ -41,7 +105,32 @@ class Evaluation(msgspec.Struct, frozen=True):
             self.loss_sum + other.loss_sum,
             self.n + other.n,
             add_confusions(self.confusion, other.confusion),
+            self.targets,
+            self.exact + other.exact,
+            tuple(mine + theirs for mine, theirs in zip(self.errors, other.errors, strict=True)),
         )
+
+    @property
+    def score(self) -> float | None:
+        """The measure that `MEASURES` names, 1 at best; None if it is not known."""
+        if self.targets == "classes":
+            return self.accuracy if self.n else None
+        if self.targets == "labels":
+            return self.labelling.micro_f1 if self.n else None
+        known = [fit.r2 for fit in self.fits if fit.r2 is not None]
+        return sum(known) / len(known) if known else None
+
+    @property
+    def fits(self) -> tuple[Fit, ...]:
+        """Of each number; none without windows."""
+        return tuple(_fit(errors, self.n) for errors in self.errors) if self.n else ()
+
+    @property
+    def labelling(self) -> Labelling:
+        """0 without windows."""
+        hits = sum(self.true_positive)
+        wrong = sum(self.false_positive) + sum(self.false_negative)
+        return Labelling(2 * hits / (2 * hits + wrong) if hits else 0.0, min(1.0, self.exact / max(self.n, 1)))
 
     @property
     def accuracy(self) -> float:
@@ -60,8 +149,26 @@ class Evaluation(msgspec.Struct, frozen=True):
 
     @property
     def loss(self) -> float:
-        """Mean cross-entropy in nats; 0 without windows."""
+        """Mean cross-entropy in nats, of numbers the mean squared error by their spread; 0 without windows."""
         return self.loss_sum / self.n if self.n else 0.0
+
+
+def show_score(targets: Targets, score: float) -> str:
+    """ "accuracy 93.1%", "micro F1 81.0%" or "R² 0.812"."""
+    return f"{MEASURES[targets]} {show_value(targets, score)}"
+
+
+def show_value(targets: Targets, score: float) -> str:
+    """Without its name."""
+    return f"{score:.3f}" if targets == "numbers" else f"{score:.1%}"
+
+
+def is_sound(evaluation: Evaluation) -> bool:
+    """Whether its counts may be those of so many windows: all that is told of them is a share then."""
+    hits, n = evaluation.true_positive, evaluation.n
+    if len(evaluation.errors) != (len(hits) if evaluation.targets == "numbers" else 0):
+        return False
+    return sum(hits) <= n if evaluation.targets == "classes" else evaluation.exact <= n
 
 
 def no_evaluation(classes: int) -> Evaluation:
@@ -94,6 +201,14 @@ def is_confusion_of(evaluation: Evaluation) -> bool:
     )
 
 
+def _fit(errors: Errors, n: int) -> Fit:
+    spread = errors.squares - errors.total**2 / n
+    # What is left of a constant is rounding.
+    known = spread > 1e-9 * errors.squares
+    r2 = max(1 - errors.squared / spread, -MAX_LOSS) if known else None
+    return Fit(min(math.sqrt(errors.squared / n), MAX_SUM), errors.absolute / n, r2)
+
+
 def _add(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
     if len(a) != len(b):
         raise RemoteProtocolError(f"evaluations over {len(a)} and {len(b)} classes cannot be added up")
@@ -105,13 +220,15 @@ class Course(msgspec.Struct, frozen=True, omit_defaults=True):
 
     elapsed_s: since its first round was opened.
     best_round: whose model is the best so far; 0: none is.
-    accuracy: of that model; None: nobody tests.
+    score: of that model, by the measure of its targets; None: nobody tests.
     loss: mean training loss of that round, in nats; None: none was told.
     digest: of w(best_round), in hexadecimal.
+    targets: what that model is tested for.
     """
 
     elapsed_s: Seconds = 0.0
     best_round: Round = 0
-    accuracy: Share | None = None
+    score: Score | None = None
     loss: Loss | None = None
     digest: HexDigest = ""
+    targets: Targets = "classes"

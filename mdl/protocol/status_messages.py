@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from mdl.bounds import (
     MAX_MEMBERS,
+    MAX_NUMBERS,
     Bytes,
     HexDigest,
     HopId,
@@ -27,8 +28,9 @@ from mdl.bounds import (
     Theta,
     Word,
 )
-from mdl.protocol.counts import Confusion
+from mdl.protocol.counts import Confusion, Fit, Labelling, Score
 from mdl.protocol.vocabulary import MAX_PERIODS, Activity, Message, PeerIds, ResourceState, Transfer
+from mdl.task import Targets
 
 # Hops of a round that are told: N - 1 count, and few of them take more than one try.
 MAX_SCHEDULE = 4 * MAX_MEMBERS
@@ -79,6 +81,7 @@ class DeviceRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     merge_mb_s: megabytes a second, as its merges have shown it; None: not known.
     loss: of its training, in nats; None: not told.
     accuracy: of the round's model on its own test windows; None: it has not tested.
+    score: likewise R² of numbers, or micro F1 of labels.
     """
 
     peer_id: PeerId
@@ -92,6 +95,7 @@ class DeviceRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     merge_mb_s: RateMBs | None = None
     loss: Loss | None = None
     accuracy: Share | None = None
+    score: Score | None = None
 
 
 Schedule: TypeAlias = Annotated[tuple[HopSummary, ...], Meta(max_length=MAX_SCHEDULE)]
@@ -110,8 +114,8 @@ class RoundSummary(msgspec.Struct, frozen=True):
     seconds: by phase and in all ("total"), by the agent's clock.
     bytes: of model values that were sent, nothing else.
     loss: mean training loss of the members, in nats; None: none was told.
-    accuracy: of w(round) on the test windows of all who tested; None: nobody did.
-    macro_f1: as accuracy.
+    accuracy: of w(round) on the test windows of all who tested; None: nobody did, or it gives no classes.
+    macro_f1: as accuracy, and of labels.
     lost: peer ids that the round went on without.
     digest: of w(round), in hexadecimal.
     schedule: all hops that were ordered, with times and reasons; empty in lines of older versions.
@@ -124,6 +128,8 @@ class RoundSummary(msgspec.Struct, frozen=True):
     confusion: of w(round), test windows by true class (rows) and predicted class; () in lines of older versions, and
         over more classes than 32.
     quarantined: peer id -> why the round was opened without it: others had refused its work.
+    fits: of w(round) on the test windows of all who tested, one for each number that it predicts; else empty.
+    labelling: likewise of labels; else None.
     """
 
     round: Round
@@ -146,6 +152,21 @@ class RoundSummary(msgspec.Struct, frozen=True):
     partial: Annotated[dict[PeerId, Share], Meta(max_length=MAX_MEMBERS)] = {}
     confusion: Confusion = ()
     quarantined: Annotated[dict[PeerId, Text], Meta(max_length=MAX_MEMBERS)] = {}
+    fits: Annotated[tuple[Fit, ...], Meta(max_length=MAX_NUMBERS)] = ()
+    labelling: Labelling | None = None
+
+    @property
+    def targets(self) -> Targets:
+        """What w(round) was tested for; classes where nobody tested."""
+        return "numbers" if self.fits else "labels" if self.labelling else "classes"
+
+    @property
+    def score(self) -> float | None:
+        """Of the test windows of all who tested, by the measure of its targets (`MEASURES`)."""
+        if self.labelling:
+            return self.labelling.micro_f1
+        known = [fit.r2 for fit in self.fits if fit.r2 is not None]
+        return sum(known) / len(known) if known else self.accuracy
 
     def tell_lost(self) -> list[str]:
         """Who was lost, and how much of the model has its work all the same: "ann (60 % counts)"."""

@@ -13,6 +13,8 @@ from peers.cli.options import AsJson
 from peers.cli.progress import progress_bar
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from mdl.data.readers.catalogue import PublicSet
 
 app = typer.Typer(no_args_is_help=True, help="List, fetch and inspect data sets.")
@@ -149,7 +151,6 @@ def _download(known: PublicSet, home: Path, sha256: str) -> Path:
 
 
 def _show(found: dict[str, Any]) -> None:
-    from rich.table import Table
     from rich.text import Text
 
     from mdl.task import describe_rate
@@ -174,11 +175,7 @@ def _show(found: dict[str, Any]) -> None:
         console.print(line)
     for line in found["warnings"]:
         console.print(f"warning: {line}", style="yellow")
-    table = Table("class", "train", "test", "")
-    most = max(found["train"]["windows_by_class"].values())
-    for name in found["classes"]:
-        train, test = (found[side]["windows_by_class"][name] for side in ("train", "test"))
-        table.add_row(name, str(train), str(test), "#" * round(_LARGEST_BAR * train / max(1, most)))
+    table = _table_of_numbers(found) if found["targets"] == "numbers" else _table_of_classes(found)
     table.add_section()
     table.add_row("windows", str(found["train"]["windows"]), str(found["test"]["windows"]))
     table.add_row("stretches", str(found["train"]["groups"]), str(found["test"]["groups"]))
@@ -190,6 +187,30 @@ def _show(found: dict[str, Any]) -> None:
         )
     for key, name in (("channel_mean", "mean"), ("channel_deviation", "deviation")):
         console.print(f"{name} by channel: {'  '.join(f'{value:.3g}' for value in found[key])}")
+
+
+def _table_of_classes(found: dict[str, Any]) -> Table:
+    """Windows of each class, or with each label."""
+    from rich.table import Table
+
+    what = "label" if found["targets"] == "labels" else "class"
+    counts = [found[side][f"windows_by_{what}"] for side in ("train", "test")]
+    table, most = Table(what, "train", "test", ""), max(counts[0].values())
+    for name in found["classes"]:
+        train, test = (each[name] for each in counts)
+        table.add_row(name, str(train), str(test), "#" * round(_LARGEST_BAR * train / max(1, most)))
+    return table
+
+
+def _table_of_numbers(found: dict[str, Any]) -> Table:
+    from rich.table import Table
+
+    table = Table("number", "train", "test", "")
+    for name, unit in zip(found["classes"], found.get("units") or [""] * len(found["classes"]), strict=True):
+        sides = [found[side]["numbers"][name] for side in ("train", "test")]
+        told = (f"{each['mean']:.4g} ± {each['deviation']:.3g}" for each in sides)
+        table.add_row(name, *told, f"{unit} {sides[0]['least']:.4g} to {sides[0]['most']:.4g} in training".strip())
+    return table
 
 
 def _list_subjects(counts: dict[str, int]) -> str:

@@ -107,11 +107,16 @@ def _classify(
         raise ConfigError(f"--follow goes on with one file; {len(recordings)} are given")
     module, description = load_model(model, own_model(own) if own else None)
     counts: dict[str, int] = {}
+    windows = 0
     rows = itertools.chain.from_iterable(
         classify(module, description, each, split_names(classes), follow=follow) for each in recordings
     )
     for row in itertools.islice(rows, limit):
-        counts[row.predicted] = counts.get(row.predicted, 0) + 1
-        print(json.dumps(describe_prediction(row)) if as_json else show_prediction(row), flush=True)
+        windows += 1
+        predicted = row.answer.predicted
+        for name in [predicted] if isinstance(predicted, str) else predicted:
+            counts[name] = counts.get(name, 0) + 1
+        print(json.dumps(describe_prediction(row)) if as_json else show_prediction(row, description.units), flush=True)
     if as_json:
-        print_json({"model": description.model, "windows": sum(counts.values()), "windows_by_class": counts})
+        by = {"classes": {"windows_by_class": counts}, "labels": {"windows_by_label": counts}}
+        print_json({"model": description.model, "windows": windows, **by.get(description.targets, {})})

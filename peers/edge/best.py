@@ -77,9 +77,9 @@ def read_best(path: Path) -> Course | None:
 
 def _is_better(course: Course, known: Course) -> bool:
     """A run that was started again counts anew; what an earlier start has kept is replaced by what is better only."""
-    if course.accuracy is None or known.accuracy is None:
-        return known.accuracy is None and (known.loss is None or (course.loss is not None and course.loss < known.loss))
-    return course.accuracy > known.accuracy
+    if course.score is None or known.score is None:
+        return known.score is None and (known.loss is None or (course.loss is not None and course.loss < known.loss))
+    return course.score > known.score
 
 
 def known_by(machine: Peer) -> Taken:

@@ -117,9 +117,9 @@ class Device:
     def summary(self) -> str:
         """One line for people, and for the message that names a different model."""
         description = self.description
-        names = description.channel_names, description.class_names
+        names = description.channel_names, description.outputs
         model = f"{description.model} {self.model.frozen}".rstrip()
-        return describe_task(model, description.shape, *names, description.rate_hz)
+        return describe_task(model, description.shape, *names, description.rate_hz, description.targets)
 
     def restore(self, fresh: bool = False, init: Path | None = None) -> State:
         """What the file cache has, or the untrained model, or the one at `init`.
@@ -241,7 +241,7 @@ class Device:
         """Another one of the same kind, on the processor: what the module that trains holds must stay."""
         told = self.description
         name, seed = own_model(self._config.model.name), self._config.seed
-        module = build_model(name, told.channels, told.time, told.classes, seed, told.height)
+        module = build_model(name, told.channels, told.time, told.classes, seed, told.height, told.targets)
         return FlatModel(module)
 
     def _save(self, effect: SaveModel) -> None:
@@ -261,7 +261,8 @@ def keep_delta(out: Path, me: Contributor, effect: KeepDelta) -> None:
 def build_flat_model(config: Config, data: DataSet) -> FlatModel:
     """The configured model for these windows; the same seed gives the same parameters on every device."""
     channels, *height, length = data.shape
-    model = build_model(own_model(config.model.name), channels, length, len(data.classes), config.seed, *height)
+    name, count = own_model(config.model.name), len(data.classes)
+    model = build_model(name, channels, length, count, config.seed, height[0] if height else None, data.targets)
     own = own_names(model, config.training.batch_norm)
     return FlatModel(model.to(find_device(config.training.device)), own=own)
 
@@ -271,7 +272,7 @@ def describe_model(config: Config, data: DataSet, mesh: str) -> ModelDescription
     return ModelDescription(
         config.model.name, channels, length, data.classes, config.data.spec, mesh, seed=config.seed,
         channel_names=data.channels,
-        rate_hz=data.rate_hz, height=height[0] if height else None,
+        rate_hz=data.rate_hz, height=height[0] if height else None, targets=data.targets, units=data.units,
         own_batch_norm=config.training.batch_norm == "own",
     )  # fmt: skip
 

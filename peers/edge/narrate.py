@@ -9,6 +9,7 @@ import logging
 from dataclasses import dataclass, field
 
 from mdl.defence.judge import Verdict
+from mdl.protocol.counts import show_score
 from mdl.protocol.hop_messages import DeltaMessage
 from mdl.protocol.machine import (
     Effect,
@@ -113,8 +114,9 @@ class Narrator:
             case TransferProgressed():
                 self._follow(now, event)
             case Evaluated(round_id=round_id, evaluation=evaluation) if evaluation.n:
-                share = f"{evaluation.accuracy:.1%} on this device's {evaluation.n} test windows"
-                logger.info("round %d: accuracy %s", round_id, share)
+                score = evaluation.score
+                told = "tested" if score is None else show_score(evaluation.targets, score)
+                logger.info("round %d: %s on this device's %d test windows", round_id, told, evaluation.n)
         if isinstance(event, Received) and event.values is not None:
             self._transfers.pop(event.sender.peer_id, None)
         for effect in effects:

@@ -15,6 +15,7 @@ import msgspec
 
 from mdl.config import Config, MeshSection
 from mdl.files.journal import Journal
+from mdl.protocol.counts import show_score
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import (
     Effect,
@@ -336,8 +337,8 @@ def describe_round(effect: RecordRound) -> str:
     parts = [f"round {summary.round}", f"{len(summary.contributors)} contributors", f"{summary.total_s:.2f} s"]
     if summary.loss is not None:
         parts.append(f"loss {summary.loss:.3f}")
-    if summary.accuracy is not None:
-        parts.append(f"accuracy {summary.accuracy:.1%}")
+    if summary.score is not None:
+        parts.append(show_score(summary.targets, summary.score))
     if summary.lost:
         parts.append(f"lost {', '.join(summary.tell_lost())}")
     parts += [*summary.cuts, *(f"{who} in quarantine ({why})" for who, why in summary.quarantined.items())]

@@ -18,9 +18,11 @@ from rich.live import Live
 from rich.text import Text
 
 from mdl.config import Config, WebSection, show_config
+from mdl.data.windows import DataSet
 from mdl.errors import ConfigError, DataError, MdlError, UnfinishedError
 from mdl.files.round_lines import read_rounds
 from mdl.own import Own
+from mdl.protocol.status_messages import RoundSummary
 from mdl.writing import write_bytes
 from peers.interrupts import handled, interrupt
 from peers.launch.plan import Run, plan_run
@@ -249,10 +251,11 @@ def _summarise(run: Run, results: list[dict[str, Any]], verifier: Verifier | Non
         "peers": run.peers,
         "rounds": len(rounds),
         "policy": run.config.round.policy,
-        "accuracy": last.accuracy,
-        "macro_f1": last.macro_f1,
-        "accuracy_alone": None,
-        "accuracy_central": None,
+        "targets": run.data.targets,
+        "score": last.score,
+        "score_alone": None,
+        "score_central": None,
+        **_measures(run.data, last),
         "seconds": round(seconds, 3),
         "round_s_median": median(summary.total_s for summary in rounds),
         "wire_bytes": sum(result.get("sent_bytes", 0) for result in results),
@@ -262,6 +265,17 @@ def _summarise(run: Run, results: list[dict[str, Any]], verifier: Verifier | Non
         "best_round": collect_best(run.out, run.peers),
         "run_dir": str(run.out),
     } | ({"cloud": _describe_cloud(run)} if run.cloud else {})
+
+
+def _measures(data: DataSet, last: RoundSummary) -> dict[str, Any]:
+    """By their names."""
+    if data.targets == "numbers":
+        return {"fits": {name: msgspec.to_builtins(fit) for name, fit in zip(data.classes, last.fits, strict=False)}}
+    if data.targets == "labels":
+        exact = last.labelling.exact if last.labelling else None
+        return {"micro_f1": last.score, "macro_f1": last.macro_f1, "exact": exact}
+    alone = {"accuracy_alone": None, "accuracy_central": None}
+    return {"accuracy": last.accuracy, "macro_f1": last.macro_f1, **alone}
 
 
 def _check_cloud(cloud: Child) -> str:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from mdl.bounds import MAX_SECONDS
 from mdl.ends import EndSection
-from mdl.protocol.counts import Course
+from mdl.protocol.counts import Course, show_score
 from mdl.protocol.status_messages import RoundSummary
 
 logger = logging.getLogger(__name__)
@@ -61,8 +61,8 @@ class Ending:
         """A round is closed, and tested by all who test."""
         self._last_round = summary.round
         if self.course and _is_better(summary, self.course):
-            found = {"best_round": summary.round, "digest": summary.digest}
-            self.course = replace(self.course, accuracy=summary.accuracy, loss=summary.loss, **found)
+            found = {"best_round": summary.round, "digest": summary.digest, "targets": summary.targets}
+            self.course = replace(self.course, score=summary.score, loss=summary.loss, **found)
 
     def is_over(self, now: float) -> bool:
         """Between two rounds."""
@@ -75,7 +75,8 @@ class Ending:
         settings, course = self._settings, self.course
         if course is None:
             return ""
-        if settings.accuracy and course.accuracy is not None and course.accuracy >= settings.accuracy:
+        reached = course.score if course.targets == "classes" else None
+        if settings.accuracy and reached is not None and reached >= settings.accuracy:
             return f"round {course.best_round} has {tell_best(course)}, at least {settings.accuracy:.1%} was wanted"
         rounds = self._last_round - course.best_round
         if settings.no_better and course.best_round and rounds >= settings.no_better:
@@ -86,14 +87,14 @@ class Ending:
 
 
 def tell_best(course: Course) -> str:
-    """ "accuracy 93.1%" or "loss 0.412": by what the best model is the best."""
-    return f"loss {course.loss:.4g}" if course.accuracy is None else f"accuracy {course.accuracy:.1%}"
+    """ "accuracy 93.1%", "R² 0.812" or "loss 0.412": by what the best model is the best."""
+    return f"loss {course.loss:.4g}" if course.score is None else show_score(course.targets, course.score)
 
 
 def _is_better(summary: RoundSummary, course: Course) -> bool:
-    """By accuracy; by the training loss only as long as nobody tests."""
-    if summary.accuracy is not None:
-        return course.accuracy is None or summary.accuracy > course.accuracy
-    if summary.loss is None or course.accuracy is not None:
+    """By the measure of what is tested; by the training loss only as long as nobody tests."""
+    if summary.score is not None:
+        return course.score is None or summary.score > course.score
+    if summary.loss is None or course.score is not None:
         return False
     return course.loss is None or summary.loss < course.loss

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import to_builtins
 from rich.table import Table
 from torch import nn
 
@@ -17,8 +18,10 @@ from mdl.errors import DataError
 from mdl.files.export import ModelDescription, import_model
 from mdl.learning.evaluation import evaluate, predict_logits
 from mdl.own import Own
+from mdl.protocol.counts import Evaluation
 from mdl.task import channels_difference, rates_difference
 from peers.view.console import PlainConsole
+from peers.view.trained.answers import read_outputs, show_predicted, true_answer
 
 
 def find_model_file(path: Path) -> Path:
@@ -32,42 +35,54 @@ def load_model(path: Path, model: str | Own | None) -> tuple[nn.Module, ModelDes
 
 
 def evaluate_model(path: Path, spec: str | Own | None, model: str | Own | None = None) -> dict[str, Any]:
-    """Accuracy, macro F1 and per-class recall on the test windows. Raises DataError if the data does not fit."""
+    """How good it is on the test windows, by measures of its targets. Raises DataError if the data does not fit."""
     module, description, data = _load(path, spec, model)
     counts = evaluate(module, data.test.x, data.test.y, len(data.classes))
-    recalls = {
-        name: hit / (hit + missed) if hit + missed else None
-        for name, hit, missed in zip(data.classes, counts.true_positive, counts.false_negative, strict=True)
-    }
     return {
         "model": description.model,
         "round": description.round_id,
         "data": data.name,
         "synthetic": data.synthetic,
         "windows": counts.n,
-        "accuracy": counts.accuracy,
-        "macro_f1": counts.macro_f1,
+        "targets": counts.targets,
+        **_measures(counts, data),
         "loss": counts.loss,
-        "recall": recalls,
+    }
+
+
+def _measures(counts: Evaluation, data: DataSet) -> dict[str, Any]:
+    """By their names."""
+    if counts.targets == "numbers":
+        units = data.units or ("",) * len(data.classes)
+        named = zip(data.classes, counts.fits, units, strict=True)
+        return {"r2": counts.score, "numbers": {name: {**to_builtins(fit), "unit": unit} for name, fit, unit in named}}
+    sides = (counts.true_positive, counts.false_positive, counts.false_negative)
+    found = {name: each for name, *each in zip(data.classes, *sides, strict=True)}
+    if counts.targets == "labels":
+        labels = {name: _describe_label(*each) for name, each in found.items()}
+        return {**to_builtins(counts.labelling), "macro_f1": counts.macro_f1, "labels": labels}
+    recall = {name: hit / (hit + missed) if hit + missed else None for name, (hit, _, missed) in found.items()}
+    return {"accuracy": counts.accuracy, "macro_f1": counts.macro_f1, "recall": recall}
+
+
+def _describe_label(hit: int, wrong: int, missed: int) -> dict[str, float | None]:
+    """None where nothing can be said: no window has it, or the model never says so."""
+    return {
+        "f1": 2 * hit / (2 * hit + wrong + missed) if hit + wrong + missed else None,
+        "precision": hit / (hit + wrong) if hit + wrong else None,
+        "recall": hit / (hit + missed) if hit + missed else None,
     }
 
 
 def predict_windows(path: Path, spec: str | Own | None, limit: int, model: str | Own | None = None) -> dict[str, Any]:
-    """Class and probability of the first `limit` test windows, with the label they carry."""
+    """What is predicted of the first `limit` test windows, with what they carry."""
     module, description, data = _load(path, spec, model)
-    logits = predict_logits(module, np.ascontiguousarray(data.test.x[:limit])).astype(np.float64)
-    shares = np.exp(logits - logits.max(axis=1, keepdims=True))
-    shares /= shares.sum(axis=1, keepdims=True)
-    rows = [
-        {
-            "window": row,
-            "predicted": data.classes[int(share.argmax())],
-            "probability": round(float(share.max()), 4),
-            "label": data.classes[int(data.test.y[row])],
-        }
-        for row, share in enumerate(shares)
-    ]
-    return {"model": description.model, "data": data.name, "predictions": rows}
+    outputs = predict_logits(module, np.ascontiguousarray(data.test.x[:limit]))
+    rows = []
+    for row, answer in enumerate(read_outputs(outputs, description)):
+        rows.append({"window": row, **answer.describe(), "label": true_answer(data.test.y[row], description)})
+    told = {"model": description.model, "targets": data.targets, "units": list(description.units), "data": data.name}
+    return {**told, "predictions": rows}
 
 
 def show_evaluation(result: dict[str, Any]) -> None:
@@ -76,18 +91,53 @@ def show_evaluation(result: dict[str, Any]) -> None:
     console.print(
         f"{result['model']}, round {result['round']}, on {result['windows']} windows of {result['data']}{synthetic}"
     )
-    console.print(f"accuracy {result['accuracy']:.2%}, macro F1 {result['macro_f1']:.3f}, loss {result['loss']:.3f}")
-    table = Table("class", "recall", box=None)
-    for name, recall in result["recall"].items():
-        table.add_row(name, "-" if recall is None else f"{recall:.1%}")
+    console.print(_tell_measures(result))
+    if result["targets"] == "numbers":
+        table = Table("number", "RMSE", "MAE", "R²", box=None)
+        for name, fit in result["numbers"].items():
+            errors = (f"{fit[key]:.4g} {fit['unit']}".rstrip() for key in ("rmse", "mae"))
+            table.add_row(name, *errors, _show_r2(fit["r2"]))
+    elif result["targets"] == "labels":
+        table = Table("label", "F1", "precision", "recall", box=None)
+        for name, each in result["labels"].items():
+            table.add_row(name, *map(_show_share, each.values()))
+    else:
+        table = Table("class", "recall", box=None)
+        for name, recall in result["recall"].items():
+            table.add_row(name, _show_share(recall))
     console.print(table)
 
 
+def _tell_measures(result: dict[str, Any]) -> str:
+    loss = f"loss {result['loss']:.3f}"
+    if result["targets"] == "numbers":
+        return f"R² {_show_r2(result['r2'])}, {loss}"
+    if result["targets"] == "labels":
+        found = f"micro F1 {result['micro_f1']:.3f}, macro F1 {result['macro_f1']:.3f}"
+        return f"{found}, {result['exact']:.1%} of windows all right, {loss}"
+    return f"accuracy {result['accuracy']:.2%}, macro F1 {result['macro_f1']:.3f}, {loss}"
+
+
+def _show_share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}"
+
+
+def _show_r2(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
 def show_predictions(result: dict[str, Any]) -> None:
-    table = Table("window", "predicted", "probability", "label", box=None)
-    for row in result["predictions"]:
-        style = "" if row["predicted"] == row["label"] else "red"
-        table.add_row(str(row["window"]), row["predicted"], f"{row['probability']:.1%}", row["label"], style=style)
+    if result["targets"] == "classes":
+        table = Table("window", "predicted", "probability", "label", box=None)
+        for row in result["predictions"]:
+            style = "" if row["predicted"] == row["label"] else "red"
+            table.add_row(str(row["window"]), row["predicted"], f"{row['probability']:.1%}", row["label"], style=style)
+    else:
+        table = Table("window", "predicted", "truth", box=None)
+        for row in result["predictions"]:
+            table.add_row(
+                str(row["window"]), *(show_predicted(row[key], result["units"]) for key in ("predicted", "label"))
+            )
     PlainConsole().print(table)
 
 
@@ -109,8 +159,15 @@ def _load(path: Path, spec: str | Own | None, model: str | Own | None) -> tuple[
     data = load_data(chosen, default_cache_dir(), description.seed)
     if data.shape != description.shape:
         raise DataError(f"the model takes {describe_shape(description.shape)}, {chosen} has {data.shape}")
-    if data.classes != description.class_names:
-        raise DataError(f"the model knows classes {description.class_names}, the data has {data.classes}")
+    if (data.targets, data.classes) != (description.targets, description.class_names):
+        raise DataError(
+            f"the model knows {description.targets} {description.class_names}, "
+            f"the data has {data.targets} {data.classes}"
+        )
+    if data.units and description.units and data.units != description.units:
+        raise DataError(
+            f"the model gives {', '.join(description.outputs)}; the data has them in {', '.join(data.units)}"
+        )
     if difference := channels_difference(description.channel_names, data.channels):
         raise DataError(f"the data's channels are not the model's: {difference} (here: {file}, there: {chosen})")
     if difference := rates_difference(description.rate_hz, data.rate_hz):

@@ -11,6 +11,8 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from mdl.task import Targets
+
 # Of this schema: it rises when a field that was there means something else, or is gone.
 SCHEMA_VERSION = 1
 
@@ -196,18 +198,46 @@ class RoundPart(msgspec.Struct, frozen=True):
     before: ChartPart | None = None
 
 
+class FitPart(msgspec.Struct, frozen=True):
+    """How near one number is predicted.
+
+    rmse: root of the mean squared error, in the number's unit.
+    mae: mean absolute error, likewise.
+    r2: share of its variance that is explained, 1 at best; None: it is constant.
+    """
+
+    rmse: float
+    mae: float
+    r2: float | None
+
+
+class LabellingPart(msgspec.Struct, frozen=True):
+    """How well labels are found.
+
+    micro_f1: over all labels and windows.
+    exact: share of windows with all labels right.
+    """
+
+    micro_f1: float
+    exact: float
+
+
 class RoundPoint(msgspec.Struct, frozen=True):
     """One finished round.
 
     loss: mean training loss of its members, in nats.
-    accuracy: of its model on the test windows of all who tested.
-    macro_f1: likewise.
+    accuracy: of its model on the test windows of all who tested; None: nobody did, or it gives no classes.
+    macro_f1: likewise, also of labels.
     contributors: how many devices' work is in it.
     bytes: of model values that were sent.
     seconds: by phase (train, aggregate, broadcast, apply), and in all (total).
     lost: who the round went on without, in words.
     losses: peer id -> its training loss, where it was told.
     accuracies: peer id -> the accuracy on its own test windows, where it was told.
+    score: by the measure of what is learned (`LearningPart`): accuracy, R² or micro F1.
+    scores: peer id -> the same on its own test windows, where it was told.
+    fits: of each number that is predicted; empty where none is.
+    labelling: of labels; None where there are none.
     """
 
     loss: float | None
@@ -219,17 +249,23 @@ class RoundPoint(msgspec.Struct, frozen=True):
     lost: tuple[str, ...] = ()
     losses: dict[str, float] = {}
     accuracies: dict[str, float] = {}
+    score: float | None = None
+    scores: dict[str, float] = {}
+    fits: tuple[FitPart, ...] = ()
+    labelling: LabellingPart | None = None
 
 
 class LearningPart(msgspec.Struct, frozen=True):
     """What was learned.
 
     rounds: the last ones, by number.
-    alone: accuracy of the median device that trained alone; None: not known.
-    central: accuracy of a model that saw all data; None: not known.
+    alone: score of the median device that trained alone; None: not known.
+    central: score of a model that saw all data; None: not known.
     confusion: of the last round that tells it: test windows by true class (rows) and predicted class; empty: none does.
     confusion_round: which round that is; 0: none.
-    classes: their names in the order of `confusion`; empty: this member does not know them.
+    classes: names in the order of `confusion`, or of numbers or labels; empty: this member does not know them.
+    targets: what is learned: classes, numbers or labels.
+    measure: what a score is: accuracy, R² or micro F1.
     """
 
     rounds: dict[str, RoundPoint] = {}
@@ -238,6 +274,8 @@ class LearningPart(msgspec.Struct, frozen=True):
     confusion: tuple[tuple[int, ...], ...] = ()
     confusion_round: int = 0
     classes: tuple[str, ...] = ()
+    targets: Targets = "classes"
+    measure: str = "accuracy"
 
 
 class SchedulePart(msgspec.Struct, frozen=True):

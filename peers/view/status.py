@@ -15,7 +15,7 @@ from mdl.errors import MeshNotFoundError
 from peers.view.console import PlainConsole
 from peers.view.snapshot import DevicePart, Snapshot
 from peers.view.take_snapshot import Taker
-from peers.view.terminal import draw_curve
+from peers.view.terminal import draw_scores
 from peers.view.watch import Watcher
 from transport.trust.keys import Mesh
 
@@ -83,10 +83,9 @@ def draw_status(snapshot: Snapshot) -> RenderableType:
         parts += [_line(Text(f"{hop.sender} → {hop.receiver}  {hop.outcome}  {hop.reason}")) for hop in hops]
         if exchange := round_.chart.exchange:
             parts.append(_line(Text(f"in segments: {exchange.plan}", style="blue")))
-    accuracies = [point.accuracy for point in snapshot.learning.rounds.values() if point.accuracy is not None]
-    if len(accuracies) > 1:
-        curve = f"accuracy {draw_curve(accuracies[-_SHOWN_BARS:])} {accuracies[0]:.1%} → {accuracies[-1]:.1%}"
-        parts.append(_line(Text(curve, style="green")))
+    scores = [point.score for point in snapshot.learning.rounds.values() if point.score is not None]
+    if len(scores) > 1:
+        parts.append(_line(Text(draw_scores(snapshot.learning.targets, scores), style="green")))
     if snapshot.cloud:
         parts.append(_line(Text(f"cloud: version {snapshot.cloud.version}")))
     return Group(*parts)

@@ -12,8 +12,10 @@ from typing import Any
 import msgspec
 
 from mdl.errors import MdlError
-from mdl.protocol.status_messages import MemberStatus, MeshStatus, RoundSummary
+from mdl.protocol.counts import MEASURES
+from mdl.protocol.status_messages import DeviceRecord, MemberStatus, MeshStatus, RoundSummary
 from mdl.protocol.vocabulary import PeerInfo, Role
+from mdl.task import Targets
 from peers.view.snapshot import (
     SCHEMA_VERSION,
     ChartPart,
@@ -21,7 +23,9 @@ from peers.view.snapshot import (
     CyclePart,
     DevicePart,
     ExchangePart,
+    FitPart,
     HopPart,
+    LabellingPart,
     LearningPart,
     MeshPart,
     RoundPart,
@@ -251,8 +255,11 @@ def _finished_chart(summary: RoundSummary) -> ChartPart | None:
 def _learning(points: dict[str, RoundPoint], told: Told) -> LearningPart:
     last = next((summary for summary in reversed(told.rounds) if summary.confusion), None)
     confusion, number = (last.confusion, last.round) if last else ((), 0)
-    names = told.classes if len(told.classes) == len(confusion) else ()
-    return LearningPart(points, told.alone, told.central, confusion, number, names)
+    tested = next((summary for summary in reversed(told.rounds) if summary.score is not None), None)
+    targets: Targets = tested.targets if tested else "classes"
+    outputs = len(confusion) if targets == "classes" else len(tested.fits) if tested and tested.fits else None
+    names = told.classes if outputs is None or len(told.classes) == outputs else ()
+    return LearningPart(points, told.alone, told.central, confusion, number, names, targets, MEASURES[targets])
 
 
 def _make_point(summary: RoundSummary) -> RoundPoint:
@@ -262,7 +269,15 @@ def _make_point(summary: RoundSummary) -> RoundPoint:
         tuple(summary.tell_lost()),
         {each.peer_id: each.loss for each in summary.devices if each.loss is not None},
         {each.peer_id: each.accuracy for each in summary.devices if each.accuracy is not None},
+        summary.score,
+        {each.peer_id: score for each in summary.devices if (score := _score(each)) is not None},
+        tuple(FitPart(*msgspec.structs.astuple(fit)) for fit in summary.fits),
+        LabellingPart(*msgspec.structs.astuple(summary.labelling)) if summary.labelling else None,
     )
+
+
+def _score(device: DeviceRecord) -> float | None:
+    return device.score if device.accuracy is None else device.accuracy
 
 
 def _cloud(cycles: Mapping[int, CyclePart] | None) -> CloudPart | None:

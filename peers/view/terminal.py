@@ -9,8 +9,10 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from mdl.protocol.counts import MEASURES, show_score, show_value
 from mdl.protocol.status_messages import HopSummary, MemberStatus, MeshStatus, RoundSummary
 from mdl.protocol.vocabulary import Activity
+from mdl.task import Targets
 
 _COLOURS = {
     Activity.WAITING: "dim",
@@ -23,6 +25,7 @@ _COLOURS = {
 }
 _SHOWN_ROUNDS = 12
 _SHOWN_HOPS = 6
+_SHOWN_FITS = 3
 _SHOWN_BARS = 40
 _BARS = "▁▂▃▄▅▆▇█"
 
@@ -59,6 +62,8 @@ def describe_summary(summary: RoundSummary) -> str:
     if summary.shares:
         hops = f"{summary.plan}, took {summary.exchange_s:.3g} s"
     accuracy = "" if summary.accuracy is None else f" accuracy {summary.accuracy:6.1%}"
+    if summary.accuracy is None and summary.score is not None:
+        accuracy = f" {show_score(summary.targets, summary.score)}"
     loss = "" if summary.loss is None else f" loss {summary.loss:.3f}"
     lost = f" lost: {', '.join(summary.tell_lost())}" if summary.lost else ""
     cuts = f" ({'; '.join(summary.cuts)})" if summary.cuts else ""
@@ -138,11 +143,17 @@ def _draw_hops(hops: Sequence[HopSummary]) -> RenderableType:
 
 def _draw_rounds(rounds: Sequence[RoundSummary], shown: int) -> RenderableType:
     lines = [_cut(Text(describe_summary(summary))) for summary in rounds[-shown:]]
-    accuracies = [summary.accuracy for summary in rounds if summary.accuracy is not None]
-    if len(accuracies) > 1:
-        curve = f"accuracy {draw_curve(accuracies[-_SHOWN_BARS:])} {accuracies[0]:.1%} → {accuracies[-1]:.1%}"
+    scores = [summary.score for summary in rounds if summary.score is not None]
+    if len(scores) > 1:
+        curve = draw_scores(next(each.targets for each in reversed(rounds) if each.score is not None), scores)
         lines.append(_cut(Text(curve, style="green")))
     return Group(*lines)
+
+
+def draw_scores(targets: Targets, scores: Sequence[float]) -> str:
+    """Of the last rounds, with the first and the last of them."""
+    first, last = (show_value(targets, each) for each in (scores[0], scores[-1]))
+    return f"{MEASURES[targets]} {draw_curve(scores[-_SHOWN_BARS:])} {first} → {last}"
 
 
 def _cut(text: Text) -> Text:
@@ -151,20 +162,31 @@ def _cut(text: Text) -> Text:
     return text
 
 
+def _remark(result: dict[str, Any]) -> str:
+    if result["targets"] == "numbers":
+        fits = list(result["fits"].items())[:_SHOWN_FITS]
+        return ", ".join(f"{name}: RMSE {fit['rmse']:.4g}, MAE {fit['mae']:.4g}" for name, fit in fits)
+    exact = f", {result['exact']:.1%} of windows all right" if result["targets"] == "labels" else ""
+    return f"macro F1 {result['macro_f1'] or 0:.3f}{exact}"
+
+
 def show_result(result: dict[str, Any], console: Console) -> None:
     """What a run of `mdl up` ends with, for people."""
 
-    def show(value: float | None) -> str:
-        return "-" if value is None else f"{value:.1%}"
+    targets: Targets = result["targets"]
 
-    rows = [("mesh", show(result["accuracy"]), f"macro F1 {result['macro_f1'] or 0:.3f}")]
-    if result["accuracy_alone"] is not None:
-        gain = 100 * ((result["accuracy"] or 0) - result["accuracy_alone"])
-        rows.append(("alone", show(result["accuracy_alone"]), f"median device: the mesh gained {gain:+.1f} points"))
-        rows.append(("central", show(result["accuracy_central"]), "all data in one place: what the mesh avoids"))
-    table = Table("", "accuracy", "", box=None, pad_edge=False)
-    for index, (name, accuracy, remark) in enumerate(rows):
-        table.add_row(name, accuracy, remark, style="" if index else "bold")
+    def show(value: float | None) -> str:
+        return "-" if value is None else show_value(targets, value)
+
+    rows = [("mesh", show(result["score"]), _remark(result))]
+    if result["score_alone"] is not None:
+        gain = (result["score"] or 0) - result["score_alone"]
+        gained = f"{gain:+.3f}" if targets == "numbers" else f"{100 * gain:+.1f} points"
+        rows.append(("alone", show(result["score_alone"]), f"median device: the mesh gained {gained}"))
+        rows.append(("central", show(result["score_central"]), "all data in one place: what the mesh avoids"))
+    table = Table("", MEASURES[targets], "", box=None, pad_edge=False)
+    for index, (name, score, remark) in enumerate(rows):
+        table.add_row(name, score, remark, style="" if index else "bold")
     lines = [f"{result['rounds']} rounds in {result['seconds']:.1f} s, {result['round_s_median']:.2f} s a round"]
     if result["max_relative_error"] is not None:
         lines.append(f"verified: global deltas within {result['max_relative_error']:.1e} of the central mean")

@@ -8,7 +8,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from peers.view.snapshot import DevicePart, Snapshot
+from peers.view.snapshot import DevicePart, RoundPoint, Snapshot
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 # Of each device: the metric, what it means, and where it stands.
@@ -78,10 +78,27 @@ def _of_rounds(now: Snapshot) -> Iterator[Metric]:
     for name, meaning, told in (
         ("mdl_round_loss_nats", "Mean training loss of its members", last.loss),
         ("mdl_round_accuracy_ratio", "Accuracy of its model on the test windows", last.accuracy),
-        ("mdl_round_macro_f1_ratio", "Likewise the mean F1 over classes", last.macro_f1),
+        ("mdl_round_macro_f1_ratio", "Likewise the mean F1 over classes, or over labels", last.macro_f1),
+        ("mdl_round_micro_f1_ratio", "Likewise the F1 over all labels", last.labelling and last.labelling.micro_f1),
     ):
         if told is not None:
             yield GaugeMetricFamily(name, meaning, value=told)
+    yield from _of_numbers(last, now.learning.classes)
+
+
+def _of_numbers(last: RoundPoint, names: tuple[str, ...]) -> Iterator[Metric]:
+    """Of those that the model predicts."""
+    for key, meaning in (
+        ("rmse", "Root of the mean squared error"),
+        ("mae", "Mean absolute error"),
+        ("r2", "R squared"),
+    ):
+        family = GaugeMetricFamily(f"mdl_round_{key}", f"{meaning} of each number", labels=["number"])
+        for place, fit in enumerate(last.fits):
+            if (value := getattr(fit, key)) is not None:
+                family.add_metric([names[place] if names else str(place + 1)], value)
+        if family.samples:
+            yield family
 
 
 def _is_up(part: DevicePart) -> float:

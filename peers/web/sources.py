@@ -12,6 +12,7 @@ import msgspec
 from mdl.bounds import Count, PeerId, Seconds, Share
 from mdl.errors import DataError
 from mdl.files.round_lines import ROUNDS_KEPT
+from mdl.protocol.counts import Score
 from mdl.reading import decode_json, read_bytes
 from peers.view.snapshot import CyclePart
 from peers.view.tail import LineTail
@@ -54,6 +55,8 @@ class _Result(msgspec.Struct, frozen=True):
 
     accuracy_alone: Share | None = None
     accuracy_central: Share | None = None
+    score_alone: Score | None = None
+    score_central: Score | None = None
 
 
 class Cycles:
@@ -102,8 +105,8 @@ class RunDirectory:
         cycles = Cycles(path / "cloud" / "cycles.jsonl" if (path / "cloud").is_dir() else None).look()
         self._told = Told(
             *(path.resolve().name, str(path), None, 0.0, tuple(rounds), {}, cycles),
-            alone=result.accuracy_alone,
-            central=result.accuracy_central,
+            alone=result.accuracy_alone if result.score_alone is None else result.score_alone,
+            central=result.accuracy_central if result.score_central is None else result.score_central,
             policies=POLICIES,
             classes=_read_classes(path / "global.safetensors"),
             problem=f"a run that is over: {len(rounds)} rounds",

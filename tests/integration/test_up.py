@@ -3,6 +3,7 @@
 import json
 import signal
 
+import numpy as np
 import psutil
 import pytest
 from safetensors import safe_open
@@ -11,7 +12,8 @@ from tests.integration import product
 
 SMALL = product.SMALL
 RESULT_KEYS = [
-    "mesh", "peers", "rounds", "policy", "accuracy", "macro_f1", "accuracy_alone", "accuracy_central", "seconds",
+    "mesh", "peers", "rounds", "policy", "targets", "score", "score_alone", "score_central",
+    "accuracy", "macro_f1", "accuracy_alone", "accuracy_central", "seconds",
     "round_s_median", "wire_bytes", "model_bytes", "max_relative_error", "ended_by", "best_round", "run_dir",
 ]  # fmt: skip
 ROUND_KEYS = {"round", "theta", "contributors", "hops", "seconds", "bytes", "loss"}
@@ -152,3 +154,61 @@ def test_two_that_lose_one_end_with_the_reason_and_a_killed_launcher_takes_its_p
     _, alive = psutil.wait_procs(children, product.PATIENCE_S)
     assert not alive
     assert list((tmp_path / "orphaned").glob("peer-*/global.safetensors"))
+
+
+def _write_waves(path, **targets):
+    """Windows whose height is to be found, by 8 people. targets: `y` made of the heights, and names."""
+    dice = np.random.default_rng(0)
+    height = dice.uniform(0, 4, 320)
+    x = height[:, None, None] * np.sin(np.arange(32) / 2)[None, :, None] + dice.normal(0, 0.1, (320, 32, 2))
+    y = targets.pop("y")(height)
+    np.savez(path, x=x, y=y, subject=np.arange(320) // 40, **targets)
+
+
+def test_a_mesh_learns_numbers_and_tells_their_errors_in_their_unit(home, tmp_path):
+    _write_waves(
+        home.folder / "a.npz", y=lambda height: 5000 + 100 * height, targets=np.array(["level"]), units=np.array(["mm"])
+    )
+    out = tmp_path / "run"
+    run = home.run("up", "-n", 2, "--data", "a.npz", "--epochs", 6, "--baselines", "--json", "--out", out)
+    assert run.code == 0, run.told
+    result, lines = run.result(), product.read_lines(out / "metrics.jsonl")
+    assert (result["targets"], "accuracy" in result, "accuracy_alone" in result) == ("numbers", False, False)
+    assert result["score"] == result["fits"]["level"]["r2"] > 0.5
+    assert result["fits"]["level"]["rmse"] < 80  # the numbers spread by 115
+    assert max(result["score_alone"], result["score_central"]) <= 1
+    assert lines[-1]["fits"][0] == result["fits"]["level"]
+    assert lines[-1]["accuracy"] is lines[-1]["macro_f1"] is None
+    assert any(each.get("score") for each in lines[-1]["devices"])
+    assert "R² 0." in run.told
+    told = home.run("eval", out, "--data", "a.npz", "--json").result()
+    assert told["numbers"]["level"]["rmse"] == pytest.approx(result["fits"]["level"]["rmse"], rel=1e-4)
+    assert told["numbers"]["level"]["unit"] == "mm"
+    first = home.run("predict", out, "--data", "a.npz", "--json").result()["predictions"][0]
+    assert abs(first["predicted"]["level"] - first["label"]["level"]) < 400
+    assert "mm" in home.run("predict", out, "--data", "a.npz").said
+    exported = home.run("export", out, "--format", "torch", "--json")
+    assert exported.code == 0, exported.told
+    card = (out / "global.pt2.md").read_text()
+    assert "| numbers, in this order | level (mm) |" in card
+    assert "numbers (n, 1), in their units" in card
+
+
+def test_a_mesh_learns_labels_and_refuses_who_has_other_targets(home, tmp_path):
+    names = np.array(["high", "low"])
+    _write_waves(home.folder / "a.npz", y=lambda height: np.stack([height > 2, height < 1], axis=1) * 1, targets=names)
+    out = tmp_path / "run"
+    run = home.run("up", "-n", 2, "--data", "a.npz", "--epochs", 6, "--json", "--out", out)
+    assert run.code == 0, run.told
+    result = run.result()
+    assert (result["targets"], "accuracy" in result) == ("labels", False)
+    assert result["score"] == result["micro_f1"] > 0.6
+    assert 0 < result["exact"] <= 1
+    first = home.run("predict", out, "--data", "a.npz", "--json").result()["predictions"][0]
+    assert list(first["probabilities"]) == ["high", "low"]
+    assert first["predicted"] == [name for name, share in first["probabilities"].items() if share > 0.5]
+    other = np.array(["high", "slow"])
+    _write_waves(home.folder / "b.npz", y=lambda height: np.stack([height > 2, height < 1], axis=1) * 1, targets=other)
+    refused = home.run("eval", out, "--data", "b.npz")
+    assert refused.code == 2
+    assert "the model knows labels ('high', 'low'), the data has labels ('high', 'slow')" in refused.complaint

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from mdl.data.assemble import assemble_data, number_names
 from mdl.data.readers.archive import load_arrays
 from mdl.data.spec import Spec
+from mdl.data.targets import strata_of
 from mdl.data.windows import FASTEST_HZ, DataSet, Integers, first_bad_row, make_windows, number_runs, take_windows
 from mdl.errors import ConfigError, DataError
 from mdl.section import LARGEST_SEED, MANY
-from mdl.task import is_one_rate
+from mdl.task import Targets, is_one_rate
 
 _TEST_WORDS = ("test", "train")
 # Channels of a picture: grey, with transparency, in colour.
@@ -26,7 +27,7 @@ _COLOURS = (1, 2, 3, 4)
 class ArrayOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """split: what is held out where the data does not say; gap: windows dropped where a stretch is cut in time.
 
-    rate: samples a second (Hz), where the file does not say.
+    rate: samples a second (Hz), where the file does not say. targets: what y holds, where it could be two things.
     """
 
     split: Literal["auto", "subject", "recording", "time"] = "auto"
@@ -34,13 +35,16 @@ class ArrayOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gap: Annotated[int, msgspec.Meta(ge=0, le=MANY)] = 4
     seed: Annotated[int, msgspec.Meta(ge=0, le=LARGEST_SEED)] = 0
     rate: Annotated[float, msgspec.Meta(gt=0, le=FASTEST_HZ)] | None = None
+    targets: Targets | None = None
 
 
 def read_npz(path: Path, options: ArrayOptions) -> DataSet:
     """x (n, time, channels), or images (n, channels, height, width), and y; optional subject, group, split
     ("train"/"test" or 0/1); names: classes, channels.
 
-    rate: samples a second (Hz), one number; the option of that name where the file has none.
+    y: classes, whole numbers or text (n,); numbers, floats (n,) or (n, k); or labels, 0 or 1, (n, k). targets: names of
+    the numbers or labels; units: of the numbers. rate: samples a second (Hz), one number; the option of that name where
+    the file has none.
     Without split a fifth of the subjects is for testing; without subject, of the groups; without either, the last fifth
     of each class's rows, which must be in recording order. Raises DataError naming the array that is missing or wrong.
     """
@@ -51,22 +55,25 @@ def build_data(name: str, arrays: Mapping[str, NDArray[Any]], where: str, option
     """A data set from named arrays, as `read_npz` describes them."""
     _check_arrays(arrays, where)
     x = arrays["x"] if arrays["x"].ndim == 4 else np.swapaxes(arrays["x"], 1, 2)
-    labels, rate_hz = _name_labels(arrays, where), _read_rate(arrays, where, options.rate)
+    labels, units = read_targets(arrays, where, options.targets)
+    rate_hz = _read_rate(arrays, where, options.rate)
     subject = arrays.get("subject")
     given = arrays.get("group")
     _, subject_ids = number_names(subject) if subject is not None else ((), np.zeros(len(x), np.int64))
-    # Rows that follow each other with the same label and subject may overlap: they stay together.
-    group = number_names(given)[1] if given is not None else number_runs(labels[1], subject_ids)
+    # Rows that follow each other with the same label and subject may overlap, and stay together; images do not. Of
+    # numbers and labels only the subject tells.
+    runs = number_runs(strata_of(labels[1]), subject_ids) if x.ndim == 3 else np.arange(len(x))
+    group = number_names(given)[1] if given is not None else runs
     if "split" in arrays:
         test = _read_split(arrays["split"], where)
         # Groups that the source names must lie on one side (`check_data`); those we inferred are cut where it cuts.
         group = group if given is not None else group * 2 + test
-        return _divide(name, x, labels, subject, group, test, _name_channels(arrays, where), rate_hz)
+        return _divide(name, x, labels, subject, group, test, _name_channels(arrays, where), rate_hz, units)
     try:
         return assemble_data(
             name, lambda rows, _: x[rows], labels, subject, group if given is not None else None, group,
             how=options.split, gap=options.gap, seed=options.seed, description=f"windows from {where}",
-            channels=_name_channels(arrays, where), rate_hz=rate_hz,
+            channels=_name_channels(arrays, where), rate_hz=rate_hz, units=units,
         )  # fmt: skip
     except DataError as error:
         raise DataError(f"{where}: {error}") from None
@@ -114,13 +121,67 @@ def _check_arrays(arrays: Mapping[str, NDArray[Any]], where: str) -> None:
         )
     if x.dtype.kind == "f" and (row := first_bad_row(x)) is not None:
         raise DataError(f"{where}: x row {row} holds NaN or infinity; remove or repair it")
-    for name in ("y", "subject", "group", "split"):
+    y = arrays["y"]
+    if y.ndim not in (1, 2) or len(y) != len(x) or not y.size or y.dtype.kind not in "fiubU":
+        raise DataError(f"{where}: y is {y.dtype} of shape {y.shape}; expected ({len(x)},) or ({len(x)}, k)")
+    for name in ("subject", "group", "split"):
         if name in arrays and arrays[name].shape != (len(x),):
             raise DataError(
                 f"{where}: {name} has shape {arrays[name].shape}; expected ({len(x)},), one for each window"
             )
         if name in arrays and arrays[name].dtype.kind not in "iubU":
             raise DataError(f"{where}: {name} is {arrays[name].dtype}; expected integers or text")
+
+
+def read_targets(
+    arrays: Mapping[str, NDArray[Any]], where: str, said: Targets | None
+) -> tuple[tuple[tuple[str, ...], NDArray[Any]], tuple[str, ...]]:
+    """(names, values) of classes, numbers or labels, and the units of numbers."""
+    y, kind = arrays["y"], said or _find_targets(arrays["y"], where)
+    if kind == "classes":
+        if y.ndim != 1 or (y.dtype.kind == "f" and not (y == np.round(y)).all()):
+            raise DataError(f"{where}: y is {y.dtype} of shape {y.shape}; classes are whole numbers or text, (n,)")
+        return _name_labels({**arrays, "y": y.astype(np.int64) if y.dtype.kind == "f" else y}, where), ()
+    if y.dtype.kind == "U" or (kind == "labels" and not np.isin(y, (0, 1)).all()):
+        raise DataError(
+            f"{where}: y holds {y.reshape(-1)[0]!s}; expected {'0 and 1' if kind == 'labels' else 'numbers'}"
+        )
+    columns = y.reshape(len(y), -1).astype(np.uint8 if kind == "labels" else np.float32)
+    names = _read_names(arrays, "targets", columns.shape[1], where) or tuple(
+        f"{kind[:-1]}-{number}" for number in range(1, columns.shape[1] + 1)
+    )
+    units = _read_names(arrays, "units", columns.shape[1], where) if kind == "numbers" else ()
+    return (names, columns), units
+
+
+def _find_targets(y: NDArray[Any], where: str) -> Targets:
+    """What y holds. Raises DataError where it may be two things."""
+    if y.ndim == 1 and y.dtype.kind != "f":
+        return "classes"
+    if y.ndim == 2 and y.dtype.kind != "U" and np.isin(y, (0, 1)).all():
+        if (y.sum(axis=1) == 1).all() and y.shape[1] > 1:
+            raise DataError(
+                f"{where}: each row of y has a single 1: classes, or labels? ?targets=labels, or for classes "
+                "y.argmax(axis=1)"
+            )
+        return "labels"
+    if y.dtype.kind != "f" or (y.ndim == 1 and (y == np.round(y)).all()):
+        raise DataError(
+            f"{where}: y is {y.dtype} of shape {y.shape} with whole numbers: are they numbers to predict, or names of "
+            "classes? ?targets=numbers or ?targets=classes"
+        )
+    return "numbers"
+
+
+def _read_names(arrays: Mapping[str, NDArray[Any]], which: str, count: int, where: str) -> tuple[str, ...]:
+    """Of the numbers or labels, or their units, as the array of that name has them; empty without one."""
+    if which not in arrays:
+        return ()
+    given = arrays[which].reshape(-1)
+    names = tuple(str(name).strip() for name in given.tolist())
+    if given.dtype.kind != "U" or len(names) != count or (which == "targets" and len({*names, ""}) != count + 1):
+        raise DataError(f"{where}: {which} holds {given.dtype} of shape {given.shape}; expected {count} texts")
+    return names
 
 
 def _name_labels(arrays: Mapping[str, NDArray[Any]], where: str) -> tuple[tuple[str, ...], Integers]:
@@ -175,12 +236,14 @@ def _read_split(split: NDArray[Any], where: str) -> NDArray[np.bool_]:
 
 
 def _divide(
-    name: str, x: NDArray[Any], labels: tuple[tuple[str, ...], Integers], subject: NDArray[Any] | None,
+    name: str, x: NDArray[Any], labels: tuple[tuple[str, ...], NDArray[Any]], subject: NDArray[Any] | None,
     group: Integers, test: NDArray[np.bool_], channels: tuple[str, ...], rate_hz: float | None,
+    units: tuple[str, ...],
 ) -> DataSet:  # fmt: skip
     names, ids = ((), np.zeros(len(x), np.int64)) if subject is None else number_names(subject)
     windows = make_windows(x, labels[1], ids, group)
     return DataSet(
         name, take_windows(windows, ~test), take_windows(windows, test), labels[0], "given",
         description=f"windows from {name}", subject_names=names, channels=channels, rate_hz=rate_hz,
+        units=units,
     )  # fmt: skip

@@ -95,14 +95,23 @@ def _cut(path: str, streams: Streams, options: CsvOptions, rows: Path, recording
             f"?window= takes shorter ones"
         )
     _, _, label, subject, recording = streams.stretches[group].T
-    classes, warnings = _order_classes(streams, label, options)
-    number = np.array([classes.index(name) if name in classes else 0 for name in streams.classes] or [0])
-    people, width = np.array(streams.people or ("",)), len(streams.channels)
-    _check_size(len(starts), width, window)
+    people, channels = np.array(streams.people or ("",)), len(streams.channels)
+    _check_size(len(starts), channels, window)
+    width = channels
+    warnings: tuple[str, ...] = ()
+    if options.targets == "classes":
+        classes, warnings = _order_classes(streams, label, options)
+        number = np.array([classes.index(name) if name in classes else 0 for name in streams.classes] or [0])
+        y = number[label]
+    else:
+        classes, width = streams.classes, channels + len(streams.classes)
+        y = gather_targets(rows, starts, slice(channels, width), width, options)
     return assemble_data(
         Path(path).stem if not glob.has_magic(path) else "csv",
-        lambda chosen, side: gather_windows(rows, starts[chosen], width, window, rows.with_name(f"{side}_x.npy")),
-        (classes, number[label]),
+        lambda chosen, side: gather_windows(
+            rows, starts[chosen], channels, window, rows.with_name(f"{side}_x.npy"), width
+        ),
+        (classes, y),
         people[subject] if options.subject else None,
         recording if recordings > 1 else None,
         group,
@@ -114,7 +123,22 @@ def _cut(path: str, streams: Streams, options: CsvOptions, rows: Path, recording
         notes=tuple(streams.notes),
         warnings=warnings,
         rate_hz=streams.rate_hz,
+        units=streams.units,
     )
+
+
+def gather_targets(
+    rows: Path, starts: Integers, columns: slice, width: int, options: CsvOptions
+) -> NDArray[np.float32] | NDArray[np.uint8]:
+    """Of each window its numbers, float32 (n, k), or which labels hold in more than half of it, uint8 (n, k)."""
+    found = np.empty((len(starts), columns.stop - columns.start))
+    for first in range(0, len(starts), _AT_ONCE):
+        stream = np.memmap(rows, np.float32, "r").reshape(-1, width)[:, columns]
+        for place, start in enumerate(starts[first : first + _AT_ONCE].tolist(), first):
+            window = stream[start : start + options.window]
+            is_last = options.target and options.target_of == "last"
+            found[place] = window[-1] if is_last else window.mean(axis=0, dtype=np.float64)
+    return (found > 0.5).astype(np.uint8) if options.targets == "labels" else found.astype(np.float32)
 
 
 def window_starts(stretches: NDArray[np.int64], window: int, step: int) -> tuple[Integers, Integers]:
@@ -136,15 +160,20 @@ def _order_classes(streams: Streams, label: Integers, options: CsvOptions) -> tu
     return tuple(sorted(held)), lost if without else ()
 
 
-def gather_windows(rows: Path, starts: Integers, channels: int, window: int, into: Path) -> Floats:
-    """Windows (n, channels, window), float32, mapped from a file of their own: memory holds some hundred at a time."""
+def gather_windows(
+    rows: Path, starts: Integers, channels: int, window: int, into: Path, width: int | None = None
+) -> Floats:
+    """Windows (n, channels, window), float32, mapped from a file of their own: memory holds some hundred at a time.
+
+    width: values of a row, if it holds more than the channels, which are the first.
+    """
     with open_private(into, "xb") as file:
         shape = (len(starts), channels, window)
         header = {"descr": "<f4", "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(file, header)
         for first in range(0, len(starts), _AT_ONCE):
             # Mapped anew each time: pages that were read count as memory as long as they are mapped.
-            stream = np.memmap(rows, np.float32, "r").reshape(-1, channels)
+            stream = np.memmap(rows, np.float32, "r").reshape(-1, width or channels)[:, :channels]
             some = [stream[start : start + window].T for start in starts[first : first + _AT_ONCE].tolist()]
             file.write(np.stack(some).tobytes())
     # "c": torch wants writable memory, and the file must stay as it is.

@@ -9,7 +9,7 @@ from pathlib import Path
 from mdl.data.cache import load_cached
 from mdl.data.readers.arrays import call_own
 from mdl.data.sources import FACTORY, SOURCES, parse_spec
-from mdl.data.suspects import suspect_channels
+from mdl.data.suspects import suspect_channels, suspect_targets
 from mdl.data.windows import DataSet, check_data
 from mdl.errors import ConfigError, DataError
 from mdl.own import Own
@@ -55,4 +55,8 @@ def read_data(spec: str | Own, cache_dir: Path, seed: int = 0) -> DataSet:
 
 
 def _with_warnings(data: DataSet) -> DataSet:
-    return replace(data, warnings=(*data.warnings, *suspect_channels(data.train, data.channels)))
+    found = (
+        *suspect_channels(data.train, data.channels),
+        *suspect_targets(data.train.y, data.test.y, data.classes),
+    )
+    return replace(data, warnings=(*data.warnings, *found))

@@ -61,12 +61,13 @@ def read_unlabelled(path: str, options: CsvOptions, rate_hz: float | None, cache
         with open_private(rows, "xb") as into:
             streams = read_streams(path, files, options, into, labelled=False)
         step = options.step or options.window
+        width = len(streams.channels) + (len(streams.classes) if options.targets != "classes" else 0)
         starts, stretch = window_starts(streams.stretches, options.window, step)
         if not len(starts):
             raise DataError(
                 f"{path}: no window of {options.window} samples fits: the longest stretch has {streams.longest}"
             )
-        x = gather_windows(rows, starts, len(streams.channels), options.window, rows.with_name("x.npy"))
+        x = gather_windows(rows, starts, len(streams.channels), options.window, rows.with_name("x.npy"), width)
         within = starts - streams.stretches[stretch, 0]
         # Seconds between rows; where there are no times, rows count.
         each = 1 / streams.rate_hz if streams.is_timed and streams.rate_hz else 1.0
@@ -92,7 +93,7 @@ def describe_unlabelled(text: str, cache_dir: Path) -> Description | None:
     if spec.source != "csv":
         return None
     options = read_options(spec, CsvOptions)
-    if options.label or likely_labels(look_at_tables(find_csv_files(spec.path)[:1], options)[0].dialect):
+    if options.is_labelled or likely_labels(look_at_tables(find_csv_files(spec.path)[:1], options)[0].dialect):
         return None
     with read_unlabelled(spec.path, options, None, cache_dir) as found:
         count, channels, window = found.x.shape
@@ -110,7 +111,7 @@ def describe_unlabelled(text: str, cache_dir: Path) -> Description | None:
         }
         lines = [
             f"{len(found.files)} recording{'s' if len(found.files) > 1 else ''}: {count} windows of {of}",
-            *found.notes, "no label is said: mdl predict reads it so, training needs ?label=",
+            *found.notes, "no label is said: mdl predict reads it so, training needs ?label= or ?target=",
             *draw_window(np.asarray(found.x[0]), found.channels),
         ]  # fmt: skip
         return Description(values, lines)

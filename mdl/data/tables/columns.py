@@ -22,8 +22,9 @@ _MOST_SHOWN = 40
 
 @dataclass(frozen=True)
 class Columns:
-    """Positions in the header. channels: (name, position), called as the user calls them. label, subject: None if they
-    come from the path, or there is none. times: candidates for the time, in order. left_out: no channels, by name.
+    """Positions in the header. channels: (name, position), called as the user calls them; targets: likewise of numbers
+    or labels. label, subject: None if they come from the path, or there is none. times: candidates for the time, in
+    order. left_out: no channels, by name.
     """
 
     channels: tuple[tuple[str, int], ...]
@@ -31,6 +32,7 @@ class Columns:
     subject: int | None
     times: tuple[int, ...]
     left_out: tuple[str, ...]
+    targets: tuple[tuple[str, int], ...] = ()
 
 
 def choose_columns(
@@ -43,10 +45,17 @@ def choose_columns(
     named = split_names(options.channels or options.columns)
     if options.channels and options.columns:
         raise ConfigError(f"{file}: channels= and columns= are one thing; give one of them")
+    _refuse_two_targets(file, options)
     label = None if from_path(options.label, dialect) else _place(file, dialect, options.label)
+    targets = [(name, _place(file, dialect, name)) for name in split_names(options.target or options.labels)]
+    _refuse_twice(file, dialect, [name for name, _ in targets])
+    if options.label_sep:
+        if label is None:
+            raise ConfigError(f"{file}: label_sep= parts the labels of a column: name it with ?label=")
+        targets, label = [(name, label) for name in options.label_names], None
     subject = None if from_path(options.subject, dialect) else _place(file, dialect, options.subject)
     time = None if options.time in ("", NO_TIME) else _place(file, dialect, options.time)
-    taken = [place for place in (label, subject, time) if place is not None]
+    taken = [place for place in (label, subject, time, *dict(targets).values()) if place is not None]
     places = [(name, _place(file, dialect, name)) for name in named]
     free = [place for place, name in enumerate(dialect.header) if name and place not in taken]
     times = [
@@ -61,7 +70,19 @@ def choose_columns(
     if like is not None and not named:
         chosen = _order_like(file, chosen, like, like_file)
     candidates = [time] if time is not None else [] if options.time == NO_TIME else times
-    return Columns(tuple(chosen), label, subject, tuple(candidates), tuple(left_out))
+    return Columns(tuple(chosen), label, subject, tuple(candidates), tuple(left_out), tuple(targets))
+
+
+def _refuse_two_targets(file: Path, options: CsvOptions) -> None:
+    said = [name for name in ("label", "target", "labels") if getattr(options, name)]
+    if len(said) > 1:
+        raise ConfigError(f"{file}: {'=, '.join(said)}= are given; a model learns one of them")
+    if options.label_sep and not options.classes:
+        raise ConfigError(
+            f"{file}: label_sep={options.label_sep} needs all labels that there are: ?classes=NAME,NAME,..."
+        )
+    if options.classes and (options.target or options.labels):
+        raise ConfigError(f"{file}: classes= names classes; {said[0]}= names its columns")
 
 
 def from_path(said: str, dialect: Dialect | None = None) -> bool:
@@ -84,7 +105,7 @@ def ask_for_label(file: Path, dialect: Dialect) -> ConfigError:
     likely = likely_labels(dialect)
     return ConfigError(
         f"{file}: say which column holds the class, as in ?label={likely[0] if likely else 'NAME'} "
-        f"(or ?label=path, if there is a folder for each); {_show(dialect)}"
+        f"(or ?label=path, if there is a folder for each; ?target=NAME for a number); {_show(dialect)}"
     )
 
 

@@ -7,13 +7,18 @@ from typing import Annotated, Literal
 import msgspec
 
 from mdl.data.windows import FASTEST_HZ
+from mdl.task import Targets
 
 # A gap that is longer is none that a window of sensor data could bridge.
 _MOST_GAP_S = 1e9
 
 
 class CsvOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """label: column with the class; columns, or channels: the channels (all others that are no times if empty).
+    """label: column with the class. target: columns of numbers to predict instead, comma-separated; a window has their
+    mean or their last value (target_of). labels: columns of 0 and 1, of which several may hold at once; so does a
+    column `label` with label_sep, which parts the labels in a cell. A window has those that hold in most of it.
+
+    columns, or channels: the channels (all others that are no times if empty).
 
     label and subject may also be `path` or `path:N` (the name of the first, or Nth, folder below PATH), or `file` (the
     file's name). names: of all columns, for files without a header. Names are found in whatever case, and without the
@@ -31,6 +36,10 @@ class CsvOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     label: str = ""
+    target: str = ""
+    target_of: Literal["mean", "last"] = "mean"
+    labels: str = ""
+    label_sep: Annotated[str, msgspec.Meta(max_length=8)] = ""
     columns: str = ""
     channels: str = ""
     names: str = ""
@@ -49,6 +58,21 @@ class CsvOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     skip: str = ""
     watch: Annotated[int, msgspec.Meta(ge=0, le=1 << 24)] = 0
     seed: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)] = 0
+
+    @property
+    def targets(self) -> Targets:
+        """What a window has."""
+        return "numbers" if self.target else "labels" if self.labels or self.label_sep else "classes"
+
+    @property
+    def is_labelled(self) -> bool:
+        """Whether it is said at all."""
+        return bool(self.label or self.target or self.labels)
+
+    @property
+    def label_names(self) -> list[str]:
+        """That a cell of `label_sep` may hold, in their order; else none."""
+        return split_names(self.classes) if self.label_sep else []
 
     @property
     def fill_s(self) -> float | None:

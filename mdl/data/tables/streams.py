@@ -18,13 +18,14 @@ from numpy.typing import NDArray
 from mdl.data.readers.clock import RATE_TOLERANCE, UNITS_S
 from mdl.data.tables.columns import NO_TIME, Columns, ask_for_label, choose_columns, from_path
 from mdl.data.tables.dialect import Dialect, find_dialect
+from mdl.data.tables.labels import part_labels, read_flags
 from mdl.data.tables.missing import Filler, Settled
 from mdl.data.tables.names import Numbering, name_from_path, number_classes, refuse_one_class_by_two_names
 from mdl.data.tables.options import CsvOptions, split_names
 from mdl.data.tables.rows import Floats64, Rows, read_rows, to_numbers
 from mdl.data.tables.stretches import UNLABELLED, StretchWriter, list_stretches
 from mdl.data.tables.times import TimeColumn, UnsortedError, find_time, unwrap
-from mdl.data.tables.units import acceleration_columns, factor, find_acceleration_unit
+from mdl.data.tables.units import acceleration_columns, agree_on_units, factor, find_acceleration_unit
 from mdl.errors import DataError
 from mdl.task import describe_rate
 
@@ -47,6 +48,7 @@ class Table:
 class Streams:
     """What was read. stretches: int64 (n, 5), as `list_stretches` gives them, into the file of rows.
 
+    classes: their names, or those of the numbers or labels that follow the channels in each row. units: of the numbers.
     began: of each, since its recording's first row: seconds, or rows where there are no times (is_timed says).
     rate_hz: of the rows in it; None if nobody knows. longest: rows of the longest stretch, also of one too short.
     """
@@ -60,6 +62,7 @@ class Streams:
     began: Floats64
     is_timed: bool
     notes: list[str] = field(default_factory=list)
+    units: tuple[str, ...] = ()
 
 
 def read_streams(path: str, files: Sequence[Path], options: CsvOptions, into: IO[bytes], labelled: bool) -> Streams:
@@ -69,7 +72,7 @@ def read_streams(path: str, files: Sequence[Path], options: CsvOptions, into: IO
     """
     tables = look_at_tables(files, options)
     rate = _grid_rate(tables, options)
-    if labelled and not options.label:
+    if labelled and not options.is_labelled:
         raise ask_for_label(files[0], tables[0].dialect)
     reader = _Reader(path, options, into, tables[0], labelled)
     for number, table in enumerate(tables):
@@ -78,7 +81,7 @@ def read_streams(path: str, files: Sequence[Path], options: CsvOptions, into: IO
     refuse_one_class_by_two_names(reader.classes.names, path)
     return Streams(
         tuple(name for name, _ in tables[0].columns.channels),
-        reader.classes.names,
+        tuple(name for name, _ in tables[0].columns.targets) or reader.classes.names,
         reader.people.names,
         list_stretches(reader.writer),
         rate or (_usual_rate(tables) if options.rate is None else options.rate),
@@ -86,6 +89,11 @@ def read_streams(path: str, files: Sequence[Path], options: CsvOptions, into: IO
         np.array(reader.writer.began, np.float64),
         all(table.time for table in tables),
         [*_describe_tables(tables, options, rate), *reader.describe()],
+        agree_on_units(
+            [(each.file, tuple(each.dialect.units[place] for _, place in each.columns.targets)) for each in tables]
+        )
+        if options.target
+        else (),
     )
 
 
@@ -94,7 +102,7 @@ def look_at_tables(files: Sequence[Path], options: CsvOptions) -> list[Table]:
     wanted = [
         name for name in (options.label, options.subject, options.time) if not from_path(name) and name != NO_TIME
     ]
-    wanted += split_names(options.channels or options.columns)
+    wanted += split_names(options.channels or options.columns) + split_names(options.target or options.labels)
     tables: list[Table] = []
     for file in files:
         dialect = find_dialect(file, wanted, split_names(options.names))
@@ -165,7 +173,8 @@ class _Reader:
     def __init__(self, path: str, options: CsvOptions, into: IO[bytes], first: Table, labelled: bool) -> None:
         self._path, self._options, self._labelled = path, options, labelled
         self.classes, self.people = number_classes(options), Numbering("person")
-        self.writer = StretchWriter(into, len(first.columns.channels), options.window)
+        width = len(first.columns.channels) + len(first.columns.targets)
+        self.writer = StretchWriter(into, width, options.window)
         self._told: list[str] = []
         self._filled = self._dropped = 0
         self._acceleration: tuple[str, Path] | None = None
@@ -176,18 +185,19 @@ class _Reader:
         usual = _GAP_STEPS * step_s if rate is None else max(_GAP_S, _GAP_STEPS * step_s)
         gap_s = options.fill_s or options.max_gap or usual
         self.writer.begin(rate if table.time else None, gap_s)
-        channels = table.columns.channels
-        filler = Filler(len(channels), gap_s) if options.missing == "interpolate" else None
+        channels, targets = table.columns.channels, table.columns.targets
+        filler = Filler(len(channels) + len(targets), gap_s) if options.missing == "interpolate" else None
         scale, last = None, np.nan
-        wanted = [place for _, place in channels]
+        # Labels that a cell holds together are one column here.
+        wanted = [place for _, place in channels] + list(dict.fromkeys(place for _, place in targets))
         extra = [place for place in (table.columns.label, table.columns.subject) if place is not None]
         extra += [table.time.place] if table.time else []
         for rows in read_rows(table.file, table.dialect, [*wanted, *extra], self._told):
             values = self._values(table, rows)
             if scale is None:
                 scale = self._scale(table, values)
-            values *= scale
-            keys = self._keys(table, rows, len(channels))
+            values[:, : len(channels)] *= scale
+            keys = self._keys(table, rows, len(wanted))
             times = None
             if table.time:
                 times = table.time.read(rows.columns[-1], table.file, rows.first, table.dialect)
@@ -221,14 +231,28 @@ class _Reader:
             to_numbers(cells, table.file, rows.first, table.dialect.header[place], table.dialect)
             for (_, place), cells in zip(table.columns.channels, rows.columns, strict=False)
         ]
+        targets, cells = table.columns.targets, rows.columns[len(columns) :]
+        if self._options.label_sep and targets:
+            names, separator = [name for name, _ in targets], self._options.label_sep
+            columns += part_labels(cells[0], names, separator, table.file, rows.first, self._options.label)
+        elif self._options.labels:
+            columns += [
+                read_flags(each, table.file, rows.first, name) for (name, _), each in zip(targets, cells, strict=False)
+            ]
+        else:
+            columns += [
+                to_numbers(each, table.file, rows.first, name, table.dialect)
+                for (name, _), each in zip(targets, cells, strict=False)
+            ]
         return np.stack(columns, axis=1)
 
     def _keys(self, table: Table, rows: Rows, channels: int) -> NDArray[np.int64]:
         """int64 (rows, 2): label and subject."""
         cells, said, columns = list(rows.columns[channels:]), self._options, table.columns
         keys = np.zeros((len(rows), 2), np.int64)
+        label = "" if said.label_sep else said.label
         for place, column, word, numbering in (
-            (0, columns.label, said.label, self.classes), (1, columns.subject, said.subject, self.people),
+            (0, columns.label, label, self.classes), (1, columns.subject, said.subject, self.people),
         ):  # fmt: skip
             if column is not None:
                 keys[:, place] = numbering.number(cells.pop(0), table.file, rows.first, table.dialect.header[column])
@@ -275,9 +299,10 @@ class _Reader:
             return
         if self._options.missing == "refuse":
             row, column = hit[0].tolist()
-            channel = column < len(table.columns.channels)
-            cell = rows.columns[column if channel else -1][row].strip() or "empty"
-            place = table.columns.channels[column][1] if channel else table.time.place if table.time else 0
+            places = [place for _, place in (*table.columns.channels, *table.columns.targets)]
+            is_value, read = column < len(places), list(dict.fromkeys(places))
+            place = places[column] if is_value else table.time.place if table.time else 0
+            cell = rows.columns[read.index(place) if is_value else -1][row].strip() or "empty"
             raise DataError(
                 f"{table.file}: data row {rows.first + row}: column {table.dialect.header[place]!r} is {cell[:40]}; "
                 f"expected a finite number (?missing=drop leaves such rows out, ?missing=interpolate fills them in)"

@@ -1,4 +1,4 @@
-"""The unit of a device's acceleration: said in the header, or seen in how long the vector is while the earth pulls.
+"""Units: of acceleration, said in the header or seen in how long the vector is while the earth pulls; and of numbers.
 
 One phone that logs g and one that logs m/s² differ by a factor of 9.81, and nothing else about the data looks wrong.
 """
@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
 from mdl.data.tables.rows import Floats64
+from mdl.errors import DataError
 
 G_MS2 = 9.80665
 # A device at rest measures 1 g. In motion the middle of many is still near it; a sensor without gravity shows none.
@@ -48,3 +50,13 @@ def factor(found: str, wanted: str) -> float:
     if found == wanted:
         return 1.0
     return 1 / G_MS2 if wanted == "g" else G_MS2
+
+
+def agree_on_units(found: Sequence[tuple[Path, tuple[str, ...]]]) -> tuple[str, ...]:
+    """Of the numbers to be learned, by file, as their headers say; empty where none says any. Raises DataError."""
+    first, units = found[0]
+    for file, other in found:
+        if other != units:
+            here, there = (", ".join(filter(None, each)) or "no unit" for each in (other, units))
+            raise DataError(f"{file}: the target is in {here}, but {first} has {there}; bring them to one unit")
+    return units if any(units) else ()

@@ -48,8 +48,8 @@ class CloudSide:
 
     def __init__(self, config: Config, me: Contributor, mesh: Mesh, device: Device) -> None:
         settings, description, model = config.cloud, device.description, own_model(config.model.name)
-        if description.height is not None:
-            raise ConfigError("--cloud: a cloud teaches windows of sensors, and the data holds images")
+        if description.meaning:
+            raise ConfigError("--cloud: a cloud teaches classes of windows of sensors; the data holds something else")
         self._settings = settings
         self._device = device
         self._kind = WindowKind(

@@ -77,7 +77,7 @@ def _may_wait(config: Config, out: Path, begins: bool) -> bool:
 
 def _fits(data: DataSet) -> bool:
     is_plain = not data.is_of_images and data.shape[1] >= SHORTEST_TIME
-    return is_plain and len(data.classes) > 1 and "torch" not in sys.modules
+    return is_plain and (len(data.classes) > 1 or data.targets != "classes") and "torch" not in sys.modules
 
 
 def _introduced(config: Config, met: PeerInfo | None) -> Config:

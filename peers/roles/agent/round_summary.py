@@ -7,11 +7,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from statistics import fmean
+from typing import Any
 
 import msgspec
 
 from mdl.bounds import MAX_COUNT, printable
-from mdl.protocol.counts import Evaluation, is_confusion_of
+from mdl.protocol.counts import Evaluation, is_confusion_of, is_sound
 from mdl.protocol.round_messages import PeerReport
 from mdl.protocol.segments import share_counted
 from mdl.protocol.status_messages import MAX_SCHEDULE, DeviceRecord, HopSummary, RoundSummary, Schedule
@@ -78,15 +79,21 @@ def add_evaluations(summary: RoundSummary, reports: Iterable[PeerReport]) -> tup
     """
     wanted = [report.evaluation for report in reports]
     found = [each.evaluation for each in wanted if each and each.round_id == summary.round]
-    classes = Counter(_classes(each) for each in found).most_common(1)
-    usual = [_with_right_confusion(each) for each in found if _classes(each) == classes[0][0] is not None]
+    classes = Counter(_kind(each) for each in found).most_common(1)
+    usual = [_with_right_confusion(each) for each in found if _kind(each) == classes[0][0] is not None]
     total = sum(usual[1:], usual[0]) if usual else None
     if total and total.n:
-        confusion = total.confusion if total.n <= MAX_COUNT else ()  # else nobody could read the line
-        summary = msgspec.structs.replace(
-            summary, accuracy=total.accuracy, macro_f1=total.macro_f1, confusion=confusion
-        )
+        summary = msgspec.structs.replace(summary, **_measures(total))
     return summary, len(found) == len(wanted)
+
+
+def _measures(total: Evaluation) -> dict[str, Any]:
+    if total.targets == "numbers":
+        return {"fits": total.fits}
+    if total.targets == "labels":
+        return {"labelling": total.labelling, "macro_f1": total.macro_f1}
+    confusion = total.confusion if total.n <= MAX_COUNT else ()  # else nobody could read the line
+    return {"accuracy": total.accuracy, "macro_f1": total.macro_f1, "confusion": confusion}
 
 
 def _with_right_confusion(evaluation: Evaluation) -> Evaluation:
@@ -98,19 +105,26 @@ def add_accuracies(summary: RoundSummary, reports: Mapping[str, PeerReport]) -> 
     """Beside each device, how this round's model did on its own test windows. reports: by peer id."""
     done = {name: each.evaluation for name, each in reports.items()}
     own = {
-        name: each.evaluation.accuracy
+        name: each.evaluation
         for name, each in done.items()
-        if each and each.round_id == summary.round and each.evaluation.n and each.evaluation.accuracy <= 1.0
+        if each and each.round_id == summary.round and each.evaluation.n and is_sound(each.evaluation)
     }
-    told = (msgspec.structs.replace(each, accuracy=own.get(each.peer_id)) for each in summary.devices)
+    told = (_with_score(each, own.get(each.peer_id)) for each in summary.devices)
     return msgspec.structs.replace(summary, devices=tuple(told))
 
 
-def _classes(evaluation: Evaluation) -> int | None:
+def _with_score(device: DeviceRecord, own: Evaluation | None) -> DeviceRecord:
+    if own is None:
+        return device
+    return msgspec.structs.replace(device, **{"accuracy" if own.targets == "classes" else "score": own.score})
+
+
+def _kind(evaluation: Evaluation) -> tuple[str, int] | None:
+    """What it counts, and of how many; None if it contradicts itself."""
     lengths = {
         len(counts) for counts in (evaluation.true_positive, evaluation.false_positive, evaluation.false_negative)
     }
-    return lengths.pop() if len(lengths) == 1 else None
+    return (evaluation.targets, lengths.pop()) if len(lengths) == 1 and is_sound(evaluation) else None
 
 
 def told_schedule(ledger: RoundLedger) -> Schedule:

@@ -16,7 +16,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 from torch import nn
 
 from mdl.data import default_cache_dir
@@ -31,6 +30,7 @@ from mdl.files.export import ModelDescription
 from mdl.learning.evaluation import predict_logits
 from mdl.reading import open_regular
 from peers.view.tail import LineTail
+from peers.view.trained.answers import Answer, read_outputs
 
 STDIN = "-"
 # Windows classified together: 256 of 9 x 128 in float32 are 1.2 MB.
@@ -51,8 +51,7 @@ class Prediction:
     recording: str
     began: float | None
     is_timed: bool
-    predicted: str
-    probability: float
+    answer: Answer
 
 
 def classify(
@@ -71,13 +70,11 @@ def classify(
     is_named = text == STDIN or text.startswith("csv:")
     spec = parse_spec(said if is_named and text != STDIN else f"csv:{said}")
     options = _complete(read_options(spec, CsvOptions), description)
-    names = description.class_names
     if spec.path == STDIN or follow:
         lines = sys.stdin if spec.path == STDIN else _follow(Path(spec.path))
         for number, x in live_windows(lines, spec.path, options):
-            place, share = _most_likely(module, x[None], chosen)
-            began = float(number - options.window)
-            yield Prediction(spec.path, began, False, names[int(place[0])], round(float(share[0]), 4))
+            [answer] = read_outputs(predict_logits(module, x[None]), description, chosen)
+            yield Prediction(spec.path, float(number - options.window), False, answer)
         return
     with read_unlabelled(spec.path, options, description.rate_hz, default_cache_dir()) as windows:
         if windows.x.shape[1] != description.channels:
@@ -86,11 +83,10 @@ def classify(
                 f"?columns="
             )
         for first in range(0, len(windows.x), _AT_ONCE):
-            place, share = _most_likely(module, np.ascontiguousarray(windows.x[first : first + _AT_ONCE]), chosen)
-            for row, (each, probability) in enumerate(zip(place, share, strict=True), first):
+            outputs = predict_logits(module, np.ascontiguousarray(windows.x[first : first + _AT_ONCE]))
+            for row, answer in enumerate(read_outputs(outputs, description, chosen), first):
                 recording = str(windows.files[int(windows.recording[row])])
-                began = round(float(windows.began[row]), 3)
-                yield Prediction(recording, began, windows.is_timed, names[int(each)], round(float(probability), 4))
+                yield Prediction(recording, round(float(windows.began[row]), 3), windows.is_timed, answer)
 
 
 def _classify_images(
@@ -101,15 +97,15 @@ def _classify_images(
         raise ConfigError("the model takes images: name a picture or a folder")
     pictures = iterate_images(said.removeprefix("images:"), description.shape)
     while some := list(itertools.islice(pictures, _IMAGES_AT_ONCE)):
-        place, share = _most_likely(module, np.stack([pixels for _, pixels in some]), chosen)
-        for (file, _), each, probability in zip(some, place, share, strict=True):
-            yield Prediction(str(file), None, False, description.class_names[int(each)], round(float(probability), 4))
+        outputs = predict_logits(module, np.stack([pixels for _, pixels in some]))
+        for (file, _), answer in zip(some, read_outputs(outputs, description, chosen), strict=True):
+            yield Prediction(str(file), None, False, answer)
 
 
-def show_prediction(row: Prediction) -> str:
-    """One line."""
+def show_prediction(row: Prediction, units: Sequence[str] = ()) -> str:
+    """One line. units: of numbers."""
     at = "" if row.began is None else f"{row.began:10.2f} s  " if row.is_timed else f"row {row.began + 1:8.0f}  "
-    return f"{row.recording}  {at}{row.predicted:<20} {row.probability:.1%}"
+    return f"{row.recording}  {at}{row.answer.show(units)}"
 
 
 def describe_prediction(row: Prediction) -> dict[str, Any]:
@@ -117,11 +113,13 @@ def describe_prediction(row: Prediction) -> dict[str, Any]:
     began: dict[str, float] = {}
     if row.began is not None:
         began = {"began_s": row.began} if row.is_timed else {"first_row": int(row.began) + 1}
-    return {"recording": row.recording, **began, "predicted": row.predicted, "probability": row.probability}
+    return {"recording": row.recording, **began, **row.answer.describe()}
 
 
 def _choose_classes(description: ModelDescription, classes: Sequence[str]) -> list[int]:
     names = description.class_names
+    if classes and description.targets != "classes":
+        raise ConfigError(f"--classes is for models of classes; this one gives {description.targets}")
     for name in classes:
         if name not in names:
             raise ConfigError(f"--classes {name}: the model does not know it; {describe_choices(name, names)}")
@@ -135,14 +133,6 @@ def _complete(options: CsvOptions, description: ModelDescription) -> CsvOptions:
     if options.step is None:
         changes["step"] = description.time
     return msgspec.structs.replace(options, **changes)
-
-
-def _most_likely(module: nn.Module, x: NDArray[Any], chosen: Sequence[int]) -> tuple[Any, Any]:
-    """(class, probability) of each window, among the chosen classes."""
-    logits = predict_logits(module, x).astype(np.float64)[:, chosen]
-    shares = np.exp(logits - logits.max(axis=1, keepdims=True))
-    shares /= shares.sum(axis=1, keepdims=True)
-    return np.array(chosen)[shares.argmax(axis=1)], shares.max(axis=1)
 
 
 def _follow(file: Path) -> Iterator[str]:

@@ -23,8 +23,10 @@ from mdl.errors import ConfigError, DataError, MdlError
 from mdl.files.checkpoint import read_safetensors
 from mdl.files.export import ModelDescription, export_model
 from mdl.learning.evaluation import predict_logits
+from mdl.learning.targets import Numbers
+from mdl.learning.tensors import unwrap
 from mdl.own import Own
-from mdl.task import describe_rate
+from mdl.task import Targets, describe_rate
 from mdl.writing import write_whole
 from peers.view.inference import find_model_file, load_model
 
@@ -34,6 +36,17 @@ TOLERANCE = 1e-4
 _COMPARED = 1000
 # Values in them, at most: 64 MB. Of images of 3 x 224 x 224 it is 111 that are compared.
 _MOST_COMPARED = 1 << 24
+# What comes out, for the card.
+_OUTPUTS: dict[Targets, str] = {
+    "classes": "logits (n, {}); softmax makes probabilities",
+    "labels": "logits (n, {}); the sigmoid makes each label's probability, and above 0.5 it holds",
+    "numbers": "numbers (n, {}), in their units",
+}
+_SAYS: dict[Targets, str] = {
+    "classes": "says one of its classes of",
+    "labels": "says which of its labels hold of",
+    "numbers": "gives numbers for",
+}
 _ENDINGS = {"safetensors": ".safetensors", "onnx": ".onnx", "torch": ".pt2"}
 _ONNX_NEEDS = ("onnx", "onnxscript")
 
@@ -82,12 +95,12 @@ def describe_model(module: nn.Module, description: ModelDescription, name: str) 
         f"| input | float32 (n, {', '.join(map(str, description.shape))}): {axes} |",
         f"| channels, in this order | {channels} |",
         *([f"| samples a second | {rate} |"] if description.height is None else []),
-        f"| output | logits (n, {description.classes}); softmax makes probabilities |",
-        f"| classes, in this order | {', '.join(description.class_names)} |",
+        f"| output | {_OUTPUTS[description.targets].format(description.classes)} |",
+        f"| {description.targets}, in this order | {', '.join(description.outputs)} |",
         f"| trained on | {description.data or 'not said'} (as it was called there), seed {description.seed} |", "",
         f"Values go in as they were recorded, {units}; what else is to be normalised the model does itself.", "",
         "How well it does on your data: `mdl eval` with recordings that have labels. It was trained on recordings of "
-        "the people in its mesh alone, and says one of its classes of whatever it is given.", "",
+        f"the people in its mesh alone, and {_SAYS[description.targets]} whatever it is given.", "",
     ]  # fmt: skip
     return "\n".join(lines)
 
@@ -105,7 +118,10 @@ def _check_parameters(target: Path, module: nn.Module) -> str:
 
 
 def _compare(found: np.ndarray[Any, Any], module: nn.Module, x: np.ndarray[Any, Any], where: str) -> str:
-    away = float(np.abs(found - predict_logits(module, x)).max())
+    wanted, inner = predict_logits(module, x), unwrap(module)
+    # Numbers are as far apart as their spread.
+    scale = inner.scale().detach().numpy() if isinstance(inner, Numbers) else 1.0
+    away = float(np.abs((found - wanted) / scale).max())
     if not away <= TOLERANCE:
         raise MdlError(
             f"{where} gives logits that differ by {away:.2g} from the model's, more than {TOLERANCE:g}: not kept"
@@ -128,10 +144,10 @@ def _write_torch(target: Path, module: nn.Module, description: ModelDescription)
 def _write_onnx(target: Path, module: nn.Module, description: ModelDescription) -> str:
     if missing := [name for name in _ONNX_NEEDS if not _is_installed(name)]:
         raise ConfigError(f"--format onnx needs {' and '.join(missing)}: pip install 'mdl[onnx]'")
-    x = _example(description)
+    x, output = _example(description), "numbers" if description.targets == "numbers" else "logits"
     with _quietly():
         torch.onnx.export(
-            module.eval(), (torch.from_numpy(x[:2]),), str(target), input_names=["windows"], output_names=["logits"],
+            module.eval(), (torch.from_numpy(x[:2]),), str(target), input_names=["windows"], output_names=[output],
             dynamic_shapes=({0: torch.export.Dim("n")},), dynamo=True, external_data=False, verbose=False,
         )  # fmt: skip
     if not _is_installed("onnxruntime"):

@@ -5,6 +5,7 @@ import { empty, panel, stat, stats } from "./views.js";
 const PHASES = ["train", "aggregate", "broadcast", "apply"];
 const charts = new Map();
 const share = (value) => percent(value, 1);
+const plain = (value) => fixed(value, 3);
 const loss = (value) => fixed(value, 3);
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -57,20 +58,21 @@ function chart(name, label, data, lines, show, key) {
 export function learningView({ now, redraw }) {
 	const rounds = Object.entries(now.learning.rounds);
 	if (!rounds.length) return empty("No round is finished yet", now.round?.phase || now.mesh.told);
-	const { alone, central } = now.learning;
+	const { alone, central, targets, measure } = now.learning;
+	const score = targets === "numbers" ? plain : share;
 	const x = rounds.map(([name]) => Number(name));
 	const points = rounds.map(([, point]) => point);
 	const last = points.at(-1);
-	const names = [...new Set(points.slice(-40).flatMap((point) => [...Object.keys(point.losses), ...Object.keys(point.accuracies)]))].sort((a, b) => a.localeCompare(b, undefined, { numeric: true }));
+	const names = [...new Set(points.slice(-40).flatMap((point) => [...Object.keys(point.losses), ...Object.keys(point.scores)]))].sort((a, b) => a.localeCompare(b, undefined, { numeric: true }));
 	if (!names.includes(device)) device = "";
-	const key = `${x[0]} ${x.at(-1)} ${known(last.accuracy)} ${alone} ${central} ${device}`;
+	const key = `${x[0]} ${x.at(-1)} ${known(last.score)} ${alone} ${central} ${device}`;
 	const level = (value) => x.map(() => value);
 	const accuracy = [{ label: "mesh", colour: "--blue", width: 3 }];
-	const data = [x, points.map((point) => point.accuracy ?? null)];
-	const spread = points.some((point) => Object.keys(point.accuracies).length > 1);
+	const data = [x, points.map((point) => point.score ?? null)];
+	const spread = points.some((point) => Object.keys(point.scores).length > 1);
 	if (spread) {
 		accuracy.push({ label: "best device", colour: "--green", width: 1, dash: [9, 2] }, { label: "worst device", colour: "--red", width: 1, dash: [3, 2] });
-		data.push(...[Math.max, Math.min].map((pick) => points.map((point) => (Object.keys(point.accuracies).length ? pick(...Object.values(point.accuracies)) : null))));
+		data.push(...[Math.max, Math.min].map((pick) => points.map((point) => (Object.keys(point.scores).length ? pick(...Object.values(point.scores)) : null))));
 	}
 	if (known(alone)) accuracy.push({ label: "alone (median device)", colour: "--orange", dash: [7, 3, 2, 3] }) && data.push(level(alone));
 	if (known(central)) accuracy.push({ label: "central (all data in one place)", colour: "--purple", dash: [1, 4] }) && data.push(level(central));
@@ -78,28 +80,46 @@ export function learningView({ now, redraw }) {
 	const lossData = [x, points.map((point) => point.loss ?? null)];
 	if (device) {
 		accuracy.push({ label: device, colour: "--text" });
-		data.push(points.map((point) => point.accuracies[device] ?? null));
+		data.push(points.map((point) => point.scores[device] ?? null));
 		losses.push({ label: device, colour: "--text" });
 		lossData.push(points.map((point) => point.losses[device] ?? null));
 	}
 	const choice = h("label", { class: "field", key: "device" }, h("span", {}, "draw a device, too"), h("select", { onchange: (event) => { device = event.target.value; redraw(); } }, ["", ...names].map((name) => h("option", { key: name, value: name, selected: name === device }, name || "none"))));
 	return [
 		stats(
-			stat("accuracy", told(last.accuracy, share), known(last.macro_f1) ? `macro F1 ${percent(last.macro_f1, 1)}` : ""),
-			stat("loss", told(last.loss, loss), "in training, nats"),
+			stat(measure, told(last.score, score), beside(last)),
+			stat("loss", told(last.loss, loss), targets === "numbers" ? "in training, of spread 1" : "in training, nats"),
 			stat("contributors", whole(last.contributors), last.lost.length ? `without ${last.lost.join(", ")}` : "nobody was lost", last.lost.length ? "warn" : ""),
 			stat("a round", seconds(last.seconds.total ?? 0), `${bytes(last.bytes)} of model values`),
 		),
 		h(
 			"div",
 			{ class: "columns", key: "charts" },
-			panel("Accuracy", names.length ? choice : null, chart("accuracy", `accuracy of the mesh by round, ${told(last.accuracy, share)} now`, data, accuracy, (value) => percent(value), key)),
+			panel(measure[0].toUpperCase() + measure.slice(1), names.length ? choice : null, chart("accuracy", `${measure} of the mesh by round, ${told(last.score, score)} now`, data, accuracy, targets === "numbers" ? (value) => fixed(value, 2) : (value) => percent(value), key)),
 			panel("Loss", chart("loss", "training loss by round", lossData, losses, (value) => fixed(value, 2), key)),
 			confusion(now.learning),
+			numbers(last, now.learning),
 			panel("Seconds by phase", phases(rounds)),
-			panel("Each device", devices(last, names)),
+			panel("Each device", devices(last, names, measure, score)),
 		),
 	];
+}
+
+// What stands beside the score.
+function beside(last) {
+	if (last.fits.length === 1) return `RMSE ${figure(last.fits[0].rmse)}, MAE ${figure(last.fits[0].mae)}`;
+	if (last.fits.length) return `mean of ${plural(last.fits.length, "number", "numbers")}`;
+	const exact = last.labelling ? `, ${percent(last.labelling.exact, 1)} of windows all right` : "";
+	return known(last.macro_f1) ? `macro F1 ${percent(last.macro_f1, 1)}${exact}` : "";
+}
+
+const figure = (value) => Number(value.toPrecision(4)).toLocaleString("en");
+
+function numbers(last, { classes }) {
+	if (!last.fits.length) return null;
+	const cell = (value, show) => h("td", { class: "num" }, told(value, show));
+	const rows = last.fits.map((fit, at) => h("tr", { key: at }, h("th", { scope: "row" }, classes[at] ?? whole(at + 1)), cell(fit.rmse, figure), cell(fit.mae, figure), cell(fit.r2, plain)));
+	return panel("Numbers", h("p", { class: "quiet" }, "on the test windows of all, in the number's unit"), table("error of each number", ["number", "RMSE", "MAE", "R²"], [1, 2, 3], rows));
 }
 
 function phases(rounds) {
@@ -136,10 +156,10 @@ function confusion({ confusion, confusion_round, classes }) {
 	return panel("Confusion matrix", h("p", { class: "quiet" }, `round ${whole(confusion_round)}, ${plural(total, "test window", "test windows")}: each row a true class, each column what it was taken for`), table("confusion matrix: rows are true classes, columns what they were taken for", head, head.map((_, at) => at).slice(1), rows, "confusion"));
 }
 
-function devices(last, names) {
+function devices(last, names, measure, score) {
 	if (!names.length) return h("p", { class: "quiet" }, "not told for this round");
 	const rows = names.map((name) =>
-		h("tr", { key: name }, h("th", { scope: "row" }, name), h("td", { class: "num" }, told(last.losses[name], loss)), h("td", { class: "num" }, told(last.accuracies[name], share))),
+		h("tr", { key: name }, h("th", { scope: "row" }, name), h("td", { class: "num" }, told(last.losses[name], loss)), h("td", { class: "num" }, told(last.scores[name], score))),
 	);
-	return table("loss and accuracy of each device", ["device", "loss", "own test"], [1, 2], rows);
+	return table(`loss and ${measure} of each device`, ["device", "loss", "own test"], [1, 2], rows);
 }

@@ -36,7 +36,7 @@ export function meshView({ now }) {
 			stat("devices", `${whole(trainers.filter(([, device]) => !TROUBLE.includes(device.state) && device.state !== "left").length)} / ${whole(trainers.length)}`, troubled.length ? `${plural(troubled.length, "needs", "need")} a look` : "all take part", troubled.length ? "warn" : ""),
 			stat("leads", mesh.agent || "nobody", mesh.policy ? `policy ${mesh.policy}` : ""),
 			stat("round", round ? `${whole(round.number)}${round.goal ? ` / ${whole(round.goal)}` : ""}` : "–", last ? `the last took ${seconds(last.seconds.total ?? 0)}` : ""),
-			stat("accuracy", told(last?.accuracy, (value) => percent(value, 1)), last && known(last.loss) ? `loss ${fixed(last.loss, 3)}` : ""),
+			stat(learning.measure, told(last?.score, (value) => (learning.targets === "numbers" ? fixed(value, 3) : percent(value, 1))), last && known(last.loss) ? `loss ${fixed(last.loss, 3)}` : ""),
 		),
 		mesh.cuts.length ? h("p", { class: "notice", key: "cuts" }, mesh.cuts.join("; ")) : null,
 		h("ul", { class: `devices${size}`, key: "devices", "aria-label": "devices" }, devices.sort(order).map(([name, device]) => card(name, device))),

@@ -1,12 +1,14 @@
+import msgspec
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from mdl.bounds import MAX_LOSS
 from mdl.errors import DataError, RemoteProtocolError
-from mdl.learning.evaluation import count_predictions, evaluate
+from mdl.learning.evaluation import count_labels, count_predictions, evaluate, predict_logits, sum_errors
 from mdl.learning.models import build_model
-from mdl.protocol.counts import Evaluation, is_confusion_of, no_evaluation
+from mdl.protocol.counts import MAX_SUM, Evaluation, is_confusion_of, no_evaluation
 
 
 def _windows(count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -87,3 +89,69 @@ def test_a_model_with_other_classes_is_refused() -> None:
 def test_a_peers_evaluation_over_other_classes_is_its_fault() -> None:
     with pytest.raises(RemoteProtocolError, match="4 and 3 classes"):
         no_evaluation(4) + no_evaluation(3)
+
+
+def _numbers(count: int = 40) -> tuple[np.ndarray, np.ndarray]:
+    dice = np.random.default_rng(3)
+    truth = (dice.normal(size=(count, 2)) * (1, 30) + (0, 500)).astype(np.float32)
+    return truth, (truth + dice.normal(size=truth.shape) * (0.5, 10)).astype(np.float32)
+
+
+def test_errors_of_numbers_add_up_to_those_of_all_windows() -> None:
+    truth, found = _numbers()
+    parts = sum_errors(truth[:13], found[:13], 1.0) + sum_errors(truth[13:], found[13:], 2.0)
+    away = found.astype(np.float64) - truth
+    for column, fit in enumerate(parts.fits):
+        spread = np.square(truth[:, column].astype(np.float64) - truth[:, column].mean(dtype=np.float64)).sum()
+        assert fit.rmse == pytest.approx(np.sqrt(np.square(away[:, column]).mean()))
+        assert fit.mae == pytest.approx(np.abs(away[:, column]).mean())
+        assert fit.r2 == pytest.approx(1 - np.square(away[:, column]).sum() / spread)
+    assert parts.score == pytest.approx(np.mean([fit.r2 for fit in parts.fits]))
+    assert (parts.n, parts.loss_sum) == (40, 3.0)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(parts), type=Evaluation) == parts
+
+
+def test_numbers_that_are_no_numbers_can_still_be_told() -> None:
+    truth, found = _numbers()
+    found[0], found[1, 0] = np.nan, np.inf
+    counts = sum_errors(truth, found, 0.0)
+    assert counts.errors[0].squared == MAX_SUM
+    assert counts.score == -MAX_LOSS
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(counts), type=Evaluation) == counts
+    constant = sum_errors(np.full((5, 1), 7.3, np.float32), np.full((5, 1), 8.3, np.float32), 0.0)
+    assert (constant.fits[0].r2, constant.score) == (None, None)
+    assert constant.fits[0].rmse == pytest.approx(1.0)
+    assert sum_errors(truth[:0], found[:0], 0.0).fits == ()
+
+
+def test_labels_are_counted_one_by_one_and_all_together() -> None:
+    truth = np.array([[1, 0, 1], [1, 1, 0], [0, 0, 0]], np.uint8)
+    found = np.array([[1, 0, 0], [1, 1, 0], [0, 0, 1]], bool)
+    counts = count_labels(truth, found, 0.5)
+    assert (counts.true_positive, counts.false_positive, counts.false_negative) == ((2, 1, 0), (0, 0, 1), (0, 0, 1))
+    assert (counts.exact, counts.labelling.exact) == (1, 1 / 3)
+    assert counts.score == counts.labelling.micro_f1 == pytest.approx(2 * 3 / (2 * 3 + 2))
+    assert counts.macro_f1 == pytest.approx(2 / 3)
+    assert (counts + counts).labelling == counts.labelling
+    assert (counts + counts).exact == 2
+
+
+def test_what_is_of_other_targets_does_not_add_up() -> None:
+    truth, found = _numbers()
+    with pytest.raises(RemoteProtocolError, match="evaluations of numbers and labels"):
+        _ = sum_errors(truth, found, 0.0) + count_labels(np.ones((2, 2), np.uint8), np.ones((2, 2), bool), 0.0)
+
+
+def test_a_model_of_labels_or_numbers_is_tested_as_it_is_trained() -> None:
+    truth, _ = _numbers()
+    x = np.random.default_rng(0).normal(size=(40, 2, 3)).astype(np.float32)
+    module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(6, 2))
+    told = evaluate(module, x, truth, 2)
+    outputs = predict_logits(module, x)
+    assert (told.targets, told.loss) == ("numbers", pytest.approx(np.square(outputs - truth).mean(), rel=1e-5))
+    flags = (truth > truth.mean(axis=0)).astype(np.uint8)
+    told = evaluate(module, x, flags, 2)
+    assert (told.targets, told.exact) == ("labels", int(((outputs > 0) == flags).all(axis=1).sum()))
+    assert told.loss == pytest.approx(float(np.log1p(np.exp(outputs * (1 - 2.0 * flags))).mean()), rel=1e-5)
+    with pytest.raises(DataError, match="gives 2 numbers where the data has 1"):
+        evaluate(module, x, truth[:, :1], 1)

@@ -108,8 +108,8 @@ def test_npz_labels_may_be_words(tmp_path: Path) -> None:
     [
         ({"x": np.zeros((60, 16))}, "expected numbers of shape (n, time, channels)"),
         ({"x": np.array([["a"]])}, "expected numbers"),
-        ({"y": np.zeros(59, dtype=int)}, "y has shape (59,); expected (60,)"),
-        ({"y": np.zeros(60)}, "y is float64; expected integers or text"),
+        ({"y": np.zeros(59, dtype=int)}, "of shape (59,); expected (60,) or (60, k)"),
+        ({"y": np.zeros(60)}, "whole numbers: are they numbers to predict, or names of"),
         ({"subject": np.zeros((60, 1), dtype=int)}, "subject has shape (60, 1)"),
         ({"split": np.arange(60)}, "expected 'train' and 'test', or 0 and 1"),
         ({"classes": np.array(["a", "b"])}, "classes names 2"),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import msgspec
+import numpy as np
 import pytest
 
 from mdl.bounds import MAX_COUNT, MAX_HEADER_BYTES, MAX_INCARNATION, MAX_TEXT
-from mdl.protocol.counts import Confusion, Evaluation, no_evaluation
+from mdl.learning.evaluation import count_labels, sum_errors
+from mdl.protocol.counts import MAX_SUM, Confusion, Errors, Evaluation, Labelling, no_evaluation
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Received
 from mdl.protocol.round_messages import PeerReport
@@ -263,3 +265,65 @@ def test_who_asks_without_end_is_answered_ten_times_a_second_and_others_as_befor
     assert sum(asking.may("x", 0.0) for _ in range(1000)) == 20
     assert sum(asking.may("x", 1.0) for _ in range(1000)) == 10
     assert asking.may("ann", 1.0)
+
+
+def _of_numbers(truth: list[float], found: list[float]) -> Evaluation:
+    return sum_errors(np.array(truth, np.float32)[:, None], np.array(found, np.float32)[:, None], 0.0)
+
+
+def test_errors_of_numbers_add_up_and_are_no_accuracy() -> None:
+    one, other = _of_numbers([1, 2, 3], [1, 2, 4]), _of_numbers([5], [3])
+    summary, complete = add_evaluations(_summary(), [_evaluated(one), _evaluated(other)])
+    assert complete
+    assert (summary.accuracy, summary.macro_f1, summary.labelling) == (None, None, None)
+    assert summary.fits[0].rmse == pytest.approx((5 / 4) ** 0.5)
+    assert summary.fits[0].mae == 0.75
+    assert summary.score == summary.fits[0].r2 == pytest.approx(1 - 5 / 8.75)
+    devices = add_accuracies(summary, {"a": _evaluated(one), "b": _evaluated(other)}).devices
+    told = {each.peer_id: (each.accuracy, each.score) for each in devices}
+    assert told["a"] == (None, pytest.approx(0.5))
+    assert told["b"] == (None, None)  # one window has no variance
+
+
+def test_labels_add_up_and_are_told_by_their_own_names() -> None:
+    flags = np.array([[1, 0], [1, 1]], np.uint8)
+    right, wrong = count_labels(flags, flags == 1, 0.0), count_labels(flags, flags == 0, 0.0)
+    summary, _ = add_evaluations(_summary(), [_evaluated(right), _evaluated(right), _evaluated(wrong)])
+    assert summary.labelling == Labelling(pytest.approx(0.75), pytest.approx(2 / 3))
+    assert (summary.accuracy, summary.score, summary.targets) == (None, summary.labelling.micro_f1, "labels")
+    line = msgspec.json.decode(msgspec.json.encode(summary), type=RoundSummary)
+    assert line == summary
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        Evaluation((9,), (0,), (0,), 0.0, 1),
+        Evaluation((1,), (0,), (0,), 0.0, 1, (), "labels", 2),
+        Evaluation((0,), (0,), (0,), 0.0, 1, (), "numbers"),
+        Evaluation((0,), (0,), (0,), 0.0, 1, (), "classes", 0, (Errors(0.0, 0.0, 0.0, 0.0),)),
+        Evaluation((0,), (0,), (0,), 0.0, 1, (), "numbers", 0, (Errors(0.0, 0.0, 0.0, 0.0),) * 2),
+    ],
+    ids=["more than all", "all right twice", "no errors", "errors of classes", "of another count"],
+)
+def test_an_evaluation_that_contradicts_itself_is_left_out(wrong: Evaluation) -> None:
+    summary, complete = add_evaluations(_summary(), [_evaluated(wrong)])
+    assert complete
+    assert (summary.accuracy, summary.score) == (None, None)
+    devices = add_accuracies(summary, {"a": _evaluated(wrong)}).devices
+    assert all(each.accuracy is each.score is None for each in devices)
+
+
+@pytest.mark.parametrize(
+    "errors",
+    [
+        Errors(0.0, 0.0, 0.0, 5e-324),
+        Errors(MAX_SUM, MAX_SUM, -MAX_SUM, MAX_SUM),
+        Errors(MAX_SUM, 0.0, 0.0, 1.0),
+        Errors(0.0, 0.0, 1e20, 1.0),
+    ],
+)
+def test_sums_that_nothing_could_have_made_can_still_be_told(errors: Errors) -> None:
+    told = _evaluated(Evaluation((0,), (0,), (0,), 0.0, 3, (), "numbers", 0, (errors,)))
+    summary, _ = add_evaluations(_summary(), [told] * 3)
+    assert msgspec.json.decode(msgspec.json.encode(summary), type=RoundSummary) == summary

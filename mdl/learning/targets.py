@@ -1,0 +1,99 @@
+"""What a model is trained to, and how its outputs are scaled where they are numbers.
+
+The network gives numbers around 0; its outputs are those times the spread of the targets, plus their mean. Both are
+buffers of the module, and so are averaged by the mesh as a batch norm's statistics are: each device brings the mean of
+its own targets and their spread around the mesh's mean, nothing else of them leaves it, and what is exported gives
+numbers in their unit. Knows nothing of rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from mdl.data.targets import targets_of
+from mdl.learning.tensors import unwrap
+
+Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+
+
+class Numbers(nn.Module):
+    """A network of numbers with the scale of its targets. forward: (batch, k), in their units.
+
+    target_mean, target_deviation: float32 (k,); a deviation of 0 is one that nobody has brought yet.
+    """
+
+    target_mean: Tensor
+    target_deviation: Tensor
+
+    def __init__(self, network: nn.Module, count: int) -> None:
+        super().__init__()
+        self.network = network
+        self.register_buffer("target_mean", torch.zeros(count))
+        self.register_buffer("target_deviation", torch.zeros(count))
+
+    def forward(self, x: Tensor) -> Tensor:
+        numbers: Tensor = self.network(x)
+        return numbers * self.scale() + self.target_mean
+
+    def scale(self) -> Tensor:
+        """(k,): the spread, 1 where it is not known."""
+        return torch.where(self.target_deviation > 0, self.target_deviation, 1.0)
+
+    def take(self, mean: NDArray[Any], deviation: NDArray[Any]) -> None:
+        """In place, wherever the buffers are."""
+        self.target_mean.copy_(torch.from_numpy(mean.astype(np.float32)))
+        self.target_deviation.copy_(torch.from_numpy(deviation.astype(np.float32)))
+
+
+class TargetScale:
+    """One device's part in the scale of numbers, before and after it trains; of other targets it does nothing.
+
+    y: its targets, as in `Windows`.
+    """
+
+    def __init__(self, module: nn.Module, y: NDArray[Any]) -> None:
+        inner = unwrap(module)
+        self._numbers = inner if isinstance(inner, Numbers) else None
+        self._y = y
+
+    def begin(self) -> None:
+        """Trains by the mesh's scale; in the first round, where there is none, by its own."""
+        if self._numbers is not None and not bool(self._numbers.target_deviation.any()):
+            self._numbers.take(self._y.mean(axis=0, dtype=np.float64), self._y.std(axis=0, dtype=np.float64))
+
+    def end(self) -> None:
+        """Brings its own mean, and the spread of its targets around the mean it trained by.
+
+        So the mesh's spread holds what its devices differ by, too.
+        """
+        if self._numbers is not None:
+            around = self._numbers.target_mean.detach().to("cpu", torch.float64).numpy()
+            spread = np.sqrt(np.square(self._y - around).mean(axis=0, dtype=np.float64))
+            self._numbers.take(self._y.mean(axis=0, dtype=np.float64), spread)
+
+
+def loss_of(module: nn.Module, y: NDArray[Any], label_smoothing: float = 0.0) -> Loss:
+    """What is minimised: cross-entropy; of labels the binary one, in nats a label; of numbers the squared error
+    where their spread is 1.
+
+    module: of numbers with their scale, if it is `Numbers`.
+    """
+    targets = targets_of(y)
+    if targets == "classes":
+        return nn.CrossEntropyLoss(label_smoothing=label_smoothing)
+    if targets == "labels":
+        return nn.BCEWithLogitsLoss()
+    inner = unwrap(module)
+    scale = inner.scale if isinstance(inner, Numbers) else lambda: 1.0
+    return lambda numbers, wanted: ((numbers - wanted) / scale()).square().mean()
+
+
+def to_tensor(y: NDArray[Any]) -> Tensor:
+    """Targets of a batch as its loss takes them: int64 classes, else float32."""
+    return torch.from_numpy(np.array(y, np.int64 if targets_of(y) == "classes" else np.float32))
