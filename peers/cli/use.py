@@ -1,4 +1,4 @@
-"""`mdl eval`, `mdl predict` and `mdl export`: a trained model in use."""
+"""`mdl eval`, `mdl predict`, `mdl export` and `mdl log`: what a run has given, in use."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ def register(app: typer.Typer) -> None:
     app.command("eval")(evaluate)
     app.command()(predict)
     app.command()(export)
+    app.command()(log)
 
 
 def evaluate(model: ModelFile, data: DataSpec = None, own: OwnModel = None, as_json: AsJson = False) -> None:
@@ -92,6 +93,22 @@ def export(
         return
     print(f"{result['file']}: {form}, {result['size_bytes']:,} bytes; {result['checked']}")
     print(f"{result['card']}: what it is, for people")
+
+
+def log(
+    run: Annotated[Path, typer.Argument(help="A run directory.", show_default=False)],
+    form: Annotated[Literal["tensorboard", "wandb"], typer.Option("--to", help="wandb: offline.")] = "tensorboard",
+    out: Annotated[Path | None, typer.Option(help="An empty folder; one in the run directory by default.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a run's rounds for TensorBoard, or for Weights & Biases without a network."""
+    from peers.report.log import write_log
+
+    folder = write_log(run, form, out)
+    if as_json:
+        print_json({"format": form, "folder": str(folder)})
+        return
+    print(f"{folder}: " + ("tensorboard --logdir shows it" if form == "tensorboard" else "wandb sync sends it"))
 
 
 def _classify(

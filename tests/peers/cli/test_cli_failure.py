@@ -32,6 +32,7 @@ MISTAKES = {
     "export": (["gone.safetensors"], "gone.safetensors does not exist"),
     "eval": (["gone.safetensors"], "gone.safetensors does not exist"),
     "learn": ([], "which cloud?"),
+    "log": (["gone"], "gone has no rounds"),
     "mesh forget": (["home"], "--yes"),
     "mesh invite": (["nosuch"], "no code is known for mesh 'nosuch'"),
     "mesh join": (["maple", "otter", "vowel"], "'vowel' is in no invitation"),
