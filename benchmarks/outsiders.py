@@ -1,9 +1,13 @@
-"""What strangers on the network cost a mesh: memory of each member, and round times, attacked and not, in turn.
+"""What strangers on the network cost a mesh: memory and processor time of each member, and round times.
 
 An agent and two devices on hosts of their own (network namespaces of 1 Gbit/s: root, iproute2), a stranger with raw
-sockets on a fourth: 10,000 connections, a slow-loris, 1 GB of garbage at both ports of a member, forged mDNS.
+sockets on a fourth: 10,000 connections, a slow-loris, 1 GB of garbage at both ports of the agent and of a device,
+forged mDNS. Calm and attacked in turn; between them the stranger does the same to a plain listener on a fifth host
+("beside"), for all share this machine's processors: what rounds lose by that is not the members' cost. The kernel's
+part of receiving counts as the stranger's processor time, as these networks hand packets over in its thread.
 
     python benchmarks/outsiders.py --repeats 2 --out benchmarks/results/outsiders.json
+    python benchmarks/outsiders.py --repeats 1 --alone   # an agent that waits for devices: memory and processor alone
 """
 
 from __future__ import annotations
@@ -40,6 +44,9 @@ def main() -> int:
     parser.add_argument("--data", default=DATA)
     parser.add_argument("--share", type=float, default=1.0, help="of the attacks' size")
     parser.add_argument("--attacks", default=",".join(ATTACKS))
+    parser.add_argument(
+        "--alone", action="store_true", help="an agent that waits; no rounds, nothing else to be busy with"
+    )
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     lan = load_helper("lan")
@@ -61,7 +68,7 @@ def _run(lan: ModuleType, given: argparse.Namespace) -> list[dict[str, Any]]:
     product = load_helper("product")
     code = new_join_code("bench")
     phases: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory() as folder, lan.Lan(4, 1000) as net:
+    with tempfile.TemporaryDirectory() as folder, lan.Lan(5, 1000) as net:
         homes = [
             product.Home(Path(folder) / f"host-{i}", Path(folder) / "cache", ("ip", "netns", "exec", net.names[i]))
             for i in range(3)
@@ -69,7 +76,7 @@ def _run(lan: ModuleType, given: argparse.Namespace) -> list[dict[str, Any]]:
         try:
             run = Path(folder) / "run"
             commands = [homes[0].start("agent", "--code", code, "--port", PORT, "--min-peers", 2, "--out", run)]
-            for i in (1, 2):
+            for i in () if given.alone else (1, 2):
                 commands.append(
                     homes[i].start(
                         "peer",
@@ -86,43 +93,66 @@ def _run(lan: ModuleType, given: argparse.Namespace) -> list[dict[str, Any]]:
                     )
                 )
             metrics = run / "metrics.jsonl"
-            if not product.until(lambda: len(product.read_lines(metrics)) >= 5):
+            begun = "is the agent now" if given.alone else "round 5,"
+            if not product.until(lambda: begun in commands[0].told):
                 raise RuntimeError(commands[0].told[-2000:])
-            targets = [f"{net.hosts[i]}:{port}" for i in (0, 1) for port in (PORT, PORT + 1)]
+            targets = [f"{net.hosts[i]}:{port}" for i in range(len(commands))[:2] for port in (PORT, PORT + 1)]
             mark = MeshKeys.from_code(code).fingerprint
+            beside = [f"{net.hosts[4]}:{port}" for port in range(PORT, PORT + len(targets))]
+            net.start(4, OUTSIDER, "sink", 256, *beside).stdout.readline()
             for _ in range(given.repeats):
                 for kind in given.attacks.split(","):
-                    phases.append(_watch(commands, metrics, product, kind, "calm", partial(time.sleep, given.calm)))
                     amount = max(1, round(ATTACKS[kind] * given.share))
-                    act = partial(_attack, net, kind, amount, [mark] if kind == "mdns" else targets)
-                    phases.append(_watch(commands, metrics, product, kind, "attacked", act))
+                    at = [mark] if kind == "mdns" else targets
+                    acts = {"calm": partial(_rest, given.calm), "beside": partial(_attack, net, kind, amount, beside)}
+                    if kind == "mdns" or given.alone:
+                        del acts["beside"]  # it is said to all; nobody has less of a processor by it
+                    for phase, act in (acts | {"attacked": partial(_attack, net, kind, amount, at)}).items():
+                        phases.append(_watch(commands, metrics, product, kind, phase, act))
         finally:
             for home in homes:
                 home.close()
     return phases
 
 
-def _attack(net: Any, kind: str, amount: int, said: list[str]) -> None:
-    """On a host of its own; on the same processors, though, which it leaves to the mesh."""
-    outsider = net.start(3, OUTSIDER, kind, amount, *said)
-    psutil.Process(outsider.pid).nice(19)
-    print(outsider.stdout.readline().strip(), file=sys.stderr, flush=True)
+def _rest(seconds: float) -> float:
+    time.sleep(seconds)
+    return 0.0
+
+
+def _attack(net: Any, kind: str, amount: int, said: list[str]) -> float:
+    """On a host of its own; on the same processors, though, which it leaves to the mesh. Processor seconds used."""
+    started = net.start(3, OUTSIDER, kind, amount, *said)
+    outsider = psutil.Process(started.pid)
+    outsider.nice(19)
+    print(started.stdout.readline().strip(), file=sys.stderr, flush=True)
+    return float(sum(outsider.cpu_times()[:2]))
 
 
 def _watch(commands: list[Any], metrics: Path, product: ModuleType, kind: str, phase: str, act: Any) -> dict[str, Any]:
-    """Rounds that ended while something went on, and what each process has in memory after it."""
+    """Rounds that ended while something went on, what each process has grown by and used of a processor.
+
+    Of the devices without their thread that trains: its share is what all others leave it.
+    """
     before, began = len(product.read_lines(metrics)), time.monotonic()
-    rss_before = [_rss_mb(each) for each in commands]
-    act()
+    rss_before, used_before = [_rss_mb(each) for each in commands], [_used_s(each) for each in commands]
+    stranger_s = act()
+    seconds = time.monotonic() - began
     lines = product.read_lines(metrics)[before:]
-    if any(each.code is not None for each in commands):
-        raise RuntimeError("a member has ended")
+    used = [
+        [now_s - was.get(thread, 0.0) for thread, now_s in _used_s(each).items()]
+        for each, was in zip(commands, used_before, strict=True)
+    ]
+    if any(each.code is not None for each in commands) or (not lines and commands[1:]):
+        raise RuntimeError(f"a member has ended, or no round has ({kind}, {phase}): a larger --share or --calm?")
     return {
         "kind": kind,
         "phase": phase,
-        "seconds": time.monotonic() - began,
+        "seconds": seconds,
         "rounds": [line["seconds"]["total"] for line in lines],
         "grown_mb": [_rss_mb(each) - was for each, was in zip(commands, rss_before, strict=True)],
+        "used": [sum(each) / seconds for each in (used[0], *(sorted(each)[:-1] for each in used[1:]))],
+        "stranger_used": stranger_s / seconds,
     }
 
 
@@ -130,22 +160,30 @@ def _rss_mb(command: Any) -> float:
     return float(psutil.Process(command.process.pid).memory_info().rss / (1 << 20))
 
 
+def _used_s(command: Any) -> dict[int, float]:
+    """Processor seconds of each of its threads until now."""
+    return {each.id: each.user_time + each.system_time for each in psutil.Process(command.process.pid).threads()}
+
+
 def _summarise(phases: list[dict[str, Any]]) -> dict[str, Any]:
-    """Of each attack: the median round, calm and attacked, and the most that a member has grown by."""
-    told = {}
+    """Of each attack and phase: rounds, their median, and what each member (agent, p1, p2) has grown by and used."""
+    told: dict[str, Any] = {}
     for kind in dict.fromkeys(phase["kind"] for phase in phases):
-        calm, attacked = (
-            [phase for phase in phases if phase["kind"] == kind and phase["phase"] == each]
-            for each in ("calm", "attacked")
-        )
-        medians = [statistics.median([s for phase in each for s in phase["rounds"]]) for each in (calm, attacked)]
-        told[kind] = {
-            "rounds": [sum(len(phase["rounds"]) for phase in each) for each in (calm, attacked)],
-            "median_s": [round(median, 4) for median in medians],
-            "slower_percent": round(100 * (medians[1] / medians[0] - 1), 1),
-            "grown_mb": [[round(mb, 1) for mb in phase["grown_mb"]] for phase in attacked],
-            "grown_mb_calm": [[round(mb, 1) for mb in phase["grown_mb"]] for phase in calm],
-        }
+        told[kind] = {}
+        for name in dict.fromkeys(phase["phase"] for phase in phases if phase["kind"] == kind):
+            of_it = [phase for phase in phases if (phase["kind"], phase["phase"]) == (kind, name)]
+            rounds = [seconds for phase in of_it for seconds in phase["rounds"]]
+            used = [statistics.mean(each) for each in zip(*(phase["used"] for phase in of_it), strict=True)]
+            told[kind][name] = {
+                "rounds": len(rounds),
+                "median_s": round(statistics.median(rounds or [0.0]), 4),
+                "used": [round(each, 3) for each in used],
+                "stranger_used": round(statistics.mean(phase["stranger_used"] for phase in of_it), 3),
+                "grown_mb": [[round(mb, 1) for mb in phase["grown_mb"]] for phase in of_it],
+            }
+        if calm_s := told[kind]["calm"]["median_s"]:
+            slower = {name: each["median_s"] / calm_s - 1 for name, each in told[kind].items() if name != "calm"}
+            told[kind]["slower_percent"] = {name: round(100 * share, 1) for name, share in slower.items()}
     return told
 
 

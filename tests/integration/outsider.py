@@ -1,17 +1,19 @@
 """A stranger on the network, with raw sockets alone: what it does is the first argument, whom it meets the rest.
 
-    python outsider.py connections|slow|garbage|mdns AMOUNT HOST:PORT ...
+    python outsider.py connections|slow|garbage|mdns|sink AMOUNT HOST:PORT ...
 
 connections: so many are opened and say nothing, at most AT_ONCE at a time, those that are ended are opened again.
 slow: AT_ONCE connections say a ZMTP greeting, a byte a second, until AMOUNT seconds are over.
 garbage: AMOUNT megabytes of random bytes, after a true greeting or at once. mdns: so many packets to the group, of
 random bytes, of records without end, and of services of the mesh whose mark the second argument is.
+sink: listens there instead, and ends who says more than a greeting, or has waited while AMOUNT came after it.
 Prints one line when it is done: what it has sent and opened. Ends when its stdin does.
 """
 
 import contextlib
 import os
 import random
+import selectors
 import socket
 import struct
 import sys
@@ -105,6 +107,30 @@ def announce(mark, packets):
     return packets, sent
 
 
+def sink(targets, most):
+    """What any listener has to do for those who connect, and no more."""
+    ready, waiting = selectors.DefaultSelector(), {}
+    for target in targets:
+        ready.register(socket.create_server(target, backlog=100), selectors.EVENT_READ, "listens")
+    print("sink: listens", flush=True)
+    while True:
+        for key, _ in ready.select():
+            if key.data:
+                connection = key.fileobj.accept()[0]
+                connection.setblocking(False)
+                ready.register(connection, selectors.EVENT_READ)
+                waiting[connection] = 0
+            elif key.fileobj in waiting:
+                with contextlib.suppress(OSError):
+                    said = len(key.fileobj.recv(8192))
+                    waiting[key.fileobj] += said or len(GREETING) + 1
+        over = [each for each, said in waiting.items() if said > len(GREETING)]
+        for connection in over + list(waiting)[: max(0, len(waiting) - most)]:
+            if waiting.pop(connection, None) is not None:
+                ready.unregister(connection)
+                connection.close()
+
+
 def records(mark, number):
     """PTR records of `_mdl._tcp.local.` to instances that nobody has heard of, for an hour."""
     service = name("_mdl", "_tcp", "local")
@@ -122,7 +148,9 @@ def name(*labels):
 def main():
     threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
     kind, amount, rest = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
-    if kind == "mdns":
+    if kind == "sink":
+        sink([(host, int(port)) for host, port in (each.split(":") for each in rest)], amount)
+    elif kind == "mdns":
         count, sent = announce(rest[0], amount)
     else:
         targets = [(host, int(port)) for host, port in (each.split(":") for each in rest)]
