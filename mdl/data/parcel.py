@@ -10,14 +10,16 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, BinaryIO
+from typing import Annotated, Any, BinaryIO
 
 import msgspec
 import numpy as np
 import platformdirs
+from numpy.typing import NDArray
 
 from mdl.data.readers.archive import load_arrays
 from mdl.data.readers.arrays import ArrayOptions, build_data
+from mdl.data.targets import targets_of
 from mdl.data.windows import DataSet, Integers, Windows
 from mdl.devices.offer import apportion
 from mdl.errors import ConfigError, DataError
@@ -26,8 +28,8 @@ from mdl.writing import write_whole
 # The run of a mesh in which its devices meet to share; what they keep is in its folder.
 SHARED_RUN = "shared"
 _FILE = "from-{}.npz"
-# Of a window beside its values: label and stretch as int64, and which side it is on.
-_NUMBER_BYTES = 17
+# Of a window beside its values and targets: its stretch as int64, and which side it is on.
+_NUMBER_BYTES = 9
 # Of a parcel beside its windows: names of classes and channels, headers of arrays.
 NAMES_BYTES = 1 << 20
 _MESH = re.compile(r"[a-z0-9-]{1,31}")
@@ -82,7 +84,7 @@ def deal_windows(data: DataSet, shares: Sequence[int], seed: int) -> list[tuple[
 def window_bytes(data: DataSet) -> int:
     """What a training window takes in a parcel, with its part of the test windows."""
     name_bytes = 4 * max(map(len, data.subject_names), default=2)
-    one: int = data.train.x[0].nbytes + name_bytes + _NUMBER_BYTES
+    one: int = data.train.x[0].nbytes + data.train.y[:1].nbytes + name_bytes + _NUMBER_BYTES
     return one * (len(data.train) + len(data.test)) // len(data.train) + 1
 
 
@@ -93,7 +95,7 @@ def write_parcel(path: Path, data: DataSet, train: Integers, test: Integers) -> 
     arrays: dict[str, np.ndarray] = {
         "x": x if data.is_of_images else x.swapaxes(1, 2),
         "split": np.repeat([0, 1], [len(train), len(test)]).astype(np.uint8),
-        "classes": np.array(data.classes),
+        "classes" if data.targets == "classes" else "targets": np.array(data.classes),
         "synthetic": np.array([data.synthetic]),
         "name": np.array([data.name]),
     }
@@ -101,6 +103,8 @@ def write_parcel(path: Path, data: DataSet, train: Integers, test: Integers) -> 
         arrays[name] = np.concatenate([_numbers(windows, name)[rows] for windows, rows in sides])
     if data.subject_names:
         arrays["subject"] = np.array(data.subject_names)[arrays["subject"]]
+    if data.units:
+        arrays["units"] = np.array(data.units)
     if data.channels:
         arrays["channels"] = np.array(data.channels)
     if data.rate_hz is not None:
@@ -115,7 +119,9 @@ def write_parcel(path: Path, data: DataSet, train: Integers, test: Integers) -> 
 def read_parcel(path: Path) -> DataSet:
     """What `write_parcel` wrote. Raises DataError for anything else."""
     arrays = load_arrays(path)
-    data = build_data(path.stem, arrays, str(path), ArrayOptions())
+    # Whole numbers are what their type says here: nobody is there to be asked.
+    targets = targets_of(arrays["y"]) if "y" in arrays else None
+    data = build_data(path.stem, arrays, str(path), ArrayOptions(targets=targets))
     try:
         name, synthetic = str(arrays["name"].reshape(-1)[0]), bool(arrays["synthetic"].reshape(-1)[0])
     except (KeyError, IndexError):
@@ -128,6 +134,6 @@ def _deal(shares: Sequence[int], rng: np.random.Generator) -> list[Integers]:
     return [np.sort(rows) for rows in np.split(drawn, np.cumsum(shares)[:-1])]
 
 
-def _numbers(windows: Windows, name: str) -> Integers:
-    numbers: Integers = getattr(windows, name)
+def _numbers(windows: Windows, name: str) -> NDArray[Any]:
+    numbers: NDArray[Any] = getattr(windows, name)
     return numbers

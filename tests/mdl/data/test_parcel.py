@@ -116,3 +116,22 @@ def test_another_npz_is_no_parcel(home: Path) -> None:
     np.savez(path, x=np.zeros((4, 8, 2), np.float32), y=np.array([0, 1, 0, 1]), split=np.array([0, 0, 1, 1]))
     with pytest.raises(DataError, match="no windows that were shared"):
         read_parcel(path)
+
+
+@pytest.mark.parametrize("targets", ["numbers", "labels"])
+def test_numbers_and_labels_travel_as_what_they_are(targets: str, home: Path) -> None:
+    """Also whole numbers, and labels of which one holds, which an .npz of somebody's would be asked about."""
+    x, each = np.random.default_rng(0).normal(size=(20, 3, 16)), np.arange(20)
+    y = (
+        np.eye(2)[each % 2].astype(np.uint8)
+        if targets == "labels"
+        else (each[:, None] * (1.0, 60.0)).astype(np.float32)
+    )
+    windows = make_windows(x, y, each * 0, each)
+    units = ("bpm", "") if targets == "numbers" else ()
+    data = DataSet("ride", windows, make_windows(x, y, each * 0, each + 20), ("a", "b"), "given", units=units)
+    write_parcel(home / "p.npz", data, np.arange(4), np.arange(2))
+    found = read_parcel(home / "p.npz")
+    assert (found.targets, found.classes, found.units) == (targets, ("a", "b"), units)
+    assert np.array_equal(found.train.y, y[:4])
+    assert found.train.y.dtype == y.dtype

@@ -11,12 +11,14 @@ import pytest
 import torch
 
 from mdl.config import CloudSection, Config, DataSection, RoundSection, TrainingSettings
+from mdl.ends import EndSection
 from mdl.errors import ConfigError, DataError, TrainingCancelledError
 from mdl.files.checkpoint import CachedModel, ModelCache, read_safetensors
 from mdl.files.export import read_description
 from mdl.learning.flat import hash_task
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Evaluate, Evaluated, LocalDeltaReady, TrainingPaused, TrainLocally
+from mdl.task import task_difference
 from peers.edge.device import Device
 from peers.view.inference import evaluate_model
 
@@ -162,3 +164,40 @@ def test_what_is_recorded_between_two_rounds_is_trained_in_the_next(tmp_path: Pa
     ):
         with pytest.raises(ConfigError, match="watch= goes with neither --shard nor a cloud"):
             Device(msgspec.structs.replace(config, **wrong), ME, "home", tmp_path / "run")
+
+
+def targets_of_device(path: Path, name: str, config: Config | None = None, **arrays: np.ndarray) -> Device:
+    x = np.random.default_rng(0).normal(size=(60, 16, 2))
+    np.savez(path / f"{name}.npz", **{"x": x, "subject": np.arange(60) // 6} | arrays)
+    given = msgspec.structs.replace(config or Config(), data=DataSection(spec=str(path / f"{name}.npz")))
+    return Device(given, ME, "home", path / name)
+
+
+def test_other_targets_are_another_task_and_the_line_says_so(tmp_path: Path) -> None:
+    y, flags = np.linspace(60, 180, 60) + 0.1, np.stack([np.arange(60) % 2, np.arange(60) % 3 == 0], axis=1) * 1
+    pulse, names = {"targets": np.array(["pulse"])}, np.array(["a", "b"])
+    devices = [
+        targets_of_device(tmp_path, "bpm", y=y, **pulse, units=np.array(["bpm"])),
+        targets_of_device(tmp_path, "hz", y=y, **pulse, units=np.array(["Hz"])),
+        targets_of_device(tmp_path, "labels", y=flags, targets=names),
+        targets_of_device(tmp_path, "classes", y=np.arange(60) // 2 % 2, classes=names),
+    ]
+    assert len({each.schema_hash for each in devices}) == 4
+    assert devices[2].model.schema_hash == devices[3].model.schema_hash
+    assert [each.summary for each in devices] == [
+        "lenet 2x16 -> numbers: pulse (bpm)", "lenet 2x16 -> numbers: pulse (Hz)", "lenet 2x16 -> labels: a, b",
+        "lenet 2x16 -> a, b",
+    ]  # fmt: skip
+    assert task_difference(devices[2].summary, devices[3].summary) == (
+        "your targets (labels: a, b) differ from the mesh's (a, b)"
+    )
+
+
+def test_numbers_have_no_accuracy_to_wait_for(tmp_path: Path) -> None:
+    y = np.linspace(60, 180, 60) + 0.1
+    with pytest.raises(ConfigError, match="a has numbers, not classes; no-better=5 goes by theirs"):
+        targets_of_device(tmp_path, "a", Config(end=EndSection(accuracy=0.9)), y=y)
+    device = targets_of_device(tmp_path, "b", Config(end=EndSection(no_better=3)), y=y)
+    done = device.work()[TrainLocally](TrainLocally(1, device.model.values().copy()))
+    assert isinstance(done, LocalDeltaReady)
+    assert done.training.loss < 10

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from mdl.protocol.counts import Fit, Labelling
 from mdl.protocol.status_messages import DeviceRecord, HopSummary, MemberStatus, MeshStatus, RoundSummary
 from mdl.protocol.vocabulary import Activity, PeerInfo, ResourceState, Role, Transfer
 from peers.view import snapshot as schema
@@ -254,3 +255,26 @@ def test_every_field_is_on_the_page_about_the_interface(kind: type[msgspec.Struc
     assert section, f"docs/api.md has no section {kind.__name__}"
     documented = set(re.findall(r"^\| `(\w+)` \|", section[1], re.MULTILINE))
     assert documented == set(kind.__struct_fields__)
+
+
+def test_numbers_and_labels_are_told_by_their_own_measures() -> None:
+    last = TOLD.rounds[-1]
+    plain = msgspec.structs.replace(last, accuracy=None, macro_f1=None, confusion=())
+    of_numbers = msgspec.structs.replace(plain, fits=(Fit(5.5, 4.0, 0.75), Fit(1.0, 1.0, None)))
+    told = msgspec.structs.replace(TOLD, rounds=(of_numbers,), classes=("pulse", "power"))
+    learning = take_snapshot(told).learning
+    point = learning.rounds[str(last.round)]
+    assert (learning.targets, learning.measure, learning.classes) == ("numbers", "R²", ("pulse", "power"))
+    assert (point.accuracy, point.score, point.fits[0].rmse, point.fits[1].r2) == (None, 0.75, 5.5, None)
+    of_labels = msgspec.structs.replace(plain, labelling=Labelling(0.8, 0.5), macro_f1=0.7)
+    learning = take_snapshot(msgspec.structs.replace(told, rounds=(of_labels,))).learning
+    point = learning.rounds[str(last.round)]
+    assert (learning.measure, point.score, point.macro_f1) == ("micro F1", 0.8, 0.7)
+    assert point.labelling
+    assert point.labelling.exact == 0.5
+
+
+def test_classes_are_scored_by_their_accuracy() -> None:
+    learning = take_snapshot(TOLD).learning
+    assert (learning.targets, learning.measure) == ("classes", "accuracy")
+    assert all(point.score == point.accuracy and point.scores == point.accuracies for point in learning.rounds.values())
