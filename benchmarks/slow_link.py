@@ -120,7 +120,8 @@ def _measure_tcp(net: Any, size_bytes: int, seconds: float) -> list[float]:
 
 
 def _measure_mesh(net: Any, tree: Path, given: argparse.Namespace) -> dict[str, Any]:
-    """One mesh: when its devices stood at another round."""
+    """One mesh: when its devices stood at another round; the first one's time counts from when the last was ready."""
+    ready: list[float] = []
     stood: list[list[float]] = [[] for _ in range(given.peers)]
     folder = given.keep or Path(tempfile.mkdtemp())
     folder.mkdir(exist_ok=True)
@@ -132,7 +133,7 @@ def _measure_mesh(net: Any, tree: Path, given: argparse.Namespace) -> dict[str, 
         os.environ |= {"HOME": str(home), "XDG_STATE_HOME": str(home)}
         node = (tree / TESTS / "fault_node.py", code, f"d{host}", home, "--values", given.values, "--set", *given.set)
         process = net.start(host, *node, stderr=(home / "log").open("w"))
-        threading.Thread(target=_note, args=(process.stdout, stood[host]), daemon=True).start()
+        threading.Thread(target=_note, args=(process.stdout, stood[host], ready), daemon=True).start()
     while not any(stood) and time.monotonic() < begun + PATIENCE_S:
         time.sleep(0.1)
     first = min((times[0] for times in stood if times), default=time.monotonic())
@@ -141,13 +142,18 @@ def _measure_mesh(net: Any, tree: Path, given: argparse.Namespace) -> dict[str, 
     for times in stood:
         ends = [first, *(at for at in times if first < at), time.monotonic()]
         pauses.append([later - earlier for earlier, later in itertools.pairwise(ends)])
-    return {"first_round_s": first - begun, "pauses_s": pauses}
+    begun = max(ready, default=begun)
+    last = max(times[0] if times else inf for times in stood)
+    return {"first_round_s": first - begun, "last_in_s": last - begun, "pauses_s": pauses}
 
 
-def _note(lines: Any, stood: list[float]) -> None:
+def _note(lines: Any, stood: list[float], ready: list[float]) -> None:
     for line in lines:
-        if "stands" in json.loads(line):
+        told = json.loads(line)
+        if "stands" in told:
             stood.append(time.monotonic())
+        elif "ready" in told:
+            ready.append(time.monotonic())
 
 
 def _summarise(runs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -155,6 +161,7 @@ def _summarise(runs: list[dict[str, Any]]) -> dict[str, Any]:
     rounds = sum(len(pauses) - 1 for pauses in devices)
     return {
         "first_round_s": [round(run["first_round_s"], 1) for run in runs],
+        "last_in_s": [round(run["last_in_s"], 1) for run in runs],
         "rounds_a_minute": round(60 * rounds / sum(map(sum, devices)), 1),
         "median_s": round(statistics.median(pause for pauses in devices for pause in pauses), 1),
         "longest_s": round(max(max(pauses) for pauses in devices), 1),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv6Interface
+
 import pytest
 from zmq.utils import z85
 
@@ -64,6 +66,20 @@ def test_who_compares_clocks_is_told_the_time_and_nothing_older_is_said_from_the
     assert other.admit(anew)
     assert not any(other.admit(info) for info in before)
     assert mine.seen_from("127.0.0.9", mine.me) is anew
+
+
+def test_a_peer_is_dialled_at_the_nearest_of_the_addresses_that_it_has_signed() -> None:
+    mine, _ = introducer("127.0.0.1")
+    hosts = ("fe80::9", "127.0.0.9")
+    info = Membership(KEYS, OTHER).introduce(PeerInfo("x", 1, Role.TRAINER, "fe80::9", 5), 6, hosts, 1)
+    assert mine.nearest(info).host == "127.0.0.9", "this node is on no link where it could be"
+    assert mine.nearest(info, is_on_link=True).host == "127.0.0.9"
+    bare = PeerInfo("x", 1, Role.TRAINER, "10.0.0.1", 5)
+    assert mine.nearest(bare) is bare
+    mine.scopes.note("fe80::1%wlan0")
+    mine._own = (IPv6Interface("fe80::2%eth0/64"),)
+    assert mine.nearest(info, PeerInfo("y", 1, Role.TRAINER, "fe80::1", 5)).host == "fe80::9"
+    assert mine.scopes.dial("fe80::9") == "fe80::9%wlan0", "where the one is that tells of it"
 
 
 def test_an_introduction_after_the_clock_was_set_back_counts_all_the_same() -> None:
