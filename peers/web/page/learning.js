@@ -88,14 +88,14 @@ export function learningView({ now, redraw }) {
 	return [
 		stats(
 			stat(measure, told(last.score, score), beside(last)),
-			stat("loss", told(last.loss, loss), targets === "numbers" ? "in training, of spread 1" : "in training, nats"),
+			stat("loss", told(last.loss, loss), `in training, ${targets === "numbers" ? "of spread 1" : "nats"}`),
 			stat("contributors", whole(last.contributors), last.lost.length ? `without ${last.lost.join(", ")}` : "nobody was lost", last.lost.length ? "warn" : ""),
 			stat("a round", seconds(last.seconds.total ?? 0), `${bytes(last.bytes)} of model values`),
 		),
 		h(
 			"div",
 			{ class: "columns", key: "charts" },
-			panel(measure[0].toUpperCase() + measure.slice(1), names.length ? choice : null, chart("accuracy", `${measure} of the mesh by round, ${told(last.score, score)} now`, data, accuracy, targets === "numbers" ? (value) => fixed(value, 2) : (value) => percent(value), key)),
+			panel(measure[0].toUpperCase() + measure.slice(1), names.length ? choice : null, chart("accuracy", `${measure} of the mesh by round, ${told(last.score, score)} now`, data, accuracy, targets === "numbers" ? plain : (value) => percent(value), key)),
 			panel("Loss", chart("loss", "training loss by round", lossData, losses, (value) => fixed(value, 2), key)),
 			confusion(now.learning),
 			numbers(last, now.learning),
@@ -105,21 +105,19 @@ export function learningView({ now, redraw }) {
 	];
 }
 
-// What stands beside the score.
 function beside(last) {
 	if (last.fits.length === 1) return `RMSE ${figure(last.fits[0].rmse)}, MAE ${figure(last.fits[0].mae)}`;
-	if (last.fits.length) return `mean of ${plural(last.fits.length, "number", "numbers")}`;
-	const exact = last.labelling ? `, ${percent(last.labelling.exact, 1)} of windows all right` : "";
+	const exact = last.labelling ? `, ${percent(last.labelling.exact, 1)} all right` : "";
 	return known(last.macro_f1) ? `macro F1 ${percent(last.macro_f1, 1)}${exact}` : "";
 }
 
-const figure = (value) => Number(value.toPrecision(4)).toLocaleString("en");
+const cell = (value, show) => h("td", { class: "num" }, told(value, show));
+const figure = (value) => String(+value.toPrecision(4));
 
 function numbers(last, { classes }) {
 	if (!last.fits.length) return null;
-	const cell = (value, show) => h("td", { class: "num" }, told(value, show));
 	const rows = last.fits.map((fit, at) => h("tr", { key: at }, h("th", { scope: "row" }, classes[at] ?? whole(at + 1)), cell(fit.rmse, figure), cell(fit.mae, figure), cell(fit.r2, plain)));
-	return panel("Numbers", h("p", { class: "quiet" }, "on the test windows of all, in the number's unit"), table("error of each number", ["number", "RMSE", "MAE", "R²"], [1, 2, 3], rows));
+	return panel("Numbers", table("error of each number", ["number", "RMSE", "MAE", "R²"], [1, 2, 3], rows));
 }
 
 function phases(rounds) {
@@ -159,7 +157,7 @@ function confusion({ confusion, confusion_round, classes }) {
 function devices(last, names, measure, score) {
 	if (!names.length) return h("p", { class: "quiet" }, "not told for this round");
 	const rows = names.map((name) =>
-		h("tr", { key: name }, h("th", { scope: "row" }, name), h("td", { class: "num" }, told(last.losses[name], loss)), h("td", { class: "num" }, told(last.scores[name], score))),
+		h("tr", { key: name }, h("th", { scope: "row" }, name), cell(last.losses[name], loss), cell(last.scores[name], score)),
 	);
 	return table(`loss and ${measure} of each device`, ["device", "loss", "own test"], [1, 2], rows);
 }
