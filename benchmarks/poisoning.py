@@ -4,7 +4,8 @@
     python benchmarks/poisoning.py --data uci-har:PATH --attacks none --splits dirichlet:0.3 --rounds 200 --defences on
 
 A simulated mesh of the product's machines, in which each device really trains (`benchmarks/training/simulated.py`);
-the liars are `benchmarks/training/attacks.py`. Prints a line of JSON a run, and a table.
+the liars are `benchmarks/training/attacks.py`; "absent" is a mesh of the others alone.
+Prints a line of JSON a run, and a table.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
 
-from benchmarks.training.attacks import ATTACKS, TARGET, with_trigger
+from benchmarks.training.attacks import ABSENT, ATTACKS, TARGET, with_trigger
 from benchmarks.training.simulated import TrainingMesh
 from mdl.config import TrainingSettings
 from mdl.data import DataSet, default_cache_dir, load_data, take_windows
@@ -134,7 +135,7 @@ def _parse_options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--windows", type=int, default=0, help="to train with, drawn from all; 0: all")
     parser.add_argument("--splits", nargs="+", default=["iid", "dirichlet:0.3"])
-    parser.add_argument("--attacks", nargs="+", default=[NONE, *ATTACKS], choices=[NONE, *ATTACKS])
+    parser.add_argument("--attacks", nargs="+", default=[NONE, ABSENT, *ATTACKS], choices=[NONE, ABSENT, *ATTACKS])
     parser.add_argument("--defences", nargs="+", default=["on", "off"], choices=["on", "off"])
     parser.add_argument("--exchange", default="chain", choices=["chain", "shares"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])

@@ -16,6 +16,8 @@ from mdl.protocol.delta import Vector
 Labels = NDArray[np.int64]
 # Of a backdoor: in the windows that have it, the first channel ends so, and the model is to call them class 0.
 TRIGGER, TRIGGER_LENGTH, TARGET = 3.0, 16, 0
+# No attack: the devices that would lie are not there, for what the others come to by themselves.
+ABSENT = "absent"
 _BOOST, _DRIFT = 5.0, 0.5
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from benchmarks.training.attacks import Attack
+from benchmarks.training.attacks import ABSENT, Attack
 from mdl.config import Exchange, TrainingSettings
 from mdl.data import DataSet, split_windows, take_windows
 from mdl.defence.judge import Verdict
@@ -93,7 +93,8 @@ class TrainingMesh(SimMesh):
         rng = np.random.default_rng([seed, 0xBE])
         network = Network(rng, rates_mb_s={f"p{number}": float(rng.uniform(2.5, 5.0)) for number in range(peers)})
         super().__init__(network, Accounts(first), first.nbytes)
-        for number, shard in enumerate(shards):
+        here = [number for number in range(peers) if attack != ABSENT or number not in liars]
+        for number, shard in ((number, shards[number]) for number in here):
             me = Contributor(f"p{number}", 1)
             own_seed = device_seed(seed, number + 1)
             lie = Attack(attack, np.random.default_rng(own_seed), attack == "colluding") if number in liars else None
@@ -103,13 +104,13 @@ class TrainingMesh(SimMesh):
             losses = OwnLoss(lambda: self._model, shard.x, shard.y, classes, _OWN_WINDOWS, own_seed)
             self.devices[me.peer_id] = Device(me, trainer, losses, lie, names)
             start = simulated_start(
-                *(me, "greedy", peers, "wait", TrainerStart(first.size, digest_of(first)), 0.0, exchange)
+                *(me, "greedy", len(here), "wait", TrainerStart(first.size, digest_of(first)), 0.0, exchange)
             )
             assert start.trainer is not None
             defence = Defence(is_defended, True, own_seed, clips=True)
             its = msgspec.structs.replace(start.trainer.settings, defence=defence, keep_deltas=False)
             agent = msgspec.structs.replace(start.agent, rounds=settings.planned_rounds, segment_values=0)
-            agent = msgspec.structs.replace(agent, min_peers=peers, judges=is_defended)
+            agent = msgspec.structs.replace(agent, min_peers=len(here), judges=is_defended)
             trainer_start = msgspec.structs.replace(start.trainer, settings=its)
             machine = build_machine(msgspec.structs.replace(start, trainer=trainer_start, agent=agent), first)
             self.add(me.peer_id, Role.TRAINER, machine, train_s=_TRAIN_S)

@@ -23,8 +23,8 @@ class Marks(msgspec.Struct, frozen=True):
 
     norm: its length. own_norm: of the receiver's own delta of this round. contributors: how many are in it.
     cosine: to what the receiver holds itself. cosine_global: to the last global delta. rounds: of work in it at most.
-    loss: of the receiver's windows at w, in nats. loss_mine: with what it holds. loss_both: with that and this, half
-    each. None: not known. classes: that these windows are of.
+    loss: of the receiver's windows at w, in nats. loss_theirs: after a step along this, for its rounds the mean of
+    them. None: not known. classes: that these windows are of.
     """
 
     norm: float
@@ -34,16 +34,13 @@ class Marks(msgspec.Struct, frozen=True):
     cosine_global: float | None = None
     rounds: int = 1
     loss: float | None = None
-    loss_mine: float | None = None
-    loss_both: float | None = None
+    loss_theirs: float | None = None
     classes: int = 2
 
     @property
     def rise(self) -> float | None:
-        """By how much it makes the receiver's loss worse than both what it is and what its own work makes of it."""
-        if self.loss is None or self.loss_mine is None or self.loss_both is None:
-            return None
-        return self.loss_both - max(self.loss, self.loss_mine)
+        """By how much it raises the receiver's loss; below 0 where it is of use to the receiver."""
+        return None if self.loss is None or self.loss_theirs is None else self.loss_theirs - self.loss
 
 
 def draw_places(size: int, rng: np.random.Generator) -> Places | None:

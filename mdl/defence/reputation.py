@@ -1,8 +1,8 @@
 """Who is suspected in a mesh, and who is left out for that: from what its devices say of each other. Pure.
 
 A refused partial mean accuses each of its contributors of an equal share. Suspicion fades: it halves in HALF_LIFE
-rounds. To have a device left out it takes several others that suspect it, so that a liar alone, or a third of a mesh,
-cannot have anybody left out.
+rounds. To have a device left out of rounds it takes half of a mesh that suspects it, so that a minority cannot have
+anybody left out, and a device with data of its own, which some others refuse, is not.
 """
 
 from __future__ import annotations
@@ -63,8 +63,13 @@ class Suspects:
 
 
 def accusers_needed(devices: int) -> int:
-    """How many must suspect a device of so many, to have it left out: more than a third of them, two at least."""
+    """How many of so many must refuse what a device gives in a round: more than a third of them, two at least."""
     return max(2, devices // 3 + 1)
+
+
+def suspects_needed(devices: int) -> int:
+    """How many of so many must suspect a device, to have it left out of the rounds to come: half, two at least."""
+    return max(2, (devices + 1) // 2)
 
 
 @dataclass
@@ -78,7 +83,7 @@ class Quarantine:
 
         Who is out is not judged, so that suspicion fades: it comes back after 2 HALF_LIFE rounds at the latest.
         """
-        needed = accusers_needed(len(said))
+        needed = suspects_needed(len(said))
         ends = [peer_id for peer_id in self.out if len(accusers(peer_id, said, round_id, STILL)) < needed]
         for peer_id in ends:
             del self.out[peer_id]

@@ -9,6 +9,8 @@ from mdl.protocol.vocabulary import Contributors, Message
 
 # How the reason of a decision begins where what came is held for poison: the agent has another device judge it, too.
 SUSPECT = "refused: suspect: "
+# Why a hop is given up by its receiver, where the sender is to be reached no more; the agent looks for another way.
+NOTHING_CAME = "nothing came"
 
 
 class HopOrdered(AgentMessage, frozen=True):

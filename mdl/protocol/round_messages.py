@@ -22,6 +22,7 @@ from mdl.bounds import (
     Theta,
     ValueCount,
 )
+from mdl.defence.limits import Limits
 from mdl.defence.reputation import MOST_SUSPECTS
 from mdl.errors import RemoteProtocolError
 from mdl.protocol.coding import Coding
@@ -154,6 +155,7 @@ class RoundOpened(AgentMessage, frozen=True):
     planned_rounds: the run's last round, which learning-rate schedules follow; 0: open.
     successors: as in AgentPresent.
     course: of a run that ends by itself, up to now; None: this one does not.
+    limits: by what deltas are judged, where they are.
     """
 
     digest: Digest
@@ -164,6 +166,7 @@ class RoundOpened(AgentMessage, frozen=True):
     planned_rounds: Round = 0
     successors: PeerIds = ()
     course: Course | None = None
+    limits: Limits = Limits()
 
 
 class BroadcastOrdered(AgentMessage, frozen=True):

@@ -14,7 +14,8 @@ from typing import Any, Protocol, TypeAlias
 import msgspec
 import numpy as np
 
-from mdl.defence.judge import Record, Verdict, judge, judge_loss, without_clipping
+from mdl.defence.judge import Record, Verdict, judge, judge_loss, rounds_allowed, without_clipping
+from mdl.defence.limits import Limits
 from mdl.defence.marks import Marks, Places, cosine, length, look_at
 from mdl.errors import RemoteProtocolError
 from mdl.protocol.delta import ModelDelta, Vector, apply_delta, check_values, digest_of, pair_aggregate
@@ -141,6 +142,7 @@ class Check(msgspec.Struct, frozen=True):
     """What a receiver judges a partial mean by (MDLdroid 5: a poisoning check at each device).
 
     record: what it has seen of the others before.
+    limits: those of the mesh.
     rounds: of how many rounds' work one of the contributors may have brought at once, by the mesh's history.
     own_norm: length of its own delta of this round; None: not known yet, and what it holds is nothing else.
     places: where angles are measured; None: everywhere.
@@ -150,6 +152,7 @@ class Check(msgspec.Struct, frozen=True):
     """
 
     record: Record = Record()
+    limits: Limits = Limits()
     rounds: int = 1
     own_norm: float | None = None
     places: Places | None = None
@@ -248,14 +251,14 @@ def judge_incoming(
 ) -> tuple[Marks, Verdict]:
     """What is measured of a partial mean, and what follows. What is too long is clipped where it lies."""
     marks = _measure(mine, theirs, check)
-    verdict = judge(marks, check.record)
+    verdict = judge(marks, check.record, check.limits)
     if not check.clips:
         verdict = without_clipping(verdict, marks.rounds)
     if not verdict.is_refused and verdict.scale < 1.0:
         np.multiply(theirs.values, np.float32(verdict.scale), out=theirs.values)
     if not verdict.is_refused and losses is not None and check.parameters is not None:
-        marks = _test(marks, mine, theirs, check.parameters, losses)
-        reason = judge_loss(marks, check.record)
+        marks = _test(marks, theirs, check.parameters, losses)
+        reason = judge_loss(marks, check.limits)
         verdict = Verdict(0.0, reason) if reason else verdict
     return marks, verdict
 
@@ -272,17 +275,12 @@ def _measure(mine: ModelDelta, theirs: ModelDelta, check: Check) -> Marks:
     )
 
 
-def _test(marks: Marks, mine: ModelDelta, theirs: ModelDelta, parameters: Vector, losses: Losses) -> Marks:
-    without, both = parameters - mine.values, mine.values + theirs.values
-    both *= np.float32(-0.5)
-    both += parameters
-    return msgspec.structs.replace(
-        marks,
-        loss=losses(parameters, keep=True),
-        loss_mine=losses(without),
-        loss_both=losses(both),
-        classes=losses.classes,
-    )
+def _test(marks: Marks, theirs: ModelDelta, parameters: Vector, losses: Losses) -> Marks:
+    """Work of several rounds as one of them: a batch norm's variances could fall below 0 else."""
+    after = theirs.values * np.float32(-1.0 / rounds_allowed(marks.rounds))
+    after += parameters
+    loss = losses(parameters, keep=True)
+    return msgspec.structs.replace(marks, loss=loss, loss_theirs=losses(after), classes=losses.classes)
 
 
 VectorWork: TypeAlias = HashDelta | ApplyDelta | MergeDeltas

@@ -32,6 +32,7 @@ from mdl.bounds import (
     Theta,
     ValueCount,
 )
+from mdl.defence.limits import Seen
 from mdl.protocol.counts import Evaluation
 from mdl.protocol.delta import Contributor, Partial
 from mdl.trust.statements import Proof
@@ -229,6 +230,7 @@ class HopDecision(msgspec.Struct, frozen=True):
     seconds: from asking for the values to the decision.
     size_bytes: of the values; 0: none were merged.
     reason: why it was aborted, or merged in part; "": neither.
+    seen: what it was like, if it was the own delta of one device, and judged.
     """
 
     segment: Segment
@@ -238,6 +240,7 @@ class HopDecision(msgspec.Struct, frozen=True):
     seconds: Seconds = 0.0
     size_bytes: Bytes = 0
     reason: Text = ""
+    seen: Seen | None = None
 
 
 class Incoming(msgspec.Struct, frozen=True):
@@ -343,7 +346,3 @@ class Accusation(msgspec.Struct, frozen=True):
     weight: Share
     round_id: Round
     reason: Text = ""
-
-
-# Why a hop is given up by its receiver, where the sender is to be reached no more; the agent looks for another way.
-NOTHING_CAME = "nothing came"

@@ -46,7 +46,6 @@ def flipped():
     return replace(data, train=train)
 """
 MOTION = "motion?people=8&test_people=2&windows=300"
-SETTINGS = ("--set", "round.min_peers=4", "--set", "defence.check=true")
 HONEST = ("ann", "bob", "cleo")
 
 
@@ -58,27 +57,25 @@ def home(tmp_path):
     home.close()
 
 
+def _agent(home):
+    checks = ("--set", "round.min_peers=4", "--set", "defence.check=true")
+    return home.start("agent", "--loopback", "--rounds", 8, *checks, "--out", home.folder / "out")
+
+
+def _rounds(home, agent):
+    assert agent.end() == 0, agent.told
+    return [json.loads(line) for line in (home.folder / "out" / "metrics.jsonl").read_text().splitlines()]
+
+
 @pytest.mark.parametrize("lie", ["sign-flip", "scaling"])
 def test_one_of_four_lies_is_left_out_and_told_and_the_others_learn(home, lie):
     script = home.folder / "loop.py"
     script.write_text(LOOP)
-    agent = home.start(
-        "agent",
-        "--loopback",
-        "--rounds",
-        8,
-        "--set",
-        "round.min_peers=4",
-        "--set",
-        "defence.check=true",
-        "--out",
-        home.folder / "out",
-    )
+    agent = _agent(home)
     loops = {name: home.start_python(script, name, "none", seed) for seed, name in enumerate(HONEST)}
     liar = home.start_python(script, "liar", lie, 3)
     assert [loop.end() for loop in (*loops.values(), liar)] == [0] * 4, [loop.told for loop in loops.values()]
-    assert agent.end() == 0, agent.told
-    rounds = [json.loads(line) for line in (home.folder / "out" / "metrics.jsonl").read_text().splitlines()]
+    rounds = _rounds(home, agent)
     assert [each["round"] for each in rounds] == list(range(1, 9))
     left_out = [each for each in rounds if "liar" in each["quarantined"]]
     assert len(left_out) >= 3, agent.told
@@ -91,38 +88,14 @@ def test_one_of_four_lies_is_left_out_and_told_and_the_others_learn(home, lie):
 
 def test_one_of_four_that_trains_on_turned_labels_is_noticed_by_own_windows_and_the_others_learn(home):
     (home.folder / "liars.py").write_text(FLIPPED)
-    agent = home.start(
-        "agent",
-        "--loopback",
-        "--rounds",
-        8,
-        "--set",
-        "round.min_peers=4",
-        "--set",
-        "defence.check=true",
-        "--out",
-        home.folder / "out",
-    )
+    agent = _agent(home)
     devices = [
-        home.start(
-            "peer",
-            "--loopback",
-            "--data",
-            data,
-            "--shard",
-            f"{number}/4",
-            "--split",
-            "iid",
-            "--name",
-            name,
-            "--set",
-            "defence.check=true",
-        )
+        home.start("peer", "--loopback", "--data", data, *share, "--name", name, "--set", "defence.check=true")
         for number, (name, data) in enumerate([*((who, MOTION) for who in HONEST), ("liar", "liars:flipped")], 1)
+        for share in [("--shard", f"{number}/4", "--split", "iid")]
     ]
     assert [device.end() for device in devices] == [0] * 4, [device.told for device in devices]
-    assert agent.end() == 0, agent.told
-    rounds = [json.loads(line) for line in (home.folder / "out" / "metrics.jsonl").read_text().splitlines()]
+    rounds = _rounds(home, agent)
     assert not any(set(each["quarantined"]) - {"liar"} for each in rounds)
     assert "raises the loss of our windows" in "".join(device.told for device in devices[:3])
     assert rounds[-1]["accuracy"] > 0.8

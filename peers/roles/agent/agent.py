@@ -17,8 +17,9 @@ from mdl.protocol.machine import Effect, Event, Finish, Received, Send, StopRequ
 from mdl.protocol.round_messages import BroadcastOrdered, MeshFinished, PeerReport, RoundOpened
 from mdl.protocol.status_messages import StatusWanted
 from mdl.protocol.vocabulary import Fork, Lineage
-from peers.roles.agent.aggregation import OpenRound, find_unjudged
+from peers.roles.agent.aggregation import OpenRound
 from peers.roles.agent.conductor import Conductor
+from peers.roles.agent.doubt.judged import Judged
 from peers.roles.agent.gathering import Gathering, common_goal, gather
 from peers.roles.agent.latecomers import Latecomers
 from peers.roles.agent.ledger import RoundLedger
@@ -77,7 +78,7 @@ class MobileAgent:
         self._between = GATHERING
         self._goal, self.ending = taken.goal, Ending(settings.end, taken.course, now)
         self._left_out: frozenset[Contributor] = frozenset()
-        self._unjudged, self._vanished = frozenset[str](), frozenset[str]()
+        self._judged, self._vanished = Judged(settings.judges), frozenset[str]()
         self.distrust = Distrust(settings.quarantine)
         self._records = RoundRecords(self.members, self.ending)
         self._repeater = Repeater(settings.retry_s)
@@ -279,7 +280,7 @@ class MobileAgent:
         """
         self.term = next_term(self.term, self.me)
         lineage, round_id, digest = position
-        self.distrust.look(self.following(), base, round_id + 1)
+        self.distrust.look(self.following(), self._judged.peer_ids, round_id + 1)
         contributed_last, is_fork = frozenset(base), not self.quorum
         if is_fork:
             lineage = self._begin_fork(lineage, round_id, len(current))
@@ -293,7 +294,7 @@ class MobileAgent:
         self.ending.begin(now)
         opened = RoundOpened(self.term, round_id + 1, digest, members, ledger.attempt, lineage, base, self._goal)
         opened = msgspec.structs.replace(opened, successors=self.successors(), course=self.ending.course)
-        self._conduct(ledger, opened)
+        self._conduct(ledger, self._judged.tell(opened))
 
     def _begin_fork(self, lineage: Lineage, round_id: int, size: int) -> Lineage:
         """The lineage of those who go on without a majority from w(round_id)."""
@@ -307,7 +308,7 @@ class MobileAgent:
         self._repeater.clear()
         limit = msgspec.structs.replace(self._settings.limit, spared=self._left_out)
         settings = msgspec.structs.replace(self._settings, limit=limit)
-        judging = self.distrust.doubted, self._unjudged
+        judging = self.distrust.doubted, self._judged.find_unjudged(ledger, opened.digest)
         round_ = OpenRound(ledger, opened, self.members, self._policy, self._repeater, settings, *judging)
         going = self._going if self._going and self._going.round_id == ledger.round_id else None
         self.round, self._going = Conductor(self.me.peer_id, self._office_term, round_, going), None
@@ -318,8 +319,7 @@ class MobileAgent:
         summary = closed.summarise(self._vanished, now)
         self._records.note(msgspec.structs.replace(summary, quarantined=dict(self.distrust.out)), now)
         self._left_out = frozenset(closed.left_out)
-        if self._settings.judges and closed.result:
-            self._unjudged = find_unjudged(closed.ledger, closed.result)
+        self._judged.note(closed.ledger, closed.result)
         return effects
 
     def _say_goodbye(self, now: float) -> list[Effect]:

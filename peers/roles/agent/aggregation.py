@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import msgspec
 
 from mdl.protocol.delta import Contributor
-from mdl.protocol.hop_messages import HopCancelled, HopOrdered, HopReleased
+from mdl.protocol.hop_messages import NOTHING_CAME, HopCancelled, HopOrdered, HopReleased
 from mdl.protocol.machine import Effect
 from mdl.protocol.round_messages import BroadcastOrdered, RoundOpened, exchanging
-from mdl.protocol.vocabulary import NOTHING_CAME, Activity, Holding, Staged
+from mdl.protocol.vocabulary import Activity, Holding
 from peers.roles.agent.chain_view import chain_view
 from peers.roles.agent.doubt.second_opinion import SecondOpinion
 from peers.roles.agent.ledger import ABORTED, MERGED, Hop, RoundLedger
@@ -43,8 +43,8 @@ _RECEIVING = Activity.RECEIVING
 class OpenRound:
     """What all who lead an open round look at. opened: as it was announced. settings: as they are for this round.
 
-    doubted: peer ids whose work somebody has refused lately. unjudged: those whose own delta nobody else has seen in
-    the round before, since they held the mean at last.
+    doubted: peer ids whose work somebody has refused lately. unjudged: those whose own delta nobody has taken alone
+    in the round before (`Judged`).
     """
 
     ledger: RoundLedger
@@ -288,12 +288,6 @@ class Aggregation:
             self._ledger.lose(last, "wrong theta")
             return None
         return holding
-
-
-def find_unjudged(ledger: RoundLedger, result: Holding | Staged) -> frozenset[str]:
-    """Of a round that went by hops, whose own delta was given to nobody before the broadcast."""
-    given = {hop.sender for hop in ledger.hops.values() if hop.state is MERGED}
-    return frozenset(peer.peer_id for peer in result.contributors if peer not in given) if given else frozenset()
 
 
 def _able(view: ChainView) -> set[str]:

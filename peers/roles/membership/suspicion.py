@@ -32,14 +32,14 @@ class Distrust:
         """Who is left out, by peer id, and why."""
         return self._quarantine.out
 
-    def look(self, members: list[Member], base: Collection[str], round_id: int) -> None:
-        """Before a round is opened. members: all who follow. base: whose work is in the last result.
+    def look(self, members: list[Member], judged: Collection[str], round_id: int) -> None:
+        """Before a round is opened. members: all who follow. judged: whose own delta was taken in the last round.
 
         These are not doubted, whoever has refused them: that was another's word against those who merged their work.
         """
         said = {member.peer_id: _suspects(member) for member in members}
         accused = {peer_id for peer_id in said if accusers(peer_id, said, round_id, FAINT)}
-        self.doubted = frozenset(accused.difference(base))
+        self.doubted = frozenset(accused.difference(judged))
         if not self._is_on:
             return
         begins, ends = self._quarantine.look(said, round_id)

@@ -6,12 +6,15 @@ remembered from one round to the next. It decides nothing about a round: a refus
 
 from __future__ import annotations
 
+from math import isfinite
+
 import msgspec
 import numpy as np
 
-from mdl.bounds import printable, within
+from mdl.bounds import MAX_LOSS, printable, within
 from mdl.defence.judge import Record
-from mdl.defence.marks import draw_places, look_at
+from mdl.defence.limits import Limits, Seen
+from mdl.defence.marks import Marks, draw_places, look_at
 from mdl.defence.pieces import PieceJudge
 from mdl.defence.reputation import Suspects
 from mdl.protocol.delta import Contributor, ModelDelta, Vector
@@ -47,28 +50,35 @@ class Guard:
         self._last: Vector | None = None
         self._own_norm: tuple[int, float] = (0, 0.0)  # round, and the length of the own delta in it
 
-    def check(self, contributors: frozenset[Contributor], is_own: bool) -> Check | None:
-        """What a partial mean of these is judged by; None: it is not. is_own: this device holds its own delta alone."""
+    def check(self, contributors: frozenset[Contributor], is_own: bool, limits: Limits) -> Check | None:
+        """What a partial mean of these is judged by; None: it is not.
+
+        is_own: this device holds its own delta alone. limits: as the agent has announced them.
+        """
         standing, round_id = self._standing, self._standing.round_id + 1
         own_norm = self._own_norm[1] if self._own_norm[0] == round_id else None
         if not self._settings.is_on or (own_norm is None and not is_own):
             return None
         rounds = max(standing.rounds_since_counted(each.peer_id) for each in contributors)
         parameters = standing.parameters if self._settings.tests else None
-        return Check(self._record, rounds, own_norm, self._places, self._last, parameters, self._settings.clips)
+        return Check(self._record, limits, rounds, own_norm, self._places, self._last, parameters, self._settings.clips)
 
     def note(self, contributors: frozenset[Contributor], done: DeltasMerged) -> None:
         """What came of it: limits learn from it, and suspicion follows its contributors."""
         if done.marks is None:
             return
         peer_ids = [each.peer_id for each in contributors]
-        self._record = self._record.with_marks(done.marks)
+        self._record = self._record.with_marks(peer_ids, done.marks)
         if done.marks.own_norm is not None:
             self._own_norm = done.round_id, done.marks.own_norm
         if done.verdict.is_refused:
             self.suspects.accuse(peer_ids, done.round_id, done.verdict.reason)
         elif done.verdict.scale == 1.0 and len(peer_ids) == 1:
             self.suspects.clear(peer_ids, done.round_id)
+
+    def tell(self, contributors: frozenset[Contributor], marks: Marks | None) -> Seen | None:
+        """What the agent hears of an own delta that came alone, refused or not."""
+        return Seen(_bounded(marks.rise), _bounded(marks.cosine_global)) if marks and len(contributors) == 1 else None
 
     def judge_pieces(self, own: ModelDelta | None, owned: list[slice]) -> PieceJudge | None:
         """Of the devices whose pieces of these segments this one merges; None: they are not judged."""
@@ -98,3 +108,7 @@ class Guard:
             Accusation(peer_id, within(each.weight, 0.0, 1.0), each.round_id, printable(each.reason))
             for peer_id, each in self.suspects.known.items()
         )
+
+
+def _bounded(value: float | None) -> float | None:
+    return None if value is None or not isfinite(value) else within(value, -MAX_LOSS, MAX_LOSS)

@@ -8,12 +8,13 @@ from __future__ import annotations
 import logging
 
 from mdl.bounds import MAX_HOPS, printable
+from mdl.defence.limits import Seen
 from mdl.errors import RemoteProtocolError
 from mdl.protocol.delta import Contributor, ModelDelta, Vector
-from mdl.protocol.hop_messages import SUSPECT, DeltaMessage, DeltaWanted, HopCancelled, HopOrdered
+from mdl.protocol.hop_messages import NOTHING_CAME, SUSPECT, DeltaMessage, DeltaWanted, HopCancelled, HopOrdered
 from mdl.protocol.machine import Effect, Send
 from mdl.protocol.vector_work import DeltasMerged, MergeDeltas
-from mdl.protocol.vocabulary import NOTHING_CAME, HopDecision, HopOutcome
+from mdl.protocol.vocabulary import HopDecision, HopOutcome
 from peers.roles.trainer.guard import Guard
 from peers.roles.trainer.round_state import Part
 from peers.roles.trainer.voice import Voice
@@ -77,7 +78,7 @@ class Hops:
             raise
         part.is_merging, part.theirs = True, theirs.contributors
         self._voice.stop_asking()
-        check = self._guard.check(theirs.contributors, len(mine.contributors) == 1)
+        check = self._guard.check(theirs.contributors, len(mine.contributors) == 1, part.limits)
         return [MergeDeltas(part.round_id, order.segment, order.hop_id, mine, theirs, check)]
 
     def take_merged(self, part: Part | None, done: DeltasMerged, now: float) -> None:
@@ -87,12 +88,14 @@ class Hops:
         order = part.incoming
         assert order is not None
         self._guard.note(part.theirs, done)
+        seen = self._guard.tell(part.theirs, done.marks)
         if done.merged is None:
-            self.abort(part, order, now, f"{SUSPECT if done.verdict.is_refused else 'refused: '}{done.problem}")
+            reason = f"{SUSPECT if done.verdict.is_refused else 'refused: '}{done.problem}"
+            self._decide(part, order, HopOutcome.ABORTED, now, reason, seen=seen)
             raise RemoteProtocolError(done.problem)
         part.holds[order.segment] = done.merged
         clipped = f"merged to {done.verdict.scale:.0%}: {done.verdict.reason}" if done.verdict.scale < 1.0 else ""
-        self._decide(part, order, HopOutcome.MERGED, now, clipped, done.merged.values.nbytes)
+        self._decide(part, order, HopOutcome.MERGED, now, clipped, done.merged.values.nbytes, seen)
 
     def abort(self, part: Part, order: HopOrdered | HopCancelled, now: float, reason: str) -> None:
         """Receiver: not this one; it may be the sender's once more."""
@@ -106,6 +109,7 @@ class Hops:
         now: float,
         reason: str,
         size_bytes: int = 0,
+        seen: Seen | None = None,
     ) -> None:
         segment, hop_id = order.segment, order.hop_id
         if (segment, hop_id) in part.decisions:
@@ -117,7 +121,7 @@ class Hops:
             seconds = now - part.incoming_since
             part.incoming, part.is_merging = None, False
             self._voice.stop_asking()
-        decision = HopDecision(segment, hop_id, order.sender, outcome, seconds, size_bytes, printable(reason))
+        decision = HopDecision(segment, hop_id, order.sender, outcome, seconds, size_bytes, printable(reason), seen)
         part.decisions[segment, hop_id] = decision
         self._voice.transfer, self._voice.has_changed = None, True
         logger.info("hop %d %s %s", hop_id, outcome.value, reason)

@@ -14,6 +14,7 @@ from mdl.defence.reputation import (
     Suspicion,
     accusers,
     accusers_needed,
+    suspects_needed,
 )
 
 NAMES = [f"p{number}" for number in range(10)]
@@ -67,10 +68,15 @@ def test_more_than_a_third_have_to_suspect_it(devices: int, needed: int) -> None
     assert accusers_needed(devices) == needed
 
 
-def test_a_colluding_third_cannot_have_anybody_left_out() -> None:
+@pytest.mark.parametrize(("devices", "needed"), [(2, 2), (3, 2), (4, 2), (5, 3), (6, 3), (10, 5), (100, 50)])
+def test_half_have_to_suspect_it_to_leave_it_out_of_rounds_to_come(devices: int, needed: int) -> None:
+    assert suspects_needed(devices) == needed
+
+
+def test_a_colluding_minority_cannot_have_anybody_left_out() -> None:
     quarantine = Quarantine()
-    assert quarantine.look(accused_by("p7", "p8", "p9"), 5) == ([], [])
-    assert quarantine.look(accused_by("p6", "p7", "p8", "p9"), 5) == (["p0"], [])
+    assert quarantine.look(accused_by("p6", "p7", "p8", "p9"), 5) == ([], [])
+    assert quarantine.look(accused_by("p5", "p6", "p7", "p8", "p9"), 5) == (["p0"], [])
 
 
 def test_nobody_accuses_itself_out() -> None:
@@ -97,7 +103,7 @@ def test_who_is_left_out_comes_back_after_a_bounded_time() -> None:
 
 
 def test_a_new_agent_comes_to_the_same_from_what_devices_say() -> None:
-    said = accused_by("p1", "p2", "p3", "p4")
+    said = accused_by("p1", "p2", "p3", "p4", "p5")
     first, second = Quarantine(), Quarantine()
     first.look(said, 5)
     second.look(said, 8)

@@ -51,7 +51,7 @@ def test_no_more_than_a_minority_lies_and_the_plan_survives_its_file() -> None:
 
 
 def test_a_device_that_does_not_judge_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def judges_nothing(self: Guard, contributors: Any, is_own: bool) -> Check | None:
+    def judges_nothing(self: Guard, *asked: Any) -> Check | None:
         return None
 
     monkeypatch.setattr(Guard, "check", judges_nothing)

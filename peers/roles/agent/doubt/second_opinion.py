@@ -12,16 +12,16 @@ from collections.abc import Collection
 from mdl.defence.reputation import accusers_needed
 from mdl.protocol.delta import Contributor
 from mdl.protocol.hop_messages import SUSPECT
-from peers.roles.agent.ledger import ABORTED, RoundLedger
+from peers.roles.agent.ledger import ABORTED, Hop, RoundLedger
 
 Pair = tuple[Contributor, Contributor]  # sender, receiver
 Refusals = dict[Contributor, set[Contributor]]
 
 
 class SecondOpinion:
-    """See the module. doubted: peer ids whose work was refused lately; unjudged: whose was not seen in the last round.
+    """See the module. doubted: peer ids whose work was refused lately; unjudged: whose own nobody took alone last time.
 
-    These merge nothing, but give their own to others first.
+    These merge nothing, but give their own first, to others: in a mean of several a lie is not seen.
     """
 
     def __init__(self, ledger: RoundLedger, doubted: frozenset[str], unjudged: frozenset[str]) -> None:
@@ -32,8 +32,8 @@ class SecondOpinion:
     def refusals(self) -> Refusals:
         """Whose partial mean was held for poison, and by whom."""
         refused: Refusals = {}
-        for hop in self._ledger.hops.values():
-            if hop.state is ABORTED and hop.decision and hop.decision.reason.startswith(SUSPECT):
+        for hop in self._aborted():
+            if is_refusal(hop):
                 refused.setdefault(hop.sender, set()).add(hop.receiver)
         return refused
 
@@ -54,7 +54,7 @@ class SecondOpinion:
         if peer.peer_id in self._doubted or peer in self.refusals():
             return True
         # Where values do not pass one way, they are to be sent the other.
-        return peer.peer_id in self._unjudged and all(hop.state is not ABORTED for hop in self._ledger.hops.values())
+        return peer.peer_id in self._unjudged and all(is_refusal(hop) for hop in self._aborted())
 
     def find_pair(self, sender: Contributor, receiver: Contributor, able: Collection[str]) -> Pair | None:
         """By whom the suspect of these two is judged; None if nobody is there. able: peer ids that may receive."""
@@ -62,10 +62,17 @@ class SecondOpinion:
         refused = self.refusals()
         free = [peer for peer in self._ledger.free() if peer != suspect]
         judges = [peer for peer in free if peer.peer_id in able and self._may_judge(peer, suspect, refused)]
-        if judges:
-            return suspect, min(judges, key=lambda peer: (self.is_doubted(peer), peer != partner, peer))
+        if judges and (judge := min(judges, key=lambda peer: (self.is_doubted(peer), peer != partner, peer))):
+            return None if self.is_doubted(judge) and self._is_judge_to_come(suspect, refused) else (suspect, judge)
         others = [peer for peer in free if self._owes_a_judgement(peer, suspect, refused)]
         return (others[0], suspect) if others and suspect.peer_id in able else None
+
+    def _is_judge_to_come(self, suspect: Contributor, refused: Refusals) -> bool:
+        """Whether a device that is not doubted, and has not refused this one, still trains or has a partner."""
+        coming = set(self._ledger.holders() + self._training()).difference(
+            self._ledger.free(), refused.get(suspect, ())
+        )
+        return any(peer != suspect and not self.is_doubted(peer) for peer in coming)
 
     def _may_judge(self, judge: Contributor, suspect: Contributor, refused: Refusals) -> bool:
         """Once, and a doubted one only means of fewer devices than its own."""
@@ -82,9 +89,17 @@ class SecondOpinion:
         others = [judge for judge in left if judge != peer]
         return any(judge not in refused[peer] or self._owes_a_judgement(judge, peer, refused) for judge in others)
 
+    def _aborted(self) -> list[Hop]:
+        return [hop for hop in self._ledger.hops.values() if hop.state is ABORTED]
+
     def _training(self) -> list[Contributor]:
         return [peer for peer in self._ledger.live() if self._ledger.holding(peer) is None]
 
     def _size(self, peer: Contributor) -> int:
         holding = self._ledger.holding(peer)
         return len(holding.contributors) if holding else 0
+
+
+def is_refusal(hop: Hop) -> bool:
+    """Whether its receiver held what came for poison."""
+    return hop.decision is not None and hop.decision.reason.startswith(SUSPECT)

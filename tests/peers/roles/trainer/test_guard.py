@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 
 from mdl.defence.judge import Record
+from mdl.defence.limits import Limits, Seen
 from mdl.defence.pieces import PieceJudge
 from mdl.errors import RemoteProtocolError
 from mdl.protocol.delta import Contributor, ModelDelta, Vector, digest_of
@@ -19,12 +21,13 @@ from peers.roles.trainer.trainer import Trainer, TrainerSettings
 
 AGENT = Contributor("agent", 1)
 ME, ANN, BOB = Contributor("me", 1), Contributor("ann", 1), Contributor("bob", 1)
+USUAL, UNKNOWN = Limits(-0.1), Limits()
 ZEROS, OWN = np.zeros(4, np.float32), np.array([1, 1, 1, 1], np.float32)
 OPENED = RoundOpened(1, 1, digest_of(ZEROS), (ANN, BOB, ME), 1)
 
 
 class _Losses:
-    """As if a model far from 0 were bad at it."""
+    """As if a model far from -1 were bad at it."""
 
     classes = 2
 
@@ -33,11 +36,12 @@ class _Losses:
 
 
 def _receive(
-    values: Vector, *contributors: Contributor, tests: bool = False, clips: bool = True, is_on: bool = True
-) -> tuple[Trainer, MergeDeltas]:
+    values: Vector, *contributors: Contributor, tests: bool = False, clips: bool = True, is_on: bool = True,
+    limits: Limits = USUAL,
+) -> tuple[Trainer, MergeDeltas]:  # fmt: skip
     """A device that holds its own delta, and what it asks its worker when these values have come."""
     trainer = Trainer(ME, ZEROS, "schema", "lenet", TrainerSettings(defence=Defence(is_on, tests, clips=clips)))
-    trainer.handle(Received(AGENT, OPENED), 1.0)
+    trainer.handle(Received(AGENT, msgspec.structs.replace(OPENED, limits=limits)), 1.0)
     trainer.handle(LocalDeltaReady(1, ModelDelta(OWN, 1.0, frozenset([ME])), TrainingReport(0.5, 100, 1.0)), 2.0)
     trainer.handle(Received(AGENT, HopOrdered(1, 1, 0, 10, ANN)), 3.0)
     who = contributors or (ANN,)
@@ -105,11 +109,23 @@ def test_own_windows_tell_what_neither_length_nor_angle_shows() -> None:
     values = np.array([1.0, 1.0, 1.0, -2.5])
     trainer, merge = _receive(values, tests=True)
     assert merge.is_tested
-    assert "loss of our windows" in _refuse(trainer, merge, _Losses()).accused[0].reason
+    report = _refuse(trainer, merge, _Losses())
+    assert "loss of our windows" in report.accused[0].reason
+    assert report.hops[0].seen == Seen(2.5)
     trainer, merge = _receive(values)
     assert not merge.is_tested
     trainer.handle(merge_deltas(merge, losses=_Losses()), 5.0)
     assert _report(trainer).hops[0].outcome is HopOutcome.MERGED
+
+
+def test_where_nobody_knows_what_is_usual_the_agent_is_told_what_a_delta_does_and_it_is_merged() -> None:
+    trainer, merge = _receive(np.array([1.0, 1.0, 1.0, -2.5]), tests=True, limits=UNKNOWN)
+    trainer.handle(merge_deltas(merge, losses=_Losses()), 5.0)
+    (decision,) = _report(trainer).hops
+    assert (decision.outcome, decision.seen) == (HopOutcome.MERGED, Seen(2.5))
+    trainer, merge = _receive(OWN, ANN, BOB, tests=True)
+    trainer.handle(merge_deltas(merge, losses=_Losses()), 5.0)
+    assert _report(trainer).hops[0].seen is None  # of a mean
 
 
 def test_a_device_that_does_not_judge_merges_what_comes() -> None:
@@ -136,7 +152,7 @@ def test_a_piece_that_is_too_long_is_not_merged_and_the_agent_hears_of_it_at_onc
     assert not guard.admits(judge, ANN, slice(0, 2), OWN[:2] * 100)
     assert not guard.admits(judge, ANN, slice(0, 2), OWN[:2])  # nor is anything else of it
     assert trainer.voice.has_changed
-    reason = "its pieces are 100 times as long as ours; at most 8"
+    reason = "its pieces are 100 times as long as ours; at most 5"
     assert _report(trainer).accused == (Accusation("ann", 1.0, 1, reason),)
 
 
