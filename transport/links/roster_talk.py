@@ -24,8 +24,9 @@ _AT_ONCE = 32
 # How often digests are compared, and with how many peers at a time, in turn.
 COMPARE_S = 1.0
 _COMPARED = 8
-# The same two rosters differ for as long as one of them refuses what the other holds: they are told again so seldom.
-_AGAIN_S = 30.0
+# What was told may have been lost with a link, and is told again, ever more seldom: two rosters differ for as long as
+# one of them refuses what the other holds.
+_FIRST_S, _AGAIN_S = 2.0, 30.0
 # Answers to one peer at once, and a second: who names ever new digests gets all there is so seldom.
 _ANSWERS, _ANSWERS_A_S = 4, 0.2
 _REMEMBERED = 1024
@@ -39,7 +40,7 @@ class RosterTalk:
         self._checks = checks or Checks()
         self._settled: set[str] = set()
         self._heard: dict[str, bytes] = {}  # who has told last comes last
-        self._told: dict[str, tuple[float, bytes, bytes, Budget]] = {}
+        self._told: dict[str, tuple[float, float, bytes, bytes, Budget]] = {}
         self._compare_at = now + COMPARE_S
         self._turn = 0
 
@@ -117,12 +118,13 @@ class RosterTalk:
     def _answer(self, peer_id: str, digest: bytes, now: float) -> list[RosterTold]:
         if digest == self._roster.digest:
             return []
-        at, *told, budget = self._told.get(peer_id, (-inf, b"", b"", Budget(_ANSWERS, _ANSWERS_A_S)))
+        at, wait_s, *told, budget = self._told.get(peer_id, (-inf, 0.0, b"", b"", Budget(_ANSWERS, _ANSWERS_A_S)))
         is_same = told == [digest, self._roster.digest]
-        if (is_same and now - at < _AGAIN_S) or not budget.take(now):
+        if (is_same and now - at < wait_s) or not budget.take(now):
             return []
         self._told.pop(peer_id, None)
-        self._told[peer_id] = now, digest, self._roster.digest, budget
+        wait_s = min(2 * wait_s, _AGAIN_S) if is_same else _FIRST_S
+        self._told[peer_id] = now, wait_s, digest, self._roster.digest, budget
         if len(self._told) > _REMEMBERED:
             del self._told[next(iter(self._told))]
         return self._everything()
