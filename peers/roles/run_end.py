@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 from math import inf
-from typing import NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from mdl.bounds import MAX_SECONDS
@@ -20,7 +20,7 @@ from mdl.protocol.status_messages import RoundSummary
 logger = logging.getLogger(__name__)
 
 
-class Taken(NamedTuple):
+class Taken(Struct, frozen=True):
     """What a device knows of the run when it takes office.
 
     goal: the last round, 0: open. course: None if the run does not end by itself. opened_at: when the last round was

@@ -17,6 +17,7 @@ from peers.cli.options import (
     MaxMemory,
     Name,
     Port,
+    device_overrides,
     finite,
     load_settings,
     mesh_overrides,
@@ -120,7 +121,7 @@ def accept(
     from peers.sharing.named import Named
     from peers.sharing.node import delete_if_out, take
 
-    meeting = _meeting(mesh, name, join, listen, port, interface, loopback)
+    meeting = _meeting(mesh, name, join, listen, port, interface, loopback, max_memory)
     delete_if_out(mesh)
     named = Named(open_membership(meeting.keys()), [source])
     tell(f"windows are accepted from {source} ({named.words_of(source)}) alone; Ctrl-C ends")
@@ -180,10 +181,11 @@ def _meeting(
     port: int | None,
     interface: list[str] | None,
     loopback: bool | None,
+    max_memory: float | None = None,
 ) -> Meeting:
     from peers.sharing.node import Meeting
 
-    overrides = mesh_overrides(join, listen, port, interface, loopback, None)
+    overrides = mesh_overrides(join, listen, port, interface, loopback, None) | device_overrides(None, max_memory, None)
     return Meeting(mesh, load_settings(None, overrides, None).mesh, name)
 
 

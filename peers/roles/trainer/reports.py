@@ -58,7 +58,7 @@ class Reports:
 
     def hear_end(self, end: MeshFinished) -> None:
         goal, round_id = self.taken.goal, self._standing.round_id
-        self.taken = self.taken._replace(course=end.course or self.taken.course, ended_by=end.reason)
+        self.taken = replace(self.taken, course=end.course or self.taken.course, ended_by=end.reason)
         why = f": {end.reason}" if end.reason else f" of {goal}" * bool(goal)
         logger.info("the agent ends the mesh after round %d%s", round_id, why)
 

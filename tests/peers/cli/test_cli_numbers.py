@@ -35,6 +35,9 @@ NEEDED = {
     "data inspect": ["motion"],
     "learn": ["--cloud", "127.0.0.1:1"],
     "personal join": ["text.txt"],
+    "data accept": ["--mesh", "home", "--from", "phone"],
+    "data share": ["motion", "--mesh", "home", "--with", "watch"],
+    "data unshare": ["--mesh", "home"],
 }
 # An option that is kept under another key.
 KEYS = {"--peers": "-n ", "--donors": "cloud.people", "--patience": "patience_s"}
