@@ -27,7 +27,10 @@ def examine(find_mesh: Callable[[], Mesh], section: MeshSection, wait_s: float) 
     """find_mesh: raises ConfigError where there is no join code, or a wrong one. wait_s: for the others, at most."""
     with ThreadPoolExecutor(2) as beside:
         torch = beside.submit(check_torch)  # seconds, without this process having to hold it
-        yield from check_machine(state_home("mesh"))
+        machine = []
+        for finding in check_machine(state_home("mesh")):
+            machine.append(finding)
+            yield finding
         key = check_key()
         yield key
         interfaces, own = check_interfaces(section)
@@ -35,7 +38,8 @@ def examine(find_mesh: Callable[[], Mesh], section: MeshSection, wait_s: float) 
         multicast = beside.submit(check_multicast, own)
         port = check_port(section)
         mesh = _find(find_mesh)
-        is_able = bool(own) and not broken([key, port])
+        descriptors = [finding for finding in machine if finding.check == "descriptors"]
+        is_able = bool(own) and not broken([*descriptors, key, port])
         look = look_at_mesh(mesh, section, own, wait_s) if is_able and isinstance(mesh, Mesh) else nullcontext()
         with look as sight:
             yield from check_addresses(own)
