@@ -295,3 +295,15 @@ def end(ended: HasEnded, result: dict[str, object], as_json: bool, saved: str) -
 
 def print_json(result: object) -> None:
     print(json.dumps(result))
+
+
+def confirm(question: str, yes: bool, otherwise: str) -> None:
+    """Go on only if the user agrees. yes: said already. Raises ConfigError: `otherwise`, or that nobody is there."""
+    from mdl.errors import ConfigError
+
+    if yes:
+        return
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise ConfigError(f"{question} say --yes where nobody can be asked")
+    if not typer.confirm(question, err=True):
+        raise ConfigError(otherwise)

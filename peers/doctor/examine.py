@@ -27,10 +27,8 @@ def examine(find_mesh: Callable[[], Mesh], section: MeshSection, wait_s: float) 
     """find_mesh: raises ConfigError where there is no join code, or a wrong one. wait_s: for the others, at most."""
     with ThreadPoolExecutor(2) as beside:
         torch = beside.submit(check_torch)  # seconds, without this process having to hold it
-        machine = []
-        for finding in check_machine(state_home("mesh")):
-            machine.append(finding)
-            yield finding
+        machine = list(check_machine(state_home("mesh")))
+        yield from machine
         key = check_key()
         yield key
         interfaces, own = check_interfaces(section)

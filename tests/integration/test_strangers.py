@@ -12,6 +12,7 @@ import pytest
 from mdl.protocol.cloud_messages import LessonWanted
 from mdl.protocol.delta import Contributor
 from tests.integration import product
+from tests.integration.outsider import is_over
 from transport.links.hub import Spoke
 from transport.trust.keys import MeshKeys, new_join_code
 
@@ -46,7 +47,7 @@ class Strangers:
 
     def _run(self):
         while not self._ended.wait(0.05):
-            for connection in [each for each in self._connections if self._is_over(each)]:
+            for connection in [each for each in self._connections if is_over(each)]:
                 connection.close()
                 self._connections.remove(connection)
             new = A_SECOND // 20 if self.opened >= AT_ONCE else AT_ONCE
@@ -57,18 +58,6 @@ class Strangers:
                     connection.connect(("127.0.0.1", self._port))
                 self._connections.append(connection)
                 self.opened += 1
-
-    @staticmethod
-    def _is_over(connection):
-        """Ended by the other side; what it has said is its greeting."""
-        try:
-            while said := connection.recv(1024):
-                pass
-        except BlockingIOError:
-            return False
-        except OSError:
-            return True
-        return not said
 
 
 def free_port():

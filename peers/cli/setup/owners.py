@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
@@ -15,6 +14,7 @@ from peers.cli.options import (
     Interface,
     Join,
     Loopback,
+    confirm,
     finite,
     load_settings,
     mesh_overrides,
@@ -116,7 +116,7 @@ def revoke(
         raise ConfigError(
             f"{device} founded mesh {name}: the founder cannot be locked out; `mdl mesh new` makes another"
         )
-    _ask(f"lock {device} ({fingerprint(out)}) out of mesh {name} for ever?", yes)
+    confirm(f"lock {device} ({fingerprint(out)}) out of mesh {name} for ever?", yes, "nothing was changed")
     now_ms = time.time_ns() // 1_000_000
     section = _section(join, interface, loopback)
     spread = state(name, code, section, lambda m: Stated(m.revoke(out, now_ms, reason)), wait)
@@ -141,7 +141,11 @@ def rotate_code(
     from transport.trust.keys import MeshKeys
 
     owned(MeshKeys.from_code(_code_of(name)))
-    _ask(f"change the join code of mesh {name}? Only the members that this machine knows stay in", yes)
+    confirm(
+        f"change the join code of mesh {name}? Only the members that this machine knows stay in",
+        yes,
+        "nothing was changed",
+    )
     code, spread = change_code(name, _section(join, interface, loopback), wait)
     told = _report(f"mesh {name} has another join code", spread, quiet=as_json)
     if as_json:
@@ -172,17 +176,6 @@ def _code_of(name: str) -> str:
 
 def _section(join: list[str] | None, interface: list[str] | None, loopback: bool | None) -> MeshSection:
     return load_settings(None, mesh_overrides(join, None, None, interface, loopback, None), None).mesh
-
-
-def _ask(question: str, yes: bool) -> None:
-    from mdl.errors import ConfigError
-
-    if yes:
-        return
-    if sys.stdin is None or not sys.stdin.isatty():
-        raise ConfigError(f"{question} say --yes where nobody can be asked")
-    if not typer.confirm(question, err=True):
-        raise ConfigError("nothing was changed")
 
 
 def _report(what: str, spread: list[Spread], quiet: bool) -> dict[str, object]:

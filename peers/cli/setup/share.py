@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,6 +16,7 @@ from peers.cli.options import (
     MaxMemory,
     Name,
     Port,
+    confirm,
     device_overrides,
     finite,
     load_settings,
@@ -67,6 +67,7 @@ def share(
 ) -> None:
     """Give windows to your other devices, by their speed, memory and battery; nobody else is offered any."""
     from mdl.data import default_cache_dir, load_data
+    from mdl.data.tables.options import split_names
     from mdl.errors import ConfigError, MeshNotFoundError, UnfinishedError
     from mdl.own import own_data
     from peers.edge.membership import open_membership
@@ -74,12 +75,12 @@ def share(
     from peers.sharing.node import give
 
     meeting = _meeting(mesh, name, join, listen, port, interface, loopback)
-    named = Named(open_membership(meeting.keys()), [each.strip() for each in devices.split(",") if each.strip()])
+    named = Named(open_membership(meeting.keys()), split_names(devices))
     if not named.names:
         raise ConfigError("--with: name at least one device, as `mdl mesh members` shows them")
     data = load_data(own_data(spec), default_cache_dir())
     told = ", ".join(f"{each} ({named.words_of(each)})" for each in sorted(named.names))
-    _ask(f"give windows of {data.name} ({len(data.train)} to train with) to {told}?", yes)
+    confirm(f"give windows of {data.name} ({len(data.train)} to train with) to {told}?", yes, "nothing was shared")
     ended = give(meeting, data, named, _offer(speed, None), wait)
     result = {
         "mesh": mesh,
@@ -148,13 +149,14 @@ def unshare(
     as_json: AsJson = False,
 ) -> None:
     """Take shared windows back: your other devices delete them, those that are away when they are met again."""
+    from mdl.data.tables.options import split_names
     from mdl.errors import ConfigError, UnfinishedError
     from peers.sharing.files import read_shares
     from peers.sharing.node import end_shares, take_back
 
     meeting = _meeting(mesh, name, join, listen, port, interface, loopback)
     meeting.keys()
-    wanted = {each.strip() for each in devices.split(",") if each.strip()}
+    wanted = set(split_names(devices))
     there = {each.name for each in read_shares(mesh)}
     if wanted - there or not there:
         what = f"nothing is shared with {', '.join(sorted(wanted - there))}" if there else "nothing is shared"
@@ -198,14 +200,3 @@ def _offer(speed: float | None, memory_mb: float | None) -> Offer:
     windows_s = measure_speed() if speed is None else speed
     tell(f"this device trains {windows_s:,.0f} windows a second")
     return Offer(windows_s, int((memory_mb or 0.0) * 1e6), resources.battery_percent, resources.charging)
-
-
-def _ask(question: str, yes: bool) -> None:
-    from mdl.errors import ConfigError
-
-    if yes:
-        return
-    if sys.stdin is None or not sys.stdin.isatty():
-        raise ConfigError(f"{question} say --yes where nobody can be asked")
-    if not typer.confirm(question, err=True):
-        raise ConfigError("nothing was shared")
