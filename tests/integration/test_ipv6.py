@@ -25,17 +25,17 @@ pytestmark = [
 READY_S = 10.0
 
 
-def address_of(net, host):
-    """A host's link-local address, as soon as it may be used."""
+def address_of(net, host, link="eth0"):
+    """A host's link-local address on this link, as soon as it may be used."""
     give_up_at, pause = time.monotonic() + READY_S, threading.Event()
     while time.monotonic() < give_up_at:
-        command = ["ip", "-n", net.names[host], "-j", "-6", "addr", "show", "dev", "eth0"]
+        command = ["ip", "-n", net.names[host], "-j", "-6", "addr", "show", "dev", link]
         told = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=10).stdout)
         found = [each for each in told[0]["addr_info"] if not each.get("tentative")]
         if found:
             return found[0]["local"]
         pause.wait(0.1)
-    raise AssertionError(f"host {host} has no IPv6 address")
+    raise AssertionError(f"host {host} has no IPv6 address on {link}")
 
 
 def datagrams_of(net, host):
@@ -83,6 +83,8 @@ def test_a_device_on_two_links_dials_each_neighbour_where_it_is():
         lan.ip(f"-n {net.names[1]} link add eth1 type veth peer name eth1 netns {net.names[2]}")
         for host in (1, 2):
             lan.ip(f"-n {net.names[host]} link set eth1 multicast on up")
+        for host, link in ((0, "eth0"), (1, "eth0"), (1, "eth1"), (2, "eth1")):
+            address_of(net, host, link)
         first, second, third = (Greeter(net, host, HOME, name) for host, name in enumerate("abc"))
         for node, other in ((second, "a"), (first, "b"), (second, "c"), (third, "b")):
             assert node.wait_for(PATIENCE_S, heard=other)
