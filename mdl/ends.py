@@ -9,12 +9,23 @@ from typing import Annotated, ClassVar
 from mdl.errors import ConfigError
 from mdl.hints import did_you_mean
 from mdl.section import LONGEST_S, MANY, Range, Section
+from mdl.task import Targets
 
 _ENDS: dict[str, tuple[str, type[int] | type[float]]] = {
     "accuracy": ("end.accuracy", float),
+    "f1": ("end.f1", float),
+    "r2": ("end.r2", float),
+    "mae": ("end.mae", float),
     "rounds": ("round.rounds", int),
     "minutes": ("end.minutes", float),
     "no-better": ("end.no_better", int),
+}
+# Which of them go by the tests of a model, and what it has to give for that.
+GOALS: dict[str, tuple[Targets, ...]] = {
+    "accuracy": ("classes",),
+    "f1": ("classes", "labels"),
+    "r2": ("numbers",),
+    "mae": ("numbers",),
 }
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -22,18 +33,36 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 class EndSection(Section, frozen=True):
     """When the mesh ends by itself, for all; the agent's device decides. Any of these is enough, and `round.rounds`.
 
-    accuracy: of the mesh's model on the test windows of all devices; 0: none.
+    accuracy: of the mesh's model on the test windows of all devices, of classes only; 0: none.
+    f1: likewise, the micro F1 of labels, or the macro F1 of classes; 0: none.
+    r2: likewise, of numbers: the mean of each one's; 0: none.
+    mae: likewise, of numbers: the mean absolute error that each of them has at most, in its unit; 0: none.
     minutes: since the first round of this start was opened; 0: any.
-    no_better: rounds without a better model, by the accuracy or, where nobody tests, by the training loss; 0: any.
+    no_better: rounds without a better model (`MEASURES`), by the training loss where nobody tests; 0: any.
     """
 
     table: ClassVar[str] = "end"
     accuracy: Annotated[float, Range(0, 1, "0: none")] = 0.0
+    f1: Annotated[float, Range(0, 1, "0: none")] = 0.0
+    r2: Annotated[float, Range(0, 1, "0: none")] = 0.0
+    mae: Annotated[float, Range(0, MANY, "0: none")] = 0.0
     minutes: Annotated[float, Range(0, LONGEST_S, "0: any")] = 0.0
     no_better: Annotated[int, Range(0, MANY, "0: any")] = 0
 
     def __bool__(self) -> bool:
-        return bool(self.accuracy or self.minutes or self.no_better)
+        return bool(self.goals or self.minutes or self.no_better)
+
+    @property
+    def goals(self) -> dict[str, float]:
+        """What a model has to reach in its tests, by the names of `GOALS`."""
+        return {name: goal for name in GOALS if (goal := getattr(self, name))}
+
+    def check(self, targets: Targets, data: str) -> None:
+        """Raise ConfigError for a goal that models of such data (its name) cannot be measured by."""
+        for name in self.goals:
+            if targets not in GOALS[name]:
+                valid = " or ".join(f"{goal}=N" for goal, kinds in GOALS.items() if targets in kinds)
+                raise ConfigError(f"--until {name}: {data} has {targets}; expected {valid}, or no-better=N")
 
 
 def until_settings(texts: Iterable[str]) -> dict[str, float]:

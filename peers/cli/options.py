@@ -73,7 +73,9 @@ Epochs = Annotated[
 ]
 Until = Annotated[
     list[str] | None,
-    typer.Option(help="End the mesh's run, for all, at the first of: accuracy=0.93,rounds=N,minutes=N,no-better=N."),
+    typer.Option(
+        help="End the mesh's run, for all, at the first of: accuracy=0.93,f1=,r2=,mae=,rounds=N,minutes=N,no-better=N."
+    ),
 ]
 Every = Annotated[
     str | None, typer.Option(help="Begin a round at most once in 90s, 10m, 1h or 1d; at once by default.")

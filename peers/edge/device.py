@@ -78,10 +78,7 @@ class Device:
     def __init__(self, config: Config, me: Contributor, mesh: str, out: Path) -> None:
         forget_loading()  # torch's, before the data takes its place
         data, self.train, shard = load_share(config)
-        if config.end.accuracy and data.targets != "classes":
-            raise ConfigError(
-                f"--until accuracy: {data.name} has {data.targets}, not classes; no-better=5 goes by theirs"
-            )
+        config.end.check(data.targets, data.name)
         self.test = take_windows(data.test, shard_test(len(data.test), shard))
         self.model = build_flat_model(config, data)
         self._has_own = config.training.batch_norm == "own"

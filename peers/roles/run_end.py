@@ -45,11 +45,12 @@ class Ending:
         self._settings = settings
         self._began_at = now - course.elapsed_s if course else None
         self._last_round = 0
+        self._reached = ""
 
     @property
     def waits_for_tests(self) -> bool:
         """Whether the next round begins only when it is known how good the model of the last one is."""
-        return bool(self._settings.accuracy or self._settings.no_better)
+        return bool(self._settings.goals or self._settings.no_better)
 
     def begin(self, now: float) -> None:
         """A round is opened."""
@@ -60,6 +61,7 @@ class Ending:
     def hear(self, summary: RoundSummary) -> None:
         """A round is closed, and tested by all who test."""
         self._last_round = summary.round
+        self._reached = _tell_reached(summary, self._settings.goals)
         if self.course and _is_better(summary, self.course):
             found = {"best_round": summary.round, "digest": summary.digest, "targets": summary.targets}
             self.course = replace(self.course, score=summary.score, loss=summary.loss, **found)
@@ -75,9 +77,8 @@ class Ending:
         settings, course = self._settings, self.course
         if course is None:
             return ""
-        reached = course.score if course.targets == "classes" else None
-        if settings.accuracy and reached is not None and reached >= settings.accuracy:
-            return f"round {course.best_round} has {tell_best(course)}, at least {settings.accuracy:.1%} was wanted"
+        if self._reached:
+            return self._reached
         rounds = self._last_round - course.best_round
         if settings.no_better and course.best_round and rounds >= settings.no_better:
             return f"no better model in {rounds} rounds: round {course.best_round} has {tell_best(course)}"
@@ -89,6 +90,27 @@ class Ending:
 def tell_best(course: Course) -> str:
     """ "accuracy 93.1%", "R² 0.812" or "loss 0.412": by what the best model is the best."""
     return f"loss {course.loss:.4g}" if course.score is None else show_score(course.targets, course.score)
+
+
+def _tell_reached(summary: RoundSummary, goals: dict[str, float]) -> str:
+    """ "round 7 has R² 0.812, at least 0.8 was wanted": the first goal that the round's model reaches; else ""."""
+    found = _measures(summary)
+    for name, goal in goals.items():
+        title, value = found.get(name, ("", None))
+        if value is not None and (value <= goal if name == "mae" else value >= goal):
+            shown = [f"{each:.1%}" if name in ("accuracy", "f1") else f"{each:.4g}" for each in (value, goal)]
+            bound = "at most" if name == "mae" else "at least"
+            return f"round {summary.round} has {title} {shown[0]}, {bound} {shown[1]} was wanted"
+    return ""
+
+
+def _measures(summary: RoundSummary) -> dict[str, tuple[str, float | None]]:
+    """What they are called and come to, by the names of `GOALS`. mae: the largest of the numbers'."""
+    if summary.fits:
+        return {"r2": ("R²", summary.score), "mae": ("MAE", max(fit.mae for fit in summary.fits))}
+    if summary.labelling:
+        return {"f1": ("micro F1", summary.labelling.micro_f1)}
+    return {"accuracy": ("accuracy", summary.accuracy), "f1": ("macro F1", summary.macro_f1)}
 
 
 def _is_better(summary: RoundSummary, course: Course) -> bool:

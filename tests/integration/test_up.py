@@ -170,7 +170,11 @@ def test_a_mesh_learns_numbers_and_tells_their_errors_in_their_unit(home, tmp_pa
         home.folder / "a.npz", y=lambda height: 5000 + 100 * height, targets=np.array(["level"]), units=np.array(["mm"])
     )
     out = tmp_path / "run"
-    run = home.run("up", "-n", 2, "--data", "a.npz", "--epochs", 6, "--baselines", "--json", "--out", out)
+    refused = home.run("up", "-n", 2, "--data", "a.npz", "--until", "accuracy=0.9", "--out", out)
+    assert refused.code == 2
+    assert refused.complaint == "mdl: --until accuracy: a has numbers; expected r2=N or mae=N, or no-better=N"
+    run = home.run("up", "-n", 2, "--data", "a.npz", "--until", "mae=60", "--epochs", 6, "--baselines", "--json",
+                   "--out", out)  # fmt: skip
     assert run.code == 0, run.told
     result, lines = run.result(), product.read_lines(out / "metrics.jsonl")
     assert (result["targets"], "accuracy" in result, "accuracy_alone" in result) == ("numbers", False, False)
@@ -178,6 +182,8 @@ def test_a_mesh_learns_numbers_and_tells_their_errors_in_their_unit(home, tmp_pa
     assert result["fits"]["level"]["rmse"] < 80  # the numbers spread by 115
     assert max(result["score_alone"], result["score_central"]) <= 1
     assert lines[-1]["fits"][0] == result["fits"]["level"]
+    reached = f"round {len(lines)} has MAE {lines[-1]['fits'][0]['mae']:.4g}, at most 60 was wanted"
+    assert result["ended_by"] == reached
     assert lines[-1]["accuracy"] is lines[-1]["macro_f1"] is None
     assert any(each.get("score") for each in lines[-1]["devices"])
     assert "R² 0." in run.told

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from mdl.ends import EndSection
-from mdl.protocol.counts import Course, Evaluation
+from mdl.protocol.counts import Course, Evaluation, Fit, Labelling
 from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import MeshFinished, RoundOpened
 from mdl.protocol.status_messages import RoundSummary
@@ -40,6 +41,47 @@ def test_the_accuracy_that_was_wanted_ends_a_run() -> None:
     assert _reason(ends, 0.5, 0.89, 0.9, 0.95) == "3: round 3 has accuracy 90.0%, at least 90.0% was wanted"
     assert _reason(ends, 0.5, 0.8999) == ""
     assert _reason(ends, 0.1, 0.05, by="loss") == ""
+
+
+@pytest.mark.parametrize(
+    ("ends", "told"),
+    [
+        (EndSection(r2=0.8), "round 1 has R² 0.85, at least 0.8 was wanted"),
+        (EndSection(r2=0.9), ""),
+        (EndSection(mae=4.5), "round 1 has MAE 4, at most 4.5 was wanted"),
+        (EndSection(mae=3.9), ""),
+        (EndSection(r2=0.9, mae=4.0), "round 1 has MAE 4, at most 4 was wanted"),
+    ],
+)
+def test_what_was_wanted_of_numbers_ends_a_run(ends: EndSection, told: str) -> None:
+    ending = Ending(ends, None, 0.0)
+    assert ending.waits_for_tests
+    ending.begin(1.0)
+    ending.hear(_tested_as(fits=(Fit(5.5, 4.0, 0.75), Fit(2.0, 1.0, 0.95), Fit(0.0, 0.0, None))))
+    assert (ending.is_over(2.0), ending.reason) == (bool(told), told)
+
+
+def test_f1_is_the_micro_one_of_labels_and_the_macro_one_of_classes() -> None:
+    for figures, told in (
+        ({"labelling": Labelling(0.8, 0.5), "macro_f1": 0.9}, "micro F1 80.0%"),
+        ({"accuracy": 0.95, "macro_f1": 0.81}, "macro F1 81.0%"),
+    ):
+        for wanted, reason in ((0.8, f"round 1 has {told}, at least 80.0% was wanted"), (0.82, "")):
+            ending = Ending(EndSection(f1=wanted), None, 0.0)
+            ending.hear(_tested_as(**figures))
+            ending.is_over(2.0)
+            assert ending.reason == reason
+
+
+def test_a_goal_holds_for_the_round_before_alone() -> None:
+    ending = Ending(EndSection(mae=1.0), None, 0.0)
+    ending.hear(_tested_as(fits=(Fit(2.0, 1.5, 0.7),)))
+    ending.hear(_summary(2))  # nobody tested it
+    assert not ending.is_over(3.0)
+
+
+def _tested_as(**figures: Any) -> RoundSummary:
+    return replace(_summary(1), **figures)
 
 
 def test_rounds_without_a_better_model_end_it() -> None:
