@@ -95,13 +95,15 @@ class Progress:
             self.part.members |= members  # another agent goes on with it, perhaps with more devices
             self.part.announced = opened.term
             return []
+        if self._reports.has_entered(opened.round_id, opened.attempt):
+            return []  # it was sent elsewhere meanwhile, and begun afresh it would decide its hops a second time
         missed = self._catching_up.end()
         before, lineage = self.part or missed, standing.lineage
         standing.follow(opened.lineage, opened.base)
         if len(members) > 1:
             standing.share()
         self.part = Part(opened.round_id, opened.attempt, members, opened.limits, now, opened.term)
-        self._reports.note_entry(opened.attempt)
+        self._reports.note_entry(opened.round_id, opened.attempt)
         self._voice.ask_at = self._voice.transfer = None
         return self._own.begin(self.part, before, lineage, self._reports.taken.goal)
 

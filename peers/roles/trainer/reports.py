@@ -23,7 +23,8 @@ _WAITING, _TRAINING, _LEFT = Activity.WAITING, Activity.TRAINING, Activity.LEFT
 
 
 class Reports:
-    """See the module. schema_hash, model: which model this is, the second for people. entered: attempts, the last few.
+    """See the module. schema_hash, model: which model this is, the second for people. entered: rounds, each with its
+    attempt, the last few.
 
     taken: what it knows of the run. has_left: it takes part no more. away: why it may not train now.
     """
@@ -40,7 +41,7 @@ class Reports:
         self._resources: ResourceState | None = None
         self._sent_bytes = 0
         self._evaluation: RoundEvaluation | None = None
-        self._entered: tuple[int, ...] = ()
+        self._entered: tuple[tuple[int, int], ...] = ()
         self._sequence = 0
 
     def note_resources(self, sampled: ResourcesSampled) -> None:
@@ -62,8 +63,12 @@ class Reports:
         why = f": {end.reason}" if end.reason else f" of {goal}" * bool(goal)
         logger.info("the agent ends the mesh after round %d%s", round_id, why)
 
-    def note_entry(self, attempt: int) -> None:
-        self._entered = (*self._entered, attempt)[-ATTEMPTS_TOLD:]
+    def note_entry(self, round_id: int, attempt: int) -> None:
+        self._entered = (*self._entered, (round_id, attempt))[-ATTEMPTS_TOLD:]
+
+    def has_entered(self, round_id: int, attempt: int) -> bool:
+        """Whether it takes part in this attempt at a round, or has done so and left it."""
+        return (round_id, attempt) in self._entered
 
     def make(self, part: Part | None, training: TrainingReport | None, term: int, agent: str, now: float) -> PeerReport:
         """The next one. training: how that of the open round went. term, agent: whom this device obeys."""
@@ -89,7 +94,7 @@ class Reports:
         )
         report = replace(
             report,
-            entered=self._entered,
+            entered=tuple(attempt for _, attempt in self._entered),
             resources=self._resources,
             training=training,
             evaluation=self._evaluation,

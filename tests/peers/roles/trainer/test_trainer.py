@@ -230,6 +230,16 @@ def test_a_round_opened_afresh_recalls_the_own_delta_that_has_been_merged_away()
     np.testing.assert_array_equal(hold.values, _vector(1, 1, 1, 1))
 
 
+def test_an_attempt_that_was_left_for_another_model_is_not_entered_again_but_a_later_one_is() -> None:
+    trainer = _receiving()
+    _merge(trainer, *_delta(_vector(3, 3, 3, 3)))
+    _say(trainer, CatchUp(1, 3, b"there", ANN, (START,)), 4.0)
+    assert _say(trainer, msgspec.structs.replace(OPENED, term=2), 4.1) == []
+    assert trainer.attempt() == (0, 0)
+    _say(trainer, AFRESH, 4.2)
+    assert trainer.attempt() == (1, 2)
+
+
 def test_a_recalled_delta_keeps_the_weight_it_was_trained_with() -> None:
     trainer = _trainer()
     _say(trainer, OPENED, 1.0)
