@@ -80,7 +80,7 @@ class TrainingSettings(Section, frozen=True):
     precision: of the forward pass; parameters and what travels stay float32.
     device: where it trains and tests: cpu, cuda, mps, or auto for what is here.
     rounds_per_epoch: rounds that one pass over the device's windows is cut into.
-    planned_rounds: rounds over which `cosine` falls; a run with an end sets it to its own.
+    planned_rounds: rounds over which `cosine` falls, if the run has no number of its own; 0: it does not fall then.
     schedule: constant, or cosine: the learning rate falls to 1 %, step by step.
     label_smoothing: share of a label that goes to the other classes.
     batch_norm: of all devices together (shared), or each its own (FedBN): then the same on all devices.
@@ -98,7 +98,7 @@ class TrainingSettings(Section, frozen=True):
     precision: Literal["float32", "bfloat16"] = "float32"
     device: Literal["cpu", "cuda", "mps", "auto"] = "cpu"
     rounds_per_epoch: Many = 1
-    planned_rounds: Many = 5
+    planned_rounds: Annotated[int, Range(0, MANY, "0: those of the run")] = 0
     schedule: Literal["constant", "cosine"] = "cosine"
     label_smoothing: Annotated[float, Range(0, 1, below=True)] = 0.0
     batch_norm: Literal["shared", "own"] = "shared"

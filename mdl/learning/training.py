@@ -201,8 +201,8 @@ def draw_batches(count: int, settings: TrainingSettings, round_id: int) -> list[
 
 
 def schedule_rate(settings: TrainingSettings, rounds_done: float) -> float:
-    """The learning rate after so many rounds; past the planned ones it stays at its last value."""
-    if settings.schedule == "constant":
+    """The learning rate after so many rounds: past the planned ones its last value, without any its first."""
+    if settings.schedule == "constant" or not settings.planned_rounds:
         return settings.learning_rate
     progress = min(1.0, rounds_done / settings.planned_rounds)
     return settings.learning_rate * max(_LAST_SHARE, (1 + math.cos(math.pi * progress)) / 2)

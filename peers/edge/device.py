@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import msgspec
 import numpy as np
@@ -94,7 +95,7 @@ class Device:
         self._outer = outer_of(config.round, self.model.buffers())
         self._me = me
         self._out = out
-        self._settings = msgspec.structs.replace(config.training, seed=device_seed(config.seed, shard.index))
+        self._settings = msgspec.structs.replace(config.training, seed=device_seed(config.seed, _place(shard, me)))
         self._trainer = LocalTrainer(self.model, self.train.x, self.train.y, self._settings)
         self._cache = ModelCache(out)
         kept: dict[str, Any] = {"optimizer": self._trainer.optimizer}
@@ -276,6 +277,11 @@ def describe_model(config: Config, data: DataSet, mesh: str) -> ModelDescription
         rate_hz=data.rate_hz, height=height[0] if height else None, targets=data.targets, units=data.units,
         own_batch_norm=config.training.batch_norm == "own",
     )  # fmt: skip
+
+
+def _place(shard: Shard, me: Contributor) -> int:
+    """What tells this device from the others: its share, or its name where each has data of its own."""
+    return shard.index if shard.count > 1 else crc32(me.peer_id.encode())
 
 
 def device_seed(seed: int, index: int) -> int:

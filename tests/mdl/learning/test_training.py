@@ -147,6 +147,11 @@ def test_the_cosine_falls_to_one_percent_and_stays_there() -> None:
     assert schedule_rate(PLAIN, 4) == PLAIN.learning_rate
 
 
+def test_a_run_without_an_end_keeps_its_learning_rate() -> None:
+    settings = TrainingSettings(learning_rate=0.5)
+    assert [schedule_rate(settings, done) for done in (0, 5, 5000)] == [0.5, 0.5, 0.5]
+
+
 def test_a_loss_of_ones_own_is_used() -> None:
     def loss(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return (logits**2).mean() + 7

@@ -42,6 +42,22 @@ def device(file: Path, options: str = "") -> Device:
     return Device(Config(data=data), ME, "home", file.parent / file.stem)
 
 
+def test_devices_that_have_data_of_their_own_drop_out_units_of_their_own(tmp_path: Path) -> None:
+    spec = f"csv:{write_csv(tmp_path / 'a.csv', 'ax,ay,az')}?label=label&window=20"
+
+    def learned(name: str, shard: str = "1/1") -> bytes:
+        made = Device(
+            Config(data=DataSection(spec=spec, shard=shard, split="iid")), Contributor(name, 1), "home", tmp_path
+        )
+        done = made.work()[TrainLocally](TrainLocally(1, made.model.values().copy()))
+        assert isinstance(done, LocalDeltaReady)
+        return done.delta.values.tobytes()
+
+    assert learned("ann") == learned("ann")
+    assert learned("ann") != learned("bob")
+    assert learned("ann", "1/2") == learned("bob", "1/2")  # a share of one data set is drawn by its number
+
+
 def test_devices_whose_channels_have_other_names_or_another_order_are_told_apart(tmp_path: Path) -> None:
     first = device(write_csv(tmp_path / "a.csv", "ax,ay,az"))
     turned = device(write_csv(tmp_path / "b.csv", "az,ax,ay"))
@@ -195,7 +211,7 @@ def test_other_targets_are_another_task_and_the_line_says_so(tmp_path: Path) -> 
 
 def test_numbers_have_no_accuracy_to_wait_for(tmp_path: Path) -> None:
     y = np.linspace(60, 180, 60) + 0.1
-    with pytest.raises(ConfigError, match="a has numbers, not classes; no-better=5 goes by theirs"):
+    with pytest.raises(ConfigError, match="a has numbers; expected r2=N or mae=N, or no-better=N"):
         targets_of_device(tmp_path, "a", Config(end=EndSection(accuracy=0.9)), y=y)
     device = targets_of_device(tmp_path, "b", Config(end=EndSection(no_better=3)), y=y)
     done = device.work()[TrainLocally](TrainLocally(1, device.model.values().copy()))
