@@ -2,6 +2,7 @@
 
     vectors.sqlite     the devices' vectors, and which lesson is the newest
     lessons/00002.safetensors   what each version hands out, the last of them
+    devices.txt        whose names are
 
 A lesson's file is whole before the database names it; a file that no lesson names is of a round that did not end, and
 is written again. The log is read from the user's own file at every start and never written here.
@@ -26,13 +27,14 @@ from mdl.recommend.interactions import Interactions
 from mdl.recommend.lesson import LARGEST_LESSON_BYTES, Lesson, pack_lesson, read_lesson
 from mdl.recommend.vector_codec import OtherBasisError, name_basis
 from mdl.writing import write_bytes
+from peers.edge.cloud.names import DEVICES
 from peers.edge.resume import set_aside
 from peers.recommend.vector_store import VectorStore
 
 logger = logging.getLogger("mdl")
 
 _DATABASE = "vectors.sqlite"
-_FILES = (_DATABASE, f"{_DATABASE}-wal", f"{_DATABASE}-shm", "lessons")
+_FILES = (_DATABASE, f"{_DATABASE}-wal", f"{_DATABASE}-shm", "lessons", DEVICES)
 KEPT_LESSONS = 4
 
 

@@ -16,14 +16,15 @@ from mdl.recommend.din import DinSettings
 from mdl.recommend.lesson import LARGEST_LESSON_BYTES
 from mdl.recommend.readers import read_interactions
 from mdl.section import MANY
-from peers.edge.cloud.node import NOBODY_S, attend, open_hub, serve
-from peers.edge.gatekeeper import make_gatekeeper
+from peers.edge.cloud.node import NOBODY_S, attend, open_hub, own_key, serve
+from peers.edge.gatekeeper import Gatekeeper, make_gatekeeper
 from peers.recommend.cloud_files import RecommendFiles
 from peers.recommend.device import Recommendee
 from peers.roles.cloud.cloud import CloudSettings
 from peers.roles.cloud.collector import TASK, Collector
 from peers.roles.cloud.learner import Learner, LearnerSettings
 from transport.links.hub import Spoke
+from transport.trust.device_key import DeviceKey
 from transport.trust.keys import MeshKeys
 
 logger = logging.getLogger("mdl")
@@ -66,7 +67,7 @@ def run_recommend_cloud(config: Config, me: Contributor, keys: MeshKeys | None, 
     files = RecommendFiles(out, data, sizes, config.seed, task, fresh)
     settings = CloudSettings(config.cloud.updates, config.cloud.patience_s, config.cloud.synchronous)
     machine = Collector(settings, files.taught(), files.fresh(), time.monotonic())
-    hub = open_hub(config, me, keys, _LARGEST_UPLOAD_BYTES)
+    hub = open_hub(config, me, keys, _LARGEST_UPLOAD_BYTES, out, owns_pupils=True)
     logger.info("%s, %d interactions of %s", task, len(data.items), config.data.spec)
     logger.info("listening on port %d; on a device: mdl learn --task recommend --cloud HOST:%d ...", hub.port, hub.port)
     finish = serve(machine, hub, {KeepVectors: files.keep}, files.teach, files.stop)
@@ -84,26 +85,63 @@ def run_recommend_cloud(config: Config, me: Contributor, keys: MeshKeys | None, 
     )
 
 
+@dataclass(frozen=True)
+class Device:
+    """A device before it runs: what it learns with, what it says and hears, and what holds it up."""
+
+    recommendee: Recommendee
+    machine: Learner
+    spoke: Spoke
+    gate: Gatekeeper
+
+
 def run_recommend_device(
     config: Config, me: Contributor, keys: MeshKeys | None, out: Path, user: str, studies: int, fresh: bool
 ) -> DeviceEnded:
     """`mdl learn --task recommend`: so many vectors. Raises ConfigError or DataError."""
+    device = make_device(config, me, keys, out, user, studies, fresh, own_key(config))
+    mine, machine = device.recommendee, device.machine
+    logger.info("user %s: %d interactions, cloud %s", mine.user, len(mine.own.items), config.cloud.address)
+    finish = attend(machine, device.spoke, mine.study, device.gate)
+    problem = finish.problem
+    if finish.exit_code == 3:
+        problem += f" at {config.cloud.address}; does `mdl cloud --task recommend` run there, with the same code? It does not answer "
+        problem += "a device whose user or name another device had first"
+    return DeviceEnded(
+        problem, finish.exit_code, machine.taken, machine.version, mine.upload_bytes, tuple(mine.update_s)
+    )
+
+
+def make_device(
+    config: Config,
+    me: Contributor,
+    keys: MeshKeys | None,
+    out: Path,
+    user: str,
+    studies: int,
+    fresh: bool,
+    key: DeviceKey | None,
+) -> Device:
+    """Its connection is open. studies: vectors to learn, 0 without an end. key: what it shows the cloud.
+
+    Raises ConfigError or DataError.
+    """
     gate = make_gatekeeper(config.device.when, config.device.in_use_file)
-    device = Recommendee(config.data.spec, user, out, config.seed, fresh, gate.hold)
+    mine = Recommendee(config.data.spec, user, out, config.seed, fresh, gate.hold)
     settings = LearnerSettings(
         studies or MANY, patience_s=config.cloud.patience_s, gives_up_s=NOBODY_S, sends_vectors=True
     )
     # Numbered from the start of this process: later than all that an earlier one sent, also if its files are lost.
-    machine = Learner(device.user, TASK, "", settings, time.monotonic(), me.incarnation)
-    spoke = Spoke(me, keys, config.cloud.address, max_bytes=LARGEST_LESSON_BYTES, insecure=config.mesh.insecure)
-    logger.info("user %s: %d interactions, cloud %s", device.user, len(device.own.items), config.cloud.address)
-    finish = attend(machine, spoke, device.study, gate)
-    problem = finish.problem
-    if finish.exit_code == 3:
-        problem += f" at {config.cloud.address}; does `mdl cloud --task recommend` run there, with the same code?"
-    return DeviceEnded(
-        problem, finish.exit_code, machine.taken, machine.version, device.upload_bytes, tuple(device.update_s)
+    machine = Learner(mine.user, TASK, "", settings, time.monotonic(), me.incarnation)
+    spoke = Spoke(
+        me,
+        keys,
+        config.cloud.address,
+        max_bytes=LARGEST_LESSON_BYTES,
+        insecure=config.mesh.insecure,
+        device=key,
     )
+    return Device(mine, machine, spoke, gate)
 
 
 def _sizes(config: Config) -> Sizes:

@@ -58,6 +58,18 @@ def test_memory_tells_what_each_device_took_in_each_round(tmp_path: Path) -> Non
         assert mesh["round_s_median"] > 0.0
 
 
+def test_a_fleet_of_devices_loses_nothing_with_a_cloud_that_is_killed_twice(tmp_path: Path) -> None:
+    log = tmp_path / "log.csv"
+    rows = [f"u{user},i{(17 * user + at) % 220}" for user in range(16) for at in range(24)]
+    log.write_text("\n".join(["user,item", *rows]))
+    small = ["--data", f"csv:{log}?least=1", "--devices", 12, "--rounds", 3, "--patience", 120]
+    told = _last(_run(tmp_path, "benchmarks/dccl_fleet.py", *small))
+    assert told["by_round"] == {"1": 0, "2": 12, "3": 12, "4": 12}
+    assert (told["taken"], told["lost"], told["counted_twice"], told["undone"]) == (36, 0, 0, 0)
+    assert len(told["killed_at"]) == 2
+    assert told["killed_at"][0]["version"] == 1
+
+
 def test_a_peer_that_cannot_be_measured_is_one_line(tmp_path: Path) -> None:
     run = _run(tmp_path, "benchmarks/memory.py", "--peers", 2, "--rounds", 3, "--values", -1)
     assert run.returncode == 4

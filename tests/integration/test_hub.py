@@ -12,9 +12,12 @@ from mdl.protocol.cloud_messages import LessonCurrent, LessonMessage, LessonWant
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Received
 from transport.links.hub import Hub, Spoke
+from transport.trust.device_key import DeviceKey
+from transport.trust.names import Names
 
 pytestmark = pytest.mark.alone
 
+OWN = DeviceKey.of(bytes(range(32)))
 MODEL = Packed(random.Random(1).randbytes((1 << 22) - 1))  # 4 MiB, and no whole number of float32
 PATIENCE_S = 20.0
 
@@ -25,12 +28,14 @@ class Star:
     def __init__(self):
         self.ends, self.events = {}, {}
 
-    def add_hub(self, keys, *, port=0, max_bytes=1 << 22, incarnation=1):
-        hub = Hub(Contributor("cloud", incarnation), keys, max_bytes=max_bytes, listen_host="127.0.0.1", port=port)
+    def add_hub(self, keys, *, port=0, max_bytes=1 << 22, incarnation=1, **settings):
+        me = Contributor("cloud", incarnation)
+        hub = Hub(me, keys, max_bytes=max_bytes, listen_host="127.0.0.1", port=port, **settings)
         return self._add("cloud", hub)
 
-    def add_spoke(self, peer_id, keys, port, *, incarnation=1, label=None):
-        spoke = Spoke(Contributor(peer_id, incarnation), keys, f"127.0.0.1:{port}", max_bytes=1 << 22)
+    def add_spoke(self, peer_id, keys, port, *, incarnation=1, label=None, device=None):
+        me, address = Contributor(peer_id, incarnation), f"127.0.0.1:{port}"
+        spoke = Spoke(me, keys, address, max_bytes=1 << 22, device=device)
         return self._add(label or peer_id, spoke)
 
     def _add(self, label, end):
@@ -127,8 +132,8 @@ def test_a_cloud_that_is_started_anew_at_its_address_is_found_again(star, keys):
 
 def test_an_earlier_start_of_a_learner_is_not_heard_any_more_and_gets_no_answers(star, keys):
     port = star.add_hub(keys).port
-    star.add_spoke("a", keys, port, incarnation=1, label="old")
-    star.add_spoke("a", keys, port, incarnation=2, label="new")
+    star.add_spoke("a", keys, port, incarnation=1, label="old", device=OWN)
+    star.add_spoke("a", keys, port, incarnation=2, label="new", device=OWN)
     star.send("new", "cloud", wanted("a"))
     assert star.until(lambda: star.received("cloud"))
     star.send("old", "cloud", wanted("a"))
@@ -137,6 +142,38 @@ def test_an_earlier_start_of_a_learner_is_not_heard_any_more_and_gets_no_answers
     star.send("cloud", "a", LessonCurrent("a", 1))
     assert star.until(lambda: star.received("new"))
     assert not star.received("old")
+
+
+@pytest.mark.parametrize("owns_pupils", [True, False])
+def test_one_device_does_not_speak_in_anothers_name(star, keys, owns_pupils):
+    """Neither by its name nor, where a pupil is one device's, for its pupil; and gets no answer that is for it."""
+    port = star.add_hub(keys, owns_pupils=owns_pupils).port
+    star.add_spoke("a", keys, port)
+    star.send("a", "cloud", wanted("ann"))
+    assert star.until(lambda: star.received("cloud"))
+    star.add_spoke("a", keys, port, incarnation=9, label="joker")
+    star.add_spoke("b", keys, port)
+    star.send("joker", "cloud", wanted("ann"))
+    star.send("b", "cloud", wanted("ann"))
+    star.send("b", "cloud", wanted("bob"))
+    assert star.until(lambda: [it for it in star.received("cloud") if it.message.pupil == "bob"])
+    heard = [(event.sender.peer_id, event.message.pupil) for event in star.received("cloud")]
+    assert heard == [("a", "ann"), ("b", "bob")] if owns_pupils else [("a", "ann"), ("b", "ann"), ("b", "bob")]
+    assert star.until(lambda: star.ends["cloud"].counts.refused == (2 if owns_pupils else 1))
+    star.send("cloud", "a", LessonCurrent("ann", 1))
+    assert star.until(lambda: star.received("a"))
+    assert not star.received("joker")
+
+
+def test_whose_a_name_is_holds_when_the_cloud_is_started_anew(star, keys):
+    port = star.add_hub(keys, names=Names({"a": OWN.link_key})).port
+    star.add_spoke("a", keys, port, label="joker")
+    star.add_spoke("a", keys, port, device=OWN)
+    star.send("joker", "cloud", LessonWanted("joker", "schema"))
+    star.send("a", "cloud", wanted("a"))
+    assert star.until(lambda: star.received("cloud"))
+    assert star.until(lambda: star.ends["cloud"].counts.refused == 1)
+    assert [event.message.pupil for event in star.received("cloud")] == ["a"]
 
 
 def test_without_keys_only_loopback_is_reached(keys):

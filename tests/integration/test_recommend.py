@@ -42,9 +42,9 @@ def start_cloud(home, port, out, log, *more):
                       "--port", port, "--out", out, "--seed", "1", "--json", *more)  # fmt: skip
 
 
-def learn(home, port, log, user, out, *more):
+def learn(home, port, log, user, out, *more, **variables):
     return home.start("learn", "--task", "recommend", "--data", f"csv:{log}", "--user", user, "--cloud",
-                      f"127.0.0.1:{port}", "--out", out, "--json", *more)  # fmt: skip
+                      f"127.0.0.1:{port}", "--out", out, "--json", *more, **variables)  # fmt: skip
 
 
 def ask(out, question):
@@ -137,6 +137,22 @@ def test_a_bad_vector_is_refused_by_name(home, code, log, tmp_path):
     assert result["taken"] == 2
     assert "refused bob" in cloud.told
     assert ask(out, "SELECT device FROM vectors") == [("ann",)]
+
+
+def test_a_user_is_the_device_that_spoke_for_them_first_also_after_a_restart(home, code, log, tmp_path):
+    out, port = tmp_path / "cloud", free_port()
+    cloud = start_cloud(home, port, out, log, "--updates", "9", "--patience", "600")
+    mine = learn(home, port, log, "u0", tmp_path / "mine", MDL_KEY="11" * 32)
+    assert mine.end() == 0, mine.told
+    cloud.process.kill()
+    cloud.end()
+    cloud = start_cloud(home, port, out, log, "--updates", "9", "--patience", "600")
+    theirs = learn(home, port, log, "u0", tmp_path / "theirs", "--name", "other", MDL_KEY="22" * 32)
+    assert theirs.end() == 3, theirs.told
+    assert product.until(lambda: "another device had the name pupil u0 first" in cloud.told), cloud.told
+    again = learn(home, port, log, "u0", tmp_path / "mine", MDL_KEY="11" * 32)
+    assert again.end() == 0, again.told
+    assert [number for (number,) in ask(out, "SELECT count(*) FROM vectors")] == [1]
 
 
 def answer_to(spoke, cloud, message, kinds):

@@ -69,10 +69,13 @@ class Gate:
         return (request[2], host) if reply[2] == ALLOWED else None
 
 
-def admit_by_code(keys: MeshKeys) -> Admit:
-    """Only the client key that follows from the join code."""
-    client = z85.decode(keys.client_public)
-    return lambda domain, key: ALLOWED if key == client else REFUSED
+def admit_devices(keys: MeshKeys) -> Admit:
+    """Every key but the one that all holders of the code share: by that one nobody could be told from another.
+
+    Who lacks the code does not come so far: a handshake begins with the server's key, which the code alone tells.
+    """
+    shared = z85.decode(keys.client_public)
+    return lambda domain, key: REFUSED if key == shared else ALLOWED
 
 
 def answer(request: Sequence[bytes], admit: Admit) -> list[bytes]:

@@ -1,8 +1,9 @@
 """A cloud and its learners: the learners dial, so that neither NAT nor a firewall of a home matters, and all that the
 cloud says goes back over the connection that the learner opened.
 
-The same keys, envelopes and bulk transfers as between peers (`transport.links.mesh_links`), on one socket: `Hub` is the
-cloud's end, a `Spoke` a learner's. Whoever is heard lately has a route back; nothing else is known of a learner here.
+The same envelopes and bulk transfers as between peers (`transport.links.mesh_links`), on one socket: `Hub` is the
+cloud's end, a `Spoke` a learner's. Each learner shows its device's own key, and a name is whose it was first (`Names`).
+Whoever is heard lately has a route back; nothing else is known of a learner here.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Sequence
+from secrets import token_bytes
 
 import zmq
 
@@ -23,10 +25,11 @@ from mdl.protocol.messages import Said
 from mdl.protocol.vocabulary import PeerInfo
 from transport.discovery.directory import Address, parse_address
 from transport.links.descriptors import raise_limit, share_out
-from transport.links.gate import DOOR, Gate, admit_by_code
+from transport.links.gate import DOOR, Gate, admit_devices, shown_key
 from transport.links.halfopen import TOO_MANY, Doorkeeper
 from transport.links.sockets import (
     TURN,
+    Curve,
     LinkCounts,
     check_security,
     is_passing,
@@ -37,7 +40,9 @@ from transport.links.sockets import (
 from transport.links.standing import Stated
 from transport.links.transfers import Transfers, check_frames
 from transport.loglimit import LogLimit
+from transport.trust.device_key import SECRET_BYTES, DeviceKey
 from transport.trust.keys import MeshKeys
+from transport.trust.names import Names
 from transport.wire.bulk import Outgoing, Step
 from transport.wire.codec import Envelope, decode, encode
 
@@ -144,7 +149,11 @@ class _End(ABC):
 
 
 class Hub(_End):
-    """The cloud's end: listens at HOST:PORT, port 0 a free one. Raises ConfigError if it cannot, as `Links` does."""
+    """The cloud's end: listens at HOST:PORT, port 0 a free one. Raises ConfigError if it cannot, as `Links` does.
+
+    names: whose names are, kept from earlier. owns_pupils: a pupil is one device's; else all members of a mesh speak
+    for it.
+    """
 
     def __init__(
         self,
@@ -155,10 +164,12 @@ class Hub(_End):
         listen_host: str = "0.0.0.0",
         port: int = 0,
         insecure: bool = False,
+        names: Names | None = None,
+        owns_pupils: bool = False,
     ) -> None:
         check_security(keys, insecure, [listen_host])
         super().__init__(me, keys, max_bytes)
-        self._gate = Gate(self.context, admit_by_code(keys), self._lines) if keys is not None else None
+        self._gate = Gate(self.context, admit_devices(keys), self._lines) if keys is not None else None
         try:
             secret = None if keys is None else keys.server_secret
             self._endpoint = open_router(self.context, secret, DOOR, Address(listen_host, port))
@@ -169,6 +180,7 @@ class Hub(_End):
         self.port = int(self._endpoint.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
         # Of each learner: its incarnation, and the connection it spoke on last; who has been silent longest goes first.
         self._routes: OrderedDict[str, tuple[int, bytes]] = OrderedDict()
+        self._names, self._owns_pupils = names or Names(), owns_pupils
 
     def receive(self, now: float) -> list[Event]:
         events = super().receive(now)
@@ -193,6 +205,7 @@ class Hub(_End):
         envelope = decode(rest[0].buffer)
         check_frames(envelope, rest)
         peer_id, incarnation = envelope.sender.peer_id, envelope.sender.incarnation
+        self._check_names(envelope, frames[-1])
         known = self._routes.get(peer_id)
         if known is not None and known[0] > incarnation:
             return []  # it was started anew since (fault rule 4)
@@ -204,21 +217,42 @@ class Hub(_End):
             self._routes.popitem(last=False)
         return self._take(envelope, rest, now)
 
+    def _check_names(self, envelope: Envelope, frame: zmq.Frame) -> None:
+        """Raises RemoteProtocolError if the device that this frame comes from speaks for another one."""
+        if self._gate is None:
+            return
+        names, pupil = [envelope.sender.peer_id], getattr(envelope.body, "pupil", "")
+        if self._owns_pupils and pupil:
+            names.append(f"pupil {pupil}")  # no peer's name has a space
+        self._names.check(names, shown_key(frame))
+
     def _route(self, receiver: str) -> list[bytes] | None:
         route = self._routes.get(receiver)
         return None if route is None else [route[1]]
 
 
 class Spoke(_End):
-    """A learner's end: dials `address`, HOST:PORT, and again whenever the connection breaks. Raises ConfigError."""
+    """A learner's end: dials `address`, HOST:PORT, and again whenever the connection breaks. Raises ConfigError.
+
+    device: whose key it shows; None is a device that is new each time.
+    """
 
     def __init__(
-        self, me: Contributor, keys: MeshKeys | None, address: str, *, max_bytes: int, insecure: bool = False
+        self,
+        me: Contributor,
+        keys: MeshKeys | None,
+        address: str,
+        *,
+        max_bytes: int,
+        insecure: bool = False,
+        device: DeviceKey | None = None,
     ) -> None:
         where = parse_address(address, "cloud")
         check_security(keys, insecure, [where.host])
         super().__init__(me, keys, max_bytes)
-        self._endpoint = open_spoke(self.context, keys, where)
+        shown = device or DeviceKey.of(token_bytes(SECRET_BYTES))
+        curve = None if keys is None else Curve(keys.server_public, shown.curve_public, shown.curve_secret)
+        self._endpoint = open_spoke(self.context, curve, where)
 
     def _handle(self, frames: list[zmq.Frame], now: float) -> list[Event]:
         self.counts.received_bytes += len(frames[0])

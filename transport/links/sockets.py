@@ -139,9 +139,9 @@ def open_dealer(
     return dealer
 
 
-def open_spoke(context: zmq.Context[zmq.Socket[bytes]], keys: MeshKeys | None, address: Address) -> zmq.Socket[bytes]:
+def open_spoke(context: zmq.Context[zmq.Socket[bytes]], curve: Curve | None, address: Address) -> zmq.Socket[bytes]:
     """A socket that sends to a door and receives what that answers on the same connection."""
-    dealer = _prepare_dealer(context, None if keys is None else Curve.of_door(keys), address)
+    dealer = _prepare_dealer(context, curve, address)
     dealer.sndhwm = CONTROL_QUEUE
     dealer.rcvhwm = RECEIVE_QUEUE
     dealer.connect(address.endpoint())

@@ -33,6 +33,7 @@ from mdl.protocol.cloud_work import CycleTaught, StoreUpdate, TeachCycle, Update
 from mdl.protocol.delta import digest_of
 from mdl.reading import decode_json, read_bytes
 from mdl.writing import write_bytes
+from peers.edge.cloud.names import DEVICES
 from peers.edge.resume import Origin, refuse_to_overwrite, set_aside
 from peers.roles.cloud.cloud import CloudState
 
@@ -76,7 +77,7 @@ class CloudFiles:
         self._classroom = classroom
         self._stopped = threading.Event()
         if fresh:
-            set_aside(directory, (_CATALOGUE, "lessons", "pupils", "cycles.jsonl"))
+            set_aside(directory, (_CATALOGUE, "lessons", "pupils", "cycles.jsonl", DEVICES))
         self._cycles = Journal(directory / "cycles.jsonl")
         self.catalogue = self._load_catalogue(seed)
 

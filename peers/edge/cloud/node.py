@@ -32,9 +32,11 @@ from mdl.reading import decode_json, read_bytes
 from mdl.section import MANY
 from mdl.writing import write_bytes
 from peers.edge.cloud.files import CloudFiles
+from peers.edge.cloud.names import open_names
 from peers.edge.device import device_seed
 from peers.edge.gatekeeper import Gatekeeper, make_gatekeeper
 from peers.edge.lifeline import stopped_by_signals
+from peers.edge.membership import device_key
 from peers.edge.resume import Origin, refuse_to_overwrite, set_aside
 from peers.edge.small.share import load_share
 from peers.roles.cloud.cloud import Cloud, CloudSettings
@@ -42,6 +44,7 @@ from peers.roles.cloud.learner import CLOUD, Learner, LearnerSettings
 from transport.discovery.interfaces import host_to_listen_on
 from transport.links.hub import Hub, Spoke
 from transport.runtime import Runtime
+from transport.trust.device_key import DeviceKey
 from transport.trust.keys import MeshKeys
 from transport.worker import Work, Worker
 
@@ -97,7 +100,7 @@ def run_cloud(config: Config, me: Contributor, keys: MeshKeys | None, out: Path,
     files = CloudFiles(out, kind, classroom, config.seed, fresh)
     settings = CloudSettings(config.cloud.updates, config.cloud.patience_s, config.cloud.synchronous)
     machine = Cloud(kind.schema_hash, kind.summary, settings, files.state(), time.monotonic())
-    hub = open_hub(config, me, keys, kind.largest_bytes)
+    hub = open_hub(config, me, keys, kind.largest_bytes, out)
     logger.info("%s: %d examples of %s", kind.summary, len(data.train), config.data.spec)
     if classroom.without_groups:
         logger.info("%s", classroom.without_groups)
@@ -117,8 +120,13 @@ def run_cloud(config: Config, me: Contributor, keys: MeshKeys | None, out: Path,
     )
 
 
-def open_hub(config: Config, me: Contributor, keys: MeshKeys | None, largest_bytes: int) -> Hub:
-    """Where a cloud's devices dial in. largest_bytes: of what one of them may send. Raises ConfigError."""
+def open_hub(
+    config: Config, me: Contributor, keys: MeshKeys | None, largest_bytes: int, out: Path, owns_pupils: bool = False
+) -> Hub:
+    """Where a cloud's devices dial in. largest_bytes: of what one of them may send. owns_pupils: see `Hub`.
+
+    out: whose names are is kept there. Raises ConfigError, DataError.
+    """
     return Hub(
         Contributor(CLOUD, me.incarnation),
         keys,
@@ -126,6 +134,8 @@ def open_hub(config: Config, me: Contributor, keys: MeshKeys | None, largest_byt
         listen_host="127.0.0.1" if config.mesh.loopback else host_to_listen_on(config.mesh.listen),
         port=config.mesh.port or PORT,
         insecure=config.mesh.insecure,
+        names=None if keys is None else open_names(out),
+        owns_pupils=owns_pupils,
     )
 
 
@@ -170,6 +180,11 @@ def _on_stop(stop: Callable[[], None]) -> Callable[[float, Event, object], None]
     return observe
 
 
+def own_key(config: Config) -> DeviceKey | None:
+    """What this device shows a cloud. Raises ConfigError."""
+    return None if config.mesh.insecure else device_key()
+
+
 def run_learner(
     config: Config, me: Contributor, keys: MeshKeys | None, out: Path, studies: int, fresh: bool = False
 ) -> LearnerEnded:
@@ -188,6 +203,7 @@ def run_learner(
         config.cloud.address,
         max_bytes=LARGEST_LESSON_BYTES,
         insecure=config.mesh.insecure,
+        device=own_key(config),
     )
     logger.info(
         "%s: %d examples of %s, cloud %s", kind.summary, len(student.train), config.data.spec, config.cloud.address

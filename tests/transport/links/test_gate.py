@@ -10,11 +10,11 @@ import zmq
 from zmq.utils import z85
 
 from transport.links import gate as gate_module
-from transport.links.gate import ALLOWED, LATER, LINKS, REFUSED, WAIT_S, ZAP_ADDRESS, Gate, admit_by_code, answer
+from transport.links.gate import ALLOWED, LATER, LINKS, REFUSED, WAIT_S, ZAP_ADDRESS, Gate, admit_devices, answer
 from transport.loglimit import LogLimit
 from transport.trust.keys import MeshKeys, new_join_code
 
-KEYS, OTHER = (MeshKeys.from_code(new_join_code("home", bytes([at]) * 19)) for at in (1, 2))
+KEYS = MeshKeys.from_code(new_join_code("home", bytes([1]) * 19))
 KEY = bytes(range(32))
 
 
@@ -22,12 +22,12 @@ def request(mechanism: bytes, *credentials: bytes, number: int = 1) -> list[byte
     return [b"1.0", str(number).encode(), LINKS, b"192.0.2.9", b"", mechanism, *credentials]
 
 
-def test_the_code_admits_its_client_key_alone() -> None:
-    admit = admit_by_code(KEYS)
-    member = request(b"CURVE", z85.decode(KEYS.client_public))
+def test_a_cloud_lets_devices_in_by_keys_of_their_own_alone() -> None:
+    admit = admit_devices(KEYS)
+    member = request(b"CURVE", KEY)
     assert answer(member, admit)[:3] == [b"1.0", b"1", ALLOWED]
     strangers = [
-        request(b"CURVE", z85.decode(OTHER.client_public)),
+        request(b"CURVE", z85.decode(KEYS.client_public)),  # which all holders of the code share
         request(b"NULL"),
         request(b"PLAIN", b"user", b"word"),
         [b"0.9", *member[1:]],
