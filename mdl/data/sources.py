@@ -61,6 +61,34 @@ def _semg(spec: Spec, seed: int) -> Prepared:
     return _stamp([path], spec), lambda _: read_semg(path, options)
 
 
+def _mhealth(spec: Spec, seed: int) -> Prepared:
+    from mdl.data.published.mhealth import MhealthOptions, read_mhealth
+
+    options, path = read_options(spec, MhealthOptions), Path(spec.path).expanduser()
+    return _stamp([path], spec), lambda _: read_mhealth(path, options)
+
+
+def _pamap2(spec: Spec, seed: int) -> Prepared:
+    from mdl.data.published.pamap2 import Pamap2Options, read_pamap2
+
+    options, path = read_options(spec, Pamap2Options), Path(spec.path).expanduser()
+    return _stamp([path], spec), lambda _: read_pamap2(path, options)
+
+
+def _unimib(spec: Spec, seed: int) -> Prepared:
+    from mdl.data.published.unimib import UnimibOptions, read_unimib
+
+    options, path = read_options(spec, UnimibOptions), Path(spec.path).expanduser()
+    return _stamp([path], spec), lambda _: read_unimib(path, options)
+
+
+def _opportunity(spec: Spec, seed: int) -> Prepared:
+    from mdl.data.published.opportunity import OpportunityOptions, read_opportunity
+
+    options, path = read_options(spec, OpportunityOptions), Path(spec.path).expanduser()
+    return _stamp([path], spec), lambda _: read_opportunity(path, options)
+
+
 def _npz(spec: Spec, seed: int) -> Prepared:
     from mdl.data.readers.arrays import ArrayOptions, read_npz
 
@@ -102,6 +130,10 @@ SOURCES = {
     "motion": Source(_motion, takes_path=False),
     "uci-har": Source(_uci_har),
     "semg": Source(_semg),
+    "mhealth": Source(_mhealth, needs_path=True),
+    "pamap2": Source(_pamap2, needs_path=True),
+    "unimib": Source(_unimib, needs_path=True),
+    "opportunity": Source(_opportunity, needs_path=True),
     "npz": Source(_npz, needs_path=True, is_own=True),
     "csv": Source(_csv, needs_path=True, is_own=True),
     "images": Source(_images, needs_path=True, is_own=True),

@@ -13,7 +13,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path, PurePosixPath
 from tokenize import TokenError
 from typing import Any, BinaryIO, Protocol, cast
@@ -59,6 +59,10 @@ class Members(Protocol):
 
     def read(self, name: str) -> bytes: ...
 
+    def open(self, name: str) -> AbstractContextManager[BinaryIO]:
+        """To be read in pieces, so that it may be larger than LARGEST_MEMBER_BYTES."""
+        ...
+
 
 class _Folder:
     def __init__(self, root: Path) -> None:
@@ -69,6 +73,9 @@ class _Folder:
 
     def read(self, name: str) -> bytes:
         return read_bytes(self._root / name, LARGEST_MEMBER_BYTES)
+
+    def open(self, name: str) -> AbstractContextManager[BinaryIO]:
+        return open_regular(self._root / name)
 
 
 class _Zip:
@@ -92,6 +99,15 @@ class _Zip:
         self.budget -= size
         with _reading_zip(f"{self._where}: {name}"):
             return self._archive.read(name)
+
+    @contextmanager
+    def open(self, name: str) -> Iterator[BinaryIO]:
+        size = self._archive.getinfo(name).file_size
+        if size > self.budget:
+            raise DataError(f"{self._where}: {name} unpacks to {size} bytes, more than {MOST_UNPACKED} times its size")
+        self.budget -= size
+        with _reading_zip(f"{self._where}: {name}"), self._archive.open(name) as member:
+            yield cast(BinaryIO, member)
 
 
 @contextmanager

@@ -1,0 +1,117 @@
+"""Long logs of sensors in text: whitespace between numbers, a label in one column, NaN where a sensor said nothing.
+
+Read in pieces, since a log may be larger than memory should hold, and of each row only the columns that are wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, BinaryIO, TypeAlias
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from mdl.data.readers.streams import cut_runs, take_rows
+from mdl.data.windows import Floats, Integers, Windows, make_windows, number_runs
+from mdl.errors import DataError
+
+_PIECE_BYTES = 4 << 20
+# No row of these sets is longer; what has no end of line for so long is none of them.
+_LONGEST_ROW_BYTES = 1 << 16
+Rows: TypeAlias = Annotated[int, msgspec.Meta(ge=4, le=10_000)]
+Step: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=10_000)]
+
+
+@dataclass(frozen=True)
+class Log:
+    """One recording. values: float32 (rows, channels), NaN where nothing is known. label: int64 (rows,), as written."""
+
+    values: Floats
+    label: Integers
+    subject: int
+
+
+def read_log(file: BinaryIO, width: int, channels: Sequence[int], label: int, subject: int, where: str) -> Log:
+    """One log. width: columns of each row; channels, label: which of them are wanted, from 0.
+
+    Raises DataError naming the line that holds something else than numbers, or another count of them.
+    """
+    parts: list[NDArray[np.float32]] = []
+    wanted, rest, line = [*channels, label], b"", 1
+    while piece := file.read(_PIECE_BYTES):
+        whole, newline, rest = (rest + piece).rpartition(b"\n")
+        if not newline and len(rest) > _LONGEST_ROW_BYTES:
+            raise DataError(f"{where}, line {line}: more than {_LONGEST_ROW_BYTES} bytes; expected {width} numbers")
+        parts.append(_parse(whole, width, wanted, where, line))
+        line += whole.count(b"\n") + len(newline)
+    parts.append(_parse(rest, width, wanted, where, line))
+    table = np.concatenate(parts)
+    if not len(table):
+        raise DataError(f"{where}: empty; expected lines of {width} numbers")
+    named = table[:, -1]
+    if not (np.isfinite(named).all() and (named == np.floor(named)).all()):
+        raise DataError(f"{where}: column {label + 1} holds {named[~np.isfinite(named) | (named % 1 != 0)][0]:g}; "
+                        "expected the number of an activity")  # fmt: skip
+    return Log(np.ascontiguousarray(table[:, :-1]), named.astype(np.int64), subject)
+
+
+def cut_windows(logs: Sequence[Log], classes: Mapping[int, int], window: int, step: int, most_missing: int) -> Windows:
+    """Windows of rows with one label, one recording and no gap; a run of such rows is a group.
+
+    classes: the class of each label; other labels are left out. most_missing: rows in a row that are filled in,
+    linearly, where a channel says nothing; windows never cross a longer gap.
+    """
+    values = np.concatenate([fill_gaps(log.values, most_missing) for log in logs])
+    label = np.concatenate([log.label for log in logs])
+    subject = np.repeat([log.subject for log in logs], [len(log.label) for log in logs])
+    recording = np.repeat(np.arange(len(logs)), [len(log.label) for log in logs])
+    known = np.isfinite(values).all(axis=1)
+    run = number_runs(recording, label, known)
+    starts, group = cut_runs(run, window, step)
+    kept = known[starts] & np.isin(label[starts], list(classes))
+    starts, group = starts[kept], group[kept]
+    y = np.array([classes[each] for each in label[starts].tolist()], np.int64)
+    return make_windows(take_rows(values, starts, window), y, subject[starts], group)
+
+
+def fill_gaps(values: Floats, most: int) -> Floats:
+    """A copy in which up to `most` missing rows between two known ones of a channel are filled in linearly."""
+    filled = values.copy()
+    for column in filled.T:
+        missing = ~np.isfinite(column)
+        column[missing] = np.nan  # infinity is no measurement either
+        if not missing.any() or missing.all():
+            continue
+        edges = np.diff(np.concatenate([[0], missing.view(np.int8), [0]]))
+        for start, stop in zip(np.flatnonzero(edges == 1), np.flatnonzero(edges == -1), strict=True):
+            if start > 0 and stop < len(column) and stop - start <= most:
+                column[start:stop] = np.linspace(column[start - 1], column[stop], stop - start + 2)[1:-1]
+    return filled
+
+
+def _parse(text: bytes, width: int, wanted: list[int], where: str, line: int) -> NDArray[np.float32]:
+    """The wanted columns of these whole lines; empty lines at the end count for nothing."""
+    fields = text.split()
+    rows = text.count(b"\n") + 1 if fields else 0
+    if len(fields) != rows * width:
+        raise _blame(text, width, where, line)
+    table = np.array(fields).reshape(-1, width)[:, wanted] if fields else np.zeros((0, len(wanted)), "S1")
+    try:
+        return table.astype(np.float32)
+    except ValueError:
+        raise _blame(text, width, where, line) from None
+
+
+def _blame(text: bytes, width: int, where: str, first_line: int) -> DataError:
+    for number, line in enumerate(text.split(b"\n"), start=first_line):
+        fields = line.split()
+        if len(fields) != width:
+            return DataError(f"{where}, line {number}: {len(fields)} values; expected {width}")
+        for field in fields:
+            try:
+                float(field)
+            except ValueError:
+                return DataError(f"{where}, line {number}: {field[:40].decode('latin-1')!r}; expected a number")
+    return DataError(f"{where}: expected lines of {width} numbers")
