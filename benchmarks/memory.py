@@ -65,7 +65,7 @@ _MESH = MeshSection(loopback=True)
 _FAULTS = FaultSection(lost_after_s=30.0)
 
 
-class _Meter:
+class Meter:
     """Peaks of resident memory above what it was when the own delta was held, per round: until applied, and in all."""
 
     def __init__(self) -> None:
@@ -122,7 +122,7 @@ def run_peer(
     me = Contributor(name, 1)
     start = configured_start(config, me, TrainerStart(values, b"", "schema", "random"), time.monotonic())
     machine = build_machine(start)
-    meter = _Meter()
+    meter = Meter()
 
     def draw(round_id: int) -> Vector:
         """As a trained model would give it again: from what is kept anyway."""

@@ -1,0 +1,1 @@
+"""MDLdroid's evaluation: a mesh beside a master with slaves, and what one device can do alone."""
