@@ -7,9 +7,9 @@ tested on the next, three times. All figures are written as JSON after every see
 distribution of accuracies as SVG. Seeds that the file at --out already has are not run again, nor are the variants and
 costs that it has.
 --initial 5 18 49 is Fig. 6 and 7: --drawn devices, and a cloud that begins with the first part of so many people's
-records, the most active ones'. --tune leaves the last test out of sight. --donors N is the other protocol: N people
-give the cloud all of their days, and the others none. No cell, person or time is printed, only how often predictions
-were right. Needs scikit-learn.
+records, the most active ones'. --clusters 100 is places by clusters of the cloud's fixes. --tune leaves the last test
+out of sight. --donors N is the other protocol: N people give the cloud all of their days, and the others none. No cell,
+person or time is printed, only how often predictions were right. Needs scikit-learn.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from benchmarks.colla_initial import describe_initial, draw_devices, measure_ini
 from benchmarks.colla_methods import Outcome, Recipe, count_all, hide_time, preset_recipe, run_alone, run_central
 from benchmarks.colla_methods import run_colla as run_taught
 from benchmarks.colla_plot import draw_cdf
-from benchmarks.colla_record import Device, Examples, cut_record, first_parts, join, split_donors
+from benchmarks.colla_record import Device, Examples, cut_record, first_parts, join, read_clustered, split_donors
 from benchmarks.colla_table import COLLA, EXTENDED, PAPER, describe_variants, show_table, summarise
 from mdl.cloud.classroom import Classroom
 from mdl.cloud.model_kinds import RecurrentKind
@@ -57,7 +57,7 @@ def main() -> int:
     options = _parse_options()
     torch.set_num_threads(1)
     try:
-        log = read_stays(options.data, PlaceOptions(utc_offset=options.utc_offset, cell=options.cell, active=1))
+        log = _read_log(options)
         recipe = _read_recipe(options, log)
         devices = cut_record(log, recipe.steps, options.tune, options.devices)
         result = _resume(options, recipe)
@@ -82,6 +82,14 @@ def main() -> int:
         return 2
     print(show_table(result))
     return 0
+
+
+def _read_log(options: argparse.Namespace) -> PlaceLog:
+    places = PlaceOptions(utc_offset=options.utc_offset, cell=options.cell, active=1, rest=options.rest)
+    log = read_stays(options.data, places)
+    if not options.clusters:
+        return log
+    return read_clustered(options.data, log, places, options.clusters, options.people, options.tune)
 
 
 def measure_seed(
@@ -195,7 +203,7 @@ def _read_recipe(options: argparse.Namespace, log: PlaceLog) -> Recipe:
 
 def _resume(options: argparse.Namespace, recipe: Recipe) -> dict[str, Any]:
     fresh = {
-        "data": f"studentlife_gps, cells of {options.cell:g} m",
+        "data": _describe_places(options),
         "tuning": options.tune,
         "donors": options.donors,
         "preset": options.preset,
@@ -209,6 +217,14 @@ def _resume(options: argparse.Namespace, recipe: Recipe) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(options.out.read_text())
     same = all(found.get(key) == fresh[key] for key in ("data", "tuning", "donors", "recipe"))
     return found if same else fresh
+
+
+def _describe_places(options: argparse.Namespace) -> str:
+    cells = f"studentlife_gps, cells of {options.cell:g} m"
+    if not options.clusters:
+        return cells
+    rest = "" if options.rest == "nowhere" else f" and {cells.partition(', ')[2]}"
+    return f"studentlife_gps, clusters of {options.clusters} fixes, {options.people} people{rest}"
 
 
 def _write(result: dict[str, Any], out: Path) -> None:
@@ -236,6 +252,9 @@ def _parse_options() -> argparse.Namespace:
     parser.add_argument("--drawn", type=int, default=8, help="devices of --initial, drawn for each seed")
     parser.add_argument("--donors", type=int, default=0, help="people who are the cloud's: the others give it nothing")
     parser.add_argument("--cell", type=float, default=150.0, help="metres of a place, for fixes")
+    parser.add_argument("--clusters", type=int, default=0, help="places are clusters of so many of the cloud's fixes")
+    parser.add_argument("--people", type=int, default=3, help="who have been to a cluster, at least")
+    parser.add_argument("--rest", choices=("grid", "nowhere"), default="grid", help="where fixes of no cluster are")
     parser.add_argument("--utc-offset", type=float, default=-4.0)
     parser.add_argument("--preset", default="measured", help="measured, or paper for the settings of 4.2")
     parser.add_argument("--variants", action=argparse.BooleanOptionalAction, default=True, help="Fig. 5, 9 and 14")

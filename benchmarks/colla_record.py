@@ -5,14 +5,18 @@ A device trains on one part and is tested on the next one. All parts are cut at 
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor
 
-from mdl.data.readers.places import PlaceLog
+from mdl.data.clusters import find_clusters, write_clusters
+from mdl.data.readers.places import PlaceLog, PlaceOptions, read_fixes, read_stays
 from mdl.data.readers.visits import Stays, make_sequences, take_stays
 from mdl.errors import DataError
 
@@ -25,6 +29,8 @@ CLOUD_SHARE = 0.25
 _MOST_QUIET_PLACES, _FEWEST_ACTIVE_DAYS, _DAYS_A_MONTH = 5, 10, 30
 # Fewer sequences than that in a part tell nothing.
 _FEWEST_SEQUENCES = 10
+# As `mdl data cluster` has it.
+_REACH_M = 50.0
 
 
 @dataclass(frozen=True)
@@ -64,6 +70,16 @@ def cut_record(log: PlaceLog, steps: int, tune: bool, most: int = 1000) -> list[
     if len(devices) < 2:
         raise DataError(f"{len(devices)} of {len(log.stays)} people have enough active days; expected at least 2")
     return devices[:most]
+
+
+def read_clustered(data: str, log: PlaceLog, places: PlaceOptions, smallest: int, people: int, tune: bool) -> PlaceLog:
+    """The record by clusters of the first part's fixes, which is what the cloud has and tells. log: by the grid."""
+    fixes, subjects, days = read_fixes(data, places)
+    given = days < _cut_days(log, tune)[1]
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "clusters.csv"
+        write_clusters(file, find_clusters(fixes[given], subjects[given], smallest, _REACH_M, people))
+        return read_stays(data, msgspec.structs.replace(places, clusters=str(file)))
 
 
 def first_parts(log: PlaceLog, steps: int, tune: bool) -> list[Examples]:

@@ -108,7 +108,8 @@ def _places(spec: Spec, seed: int) -> Prepared:
     from mdl.data.readers.places import PlaceOptions, read_places
 
     options = read_options(spec, PlaceOptions)
-    return _stamp(find_csv_files(spec.path), spec), lambda _: read_places(spec.path, options)
+    told = [Path(options.clusters).expanduser()] if options.clusters else []
+    return _stamp([*find_csv_files(spec.path), *told], spec), lambda _: read_places(spec.path, options)
 
 
 def _images(spec: Spec, seed: int) -> Prepared:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mdl.section import LARGEST_SEED
-from peers.cli.options import AsJson
+from peers.cli.options import AsJson, finite
 from peers.cli.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -101,6 +101,37 @@ def inspect_set(
 
     for line in draw_classes(data):
         print(plain_lines(line))
+
+
+@app.command("cluster")
+def cluster_places(
+    spec: Annotated[str, typer.Argument(help='places:PATH with positions, as in "places:donated/*.csv".')],
+    out: Annotated[Path, typer.Option(help="Where the clusters are written; for all devices.")] = Path("clusters.csv"),
+    smallest: Annotated[int, typer.Option(help="Positions of a cluster, at least.", min=2, max=1_000_000)] = 100,
+    reach: Annotated[
+        float, typer.Option(help="Metres around its middle that belong to it.", min=1, max=10_000, callback=finite)
+    ] = 50.0,
+    people: Annotated[int, typer.Option(help="People who have been there, at least.", min=1, max=1_000_000)] = 3,
+    as_json: AsJson = False,
+) -> None:
+    """Find places as clusters of positions; each device reads its record with places:PATH?clusters=FILE then."""
+    from mdl.data.clusters import find_clusters, write_clusters
+    from mdl.data.readers.places import PlaceOptions, read_fixes
+    from mdl.data.sources import parse_spec
+    from mdl.data.spec import read_options
+    from mdl.errors import ConfigError
+
+    given = parse_spec(spec)
+    if given.source != "places":
+        raise ConfigError(f"data {spec!r}: only places have clusters; expected places:PATH")
+    fixes, subjects, _ = read_fixes(given.path, read_options(given, PlaceOptions))
+    clusters = find_clusters(fixes, subjects, smallest, reach, people)
+    write_clusters(out, clusters)
+    if as_json:
+        print(json.dumps({"clusters": len(clusters), "positions": len(fixes), "path": str(out)}))
+        return
+    print(f"{len(clusters)} places in {len(fixes):,} positions: {out}")
+    print(f"use it on every device with: --data places:PATH?clusters={out}")
 
 
 def _find_kept(name: str) -> Path | None:

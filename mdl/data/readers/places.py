@@ -3,9 +3,13 @@
 places:log.csv?time=time&place=app       a column that names the place (or app), places are its distinct names
 places:gps/*.csv.gz?utc_offset=-4        columns latitude and longitude, places are the cells of a fixed grid
 
+places:gps/*.csv.gz?clusters=FILE        the clusters that `mdl data cluster` found, then the grid
+
 The grid is a constant of the mesh, not learned from anybody's data: whoever shares `centre` and `cell` shares the
 meaning of the classes. Where no centre is given it is the median of the fixes at PATH, which only fits if all of them
-lie on one machine. What leaves this module is never finer than a cell.
+lie on one machine, or of the clusters of a file, which fits all who have the file. A fix that no cluster reaches, as at
+the home of somebody whose data nobody has, is in a cell (rest=grid) or nowhere (rest=nowhere). What leaves this module
+is never finer than a cell or a cluster.
 """
 
 from __future__ import annotations
@@ -18,12 +22,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
+from mdl.data.clusters import Floats64, assign, read_clusters, to_metres
 from mdl.data.readers.archive import open_text
 from mdl.data.readers.clock import LATEST_S, UNITS_S, unix_unit
 from mdl.data.readers.csv_streams import find_csv_files
@@ -37,7 +41,7 @@ TEST_SHARE = 0.2
 _MOST_MOMENTS = 5_000_000
 # A place, an app, a person.
 _LONGEST_NAME = 256
-_METRES_A_DEGREE = 111_320.0
+_DAY_S = 86_400
 # A column named `place` is used where there is one; else these two make a grid.
 _FIX_COLUMNS = ("latitude", "longitude")
 
@@ -46,6 +50,7 @@ class PlaceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """time, place, subject: columns. centre: "latitude,longitude" of the grid. cell: metres; rows, columns: of cells.
 
     23 x 16 are as many places as the paper's clusters of access points, so that its models' sizes can be compared.
+    clusters: a file of places, the first ones; rest: where a fix is that none of them reaches.
     utc_offset: hours, added to UNIX times. accuracy: metres; coarser fixes are dropped. steps: most stays in a history.
     hole: windows of 10 minutes that a stay bridges. active: stays that make a day count.
     """
@@ -57,6 +62,8 @@ class PlaceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cell: Annotated[float, msgspec.Meta(ge=10, le=1e6)] = 150.0
     rows: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 23
     columns: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 16
+    clusters: str = ""
+    rest: Literal["grid", "nowhere"] = "grid"
     utc_offset: Annotated[float, msgspec.Meta(ge=-14, le=14)] = 0.0
     accuracy: Annotated[float, msgspec.Meta(gt=0, le=1e9)] = 100.0
     steps: Annotated[int, msgspec.Meta(ge=1, le=256)] = 16
@@ -95,12 +102,7 @@ def read_places(path: str, options: PlaceOptions) -> DataSet:
 
 def read_stays(path: str, options: PlaceOptions) -> PlaceLog:
     """Each person's stays on active days. Raises ConfigError or DataError naming file and line."""
-    all_moments = (moment for file in find_csv_files(path) for moment in _read_file(file, options))
-    moments = list(itertools.islice(all_moments, _MOST_MOMENTS + 1))
-    if len(moments) > _MOST_MOMENTS:
-        raise DataError(f"{path}: more than {_MOST_MOMENTS} rows; expected a row a minute, or fewer files")
-    if not moments:
-        raise DataError(f"{path}: no usable row; fixes coarser than accuracy={options.accuracy:g} m are dropped")
+    moments = _read_moments(path, options)
     people = sorted({moment.subject for moment in moments})
     names, numbers = _number_places(moments, options)
     times = np.array([moment.time_s for moment in moments], np.int64)
@@ -112,6 +114,16 @@ def read_stays(path: str, options: PlaceOptions) -> PlaceLog:
         for index, name in enumerate(people)
     }
     return PlaceLog(names, stays)
+
+
+def read_fixes(path: str, options: PlaceOptions) -> tuple[Floats64, Integers, Integers]:
+    """Every position in degrees (n, 2), and its person (n,) and local day (n,). Raises as `read_stays`."""
+    moments = _read_moments(path, options)
+    if moments[0].place:
+        raise DataError(f"{path}: a log that names its places has no positions; expected {', '.join(_FIX_COLUMNS)}")
+    people = np.unique(np.array([moment.subject for moment in moments]), return_inverse=True)[1].astype(np.int64)
+    days = np.array([moment.time_s // _DAY_S for moment in moments], np.int64)
+    return _fixes_of(moments), people, days
 
 
 def cut_days(stays: Stays, share: float) -> tuple[Stays, Stays]:
@@ -131,28 +143,55 @@ class _Moment:
     fix: tuple[float, float]
 
 
+def _read_moments(path: str, options: PlaceOptions) -> list[_Moment]:
+    all_moments = (moment for file in find_csv_files(path) for moment in _read_file(file, options))
+    moments = list(itertools.islice(all_moments, _MOST_MOMENTS + 1))
+    if len(moments) > _MOST_MOMENTS:
+        raise DataError(f"{path}: more than {_MOST_MOMENTS} rows; expected a row a minute, or fewer files")
+    if not moments:
+        raise DataError(f"{path}: no usable row; fixes coarser than accuracy={options.accuracy:g} m are dropped")
+    return moments
+
+
 def _number_places(moments: list[_Moment], options: PlaceOptions) -> tuple[tuple[str, ...], Integers]:
     if moments[0].place:
+        if options.clusters:
+            raise ConfigError("places: clusters are of fixes, and this log names its places: leave clusters= out")
         names, numbers = np.unique(np.array([moment.place for moment in moments]), return_inverse=True)
         return tuple(names.tolist()), numbers.astype(np.int64)
-    fixes = np.array([moment.fix for moment in moments])
-    centre = np.asarray(_parse_centre(options.centre) or np.median(fixes, axis=0), np.float64)
+    fixes = _fixes_of(moments)
+    if not options.clusters:
+        return _number_cells(fixes, fixes, options)
+    clusters = read_clusters(Path(options.clusters).expanduser())
+    places = tuple(f"place {clusters.name} {number}" for number in range(len(clusters)))
+    numbers = assign(fixes, clusters)
+    if options.rest == "nowhere":
+        return places, numbers
+    cells, rest = _number_cells(fixes, clusters.centres, options)
+    return places + cells, np.where((numbers < 0) & (rest >= 0), rest + len(places), numbers)
+
+
+def _number_cells(fixes: Floats64, around: Floats64, options: PlaceOptions) -> tuple[tuple[str, ...], Integers]:
+    """The cells' names and each fix's cell. around: positions whose median is the centre where none is given."""
+    centre = np.asarray(_parse_centre(options.centre) or np.median(around, axis=0), np.float64)
     grid = _name_grid(centre, options)
     cells = tuple(f"cell {grid} {row}-{column}" for row in range(options.rows) for column in range(options.columns))
     return cells, _find_cells(fixes, centre, options)
 
 
-def _name_grid(centre: NDArray[np.float64], options: PlaceOptions) -> str:
+def _fixes_of(moments: list[_Moment]) -> Floats64:
+    return np.array([moment.fix for moment in moments])
+
+
+def _name_grid(centre: Floats64, options: PlaceOptions) -> str:
     """Tells grids apart whose cells mean other places, without saying where they are."""
     text = f"{centre[0]:.6f} {centre[1]:.6f} {options.cell:g}"
     return hashlib.blake2b(text.encode(), digest_size=3).hexdigest()
 
 
-def _find_cells(fixes: NDArray[np.float64], centre: object, options: PlaceOptions) -> Integers:
+def _find_cells(fixes: Floats64, centre: Floats64, options: PlaceOptions) -> Integers:
     """Row-major cell numbers, -1 outside the grid."""
-    latitude, longitude = np.asarray(centre, np.float64)
-    north = (fixes[:, 0] - latitude) * _METRES_A_DEGREE
-    east = (fixes[:, 1] - longitude) * _METRES_A_DEGREE * math.cos(math.radians(latitude))
+    north, east = to_metres(fixes, centre).T
     row = np.floor(north / options.cell + options.rows / 2).astype(np.int64)
     column = np.floor(east / options.cell + options.columns / 2).astype(np.int64)
     inside = (row >= 0) & (row < options.rows) & (column >= 0) & (column < options.columns)

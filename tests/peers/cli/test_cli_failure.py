@@ -24,6 +24,7 @@ MISTAKES = {
     "agent": (["--until", "acuracy=0.9"], "did you mean accuracy?"),
     "cloud": (["--code", "hello"], "join code: no ':' in it"),
     "data accept": (["--mesh", "nosuch", "--from", "phone"], "no code is known for mesh 'nosuch'"),
+    "data cluster": (["motion"], "only places have clusters"),
     "data get": (["nosuch"], "nosuch"),
     "data inspect": (["npz:gone.npz"], "gone.npz: no such file"),
     "data list": (["more"], "unexpected extra argument"),

@@ -32,6 +32,7 @@ NEEDED = {
     "replay": ["story.jsonl"],
     "schedule replay": ["run"],
     "scheduler eval": ["greedy"],
+    "data cluster": ["places:gps"],
     "data inspect": ["motion"],
     "learn": ["--cloud", "127.0.0.1:1"],
     "personal join": ["text.txt"],
