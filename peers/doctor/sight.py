@@ -63,7 +63,10 @@ class Sight:
 
 @contextmanager
 def look_at_mesh(mesh: Mesh, section: MeshSection, own: Sequence[Interface], wait_s: float) -> Iterator[Sight]:
-    """Takes from 2 to wait_s seconds: until everybody who announces itself has answered. Can be found until it ends."""
+    """Takes from 2 to wait_s seconds: until everybody who announces itself has answered. Can be found until it ends.
+
+    Time in which this process was not let run does not count, wait_s more at most: the others' answers wait here then.
+    """
     survey, problem = _open_survey(mesh, own)
     try:
         with Watcher(mesh, section, listen_port=section.port) as watcher:
@@ -83,7 +86,7 @@ def _open_survey(mesh: Mesh, own: Sequence[Interface]) -> tuple[Survey | None, s
 
 
 def _look(watcher: Watcher, survey: Survey | None, problem: str, join: Sequence[str], wait_s: float) -> Sight:
-    began, pause = time.monotonic(), threading.Event()
+    began, pause, patience = time.monotonic(), threading.Event(), Patience(wait_s)
     clocks = Clocks(time.time())
     me = watcher.machine.me.peer_id
     while True:
@@ -92,7 +95,7 @@ def _look(watcher: Watcher, survey: Survey | None, problem: str, join: Sequence[
         clocks.compare(known, heard, {each.peer_id: each.signed_ms for each in announced}, time.time())
         found = {info.peer_id: watcher.hears_datagrams(info.peer_id) for info in heard}
         by_datagrams = {peer_id: got for peer_id, got in found.items() if got is not None}
-        waited_s = time.monotonic() - began
+        waited_s = patience.waited_s(time.monotonic() - began)
         missing = {each.peer_id for each in announced if each.of_ours} - {info.peer_id for info in heard}
         unheard = [text for text in join if all(info.host != bare(parse_address(text).host) for info in heard)]
         is_whole = bool(heard) and not missing and not unheard and all(by_datagrams.values())
@@ -100,6 +103,20 @@ def _look(watcher: Watcher, survey: Survey | None, problem: str, join: Sequence[
             membership = watcher.standing.membership
             return Sight(announced, heard, known, clocks.ahead_s(), by_datagrams, watcher.status, membership, problem)
         pause.wait(_LOOK_S)
+
+
+class Patience:
+    """How long somebody has waited who looks every _LOOK_S: a look that comes late was kept from running."""
+
+    def __init__(self, most_s: float) -> None:
+        self._most_s = most_s
+        self._looked_s = self._starved_s = 0.0
+
+    def waited_s(self, passed_s: float) -> float:
+        """Of these seconds, as told at each look, those in which it could have heard."""
+        late_s = passed_s - self._looked_s - 2 * _LOOK_S
+        self._looked_s, self._starved_s = passed_s, min(self._starved_s + max(late_s, 0.0), self._most_s)
+        return passed_s - self._starved_s
 
 
 class Clocks:

@@ -1,11 +1,11 @@
-"""Clocks are compared by what others sign for us, and by nothing that is older."""
+"""Clocks are compared by what others sign for us, and by nothing that is older; patience is for the others alone."""
 
 from __future__ import annotations
 
 import pytest
 
 from mdl.protocol.vocabulary import PeerInfo, Role
-from peers.doctor.sight import Clocks
+from peers.doctor.sight import Clocks, Patience
 from transport.trust.device_key import DeviceKey
 from transport.trust.keys import MeshKeys, new_join_code
 from transport.trust.membership import Membership
@@ -41,3 +41,10 @@ def test_what_is_known_of_who_has_not_spoken_tells_nothing() -> None:
     clocks.compare([old], [], {}, BEGAN_S + 1.0)
     clocks.compare([old], [old], {}, BEGAN_S + 2.0)
     assert clocks.ahead_s() == {}
+
+
+def test_time_in_which_nobody_could_look_is_not_waited() -> None:
+    patience = Patience(4.0)
+    assert [patience.waited_s(passed_s) for passed_s in (0.1, 0.2)] == [0.1, 0.2]
+    assert patience.waited_s(2.4) == pytest.approx(0.4)  # 2.2 s without a look, of which 0.2 are one
+    assert patience.waited_s(30.0) == pytest.approx(26.0)  # 4 s of that at most
