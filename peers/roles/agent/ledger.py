@@ -104,7 +104,7 @@ class RoundLedger:
     def hear(self, change: Change, now: float) -> list[Hop]:
         """Take a member's report into account; returns the hops that it decided, newly known."""
         peer = change.member.contributor
-        if change.holdings or change.hops or peer not in self.reports:
+        if change.holdings or change.hops or self._is_outdated(peer):
             return self.take(peer, change.report, now)
         if self._is_about_this(peer, change.report):
             self.reports[peer] = change.report
@@ -215,9 +215,8 @@ class RoundLedger:
                 continue
             hop = self.hops.get((holding.segment, holding.sent_hop))
             if hop is None:
-                if holding.sent_to is None:
-                    continue
-                # Somebody has asked for what nobody ordered, which the sender cannot know; who lives would have told.
+                if holding.sent_to is None or self._is_outdated(holding.sent_to):
+                    continue  # somebody has asked for what nobody ordered, which the sender cannot know; or will tell
                 state = ORDERED if holding.sent_to in self.lost else ABORTED
                 hop = Hop(holding.segment, holding.sent_hop, member, holding.sent_to, "not ordered", 0.0, state)
             if hop.state is ABORTED or (hop.receiver in self.lost and not may_arrive):
@@ -282,11 +281,16 @@ class RoundLedger:
             self.lose(peer, reason)
         return unable
 
-    def _is_about_this(self, member: Contributor, report: PeerReport) -> bool:
-        """Whether a report is of one who counts here, and about this attempt at the round."""
+    def _is_outdated(self, member: Contributor) -> bool:
+        """Whether a live member may have merged for another agent since it told: it had not heard this one then."""
         if member not in self.members or member in self.lost:
             return False
-        return report.open_round == self.round_id and report.open_term == self.attempt
+        return member not in self.reports or self.reports[member].open_as < self.term
+
+    def _is_about_this(self, member: Contributor, report: PeerReport) -> bool:
+        """Whether a report is of one who counts here, and about this attempt at the round."""
+        counts = member in self.members and member not in self.lost
+        return counts and report.open_round == self.round_id and report.open_term == self.attempt
 
     @remembered
     def _aborted(self) -> list[Hop]:

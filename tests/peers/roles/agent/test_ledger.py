@@ -29,8 +29,12 @@ def _tell(
     open_round: int = 1,
     reason: str = "",
     sent_to: Contributor | None = None,
+    heard: bool = True,
 ) -> list[Hop]:
-    """A report: it holds its own delta and `holds`, has given it to `sent_hop`, and has decided hops."""
+    """A report: it holds its own delta and `holds`, has given it to `sent_hop`, and has decided hops.
+
+    heard: it has heard of the round from the agent of this ledger.
+    """
     decisions = [HopDecision(0, hop.hop_id, hop.sender, HopOutcome.MERGED, 1.0, 40) for hop in merged]
     decisions += [HopDecision(0, hop.hop_id, hop.sender, HopOutcome.ABORTED, reason=reason) for hop in aborted]
     contributors = tuple(sorted({member, *(holds or ())}))
@@ -38,6 +42,7 @@ def _tell(
     report = PeerReport(
         1, 0, 0, b"", "s", "m", 4, Activity.HOLDING, open_round, term, holdings=holdings, hops=tuple(decisions)
     )
+    report = msgspec.structs.replace(report, open_as=TERM if heard else TERM - 1)
     return ledger.take(member, report, 1.0)
 
 
@@ -113,6 +118,15 @@ def test_what_somebody_had_given_to_it_without_an_order_is_held_again() -> None:
     assert (released.sender, released.hop_id, released.receiver) == (A, 12345, D)
     ledger.lose(D, "silent")
     assert [hop.hop_id for hop in ledger.to_release()] == [12345]
+
+
+def test_what_was_given_to_who_may_have_merged_for_another_agent_since_is_not_held_again_before_it_tells() -> None:
+    ledger = _ready()
+    _tell(ledger, D, (), heard=False)
+    _tell(ledger, A, (), sent_hop=12345, sent_to=D)
+    assert ledger.to_release() == []
+    _tell(ledger, D, (A,))
+    assert (ledger.to_release(), ledger.holders()) == ([], [B, C, D])
 
 
 def test_a_hop_that_somebody_else_was_given_is_cancelled_at_its_receiver() -> None:
