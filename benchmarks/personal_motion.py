@@ -3,8 +3,9 @@
     python benchmarks/personal_motion.py --data uci-har:UCI_HAR_Dataset.zip --seeds 3
 
 A model is trained on the data set's training people. Of each test person the first half of their windows, in time and
-by whole segments, is learned by the last layer alone (`mdl.personal`: features cached), or by all layers; the other
-half is the test. The control learns another person's half.
+by whole segments, is learned by the last layer alone (`mdl.personal`: features cached), by all layers (at each of
+--rates), or by a vector of 64 numbers that generates patches (`mdl.recommend.windows`; the basis is learned from the
+training people); the other half is the test. Controls: another person's half, and the vector that all start from.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ from mdl.learning.models import build_model
 from mdl.learning.training import LocalTrainer
 from mdl.personal.output_layer import cache_features, find_output_layer, tune_all, tune_only
 from mdl.personal.study import FeatureTask, Ids, Study, StudySettings
+from mdl.recommend.metapatch import Basis
+from mdl.recommend.windows import WindowSettings, find_junctions, learn_basis, learn_vector, predict
 
 Row: TypeAlias = dict[str, float]
 
@@ -83,18 +86,46 @@ def run(options: argparse.Namespace, train: Windows, test: Windows, classes: tup
     flat.load(values)
     people = [take_windows(test, test.subject == person) for person in np.unique(test.subject)]
     halves = [_halve(person) for person in people]
-    rows = []
+    rows, patches = [], _Patches(module, train, seed)
     for (mine, later), (theirs, _) in zip(halves, halves[1:] + halves[:1], strict=True):
-        rows.append(
-            {
-                "shared": _accuracy(module, later),
-                "last layer": _accuracy(_personalise(options, module, mine, False, seed), later),
-                "all layers": _accuracy(_personalise(options, module, mine, True, seed), later),
-                "another person's windows": _accuracy(_personalise(options, module, theirs, False, seed), later),
-            }
+        row = {
+            "shared": _accuracy(module, later),
+            "last layer": _accuracy(_personalise(options, module, mine, False, options.rate, seed), later),
+        }
+        for rate in options.rates:
+            row[f"all layers, {rate:g}"] = _accuracy(_personalise(options, module, mine, True, rate, seed), later)
+        row["another's, last layer"] = _accuracy(
+            _personalise(options, module, theirs, False, options.rate, seed), later
         )
+        for name, given in (("64 numbers", mine), ("another's, 64 numbers", theirs), ("64 numbers of all", None)):
+            row[name] = patches.test(given, later)
+        rows.append(row)
     print(f"seed {seed}: {rows}", file=sys.stderr)
     return rows
+
+
+class _Patches:
+    """A frozen model, the basis of its patches, and where everybody's vector starts."""
+
+    def __init__(self, module: nn.Module, train: Windows, seed: int) -> None:
+        self._module, self._seed = module, seed
+        torch.manual_seed(seed)
+        self._basis = Basis(find_junctions(module), 64)
+        _, people = np.unique(train.subject, return_inverse=True)
+        settings = WindowSettings(epochs=3, batch=32)
+        self._start = learn_basis(module, self._basis, *_tensors(train), people, settings, seed).mean(dim=0)
+
+    def test(self, mine: Windows | None, later: Windows) -> float:
+        """Accuracy of the vector that learned these windows; None: of the start."""
+        vector = self._start
+        if mine is not None:
+            vector = learn_vector(self._module, self._basis, vector, *_tensors(mine), WindowSettings(), self._seed)
+        x, y = _tensors(later)
+        return float((predict(self._module, self._basis, vector, x).argmax(dim=1) == y).float().mean())
+
+
+def _tensors(windows: Windows) -> tuple[Tensor, Tensor]:
+    return torch.from_numpy(np.array(windows.x)), torch.from_numpy(np.array(windows.y))
 
 
 def _halve(person: Windows) -> tuple[Windows, Windows]:
@@ -108,11 +139,11 @@ def _halve(person: Windows) -> tuple[Windows, Windows]:
 
 
 def _personalise(
-    options: argparse.Namespace, module: nn.Module, mine: Windows, everything: bool, seed: int
+    options: argparse.Namespace, module: nn.Module, mine: Windows, everything: bool, rate: float, seed: int
 ) -> nn.Module:
     own = copy.deepcopy(module).eval()
-    x, y = torch.from_numpy(np.array(mine.x)), torch.from_numpy(np.array(mine.y))
-    settings = StudySettings(options.epochs, options.batch, "adam", options.rate, decay=1.0, seed=seed)
+    x, y = _tensors(mine)
+    settings = StudySettings(options.epochs, options.batch, "adam", rate, decay=1.0, seed=seed)
     if everything:
         Study(tune_all(own), WindowTask(own, x, y, options.batch), settings).run()
         return own
@@ -136,7 +167,8 @@ def _parse_options() -> argparse.Namespace:
     parser.add_argument("--shared-rate", type=float, default=0.02)
     parser.add_argument("--epochs", type=int, default=10, help="of a person's windows")
     parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--rate", type=float, default=0.001, help="of Adam")
+    parser.add_argument("--rate", type=float, default=0.001, help="of Adam, of the last layer")
+    parser.add_argument("--rates", type=float, nargs="+", default=[1e-4, 3e-4, 1e-3], help="of Adam, of all layers")
     return parser.parse_args()
 
 
