@@ -63,6 +63,8 @@ class FlatModel:
             raise ConfigError(f"model {type(module).__name__} has no parameters: there is nothing to train")
         self._tied = tied_names(module)
         self._places = _places(self._layout)
+        is_variance = {name: _is_variance(name, tensor) for name, tensor in tensors.items()}
+        self._variances = _join([self._places[name] for name, _ in self.schema if is_variance[name]], self.size)
         # The vector, and what is this device's own behind it.
         self._whole: Vector = np.empty(sum(map(len, self._places.values())), np.float32)
         self._values: Vector = self._whole[: self.size]
@@ -101,8 +103,9 @@ class FlatModel:
         return _as_tensor(self._memory)
 
     def load(self, vector: Vector) -> None:
-        """Copy w into the module, wherever its tensors are by now.
+        """Copy w into the module, wherever its tensors are by now; a batch norm's variances below 0 become 0.
 
+        A step along the work of several rounds, or along a lie, can take them there, where there is no loss.
         Raises LocalProtocolError if it is not float32 of shape (size,), ConfigError if the module's tensors changed
         (see `gather`).
         """
@@ -110,6 +113,9 @@ class FlatModel:
             raise LocalProtocolError(f"{vector.dtype} {vector.shape} does not fit float32 ({self.size},)")
         moved = self._moved()
         np.copyto(self._values, vector)
+        for place in self._variances:
+            part = self._values[place.start : place.stop]
+            np.copyto(part, 0.0, where=part < 0.0)
         self._push(self.size)
         for name, tensor in moved.items():
             if name in self._own:
@@ -277,6 +283,11 @@ def schema_difference(a: Schema, b: Schema) -> str:
         return ""
     (name, shape), where = (a[len(b)], "here") if len(a) > len(b) else (b[len(a)], "there")
     return f"{name} {list(shape)} only {where}"
+
+
+def _is_variance(name: str, tensor: Tensor) -> bool:
+    """Whether it is a batch norm's running variance."""
+    return name.endswith("running_var") and not isinstance(tensor, nn.Parameter)
 
 
 def _is_at(tensor: Tensor, view: Tensor) -> bool:

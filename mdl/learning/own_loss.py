@@ -48,16 +48,8 @@ class OwnLoss:
             return self._loss
         self._model = self._model or self._make()
         self._model.load(parameters)
-        _mend_variances(self._model)
         counts = evaluate(self._model.module, self._x, self._y, self._outputs)
         loss = counts.loss_sum / max(counts.n, 1)
         if keep:
             self._kept, self._loss = weakref.ref(parameters), loss
         return loss
-
-
-def _mend_variances(model: FlatModel) -> None:
-    """A step along a long delta can take a batch norm's variances below 0, where there is no loss: they are 0 there."""
-    for name, buffer in model.module.named_buffers():
-        if name.endswith("running_var"):
-            buffer.clamp_(min=0.0)

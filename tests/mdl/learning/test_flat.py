@@ -47,6 +47,20 @@ def test_integer_buffers_are_left_alone() -> None:
     assert flat.module[0].num_batches_tracked.item() == 1
 
 
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_variance_below_0_is_0_in_the_module_and_nothing_else_changes(apart: bool) -> None:
+    """Carried work of several rounds takes a variance there, and its root is no number."""
+    flat = FlatModel(_normed(), apart)
+    vector = np.full(flat.size, -0.5, np.float32)
+    vector[-1] = -0.0  # the third variance: as it is, digests are of bytes
+    flat.load(vector)
+    after = flat.values()
+    changed = np.flatnonzero(after.view(np.int32) != vector.view(np.int32))
+    assert changed.tolist() == [flat.size - 3, flat.size - 2]
+    assert flat.module[0].running_var.tolist() == [0.0, 0.0, 0.0]
+    assert torch.isfinite(flat.module.eval()(torch.ones(2, 3, 4))).all()
+
+
 def test_buffers_that_are_no_state_are_left_alone() -> None:
     module = nn.Linear(2, 2)
     module.register_buffer("table", torch.ones(5, dtype=torch.float64), persistent=False)
