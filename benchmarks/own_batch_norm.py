@@ -1,0 +1,147 @@
+"""FedBN on real people: a device a person, batch norms of all together or each its own, tested on that person.
+
+    python benchmarks/own_batch_norm.py --data 'semg:PATH?split=series' --rounds 40 --seeds 0 1 2
+    python benchmarks/own_batch_norm.py --data uci-har:PATH --rounds 20 --seeds 0 1 2
+
+A person's test windows are the data set's own where it has some of the same people, else the last fifth in time of each
+activity. Every arm begins with the same parameters and draws the same batches; "alone" never merges. Told are the mean
+over people, and the worst of them, after the last round. Prints a table and one line of JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
+
+from mdl.config import TrainingSettings
+from mdl.data import DataSet, Windows, default_cache_dir, load_data, take_windows
+from mdl.data.holdout import hold_out_time
+from mdl.errors import MdlError
+from mdl.learning.evaluation import evaluate
+from mdl.learning.flat import FlatModel
+from mdl.learning.models import build_model
+from mdl.learning.tensors import own_names
+from mdl.learning.training import LocalTrainer, model_delta
+from mdl.own import own_data, own_model
+from peers.edge.device import device_seed
+
+ARMS = ("shared", "own", "alone")
+# Windows left out before a stretch's test windows: no more overlap one window in any of these sources.
+_GAP = 3
+
+Person = tuple[Windows, Windows]
+
+
+def main() -> int:
+    options = _parse_options()
+    torch.set_num_threads(1)
+    try:
+        told = measure(options)
+    except MdlError as error:
+        print(f"own_batch_norm: {error}", file=sys.stderr)
+        return error.exit_code
+    print("| batch norms | accuracy by seed, % | mean | worst person |\n|---|---|---|---|")
+    for arm in ARMS:
+        same = [run for run in told["runs"] if run["arm"] == arm]
+        by_seed = ", ".join(f"{100 * run['mean']:.1f}" for run in same)
+        mean, worst = (100 * fmean(run[name] for run in same) for name in ("mean", "worst"))
+        print(f"| {arm} | {by_seed} | {mean:.1f} | {worst:.1f} |")
+    print(json.dumps(told))
+    return 0
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    data = load_data(own_data(options.data), default_cache_dir(), seed=0)
+    people = part_people(data)
+    runs = [_run(data, people, options, arm, seed) for seed in options.seeds for arm in ARMS]
+    return {
+        "data": data.name,
+        "options": options.data.partition("?")[2],
+        "people": len(people),
+        "windows": {"train": sum(len(one) for one, _ in people), "test": sum(len(other) for _, other in people)},
+        "model": options.model,
+        "rounds": options.rounds,
+        "set": options.set or "",
+        "runs": runs,
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, 1 thread used, torch {torch.__version__}",
+    }
+
+
+def part_people(data: DataSet) -> list[Person]:
+    """Of each person the windows to train on and those to test with; who has none of either is left out."""
+    found = []
+    for person in np.unique(data.train.subject):
+        own = take_windows(data.train, data.train.subject == person)
+        test = take_windows(data.test, data.test.subject == person)
+        if not len(test):
+            late, dropped = hold_out_time(own.y, own.group, _GAP)
+            own, test = take_windows(own, ~late & ~dropped), take_windows(own, late)
+        if len(own) and len(test):
+            found.append((own, test))
+    return found
+
+
+def _run(
+    data: DataSet, people: Sequence[Person], options: argparse.Namespace, arm: str, seed: int
+) -> dict[str, Any]:
+    given = json.loads(options.set) if options.set else {}
+    settings = msgspec.structs.replace(TrainingSettings(planned_rounds=options.rounds), **given)
+    trainers = [
+        _trainer(data, train, options.model, settings, arm, seed, index)
+        for index, (train, _) in enumerate(people, start=1)
+    ]
+    start = trainers[0].model.values().copy()
+    parameters = [start] * len(trainers)
+    for round_id in range(1, options.rounds + 1):
+        deltas = [
+            model_delta(now, trainer.train_round(now, round_id).values)
+            for now, trainer in zip(parameters, trainers, strict=True)
+        ]
+        if arm == "alone":
+            parameters = [now - delta for now, delta in zip(parameters, deltas, strict=True)]
+        else:
+            parameters = [parameters[0] - np.mean(deltas, axis=0, dtype=np.float32)] * len(trainers)
+    accuracies = []
+    for now, trainer, (_, test) in zip(parameters, trainers, people, strict=True):
+        trainer.model.load(now)
+        accuracies.append(evaluate(trainer.model.module, test.x, test.y, len(data.classes)).accuracy)
+    told = {"arm": arm, "seed": seed, "mean": fmean(accuracies), "worst": min(accuracies), "people": accuracies}
+    print(json.dumps({key: told[key] for key in ("arm", "seed", "mean", "worst")}), file=sys.stderr, flush=True)
+    return told
+
+
+def _trainer(
+    data: DataSet, train: Windows, model: str, settings: TrainingSettings, arm: str, seed: int, index: int
+) -> LocalTrainer:
+    module = build_model(own_model(model), data.shape[0], data.shape[1], len(data.classes), seed)
+    own = own_names(module, "own" if arm == "own" else "shared")
+    return LocalTrainer(
+        FlatModel(module, own=own), train.x, train.y, msgspec.structs.replace(settings, seed=device_seed(seed, index))
+    )
+
+
+def _parse_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", required=True, help="a data spec, as `mdl data inspect` takes it")
+    parser.add_argument("--model", default="lenet")
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--set", help='training settings as JSON, for example {"learning_rate": 0.001}')
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
