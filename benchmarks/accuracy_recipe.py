@@ -5,8 +5,10 @@ mathematics of a mesh without its network, so that a recipe can be judged in min
 
     python benchmarks/accuracy_recipe.py --data uci-har:PATH --peers 6 --rounds 20 --seeds 0 1 2
     python benchmarks/accuracy_recipe.py --data "semg:PATH?split=series" --peers 6 --rounds 20 --seeds 0 1 2
+    python benchmarks/accuracy_recipe.py --data uci-har:PATH --folds 3 --seeds 0
 
-Prints one line of JSON: every figure of every seed, and the medians.
+Prints one line of JSON: every figure of every seed, the medians, and the means over all test windows. --folds chooses
+among settings without a look at the test people: each third of the training people tests what the others have trained.
 """
 
 from __future__ import annotations
@@ -17,20 +19,23 @@ import os
 import platform
 import sys
 import time
+from dataclasses import replace
 from functools import reduce
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 import msgspec
+import numpy as np
 import torch
 
 from mdl.config import TrainingSettings
 from mdl.data import DataSet, Windows, default_cache_dir, load_data, split_windows, take_windows
-from mdl.errors import MdlError
+from mdl.errors import ConfigError, MdlError
 from mdl.learning.evaluation import evaluate
 from mdl.learning.flat import FlatModel
 from mdl.learning.models import build_model
+from mdl.learning.rotation import make_turn
 from mdl.learning.training import LocalTrainer, model_delta
 from mdl.own import own_data, own_model
 from mdl.protocol.counts import Evaluation
@@ -59,7 +64,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         RECIPE, planned_rounds=options.rounds, **(json.loads(options.set) if options.set else {})
     )
     data = load_data(own_data(options.data), options.cache, seed=0)
-    seeds = [_measure_seed(data, settings, options, seed) for seed in options.seeds]
+    parts = part_people(data, options.folds) if options.folds else [data]
+    seeds = [_measure_seed(part, settings, options, seed) for part in parts for seed in options.seeds]
+    tested = [len(part.test) for part in parts for _ in options.seeds]
     spread = {key: [figures[key] for figures in seeds] for key in ("mesh", "macro_f1", "central")}
     return {
         "data": data.name,
@@ -70,12 +77,23 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "rounds": options.rounds,
         "split": options.split,
         "theta": options.theta,
+        "folds": options.folds,
         "training": msgspec.to_builtins(settings),
         "seeds": seeds,
         **{f"{key}_median": median(values) for key, values in spread.items()},
+        **{f"{key}_mean": fmean(values, tested) for key, values in spread.items()},
         "central_minus_mesh": median(spread["central"]) - median(spread["mesh"]),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, 1 thread used, torch {torch.__version__}",
     }
+
+
+def part_people(data: DataSet, folds: int) -> list[DataSet]:
+    """Data sets whose test people are each a part of the training people; the data set's own are in none of them."""
+    people = np.unique(data.train.subject)
+    if not 2 <= folds <= len(people):
+        raise ConfigError(f"--folds is {folds}: the data has {len(people)} training people; expected 2 to that many")
+    tests = [np.isin(data.train.subject, people[start::folds]) for start in range(folds)]
+    return [replace(data, train=take_windows(data.train, ~test), test=take_windows(data.train, test)) for test in tests]
 
 
 def _measure_seed(data: DataSet, settings: TrainingSettings, options: argparse.Namespace, seed: int) -> dict[str, Any]:
@@ -104,7 +122,13 @@ def _train(
 ) -> Evaluation:
     """All rounds over these shares; one share of everything is central training."""
     trainers = [
-        LocalTrainer(_build(data, options, seed), shard.x, shard.y, _settings_of(settings, seed, index))
+        LocalTrainer(
+            _build(data, options, seed),
+            shard.x,
+            shard.y,
+            _settings_of(settings, seed, index),
+            augment=make_turn(settings.rotate_deg, data.channels),
+        )
         for index, shard in enumerate(shards, start=1)
     ]
     parameters = trainers[0].model.values().copy()
@@ -139,6 +163,9 @@ def _parse_options() -> argparse.Namespace:
     parser.add_argument("--split", default="subject")
     parser.add_argument("--theta", choices=("peer", "samples"), default="peer")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument(
+        "--folds", type=int, default=0, help="test on parts of the training people; 0: on the test people"
+    )
     parser.add_argument("--alone", action="store_true", help="also train every device alone")
     parser.add_argument("--set", help='training settings as JSON, for example {"learning_rate": 0.02}')
     parser.add_argument("--cache", type=Path, default=default_cache_dir(), help="where parsed windows are kept")

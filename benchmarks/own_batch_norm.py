@@ -94,9 +94,7 @@ def part_people(data: DataSet) -> list[Person]:
     return found
 
 
-def _run(
-    data: DataSet, people: Sequence[Person], options: argparse.Namespace, arm: str, seed: int
-) -> dict[str, Any]:
+def _run(data: DataSet, people: Sequence[Person], options: argparse.Namespace, arm: str, seed: int) -> dict[str, Any]:
     given = json.loads(options.set) if options.set else {}
     settings = msgspec.structs.replace(TrainingSettings(planned_rounds=options.rounds), **given)
     trainers = [

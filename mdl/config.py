@@ -61,7 +61,7 @@ class DataSection(Section, frozen=True):
 class ModelSection(Section, frozen=True):
     """What is trained.
 
-    name: lenet, alexnet, cnn-lstm, or a user's own package.module:factory.
+    name: lenet, fcn, alexnet, cnn-lstm, or a user's own package.module:factory.
     """
 
     table: ClassVar[str] = "model"
@@ -83,6 +83,7 @@ class TrainingSettings(Section, frozen=True):
     planned_rounds: rounds over which `cosine` falls, if the run has no number of its own; 0: it does not fall then.
     schedule: constant, or cosine: the learning rate falls to 1 %, step by step.
     label_smoothing: share of a label that goes to the other classes.
+    rotate_deg: standard deviation of the angle by which a window's axes are turned whenever it is trained on; 0: none.
     batch_norm: of all devices together (shared), or each its own (FedBN): then the same on all devices.
     proximal: mu of FedProx: holds what a device learns near the model it began the round with; 0: nothing does.
     seed: of this device: derive it from the run's seed and the peer, or all devices drop out the same units.
@@ -101,6 +102,7 @@ class TrainingSettings(Section, frozen=True):
     planned_rounds: Annotated[int, Range(0, MANY, "0: those of the run")] = 0
     schedule: Literal["constant", "cosine"] = "cosine"
     label_smoothing: Annotated[float, Range(0, 1, below=True)] = 0.0
+    rotate_deg: Annotated[float, Range(0, 180, "0: none")] = 0.0
     batch_norm: Literal["shared", "own"] = "shared"
     proximal: Annotated[float, Range(0, 1000)] = 0.0
     seed: Seed = 0

@@ -58,16 +58,23 @@ class LocalTrainer:
     """Trains one device's shard, 1/rounds_per_epoch of an epoch a round (Algorithm 1, lines of the trainer).
 
     x: as in `Windows`, may be memory-mapped; y: likewise. loss: mean over a batch; that of y if None.
+    augment: what becomes of a batch's windows before they are trained on; draws from torch's random state.
     Raises DataError for a shard that does not fit.
     """
 
     def __init__(
-        self, model: FlatModel, x: NDArray[Any], y: NDArray[Any], settings: TrainingSettings, loss: Loss | None = None
+        self,
+        model: FlatModel,
+        x: NDArray[Any],
+        y: NDArray[Any],
+        settings: TrainingSettings,
+        loss: Loss | None = None,
+        augment: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         _check_shard(x, y, settings)
         self.model = model
         self.settings = settings
-        self._x, self._y = x, y
+        self._x, self._y, self._augment = x, y, augment
         self._checks_labels = loss is None and targets_of(y) == "classes"
         self._loss = loss or loss_of(model.module, y, settings.label_smoothing)
         self._scale = TargetScale(model.module, y)
@@ -146,6 +153,7 @@ class LocalTrainer:
         # Sorted reads are kinder to a memory-mapped file, and the order within a batch means nothing.
         rows, device = np.sort(batch), self.model.live().device
         x, y = torch.from_numpy(to_input(self._x[rows])), to_tensor(self._y[rows])
+        x = self._augment(x) if self._augment else x
         with torch.autocast(device.type, torch.bfloat16, enabled=self.settings.precision == "bfloat16"):
             logits = self.model.module(x.to(device))
         if self._checks_labels and int(y.max()) >= logits.shape[-1]:

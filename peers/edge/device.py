@@ -24,6 +24,7 @@ from mdl.learning.evaluation import evaluate
 from mdl.learning.flat import FlatModel, hash_task, older_hashes
 from mdl.learning.models import build_model
 from mdl.learning.own_loss import LARGEST, OwnLoss
+from mdl.learning.rotation import make_turn
 from mdl.learning.tensors import OwnState, own_names
 from mdl.learning.training import LocalTrainer, Teacher, check_trained, find_device, model_delta
 from mdl.own import own_model
@@ -96,7 +97,8 @@ class Device:
         self._me = me
         self._out = out
         self._settings = msgspec.structs.replace(config.training, seed=device_seed(config.seed, _place(shard, me)))
-        self._trainer = LocalTrainer(self.model, self.train.x, self.train.y, self._settings)
+        turn = make_turn(self._settings.rotate_deg, data.channels)
+        self._trainer = LocalTrainer(self.model, self.train.x, self.train.y, self._settings, augment=turn)
         self._cache = ModelCache(out)
         kept: dict[str, Any] = {"optimizer": self._trainer.optimizer}
         if self._has_own:

@@ -12,6 +12,7 @@ import numpy as np
 from mdl.config import Config
 from mdl.data import DataSet, Windows, default_cache_dir, load_data, private_part, split_windows, take_windows
 from mdl.learning.evaluation import evaluate
+from mdl.learning.rotation import make_turn
 from mdl.learning.training import LocalTrainer
 from mdl.own import own_data
 from mdl.protocol.counts import Evaluation
@@ -42,7 +43,8 @@ def train_baselines(config: Config, peers: int, rounds: int, progress: Callable[
 def _train(config: Config, data: DataSet, windows: Windows, rounds: int, seed: int) -> Evaluation:
     model = build_flat_model(config, data)
     settings = msgspec.structs.replace(config.training, seed=seed, planned_rounds=rounds)
-    trainer = LocalTrainer(model, windows.x, windows.y, settings)
+    turn = make_turn(settings.rotate_deg, data.channels)
+    trainer = LocalTrainer(model, windows.x, windows.y, settings, augment=turn)
     parameters = model.values().copy()
     for round_id in range(1, rounds + 1):
         np.copyto(parameters, trainer.train_round(parameters, round_id).values)

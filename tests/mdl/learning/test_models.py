@@ -41,8 +41,15 @@ def test_lenet_is_small() -> None:
     assert 2e4 < FlatModel(build_model("lenet", 9, 128, 6, seed=0)).size < 3e5
 
 
+def test_fcn_is_smaller_and_as_large_for_windows_of_any_length() -> None:
+    sizes = {FlatModel(build_model("fcn", 9, time, 6, seed=0)).size for time in (32, 128, 500)}
+    assert sizes == {42_730}
+
+
 def test_an_unknown_model_is_answered_with_the_closest_name() -> None:
-    with pytest.raises(ConfigError, match=r"unknown model 'lenett': did you mean 'lenet'\? valid are lenet, alexnet"):
+    with pytest.raises(
+        ConfigError, match=r"unknown model 'lenett': did you mean 'lenet'\? valid are lenet, fcn, alexnet"
+    ):
         build_model("lenett", 3, 32, 4, seed=0)
 
 

@@ -134,6 +134,21 @@ def test_a_pause_cuts_off_a_test_that_is_under_way(tmp_path: Path) -> None:
     assert test(Evaluate(1, parameters)) is None
 
 
+def test_windows_are_turned_where_three_channels_are_axes_and_refused_elsewhere(tmp_path: Path) -> None:
+    def learned(rotate_deg: float, header: str = "ax,ay,az") -> bytes:
+        data = DataSection(spec=f"csv:{write_csv(tmp_path / 'a.csv', header)}?label=label&window=20")
+        config = Config(data=data, training=TrainingSettings(rotate_deg=rotate_deg))
+        made = Device(config, ME, "home", tmp_path / "run")
+        done = made.work()[TrainLocally](TrainLocally(1, made.model.values().copy()))
+        assert isinstance(done, LocalDeltaReady)
+        return done.delta.values.tobytes()
+
+    assert learned(10.0) == learned(10.0)
+    assert learned(10.0) != learned(0.0)
+    with pytest.raises(ConfigError, match=r"training.rotate_deg is 10: no three channels .* named are one, two, three"):
+        learned(10.0, "one,two,three")
+
+
 def test_a_restart_goes_on_with_the_batch_norm_that_stays_on_the_device(tmp_path: Path) -> None:
     data = DataSection(spec=f"csv:{write_csv(tmp_path / 'a.csv', 'ax,ay,az')}?label=label&window=20")
     config = Config(data=data, training=TrainingSettings(batch_norm="own"))
