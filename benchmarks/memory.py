@@ -124,9 +124,10 @@ def run_peer(
     machine = build_machine(start)
     meter = Meter()
 
-    def draw(round_id: int) -> Vector:
+    def draw(round_id: int, out: Vector | None = None) -> Vector:
         """As a trained model would give it again: from what is kept anyway."""
-        return np.random.default_rng([round_id, *name.encode()]).standard_normal(values, dtype=np.float32)
+        rng = np.random.default_rng([round_id, *name.encode()])
+        return rng.standard_normal(values, dtype=np.float32, out=out)
 
     cache = ModelCache(folder)
 
@@ -143,7 +144,7 @@ def run_peer(
         _MESH,
         {
             TrainLocally: train,
-            RecallDelta: lambda e: DeltaRecalled(e.round_id, draw(e.round_id)),
+            RecallDelta: lambda e: DeltaRecalled(e.round_id, draw(e.round_id, e.parameters if e.in_place else None)),
             Evaluate: lambda e: Evaluated(e.round_id, no_evaluation(0)),
             SaveModel: lambda e: cache.save(CachedModel(e.parameters, e.round_id, "schema", "memory", {})),
             SaveBallot: lambda e: None,

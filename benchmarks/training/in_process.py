@@ -83,7 +83,7 @@ class Exchanges:
             elif isinstance(message, PieceMessage) and isinstance(values, np.ndarray):
                 answers = machine.take_piece(sender, message, values, 0.0)
             elif isinstance(message, SegmentMessage) and isinstance(values, np.ndarray):
-                answers = machine.take_result(sender, message, values)
+                answers = machine.take_result(sender, message, values, 0.0)
             queue.extend((receiver, answer) for answer in answers)
 
 

@@ -184,9 +184,9 @@ def find_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def model_delta(parameters: Vector, trained: Vector) -> Vector:
-    """w(t) - w_i (Eq. 1), float32, shape (P,), in memory of its own."""
-    return np.subtract(parameters, trained)
+def model_delta(parameters: Vector, trained: Vector, in_place: bool = False) -> Vector:
+    """w(t) - w_i (Eq. 1), float32, shape (P,), in memory of its own, or in that of w(t)."""
+    return np.subtract(parameters, trained, out=parameters if in_place else None)
 
 
 def check_trained(delta: Vector, round_id: int) -> None:

@@ -74,6 +74,30 @@ def coded_size(size: int, coding: Coding) -> int:
     return -(-size // _grid(coding)[0]) + -(-size // (8 if coding == "int4" else 4))
 
 
+class RoundedOff:
+    """What coding has rounded off of this device's pieces, and of the results it owns (error feedback).
+
+    values: in the measure of an own delta, with the next of which it comes in, float32 (P,); None if nothing is coded,
+    or this device has none.
+    """
+
+    def __init__(self, size: int, coding: Coding, has_own: bool) -> None:
+        self.values = np.zeros(size, np.float32) if coding != "none" and has_own else None
+        self._coding = coding
+
+    def encode(self, values: Vector, bounds: slice, weight: float = 1.0) -> tuple[Vector, Vector]:
+        """What travels of a segment, and what the others make of it. weight: of its values in an own delta."""
+        coded = encode(values, self._coding)
+        read = decode(coded, values.size, self._coding)
+        if self.values is not None:
+            self.values[bounds] = (values - read) * np.float32(weight)
+        return coded, read
+
+    def part_ways(self) -> None:
+        """This is a copy (`sim/mesh/snapshot.py`): what it changes in place is its own from here on."""
+        self.values = None if self.values is None else self.values.copy()
+
+
 def _grid(coding: Coding) -> tuple[int, int]:
     """Values of a block, and the steps from zero to the largest of them."""
     return (SMALL_BLOCK, 7) if coding == "int4" else (BLOCK, 127)

@@ -239,10 +239,12 @@ class RecallDelta(msgspec.Struct, frozen=True):
 
     round_id: t + 1, the round that was trained for.
     parameters: w(t) that it began at, float32 (P,).
+    in_place: nobody needs them any more: the own delta may take their memory.
     """
 
     round_id: int
     parameters: Vector
+    in_place: bool = False
 
 
 class Evaluate(msgspec.Struct, frozen=True):

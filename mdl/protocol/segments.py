@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from heapq import heapify, heapreplace
@@ -15,6 +15,8 @@ import numpy as np
 from mdl.bounds import MAX_SEGMENTS
 from mdl.errors import RemoteProtocolError
 from mdl.protocol.delta import ModelDelta, Partial, Vector
+from mdl.protocol.segment_messages import Lost
+from mdl.protocol.vocabulary import Partials
 
 # At most about so many segments: results of some go out while pieces of others come in. More cost messages.
 _SEGMENTS = 160
@@ -130,6 +132,19 @@ def mask_of(bits: bytes, values: int, size: int) -> np.typing.NDArray[np.bool_]:
 def share_counted(partial: Partial, size: int) -> float:
     """How much of a model of `size` values has the work of one that was lost, 0 to 1."""
     return 1.0 - float(mask_of(partial.lacks, partial.segment_values, size).mean())
+
+
+def partials_of(lost: Sequence[Lost], without: Mapping[int, Sequence[int]], segments: int, values: int) -> Partials:
+    """Of those that were lost, who is in how much of a result of so many segments of `values` values.
+
+    without: segment -> who is not in it, by their number among the lost; segments that have all are left out.
+    """
+    lacks = [[segment for segment, missing in without.items() if place in missing] for place in range(len(lost))]
+    return tuple(
+        Partial(each.contributor, each.theta, values, to_bits(lacking, segments) if lacking else b"")
+        for each, lacking in zip(lost, lacks, strict=True)
+        if len(lacking) < segments
+    )
 
 
 def theta_by_value(result: ModelDelta) -> Vector:

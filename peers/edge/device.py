@@ -227,7 +227,9 @@ class Device:
         """The model still holds w_i, unless something else was loaded into it."""
         if self._trained_from() is not effect.parameters:
             return DeltaRecalled(effect.round_id, None)
-        return DeltaRecalled(effect.round_id, model_delta(effect.parameters, self.model.values()))
+        if effect.in_place:
+            self._trained_from = lambda: None
+        return DeltaRecalled(effect.round_id, model_delta(effect.parameters, self.model.values(), effect.in_place))
 
     def _evaluate(self, effect: Evaluate) -> Event | None:
         """None if a pause cuts it off, as nothing is tested while the device may not work."""

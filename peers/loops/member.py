@@ -325,7 +325,9 @@ class Member:
         """The loop waits for its next round, so the model still holds w_i."""
         if self._trained_from() is not effect.parameters:
             return DeltaRecalled(effect.round_id, None)
-        return DeltaRecalled(effect.round_id, model_delta(effect.parameters, self._flat.values()))
+        if effect.in_place:
+            self._trained_from = lambda: None
+        return DeltaRecalled(effect.round_id, model_delta(effect.parameters, self._flat.values(), effect.in_place))
 
     def _save(self, effect: SaveModel) -> None:
         keep_state(self._cache, effect, self._origin)

@@ -66,10 +66,13 @@ class Transfers:
     def _begin_segment(
         self, sender: Contributor, send: Send, values: Vector, now: float
     ) -> Iterator[tuple[float, Event]]:
-        """Its part of the model's bytes. As in the transport: sent twice it comes twice, and nobody may write to it."""
+        """Its part of the model's bytes. As in the transport: sent twice it comes twice, and nobody may write to it.
+
+        What comes is what lies in the sender's memory when it arrives: it may have made something else of it by then.
+        """
         size_bytes = max(1, self._size_bytes * values.size // self._size)
         for arrival in self._network.deliver(sender.peer_id, send.receiver, size_bytes, now):
-            given = values.copy()
+            given = values.view()
             given.flags.writeable = False
             yield arrival - now, Received(sender, send.message, given)
 

@@ -1,8 +1,9 @@
 """A delta that travels in segments, on one device (reduce-scatter and all-gather with shares by bandwidth).
 
 Each contributor gives the owner of a segment its piece; the owner merges the pieces, one at a time as in a hop, and
-gives the mean to all, while pieces of the next segment come in. Nothing is given away: the own delta stays whole until
-the round is over, and the result grows beside it. What a device gives to another waits in a lane, with a window of
+gives the mean to all, while pieces of the next segment come in. Where the trained model can give the own delta again,
+the result takes its place, segment by segment: whoever has the result of one needs its own piece no more. Else the own
+delta stays whole, and the result grows beside it. What a device gives to another waits in a lane, with a window of
 bytes under way; what is not confirmed is sent again. If a contributor is lost, the others go on: in the segments that
 have its piece its work counts, and the others come about without it (`go_on`). Pure.
 """
@@ -16,25 +17,21 @@ import numpy as np
 from msgspec.structs import replace
 
 from mdl.errors import RemoteProtocolError
-from mdl.protocol.coding import coded_size, decode, encode
-from mdl.protocol.delta import Contributor, ModelDelta, Partial, Vector, check_values, pair_aggregate
+from mdl.protocol.coding import RoundedOff, coded_size, decode
+from mdl.protocol.delta import Contributor, ModelDelta, Vector, check_values, pair_aggregate
 from mdl.protocol.machine import Send
 from mdl.protocol.round_messages import BroadcastOrdered, places_of
 from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
-from mdl.protocol.segments import Cut, to_bits
+from mdl.protocol.segments import Cut, partials_of, to_bits
+from mdl.protocol.vocabulary import Partials
 from peers.roles.trainer.guard import Guard
-from peers.roles.trainer.lanes import Lane, Parcel, Uplink
-
-# What keeps a link busy until a confirmation is back, at the speed of its slower end; a device that only receives is
-# served first, and may have more waiting.
-_WINDOW_S, _LEAF_WINDOW_S = 0.02, 0.06
-# Of a lane, at most; also where no speed is known. More would wait in queues that others' values stand in, too.
-MOST_UNDER_WAY = 1 << 17
+from peers.roles.trainer.lanes import MOST_UNDER_WAY, Lane, Parcel, Uplink, window_of
 
 
 class Exchange:
     """See the module. values: the result as far as it is here, float32 (P,). own: None if it contributes nothing.
     uplink: what earlier exchanges have shown of it. guard: judges the pieces that come to this owner; None: nobody.
+    is_in_place: the result takes the place of the own delta. lacks_own: it waits for that (`take_own`).
 
     Raises RemoteProtocolError for an order whose segments are not those of a model of `size` values.
     """
@@ -49,21 +46,22 @@ class Exchange:
         most_under_way: int = MOST_UNDER_WAY,
         uplink: Uplink | None = None,
         guard: Guard | None = None,
+        is_in_place: bool = False,
     ) -> None:
-        self.values = np.empty(size, np.float32)
+        self._own = own if me in order.contributors else None
+        self.is_in_place = is_in_place and self._own is not None and order.coding == "none"
+        self.values = self._own.values if self._own and self.is_in_place else np.empty(size, np.float32)
+        self.lacks_own = self._goes_on = False
         self.uplink = uplink or Uplink()
         self.uplink.begin()
-        self._me = me
-        self._own = own if me in order.contributors else None
-        self._retry_s = retry_s
-        self._most_under_way = most_under_way
-        self._goes_on, self._guard = False, guard
+        self._me, self._guard = me, guard
+        self._retry_s, self._most_under_way = retry_s, most_under_way
         self._follow(order)
         self._lacking = set(range(self._cut.segments))
         self._merging: dict[int, ModelDelta] = {}
         self._coded: dict[int, Vector] = {}  # results of the segments it owns, as they travel
         self._without: dict[int, tuple[int, ...]] = {}  # segment -> who of those that are lost is not in it
-        self._rounded = np.zeros(size, np.float32) if order.coding != "none" and own is not None else None
+        self._rounded = RoundedOff(size, order.coding, own is not None)
 
     def bounds(self, segment: int) -> slice:
         """The values of a segment. Raises RemoteProtocolError if there is none of this number."""
@@ -75,25 +73,14 @@ class Exchange:
         return not self._lacking
 
     @property
-    def partial(self) -> tuple[Partial, ...]:
+    def partial(self) -> Partials:
         """Of those that were lost, who is in how much of the result."""
-        lost, segments = self.order.lost, range(self._cut.segments)
-        lacks = [
-            [segment for segment in segments if place in self._without.get(segment, ())] for place in range(len(lost))
-        ]
-        return tuple(
-            Partial(each.contributor, each.theta, self._cut.values, to_bits(lacking, len(segments)) if lacking else b"")
-            for each, lacking in zip(lost, lacks, strict=True)
-            if len(lacking) < len(segments)
-        )
+        return partials_of(self.order.lost, self._without, self._cut.segments, self._cut.values)
 
     @property
     def rounded(self) -> Vector | None:
-        """What coding has rounded off of this device's pieces, and of the results it owns, float32 (P,).
-
-        In the measure of an own delta: with the next one it comes in (error feedback). None if nothing was coded.
-        """
-        return self._rounded
+        """What coding has rounded off of what this device gave (`RoundedOff`)."""
+        return self._rounded.values
 
     @property
     def received_bytes(self) -> int:
@@ -119,6 +106,7 @@ class Exchange:
     def go_on(self, order: BroadcastOrdered) -> list[Send]:
         """The same exchange without those that this order has lost: what is merged stays, what they owned begins anew.
 
+        If the result has taken the own delta's place, not before that is here again: what begins anew needs its pieces.
         Raises RemoteProtocolError if it is not the same.
         """
         before, known = self._cut, self.order.lost
@@ -128,8 +116,8 @@ class Exchange:
             raise RemoteProtocolError("an exchange that goes on with other shares")
         if self.is_whole:
             self.values = self.values.copy()  # somebody may be hashing the other, or have staged it
+        self.lacks_own, self._goes_on = self.is_in_place, True
         self._follow(order)
-        self._goes_on = True
         for segment in range(before.segments):
             if self._cut.owner(segment) != before.owner(segment):
                 self._lacking.add(segment)
@@ -137,20 +125,29 @@ class Exchange:
                     known_of.pop(segment, None)
         for lane in self._lanes.values():
             lane.results.extend(segment for segment in self._owned if segment not in self._lacking)
-        return self.begin()
+        return [] if self.lacks_own else self.begin()
+
+    def take_own(self, own: ModelDelta) -> list[Send]:
+        """The own delta, whose place the result had taken, is here again, beside the result from here on."""
+        has_waited, self.lacks_own = self.lacks_own, False
+        self._own, self.is_in_place = own, False
+        for segment, merged in self._merging.items():
+            if merged.contributors == {self._me}:
+                self._merging[segment] = replace(merged, values=own.values[self._cut.bounds(segment)])
+        return self.begin() if has_waited else []
 
     def part_ways(self) -> None:
         """This is a copy (`sim/mesh/snapshot.py`): what it changes in place is its own from here on."""
         self.values = self.values if self.is_whole else self.values.copy()
-        self._rounded = None if self._rounded is None else self._rounded.copy()
+        self._rounded.part_ways()
         for segment, merged in self._merging.items():
-            if merged.contributors != {self._me}:
+            if self.is_in_place or merged.contributors != {self._me}:
                 self._merging[segment] = replace(merged, values=self.values[self._cut.bounds(segment)])
 
     def hear_ready(self, sender: Contributor, message: SegmentsReady, now: float) -> list[Send]:
         """It may have begun after it was told that this device has: it is told again, once."""
         lane = self._lanes.get(sender)
-        if lane is None:
+        if lane is None or self.lacks_own:
             return []
         again = [] if lane.is_heard or lane.is_ready else [Send(sender.peer_id, self._ready(sender))]
         if not lane.is_ready:
@@ -160,6 +157,8 @@ class Exchange:
     def take_piece(self, sender: Contributor, message: PieceMessage, values: Vector, now: float) -> list[Send]:
         """As owner: merge a contributor's piece. Raises RemoteProtocolError for one that is not as it should be."""
         lane, segment = self._lanes.get(sender), message.segment
+        if self.lacks_own:
+            return []
         if lane is None or sender not in self._contributors or segment not in self._is_owned:
             raise RemoteProtocolError(f"a piece of segment {segment}, which is not this device's to merge")
         lane.is_heard = lane.is_ready = True
@@ -183,8 +182,11 @@ class Exchange:
             return [taken, *self._fill(lane, now)]
         return [taken, *self._fill_all(now)]
 
-    def take_result(self, sender: Contributor, message: SegmentMessage, values: Vector) -> list[Send]:
-        """From the segment's owner. Raises RemoteProtocolError for one that is not as it should be."""
+    def take_result(self, sender: Contributor, message: SegmentMessage, values: Vector, now: float) -> list[Send]:
+        """From the segment's owner, who has this device's piece then.
+
+        Raises RemoteProtocolError for one that is not as it should be.
+        """
         lane, segment = self._lanes.get(sender), message.segment
         bounds = self._cut.bounds(segment)
         if lane is None or self._cut.owner(segment) != self._place_of[sender]:
@@ -192,26 +194,28 @@ class Exchange:
         lane.is_heard = lane.is_ready = True
         if any(number >= len(self.order.lost) for number in message.without):
             raise RemoteProtocolError(f"segment {segment} without a device that nobody has lost")
+        if self.lacks_own:
+            return []
+        has_piece = self._confirm(lane, (False, segment), now)
         if segment in self._lacking:
             self.values[bounds] = self._read(values, segment)
             self._lacking.discard(segment)
             if message.without:
                 self._without[segment] = message.without
-        return [self._taken(sender, segment, is_result=True)]
+        taken = self._taken(sender, segment, is_result=True)
+        return [taken, *self._fill(lane, now)] if has_piece else [taken]
 
     def hear_taken(self, sender: Contributor, message: SegmentTaken, now: float) -> list[Send]:
         """What was sent has arrived: the next ones may go."""
-        lane = self._lanes.get(sender)
-        size_bytes = self._bytes(message.segment)
-        if lane is None or not lane.confirm((message.is_result, message.segment), size_bytes, now):
+        lane, parcel = self._lanes.get(sender), (message.is_result, message.segment)
+        if lane is None or self.lacks_own or not self._confirm(lane, parcel, now):
             return []
-        self.uplink.note(size_bytes, now)
         return self._fill(lane, now)
 
     def on_time(self, now: float) -> list[Send]:
         """Say again what may have been lost."""
         sends: list[Send] = []
-        for lane in self._lanes.values():
+        for lane in () if self.lacks_own else self._lanes.values():
             if not lane.is_heard and self._needs(lane.peer):
                 sends.append(Send(lane.peer.peer_id, self._ready(lane.peer)))
             sends += [self._parcel(lane, parcel) for parcel in lane.take_late(self._retry_s, now)]
@@ -220,36 +224,33 @@ class Exchange:
     def _follow(self, order: BroadcastOrdered) -> None:
         """Who owns what, by this order, and what this device has to give to whom."""
         table, guard = places_of(order), self._guard
-        place_of = {peer: place for place, (peer, _) in enumerate(table)}
+        self._place_of = {peer: place for place, (peer, _) in enumerate(table)}
         lost, self.order = tuple(each.place for each in order.lost), order
+        self._ballot = order.round_id, order.term, order.version
         self._cut = Cut(self.values.size, order.segment_values, tuple(owns for _, owns in table), lost)
         self._contributors = frozenset(order.contributors)
-        self._owned = self._cut.owned(place_of[self._me])
+        self._owned = self._cut.owned(self._place_of[self._me])
         self._is_owned = frozenset(self._owned)
         self._judge = guard.judge_pieces(self._own, [*map(self._cut.bounds, self._owned)]) if guard else None
         place, count = order.order.index(self._me), len(order.order)
         others = [(place + step) % count for step in range(1, count)]
-        self._place_of = place_of
-        self._owned_by = {peer: self._cut.owned(place_of[peer]) for peer in order.order}
+        self._owned_by = {peer: self._cut.owned(self._place_of[peer]) for peer in order.order}
         self._lanes = {order.order[other]: self._lane(place, other) for other in others}
 
     def _lane(self, place: int, other: int) -> Lane:
         order = self.order
-        is_leaf = not order.owns[other]
         links = order.link_mb_s if len(order.link_mb_s) == len(order.order) else (0.0,) * len(order.order)
-        mb_s = min(links[place], links[other])
-        seconds = _LEAF_WINDOW_S if is_leaf else _WINDOW_S
         # Two segments, so that one is on its way while one is confirmed.
         most = max(self._most_under_way, 2 * self._bytes(0))
-        window_bytes = min(int(mb_s * 1e6 * seconds), most) if mb_s > 0 else most
+        is_leaf = not order.owns[other]
+        window_bytes = window_of(min(links[place], links[other]), is_leaf, most)
         pieces = deque(self._owned_by[order.order[other]] if self._own is not None else ())
         return Lane(order.order[other], window_bytes, is_leaf, pieces)
 
     def _merge_own(self, segment: int) -> None:
         """This device's piece of a segment that it owns: not copied, but merged with the next one where it lies."""
         if self._own is not None and segment not in self._merging:
-            piece = self._own.values[self._cut.bounds(segment)]
-            self._merging[segment] = ModelDelta(piece, self._own.theta, frozenset([self._me]))
+            self._merging[segment] = ModelDelta(self._piece(segment), self._own.theta, frozenset([self._me]))
         if segment in self._merging:
             self._finish(segment)
 
@@ -284,20 +285,13 @@ class Exchange:
             self.values[self._cut.bounds(segment)] = merged.values  # nobody else's piece came: it still lies there
         if without := tuple(n for n, each in enumerate(lost) if each.contributor not in merged.contributors):
             self._without[segment] = without
-        if self.order.coding != "none":
-            self._round_result(segment, theta)
+        if self.order.coding != "none":  # all apply what the others decode, the owner too
+            exact, bounds = self.values[self._cut.bounds(segment)], self._cut.bounds(segment)
+            weight = theta / self._own.theta if self._own else 0.0
+            self._coded[segment], exact[:] = self._rounded.encode(exact, bounds, weight)
         self._lacking.discard(segment)
         for lane in self._lanes.values():
             lane.results.append(segment)
-
-    def _round_result(self, segment: int, theta: float) -> None:
-        """All apply what the others decode, the owner too; what that rounds off comes in with its next own delta."""
-        order, bounds = self.order, self._cut.bounds(segment)
-        exact = self.values[bounds].copy()
-        self._coded[segment] = encode(exact, order.coding)
-        self.values[bounds] = decode(self._coded[segment], exact.size, order.coding)
-        if self._rounded is not None and self._own is not None:
-            self._rounded[bounds] = (exact - self.values[bounds]) * np.float32(theta / self._own.theta)
 
     def _fill_all(self, now: float) -> list[Send]:
         """Who owns nothing goes first: all that it waits for are results."""
@@ -319,30 +313,36 @@ class Exchange:
 
     def _parcel(self, lane: Lane, parcel: Parcel) -> Send:
         is_result, segment = parcel
-        order, bounds = self.order, self._cut.bounds(segment)
+        bounds, peer_id = self._cut.bounds(segment), lane.peer.peer_id
         if is_result:
-            without = self._without.get(segment, ())
-            result = SegmentMessage(order.round_id, order.term, order.version, segment, without)
-            return Send(lane.peer.peer_id, result, self._coded.get(segment, self.values[bounds]))
+            result = SegmentMessage(*self._ballot, segment, self._without.get(segment, ()))
+            return Send(peer_id, result, self._coded.get(segment, self.values[bounds]))
         assert self._own is not None
-        piece = PieceMessage(order.round_id, order.term, order.version, segment, self._own.theta)
-        values = self._own.values[bounds]
-        coded = encode(values, order.coding)
-        if self._rounded is not None:
-            self._rounded[bounds] = values - decode(coded, values.size, order.coding)
-        return Send(lane.peer.peer_id, piece, coded)
+        piece = PieceMessage(*self._ballot, segment, self._own.theta)
+        return Send(peer_id, piece, self._rounded.encode(self._piece(segment), bounds)[0])
+
+    def _piece(self, segment: int) -> Vector:
+        """Of the own delta: where the result will be, if that takes its place."""
+        assert self._own is not None
+        return (self.values if self.is_in_place else self._own.values)[self._cut.bounds(segment)]
+
+    def _confirm(self, lane: Lane, parcel: Parcel, now: float) -> bool:
+        """What was sent has arrived; False if that is known."""
+        size_bytes = self._bytes(parcel[1])
+        if is_news := lane.confirm(parcel, size_bytes, now):
+            self.uplink.note(size_bytes, now)
+        return is_news
 
     def _ready(self, peer: Contributor) -> SegmentsReady:
-        order, has = self.order, b""
+        has = b""
         if self._goes_on:  # else it has nothing yet
             here = [segment for segment in self._owned_by[peer] if segment not in self._lacking]
             merged = [segment for segment in self._owned if self._has_piece(peer, segment)]
             has = to_bits(here + merged, self._cut.segments)
-        return SegmentsReady(order.round_id, order.term, order.version, has)
+        return SegmentsReady(*self._ballot, has)
 
     def _taken(self, sender: Contributor, segment: int, is_result: bool) -> Send:
-        order = self.order
-        return Send(sender.peer_id, SegmentTaken(order.round_id, order.term, order.version, segment, is_result))
+        return Send(sender.peer_id, SegmentTaken(*self._ballot, segment, is_result))
 
     def _bytes(self, segment: int) -> int:
         """That a segment takes on its way."""

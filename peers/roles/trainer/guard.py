@@ -50,6 +50,11 @@ class Guard:
         self._last: Vector | None = None
         self._own_norm: tuple[int, float] = (0, 0.0)  # round, and the length of the own delta in it
 
+    @property
+    def judges(self) -> bool:
+        """Whether it looks at what comes, for which it needs the own delta."""
+        return self._settings.is_on
+
     def check(self, contributors: frozenset[Contributor], is_own: bool, limits: Limits) -> Check | None:
         """What a partial mean of these is judged by; None: it is not.
 

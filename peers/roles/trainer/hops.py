@@ -30,16 +30,22 @@ class Hops:
         self._guard = guard
         self._stall_s = stall_s
 
-    def fetch(self, part: Part, order: HopOrdered, now: float) -> None:
-        """Receiver: ready for the sender's partial mean, or abort at once, with the reason."""
+    def fetch(self, part: Part, order: HopOrdered, now: float) -> list[Effect]:
+        """Receiver: ready for the sender's partial mean, or abort at once, with the reason.
+
+        Where a result has taken the own delta's place, that is asked for first; the agent says the order again.
+        """
         if (order.segment, order.hop_id) in part.decisions or part.is_receiving(order.segment, order.hop_id):
-            return
+            return []
         if problem := part.cannot_receive(order):
             self.abort(part, order, now, problem)
-            return
+            return []
+        if part.lacks_own:
+            return [*part.recall()]
         part.incoming, part.incoming_since, part.heard_at, part.is_merging = order, now, now, False
         part.spread.exchange = None  # the agent has given it up; the own delta is merged into another one from here on
         self._voice.want(now)
+        return []
 
     def ask(self, part: Part, order: HopOrdered, now: float) -> list[Effect]:
         """Receiver: ask for it again, as long as it may still come."""
@@ -49,9 +55,11 @@ class Hops:
         return [Send(order.sender.peer_id, DeltaWanted(part.round_id, part.attempt, order.segment, order.hop_id))]
 
     def serve(self, part: Part | None, receiver: Contributor, wanted: DeltaWanted) -> list[Effect]:
-        """Sender: give the partial mean to this hop and to no other, until it is released."""
+        """Sender: give the partial mean to this hop and to no other, until it is released. See also `fetch`."""
         if part is None or part.attempt != wanted.attempt or not part.is_member(receiver, wanted.round_id):
             return []
+        if part.lacks_own and not part.spread.has_result:
+            return [*part.recall()]
         if not part.give(wanted.segment, wanted.hop_id, receiver):
             return []
         self._voice.has_changed = True  # if the receiver is lost now, the agent must not take this for a free holder

@@ -16,11 +16,22 @@ from mdl.protocol.segments import has_bit
 _RTO_FACTOR, _MOST_DOUBLINGS = 4.0, 4
 # The speed of an uplink is seen over so many seconds and values of a lane's window, or it is a burst.
 _SEEN_S, _SEEN_BYTES = 0.5, 1 << 18
+# What keeps a link busy until a confirmation is back, at the speed of its slower end; a device that only receives is
+# served first, and may have more waiting.
+_WINDOW_S, _LEAF_WINDOW_S = 0.02, 0.06
+# Of a lane, at most; also where no speed is known. More would wait in queues that others' values stand in, too.
+MOST_UNDER_WAY = 1 << 17
 # What is over sooner tells of processors, not of links.
 _INSTANT_S = 0.05
 _SMOOTHING = 0.25
 
 Parcel: TypeAlias = tuple[bool, int]  # whether it is a result, segment
+
+
+def window_of(mb_s: float, is_leaf: bool, most_bytes: int) -> int:
+    """Bytes that may be under way to a device, by the speed of the link's slower end in MB/s; 0.0: not known."""
+    seconds = _LEAF_WINDOW_S if is_leaf else _WINDOW_S
+    return min(int(mb_s * 1e6 * seconds), most_bytes) if mb_s > 0 else most_bytes
 
 
 @dataclass

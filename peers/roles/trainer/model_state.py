@@ -57,6 +57,7 @@ class Standing:
     """See the module. parameters: float32, shape (P,), never changed in place. uncounted: enters the next own delta.
 
     state: the parameters, and the outer optimizer's momentum if it has one: what the digest is of, and what others get.
+    is_given: another device gets it, and may not have all of it yet.
     ballot: what an earlier start has promised, None if that is not known. digest: of the state, if known.
     """
 
@@ -308,7 +309,7 @@ class Standing:
         return (*sums.values(), *apart[-_MOST_APART:])
 
     def _take_state(self, state: Vector, digest: bytes) -> None:
-        self.state, self.digest = state, digest
+        self.state, self.digest, self.is_given = state, digest, False
         self.parameters, self.momentum = self.outer.split(state)
 
     def _take_history(self, history: History) -> None:

@@ -58,6 +58,7 @@ class OwnWork:
                 part.holds, part.is_empty, here = {0: own}, before.is_empty, (lineage, before.round_id)
                 part.works = tuple(work.given_in(here) for work in before.works)
                 part.fresh = before.fresh.given_in(here) if before.fresh else None
+                part.trained_from = before.trained_from
                 return []
             effects = self.give_back(before, standing.parameters, lineage)
             if before.is_empty:
@@ -81,6 +82,8 @@ class OwnWork:
             effects = self._hold(part, work)
             if work.trained == ((part.round_id, self._standing.digest),):
                 part.fresh = replace(work, values=_NOTHING)  # the trained model has them until the round is over
+                if part.holds[0].values is work.values:
+                    part.trained_from = self._standing.parameters
             return effects
         if missed and missed.round_id == ready.round_id and not missed.holds:
             missed.holds, missed.fresh = {0: ready.delta}, work  # whether it was counted, the model to come will tell
@@ -98,9 +101,20 @@ class OwnWork:
             return []
         return [] if part.round_id in self._doing else self._train(part.round_id, goal)
 
+    def take_again(self, part: Part, values: Vector | None) -> None:
+        """The own delta of the round is here again, whose place a result had taken; None: it cannot be had again."""
+        part.is_recalling = part.is_spent = False
+        if values is not None:
+            part.holds = {0: ModelDelta(values, self._theta, frozenset([self._me]))}
+            return
+        logger.warning("round %d: its own delta is not known any longer", part.round_id)
+        part.holds, part.fresh, part.spread.exchange = {}, None, None
+
     def take_recalled(self, recalled: DeltaRecalled, part: Part | None, goal: int) -> list[Effect]:
         """What was merged away is here again."""
         wanted = part is not None and part.round_id == recalled.round_id and not part.holds
+        if recalled.round_id not in self._doing:
+            return []  # the round has come to its end meanwhile, with what was asked for in it
         if recalled.values is None:
             self._doing.pop(recalled.round_id, None)
             logger.warning("round %d: its own delta is not known any longer", recalled.round_id)
@@ -111,10 +125,10 @@ class OwnWork:
         self._standing.add(work)
         return []
 
-    def give_back(self, part: Part, parameters: Vector, lineage: Lineage) -> list[Effect]:
+    def give_back(self, part: Part, parameters: Vector, lineage: Lineage, is_free: bool = False) -> list[Effect]:
         """A round is over, which began at `parameters` on `lineage`: what it did not count goes into the next one.
 
-        What it did count is remembered where others may go on without that round.
+        What it did count is remembered where others may go on without that round. is_free: nobody needs the parameters.
         """
         standing, here = self._standing, (lineage, part.round_id)
         standing.add(*(work.given_in(here) for work in part.works))
@@ -128,7 +142,7 @@ class OwnWork:
             standing.add(replace(fresh, values=own.values if earlier is None else own.values - earlier))
         elif standing.may_be_left(here) or not standing.is_counted(*here):
             self._doing[part.round_id] = standing.marked(fresh)
-            return [RecallDelta(part.round_id, parameters)]
+            return [] if part.is_recalling else [RecallDelta(part.round_id, parameters, is_free)]
         return []
 
     def _done(self, round_id: int, values: Vector) -> Work:
@@ -157,4 +171,4 @@ class OwnWork:
             part.fresh = fresh
         own = ModelDelta(values, self._theta, frozenset([self._me]))
         part.holds = {0: own}
-        return [KeepDelta(part.round_id, "own", own)] if self._keeps else []
+        return [KeepDelta(part.round_id, "own", replace(own, values=values.copy()))] if self._keeps else []

@@ -121,10 +121,18 @@ class Progress:
         self._voice.has_changed = True
         return self._own.take_trained(ready, self.part, self._catching_up.missed)
 
-    def take_recalled(self, recalled: DeltaRecalled) -> list[Effect]:
-        """The own delta of a round that went on without it is here again."""
+    def take_recalled(self, recalled: DeltaRecalled, now: float) -> list[Effect]:
+        """An own delta is here again: of a round that went on without it, or whose place a result had taken."""
         self._voice.has_changed = True
-        return self._own.take_recalled(recalled, self.part, self._reports.taken.goal)
+        goal, parts = self._reports.taken.goal, (self.part, self._catching_up.missed)
+        asking = [part for part in parts if part and part.is_recalling and part.round_id == recalled.round_id]
+        if not asking:
+            return self._own.take_recalled(recalled, self.part, goal)
+        self._own.take_again(asking[0], recalled.values)
+        if asking[0] is not self.part:
+            asking[0].spread.exchange = None
+            return []
+        return self._staging.take_own(self.part, now) if self.part.holds else self._own.resume(self.part, goal)
 
     def pause(self, reason: str) -> list[Effect]:
         """Train no more, or again if the reason is ""; hops, broadcast, votes and catching up go on."""
@@ -153,7 +161,7 @@ class Progress:
             return []
         self._applying = _Applying(part, result, exchange.rounded if exchange else None, target)
         in_place = target is None and not self._keeps and self._is_free(part, result)
-        part.spread.exchange = None
+        part.is_spent, part.spread.exchange = part.lacks_own, None
         self._guard.note_global(result.values)
         if target is None and self._me in result.contributors and self.standing.is_settled():
             part.holds.clear()  # its own is counted, and can be recalled: room for w(t+1)
@@ -174,8 +182,9 @@ class Progress:
             return self._fetch(applying.target, now)
         if applying.rounded is not None and self._me in result.contributors:
             self._own.feed_back(applying.rounded)
+        is_free = self.standing.is_settled() and not (self.standing.is_given or self._keeps)
         self.standing.apply(result, applied.state, applied.digest)
-        effects = self._own.give_back(part, before, self.standing.lineage)
+        effects = self._own.give_back(part, before, self.standing.lineage, is_free)
         if self._keeps:
             effects.append(KeepDelta(part.round_id, "global", result))
         self.part = None

@@ -8,8 +8,9 @@ from math import isfinite
 from mdl.bounds import MAX_HOPS
 from mdl.defence.limits import Limits
 from mdl.errors import RemoteProtocolError
-from mdl.protocol.delta import Contributor, ModelDelta
+from mdl.protocol.delta import Contributor, ModelDelta, Vector
 from mdl.protocol.hop_messages import HopOrdered
+from mdl.protocol.machine import RecallDelta
 from mdl.protocol.vocabulary import Activity, Holding, HopDecision, Incoming
 from peers.roles.trainer.broadcast import Spread
 from peers.roles.trainer.model_state import Work
@@ -32,8 +33,9 @@ class Part:
     given: segment -> the hop it was given away by, and its receiver. fresh: what was trained for it, without its values
     where the trained model still has them; works: earlier work in the own delta. announced: the term under which it was
     announced last, with its members; limits: told then. is_empty: nothing was trained for it, since that comes with
-    earlier work. is_merging: what came in by `incoming` is being merged; theirs: who is in that. in_vain: how often
-    each receiver got something by a hop that did not count.
+    earlier work. trained_from: w, if the trained model can give this very own delta again. is_spent: a result has taken
+    its place, and it is not here again yet; is_recalling: it is asked for. is_merging: what came in by `incoming` is
+    being merged; theirs: who is in that. in_vain: how often each receiver got something by a hop that did not count.
     """
 
     round_id: int
@@ -46,6 +48,9 @@ class Part:
     fresh: Work | None = None
     works: tuple[Work, ...] = ()
     is_empty: bool = False
+    trained_from: Vector | None = None
+    is_spent: bool = False
+    is_recalling: bool = False
     given: dict[int, tuple[int, Contributor]] = field(default_factory=dict)
     released: set[HopKey] = field(default_factory=set)
     in_vain: dict[Contributor, int] = field(default_factory=dict)
@@ -75,9 +80,26 @@ class Part:
         return {segment: hold for segment, hold in self.holds.items() if segment not in self.given}
 
     def own_hold(self, me: Contributor) -> ModelDelta | None:
-        """This device's own delta, as long as nothing has been merged into it."""
+        """This device's own delta, as long as nothing has been merged into it, and no result has taken its place."""
         hold = self.holds.get(0)
-        return hold if hold and hold.contributors == frozenset([me]) else None
+        return hold if hold and hold.contributors == frozenset([me]) and not self.lacks_own else None
+
+    @property
+    def lacks_own(self) -> bool:
+        """Whether the own delta's place is a result's by now, or may be at any moment."""
+        return self.is_spent or (self.spread.exchange is not None and self.spread.exchange.is_in_place)
+
+    @property
+    def may_lend(self) -> bool:
+        """Whether a result may take the own delta's place: it was not given away, and can be had again."""
+        return self.trained_from is not None and not (self.given or self.released)
+
+    def recall(self) -> list[RecallDelta]:
+        """Ask for the own delta again, once."""
+        if self.is_recalling or self.trained_from is None:
+            return []
+        self.is_recalling = True
+        return [RecallDelta(self.round_id, self.trained_from)]
 
     def is_receiving(self, segment: int, hop_id: int) -> bool:
         return self.incoming is not None and (self.incoming.segment, self.incoming.hop_id) == (segment, hop_id)

@@ -44,7 +44,11 @@ class Staging:
                 return []  # a late copy: the root of this order was lost, and aggregating goes on
             self._hops.abort(part, hop, now, "the round has its result already")
         staged_before, is_new = spread.report(), spread.order != order
-        ask = spread.follow(order, self._me, part.holds.get(0), now)
+        exchange, hold = spread.exchange, None if part.lacks_own else part.holds.get(0)
+        ask = spread.follow(order, self._me, hold, now)
+        effects: list[Effect] = []
+        if exchange and exchange.is_in_place and spread.exchange is not exchange:
+            part.is_spent, effects = True, [*part.recall()]
         if staged_before and spread.staged is None:
             self._standing.note_replaced()
         self._note_staged(part)
@@ -54,8 +58,18 @@ class Staging:
             voice.transfer = None  # what came from the parent before goes no further
         voice.has_changed = voice.has_changed or spread.report() != staged_before
         if is_new and order.owns and spread.staged is None:
-            return [*self._begin_exchange(part, order, now)]
-        return [*spread.name(spread.made), *(spread.confirm() if is_new else ()), *spread.feed(now)]
+            return effects + self._begin_exchange(part, order, now)
+        return [*effects, *spread.name(spread.made), *(spread.confirm() if is_new else ()), *spread.feed(now)]
+
+    def take_own(self, part: Part, now: float) -> list[Effect]:
+        """The own delta is here again, whose place a result had taken: an exchange goes on, or begins that waits."""
+        spread, own = part.spread, part.holds[0]
+        if spread.exchange:
+            return [*spread.exchange.take_own(own)]
+        order = spread.order
+        if order is None or not order.owns or spread.has_result:
+            return []
+        return self._begin_exchange(part, order, now)
 
     def take_name(self, part: Part | None, named: DeltaHashed, now: float) -> list[Effect]:
         """The digest of what this device has itself. Raises RemoteProtocolError if it is not the one ordered."""
@@ -120,7 +134,7 @@ class Staging:
             sends = exchange.take_piece(sender, message, values, now)
         else:
             assert type(message) is SegmentMessage
-            sends = exchange.take_result(sender, message, values)
+            sends = exchange.take_result(sender, message, values, now)
         self._voice.transfer = Transfer(sender.peer_id, exchange.received_bytes, exchange.values.nbytes)
         return [*sends, *self._name_if_whole(part, exchange)]
 
@@ -132,14 +146,18 @@ class Staging:
 
     def _begin_exchange(self, part: Part, order: BroadcastOrdered, now: float) -> list[Effect]:
         exchange, size = part.spread.exchange, self._standing.parameters.size
+        if part.is_spent:
+            return []  # it begins when the own delta is here again
+        self._voice.ask_at = now + self._voice.retry_s
         if exchange:
             sends = exchange.go_on(order)
-        else:
-            own, most = part.own_hold(self._me), self._most_under_way
-            exchange = Exchange(order, self._me, own, size, self._voice.retry_s, most, self._uplink, self._guard)
-            part.spread.exchange, sends = exchange, exchange.begin()
-        self._voice.ask_at = now + self._voice.retry_s
-        return [*sends, *self._name_if_whole(part, exchange)]
+            recalls = part.recall() if exchange.lacks_own else []
+            return [*recalls, *sends, *self._name_if_whole(part, exchange)]
+        own, most, guard = part.own_hold(self._me), self._most_under_way, self._guard
+        retry_s, lends = self._voice.retry_s, part.may_lend and not guard.judges
+        exchange = Exchange(order, self._me, own, size, retry_s, most, self._uplink, guard, lends)
+        part.spread.exchange = exchange
+        return [*exchange.begin(), *self._name_if_whole(part, exchange)]
 
     def _name_if_whole(self, part: Part, exchange: Exchange) -> list[HashDelta]:
         if not exchange.is_whole or part.spread.has_result:

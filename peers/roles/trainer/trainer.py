@@ -53,9 +53,9 @@ from mdl.protocol.vector_work import DeltaApplied, DeltaHashed, DeltasMerged, Ou
 from mdl.protocol.vocabulary import Ballot, History, Lineage, Transfer
 from peers.roles.run_end import Taken
 from peers.roles.trainer.arrivals import digest_of, segment_of, values_of
-from peers.roles.trainer.exchange import MOST_UNDER_WAY
 from peers.roles.trainer.guard import Defence, Guard
 from peers.roles.trainer.hops import Hops
+from peers.roles.trainer.lanes import MOST_UNDER_WAY
 from peers.roles.trainer.model_state import Standing
 from peers.roles.trainer.progress import Progress
 from peers.roles.trainer.reports import Reports
@@ -229,7 +229,7 @@ class Trainer:
                 if self.part and self.part.incoming and self.part.incoming.sender == sender:
                     self.part.heard_at = now
             case DeltaRecalled():
-                return self._progress.take_recalled(event)
+                return self._progress.take_recalled(event, now)
             case PauseChanged(reason=reason):
                 return self._progress.pause(reason)
             case TrainingPaused(round_id=round_id):
@@ -263,7 +263,7 @@ class Trainer:
         part = self.part
         if part and message.round_id == part.round_id:
             if type(message) is HopOrdered:
-                self._hops.fetch(part, message, now)
+                return self._hops.fetch(part, message, now)
             elif type(message) is RoundClosed:
                 if part.spread.staged and part.spread.digest == message.digest:
                     return self._progress.apply(part)
@@ -304,7 +304,7 @@ class Trainer:
         if type(message) is ModelMessage:
             return self._progress.take_model(message, values_of(event), digest_of(event))
         if type(message) is ModelWanted and message.round_id == self.round_id:
-            model = ModelMessage(self.round_id, self.digest, self.standing.history())
+            model, self.standing.is_given = ModelMessage(self.round_id, self.digest, self.standing.history()), True
             return [Send(sender.peer_id, model, self.standing.state)]
         return []
 

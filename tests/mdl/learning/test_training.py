@@ -304,3 +304,11 @@ def test_the_state_of_another_optimizer_changes_nothing() -> None:
     sgd, adam = (LocalTrainer(_dense(), *_windows(20), TrainingSettings(optimizer=kind)) for kind in ("sgd", "adam"))
     with pytest.raises(ValueError, match="it has other parts"):
         sgd.optimizer.load_state_dict(adam.optimizer.state_dict())
+
+
+def test_a_delta_may_take_the_memory_of_the_model_that_it_began_at() -> None:
+    start, trained = np.array([3.0, 1.0], np.float32), np.array([1.0, 2.0], np.float32)
+    apart = model_delta(start, trained)
+    assert (apart.tolist(), start.tolist()) == ([2.0, -1.0], [3.0, 1.0])
+    assert model_delta(start, trained, in_place=True) is start
+    assert start.tolist() == [2.0, -1.0]

@@ -17,7 +17,15 @@ from mdl.files.checkpoint import CachedModel, ModelCache, read_safetensors
 from mdl.files.export import read_description
 from mdl.learning.flat import hash_task
 from mdl.protocol.delta import Contributor
-from mdl.protocol.machine import Evaluate, Evaluated, LocalDeltaReady, TrainingPaused, TrainLocally
+from mdl.protocol.machine import (
+    DeltaRecalled,
+    Evaluate,
+    Evaluated,
+    LocalDeltaReady,
+    RecallDelta,
+    TrainingPaused,
+    TrainLocally,
+)
 from mdl.task import task_difference
 from peers.edge.device import Device
 from peers.view.inference import evaluate_model
@@ -232,3 +240,18 @@ def test_numbers_have_no_accuracy_to_wait_for(tmp_path: Path) -> None:
     done = device.work()[TrainLocally](TrainLocally(1, device.model.values().copy()))
     assert isinstance(done, LocalDeltaReady)
     assert done.training.loss < 10
+
+
+def test_an_own_delta_is_had_again_from_the_trained_model_and_may_take_the_old_ones_memory(tmp_path: Path) -> None:
+    mine = device(write_csv(tmp_path / "a.csv", "ax,ay,az"))
+    work, start = mine.work(), mine.model.values().copy()
+    trained = work[TrainLocally](TrainLocally(1, start))
+    assert isinstance(trained, LocalDeltaReady)
+    apart = work[RecallDelta](RecallDelta(1, start))
+    assert isinstance(apart, DeltaRecalled)
+    assert np.array_equal(apart.values, trained.delta.values)
+    again = work[RecallDelta](RecallDelta(1, start, in_place=True))
+    assert isinstance(again, DeltaRecalled)
+    assert again.values is start
+    assert np.array_equal(start, trained.delta.values)
+    assert work[RecallDelta](RecallDelta(1, start)) == DeltaRecalled(1, None)  # that is no model any more

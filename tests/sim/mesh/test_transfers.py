@@ -51,13 +51,13 @@ def test_a_segment_of_one_value_is_no_word() -> None:
     assert delay_s > 0.005
 
 
-def test_nobody_writes_to_a_segment_that_came_in_and_its_sender_changes_nothing_there() -> None:
+def test_nobody_writes_to_a_segment_that_comes_in_and_what_comes_is_what_its_sender_has_there_by_then() -> None:
     values = MODEL[:4].copy()
     ((_, event),) = _transfers().begin(ANN, Send("bob", RESULT, values), ResourceState(0, 0.0), 0.0)
     values[:] = 7
     assert isinstance(event, Received)
     assert isinstance(event.values, np.ndarray)
-    assert event.values.tolist() == [0, 1, 2, 3]
+    assert event.values.tolist() == [7, 7, 7, 7]
     with pytest.raises(ValueError, match="read-only"):
         event.values[0] = 1
 

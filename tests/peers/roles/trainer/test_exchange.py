@@ -33,7 +33,10 @@ def _order(
 
 
 class Net:
-    """Exchanges of one order, and what is under way between them; loss and doubling drawn from a seed."""
+    """Exchanges of one order, and what is under way between them; loss and doubling drawn from a seed.
+
+    in_place: results take the place of own deltas, and what is under way is read where it lies when it arrives.
+    """
 
     def __init__(
         self,
@@ -42,6 +45,7 @@ class Net:
         loss: float = 0.0,
         twice: float = 0.0,
         deltas: list[Vector] | None = None,
+        in_place: bool = False,
     ) -> None:
         self.rng = np.random.default_rng(seed)
         self.loss, self.twice, self.now = loss, twice, 0.0
@@ -51,18 +55,25 @@ class Net:
             peer: ModelDelta(values[place], order.theta / len(order.contributors), frozenset([peer]))
             for place, peer in enumerate(order.order)
         }
-        self.at = {peer: Exchange(order, peer, self.own[peer], SIZE, RETRY_S) for peer in order.order}
+        self.in_place = in_place
+        self.at = {
+            peer: Exchange(order, peer, self.again(peer), SIZE, RETRY_S, is_in_place=in_place) for peer in order.order
+        }
         self.by_id = {peer.peer_id: peer for peer in order.order}
         self.queue: list[tuple[Contributor, Contributor, object, Vector | None]] = []
         self.said: Counter[str] = Counter()
         for peer, exchange in self.at.items():
             self.post(peer, exchange.begin())
 
+    def again(self, peer: Contributor) -> ModelDelta:
+        """Its own delta, as its trained model gives it."""
+        return msgspec.structs.replace(self.own[peer], values=self.own[peer].values.copy())
+
     def post(self, sender: Contributor, sends: list[Send]) -> None:
         for send in sends:
             assert send.values is None or isinstance(send.values, np.ndarray)
             copies = int(self.rng.random() >= self.loss) + int(self.rng.random() < self.twice)
-            values = None if send.values is None else send.values.copy()
+            values = send.values if send.values is None or self.in_place else send.values.copy()
             self.said[type(send.message).__name__] += 1
             self.queue += [(sender, self.by_id[send.receiver], send.message, values)] * copies
 
@@ -80,7 +91,7 @@ class Net:
             self.post(receiver, exchange.take_piece(sender, message, values, self.now))
         elif isinstance(message, SegmentMessage):
             assert values is not None
-            self.post(receiver, exchange.take_result(sender, message, values))
+            self.post(receiver, exchange.take_result(sender, message, values, self.now))
 
     def run(self, most: int = 20_000) -> None:
         for _ in range(most):
@@ -101,10 +112,11 @@ class Net:
 )
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(("loss", "twice"), [(0.0, 0.0), (0.3, 0.2)])
+@pytest.mark.parametrize("in_place", [False, True])
 def test_all_have_the_same_bytes_and_they_are_the_central_mean(
-    names: str, owns: tuple[int, ...], seed: int, loss: float, twice: float
+    names: str, owns: tuple[int, ...], seed: int, loss: float, twice: float, in_place: bool
 ) -> None:
-    net = Net(_order(names, owns), seed, loss, twice)
+    net = Net(_order(names, owns), seed, loss, twice, in_place=in_place)
     net.run()
     results = [exchange.values for exchange in net.at.values()]
     assert all(exchange.is_whole for exchange in net.at.values())
@@ -205,10 +217,12 @@ def test_a_result_counts_from_its_owner_alone() -> None:
     exchange = Exchange(order, me, None, SIZE, RETRY_S)
     values = np.ones(VALUES, np.float32)
     with pytest.raises(RemoteProtocolError, match="does not own it"):
-        exchange.take_result(bob, SegmentMessage(3, 7, 1, 0), values)
-    assert exchange.take_result(cleo, SegmentMessage(3, 7, 1, 0), values) == [Send("a", SegmentTaken(3, 7, 1, 0, True))]
+        exchange.take_result(bob, SegmentMessage(3, 7, 1, 0), values, 0.0)
+    assert exchange.take_result(cleo, SegmentMessage(3, 7, 1, 0), values, 0.0) == [
+        Send("a", SegmentTaken(3, 7, 1, 0, True))
+    ]
     with pytest.raises(RemoteProtocolError, match="segment 13 of 13"):
-        exchange.take_result(bob, SegmentMessage(3, 7, 1, 13), values)
+        exchange.take_result(bob, SegmentMessage(3, 7, 1, 13), values, 0.0)
 
 
 def test_an_order_that_does_not_fit_the_model_is_refused() -> None:
@@ -269,7 +283,7 @@ def test_a_device_whose_readiness_was_lost_gets_its_results_when_it_says_so_agai
     me, bob = order.order
     exchange = Exchange(order, me, ModelDelta(np.ones(SIZE, np.float32), 1.0, frozenset([me])), SIZE, RETRY_S)
     exchange.begin()
-    exchange.take_result(bob, SegmentMessage(3, 7, 1, 12), np.ones(4, np.float32))  # so it follows the order
+    exchange.take_result(bob, SegmentMessage(3, 7, 1, 12), np.ones(4, np.float32), 0.0)  # so it follows the order
     assert [type(send.message) for send in exchange.hear_ready(bob, _READY, 1.0)] == [PieceMessage] * 6
     assert exchange.hear_ready(bob, _READY, 1.1) == []
 
@@ -327,7 +341,7 @@ def test_a_round_that_tells_by_itself_leaves_nothing_for_the_next() -> None:
 class LossyNet(Net):
     """As Net; devices are lost in the middle, and the others hear so one after the other.
 
-    behind: who has not heard of it yet.
+    behind: who has not heard of it yet, or lacks its own delta since.
     """
 
     behind: tuple[Contributor, ...] = ()
@@ -359,7 +373,11 @@ class LossyNet(Net):
         if self.behind and (not self.queue or self.rng.random() < 0.1):
             peer = self.behind[int(self.rng.integers(len(self.behind)))]
             self.behind = tuple(other for other in self.behind if other != peer)
+            if self.at[peer].order == self.order:
+                self.post(peer, self.at[peer].take_own(self.again(peer)))
+                return
             self.post(peer, self.at[peer].go_on(self.order))
+            self.behind += (peer,) * self.at[peer].lacks_own
             return
         sender, receiver, message, values = self.queue.pop(int(self.rng.integers(len(self.queue))))
         if receiver in self.at and message.version == self.at[receiver].order.version:  # type: ignore[attr-defined]
@@ -390,10 +408,11 @@ class _Last:
     ],
 )
 @pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("in_place", [False, True])
 def test_if_devices_are_lost_the_others_agree_on_who_is_in_which_segment(
-    names: str, owns: tuple[int, ...], lost: str, seed: int
+    names: str, owns: tuple[int, ...], lost: str, seed: int, in_place: bool
 ) -> None:
-    net = LossyNet(_order(names, owns), seed)
+    net = LossyNet(_order(names, owns), seed, in_place=in_place)
     own = dict(net.own)
     for name in lost:
         for _ in range(int(net.rng.integers(1, 160))):
@@ -421,6 +440,37 @@ def test_if_devices_are_lost_the_others_agree_on_who_is_in_which_segment(
     np.testing.assert_allclose(results[0], total / thetas, atol=1e-5)
     for exchange in net.at.values():
         assert exchange.order == net.order
+
+
+def test_a_result_takes_the_place_of_the_own_delta() -> None:
+    net = Net(_order("abc", (5, 4, 4)), in_place=True)
+    places = {peer: exchange.values for peer, exchange in net.at.items()}
+    net.run()
+    for peer, exchange in net.at.items():
+        assert exchange.values is places[peer]  # that of its own delta
+        assert exchange.values.tobytes() == net.at[net.order.order[0]].values.tobytes()
+
+
+def test_an_exchange_that_has_taken_the_own_deltas_place_goes_on_once_that_is_here_again() -> None:
+    net = LossyNet(_order("abc", (5, 4, 4)), in_place=True)
+    while net.said["SegmentMessage"] < 6:
+        net.step()
+    net.lose("c")
+    bob = net.by_id["b"]
+    assert net.at[bob].go_on(net.order) == []
+    for said in net.queue:
+        if isinstance(said[2], SegmentsReady):
+            assert net.at[bob].hear_ready(said[0], said[2], net.now) == []
+    assert net.at[bob].on_time(net.now + 10 * RETRY_S) == []
+    begun = net.at[bob].take_own(net.again(bob))
+    assert [type(send.message) for send in begun] == [SegmentsReady]
+    assert net.at[bob].take_own(net.again(bob)) == []
+
+
+def test_a_coded_result_never_takes_the_own_deltas_place() -> None:
+    order = _order("ab", (7, 6), coding="int8")
+    own = ModelDelta(np.ones(SIZE, np.float32), 1.0, frozenset([order.order[0]]))
+    assert not Exchange(order, order.order[0], own, SIZE, RETRY_S, is_in_place=True).is_in_place
 
 
 def test_pieces_that_a_lost_device_gave_are_not_asked_for_again() -> None:

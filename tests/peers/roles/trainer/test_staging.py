@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from mdl.protocol.delta import Contributor, ModelDelta, apply_delta, digest_of
-from mdl.protocol.machine import Event, KeepDelta, LocalDeltaReady, Received, Send, Tick
-from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage, RoundClosed, RoundOpened
-from mdl.protocol.segment_messages import SegmentMessage, SegmentTaken
+from mdl.protocol.hop_messages import DeltaWanted, HopOrdered
+from mdl.protocol.machine import (
+    DeltaRecalled,
+    Event,
+    KeepDelta,
+    LocalDeltaReady,
+    RecallDelta,
+    Received,
+    Send,
+    Tick,
+    TrainLocally,
+)
+from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage, ModelWanted, RoundClosed, RoundOpened
+from mdl.protocol.segment_messages import SegmentMessage, SegmentsReady, SegmentTaken
 from mdl.protocol.vocabulary import Ballot, Fork, History, TrainingReport
 from peers.roles.trainer.model_state import Standing
 from peers.roles.trainer.trainer import Trainer, TrainerSettings
@@ -96,6 +110,105 @@ def test_the_next_model_takes_the_results_memory_once_all_have_confirmed_it(lost
     assert np.shares_memory(pair[ANN].parameters, result) is (lost is None)
     assert np.array_equal(pair[ANN].parameters, right)
     assert pair[ANN].digest == pair[BOB].digest == digest_of(right)
+
+
+def _lent() -> tuple[dict[Contributor, Trainer], BroadcastOrdered]:
+    """Both exchange a round's deltas, in whose places the result comes; ann has it, bob lacks what ann owns."""
+    pair: dict[Contributor, Trainer] = {
+        me: TrainerAtOnce(me, START, "schema", "model", TrainerSettings()) for me in (ANN, BOB)
+    }
+    for me in pair:
+        _hand(pair, me, Received(AGENT, RoundOpened(9, 1, pair[ANN].digest, (ANN, BOB), 9)))
+        own = ModelDelta(np.linspace(0.0, 1.0, SIZE, dtype=np.float32), 1.0, frozenset([me]))
+        _hand(pair, me, LocalDeltaReady(1, own, TrainingReport(0.0, 1, 0.0)))
+    order = BroadcastOrdered(9, 1, pair[ANN].digest, 1, (ANN, BOB), 2.0, (ANN, BOB), owns=(2, 2), segment_values=16)
+    for me in pair:
+        _hand(pair, me, Received(AGENT, order), ("bob", SegmentMessage))
+    return pair, order
+
+
+@pytest.mark.parametrize(
+    "message",
+    [HopOrdered(9, 1, 0, 9_000_001, ANN), DeltaWanted(1, 9, 0, 9_000_001)],
+    ids=["to receive another", "to give it away"],
+)
+def test_a_hop_waits_for_the_own_delta_whose_place_a_result_has_taken(message: Any) -> None:
+    pair, _ = _lent()
+    bob, w = pair[BOB], pair[BOB].parameters
+    sender = AGENT if isinstance(message, HopOrdered) else ANN
+    asked = [effect for effect in bob.handle(Received(sender, message), 2.0) if not isinstance(effect, Send)]
+    assert asked == [RecallDelta(1, w)]
+    assert asked[0].parameters is w
+    assert [e for e in bob.handle(Received(sender, message), 2.1) if not isinstance(e, Send)] == []  # asked once
+    own = np.linspace(0.0, 1.0, SIZE, dtype=np.float32)
+    bob.handle(DeltaRecalled(1, own), 2.2)
+    assert bob.part is not None
+    assert bob.part.own_hold(BOB) == ModelDelta(own, 1.0, frozenset([BOB]))
+    effects = bob.handle(Received(sender, message), 2.3)
+    if isinstance(message, DeltaWanted):
+        assert any(isinstance(effect, Send) and effect.values is own for effect in effects)
+    else:
+        assert bob.part.incoming == message
+
+
+def test_a_new_plan_waits_for_the_own_delta_whose_place_the_last_one_has_taken() -> None:
+    pair, order = _lent()
+    bob = pair[BOB]
+    again = replace(order, term=10, version=1)
+    assert [e for e in bob.handle(Received(AGENT, again), 2.0) if not isinstance(e, Send)] == [
+        RecallDelta(1, bob.parameters)
+    ]
+    assert bob.exchange is None
+    begun = bob.handle(DeltaRecalled(1, np.linspace(0.0, 1.0, SIZE, dtype=np.float32)), 2.1)
+    assert bob.exchange == again
+    assert [type(effect.message) for effect in begun if isinstance(effect, Send)] == [SegmentsReady]
+
+
+@pytest.mark.parametrize("is_wanted", [False, True])
+def test_the_own_delta_that_is_kept_takes_the_old_models_memory_if_nobody_was_given_that(is_wanted: bool) -> None:
+    lineage, names = (Fork(0, 1, "agent.1.1"),), ("ann", "bob")
+    pair: dict[Contributor, Trainer] = {
+        me: TrainerAtOnce(me, START, "schema", "model", TrainerSettings(), 3, History(lineage, names), Ballot())
+        for me in (ANN, BOB)
+    }
+    for me in pair:
+        opened = RoundOpened(9, 4, pair[ANN].digest, (ANN, BOB), 9, lineage=lineage, base=names)
+        _hand(pair, me, Received(AGENT, opened))
+        own = ModelDelta(np.linspace(0.0, 1.0, SIZE, dtype=np.float32), 1.0, frozenset([me]))
+        _hand(pair, me, LocalDeltaReady(4, own, TrainingReport(0.0, 1, 0.0)))
+    mark, both = (9, 4, pair[ANN].digest, 1), (ANN, BOB)
+    order = BroadcastOrdered(*mark, both, 2.0, both, lineage=lineage, owns=(2, 2), segment_values=16)
+    for me in pair:
+        _hand(pair, me, Received(AGENT, order))
+    if is_wanted:
+        pair[ANN].handle(Received(Contributor("cleo", 1), ModelWanted(3)), 1.0)
+    before, part = pair[ANN].parameters, pair[ANN].part
+    assert part is not None
+    effects = pair[ANN].handle(Received(AGENT, RoundClosed(9, 4, part.spread.digest)), 2.0)
+    assert [effect for effect in effects if isinstance(effect, RecallDelta)] == [RecallDelta(4, before, not is_wanted)]
+
+
+def test_what_cannot_be_had_again_is_trained_again() -> None:
+    pair, _ = _lent()
+    bob = pair[BOB]
+    bob.handle(Received(ANN, DeltaWanted(1, 9, 0, 9_000_001)), 2.0)
+    assert TrainLocally(1, bob.parameters) in bob.handle(DeltaRecalled(1, None), 2.1)
+    assert bob.holdings() == {}
+
+
+def test_an_own_delta_that_comes_after_its_round_counted_it_does_not_count_again() -> None:
+    pair, _ = _lent()
+    bob = pair[BOB]
+    bob.handle(Received(ANN, DeltaWanted(1, 9, 0, 9_000_001)), 2.0)
+    _hand(pair, BOB, Tick())
+    for me in pair:
+        part = pair[me].part
+        assert part is not None
+        _hand(pair, me, Received(AGENT, RoundClosed(9, 1, part.spread.digest)))
+    assert bob.round_id == 0  # it lacks some, as the segments never came
+    bob.handle(DeltaRecalled(1, np.ones(SIZE, np.float32)), 2.2)
+    bob.handle(DeltaRecalled(1, np.ones(SIZE, np.float32)), 2.3)
+    assert bob.carry is None
 
 
 def test_what_was_rounded_off_is_dropped_where_the_result_comes_whole() -> None:

@@ -272,8 +272,11 @@ def test_theta_and_the_own_contribution_are_born_with_the_local_delta() -> None:
     trainer = _trainer(keep_deltas=True)
     _say(trainer, OPENED, 1.0)
     ready = _ready(_vector(1, 2, 3, 4), theta=7.0)
-    effects = trainer.handle(ready, 2.0)
-    assert effects == [KeepDelta(1, "own", ready.delta)]
+    (kept,) = trainer.handle(ready, 2.0)
+    assert isinstance(kept, KeepDelta)
+    assert (kept.round_id, kept.name, kept.delta.theta) == (1, "own", 7.0)
+    assert kept.delta.values.tolist() == [1, 2, 3, 4]
+    assert not np.shares_memory(kept.delta.values, ready.delta.values)  # where a result may come, while it is written
     (holding,) = _report(trainer).holdings
     assert (holding.theta, holding.contributors, holding.sent_hop) == (7.0, (ME,), None)
     assert _report(trainer).activity is Activity.HOLDING
