@@ -7,7 +7,7 @@ of identities, since nothing that is held is changed in place. Machines are look
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -108,7 +108,7 @@ class Invariants:
         """
         message = send.message
         if message.__class__ is DeltaMessage:
-            check_given(node, message, self.seen[node].released)
+            check_given(node, message, self.seen[node])
         elif message.__class__ is HopReleased and node.keeper is not None:
             check_freed(mesh, node.keeper, send.receiver, message)
         elif message.__class__ is PieceMessage or message.__class__ is SegmentMessage:
@@ -240,15 +240,16 @@ def check_disjoint(mesh: SimMesh, keeper: Keeper) -> None:
             seen[contributor] = peer
 
 
-def check_given(node: Node, message: DeltaMessage, released: Collection[tuple[int, int]]) -> None:
+def check_given(node: Node, message: DeltaMessage, seen: _Seen) -> None:
     """A sender serves the one hop that it gave its delta to, to a member, and none that it was freed of.
 
-    released: before this event. The agent on this very node may free it of a hop right after it has served it.
+    seen: before this event. The agent on this very node may free it of a hop, or open another round, right after it has
+    served it.
     """
-    part, hop = node.holder.part if node.holder else None, (message.segment, message.hop_id)
+    part, hop = seen.part or (node.holder.part if node.holder else None), (message.segment, message.hop_id)
     if part is None:
         return
-    if hop in released:
+    if hop in seen.released:
         raise InvariantError("given", f"{node.peer_id} serves hop {message.hop_id} that it was freed of")
     if hop in part.released:
         return

@@ -18,7 +18,7 @@ import pytest
 from mdl.errors import RemoteProtocolError
 from mdl.protocol.delta import Contributor, ModelDelta, digest_of, pair_aggregate
 from mdl.protocol.hop_messages import HopOrdered, HopReleased
-from mdl.protocol.machine import LocalDeltaReady, Received
+from mdl.protocol.machine import Effect, LocalDeltaReady, Received
 from mdl.protocol.round_messages import AgentPresent, BroadcastOrdered, GlobalMessage, PeerReport, RoundOpened
 from mdl.protocol.vector_work import merge_deltas
 from mdl.protocol.vocabulary import Activity, Ballot, Fork, History, Holding
@@ -88,9 +88,9 @@ def _a_released_hop_is_served_again(self: Part, segment: int, hop_id: int) -> No
         del self.given[segment]
 
 
-def _a_receiver_decides_again(self: Hops, part: Part, order: HopOrdered, now: float) -> None:
+def _a_receiver_decides_again(self: Hops, part: Part, order: HopOrdered, now: float) -> list[Effect]:
     part.decisions.pop((order.segment, order.hop_id), None)
-    _FETCH(self, part, order, now)
+    return _FETCH(self, part, order, now)
 
 
 def _senders_are_freed_without_a_search(self: RoundLedger) -> list[Hop]:
