@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import torch
 
 from mdl.config import Config
 from mdl.data import DataSet, Windows, default_cache_dir, load_data, private_part, split_windows, take_windows
@@ -24,6 +25,7 @@ def train_baselines(config: Config, peers: int, rounds: int, progress: Callable[
 
     All on the whole test set.
     """
+    torch.set_num_threads(1)  # as the peers: several wait for each other for minutes where another program has a core
     data = load_data(own_data(config.data.spec), default_cache_dir(), config.seed)
     data = private_part(data, config.cloud.people, config.seed)
     alone = []
