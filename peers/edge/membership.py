@@ -51,6 +51,11 @@ def device_key() -> DeviceKey:
         return DeviceKey.of(token_bytes(SECRET_BYTES))
 
 
+def key_for_cloud(insecure: bool) -> DeviceKey | None:
+    """What this device shows a cloud; None where nothing is encrypted. Raises ConfigError as `device_key`."""
+    return None if insecure else device_key()
+
+
 def key_path() -> Path:
     """Where the key is kept, unless another one is given."""
     return Path(platformdirs.user_config_dir("mdl")) / "device.key"

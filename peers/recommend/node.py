@@ -16,8 +16,9 @@ from mdl.recommend.din import DinSettings
 from mdl.recommend.lesson import LARGEST_LESSON_BYTES
 from mdl.recommend.readers import read_interactions
 from mdl.section import MANY
-from peers.edge.cloud.node import NOBODY_S, attend, open_hub, own_key, serve
+from peers.edge.cloud.node import NOBODY_S, attend, open_hub, serve
 from peers.edge.gatekeeper import Gatekeeper, make_gatekeeper
+from peers.edge.membership import key_for_cloud
 from peers.recommend.cloud_files import RecommendFiles
 from peers.recommend.device import Recommendee
 from peers.roles.cloud.cloud import CloudSettings
@@ -99,7 +100,7 @@ def run_recommend_device(
     config: Config, me: Contributor, keys: MeshKeys | None, out: Path, user: str, studies: int, fresh: bool
 ) -> DeviceEnded:
     """`mdl learn --task recommend`: so many vectors. Raises ConfigError or DataError."""
-    device = make_device(config, me, keys, out, user, studies, fresh, own_key(config))
+    device = make_device(config, me, keys, out, user, studies, fresh, key_for_cloud(config.mesh.insecure))
     mine, machine = device.recommendee, device.machine
     logger.info("user %s: %d interactions, cloud %s", mine.user, len(mine.own.items), config.cloud.address)
     finish = attend(machine, device.spoke, mine.study, device.gate)

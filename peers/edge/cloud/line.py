@@ -26,7 +26,7 @@ from mdl.protocol.delta import Contributor, Vector
 from mdl.protocol.machine import Effect, Event, PauseChanged, SaveModel, StopRequested, Tick
 from peers.edge.device import Device
 from peers.edge.identity import cloud_keys
-from peers.edge.membership import device_key
+from peers.edge.membership import key_for_cloud
 from peers.roles.cloud.learner import CLOUD, Learner, LearnerSettings
 from transport.links.hub import Spoke
 from transport.loglimit import LogLimit
@@ -78,7 +78,7 @@ class CloudSide:
                 settings.address,
                 max_bytes=self._kind.largest_bytes,
                 insecure=config.mesh.insecure,
-                device=None if config.mesh.insecure else device_key(),
+                device=key_for_cloud(config.mesh.insecure),
             ),
             {StudyLesson: self._study},
             observe=self._look,

@@ -36,7 +36,7 @@ from peers.edge.cloud.names import open_names
 from peers.edge.device import device_seed
 from peers.edge.gatekeeper import Gatekeeper, make_gatekeeper
 from peers.edge.lifeline import stopped_by_signals
-from peers.edge.membership import device_key
+from peers.edge.membership import key_for_cloud
 from peers.edge.resume import Origin, refuse_to_overwrite, set_aside
 from peers.edge.small.share import load_share
 from peers.roles.cloud.cloud import Cloud, CloudSettings
@@ -44,7 +44,6 @@ from peers.roles.cloud.learner import CLOUD, Learner, LearnerSettings
 from transport.discovery.interfaces import host_to_listen_on
 from transport.links.hub import Hub, Spoke
 from transport.runtime import Runtime
-from transport.trust.device_key import DeviceKey
 from transport.trust.keys import MeshKeys
 from transport.worker import Work, Worker
 
@@ -180,11 +179,6 @@ def _on_stop(stop: Callable[[], None]) -> Callable[[float, Event, object], None]
     return observe
 
 
-def own_key(config: Config) -> DeviceKey | None:
-    """What this device shows a cloud. Raises ConfigError."""
-    return None if config.mesh.insecure else device_key()
-
-
 def run_learner(
     config: Config, me: Contributor, keys: MeshKeys | None, out: Path, studies: int, fresh: bool = False
 ) -> LearnerEnded:
@@ -203,7 +197,7 @@ def run_learner(
         config.cloud.address,
         max_bytes=LARGEST_LESSON_BYTES,
         insecure=config.mesh.insecure,
-        device=own_key(config),
+        device=key_for_cloud(config.mesh.insecure),
     )
     logger.info(
         "%s: %d examples of %s, cloud %s", kind.summary, len(student.train), config.data.spec, config.cloud.address
