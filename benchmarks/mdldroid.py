@@ -5,8 +5,16 @@
     python benchmarks/mdldroid.py target --data uci-har:PATH --flower FL/bin/python    # as root: seconds to 90 %
     python benchmarks/mdldroid.py table3 --data uci-har:PATH                  # its four columns, in one process
     python benchmarks/mdldroid.py fig3 --data uci-har:PATH --devices 6 9      # Eq. 1 to 3 as means of deltas
+    python benchmarks/mdldroid.py fig1a --data uci-har:PATH                   # time and battery of one device alone
+    python benchmarks/mdldroid.py fig1c --devices 2 4 8 16 20                 # models from files, one after the other
+    python benchmarks/mdldroid.py fig1d                                       # training and learning the schedule
+    python benchmarks/mdldroid.py fig11 --data uci-har:PATH --devices 1 2 3 4 5 6 7 8 9   # 11b, 11c, modelled
+    python benchmarks/mdldroid.py fig11d --data uci-har:PATH                  # where the time of a batch goes
+    python benchmarks/mdldroid.py fig12 --data uci-har:PATH --devices 1 3 6 9 # accuracy of the five options
+    python benchmarks/mdldroid.py fig13 --data uci-har:PATH --devices 1 3 6 9 # 13, 14: their battery and time, modelled
 
-Each prints a table and one line of JSON; --out FILE keeps what is measured, and a later call leaves out what is in it.
+Fig. 6 and 8 to 10 are parts of benchmarks/chain_scheduler.py. Each prints a table and one line of JSON; --out FILE
+keeps what is measured, and a later call leaves out what is in it.
 The master with slaves (`benchmarks/evaluation/star.py`) has the links, messages and mathematics of the mesh.
 """
 
@@ -23,7 +31,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
 
-from benchmarks.evaluation import accuracy, lan, target
+from benchmarks import relearning
+from benchmarks.evaluation import accuracy, lan, options, sequential, single, target
 from benchmarks.lan_round import load_helper
 from benchmarks.links.places import parse_case
 from mdl.errors import MdlError
@@ -35,6 +44,13 @@ PAPER = {
     "table3": "in the table above",
     "fig3": "NeighborSGD (Eq. 2) 3 points under CentralSGD at N = 6, about 5 at N = 9; ChainSGD (Eq. 3) level with it",
     "target": "training 1.5x faster than master-slave (11b)",
+    "fig1a": "of sEMG, HAR and OPPO, HAR with AlexNet and OPPO with both models empty 3,500 mAh",
+    "fig1c": "160 ms in memory, 47,307 ms from files at N = 8; linear in N",
+    "fig1d": "0.6x more memory when training and agent run together than for either alone",
+    "fig11": "time 1.5x less than master-slave, whose time has a U over N (11b); energy 5.8x less (11c), on average",
+    "fig11d": "reading a batch from its file takes by far the longest",
+    "fig12": "falls with N; 1-E40 2.5 points better than 1-E20, on average",
+    "fig13": "battery 2x to 8.5x less, time 2x (to 3.5x) less than one device; more rounds an epoch: up to 2x the time",
 }
 
 
@@ -90,20 +106,35 @@ def run_target(given: argparse.Namespace, kept: Kept) -> None:
     target.show(case, results)
 
 
-def run_table_3(given: argparse.Namespace, kept: Kept) -> None:
-    accuracy.table_3(given, kept.get)
+def run_figure_1d(given: argparse.Namespace, kept: Kept) -> None:
+    """Of the device that leads: with the network that learns the schedule in a process beside it, and without."""
+    without, beside = (
+        kept.get(f"re-learning {'on' if on else 'off'}", partial(relearning.measure, 4, 60.0, on))
+        for on in (False, True)
+    )
+    if "failed" in without or "failed" in beside:
+        return
+    print(f"  training alone {without['peer_rss_mb']:.0f} MB; training {beside['peer_rss_mb']:.0f} MB and learning "
+          f"{beside['slot_rss_mb']:.0f} MB, both together {beside['both_pss_mb']:.0f} MB of their own")  # fmt: skip
 
 
-def run_figure_3(given: argparse.Namespace, kept: Kept) -> None:
-    accuracy.figure_3(given, kept.get)
+def _measured(figure: Callable[[argparse.Namespace, accuracy.Get], None]) -> Callable[[argparse.Namespace, Kept], None]:
+    return lambda given, kept: figure(given, kept.get)
 
 
 PARTS: dict[str, Callable[[argparse.Namespace, Kept], None]] = {
     "lan": run_lan,
     "memory": run_lan,
     "target": run_target,
-    "table3": run_table_3,
-    "fig3": run_figure_3,
+    "table3": _measured(accuracy.table_3),
+    "fig3": _measured(accuracy.figure_3),
+    "fig1a": _measured(single.figure_1a),
+    "fig1c": _measured(sequential.figure_1c),
+    "fig1d": run_figure_1d,
+    "fig11": _measured(options.figure_11),
+    "fig11d": _measured(single.figure_11d),
+    "fig12": _measured(options.figure_12),
+    "fig13": _measured(options.figure_13),
 }
 # Run as root: hosts are network namespaces.
 _ON_HOSTS = ("lan", "target")
@@ -136,9 +167,11 @@ def _parse(words: Iterable[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--data", default="", help="a data spec")
     parser.add_argument("--model", default="lenet")
-    parser.add_argument("--devices", type=int, nargs="+", default=[6], help="of table3 (one), fig3")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="of table3, fig3")
-    parser.add_argument("--option", default="", help="of table3, fig3: 10-E20 is ten rounds in each of 20 epochs")
+    parser.add_argument("--devices", type=int, nargs="+", default=[6], help="of table3 (one) and the figures")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="of table3, fig3, fig12")
+    parser.add_argument("--mbit", type=float, default=40.0, help="of fig11, fig13: every phone's link, both ways")
+    parser.add_argument("--slower", type=float, default=10.0, help="of modelled phones: than one thread here")
+    parser.add_argument("--option", default="", help="10-E20 is ten rounds in each of 20 epochs")
     parser.add_argument("--split", default="subject")
     parser.add_argument("--training", default="{}", help="training settings as JSON")
     parser.add_argument("--target", type=float, default=0.9, help="accuracy")

@@ -30,7 +30,7 @@ OFF_RECIPE: dict[str, Any] = {"optimizer": "sgd", "learning_rate": 0.05, "batch_
 
 def table_3(given: argparse.Namespace, get: Get) -> None:
     """Server, master-slave, chain, and the chain under the trade-off, with `--devices` devices."""
-    data, best, off = _load(given), *_options(given)
+    data, best, off = load(given), *_options(given)
     name = data.name
     columns: list[tuple[str, int, Option, str, dict[str, Any]]] = [
         ("server", 1, best, "central", RECIPES.get(name, OFF_RECIPE)),
@@ -42,19 +42,19 @@ def table_3(given: argparse.Namespace, get: Get) -> None:
     for (column, devices, option, merge, recipe), paper in zip(columns, TABLE_3.get(name, [None] * 4), strict=True):
         key = f"{name} {given.model} {column} N={devices} {option} {recipe}"
         one = get(key, partial(_runs, data, given, devices, option, merge, recipe))
-        _say(column, one, paper)
+        say(column, one, paper)
 
 
 def figure_3(given: argparse.Namespace, get: Get) -> None:
     """The means of Eq. 1 to 3, and of pairs without theta, by the number of devices."""
-    data, off = _load(given), _options(given)[1]
+    data, off = load(given), _options(given)[1]
     lost = {6: 3.0, 9: 5.0}
     for devices in given.devices:
         print(f"{data.name}, {given.model}, N = {devices}, {off}: accuracy, %; the paper's NeighborSGD loses "
               f"{lost.get(devices, '?')} points")  # fmt: skip
         for merge in ("central", "chain", "neighbour", "pairs"):
             key = f"{data.name} {given.model} {merge} N={devices} {off} {OFF_RECIPE}"
-            _say(merge, get(key, partial(_runs, data, given, devices, off, merge, OFF_RECIPE)), None)
+            say(merge, get(key, partial(_runs, data, given, devices, off, merge, OFF_RECIPE)), None)
 
 
 def _runs(
@@ -73,13 +73,13 @@ def _options(given: argparse.Namespace) -> tuple[Option, Option]:
         raise SystemExit(f"mdldroid: {error}") from None
 
 
-def _load(given: argparse.Namespace) -> DataSet:
+def load(given: argparse.Namespace) -> DataSet:
     if not given.data:
         raise SystemExit("mdldroid: say which recordings: --data uci-har:PATH, or --data 'semg:PATH?split=series'")
     return load_data(given.data, default_cache_dir(), seed=0)
 
 
-def _say(name: str, one: dict[str, Any], paper: float | None) -> None:
+def say(name: str, one: dict[str, Any], paper: float | None) -> None:
     if "failed" in one:
         print(f"  {name:10} failed: {one['failed']}")
         return

@@ -1,0 +1,88 @@
+"""What a master's mean costs when not all copies fit into its memory: Fig. 1c, and with a step beyond the paper's.
+
+`master`: all N are in memory. `sequential`: each is loaded from its file when it is merged (memory O(2)), the paper's
+way out. `as it comes`: each is merged when it arrives and never becomes a file, which is what a mesh's device does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.evaluation.accuracy import Get
+from mdl.files.checkpoint import CachedModel, ModelCache
+from mdl.protocol.delta import Contributor, ModelDelta, Vector, pair_aggregate
+
+VALUES = 11_610_000  # 46.4 MB, the paper's CNN-LSTM
+PAPER = {8: (160, 47307)}
+
+
+def figure_1c(given: argparse.Namespace, get: Get) -> None:
+    """Milliseconds until the mean of N models of 46.4 MB is made."""
+    print(f"  {'N':>3} {'master':>9} {'sequential':>11} {'as it comes':>12}  ms")
+    for size in given.devices:
+        one = get(f"N={size}", partial(measure, size, VALUES))
+        beside = "   paper {} and {}".format(*PAPER[size]) if size in PAPER else ""
+        print(f"  {size:>3} {one['master']:>9.0f} {one['sequential']:>11.0f} {one['comes']:>12.0f}{beside}", flush=True)
+
+
+def measure(size: int, values: int) -> dict[str, Any]:
+    """Of `size` models, in milliseconds. Files are as a device's cache writes them, and fresh in the page cache."""
+    with tempfile.TemporaryDirectory() as folder:
+        caches = [ModelCache(Path(folder) / str(number)) for number in range(size)]
+        for number, cache in enumerate(caches):
+            cache.save(CachedModel(_draw(number, values), 1, "schema", "sequential", {}))
+        sequential, _ = merge([partial(_load, cache) for cache in caches], is_timed=True)
+    held = [_draw(number, values) for number in range(size)]
+    started = time.perf_counter()
+    add_up(held)
+    master = time.perf_counter() - started
+    comes, _ = merge([partial(_take, held, number) for number in range(size)], is_timed=False)
+    return {name: round(1e3 * each) for name, each in
+            (("master", master), ("sequential", sequential), ("comes", comes))}  # fmt: skip
+
+
+def add_up(held: Sequence[Vector]) -> Vector:
+    """The mean of all, with room for itself alone."""
+    total = held[0].copy()
+    for each in held[1:]:
+        total += each
+    total /= len(held)
+    return total
+
+
+def merge(sources: Sequence[Callable[[], Vector]], is_timed: bool) -> tuple[float, Vector]:
+    """(seconds of all merges into a partial mean, with those of the sources if these are timed; that mean)."""
+    merged: ModelDelta | None = None
+    total = 0.0
+    for number, source in enumerate(sources):
+        started = time.perf_counter()
+        values = source()
+        if not is_timed:
+            started = time.perf_counter()
+        own = ModelDelta(values, 1.0, frozenset([Contributor(str(number), 1)]))
+        merged = own if merged is None else pair_aggregate(merged, own, out=own.values)
+        total += time.perf_counter() - started
+    assert merged is not None
+    return total, merged.values
+
+
+def _draw(number: int, values: int) -> Vector:
+    return np.random.default_rng(number).standard_normal(values, dtype=np.float32)
+
+
+def _take(held: list[Vector], number: int) -> Vector:
+    return held[number]
+
+
+def _load(cache: ModelCache) -> Vector:
+    loaded = cache.load()
+    assert loaded is not None
+    return loaded.values
