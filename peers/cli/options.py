@@ -108,6 +108,7 @@ Init = Annotated[
     typer.Option("--init", help="Begin with these parameters: a .safetensors, or the directory of an earlier run."),
 ]
 Family = Annotated[str, typer.Option(help="paper, hetero, dynamic or dying.")]
+CsvFile = Annotated[Path | None, typer.Option("--csv", help="Also write each result as a row of a CSV file.")]
 FirstSeed = Annotated[int, typer.Option(help="The first seed.", min=0, max=LARGEST_SEED)]
 PlanPolicy = Annotated[str, typer.Option(help=f"{name_policies()}.")]
 Processes = Annotated[

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median, stdev
 from typing import Any
@@ -39,13 +39,17 @@ class Score:
 
 @dataclass
 class Comparison:
-    """planned: scenarios that were to be played; interrupted: by Ctrl-C, after `played` of them."""
+    """planned: scenarios that were to be played; interrupted: by Ctrl-C, after `played` of them.
+
+    scenarios: ids of those that were played.
+    """
 
     policies: tuple[str, ...]
     what: str
     planned: int
     scores: dict[str, Score] = field(default_factory=dict)
     interrupted: bool = False
+    scenarios: list[str] = field(default_factory=list)
 
     @property
     def played(self) -> int:
@@ -86,6 +90,7 @@ def compare(
                     found.scores[name].everywhere_s.append(played.everywhere_s)
                     found.scores[name].lost.append(len(played.lost))
                 _score_chains(found, {name: rows[name] for name in found.chains})
+                found.scenarios.append(scenario.scenario_id)
                 show(found.played, planned)
     except KeyboardInterrupt:
         found.interrupted = True
@@ -104,6 +109,26 @@ def describe_comparison(found: Comparison) -> dict[str, Any]:
         "reference": found.reference if found.played else None,
         "policies": [_describe(name, found.scores[name], reference) for name in found.policies if found.played],
     }
+
+
+def list_results(found: Comparison) -> Iterator[dict[str, object]]:
+    """What `--csv` writes: a row for each scenario and policy. What only a chain has is None of rounds in segments."""
+    for number, scenario in enumerate(found.scenarios):
+        for name in found.policies:
+            score = found.scores[name]
+            yield {
+                "scenario": scenario,
+                "policy": name,
+                "makespan_s": _one(score.makespan_s, number),
+                "everywhere_s": _one(score.everywhere_s, number),
+                "energy_variance_j2": _one(score.energy_variance_j2, number),
+                "objective_eq4": _one(score.objective, number),
+                "lost": score.lost[number],
+            }
+
+
+def _one(values: Sequence[float], number: int) -> float | None:
+    return round(values[number], 6) if values else None
 
 
 def show_comparison(found: Comparison, console: Console) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.table import Table
@@ -49,6 +50,15 @@ def describe(judged: Judged, others: list[Judged]) -> dict[str, object]:
     for other in others[1:]:
         row[f"over_{other.name}_percent"] = round(100.0 * (judged.mean_s / other.mean_s - 1.0), 2)
     return row
+
+
+def list_makespans(judged: Sequence[Judged], scenarios: Sequence[Scenario]) -> list[dict[str, object]]:
+    """What `--csv` writes: a row for each scenario and policy."""
+    return [
+        {"scenario": scenario.scenario_id, "policy": each.name, "makespan_s": round(seconds, 6)}
+        for each in judged
+        for scenario, seconds in zip(scenarios, each.makespans_s, strict=True)
+    ]
 
 
 def print_rows(rows: list[dict[str, object]], title: str) -> None:

@@ -9,8 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from mdl.devices.scenario import Scenario, load_scenarios
-from mdl.errors import ConfigError
-from scheduler.explain.recorded_round import RealRound, live_round, pick_round, rebuild
+from mdl.errors import ConfigError, DataError
+from scheduler.explain.recorded_round import (
+    RealRound,
+    finished_round,
+    live_round,
+    pick_round,
+    read_policy,
+    read_real_rounds,
+    rebuild,
+)
 from sim.timing.scenario import FAMILIES, draw_scenario
 
 if TYPE_CHECKING:
@@ -115,6 +123,21 @@ def draw_scenarios(
         count,
         (draw_scenario(family, n, s) for s in seeds),
     )
+
+
+def run_scenarios(directory: Path) -> tuple[str, int, list[Scenario]]:
+    """As `draw_scenarios`, of a run's rounds that went by hops, each rebuilt. Raises DataError if there is none."""
+    policy, found, why = read_policy(directory), [], f"{directory}: all of its rounds went in segments, without hops"
+    for summary in read_real_rounds(directory):
+        if summary.shares:
+            continue
+        try:
+            found.append(rebuild(finished_round(summary, str(directory), policy)).scenario)
+        except DataError as error:
+            why = str(error)
+    if not found:
+        raise DataError(why)
+    return f"rounds of {directory}", len(found), found
 
 
 def _look_at_mesh(mesh: Mesh, section: MeshSection, wait_s: float) -> RealRound:

@@ -98,6 +98,22 @@ def describe_replay(replay: Replay) -> dict[str, Any]:
     }
 
 
+def list_replay(replay: Replay) -> list[dict[str, object]]:
+    """What `--csv` writes: a row for each round and policy."""
+    return [
+        {
+            "round": each.number,
+            "policy": name,
+            "makespan_s": round(played.makespan_s, 6),
+            "measured_s": round(each.rebuilt.measured_s, 6),
+            "last_ready_s": round(each.ready_s, 6),
+            "devices": len(each.rebuilt.names),
+        }
+        for each in replay.rounds
+        for name, played in each.played.items()
+    ]
+
+
 def show_replay(replay: Replay, console: Console) -> None:
     described = describe_replay(replay)
     count = len(replay.rounds)

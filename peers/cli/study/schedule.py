@@ -10,9 +10,11 @@ import typer
 
 from mdl.errors import UnfinishedError
 from mdl.section import LONGEST_S, MANY
+from mdl.writing import check_writable
 from peers.cli.options import (
     AsJson,
     Code,
+    CsvFile,
     Family,
     FirstSeed,
     Interface,
@@ -44,6 +46,8 @@ Index = Annotated[int, typer.Option(help="Which scenario of a file, from 0.", mi
 Round = Annotated[
     int | None, typer.Option("--round", help="Which round of a run; the last by default.", min=1, max=MANY)
 ]
+# Of nine devices about as many as a file may hold that is read again (mdl.devices.scenario).
+MOST_SCENARIOS = 10_000
 # Both spellings, since both are natural.
 _POLICIES = ("--policies", "--policy")
 Policies = Annotated[str | None, typer.Option(*_POLICIES, help=f"{_POLICIES_HELP}those that are quick.")]
@@ -103,18 +107,24 @@ def compare(
     count: Annotated[int, typer.Option(help="How many scenarios.", min=1, max=MANY)] = 200,
     seed_from: FirstSeed = 0,
     scenarios: Annotated[Path | None, typer.Option(help="Play these scenarios (JSON lines) instead.")] = None,
+    csv: CsvFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Play the same scenarios under several policies: makespan with spread, over the optimum, energy, losses."""
+    from mdl.files.table import write_table
     from peers.view.compare import compare as compare_policies
-    from peers.view.compare import describe_comparison, show_comparison
+    from peers.view.compare import describe_comparison, list_results, show_comparison
     from peers.view.schedule_source import draw_scenarios
 
+    if csv is not None:
+        check_writable(csv)
     can_solve = scenarios is None and n <= 12 and family != "dying"
     names = _parse_policies(policies or ",".join([*quick_policies(can_solve), SHARES]))
     what, planned, drawn = draw_scenarios(family, n, count, seed_from, scenarios)
     with progress_bar() as show:
         found = compare_policies(names, what, drawn, planned, lambda played, of: show("scenarios", played, of))
+    if csv is not None:
+        write_table(csv, list_results(found))
     if not as_json:
         show_comparison(found, _console())
     if found.interrupted:
@@ -174,20 +184,50 @@ def replay(
         int | None, typer.Option("--round", help="Only this round; all by default.", min=1, max=MANY)
     ] = None,
     policies: Policies = None,
+    csv: CsvFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Play the rounds of a real run again under other policies: what would each have taken?"""
-    from mdl.errors import ConfigError
-    from scheduler.explain.replay_run import describe_replay, replay_run, show_replay
+    from mdl.files.table import write_table
+    from scheduler.explain.replay_run import describe_replay, list_replay, replay_run, show_replay
 
     names = _parse_policies(policies or ",".join(quick_policies()))
-    if not run.is_dir():
-        raise ConfigError(f"{run}: no such directory; expected the run directory of `mdl up`, or of an agent")
+    _check_run(run)
+    if csv is not None:
+        check_writable(csv)
     found = replay_run(run, round_number, names)
+    if csv is not None:
+        write_table(csv, list_replay(found))
     if as_json:
         print_json(describe_replay(found))
     else:
         show_replay(found, _console())
+
+
+@app.command()
+def scenarios(
+    run: Annotated[Path | None, typer.Argument(help="Run directory: its rounds, rebuilt.", show_default=False)] = None,
+    family: Family = "dynamic",
+    n: Annotated[int, typer.Option("--n", "-n", help="Devices.", min=2, max=256)] = 9,
+    count: Annotated[int, typer.Option(help="How many scenarios.", min=1, max=MOST_SCENARIOS)] = 200,
+    seed_from: FirstSeed = 0,
+    out: Annotated[Path, typer.Option(help="JSON lines, one scenario each.")] = Path("scenarios.jsonl"),
+    as_json: AsJson = False,
+) -> None:
+    """Write scenarios for other programs, and for `compare --scenarios`: drawn from a family, or a run's rounds."""
+    from mdl.devices.scenario import save_scenarios
+    from peers.view.schedule_source import draw_scenarios, run_scenarios
+
+    if run is not None:
+        _check_run(run)
+    check_writable(out)
+    what, _, found = run_scenarios(run) if run else draw_scenarios(family, n, count, seed_from, None)
+    written = list(found)
+    save_scenarios(written, out)
+    if as_json:
+        print_json({"scenarios": what, "written": len(written), "out": str(out)})
+    else:
+        print(f"{out}: {what}, {len(written)} scenarios")
 
 
 @app.command()
@@ -245,6 +285,13 @@ def _usual_policy() -> str:
     from mdl.config import RoundSection
 
     return RoundSection().policy
+
+
+def _check_run(run: Path) -> None:
+    from mdl.errors import ConfigError
+
+    if not run.is_dir():
+        raise ConfigError(f"{run}: no such directory; expected the run directory of `mdl up`, or of an agent")
 
 
 def _check_out(out: Path | None) -> None:

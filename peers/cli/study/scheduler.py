@@ -15,7 +15,7 @@ import typer
 from mdl.errors import ConfigError, UnfinishedError
 from mdl.section import LARGEST_SEED, MANY
 from mdl.writing import check_writable, save_or_rescue
-from peers.cli.options import MOST_PROCESSES, AsJson, Family, LogLevel, Quiet, finite, log_at, tell
+from peers.cli.options import MOST_PROCESSES, AsJson, CsvFile, Family, LogLevel, Quiet, finite, log_at, tell
 from peers.cli.progress import progress_bar
 from peers.interrupts import handled
 
@@ -97,17 +97,23 @@ def evaluate(
         int, typer.Option(help="The first seed; 0 to 299 are never trained on.", min=0, max=LARGEST_SEED)
     ] = 0,
     optimum: Annotated[bool, typer.Option(help="Compare with the exact optimum too (N up to 12).")] = True,
+    csv: CsvFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Play a policy on seeded scenarios: makespan with spread, against the greedy rule and the exact optimum."""
-    from peers.view.policy_table import describe, judge, judge_optimum, print_rows
+    from mdl.files.table import write_table
+    from peers.view.policy_table import describe, judge, judge_optimum, list_makespans, print_rows
     from sim.timing.scenario import draw_scenario
 
+    if csv is not None:
+        check_writable(csv)
     scenarios = [draw_scenario(family, n, seed_from + number) for number in range(count)]
     judged = [judge(policy, scenarios), judge("greedy", scenarios)]
     if optimum and n <= 12 and family != "dying":
         judged.append(judge_optimum(scenarios))
     rows = [describe(each, judged) for each in judged]
+    if csv is not None:
+        write_table(csv, list_makespans(judged, scenarios))
     if not as_json:
         print_rows(rows, f"{family}, N = {n}, {count} scenarios from seed {seed_from}")
     else:

@@ -65,6 +65,7 @@ MISTAKES = {
     "schedule compare": (["--policies", "nosuch"], "nosuch"),
     "schedule decide": (["--policy", "nosuch"], "nosuch"),
     "schedule replay": (["gone"], "gone: no such directory"),
+    "schedule scenarios": (["gone"], "gone: no such directory"),
     "schedule show": (["gone"], "gone"),
     "schedule what-if": (["gone"], "gone"),
     "scheduler eval": (["nosuch"], "nosuch"),
