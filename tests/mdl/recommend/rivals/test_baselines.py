@@ -9,15 +9,15 @@ import pytest
 import torch
 from torch import nn
 
-from mdl.recommend.factorisation import (
+from mdl.recommend.metrics import hits, ranks
+from mdl.recommend.rivals.factorisation import (
     DeepFactorisation,
     FactorisationMachine,
     MatrixFactorisation,
     NeuralFactorisation,
     cross,
 )
-from mdl.recommend.metrics import hits, ranks
-from mdl.recommend.sasrec import SelfAttentiveRecommender
+from mdl.recommend.rivals.sasrec import SelfAttentiveRecommender, SequenceSettings, fit_sequences, windows
 from mdl.recommend.splits import Negatives, make_samples, training_places
 from mdl.recommend.training import FitSettings, fit_model, score
 from tests.mdl.recommend.logs import small_log
@@ -93,3 +93,39 @@ def test_sasrec_sees_nothing_of_what_comes_later_and_nothing_of_padding() -> Non
     assert torch.allclose(short[:, -1], padded[:, -1], atol=1e-5)
     score_of = model(torch.tensor([0]), torch.tensor([[4, 5]]), torch.tensor([[7]]))
     assert torch.allclose(score_of[0, 0], short[0, -1] @ model.items.weight[7], atol=1e-5)
+
+
+def test_sasrec_learns_in_sequences_what_comes_next() -> None:
+    log = small_log()
+    torch.manual_seed(0)
+    model, negatives = SelfAttentiveRecommender(ITEMS, 16, 5, dropout=0.0), Negatives.before(log)
+    heard: list[float] = []
+
+    def hear(epoch: int, loss: float) -> bool:
+        heard.append(loss)
+        return epoch < 119
+
+    settings = SequenceSettings(epochs=200, batch=4, learning_rate=0.02, history=5)
+    fit_sequences(model, log, negatives, settings, np.random.default_rng(0), hear)
+    assert len(heard) == 120, "it ends when it is told"
+    assert heard[-1] < 0.5 * heard[0]
+    samples = make_samples(log, training_places(log), negatives, 50, 5, np.random.default_rng(1))
+    assert hits(ranks(score(model, samples)), 10).mean() > 0.6  # 0.2 by chance
+
+
+def test_a_window_ends_before_the_last_two_items_and_begins_with_the_user() -> None:
+    """Each position's next item is the one after it; over many passes all of a long sequence is seen."""
+    log, seen = small_log(users=2), set()
+    for seed in range(40):
+        history, clicked = windows(log, np.array([0, 1]), 4, np.random.default_rng(seed))
+        for user in (0, 1):
+            own = log.of(user).tolist()
+            for item, later in zip(history[user], clicked[user], strict=True):
+                assert own.index(later) == own.index(item) + 1
+                assert own.index(later) < len(own) - 2
+                seen.add((user, int(later)))
+    assert seen == {(user, int(item)) for user in (0, 1) for item in log.of(user)[1:-2]}
+    short, nothing = windows(log, np.array([0]), 30, np.random.default_rng(0))
+    assert short[0, -9:].tolist() == log.of(0)[:9].tolist()
+    assert not short[0, :-9].any()
+    assert not nothing[0, :-9].any()

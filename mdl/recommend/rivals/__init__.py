@@ -1,0 +1,1 @@
+"""Other ways to recommend, which DCCL is measured against."""

@@ -1,0 +1,85 @@
+"""A rival of MetaPatch: a device that learns nothing, and whose vector the cloud makes of its last interactions.
+
+The idea is DUET's (WWW 2023): a recurrent network over what a user met last says the numbers that make the model
+theirs. Here it says the vector, and the basis makes patches of it as it does of a learned one. It costs the device no
+training, and shows its last interactions to whoever runs the generator.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from mdl.recommend.device_step import score_features
+from mdl.recommend.din import Din
+from mdl.recommend.interactions import Interactions
+from mdl.recommend.metapatch import Basis
+from mdl.recommend.momodistill import CloudModel
+from mdl.recommend.splits import Negatives, Places, Samples
+from mdl.recommend.training import FitSettings, as_tensors, click_loss, fit
+
+
+class Generator(nn.Module):
+    """Vectors (B, size) of histories (B, L), 0 pads at the front: a GRU, whose state after the last item is mapped."""
+
+    def __init__(self, items: int, size: int, hidden: int = 32) -> None:
+        super().__init__()
+        self.items = nn.Embedding(items + 1, hidden, padding_idx=0)
+        self.reader = nn.GRU(hidden, hidden, batch_first=True)
+        self.vector = nn.Linear(hidden, size)
+        nn.init.normal_(self.items.weight, std=0.05)
+        with torch.no_grad():
+            self.items.weight[0] = 0
+
+    def forward(self, history: Tensor) -> Tensor:
+        _, last = self.reader(self.items(history))
+        vectors: Tensor = self.vector(last[0])
+        return vectors
+
+
+@dataclass(frozen=True)
+class Generated:
+    """model: as it was given. basis, generator: learned together, for this model."""
+
+    model: Din
+    basis: Basis
+    generator: Generator
+
+    @torch.no_grad()
+    def score(self, samples: Samples) -> Tensor:
+        """Scores (B, 1 + n), each context by the vector of its own history."""
+        self.model.eval()
+        features = self.model.features(*as_tensors(samples))
+        return score_features(self.model, self.basis, self.generator(torch.from_numpy(samples.history)), features)
+
+
+def learn_generator(
+    cloud: CloudModel,
+    data: Interactions,
+    places: Places,
+    negatives: Negatives,
+    settings: FitSettings,
+    rng: np.random.Generator,
+    must_end: Callable[[], bool] = lambda: False,
+) -> Generated:
+    """A generator and a basis of its own for cloud's f, which stays, by cross-entropy. Starts from torch's generator.
+
+    settings.history is what the model and the generator see. Raises TrainingCancelledError.
+    """
+    model, basis = cloud.model.eval(), copy.deepcopy(cloud.basis)
+    generator = Generator(len(data.titles), basis.size)
+
+    def loss_of(samples: Samples) -> Tensor:
+        vectors = generator.train()(torch.from_numpy(samples.history))
+        with torch.no_grad():
+            features = model.features(*as_tensors(samples))
+        return click_loss(score_features(model, basis, vectors, features))
+
+    learned = [*basis.parameters(), *generator.parameters()]
+    fit(loss_of, learned, data, places, negatives, settings, rng, must_end=must_end)
+    return Generated(model, basis, generator.eval())
