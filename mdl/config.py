@@ -228,6 +228,7 @@ class CloudSection(Section, frozen=True):
     groups: pupils are grouped by what they answer, and taught by group.
     preset: "measured", or "paper" for Colla's own settings; of a device by itself and of the cloud alike.
     update: how a device by itself learns: same-whole, same-fc, customisation, customised-whole; "": by the preset.
+    store: postgresql://USER@HOST:PORT/DATABASE for the vectors of a cloud that recommends; "": SQLite in its directory.
     """
 
     table: ClassVar[str] = "cloud"
@@ -246,6 +247,7 @@ class CloudSection(Section, frozen=True):
     groups: bool = True
     preset: str = "measured"
     update: str = ""
+    store: str = ""
 
 
 class WebSection(Section, frozen=True):

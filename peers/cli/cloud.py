@@ -62,6 +62,9 @@ def cloud(
     synchronous: Annotated[bool | None, typer.Option("--synchronous", help="A cycle waits for all pupils.")] = None,
     updates: Annotated[int | None, typer.Option(help="Updates of different pupils that start a cycle.")] = None,
     patience: Annotated[float | None, typer.Option(help="Seconds after which fewer updates do.")] = None,
+    store: Annotated[
+        str | None, typer.Option(help="Of --task recommend: postgresql://USER@HOST/DB for vectors, in place of SQLite.")
+    ] = None,
     listen: Listen = None,
     port: Port = None,
     loopback: Loopback = None,
@@ -87,6 +90,7 @@ def cloud(
         "cloud.synchronous": synchronous,
         "cloud.updates": updates,
         "cloud.patience_s": patience,
+        "cloud.store": store,
         "seed": seed,
     }
     overrides |= mesh_overrides(None, listen, port, None, loopback, insecure)
@@ -145,9 +149,12 @@ def learn(
 
 
 def _run_cloud(settings: Config, mesh: Mesh, out: Path | None, fresh: bool, as_json: bool) -> None:
+    from mdl.errors import ConfigError
     from peers.edge.cloud.node import run_cloud
 
     need_data(settings)
+    if settings.cloud.store:
+        raise ConfigError("--store: only a cloud that recommends keeps vectors (--task recommend); leave it out")
     with identified(mesh.name, "cloud", out) as (me, directory), page_beside(settings, mesh, "cloud", directory):
         ended = run_cloud(settings, me, mesh.keys, directory, fresh)
     told = f"version {ended.version} of {ended.pupils} pupils is in {directory}"

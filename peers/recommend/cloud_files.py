@@ -1,6 +1,6 @@
 """The slow work of a cloud of recommenders: keeping vectors, and learning rounds from them and its own log.
 
-    vectors.sqlite     the devices' vectors, and which lesson is the newest
+    vectors.sqlite     the devices' vectors, and which lesson is the newest; or on a PostgreSQL server
     lessons/00002.safetensors   what each version hands out, the last of them
     devices.txt        whose names are
 
@@ -29,6 +29,7 @@ from mdl.recommend.vector_codec import OtherBasisError, name_basis
 from mdl.writing import write_bytes
 from peers.edge.cloud.names import DEVICES
 from peers.edge.resume import set_aside
+from peers.recommend.databases import PostgresDatabase, SqliteDatabase
 from peers.recommend.vector_store import VectorStore
 
 logger = logging.getLogger("mdl")
@@ -42,17 +43,25 @@ class RecommendFiles:
     """See the module. keep and teach are called by worker threads, each by one. Raises ConfigError if another log's.
 
     task: what the log and the sizes are, in one line; a directory of another one is refused. fresh: it is set aside.
+    store: URL of a PostgreSQL server; "": SQLite.
     """
 
     def __init__(
-        self, directory: Path, data: Interactions, settings: CloudSettings, seed: int, task: str, fresh: bool
+        self,
+        directory: Path,
+        data: Interactions,
+        settings: CloudSettings,
+        seed: int,
+        task: str,
+        fresh: bool,
+        store: str = "",
     ) -> None:
         if fresh:
             set_aside(directory, _FILES)
         self._directory, self._data, self._settings, self._seed, self._task = directory, data, settings, seed, task
         self._stopped = threading.Event()
         self._lock = threading.Lock()  # of the database: a round is closed while vectors come
-        self._store = VectorStore(directory / _DATABASE)
+        self._store = VectorStore(PostgresDatabase(store, fresh) if store else SqliteDatabase(directory / _DATABASE))
         self._lesson: Lesson | None = None
         self._packed, self._version = b"", 0
         if newest := self._store.newest():
@@ -62,7 +71,7 @@ class RecommendFiles:
                     f"{directory} has version {version} of a cloud of {made_of}, and this is {task}: "
                     "--fresh sets that aside and starts anew, another --out keeps both"
                 )
-            self._take(version, read_bytes(directory / "lessons" / file, LARGEST_LESSON_BYTES))
+            self._read(version, file)
             logger.info("continuing at version %d (%s); --fresh would start anew", version, directory)
 
     @property
@@ -107,6 +116,11 @@ class RecommendFiles:
     def teach(self, effect: TeachCycle) -> CycleTaught:
         """Algorithm 1: the first lesson from the log alone, each later one from the vectors too. Writes all of it."""
         started, version, data = time.perf_counter(), effect.version, self._data
+        with self._lock:
+            newest = self._store.newest()
+        if newest and newest[0] >= version:  # it was written, and the server's answer was lost
+            self._read(newest[0], newest[1])
+            return self._told()
         if self._lesson is None:
             cloud = pretrain(data, self._settings, self._seed, self._stopped.is_set)
         else:
@@ -122,6 +136,9 @@ class RecommendFiles:
         (self._directory / "lessons" / f"{version - KEPT_LESSONS:05d}.safetensors").unlink(missing_ok=True)
         told = "version %d is ready after %.1f s: %.0f KB, %d vectors counted"
         logger.info(told, version, time.perf_counter() - started, len(packed) / 1e3, counted)
+        return self._told()
+
+    def _told(self) -> CycleTaught:
         found = self.taught()
         assert found is not None
         return found
@@ -136,6 +153,12 @@ class RecommendFiles:
                 if device in rows:
                     table[rows[device]] = vector
         return torch.from_numpy(table)
+
+    def _read(self, version: int, file: str) -> None:
+        path = self._directory / "lessons" / file
+        if not path.exists():
+            raise ConfigError(f"{path} is not there, and the database names it; --fresh starts anew")
+        self._take(version, read_bytes(path, LARGEST_LESSON_BYTES))
 
     def _take(self, version: int, packed: bytes) -> None:
         try:

@@ -65,7 +65,7 @@ def run_recommend_cloud(config: Config, me: Contributor, keys: MeshKeys | None, 
     data = read_interactions(config.data.spec)
     sizes = _sizes(config)
     task = f"{len(data.users)} users, {len(data.titles)} items, sizes {sizes.din.embedding}-{sizes.din.hidden}"
-    files = RecommendFiles(out, data, sizes, config.seed, task, fresh)
+    files = RecommendFiles(out, data, sizes, config.seed, task, fresh, config.cloud.store)
     settings = CloudSettings(config.cloud.updates, config.cloud.patience_s, config.cloud.synchronous)
     machine = Collector(settings, files.taught(), files.fresh(), time.monotonic())
     hub = open_hub(config, me, keys, _LARGEST_UPLOAD_BYTES, out, owns_pupils=True)

@@ -1,4 +1,4 @@
-"""What a cloud of recommenders keeps of its devices: the last vector of each, and in which round it counted (SQLite).
+"""What a cloud of recommenders keeps of its devices: the last vector of each, and in which round it counted.
 
 A vector is named by its device and that device's own count: the same one again is answered and not kept twice, an
 older one and another one of the same number are refused. That a round has counted its vectors and that its lesson is
@@ -7,55 +7,44 @@ the newest is one transaction: whatever ends this process, both hold or neither.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mdl.errors import MdlError, RemoteProtocolError, StorageError
+from mdl.errors import RemoteProtocolError
 from mdl.protocol.cloud_messages import VectorMessage
 from mdl.recommend.vector_codec import OtherBasisError, read_vector
-from mdl.writing import make_private_folder, open_private
+from peers.recommend.databases import Database
 
 # Rows of 1 KB: a gigabyte.
 MOST_DEVICES = 1_000_000
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS vectors (
-    device TEXT PRIMARY KEY, number INTEGER NOT NULL, version INTEGER NOT NULL, digest BLOB NOT NULL,
-    vector BLOB NOT NULL, counted_in INTEGER NOT NULL DEFAULT 0) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS counted (
-    device TEXT, number INTEGER, version INTEGER NOT NULL, PRIMARY KEY (device, number)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS lessons (version INTEGER PRIMARY KEY, file TEXT NOT NULL, basis BLOB NOT NULL,
-    task TEXT NOT NULL, vectors INTEGER NOT NULL);
-"""
+_TABLES = (
+    """CREATE TABLE IF NOT EXISTS vectors (
+    device TEXT PRIMARY KEY, number BIGINT NOT NULL, version BIGINT NOT NULL, digest {blob} NOT NULL,
+    vector {blob} NOT NULL, counted_in BIGINT NOT NULL DEFAULT 0) {end}""",
+    """CREATE TABLE IF NOT EXISTS counted (
+    device TEXT, number BIGINT, version BIGINT NOT NULL, PRIMARY KEY (device, number)) {end}""",
+    """CREATE TABLE IF NOT EXISTS lessons (version BIGINT PRIMARY KEY, file TEXT NOT NULL, basis {blob} NOT NULL,
+    task TEXT NOT NULL, vectors BIGINT NOT NULL)""",
+)
 
 
 class VectorStore:
-    """See the module. One thread at a time uses it; `path` is made for this user alone. Raises MdlError."""
+    """See the module. One thread at a time uses it. Raises MdlError."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        try:
-            make_private_folder(path.parent)
-            open_private(path, "ab").close()
-        except OSError as error:
-            raise StorageError(path, error) from None
-        self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        with self._guarded():
-            # Every commit is on the disk before anybody is answered.
-            self._database.execute("PRAGMA journal_mode = WAL")
-            self._database.execute("PRAGMA synchronous = FULL")
-            self._database.executescript(_SCHEMA)
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        with database.transaction():
+            for table in _TABLES:
+                database.execute(table.format(blob=database.blob, end=database.table_end))
 
     def close(self) -> None:
         self._database.close()
 
     def newest(self) -> tuple[int, str, bytes, str] | None:
         """version, file, name of the basis and task of the newest lesson."""
-        with self._guarded():
+        with self._database.guarded():
             found: tuple[int, str, bytes, str] | None = self._database.execute(
                 "SELECT version, file, basis, task FROM lessons ORDER BY version DESC LIMIT 1"
             ).fetchone()
@@ -65,12 +54,12 @@ class VectorStore:
         self, messages: list[VectorMessage], version: int, basis: bytes, size: int
     ) -> list[RemoteProtocolError | None]:
         """Check vectors and keep them with one write: what was wrong with each, None if it is kept."""
-        with self._transaction():
+        with self._database.transaction():
             return [self._keep(message, version, basis, size) for message in messages]
 
     def fresh(self, version: int) -> int:
         """How many vectors of this version no round has counted."""
-        with self._guarded():
+        with self._database.guarded():
             (count,) = self._database.execute(
                 "SELECT count(*) FROM vectors WHERE version = ? AND counted_in = 0", (version,)
             ).fetchone()
@@ -78,7 +67,7 @@ class VectorStore:
 
     def read(self, version: int) -> Iterator[tuple[str, NDArray[np.float32]]]:
         """Device and vector of all that are to count in the round after this version."""
-        with self._guarded():
+        with self._database.guarded():
             rows = self._database.execute(
                 "SELECT device, vector FROM vectors WHERE version = ? AND counted_in = 0 ORDER BY device", (version,)
             )
@@ -87,7 +76,7 @@ class VectorStore:
 
     def close_round(self, version: int, file: str, basis: bytes, task: str) -> int:
         """`file` is the lesson of this version, and the vectors of the one before have counted in it; how many."""
-        with self._transaction():
+        with self._database.transaction():
             new = self._database.execute(
                 "INSERT INTO counted SELECT device, number, ? FROM vectors WHERE version = ? AND counted_in = 0",
                 (version, version - 1),
@@ -100,7 +89,7 @@ class VectorStore:
 
     def counts(self) -> dict[int, int]:
         """Vectors that counted in each version's lesson."""
-        with self._guarded():
+        with self._database.guarded():
             return dict(self._database.execute("SELECT version, vectors FROM lessons ORDER BY version"))
 
     def _keep(self, message: VectorMessage, version: int, basis: bytes, size: int) -> RemoteProtocolError | None:
@@ -118,7 +107,9 @@ class VectorStore:
         if row is None and self._is_full():
             return RemoteProtocolError(f"this cloud has {MOST_DEVICES} devices, which is as many as it takes")
         self._database.execute(
-            "INSERT OR REPLACE INTO vectors VALUES (?, ?, ?, ?, ?, 0)",
+            "INSERT INTO vectors VALUES (?, ?, ?, ?, ?, 0) ON CONFLICT (device) DO UPDATE SET "
+            "number = excluded.number, version = excluded.version, digest = excluded.digest, "
+            "vector = excluded.vector, counted_in = 0",
             (message.pupil, message.number, version, message.digest, vector.tobytes()),
         )
         return None
@@ -126,21 +117,3 @@ class VectorStore:
     def _is_full(self) -> bool:
         (count,) = self._database.execute("SELECT count(*) FROM vectors").fetchone()
         return int(count) >= MOST_DEVICES
-
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        with self._guarded():
-            self._database.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-                self._database.execute("COMMIT")
-            except BaseException:
-                self._database.execute("ROLLBACK")
-                raise
-
-    @contextmanager
-    def _guarded(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise MdlError(f"{self._path}: {error}") from None

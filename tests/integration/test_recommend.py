@@ -1,14 +1,18 @@
 """Recommendation by a cloud and its devices, as users run them: real processes, real sockets, killed in the middle."""
 
 import json
+import shutil
 import signal
 import sqlite3
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.integration import product
 from tests.integration.test_cloud import free_port
+from tests.peers.recommend.postgres import PASSWORD, Server, missing
 
 USERS, ITEMS = 40, 220
 
@@ -101,6 +105,40 @@ def test_devices_learn_with_a_cloud_that_is_killed_and_are_recommended_to(home, 
     assert "by the cloud's model (version 1)" in told.said
 
 
+def test_a_cloud_keeps_vectors_on_a_postgresql_server_that_goes_and_comes_back(home, code, log, tmp_path):
+    if why := missing():
+        pytest.skip(why)
+    folder = Path(tempfile.mkdtemp(prefix="mdl-pg-", dir="/tmp"))
+    folder.chmod(0o755)
+    server = Server(folder / "pg")
+    try:
+        url, out, port = server.make_database("shop"), tmp_path / "cloud", free_port()
+        cloud = start_cloud(home, port, out, log, "--updates", "2", "--patience", "600", "--store", url)
+        first = learn(home, port, log, "u0", tmp_path / "u0", "--cycles", "1")
+        assert first.end() == 0, first.told
+        cloud.process.kill()
+        cloud.end()
+        server.stop()
+        away = start_cloud(home, port, out, log, "--store", url)
+        assert away.end() == 2, away.told
+        assert "postgresql://mdl@127.0.0.1:" in away.complaint
+        server.start()
+        again = start_cloud(home, port, out, log, "--updates", "2", "--patience", "600", "--store", url)
+        second = learn(home, port, log, "u1", tmp_path / "u1", "--cycles", "2", "--set", "cloud.patience_s=600")
+        assert second.end() == 0, second.told
+        assert again.interrupt(signal.SIGINT) < 15
+        result = again.result()
+        assert result["counted"] == {"1": 0, "2": 2}, "both, each once"
+        assert result["refused"] == {}
+        assert not (out / "vectors.sqlite").exists()
+        for said in (cloud.told, away.told, again.told):
+            assert PASSWORD not in said
+            assert "pa-ss" not in said
+    finally:
+        server.stop()
+        shutil.rmtree(folder)
+
+
 def test_a_bad_vector_is_refused_by_name(home, code, log, tmp_path):
     from mdl.protocol.cloud_messages import PupilRefused, UpdateTaken, VectorMessage
     from mdl.protocol.delta import Contributor
@@ -181,6 +219,8 @@ def test_what_a_user_gets_wrong_is_said_in_one_line(home, code, log, tmp_path):
     for words, complaint in (
         (("cloud", "--task", "recommend"), "which interactions? give --data csv:PATH or movielens:PATH"),
         (("cloud", "--task", "recommend", "--data", "motion"), "no log of interactions"),
+        (("cloud", "--task", "recommend", "--data", f"csv:{log}", "--store", "mysql://shop"), "mysql scheme; expected"),
+        (("cloud", "--data", "motion", "--store", "postgresql://h/shop"), "only a cloud that recommends keeps vectors"),
         (("cloud", "--task", "recommend", "--data", f"csv:{log}", "--web"), "a cloud that recommends has no page yet"),
         (("cloud", "--task", "recommend", "--data", f"csv:{log}", "--model", "big"), "expected EMBEDDING-HIDDEN"),
         (("learn", "--task", "recommend", "--data", f"csv:{log}", *at), "say with --user whose device this is"),

@@ -1,4 +1,4 @@
-"""Vectors in SQLite: each counts in one round, wherever the process ends."""
+"""Vectors in SQLite and in PostgreSQL: each counts in one round, wherever the process ends."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 import stat
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ import pytest
 
 from mdl.errors import MdlError
 from mdl.protocol.cloud_messages import VectorMessage
+from peers.recommend.databases import Database, PostgresDatabase, SqliteDatabase
 from peers.recommend.vector_store import VectorStore
 
 BASIS = b"b" * 16
@@ -25,8 +28,8 @@ def _vector(device: str, number: int = 1, value: float = 1.0, version: int = 1, 
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> VectorStore:
-    store = VectorStore(tmp_path / "vectors.sqlite")
+def store(connect: Callable[[], Database]) -> VectorStore:
+    store = VectorStore(connect())
     store.close_round(1, "00001.safetensors", BASIS, TASK)
     return store
 
@@ -74,27 +77,52 @@ def test_a_vector_comes_once_a_newer_one_takes_its_place_an_older_one_does_not(s
     assert [vector[0] for _, vector in store.read(1)] == [2.0]
 
 
-def test_it_is_for_its_owner_alone_and_goes_on_where_it_was(store: VectorStore, tmp_path: Path) -> None:
+def test_it_goes_on_where_it_was(store: VectorStore, connect: Callable[[], Database]) -> None:
+    _keep(store, _vector("ann", 1 << 40))
+    again = VectorStore(connect())
+    assert again.fresh(1) == 1
+    assert again.newest() == (1, "00001.safetensors", BASIS, TASK)
+    assert _keep(again, _vector("ann", 1 << 40)) == [""]
+
+
+def test_a_file_is_for_its_owner_alone(tmp_path: Path) -> None:
+    store = VectorStore(SqliteDatabase(tmp_path / "vectors.sqlite"))
+    store.close_round(1, "1", BASIS, TASK)
     _keep(store, _vector("ann"))
     for path in tmp_path.iterdir():
         assert not stat.S_IMODE(path.stat().st_mode) & 0o077, path
-    store.close()
-    again = VectorStore(tmp_path / "vectors.sqlite")
-    assert again.fresh(1) == 1
-    assert again.newest() == (1, "00001.safetensors", BASIS, TASK)
 
 
-def test_a_process_killed_between_rounds_counts_nothing_twice(tmp_path: Path) -> None:
+def test_what_goes_wrong_in_the_middle_leaves_nothing(store: VectorStore) -> None:
+    _keep(store, _vector("ann"))
+    with pytest.raises(MdlError, match="lessons"):
+        store.close_round(1, "1", BASIS, TASK)  # that version is there
+    assert store.fresh(1) == 1
+    assert store.counts() == {1: 0}
+    assert store.close_round(2, "2", BASIS, TASK) == 1
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_a_process_killed_between_rounds_counts_nothing_twice(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     """It kills itself in the middle of closing a round: the transaction is not there, and the round is done again."""
+    where = f"SqliteDatabase(Path({str(tmp_path)!r}) / 'vectors.sqlite')"
+    if kind == "postgresql":
+        where = f"PostgresDatabase({request.getfixturevalue('url')!r})"
     code = f"""
-import os, sqlite3
+import os
 from pathlib import Path
 from tests.peers.recommend.test_vector_store import _vector, BASIS, TASK
+from peers.recommend.databases import PostgresDatabase, SqliteDatabase
+from peers.recommend.databases import Database, PostgresDatabase, SqliteDatabase
 from peers.recommend.vector_store import VectorStore
-store = VectorStore(Path({str(tmp_path)!r}) / "vectors.sqlite")
+database = {where}
+store = VectorStore(database)
 store.close_round(1, "1", BASIS, TASK)
 store.keep([_vector("ann"), _vector("bob")], 1, BASIS, 4)
-store._database.set_trace_callback(lambda said: said.startswith("INSERT INTO lessons") and os.kill(os.getpid(), 9))
+execute = database.execute
+database.execute = lambda said, *values: os.kill(os.getpid(), 9) if said == "COMMIT" else execute(said, *values)
 store.close_round(2, "2", BASIS, TASK)
 """
     root = Path(__file__).resolve().parents[3]
@@ -102,14 +130,30 @@ store.close_round(2, "2", BASIS, TASK)
         [sys.executable, "-c", code], cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, timeout=120
     )
     assert done.returncode == -9
-    store = VectorStore(tmp_path / "vectors.sqlite")
+    database = _open_again(where)
+    store = VectorStore(database)
     assert store.newest() == (1, "1", BASIS, TASK)
     assert store.fresh(1) == 2
     assert store.close_round(2, "2", BASIS, TASK) == 2
     assert store.counts() == {1: 0, 2: 2}
+    database.close()
+
+
+def _open_again(where: str) -> Database:
+    """The server sees that a client has gone a moment later; until then its lock is held."""
+    names = {"Path": Path, "SqliteDatabase": SqliteDatabase, "PostgresDatabase": PostgresDatabase}
+    ends = time.monotonic() + 30
+    while True:
+        try:
+            found: Database = eval(where, names)
+        except MdlError as error:
+            if "another cloud" not in str(error) or time.monotonic() > ends:
+                raise
+        else:
+            return found
 
 
 def test_a_file_that_is_no_database_is_told_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "vectors.sqlite").write_bytes(b"no database" * 100)
     with pytest.raises(MdlError, match="not a database"):
-        VectorStore(tmp_path / "vectors.sqlite")
+        VectorStore(SqliteDatabase(tmp_path / "vectors.sqlite"))

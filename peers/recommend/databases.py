@@ -1,0 +1,186 @@
+"""Where a cloud of recommenders keeps vectors: SQLite in its directory, or a PostgreSQL server by its URL.
+
+Both take the same statements, with ? for values; what differs between them stands here alone.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from mdl.errors import ConfigError, MdlError, StorageError
+from mdl.writing import make_private_folder, open_private
+
+_SCHEMES = ("postgresql", "postgres")
+# Of an advisory lock: one cloud at a time writes into a database.
+_LOCK = 0x6D646C
+_CONNECT_S = 10
+_LONGEST_TOLD = 300
+
+
+class Database(ABC):
+    """One connection; one thread at a time uses it. Raises MdlError in one line, which never holds a password."""
+
+    # Types and table options of this kind of database, for `CREATE TABLE`.
+    blob = "BLOB"
+    table_end = ""
+    _begin = "BEGIN"
+
+    @abstractmethod
+    def execute(self, statement: str, values: Sequence[object] = ()) -> Any:
+        """The cursor: fetchone, rowcount, and rows to iterate over. Inside `guarded` or `transaction` only."""
+
+    @abstractmethod
+    def guarded(self) -> Any:
+        """A context manager: whatever the database complains of becomes an MdlError."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    @abstractmethod
+    def _roll_back(self) -> None: ...
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        with self.guarded():
+            self.execute(self._begin)
+            try:
+                yield
+                self.execute("COMMIT")
+            except BaseException:
+                self._roll_back()
+                raise
+
+
+class SqliteDatabase(Database):
+    """A file for this user alone. Raises StorageError if it cannot be made."""
+
+    table_end = "WITHOUT ROWID"
+    _begin = "BEGIN IMMEDIATE"
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            make_private_folder(path.parent)
+            open_private(path, "ab").close()
+        except OSError as error:
+            raise StorageError(path, error) from None
+        self.connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        with self.guarded():
+            # Every commit is on the disk before anybody is answered.
+            self.execute("PRAGMA journal_mode = WAL")
+            self.execute("PRAGMA synchronous = FULL")
+
+    def execute(self, statement: str, values: Sequence[object] = ()) -> Any:
+        return self.connection.execute(statement, values)
+
+    def close(self) -> None:
+        self.connection.close()
+
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise MdlError(f"{self._path}: {error}") from None
+
+    def _roll_back(self) -> None:
+        self.connection.execute("ROLLBACK")
+
+
+class PostgresDatabase(Database):
+    """Tables in a schema `mdl` of the database that a URL names; a connection that was lost is made again.
+
+    Raises ConfigError for a URL, a server or a database that does not answer, and where psycopg is not installed.
+    fresh: what is there is set aside, as a schema of another name.
+    """
+
+    blob = "BYTEA"
+
+    def __init__(self, url: str, fresh: bool = False) -> None:
+        self._url, self.shown = url, describe_url(url)
+        self._secret = unquote(urlsplit(url).password or "")
+        self._psycopg = _import_psycopg()
+        self._connection: Any = None
+        try:
+            with self.guarded():
+                if fresh:
+                    self._set_aside()
+                self.execute("CREATE SCHEMA IF NOT EXISTS mdl")
+        except MdlError as error:
+            self.close()
+            raise ConfigError(str(error)) from None
+
+    def execute(self, statement: str, values: Sequence[object] = ()) -> Any:
+        return self._connection.execute(statement.replace("?", "%s"), values or None)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        if self._connection is None or self._connection.closed:
+            self._connection = self._connect()
+        try:
+            yield
+        except self._psycopg.Error as error:
+            raise MdlError(self._tell(error)) from None
+
+    def _connect(self) -> Any:
+        try:
+            connection = self._psycopg.connect(self._url, autocommit=True, **self._defaults())
+            connection.execute("SET search_path TO mdl")
+            ((is_ours,),) = connection.execute("SELECT pg_try_advisory_lock(%s)", (_LOCK,))
+        except self._psycopg.Error as error:
+            raise MdlError(self._tell(error)) from None
+        if not is_ours:
+            connection.close()
+            raise MdlError(f"{self.shown}: another cloud uses this database; each needs one of its own")
+        return connection
+
+    def _defaults(self) -> dict[str, Any]:
+        return {} if "connect_timeout" in self._url else {"connect_timeout": _CONNECT_S}
+
+    def _set_aside(self) -> None:
+        found = self.execute("SELECT 1 FROM pg_namespace WHERE nspname = 'mdl'").fetchone()
+        if found is not None:
+            self.execute(f"ALTER SCHEMA mdl RENAME TO mdl_before_{int(time.time())}")
+
+    def _roll_back(self) -> None:
+        if not self._connection.closed:
+            self._connection.execute("ROLLBACK")
+
+    def _tell(self, error: Exception) -> str:
+        said = " ".join(str(error).split())[:_LONGEST_TOLD]
+        return f"{self.shown}: {said.replace(self._secret, '...') if self._secret else said}"
+
+
+def describe_url(url: str) -> str:
+    """A URL as it may be shown: without password and options. Raises ConfigError if it is none of PostgreSQL."""
+    expected = "expected postgresql://USER@HOST:PORT/DATABASE"
+    try:
+        parts = urlsplit(url)
+        port = f":{parts.port}" if parts.port else ""
+    except ValueError:
+        raise ConfigError(f"--store: the URL's host or port is none; {expected}") from None
+    if parts.scheme not in _SCHEMES:
+        raise ConfigError(f"--store: {parts.scheme[:20] or 'no'} scheme; {expected}")
+    if not parts.path.strip("/"):
+        raise ConfigError(f"--store: the URL names no database; {expected}")
+    user = f"{parts.username}@" if parts.username else ""
+    return f"postgresql://{user}{parts.hostname or ''}{port}{parts.path}"
+
+
+def _import_psycopg() -> Any:
+    try:
+        import psycopg
+    except ImportError:
+        raise ConfigError("--store: PostgreSQL needs psycopg: pip install 'mdl[postgresql]'") from None
+    return psycopg
