@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from mdl.section import MANY
-from peers.cli.options import AsJson, DataSpec, OwnModel, print_json
+from peers.cli.options import AsJson, DataSpec, OwnModel, print_json, tell
 
+# Rounds take longer; a look opens a few files.
+_LOOK_S = 0.5
 ModelFile = Annotated[
     Path, typer.Argument(help="global.safetensors, or the run directory that holds it.", show_default=False)
 ]
@@ -99,16 +102,28 @@ def log(
     run: Annotated[Path, typer.Argument(help="A run directory.", show_default=False)],
     form: Annotated[Literal["tensorboard", "wandb"], typer.Option("--to", help="wandb: offline.")] = "tensorboard",
     out: Annotated[Path | None, typer.Option(help="An empty folder; one in the run directory by default.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Each round as it ends, until the run or Ctrl-C.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Write a run's rounds for TensorBoard, or for Weights & Biases without a network."""
-    from peers.report.log import write_log
+    from peers.interrupts import handled, interrupt
+    from peers.report.log import follow_log, write_log
 
-    folder = write_log(run, form, out)
-    if as_json:
-        print_json({"format": form, "folder": str(folder)})
+    def tell_folder(folder: Path) -> None:
+        shown = "tensorboard --logdir shows it" if form == "tensorboard" else "wandb sync sends it"
+        (tell if as_json else print)(f"{folder}: {shown}")
+
+    if not follow:
+        folder = write_log(run, form, out)
+        if as_json:
+            print_json({"format": form, "folder": str(folder)})
+        else:
+            tell_folder(folder)
         return
-    print(f"{folder}: " + ("tensorboard --logdir shows it" if form == "tensorboard" else "wandb sync sends it"))
+    with handled(interrupt):
+        written = follow_log(run, form, out, tell_folder, lambda: time.sleep(_LOOK_S))
+    if as_json:
+        print_json({"format": form, "folder": str(out or run / form), "rounds": written})
 
 
 def _classify(

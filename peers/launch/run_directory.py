@@ -13,9 +13,8 @@ import msgspec
 from mdl.bounds import Round
 from mdl.errors import StorageError, UnfinishedError
 from mdl.files.checkpoint import read_safetensors
-from mdl.files.round_lines import ROUNDS_KEPT, read_rounds, read_run
+from mdl.files.round_lines import read_rounds, read_run
 from mdl.protocol.counts import Course
-from mdl.protocol.status_messages import RoundSummary
 from mdl.reading import decode_json
 from mdl.writing import spare_place, write_bytes, write_whole
 from peers.edge.best import BEST, read_best
@@ -25,36 +24,12 @@ from peers.view.tail import LineTail
 logger = logging.getLogger(__name__)
 
 MODEL = "global.safetensors"
-_DECODER = msgspec.json.Decoder(RoundSummary)
 
 
 class _Exported(msgspec.Struct):
     """Of the description of an exported model."""
 
     round_id: Round
-
-
-class RoundReader:
-    """Follows the metrics.jsonl of a run's nodes while they write them. rounds: the last ROUNDS_KEPT, each once."""
-
-    def __init__(self, out: Path) -> None:
-        self.rounds: list[RoundSummary] = []
-        self._out = out
-        self._tails: dict[Path, LineTail] = {}
-
-    def new(self) -> list[RoundSummary]:
-        """The rounds that were not there when it was last asked, by number."""
-        found: dict[int, RoundSummary] = {}
-        for path in sorted(self._out.glob("*/metrics.jsonl")):
-            tail = self._tails.setdefault(path, LineTail(path))
-            while lines := tail.new():
-                found |= {summary.round: summary for summary in map(_decode, lines)}
-        known = {summary.round for summary in self.rounds}
-        oldest = min(known, default=0)
-        new = [found[number] for number in sorted(found) if number not in known and number >= oldest]
-        if new:
-            self.rounds = sorted([*self.rounds, *new], key=lambda summary: summary.round)[-ROUNDS_KEPT:]
-        return new
 
 
 class CycleReader:
@@ -67,10 +42,6 @@ class CycleReader:
     def look(self) -> None:
         while lines := self._tail.new():
             self.last = msgspec.json.decode(lines[-1])
-
-
-def _decode(line: bytes) -> RoundSummary:
-    return _DECODER.decode(line)
 
 
 def collect_results(out: Path, trainers: list[Child]) -> Path | None:

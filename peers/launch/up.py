@@ -29,7 +29,6 @@ from peers.launch.plan import Run, plan_run
 from peers.launch.processes import Child, Children
 from peers.launch.run_directory import (
     CycleReader,
-    RoundReader,
     collect_best,
     collect_results,
     describe_interrupt,
@@ -38,6 +37,7 @@ from peers.launch.run_directory import (
 from peers.launch.verify import Verifier
 from peers.report.after import report_on
 from peers.view.console import PlainConsole
+from peers.view.tail import RoundReader
 from peers.view.terminal import describe_summary, draw_mesh, show_result
 from peers.view.watch import Watcher
 from transport.trust.keys import Mesh, new_join_code

@@ -1,23 +1,34 @@
 """The rounds of a run for other programs that draw curves: TensorBoard, or Weights & Biases without a network.
 
-They are written from metrics.jsonl, by a command of its own: no peer holds these libraries while it trains.
+They are written from metrics.jsonl, by a command of its own, afterwards or while the run goes on: no peer holds these
+libraries while it trains.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from mdl.errors import ConfigError, MdlError
 from mdl.files.round_lines import read_rounds
 from mdl.protocol.status_messages import RoundSummary
 from mdl.writing import make_private_folder
+from peers.view.tail import RoundReader
 
 FORMS = ("tensorboard", "wandb")
+
+
+class Writer(Protocol):
+    """add: a round's number and its values, on their way to the disk when it returns."""
+
+    def add(self, number: int, values: Mapping[str, float]) -> None: ...
+
+    def close(self) -> None: ...
 
 
 def write_log(out: Path, form: str, into: Path | None = None) -> Path:
@@ -28,16 +39,54 @@ def write_log(out: Path, form: str, into: Path | None = None) -> Path:
     rounds = read_rounds(out / "metrics.jsonl")
     if not rounds:
         raise ConfigError(f"{out} has no rounds (metrics.jsonl)")
+    with _opened(out, form, into) as (folder, writer):
+        for number, values in scalars(rounds):
+            writer.add(number, values)
+    return folder
+
+
+def follow_log(
+    out: Path, form: str, into: Path | None, on_begin: Callable[[Path], None], pause: Callable[[], None]
+) -> int:
+    """As `write_log`, each round as soon as it is written; returns how many, once `mdl up` has written its result.
+
+    Until then, and where a peer's own folder is followed, it goes on until KeyboardInterrupt. on_begin: hears the
+    folder. pause: between two looks.
+    """
+    if not out.is_dir():
+        raise ConfigError(f"{out}: no such directory; expected the run directory of `mdl up`, or a peer's --out")
+    reader, last = RoundReader(out), 0
+    with _opened(out, form, into) as (folder, writer):
+        on_begin(folder)
+        written = 0
+        with suppress(KeyboardInterrupt):
+            is_over = False
+            while not is_over:
+                is_over = (out / "result.json").exists()  # looked at first: all rounds were there before it
+                # What a fork writes again under an earlier number is no step of these curves.
+                for number, values in scalars(one for one in reader.new() if one.round > last):
+                    writer.add(number, values)
+                    written, last = written + 1, number
+                if not is_over:
+                    pause()
+    return written
+
+
+@contextmanager
+def _opened(out: Path, form: str, into: Path | None) -> Iterator[tuple[Path, Writer]]:
     if find_spec(form) is None:
         raise ConfigError(f"{form} is not installed: pip install 'mdl[{form}]'")
     folder = into or out / form
     if folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"{folder} is not empty: curves of two runs would be one; --out takes another folder")
     try:
-        _WRITERS[form](rounds, folder, out.resolve().name)
+        writer = _WRITERS[form](folder, out.resolve().name)
+        try:
+            yield folder, writer
+        finally:
+            writer.close()
     except OSError as error:
         raise MdlError(f"{folder}: {error.strerror or error}") from None
-    return folder
 
 
 def scalars(rounds: Iterable[RoundSummary]) -> Iterator[tuple[int, dict[str, float]]]:
@@ -57,25 +106,35 @@ def scalars(rounds: Iterable[RoundSummary]) -> Iterator[tuple[int, dict[str, flo
         yield one.round, {name: float(value) for name, value in known.items() if value is not None}
 
 
-def _write_tensorboard(rounds: list[RoundSummary], folder: Path, name: str) -> None:
-    writer: Any = import_module("torch.utils.tensorboard").SummaryWriter(str(folder))
-    for number, values in scalars(rounds):
+class TensorBoard:
+    def __init__(self, folder: Path, name: str) -> None:
+        self._writer: Any = import_module("torch.utils.tensorboard").SummaryWriter(str(folder))
+
+    def add(self, number: int, values: Mapping[str, float]) -> None:
         for tag, value in values.items():
-            writer.add_scalar(tag, value, number)
-    writer.close()
+            self._writer.add_scalar(tag, value, number)
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
 
 
-def _write_wandb(rounds: list[RoundSummary], folder: Path, name: str) -> None:
+class WeightsAndBiases:
     """`wandb sync FOLDER/wandb/offline-run-...` sends it, if its owner wants that; nothing is sent here."""
-    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # else it tells its makers of errors, offline or not
-    wandb: Any = import_module("wandb")
-    make_private_folder(folder)
-    settings = wandb.Settings(mode="offline", silent=True, console="off", disable_git=True)
-    run = wandb.init(project="mdl", name=name, dir=str(folder), settings=settings)
-    for number, values in scalars(rounds):
-        run.log(values, step=number)
-    run.finish()
-    wandb.teardown()
+
+    def __init__(self, folder: Path, name: str) -> None:
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # else it tells its makers of errors, offline or not
+        self._wandb: Any = import_module("wandb")
+        make_private_folder(folder)
+        settings = self._wandb.Settings(mode="offline", silent=True, console="off", disable_git=True)
+        self._run = self._wandb.init(project="mdl", name=name, dir=str(folder), settings=settings)
+
+    def add(self, number: int, values: Mapping[str, float]) -> None:
+        self._run.log(values, step=number, commit=True)
+
+    def close(self) -> None:
+        self._run.finish()
+        self._wandb.teardown()
 
 
-_WRITERS = {"tensorboard": _write_tensorboard, "wandb": _write_wandb}
+_WRITERS: dict[str, Callable[[Path, str], Writer]] = {"tensorboard": TensorBoard, "wandb": WeightsAndBiases}

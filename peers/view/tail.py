@@ -5,8 +5,15 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import msgspec
+
+from mdl.files.round_lines import ROUNDS_KEPT
+from mdl.protocol.status_messages import RoundSummary
+
 # Read at one look: more than a run writes between two of them, and little memory where thousands of rounds wait.
 _MOST_BYTES = 1 << 20
+_ROUNDS = "metrics.jsonl"
+_DECODER = msgspec.json.Decoder(RoundSummary)
 
 
 class LineTail:
@@ -38,3 +45,33 @@ class LineTail:
         found = os.fstat(descriptor)
         if found.st_ino != self._file_id or found.st_size < self._offset:
             self._file_id, self._offset, self._rest = found.st_ino, 0, b""
+
+
+class RoundReader:
+    """Follows the metrics.jsonl of one node, or of a run's nodes, while they write them.
+
+    rounds: the last ROUNDS_KEPT, each once.
+    """
+
+    def __init__(self, out: Path) -> None:
+        self.rounds: list[RoundSummary] = []
+        self._out = out
+        self._tails: dict[Path, LineTail] = {}
+
+    def new(self) -> list[RoundSummary]:
+        """The rounds that were not there when it was last asked, by number."""
+        found: dict[int, RoundSummary] = {}
+        for path in [self._out / _ROUNDS, *sorted(self._out.glob(f"*/{_ROUNDS}"))]:
+            tail = self._tails.setdefault(path, LineTail(path))
+            while lines := tail.new():
+                found |= {summary.round: summary for summary in map(_decode, lines)}
+        known = {summary.round for summary in self.rounds}
+        oldest = min(known, default=0)
+        new = [found[number] for number in sorted(found) if number not in known and number >= oldest]
+        if new:
+            self.rounds = sorted([*self.rounds, *new], key=lambda summary: summary.round)[-ROUNDS_KEPT:]
+        return new
+
+
+def _decode(line: bytes) -> RoundSummary:
+    return _DECODER.decode(line)

@@ -9,9 +9,9 @@ import pytest
 
 from mdl.files.round_lines import ROUNDS_KEPT
 from mdl.protocol.status_messages import RoundSummary
-from peers.launch import run_directory as rundir
-from peers.launch.run_directory import CycleReader, RoundReader
-from peers.view.tail import LineTail
+from peers.launch.run_directory import CycleReader
+from peers.view import tail as tails
+from peers.view.tail import LineTail, RoundReader
 
 MANY = 13_000
 
@@ -32,13 +32,13 @@ def _append(path: Path, *lines: bytes) -> None:
 
 def test_a_look_costs_what_is_new_and_not_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     metrics, reader, decoded = tmp_path / "agent" / "metrics.jsonl", RoundReader(tmp_path), [b""]
-    decode = rundir._decode
+    decode = tails._decode
 
     def count(line: bytes) -> RoundSummary:
         decoded.append(line)
         return decode(line)
 
-    monkeypatch.setattr(rundir, "_decode", count)
+    monkeypatch.setattr(tails, "_decode", count)
     _append(metrics, *(_line(number) for number in range(1, MANY + 1)))
     assert len(reader.new()) == MANY
     decoded.clear()

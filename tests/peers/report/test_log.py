@@ -12,7 +12,7 @@ import pytest
 
 from mdl.errors import ConfigError
 from mdl.protocol.status_messages import DeviceRecord, RoundSummary
-from peers.report.log import scalars, write_log
+from peers.report.log import follow_log, scalars, write_log
 
 
 def _round(number: int, accuracy: float | None) -> RoundSummary:
@@ -60,6 +60,60 @@ def test_wandb_keeps_the_run_for_itself(tmp_path: Path) -> None:
     written = kept.read_bytes()
     assert b"mesh/accuracy" in written
     assert b"0.875" in written
+
+
+class Play:
+    """A run that writes a round whenever nobody looks; `seen` is what TensorBoard reads back at these moments."""
+
+    def __init__(self, out: Path) -> None:
+        self.out, self.number, self.seen = out, 0, []
+        self.agents = [out / "peer-1" / "metrics.jsonl", out / "agent" / "metrics.jsonl"]
+        for path in self.agents:
+            path.parent.mkdir()
+
+    def begin(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __call__(self) -> None:
+        reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+        found = reading.EventAccumulator(str(self.folder))
+        found.Reload()
+        self.seen.append([each.step for each in found.Scalars("mesh/loss")] if self.number else [])
+        self.number += 1
+        with self.agents[self.number // 3].open("ab") as file:  # the third is led by another device
+            file.write(msgspec.json.encode(_round(self.number, 0.5)) + b"\n")
+        if self.number == 4:
+            (self.out / "result.json").write_text("{}")
+
+
+def test_rounds_are_written_while_the_run_goes_on(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    play = Play(tmp_path)
+    assert follow_log(tmp_path, "tensorboard", None, play.begin, play) == 4
+    assert play.folder == tmp_path / "tensorboard"
+    assert play.seen == [[], [1], [1, 2], [1, 2, 3]]
+
+
+def test_ctrl_c_ends_it_with_what_there_is(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    assert follow_log(_run(tmp_path), "tensorboard", None, lambda folder: None, stop) == 3
+    with pytest.raises(ConfigError, match="gone: no such directory"):
+        follow_log(tmp_path / "gone", "tensorboard", None, lambda folder: None, stop)
+
+
+def test_wandb_follows_a_run_that_has_ended(tmp_path: Path) -> None:
+    pytest.importorskip("wandb")
+    (_run(tmp_path) / "result.json").write_text("{}")
+    command = [sys.executable, "-m", "peers", "log", str(tmp_path), "--to", "wandb", "--follow", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["rounds"] == 3
+    (kept,) = Path(told["folder"]).glob("wandb/offline-run-*/run-*.wandb")
+    assert b"mesh/accuracy" in kept.read_bytes()
 
 
 def test_what_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
