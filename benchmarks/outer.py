@@ -25,25 +25,15 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
 
+from benchmarks.told import tell_measured
 from benchmarks.training.in_process import Mesh
 from mdl.config import TrainingSettings
 from mdl.data import DataSet, default_cache_dir, load_data, split_windows
-from mdl.errors import MdlError
 from mdl.own import own_data, own_model
 
 
 def main() -> int:
-    options = _parse_options()
-    torch.set_num_threads(1)
-    try:
-        told = measure(options)
-    except MdlError as error:
-        print(f"outer: {error}", file=sys.stderr)
-        return error.exit_code
-    for line in table(told["runs"]):
-        print(line)
-    print(json.dumps(told))
-    return 0
+    return tell_measured("outer", _parse_options(), measure, lambda told: table(told["runs"]))
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -26,10 +26,10 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
 
+from benchmarks.told import tell_measured
 from mdl.config import TrainingSettings
 from mdl.data import DataSet, Windows, default_cache_dir, load_data, take_windows
 from mdl.data.holdout import hold_out_time
-from mdl.errors import MdlError
 from mdl.learning.evaluation import evaluate
 from mdl.learning.flat import FlatModel
 from mdl.learning.models import build_model
@@ -46,21 +46,17 @@ Person = tuple[Windows, Windows]
 
 
 def main() -> int:
-    options = _parse_options()
-    torch.set_num_threads(1)
-    try:
-        told = measure(options)
-    except MdlError as error:
-        print(f"own_batch_norm: {error}", file=sys.stderr)
-        return error.exit_code
-    print("| batch norms | accuracy by seed, % | mean | worst person |\n|---|---|---|---|")
+    return tell_measured("own_batch_norm", _parse_options(), measure, table)
+
+
+def table(told: dict[str, Any]) -> Iterator[str]:
+    yield "| batch norms | accuracy by seed, % | mean | worst person |"
+    yield "|---|---|---|---|"
     for arm in ARMS:
         same = [run for run in told["runs"] if run["arm"] == arm]
         by_seed = ", ".join(f"{100 * run['mean']:.1f}" for run in same)
         mean, worst = (100 * fmean(run[name] for run in same) for name in ("mean", "worst"))
-        print(f"| {arm} | {by_seed} | {mean:.1f} | {worst:.1f} |")
-    print(json.dumps(told))
-    return 0
+        yield f"| {arm} | {by_seed} | {mean:.1f} | {worst:.1f} |"
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:

@@ -5,21 +5,25 @@ Read in pieces, since a log may be larger than memory should hold, and of each r
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, BinaryIO, TypeAlias
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from mdl.data.readers.archive import open_members
 from mdl.data.readers.streams import cut_runs, take_rows
-from mdl.data.windows import Floats, Integers, Windows, make_windows, number_runs
+from mdl.data.windows import Floats, Integers, Windows, make_windows, number_runs, take_windows
 from mdl.errors import DataError
 
 _PIECE_BYTES = 4 << 20
 # No row of these sets is longer; what has no end of line for so long is none of them.
 _LONGEST_ROW_BYTES = 1 << 16
+_TEST_EVERY = 5
 Rows: TypeAlias = Annotated[int, msgspec.Meta(ge=4, le=10_000)]
 Step: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=10_000)]
 
@@ -55,6 +59,32 @@ def read_log(file: BinaryIO, width: int, channels: Sequence[int], label: int, su
         raise DataError(f"{where}: column {label + 1} holds {named[~np.isfinite(named) | (named % 1 != 0)][0]:g}; "
                         "expected the number of an activity")  # fmt: skip
     return Log(np.ascontiguousarray(table[:, :-1]), named.astype(np.int64), subject)
+
+
+def read_logs(
+    path: Path, file: re.Pattern[str], width: int, columns: Sequence[int], label: int, scale: Floats, expected: str
+) -> list[Log]:
+    """All logs of a folder or a zip whose names fit `file`, of which the group "subject" is the person.
+
+    scale: what the values are divided by, of each channel. expected: what to say where there is none. Raises DataError.
+    """
+    logs = []
+    with open_members(path) as members:
+        for name in members.names():
+            if match := file.fullmatch(name):
+                with members.open(name) as opened:
+                    log = read_log(opened, width, columns, label, int(match["subject"]), f"{path}: {name}")
+                np.divide(log.values, scale, out=log.values)
+                logs.append(log)
+    if not logs:
+        raise DataError(f"{path}: no file like {expected}, or its zip")
+    return logs
+
+
+def hold_out(windows: Windows) -> tuple[Windows, Windows]:
+    """(to train, to test): people whose number is a multiple of five test."""
+    test = windows.subject % _TEST_EVERY == 0
+    return take_windows(windows, ~test), take_windows(windows, test)
 
 
 def cut_windows(logs: Sequence[Log], classes: Mapping[int, int], window: int, step: int, most_missing: int) -> Windows:

@@ -13,10 +13,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from mdl.data.published.logs import Rows, Step, cut_windows, read_log
-from mdl.data.readers.archive import open_members
-from mdl.data.windows import DataSet, take_windows
-from mdl.errors import DataError
+from mdl.data.published.logs import Rows, Step, cut_windows, hold_out, read_logs
+from mdl.data.windows import DataSet
 
 CLASSES = (
     "standing still", "sitting", "lying down", "walking", "climbing stairs", "waist bends forward",
@@ -30,8 +28,8 @@ CHANNELS = (
 )
 RATE_HZ = 50.0
 _SCALES = np.array([9.81] * 3 + [1.0] * 2 + ([9.81] * 3 + [1.0] * 3 + [50.0] * 3) * 2, np.float32)
-_FILE = re.compile(r"(?:.*/)?mHealth_subject(\d{1,3})\.log")
-_TEST_EVERY = 5
+_FILE = re.compile(r"(?:.*/)?mHealth_subject(?P<subject>\d{1,3})\.log")
+_EXPECTED = "mHealth_subject1.log; expected the folder MHEALTHDATASET"
 _MOST_MISSING = 5
 
 
@@ -44,21 +42,11 @@ class MhealthOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def read_mhealth(path: Path, options: MhealthOptions) -> DataSet:
     """Raises DataError naming the file and line that is missing or wrong."""
-    logs = []
-    with open_members(path) as members:
-        for name in members.names():
-            if match := _FILE.fullmatch(name):
-                with members.open(name) as file:
-                    columns = range(len(CHANNELS))
-                    log = read_log(file, len(CHANNELS) + 1, columns, len(CHANNELS), int(match[1]), f"{path}: {name}")
-                np.divide(log.values, _SCALES, out=log.values)
-                logs.append(log)
-    if not logs:
-        raise DataError(f"{path}: no file like mHealth_subject1.log; expected the folder MHEALTHDATASET, or its zip")
+    wide = len(CHANNELS)
+    logs = read_logs(path, _FILE, wide + 1, range(wide), wide, _SCALES, _EXPECTED)
     classes = {number + 1: number for number in range(len(CLASSES))}
     windows = cut_windows(logs, classes, options.window, options.step, _MOST_MISSING)
-    test = windows.subject % _TEST_EVERY == 0
     return DataSet(
-        "mhealth", take_windows(windows, ~test), take_windows(windows, test), CLASSES, "subject",
+        "mhealth", *hold_out(windows), CLASSES, "subject",
         description="MHEALTH: chest, left ankle and right lower arm", channels=CHANNELS, rate_hz=RATE_HZ,
     )  # fmt: skip

@@ -13,10 +13,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from mdl.data.published.logs import Rows, Step, cut_windows, read_log
-from mdl.data.readers.archive import open_members
-from mdl.data.windows import DataSet, take_windows
-from mdl.errors import DataError
+from mdl.data.published.logs import Rows, Step, cut_windows, hold_out, read_logs
+from mdl.data.windows import DataSet
 
 # By the label in the files.
 _ACTIVITIES = {
@@ -29,10 +27,11 @@ RATE_HZ = 100.0
 _WIDTH, _LABEL = 54, 1
 # Time, activity and heart rate, then 17 columns a place: temperature, acceleration of +-16 g, ...
 _COLUMNS = [3 + 17 * place + 1 + axis for place in range(3) for axis in range(3)]
-_FILE = re.compile(r"(?:(?P<folder>.*)/)?subject(?P<subject>\d{3})\.dat")
-_TEST_EVERY = 5
+# What is in the folder Optional is none of these.
+_FILE = re.compile(r"(?!(?:.*/)?Optional/)(?:.*/)?subject(?P<subject>\d{3})\.dat")
+_EXPECTED = "Protocol/subject101.dat; expected the folder PAMAP2_Dataset"
 _MOST_MISSING = 10
-_G = np.float32(9.81)
+_G = np.full(len(CHANNELS), 9.81, np.float32)
 
 
 class Pamap2Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -44,21 +43,10 @@ class Pamap2Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def read_pamap2(path: Path, options: Pamap2Options) -> DataSet:
     """Raises DataError naming the file and line that is missing or wrong."""
-    logs = []
-    with open_members(path) as members:
-        for name in members.names():
-            match = _FILE.fullmatch(name)
-            if match and not (match["folder"] or "").endswith("Optional"):
-                with members.open(name) as file:
-                    log = read_log(file, _WIDTH, _COLUMNS, _LABEL, int(match["subject"]), f"{path}: {name}")
-                np.divide(log.values, _G, out=log.values)
-                logs.append(log)
-    if not logs:
-        raise DataError(f"{path}: no file like Protocol/subject101.dat; expected the folder PAMAP2_Dataset, or its zip")
+    logs = read_logs(path, _FILE, _WIDTH, _COLUMNS, _LABEL, _G, _EXPECTED)
     classes = {label: number for number, label in enumerate(_ACTIVITIES)}
     windows = cut_windows(logs, classes, options.window, options.step, _MOST_MISSING)
-    test = windows.subject % _TEST_EVERY == 0
     return DataSet(
-        "pamap2", take_windows(windows, ~test), take_windows(windows, test), CLASSES, "subject",
+        "pamap2", *hold_out(windows), CLASSES, "subject",
         description="PAMAP2: acceleration of hand, chest and ankle", channels=CHANNELS, rate_hz=RATE_HZ,
     )  # fmt: skip
