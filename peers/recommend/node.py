@@ -106,9 +106,7 @@ def run_recommend_device(
     finish = attend(machine, device.spoke, mine.study, device.gate)
     problem = finish.problem
     if finish.exit_code == 3:
-        problem += f" at {config.cloud.address}; "
-        problem += "does `mdl cloud --task recommend` run there, with the same code? It does not answer "
-        problem += "a device whose user or name another device had first"
+        problem += f" at {config.cloud.address}; does `mdl cloud --task recommend` run there, with the same code?"
     return DeviceEnded(
         problem, finish.exit_code, machine.taken, machine.version, mine.upload_bytes, tuple(mine.update_s)
     )

@@ -162,7 +162,19 @@ def test_one_device_does_not_speak_in_anothers_name(star, keys, owns_pupils):
     assert star.until(lambda: star.ends["cloud"].counts.refused == (2 if owns_pupils else 1))
     star.send("cloud", "a", LessonCurrent("ann", 1))
     assert star.until(lambda: star.received("a"))
-    assert not star.received("joker")
+    # Who speaks under another one's name is told so, and nothing else; who came first is told nothing of it.
+    assert star.until(lambda: star.received("joker"))
+    (told,) = star.received("joker")
+    assert told.message.reason.startswith("the name a belongs to another device here, which had it first; give this")
+    assert len(told.message.reason) < 200
+    assert [event.message for event in star.received("a")] == [LessonCurrent("ann", 1)]
+    refused = [event.message for event in star.received("b")]
+    if owns_pupils:
+        (user,) = refused
+        assert (user.pupil, user.digest) == ("ann", b"")
+        assert user.reason.startswith("user ann belongs to another device here, which had it first; have its line")
+    else:
+        assert refused == []
 
 
 def test_whose_a_name_is_holds_when_the_cloud_is_started_anew(star, keys):

@@ -186,7 +186,10 @@ def test_a_user_is_the_device_that_spoke_for_them_first_also_after_a_restart(hom
     cloud.end()
     cloud = start_cloud(home, port, out, log, "--updates", "9", "--patience", "600")
     theirs = learn(home, port, log, "u0", tmp_path / "theirs", "--name", "other", MDL_KEY="22" * 32)
-    assert theirs.end() == 3, theirs.told
+    assert theirs.end() == 2, theirs.told
+    told = "the cloud refused: user u0 belongs to another device here, which had it first; have its line removed from"
+    assert told in theirs.complaint
+    assert len(theirs.complaint.splitlines()) == 1
     assert product.until(lambda: "another device had the name pupil u0 first" in cloud.told), cloud.told
     again = learn(home, port, log, "u0", tmp_path / "mine", MDL_KEY="11" * 32)
     assert again.end() == 0, again.told

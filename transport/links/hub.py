@@ -19,6 +19,7 @@ import zmq
 from mdl.bounds import MAX_MEMBERS
 from mdl.errors import ConfigError, RemoteProtocolError
 from mdl.protocol.bulk import Bulk
+from mdl.protocol.cloud_messages import PupilRefused
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Event
 from mdl.protocol.messages import Said
@@ -42,7 +43,7 @@ from transport.links.transfers import Transfers, check_frames
 from transport.loglimit import LogLimit
 from transport.trust.device_key import SECRET_BYTES, DeviceKey
 from transport.trust.keys import MeshKeys
-from transport.trust.names import Names
+from transport.trust.names import Names, NameTakenError
 from transport.wire.bulk import Outgoing, Step
 from transport.wire.codec import Envelope, decode, encode
 
@@ -205,7 +206,11 @@ class Hub(_End):
         envelope = decode(rest[0].buffer)
         check_frames(envelope, rest)
         peer_id, incarnation = envelope.sender.peer_id, envelope.sender.incarnation
-        self._check_names(envelope, frames[-1])
+        try:
+            self._check_names(envelope, frames[-1])
+        except NameTakenError as error:
+            self._refuse(identity, envelope, error.name)
+            raise
         known = self._routes.get(peer_id)
         if known is not None and known[0] > incarnation:
             return []  # it was started anew since (fault rule 4)
@@ -223,12 +228,32 @@ class Hub(_End):
             return
         names, pupil = [envelope.sender.peer_id], getattr(envelope.body, "pupil", "")
         if self._owns_pupils and pupil:
-            names.append(f"pupil {pupil}")  # no peer's name has a space
+            names.append(_pupil_name(pupil))
         self._names.check(names, shown_key(frame))
+
+    def _refuse(self, identity: bytes, envelope: Envelope, name: str) -> None:
+        """Tell the device that speaks under another one's name, by its own connection: no route is one to it."""
+        pupil = getattr(envelope.body, "pupil", "")
+        if not pupil:
+            return
+        what = f"user {pupil}" if name == _pupil_name(pupil) else f"the name {name}"
+        hint = "give this device another --name, or " if what != f"user {pupil}" else ""
+        reason = f"{what} belongs to another device here, which had it first; {hint}have its line removed from the "
+        refused = PupilRefused(pupil, f"{reason}cloud's devices.txt", getattr(envelope.body, "digest", b""))
+        try:
+            self._endpoint.send_multipart([identity, encode(self.me, refused)], zmq.NOBLOCK)
+        except zmq.ZMQError as error:
+            if not is_passing(error):
+                raise
+            self.counts.dropped += 1
 
     def _route(self, receiver: str) -> list[bytes] | None:
         route = self._routes.get(receiver)
         return None if route is None else [route[1]]
+
+
+def _pupil_name(pupil: str) -> str:
+    return f"pupil {pupil}"  # no peer's name has a space
 
 
 class Spoke(_End):

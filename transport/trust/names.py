@@ -16,6 +16,14 @@ MOST_NAMES = 1 << 20
 MOST_OF_ONE = 128
 
 
+class NameTakenError(RemoteProtocolError):
+    """name: whose device is another one, which showed another key."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"another device had the name {name} first")
+        self.name = name
+
+
 class Names:
     """known: name -> key, from earlier. keep: called with each new one, before anything is heard under it."""
 
@@ -25,10 +33,13 @@ class Names:
         self._keep = keep
 
     def check(self, names: Iterable[str], key: bytes) -> None:
-        """A device that shows this key speaks under these names. Raises RemoteProtocolError if one is not its own."""
+        """A device that shows this key speaks under these names.
+
+        Raises NameTakenError if one is another device's, RemoteProtocolError if there are too many.
+        """
         new = [name for name in dict.fromkeys(names) if self._owners.get(name) != key]
         if taken := [name for name in new if name in self._owners]:
-            raise RemoteProtocolError(f"another device had the name {taken[0]} first")
+            raise NameTakenError(taken[0])
         if not new:
             return
         if self._counts[key] + len(new) > MOST_OF_ONE:
