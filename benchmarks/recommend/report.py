@@ -38,8 +38,8 @@ def show(found: Sequence[Rows], over: Sequence[str]) -> dict[str, Any]:
     told: dict[str, Any] = {}
     for name in found[0]:
         each = np.array([[top_metrics(rows[name])[measure] for measure in MEASURES] for rows in found])
-        differences = {other: [_over(found, name, other, measure) for measure in (hits, gains)] for other in over}
-        shown = "".join(f"{'  '.join(_text(it) for it in both):48}" for both in differences.values())
+        differences = {other: [difference(found, name, other, measure) for measure in (hits, gains)] for other in over}
+        shown = "".join(f"{'  '.join(tell(it) for it in both):48}" for both in differences.values())
         print(f"{name:26}" + " ".join(f"{value:7.2f}" for value in each.mean(axis=0)) + "  " + shown)
         told[name] = {
             "mean": dict(zip(MEASURES, each.mean(axis=0).round(3).tolist(), strict=True)),
@@ -54,10 +54,11 @@ def show_paper(names: Sequence[str]) -> None:
         print(f"{'paper: ' + name:26}" + " ".join(f"{value:7.2f}" for value in PAPER[name]))
 
 
-def _over(found: Sequence[Rows], name: str, other: str, measure: Callable[[Ranks, int], Floats]) -> Difference:
+def difference(found: Sequence[Rows], name: str, other: str, measure: Callable[[Ranks, int], Floats]) -> Difference:
+    """What one row has more than another at 10, in points: users' means over seeds, with the interval over users."""
     mine, theirs = (np.mean([100 * measure(rows[row], 10) for rows in found], axis=0) for row in (name, other))
     return paired(mine, theirs)
 
 
-def _text(it: Difference) -> str:
+def tell(it: Difference) -> str:
     return f"{it.mean:+5.2f} ({it.low:+.2f} .. {it.high:+.2f})"

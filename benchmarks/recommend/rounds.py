@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.recommend.learning import ONE_PASS, Options, Rows, fit_best, rank_with
+from benchmarks.recommend.learning import ONE_PASS, Options, Rows, fit_best, kept_rows, rank_with
 from benchmarks.recommend.picture import draw
-from benchmarks.recommend.report import show
+from benchmarks.recommend.report import difference, show, tell
 from mdl.recommend.device_step import VectorSettings, learn_vectors
 from mdl.recommend.interactions import Integers, Interactions
+from mdl.recommend.metrics import gains
 from mdl.recommend.momodistill import CloudModel, DistillSettings, distill_basis, distill_model, make_cloud_model
 from mdl.recommend.splits import Negatives, Places, make_test, places_between, training_places
 from mdl.recommend.training import FitSettings, fit_model
@@ -41,8 +43,13 @@ class _Log:
 
 def figure5(data: Interactions, seeds: Sequence[int], options: Options) -> dict[str, Any]:
     """Ranks of each user's last click after all rounds, by their number, with and without the devices' vectors."""
-    found = [_learn(data, seed, options) for seed in seeds]
-    return show(found, ("before", f"DIN, {ROUNDS[0]} round"))
+    found = [kept_rows(options.path(f"rounds-{seed}.npz"), partial(_learn, data, seed, options)) for seed in seeds]
+    told = show(found, ("before", _name("DIN", ROUNDS[0])))
+    for count in ROUNDS:
+        beside = difference(found, _name("DCCL-m", count), _name("DIN", count), gains)
+        print(f"NDCG@10 of {_name('DCCL-m', count)} over DIN in as many: {tell(beside)}")
+        told[f"DCCL-m over DIN, {count}"] = asdict(beside)
+    return told
 
 
 def plot_rounds(found: dict[str, Any], path: Path | None) -> None:
