@@ -25,7 +25,7 @@ PAPER = {8: (160, 47307)}
 
 
 def figure_1c(given: argparse.Namespace, get: Get) -> None:
-    """Milliseconds until the mean of N models of 46.4 MB is made."""
+    """Milliseconds of processor until the mean of N models of 46.4 MB is made."""
     print(f"  {'N':>3} {'master':>9} {'sequential':>11} {'as it comes':>12}  ms")
     for size in given.devices:
         one = get(f"N={size}", partial(measure, size, VALUES))
@@ -34,16 +34,16 @@ def figure_1c(given: argparse.Namespace, get: Get) -> None:
 
 
 def measure(size: int, values: int) -> dict[str, Any]:
-    """Of `size` models, in milliseconds. Files are as a device's cache writes them, and fresh in the page cache."""
+    """Of `size` models, in milliseconds of processor. Files are as a device's cache writes them, and fresh in the page cache."""
     with tempfile.TemporaryDirectory() as folder:
         caches = [ModelCache(Path(folder) / str(number)) for number in range(size)]
         for number, cache in enumerate(caches):
             cache.save(CachedModel(_draw(number, values), 1, "schema", "sequential", {}))
         sequential, _ = merge([partial(_load, cache) for cache in caches], is_timed=True)
     held = [_draw(number, values) for number in range(size)]
-    started = time.perf_counter()
+    started = time.process_time()
     add_up(held)
-    master = time.perf_counter() - started
+    master = time.process_time() - started
     comes, _ = merge([partial(_take, held, number) for number in range(size)], is_timed=False)
     return {name: round(1e3 * each) for name, each in
             (("master", master), ("sequential", sequential), ("comes", comes))}  # fmt: skip
@@ -59,17 +59,17 @@ def add_up(held: Sequence[Vector]) -> Vector:
 
 
 def merge(sources: Sequence[Callable[[], Vector]], is_timed: bool) -> tuple[float, Vector]:
-    """(seconds of all merges into a partial mean, with those of the sources if these are timed; that mean)."""
+    """(processor seconds of all merges into a partial mean, with those of the sources if these are timed; that mean)."""
     merged: ModelDelta | None = None
     total = 0.0
     for number, source in enumerate(sources):
-        started = time.perf_counter()
+        started = time.process_time()
         values = source()
         if not is_timed:
-            started = time.perf_counter()
+            started = time.process_time()
         own = ModelDelta(values, 1.0, frozenset([Contributor(str(number), 1)]))
         merged = own if merged is None else pair_aggregate(merged, own, out=own.values)
-        total += time.perf_counter() - started
+        total += time.process_time() - started
     assert merged is not None
     return total, merged.values
 
