@@ -107,14 +107,20 @@ def _each_round(count: list[float]) -> float:
 
 
 def least_seconds(case: Case) -> dict[str, float]:
-    """What links allow: a master takes in all, then gives to all; it could do both at once; a mesh shares the work."""
+    """What links allow: a master takes in all, then gives to all; it could do both at once; a mesh shares the work.
+
+    Of loopback, which has no rate, nothing.
+    """
+    if not case.mbit:
+        return {}
     one = 8 * case.megabytes / min(case.mbit)
     others = case.size - 1
     return {"master": 2 * others * one, "master in segments": others * one, "mesh": case.bound_s or 0.0}
 
 
 def show(case: Case, results: dict[str, dict[str, Any]]) -> None:
-    print(f"{case.text}: " + ", ".join(f"{name} at least {s:.2f} s" for name, s in least_seconds(case).items()))
+    bounds = ", ".join(f"{name} at least {s:.2f} s" for name, s in least_seconds(case).items())
+    print(f"{case.text}: {bounds or 'loopback'}")
     head = ("", "round s", "x faster", "radio J", "x less", "mean J", "CPU J", "memory MB", "deltas")
     print("  {:18} {:>8} {:>9} {:>9} {:>7} {:>8} {:>7} {:>10} {:>7}".format(*head))
     base = results.get("master", {})

@@ -34,7 +34,7 @@ def figure_1c(given: argparse.Namespace, get: Get) -> None:
 
 
 def measure(size: int, values: int) -> dict[str, Any]:
-    """Of `size` models, in milliseconds of processor. Files are as a device's cache writes them, and fresh in the page cache."""
+    """Milliseconds of processor for `size` models. Files are those of a device's cache, fresh in the page cache."""
     with tempfile.TemporaryDirectory() as folder:
         caches = [ModelCache(Path(folder) / str(number)) for number in range(size)]
         for number, cache in enumerate(caches):
@@ -59,7 +59,7 @@ def add_up(held: Sequence[Vector]) -> Vector:
 
 
 def merge(sources: Sequence[Callable[[], Vector]], is_timed: bool) -> tuple[float, Vector]:
-    """(processor seconds of all merges into a partial mean, with those of the sources if these are timed; that mean)."""
+    """(processor seconds of all merges, with those of the sources if these are timed; the mean)."""
     merged: ModelDelta | None = None
     total = 0.0
     for number, source in enumerate(sources):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from benchmarks.evaluation.lan import WARM_UP, joules_of_radio, least_seconds, round_seconds, summarise
+from benchmarks.evaluation.lan import WARM_UP, joules_of_radio, least_seconds, round_seconds, show, summarise
 from benchmarks.evaluation.rounds import Option, over_seeds, parse_option
 from benchmarks.evaluation.target import judge
 from benchmarks.links.places import parse_case
@@ -52,6 +52,16 @@ def test_a_master_takes_all_in_and_gives_to_all():
     assert least["master"] == pytest.approx(10.0)
     assert least["master in segments"] == pytest.approx(5.0)
     assert least["mesh"] == pytest.approx(5 / 3)
+
+
+def test_loopback_has_no_bound_and_is_shown(capsys):
+    case = parse_case("3@46.4")
+    assert least_seconds(case) == {}
+    one = summarise(two_devices(), 0.0)
+    show(case, {"master": one, "mesh, chain": one, "mesh, shares": {"failed": "gone"}})
+    told = capsys.readouterr().out
+    assert told.startswith("3@46.4: loopback")
+    assert "mesh, shares       failed: gone" in told
 
 
 def test_the_target_is_reached_when_the_last_device_has_that_model():
