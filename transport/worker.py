@@ -1,11 +1,12 @@
 """The threads that do what is slow, so that the loop with the heartbeats never waits.
 
-One trains and evaluates, one works on whole vectors, one writes files: each in order, and beside the others.
+One trains, one tests, one works on whole vectors, one writes files: each in order, and beside the others.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
@@ -33,6 +34,9 @@ _FILES = (SaveModel, KeepDelta, RecordRound)
 MAX_WAITING = 64
 # A model being written is waited for, even on a slow disk; longer than this it hangs.
 _WRITE_S = 10.0
+# Between two rounds all devices wait for messages, and a test would hold up those of its device and of others beside it
+# on the machine: it waits for the next training to begin, but no longer than this.
+_HELD_S = 1.0
 # What a stop need not wait for: its result would come too late for anyone.
 _IDLE_AFTER_STOP = (TrainLocally, Evaluate, StudyLesson, TeachCycle)
 
@@ -40,8 +44,9 @@ _IDLE_AFTER_STOP = (TrainLocally, Evaluate, StudyLesson, TeachCycle)
 class Workers:
     """See the module; post and crashed as of each `Worker`.
 
-    What a device has trained is told once the files of what it began at are written: whoever is killed has the model
-    that its last delta began at, however slow its disk is.
+    What a device has trained is told once the model that it began at is written and tested. So whoever is killed has
+    the model that its last delta began at, however slow its disk is; a test is told in the round that follows, before
+    the delta; and nothing that comes after the delta takes the memory of a model that is tested.
     """
 
     def __init__(self, work: Work, post: Callable[[Event], None], crashed: Callable[[BaseException], None]) -> None:
@@ -49,6 +54,7 @@ class Workers:
         self._post = post
         self._files = Worker(self._work, post, crashed)
         self._vectors = Worker(self._work, post, crashed)
+        self._tests = Worker(self._work, post, crashed, _HELD_S)
         self._trains = Worker({**self._work, TrainLocally: self._train}, post, crashed)
 
     def put(self, effect: Effect) -> None:
@@ -58,18 +64,26 @@ class Workers:
         if isinstance(effect, VectorWork):
             self._work_on(effect)
         else:
-            # Of models that wait for a slow disk the newest counts, and each is a vector.
-            (self._files if isinstance(effect, _FILES) else self._trains).put(effect, isinstance(effect, SaveModel))
+            # Of models that wait for a slow disk, or to be tested, the newest counts, and each is a vector.
+            self._worker_of(effect).put(effect, isinstance(effect, SaveModel | Evaluate))
+            if isinstance(effect, Evaluate) and effect.is_awaited:
+                self._tests.release()
 
     def finish(self, timeout_s: float) -> None:
         """Of each: what is written is written, what is computed would come too late for anyone."""
         self._vectors.abandon()
+        self._tests.abandon()
         self._files.finish(timeout_s)
         self._trains.finish(timeout_s)
 
     def abandon(self) -> None:
-        for worker in (self._vectors, self._trains, self._files):
+        for worker in (self._vectors, self._tests, self._trains, self._files):
             worker.abandon()
+
+    def _worker_of(self, effect: Effect) -> Worker:
+        if isinstance(effect, _FILES):
+            return self._files
+        return self._tests if isinstance(effect, Evaluate) else self._trains
 
     def _work_on(self, effect: VectorWork) -> None:
         if effect.size_bytes > _SMALL_VECTOR_BYTES or (isinstance(effect, MergeDeltas) and effect.is_tested):
@@ -80,8 +94,10 @@ class Workers:
         self._post(done)
 
     def _train(self, effect: TrainLocally) -> Event | None:
+        self._tests.release()
         done = self._work[TrainLocally](effect)
         self._files.settle()
+        self._tests.settle()
         return done
 
 
@@ -90,11 +106,18 @@ class Worker:
 
     post: takes the resulting events, from the worker's thread. crashed: takes an exception that is no MdlError, or a
     LocalProtocolError: a bug, which must stop the node. Any other MdlError becomes a WorkFailed event, and what the
-    system refuses does.
+    system refuses does. held_s: what is queued begins so much later, or as soon as it is let go (`release`).
     """
 
-    def __init__(self, work: Work, post: Callable[[Event], None], crashed: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self,
+        work: Work,
+        post: Callable[[Event], None],
+        crashed: Callable[[BaseException], None],
+        held_s: float = 0.0,
+    ) -> None:
         self._work = work
+        self._held_s, self._held_until = held_s, 0.0
         self._post = post
         self._crashed = crashed
         self._waiting: deque[Effect] = deque()
@@ -115,14 +138,23 @@ class Worker:
                 self._waiting = deque(each for each in self._waiting if type(each) is not type(effect))
             if len(self._waiting) >= MAX_WAITING:
                 raise LocalProtocolError(f"{MAX_WAITING} effects wait for the worker: it cannot keep up")
+            if self._held_s and not self._waiting:
+                self._held_until = time.monotonic() + self._held_s
             self._waiting.append(effect)
             if self._thread is None and not self._closed:
                 self._thread = threading.Thread(target=self._run, name="mdl-worker", daemon=True)
                 self._thread.start()
             self._changed.notify_all()
 
+    def release(self) -> None:
+        """What is queued by now begins as soon as it can."""
+        with self._changed:
+            self._held_until = 0.0
+            self._changed.notify_all()
+
     def settle(self) -> None:
         """Wait until nothing is left to do, or nobody wants it any more."""
+        self.release()
         with self._changed:
             self._changed.wait_for(lambda: self._closed or not (self._waiting or self._running))
 
@@ -158,6 +190,8 @@ class Worker:
                 self._running = None
                 self._changed.notify_all()
                 self._changed.wait_for(lambda: self._waiting or self._closed)
+                while not self._closed and (held_s := self._held_until - time.monotonic()) > 0:
+                    self._changed.wait(held_s)
                 if not self._waiting:
                     return
                 effect = self._waiting.popleft()

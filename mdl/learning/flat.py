@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import TypeAlias
 
@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from mdl.errors import ConfigError, LocalProtocolError
+from mdl.learning.beside import beside
 from mdl.learning.tensors import Frozen, averaged_tensors, check_distinct, check_kind, plain_name, tied_names, unwrap
 from mdl.protocol.delta import Vector
 from mdl.task import rate_step
@@ -30,6 +31,9 @@ from mdl.task import rate_step
 Schema: TypeAlias = list[tuple[str, tuple[int, ...]]]
 
 _ALL_FROZEN = "every parameter of the model is frozen (requires_grad is False): there is nothing to train"
+
+# A batch norm's, of its inputs.
+_VARIANCE = "running_var"
 
 
 class FlatModel:
@@ -94,6 +98,17 @@ class FlatModel:
         cut = _cut(values, self.schema)
         state = {plain_name(name): tensor for name, tensor in unwrap(self.module).state_dict().items()}
         return {name: cut.get(self._tied.get(name, name), tensor) for name, tensor in state.items()}
+
+    def beside(self, values: Vector, own: Mapping[str, Tensor]) -> nn.Module:
+        """A module that computes with these values, also while this one trains, but does not train itself.
+
+        values: float32 (size,), where nothing is copied of; a batch norm's variances below 0 count as 0, as in `load`.
+        own: what is this device's own, by name.
+        """
+        tensors = self.named(values if values.flags.writeable else values.copy())  # torch would warn
+        tensors |= {name: tensor.clamp(min=0.0) for name, tensor in tensors.items() if name.endswith(_VARIANCE)}
+        device = self.live().device
+        return beside(unwrap(self.module), {name: each.to(device) for name, each in (tensors | dict(own)).items()})
 
     def live(self) -> Tensor:
         """The vector where the module computes, float32, and behind it what is this device's own.
@@ -287,7 +302,7 @@ def schema_difference(a: Schema, b: Schema) -> str:
 
 def _is_variance(name: str, tensor: Tensor) -> bool:
     """Whether it is a batch norm's running variance."""
-    return name.endswith("running_var") and not isinstance(tensor, nn.Parameter)
+    return name.endswith(_VARIANCE) and not isinstance(tensor, nn.Parameter)
 
 
 def _is_at(tensor: Tensor, view: Tensor) -> bool:

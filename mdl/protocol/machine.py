@@ -252,10 +252,12 @@ class Evaluate(msgspec.Struct, frozen=True):
 
     round_id: t.
     parameters: w(t), float32 (P,).
+    is_awaited: the run goes on, or ends, only when the answer is there; else it may be made beside the next training.
     """
 
     round_id: int
     parameters: Vector
+    is_awaited: bool = False
 
 
 class SaveModel(msgspec.Struct, frozen=True):

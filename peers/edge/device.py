@@ -12,6 +12,7 @@ from zlib import crc32
 
 import msgspec
 import numpy as np
+from torch import Tensor
 
 from mdl.config import Config
 from mdl.data import DataSet, Shard, shard_test, take_windows
@@ -84,6 +85,7 @@ class Device:
         self.test = take_windows(data.test, shard_test(len(data.test), shard))
         self.model = build_flat_model(config, data)
         self._has_own = config.training.batch_norm == "own"
+        self._own_after: tuple[tuple[int, dict[str, Tensor]], ...] = ((0, self._keep_own()),)  # by round, the last two
         if self._has_own and config.cloud.address:
             raise ConfigError("training.batch_norm = own: a cloud learns from whole models; leave one of them out")
         self.description = describe_model(config, data, mesh)
@@ -139,6 +141,7 @@ class Device:
             refuse_begun(self._out, state.round_id)
             state = State(first)
         self._state.restore(state.round_id)
+        self._own_after = ((0, self._keep_own()),)
         return state
 
     def start(self, state: State) -> TrainerStart:
@@ -214,6 +217,7 @@ class Device:
                 raise
             return TrainingPaused(effect.round_id)
         self._trained_from = weakref.ref(effect.parameters)
+        self._own_after = (*self._own_after[-1:], (effect.round_id, self._keep_own()))
         self._state.keep(effect.round_id)
         delta = ModelDelta(model_delta(effect.parameters, result.values), self.theta, frozenset([self._me]))
         report = TrainingReport(result.loss, result.samples, time.perf_counter() - started)
@@ -231,13 +235,17 @@ class Device:
             self._trained_from = lambda: None
         return DeltaRecalled(effect.round_id, model_delta(effect.parameters, self.model.values(), effect.in_place))
 
+    def _keep_own(self) -> dict[str, Tensor]:
+        """What is this device's own, as it is now."""
+        return {name: tensor.clone() for name, tensor in self.model.own_state().items()} if self._has_own else {}
+
     def _evaluate(self, effect: Evaluate) -> Event | None:
-        """None if a pause cuts it off, as nothing is tested while the device may not work."""
-        self._trained_from = lambda: None
-        self.model.load(effect.parameters)
+        """Beside the next training. None if a pause cuts it off: nothing is tested while the device may not work."""
+        own = [kept for round_id, kept in self._own_after if round_id <= effect.round_id] or [self._own_after[0][1]]
+        module = self.model.beside(effect.parameters, own[-1])
         test, classes = self.test, self.description.classes
         try:
-            counts = evaluate(self.model.module, test.x, test.y, classes, self.is_paused)
+            counts = evaluate(module, test.x, test.y, classes, self.is_paused)
         except TrainingCancelledError:
             return None
         self._spare.give_back()

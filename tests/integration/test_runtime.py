@@ -11,7 +11,6 @@ from mdl.errors import DataError, RemoteProtocolError
 from mdl.protocol.counts import Evaluation
 from mdl.protocol.delta import Contributor, apply_delta, digest_of
 from mdl.protocol.machine import (
-    Evaluate,
     Evaluated,
     Finish,
     PeerFound,
@@ -160,14 +159,14 @@ def test_whole_vectors_are_worked_on_beside_training_and_small_ones_in_the_loop(
 def test_work_runs_in_one_other_thread_and_its_events_come_back(nodes):
     threads = []
 
-    def evaluate(effect):
+    def train(effect):
         threads.append(threading.current_thread().name)
         return Evaluated(effect.round_id, EVALUATION)
 
     machine = Scripted()
-    machine.react = lambda event: [Evaluate(i, VALUES) for i in range(3)] if isinstance(event, Tick) else []
+    machine.react = lambda event: [TrainLocally(i, VALUES) for i in range(3)] if isinstance(event, Tick) else []
     machine.ticks = [time.monotonic()]
-    nodes.start("a", machine, {Evaluate: evaluate})
+    nodes.start("a", machine, {TrainLocally: train})
     assert machine.wait_for(Evaluated, 3) == [Evaluated(i, EVALUATION) for i in range(3)]
     assert threads == ["mdl-worker"] * 3
     assert machine.threads == {"loop-a"}

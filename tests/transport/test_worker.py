@@ -169,9 +169,9 @@ class Slow:
     """Workers of which training and saving wait for the test."""
 
     def __init__(self):
-        self.trains, self.saves = threading.Event(), threading.Event()
-        self.saved, self.events = [], queue.SimpleQueue()
-        work = {TrainLocally: self.train, SaveModel: self.save, RecordRound: lambda effect: None}
+        self.trains, self.saves, self.tests = threading.Event(), threading.Event(), threading.Event()
+        self.saved, self.tested, self.events = [], [], queue.SimpleQueue()
+        work = {TrainLocally: self.train, SaveModel: self.save, Evaluate: self.test, RecordRound: lambda effect: None}
         self.workers = Workers(work, self.events.put, pytest.fail)
 
     def train(self, effect):
@@ -182,6 +182,11 @@ class Slow:
         self.saves.wait(PATIENCE_S)
         self.saved.append(effect.round_id)
 
+    def test(self, effect):
+        self.tests.wait(PATIENCE_S)
+        self.tested.append(effect.round_id)
+        return Evaluated(effect.round_id, "tested")
+
 
 @pytest.fixture
 def slow():
@@ -189,6 +194,7 @@ def slow():
     yield slow
     slow.trains.set()
     slow.saves.set()
+    slow.tests.set()
     slow.workers.finish(PATIENCE_S)
 
 
@@ -212,6 +218,48 @@ def test_a_delta_is_told_once_the_model_that_it_began_at_is_on_the_disk(slow):
     slow.saves.set()
     assert slow.events.get(timeout=PATIENCE_S) == Evaluated(2, None)
     assert slow.saved == [1]
+
+
+def test_a_model_is_tested_beside_the_next_training_and_told_before_its_delta(slow):
+    slow.workers.put(Evaluate(1, W))
+    slow.workers.put(TrainLocally(2, W))
+    slow.trains.set()
+    while slow.workers._trains._waiting:
+        pass
+    with pytest.raises(queue.Empty):
+        slow.events.get(timeout=0.2)
+    slow.tests.set()
+    assert [slow.events.get(timeout=PATIENCE_S) for _ in range(2)] == [Evaluated(1, "tested"), Evaluated(2, None)]
+
+
+def test_a_test_is_begun_with_the_next_training_or_at_once_if_it_is_waited_for(slow, monkeypatch):
+    monkeypatch.setattr(slow.workers._tests, "_held_s", 1000.0)
+    slow.tests.set()
+    slow.workers.put(Evaluate(1, W, is_awaited=True))
+    assert slow.events.get(timeout=PATIENCE_S) == Evaluated(1, "tested")
+    slow.workers.put(Evaluate(2, W))
+    with pytest.raises(queue.Empty):
+        slow.events.get(timeout=0.2)
+    slow.workers.put(TrainLocally(3, W))  # which is not at its end
+    assert slow.events.get(timeout=PATIENCE_S) == Evaluated(2, "tested")
+
+
+def test_without_another_training_a_test_is_made_all_the_same(slow, monkeypatch):
+    monkeypatch.setattr(slow.workers._tests, "_held_s", 0.05)
+    slow.tests.set()
+    slow.workers.put(Evaluate(1, W))
+    assert slow.events.get(timeout=PATIENCE_S) == Evaluated(1, "tested")
+
+
+def test_of_models_that_wait_to_be_tested_the_newest_is(slow):
+    slow.workers.put(Evaluate(1, W, is_awaited=True))
+    while slow.workers._tests._running is None:
+        pass
+    for round_id in range(2, 200):
+        slow.workers.put(Evaluate(round_id, W))
+    slow.tests.set()
+    slow.workers._tests.settle()
+    assert slow.tested == [1, 199]
 
 
 def test_of_models_that_wait_for_a_slow_disk_the_newest_is_written(slow):

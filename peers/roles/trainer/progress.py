@@ -237,4 +237,7 @@ class Progress:
         self._voice.stop_asking()
         saved = (standing.round_id, standing.parameters, standing.digest, standing.history(), standing.momentum)
         effects: list[Effect] = [SaveModel(*saved)]
-        return effects if self._own.is_paused else [*effects, Evaluate(standing.round_id, standing.parameters)]
+        if not self._own.is_paused:
+            is_awaited = self._reports.waits_for_test(standing.round_id)
+            effects.append(Evaluate(standing.round_id, standing.parameters, is_awaited))
+        return effects

@@ -51,8 +51,12 @@ class Reports:
         most = MAX_LOSS * done.evaluation.n
         loss_sum = within(done.evaluation.loss_sum, -most, most)  # diverged, it would not be read by anybody
         self._evaluation = RoundEvaluation(done.round_id, replace(done.evaluation, loss_sum=loss_sum))
-        if done.round_id == self.taken.goal or self.taken.course:
-            self._voice.has_changed = True  # the run may end with it; else it can wait
+        if self.waits_for_test(done.round_id):
+            self._voice.has_changed = True
+
+    def waits_for_test(self, round_id: int) -> bool:
+        """Whether the run may end with what the test of this round's model says; else it can wait."""
+        return round_id == self.taken.goal or self.taken.course is not None
 
     def note_opened(self, opened: RoundOpened, now: float) -> None:
         self.taken = Taken(opened.planned_rounds, opened.course, now)

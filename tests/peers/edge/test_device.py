@@ -142,6 +142,21 @@ def test_a_pause_cuts_off_a_test_that_is_under_way(tmp_path: Path) -> None:
     assert test(Evaluate(1, parameters)) is None
 
 
+def test_a_test_is_of_the_batch_norm_that_the_device_had_then_and_leaves_what_is_trained(tmp_path: Path) -> None:
+    data = DataSection(spec=f"csv:{write_csv(tmp_path / 'a.csv', 'ax,ay,az')}?label=label&window=20")
+    me = Device(Config(data=data, training=TrainingSettings(batch_norm="own")), ME, "home", tmp_path / "run")
+    work, parameters = me.work(), me.model.values().copy()
+    work[TrainLocally](TrainLocally(1, parameters))
+    asked = work[Evaluate](Evaluate(1, parameters))
+    first = {name: tensor.clone() for name, tensor in me.model.own_state().items()}
+    work[TrainLocally](TrainLocally(2, parameters))
+    assert work[Evaluate](Evaluate(1, parameters)) == asked
+    assert not torch.equal(me.model.own_state()["0.running_mean"], first["0.running_mean"])
+    recalled = work[RecallDelta](RecallDelta(2, parameters))
+    assert isinstance(recalled, DeltaRecalled)
+    assert recalled.values is not None
+
+
 def test_windows_are_turned_where_three_channels_are_axes_and_refused_elsewhere(tmp_path: Path) -> None:
     def learned(rotate_deg: float, header: str = "ax,ay,az") -> bytes:
         data = DataSection(spec=f"csv:{write_csv(tmp_path / 'a.csv', header)}?label=label&window=20")
