@@ -51,7 +51,10 @@ class Spread(Protocol):
 
 
 class Part(Protocol):
-    """What a holder has of its open round, for one attempt at it: another one is another part."""
+    """What a holder has of its open round, for one attempt at it: another one is another part.
+
+    lacks_own: the place of its own delta is a result's.
+    """
 
     round_id: int
     attempt: int
@@ -61,6 +64,9 @@ class Part(Protocol):
     given: dict[int, tuple[int, Contributor]]
     released: set[tuple[int, int]]
     decisions: dict[tuple[int, int], HopDecision]
+
+    @property
+    def lacks_own(self) -> bool: ...
 
 
 class Holder(Protocol):
