@@ -22,8 +22,9 @@ from typing import Any
 import numpy as np
 
 HERE = Path(__file__).resolve().parents[1]
-if "MDL_CODE_TREE" not in os.environ:
-    sys.path.insert(0, str(HERE))
+# Of a device: the state of the code that it runs.
+_CODE = "MDL_CODE_TREE"
+sys.path.insert(0, os.environ.get(_CODE, str(HERE)))
 
 from mdl.config import load_config  # noqa: E402
 from peers.edge.identity import CODE_VARIABLE, claim_identity  # noqa: E402
@@ -94,45 +95,33 @@ def _run_device(given: argparse.Namespace) -> int:
     config = load_config(None, {}, settings)
     mesh = Mesh.from_code(os.environ[CODE_VARIABLE])
     me, out = claim_identity(given.device, f"dev{name}", given.device)
-    machine_marks = _watch(marks)
+    _watch(marks)
     ended = node.run_trainer(config, me, mesh, out)
-    machine_marks()
-    lines = out / node.METRICS
-    metrics = [json.loads(line) for line in lines.read_text().splitlines()] if lines.exists() else []
-    print(json.dumps({"marks": marks, "metrics": metrics, "exit": ended.exit_code}))
+    print(json.dumps({"marks": marks}))
     return ended.exit_code
 
 
-def _watch(marks: list[tuple[str, int, float]]) -> Any:
-    """Note when this device has staged a result, heard that it is decided, applied it, and heard of the next round."""
-    from mdl.protocol.machine import Received, TrainLocally
-    from mdl.protocol.round_messages import RoundClosed
-    from mdl.protocol.vector_work import ApplyDelta, DeltaApplied, DeltaHashed
+def _watch(marks: list[tuple[str, int, float]]) -> None:
+    """Note when this device hears that a result is decided, has applied it, and hears of the next round."""
+    from mdl.protocol.machine import TrainLocally
+    from mdl.protocol.vector_work import ApplyDelta, DeltaApplied
     from transport.runtime import Runtime
 
-    before = Runtime._step
+    step, carry_out = Runtime._step, Runtime._carry_out
 
-    def step(self: Any, event: Any, now: float) -> None:
-        before(self, event, now)
-        at = time.monotonic()
-        if isinstance(event, DeltaHashed):
-            marks.append(("hashed", event.round_id, at))
-        if isinstance(event, Received) and isinstance(event.message, RoundClosed):
-            marks.append(("decided", event.message.round_id, at))
+    def watched_step(self: Any, event: Any, now: float) -> None:
+        step(self, event, now)
         if isinstance(event, DeltaApplied):
-            marks.append(("applied", event.round_id, at))
+            marks.append(("applied", event.round_id, time.monotonic()))
 
-    put = Runtime._carry_out
-
-    def carry_out(self: Any, effect: Any, now: float) -> None:
+    def watched_carry_out(self: Any, effect: Any, now: float) -> None:
         if isinstance(effect, TrainLocally | ApplyDelta):
-            name = "opened" if isinstance(effect, TrainLocally) else "deciding"
+            name = "opened" if isinstance(effect, TrainLocally) else "decided"
             marks.append((name, effect.round_id, time.monotonic()))
-        put(self, effect, now)
+        carry_out(self, effect, now)
 
-    Runtime._step = step  # type: ignore[method-assign]
-    Runtime._carry_out = carry_out  # type: ignore[method-assign]
-    return lambda: None
+    Runtime._step = watched_step  # type: ignore[method-assign]
+    Runtime._carry_out = watched_carry_out  # type: ignore[method-assign]
 
 
 # -- the mesh ---------------------------------------------------------------------------------------------------------
@@ -141,7 +130,7 @@ def _watch(marks: list[tuple[str, int, float]]) -> Any:
 def _run_mesh(given: argparse.Namespace, code: Path) -> list[dict[str, float]]:
     """Each round that counts, in seconds. Raises RuntimeError."""
     environment = {**os.environ, CODE_VARIABLE: new_join_code("turnover"), "OMP_NUM_THREADS": "1"}
-    environment |= {"PYTHONPATH": str(code), "MDL_CODE_TREE": str(code)}
+    environment |= {"PYTHONPATH": str(code), _CODE: str(code)}
     words = ["--devices", given.devices, "--data", given.data, "--rounds", given.rounds, "--set", *given.set]
     with tempfile.TemporaryDirectory() as folder:
         environment |= {"HOME": folder, "XDG_STATE_HOME": f"{folder}/state", "XDG_CONFIG_HOME": f"{folder}/config"}
@@ -172,10 +161,14 @@ def _run_mesh(given: argparse.Namespace, code: Path) -> list[dict[str, float]]:
 
 
 def _measure(marks: dict[str, dict[int, list[float]]], round_id: int) -> dict[str, float]:
-    """Of one round, and what the next one waits for: each phase until the last device is through it."""
+    """Of one round: decided, applied, opened and begun are how long after the phase before the last device is there.
+
+    whole: from the last delta until the last training has begun; first begun: until the first has. test, training: how
+    long one takes. cycle: from one round's last delta to the next one's.
+    """
     ready = max(marks["training done"][round_id])
     ends = [
-        max(marks["deciding"][round_id]),
+        max(marks["decided"][round_id]),
         max(marks["applied"][round_id]),
         max(marks["opened"][round_id + 1]),
         max(marks["training begun"][round_id + 1]),

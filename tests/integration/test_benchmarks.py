@@ -47,6 +47,14 @@ def _last(run: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return told
 
 
+def test_turnover_tells_the_phases_between_two_trainings(tmp_path: Path) -> None:
+    short = ["--devices", 2, "--rounds", 5, "--data", "motion?people=6&windows=20"]
+    (told,) = _last(_run(tmp_path, "benchmarks/turnover.py", *short))["milliseconds"].values()
+    phases = [told[name][0] for name in ("decided", "applied", "opened", "begun")]
+    assert min(phases) > 0.0
+    assert told["first begun"][0] <= told["whole"][0] <= told["cycle"][0]
+
+
 def test_memory_tells_what_each_device_took_in_each_round(tmp_path: Path) -> None:
     small = ["--peers", 2, 3, "--rounds", 4, "--values", 10_000, "--json"]
     told = _last(_run(tmp_path, "benchmarks/memory.py", *small))
