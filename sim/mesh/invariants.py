@@ -188,10 +188,10 @@ class Invariants:
 
     def _check_hold(self, node: Node, holder: Holder, hold: ModelDelta) -> None:
         is_own = hold.contributors == {node.contributor}
-        if is_own and holder.part and holder.part.lacks_own:
-            return  # a result takes its place: it was looked at before, and is taken up again
         if is_own and self.accounts.hold_own(holder.attempt(), holder.digest, node.contributor, hold):
             return
+        if is_own and holder.part and holder.part.lacks_own:
+            return  # a result takes its place: it was looked at before, and is taken up again
         self.accounts.check_mean(holder.attempt(), holder.digest, hold, node.peer_id)
 
     def _check_decisions(self, node: Node, part: Part, seen: _Seen) -> None:

@@ -91,7 +91,7 @@ class Device:
 
     def save(self, effect):
         extra = {"history": msgspec.json.encode(effect.history).decode()}
-        self.cache.save(CachedModel(effect.parameters, effect.round_id, SCHEMA, "faults", extra))
+        self.cache.save(CachedModel(effect.parameters, effect.round_id, SCHEMA, "faults", extra, effect.digest))
         tell(stands=effect.round_id, digest=effect.digest.hex(), forks=len(effect.history.lineage))
 
     def tell_delta(self, effect):
