@@ -7,6 +7,9 @@ taken (`signal=raw` keeps the sign). Unit: 160 microvolts, which brings the devi
 stepping by 16, lie inside one hold of one gesture; a hold is a group. Unmarked rows and the seventh gesture, which not
 everybody made, are left out.
 
+`level=recording` divides each channel by its mean magnitude over the recording, whatever was done in it: how strong a
+signal is differs from arm to arm more than from gesture to gesture, and to know it takes no label (docs/results.md).
+
 `split=subject` (default) tests with every fifth subject (5, 10, 15, ...); `split=series` trains on each subject's first
 series and tests on the second, leaving out those who lack one of the two.
 """
@@ -14,6 +17,7 @@ series and tests on the second, leaving out those who lack one of the two.
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -24,7 +28,7 @@ from numpy.typing import NDArray
 from mdl.data.readers.archive import check_numbers, load_arrays, open_members, unpack_text
 from mdl.data.readers.streams import cut_runs, take_rows
 from mdl.data.readers.text import parse_table
-from mdl.data.windows import DataSet, Integers, make_windows, number_runs, take_windows
+from mdl.data.windows import DataSet, Floats, Integers, make_windows, number_runs, take_windows
 from mdl.errors import DataError
 
 CLASSES = ("rest", "fist", "wrist flexion", "wrist extension", "radial deviation", "ulnar deviation")
@@ -48,6 +52,7 @@ class SemgOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     step: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 16
     split: Literal["subject", "series"] = "subject"
     signal: Literal["magnitude", "raw"] = "magnitude"
+    level: Literal["fixed", "recording"] = "fixed"
 
 
 def read_semg(path: Path, options: SemgOptions) -> DataSet:
@@ -58,12 +63,15 @@ def read_semg(path: Path, options: SemgOptions) -> DataSet:
     keep[1:] = (codes[1:] != codes[:-1]).any(axis=1) | (recording[1:] != recording[:-1]) | (label[1:] != label[:-1])
     holds = number_runs(recording, label)
     codes, label, subject, series, holds = codes[keep], label[keep], subject[keep], series[keep], holds[keep]
+    recording = recording[keep]
     starts, group = cut_runs(holds, options.window, options.step)
     marked = (label[starts] >= 1) & (label[starts] <= len(CLASSES))
     starts, group = starts[marked], group[marked]
     stream = codes.astype(np.float32) / np.float32(_CODES_PER_UNIT)
     if options.signal == "magnitude":
         np.abs(stream, out=stream)
+    if options.level == "recording":
+        _level(stream, recording)
     x = take_rows(stream, starts, options.window)
     windows = make_windows(x, label[starts] - 1, subject[starts], group)
     train, test = _divide(windows.subject, series[starts], options.split)
@@ -79,6 +87,13 @@ def read_semg(path: Path, options: SemgOptions) -> DataSet:
         channels=tuple(f"emg {number} {options.signal}" for number in range(1, CHANNELS + 1)),
         rate_hz=RATE_HZ,
     )  # fmt: skip
+
+
+def _level(stream: Floats, recording: Integers) -> None:
+    """In place; a channel that says nothing stays as it is."""
+    for start, stop in pairwise([0, *(np.flatnonzero(np.diff(recording)) + 1).tolist(), len(recording)]):
+        mean = np.abs(stream[start:stop]).mean(axis=0)
+        stream[start:stop] /= np.where(mean > 0.0, mean, 1.0)
 
 
 def _divide(subject: Integers, series: Integers, split: str) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:

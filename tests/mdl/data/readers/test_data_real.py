@@ -170,6 +170,23 @@ def test_semg_without_both_sides_says_which_is_missing(tmp_path: Path) -> None:
         read_semg(tmp_path, SemgOptions(split="series"))
 
 
+def test_semg_may_be_told_by_how_strong_each_channel_is_on_that_arm(tmp_path: Path) -> None:
+    """Two people do the same; the other one's signals are two and three times as strong, and one channel is dead."""
+    rng = np.random.default_rng(0)
+    codes = rng.integers(-20, 20, (400, 8)).astype(np.int8)
+    codes[:, 7] = 0
+    gains = np.array([1, 2, 3, 1, 2, 3, 1, 1], np.int8)
+    both = {"codes": np.concatenate([codes, codes * gains]), "label": np.tile(np.repeat([0, 1, 0, 2], 100), 2)}
+    np.savez(tmp_path / "a.npz", **both, subject=np.repeat([4, 5], 400), series=np.ones(800, np.int64))
+    fixed, leveled = (read_semg(tmp_path / "a.npz", SemgOptions(level=level)) for level in ("fixed", "recording"))
+    assert not np.allclose(fixed.train.x, fixed.test.x)
+    assert np.allclose(leveled.train.x, leveled.test.x)
+    assert not leveled.train.x[:, 7].any()
+    means = read_semg(tmp_path / "a.npz", SemgOptions(level="recording", window=100, step=100)).train.x
+    # The mean over the recording is 1, rest and what has no label in it; these are the two gestures.
+    assert np.allclose(means[:, :7].mean(axis=(0, 2)), 1.0, atol=0.15)
+
+
 def write_stream(path: Path, names: list[str], columns: list[np.ndarray]) -> Path:
     table = np.char.mod("%.9g", np.stack([np.asarray(column, np.float64) for column in columns[:-1]], axis=1))
     lines = [",".join(row) for row in np.concatenate([table, columns[-1].astype(str)[:, None]], axis=1)]
