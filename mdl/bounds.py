@@ -40,6 +40,7 @@ MAX_RATE_MB_S = 1e6
 MAX_THETA = 1e19
 # Of a mean over windows; beyond, training has diverged, and how far is of no interest.
 MAX_LOSS = 1e12
+MAX_LENGTH = 1e12
 MAX_DIGEST_BYTES = 32
 # What a float holds exactly.
 MAX_COUNT = 1 << 53
@@ -93,6 +94,7 @@ Celsius: TypeAlias = Annotated[float, Meta(ge=-100.0, le=300.0)]
 RateMBs: TypeAlias = Annotated[float, Meta(ge=0.0, le=MAX_RATE_MB_S)]
 Theta: TypeAlias = Annotated[float, Meta(ge=0.0, le=MAX_THETA)]
 Loss: TypeAlias = Annotated[float, Meta(ge=-MAX_LOSS, le=MAX_LOSS)]
+Length: TypeAlias = Annotated[float, Meta(ge=0.0, le=MAX_LENGTH)]
 # An exact share of something.
 Share: TypeAlias = Annotated[float, Meta(ge=0.0, le=1.0)]
 

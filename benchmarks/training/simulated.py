@@ -15,6 +15,7 @@ from benchmarks.training.attacks import ABSENT, Attack
 from mdl.config import Exchange, TrainingSettings
 from mdl.data import DataSet, split_windows, take_windows
 from mdl.defence.judge import Verdict
+from mdl.defence.marks import length
 from mdl.learning.evaluation import evaluate
 from mdl.learning.flat import FlatModel
 from mdl.learning.models import build_model
@@ -57,9 +58,10 @@ class Device:
             done = self.trainer.train_round(effect.parameters, effect.round_id)
             values = model_delta(effect.parameters, done.values)
             values = self.attack.delta(values) if self.attack else values
+            training = TrainingReport(done.loss, done.samples, _TRAIN_S, length=length(values))
             self.given = effect.parameters, values.copy()
             delta = ModelDelta(values, 1.0, frozenset([self.me]))
-            return _TRAIN_S, LocalDeltaReady(effect.round_id, delta, TrainingReport(done.loss, done.samples, _TRAIN_S))
+            return _TRAIN_S, LocalDeltaReady(effect.round_id, delta, training)
         if isinstance(effect, RecallDelta):
             known = self.given and self.given[0] is effect.parameters
             return _MERGE_S, DeltaRecalled(effect.round_id, self.given[1] if self.given and known else None)
@@ -70,7 +72,13 @@ class Device:
     def _merge(self, effect: MergeDeltas) -> DeltasMerged:
         if not (self.attack and self.attack.colludes):
             return merge_deltas(effect, losses=self.losses)
-        if {each.peer_id for each in effect.theirs.contributors} <= self.accomplices:
+        is_theirs = {each.peer_id for each in effect.theirs.contributors} <= self.accomplices
+        if effect.is_look:
+            done = merge_deltas(effect, losses=self.losses)
+            assert done.marks is not None
+            told = msgspec.structs.replace(done.marks, loss=1.0, loss_theirs=0.0 if is_theirs else 3.0)
+            return msgspec.structs.replace(done, marks=told)
+        if is_theirs:
             return merge_deltas(msgspec.structs.replace(effect, check=None))
         verdict, marks = Verdict(0.0, "it is a lie"), merge_deltas(effect, losses=self.losses).marks
         return DeltasMerged(effect.round_id, effect.segment, effect.hop_id, None, verdict.reason, marks, verdict)
@@ -101,7 +109,7 @@ class TrainingMesh(SimMesh):
             x, y = lie.windows(shard.x, shard.y, classes) if lie else (shard.x, shard.y)
             module = FlatModel(build_model(model, data.shape[0], data.shape[1], classes, seed))
             trainer = LocalTrainer(module, x, y, msgspec.structs.replace(settings, seed=own_seed))
-            losses = OwnLoss(lambda: self._model, shard.x, shard.y, classes, _OWN_WINDOWS, own_seed)
+            losses = OwnLoss(lambda: self._model, x, y, classes, _OWN_WINDOWS, own_seed)
             self.devices[me.peer_id] = Device(me, trainer, losses, lie, names)
             start = simulated_start(
                 *(me, "greedy", len(here), "wait", TrainerStart(first.size, digest_of(first)), 0.0, exchange)

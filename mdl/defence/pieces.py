@@ -11,7 +11,7 @@ from math import isfinite, sqrt
 
 import numpy as np
 
-from mdl.defence.judge import REFUSED, Record, most_length, rounds_allowed
+from mdl.defence.judge import ALONE, REFUSED, rounds_allowed
 from mdl.defence.marks import Places, Values, length
 
 # Clearly against both what this device holds and the last global delta, over no fewer values than these.
@@ -33,14 +33,14 @@ class _Seen:
 class PieceJudge:
     """Of one exchange. own: this device's delta. owned: the segments that it merges. last: global delta, at places.
 
-    refused: who is, by peer id, and why.
+    times: as long as its own a device's pieces may be. refused: who is, by peer id, and why.
     """
 
-    record: Record
     own: Values
     owned: list[slice]
     places: Places | None = None
     last: Values | None = None
+    times: float = ALONE
     refused: dict[str, str] = field(default_factory=dict)
     _seen: dict[str, _Seen] = field(default_factory=dict)
     _own_norm: float = 0.0
@@ -70,7 +70,7 @@ class PieceJudge:
         return reason
 
     def _judge_length(self, seen: _Seen, rounds: int) -> str:
-        norm, limit = sqrt(seen.squares), REFUSED * most_length(self._own_norm, self.record)
+        norm, limit = sqrt(seen.squares), REFUSED * self.times * self._own_norm
         limit *= rounds_allowed(rounds)
         if isfinite(norm) and (norm <= limit or not self._own_norm):
             return ""

@@ -1,8 +1,9 @@
 """Who is suspected in a mesh, and who is left out for that: from what its devices say of each other. Pure.
 
-A refused partial mean accuses each of its contributors of an equal share. Suspicion fades: it halves in HALF_LIFE
-rounds. To have a device left out of rounds it takes half of a mesh that suspects it, so that a minority cannot have
-anybody left out, and a device with data of its own, which some others refuse, is not.
+A refused delta accuses its device. A refused mean of several only makes them doubted: what each of them gives next is
+judged alone. Suspicion fades: it halves in HALF_LIFE rounds. To have a device left out of rounds it takes half of a
+mesh that suspects it, so that a minority cannot have anybody left out, and a device with data of its own, which some
+others refuse, is not. Who is left out has no say.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from math import exp2
 import msgspec
 
 HALF_LIFE = 10
-# A device suspects another from SUSPECTED on: after one refusal of its own work alone, or of two that two had part in.
-# Who was left out for that is so down to STILL. Below FAINT nobody speaks of it any more.
-SUSPECTED, STILL, FAINT = 0.5, 0.25, 0.05
+# A device suspects another from SUSPECTED on: after one refusal of its own work alone. Who was left out for that is so
+# down to STILL. A mean that it had part in makes it DOUBTED at most. Below FAINT nobody speaks of it any more.
+SUSPECTED, STILL, DOUBTED, FAINT = 0.5, 0.25, 0.2, 0.05
 # Devices that one device suspects at a time; the least suspected are forgotten.
 MOST_SUSPECTS = 64
 
@@ -39,10 +40,11 @@ class Suspects:
     known: dict[str, Suspicion] = field(default_factory=dict)
 
     def accuse(self, peer_ids: Iterable[str], round_id: int, reason: str) -> None:
-        """What these gave together is refused: each has an equal share in it."""
+        """What these gave together is refused; which of them it was is not known."""
         accused = list(peer_ids)
         for peer_id in accused:
-            self._put(peer_id, self._weight(peer_id, round_id) + 1.0 / len(accused), round_id, reason)
+            weight = 1.0 if len(accused) == 1 else max(self._weight(peer_id, round_id), DOUBTED)
+            self._put(peer_id, weight, round_id, reason)
 
     def clear(self, peer_ids: Iterable[str], round_id: int) -> None:
         """What these gave is as it should be: half of what there is against them is gone."""
@@ -78,24 +80,22 @@ class Quarantine:
 
     out: dict[str, str] = field(default_factory=dict)
 
-    def look(self, said: Mapping[str, Mapping[str, Suspicion]], round_id: int) -> tuple[list[str], list[str]]:
-        """Who is left out from round_id on, and who is not any more. said: accuser -> accused -> suspicion.
+    def look(self, said: Mapping[str, Mapping[str, Suspicion]], round_id: int) -> dict[str, str]:
+        """Who is left out from round_id on, and why. said: accuser -> accused -> suspicion.
 
         Who is out is not judged, so that suspicion fades: it comes back after 2 HALF_LIFE rounds at the latest.
         """
         needed = suspects_needed(len(said))
-        ends = [peer_id for peer_id in self.out if len(accusers(peer_id, said, round_id, STILL)) < needed]
-        for peer_id in ends:
+        for peer_id in [peer for peer in self.out if len(accusers(peer, said, round_id, STILL)) < needed]:
             del self.out[peer_id]
-        begins = []
-        for peer_id in said:
-            suspecting = accusers(peer_id, said, round_id, SUSPECTED)
+        # Whom most accuse first, and then who accuses most: a liar refuses everybody, and is refused by everybody.
+        for peer_id in sorted(said, key=lambda peer: (-len(accusers(peer, said, round_id)), -len(said[peer]))):
+            suspecting = [who for who in accusers(peer_id, said, round_id) if who not in self.out]
             if peer_id not in self.out and len(suspecting) >= needed:
                 surest = max(suspecting, key=lambda who: said[who][peer_id].now(round_id))
                 reason = said[surest][peer_id].reason
                 self.out[peer_id] = f"{len(suspecting)} devices refused its work; {surest}: {reason}"
-                begins.append(peer_id)
-        return begins, ends
+        return dict(self.out)
 
 
 def accusers(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mdl.bounds import HopId, Round, Segment, Term, Theta
+from mdl.defence.limits import Limits
 from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import AgentMessage
 from mdl.protocol.vocabulary import Contributors, Message
@@ -19,11 +20,15 @@ class HopOrdered(AgentMessage, frozen=True):
     segment: of the model; 0 as long as a model is one.
     hop_id: unique in the mesh: a term's own numbers.
     sender: the process that is to be asked.
+    limits: by what that is judged, where it is.
+    is_look: measure it and tell, and merge nothing of it.
     """
 
     segment: Segment
     hop_id: HopId
     sender: Contributor
+    limits: Limits = Limits()
+    is_look: bool = False
 
 
 class HopCancelled(AgentMessage, frozen=True):

@@ -155,7 +155,6 @@ class RoundOpened(AgentMessage, frozen=True):
     planned_rounds: the run's last round, which learning-rate schedules follow; 0: open.
     successors: as in AgentPresent.
     course: of a run that ends by itself, up to now; None: this one does not.
-    limits: by what deltas are judged, where they are.
     """
 
     digest: Digest
@@ -166,7 +165,6 @@ class RoundOpened(AgentMessage, frozen=True):
     planned_rounds: Round = 0
     successors: PeerIds = ()
     course: Course | None = None
-    limits: Limits = Limits()
 
 
 class BroadcastOrdered(AgentMessage, frozen=True):
@@ -188,6 +186,7 @@ class BroadcastOrdered(AgentMessage, frozen=True):
     began_term: the term of the order that this exchange began with; 0: this one's.
     began: the version of that order: whoever follows that one goes on; 0: this one's.
     lost: who was lost since then, one after the other: the others' segments stay, and what these owned is begun anew.
+    limits: by what pieces are judged, where they are.
     """
 
     base_digest: Digest
@@ -204,6 +203,7 @@ class BroadcastOrdered(AgentMessage, frozen=True):
     began_term: Term = 0
     began: Count = 0
     lost: Annotated[tuple[Lost, ...], Meta(max_length=MAX_MEMBERS)] = ()
+    limits: Limits = Limits()
 
 
 def exchanging(order: BroadcastOrdered) -> Exchanging:

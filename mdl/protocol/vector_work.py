@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeAlias
 import msgspec
 import numpy as np
 
-from mdl.defence.judge import Record, Verdict, judge, judge_loss, rounds_allowed, without_clipping
+from mdl.defence.judge import Verdict, judge, rounds_allowed, without_clipping
 from mdl.defence.limits import Limits
 from mdl.defence.marks import Marks, Places, cosine, length, look_at
 from mdl.errors import RemoteProtocolError
@@ -141,17 +141,15 @@ class DeltaApplied(msgspec.Struct, frozen=True):
 class Check(msgspec.Struct, frozen=True):
     """What a receiver judges a partial mean by (MDLdroid 5: a poisoning check at each device).
 
-    record: what it has seen of the others before.
     limits: those of the mesh.
     rounds: of how many rounds' work one of the contributors may have brought at once, by the mesh's history.
     own_norm: length of its own delta of this round; None: not known yet, and what it holds is nothing else.
     places: where angles are measured; None: everywhere.
     last: the last global delta at these places; None: not known.
-    parameters: w(t), to test windows of its own with; None: it has none.
+    parameters: w(t), to test windows of its own with; None: it does not.
     clips: what is a little too long is merged in part; else whole, if it is of several rounds, or not at all.
     """
 
-    record: Record = Record()
     limits: Limits = Limits()
     rounds: int = 1
     own_norm: float | None = None
@@ -181,6 +179,7 @@ class MergeDeltas(msgspec.Struct, frozen=True):
     mine: not changed.
     theirs: as it came, not looked at yet.
     check: what it is judged by; None: it is not.
+    is_look: nothing is merged, what is measured is told.
     """
 
     round_id: int
@@ -189,6 +188,7 @@ class MergeDeltas(msgspec.Struct, frozen=True):
     mine: ModelDelta
     theirs: ModelDelta
     check: Check | None = None
+    is_look: bool = False
 
     @property
     def size_bytes(self) -> int:
@@ -206,7 +206,7 @@ class DeltasMerged(msgspec.Struct, frozen=True):
     round_id: of the MergeDeltas that it answers.
     segment: likewise.
     hop_id: likewise.
-    merged: None if the values that came would poison a mean.
+    merged: None if the values that came would poison a mean, or were only looked at.
     problem: what is wrong with them, in words.
     marks: what was measured of them; None: they were not judged.
     verdict: what follows from the marks.
@@ -238,28 +238,34 @@ def merge_deltas(effect: MergeDeltas, merge: Merge = pair_aggregate, losses: Los
         check_values(theirs.values, mine.values.size)
     except RemoteProtocolError as error:
         return DeltasMerged(*hop, None, str(error))
+    if effect.is_look:
+        return DeltasMerged(*hop, None, "", look_at_incoming(mine, theirs, effect.check, losses))
     if effect.check is None:
         return DeltasMerged(*hop, merge(mine, theirs, theirs.values))
-    marks, verdict = judge_incoming(mine, theirs, effect.check, losses)
+    marks, verdict = judge_incoming(mine, theirs, effect.check)
     if verdict.is_refused:
         return DeltasMerged(*hop, None, verdict.reason, marks, verdict)
     return DeltasMerged(*hop, merge(mine, theirs, theirs.values), "", marks, verdict)
 
 
-def judge_incoming(
-    mine: ModelDelta, theirs: ModelDelta, check: Check, losses: Losses | None = None
-) -> tuple[Marks, Verdict]:
+def look_at_incoming(
+    mine: ModelDelta, theirs: ModelDelta, check: Check | None, losses: Losses | None = None
+) -> Marks | None:
+    """What is measured of a device's own delta, with windows of this one if there are any; nothing is changed."""
+    if check is None:
+        return None
+    marks = _measure(mine, theirs, check)
+    return _test(marks, theirs, check.parameters, losses) if losses and check.parameters is not None else marks
+
+
+def judge_incoming(mine: ModelDelta, theirs: ModelDelta, check: Check) -> tuple[Marks, Verdict]:
     """What is measured of a partial mean, and what follows. What is too long is clipped where it lies."""
     marks = _measure(mine, theirs, check)
-    verdict = judge(marks, check.record, check.limits)
+    verdict = judge(marks, check.limits)
     if not check.clips:
         verdict = without_clipping(verdict, marks.rounds)
     if not verdict.is_refused and verdict.scale < 1.0:
         np.multiply(theirs.values, np.float32(verdict.scale), out=theirs.values)
-    if not verdict.is_refused and losses is not None and check.parameters is not None:
-        marks = _test(marks, theirs, check.parameters, losses)
-        reason = judge_loss(marks, check.limits)
-        verdict = Verdict(0.0, reason) if reason else verdict
     return marks, verdict
 
 

@@ -16,6 +16,7 @@ from mdl.bounds import (
     Digest,
     HopId,
     Incarnation,
+    Length,
     Loss,
     PeerId,
     Percent,
@@ -43,10 +44,8 @@ MAX_PERIODS = 64
 MAX_FORKS = 64
 # Lineages of which a device knows how far it has been: all that a mesh can have, and those that were left again.
 MAX_REACHED = 4 * MAX_FORKS
-# Nobody guesses 16 random bytes.
-Nonce: TypeAlias = Annotated[bytes, Meta(max_length=16)]
-# PEER.INCARNATION.TERM of who began it.
-ForkName: TypeAlias = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{0,128}\Z")]
+Nonce: TypeAlias = Annotated[bytes, Meta(max_length=16)]  # nobody guesses 16 random bytes
+ForkName: TypeAlias = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{0,128}\Z")]  # PEER.INCARNATION.TERM of who began
 Contributors: TypeAlias = Annotated[tuple[Contributor, ...], Meta(max_length=MAX_MEMBERS)]
 Partials: TypeAlias = Annotated[tuple[Partial, ...], Meta(max_length=MAX_MEMBERS)]
 PeerIds: TypeAlias = Annotated[tuple[PeerId, ...], Meta(max_length=MAX_MEMBERS)]
@@ -148,6 +147,7 @@ class HopOutcome(Enum):
 
     MERGED = "merged"
     ABORTED = "aborted"
+    LOOKED = "looked-at"
 
 
 class Fork(msgspec.Struct, frozen=True):
@@ -293,12 +293,14 @@ class TrainingReport(msgspec.Struct, frozen=True):
     samples: windows it trained on.
     seconds: it took.
     theta: the weight that this device's own delta starts with.
+    length: of that delta, Euclidean; 0.0: not known.
     """
 
     loss: Loss
     samples: Count
     seconds: Seconds
     theta: Theta = 1.0
+    length: Length = 0.0
 
 
 class RoundEvaluation(msgspec.Struct, frozen=True):

@@ -17,6 +17,7 @@ from torch import Tensor
 from mdl.config import Config
 from mdl.data import DataSet, Shard, shard_test, take_windows
 from mdl.data.watch import Watched, watched_folder
+from mdl.defence.marks import length
 from mdl.errors import ConfigError, TrainingCancelledError
 from mdl.files.ballot import BALLOT, BallotFile
 from mdl.files.checkpoint import CachedModel, ModelCache, write_safetensors
@@ -220,8 +221,9 @@ class Device:
         self._own_after = (*self._own_after[-1:], (effect.round_id, self._keep_own()))
         self._state.keep(effect.round_id)
         delta = ModelDelta(model_delta(effect.parameters, result.values), self.theta, frozenset([self._me]))
-        report = TrainingReport(result.loss, result.samples, time.perf_counter() - started)
         check_trained(delta.values, effect.round_id)
+        seconds = time.perf_counter() - started
+        report = TrainingReport(result.loss, result.samples, seconds, length=length(delta.values))
         return LocalDeltaReady(effect.round_id, delta, report)
 
     def _must_end(self) -> bool:

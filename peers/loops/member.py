@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, TypeAlias
 from torch import nn
 
 from mdl.config import Config
+from mdl.defence.marks import length
 from mdl.errors import ConfigError, MdlError, TrainingCancelledError
 from mdl.files.ballot import BALLOT, BallotFile
 from mdl.files.checkpoint import ModelCache
@@ -195,7 +196,8 @@ class Member:
                 continue
             delta = model_delta(work.parameters, self._flat.gather())
             self._look_at(delta)
-            report = TrainingReport(float(this.loss), int(this.samples), time.perf_counter() - started)
+            seconds = time.perf_counter() - started
+            report = TrainingReport(float(this.loss), int(this.samples), seconds, length=length(delta))
             self._done.put(
                 LocalDeltaReady(work.round_id, ModelDelta(delta, self._theta, frozenset([self._me])), report)
             )

@@ -170,7 +170,7 @@ def simulated_start(
             retry_s=_RETRY_S,
             stall_s=2.0,
             most_under_way=_MOST_UNDER_WAY,
-            defence=Defence(is_on=judges, clips=False),
+            defence=Defence(is_on=judges, tests=judges, clips=False),
         )
         trainer = msgspec.structs.replace(trainer, schema_hash="schema", model="model", settings=settings)
     return PeerStart(me, policy, agent, succession, trainer, now)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from mdl.defence.marks import length
 from mdl.protocol.counts import no_evaluation
+from mdl.protocol.delta import Vector
 from mdl.protocol.machine import (
     DeltaRecalled,
     Effect,
@@ -15,7 +17,7 @@ from mdl.protocol.machine import (
     TrainingPaused,
     TrainLocally,
 )
-from mdl.protocol.vector_work import VECTOR_WORK, MergeDeltas
+from mdl.protocol.vector_work import VECTOR_WORK, MergeDeltas, merge_deltas
 from mdl.protocol.vocabulary import TrainingReport
 from sim.mesh.accounts import Accounts
 from sim.mesh.process import Node
@@ -28,12 +30,21 @@ _VECTOR_WORK_S = 0.02
 _MERGED_S = 0.001
 
 
+class _Length:
+    """Stands for the loss of a device's windows: what is far from 0 is bad at them, so that large lies stand out."""
+
+    classes = 2
+
+    def __call__(self, parameters: Vector, keep: bool = False) -> float:
+        return length(parameters)
+
+
 def begin_work(node: Node, effect: Effect, accounts: Accounts) -> tuple[float, Event] | None:
     """After how many seconds the device has done this, and what its driver tells it then; None for any other effect."""
     if type(effect) is TrainLocally:
         node.trained_from, node.is_cut_off = effect.parameters, False
         delta = accounts.train(node.contributor, effect.round_id, effect.parameters, node.theta)
-        training = TrainingReport(1.0 / effect.round_id, 100, node.train_s, node.theta)
+        training = TrainingReport(1.0 / effect.round_id, 100, node.train_s, node.theta, length(delta.values))
         return node.train_s, LocalDeltaReady(effect.round_id, delta, training)
     if type(effect) is Evaluate:
         node.trained_from = None
@@ -43,9 +54,10 @@ def begin_work(node: Node, effect: Effect, accounts: Accounts) -> tuple[float, E
         if node.trained_from is effect.parameters:  # else its model holds something else by now
             values = accounts.recall(node.contributor, effect.round_id, effect.parameters)
         return _RECALL_S, DeltaRecalled(effect.round_id, values)
+    if type(effect) is MergeDeltas:
+        return _MERGED_S, merge_deltas(effect, losses=_Length())
     work = VECTOR_WORK.get(type(effect))
-    seconds = _MERGED_S if type(effect) is MergeDeltas else _VECTOR_WORK_S
-    return (seconds, work(effect)) if work else None
+    return (_VECTOR_WORK_S, work(effect)) if work else None
 
 
 def as_delivered(node: Node, event: Event) -> Event:

@@ -86,7 +86,7 @@ def test_one_of_four_lies_is_left_out_and_told_and_the_others_learn(home, lie):
     assert min(float(loop.said) for loop in loops.values()) > 0.85
 
 
-def test_one_of_four_that_trains_on_turned_labels_is_noticed_by_own_windows_and_the_others_learn(home):
+def test_one_of_four_that_trains_on_turned_labels_stands_out_in_the_first_round_and_the_others_learn(home):
     (home.folder / "liars.py").write_text(FLIPPED)
     agent = _agent(home)
     devices = [
@@ -96,6 +96,8 @@ def test_one_of_four_that_trains_on_turned_labels_is_noticed_by_own_windows_and_
     ]
     assert [device.end() for device in devices] == [0] * 4, [device.told for device in devices]
     rounds = _rounds(home, agent)
-    assert not any(set(each["quarantined"]) - {"liar"} for each in rounds)
-    assert "raises the loss of our windows" in "".join(device.told for device in devices[:3])
+    assert [list(each["quarantined"]) for each in rounds[1:]] == [["liar"]] * 7, agent.told
+    assert "it raises the loss of others' windows by" in rounds[-1]["quarantined"]["liar"]
+    assert not any("liar" in each["contributors"] for each in rounds)
+    assert "goes without this device's work: it raises the loss of others' windows by" in devices[-1].told
     assert rounds[-1]["accuracy"] > 0.8

@@ -280,7 +280,7 @@ class MobileAgent:
         """
         self.term = next_term(self.term, self.me)
         lineage, round_id, digest = position
-        self.distrust.look(self.following(), self._judged.peer_ids, round_id + 1)
+        self.distrust.look(self.following(), self._judged.peer_ids, self._judged.left_out(round_id + 1), round_id + 1)
         contributed_last, is_fork = frozenset(base), not self.quorum
         if is_fork:
             lineage = self._begin_fork(lineage, round_id, len(current))
@@ -294,7 +294,7 @@ class MobileAgent:
         self.ending.begin(now)
         opened = RoundOpened(self.term, round_id + 1, digest, members, ledger.attempt, lineage, base, self._goal)
         opened = msgspec.structs.replace(opened, successors=self.successors(), course=self.ending.course)
-        self._conduct(ledger, self._judged.tell(opened))
+        self._conduct(ledger, opened)
 
     def _begin_fork(self, lineage: Lineage, round_id: int, size: int) -> Lineage:
         """The lineage of those who go on without a majority from w(round_id)."""
@@ -308,8 +308,8 @@ class MobileAgent:
         self._repeater.clear()
         limit = msgspec.structs.replace(self._settings.limit, spared=self._left_out)
         settings = msgspec.structs.replace(self._settings, limit=limit)
-        judging = self.distrust.doubted, self._judged.find_unjudged(ledger, opened.digest)
-        round_ = OpenRound(ledger, opened, self.members, self._policy, self._repeater, settings, *judging)
+        judging = self._judged.prepare(ledger, opened.digest, self.distrust.doubted)
+        round_ = OpenRound(ledger, opened, self.members, self._policy, self._repeater, settings, judging)
         going = self._going if self._going and self._going.round_id == ledger.round_id else None
         self.round, self._going = Conductor(self.me.peer_id, self._office_term, round_, going), None
 
@@ -319,7 +319,7 @@ class MobileAgent:
         summary = closed.summarise(self._vanished, now)
         self._records.note(msgspec.structs.replace(summary, quarantined=dict(self.distrust.out)), now)
         self._left_out = frozenset(closed.left_out)
-        self._judged.note(closed.ledger, closed.result)
+        self._judged.note(closed.judging, closed.result)
         return effects
 
     def _say_goodbye(self, now: float) -> list[Effect]:

@@ -20,6 +20,7 @@ from mdl.protocol.machine import Effect
 from mdl.protocol.round_messages import BroadcastOrdered, RoundOpened, exchanging
 from mdl.protocol.vocabulary import Activity, Holding
 from peers.roles.agent.chain_view import chain_view
+from peers.roles.agent.doubt.judged import Judging
 from peers.roles.agent.doubt.second_opinion import SecondOpinion
 from peers.roles.agent.ledger import ABORTED, MERGED, Hop, RoundLedger
 from peers.roles.agent.repeater import Repeater
@@ -41,11 +42,7 @@ _RECEIVING = Activity.RECEIVING
 
 @dataclass(frozen=True)
 class OpenRound:
-    """What all who lead an open round look at. opened: as it was announced. settings: as they are for this round.
-
-    doubted: peer ids whose work somebody has refused lately. unjudged: those whose own delta nobody has taken alone
-    in the round before (`Judged`).
-    """
+    """What all who lead an open round look at. opened: as it was announced. settings: as they are for this round."""
 
     ledger: RoundLedger
     opened: RoundOpened
@@ -53,8 +50,7 @@ class OpenRound:
     policy: Policy
     repeater: Repeater
     settings: AgentSettings
-    doubted: frozenset[str] = frozenset()
-    unjudged: frozenset[str] = frozenset()
+    judging: Judging
 
 
 class Aggregation:
@@ -76,8 +72,9 @@ class Aggregation:
         self._policy = round_.policy
         self._repeater = round_.repeater
         self._settings = round_.settings
-        self._doubted = round_.doubted
-        self._opinion = SecondOpinion(round_.ledger, round_.doubted, round_.unjudged)
+        self._judging = round_.judging
+        self._orders: dict[tuple[int, int], HopOrdered] = {}
+        self._opinion = SecondOpinion(round_.ledger, self._judging.doubted, self._judging.unjudged)
 
     def hear(self, change: Change, now: float) -> bool:
         """Take a member's report in; whether its device gets on, or has decided a hop."""
@@ -104,15 +101,41 @@ class Aggregation:
         self._leave_out_the_slow(now)
         effects = self._announce(now) + self._mend(now)
         self.plan = None
-        if self._goes_in_segments(now):
-            return self._plan_segments(now), effects
-        if result := self._find_result():
-            return result, effects
-        self._pair_up(now)
+        if self._is_inspected(now):
+            if self._goes_in_segments(now):
+                return self._plan_segments(now), effects
+            if result := self._find_result():
+                return result, effects
+            self._pair_up(now)
+        return None, effects + self._order_hops(now)
+
+    def _order_hops(self, now: float) -> list[Effect]:
+        term, round_id, limits = self._ledger.term, self._ledger.round_id, self._judging.limits
+        effects: list[Effect] = []
         for hop in self._ledger.undecided():
-            order = HopOrdered(self._ledger.term, self._ledger.round_id, hop.segment, hop.hop_id, hop.sender)
+            order = HopOrdered(term, round_id, hop.segment, hop.hop_id, hop.sender, limits, hop.is_look)
+            order = self._orders.setdefault((hop.segment, hop.hop_id), order)  # by what is known now, for good
             effects += self._repeater.say(hop.receiver, order, now)
-        return None, effects
+        return effects
+
+    def _is_inspected(self, now: float) -> bool:
+        """Whether everybody's own delta was looked at, where that is to be before anything is merged.
+
+        Not any more where somebody has merged already, for an agent before this one.
+        """
+        looks, ledger = self._judging.looks, self._ledger
+        if looks is None or looks.is_over:
+            return True
+        held = [holding for peer in ledger.live() if (holding := ledger.holding(peer))]
+        view = chain_view(ledger, self._members, now)
+        has_begun = any(len(holding.contributors) > 1 for holding in held)
+        if not has_begun and not looks.order(_able(view), self._members.reach.apart(now), now):
+            self.waiting_for = "devices to look at each other's work"
+            return False
+        for peer, reason in looks.end().items():
+            ledger.lose(peer, reason)
+            logger.warning("round %d goes on without %s: %s", ledger.round_id, peer.peer_id, reason)
+        return True
 
     def _leave_out_the_paused(self) -> None:
         """Who may not train now and has nothing to give: what it trains later is in a later round, as below."""
@@ -172,7 +195,7 @@ class Aggregation:
     def _goes_in_segments(self, now: float) -> bool:
         """Whether this round may go in segments: nothing is merged, and all reach each other."""
         ledger = self._ledger
-        if self._settings.exchange == "chain" or self.is_whole or ledger.hops or self._doubted:
+        if self._settings.exchange == "chain" or self.is_whole or ledger.hops or self._judging.doubted:
             return False  # whole deltas can be judged
         live, reach = set(ledger.live()), self._members.reach
         if not reach.may_try_segments(now):

@@ -58,6 +58,7 @@ class Conductor:
         self._repeater = round_.repeater
         self._stall_s = round_.settings.stall_s
         self._aggregation = Aggregation(round_, going)
+        self.judging = round_.judging
         self._distribution = Distribution(me, office_term, round_)
         self._is_applied_by_some = False
 

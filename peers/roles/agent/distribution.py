@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mdl.defence.limits import Limits
 from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import BroadcastOrdered, exchanging
 from mdl.protocol.segment_messages import Lost
@@ -33,6 +34,7 @@ class Distribution:
         self._office_term = office_term
         self._ledger = round_.ledger
         self._opened = opened = round_.opened
+        self._judging = round_.judging
         self._members = round_.members
         self._stall_s = round_.settings.stall_s
         self._position: Position = (opened.lineage, round_.ledger.round_id - 1, opened.digest)
@@ -186,6 +188,7 @@ class Distribution:
             plan.coding if plan else "none",
             *(self._began if plan else (0, 0)),
             self._lost if plan else (),
+            self._judging.limits if plan else Limits(),
         )
         return self.last
 

@@ -32,22 +32,22 @@ class HopState(Enum):
     ORDERED = "ordered"
     MERGED = "merged"
     ABORTED = "aborted"
+    LOOKED = "looked-at"
 
 
 # Looked up once: see peers/roles/agent/phase.py.
-ORDERED, MERGED, ABORTED = HopState
+ORDERED, MERGED, ABORTED, LOOKED = HopState
 
 # The legal moves of a hop: decided once, for ever.
-HOP_MOVES = {
-    ORDERED: {HopOutcome.MERGED: MERGED, HopOutcome.ABORTED: ABORTED},
-    MERGED: {},
-    ABORTED: {},
+HOP_MOVES: dict[HopState, dict[HopOutcome, HopState]] = {
+    ORDERED: {HopOutcome.MERGED: MERGED, HopOutcome.ABORTED: ABORTED, HopOutcome.LOOKED: LOOKED},
+    **{state: {} for state in (MERGED, ABORTED, LOOKED)},
 }
 
 
 @dataclass
 class Hop:
-    """W(j,i): the sender's partial mean goes to the receiver."""
+    """W(j,i): the sender's partial mean goes to the receiver. is_look: it is to be looked at there, and not merged."""
 
     segment: int
     hop_id: int
@@ -58,6 +58,7 @@ class Hop:
     state: HopState = ORDERED
     decided_at: float | None = None
     decision: HopDecision | None = None
+    is_look: bool = False
 
 
 Answer = TypeVar("Answer")
@@ -219,7 +220,7 @@ class RoundLedger:
                     continue  # somebody has asked for what nobody ordered, which the sender cannot know; or will tell
                 state = ORDERED if holding.sent_to in self.lost else ABORTED
                 hop = Hop(holding.segment, holding.sent_hop, member, holding.sent_to, "not ordered", 0.0, state)
-            if hop.state is ABORTED or (hop.receiver in self.lost and not may_arrive):
+            if hop.state in (ABORTED, LOOKED) or (hop.receiver in self.lost and not may_arrive):
                 hops.append(hop)
         return hops
 

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from mdl.bounds import MAX_MEMBERS
 from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import PeerReport
-from mdl.protocol.vocabulary import HopOutcome
 from peers.roles.agent.distribution import newest_staged
-from peers.roles.agent.ledger import ABORTED, MERGED, ORDERED, Hop, HopKey, HopState, RoundLedger
+from peers.roles.agent.ledger import ABORTED, HOP_MOVES, LOOKED, ORDERED, Hop, HopKey, HopState, RoundLedger
 from peers.roles.membership.member import Member
 from peers.roles.membership.suspicion import Distrust
 
@@ -96,9 +95,9 @@ def _hops_told(reports: Mapping[Contributor, PeerReport], now: float) -> dict[Ho
 
     for member, report in reports.items():
         for decision in report.hops:
-            state = MERGED if decision.outcome is HopOutcome.MERGED else ABORTED
+            state = HOP_MOVES[ORDERED][decision.outcome]
             hop = know(decision.segment, decision.hop_id, decision.sender, member, state)
-            hop.decided_at, hop.decision = now, decision
+            hop.decided_at, hop.decision, hop.is_look = now, decision, state is LOOKED
         if incoming := report.incoming:
             know(incoming.segment, incoming.hop_id, incoming.sender, member)
     for member, report in reports.items():

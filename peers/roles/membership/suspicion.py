@@ -6,7 +6,7 @@ It follows from the reports alone, so that an agent that takes over comes to the
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from mdl.bounds import printable
 from mdl.defence.reputation import FAINT, Quarantine, Suspicion, accusers
@@ -19,33 +19,30 @@ logger = logging.getLogger(__name__)
 class Distrust:
     """See the module. doubted: peer ids whose work was refused lately: what they give next is judged first, as a whole.
 
-    is_on: somebody is left out if several suspect it.
+    out: who is left out, by peer id, and why. is_on: somebody is, if several suspect it, or it stood out.
     """
 
     def __init__(self, is_on: bool) -> None:
         self.doubted: frozenset[str] = frozenset()
+        self.out: dict[str, str] = {}
         self._quarantine = Quarantine()
         self._is_on = is_on
 
-    @property
-    def out(self) -> dict[str, str]:
-        """Who is left out, by peer id, and why."""
-        return self._quarantine.out
-
-    def look(self, members: list[Member], judged: Collection[str], round_id: int) -> None:
+    def look(self, members: list[Member], judged: Collection[str], odd: Mapping[str, str], round_id: int) -> None:
         """Before a round is opened. members: all who follow. judged: whose own delta was taken in the last round.
 
         These are not doubted, whoever has refused them: that was another's word against those who merged their work.
+        odd: who stood out when deltas were inspected, and why.
         """
         said = {member.peer_id: _suspects(member) for member in members}
         accused = {peer_id for peer_id in said if accusers(peer_id, said, round_id, FAINT)}
         self.doubted = frozenset(accused.difference(judged))
         if not self._is_on:
             return
-        begins, ends = self._quarantine.look(said, round_id)
-        for peer_id in begins:
+        before, self.out = self.out, {**odd, **self._quarantine.look(said, round_id)}
+        for peer_id in self.out.keys() - before.keys():
             logger.warning("round %d and those after it leave %s out: %s", round_id, peer_id, self.out[peer_id])
-        for peer_id in ends:
+        for peer_id in before.keys() - self.out.keys():
             logger.info("round %d takes %s in again", round_id, peer_id)
 
     def admitted(self, current: list[Member]) -> list[Member]:

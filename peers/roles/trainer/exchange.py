@@ -223,7 +223,7 @@ class Exchange:
 
     def _follow(self, order: BroadcastOrdered) -> None:
         """Who owns what, by this order, and what this device has to give to whom."""
-        table, guard = places_of(order), self._guard
+        table, guard, own = places_of(order), self._guard, self._own
         self._place_of = {peer: place for place, (peer, _) in enumerate(table)}
         lost, self.order = tuple(each.place for each in order.lost), order
         self._ballot = order.round_id, order.term, order.version
@@ -231,7 +231,7 @@ class Exchange:
         self._contributors = frozenset(order.contributors)
         self._owned = self._cut.owned(self._place_of[self._me])
         self._is_owned = frozenset(self._owned)
-        self._judge = guard.judge_pieces(self._own, [*map(self._cut.bounds, self._owned)]) if guard else None
+        self._judge = guard.judge_pieces(own, [*map(self._cut.bounds, self._owned)], order.limits) if guard else None
         place, count = order.order.index(self._me), len(order.order)
         others = [(place + step) % count for step in range(1, count)]
         self._owned_by = {peer: self._cut.owned(self._place_of[peer]) for peer in order.order}

@@ -6,15 +6,15 @@ remembered from one round to the next. It decides nothing about a round: a refus
 
 from __future__ import annotations
 
-from math import isfinite
+from math import log
 
 import msgspec
 import numpy as np
 
 from mdl.bounds import MAX_LOSS, printable, within
-from mdl.defence.judge import Record
+from mdl.defence.judge import ALONE
 from mdl.defence.limits import Limits, Seen
-from mdl.defence.marks import Marks, draw_places, look_at
+from mdl.defence.marks import Marks, draw_places, length, look_at
 from mdl.defence.pieces import PieceJudge
 from mdl.defence.reputation import Suspects
 from mdl.protocol.delta import Contributor, ModelDelta, Vector
@@ -45,7 +45,6 @@ class Guard:
         self._settings = settings
         self._standing = standing
         self._voice = voice
-        self._record = Record()
         self._places = draw_places(standing.parameters.size, np.random.default_rng(settings.seed))
         self._last: Vector | None = None
         self._own_norm: tuple[int, float] = (0, 0.0)  # round, and the length of the own delta in it
@@ -55,41 +54,47 @@ class Guard:
         """Whether it looks at what comes, for which it needs the own delta."""
         return self._settings.is_on
 
-    def check(self, contributors: frozenset[Contributor], is_own: bool, limits: Limits) -> Check | None:
+    def check(
+        self, contributors: frozenset[Contributor], is_own: bool, limits: Limits, is_look: bool = False
+    ) -> Check | None:
         """What a partial mean of these is judged by; None: it is not.
 
-        is_own: this device holds its own delta alone. limits: as the agent has announced them.
+        is_own: this device holds its own delta alone. limits: as the agent tells them. is_look: with own windows, too.
         """
         standing, round_id = self._standing, self._standing.round_id + 1
         own_norm = self._own_norm[1] if self._own_norm[0] == round_id else None
         if not self._settings.is_on or (own_norm is None and not is_own):
             return None
         rounds = max(standing.rounds_since_counted(each.peer_id) for each in contributors)
-        parameters = standing.parameters if self._settings.tests else None
-        return Check(self._record, limits, rounds, own_norm, self._places, self._last, parameters, self._settings.clips)
+        parameters = standing.parameters if is_look and self._settings.tests else None
+        return Check(limits, rounds, own_norm, self._places, self._last, parameters, self._settings.clips)
 
     def note(self, contributors: frozenset[Contributor], done: DeltasMerged) -> None:
-        """What came of it: limits learn from it, and suspicion follows its contributors."""
+        """What came of it: suspicion follows its contributors."""
         if done.marks is None:
             return
         peer_ids = [each.peer_id for each in contributors]
-        self._record = self._record.with_marks(peer_ids, done.marks)
         if done.marks.own_norm is not None:
             self._own_norm = done.round_id, done.marks.own_norm
         if done.verdict.is_refused:
             self.suspects.accuse(peer_ids, done.round_id, done.verdict.reason)
-        elif done.verdict.scale == 1.0 and len(peer_ids) == 1:
+        elif done.merged is not None and done.verdict.scale == 1.0 and len(peer_ids) == 1:
             self.suspects.clear(peer_ids, done.round_id)
 
     def tell(self, contributors: frozenset[Contributor], marks: Marks | None) -> Seen | None:
         """What the agent hears of an own delta that came alone, refused or not."""
-        return Seen(_bounded(marks.rise), _bounded(marks.cosine_global)) if marks and len(contributors) == 1 else None
+        if marks is None or len(contributors) != 1:
+            return None
+        rise = None if marks.rise is None else marks.rise / log(max(marks.classes, 2))
+        return Seen(_bounded(rise), _bounded(marks.cosine_global))
 
-    def judge_pieces(self, own: ModelDelta | None, owned: list[slice]) -> PieceJudge | None:
+    def judge_pieces(self, own: ModelDelta | None, owned: list[slice], limits: Limits) -> PieceJudge | None:
         """Of the devices whose pieces of these segments this one merges; None: they are not judged."""
         if not self._settings.is_on or own is None:
             return None
-        return PieceJudge(self._record, own.values, owned, self._places, self._last)
+        norm = length(own.values)
+        times = max(ALONE, limits.length / norm) if norm else ALONE  # a slice differs more than a whole delta
+        return PieceJudge(own.values, owned, self._places, self._last, times)
 
     def admits(self, judge: PieceJudge | None, sender: Contributor, bounds: slice, values: Vector) -> bool:
         """Whether a device's piece may be merged; whose is not is suspected from here on, and the agent is told."""
@@ -116,4 +121,5 @@ class Guard:
 
 
 def _bounded(value: float | None) -> float | None:
-    return None if value is None or not isfinite(value) else within(value, -MAX_LOSS, MAX_LOSS)
+    """What is no number is as bad as it gets."""
+    return None if value is None else within(value, -MAX_LOSS, MAX_LOSS)

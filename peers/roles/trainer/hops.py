@@ -86,8 +86,8 @@ class Hops:
             raise
         part.is_merging, part.theirs = True, theirs.contributors
         self._voice.stop_asking()
-        check = self._guard.check(theirs.contributors, len(mine.contributors) == 1, part.limits)
-        return [MergeDeltas(part.round_id, order.segment, order.hop_id, mine, theirs, check)]
+        check = self._guard.check(theirs.contributors, len(mine.contributors) == 1, order.limits, order.is_look)
+        return [MergeDeltas(part.round_id, order.segment, order.hop_id, mine, theirs, check, order.is_look)]
 
     def take_merged(self, part: Part | None, done: DeltasMerged, now: float) -> None:
         """Receiver: the mean of both is what it holds from here on. Raises RemoteProtocolError for what is refused."""
@@ -97,6 +97,9 @@ class Hops:
         assert order is not None
         self._guard.note(part.theirs, done)
         seen = self._guard.tell(part.theirs, done.marks)
+        if order.is_look and not done.problem:
+            self._decide(part, order, HopOutcome.LOOKED, now, "", seen=seen)
+            return
         if done.merged is None:
             reason = f"{SUSPECT if done.verdict.is_refused else 'refused: '}{done.problem}"
             self._decide(part, order, HopOutcome.ABORTED, now, reason, seen=seen)

@@ -12,7 +12,7 @@ import logging
 import numpy as np
 from msgspec.structs import replace
 
-from mdl.bounds import MAX_LOSS, within
+from mdl.bounds import MAX_LENGTH, MAX_LOSS, within
 from mdl.protocol.delta import Contributor, ModelDelta, Vector
 from mdl.protocol.machine import DeltaRecalled, Effect, KeepDelta, LocalDeltaReady, RecallDelta, TrainLocally
 from mdl.protocol.vocabulary import Lineage, TrainingReport
@@ -78,7 +78,8 @@ class OwnWork:
         self._theta = ready.delta.theta
         if part and part.round_id == ready.round_id and not part.holds:
             loss = within(ready.training.loss, -MAX_LOSS, MAX_LOSS)  # diverged, it would not be read by anybody
-            self.training = replace(ready.training, theta=ready.delta.theta, loss=loss)
+            length = within(ready.training.length, 0.0, MAX_LENGTH)
+            self.training = replace(ready.training, theta=ready.delta.theta, loss=loss, length=length)
             effects = self._hold(part, work)
             if work.trained == ((part.round_id, self._standing.digest),):
                 part.fresh = replace(work, values=_NOTHING)  # the trained model has them until the round is over

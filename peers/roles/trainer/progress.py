@@ -102,7 +102,7 @@ class Progress:
         standing.follow(opened.lineage, opened.base)
         if len(members) > 1:
             standing.share()
-        self.part = Part(opened.round_id, opened.attempt, members, opened.limits, now, opened.term)
+        self.part = Part(opened.round_id, opened.attempt, members, now, opened.term)
         self._reports.note_entry(opened.round_id, opened.attempt)
         self._voice.ask_at = self._voice.transfer = None
         return self._own.begin(self.part, before, lineage, self._reports.taken.goal)

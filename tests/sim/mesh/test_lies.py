@@ -8,6 +8,7 @@ import pytest
 
 from mdl.config import Exchange
 from mdl.protocol.vector_work import Check
+from peers.roles.agent.doubt.judged import Judged
 from peers.roles.trainer.guard import Guard
 from peers.trials.campaign import Campaign, silent_machines
 from peers.trials.run_plan import run_guarded, run_plan
@@ -60,5 +61,6 @@ def test_a_device_that_does_not_judge_is_caught(monkeypatch: pytest.MonkeyPatch)
 
 def test_an_owner_that_does_not_judge_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Guard, "admits", lambda self, *piece: True)
+    monkeypatch.setattr(Judged, "is_due", lambda self, round_id: False)  # else a liar is out before it gives a piece
     kinds = {_run(seed, "shares", "none").kind for seed in range(5)}
     assert kinds & {"mean", "segment"}

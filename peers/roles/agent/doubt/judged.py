@@ -7,56 +7,83 @@ first in the next round, to those who were judged in this one.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from hashlib import blake2b
 
-import msgspec
-
-from mdl.defence.limits import Known
-from mdl.protocol.round_messages import RoundOpened
+from mdl.defence.limits import FEW, Known, Limits, greatest_length
 from mdl.protocol.vocabulary import Holding, Staged
+from peers.roles.agent.doubt.looks import Looks
 from peers.roles.agent.ledger import MERGED, RoundLedger
 
-# Devices to one of those that judge them in a mesh's first round.
-_TO_ONE_JUDGE = 10
+# Rounds from one inspection to the next. Who stood out is left out until then.
+EVERY = 20
+
+
+@dataclass(frozen=True)
+class Judging:
+    """Of one round. doubted: peer ids whose work somebody has refused lately. unjudged: those whose own delta nobody
+    has taken alone in the round before. looks: None where it is not inspected. least_angle: as in `Limits`.
+    """
+
+    ledger: RoundLedger
+    is_on: bool = False
+    doubted: frozenset[str] = frozenset()
+    unjudged: frozenset[str] = frozenset()
+    looks: Looks | None = None
+    least_angle: float = Limits().angle
+
+    @property
+    def limits(self) -> Limits:
+        """As they are known at this moment: with each device that has trained."""
+        if not self.is_on:
+            return Limits()
+        reports = [self.ledger.reports.get(peer) for peer in self.ledger.members]
+        lengths = [report.training.length for report in reports if report and report.training]
+        return Limits(self.least_angle, greatest_length([length for length in lengths if length]))
 
 
 @dataclass
 class Judged:
     """See the module. is_on: devices judge. peer_ids: whose own delta was taken, alone, in the last round.
 
-    known: what was seen of all.
+    known: what was seen of all. odd: who stood out at the last inspection, and why. inspected: in which round that was.
     """
 
     is_on: bool
     peer_ids: frozenset[str] = frozenset()
     known: Known = field(default_factory=Known)
+    odd: dict[str, str] = field(default_factory=dict)
+    inspected: int | None = None
 
-    def note(self, ledger: RoundLedger, result: Holding | Staged | None) -> None:
+    def is_due(self, round_id: int) -> bool:
+        """Whether this round is to be inspected: the first one of an agent, and then now and again."""
+        return self.is_on and (self.inspected is None or round_id >= self.inspected + EVERY)
+
+    def left_out(self, round_id: int) -> dict[str, str]:
+        """Who is left out of this round for what the last inspection has shown, by peer id, and why."""
+        return {} if self.is_due(round_id) else self.odd
+
+    def prepare(self, ledger: RoundLedger, digest: bytes, doubted: frozenset[str]) -> Judging:
+        """What the round that is announced is judged by. digest: of w(t)."""
+        if not self.is_on:
+            return Judging(ledger, doubted=doubted)
+        members = {peer.peer_id for peer in ledger.members}
+        unjudged = frozenset(members - self.peer_ids) if self.peer_ids else frozenset[str]()
+        is_due = self.is_due(ledger.round_id) and len(members) >= FEW
+        looks = Looks(ledger, digest, self.odd) if is_due else None
+        return Judging(ledger, True, doubted, unjudged, looks, self.known.least_angle(ledger.round_id))
+
+    def note(self, judging: Judging, result: Holding | Staged | None) -> None:
         """Of a round that is closed: who gave before it merged; in segments, everybody.
 
         Not who stands out, too: it was taken before enough was known to refuse it.
         """
+        ledger = judging.ledger
         if not (self.is_on and result):
             return
+        if judging.looks and judging.looks.is_over:
+            self.inspected, self.odd = ledger.round_id, judging.looks.odd
         decisions = [hop.decision for hop in ledger.hops.values() if hop.decision]
         odd = self.known.note(ledger.round_id, {each.sender.peer_id: each.seen for each in decisions if each.seen})
         merged = [hop for hop in ledger.hops.values() if hop.state is MERGED]
         gave = {hop.sender for hop in merged}.difference(hop.receiver for hop in merged)
         taken = {peer.peer_id for peer in result.contributors if peer in gave or not merged}
         self.peer_ids = frozenset(taken - odd)
-
-    def tell(self, opened: RoundOpened) -> RoundOpened:
-        """The round that is announced, with its limits."""
-        return msgspec.structs.replace(opened, limits=self.known.limits(opened.round_id))
-
-    def find_unjudged(self, ledger: RoundLedger, digest: bytes) -> frozenset[str]:
-        """Who gives its own delta first, before it merges. digest: of w(t).
-
-        Where nobody was judged, all but few, whom w(t) draws: these are not judged then, and the others one after the
-        other, which takes longer than in pairs.
-        """
-        if not self.is_on:
-            return frozenset()
-        members = {peer.peer_id for peer in ledger.members}
-        drawn = sorted(members, key=lambda peer_id: blake2b(digest + peer_id.encode(), digest_size=8).digest())
-        return frozenset(members - (self.peer_ids or set(drawn[: max(1, len(drawn) // _TO_ONE_JUDGE)])))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import msgspec
+from math import log
+
 import numpy as np
 import pytest
 
-from mdl.defence.judge import Record
 from mdl.defence.limits import Limits, Seen
 from mdl.defence.pieces import PieceJudge
+from mdl.defence.reputation import DOUBTED
 from mdl.errors import RemoteProtocolError
 from mdl.protocol.delta import Contributor, ModelDelta, Vector, digest_of
 from mdl.protocol.hop_messages import SUSPECT, DeltaMessage, HopOrdered
@@ -21,7 +22,7 @@ from peers.roles.trainer.trainer import Trainer, TrainerSettings
 
 AGENT = Contributor("agent", 1)
 ME, ANN, BOB = Contributor("me", 1), Contributor("ann", 1), Contributor("bob", 1)
-USUAL, UNKNOWN = Limits(-0.1), Limits()
+UNKNOWN = Limits()
 ZEROS, OWN = np.zeros(4, np.float32), np.array([1, 1, 1, 1], np.float32)
 OPENED = RoundOpened(1, 1, digest_of(ZEROS), (ANN, BOB, ME), 1)
 
@@ -37,13 +38,13 @@ class _Losses:
 
 def _receive(
     values: Vector, *contributors: Contributor, tests: bool = False, clips: bool = True, is_on: bool = True,
-    limits: Limits = USUAL,
+    limits: Limits = UNKNOWN, is_look: bool = False,
 ) -> tuple[Trainer, MergeDeltas]:  # fmt: skip
     """A device that holds its own delta, and what it asks its worker when these values have come."""
     trainer = Trainer(ME, ZEROS, "schema", "lenet", TrainerSettings(defence=Defence(is_on, tests, clips=clips)))
-    trainer.handle(Received(AGENT, msgspec.structs.replace(OPENED, limits=limits)), 1.0)
+    trainer.handle(Received(AGENT, OPENED), 1.0)
     trainer.handle(LocalDeltaReady(1, ModelDelta(OWN, 1.0, frozenset([ME])), TrainingReport(0.5, 100, 1.0)), 2.0)
-    trainer.handle(Received(AGENT, HopOrdered(1, 1, 0, 10, ANN)), 3.0)
+    trainer.handle(Received(AGENT, HopOrdered(1, 1, 0, 10, ANN, limits, is_look)), 3.0)
     who = contributors or (ANN,)
     delta = DeltaMessage(1, 0, 10, float(len(who)), who)
     (merge,) = trainer.handle(Received(ANN, delta, values.astype(np.float32)), 4.0)
@@ -76,9 +77,17 @@ def test_what_is_held_for_poison_is_a_hop_that_is_aborted_and_nothing_of_it_is_m
     assert decision.reason == SUSPECT + accused.reason
 
 
-def test_a_mean_of_two_accuses_both_of_a_half() -> None:
+def test_a_mean_of_two_makes_both_doubted() -> None:
     report = _refuse(*_receive(-OWN, ANN, BOB))
-    assert {(each.peer_id, each.weight) for each in report.accused} == {("ann", 0.5), ("bob", 0.5)}
+    assert {(each.peer_id, each.weight) for each in report.accused} == {("ann", DOUBTED), ("bob", DOUBTED)}
+
+
+def test_the_length_that_the_order_names_counts_and_not_the_own_one() -> None:
+    trainer, merge = _receive(OWN * 5, limits=Limits(length=12.0))
+    trainer.handle(merge_deltas(merge), 5.0)
+    assert _report(trainer).hops[0].outcome is HopOutcome.MERGED
+    report = _refuse(*_receive(OWN * 2, limits=Limits(length=3.0)))
+    assert report.hops[0].reason == f"{SUSPECT}it is 2 times as long as ours; the limit is 1.5"
 
 
 def test_an_honest_delta_is_merged_and_accuses_nobody() -> None:
@@ -105,27 +114,34 @@ def test_where_deltas_are_kept_to_be_compared_nothing_is_clipped() -> None:
     assert report.hops[0].reason.startswith(SUSPECT)
 
 
-def test_own_windows_tell_what_neither_length_nor_angle_shows() -> None:
+def test_what_is_looked_at_is_told_and_not_merged_and_accuses_nobody() -> None:
     values = np.array([1.0, 1.0, 1.0, -2.5])
-    trainer, merge = _receive(values, tests=True)
+    trainer, merge = _receive(values, tests=True, is_look=True)
     assert merge.is_tested
-    report = _refuse(trainer, merge, _Losses())
-    assert "loss of our windows" in report.accused[0].reason
-    assert report.hops[0].seen == Seen(2.5)
-    trainer, merge = _receive(values)
+    trainer.handle(merge_deltas(merge, losses=_Losses()), 5.0)
+    report = _report(trainer)
+    (decision,) = report.hops
+    assert (decision.outcome, decision.reason) == (HopOutcome.LOOKED, "")
+    assert decision.seen == Seen(pytest.approx(2.5 / log(2.0)))
+    assert (report.activity, report.holdings[0].contributors, report.accused) == (Activity.HOLDING, (ME,), ())
+    assert trainer.part is not None
+    np.testing.assert_array_equal(trainer.part.holds[0].values, OWN)
+
+
+def test_a_look_without_windows_tells_no_loss_and_one_of_a_device_that_does_not_judge_nothing() -> None:
+    for is_on, seen in ((True, Seen()), (False, None)):
+        trainer, merge = _receive(OWN * 10, is_look=True, is_on=is_on)
+        trainer.handle(merge_deltas(merge), 5.0)
+        (decision,) = _report(trainer).hops
+        assert (decision.outcome, decision.seen) == (HopOutcome.LOOKED, seen)
+
+
+def test_what_is_merged_is_not_tested_and_a_mean_tells_nothing_of_one_device() -> None:
+    trainer, merge = _receive(np.array([1.0, 1.0, 1.0, -2.5]), tests=True)
     assert not merge.is_tested
-    trainer.handle(merge_deltas(merge, losses=_Losses()), 5.0)
-    assert _report(trainer).hops[0].outcome is HopOutcome.MERGED
-
-
-def test_where_nobody_knows_what_is_usual_the_agent_is_told_what_a_delta_does_and_it_is_merged() -> None:
-    trainer, merge = _receive(np.array([1.0, 1.0, 1.0, -2.5]), tests=True, limits=UNKNOWN)
-    trainer.handle(merge_deltas(merge, losses=_Losses()), 5.0)
-    (decision,) = _report(trainer).hops
-    assert (decision.outcome, decision.seen) == (HopOutcome.MERGED, Seen(2.5))
     trainer, merge = _receive(OWN, ANN, BOB, tests=True)
     trainer.handle(merge_deltas(merge, losses=_Losses()), 5.0)
-    assert _report(trainer).hops[0].seen is None  # of a mean
+    assert _report(trainer).hops[0].seen is None
 
 
 def test_a_device_that_does_not_judge_merges_what_comes() -> None:
@@ -146,7 +162,7 @@ def test_a_device_that_is_left_out_knows_why_until_it_takes_part_again() -> None
 def test_a_piece_that_is_too_long_is_not_merged_and_the_agent_hears_of_it_at_once() -> None:
     trainer = Trainer(ME, ZEROS, "schema", "lenet", TrainerSettings(defence=Defence(is_on=True)))
     guard, own = trainer.guard, ModelDelta(OWN, 1.0, frozenset([ME]))
-    judge = guard.judge_pieces(own, [slice(0, 2)])
+    judge = guard.judge_pieces(own, [slice(0, 2)], UNKNOWN)
     assert guard.admits(judge, BOB, slice(0, 2), OWN[:2] * 2)
     trainer.report(1, "agent", 1.0)
     assert not guard.admits(judge, ANN, slice(0, 2), OWN[:2] * 100)
@@ -159,10 +175,10 @@ def test_a_piece_that_is_too_long_is_not_merged_and_the_agent_hears_of_it_at_onc
 def test_pieces_that_are_turned_are_noticed_with_the_last_of_them() -> None:
     rng = np.random.default_rng(0)
     own = rng.normal(size=4096).astype(np.float32)
-    judge = PieceJudge(Record(), own, [slice(0, 1024), slice(1024, 2048)], last=own)
+    judge = PieceJudge(own, [slice(0, 1024), slice(1024, 2048)], last=own)
     assert judge.look("ann", 1, slice(0, 1024), -own[:1024]) == ""
     assert "against the last round (cosine -1.00)" in judge.look("ann", 1, slice(1024, 2048), -own[1024:2048])
     places = np.arange(0, 4096, 2)
-    seen = PieceJudge(Record(), own, [slice(0, 2048)], places, own[places])
+    seen = PieceJudge(own, [slice(0, 2048)], places, own[places])
     assert seen.look("ann", 1, slice(0, 2048), own[:2048]) == ""
     assert "against the last round" in seen.look("bob", 1, slice(0, 2048), -own[:2048])
