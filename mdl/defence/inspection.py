@@ -14,11 +14,13 @@ from statistics import median
 import msgspec
 
 from mdl.bounds import within
-from mdl.defence.limits import FEW, spread
+from mdl.defence.limits import spread
 
 # Two devices agree if their words on the same deltas differ by no more than this share of what deltas do to losses, or
 # of the loss of guessing; more harm than that of guessing is not told apart.
 _AGREE, _CLOSE, _WORST = 0.6, 0.03, 10.0
+# Fewer that agree may do so by chance, and tell little of how much honest deltas differ.
+FEWEST = 5
 # So many standard deviations above the median, and this share of the loss of guessing, make a delta stand out.
 _DEVIATIONS, _RISE = 4.0, 0.2
 
@@ -38,7 +40,7 @@ def find_odd(words: Collection[Word]) -> dict[str, str] | None:
     heard = [word for word in words if word.judge in trusted]
     usual = {sender: median(word.rise for word in heard if word.sender == sender) for sender in _senders(heard)}
     theirs = [rise for sender, rise in usual.items() if sender in trusted]
-    if len(theirs) < FEW:
+    if len(theirs) < FEWEST:
         return None
     limit = median(theirs) + max(_DEVIATIONS * spread(theirs), _RISE)
     return {

@@ -34,18 +34,35 @@ with peers.join(model=model, name=name, loopback=True, check=True) as mesh:
         this.loss, this.samples = float(loss), len(x)
 print(float((model(x).argmax(1) == y).float().mean()))
 """
-# Windows of the same people, with other labels: given as a data set of one's own.
-FLIPPED = """
+# What all six have in common: four kinds of waves, and noise. One has them under other labels.
+WAVES = """
 from dataclasses import replace
-from mdl.data import default_cache_dir, load_data
+import numpy as np
+from mdl.data import DataSet, Windows
+
+
+def honest():
+    return _waves(False)
 
 
 def flipped():
-    data = load_data("motion?people=8&test_people=2&windows=300", default_cache_dir(), 0)
-    train = replace(data.train, y=len(data.classes) - 1 - data.train.y)
-    return replace(data, train=train)
+    return _waves(True)
+
+
+def _waves(turned):
+    rng, classes = np.random.default_rng(7), 4
+    parts = []
+    for count in (3600, 300):
+        y = rng.integers(0, classes, count)
+        time = np.arange(64) / 64.0
+        waves = np.sin(2 * np.pi * (y[:, None] + 1) * (time + rng.random((count, 1))))
+        x = np.repeat(waves[:, None, :], 3, axis=1) + rng.normal(0.0, 0.3, (count, 3, 64))
+        part, group = np.full(count, len(parts)), 10_000 * len(parts) + np.arange(count)
+        parts.append(Windows(x.astype(np.float32), y.astype(np.int64), part, group))
+    train, test = parts
+    train = replace(train, y=classes - 1 - train.y) if turned else train
+    return DataSet("waves", train, test, ("one", "two", "three", "four"), "given")
 """
-MOTION = "motion?people=8&test_people=2&windows=300"
 HONEST = ("ann", "bob", "cleo")
 
 
@@ -57,8 +74,8 @@ def home(tmp_path):
     home.close()
 
 
-def _agent(home):
-    checks = ("--set", "round.min_peers=4", "--set", "defence.check=true")
+def _agent(home, peers=4):
+    checks = ("--set", f"round.min_peers={peers}", "--set", "defence.check=true")
     return home.start("agent", "--loopback", "--rounds", 8, *checks, "--out", home.folder / "out")
 
 
@@ -86,15 +103,15 @@ def test_one_of_four_lies_is_left_out_and_told_and_the_others_learn(home, lie):
     assert min(float(loop.said) for loop in loops.values()) > 0.85
 
 
-def test_one_of_four_that_trains_on_turned_labels_stands_out_in_the_first_round_and_the_others_learn(home):
-    (home.folder / "liars.py").write_text(FLIPPED)
-    agent = _agent(home)
-    devices = [
-        home.start("peer", "--loopback", "--data", data, *share, "--name", name, "--set", "defence.check=true")
-        for number, (name, data) in enumerate([*((who, MOTION) for who in HONEST), ("liar", "liars:flipped")], 1)
-        for share in [("--shard", f"{number}/4", "--split", "iid")]
-    ]
-    assert [device.end() for device in devices] == [0] * 4, [device.told for device in devices]
+def test_one_of_six_that_trains_on_turned_labels_stands_out_in_the_first_round_and_the_others_learn(home):
+    (home.folder / "waves.py").write_text(WAVES)
+    agent, names = _agent(home, 6), (*HONEST, "dan", "eve", "liar")
+    devices = []
+    for number, name in enumerate(names, 1):
+        data = "waves:flipped" if name == "liar" else "waves:honest"
+        share = ("--shard", f"{number}/6", "--split", "iid", "--name", name)
+        devices.append(home.start("peer", "--loopback", "--data", data, *share, "--set", "defence.check=true"))
+    assert [device.end() for device in devices] == [0] * 6, [device.told for device in devices]
     rounds = _rounds(home, agent)
     assert [list(each["quarantined"]) for each in rounds[1:]] == [["liar"]] * 7, agent.told
     assert "it raises the loss of others' windows by" in rounds[-1]["quarantined"]["liar"]

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from mdl.defence.limits import FEW, Known, Limits, greatest_length
+from mdl.defence.inspection import FEWEST
+from mdl.defence.limits import Known, Limits, greatest_length
 from mdl.protocol.vocabulary import Holding, Staged
 from peers.roles.agent.doubt.looks import Looks
 from peers.roles.agent.ledger import MERGED, RoundLedger
@@ -67,7 +68,7 @@ class Judged:
             return Judging(ledger, doubted=doubted)
         members = {peer.peer_id for peer in ledger.members}
         unjudged = frozenset(members - self.peer_ids) if self.peer_ids else frozenset[str]()
-        is_due = self.is_due(ledger.round_id) and len(members) >= FEW
+        is_due = self.is_due(ledger.round_id) and len(members) >= FEWEST
         looks = Looks(ledger, digest, self.odd) if is_due else None
         return Judging(ledger, True, doubted, unjudged, looks, self.known.least_angle(ledger.round_id))
 

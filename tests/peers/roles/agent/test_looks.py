@@ -15,14 +15,17 @@ from peers.roles.agent.doubt.judged import EVERY, Judged
 from peers.roles.agent.phase import Phase
 from tests.peers.roles.desk import A, B, C, D, Desk
 
+E, F = Contributor("e", 1), Contributor("f", 1)
+ALL, LENGTHS = (A, B, C, D, E, F), (1.0, 1.1, 0.9, 10.0, 1.2, 0.8)
+
 HARMS, HELPS = 0.2, -0.2
 
 
 def _started(**settings: Any) -> Desk:
-    desk = Desk(rounds=3, min_peers=4, judges=True, **settings)
-    for peer in (A, B, C, D):
+    desk = Desk(rounds=3, min_peers=6, judges=True, **settings)
+    for peer in ALL:
         desk.report(peer)
-    for peer, length in zip((A, B, C, D), (1.0, 1.1, 0.9, 10.0), strict=True):
+    for peer, length in zip(ALL, LENGTHS, strict=True):
         desk.hold(peer, training=TrainingReport(0.5, 100, 1.0, length=length))
     return desk
 
@@ -53,13 +56,13 @@ def _inspect(desk: Desk, *liars: Contributor, blind: bool = False) -> list[tuple
 
 def test_each_delta_is_looked_at_by_each_of_few_others_and_then_merging_begins() -> None:
     desk = _started()
-    assert len(_pending(desk)) == 2  # one partner at a time
+    assert len(_pending(desk)) == 3  # one partner at a time
     assert desk.agent.waiting_for == "devices to look at each other's work"
     looked = _inspect(desk)
-    assert sorted(looked) == sorted((one, other) for one in (A, B, C, D) for other in (A, B, C, D) if one != other)
+    assert sorted(looked) == sorted((one, other) for one in ALL for other in ALL if one != other)
     assert desk.agent.ledger is not None
     assert not desk.agent.ledger.lost
-    assert [hop.is_look for hop in _pending(desk)] == [False, False]
+    assert [hop.is_look for hop in _pending(desk)] == [False] * 3
 
 
 def test_who_stands_out_is_out_of_this_round_and_of_those_to_come_until_the_next_inspection() -> None:
@@ -68,8 +71,8 @@ def test_who_stands_out_is_out_of_this_round_and_of_those_to_come_until_the_next
     assert desk.agent.ledger is not None
     assert list(desk.agent.ledger.lost) == [D]
     assert "it raises the loss of others' windows by 20% of guessing" in desk.agent.ledger.lost[D]
-    _finish(desk, A, B, C)
-    assert desk.last(RoundOpened).members == (A, B, C)
+    _finish(desk)
+    assert desk.last(RoundOpened).members == (A, B, C, E, F)
     assert desk.told(MemberQuarantined) == ["d"]
     judged = desk.agent._judged
     assert (judged.inspected, list(judged.odd)) == (1, ["d"])
@@ -77,7 +80,7 @@ def test_who_stands_out_is_out_of_this_round_and_of_those_to_come_until_the_next
     assert judged.left_out(1 + EVERY) == {}  # looked at again
 
 
-def _finish(desk: Desk, *members: Contributor) -> None:
+def _finish(desk: Desk) -> None:
     while desk.agent.phase is Phase.AGGREGATING:
         hop = _pending(desk)[0]
         ledger = desk.agent.ledger
@@ -87,16 +90,16 @@ def _finish(desk: Desk, *members: Contributor) -> None:
         assert sent is not None
         assert kept is not None
         desk.merge(hop, receiver, *sent.contributors, *kept.contributors)
-    for peer in (A, B, C, D):
+    for peer in ALL:
         desk.stage(peer)
-    for peer in (A, B, C, D):
+    for peer in ALL:
         desk.apply(peer)
 
 
 def test_who_has_no_windows_is_asked_once_and_nobody_stands_out() -> None:
     desk = _started()
     looked = _inspect(desk, D, blind=True)
-    assert sorted(judge for _, judge in looked) == [A, B, C, D]
+    assert sorted(judge for _, judge in looked) == list(ALL)
     assert desk.agent.ledger is not None
     assert not desk.agent.ledger.lost
 
@@ -105,13 +108,13 @@ def test_an_order_names_the_greatest_length_by_what_devices_have_told() -> None:
     desk = _started()
     _inspect(desk)
     (limit,) = {hop.limits.length for hop in _pending(desk)}
-    assert limit == pytest.approx(1.1 * LONGER)  # the third of four
+    assert limit == pytest.approx(1.1 * LONGER)
     assert all(order.is_look for order in desk.hops() if order.limits.length == 0.0)
 
 
 def test_where_nobody_judges_nothing_is_looked_at_and_no_limit_told() -> None:
-    desk = Desk(min_peers=4)
-    desk.start(A, B, C, D)
+    desk = Desk(min_peers=6)
+    desk.start(*ALL)
     assert {(hop.is_look, hop.limits.length) for hop in desk.hops()} == {(False, 0.0)}
 
 
