@@ -46,7 +46,7 @@ class HopSummary(msgspec.Struct, frozen=True):
     hop_id: as in HopOrdered.
     sender: peer id.
     receiver: peer id.
-    outcome: ordered, merged, aborted or lost.
+    outcome: ordered, merged, aborted, looked-at or lost.
     ordered_s: seconds since the round was opened, by the agent's clock.
     decided_s: the same, when its report came; None: not decided yet.
     reason: why it was ordered, or why it was aborted.

@@ -125,7 +125,7 @@ class HopPart(msgspec.Struct, frozen=True):
 
     sender: peer id.
     receiver: peer id.
-    outcome: ordered, merged, aborted or lost.
+    outcome: ordered, merged, aborted, looked-at or lost.
     start_s: when it was ordered.
     sent_s: when its values had arrived; None: they have not.
     end_s: when it was decided; None: it is not.
