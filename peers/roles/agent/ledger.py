@@ -206,9 +206,9 @@ class RoundLedger:
         """Hops whose live sender must hold again, because no live member carries what it sent.
 
         A load may have travelled on from lost member to lost member: as long as a hop from one of those is undecided,
-        it may still arrive, and nobody behind a lost receiver is freed.
+        or a member has told nothing since this agent spoke, it may still arrive: nobody behind a lost one is freed.
         """
-        may_arrive = bool(self.to_cancel())
+        may_arrive = bool(self.to_cancel()) or (self.is_recovered and any(map(self._is_outdated, self.live())))
         carried = self._carried()
         hops = []
         for member, holding in self._held().items():
@@ -218,9 +218,9 @@ class RoundLedger:
             if hop is None:
                 if holding.sent_to is None or self._is_outdated(holding.sent_to):
                     continue  # somebody has asked for what nobody ordered, which the sender cannot know; or will tell
-                state = ORDERED if holding.sent_to in self.lost else ABORTED
+                state = ABORTED if holding.sent_to in self.live() else ORDERED
                 hop = Hop(holding.segment, holding.sent_hop, member, holding.sent_to, "not ordered", 0.0, state)
-            if hop.state in (ABORTED, LOOKED) or (hop.receiver in self.lost and not may_arrive):
+            if hop.state in (ABORTED, LOOKED) or not (hop.receiver in self.live() or may_arrive):
                 hops.append(hop)
         return hops
 

@@ -97,7 +97,7 @@ def test_patience_grows_with_rounds_and_loss() -> None:
 
 def test_a_stuck_mesh_tells_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Here nothing is wrong but the patience of the judge: the mesh is in the middle of round 5."""
-    monkeypatch.setattr(simulate, "patience_s", lambda plan: 20.0)
+    monkeypatch.setattr(simulate, "patience_s", lambda plan: 16.0)
     with silent_machines():
         verdict = run_guarded(load_plan((PLANS[0].parent / "6x10-9700068.json").read_bytes()))
     assert verdict.kind == "stuck"

@@ -24,6 +24,7 @@ from mdl.protocol.vector_work import merge_deltas
 from mdl.protocol.vocabulary import Activity, Ballot, Fork, History, Holding
 from peers.roles.agent.aggregation import OpenRound
 from peers.roles.agent.conductor import Conductor
+from peers.roles.agent.doubt.judged import Judging
 from peers.roles.agent.ledger import Hop, HopState, RoundLedger
 from peers.roles.agent.phase import Phase
 from peers.roles.agent.repeater import Repeater
@@ -290,7 +291,8 @@ def _check_that_an_older_term_is_given_up_first() -> None:
         members.hear(peer, PeerReport(1, term, 0, b"w0", "schema", "model", 2, Activity.HOLDING, 1, **base), 0.0)
     opened = RoundOpened(9, 1, b"w0", (_ME, _OTHER), 9, _FORKS, ("a", "b"))
     ledger = RoundLedger(1, frozenset([_ME, _OTHER]), 9)
-    round_ = Conductor("a", 8, OpenRound(ledger, opened, members, make_policy("fifo"), Repeater(0.5), AgentSettings()))
+    policy, judging = make_policy("fifo"), Judging(ledger)
+    round_ = Conductor("a", 8, OpenRound(ledger, opened, members, policy, Repeater(0.5), AgentSettings(), judging))
     round_._propose(Holding(0, 2.0, (_ME, _OTHER)), 0.0)
     assert round_.phase is Phase.AGGREGATING
 

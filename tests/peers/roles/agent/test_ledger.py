@@ -42,7 +42,7 @@ def _tell(
     report = PeerReport(
         1, 0, 0, b"", "s", "m", 4, Activity.HOLDING, open_round, term, holdings=holdings, hops=tuple(decisions)
     )
-    report = msgspec.structs.replace(report, open_as=TERM if heard else TERM - 1)
+    report = msgspec.structs.replace(report, open_as=ledger.term if heard else TERM - 1)
     return ledger.take(member, report, 1.0)
 
 
@@ -441,7 +441,24 @@ def test_a_sender_whose_receiver_aborted_holds_again() -> None:
 def test_a_sender_whose_receiver_is_lost_holds_again_if_nothing_can_bring_its_load_any_more() -> None:
     ledger = _recovered((A, _says(A, given=(7, B))), (C, _says(C)))
     assert ledger.lost == {B: "not heard by the new agent"}
+    assert ledger.to_release() == []  # c may have merged it since it told
+    _tell(ledger, C, ())
+    _tell(ledger, A, (), sent_hop=7, sent_to=B)
     assert [hop.hop_id for hop in ledger.to_release()] == [7]
+
+
+def test_a_sender_whose_receiver_is_no_member_waits_for_all_who_may_carry_its_load() -> None:
+    """a gave to x, of which nothing is told; d has a's load from x, and has not said so yet."""
+    x = Contributor("x", 1)
+    ledger = _recovered((A, _says(A)), (D, _says(D)))
+    _tell(ledger, A, (), sent_hop=7, sent_to=x)
+    assert ledger.to_release() == []
+    _tell(ledger, D, (A, x))
+    assert ledger.to_release() == []
+    again = _recovered((A, _says(A)), (D, _says(D)))
+    _tell(again, A, (), sent_hop=7, sent_to=x)
+    _tell(again, D, ())
+    assert [hop.hop_id for hop in again.to_release()] == [7]
 
 
 def test_a_sender_whose_receiver_is_lost_waits_for_the_undecided_hop_of_a_lost_sender() -> None:
@@ -453,6 +470,7 @@ def test_a_sender_whose_receiver_is_lost_waits_for_the_undecided_hop_of_a_lost_s
     assert (ledger.to_release(), ledger.holders(), ledger.result()) == ([], [C], C)
     again = _recovered(*reports)
     _tell(again, C, (), aborted=tuple(again.to_cancel()))
+    _tell(again, A, (), sent_hop=7, sent_to=B)
     assert [hop.hop_id for hop in again.to_release()] == [7]
 
 
