@@ -55,9 +55,7 @@ def find_agreeing(words: Collection[Word]) -> frozenset[str]:
     size = median(abs(word.rise) for word in words) if words else 0.0
     differ: dict[tuple[str, str], list[float]] = {}
     for sender in _senders(words):
-        # What all see as the worst there is tells nothing of whether their data are alike.
-        told = [word for word in words if word.sender == sender and word.rise < _WORST]
-        for one, other in combinations(told, 2):
+        for one, other in combinations([word for word in words if word.sender == sender], 2):
             for pair in ((one.judge, other.judge), (other.judge, one.judge)):
                 differ.setdefault(pair, []).append(abs(one.rise - other.rise))
     agree: dict[str, list[bool]] = {}
