@@ -114,8 +114,8 @@ class Exchange:
             raise RemoteProtocolError("an exchange that goes on with devices that it has lost")
         if (order.segment_values, places_of(order)) != (before.values, places_of(self.order)):
             raise RemoteProtocolError("an exchange that goes on with other shares")
-        if self.is_whole:
-            self.values = self.values.copy()  # somebody may be hashing the other, or have staged it
+        if self.is_whole or self.is_in_place:  # the other may be hashed, staged, or on its way to who is lost
+            self.values = self.values.copy()
         self.lacks_own, self._goes_on = self.is_in_place, True
         self._follow(order)
         for segment in range(before.segments):

@@ -457,7 +457,10 @@ def test_an_exchange_that_has_taken_the_own_deltas_place_goes_on_once_that_is_he
         net.step()
     net.lose("c")
     bob = net.by_id["b"]
+    before = net.at[bob].values
     assert net.at[bob].go_on(net.order) == []
+    assert net.at[bob].values is not before  # pieces of it are on their way to c, which may wake up
+    assert net.at[bob].values.tobytes() == before.tobytes()
     for said in net.queue:
         if isinstance(said[2], SegmentsReady):
             assert net.at[bob].hear_ready(said[0], said[2], net.now) == []
