@@ -39,11 +39,12 @@ class Suspects:
 
     known: dict[str, Suspicion] = field(default_factory=dict)
 
-    def accuse(self, peer_ids: Iterable[str], round_id: int, reason: str) -> None:
-        """What these gave together is refused; which of them it was is not known."""
+    def accuse(self, peer_ids: Iterable[str], round_id: int, reason: str, blame: float = 1.0) -> None:
+        """What these gave together is refused; of several it is not known which it was."""
         accused = list(peer_ids)
         for peer_id in accused:
-            weight = 1.0 if len(accused) == 1 else max(self._weight(peer_id, round_id), DOUBTED)
+            known = self._weight(peer_id, round_id)
+            weight = known + blame if len(accused) == 1 else max(known, DOUBTED)
             self._put(peer_id, weight, round_id, reason)
 
     def clear(self, peer_ids: Iterable[str], round_id: int) -> None:

@@ -77,7 +77,7 @@ class Guard:
         if done.marks.own_norm is not None:
             self._own_norm = done.round_id, done.marks.own_norm
         if done.verdict.is_refused:
-            self.suspects.accuse(peer_ids, done.round_id, done.verdict.reason)
+            self.suspects.accuse(peer_ids, done.round_id, done.verdict.reason, done.verdict.blame)
         elif done.merged is not None and done.verdict.scale == 1.0 and len(peer_ids) == 1:
             self.suspects.clear(peer_ids, done.round_id)
 

@@ -39,6 +39,14 @@ def test_a_delta_that_is_refused_accuses_its_device_a_mean_of_several_makes_them
     assert FAINT < known["bob"].now(6) == DOUBTED < STILL < SUSPECTED < known["ann"].now(6)
 
 
+def test_a_refusal_that_says_little_has_to_come_again() -> None:
+    suspects = Suspects()
+    suspects.accuse(["ann"], 3, "long", blame=0.3)
+    assert FAINT < suspects.known["ann"].now(3) < SUSPECTED
+    suspects.accuse(["ann"], 5, "long", blame=0.3)
+    assert suspects.known["ann"].now(5) > SUSPECTED
+
+
 def test_suspicion_halves_and_is_forgotten() -> None:
     suspicion = Suspicion(1.0, 10, "")
     assert suspicion.now(10 + HALF_LIFE) == 0.5
