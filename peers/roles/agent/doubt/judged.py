@@ -7,6 +7,7 @@ first in the next round, to those who were judged in this one.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from hashlib import blake2b
 
 from mdl.defence.inspection import FEWEST
 from mdl.defence.limits import Known, Limits, greatest_length
@@ -14,6 +15,8 @@ from mdl.protocol.vocabulary import Holding, Staged
 from peers.roles.agent.doubt.looks import Looks
 from peers.roles.agent.ledger import MERGED, RoundLedger
 
+# Devices to one of those that judge them in a mesh's first round.
+_TO_ONE_JUDGE = 10
 # Rounds from one inspection to the next. Who stood out is left out until then.
 EVERY = 20
 
@@ -63,11 +66,16 @@ class Judged:
         return {} if self.is_due(round_id) else self.odd
 
     def prepare(self, ledger: RoundLedger, digest: bytes, doubted: frozenset[str]) -> Judging:
-        """What the round that is announced is judged by. digest: of w(t)."""
+        """What the round that is announced is judged by. digest: of w(t).
+
+        Where nobody was judged, all give first but few, whom w(t) draws: these are not judged then, and the others one
+        after the other, which takes longer than in pairs.
+        """
         if not self.is_on:
             return Judging(ledger, doubted=doubted)
         members = {peer.peer_id for peer in ledger.members}
-        unjudged = frozenset(members - self.peer_ids) if self.peer_ids else frozenset[str]()
+        drawn = sorted(members, key=lambda peer_id: blake2b(digest + peer_id.encode(), digest_size=8).digest())
+        unjudged = frozenset(members - (self.peer_ids or set(drawn[: max(1, len(drawn) // _TO_ONE_JUDGE)])))
         is_due = self.is_due(ledger.round_id) and len(members) >= FEWEST
         looks = Looks(ledger, digest, self.odd) if is_due else None
         return Judging(ledger, True, doubted, unjudged, looks, self.known.least_angle(ledger.round_id))
