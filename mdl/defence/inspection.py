@@ -17,7 +17,7 @@ from mdl.bounds import within
 from mdl.defence.limits import spread
 
 # Two devices agree if their words on the same deltas differ by no more than this share of what deltas do to losses, or
-# of the loss of guessing; more harm than that of guessing is not told apart.
+# of the loss of guessing; more harm than so many times that of guessing is not told apart.
 _AGREE, _CLOSE, _WORST = 0.6, 0.03, 10.0
 # Fewer that agree may do so by chance, and tell little of how much honest deltas differ.
 FEWEST = 5

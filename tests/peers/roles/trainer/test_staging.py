@@ -87,17 +87,23 @@ def test_what_coding_rounds_off_comes_in_with_the_next_own_delta_and_nothing_els
         np.testing.assert_allclose(delta.values, off[me], atol=1e-7)
 
 
-@pytest.mark.parametrize("lost", [None, ("ann", SegmentTaken), ("bob", RoundOpened)], ids=["all", "some", "kept"])
-def test_the_next_model_takes_the_results_memory_once_all_have_confirmed_it(lost: tuple[str, type] | None) -> None:
-    """What is not confirmed may still be read on its way to another device, and so may what is written (`--verify`)."""
-    keeps = lost is not None and lost[1] is RoundOpened
-    settings = TrainerSettings(keep_deltas=keeps)
+def _trained(settings: TrainerSettings) -> tuple[dict[Contributor, Trainer], BroadcastOrdered]:
+    """Both hold a round's own delta; and the order by which they may exchange them, each owning half."""
     pair: dict[Contributor, Trainer] = {me: TrainerAtOnce(me, START, "schema", "model", settings) for me in (ANN, BOB)}
     for me in pair:
         _hand(pair, me, Received(AGENT, RoundOpened(9, 1, pair[ANN].digest, (ANN, BOB), 9)))
         own = ModelDelta(np.linspace(0.0, 1.0, SIZE, dtype=np.float32), 1.0, frozenset([me]))
         _hand(pair, me, LocalDeltaReady(1, own, TrainingReport(0.0, 1, 0.0)))
     order = BroadcastOrdered(9, 1, pair[ANN].digest, 1, (ANN, BOB), 2.0, (ANN, BOB), owns=(2, 2), segment_values=16)
+    return pair, order
+
+
+@pytest.mark.parametrize("lost", [None, ("ann", SegmentTaken), ("bob", RoundOpened)], ids=["all", "some", "kept"])
+def test_the_next_model_takes_the_results_memory_once_all_have_confirmed_it(lost: tuple[str, type] | None) -> None:
+    """What is not confirmed may still be read on its way to another device, and so may what is written (`--verify`)."""
+    keeps = lost is not None and lost[1] is RoundOpened
+    settings = TrainerSettings(keep_deltas=keeps)
+    pair, order = _trained(settings)
     for me in pair:
         _hand(pair, me, Received(AGENT, order), lost)
     part = pair[ANN].part
@@ -114,14 +120,7 @@ def test_the_next_model_takes_the_results_memory_once_all_have_confirmed_it(lost
 
 def _lent() -> tuple[dict[Contributor, Trainer], BroadcastOrdered]:
     """Both exchange a round's deltas, in whose places the result comes; ann has it, bob lacks what ann owns."""
-    pair: dict[Contributor, Trainer] = {
-        me: TrainerAtOnce(me, START, "schema", "model", TrainerSettings()) for me in (ANN, BOB)
-    }
-    for me in pair:
-        _hand(pair, me, Received(AGENT, RoundOpened(9, 1, pair[ANN].digest, (ANN, BOB), 9)))
-        own = ModelDelta(np.linspace(0.0, 1.0, SIZE, dtype=np.float32), 1.0, frozenset([me]))
-        _hand(pair, me, LocalDeltaReady(1, own, TrainingReport(0.0, 1, 0.0)))
-    order = BroadcastOrdered(9, 1, pair[ANN].digest, 1, (ANN, BOB), 2.0, (ANN, BOB), owns=(2, 2), segment_values=16)
+    pair, order = _trained(TrainerSettings())
     for me in pair:
         _hand(pair, me, Received(AGENT, order), ("bob", SegmentMessage))
     return pair, order
