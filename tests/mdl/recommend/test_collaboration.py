@@ -22,22 +22,10 @@ from mdl.recommend.momodistill import (
 )
 from mdl.recommend.splits import Negatives, make_samples, training_places
 from mdl.recommend.training import FitSettings, click_loss, fit_model, score
-from tests.mdl.recommend.logs import small_log
 
 SMALL = DinSettings(embedding=8, hidden=16, history=5, dropout=0.0, has_user=False)
 SHORT = FitSettings(epochs=2, batch=16, history=5)
 SETTINGS = DistillSettings(0.5, SHORT, SHORT)
-
-
-@pytest.fixture
-def log() -> Interactions:
-    return small_log()
-
-
-@pytest.fixture
-def cloud(log: Interactions) -> CloudModel:
-    torch.manual_seed(0)
-    return make_cloud_model(log, SMALL, size=4)
 
 
 def _learn(cloud: CloudModel, log: Interactions, start: torch.Tensor, ids: np.ndarray | None = None) -> torch.Tensor:

@@ -11,27 +11,14 @@ import torch
 
 from mdl.errors import TrainingCancelledError
 from mdl.recommend.device_step import score_with_vectors
-from mdl.recommend.din import DinSettings
 from mdl.recommend.interactions import Interactions
-from mdl.recommend.momodistill import CloudModel, make_cloud_model
+from mdl.recommend.momodistill import CloudModel
 from mdl.recommend.rivals.generator import Generator, learn_generator
 from mdl.recommend.splits import Negatives, make_samples, training_places
 from mdl.recommend.training import FitSettings, click_loss, fit_model
-from tests.mdl.recommend.logs import small_log
 
 HISTORY = 5
 SETTINGS = FitSettings(epochs=20, batch=16, history=HISTORY, learning_rate=0.01)
-
-
-@pytest.fixture
-def log() -> Interactions:
-    return small_log()
-
-
-@pytest.fixture
-def cloud(log: Interactions) -> CloudModel:
-    torch.manual_seed(0)
-    return make_cloud_model(log, DinSettings(8, 16, HISTORY, dropout=0.0, has_user=False), size=4)
 
 
 def test_a_vector_follows_from_the_history_and_its_order_alone() -> None:
