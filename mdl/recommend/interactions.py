@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from mdl.errors import ConfigError, DataError
 
 Integers = NDArray[np.int64]
+
+MOST_FEATURES = 64
+MOST_CATEGORIES = 1 << 16
+# Of a user, an item, a feature or a category: an address or a product's number, not a description.
+LONGEST_NAME = 128
+
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST_NAME)]
+
+
+class Feature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Of users, as their age group. Number k of a profile stands for categories[k - 1], 0 for what is not known."""
+
+    name: Name
+    categories: Annotated[tuple[Name, ...], msgspec.Meta(max_length=MOST_CATEGORIES)]
 
 
 @dataclass(frozen=True)
@@ -19,7 +34,7 @@ class Interactions:
 
     users: names (U,). titles: of items (I,); item number i stands for titles[i - 1], 0 pads. items: item numbers (N,).
     starts: (U + 1,); user k's are items[starts[k]:starts[k + 1]]. times: (N,) in the log's own unit, None if it has
-    only an order. profiles: (U, C) a category of each of C features of a user, profile_sizes: how many there are.
+    only an order. profiles: (U, C) numbers of categories of C features of a user.
     """
 
     users: tuple[str, ...]
@@ -28,7 +43,7 @@ class Interactions:
     starts: Integers
     times: NDArray[np.float64] | None
     profiles: Integers
-    profile_sizes: tuple[int, ...]
+    features: tuple[Feature, ...]
 
     @property
     def lengths(self) -> Integers:
@@ -101,5 +116,5 @@ def _take(data: Interactions, kept: NDArray[np.bool_], user_of: Integers, users:
         np.concatenate(([0], np.cumsum(lengths))).astype(np.int64),
         None if data.times is None else data.times[kept],
         data.profiles[users],
-        data.profile_sizes,
+        data.features,
     )

@@ -1,4 +1,6 @@
-"""What a cloud of recommenders hands out: f, Theta, the encoder and the names of the items, as one safetensors text.
+"""What a cloud of recommenders hands out: f, Theta, the encoder, and the names of items and of users' categories.
+
+One safetensors text.
 
 Read back it is checked fully before anything is built: a device takes no shape, number or name on trust.
 """
@@ -18,6 +20,7 @@ from mdl.errors import DataError, RemoteProtocolError
 from mdl.protocol.delta import LARGEST_VALUE
 from mdl.reading import decode_json
 from mdl.recommend.din import JUNCTIONS, Din, DinSettings
+from mdl.recommend.interactions import MOST_FEATURES, Feature, Name
 from mdl.recommend.metapatch import Basis, Junction
 from mdl.recommend.momodistill import CloudModel, Encoder
 
@@ -30,7 +33,7 @@ _Few = Annotated[int, msgspec.Meta(ge=0, le=8)]
 
 
 class _Sizes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Of the model (see DinSettings), a device's vector and a patch; profile_sizes: see Interactions."""
+    """Of the model (see DinSettings), a device's vector and a patch."""
 
     embedding: _Size
     hidden: _Size
@@ -38,16 +41,12 @@ class _Sizes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     encoder_layers: _Few
     vector: Annotated[int, msgspec.Meta(ge=1, le=160)]
     bottleneck: _Size
-    profile_sizes: Annotated[
-        tuple[Annotated[int, msgspec.Meta(ge=1, le=1 << 16)], ...], msgspec.Meta(max_length=64)
-    ] = ()
 
 
 class _About(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sizes: _Sizes
-    titles: Annotated[
-        tuple[Annotated[str, msgspec.Meta(min_length=1, max_length=128)], ...], msgspec.Meta(max_length=1 << 20)
-    ]
+    titles: Annotated[tuple[Name, ...], msgspec.Meta(max_length=1 << 20)]
+    features: Annotated[tuple[Feature, ...], msgspec.Meta(max_length=MOST_FEATURES)] = ()
 
 
 @dataclass(frozen=True)
@@ -63,9 +62,9 @@ def pack_lesson(lesson: Lesson) -> bytes:
     cloud, settings = lesson.cloud, lesson.cloud.model.settings
     sizes = _Sizes(
         *(settings.embedding, settings.hidden, settings.history, settings.encoder_layers),
-        *(cloud.basis.size, cloud.basis.bottleneck, cloud.encoder.profile_sizes),
+        *(cloud.basis.size, cloud.basis.bottleneck),
     )
-    about = msgspec.json.encode(_About(sizes, lesson.titles))
+    about = msgspec.json.encode(_About(sizes, lesson.titles, cloud.encoder.features))
     tensors: dict[str, Tensor] = {_ABOUT: torch.frombuffer(bytearray(about), dtype=torch.uint8)}
     for name, part in zip(_PARTS, (cloud.model, cloud.basis, cloud.encoder), strict=True):
         tensors |= {f"{name}.{key}": value.contiguous() for key, value in part.state_dict().items()}
@@ -89,7 +88,7 @@ def read_lesson(packed: bytes) -> Lesson:
     with torch.random.fork_rng(devices=[]):
         model = Din(0, len(titles), settings)
         basis = Basis([Junction(name, sizes.hidden) for name in JUNCTIONS], sizes.vector, sizes.bottleneck)
-        cloud = CloudModel(model, basis, Encoder(sizes.vector, sizes.profile_sizes))
+        cloud = CloudModel(model, basis, Encoder(sizes.vector, about.features))
     for name, part in zip(_PARTS, (cloud.model, cloud.basis, cloud.encoder), strict=True):
         _fill(name, part, tensors)
     if tensors:

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from mdl.recommend.device_step import score_features, score_with_vectors
 from mdl.recommend.din import JUNCTIONS, Din, DinSettings
-from mdl.recommend.interactions import Integers, Interactions
+from mdl.recommend.interactions import Feature, Integers, Interactions
 from mdl.recommend.metapatch import Basis, Junction
 from mdl.recommend.splits import Negatives, Places, Samples
 from mdl.recommend.training import FitSettings, as_tensors, click_loss, fit
@@ -32,13 +32,13 @@ PROFILE_SIZE = 8
 class Encoder(nn.Module):
     """U(vector, u) = W1 tanh(W2 vector + W3 u), u the sum of what stands for each category of a profile (Eq. 6)."""
 
-    def __init__(self, size: int, profile_sizes: tuple[int, ...]) -> None:
+    def __init__(self, size: int, features: tuple[Feature, ...]) -> None:
         super().__init__()
-        self.profile_sizes = profile_sizes
+        self.features = features
         self.outer, self.inner = nn.Linear(size, size, bias=False), nn.Linear(size, size, bias=False)
         self.of_profile = nn.Linear(PROFILE_SIZE, size, bias=False)
         self.everybody = nn.Parameter(torch.randn(PROFILE_SIZE))
-        self.categories = nn.ModuleList(nn.Embedding(count, PROFILE_SIZE) for count in profile_sizes)
+        self.categories = nn.ModuleList(nn.Embedding(1 + len(each.categories), PROFILE_SIZE) for each in features)
 
     def forward(self, vectors: Tensor, profiles: Tensor) -> Tensor:
         """(B, size) for vectors (B, size) and profiles (B, C)."""
@@ -78,7 +78,7 @@ def make_cloud_model(
     """Fresh, from torch's generator. size: of a device's vector."""
     model = Din(len(data.users), len(data.titles), din)
     basis = Basis([Junction(name, din.hidden) for name in junctions], size)
-    return CloudModel(model, basis, Encoder(size, data.profile_sizes))
+    return CloudModel(model, basis, Encoder(size, data.features))
 
 
 def agreement_loss(teacher: Tensor, scores: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from mdl.errors import DataError
 from mdl.recommend.device_step import VectorSettings, learn_vectors, score_features
 from mdl.recommend.interactions import Interactions
 from mdl.recommend.lesson import Lesson
+from mdl.recommend.profiles import in_features_of
 from mdl.recommend.splits import Negatives, Places, histories
 
 # Of the index of the lone user of a device.
@@ -30,23 +31,19 @@ class Suggestion:
 def in_numbers_of(lesson: Lesson, own: Interactions) -> Interactions:
     """A device's log with the cloud's item numbers; items that the cloud does not know are left out. Raises DataError.
 
-    own: of one user. A profile of other categories than the cloud's is unknown to it.
+    own: of one user. Of a profile only what the cloud knows by the same names counts.
     """
     numbers = {title: number for number, title in enumerate(lesson.titles, 1)}
     found = np.array([numbers.get(own.titles[item - 1], 0) for item in own.items], np.int64)
     known = found > 0
     if known.sum() < 2:
         raise DataError(f"{known.sum()} of this device's {len(found)} interactions are with items that the cloud knows")
-    sizes = lesson.cloud.encoder.profile_sizes
-    profiles = own.profiles if own.profile_sizes == sizes else np.zeros((1, len(sizes)), np.int64)
     return replace(
-        own,
+        in_features_of(lesson.cloud.encoder.features, own),
         titles=lesson.titles,
         items=found[known],
         starts=np.array([0, known.sum()]),
         times=None if own.times is None else own.times[known],
-        profiles=profiles,
-        profile_sizes=sizes,
     )
 
 

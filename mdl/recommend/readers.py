@@ -1,6 +1,7 @@
 """Logs of interactions: csv:PATH with columns user, item and time, or movielens:PATH, as it is distributed.
 
 csv:log.csv?user=customer&item=product&time=when&least=8      without a time column the order of the rows counts
+csv:log.csv?profiles=customers.csv                            beside it what is known of users
 movielens:ml-1m          ratings.dat and users.dat of the folder
 movielens:ml-latest-small.zip          ratings.csv of the folder or zip
 """
@@ -11,7 +12,6 @@ import csv
 import io
 import itertools
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -23,12 +23,11 @@ from mdl.data.readers.csv_streams import find_csv_files
 from mdl.data.sources import split_options
 from mdl.data.spec import Spec, describe_choices, read_options
 from mdl.errors import ConfigError, DataError
-from mdl.recommend.interactions import Interactions, group_by_user, keep_active
+from mdl.recommend.interactions import LONGEST_NAME, Interactions, group_by_user, keep_active
+from mdl.recommend.profiles import number_profiles
 
 # A row as Python objects takes some 300 bytes while it is read.
 _MOST_ROWS = 30_000_000
-# Of a user or an item: an address or a product's number, not a description.
-_LONGEST_NAME = 128
 _SOURCES = ("csv:PATH", "movielens:PATH")
 
 
@@ -39,11 +38,15 @@ class LogOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CsvLogOptions(LogOptions, frozen=True, forbid_unknown_fields=True):
-    """user, item, time: names of the columns; without a column `time` the order of the rows counts."""
+    """user, item, time: names of the columns; without a column `time` the order of the rows counts.
+
+    profiles: another CSV, with a row a user: the column `user`, and one for each feature.
+    """
 
     user: str = "user"
     item: str = "item"
     time: str = "time"
+    profiles: str = ""
 
 
 def parse_log(text: str) -> tuple[Spec, LogOptions]:
@@ -62,7 +65,10 @@ def read_interactions(text: str) -> Interactions:
     """What a spec names. Raises ConfigError or DataError naming the option, or the file and line."""
     spec, options = parse_log(text)
     if isinstance(options, CsvLogOptions):
-        return keep_active(_read_csv(spec.path, options), options.least)
+        log = _read_csv(spec.path, options)
+        if options.profiles:
+            log = number_profiles(log, _read_profiles(Path(options.profiles).expanduser(), options.user))
+        return keep_active(log, options.least)
     return keep_active(_read_movielens(Path(spec.path).expanduser()), options.least)
 
 
@@ -84,22 +90,27 @@ def _rows_of(
             raise DataError(f"{where}: line 1: no column {name!r}; {describe_choices(name, header)}")
     user, item = header.index(columns[0]), header.index(columns[1])
     time = header.index(columns[2]) if columns[2] in header else None
-    for number, row in enumerate(table, 2):
-        if not row:
-            continue
-        if len(row) != len(header):
-            raise DataError(f"{where}: line {number}: {len(row)} fields; its header has {len(header)}")
+    for number, row in _whole_rows(where, table, len(header)):
         _check_names(where, number, row[user], row[item])
         if before + number > _MOST_ROWS:
             raise DataError(f"{where}: more than {_MOST_ROWS} rows")
         yield row[user], row[item], None if time is None else _read_time(where, number, row[time])
 
 
+def _whole_rows(where: str, table: Iterable[list[str]], width: int) -> Iterator[tuple[int, list[str]]]:
+    """The rows below a header, with their lines."""
+    for number, row in enumerate(table, 2):
+        if row and len(row) != width:
+            raise DataError(f"{where}: line {number}: {len(row)} fields; its header has {width}")
+        if row:
+            yield number, row
+
+
 def _check_names(where: str, number: int, *names: str) -> None:
     for name in names:
-        if not 0 < len(name) <= _LONGEST_NAME or not name.isprintable():
+        if not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
             raise DataError(
-                f"{where}: line {number}: {name[:20]!r} is no name of a user or item: 1 to {_LONGEST_NAME} characters"
+                f"{where}: line {number}: {name[:20]!r} is no name: expected 1 to {LONGEST_NAME} printable characters"
             )
 
 
@@ -151,14 +162,31 @@ def _read_sequences(path: Path) -> Interactions:
 
 
 def _with_profiles(data: Interactions, lines: Iterable[str]) -> Interactions:
-    """Gender, age and occupation of each user, as categories from 1 on; 0 is for who is not known."""
-    told = {fields[0]: fields[1:4] for _, fields in _fields("users.dat", lines, 5)}
-    if not told:
-        return data
-    columns = [[told.get(user, ["", "", ""])[place] for user in data.users] for place in range(3)]
-    numbered = [np.unique(np.array(column), return_inverse=True) for column in columns]
-    profiles = np.stack([1 + numbers for _, numbers in numbered], axis=1).astype(np.int64)
-    return replace(data, profiles=profiles, profile_sizes=tuple(1 + len(names) for names, _ in numbered))
+    """Gender, age and occupation of each user."""
+    told = {
+        fields[0]: dict(zip(("gender", "age", "occupation"), fields[1:4], strict=True))
+        for _, fields in _fields("users.dat", lines, 5)
+    }
+    return number_profiles(data, told)
+
+
+def _read_profiles(file: Path, user: str) -> dict[str, dict[str, str]]:
+    """Of a CSV with a row for each user; an empty field is not known."""
+    told: dict[str, dict[str, str]] = {}
+    with open_text(file) as lines:
+        table = csv.reader(lines)
+        header = [name.strip() for name in next(table, [])]
+        if user not in header:
+            raise DataError(f"{file}: line 1: no column {user!r}; {describe_choices(user, header)}")
+        place = header.index(user)
+        _check_names(str(file), 1, *header)
+        for number, row in _whole_rows(str(file), table, len(header)):
+            known = {name: field.strip() for name, field in zip(header, row, strict=True) if field.strip()}
+            _check_names(str(file), number, row[place], *known.values())
+            del known[user]
+            if told.setdefault(row[place], known) is not known:
+                raise DataError(f"{file}: line {number}: user {row[place][:20]!r} has a row already")
+    return told
 
 
 def _fields(where: str, lines: Iterable[str], count: int) -> Iterator[tuple[int, list[str]]]:

@@ -1,6 +1,6 @@
 """The slow work of a cloud of recommenders: keeping vectors, and learning rounds from them and its own log.
 
-    vectors.sqlite     the devices' vectors, and which lesson is the newest; or on a PostgreSQL server
+    vectors.sqlite     the devices' vectors, users' profiles, and which lesson is the newest; or on a PostgreSQL server
     lessons/00002.safetensors   what each version hands out, the last of them
     devices.txt        whose names are
 
@@ -25,11 +25,13 @@ from mdl.reading import read_bytes
 from mdl.recommend.algorithm import CloudSettings, next_round, pretrain
 from mdl.recommend.interactions import Interactions
 from mdl.recommend.lesson import LARGEST_LESSON_BYTES, Lesson, pack_lesson, read_lesson
+from mdl.recommend.profiles import number_profiles, tell_profiles
 from mdl.recommend.vector_codec import OtherBasisError, name_basis
 from mdl.writing import write_bytes
 from peers.edge.cloud.names import DEVICES
 from peers.edge.resume import set_aside
 from peers.recommend.databases import PostgresDatabase, SqliteDatabase
+from peers.recommend.profile_store import ProfileStore
 from peers.recommend.vector_store import VectorStore
 
 logger = logging.getLogger("mdl")
@@ -61,7 +63,8 @@ class RecommendFiles:
         self._directory, self._data, self._settings, self._seed, self._task = directory, data, settings, seed, task
         self._stopped = threading.Event()
         self._lock = threading.Lock()  # of the database: a round is closed while vectors come
-        self._store = VectorStore(PostgresDatabase(store, fresh) if store else SqliteDatabase(directory / _DATABASE))
+        database = PostgresDatabase(store, fresh) if store else SqliteDatabase(directory / _DATABASE)
+        self._store = VectorStore(database)
         self._lesson: Lesson | None = None
         self._packed, self._version = b"", 0
         if newest := self._store.newest():
@@ -73,6 +76,7 @@ class RecommendFiles:
                 )
             self._read(version, file)
             logger.info("continuing at version %d (%s); --fresh would start anew", version, directory)
+        self._data = self._with_profiles(ProfileStore(database))
 
     @property
     def version(self) -> int:
@@ -137,6 +141,13 @@ class RecommendFiles:
         told = "version %d is ready after %.1f s: %.0f KB, %d vectors counted"
         logger.info(told, version, time.perf_counter() - started, len(packed) / 1e3, counted)
         return self._told()
+
+    def _with_profiles(self, store: ProfileStore) -> Interactions:
+        """The log, and what it or the database says of its users; as many categories as the newest lesson knows."""
+        if self._data.features:
+            store.keep(self._data.users, tell_profiles(self._data))
+        known = None if self._lesson is None else self._lesson.cloud.encoder.features
+        return number_profiles(self._data, store.read(), known)
 
     def _told(self) -> CycleTaught:
         found = self.taught()

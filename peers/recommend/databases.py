@@ -1,4 +1,4 @@
-"""Where a cloud of recommenders keeps vectors: SQLite in its directory, or a PostgreSQL server by its URL.
+"""Where a cloud of recommenders keeps vectors and profiles: SQLite in its directory, or a PostgreSQL server by its URL.
 
 Both take the same statements, with ? for values; what differs between them stands here alone.
 """
@@ -35,6 +35,10 @@ class Database(ABC):
     @abstractmethod
     def execute(self, statement: str, values: Sequence[object] = ()) -> Any:
         """The cursor: fetchone, rowcount, and rows to iterate over. Inside `guarded` or `transaction` only."""
+
+    @abstractmethod
+    def execute_many(self, statement: str, rows: Sequence[Sequence[object]]) -> None:
+        """The statement once for each row. Inside `guarded` or `transaction` only."""
 
     @abstractmethod
     def guarded(self) -> Any:
@@ -80,6 +84,9 @@ class SqliteDatabase(Database):
     def execute(self, statement: str, values: Sequence[object] = ()) -> Any:
         return self.connection.execute(statement, values)
 
+    def execute_many(self, statement: str, rows: Sequence[Sequence[object]]) -> None:
+        self.connection.executemany(statement, rows)
+
     def close(self) -> None:
         self.connection.close()
 
@@ -119,6 +126,10 @@ class PostgresDatabase(Database):
 
     def execute(self, statement: str, values: Sequence[object] = ()) -> Any:
         return self._connection.execute(statement.replace("?", "%s"), values or None)
+
+    def execute_many(self, statement: str, rows: Sequence[Sequence[object]]) -> None:
+        with self._connection.cursor() as cursor:
+            cursor.executemany(statement.replace("?", "%s"), rows)
 
     def close(self) -> None:
         if self._connection is not None:

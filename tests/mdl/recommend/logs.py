@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from mdl.recommend.interactions import Interactions, group_by_user
+from mdl.recommend.interactions import Feature, Interactions, group_by_user
 
 
 def small_log(users: int = 6, items: int = 200, length: int = 12, seed: int = 0) -> Interactions:
@@ -29,5 +29,5 @@ def small_log(users: int = 6, items: int = 200, length: int = 12, seed: int = 0)
         items=log.items[:kept],
         starts=log.starts[: users + 1],
         profiles=(1 + np.arange(users) % 2)[:, None].astype(np.int64),
-        profile_sizes=(3,),
+        features=(Feature("walks", ("forwards", "backwards")),),
     )

@@ -14,6 +14,7 @@ from mdl.recommend.interactions import group_by_user, keep_users
 from mdl.recommend.lesson import Lesson
 from mdl.recommend.momodistill import DistillSettings
 from mdl.recommend.personal import in_numbers_of, learn_vector, suggest
+from mdl.recommend.profiles import number_profiles
 from mdl.recommend.training import FitSettings
 from tests.mdl.recommend.logs import small_log
 
@@ -60,6 +61,15 @@ def test_a_device_names_items_as_the_cloud_does(lesson: Lesson) -> None:
     assert own.profiles.tolist() == [[0]]  # it has told none
     with pytest.raises(DataError, match="1 of this device's 2 interactions are with items that the cloud knows"):
         in_numbers_of(lesson, group_by_user(np.zeros(2, int), names[:2], None))
+
+
+def test_a_profile_is_told_by_the_names_that_the_cloud_has(lesson: Lesson) -> None:
+    names = np.array([lesson.titles[7], lesson.titles[3]])
+    log = group_by_user(np.zeros(2, int), names, None)
+    mine = {"0": {"town": "Bern", "walks": "backwards"}}
+    assert in_numbers_of(lesson, number_profiles(log, mine)).profiles.tolist() == [[2]]
+    other = {"0": {"walks": "in circles"}}
+    assert in_numbers_of(lesson, number_profiles(log, other)).profiles.tolist() == [[0]]
 
 
 def test_a_round_is_the_same_for_the_same_seed_and_leaves_the_random_state(lesson: Lesson) -> None:

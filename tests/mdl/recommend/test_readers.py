@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from mdl.errors import ConfigError, DataError
+from mdl.recommend.interactions import Feature
 from mdl.recommend.readers import read_interactions
 
 ROWS = "user,item,time\nann,tea,3\nann,milk,1\nbob,tea,2\nbob,milk,9\nann,salt,2\n"
@@ -28,6 +29,33 @@ def test_dates_and_other_column_names(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text(text)
     log = read_interactions(f"csv:{tmp_path / 'log.csv'}?user=who&item=what&time=when&least=1")
     assert [log.titles[item - 1] for item in log.items] == ["y", "x"]
+
+
+def test_profiles_are_read_beside_a_csv(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text(ROWS)
+    (tmp_path / "who.csv").write_text("user,age,town\nbob, 30 ,\nzoe,90,Rome\nann,20,Bern\n")
+    log = read_interactions(f"csv:{tmp_path / 'log.csv'}?least=1&profiles={tmp_path / 'who.csv'}")
+    assert log.features == (Feature("age", ("20", "30")), Feature("town", ("Bern",)))  # of the log's users alone
+    assert log.profiles.tolist() == [[1, 1], [2, 0]]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("who,age\n", "who.csv: line 1: no column 'user'; "),
+        ("user,age\nann\n", "who.csv: line 2: 1 fields; its header has 2"),
+        ("user,age\nann,2\nbob,3\nann,2\n", "who.csv: line 4: user 'ann' has a row already"),
+        ("user,age\nann,\x1b[2J\n", "who.csv: line 2: '\\x1b[2J' is no name"),
+        ("user," + ",".join(f"f{n}" for n in range(65)) + "\nann" + ",1" * 65, "profiles of 65 features; at most 64"),
+    ],
+)
+def test_profiles_that_are_wrong_are_told_with_their_line(tmp_path: Path, text: str, told: str) -> None:
+    (tmp_path / "log.csv").write_text(ROWS)
+    (tmp_path / "who.csv").write_text(text)
+    with pytest.raises(DataError) as raised:
+        read_interactions(f"csv:{tmp_path / 'log.csv'}?least=1&profiles={tmp_path / 'who.csv'}")
+    assert told in str(raised.value)
+    assert "\n" not in str(raised.value)
 
 
 def test_without_times_the_order_of_the_rows_counts(tmp_path: Path) -> None:
@@ -80,7 +108,11 @@ def test_movielens_as_it_is_distributed(tmp_path: Path) -> None:
     (folder / "users.dat").write_text("1::F::1::10::48067\n2::M::56::16::70072\n")
     log = read_interactions(f"movielens:{folder}?least=1")
     assert [log.titles[item - 1] for item in log.of(0)] == ["20", "10"]
-    assert log.profile_sizes == (3, 3, 3)
+    assert log.features == (
+        Feature("gender", ("F", "M")),
+        Feature("age", ("1", "56")),
+        Feature("occupation", ("10", "16")),
+    )
     assert log.profiles.tolist() == [[1, 1, 1], [2, 2, 2]]
 
 
@@ -89,7 +121,7 @@ def test_movielens_with_dates_in_a_zip(tmp_path: Path) -> None:
         archive.writestr("ml/ratings.csv", "userId,movieId,rating,timestamp\n1,3,4.0,7\n1,2,4.0,5\n")
     log = read_interactions(f"movielens:{tmp_path / 'ml.zip'}?least=1")
     assert [log.titles[item - 1] for item in log.items] == ["2", "3"]
-    assert log.profile_sizes == ()
+    assert log.features == ()
 
 
 def test_movielens_as_sequences_without_dates(tmp_path: Path) -> None:

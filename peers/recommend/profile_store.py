@@ -1,0 +1,43 @@
+"""What a cloud of recommenders keeps of users beside their clicks: the categories of each, in words.
+
+What a log says of its users counts, and takes the place of what was kept of them; one that says nothing is completed by
+what is kept.
+"""
+
+from __future__ import annotations
+
+from mdl.recommend.profiles import Told
+from peers.recommend.databases import Database
+
+_TABLE = """CREATE TABLE IF NOT EXISTS profiles (
+    person TEXT, feature TEXT, category TEXT NOT NULL, PRIMARY KEY (person, feature)) {end}"""
+
+
+class ProfileStore:
+    """See the module. One thread at a time uses it. Raises MdlError."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        with database.transaction():
+            database.execute(_TABLE.format(end=database.table_end))
+
+    def read(self) -> dict[str, dict[str, str]]:
+        told: dict[str, dict[str, str]] = {}
+        with self._database.guarded():
+            rows = self._database.execute(
+                "SELECT person, feature, category FROM profiles ORDER BY person, feature"
+            ).fetchall()
+        for user, feature, category in rows:
+            told.setdefault(user, {})[feature] = category
+        return told
+
+    def keep(self, users: tuple[str, ...], told: Told) -> None:
+        """This is what is known of these users now. Writes what is new, in one transaction."""
+        kept = self.read()
+        changed = [user for user in users if told.get(user, {}) != kept.get(user, {})]
+        if not changed:
+            return
+        rows = [(user, *category) for user in changed for category in told.get(user, {}).items()]
+        with self._database.transaction():
+            self._database.execute_many("DELETE FROM profiles WHERE person = ?", [(user,) for user in changed])
+            self._database.execute_many("INSERT INTO profiles VALUES (?, ?, ?)", rows)
