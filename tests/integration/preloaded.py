@@ -11,6 +11,7 @@ Linux alone hands a grandchild over (PR_SET_CHILD_SUBREAPER): `Preloaded.is_poss
 """
 
 import ctypes
+import faulthandler
 import gc
 import importlib
 import io
@@ -169,6 +170,8 @@ def _become(request, files):
     output = os.fdopen(1, "wb", buffering=0 if at_once else -1, closefd=False)
     sys.stdout = io.TextIOWrapper(output, write_through=at_once)
     sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
+    if os.environ.get("PYTHONFAULTHANDLER"):
+        faulthandler.enable()
 
 
 def _run(words):

@@ -52,6 +52,7 @@ class Home:
             "XDG_CACHE_HOME": str(cache),
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": str(self.folder),
+            "PYTHONFAULTHANDLER": "1",  # see `Command.end`
         }
         self._started = []
         self._numbers = itertools.count()
@@ -128,8 +129,13 @@ class Command:
         return json.loads(self.said.splitlines()[-1])
 
     def end(self, patience_s=PATIENCE_S):
-        """Wait for its end; the exit code."""
-        return self.process.wait(patience_s)
+        """Wait for its end; the exit code. Who does not end is made to tell where each of its threads is."""
+        try:
+            return self.process.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            self.process.send_signal(signal.SIGABRT)
+            self.process.wait(PATIENCE_S)
+            raise AssertionError(f"it has not ended after {patience_s:g} s:\n{self.told[-8000:]}") from None
 
     def children(self):
         """Its processes by now, also those that have ended since."""
