@@ -73,7 +73,7 @@ def _with_data(arguments: argparse.Namespace) -> Any:
     seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
     options = Options(
         DinSettings(dropout=0.1, has_user=not arguments.no_user),
-        *(arguments.epochs, arguments.steps, arguments.rate, arguments.beta, arguments.keep),
+        *(arguments.epochs, arguments.steps, arguments.rate, arguments.beta, arguments.keep, arguments.passes),
     )
     print(f"{len(data.users)} users, {len(data.titles)} items, {len(data.items)} interactions, seeds {list(seeds)}")
     if arguments.what in TABLES:
@@ -102,6 +102,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--epochs", type=int, default=10, help="passes of each first learning, at most")
+    parser.add_argument("--passes", type=int, default=1, help="of the cloud over the second halves")
     parser.add_argument("--no-user", action="store_true", help="DIN without the user's own embedding")
     parser.add_argument("--steps", type=int, default=20, help="of Eq. 3 on each device")
     parser.add_argument("--rate", type=float, default=0.02, help="of Eq. 3")

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -35,7 +36,10 @@ ONE_PASS = FitSettings(epochs=1, learning_rate=1e-3, batch=1024)
 
 @dataclass(frozen=True)
 class Options:
-    """epochs: passes at most of each first learning. steps, rate: of Eq. 3. keep: folder of what was learned."""
+    """epochs: passes at most of each first learning; passes: of each learning from one half more, on the cloud.
+
+    steps, rate: of Eq. 3. keep: folder of what was learned.
+    """
 
     din: DinSettings = field(default_factory=lambda: DinSettings(dropout=0.1))
     epochs: int = 10
@@ -43,12 +47,14 @@ class Options:
     rate: float = 0.02
     beta: float = 0.01
     keep: Path | None = None
+    passes: int = 1
 
     def path(self, name: str) -> Path | None:
         return None if self.keep is None else self.keep / name
 
     def distill(self, beta: float) -> DistillSettings:
-        return DistillSettings(beta, ONE_PASS, ONE_PASS)
+        # Learning again on the same samples is f's matter; the basis has one pass, as in its pretraining.
+        return DistillSettings(beta, msgspec.structs.replace(ONE_PASS, epochs=self.passes), ONE_PASS)
 
 
 def kept_rows(path: Path | None, make: Callable[[], Rows]) -> Rows:

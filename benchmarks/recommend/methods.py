@@ -25,7 +25,7 @@ from mdl.recommend.training import FitSettings, fit_model, score
 
 # MF and its kin learn quicker than they generalise: the rate that DIN learns with.
 _RATE = 3e-3
-_SEQUENCES = SequenceSettings(epochs=60, learning_rate=2e-3)
+_SEQUENCES = SequenceSettings(epochs=200, learning_rate=2e-3)
 # SASRec sees each user once a pass, where the others see each of their clicks.
 _SEQUENCES_PER_TEST = 5
 

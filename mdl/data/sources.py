@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
 import re
 
-import msgspec
-
 from mdl.data.spec import Spec, describe_choices, read_options
 from mdl.errors import ConfigError
 
@@ -36,10 +34,6 @@ class Source:
     is_cached: bool = True
 
 
-class _NoOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    pass
-
-
 def _motion(spec: Spec, seed: int) -> Prepared:
     from mdl.data.readers.motion import MotionOptions, make_motion
 
@@ -48,10 +42,10 @@ def _motion(spec: Spec, seed: int) -> Prepared:
 
 
 def _uci_har(spec: Spec, seed: int) -> Prepared:
-    from mdl.data.readers.uci_har import read_uci_har
+    from mdl.data.readers.uci_har import UciHarOptions, read_uci_har
 
-    _, path = read_options(spec, _NoOptions), _locate(spec)
-    return _stamp([path], spec), lambda _: read_uci_har(path)
+    options, path = read_options(spec, UciHarOptions), _locate(spec)
+    return _stamp([path], spec), lambda _: read_uci_har(path, options)
 
 
 def _semg(spec: Spec, seed: int) -> Prepared:

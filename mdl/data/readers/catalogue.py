@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from mdl.data.readers.semg import SemgOptions, read_semg
-from mdl.data.readers.uci_har import read_uci_har
+from mdl.data.readers.uci_har import UciHarOptions, read_uci_har
 from mdl.data.spec import describe_choices
 from mdl.data.windows import check_data
 from mdl.errors import ConfigError, DataError
@@ -89,4 +89,4 @@ def find_installed(name: str) -> Path:
 
 def check_content(name: str, file: Path) -> None:
     """Read the whole file as the set of this name. Raises DataError if it is something else, or incomplete."""
-    check_data(read_uci_har(file) if name == "uci-har" else read_semg(file, SemgOptions()), str(file))
+    check_data(read_uci_har(file, UciHarOptions()) if name == "uci-har" else read_semg(file, SemgOptions()), str(file))

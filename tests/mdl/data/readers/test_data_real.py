@@ -11,7 +11,7 @@ import pytest
 
 from mdl.data import DataSet, check_data, load_data, split_windows
 from mdl.data.readers.semg import SemgOptions, read_semg
-from mdl.errors import DataError
+from mdl.errors import ConfigError, DataError
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +68,27 @@ def write_small_uci_har(folder: Path, rows: int = 3) -> Path:
                 line = b"  1.8085150e-004" * 128 + b"\r\n"
                 (signals / f"{kind}_{axis}_{side}.txt").write_bytes(line * rows)
     return root
+
+
+def test_uci_har_brought_to_a_level_by_person_differs_in_nothing_else(
+    from_zip: DataSet, data_dir: Path, cache_dir: Path
+) -> None:
+    spec = f"uci-har:{data_dir}/uci_har/UCI_HAR_Dataset.zip?level=person"
+    level = load_data(spec, cache_dir)
+    for before, after in ((from_zip.train, level.train), (from_zip.test, level.test)):
+        for person in np.unique(before.subject):
+            was, own = (side.x[before.subject == person].astype(np.float64) for side in (before, after))
+            deviation = was.std(axis=(0, 2), keepdims=True)
+            np.testing.assert_allclose(own, (was - was.mean(axis=(0, 2), keepdims=True)) / deviation, atol=1e-4)
+        for name in ("y", "subject", "group"):
+            assert np.array_equal(getattr(before, name), getattr(after, name))
+    with pytest.raises(ConfigError, match="level=persons"):
+        load_data(f"{spec}s", cache_dir)
+
+
+def test_what_a_channel_never_says_is_0_at_a_level_by_person(tmp_path: Path) -> None:
+    root = write_small_uci_har(tmp_path)
+    assert not load_data(f"uci-har:{root}?level=person", tmp_path / "cache").train.x.any()
 
 
 def test_uci_har_is_read_from_its_folder_the_folder_above_and_a_zip_within_a_zip(tmp_path: Path) -> None:
