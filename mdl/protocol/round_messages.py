@@ -30,6 +30,7 @@ from mdl.protocol.counts import Course
 from mdl.protocol.delta import Contributor
 from mdl.protocol.segment_messages import Exchanging, Lost
 from mdl.protocol.vocabulary import (
+    MAX_REACHED,
     Accusation,
     Activity,
     Contributors,
@@ -41,6 +42,7 @@ from mdl.protocol.vocabulary import (
     Message,
     Partials,
     PeerIds,
+    Reached,
     ResourceState,
     RoundEvaluation,
     Staged,
@@ -56,20 +58,18 @@ class PeerReport(Message, frozen=True):
 
     sequence: grows with every report of one start of the process, so that a late one never overwrites a newer one.
     term: the highest that the device has heard; it follows no order of an older one (its promise).
-    round_id: t, where its model w(t) stands.
-    digest: of w(t).
-    schema_hash: of its model, task and classes.
-    model: the same in one line for people.
+    round_id, digest: t, where its model w(t) stands, and of w(t).
+    schema_hash, model: of its model, task and classes; the second in one line for people.
     size: values of its model, P.
     activity: what it is doing (`ACTIVITY_MOVES`).
-    open_round: the round it takes part in; 0: none.
-    open_term: the term that opened that round.
+    open_round, open_term: the round it takes part in, 0: none; the term that opened it.
     open_as: the term under which it has heard of that round last.
     entered: terms that opened the last few attempts at any round that it took part in.
     agent: the peer id it obeys; "": it knows none.
     lineage: the forks on the way to w(t).
     base: the peer ids whose work is in w(t): a majority of them decides on round t + 1.
     votes: it knows what it has promised on its lineage, and has no later result lost (docs/protocol.md, rules 6 and 7).
+    forgotten: how far it has been where it stands, if it is there no more; all that it knows, if it stands nowhere.
     goal: the run's last round as it was told; 0: open.
     incoming: the hop that it receives at the moment.
     holdings: its partial means, by segment, also those it has given away.
@@ -101,6 +101,7 @@ class PeerReport(Message, frozen=True):
     lineage: Lineage = ()
     base: PeerIds = ()
     votes: bool = False
+    forgotten: Annotated[tuple[Reached, ...], Meta(max_length=MAX_REACHED)] = ()
     goal: Round = 0
     incoming: Incoming | None = None
     holdings: Annotated[tuple[Holding, ...], Meta(max_length=MAX_MEMBERS)] = ()

@@ -11,7 +11,7 @@ from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Effect
 from mdl.protocol.round_messages import CatchUp, MemberQuarantined, MemberRefused
 from peers.roles.agent.repeater import Repeater
-from peers.roles.membership.majority import is_senior
+from peers.roles.membership.majority import is_senior, was_left_behind
 from peers.roles.membership.member import Member, Position, poverty
 from peers.roles.membership.members import Members
 from peers.roles.membership.suspicion import Distrust
@@ -101,4 +101,6 @@ def _is_ahead(member: Member, position: Position) -> bool:
 
 
 def _is_senior(member: Member, position: Position) -> bool:
-    return is_senior(member.report.lineage, position[0], member.report.round_id, position[1])
+    """It stands on a senior lineage, or has been on one further than it can show: others may have what it lacks."""
+    report, (lineage, round_id, _) = member.report, position
+    return is_senior(report.lineage, lineage, report.round_id, round_id) or was_left_behind(lineage, report.forgotten)

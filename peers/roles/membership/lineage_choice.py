@@ -15,9 +15,10 @@ def choose_lineage(following: list[Member]) -> list[Member]:
     groups: dict[Lineage, list[Member]] = {}
     for member in following:
         groups.setdefault(member.report.lineage, []).append(member)
+    nowhere = groups.get((), [])  # they go wherever they are sent, and may be of any base
     best, *others = groups.values()
     for group in others:
-        one, other = _has_claim(group), _has_claim(best)
+        one, other = _has_claim(group, nowhere), _has_claim(best, nowhere)
         if one > other or (one == other and _is_senior(group, best)):
             best = group
     return best
@@ -28,10 +29,9 @@ def may_decide(standing: list[Member]) -> bool:
     return has_quorum(_base(standing), {member.peer_id for member in standing if member.report.votes})
 
 
-def _has_claim(standing: list[Member]) -> bool:
-    """A majority of those who decide stands here, though some may have forgotten what they voted for."""
-    ids = {member.peer_id for member in standing}
-    return has_quorum(_base(standing), ids)
+def _has_claim(standing: list[Member], nowhere: list[Member]) -> bool:
+    """A majority of those who decide can stand here, though some may have forgotten what they voted for."""
+    return has_quorum(_base(standing), {member.peer_id for member in (*standing, *nowhere)})
 
 
 def _is_senior(one: list[Member], other: list[Member]) -> bool:

@@ -7,11 +7,12 @@ that no round gets two results. A group without one waits, or forks: it goes on 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from itertools import pairwise
 
 from mdl.bounds import MAX_TERM
 from mdl.protocol.delta import Contributor
-from mdl.protocol.vocabulary import Lineage
+from mdl.protocol.vocabulary import Lineage, Reached
 
 # Terms are dealt out to the processes, one in so many to each.
 TERMS = 1 << 16
@@ -57,6 +58,15 @@ def is_senior(one: Lineage, other: Lineage, one_round: int = 0, other_round: int
         return bool(mine)
     first, second = one[common], other[common]
     return (-first.size, first.name, first.round_id) < (-second.size, second.name, second.round_id)
+
+
+def was_left_behind(lineage: Lineage, reached: Iterable[Reached]) -> bool:
+    """Whether one of these rounds came on a trunk of `lineage` after that was forked: the trunk has gone on without it.
+
+    Who has been there is junior to nobody on this fork, though it may have come back without the model.
+    """
+    rounds = {entry.fork: entry.round_id for entry in reached}
+    return any(rounds.get(trunk.name, 0) > fork.round_id for trunk, fork in pairwise(lineage))
 
 
 def shared_forks(one: Lineage, other: Lineage) -> int:

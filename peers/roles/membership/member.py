@@ -154,6 +154,7 @@ def _compare(member: Member, before: PeerReport, stood_at: Position, report: Pee
         hops=report.hops != before.hops,
         staged=report.staged != before.staged,
         rest=report.votes is not before.votes
+        or report.forgotten != before.forgotten
         or report.open_as != before.open_as
         or report.training != before.training
         or report.evaluation != before.evaluation

@@ -150,6 +150,13 @@ class Standing:
         """Whether this device has had a later result on this very lineage, and has it no more."""
         return bool(self.lineage) and self.reached.get(self.lineage[-1].name, 0) > self.round_id
 
+    def forgotten(self) -> tuple[Reached, ...]:
+        """How far this device has been without having the model: here, or anywhere if it stands on no lineage."""
+        if self.lineage and not self.was_further():
+            return ()
+        here = self.lineage[-1].name if self.lineage else ""
+        return tuple(Reached(fork, round_id) for fork, round_id in self.reached.items() if here in ("", fork))
+
     def votes(self, has_staged: bool) -> bool:
         """Whether this device may help to decide on the round after this one. has_staged: it has that one's result.
 

@@ -99,6 +99,7 @@ class Reports:
         report = replace(
             report,
             entered=tuple(attempt for _, attempt in self._entered),
+            forgotten=standing.forgotten(),
             resources=self._resources,
             training=training,
             evaluation=self._evaluation,

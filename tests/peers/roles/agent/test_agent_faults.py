@@ -18,6 +18,7 @@ from mdl.protocol.vocabulary import (
     Holding,
     Incoming,
     Lineage,
+    Reached,
     ResourceState,
     RoundEvaluation,
     Staged,
@@ -439,6 +440,27 @@ def test_a_fork_that_has_its_majority_goes_on_before_a_senior_rump() -> None:
     assert desk.told(CatchUp) == []  # the others of the senior lineage may come as well
     desk.pass_time(PARTITION_S + 0.5, A, B, C)
     assert set(desk.told(CatchUp)) == {"a"}
+
+
+def _who_has_lost_its_model() -> PeerReport:
+    """On the trunk it has had the result of round 4, and its disk has nothing."""
+    return msgspec.structs.replace(FRESH, forgotten=(Reached(START[-1].name, 4),))
+
+
+def test_who_has_lost_the_model_of_a_trunk_that_went_on_is_left_to_those_who_may_have_it() -> None:
+    """A fork that began before would have its vote, and the trunk's last rounds would be left behind."""
+    desk = _take_over(_forked(B, C, base=("b", "c")) | {A: _who_has_lost_its_model()})
+    assert desk.last(RoundOpened).members == (B, C)
+    assert desk.told(CatchUp) == []
+    desk.pass_time(PARTITION_S + 0.5, A, B, C)  # nobody else of the trunk has come
+    assert set(desk.told(CatchUp)) == {"a"}
+
+
+def test_who_has_lost_its_model_counts_for_the_lineage_whose_model_is_here() -> None:
+    reports = _forked(B, C, base=("b", "c")) | {D: msgspec.structs.replace(SETTLED, base=("a", "d"))}
+    assert _take_over(reports).agent.lineage == SPLIT
+    desk = _take_over(reports | {A: _who_has_lost_its_model()})
+    assert (desk.agent.lineage, set(desk.told(CatchUp))) == (START, {"a", "b", "c"})
 
 
 def test_of_two_forks_that_have_their_majorities_the_larger_goes_on() -> None:

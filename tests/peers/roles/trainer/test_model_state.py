@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 
 from mdl.protocol.delta import Contributor, ModelDelta, Partial, apply_delta, digest_of
-from mdl.protocol.vocabulary import MAX_REACHED, Counted, Fork, History, Lineage
+from mdl.protocol.vocabulary import MAX_REACHED, Counted, Fork, History, Lineage, Reached
 from peers.roles.trainer.model_state import Standing, Work, total
 from tests.peers.roles.at_once import apply_at_once
 
@@ -79,6 +79,20 @@ def test_who_knows_what_it_has_promised_votes() -> None:
     again = (Contributor("me", 2), standing.parameters, 1, standing.history())
     assert not Standing(*again).votes(has_staged=False)
     assert Standing(*again, standing.ballot(term=1)).votes(has_staged=False)
+
+
+def test_who_has_lost_a_result_tells_how_far_it_has_been() -> None:
+    elsewhere, begun = (Fork(0, 2, "ann.9"),), (Fork(0, 2, "me.1"),)
+    standing = Standing(ME, ZEROS)
+    for lineage in (elsewhere, begun):
+        standing.follow(lineage, ("ann", "me"))
+        apply_at_once(standing, _delta(ANN, ME), 1.0)
+    assert standing.forgotten() == ()  # the other one was left, not lost
+    ballot = standing.ballot(term=1)
+    emptied = Standing(Contributor("me", 2), ZEROS, ballot=ballot)
+    assert emptied.forgotten() == ballot.reached
+    behind = Standing(Contributor("me", 2), ZEROS, 1, History(begun, ("ann", "me")), ballot)
+    assert behind.forgotten() == (Reached("me.1", 2),)
 
 
 def test_a_ballot_that_was_lost_is_not_known_again_at_the_next_start() -> None:
