@@ -67,7 +67,8 @@ def read_interactions(text: str) -> Interactions:
     if isinstance(options, CsvLogOptions):
         log = _read_csv(spec.path, options)
         if options.profiles:
-            log = number_profiles(log, _read_profiles(Path(options.profiles).expanduser(), options.user))
+            told = _read_profiles(Path(options.profiles).expanduser(), options.user, frozenset(log.users))
+            log = number_profiles(log, told)
         return keep_active(log, options.least)
     return keep_active(_read_movielens(Path(spec.path).expanduser()), options.least)
 
@@ -170,8 +171,8 @@ def _with_profiles(data: Interactions, lines: Iterable[str]) -> Interactions:
     return number_profiles(data, told)
 
 
-def _read_profiles(file: Path, user: str) -> dict[str, dict[str, str]]:
-    """Of a CSV with a row for each user; an empty field is not known."""
+def _read_profiles(file: Path, user: str, wanted: frozenset[str]) -> dict[str, dict[str, str]]:
+    """Of a CSV with a row for each user, of those that are wanted; an empty field is not known."""
     told: dict[str, dict[str, str]] = {}
     with open_text(file) as lines:
         table = csv.reader(lines)
@@ -184,7 +185,7 @@ def _read_profiles(file: Path, user: str) -> dict[str, dict[str, str]]:
             known = {name: field.strip() for name, field in zip(header, row, strict=True) if field.strip()}
             _check_names(str(file), number, row[place], *known.values())
             del known[user]
-            if told.setdefault(row[place], known) is not known:
+            if row[place] in wanted and told.setdefault(row[place], known) is not known:
                 raise DataError(f"{file}: line {number}: user {row[place][:20]!r} has a row already")
     return told
 

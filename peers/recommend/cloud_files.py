@@ -147,7 +147,7 @@ class RecommendFiles:
         if self._data.features:
             store.keep(self._data.users, tell_profiles(self._data))
         known = None if self._lesson is None else self._lesson.cloud.encoder.features
-        return number_profiles(self._data, store.read(), known)
+        return number_profiles(self._data, store.read(self._data.users), known)
 
     def _told(self) -> CycleTaught:
         found = self.taught()

@@ -6,6 +6,8 @@ what is kept.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from mdl.recommend.profiles import Told
 from peers.recommend.databases import Database
 
@@ -21,19 +23,21 @@ class ProfileStore:
         with database.transaction():
             database.execute(_TABLE.format(end=database.table_end))
 
-    def read(self) -> dict[str, dict[str, str]]:
+    def read(self, users: Collection[str]) -> dict[str, dict[str, str]]:
+        """What is known of these."""
         told: dict[str, dict[str, str]] = {}
+        wanted = frozenset(users)
         with self._database.guarded():
-            rows = self._database.execute(
+            for user, feature, category in self._database.execute(
                 "SELECT person, feature, category FROM profiles ORDER BY person, feature"
-            ).fetchall()
-        for user, feature, category in rows:
-            told.setdefault(user, {})[feature] = category
+            ):
+                if user in wanted:
+                    told.setdefault(user, {})[feature] = category
         return told
 
     def keep(self, users: tuple[str, ...], told: Told) -> None:
         """This is what is known of these users now. Writes what is new, in one transaction."""
-        kept = self.read()
+        kept = self.read(users)
         changed = [user for user in users if told.get(user, {}) != kept.get(user, {})]
         if not changed:
             return
