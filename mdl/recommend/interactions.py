@@ -14,7 +14,7 @@ from mdl.errors import ConfigError, DataError
 Integers = NDArray[np.int64]
 
 MOST_FEATURES = 64
-MOST_CATEGORIES = 1 << 16
+MOST_CATEGORIES = 1 << 12
 # Of a user, an item, a feature or a category: an address or a product's number, not a description.
 LONGEST_NAME = 128
 

@@ -22,7 +22,7 @@ from mdl.reading import decode_json
 from mdl.recommend.din import JUNCTIONS, Din, DinSettings
 from mdl.recommend.interactions import MOST_FEATURES, Feature, Name
 from mdl.recommend.metapatch import Basis, Junction
-from mdl.recommend.momodistill import CloudModel, Encoder
+from mdl.recommend.momodistill import PROFILE_SIZE, CloudModel, Encoder
 
 # A million items of 32 numbers are 128 MB; the catalogue that a device holds is far smaller.
 LARGEST_LESSON_BYTES = 64 << 20
@@ -85,6 +85,8 @@ def read_lesson(packed: bytes) -> Lesson:
     settings = DinSettings(sizes.embedding, sizes.hidden, sizes.history, 0.0, False, sizes.encoder_layers)
     if len(titles) * sizes.embedding * 4 > len(packed):
         raise RemoteProtocolError(f"lesson names {len(titles)} items and does not hold them")
+    if (count := sum(len(each.categories) for each in about.features)) * PROFILE_SIZE * 4 > len(packed):
+        raise RemoteProtocolError(f"lesson names {count} categories and does not hold them")
     with torch.random.fork_rng(devices=[]):
         model = Din(0, len(titles), settings)
         basis = Basis([Junction(name, sizes.hidden) for name in JUNCTIONS], sizes.vector, sizes.bottleneck)

@@ -49,14 +49,13 @@ def _features(users: Sequence[str], told: Told) -> tuple[Feature, ...]:
     names: dict[str, set[str]] = {}
     for user in users:
         for feature, category in told.get(user, {}).items():
-            names.setdefault(feature, set()).add(category)
+            names.setdefault(feature, set()).update([category] if category else [])
     if len(names) > MOST_FEATURES:
         raise DataError(f"profiles of {len(names)} features; at most {MOST_FEATURES}")
     for feature, categories in names.items():
-        if len(categories) >= MOST_CATEGORIES:
+        if len(categories) > MOST_CATEGORIES:
             raise DataError(
-                f"profiles: {feature!r} has {len(categories)} categories; fewer than {MOST_CATEGORIES}: leave it out, "
-                "or give groups of it"
+                f"profiles: {feature!r} has {len(categories)} categories; at most {MOST_CATEGORIES}: give groups of it"
             )
     return tuple(Feature(feature, tuple(sorted(categories))) for feature, categories in names.items())
 

@@ -181,6 +181,8 @@ def _read_profiles(file: Path, user: str, wanted: frozenset[str]) -> dict[str, d
             raise DataError(f"{file}: line 1: no column {user!r}; {describe_choices(user, header)}")
         place = header.index(user)
         _check_names(str(file), 1, *header)
+        if twice := [name for name in header if header.count(name) > 1]:
+            raise DataError(f"{file}: line 1: column {twice[0]!r} comes twice")
         for number, row in _whole_rows(str(file), table, len(header)):
             known = {name: field.strip() for name, field in zip(header, row, strict=True) if field.strip()}
             _check_names(str(file), number, row[place], *known.values())

@@ -48,6 +48,8 @@ def test_what_is_no_lesson_is_refused_in_one_line(lesson: Lesson) -> None:
     good = load(pack_lesson(lesson))
     about = good["about"].numpy().tobytes()
     too_wide = torch.tensor(list(about.replace(b'"hidden":16', b'"hidden":9999')), dtype=torch.uint8)
+    many = b'"categories":[' + b'"x",' * 3999 + b'"y"]'
+    too_many = torch.tensor(list(about.replace(b'"categories":["forwards","backwards"]', many)), dtype=torch.uint8)
     theta = good["basis.theta"]
     cases: list[tuple[bytes, str]] = [
         (b"", "no safetensors"),
@@ -58,6 +60,7 @@ def test_what_is_no_lesson_is_refused_in_one_line(lesson: Lesson) -> None:
         (save({**good, "basis.theta": theta[:-1].contiguous()}), "no basis.theta of shape"),
         (save({**good, "basis.theta": torch.full_like(theta, float("nan"))}), "holds NaN"),
         (save({**good, "about": too_wide}), "lesson: "),
+        (save({**good, "about": too_many}), "names 4000 categories and does not hold them"),
     ]
     for packed, told in cases:
         with pytest.raises(RemoteProtocolError, match=told) as raised:

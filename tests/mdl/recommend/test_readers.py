@@ -46,6 +46,7 @@ def test_profiles_are_read_beside_a_csv(tmp_path: Path) -> None:
         ("user,age\nann\n", "who.csv: line 2: 1 fields; its header has 2"),
         ("user,age\nann,2\nbob,3\nann,2\n", "who.csv: line 4: user 'ann' has a row already"),
         ("user,age\nann,\x1b[2J\n", "who.csv: line 2: '\\x1b[2J' is no name"),
+        ("user,age,age\nann,2,3\n", "who.csv: line 1: column 'age' comes twice"),
         ("user," + ",".join(f"f{n}" for n in range(65)) + "\nann" + ",1" * 65, "profiles of 65 features; at most 64"),
     ],
 )
