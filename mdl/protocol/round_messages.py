@@ -58,11 +58,14 @@ class PeerReport(Message, frozen=True):
 
     sequence: grows with every report of one start of the process, so that a late one never overwrites a newer one.
     term: the highest that the device has heard; it follows no order of an older one (its promise).
-    round_id, digest: t, where its model w(t) stands, and of w(t).
-    schema_hash, model: of its model, task and classes; the second in one line for people.
+    round_id: t, where its model w(t) stands.
+    digest: of w(t).
+    schema_hash: of its model, task and classes.
+    model: the same in one line for people.
     size: values of its model, P.
     activity: what it is doing (`ACTIVITY_MOVES`).
-    open_round, open_term: the round it takes part in, 0: none; the term that opened it.
+    open_round: the round it takes part in; 0: none.
+    open_term: the term that opened that round.
     open_as: the term under which it has heard of that round last.
     entered: terms that opened the last few attempts at any round that it took part in.
     agent: the peer id it obeys; "": it knows none.
@@ -210,19 +213,6 @@ class BroadcastOrdered(AgentMessage, frozen=True):
 def exchanging(order: BroadcastOrdered) -> Exchanging:
     """Which exchange this order is of."""
     return Exchanging(order.began_term or order.term, order.began or order.version, len(order.lost))
-
-
-def places_of(order: BroadcastOrdered) -> list[tuple[Contributor, int]]:
-    """Each device's place when the exchange began, and how many segments it owned then; also of those lost since.
-
-    Raises RemoteProtocolError if that is no table.
-    """
-    lost = {each.place: (each.contributor, each.owns) for each in order.lost}
-    count = len(order.order) + len(order.lost)
-    if len(order.owns) != len(order.order) or len(lost) != len(order.lost) or max(lost, default=0) >= count:
-        raise RemoteProtocolError(f"{len(order.owns)} shares for {count} devices")
-    here = iter(zip(order.order, order.owns, strict=True))
-    return [lost[place] if place in lost else next(here) for place in range(count)]
 
 
 class RoundClosed(AgentMessage, frozen=True):

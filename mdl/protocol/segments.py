@@ -14,7 +14,8 @@ import numpy as np
 
 from mdl.bounds import MAX_SEGMENTS
 from mdl.errors import RemoteProtocolError
-from mdl.protocol.delta import ModelDelta, Partial, Vector
+from mdl.protocol.delta import Contributor, ModelDelta, Partial, Vector
+from mdl.protocol.round_messages import BroadcastOrdered
 from mdl.protocol.segment_messages import Lost
 from mdl.protocol.vocabulary import Partials
 
@@ -27,6 +28,19 @@ _UNKNOWN_BYTES = 1 << 16
 # Bytes of a segment, a power of two between these. The largest is what a message carries at once, for links that carry
 # it in _SEGMENT_S: there messages are what costs. On others no model is so large that its segments are.
 SMALLEST_SEGMENT_BYTES, LARGEST_SEGMENT_BYTES, _LARGEST_USUAL_BYTES = 1 << 14, 1 << 19, 1 << 18
+
+
+def places_of(order: BroadcastOrdered) -> list[tuple[Contributor, int]]:
+    """Each device's place when the exchange began, and how many segments it owned then; also of those lost since.
+
+    Raises RemoteProtocolError if that is no table.
+    """
+    lost = {each.place: (each.contributor, each.owns) for each in order.lost}
+    count = len(order.order) + len(order.lost)
+    if len(order.owns) != len(order.order) or len(lost) != len(order.lost) or max(lost, default=0) >= count:
+        raise RemoteProtocolError(f"{len(order.owns)} shares for {count} devices")
+    here = iter(zip(order.order, order.owns, strict=True))
+    return [lost[place] if place in lost else next(here) for place in range(count)]
 
 
 def segment_values(size: int, mb_s: float = 0.0, owners: int = 1) -> int:

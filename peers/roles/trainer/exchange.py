@@ -20,9 +20,9 @@ from mdl.errors import RemoteProtocolError
 from mdl.protocol.coding import RoundedOff, coded_size, decode
 from mdl.protocol.delta import Contributor, ModelDelta, Vector, check_values, pair_aggregate
 from mdl.protocol.machine import Send
-from mdl.protocol.round_messages import BroadcastOrdered, places_of
+from mdl.protocol.round_messages import BroadcastOrdered
 from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
-from mdl.protocol.segments import Cut, partials_of, to_bits
+from mdl.protocol.segments import Cut, partials_of, places_of, to_bits
 from mdl.protocol.vocabulary import Partials
 from peers.roles.trainer.guard import Guard
 from peers.roles.trainer.lanes import MOST_UNDER_WAY, Lane, Parcel, Uplink, window_of

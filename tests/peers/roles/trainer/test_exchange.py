@@ -12,9 +12,9 @@ from mdl.errors import RemoteProtocolError
 from mdl.protocol.coding import Coding
 from mdl.protocol.delta import Contributor, ModelDelta, Vector, central_mean
 from mdl.protocol.machine import Send
-from mdl.protocol.round_messages import BroadcastOrdered, places_of
+from mdl.protocol.round_messages import BroadcastOrdered
 from mdl.protocol.segment_messages import Lost, PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
-from mdl.protocol.segments import mask_of
+from mdl.protocol.segments import mask_of, places_of
 from peers.roles.trainer.exchange import Exchange
 from peers.roles.trainer.lanes import Uplink
 
