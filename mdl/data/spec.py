@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import Literal, TypeVar, get_args, get_origin
 
 import msgspec
 
@@ -30,16 +30,25 @@ class Spec(msgspec.Struct, frozen=True):
 
 def read_options(spec: Spec, kind: type[_Options]) -> _Options:
     """The options of a spec as a struct. Raises ConfigError naming the option, its value and what would be valid."""
-    names = [field.encode_name for field in msgspec.structs.fields(kind)]
+    kinds = {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
     for name in spec.options:
-        if name not in names:
-            raise ConfigError(f"data {spec.text!r}: unknown option {name!r}; {describe_choices(name, names)}")
+        if name not in kinds:
+            raise ConfigError(f"data {spec.text!r}: unknown option {name!r}; {describe_choices(name, kinds)}")
     try:
         return msgspec.convert(spec.options, kind, strict=False)
     except msgspec.ValidationError as error:
         reason, _, place = str(error).partition(" - at `$.")
         name = place.rstrip("`")
-        raise ConfigError(f"data {spec.text!r}: option {name}={spec.options.get(name, '')[:40]}: {reason}") from None
+        given = spec.options.get(name, "")[:40]
+        if choices := _choices(kinds.get(name)):
+            reason = describe_choices(given, choices)
+        raise ConfigError(f"data {spec.text!r}: option {name}={given}: {reason}") from None
+
+
+def _choices(kind: object) -> list[str]:
+    """What an option can be, if that is one of some words."""
+    parts = (kind, *get_args(kind))
+    return [choice for part in parts if get_origin(part) is Literal for choice in get_args(part) if choice]
 
 
 def describe_choices(given: str, valid: Iterable[str]) -> str:

@@ -82,7 +82,7 @@ def test_uci_har_brought_to_a_level_by_person_differs_in_nothing_else(
             np.testing.assert_allclose(own, (was - was.mean(axis=(0, 2), keepdims=True)) / deviation, atol=1e-4)
         for name in ("y", "subject", "group"):
             assert np.array_equal(getattr(before, name), getattr(after, name))
-    with pytest.raises(ConfigError, match="level=persons"):
+    with pytest.raises(ConfigError, match=r"level=persons: did you mean person\? valid: fixed, person"):
         load_data(f"{spec}s", cache_dir)
 
 
