@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from typing import get_args, get_type_hints
+from typing import Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -18,6 +18,12 @@ def did_you_mean(given: str, valid: Iterable[str], form: str = "; did you mean {
     return form.format(close[0]) if close else ""
 
 
+def words_of(kind: object) -> list[str]:
+    """What a field of this type can be, if that is one of some words, or none."""
+    literals = [part for part in (kind, *get_args(kind)) if get_origin(part) is Literal]
+    return [word for literal in literals for word in get_args(literal) if isinstance(word, str)]
+
+
 def explain(error: msgspec.ValidationError, kind: type) -> str:
     """Where in a struct of this kind something is wrong and what; for a field of few words also which are valid."""
     reason, _, place = str(error).partition(" - at `$.")
@@ -25,6 +31,6 @@ def explain(error: msgspec.ValidationError, kind: type) -> str:
     found: object = kind
     for name in place.split("."):
         found = get_type_hints(found).get(name) if isinstance(found, type) else None
-    words = [word for word in get_args(found) if isinstance(word, str)]
+    words = words_of(found)
     valid = f" (valid: {', '.join(words)})" if words else ""
     return f"{place or 'configuration'}: {reason}{valid}"

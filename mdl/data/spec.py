@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Literal, TypeVar, get_args, get_origin
+from typing import TypeVar
 
 import msgspec
 
 from mdl.errors import ConfigError
-from mdl.hints import did_you_mean
+from mdl.hints import did_you_mean, words_of
 
 _Options = TypeVar("_Options", bound=msgspec.Struct)
 
@@ -40,15 +40,9 @@ def read_options(spec: Spec, kind: type[_Options]) -> _Options:
         reason, _, place = str(error).partition(" - at `$.")
         name = place.rstrip("`")
         given = spec.options.get(name, "")[:40]
-        if choices := _choices(kinds.get(name)):
-            reason = describe_choices(given, choices)
+        if words := words_of(kinds.get(name)):
+            reason = describe_choices(given, words)
         raise ConfigError(f"data {spec.text!r}: option {name}={given}: {reason}") from None
-
-
-def _choices(kind: object) -> list[str]:
-    """What an option can be, if that is one of some words."""
-    parts = (kind, *get_args(kind))
-    return [choice for part in parts if get_origin(part) is Literal for choice in get_args(part) if choice]
 
 
 def describe_choices(given: str, valid: Iterable[str]) -> str:

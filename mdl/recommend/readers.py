@@ -84,18 +84,26 @@ def _read_csv(path: str, options: CsvLogOptions) -> Interactions:
 def _rows_of(
     where: str, lines: Iterable[str], columns: tuple[str, str, str], before: int
 ) -> Iterator[tuple[str, str, float | None]]:
-    table = csv.reader(lines)
-    header = [name.strip() for name in next(table, [])]
-    for name in columns[:2]:
-        if name not in header:
-            raise DataError(f"{where}: line 1: no column {name!r}; {describe_choices(name, header)}")
+    header, rows = _table(where, lines, columns[:2])
     user, item = header.index(columns[0]), header.index(columns[1])
     time = header.index(columns[2]) if columns[2] in header else None
-    for number, row in _whole_rows(where, table, len(header)):
+    for number, row in rows:
         _check_names(where, number, row[user], row[item])
         if before + number > _MOST_ROWS:
             raise DataError(f"{where}: more than {_MOST_ROWS} rows")
         yield row[user], row[item], None if time is None else _read_time(where, number, row[time])
+
+
+def _table(
+    where: str, lines: Iterable[str], needed: Iterable[str]
+) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
+    """The header, which has the columns that are needed, and the rows below it."""
+    table = csv.reader(lines)
+    header = [name.strip() for name in next(table, [])]
+    for name in needed:
+        if name not in header:
+            raise DataError(f"{where}: line 1: no column {name!r}; {describe_choices(name, header)}")
+    return header, _whole_rows(where, table, len(header))
 
 
 def _whole_rows(where: str, table: Iterable[list[str]], width: int) -> Iterator[tuple[int, list[str]]]:
@@ -175,15 +183,12 @@ def _read_profiles(file: Path, user: str, wanted: frozenset[str]) -> dict[str, d
     """Of a CSV with a row for each user, of those that are wanted; an empty field is not known."""
     told: dict[str, dict[str, str]] = {}
     with open_text(file) as lines:
-        table = csv.reader(lines)
-        header = [name.strip() for name in next(table, [])]
-        if user not in header:
-            raise DataError(f"{file}: line 1: no column {user!r}; {describe_choices(user, header)}")
+        header, rows = _table(str(file), lines, [user])
         place = header.index(user)
         _check_names(str(file), 1, *header)
         if twice := [name for name in header if header.count(name) > 1]:
             raise DataError(f"{file}: line 1: column {twice[0]!r} comes twice")
-        for number, row in _whole_rows(str(file), table, len(header)):
+        for number, row in rows:
             known = {name: field.strip() for name, field in zip(header, row, strict=True) if field.strip()}
             _check_names(str(file), number, row[place], *known.values())
             del known[user]
