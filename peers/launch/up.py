@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import subprocess
 import time
 from collections.abc import Iterator
@@ -102,7 +103,7 @@ def run_up(
 
 def _train(run: Run, verifier: Verifier | None, console: Console, as_json: bool) -> list[dict[str, Any]]:
     """Start everybody, follow the rounds, end everybody; what each process said at its end."""
-    code = new_join_code("up")
+    code = new_join_code(f"up-{secrets.token_hex(3)}")  # two on one network are no namesakes
     threads = max(1, (os.cpu_count() or 1) // run.peers)
     mesh = Mesh.from_code(code)
     with (
@@ -247,7 +248,7 @@ def _summarise(run: Run, results: list[dict[str, Any]], verifier: Verifier | Non
         raise MdlError(f"no round could be written down; the model is in {run.out / 'global.safetensors'}")
     last = rounds[-1]
     return {
-        "mesh": "up",
+        "mesh": results[0].get("mesh", ""),
         "peers": run.peers,
         "rounds": len(rounds),
         "policy": run.config.round.policy,
