@@ -1,12 +1,12 @@
-"""Table 1 of DeepType (IMWUT 2018), as far as one core can: authors' own models against the public one and n-grams.
+"""DeepType (IMWUT 2018), Tables 1 and 2 and Figures 7 and 8, as far as one core can: people's own models.
 
-    python benchmarks/deeptype_authors.py --global tweets.safetensors --compressed tweets40.safetensors \
-        --blogs blogs_50.jsonl.gz --corpus tweets.txt.gz --skip 3 --count 6 --words 60000 --out authors.json
+    python benchmarks/deeptype_authors.py --global tweets=tweets.safetensors bbc=bbc.safetensors \
+        --compressed tweets40.safetensors --blogs blogs_50.jsonl.gz --corpus tweets.txt.gz --count 6 --out authors.json
 
-Each author's words in the order of time: the first --words are learned, the next --test are the test. "everything"
-begins with the compressed model. The control learns another author's words. The first --skip authors are for tuning.
-Rows are written to --out as they are made, and rows that are there are not made again. Intervals are 95 % of a
-bootstrap over authors of the median of paired ratios.
+Each author's words in the order of time: the first --words are learned, the next --test are the test. Techniques and
+amounts of data are measured on the first public model; its compressed one begins "all techniques". The control learns
+another author's words. The first --skip authors are for tuning. Rows are written to --out as they are made, and rows
+that are there are not made again. Intervals are 95 % of a bootstrap over authors of the median of paired ratios.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -28,22 +28,34 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called
 
 from benchmarks.deeptype import authors_of
 from mdl.errors import MdlError
-from mdl.personal.output_layer import tune_all, tune_only
-from mdl.personal.study import Study, StudySettings
+from mdl.personal.study import StudySettings
 from mdl.personal.words.efficiency import Alphabet, evaluate_next_word
 from mdl.personal.words.mixture import evaluate_mixture
-from mdl.personal.words.model_file import load_next_word
-from mdl.personal.words.next_word import NextWordModel
+from mdl.personal.words.model_file import load_next_word, save_next_word
+from mdl.personal.words.next_word import NextWordModel, NextWordSize, build_next_word
 from mdl.personal.words.ngrams import count_ngrams, evaluate_ngrams
-from mdl.personal.words.personalise import Techniques, change_words, count_words, plan_words
-from mdl.personal.words.text import TokenTable, encode
-from mdl.personal.words.text_task import TextTask
+from mdl.personal.words.personalise import Techniques, begin_study, change_words, count_words, plan_words, suit_rate
+from mdl.personal.words.text import TokenTable, build_table, encode
 from peers.personal.train import Sentences, read_sentences
 
 Row: TypeAlias = dict[str, float]
 
-UNPERSONALISED, CONTROL = "unpersonalised", "another author's words"
 _DRAWS = 10_000
+LAST_LAYER = Techniques(fine_tune=True, words=0, least_uses=3, cache=True)
+ALL_LAYERS = Techniques(fine_tune=False, words=0, least_uses=3, batching="shared")
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way to a person's model. start: of a file, None begins from nothing. words: what is learned, 0 for nothing.
+
+    others: another author's words are learned.
+    """
+
+    start: Path | None
+    words: int
+    techniques: Techniques = LAST_LAYER
+    others: bool = False
 
 
 def main() -> int:
@@ -54,66 +66,77 @@ def main() -> int:
     except MdlError as error:
         print(f"deeptype_authors: {error}", file=sys.stderr)
         return error.exit_code
-    summary = summarise(rows)
+    summary = summarise(rows, next(iter(options.models)))
     _show(summary, len(rows))
     print(json.dumps({"part": "authors", "words": options.words, "test": options.test, "authors": len(rows),
                       "summary": summary}))  # fmt: skip
     return 0
 
 
+def list_arms(options: argparse.Namespace) -> dict[str, Arm]:
+    """By label. The first public model is the one that techniques and amounts of data are measured on."""
+    first, start = next(iter(options.models.items()))
+    words = options.words
+    arms: dict[str, Arm] = {first: Arm(start, 0), f"{first}, personal": Arm(start, words)}
+    if options.compressed:
+        everything = Techniques(True, options.keep, 3, cache=True)
+        arms[f"{first}, all techniques"] = Arm(options.compressed, words, everything)
+    arms |= {
+        f"{first}, another's words": Arm(start, words, others=True),
+        f"{first}, words of the model alone": Arm(start, words, Techniques(True, 0, 0, cache=True)),
+        f"{first}, half the words": Arm(start, words // 2),
+        f"{first}, a tenth of the words": Arm(start, words // 10),
+    }
+    for name, path in list(options.models.items())[1:]:
+        arms |= {name: Arm(path, 0), f"{name}, personal": Arm(path, words)}
+    return arms | {
+        f"{first}, all layers": Arm(start, words, ALL_LAYERS),
+        "nothing, personal": Arm(None, words, ALL_LAYERS),
+    }
+
+
 def run(options: argparse.Namespace) -> list[Row]:
-    """A row an author; written as soon as it is there."""
+    """A row an author; written as soon as a part of it is there."""
     made: dict[str, Row] = json.loads(options.out.read_text()) if options.out.exists() else {}
     corpus = read_sentences(options.corpus, limit=options.corpus_words)
     names = authors_of(options.blogs)[options.skip :][: options.count + 1]
-    for name, other in pairwise(names):
-        began, row = time.process_time(), made.setdefault(name, {})
-        for _ in run_author(options, row, name, other, corpus):
+    arms = {label: arm for label, arm in list_arms(options).items() if not options.only or label in options.only}
+    for label, arm in arms.items():
+        for name, other in pairwise(names):
+            row, began = made.setdefault(name, {}), time.process_time()
+            if label in row:
+                continue
+            mine, held_out = _cut(read_sentences(options.blogs, name, options.words + options.test), options.words)
+            said = read_sentences(options.blogs, other, options.words) if arm.others else mine
+            model, table = personalise(options, arm, said)
+            if options.models_out:
+                save_next_word(options.models_out / f"{label.replace(' ', '-')}.{name}.safetensors", model, table)
+            found = evaluate_next_word(model, encode(held_out, table), 3, Alphabet(table))
+            row |= {label: found.efficiency, f"{label}, filtered": found.filtered}
+            if label == f"{next(iter(options.models))}, personal":
+                _test_ngrams(row, options, model, table, mine, held_out, corpus)
             options.out.write_text(json.dumps(made))
-        print(f"author {len(made)}: {time.process_time() - began:.0f} s, {_told(row)}", file=sys.stderr)
-    return [made[name] for name in names if name in made]
+            took = time.process_time() - began
+            print(f"{name}, {label}: {found.efficiency:.3f}, {found.filtered:.3f} ({took:.0f} s)", file=sys.stderr)
+    return [made[name] for name in names[:-1]]
 
 
-def run_author(options: argparse.Namespace, row: Row, name: str, other: str, corpus: Sentences) -> Iterator[None]:
-    """Add what the row has not yet; gives way after each part."""
-    sentences = read_sentences(options.blogs, name, options.words + options.test)
-    mine, held_out = _cut(sentences, options.words)
-    theirs = read_sentences(options.blogs, other, options.words)
-    if UNPERSONALISED not in row:
-        model, described = load_next_word(options.model)
-        _test(row, UNPERSONALISED, model, described.table, held_out)
-        yield
-    last, every = Techniques(True, 0, 3, "shared"), Techniques(False, 0, 3, "shared")
-    for label, start, techniques, said in (
-        ("last layer", options.model, last, mine),
-        ("all layers", options.model, every, mine),
-        ("everything", options.compressed, Techniques(True, options.keep, 3, "shared"), mine),
-        (CONTROL, options.model, last, theirs),
-    ):
-        if label in row or (label == CONTROL and options.no_control):
-            continue
-        model, table = personalise(options, start, techniques, said)
-        _test(row, label, model, table, held_out)
-        yield
-        if label == "all layers":
-            _test_ngrams(row, options, model, table, mine, held_out, corpus)
-            yield
-
-
-def personalise(
-    options: argparse.Namespace, start: Path, techniques: Techniques, said: Sentences
-) -> tuple[NextWordModel, TokenTable]:
-    model, described = load_next_word(start)
-    table = change_words(model, described.table, plan_words(described.table, count_words(said), techniques))
-    learned = tune_only(model, "output") if techniques.fine_tune else tune_all(model)
-    settings = StudySettings(options.epochs, options.batch, "adam", options.rate, decay=0.5)
-    Study(learned, TextTask(model, encode(said, table), "shared", options.batch, options.sampled), settings).run()
+def personalise(options: argparse.Namespace, arm: Arm, said: Sentences) -> tuple[NextWordModel, TokenTable]:
+    """The last `arm.words` words of what was said are learned."""
+    if arm.start is None:
+        table = build_table(said, options.vocabulary)
+        model = build_next_word(NextWordSize(table.classes, table.size, options.hidden), 0)
+    else:
+        model, described = load_next_word(arm.start)
+        table = described.table
+    if not arm.words:
+        return model, table
+    said = _cut(said, max(0, sum(map(len, said)) - arm.words))[1]
+    if arm.start is not None:
+        table = change_words(model, table, plan_words(table, count_words(said), arm.techniques))
+    settings = StudySettings(options.epochs, options.batch, options.optimizer, options.rate, decay=options.decay)
+    begin_study(model, encode(said, table), arm.techniques, suit_rate(settings, model)).run()
     return model, table
-
-
-def _test(row: Row, label: str, model: NextWordModel, table: TokenTable, held_out: Sentences) -> None:
-    found = evaluate_next_word(model, encode(held_out, table), 3, Alphabet(table))
-    row[label], row[f"{label}, filtered"] = found.efficiency, found.filtered
 
 
 def _test_ngrams(
@@ -129,18 +152,21 @@ def _test_ngrams(
     own, public = (count_ngrams(encode(said, table), table.classes) for said in (mine, corpus))
     merged = public.merged(own, options.own_weight)
     for label, ngrams in (("user", own), ("global", public), ("merged", merged)):
-        row[f"3-grams, {label}"], row[f"3-grams, {label}, filtered"] = evaluate_ngrams(ngrams, text, alphabet)
-    row["all layers with merged 3-grams, filtered"] = evaluate_mixture(model, merged, text, alphabet)
+        for order in (1, 2, 3):
+            found = evaluate_ngrams(ngrams.up_to(order), text, alphabet)
+            row[f"{order}-grams, {label}"], row[f"{order}-grams, {label}, filtered"] = found
+    row["personal with merged 3-grams, filtered"] = evaluate_mixture(model, merged, text, alphabet)
 
 
-def summarise(rows: list[Row]) -> dict[str, dict[str, float]]:
-    """Of each label that all rows have: the median, and the median ratio to the unpersonalised model, its interval."""
+def summarise(rows: list[Row], first: str) -> dict[str, dict[str, float]]:
+    """Of each label that all rows have: the median, and the median ratio to the first public model, its interval."""
     labels = [label for label in rows[0] if all(label in row for row in rows)]
-    return {label: {"median": median(row[label] for row in rows), **ratio(rows, label, UNPERSONALISED)} for label in
-            labels} | {f"{one} / {other}": ratio(rows, one, other) for one, other in (
-                ("last layer", "all layers"), ("everything", "all layers"),
-                ("all layers with merged 3-grams, filtered", "3-grams, merged, filtered"),
-                ("all layers with merged 3-grams, filtered", "all layers, filtered"))}  # fmt: skip
+    personal, grams, mixed = f"{first}, personal", "3-grams, merged, filtered", "personal with merged 3-grams, filtered"
+    pairs = [(label, label.removesuffix(", personal")) for label in labels if label.endswith(", personal")]
+    pairs += [(personal, f"{first}, all layers"), (f"{first}, all techniques", personal)]
+    pairs += [(mixed, grams), (mixed, f"{personal}, filtered")]
+    told = {label: {"median": median(row[label] for row in rows), **ratio(rows, label, first)} for label in labels}
+    return told | {f"{one} / {other}": ratio(rows, one, other) for one, other in pairs if {one, other} <= set(labels)}
 
 
 def ratio(rows: list[Row], one: str, other: str) -> dict[str, float]:
@@ -157,10 +183,6 @@ def _cut(sentences: Sentences, words: int) -> tuple[Sentences, Sentences]:
     return sentences[:at], sentences[at:]
 
 
-def _told(row: Row) -> str:
-    return ", ".join(f"{label} {value:.3f}" for label, value in row.items())
-
-
 def _show(summary: dict[str, dict[str, float]], authors: int) -> None:
     print(f"{'':<70} {'median':>7} {'gain':>7}   95 %   ({authors} authors)")
     for label, found in summary.items():
@@ -168,26 +190,37 @@ def _show(summary: dict[str, dict[str, float]], authors: int) -> None:
         print(f"{label:<70} {shown} {found['gain']:>+7.1%}   {found['low']:+.1%} to {found['high']:+.1%}")
 
 
+def _named(text: str) -> tuple[str, Path]:
+    name, _, path = text.partition("=")
+    return name, Path(path)
+
+
 def _parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--global", dest="model", type=Path, required=True)
-    parser.add_argument("--compressed", type=Path, required=True, help="the same after `pretrain --rank`")
+    parser.add_argument("--global", dest="models", type=_named, nargs="+", required=True, help="NAME=FILE, some")
+    parser.add_argument("--compressed", type=Path, help="the first one after `pretrain --rank`")
     parser.add_argument("--blogs", type=Path, required=True)
-    parser.add_argument("--corpus", type=Path, required=True, help="what the global model learned, for n-grams")
-    parser.add_argument("--corpus-words", type=int, default=1_100_000)
+    parser.add_argument("--corpus", type=Path, required=True, help="what the first one learned, for n-grams")
+    parser.add_argument("--corpus-words", type=int, default=850_000)
     parser.add_argument("--skip", type=int, default=3, help="authors that were used for tuning")
     parser.add_argument("--count", type=int, default=6)
-    parser.add_argument("--no-control", action="store_true", help="leave another author's words out")
+    parser.add_argument("--only", nargs="+", default=[], metavar="LABEL", help="of the rows: these alone")
     parser.add_argument("--words", type=int, default=60_000)
     parser.add_argument("--test", type=int, default=4_000)
     parser.add_argument("--keep", type=int, default=5_000, help="words that vocabulary compression keeps")
-    parser.add_argument("--epochs", type=int, default=1)
-    parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--rate", type=float, default=0.002, help="of Adam; half of it in each next epoch")
-    parser.add_argument("--sampled", type=int, default=1_000, help="words that a step scores, 0 for all")
+    parser.add_argument("--vocabulary", type=int, default=10_000, help="words of a model that begins from nothing")
+    parser.add_argument("--hidden", type=int, default=128, help="its units")
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--optimizer", choices=("sgd", "adam"), default="sgd")
+    parser.add_argument("--rate", type=float, default=0.0, help="0: what suits the optimizer and the model")
+    parser.add_argument("--decay", type=float, default=0.5, help="of the rate, an epoch")
     parser.add_argument("--own-weight", type=float, default=5.0, help="of a person's counts among the public's")
     parser.add_argument("--out", type=Path, default=Path("deeptype_authors.json"))
-    return parser.parse_args()
+    parser.add_argument("--models-out", type=Path, help="a folder that keeps the models, LABEL.AUTHOR.safetensors")
+    options = parser.parse_args()
+    options.models = dict(options.models)
+    return options
 
 
 if __name__ == "__main__":

@@ -5,8 +5,8 @@
 Each night a device learns what its person wrote that day (--words words, all layers, one pass), and the shared model
 takes the plain mean of what all devices learned, which is what a round of ChainSGD gives to float32 rounding. Then each
 device puts what is personal onto it and lets its last layer learn from the same words. "alone" learns the same words
-with all layers, the person's vocabulary too, and nobody else. Tested on the words after the last night. One process,
-the product's own functions.
+with all layers, the person's vocabulary too, and nobody else. Tested on the words after the last night. Newcomers were
+not there, and begin with the shared model. One process, the product's own functions.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from mdl.personal.vocabulary import swap_unused
 from mdl.personal.words.efficiency import evaluate_next_word
 from mdl.personal.words.model_file import load_next_word
 from mdl.personal.words.next_word import NextWordModel
-from mdl.personal.words.personalise import change_words, count_words
+from mdl.personal.words.personalise import change_words, count_words, suit_rate
 from mdl.personal.words.rebase import rebase
 from mdl.personal.words.text import TokenTable, encode
 from mdl.personal.words.text_task import TextTask
@@ -69,10 +69,11 @@ def main() -> int:
     options = _parse_options()
     torch.set_num_threads(1)
     try:
-        rows = [row for seed in range(options.seeds) for row in run(options, seed)]
+        runs = [run(options, seed) for seed in range(options.seeds)]
     except MdlError as error:
         print(f"personal_nights: {error}", file=sys.stderr)
         return error.exit_code
+    rows, cold = ([row for run in runs for row in run[part]] for part in (0, 1))
     found = {name: median(row[name] for row in rows) for name in rows[0]}
     better = {
         f"personal above {name}": sum(row["shared and personal"] > row[name] for row in rows)
@@ -80,19 +81,25 @@ def main() -> int:
     }
     print("top-3 efficiency, median: " + ", ".join(f"{name} {value:.3f}" for name, value in found.items()))
     print(f"of {len(rows)} (people x seeds): " + ", ".join(f"{name} {count}" for name, count in better.items()))
+    gains = [row["shared"] / row["global"] - 1 for row in cold]
+    if gains:
+        print(f"newcomers: shared above global {sum(gain > 0 for gain in gains)} of {len(gains)}, {median(gains):+.1%}")
     print(json.dumps({"part": "nights", "people": options.people, "nights": options.nights, "words": options.words,
-                      "seeds": options.seeds, "median": found, "better": better, "rows": rows}))  # fmt: skip
+                      "seeds": options.seeds, "median": found, "better": better, "rows": rows, "newcomers": cold}))  # fmt: skip
     return 0
 
 
-def run(options: argparse.Namespace, seed: int) -> list[dict[str, float]]:
+def run(options: argparse.Namespace, seed: int) -> tuple[list[dict[str, float]], list[dict[str, float]]]:
+    """Top-3 efficiencies: of the people, and of newcomers who were not there, and have written nothing yet."""
     began = time.process_time()
     model, described = load_next_word(options.model)
     table = described.table
-    people = [
-        _meet(options, name, model, table) for name in authors_of(options.blogs)[options.skip :][: options.people]
-    ]
+    names = authors_of(options.blogs)[options.skip :]
+    people = [_meet(options, name, model, table) for name in names[: options.people]]
+    others = names[options.people :][: options.newcomers]
+    newcomers = [encode(read_sentences(options.blogs, name, limit=options.test), table) for name in others]
     before = [_test(model, table, person) for person in people]
+    cold = [{"global": evaluate_next_word(model, said).efficiency} for said in newcomers]
     flat = FlatModel(model)
     for night in range(options.nights):
         old, values = copy.deepcopy(model), flat.values().copy()
@@ -106,6 +113,8 @@ def run(options: argparse.Namespace, seed: int) -> list[dict[str, float]]:
         for person in people:
             _go_on(options, person, old, model, table, night, seed)
         print(f"seed {seed}, night {night + 1}: {time.process_time() - began:.0f} s", file=sys.stderr)
+    for row, said in zip(cold, newcomers, strict=True):
+        row["shared"] = evaluate_next_word(model, said).efficiency
     return [
         {
             "global": first,
@@ -114,7 +123,7 @@ def run(options: argparse.Namespace, seed: int) -> list[dict[str, float]]:
             "shared and personal": _test(person.own, person.table, person),
         }
         for first, person in zip(before, people, strict=True)
-    ]
+    ], cold
 
 
 def _meet(options: argparse.Namespace, name: str, model: NextWordModel, table: TokenTable) -> Person:
@@ -132,7 +141,7 @@ def _meet(options: argparse.Namespace, name: str, model: NextWordModel, table: T
 def _teach(
     options: argparse.Namespace, model: NextWordModel, table: TokenTable, said: Sentences, night: int, seed: int
 ) -> None:
-    settings = StudySettings(1, options.batch, "adam", options.rate, seed=seed)
+    settings = StudySettings(1, options.batch, options.optimizer, options.rate, seed=seed)
     lesson = Lesson(encode(said, table), settings, 0, lambda: False, options.sampled)
 
     def one() -> Iterator[Night]:
@@ -151,10 +160,10 @@ def _go_on(
     seed: int,
 ) -> None:
     rebase(person.own, person.table, (old, table), (new, table))
-    settings = StudySettings(1, options.batch, "adam", options.own_rate, seed=1000 * seed + night)
+    settings = StudySettings(1, options.batch, options.optimizer, options.own_rate, seed=1000 * seed + night)
     text = encode(person.days[night], person.table)
     task = TextTask(person.own, text, "shared", options.batch, options.sampled)
-    Study(tune_only(person.own, "output"), task, settings).run()
+    Study(tune_only(person.own, "output"), task, suit_rate(settings, person.own)).run()
 
 
 def _test(model: NextWordModel, table: TokenTable, person: Person) -> float:
@@ -167,14 +176,16 @@ def _parse_options() -> argparse.Namespace:
     parser.add_argument("--blogs", type=Path, required=True)
     parser.add_argument("--skip", type=int, default=3, help="authors that were used for tuning")
     parser.add_argument("--people", type=int, default=6)
+    parser.add_argument("--newcomers", type=int, default=6, help="tested with the shared model; they teach nothing")
     parser.add_argument("--nights", type=int, default=10)
     parser.add_argument("--words", type=int, default=1_000, help="of a day")
     parser.add_argument("--test", type=int, default=2_000)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--rate", type=float, default=0.001, help="of Adam, all layers")
-    parser.add_argument("--own-rate", type=float, default=0.001, help="of Adam, the personal last layer")
-    parser.add_argument("--sampled", type=int, default=1_000, help="words that a step scores, 0 for all")
+    parser.add_argument("--optimizer", choices=("sgd", "adam"), default="sgd")
+    parser.add_argument("--rate", type=float, default=0.0, help="of all layers; 0: what suits the optimizer")
+    parser.add_argument("--own-rate", type=float, default=0.0, help="of the personal last layer")
+    parser.add_argument("--sampled", type=int, default=0, help="words that a step scores, 0 for all")
     return parser.parse_args()
 
 

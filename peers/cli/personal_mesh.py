@@ -42,7 +42,7 @@ from peers.cli.personal_options import (
     Epochs,
     Home,
     Limit,
-    Rate,
+    OwnRate,
     SeedOf,
     end_training,
     home_of,
@@ -61,7 +61,9 @@ BeganWith = Annotated[
 ]
 
 SharedModel = Annotated[Path | None, typer.Option("--model", help="The shared model, the same on all devices.")]
-SharedRate = Annotated[float, typer.Option(help="Learning rate in the mesh.", min=0.0, max=1e3, callback=finite)]
+SharedRate = Annotated[
+    float, typer.Option(help="Learning rate in the mesh; 0: what suits the model.", min=0.0, max=1e3, callback=finite)
+]
 WordsARound = Annotated[int, typer.Option(help="Train so many words in each round; 0: all.", min=0, max=MANY)]
 
 
@@ -76,8 +78,8 @@ def join_mesh(
     words_a_round: WordsARound = 0,
     epochs: Epochs = 1,
     batch: Batch = 16,
-    rate: Rate = 0.001,
-    shared_rate: SharedRate = 0.001,
+    rate: OwnRate = 0.0,
+    shared_rate: SharedRate = 0.0,
     limit: Limit = 0,
     when: When = None,
     seed: SeedOf = 0,
@@ -105,12 +107,12 @@ def join_mesh(
     folder, gate = home_of(out), make_gatekeeper(when or "", "")
     ours = shared.read_shared(folder, model)
     said = shared.words_of(train.read_sentences(text, author, limit), ours[1].table)
-    lessons = study_settings(1, batch, "adam", shared_rate, seed)
+    lessons = study_settings(1, batch, "sgd", shared_rate, seed)
     lesson = shared.Lesson(said, lessons, words_a_round, lambda: bool(gate.forbidden_by))
     how = name, rounds or 0, fresh
     _train_together(find_mesh(mesh, code, settings), settings, ours, lesson, gate, how, (folder, model))
     shared.take_over(folder, ours, model)
-    own = study_settings(epochs, batch, "adam", rate, seed)
+    own = study_settings(epochs, batch, "sgd", rate, seed)
     with progress_bar() as show:
         done = train.train(text, folder, None, Techniques(), own, author, 0.0, limit, when or "", True, show)
     end_training(done, {"directory": str(folder)}, f"{folder}: {done.classes} words on the new shared model", as_json)

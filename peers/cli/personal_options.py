@@ -24,6 +24,8 @@ Author = Annotated[str, typer.Option(help="Only what this author wrote, in a .js
 Limit = Annotated[int, typer.Option(help="Read so many words at most; 0 reads all.", min=0, max=MANY)]
 Epochs = Annotated[int, typer.Option(help="Passes over the text.", min=1, max=MANY)]
 Rate = Annotated[float, typer.Option(help="Learning rate.", min=0.0, max=1e3, callback=finite)]
+_SUITS = "Learning rate; 0: what suits the optimizer and the model."
+OwnRate = Annotated[float, typer.Option("--rate", help=_SUITS, min=0.0, max=1e3, callback=finite)]
 Optimizer = Annotated[str, typer.Option(help="sgd or adam.")]
 Top = Annotated[int, typer.Option(help="Suggestions that are shown.", min=1, max=100)]
 SeedOf = Annotated[int, typer.Option("--seed", help="Every random choice follows from it.", min=0, max=LARGEST_SEED)]

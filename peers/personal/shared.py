@@ -23,6 +23,7 @@ from mdl.personal.output_layer import tune_all
 from mdl.personal.study import StudySettings, check_loss
 from mdl.personal.words.model_file import NextWordFile, load_next_word, save_next_word
 from mdl.personal.words.next_word import NextWordModel
+from mdl.personal.words.personalise import suit_rate
 from mdl.personal.words.rebase import rebase
 from mdl.personal.words.text import Text, TokenTable, encode
 from mdl.personal.words.text_task import TextTask
@@ -67,7 +68,7 @@ def read_shared(folder: Path, start: Path | None) -> Shared:
 
 def teach(rounds: Iterable[Round], model: NextWordModel, lesson: Lesson) -> int:
     """Train the shared model in every round of a mesh, all its layers; returns how many rounds were trained."""
-    settings = lesson.settings
+    settings = suit_rate(lesson.settings, model)
     task = TextTask(model, lesson.text, "shared", settings.batch, lesson.sampled)
     optimizer = Optimizer(tune_all(model), settings.optimizer, settings.clip)
     trained = 0

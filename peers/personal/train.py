@@ -24,7 +24,7 @@ from mdl.personal.words.mixture import evaluate_mixture
 from mdl.personal.words.model_file import load_next_word, save_next_word
 from mdl.personal.words.next_word import NextWordModel, NextWordSize, build_next_word, size_of
 from mdl.personal.words.ngrams import count_ngrams, evaluate_ngrams
-from mdl.personal.words.personalise import Techniques, begin_study, change_words, count_words, plan_words
+from mdl.personal.words.personalise import Techniques, begin_study, change_words, count_words, plan_words, suit_rate
 from mdl.personal.words.text import Text, TokenTable, build_table, encode, split_words
 from mdl.personal.words.text_task import Batching, TextTask
 from mdl.writing import check_writable
@@ -154,6 +154,7 @@ def train(
     text = encode(mine, table)
     if fresh:
         (folder / STUDY).unlink(missing_ok=True)
+    settings = suit_rate(settings, model)
     origin = fingerprint(model, text, repr((settings, techniques)))
     study = begin_study(model, text, techniques, settings)
     finished, seconds = _run(study, folder / STUDY, origin, gate, show)

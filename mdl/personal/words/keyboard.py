@@ -1,5 +1,6 @@
 """What a person types into: suggestions after each character, and learning from each word, online.
 
+With the filter, words that came lately count beside the network (`mixture`): what a step of learning has not reached.
 The state of the network after the words so far is kept, so that a character costs one step of it. History that gets as
 long as samples are is begun again with its last words, as pieces of a sentence are.
 """
@@ -12,6 +13,7 @@ import torch
 
 from mdl.personal.online import Inference, OnlineLearner
 from mdl.personal.words.efficiency import Alphabet
+from mdl.personal.words.mixture import RECENT_WEIGHT, RecentWords, mix
 from mdl.personal.words.next_word import NextWordModel, State
 from mdl.personal.words.pieces import MOST_STEPS, OVERLAP
 from mdl.personal.words.text import LONGEST_WORD, UNKNOWN, Speller, TokenTable
@@ -23,7 +25,8 @@ _LONGEST_HISTORY = MOST_STEPS - 6
 class Keyboard:
     """One person's typing. learner: of the model's last layer; without, nothing is learned.
 
-    top: suggestions shown. filtered: only words that begin as typed. typed: characters of the word so far.
+    top: suggestions shown. filtered: only words that begin as typed. recent: these are ranked with what was typed
+    lately, too. typed: characters of the word so far.
     """
 
     def __init__(
@@ -33,11 +36,13 @@ class Keyboard:
         learner: OnlineLearner | None = None,
         top: int = 3,
         filtered: bool = True,
+        recent: bool = True,
     ) -> None:
         self.typed = ""
         self._model, self._table = model, table
         self._learner = learner
         self._infers = learner or OnlineLearner(model.output, 0)
+        self._recent = RecentWords(table.classes) if recent else None
         self._speller, self._alphabet = Speller(table), Alphabet(table)
         self._top, self._filtered = top, filtered
         self._history: list[int] = []
@@ -50,12 +55,15 @@ class Keyboard:
         inference = self._inferred[-1]
         if inference is None:
             return []
-        scores = inference.probabilities.clone()
-        scores[UNKNOWN] = -1
-        if self._filtered and self.typed:
-            classes = torch.from_numpy(self._alphabet.begun(self.typed))
-            best = classes[scores[classes].topk(min(self._top, len(classes))).indices]
+        if self._filtered:
+            begun = self._alphabet.begun(self.typed)
+            classes, shares = torch.from_numpy(begun), inference.probabilities.numpy()[begun]
+            if self._recent:
+                shares = mix(shares, (self._recent.counts[begun], RECENT_WEIGHT))
+            best = classes[torch.from_numpy(shares).topk(min(self._top, len(classes))).indices]
         else:
+            scores = inference.probabilities.clone()
+            scores[UNKNOWN] = -1
             best = scores.topk(min(self._top, len(scores) - 1)).indices
         return [self._table.word(number) for number in best.tolist()]
 
@@ -86,6 +94,8 @@ class Keyboard:
         if self._learner and target != UNKNOWN:
             shown = [inference for inference in self._inferred if inference is not None]
             learned = self._learner.learn(shown, target)
+        if self._recent:
+            self._recent.add(target)
         self._history.append(target)
         start = self._states[0]
         if len(self._history) > _LONGEST_HISTORY:

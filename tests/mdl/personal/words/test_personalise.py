@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from mdl.personal.words.personalise import (
     compress_global,
     count_words,
     plan_words,
+    suit_rate,
 )
 from mdl.personal.words.text import LONGEST_WORD, TokenTable, build_table, encode
 from tests.mdl.personal.words.examples import invent, invented_text, small_model
@@ -46,6 +48,16 @@ def test_words_of_a_person_enter_and_unused_ones_go() -> None:
     assert {"anna", table.words[0]} <= set(change.names)
     assert "once" not in change.names
     assert plan_words(table, count_words(mine), Techniques(words=0, least_uses=0)).names == table.words
+
+
+@pytest.mark.parametrize(("optimizer", "rank", "rate"), [("sgd", 0, 1.0), ("sgd", 3, 0.2), ("adam", 0, 0.001)])
+def test_a_rate_that_is_not_given_suits_the_optimizer_and_the_model(optimizer: Any, rank: int, rate: float) -> None:
+    table, _ = invented_text(words=40)
+    model = small_model(table, rank=rank)
+    settings = StudySettings(optimizer=optimizer, learning_rate=0.0, epochs=2)
+    assert suit_rate(settings, model) == StudySettings(optimizer=optimizer, learning_rate=rate, epochs=2)
+    given = StudySettings(learning_rate=0.7)
+    assert suit_rate(given, model) is given
 
 
 @pytest.mark.parametrize("rank", [0, 3])
@@ -155,13 +167,23 @@ def test_5_5_learning_while_typing_saves_more_of_what_comes_later() -> None:
         model, table = _trained()
         sentences = [[table.words[number] for number in (30, 3, 25, 17)]] * 60
         learner = OnlineLearner(model.output, 2.0) if learns else None
-        needed = type_sentences(Keyboard(model, table, learner), sentences)
+        needed = type_sentences(Keyboard(model, table, learner, recent=False), sentences)
         halves = [efficiency(*zip(*part, strict=True)) for part in (needed[:120], needed[120:])]
         saved.append(halves)
     without, with_steps = saved
     assert without[0] == pytest.approx(without[1])
     assert with_steps[1] > without[1] + 0.1
     assert with_steps[1] > with_steps[0]
+
+
+def test_words_that_came_lately_are_suggested_sooner() -> None:
+    model, table = _trained()
+    sentences = [[table.words[number] for number in (30, 3, 25, 17)]] * 60
+    saved = []
+    for recent in (False, True):
+        needed = type_sentences(Keyboard(model, table, top=1, recent=recent), sentences)
+        saved.append(efficiency(*zip(*needed, strict=True)))
+    assert saved[1] > saved[0] + 0.05
 
 
 def test_a_sentence_may_go_on_for_ever() -> None:
