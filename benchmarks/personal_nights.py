@@ -85,7 +85,8 @@ def main() -> int:
     if gains:
         print(f"newcomers: shared above global {sum(gain > 0 for gain in gains)} of {len(gains)}, {median(gains):+.1%}")
     print(json.dumps({"part": "nights", "people": options.people, "nights": options.nights, "words": options.words,
-                      "seeds": options.seeds, "median": found, "better": better, "rows": rows, "newcomers": cold}))  # fmt: skip
+                      "seeds": options.seeds, "median": found, "better": better, "rows": rows,
+                      "newcomers": cold}))  # fmt: skip
     return 0
 
 
