@@ -53,10 +53,8 @@ def main() -> int:
         return error.exit_code
     gains = {arm: [median(row[number][at] / row[0][at] - 1 for row in rows) for at in (0, PARTS)] for number, arm in
              enumerate(arms)}  # fmt: skip
-    for arm in arms[1:]:
-        print(
-            f"{arm}, median of {len(rows)}: {gains[arm][0]:+.1%} of all words, {gains[arm][1]:+.1%} of the last tenth"
-        )
+    for arm, (gain, last) in list(gains.items())[1:]:
+        print(f"{arm}, median of {len(rows)}: {gain:+.1%} of all words, {last:+.1%} of the last tenth")
     print(json.dumps({"part": "online", "words": options.words, "rate": options.rate, "filtered": options.filtered,
                       "gains": gains, "authors": names, "rows": rows}))  # fmt: skip
     return 0
