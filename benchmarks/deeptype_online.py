@@ -29,6 +29,7 @@ from mdl.personal.online import OnlineLearner
 from mdl.personal.words.efficiency import efficiency
 from mdl.personal.words.keyboard import Keyboard, type_sentences
 from mdl.personal.words.model_file import load_next_word
+from mdl.personal.words.personalise import online_rate
 from peers.personal.train import Sentences, read_sentences
 
 PARTS = 10
@@ -64,7 +65,7 @@ def type_author(options: argparse.Namespace, arm: str, said: Sentences) -> list[
     """Top-3 efficiency of all words, and of each tenth of them."""
     model, described = load_next_word(options.model)
     model.eval()
-    learner = None if arm == ARMS[0] else OnlineLearner(model.output.requires_grad_(False), options.rate)
+    learner = None if arm == ARMS[0] else OnlineLearner(model.output.requires_grad_(False), options.rate or online_rate(model))
     keyboard = Keyboard(model, described.table, learner, filtered=options.filtered, recent=arm == ARMS[2])
     needed = type_sentences(keyboard, said)
     tenths = [needed[len(needed) * at // PARTS : len(needed) * (at + 1) // PARTS] for at in range(PARTS)]
@@ -86,7 +87,7 @@ def _parse_options() -> argparse.Namespace:
     parser.add_argument("--skip", type=int, default=3, help="authors that were used for tuning")
     parser.add_argument("--count", type=int, default=4)
     parser.add_argument("--words", type=int, default=20_000)
-    parser.add_argument("--rate", type=float, default=0.5, help="of a step, as `mdl type`")
+    parser.add_argument("--rate", type=float, default=0.0, help="of a step; 0: as `mdl type`")
     parser.add_argument("--filtered", action="store_true", help="only words that begin as typed, as `mdl type` does")
     return parser.parse_args()
 

@@ -22,8 +22,14 @@ def type_words(
         bool, typer.Option("--any", help="Suggest also words that do not begin as typed, as the paper does.")
     ] = False,
     rate: Annotated[
-        float, typer.Option(help="How fast it learns; 0 does not learn.", min=0, max=100, callback=finite)
-    ] = 0.5,
+        float | None,
+        typer.Option(
+            help="How fast it learns; 0 does not learn.  [default: what suits the model]",
+            min=0,
+            max=100,
+            callback=finite,
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Type with suggestions that learn: 1, 2, 3 take one, Enter ends the sentence, Ctrl-D or Ctrl-C saves and ends."""

@@ -16,6 +16,7 @@ from mdl.files.journal import Journal
 from mdl.personal.online import OnlineLearner
 from mdl.personal.words.keyboard import Keyboard
 from mdl.personal.words.model_file import load_next_word, save_next_word
+from mdl.personal.words.personalise import online_rate
 from peers.interrupts import handled, interrupt
 from peers.personal.home import LOG, MODEL, prepare_folder, read_record, write_record
 from peers.personal.shared import identify
@@ -41,11 +42,12 @@ def run_typing(
     terminal: Callable[[TypingSession], None],
     top: int,
     filtered: bool,
-    learning_rate: float,
+    learning_rate: float | None,
 ) -> tuple[Typed, bool]:
     """Type until the terminal ends or is interrupted, and save what was learned: (session, whether it was interrupted).
 
-    start: a model for a person who has none yet. learning_rate: 0 learns nothing. Raises ConfigError if there is none.
+    start: a model for a person who has none yet. learning_rate: 0 learns nothing, None is what suits
+    the model. Raises ConfigError if there is none.
     """
     place = folder / MODEL if (folder / MODEL).exists() else start
     if place is None:
@@ -54,7 +56,8 @@ def run_typing(
     torch.set_num_threads(1)
     model, described = load_next_word(place)
     base = described.base if place == folder / MODEL else identify(model, described.table)
-    learner = OnlineLearner(model.output.requires_grad_(False), learning_rate) if learning_rate else None
+    rate = online_rate(model) if learning_rate is None else learning_rate
+    learner = OnlineLearner(model.output.requires_grad_(False), rate) if rate else None
     journal = Journal(folder / LOG)
     saved_at = time.monotonic()
 

@@ -184,7 +184,7 @@ def test_a_terminal_that_closes_saves_what_was_learned(tmp_path: Path, monkeypat
         monkeypatch.setattr(sys, "stdin", stdin)
         monkeypatch.setattr(sys, "stdout", stdout)
         user.start()
-        session, interrupted = run_typing(tmp_path / "me", tmp_path / "global.safetensors", type_here, 3, True, 0.5)
+        session, interrupted = run_typing(tmp_path / "me", tmp_path / "global.safetensors", type_here, 3, True, None)
         user.join()
         monkeypatch.undo()
     os.close(slave)

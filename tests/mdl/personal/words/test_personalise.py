@@ -23,6 +23,7 @@ from mdl.personal.words.personalise import (
     change_words,
     compress_global,
     count_words,
+    online_rate,
     plan_words,
     suit_rate,
 )
@@ -56,6 +57,7 @@ def test_a_rate_that_is_not_given_suits_the_optimizer_and_the_model(optimizer: A
     model = small_model(table, rank=rank)
     settings = StudySettings(optimizer=optimizer, learning_rate=0.0, epochs=2)
     assert suit_rate(settings, model) == StudySettings(optimizer=optimizer, learning_rate=rate, epochs=2)
+    assert online_rate(model) == (0.05 if rank else 1.0)
     given = StudySettings(learning_rate=0.7)
     assert suit_rate(given, model) is given
 
