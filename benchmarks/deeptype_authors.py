@@ -40,6 +40,7 @@ from peers.personal.train import Sentences, read_sentences
 
 Row: TypeAlias = dict[str, float]
 
+SAME_WORDS = "words of the model alone"
 _DRAWS = 10_000
 LAST_LAYER = Techniques(fine_tune=True, words=0, least_uses=3, cache=True)
 ALL_LAYERS = Techniques(fine_tune=False, words=0, least_uses=3, batching="shared")
@@ -83,7 +84,7 @@ def list_arms(options: argparse.Namespace) -> dict[str, Arm]:
         arms[f"{first}, all techniques"] = Arm(options.compressed, words, everything)
     arms |= {
         f"{first}, another's words": Arm(start, words, others=True),
-        f"{first}, words of the model alone": Arm(start, words, Techniques(True, 0, 0, cache=True)),
+        f"{first}, {SAME_WORDS}": Arm(start, words, Techniques(True, 0, 0, cache=True)),
         f"{first}, half the words": Arm(start, words // 2),
         f"{first}, a tenth of the words": Arm(start, words // 10),
     }
@@ -106,11 +107,12 @@ def run(options: argparse.Namespace) -> list[Row]:
             row, began = made.setdefault(name, {}), time.process_time()
             if label in row:
                 continue
-            mine, held_out = _cut(read_sentences(options.blogs, name, options.words + options.test), options.words)
+            mine, held_out = cut(read_sentences(options.blogs, name, options.words + options.test), options.words)
             said = read_sentences(options.blogs, other, options.words) if arm.others else mine
             model, table = personalise(options, arm, said)
             if options.models_out:
-                save_next_word(options.models_out / f"{label.replace(' ', '-')}.{name}.safetensors", model, table)
+                options.models_out.mkdir(parents=True, exist_ok=True)
+                save_next_word(options.models_out / f"{file_name(label)}.{name}.safetensors", model, table)
             found = evaluate_next_word(model, encode(held_out, table), 3, Alphabet(table))
             row |= {label: found.efficiency, f"{label}, filtered": found.filtered}
             if label == f"{next(iter(options.models))}, personal":
@@ -131,7 +133,7 @@ def personalise(options: argparse.Namespace, arm: Arm, said: Sentences) -> tuple
         table = described.table
     if not arm.words:
         return model, table
-    said = _cut(said, max(0, sum(map(len, said)) - arm.words))[1]
+    said = cut(said, max(0, sum(map(len, said)) - arm.words))[1]
     if arm.start is not None:
         table = change_words(model, table, plan_words(table, count_words(said), arm.techniques))
     settings = StudySettings(options.epochs, options.batch, options.optimizer, options.rate, decay=options.decay)
@@ -177,7 +179,11 @@ def ratio(rows: list[Row], one: str, other: str) -> dict[str, float]:
     return {"gain": float(np.median(ratios)), "low": float(low), "high": float(high)}
 
 
-def _cut(sentences: Sentences, words: int) -> tuple[Sentences, Sentences]:
+def file_name(label: str) -> str:
+    return label.replace(" ", "-")
+
+
+def cut(sentences: Sentences, words: int) -> tuple[Sentences, Sentences]:
     total = np.cumsum([len(sentence) for sentence in sentences])
     at = int(np.searchsorted(total, words))
     return sentences[:at], sentences[at:]

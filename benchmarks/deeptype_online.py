@@ -65,11 +65,8 @@ def type_author(options: argparse.Namespace, arm: str, said: Sentences) -> list[
     """Top-3 efficiency of all words, and of each tenth of them."""
     model, described = load_next_word(options.model)
     model.eval()
-    learner = (
-        None
-        if arm == ARMS[0]
-        else OnlineLearner(model.output.requires_grad_(False), options.rate or online_rate(model))
-    )
+    rate = options.rate or online_rate(model)
+    learner = None if arm == ARMS[0] else OnlineLearner(model.output.requires_grad_(False), rate)
     keyboard = Keyboard(model, described.table, learner, filtered=options.filtered, recent=arm == ARMS[2])
     needed = type_sentences(keyboard, said)
     tenths = [needed[len(needed) * at // PARTS : len(needed) * (at + 1) // PARTS] for at in range(PARTS)]

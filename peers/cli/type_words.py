@@ -24,10 +24,7 @@ def type_words(
     rate: Annotated[
         float | None,
         typer.Option(
-            help="How fast it learns; 0 does not learn.  [default: what suits the model]",
-            min=0,
-            max=100,
-            callback=finite,
+            help="How fast it learns; 0 does not.", show_default="suits the model", min=0, max=100, callback=finite
         ),
     ] = None,
     as_json: AsJson = False,

@@ -1,0 +1,116 @@
+"""People who have written little: the weights of a group of like users (Colla's groups, for DeepType's last layer).
+
+    python benchmarks/deeptype_authors.py ... --only "tweets, words of the model alone" --models-out models
+    python benchmarks/deeptype_cold.py --global tweets.safetensors --blogs blogs_50.jsonl.gz --models models
+
+The authors whose models are in the folder learned with the public model's words, so that what each learned is a change
+of the same numbers. Each of them in turn is a newcomer, of whom --words words are known, the last before the test; the
+others' changes are those of a cloud's users. The group is the --like of them whose change is most like what the
+newcomer's own words alone teach (cosine). Each start is tested as it is, and after the newcomer's own words. It prints
+a table of top-3 efficiencies and one line of JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from statistics import median
+
+import torch
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
+
+from benchmarks.deeptype_authors import SAME_WORDS, cut, file_name
+from mdl.errors import MdlError
+from mdl.personal.study import StudySettings
+from mdl.personal.words.efficiency import evaluate_next_word
+from mdl.personal.words.model_file import load_next_word
+from mdl.personal.words.next_word import NextWordModel
+from mdl.personal.words.personalise import Techniques, begin_study, suit_rate
+from mdl.personal.words.text import Text, encode
+from peers.personal.train import read_sentences
+
+_TECHNIQUES = Techniques(True, 0, 0, cache=True)
+
+
+def main() -> int:
+    options = _parse_options()
+    torch.set_num_threads(1)
+    try:
+        rows = run(options)
+    except MdlError as error:
+        print(f"deeptype_cold: {error}", file=sys.stderr)
+        return error.exit_code
+    for name in rows[0]:
+        gain = median(row[name] / row["public"] - 1 for row in rows)
+        better = sum(row[name] > row["public"] for row in rows)
+        print(f"{name:<32} {median(row[name] for row in rows):.3f} {gain:+.1%}   above public {better} of {len(rows)}")
+    print(json.dumps({"part": "cold", "words": options.words, "like": options.like, "rows": rows}))
+    return 0
+
+
+def run(options: argparse.Namespace) -> list[dict[str, float]]:
+    """Top-3 efficiencies, a row an author."""
+    public, described = load_next_word(options.model)
+    begun = last_layer(public)
+    found = sorted(options.models.glob(f"*{file_name(SAME_WORDS)}.*.safetensors"))
+    learned = {path.suffixes[-2][1:]: last_layer(load_next_word(path)[0]) - begun for path in found}
+    rows = []
+    for name in learned:
+        said = read_sentences(options.blogs, name, options.after + options.test)
+        mine, held_out = cut(said, options.after)
+        text, test = (encode(part, described.table) for part in (cut(mine, options.after - options.words)[1], held_out))
+        own = last_layer(_learn(options, begun, text)) - begun
+        others = sorted((key for key in learned if key != name), key=lambda key: -_likeness(own, learned[key]))
+        starts = {
+            "public": begun,
+            f"all {len(others)} others": begun + torch.stack([learned[key] for key in others]).mean(dim=0),
+            f"the {options.like} most alike": begun
+            + torch.stack([learned[key] for key in others[: options.like]]).mean(dim=0),
+        }
+        row = {}
+        for start, values in starts.items():
+            row[start] = evaluate_next_word(_with(options, values), test).efficiency
+            row[f"{start}, own words"] = evaluate_next_word(_learn(options, values, text), test).efficiency
+        rows.append(row)
+        print(f"{name}: " + ", ".join(f"{key} {value:.3f}" for key, value in row.items()), file=sys.stderr)
+    return rows
+
+
+def last_layer(model: NextWordModel) -> Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in model.output.parameters()])
+
+
+def _with(options: argparse.Namespace, values: Tensor) -> NextWordModel:
+    model = load_next_word(options.model)[0]
+    torch.nn.utils.vector_to_parameters(values, model.output.parameters())
+    return model
+
+
+def _learn(options: argparse.Namespace, values: Tensor, text: Text) -> NextWordModel:
+    model = _with(options, values)
+    begin_study(model, text, _TECHNIQUES, suit_rate(StudySettings(1, 16, learning_rate=0.0), model)).run()
+    return model
+
+
+def _likeness(one: Tensor, other: Tensor) -> float:
+    return float(torch.nn.functional.cosine_similarity(one, other, dim=0))
+
+
+def _parse_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--global", dest="model", type=Path, required=True)
+    parser.add_argument("--blogs", type=Path, required=True)
+    parser.add_argument("--models", type=Path, required=True)
+    parser.add_argument("--after", type=int, default=60_000, help="words of an author before the test")
+    parser.add_argument("--words", type=int, default=1_000, help="of a newcomer that are known")
+    parser.add_argument("--like", type=int, default=2)
+    parser.add_argument("--test", type=int, default=4_000)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
