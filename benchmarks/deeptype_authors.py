@@ -161,13 +161,17 @@ def _test_ngrams(
 
 
 def summarise(rows: list[Row], first: str) -> dict[str, dict[str, float]]:
-    """Of each label that all rows have: the median, and the median ratio to the first public model, its interval."""
+    """Of each label that all rows have: the median, and the median ratio to the first public model, its interval.
+
+    With --only, and without that model: to the first of them.
+    """
     labels = [label for label in rows[0] if all(label in row for row in rows)]
     personal, grams, mixed = f"{first}, personal", "3-grams, merged, filtered", "personal with merged 3-grams, filtered"
     pairs = [(label, label.removesuffix(", personal")) for label in labels if label.endswith(", personal")]
     pairs += [(personal, f"{first}, all layers"), (f"{first}, all techniques", personal)]
     pairs += [(mixed, grams), (mixed, f"{personal}, filtered")]
-    told = {label: {"median": median(row[label] for row in rows), **ratio(rows, label, first)} for label in labels}
+    base = first if first in labels else labels[0]
+    told = {label: {"median": median(row[label] for row in rows), **ratio(rows, label, base)} for label in labels}
     return told | {f"{one} / {other}": ratio(rows, one, other) for one, other in pairs if {one, other} <= set(labels)}
 
 
