@@ -46,8 +46,7 @@ def run_typing(
 ) -> tuple[Typed, bool]:
     """Type until the terminal ends or is interrupted, and save what was learned: (session, whether it was interrupted).
 
-    start: a model for a person who has none yet. learning_rate: 0 learns nothing, None is what suits
-    the model. Raises ConfigError if there is none.
+    start: of who has no model yet; ConfigError if nobody has one. learning_rate: 0 learns nothing, None as suits it.
     """
     place = folder / MODEL if (folder / MODEL).exists() else start
     if place is None:
