@@ -15,19 +15,19 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
-import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
 
 from benchmarks.deeptype import authors_of
-from mdl.errors import MdlError
+from benchmarks.told import tell_measured
 from mdl.personal.study import StudySettings
 from mdl.personal.words.efficiency import Alphabet, evaluate_next_word
 from mdl.personal.words.mixture import evaluate_mixture
@@ -60,18 +60,13 @@ class Arm:
 
 
 def main() -> int:
-    options = _parse_options()
-    torch.set_num_threads(1)
-    try:
-        rows = run(options)
-    except MdlError as error:
-        print(f"deeptype_authors: {error}", file=sys.stderr)
-        return error.exit_code
+    return tell_measured("deeptype_authors", _parse_options(), measure, table)
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    rows = run(options)
     summary = summarise(rows, next(iter(options.models)))
-    _show(summary, len(rows))
-    print(json.dumps({"part": "authors", "words": options.words, "test": options.test, "authors": len(rows),
-                      "summary": summary}))  # fmt: skip
-    return 0
+    return {"part": "authors", "words": options.words, "test": options.test, "authors": len(rows), "summary": summary}
 
 
 def list_arms(options: argparse.Namespace) -> dict[str, Arm]:
@@ -193,11 +188,11 @@ def cut(sentences: Sentences, words: int) -> tuple[Sentences, Sentences]:
     return sentences[:at], sentences[at:]
 
 
-def _show(summary: dict[str, dict[str, float]], authors: int) -> None:
-    print(f"{'':<70} {'median':>7} {'gain':>7}   95 %   ({authors} authors)")
-    for label, found in summary.items():
+def table(told: dict[str, Any]) -> Iterator[str]:
+    yield f"{'':<70} {'median':>7} {'gain':>7}   95 %   ({told['authors']} authors)"
+    for label, found in told["summary"].items():
         shown = f"{found['median']:>7.3f}" if "median" in found else " " * 7
-        print(f"{label:<70} {shown} {found['gain']:>+7.1%}   {found['low']:+.1%} to {found['high']:+.1%}")
+        yield f"{label:<70} {shown} {found['gain']:>+7.1%}   {found['low']:+.1%} to {found['high']:+.1%}"
 
 
 def _named(text: str) -> tuple[str, Path]:

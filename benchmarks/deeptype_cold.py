@@ -13,10 +13,11 @@ a table of top-3 efficiencies and one line of JSON.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,7 +25,7 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
 
 from benchmarks.deeptype_authors import SAME_WORDS, cut, file_name
-from mdl.errors import MdlError
+from benchmarks.told import tell_measured
 from mdl.personal.study import StudySettings
 from mdl.personal.words.efficiency import evaluate_next_word
 from mdl.personal.words.model_file import load_next_word
@@ -37,22 +38,10 @@ _TECHNIQUES = Techniques(True, 0, 0, cache=True)
 
 
 def main() -> int:
-    options = _parse_options()
-    torch.set_num_threads(1)
-    try:
-        rows = run(options)
-    except MdlError as error:
-        print(f"deeptype_cold: {error}", file=sys.stderr)
-        return error.exit_code
-    for name in rows[0]:
-        gain = median(row[name] / row["public"] - 1 for row in rows)
-        better = sum(row[name] > row["public"] for row in rows)
-        print(f"{name:<32} {median(row[name] for row in rows):.3f} {gain:+.1%}   above public {better} of {len(rows)}")
-    print(json.dumps({"part": "cold", "words": options.words, "like": options.like, "rows": rows}))
-    return 0
+    return tell_measured("deeptype_cold", _parse_options(), measure, table)
 
 
-def run(options: argparse.Namespace) -> list[dict[str, float]]:
+def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Top-3 efficiencies, a row an author."""
     public, described = load_next_word(options.model)
     begun = last_layer(public)
@@ -64,20 +53,29 @@ def run(options: argparse.Namespace) -> list[dict[str, float]]:
         mine, held_out = cut(said, options.after)
         text, test = (encode(part, described.table) for part in (cut(mine, options.after - options.words)[1], held_out))
         own = last_layer(_learn(options, begun, text)) - begun
-        others = sorted((key for key in learned if key != name), key=lambda key: -_likeness(own, learned[key]))
-        starts = {
-            "public": begun,
-            f"all {len(others)} others": begun + torch.stack([learned[key] for key in others]).mean(dim=0),
-            f"the {options.like} most alike": begun
-            + torch.stack([learned[key] for key in others[: options.like]]).mean(dim=0),
-        }
+        others = [change for key, change in learned.items() if key != name]
+        others.sort(key=lambda change: -_likeness(own, change))
+        starts = {"public": begun}
+        for label, group in (
+            (f"all {len(others)} others", others),
+            (f"the {options.like} most alike", others[: options.like]),
+        ):
+            starts[label] = begun + torch.stack(group).mean(dim=0)
         row = {}
         for start, values in starts.items():
             row[start] = evaluate_next_word(_with(options, values), test).efficiency
             row[f"{start}, own words"] = evaluate_next_word(_learn(options, values, text), test).efficiency
         rows.append(row)
         print(f"{name}: " + ", ".join(f"{key} {value:.3f}" for key, value in row.items()), file=sys.stderr)
-    return rows
+    return {"part": "cold", "words": options.words, "like": options.like, "rows": rows}
+
+
+def table(told: dict[str, Any]) -> Iterator[str]:
+    rows: list[dict[str, float]] = told["rows"]
+    for name in rows[0]:
+        gain = median(row[name] / row["public"] - 1 for row in rows)
+        better = sum(row[name] > row["public"] for row in rows)
+        yield f"{name:<32} {median(row[name] for row in rows):.3f} {gain:+.1%}   above public {better} of {len(rows)}"
 
 
 def last_layer(model: NextWordModel) -> Tensor:

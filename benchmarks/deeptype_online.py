@@ -12,19 +12,17 @@ tenth. The first --skip authors are for tuning. The paper, not filtered: +9.5 % 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
-
-import torch
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
 
 from benchmarks.deeptype import authors_of
-from mdl.errors import MdlError
+from benchmarks.told import tell_measured
 from mdl.personal.online import OnlineLearner
 from mdl.personal.words.efficiency import efficiency
 from mdl.personal.words.keyboard import Keyboard, type_sentences
@@ -37,28 +35,28 @@ ARMS = ("nothing learned", "learning", "learning, with recent words")
 
 
 def main() -> int:
-    options = _parse_options()
-    torch.set_num_threads(1)
+    return tell_measured("deeptype_online", _parse_options(), measure, table)
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
     names = authors_of(options.blogs)[options.skip :][: options.count]
     arms = ARMS if options.filtered else ARMS[:2]
     rows: list[list[list[float]]] = []
-    try:
-        for name in names:
-            began = time.process_time()
-            said = read_sentences(options.blogs, name, options.words)
-            rows.append([type_author(options, arm, said) for arm in arms])
-            told = ", ".join(f"{arm} {_told(found)}" for arm, found in zip(arms, rows[-1], strict=True))
-            print(f"{name:>10}: {told} ({time.process_time() - began:.0f} s)", flush=True)
-    except MdlError as error:
-        print(f"deeptype_online: {error}", file=sys.stderr)
-        return error.exit_code
+    for name in names:
+        began = time.process_time()
+        said = read_sentences(options.blogs, name, options.words)
+        rows.append([type_author(options, arm, said) for arm in arms])
+        told = ", ".join(f"{arm} {_told(found)}" for arm, found in zip(arms, rows[-1], strict=True))
+        print(f"{name:>10}: {told} ({time.process_time() - began:.0f} s)", flush=True)
     gains = {arm: [median(row[number][at] / row[0][at] - 1 for row in rows) for at in (0, PARTS)] for number, arm in
              enumerate(arms)}  # fmt: skip
-    for arm, (gain, last) in list(gains.items())[1:]:
-        print(f"{arm}, median of {len(rows)}: {gain:+.1%} of all words, {last:+.1%} of the last tenth")
-    print(json.dumps({"part": "online", "words": options.words, "rate": options.rate, "filtered": options.filtered,
-                      "gains": gains, "authors": names, "rows": rows}))  # fmt: skip
-    return 0
+    return {"part": "online", "words": options.words, "rate": options.rate, "filtered": options.filtered,
+            "gains": gains, "authors": names, "rows": rows}  # fmt: skip
+
+
+def table(told: dict[str, Any]) -> Iterator[str]:
+    for arm, (gain, last) in list(told["gains"].items())[1:]:
+        yield f"{arm}, median of {len(told['rows'])}: {gain:+.1%} of all words, {last:+.1%} of the last tenth"
 
 
 def type_author(options: argparse.Namespace, arm: str, said: Sentences) -> list[float]:
