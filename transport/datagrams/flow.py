@@ -1,11 +1,11 @@
 """Datagrams between this node and one peer, and when they are the better way.
 
-Some 32 probes, and one a second from then on, tell how long the way is and how many frames get lost on it, for 60 bytes
-each. Where TCP would wait for that, messages go as datagrams until the way has been good for STAY_S: where the way is
-long (LONG_S), where frames are lost (SO_MANY_LOST), and when the peer was out of reach and is back (AWAY_S), since TCP
-waits another time as long. Who has not been heard by datagrams for SURE_S may be out of reach for them alone (a
-firewall that lets only TCP in): what is small goes both ways then, values by TCP. Every machine takes a message that
-comes twice. Pure.
+32 probes, one a second from then on, and 24 more where one is lost, tell how long the way is and how many frames get
+lost on it, for 60 bytes each. Where TCP would wait for that, messages go as datagrams: where the way is long (LONG_S)
+and not only full, which it would not be for STAY_S; where frames are lost (SO_MANY_LOST), until it has been good for
+STAY_S; and when the peer was out of reach and is back (AWAY_S), since TCP waits another time as long. Who has not been
+heard by datagrams for SURE_S may be out of reach for them alone (a firewall that lets only TCP in): what is small goes
+both ways then, values by TCP. Every machine takes a message that comes twice. Pure.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ from math import inf
 
 from transport.datagrams.packets import Ack, Data, Frame, Seal
 from transport.datagrams.receiving import Receiving
-from transport.datagrams.sending import SMALL, VALUES, Outcome, Sending
+from transport.datagrams.sending import AWAY_S, PROBE_EVERY_S, SMALL, VALUES, Outcome, Sending
 
 PROBES, PROBE_PAUSE_S = 32, 0.01
-PROBE_EVERY_S = 1.0
+# Where a probe is lost: at one a second it takes half a minute to see what a way is like, and TCP would hang till then.
+CLOSER_LOOK = 24
 # While nothing comes back: that the peer is there again is to be known at once.
 RETURN_PROBE_S = 0.3
-# Silence that is no chance: several probes are lost by then.
-AWAY_S = 1.5
 # A way on which TCP's slow start and its repetitions take seconds; and so many of the last PROBES without an answer:
 # where a fifth of the frames is lost that is what 97 of 100 looks find, where a fiftieth is, 3 of 100.
 LONG_S, SO_MANY_LOST = 0.1, 3
 _SHORT_SHARE, _FEW_LOST = 0.8, 1
 STAY_S = 60.0
+# Times as long as the peer was away, until TCP has surely repeated what it had lost.
+_TCP_WAITS = 2.0
 SURE_S = 2.0
 # A transfer is given up after as long a silence (transport.wire.bulk.EXPIRY_S).
 GONE_S = 10.0
@@ -36,11 +37,15 @@ TURN = 64
 
 
 class _Probes:
-    """When probes leave: PROBES of them at first. left_at: when the last one did."""
+    """When probes leave: PROBES of them at first, quickly. left_at: when the last one did."""
 
     def __init__(self, now: float) -> None:
         self.due_at, self.left_at = now, -inf
         self._at_first = PROBES
+
+    def look_closer(self, now: float, count: int = CLOSER_LOOK) -> None:
+        self._at_first = max(self._at_first, count)
+        self.due_at = min(self.due_at, now + PROBE_PAUSE_S)
 
     def leave(self, now: float) -> None:
         self.left_at = now
@@ -59,8 +64,9 @@ class Flow:
         self._sending, self._receiving = Sending(now), Receiving()
         self._outcomes: deque[bool] = deque(maxlen=PROBES)
         self._probes = _Probes(now)
-        self._was_away = False
-        self._bad_at = -inf
+        self._away_s = 0.0
+        self._is_long, self._short_at = False, -inf
+        self._bad_until = -inf
 
     @property
     def is_connected(self) -> bool:
@@ -97,9 +103,9 @@ class Flow:
         if self._peer is None:
             return []
         self._note(self._sending.on_time(now), now)
-        if self._sending.pace.is_silent and AWAY_S <= now - self.heard_at < inf:
-            self._was_away = True
-            if now - self.heard_at >= GONE_S:
+        if self._sending.pace.is_silent and AWAY_S <= now - self._sending.spoke_at < inf:
+            self._away_s = now - self._sending.spoke_at
+            if self._away_s >= GONE_S:
                 self._sending.forget_waiting()
         frames: list[tuple[int, Frame]] = []
         if (ack := self._receiving.ack(now)) is not None:
@@ -122,13 +128,22 @@ class Flow:
         return min(self._probes.due_at, self._probes.left_at + RETURN_PROBE_S) if is_silent else self._probes.due_at
 
     def _note(self, outcome: Outcome, now: float) -> None:
+        if outcome.arrived and not self._outcomes:
+            self._probes.look_closer(now, PROBES)  # those before may have left when the peer could not answer yet
         self._outcomes.extend([True] * outcome.lost + [False] * outcome.arrived)
         if not (outcome.lost or outcome.arrived):
             return
         shortest_s, lost = self._sending.pace.shortest_s, sum(self._outcomes)
-        if LONG_S <= shortest_s < inf or lost >= SO_MANY_LOST or (outcome.arrived and self._was_away):
-            self.is_wanted, self._was_away, self._bad_at = True, False, now
-        elif lost > _FEW_LOST or shortest_s > _SHORT_SHARE * LONG_S:
-            self._bad_at = now
-        elif now - self._bad_at >= STAY_S:
-            self.is_wanted = False
+        if shortest_s <= _SHORT_SHARE * LONG_S:
+            self._is_long, self._short_at = False, now
+        elif LONG_S <= shortest_s < inf and now - self._short_at >= STAY_S:
+            self._is_long = True
+        if lost >= SO_MANY_LOST or (self.is_wanted and lost > _FEW_LOST):
+            self._bad_until = now + STAY_S
+        elif outcome.arrived and self._away_s:
+            self._bad_until = max(self._bad_until, now + _TCP_WAITS * self._away_s)
+        self.is_wanted = self._is_long or now < self._bad_until
+        if outcome.lost and not self.is_wanted:
+            self._probes.look_closer(now)
+        if outcome.arrived:
+            self._away_s = 0.0

@@ -25,6 +25,8 @@ _LATER_ARRIVED = 3
 # While nothing comes back.
 _TRIES = 2
 _QUICKEST_S = 1e-4
+# How often a probe leaves at least; silence that is no chance: several are lost by then.
+PROBE_EVERY_S, AWAY_S = 1.0, 1.5
 
 
 @dataclass
@@ -67,11 +69,14 @@ class Outcome:
 
 
 class Sending:
-    """Takes messages, gives packets. pace: of this flow."""
+    """Takes messages, gives packets. pace: of this flow.
+
+    heard_at: when something that was under way was acknowledged last. spoke_at: when anything was, perhaps too late.
+    """
 
     def __init__(self, now: float) -> None:
         self.pace = Pace(now)
-        self.heard_at = -inf
+        self.heard_at = self.spoke_at = -inf
         self._waiting: tuple[deque[_Message], ...] = tuple(deque() for _ in range(CHANNELS))
         self._again: tuple[deque[Data], ...] = tuple(deque() for _ in range(CHANNELS))
         self._places = [0] * CHANNELS
@@ -80,6 +85,7 @@ class Sending:
         self._under_way_bytes = 0
         self._number = 0
         self._tries, self._tries_until = 0, -inf
+        self._unheard: set[int] = set()  # probes that timed out before anything was heard: lost, or the peer is away
 
     def put(self, header: bytes, payload: memoryview | None, channel: int) -> bool:
         """A message to send; False if too many wait."""
@@ -121,9 +127,11 @@ class Sending:
 
     def take(self, ack: Ack, now: float) -> Outcome:
         """Whatever this acknowledges; it may acknowledge what was never sent, which changes nothing."""
-        arrived = lost = 0
+        numbers, was_away = _numbers(ack), self._is_away(now)
+        self.spoke_at, arrived, lost = now, 0, 0
+        self._unheard.difference_update(numbers)
         was_full = 2 * self._under_way_bytes >= self.pace.window_bytes
-        for number in _numbers(ack):
+        for number in numbers:
             if (sent := self._sent.pop(number, None)) is None:
                 continue
             self.heard_at, self._tries = now, 0
@@ -139,12 +147,14 @@ class Sending:
             if number > ack.largest - _LATER_ARRIVED or now - self._sent[number].sent_at < self.pace.usual_s:
                 break
             lost += self._lose(number)
+        lost += 0 if was_away else sum(number < ack.largest for number in self._unheard)
+        self._unheard.clear()
         return Outcome(arrived, lost)
 
     def on_time(self, now: float) -> Outcome:
         """What has been under way for a timeout is lost, as far as one can tell.
 
-        Of probes only if something was heard since: silence says nothing about frames that get lost.
+        Of probes only if something is heard soon: silence says nothing about frames that get lost.
         """
         sent_before, lost, is_silent = now - self.pace.timeout_s, 0, False
         for number, sent in list(self._sent.items()):
@@ -152,7 +162,14 @@ class Sending:
                 break
             was_heard = sent.sent_at < self.heard_at
             is_silent = is_silent or not was_heard
-            lost += self._lose(number) * was_heard
+            if not self._lose(number):
+                continue
+            if was_heard:
+                lost += 1
+            else:
+                self._unheard.add(number)
+        if self._is_away(now):
+            self._unheard.clear()  # they will not count, and may go on for days
         if is_silent and now >= self._tries_until:
             self.pace.time_out()
             self._tries, self._tries_until = 0, now + self.pace.timeout_s
@@ -164,6 +181,9 @@ class Sending:
         if self._has_room() and any(self._again[c] or self._has_new(c) for c in range(CHANNELS)):
             times.append(self.pace.ready_at(now))
         return min(times, default=None)
+
+    def _is_away(self, now: float) -> bool:
+        return now - self.spoke_at >= AWAY_S + PROBE_EVERY_S
 
     def _has_new(self, channel: int) -> bool:
         if not self._waiting[channel]:

@@ -1,4 +1,4 @@
-"""Echo requests (ping, RFC 792) of chosen sizes that no router may cut: how long they take, how many get lost.
+"""Echo requests (ping, RFC 792 and 4443) of chosen sizes that no router may cut: how long they take, how many get lost.
 
 By a datagram socket where the system allows it (net.ipv4.ping_group_range), else by a raw one, for which one is root.
 """
@@ -10,13 +10,29 @@ import socket
 import struct
 import time
 from dataclasses import dataclass
+from typing import NamedTuple
 
-# IPv4 and ICMP headers of an echo request.
-HEADERS_BYTES = 28
-_REQUEST, _REPLY = 8, 0
+from transport.discovery.scopes import bare, socket_address
+
+
+class _Kind(NamedTuple):
+    """Echo requests of one kind of address. whole: the option of Linux by which nobody may cut them."""
+
+    family: int
+    protocol: int
+    request: int
+    reply: int
+    headers_bytes: int
+    # What a raw socket gives before the answer itself.
+    before_bytes: int
+    whole: tuple[int, int]
+
+
+# IP_MTU_DISCOVER and IPV6_MTU_DISCOVER of Linux, and what they are set to, IP_PMTUDISC_PROBE.
+_V4 = _Kind(socket.AF_INET, socket.IPPROTO_ICMP, 8, 0, 28, 20, (socket.IPPROTO_IP, 10))
+_V6 = _Kind(socket.AF_INET6, socket.IPPROTO_ICMPV6, 128, 129, 48, 0, (socket.IPPROTO_IPV6, 23))
+_PROBE = 3
 _HEADER = struct.Struct("!BBHHH")
-_DONT_FRAGMENT, _PROBE = 10, 3  # IP_MTU_DISCOVER, IP_PMTUDISC_PROBE of Linux
-_RAW_IP_BYTES = 20
 _PAUSE_S = 0.02
 # Answers that tell a speed, and for how long they are waited for; what takes so long is told by few; a clock's step.
 _FEW_CAME, _TRAIN_S, _SLOW_S, _SHORTEST_S = 4, 1.0, 0.05, 1e-5
@@ -36,7 +52,7 @@ class Echoes:
 
 
 def echo(host: str, packet_bytes: int, count: int, wait_s: float) -> Echoes | None:
-    """Send `count` packets of `packet_bytes` (IPv4 header included), 20 ms apart; None if it is not allowed.
+    """Send `count` packets of `packet_bytes` (IP header included), 20 ms apart; None if it is not allowed.
 
     wait_s: for the last answers.
     """
@@ -72,16 +88,18 @@ def _exchange(
     host: str, packet_bytes: int, count: int, pause_s: float, wait_s: float
 ) -> tuple[list[float], dict[int, float]]:
     """When the packets left, until one could not, and when the answer to which of them came."""
-    kind, found = _open()
+    kind = _V6 if ":" in host else _V4
+    found = _open(kind)
     sent_at: list[float] = []
     came_at: dict[int, float] = {}
     number = secrets.randbelow(1 << 16)  # two that look at one host at once hear both's answers
     with found:
-        found.setsockopt(socket.IPPROTO_IP, _DONT_FRAGMENT, _PROBE)
+        found.setsockopt(*kind.whole, _PROBE)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
         for place in range(count):
+            request = _request(kind, number, place, max(0, packet_bytes - kind.headers_bytes))
             try:
-                found.sendto(_request(number, place, max(0, packet_bytes - HEADERS_BYTES)), (host, 0))
+                found.sendto(request, socket_address(kind.family, host, 0))
             except OSError:
                 break
             sent_at.append(time.monotonic())
@@ -92,7 +110,7 @@ def _exchange(
 
 
 def _hear(
-    found: socket.socket, kind: int, host: str, number: int, came_at: dict[int, float], wait_s: float, most: int
+    found: socket.socket, kind: _Kind, host: str, number: int, came_at: dict[int, float], wait_s: float, most: int
 ) -> None:
     """Until as many answers are there, or for wait_s."""
     give_up_at = time.monotonic() + wait_s
@@ -104,26 +122,27 @@ def _hear(
             return
         except OSError:  # an error that came back for one of them: unreachable, too long
             continue
-        body = packet[_RAW_IP_BYTES:] if kind == socket.SOCK_RAW else packet
-        if sender[0] != host or len(body) < _HEADER.size:
+        is_raw = found.type == socket.SOCK_RAW
+        body = packet[kind.before_bytes :] if is_raw else packet
+        if bare(sender[0]) != bare(host) or len(body) < _HEADER.size:
             continue
         of, _, _, its_number, place = _HEADER.unpack_from(body)
-        if of == _REPLY and (kind == socket.SOCK_DGRAM or its_number == number):
+        if of == kind.reply and (its_number == number or not is_raw):
             came_at.setdefault(place, time.monotonic())
 
 
-def _open() -> tuple[int, socket.socket]:
+def _open(kind: _Kind) -> socket.socket:
     try:
-        return socket.SOCK_DGRAM, socket.socket(socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_ICMP)
+        return socket.socket(kind.family, socket.SOCK_DGRAM, kind.protocol)
     except PermissionError:
-        return socket.SOCK_RAW, socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
+        return socket.socket(kind.family, socket.SOCK_RAW, kind.protocol)
 
 
-def _request(number: int, place: int, body_bytes: int) -> bytes:
+def _request(kind: _Kind, number: int, place: int, body_bytes: int) -> bytes:
+    """With its checksum; of IPv6 the system counts that, as it takes the addresses."""
     body = bytes(body_bytes)
-    return (
-        _HEADER.pack(_REQUEST, 0, _checksum(_HEADER.pack(_REQUEST, 0, 0, number, place) + body), number, place) + body
-    )
+    checksum = 0 if kind is _V6 else _checksum(_HEADER.pack(kind.request, 0, 0, number, place) + body)
+    return _HEADER.pack(kind.request, 0, checksum, number, place) + body
 
 
 def _checksum(data: bytes) -> int:

@@ -52,6 +52,7 @@ class RosterTalk:
 
     def hear(self, peer_id: str, told: RosterTold, now: float) -> tuple[list[AnyStatement], list[RosterTold]]:
         """What is new, for everybody else, and what to answer. Statements that cannot stand are dropped."""
+        before = self._roster.digest
         new = self._take_in(peer_id, told.statements, now)
         self._heard.pop(peer_id, None)
         self._heard[peer_id] = told.digest
@@ -59,6 +60,8 @@ class RosterTalk:
             self.forget(next(iter(self._heard)))
         if told.is_all or told.digest == self._roster.digest:
             self._settled.add(peer_id)
+        if told.digest == self._roster.digest != before:
+            return new, [RosterTold(told.digest)]  # it cannot know that nothing is left to tell
         return new, self._answer(peer_id, told.digest, now)
 
     def tell(self, statements: Sequence[AnyStatement]) -> list[RosterTold]:

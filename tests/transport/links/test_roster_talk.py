@@ -67,6 +67,17 @@ def test_a_large_roster_is_told_in_pages_only_to_who_has_another() -> None:
     assert other.is_settled("one")
 
 
+def test_who_has_told_all_hears_at_once_that_the_other_knows_no_more() -> None:
+    """Digests are compared with eight peers a second, in turn: with fifty, most of them gone, that took six seconds."""
+    one, other = talk(*range(40)), talk(*range(41))
+    _, pages = other.hear("one", one.open("other")[0], 0.0)
+    answers = [answer for page in pages for answer in one.hear("other", page, 0.0)[1]]
+    assert answers == [RosterTold(other._roster.digest)]
+    assert not other.is_settled("one")
+    assert other.hear("one", answers[0], 0.0) == ([], [])
+    assert other.is_settled("one")
+
+
 def test_a_part_of_what_somebody_knows_settles_nothing() -> None:
     one, news = talk(0), talk(1, 2).tell([ENROLLED[1]])
     one.hear("x", news[0], 0.0)
