@@ -90,6 +90,9 @@ def _run(case: Any, lan: Any, cases: Iterable[Row], hosts: int = 0) -> list[dict
                 seen = ", ".join(sorted(f"{check} ({verdict})" for check, verdict in found)) or errors[-300:].strip()
                 mark = "right" if right else "WRONG"
                 print(f"{mark} {each.name:32} exit {exit_code} {took_s:5.1f} s  {seen}", file=sys.stderr, flush=True)
+                if not right:
+                    for finding in told.get("findings", ()):
+                        print(f"      {finding['verdict']} {finding['check']}: {finding['told']}", file=sys.stderr)
         finally:
             member.close()
     return rows

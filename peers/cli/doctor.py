@@ -5,22 +5,28 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from mdl.section import LONGEST_S
 from peers.cli.options import (
     AsJson,
+    Assign,
     Code,
+    ConfigFile,
+    DataSpec,
     Interface,
     Join,
     Listen,
     Loopback,
     MeshName,
+    Model,
     Port,
     find_mesh,
     finite,
     load_settings,
     mesh_overrides,
+    need_data,
     print_json,
 )
 
@@ -38,15 +44,25 @@ def doctor(
     wait: Annotated[
         float, typer.Option(help="Seconds to wait for the others.", min=0.1, max=LONGEST_S, callback=finite)
     ] = 4.0,
+    data: DataSpec = None,
+    model: Model = None,
     join: Join = None,
     listen: Listen = None,
     port: Port = None,
     interface: Interface = None,
     loopback: Loopback = None,
+    config: ConfigFile = None,
+    assign: Assign = None,
     as_json: AsJson = False,
 ) -> None:
-    """Look for what keeps a mesh from working: this machine, its network, each device; exit code 0 if nothing does."""
-    settings = load_settings(None, mesh_overrides(join, listen, port, interface, loopback, None), None)
+    """Look for what keeps a mesh from working: this machine, its network, each device; exit code 0 if nothing does.
+
+    With the --data and --model of a peer also whether its model is the others'.
+    """
+    overrides = mesh_overrides(join, listen, port, interface, loopback, None)
+    settings = load_settings(config, overrides | {"data.spec": data, "model.name": model}, assign)
+    if model:
+        need_data(settings)
     from mdl.errors import UnfinishedError
     from peers.doctor.examine import examine, exit_code
     from peers.doctor.mesh import with_peers
@@ -56,17 +72,12 @@ def doctor(
     logging.getLogger("zeroconf").setLevel(logging.CRITICAL)
     section = with_peers(settings.mesh, peer or [])
     findings = []
-    for finding in examine(lambda: find_mesh(mesh, code, settings), section, wait):
+    own = settings if settings.data.spec else None
+    for finding in examine(lambda: find_mesh(mesh, code, settings, remember=False), section, wait, own):
         findings.append(finding)
         if not as_json:
             _show(finding)
-    result = {
-        "works": exit_code(findings) == 0,
-        "findings": [
-            {"check": one.check, "verdict": one.verdict.value, "told": one.told, "do": one.do, "around": one.around}
-            for one in findings
-        ],
-    }
+    result = {"works": exit_code(findings) == 0, "findings": [msgspec.to_builtins(finding) for finding in findings]}
     if failed := exit_code(findings):
         bad = [one.told for one in findings if one.verdict.value == "fail"]
         raise UnfinishedError("; ".join(bad), failed, result, "each failure above says what to do")

@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 
-from mdl.config import MeshSection
+from mdl.config import Config, MeshSection
 from mdl.errors import ConfigError
 from peers.doctor.device import check_clocks, check_key, check_standing
 from peers.doctor.finding import Finding, broken, fail
 from peers.doctor.machine import check_machine, check_torch
 from peers.doctor.mesh import check_mesh
 from peers.doctor.network import check_addresses, check_interfaces, check_multicast, check_port, check_wifi
+from peers.doctor.own_model import build_own_model, check_own_model
 from peers.doctor.sight import look_at_mesh
 from peers.edge.identity import state_home
 from transport.trust.keys import Mesh
@@ -23,10 +24,16 @@ from transport.trust.keys import Mesh
 _NEW_MESH = "mdl mesh new home makes one; on the other devices: mdl doctor --code ... as it shows"
 
 
-def examine(find_mesh: Callable[[], Mesh], section: MeshSection, wait_s: float) -> Iterator[Finding]:
-    """find_mesh: raises ConfigError where there is no join code, or a wrong one. wait_s: for the others, at most."""
-    with ThreadPoolExecutor(2) as beside:
+def examine(
+    find_mesh: Callable[[], Mesh], section: MeshSection, wait_s: float, config: Config | None = None
+) -> Iterator[Finding]:
+    """find_mesh: raises ConfigError where there is no join code, or a wrong one. wait_s: for the others, at most.
+
+    config: of the peer that is to run here, if its model is to be looked at, too.
+    """
+    with ThreadPoolExecutor(3) as beside:
         torch = beside.submit(check_torch)  # seconds, without this process having to hold it
+        model = beside.submit(build_own_model, config) if config else None
         machine = list(check_machine(state_home("mesh")))
         yield from machine
         key = check_key()
@@ -52,6 +59,8 @@ def examine(find_mesh: Callable[[], Mesh], section: MeshSection, wait_s: float) 
                 yield from check_clocks(sight)
                 yield from check_standing(sight)
                 yield from check_mesh(mesh, section, own, sight)
+                if model and not broken([torch.result()]):
+                    yield check_own_model(model.result(), sight)
 
 
 def exit_code(findings: list[Finding]) -> int:

@@ -120,6 +120,9 @@ def _find_trouble(
             return tell_second_port(device.name, second)
         if not is_heard and not _is_let_in(second, proof, sight):
             return tell_shut_out(device.name, second)
+    if not is_heard and bare(at.host) in {str(each.ip) for each in own}:
+        told = f"{device.name} runs on this machine, and has not answered yet: it may have much to compare"
+        return note("member", told, "look again in a few seconds; mdl peers shows whether it takes part")
     return None if is_heard else tell_end(device.name, at, reached, own)
 
 

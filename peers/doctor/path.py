@@ -16,7 +16,9 @@ from transport.discovery.full_segments import are_taken
 from transport.discovery.interfaces import name_of
 from transport.links.sockets import local_host_towards
 
-_SMALL_BYTES, _SMALLEST_MTU, _USUAL_MTU = 64, 576, 1_500
+_SMALL_BYTES, _USUAL_MTU = 64, 1_500
+# What each network of IPv4 (RFC 791) and IPv6 (RFC 8200) has to take.
+_SMALLEST_MTU, _SMALLEST_MTU_V6 = 576, 1_280
 _MANY, _FEW = 12, 3
 _WAIT_S = 0.8
 _SEGMENTS_S = 1.5
@@ -86,7 +88,7 @@ def _find_mtu(host: str) -> int:
 
 def _largest_that_fits(host: str, wait_s: float) -> int:
     """By halving, to 8 bytes."""
-    fits, too_long = _SMALLEST_MTU, _find_mtu(host)
+    fits, too_long = _SMALLEST_MTU_V6 if ":" in host else _SMALLEST_MTU, _find_mtu(host)
     while too_long - fits > 8:
         tried = (fits + too_long) // 2
         found = echo(host, tried, 2, wait_s)

@@ -118,6 +118,27 @@ def slow_link(case):
     case.net.limit(case.host, 0.25)
 
 
+def without_ipv4(case):
+    """Devices of one link meet by link-local addresses then."""
+    ip(f"-n {case.name} -4 addr flush dev eth0")
+
+
+def heavy_loss_by_ipv6(case):
+    without_ipv4(case)
+    in_switch(case, case.host, "numgen random mod 100 < 20 drop")
+    case.nft("input iif eth0 numgen random mod 100 < 20 drop")
+
+
+def slow_link_by_ipv6(case):
+    without_ipv4(case)
+    case.net.limit(case.host, 0.25)
+
+
+def black_hole_by_ipv6(case):
+    without_ipv4(case)
+    in_switch(case, case.host, "ip6 length > 1300 drop")
+
+
 def member_hangs(case):
     case.member.signal(signal.SIGSTOP)
     case.words += ["--peer", case.member_address]
@@ -189,13 +210,25 @@ def former_code(case):
 
 def other_models(case):
     """Two trainers of the mesh do not train the same."""
+    start_trainers(case, ann="lenet", bob="cnn-lstm")
+
+
+def other_model_here(case):
+    """What would be started on this device is not what the others train."""
     from tests.integration import product
 
-    for model in ("lenet", "cnn-lstm"):
+    start_trainers(case, ann="lenet", bob="lenet")
+    case.words += ["--data", product.SMALL, "--model", "fcn"]
+
+
+def start_trainers(case, **models):
+    from tests.integration import product
+
+    for name, model in models.items():
         before = ("ip", "netns", "exec", case.net.names[2])
-        home = product.Home(case.folder / model, case.folder / "cache", before)
+        home = product.Home(case.folder / name, case.folder / "cache", before)
         case.homes.append(home)
-        words = ("--data", product.SMALL, "--model", model, "--out", home.folder / "run", "--name", model)
+        words = ("--data", product.SMALL, "--model", model, "--out", home.folder / "run", "--name", name)
         peer = home.start("peer", "--code", case.code, *words)
         assert product.until(lambda peer=peer: "windows of" in peer.told), peer.told
 
@@ -214,6 +247,9 @@ FRESH = {
     black_hole_without_ping: ("mtu", "fail", 4),
     heavy_loss: ("path", "note", 0),
     slow_link: ("path", "note", 0),
+    heavy_loss_by_ipv6: ("path", "note", 0),
+    slow_link_by_ipv6: ("path", "note", 0),
+    black_hole_by_ipv6: ("mtu", "fail", 4),
     clock_hours_behind: ("clock", "note", 0),
     clock_hours_ahead: ("clock", "note", 0),
     clock_of_1970: ("clock", "note", 0),
@@ -231,4 +267,5 @@ APART = {
     duplicate_address: ("address", "fail", 4),
     member_hangs: ("port", "fail", 4),
     other_models: ("member", "note", 0),
+    other_model_here: ("model", "fail", 4),
 }

@@ -37,6 +37,7 @@ HERE = [
     doctor_fresh.no_key_rights,
     doctor_fresh.same_name,
     doctor_fresh.revoked_device,
+    doctor_fresh.black_hole_by_ipv6,
 ]
 
 
@@ -121,3 +122,5 @@ def test_nobody_else_is_exit_code_3(tmp_path):
         exit_code, told, _, _ = doctor_case.examine(net, 0, doctor_healthy.plain, tmp_path / "case", mesh)
     assert exit_code == 3
     assert ("members", "fail") in doctor_case.names(told)
+    kept = [path.name for path in (tmp_path / "case").rglob("*") if path.is_file()]
+    assert not [name for name in kept if name.endswith(".code")], "it looks, and keeps nothing"

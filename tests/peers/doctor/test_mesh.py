@@ -1,0 +1,28 @@
+"""What is said of a device that lets us in and is not heard: another machine's, and one of this machine."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Interface
+
+import pytest
+
+from peers.doctor.finding import Verdict
+from peers.doctor.mesh import _Device, _find_trouble
+from peers.doctor.sight import Sight
+from transport.discovery.directory import Address
+from transport.links.probe import Reached
+
+OWN = [IPv4Interface("192.0.2.7/24")]
+NOTHING = Sight([], [], [], {}, {}, None, None, "")
+
+
+@pytest.mark.parametrize(
+    ("host", "check", "verdict"), [("192.0.2.7", "member", "note"), ("198.51.100.8", "port", "fail")]
+)
+def test_only_another_machine_is_said_to_be_kept_from_answering(host: str, check: str, verdict: str) -> None:
+    at = Address(host, 7300)
+    found = _find_trouble(_Device("ann", [at], None), at, Reached.MEMBER, False, OWN, NOTHING)
+    assert found is not None
+    assert (found.check, found.verdict) == (check, Verdict(verdict))
+    assert found.do
+    assert _find_trouble(_Device("ann", [at], None), at, Reached.MEMBER, True, OWN, NOTHING) is None
