@@ -43,7 +43,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         **(json.loads(options.set) if options.set else {}),
     )
     data = load_data(own_data(options.data), default_cache_dir(), seed=0)
-    codings = {coding: [_run(data, settings, options, coding, seed) for seed in options.seeds] for coding in CODINGS}
+    chosen = [coding for coding in CODINGS if coding == "none" or coding in options.codings]
+    codings = {coding: [_run(data, settings, options, coding, seed) for seed in options.seeds] for coding in chosen}
     return {
         "data": data.name,
         "windows": {"train": len(data.train), "test": len(data.test), "shape": data.shape},
@@ -101,6 +102,7 @@ def _parse_options() -> argparse.Namespace:
     parser.add_argument("--rounds-per-epoch", type=int, default=5)
     parser.add_argument("--split", default="subject")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--codings", nargs="+", choices=CODINGS, default=CODINGS, help="beside none")
     parser.add_argument("--set", help='training settings as JSON, for example {"learning_rate": 0.001}')
     return parser.parse_args()
 
