@@ -86,6 +86,7 @@ class TrainingSettings(Section, frozen=True):
     rotate_deg: standard deviation of the angle by which a window's axes are turned whenever it is trained on; 0: none.
     batch_norm: of all devices together (shared), or each its own (FedBN): then the same on all devices.
     proximal: mu of FedProx: holds what a device learns near the model it began the round with; 0: nothing does.
+    overlap: train for the next round, from what this device has learned, while this round's deltas travel.
     seed: of this device: derive it from the run's seed and the peer, or all devices drop out the same units.
     """
 
@@ -105,11 +106,12 @@ class TrainingSettings(Section, frozen=True):
     rotate_deg: Annotated[float, Range(0, 180, "0: none")] = 0.0
     batch_norm: Literal["shared", "own"] = "shared"
     proximal: Annotated[float, Range(0, 1000)] = 0.0
+    overlap: bool = False
     seed: Seed = 0
 
 
 Exchange: TypeAlias = Literal["chain", "shares", "auto"]
-Compress: TypeAlias = Literal["none", "float16", "int8", "int4", "auto"]
+Compress: TypeAlias = Literal["none", "float16", "int8", "int4", "ternary", "auto"]
 
 
 class RoundSection(Section, frozen=True):
@@ -119,7 +121,7 @@ class RoundSection(Section, frozen=True):
     min_peers: devices that must be there before a round is opened.
     policy: who aggregates with whom, by the name of a policy (scheduler/policies/registry.py).
     exchange: deltas go whole from hop to hop ("chain") or in segments ("shares"); "auto": these where links are slow.
-    compress: segments in 2 (float16), 3.9 (int8) or 7.1 (int4) times fewer bytes, rounded; auto: by the links.
+    compress: segments in 2 (float16), 3.9 (int8), 7.1 (int4) or 17 (ternary) times fewer bytes; auto: by the links.
     theta: what a device weighs in the mean: 1 each ("peer"), or its windows ("samples").
     eta: step along the global delta (Algorithm 1), also of the outer optimizer.
     outer: of rounds: none, or nesterov over the global deltas (DiLoCo); the same on all devices, as eta.

@@ -64,8 +64,8 @@ CompressBy = Annotated[
     str | None,
     typer.Option(
         "--compress",
-        help="Round what travels in segments, with error feedback: none, float16, int8, int4 (2, 3.9, 7.1 times fewer "
-        "bytes), or auto (none, int8 or int4 by the speed of the links).",
+        help="Round what travels in segments, with error feedback: none, float16, int8, int4, ternary (2, 3.9, 7.1, 17 "
+        "times fewer bytes), or auto (none, int8 or int4 by the speed of the links).",
     ),
 ]
 Epochs = Annotated[
@@ -222,10 +222,10 @@ def device_overrides(when: str | None, memory_mb: float | None, battery_share: f
     return {"device.when": when, "device.max_memory_mb": memory_mb, "device.max_battery_share": battery_share}
 
 
-def find_mesh(name: str | None, code: str | None, settings: Config, run: str = "") -> Mesh:
+def find_mesh(name: str | None, code: str | None, settings: Config, run: str = "", remember: bool = True) -> Mesh:
     """The mesh of this name or join code, or a run of it (NAME/RUN); asks a user who gave neither.
 
-    Raises ConfigError.
+    remember: keep the code that was given. Raises ConfigError.
     """
     from mdl.errors import ConfigError, MdlError
     from peers.edge.identity import find_code, remember_code
@@ -249,7 +249,7 @@ def find_mesh(name: str | None, code: str | None, settings: Config, run: str = "
 
     found = find_code(name, code, ask if sys.stdin is not None and sys.stdin.isatty() else None)
     mesh = Mesh.from_code(found, run)
-    if code or asked:
+    if remember and (code or asked):
         try:
             remember_code(found)
         except MdlError as error:  # training needs no memory of it

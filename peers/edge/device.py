@@ -90,9 +90,7 @@ class Device:
         if self._has_own and config.cloud.address:
             raise ConfigError("training.batch_norm = own: a cloud learns from whole models; leave one of them out")
         self.description = describe_model(config, data, mesh)
-        self.schema_hash = hash_task(
-            self.model.task_schema, data.classes, data.channels, data.rate_hz, self.description.meaning
-        )
+        self.schema_hash = hash_model(self.model, self.description)
         self.theta = float(len(self.train)) if config.round.theta == "samples" else 1.0
         older = older_hashes(self.model.task_schema, data.classes, data.channels)
         self._origin = Origin(mesh, self.schema_hash, self.summary, config.seed, older)
@@ -123,10 +121,7 @@ class Device:
     @property
     def summary(self) -> str:
         """One line for people, and for the message that names a different model."""
-        description = self.description
-        names = description.channel_names, description.outputs
-        model = f"{description.model} {self.model.frozen}".rstrip()
-        return describe_task(model, description.shape, *names, description.rate_hz, description.targets)
+        return tell_model(self.model, self.description)
 
     def restore(self, fresh: bool = False, init: Path | None = None) -> State:
         """What the file cache has, or the untrained model, or the one at `init`.
@@ -291,6 +286,26 @@ def describe_model(config: Config, data: DataSet, mesh: str) -> ModelDescription
         rate_hz=data.rate_hz, height=height[0] if height else None, targets=data.targets, units=data.units,
         own_batch_norm=config.training.batch_norm == "own",
     )  # fmt: skip
+
+
+def hash_model(model: FlatModel, description: ModelDescription) -> str:
+    """By which devices know that they train the same."""
+    about = description.outputs, description.channel_names, description.rate_hz, description.meaning
+    return hash_task(model.task_schema, *about)
+
+
+def tell_model(model: FlatModel, description: ModelDescription) -> str:
+    """The same in one line for people."""
+    names = description.channel_names, description.outputs
+    name = f"{description.model} {model.frozen}".rstrip()
+    return describe_task(name, description.shape, *names, description.rate_hz, description.targets)
+
+
+def describe_own(config: Config) -> tuple[str, str]:
+    """Of what a device with this configuration brings: `hash_model`, `tell_model`. Raises ConfigError or DataError."""
+    data, _, _ = load_share(config)
+    model, description = build_flat_model(config, data), describe_model(config, data, "")
+    return hash_model(model, description), tell_model(model, description)
 
 
 def _place(shard: Shard, me: Contributor) -> int:

@@ -110,7 +110,9 @@ def configured_start(
         outer = trainer.settings.outer
         # Deltas that are kept are compared with the mean of all: what was merged in part would not be it.
         defence = msgspec.structs.replace(defence or Defence(), is_on=config.defence.check, clips=not chain.keep_deltas)
-        settings = TrainerSettings(outer, keep_deltas=chain.keep_deltas, stall_s=faults.stall_s, defence=defence)
+        settings = TrainerSettings(
+            outer, chain.keep_deltas, config.training.overlap, stall_s=faults.stall_s, defence=defence
+        )
         trainer = _tell_outer(msgspec.structs.replace(trainer, settings=settings))
     return PeerStart(
         me, policy or chain.policy, agent, SuccessionSettings(lost_after_s=faults.lost_after_s), trainer, now
@@ -146,6 +148,7 @@ def simulated_start(
     coding: Coding = "none",
     outer: Outer | None = None,
     judges: bool = False,
+    overlaps: bool = False,
 ) -> PeerStart:
     """A process of a simulated mesh: losses and stalls show in a fraction of the usual time; a run is a few seconds."""
     agent = AgentSettings(
@@ -166,6 +169,7 @@ def simulated_start(
         settings = TrainerSettings(
             outer=outer or Outer(),
             keep_deltas=True,
+            overlaps=overlaps,
             report_s=_REPORT_S,
             retry_s=_RETRY_S,
             stall_s=2.0,

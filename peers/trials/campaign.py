@@ -41,7 +41,7 @@ class Campaign:
 
     wide: peers and rounds are drawn, too, and faults in every round (`draw_wide`). exchange: as in the configuration,
     or any: each in turn, for as many seeds as the wide family has sizes and lengths. compress: likewise, each seed.
-    outer_momentum: of all plans. revocations: devices are locked out, too. liars: devices of each plan that lie.
+    outer_momentum, overlap: of all. revocations: devices are locked out, too. liars: devices of each plan that lie.
     """
 
     peers: int = 6
@@ -54,6 +54,7 @@ class Campaign:
     exchange: Exchange | Literal["any"] = "chain"
     compress: Coding | Literal["any"] = "none"
     outer_momentum: float = 0.0
+    overlap: bool = False
     revocations: bool = False
     liars: int = 0
 
@@ -62,7 +63,7 @@ class Campaign:
         drawn = (self.level, self.policy, self.has_agent, self.on_partition, exchange)
         plan = draw_wide(seed, *drawn) if self.wide else draw_plan(seed, self.peers, self.rounds, *drawn)
         compress = CODINGS[seed % len(CODINGS)] if self.compress == "any" else self.compress
-        plan = replace(plan, compress=compress, outer_momentum=self.outer_momentum)
+        plan = replace(plan, compress=compress, outer_momentum=self.outer_momentum, overlap=self.overlap)
         plan = with_revocations(plan) if self.revocations else plan
         return with_liars(plan, self.liars) if self.liars else plan
 

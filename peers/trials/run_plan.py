@@ -85,7 +85,7 @@ def process_start(plan: FaultPlan, peer_id: str, incarnation: int, disk: Disk, n
             start = TrainerStart(size, saved.digest, round_id=saved.round_id, history=saved.history, ballot=disk.ballot)
     me = Contributor(peer_id, incarnation)
     judges = any(isinstance(fault, Lie) for fault in plan.faults)
-    exchange = (plan.exchange, plan.compress, plan.outer(), judges)
+    exchange = (plan.exchange, plan.compress, plan.outer(), judges, plan.overlaps(peer_id))
     return simulated_start(me, plan.policy, plan.peers, plan.on_partition, start, now, *exchange)
 
 

@@ -28,7 +28,7 @@ _TRAININGS = 4
 ROUNDING = 1e-3
 # And what coding may: a step of int4 is a seventh of the largest value, there are as many pieces as devices, and what a
 # lost device is still to feed back is lost. Half a count tells nothing, one and two from one another.
-_CODED: dict[Coding, float] = {"none": ROUNDING, "float16": 0.02, "int8": 0.1, "int4": 0.5}
+_CODED: dict[Coding, float] = {"none": ROUNDING, "float16": 0.02, "int8": 0.1, "int4": 0.5, "ternary": 0.5}
 # Amounts of coded trainings are between this and 1, spread by the golden ratio.
 _LEAST_AMOUNT, _GOLDEN = 0.7, 0.6180339887
 

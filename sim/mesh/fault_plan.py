@@ -191,7 +191,7 @@ AnyFault: TypeAlias = TimedFault | CrashOn | Burst
 class FaultPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One simulated run. seed: of the network and of the devices' speeds. has_agent: a node without a trainer leads
     first; otherwise the peers find one of them. exchange, compress, outer_momentum: as in [round] of the configuration;
-    0.0: no outer optimizer."""
+    0.0: no outer optimizer. overlap: two devices of three train one round ahead."""
 
     seed: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
     peers: Annotated[int, Meta(ge=1, le=64)]
@@ -202,6 +202,7 @@ class FaultPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     exchange: Exchange = "chain"
     compress: Coding = "none"
     outer_momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.0
+    overlap: bool = False
     loss: Probability = 0.0
     duplication: Probability = 0.0
     jitter_s: Seconds = 0.0
@@ -211,6 +212,9 @@ class FaultPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def outer(self) -> Outer:
         """What global deltas do to the model: with momentum, no more than they do without, in the long run."""
         return Outer(1.0 - self.outer_momentum, self.outer_momentum)
+
+    def overlaps(self, peer_id: str) -> bool:
+        return self.overlap and peer_id[1:].isdigit() and int(peer_id[1:]) % 3 != 2
 
     def peer_ids(self) -> list[str]:
         return [f"p{number}" for number in range(self.peers)]

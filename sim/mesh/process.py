@@ -9,7 +9,7 @@ from typing import Any, Protocol, cast
 
 from mdl.protocol.delta import Contributor, ModelDelta, Vector
 from mdl.protocol.machine import Event, Finish, Machine, SaveModel
-from mdl.protocol.round_messages import BroadcastOrdered
+from mdl.protocol.round_messages import BroadcastOrdered, CatchUp
 from mdl.protocol.vocabulary import Ballot, HopDecision, Lineage, PeerInfo, ResourceState, Staged
 from mdl.trust.statements import AnyStatement
 
@@ -73,6 +73,7 @@ class Holder(Protocol):
     """The part of a machine that holds partial means and applies rounds. attempt: (round, opening term).
 
     carry, kept_back: own work that is in no delta yet, and how much of it rounds to come count by themselves.
+    catching_up_to: where the mesh stands, while this device fetches the model; what it holds then is in none of these.
     """
 
     round_id: int
@@ -83,6 +84,9 @@ class Holder(Protocol):
     part: Part | None
     carry: Vector | None
     kept_back: Vector | None
+
+    @property
+    def catching_up_to(self) -> CatchUp | None: ...
 
     def attempt(self) -> tuple[int, int]: ...
 

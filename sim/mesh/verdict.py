@@ -42,6 +42,8 @@ class Verdict(msgspec.Struct, frozen=True):
     waits: tuple[str, ...] = ()
 
 
+# A mesh starts with so many devices (`min_peers`).
+_START_PEERS = 2
 # Virtual seconds for elections, silences, cuts that only just healed, and catching up: some thirty timeouts of a
 # simulated process.
 _START_S = 60.0
@@ -58,7 +60,10 @@ def patience_s(plan: FaultPlan) -> float:
 
 
 def is_settled(mesh: SimMesh, rounds: int) -> Callable[[], bool]:
-    """Whether all live devices that are in stand at the same w, of this round or a later one, and know who is out."""
+    """Whether all live devices that are in stand at the same w, of this round or a later one, and know who is out.
+
+    Nobody fetches another model: what it will bring into that one is not known before.
+    """
     closed = mesh.accounts.closed  # one more than the rounds
 
     def settled() -> bool:
@@ -70,7 +75,7 @@ def is_settled(mesh: SimMesh, rounds: int) -> Callable[[], bool]:
             holder = node.holder
             if holder is None or not node.running or node.peer_id in out:
                 continue
-            if holder.round_id < rounds or (digest and holder.digest != digest):
+            if holder.round_id < rounds or holder.catching_up_to or (digest and holder.digest != digest):
                 return False
             digest = holder.digest
         return bool(digest) and not (gate is not None and gate.unaware())
@@ -166,14 +171,19 @@ def _holders(mesh: SimMesh) -> list[tuple[Node, Holder]]:
 
 
 def _has_quorum(mesh: SimMesh) -> bool:
-    """Whether most of those who decide on the newest round's successor are running: its contributors, or who began."""
+    """Whether most of those who decide on the newest round's successor are running: its contributors, or who began.
+
+    Of nobody's mesh, since no model is left of it: whether enough are running to start one.
+    """
     holders = _holders(mesh)
     newest = max(holders, key=lambda found: found[1].round_id, default=None)
     if newest is None:
         return False
     base = set(newest[1].base)
+    if not base:
+        return len(holders) >= _START_PEERS
     there = {node.peer_id for node, _ in holders} & base
-    return 2 * len(there) > len(base) or (2 * len(there) == len(base) and bool(base) and min(base) in there) or not base
+    return 2 * len(there) > len(base) or (2 * len(there) == len(base) and min(base) in there)
 
 
 def _standings(mesh: SimMesh) -> str:

@@ -145,17 +145,18 @@ class Gate:
         assert isinstance(body, RosterTold)  # the code of a simulated mesh never changes
         mesh, sender = self._mesh, desk.node.contributor
         mesh.messages += 1
-        if receiver in desk.linked:
+        if link := desk.linked.get(receiver):
             for arrival in mesh.network.deliver(sender.peer_id, receiver, 0, mesh.now):
-                mesh.at(arrival, partial(self._arrive, receiver, sender, body))
+                mesh.at(arrival, partial(self._arrive, link.incarnation, receiver, sender, body))
 
-    def _arrive(self, receiver: str, sender: Contributor, told: RosterTold) -> None:
+    def _arrive(self, start: int, receiver: str, sender: Contributor, told: RosterTold) -> None:
+        """start: of the receiver, that it was said to; a later one has links of its own, which begin with a roster."""
         desk = self._desks[receiver]
         node = desk.node
-        if not node.running:
+        if not node.running or node.contributor.incarnation != start:
             return
         if node.paused_at is not None:
-            self._mesh.at(node.resume_at, partial(self._arrive, receiver, sender, told))
+            self._mesh.at(node.resume_at, partial(self._arrive, start, receiver, sender, told))
             return
         if not self._is_known(desk, sender):
             return
@@ -238,11 +239,13 @@ class Gate:
         network, me = self._mesh.network, desk.node.contributor
         if network.loss or network.late:
             return []
-        others = (self._desks[other] for other in desk.linked if other != peer_id and other not in self.judge.out)
+        others = ((self._desks[other], link) for other, link in desk.linked.items() if other != peer_id)
         return [
             other.node
-            for other in others
-            if other.node.running
+            for other, link in others
+            if other.node.peer_id not in self.judge.out
+            and other.node.running
+            and other.node.contributor.incarnation == link.incarnation
             and other.node.paused_at is None
             and (known := other.linked.get(me.peer_id)) is not None
             and known.incarnation == me.incarnation

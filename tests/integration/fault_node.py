@@ -56,8 +56,9 @@ SCHEMA = "one-number"
 class Device:
     """The slow work of a node. Its delta in a round is the number told at the start of that round."""
 
-    def __init__(self, me, out, size):
+    def __init__(self, me, out, size, train_s=0.0):
         self.me, self.size, self.cache = me, size, ModelCache(out)
+        self.train_s, self.is_over = train_s, threading.Event()
         self.numbers = np.random.default_rng([me.incarnation, *me.peer_id.encode()])
         self.fresh = {}
 
@@ -82,6 +83,7 @@ class Device:
 
     def train(self, effect):
         number = self.fresh[effect.round_id] = int(self.numbers.integers(1, 1000))
+        self.is_over.wait(self.train_s)  # stands for work that leaves the processor to others
         tell(trained=effect.round_id, number=number)
         delta = ModelDelta(self.fill(number), 1.0, frozenset([self.me]))
         return LocalDeltaReady(effect.round_id, delta, TrainingReport(0.0, 1, 0.0))
@@ -164,12 +166,13 @@ def main():
     parser.add_argument("out", type=Path)
     parser.add_argument("--agent", action="store_true", help="without a trainer, as `mdl agent`")
     parser.add_argument("--values", type=int, default=1000)
+    parser.add_argument("--train-s", type=float, default=0.0)
     parser.add_argument("--set", nargs="*", default=[])
     given = parser.parse_args()
     config = load_config(None, {}, ["round.keep_deltas=true", *given.set])  # the later word counts
     mesh = Mesh("bench", None) if config.mesh.insecure else Mesh.from_code(given.code)
     me, out = claim_identity(given.out, given.name, given.out / given.name)
-    device = Device(me, out, given.values)
+    device = Device(me, out, given.values, given.train_s)
     state = None if given.agent else device.restore()
     start = configured_start(
         config, me, state and state.start(SCHEMA, SCHEMA, None, outer_of(config.round)), time.monotonic()
@@ -186,7 +189,7 @@ def main():
         story_path=out / "story.jsonl",
     )
     tell(ready=me.peer_id, incarnation=me.incarnation, round=state.round_id if state else None)
-    threading.Thread(target=lambda: (sys.stdin.read(), runtime.stop()), daemon=True).start()
+    threading.Thread(target=lambda: (sys.stdin.read(), device.is_over.set(), runtime.stop()), daemon=True).start()
     with stopped_by_signals(runtime):
         drive(runtime, mesh, config.mesh)
     release_identity(out)

@@ -346,7 +346,7 @@ def test_one_persons_devices_are_compared_with_one_alone(tmp_path: Path) -> None
         "device": (number // 700 % 2).astype(np.int8),
     }
     np.savez(tmp_path / "spsw.npz", **recordings)
-    asked = (tmp_path / "spsw.npz", "--epochs", 2, "--accuracy", 0.0, "--json")
+    asked = (tmp_path / "spsw.npz", "--epochs", 2, "--accuracy", 0.0, "--windows-s", 2000, "--json")
     told = _last(_run(tmp_path, "benchmarks/individual.py", *asked))
     assert (told["windows"], told["test"]) == (120, 40)
     lines = {(line["devices"], line["how"]): line for line in told["lines"]}

@@ -14,13 +14,15 @@ def slow_net():
 
 @pytest.mark.alone
 @needs_lan
-@pytest.mark.parametrize("victim", ["an owner", "the agent", "a device that leads"])
+@pytest.mark.parametrize("victim", ["an owner", "the agent", "a device that leads", "an owner, and all train ahead"])
 def test_whoever_is_killed_in_the_middle_of_an_exchange_the_round_ends_and_counts_each_once(tmp_path, slow_net, victim):
     """Each device owns a share; of 8 MB a quarter has come when one dies."""
-    with Mesh(tmp_path, slow_net, SLOW_VALUES, round__min_peers=3, round__exchange="shares") as mesh:
+    settings = {"round__min_peers": 3, "round__exchange": "shares"}
+    settings["training__overlap"] = "true" if victim.endswith("ahead") else "false"
+    with Mesh(tmp_path, slow_net, SLOW_VALUES, **settings) as mesh:
         mesh.start(*(["agent"] if victim != "a device that leads" else []), "p1", "p2", "p3")
         _, owner, line = mesh.wait_for(lambda name, line: "exchanges" in line and not line["whole"])
-        killed = owner if victim == "an owner" else mesh.nodes[mesh.leader()[0]]
+        killed = owner if victim.startswith("an owner") else mesh.nodes[mesh.leader()[0]]
         killed.kill()
         speed_up(slow_net)
         closed = mesh.closes(line["exchanges"])

@@ -91,6 +91,28 @@ def test_every_policy_and_number_of_peers_gives_the_central_mean(home, tmp_path,
     assert len(line["hops"]) == peers - 1
 
 
+def test_devices_train_ahead_while_deltas_travel_and_each_training_counts_once(home, tmp_path):
+    out = tmp_path / "run"
+    run = home.run("up", "-n", 3, "--epochs", 1, "--rounds-per-epoch", 4, "--exchange", "shares", "--verify", "--json",
+                   "--set", "training.overlap=true", "--data", SMALL, "--out", out)  # fmt: skip
+    assert run.code == 0, run.told
+    assert run.result()["max_relative_error"] <= 1e-6
+    assert [line["theta"] for line in product.read_lines(out / "metrics.jsonl")] == [3.0] * 4
+    for index in (1, 2, 3):
+        _, *steps = product.read_lines(out / f"peer-{index}" / f"story-peer-{index}.jsonl")
+        effects = [effect for step in steps for effect in step["effects"]]
+        asked = [
+            (name, effect[name]["round_id"])
+            for effect in effects
+            for name in ("TrainLocally", "ApplyDelta")
+            if name in effect
+        ]
+        assert [number for name, number in asked if name == "TrainLocally"] == [1, 2, 3, 4]
+        for number in (1, 2, 3):
+            assert asked.index(("TrainLocally", number + 1)) < asked.index(("ApplyDelta", number))
+    assert not [effect for effect in effects if "RecallDelta" in effect]
+
+
 def test_a_quiet_run_tells_its_result_alone(home, tmp_path):
     out = tmp_path / "run"
     run = home.run("up", "-n", 2, "--epochs", 1, "--quiet", "--data", SMALL, "--out", out)

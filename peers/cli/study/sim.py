@@ -67,8 +67,11 @@ def run(
     agent: Annotated[str, typer.Option(help="any, dedicated (`mdl agent` leads first) or elected.")] = "any",
     on_partition: Annotated[str, typer.Option(help="any, wait or continue.")] = "any",
     exchange: Annotated[str, typer.Option(help="chain (hop by hop), shares (segments), auto or any.")] = "chain",
-    compress: Annotated[str, typer.Option(help="How segments are rounded: none, float16, int8, int4 or any.")] = "none",
+    compress: Annotated[
+        str, typer.Option(help="How segments are rounded: none, float16, int8, int4, ternary or any.")
+    ] = "none",
     outer_momentum: OuterMomentum = 0.0,
+    overlap: Annotated[bool, typer.Option("--overlap", help="Two devices of three train one round ahead.")] = False,
     revocations: Revocations = False,
     liars: Liars = 0,
     plan: Annotated[Path | None, typer.Option(help="Run this saved plan alone, and tell its story.")] = None,
@@ -88,7 +91,7 @@ def run(
 
     chosen = policy, agent, on_partition, exchange, compress, outer_momentum, revocations
     campaign = _campaign(peers, rounds, wide, faults, *chosen)
-    campaign = replace(campaign, liars=liars)
+    campaign = replace(campaign, liars=liars, overlap=overlap)
     started = time.monotonic()
     with progress_bar() as show:
         totals = run_campaign(
@@ -183,7 +186,7 @@ def _campaign(
         cast(Literal[Exchange, "any"], exchange),
         cast(Literal[Coding, "any"], compress),
         outer_momentum,
-        revocations,
+        revocations=revocations,
     )
 
 

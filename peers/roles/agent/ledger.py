@@ -83,6 +83,7 @@ class RoundLedger:
 
     attempt: the term that opened the round; reports of another attempt tell of one that was given up. term: of the
     agent that orders now. is_recovered: another agent began, and may have freed senders that are carried after all.
+    hops: also those that an agent before this one has ordered, or one beside it, as soon as their receivers tell.
     answers: what was asked since a holding, a hop or a loss last changed; nobody changes an answer.
     """
 
@@ -105,7 +106,7 @@ class RoundLedger:
     def hear(self, change: Change, now: float) -> list[Hop]:
         """Take a member's report into account; returns the hops that it decided, newly known."""
         peer = change.member.contributor
-        if change.holdings or change.hops or self._is_outdated(peer):
+        if change.holdings or change.hops or change.report.incoming or self._is_outdated(peer):
             return self.take(peer, change.report, now)
         if self._is_about_this(peer, change.report):
             self.reports[peer] = change.report
@@ -119,12 +120,16 @@ class RoundLedger:
         self.answers.clear()
         if report.holdings:
             self.ready_at.setdefault(member, now)
+        if (coming := report.incoming) and coming.sender in self.members:
+            other = Hop(coming.segment, coming.hop_id, coming.sender, member, "ordered by another agent", now)
+            if not any(hop.receiver == member and hop.state is ORDERED for hop in self.hops.values()):
+                self.hops.setdefault((coming.segment, coming.hop_id), other)  # one at a time, whatever it says
         decided = []
         for decision in report.hops:
             hop = self.hops.get((decision.segment, decision.hop_id))
-            if hop is None or hop.state is not ORDERED:
+            if hop is None or decision.outcome not in HOP_MOVES[hop.state]:
                 continue
-            if (hop.sender, hop.receiver) == (decision.sender, member) and decision.outcome in HOP_MOVES[hop.state]:
+            if (hop.sender, hop.receiver) == (decision.sender, member):
                 hop.state = HOP_MOVES[hop.state][decision.outcome]
                 hop.decision, hop.decided_at = decision, now
                 decided.append(hop)
@@ -162,11 +167,8 @@ class RoundLedger:
 
     def holding(self, member: Contributor, segment: int = 0) -> Holding | None:
         report = self.reports.get(member)
-        if report is not None:
-            for holding in report.holdings:
-                if holding.segment == segment:
-                    return holding
-        return None
+        held = report.holdings if report else ()
+        return next((holding for holding in held if holding.segment == segment), None)
 
     @remembered
     def holders(self) -> list[Contributor]:
@@ -275,8 +277,6 @@ class RoundLedger:
         if len(free) > 1 and self.failures(*(pair := self.next_try())) >= _TRIES:
             smaller = max(pair, key=free.index)
             unable.setdefault(smaller, "its partners are out of its reach")
-        if not unable:
-            return unable
         unable = {peer: reason for peer, reason in unable.items() if peer not in self.lost}
         for peer, reason in unable.items():
             self.lose(peer, reason)

@@ -22,10 +22,10 @@ from mdl.protocol.vocabulary import MAX_REACHED, Ballot, Counted, History, Linea
 # Two agents that have not heard of each other start a mesh each; they meet within so many rounds, or never add up. The
 # own work of the rounds since then is one more vector in memory, so long.
 _START_ROUNDS = 2
-# Memory is bounded, however often a mesh falls apart: trainings known of a sum, and works that are known to have been
-# given elsewhere, too.
-_TRAININGS_KNOWN = 16
-_MOST_APART = 8
+# Memory is bounded, however often a mesh falls apart: trainings known of a sum, works that are known to have been given
+# elsewhere, too, and, of a model so small, what so many rounds have counted each: a fork may have begun at any of them.
+_TRAININGS_KNOWN, _MOST_APART = 16, 12
+SMALL_BYTES, _ROUNDS_APART = 4 << 20, 4
 
 Round: TypeAlias = tuple[Lineage, int]
 
@@ -297,22 +297,23 @@ class Standing:
     def _add_up(self, works: list[Work]) -> tuple[Work, ...]:
         """Of each fork one sum, so that memory does not grow with its rounds.
 
-        The last round stays apart, since a fork may be left before it; so does what was given elsewhere, too.
+        The last ones stay apart, since a fork may be left before them; so does what was given elsewhere, too.
         """
-        sums: dict[Lineage, Work] = {}
+        sums: dict[Round, Work] = {}
         apart: list[Work] = []
+        summed = self.round_id - (_ROUNDS_APART if self.parameters.nbytes <= SMALL_BYTES else 1)
         for work in works:
             lineage, last = work.counted[0]
             if last >= self.round_id or any(other != lineage for other, _ in (*work.counted, *work.rounds)):
                 apart.append(work)
                 continue
-            first = work.since or last
-            if known := sums.get(lineage):
+            first, key = work.since or last, (lineage, max(last, summed))
+            if known := sums.get(key):
                 values, trained = known.values + work.values, (*known.trained, *work.trained)[-_TRAININGS_KNOWN:]
                 last, first = max(last, known.counted[0][1]), min(first, known.since)
-                sums[lineage] = Work(values, trained, counted=((lineage, last),), since=first)
+                sums[key] = Work(values, trained, counted=((lineage, last),), since=first)
             else:
-                sums[lineage] = Work(work.values, work.trained, counted=((lineage, last),), since=first)
+                sums[key] = Work(work.values, work.trained, counted=((lineage, last),), since=first)
         return (*sums.values(), *apart[-_MOST_APART:])
 
     def _take_state(self, state: Vector, digest: bytes) -> None:

@@ -3,6 +3,10 @@
 The own delta is trained once for a round, however often that is opened. It is merged away during aggregation, so that
 memory stays flat; where a round goes on without it, it is computed again from the trained model (`RecallDelta`), and
 enters the next own delta (`peers/roles/trainer/model_state.py`).
+
+A device that overlaps (communication under the next local steps, one round late) goes on training from where it is as
+soon as its own delta of a round is there: w - own delta. What that gives is its own delta of the next round. Its model
+holds other values then, so that it keeps the own delta itself: two vectors more, and the one that it trains from.
 """
 
 from __future__ import annotations
@@ -29,18 +33,24 @@ _NOTHING = np.empty(0, np.float32)
 class OwnWork:
     """See the module. training: how the open round's went. keeps: write each own delta (`--verify`).
 
-    is_paused: the device may not train now: what would be trained waits for `resume`.
+    is_paused: the device may not train now: what would be trained waits for `resume`. overlaps: see the module.
     """
 
-    def __init__(self, me: Contributor, standing: Standing, keeps: bool) -> None:
+    def __init__(self, me: Contributor, standing: Standing, keeps: bool, overlaps: bool = False) -> None:
         self.training: TrainingReport | None = None
         self.is_paused = False
         self._me = me
         self._standing = standing
         self._keeps = keeps
+        self._overlaps = overlaps
         self._theta = 1.0
+        self._ahead: tuple[Work, TrainingReport] | None = None  # trained for the round after the open one
         self._doing: dict[int, Work] = {}
         self._rounded: Vector | None = None
+
+    @property
+    def ahead(self) -> Vector | None:
+        return self._ahead[0].values if self._ahead else None
 
     def feed_back(self, rounded: Vector | None) -> None:
         """What coding has rounded off in the round that has just been applied, float32 (P,): for the next own delta."""
@@ -65,29 +75,36 @@ class OwnWork:
                 return effects + self._hold_nothing(part)
         if part.round_id in self._doing:
             return effects  # it is being trained or recalled at this moment
+        if work := self._take_ahead(part.round_id):
+            return effects + self._hold(part, work) + self._train_ahead(part, goal)
         if work := standing.find(part.round_id):
             standing.drop(work)
-            return effects + self._hold(part, work)
+            return effects + self._hold(part, work) + self._train_ahead(part, goal)
         if standing.is_in_a_sum(part.round_id):
             return effects + self._hold_nothing(part)
         return effects + self._train(part.round_id, goal)
 
-    def take_trained(self, ready: LocalDeltaReady, part: Part | None, missed: Part | None) -> list[Effect]:
-        """Local training is done: for the open round, for one that went on meanwhile, or for none any more."""
+    def take_trained(self, ready: LocalDeltaReady, part: Part | None, missed: Part | None, goal: int) -> list[Effect]:
+        """Local training is done: for the open round, for the next, for one that went on meanwhile, or for none."""
         work = self._done(ready.round_id, ready.delta.values)
         self._theta = ready.delta.theta
+        loss = within(ready.training.loss, -MAX_LOSS, MAX_LOSS)  # diverged, it would not be read by anybody
+        length = within(ready.training.length, 0.0, MAX_LENGTH)
+        training = replace(ready.training, theta=ready.delta.theta, loss=loss, length=length)
         if part and part.round_id == ready.round_id and not part.holds:
-            loss = within(ready.training.loss, -MAX_LOSS, MAX_LOSS)  # diverged, it would not be read by anybody
-            length = within(ready.training.length, 0.0, MAX_LENGTH)
-            self.training = replace(ready.training, theta=ready.delta.theta, loss=loss, length=length)
-            effects = self._hold(part, work)
-            if work.trained == ((part.round_id, self._standing.digest),):
+            self.training = training
+            work = self._as_trained(work, part.round_id)
+            effects = self._hold(part, work) + self._train_ahead(part, goal)
+            if work.trained == ((part.round_id, self._standing.digest),) and not self._overlaps:
                 part.fresh = replace(work, values=_NOTHING)  # the trained model has them until the round is over
                 if part.holds[0].values is work.values:
                     part.trained_from = self._standing.parameters
             return effects
         if missed and missed.round_id == ready.round_id and not missed.holds:
             missed.holds, missed.fresh = {0: ready.delta}, work  # whether it was counted, the model to come will tell
+        elif work.trained == _ahead(ready.round_id):
+            self._put_back_ahead()
+            self._ahead = work, training
         else:
             self._standing.add(work)
         return []
@@ -156,6 +173,35 @@ class OwnWork:
         self.training = None
         return [TrainLocally(round_id, self._standing.parameters, goal)]
 
+    def _train_ahead(self, part: Part, goal: int) -> list[Effect]:
+        """The own delta of this round is there: go on for the next one, while it travels."""
+        round_id, fresh = part.round_id + 1, part.fresh
+        if not self._overlaps or self.is_paused or 0 < goal < round_id:
+            return []
+        if fresh is None or not fresh.values.size or round_id in self._doing or self._ahead:
+            return []
+        self._doing[round_id] = Work(_NOTHING, _ahead(round_id))
+        return [TrainLocally(round_id, self._standing.parameters - fresh.values, goal)]
+
+    def _take_ahead(self, round_id: int) -> Work | None:
+        """What was trained ahead for this round; of an earlier one that never came, it enters as earlier work."""
+        if self._ahead and self._ahead[0].trained == _ahead(round_id):
+            (work, self.training), self._ahead = self._ahead, None
+            return self._as_trained(work, round_id)
+        if self._ahead and self._ahead[0].trained != _ahead(round_id + 1):
+            self._put_back_ahead()
+        return None
+
+    def _put_back_ahead(self) -> None:
+        if self._ahead:
+            self._standing.add(self._ahead[0])
+            self._ahead = None
+
+    def _as_trained(self, work: Work, round_id: int) -> Work:
+        """What was trained ahead is this round's training from here on."""
+        is_ahead = work.trained == _ahead(round_id)
+        return replace(work, trained=((round_id, self._standing.digest),)) if is_ahead else work
+
     def _hold_nothing(self, part: Part) -> list[Effect]:
         """What was trained for this round comes in a sum, as earlier work."""
         part.is_empty = True
@@ -173,3 +219,8 @@ class OwnWork:
         own = ModelDelta(values, self._theta, frozenset([self._me]))
         part.holds = {0: own}
         return [KeepDelta(part.round_id, "own", replace(own, values=values.copy()))] if self._keeps else []
+
+
+def _ahead(round_id: int) -> tuple[tuple[int, bytes], ...]:
+    """`Work.trained` of what is trained for a round before the model that it begins with is known."""
+    return ((round_id, b""),)

@@ -24,12 +24,16 @@ from mdl.protocol.vector_work import ApplyDelta, DeltaApplied
 from mdl.protocol.vocabulary import History, TrainingReport
 from peers.roles.trainer.catch_up import CatchingUp, Way
 from peers.roles.trainer.guard import Guard
-from peers.roles.trainer.model_state import Standing
+from peers.roles.trainer.model_state import SMALL_BYTES, Standing
 from peers.roles.trainer.own_delta import OwnWork
 from peers.roles.trainer.reports import Reports
 from peers.roles.trainer.round_state import Part
 from peers.roles.trainer.staging import Staging
 from peers.roles.trainer.voice import Voice
+
+# While somebody is away who was in one of so many rounds before, own work since then is remembered, if the model is
+# small: that takes five vectors more. Else that of the last round, until a round begins with all who made it.
+_LATELY = 16
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,7 @@ class _Applying:
 
 
 class Progress:
-    """See the module. part: in the open round, if any. keeps: `TrainerSettings.keep_deltas`."""
+    """See the module. part: in the open round, if any. keeps, overlaps: as in `TrainerSettings`."""
 
     def __init__(
         self,
@@ -53,6 +57,7 @@ class Progress:
         voice: Voice,
         staging: Staging,
         keeps: bool,
+        overlaps: bool,
         guard: Guard,
     ) -> None:
         self.standing = standing
@@ -63,14 +68,20 @@ class Progress:
         self._staging = staging
         self._keeps = keeps
         self._guard = guard
-        self._own = OwnWork(me, standing, keeps)
+        self._own = OwnWork(me, standing, keeps, overlaps)
         self._catching_up = CatchingUp(standing)
+        self._seen: dict[str, int] = {}  # peer id -> the last w from which a round was begun with it
         self._applying: _Applying | None = None
 
     @property
     def training(self) -> TrainingReport | None:
         """How that of the open round went."""
         return self._own.training
+
+    @property
+    def ahead(self) -> Vector | None:
+        """What was trained ahead, for the round after the open one."""
+        return self._own.ahead
 
     @property
     def target(self) -> CatchUp | None:
@@ -100,12 +111,20 @@ class Progress:
         missed = self._catching_up.end()
         before, lineage = self.part or missed, standing.lineage
         standing.follow(opened.lineage, opened.base)
-        if len(members) > 1:
+        if len(members) > 1 and self._are_all_here({member.peer_id for member in members}):
             standing.share()
         self.part = Part(opened.round_id, opened.attempt, members, now, opened.term)
         self._reports.note_entry(opened.round_id, opened.attempt)
         self._voice.ask_at = self._voice.transfer = None
         return self._own.begin(self.part, before, lineage, self._reports.taken.goal)
+
+    def _are_all_here(self, here: set[str]) -> bool:
+        """Whether whoever was in a round lately is in this one, too: nobody can go on from before w, as a fork."""
+        standing, round_id = self.standing, self.standing.round_id
+        rounds = _LATELY if standing.parameters.nbytes <= SMALL_BYTES else 1
+        self._seen |= dict.fromkeys([*standing.base, *here], round_id)
+        self._seen = {peer_id: at for peer_id, at in self._seen.items() if at > round_id - rounds}
+        return self._seen.keys() <= here
 
     def take_place(self, order: BroadcastOrdered, now: float) -> list[Effect]:
         """Also a device that is late for the round takes the result, as long as it stands at w(round_id - 1)."""
@@ -119,7 +138,7 @@ class Progress:
 
     def take_trained(self, ready: LocalDeltaReady) -> list[Effect]:
         self._voice.has_changed = True
-        return self._own.take_trained(ready, self.part, self._catching_up.missed)
+        return self._own.take_trained(ready, self.part, self._catching_up.missed, self._reports.taken.goal)
 
     def take_recalled(self, recalled: DeltaRecalled, now: float) -> list[Effect]:
         """An own delta is here again: of a round that went on without it, or whose place a result had taken."""

@@ -72,6 +72,7 @@ _SEGMENTED = frozenset((SegmentsReady, PieceMessage, SegmentMessage, SegmentTake
 
 class TrainerSettings(msgspec.Struct, frozen=True):
     """outer: what a global delta does to the model. keep_deltas: write own and global delta of each round.
+    overlaps: train ahead for the next round while the deltas of one travel (`OwnWork`).
 
     report_s: how often a report is sent at least. retry_s: how often something is asked for. stall_s: a hop of which
     nothing has come for so long is given up. most_under_way: bytes of segments on their way to one device.
@@ -80,6 +81,7 @@ class TrainerSettings(msgspec.Struct, frozen=True):
 
     outer: Outer = Outer()
     keep_deltas: bool = False
+    overlaps: bool = False
     report_s: float = 0.5
     retry_s: float = 0.5
     stall_s: float = 10.0
@@ -119,7 +121,7 @@ class Trainer:
         self._staging = Staging(me, self.standing, self.voice, self._hops, settings.most_under_way, self.guard)
         self._farewell: tuple[str, int] | None = None  # waits for the round that is being applied
         shared = (self.standing, self._reports, self.voice, self._staging)
-        self._progress = Progress(me, *shared, settings.keep_deltas, self.guard)
+        self._progress = Progress(me, *shared, settings.keep_deltas, settings.overlaps, self.guard)
 
     @property
     def part(self) -> Part | None:
@@ -169,7 +171,8 @@ class Trainer:
     @property
     def carry(self) -> Vector | None:
         """Own work that no round has counted, and that is not in the delta of the open one yet."""
-        return self.standing.carry()
+        carry, ahead = self.standing.carry(), self._progress.ahead
+        return carry if ahead is None else ahead.copy() if carry is None else carry + ahead
 
     @property
     def kept_back(self) -> Vector | None:

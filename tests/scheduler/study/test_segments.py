@@ -127,7 +127,7 @@ def test_the_commands_know_them(words: list[str], said: str) -> None:
 
 def test_fewer_bytes_take_less_time_and_links_alone_scale_by_them() -> None:
     plain = play_segments(_scenario(1.0, 1.0, 1.0, 1.0)).played.makespan_s
-    for compress, factor in (("float16", 0.5), ("int8", 0.254), ("int4", 0.1407)):
+    for compress, factor in (("float16", 0.5), ("int8", 0.254), ("int4", 0.1407), ("ternary", 0.0578)):
         played, plan, start_s = play_segments(_scenario(1.0, 1.0, 1.0, 1.0), compress=compress)  # type: ignore[arg-type]
         assert plan
         assert plan.coding == compress

@@ -277,7 +277,7 @@ RARE: dict[Callable[..., Any], tuple[Any, str, Callable[[], None]]] = {
 }
 
 
-CODINGS: tuple[Coding, ...] = ("none", "int8", "int4")
+CODINGS: tuple[Coding, ...] = ("none", "int8", "int4", "ternary")
 
 
 def _plan(seed: int, compress: Coding = "none") -> FaultPlan:
@@ -309,7 +309,7 @@ def test_a_broken_rule_of_segments_is_caught(
     assert not _run(_plan(caught, compress)).kind
 
 
-@pytest.mark.parametrize("compress", ["float16", "int8", "int4"])
+@pytest.mark.parametrize("compress", ["float16", "int8", "int4", "ternary"])
 def test_an_owner_that_keeps_its_exact_mean_is_caught(compress: Coding, monkeypatch: pytest.MonkeyPatch) -> None:
     """All apply what the others can decode, or no two models are the same."""
 

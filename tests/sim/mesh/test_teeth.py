@@ -143,10 +143,12 @@ def _uncounted_work_is_dropped(self: Standing, *works: Any) -> None:
     return None
 
 
-def _work_that_comes_late_is_dropped(self: OwnWork, ready: LocalDeltaReady, part: Any, missed: Any) -> list[Any]:
+def _work_that_comes_late_is_dropped(
+    self: OwnWork, ready: LocalDeltaReady, part: Any, missed: Any, goal: int
+) -> list[Any]:
     is_open = part and part.round_id == ready.round_id and not part.holds
     if is_open or (missed and missed.round_id == ready.round_id):
-        return _TAKE_TRAINED(self, ready, part, missed)
+        return _TAKE_TRAINED(self, ready, part, missed, goal)
     self._done(ready.round_id, ready.delta.values)
     return []
 

@@ -120,6 +120,32 @@ def test_what_somebody_had_given_to_it_without_an_order_is_held_again() -> None:
     assert [hop.hop_id for hop in ledger.to_release()] == [12345]
 
 
+def test_what_its_receiver_fetches_for_another_agent_is_not_held_again_before_it_has_decided() -> None:
+    """Two in office: the receiver heard the other one's order, then this one's round, and says what it is about."""
+    ledger = _ready()
+    report = msgspec.structs.replace(ledger.reports[D], incoming=Incoming(0, 12345, A))
+    ledger.take(D, report, 2.0)
+    _tell(ledger, A, (), sent_hop=12345, sent_to=D)
+    assert (ledger.to_release(), ledger.free()) == ([], [B, C])
+    (hop,) = ledger.undecided()
+    assert (hop.sender, hop.receiver, hop.hop_id) == (A, D, 12345)
+    _tell(ledger, D, aborted=(hop,), holds=())
+    assert ledger.to_release() == [hop]
+
+
+def test_who_says_that_it_fetches_from_ever_others_binds_one_of_them() -> None:
+    ledger = _ready()
+    for hop_id, sender in enumerate((A, B, C) * 100, 12345):
+        ledger.take(D, msgspec.structs.replace(ledger.reports[D], incoming=Incoming(0, hop_id, sender)), 2.0)
+    assert (len(ledger.hops), ledger.free()) == (1, [B, C])
+
+
+def test_a_device_that_fetches_from_who_is_in_no_round_binds_nobody() -> None:
+    ledger = _ready(A, B)
+    ledger.take(B, msgspec.structs.replace(ledger.reports[B], incoming=Incoming(0, 12345, C)), 2.0)
+    assert (ledger.undecided(), ledger.free()) == ([], [A, B])
+
+
 def test_what_was_given_to_who_may_have_merged_for_another_agent_since_is_not_held_again_before_it_tells() -> None:
     ledger = _ready()
     _tell(ledger, D, (), heard=False)

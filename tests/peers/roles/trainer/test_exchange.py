@@ -248,7 +248,7 @@ def test_a_slow_way_gets_a_small_window_and_waits_longer_before_it_says_somethin
     assert PieceMessage(3, 7, 1, 1, 1.0) not in [send.message for send in exchange.on_time(18.0)]
 
 
-@pytest.mark.parametrize(("coding", "off"), [("float16", 2e-3), ("int8", 0.05), ("int4", 0.5)])
+@pytest.mark.parametrize(("coding", "off"), [("float16", 2e-3), ("int8", 0.05), ("int4", 0.5), ("ternary", 2.5)])
 def test_coded_segments_are_the_same_bytes_on_all_and_near_the_mean(coding: Coding, off: float) -> None:
     net = Net(_order("abcd", (3, 4, 3, 3), coding=coding), 1, 0.2, 0.2)
     net.run()
@@ -257,7 +257,7 @@ def test_coded_segments_are_the_same_bytes_on_all_and_near_the_mean(coding: Codi
     np.testing.assert_allclose(results[0], central_mean(net.own.values()), atol=off)
 
 
-@pytest.mark.parametrize("coding", ["float16", "int8", "int4"])
+@pytest.mark.parametrize("coding", ["float16", "int8", "int4", "ternary"])
 def test_what_coding_rounds_off_comes_in_with_the_next_delta(coding: Coding) -> None:
     """Error feedback: over many rounds the sum of the results is as near to the sum of the means as one round is."""
     rng = np.random.default_rng(3)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import msgspec
 import numpy as np
+import pytest
 
 from mdl.protocol.delta import Contributor, ModelDelta, Partial, apply_delta, digest_of
 from mdl.protocol.vocabulary import MAX_REACHED, Counted, Fork, History, Lineage, Reached
+from peers.roles.trainer import model_state
 from peers.roles.trainer.model_state import Standing, Work, total
 from tests.peers.roles.at_once import apply_at_once
 
@@ -211,13 +213,17 @@ def test_who_comes_back_to_the_middle_of_a_fork_brings_nothing_that_its_next_rou
     assert _carry(standing) is None
 
 
-def test_memory_does_not_grow_with_the_rounds_of_a_fork() -> None:
+@pytest.mark.parametrize(("small_bytes", "works"), [(0, 2), (8, 5)])
+def test_memory_does_not_grow_with_the_rounds_of_a_fork(
+    monkeypatch: pytest.MonkeyPatch, small_bytes: int, works: int
+) -> None:
+    monkeypatch.setattr(model_state, "SMALL_BYTES", small_bytes)
     standing = _split()
     for own in range(20):
         _contribute(standing, float(own), ANN)
-    assert len(standing._in_w) == 2
+    assert len(standing._in_w) == works
     _move(standing, 7, History(START, ("bob",), (Counted(ME, 1),)))
-    assert (_carry(standing), len(standing.uncounted)) == (1.0 + sum(range(20)), 2)
+    assert (_carry(standing), len(standing.uncounted)) == (1.0 + sum(range(20)), works)
 
 
 def test_work_is_dropped_wherever_the_counts_say_that_it_is_in() -> None:
@@ -312,7 +318,10 @@ def test_a_last_round_of_which_the_others_have_not_heard_is_carried_when_they_go
         assert _carry(standing) == carry
 
 
-def test_what_was_trained_from_this_very_w_is_found_or_comes_in_a_sum_on_another_lineage_too() -> None:
+def test_what_was_trained_from_this_very_w_is_found_or_comes_in_a_sum_on_another_lineage_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(model_state, "SMALL_BYTES", 0)
     standing = Standing(ME, ZEROS)
     standing.follow(X, ("ann", "me"))
     _contribute(standing, 1.0, ANN)
@@ -330,12 +339,30 @@ def test_what_was_trained_from_this_very_w_is_found_or_comes_in_a_sum_on_another
     assert (standing.is_in_a_sum(2), standing.is_in_a_sum(3)) == (True, False)
 
 
-def test_a_sum_that_is_left_in_its_middle_is_lost_and_what_came_after_it_is_not() -> None:
+def test_a_sum_that_is_left_in_its_middle_is_lost_and_what_came_after_it_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(model_state, "SMALL_BYTES", 0)
     standing = _split()
     for own in (2.0, 4.0, 8.0):
         _contribute(standing, own, ANN)  # rounds 4, 5 and 6
     _move(standing, 7, History((*SPLIT, Fork(4, 2, "other")), ("ann",), (Counted(ME, 4),)))
     assert [work.values[0] for work in standing.take()] == [8.0]
+    assert [standing.is_split(work) for work in standing.uncounted] == [True]
+
+
+def test_the_last_rounds_of_a_fork_can_be_left_in_their_middle_if_the_model_is_small() -> None:
+    standing = _split()
+    for own in (2.0, 4.0, 8.0, 16.0, 32.0):
+        _contribute(standing, own, ANN)  # rounds 4 to 8
+    _move(standing, 9, History((*SPLIT, Fork(6, 2, "other")), ("ann",), (Counted(ME, 6),)))
+    assert [work.values[0] for work in standing.take()] == [16.0, 32.0]
+    assert standing.uncounted == ()
+    standing = _split()
+    for own in (2.0, 4.0, 8.0, 16.0, 32.0, 64.0):
+        _contribute(standing, own, ANN)
+    _move(standing, 10, History((*SPLIT, Fork(4, 2, "other")), ("ann",), (Counted(ME, 4),)))
+    assert [work.values[0] for work in standing.take()] == [8.0, 16.0, 32.0, 64.0]  # of rounds 4 and 5 there was a sum
     assert [standing.is_split(work) for work in standing.uncounted] == [True]
 
 
@@ -351,7 +378,7 @@ def test_memory_does_not_grow_however_often_a_device_is_left_out_or_away() -> No
         _contribute(standing, 1.0)
         _move(standing, standing.round_id, History(SPLIT, ("ann",), (Counted(ME, 2),)))
         _contribute(standing, 1.0, ANN)
-    assert len(standing._in_w) < 12
+    assert len(standing._in_w) < 16
 
 
 def test_a_restarted_device_knows_how_far_it_was() -> None:
