@@ -7,8 +7,8 @@ person with sufficient data would. It trains alone, or shares them by what the d
 Training is real: the accuracy of a round is that of the same model on real devices. Time and energy are modelled: the
 devices' own machines run in virtual time, links and relative processor speeds are those of the device classes
 (docs/device-models.md), training takes 1.5 W, sending 1.0 W, receiving 0.8 W, on top of what the owner does. The phone
-is taken to train as fast as one thread of this machine, which is measured first; `--slower 10` makes all ten times
-slower. What handing over the windows takes is in all figures of those who share.
+is taken to train as fast as one thread of this machine, which is measured first (or told: `--windows-s`); `--slower 10`
+makes all ten times slower. What handing over the windows takes is in all figures of those who share.
 """
 
 from __future__ import annotations
@@ -284,12 +284,13 @@ def main() -> None:
     parser.add_argument("--accuracy", type=float, default=0.85)
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--rounds-per-epoch", type=int, default=1)
+    parser.add_argument("--windows-s", type=float, help="what the phone would train a second, instead of measuring")
     parser.add_argument("--slower", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     data = read_windows(given.data)
-    speed = measure_speed() / given.slower
+    speed = (given.windows_s or measure_speed()) / given.slower
     rounds = given.epochs * given.rounds_per_epoch
     settings = TrainingSettings(rounds_per_epoch=given.rounds_per_epoch, planned_rounds=rounds)
     lines = compare(data, speed, settings, given.accuracy, given.seed)

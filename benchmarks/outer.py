@@ -5,7 +5,8 @@
         --model benchmarks.training.characters:NextCharacter --local-steps 100 --total-steps 2000
 
 Each device takes --total-steps steps of its own optimizer, in rounds of --local-steps each. --outer ETA:MOMENTUM, any
-number of them; 1:0 is the plain mean. Prints a table and one line of JSON.
+number of them; 1:0 is the plain mean. --set '{"overlap": true}': each round is trained under the exchange of the one
+before. Prints a table and one line of JSON.
 """
 
 from __future__ import annotations
@@ -91,9 +92,9 @@ def _run(data: DataSet, options: argparse.Namespace, steps: int, outer: str, see
     accuracy, loss = list[float](), 0.0
     for round_id in range(1, rounds + 1):
         mesh.apply(mesh.train_round(round_id).values)
-        if round_id * 4 // rounds > len(accuracy):
+        if (quarters := round_id * 4 // rounds) > len(accuracy):
             found = mesh.test()
-            accuracy.append(found.accuracy)
+            accuracy += [found.accuracy] * (quarters - len(accuracy))  # of three rounds the last ends two quarters
             loss = found.loss_sum / found.n
     figures = {
         "local_steps": steps,
@@ -122,7 +123,10 @@ def _parse_options() -> argparse.Namespace:
     parser.add_argument("--split", default="subject")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--set", help='training settings as JSON, for example {"learning_rate": 0.001}')
-    return parser.parse_args()
+    given = parser.parse_args()
+    if given.total_steps < max(given.local_steps):
+        parser.error(f"--total-steps {given.total_steps}: one round has --local-steps {max(given.local_steps)}")
+    return given
 
 
 if __name__ == "__main__":

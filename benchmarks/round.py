@@ -6,6 +6,7 @@ number in a vector of any size. The others average the same vector, without any 
     python benchmarks/round.py 4x40@5 8x40@5 3x40+10@5 24+16+12+8+4+2@5 4~40@5     # as root: hosts with limited links
     python benchmarks/round.py 4@46.4 8@46.4 8@0.25 --plans chain,shares            # loopback
     python benchmarks/round.py 4x40@5 --beside hivemind=../hm/bin/python,flower=../fl/bin/python
+    python benchmarks/round.py 4x40@5 --plans shares --others '' --train-s 2        # whole rounds, also with overlap
 
 A case is LINKS@MB: `3x40+10@5` is three hosts of 40 Mbit/s and one of 10, and 5 MB; `4~40@5` four that share a channel
 of 40 Mbit/s; `8@46.4` eight processes on loopback. Gloo and hivemind encrypt nothing; ring, chain and mdl do, but on
@@ -37,6 +38,7 @@ HERE = Path(__file__).resolve().parents[1]
 # The first rounds show the links, and fill caches and buffers; they are played, and not counted.
 WARM_UP = 2
 PLAIN = ("gloo", "ring", "chain")
+OVERLAP = ", overlap"
 BESIDE = {"hivemind": "hivemind", "flower": "flwr"}
 # A whole run of one system; a mesh of 16 on two cores takes a minute to start.
 PATIENCE_S = 400.0
@@ -48,7 +50,8 @@ def main() -> int:
     if any(case.bound_s for case in given.cases) and (reason := lan.why_not()):
         print(f"round: {reason}", file=sys.stderr)
         return 2
-    systems = [f"mdl {plan}" if plan else "mdl" for plan in given.plans] + given.others
+    plans = [f"mdl {plan}" if plan else "mdl" for plan in given.plans]
+    systems = plans + ([f"{plan}{OVERLAP}" for plan in plans] if given.train_s else []) + given.others
     systems += [name for name in given.beside if _is_there(name, given.beside[name])]
     measured: dict[str, dict[str, list[dict[str, Any]]]] = {case.text: {} for case in given.cases}
     for run in range(given.runs):
@@ -81,6 +84,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--beside", default="", help="hivemind=PYTHON,flower=PYTHON: environments of their own")
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--train-s", type=float, default=0.0, help="a device trains so long: whole rounds are measured")
     parser.add_argument("--set", nargs="*", default=[], help="key=value of mdl's configuration")
     parser.add_argument("--code", type=Path, default=HERE, help="a source tree of mdl")
     parser.add_argument("--out", type=Path)
@@ -134,11 +138,13 @@ def _run_mdl(net: Any, case: Case, system: str, folder: Path, given: argparse.Na
     code, node = new_join_code("bench"), given.code / "tests" / "integration" / "fault_node.py"
     settings = [f"round.min_peers={case.size}", f"round.rounds={given.rounds}", "round.policy=greedy"]
     settings += ["round.keep_deltas=false", "faults.lost_after_s=30"]
-    plan = system.removeprefix("mdl").strip()
+    plan = system.removeprefix("mdl").removesuffix(OVERLAP).strip()
+    settings += ["training.overlap=true"] if system.endswith(OVERLAP) else []
     settings += [f"round.exchange={plan}"] if plan else []
     settings += [] if case.bound_s else ["mesh.loopback=true"]
     os.environ["PYTHONPATH"] = str(given.code)
-    words = ["--values", case.values, "--set", *settings, *given.set]
+    words = ["--values", case.values, *(["--train-s", given.train_s] if given.train_s else [])]
+    words += ["--set", *settings, *given.set]
     log = (folder / "log").open("w+")
     devices = [
         net.start(host, node, code, f"dev{host}", folder, *words, stderr=log.fileno()) for host in range(case.size)
@@ -149,7 +155,8 @@ def _run_mdl(net: Any, case: Case, system: str, folder: Path, given: argparse.Na
     if not told:
         log.seek(0)
         raise RuntimeError(f"no round was closed: {log.read()[-300:]}")
-    return [sum(line["seconds"].get(phase, 0.0) for phase in ("aggregate", "broadcast", "apply")) for line in told]
+    phases = ("total",) if given.train_s else ("aggregate", "broadcast", "apply")
+    return [sum(line["seconds"].get(phase, 0.0) for phase in phases) for line in told]
 
 
 def _run_other(net: Any, case: Case, system: str, folder: Path, given: argparse.Namespace) -> tuple[list[float], bool]:

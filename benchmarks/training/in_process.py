@@ -108,6 +108,7 @@ class Mesh:
         self._state, self._size = self._outer.begin(first.values().copy()), first.size
         self.exchanges = Exchanges(peers, first.size, coding)
         self.steps = 0
+        self._overlaps, self._ahead = settings.overlap, dict[int, Vector]()
 
     @property
     def parameters(self) -> Vector:
@@ -116,9 +117,12 @@ class Mesh:
     def train_round(self, round_id: int) -> ModelDelta:
         """The mean delta of a round that begins at `parameters`; what becomes of it is the caller's."""
         deltas, parameters = [], self.parameters
-        for trainer in self._trainers:
-            done = trainer.train_round(parameters, round_id)
-            deltas.append(model_delta(parameters, done.values))
+        for number, trainer in enumerate(self._trainers):
+            start = self._ahead.get(number, parameters)  # where its own training of the last round came to
+            done = trainer.train_round(start, round_id)
+            deltas.append(model_delta(start, done.values))
+            if self._overlaps:
+                self._ahead[number] = parameters - deltas[-1]
             self.steps += done.steps
         return self.exchanges.mean(round_id, deltas)
 
