@@ -20,10 +20,10 @@ from mdl.protocol.coding import CODINGS, Coding
 from mdl.workers import Workers, result_of
 from peers.interrupts import handled, interrupt
 from peers.trials.run_plan import run_guarded
-from sim.mesh.draw_plan import LENGTHS, SIZES, draw_plan, draw_wide, with_liars
+from sim.mesh.draw_plan import LENGTHS, SIZES, draw_plan, draw_wide, with_leaves
 from sim.mesh.fault_plan import FaultPlan
 from sim.mesh.verdict import Verdict
-from sim.trust.draw import with_revocations
+from sim.trust.draw import with_liars, with_revocations
 
 Chunk = TypeVar("Chunk")
 Result = TypeVar("Result")
@@ -41,7 +41,8 @@ class Campaign:
 
     wide: peers and rounds are drawn, too, and faults in every round (`draw_wide`). exchange: as in the configuration,
     or any: each in turn, for as many seeds as the wide family has sizes and lengths. compress: likewise, each seed.
-    outer_momentum, overlap: of all. revocations: devices are locked out, too. liars: devices of each plan that lie.
+    outer_momentum, overlap: of all. revocations: devices are locked out, too. leaves: users end some.
+    liars: devices of each plan that lie.
     """
 
     peers: int = 6
@@ -56,6 +57,7 @@ class Campaign:
     outer_momentum: float = 0.0
     overlap: bool = False
     revocations: bool = False
+    leaves: bool = False
     liars: int = 0
 
     def plan(self, seed: int) -> FaultPlan:
@@ -65,6 +67,7 @@ class Campaign:
         compress = CODINGS[seed % len(CODINGS)] if self.compress == "any" else self.compress
         plan = replace(plan, compress=compress, outer_momentum=self.outer_momentum, overlap=self.overlap)
         plan = with_revocations(plan) if self.revocations else plan
+        plan = with_leaves(plan) if self.leaves else plan
         return with_liars(plan, self.liars) if self.liars else plan
 
 

@@ -49,6 +49,15 @@ class Restart(Fault, frozen=True):
     peer: str
 
 
+class Leave(Fault, frozen=True):
+    """Its user ends it (Ctrl-C): it says so and leaves in the middle of whatever it does. Of a dedicated agent nothing.
+
+    A restart after it is a device that is back.
+    """
+
+    peer: str
+
+
 class Suspend(Fault, frozen=True):
     """SIGSTOP, a closed lid: handles nothing; what queued for it meanwhile comes at once when it goes on."""
 
@@ -148,7 +157,7 @@ class CrashOn(Fault, frozen=True):
 
 
 TimedFault: TypeAlias = (
-    Crash | Restart | Suspend | Pause | Cut | CutOneWay | Split | ClockJump | DiskFull | TornFile | Revoke | Lie
+    Crash | Restart | Leave | Suspend | Pause | Cut | CutOneWay | Split | ClockJump | DiskFull | TornFile | Revoke | Lie
 )
 
 
@@ -228,11 +237,17 @@ class FaultPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def has_revocations(self) -> bool:
         """Whether devices are locked out; then there are rosters."""
-        inner = (each for fault in self.faults if isinstance(fault, Burst) for each in fault.faults)
-        return any(isinstance(fault, Revoke) for fault in (*self.faults, *inner))
+        return any(isinstance(fault, Revoke) for fault in self._all())
+
+    def has_leaves(self) -> bool:
+        """Whether users end devices."""
+        return any(isinstance(fault, Leave) for fault in self._all())
+
+    def _all(self) -> tuple[AnyFault, ...]:
+        return (*self.faults, *(each for fault in self.faults if isinstance(fault, Burst) for each in fault.faults))
 
     def stays_away(self) -> frozenset[str]:
-        """Who may crash and not come back: also who was restarted before, and crashes once more."""
+        """Who may crash or leave and not come back: also who was restarted before, and crashes once more."""
         gone = _stay_away(self.faults)
         for fault in self.faults:
             if isinstance(fault, CrashOn) and fault.restart_after_s is None:
@@ -256,6 +271,7 @@ def names_of(fault: AnyFault) -> tuple[str, ...]:
         case (
             Crash(peer=peer)
             | Restart(peer=peer)
+            | Leave(peer=peer)
             | Suspend(peer=peer)
             | Pause(peer=peer)
             | ClockJump(peer=peer)
@@ -284,8 +300,8 @@ def _stay_away(faults: tuple[AnyFault, ...]) -> frozenset[str]:
     for fault in faults:
         if isinstance(fault, Restart):
             returns[fault.peer] = max(fault.at_s, returns.get(fault.peer, 0.0))
-    crashes = [fault for fault in faults if isinstance(fault, Crash)]
-    return frozenset(fault.peer for fault in crashes if fault.at_s > returns.get(fault.peer, -1.0))
+    ends = [fault for fault in faults if isinstance(fault, Crash | Leave)]
+    return frozenset(fault.peer for fault in ends if fault.at_s > returns.get(fault.peer, -1.0))
 
 
 def load_plan(data: bytes) -> FaultPlan:

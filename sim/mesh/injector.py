@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from mdl.errors import LocalProtocolError
-from mdl.protocol.machine import Event, PauseChanged, Received, Send
+from mdl.protocol.machine import Event, PauseChanged, Received, Send, StopRequested
 from mdl.protocol.messages import Said
 from mdl.protocol.round_messages import PeerReport
 from sim.mesh.driver import SimMesh
@@ -23,6 +23,7 @@ from sim.mesh.fault_plan import (
     CutOneWay,
     DiskFull,
     FaultPlan,
+    Leave,
     Lie,
     Moment,
     Pause,
@@ -100,6 +101,9 @@ class Injector(Watch):
                 mesh.crash(peer)
             case Restart(peer=peer):
                 mesh.restart(peer)
+            case Leave(peer=peer):
+                if mesh.nodes[peer].holder is not None:
+                    mesh.post(peer, StopRequested())
             case Suspend(peer=peer, for_s=for_s):
                 if mesh.nodes[peer].running:
                     mesh.suspend(peer, for_s)
@@ -240,6 +244,8 @@ def _describe(fault: TimedFault) -> str:
             return f"{peer} crashes"
         case Restart(peer=peer):
             return f"{peer} starts again"
+        case Leave(peer=peer):
+            return f"{peer} is ended by its user"
         case Suspend(peer=peer, for_s=for_s):
             return f"{peer} is suspended for {for_s:g} s"
         case Pause(peer=peer, for_s=for_s):

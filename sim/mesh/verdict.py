@@ -42,6 +42,8 @@ class Verdict(msgspec.Struct, frozen=True):
     waits: tuple[str, ...] = ()
 
 
+# How a device ends that its user has stopped.
+_ENDED = 130
 # A mesh starts with so many devices (`min_peers`).
 _START_PEERS = 2
 # Virtual seconds for elections, silences, cuts that only just healed, and catching up: some thirty timeouts of a
@@ -98,7 +100,9 @@ def judge(mesh: SimMesh, plan: FaultPlan, settled: bool, tell_waits: Callable[[N
         revoked=len(out),
     )
     for node in mesh.nodes.values():
-        if node.peer_id not in revoked and node.finished and (node.finished.problem or node.finished.exit_code):
+        if node.peer_id in revoked or not node.finished or (node.finished.exit_code == _ENDED and plan.has_leaves()):
+            continue
+        if node.finished.problem or node.finished.exit_code:
             problem = f"{node.peer_id} left: {node.finished.problem or node.finished.exit_code}"
             return msgspec.structs.replace(verdict, kind="left", problem=problem)
     if mesh.gate is not None and (unaware := mesh.gate.unaware()):

@@ -1,14 +1,15 @@
-"""Revocations drawn into fault plans. Pure; what a seed gave without them stays what it was."""
+"""Revocations and liars drawn into fault plans. Pure; what a seed gave without them stays what it was."""
 
 from __future__ import annotations
 
 import numpy as np
 from msgspec.structs import replace
 
-from sim.mesh.fault_plan import OFFICE, AnyFault, Cut, FaultPlan, Restart, Revoke, Split, Suspend
+from sim.mesh.fault_plan import OFFICE, AnyFault, Cut, FaultPlan, Lie, Restart, Revoke, Split, Suspend
 
 # Of all plans: so many have a network that loses nothing, where everybody who can be reached knows in time.
 _SOUND = 0.25
+_LIES = (1000.0, -1000.0)
 
 
 def with_revocations(plan: FaultPlan) -> FaultPlan:
@@ -27,6 +28,19 @@ def with_revocations(plan: FaultPlan) -> FaultPlan:
         peer = OFFICE if rng.random() < 0.25 else plan.node_ids()[number]
         faults += _revocation(rng, plan, peer)
     return replace(plan, faults=tuple(sorted(faults, key=lambda fault: (fault.at_s, repr(fault)))))
+
+
+def with_liars(plan: FaultPlan, count: int) -> FaultPlan:
+    """The same plan in which so many devices give a thousand times what they should, as long as its rounds may take.
+
+    Less than half of them: others must be left to judge. Of vectors that share no value nothing but lengths tells.
+    """
+    rng = np.random.default_rng([plan.seed, 0x11A5])
+    liars = rng.permutation(plan.peers)[: min(count, (plan.peers - 1) // 2)]
+    lies = [
+        Lie(at_s=0.0, peer=f"p{number}", times=float(rng.choice(_LIES)), for_s=2.0 * plan.rounds) for number in liars
+    ]
+    return replace(plan, faults=(*lies, *plan.faults))
 
 
 def _revocation(rng: np.random.Generator, plan: FaultPlan, peer: str) -> list[AnyFault]:

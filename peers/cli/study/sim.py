@@ -73,6 +73,7 @@ def run(
     outer_momentum: OuterMomentum = 0.0,
     overlap: Annotated[bool, typer.Option("--overlap", help="Two devices of three train one round ahead.")] = False,
     revocations: Revocations = False,
+    leaves: Annotated[bool, typer.Option("--leaves", help="Users end devices, which may be back soon, too.")] = False,
     liars: Liars = 0,
     plan: Annotated[Path | None, typer.Option(help="Run this saved plan alone, and tell its story.")] = None,
     shrink: Annotated[bool, typer.Option(help="Look for the shortest plan that still fails.")] = True,
@@ -91,7 +92,7 @@ def run(
 
     chosen = policy, agent, on_partition, exchange, compress, outer_momentum, revocations
     campaign = _campaign(peers, rounds, wide, faults, *chosen)
-    campaign = replace(campaign, liars=liars, overlap=overlap)
+    campaign = replace(campaign, liars=liars, overlap=overlap, leaves=leaves)
     started = time.monotonic()
     with progress_bar() as show:
         totals = run_campaign(

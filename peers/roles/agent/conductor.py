@@ -152,13 +152,13 @@ class Conductor:
         nobody has it yet. going: the order by which it does so already.
         """
         term = self.ledger.term
-        promised = {
-            member.peer_id
-            for member in self._distribution.recipients()
-            if member.report.votes and member.report.term >= term
-        }
-        if self._has_majority(promised, now):
+        voters = [member for member in self._distribution.recipients() if member.report.votes]
+        promised = {member.peer_id for member in voters if member.report.term >= term}
+        if has_quorum(self._opened.base, promised):
+            self.lacking_since = None
             self._begin_broadcast(result, now, plan, going)
+        elif self._has_majority({member.peer_id for member in voters}, now):
+            self.waiting_for = "the promises of a majority"  # it is here, and has not answered yet
         return []
 
     def _has_majority(self, voters: set[str], now: float) -> bool:

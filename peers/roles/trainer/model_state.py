@@ -19,13 +19,12 @@ from mdl.protocol.segments import split_values
 from mdl.protocol.vector_work import Outer
 from mdl.protocol.vocabulary import MAX_REACHED, Ballot, Counted, History, Lineage, Reached
 
-# Two agents that have not heard of each other start a mesh each; they meet within so many rounds, or never add up. The
-# own work of the rounds since then is one more vector in memory, so long.
+# Two agents that have not heard of each other start a mesh each; they meet within so many rounds, or never add up.
 _START_ROUNDS = 2
 # Memory is bounded, however often a mesh falls apart: trainings known of a sum, works that are known to have been given
 # elsewhere, too, and, of a model so small, what so many rounds have counted each: a fork may have begun at any of them.
 _TRAININGS_KNOWN, _MOST_APART = 16, 12
-SMALL_BYTES, _ROUNDS_APART = 4 << 20, 4
+_SMALL_BYTES, _ROUNDS_APART = 4 << 20, 4
 
 Round: TypeAlias = tuple[Lineage, int]
 
@@ -57,7 +56,7 @@ class Standing:
     """See the module. parameters: float32, shape (P,), never changed in place. uncounted: enters the next own delta.
 
     state: the parameters, and the outer optimizer's momentum if it has one: what the digest is of, and what others get.
-    is_given: another device gets it, and may not have all of it yet.
+    is_given: another device gets it, and may not have all of it yet. is_small: work of several rounds is remembered.
     ballot: what an earlier start has promised, None if that is not known. digest: of the state, if known.
     """
 
@@ -254,8 +253,8 @@ class Standing:
         return len(self.lineage) <= 1 and self.round_id >= _START_ROUNDS
 
     def share(self) -> None:
-        """Others stand at this w, too: it stays a part of theirs."""
-        self._shared_round = self.round_id
+        """Others stand at this w, too: it stays a part of theirs. But who dies before it is on its disk goes back."""
+        self._shared_round = self.round_id - self.is_small
         self._settle()
 
     def _reach(self, lineage: Lineage) -> int:
@@ -301,7 +300,7 @@ class Standing:
         """
         sums: dict[Round, Work] = {}
         apart: list[Work] = []
-        summed = self.round_id - (_ROUNDS_APART if self.parameters.nbytes <= SMALL_BYTES else 1)
+        summed = self.round_id - (_ROUNDS_APART if self.is_small else 1)
         for work in works:
             lineage, last = work.counted[0]
             if last >= self.round_id or any(other != lineage for other, _ in (*work.counted, *work.rounds)):
@@ -319,6 +318,7 @@ class Standing:
     def _take_state(self, state: Vector, digest: bytes) -> None:
         self.state, self.digest, self.is_given = state, digest, False
         self.parameters, self.momentum = self.outer.split(state)
+        self.is_small = self.parameters.nbytes <= _SMALL_BYTES
 
     def _take_history(self, history: History) -> None:
         self.lineage, self.base = history.lineage, history.base

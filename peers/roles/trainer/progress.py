@@ -24,7 +24,7 @@ from mdl.protocol.vector_work import ApplyDelta, DeltaApplied
 from mdl.protocol.vocabulary import History, TrainingReport
 from peers.roles.trainer.catch_up import CatchingUp, Way
 from peers.roles.trainer.guard import Guard
-from peers.roles.trainer.model_state import SMALL_BYTES, Standing
+from peers.roles.trainer.model_state import Standing
 from peers.roles.trainer.own_delta import OwnWork
 from peers.roles.trainer.reports import Reports
 from peers.roles.trainer.round_state import Part
@@ -121,7 +121,7 @@ class Progress:
     def _are_all_here(self, here: set[str]) -> bool:
         """Whether whoever was in a round lately is in this one, too: nobody can go on from before w, as a fork."""
         standing, round_id = self.standing, self.standing.round_id
-        rounds = _LATELY if standing.parameters.nbytes <= SMALL_BYTES else 1
+        rounds = _LATELY if standing.is_small else 1
         self._seen |= dict.fromkeys([*standing.base, *here], round_id)
         self._seen = {peer_id: at for peer_id, at in self._seen.items() if at > round_id - rounds}
         return self._seen.keys() <= here

@@ -20,7 +20,7 @@ from mdl.protocol.round_messages import (
     RoundOpened,
 )
 from mdl.protocol.vocabulary import Ballot, Counted, Fork, History, Lineage, TrainingReport
-from peers.roles.trainer import progress
+from peers.roles.trainer import model_state
 from peers.roles.trainer.progress import Progress
 from peers.roles.trainer.trainer import Trainer, TrainerSettings
 from tests.peers.roles.at_once import TrainerAtOnce
@@ -563,11 +563,18 @@ def test_another_forks_result_staged_as_a_vote_here_would_count_work_twice(monke
     assert (trainer.round_id, _carry(trainer)) == (1, [1, 2, 3, 4])  # which the result holds already
 
 
-@pytest.mark.parametrize(("members", "carry"), [(MEMBERS, [3.0, 3, 3, 3]), ((ANN, ME), [5.0, 5, 5, 5])])
-def test_a_last_round_is_remembered_until_all_who_are_in_it_train_from_it(
-    members: tuple[Contributor, ...], carry: list[float]
+@pytest.mark.parametrize(
+    ("small_bytes", "members", "carry"),
+    [(0, MEMBERS, [3.0, 3, 3, 3]), (1 << 20, MEMBERS, [5.0, 5, 5, 5]), (0, (ANN, ME), [5.0, 5, 5, 5])],
+)
+def test_a_last_round_is_remembered_until_all_who_are_in_it_train_from_it_and_one_longer_if_the_model_is_small(
+    monkeypatch: pytest.MonkeyPatch, small_bytes: int, members: tuple[Contributor, ...], carry: list[float]
 ) -> None:
-    """Where bob is missing he may stand on a fork that began before that round, and draw the others there."""
+    """Where bob is missing he may stand on a fork that began before that round, and draw the others there.
+
+    So he may after he died before the round was on his disk, though he was in the next one.
+    """
+    monkeypatch.setattr(model_state, "_SMALL_BYTES", small_bytes)
     trainer = _trainer(5, History((START,), ("ann", "bob", "me")))
     _open(trainer)
     _train(trainer, 2, 2, 2, 2)
@@ -584,7 +591,7 @@ def test_own_work_since_somebody_was_there_is_remembered_if_the_model_is_small(
     monkeypatch: pytest.MonkeyPatch, small_bytes: int, carry: list[float]
 ) -> None:
     """Bob was cut off after round 5, and is in a fork that began there; the others have gone on for two rounds."""
-    monkeypatch.setattr(progress, "SMALL_BYTES", small_bytes)
+    monkeypatch.setattr(model_state, "_SMALL_BYTES", small_bytes)
     trainer = _trainer(5, History((START,), ("ann", "bob", "me")))
     for round_id, members in ((6, MEMBERS), (7, (ANN, ME)), (8, (ANN, ME))):
         _say(trainer, RoundOpened(round_id, round_id, trainer.digest, members, round_id, trainer.lineage))

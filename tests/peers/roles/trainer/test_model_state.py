@@ -217,7 +217,7 @@ def test_who_comes_back_to_the_middle_of_a_fork_brings_nothing_that_its_next_rou
 def test_memory_does_not_grow_with_the_rounds_of_a_fork(
     monkeypatch: pytest.MonkeyPatch, small_bytes: int, works: int
 ) -> None:
-    monkeypatch.setattr(model_state, "SMALL_BYTES", small_bytes)
+    monkeypatch.setattr(model_state, "_SMALL_BYTES", small_bytes)
     standing = _split()
     for own in range(20):
         _contribute(standing, float(own), ANN)
@@ -299,7 +299,7 @@ def test_a_lineage_that_is_left_at_its_very_start_is_carried_by_those_who_contri
 
 
 def test_two_starts_of_a_mesh_add_up_within_their_first_rounds_and_not_later() -> None:
-    for rounds, carry in ((2, 2.0), (3, 1.0)):  # of the last one the others may not have heard
+    for rounds, carry in ((2, 2.0), (3, 2.0)):  # of the last one the others may not have heard, or it is not saved
         standing = Standing(ME, ZEROS)
         standing.follow(START, ("ann", "me"))
         for _ in range(rounds):
@@ -308,10 +308,19 @@ def test_two_starts_of_a_mesh_add_up_within_their_first_rounds_and_not_later() -
         assert _carry(standing) == carry
 
 
-def test_a_last_round_of_which_the_others_have_not_heard_is_carried_when_they_go_on_without_it() -> None:
-    for has_gone_on, carry in ((False, 1.0), (True, None)):
-        standing = Standing(ME, ZEROS, 5, History(START, ("ann", "me")))
-        _contribute(standing, 1.0, ANN)
+@pytest.mark.parametrize(
+    ("small_bytes", "has_gone_on", "carry"), [(0, False, 1.0), (0, True, None), (1 << 20, True, 1.0)]
+)
+def test_a_last_round_of_which_the_others_have_not_heard_or_which_is_not_saved_is_carried_when_they_leave_it(
+    monkeypatch: pytest.MonkeyPatch, small_bytes: int, has_gone_on: bool, carry: float | None
+) -> None:
+    """Others go on from before a round, though this device has trained from it: one of them came back without it."""
+    monkeypatch.setattr(model_state, "_SMALL_BYTES", small_bytes)
+    for rounds in (1, 2):
+        standing = Standing(ME, ZEROS, 6 - rounds, History(START, ("ann", "me")))
+        for _ in range(rounds):
+            standing.share()
+            _contribute(standing, 1.0, ANN)
         if has_gone_on:
             standing.share()  # the others are about to train round 7 from it
         _move(standing, 6, History((*START, Fork(5, 2, "ann.1.7")), ("ann",)))
@@ -321,7 +330,7 @@ def test_a_last_round_of_which_the_others_have_not_heard_is_carried_when_they_go
 def test_what_was_trained_from_this_very_w_is_found_or_comes_in_a_sum_on_another_lineage_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(model_state, "SMALL_BYTES", 0)
+    monkeypatch.setattr(model_state, "_SMALL_BYTES", 0)
     standing = Standing(ME, ZEROS)
     standing.follow(X, ("ann", "me"))
     _contribute(standing, 1.0, ANN)
@@ -342,7 +351,7 @@ def test_what_was_trained_from_this_very_w_is_found_or_comes_in_a_sum_on_another
 def test_a_sum_that_is_left_in_its_middle_is_lost_and_what_came_after_it_is_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(model_state, "SMALL_BYTES", 0)
+    monkeypatch.setattr(model_state, "_SMALL_BYTES", 0)
     standing = _split()
     for own in (2.0, 4.0, 8.0):
         _contribute(standing, own, ANN)  # rounds 4, 5 and 6
