@@ -20,10 +20,11 @@ from mdl.protocol.coding import CODINGS, Coding
 from mdl.workers import Workers, result_of
 from peers.interrupts import handled, interrupt
 from peers.trials.run_plan import run_guarded
-from sim.mesh.draw_plan import LENGTHS, SIZES, draw_plan, draw_wide, with_leaves
+from sim.mesh.draw_plan import LENGTHS, SIZES, draw_plan, draw_wide
 from sim.mesh.fault_plan import FaultPlan
 from sim.mesh.verdict import Verdict
 from sim.trust.draw import with_liars, with_revocations
+from sim.trust.leaves import with_leaves
 
 Chunk = TypeVar("Chunk")
 Result = TypeVar("Result")

@@ -25,7 +25,6 @@ from sim.mesh.fault_plan import (
     CutOneWay,
     DiskFull,
     FaultPlan,
-    Leave,
     Moment,
     Restart,
     Split,
@@ -128,20 +127,6 @@ def draw_wide(
     return replace(plan, faults=tuple(sorted(faults, key=lambda fault: (fault.at_s, repr(fault)))))
 
 
-def with_leaves(plan: FaultPlan) -> FaultPlan:
-    """The same plan in which users end devices, at any moment or at a step of a decision; sometimes all at once.
-
-    Most are back soon; the others are, with those that stay away anyhow, a minority.
-    """
-    rng = np.random.default_rng([plan.seed, 0x1EA7E])
-    draw, faults, leave = _Draw(rng, plan), list(plan.faults), _leave_all if rng.random() < 0.1 else _leave
-    draw.away = set(plan.stays_away())
-    for _ in range(int(rng.integers(1, 4))):
-        draw.may_stay_away = rng.random() < 0.5
-        faults += leave(draw)
-    return replace(plan, faults=tuple(sorted(faults, key=lambda fault: (fault.at_s, repr(fault)))))
-
-
 class _Draw:
     """Draws faults one after the other; remembers who stays away and whose disk fails: each less than half of all."""
 
@@ -213,27 +198,6 @@ def _crash_all(draw: _Draw) -> list[AnyFault]:
     at_s = draw.at_s()
     down: list[AnyFault] = [Crash(at_s=at_s, peer=peer) for peer in draw.plan.node_ids()]
     return [*down, *(Restart(at_s=round(at_s + draw.for_s(2.0), 3), peer=peer) for peer in draw.plan.node_ids())]
-
-
-def _leave(draw: _Draw) -> list[AnyFault]:
-    if draw.rng.random() < 0.5:
-        step = draw.steps[int(draw.rng.integers(len(draw.steps)))]
-        peer = OFFICE if step in _STEPS_OF_OFFICE else ANYBODY
-        round_id, nth = (int(draw.rng.integers(1, most + 1)) for most in (draw.plan.rounds, draw.plan.peers))
-        left: list[TimedFault] = [Leave(at_s=_soon_s(draw), peer=ITSELF)]
-        left.append(Restart(at_s=round(left[0].at_s + draw.for_s(), 3), peer=ITSELF))
-        before = bool(draw.rng.random() < 0.5)
-        return [Burst(at_s=0.0, peer=peer, round_id=round_id, step=step, nth=nth, before=before, faults=tuple(left))]
-    peer, at_s = draw.peer(), draw.at_s()
-    back_s = draw.restart_after_s(peer)
-    leave = Leave(at_s=at_s, peer=peer)
-    return [leave] if back_s is None else [leave, Restart(at_s=round(at_s + back_s, 3), peer=peer)]
-
-
-def _leave_all(draw: _Draw) -> list[AnyFault]:
-    at_s = draw.at_s()
-    ends: list[AnyFault] = [Leave(at_s=round(at_s + _soon_s(draw) / 4, 3), peer=peer) for peer in draw.plan.peer_ids()]
-    return [*ends, *(Restart(at_s=round(at_s + 0.2 + draw.for_s(), 3), peer=peer) for peer in draw.plan.peer_ids())]
 
 
 def _suspend(draw: _Draw) -> list[AnyFault]:
