@@ -32,6 +32,7 @@ from sim.mesh.fault_plan import (
     Suspend,
     TimedFault,
     TornFile,
+    ordered,
 )
 
 LEVELS = ("none", "mild", "hard")
@@ -54,6 +55,7 @@ SEGMENTS_SAY = 2 * ("SegmentsReady", "PieceMessage", "SegmentMessage", "SegmentT
 # There are dozens of these in a round.
 OFTEN_SAID = frozenset(("PeerReport", *SEGMENTS_SAY))
 STEPS_OF_SEGMENTS = (Step.GIVEN, Step.GOT)
+STEPS_OF_OFFICE = (Step.OPENED, Step.PROPOSED, Step.CLOSING)
 
 
 def draw_plan(
@@ -124,7 +126,12 @@ def draw_wide(
                 faults += kinds[int(rng.integers(len(kinds)))](draw)
     if level == "hard" and rng.random() < 0.25:
         plan = replace(plan, late=_below(rng, _MOST_LATE))
-    return replace(plan, faults=tuple(sorted(faults, key=lambda fault: (fault.at_s, repr(fault)))))
+    return replace(plan, faults=ordered(faults))
+
+
+def steps_of(exchange: Exchange) -> list[Step]:
+    """Of a decision in such an exchange."""
+    return [step for step in Step if exchange != "chain" or step not in STEPS_OF_SEGMENTS]
 
 
 class _Draw:
@@ -137,14 +144,14 @@ class _Draw:
         self.minority = (plan.peers - 1) // 2
         in_segments = plan.exchange != "chain"
         self.peers_say = PEERS_SAY + SEGMENTS_SAY if in_segments else PEERS_SAY
-        self.steps = [step for step in Step if in_segments or step not in STEPS_OF_SEGMENTS]
+        self.steps = steps_of(plan.exchange)
         self.may_stay_away = rng.random() < 0.2
         self.away: set[str] = set()
         self.bad_disks: set[str] = set()
 
     def faults(self, count: int, kinds: tuple[Callable[[_Draw], list[AnyFault]], ...]) -> tuple[AnyFault, ...]:
         drawn = [fault for _ in range(count) for fault in kinds[int(self.rng.integers(len(kinds)))](self)]
-        return tuple(sorted(drawn, key=lambda fault: (fault.at_s, repr(fault))))
+        return ordered(drawn)
 
     def at_s(self) -> float:
         return round(float(self.rng.uniform(*self.window_s)), 3)
@@ -263,15 +270,15 @@ def _burst(draw: _Draw, round_id: int) -> Burst:
     """Two or three things go wrong at one step of a decision, and all restarts may come in a row after it."""
     rng, plan = draw.rng, draw.plan
     step = draw.steps[int(rng.integers(len(draw.steps)))]
-    peer = OFFICE if step in _STEPS_OF_OFFICE else ANYBODY if rng.random() < 2 / 3 else draw.peer()
+    peer = OFFICE if step in STEPS_OF_OFFICE else ANYBODY if rng.random() < 2 / 3 else draw.peer()
     nth = int(rng.integers(1, plan.peers + 1))
     faults: list[TimedFault] = []
     if rng.random() < 0.7:
         faults += _start_anew(draw, ITSELF, 0.0)
     for _ in range(int(rng.integers(0 if faults else 1, 3))):
         faults += _BURSTING[int(rng.integers(len(_BURSTING)))](draw)
-    ordered = tuple(sorted(faults, key=lambda fault: (fault.at_s, repr(fault))))
-    return Burst(at_s=0.0, peer=peer, round_id=round_id, step=step, nth=nth, before=rng.random() < 0.5, faults=ordered)
+    before, inner = rng.random() < 0.5, ordered(faults)
+    return Burst(at_s=0.0, peer=peer, round_id=round_id, step=step, nth=nth, before=before, faults=inner)
 
 
 def _start_anew(draw: _Draw, peer: str, at_s: float) -> list[TimedFault]:
@@ -326,5 +333,4 @@ _HARD = (
     _crash, _crash, _restart, _suspend, _suspend, _cut, _cut_one_way, _split, _clock_jump, _disk_full, _torn_file,
     _crash_on, _crash_on, _crash_on, _crash_all,
 )  # fmt: skip
-_STEPS_OF_OFFICE = (Step.OPENED, Step.PROPOSED, Step.CLOSING)
 _BURSTING = (_office_anew, _one_anew, _restarts, _still, _apart, _unsaved)

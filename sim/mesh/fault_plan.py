@@ -8,8 +8,9 @@ node goes on, and of the crashed ones at most a minority stays away: once the pl
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
-from typing import Annotated, TypeAlias
+from typing import Annotated, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -195,6 +196,7 @@ class Burst(Fault, frozen=True):
 
 
 AnyFault: TypeAlias = TimedFault | CrashOn | Burst
+FaultT = TypeVar("FaultT", bound=Fault)
 
 
 class FaultPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -282,6 +284,11 @@ def names_of(fault: AnyFault) -> tuple[str, ...]:
         ):
             return (peer,)
     raise LocalProtocolError(f"a fault of an unknown kind: {type(fault).__name__}")
+
+
+def ordered(faults: Iterable[FaultT]) -> tuple[FaultT, ...]:
+    """By when they begin; of one moment always alike."""
+    return tuple(sorted(faults, key=lambda fault: (fault.at_s, repr(fault))))
 
 
 def rename(fault: TimedFault, names: dict[str, str]) -> TimedFault:

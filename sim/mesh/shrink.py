@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from msgspec.structs import replace
 
-from sim.mesh.fault_plan import AGENT_NODE, AnyFault, Burst, Crash, FaultPlan, Leave, Restart, Split, names_of
+from sim.mesh.fault_plan import AGENT_NODE, AnyFault, Burst, Crash, FaultPlan, Leave, Restart, Split, names_of, ordered
 
 Fails = Callable[[FaultPlan], bool]
 
@@ -37,7 +37,7 @@ def _smaller(plan: FaultPlan) -> Iterator[FaultPlan]:
     while size >= 1:
         for start in range(0, len(units), size):
             kept = units[:start] + units[start + size :]
-            yield replace(plan, faults=_sorted(fault for unit in kept for fault in unit))
+            yield replace(plan, faults=ordered(fault for unit in kept for fault in unit))
         size //= 2
     yield from _smaller_bursts(plan)
     noises = [name for name in ("loss", "duplication", "jitter_s", "late") if getattr(plan, name)]
@@ -92,7 +92,3 @@ def _without_last_peer(plan: FaultPlan) -> FaultPlan:
         elif gone not in names_of(fault):
             faults.append(fault)
     return replace(plan, peers=plan.peers - 1, faults=tuple(faults))
-
-
-def _sorted(faults: Iterator[AnyFault]) -> tuple[AnyFault, ...]:
-    return tuple(sorted(faults, key=lambda fault: (fault.at_s, repr(fault))))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
-from sim.mesh.fault_plan import OFFICE, AnyFault, Cut, FaultPlan, Lie, Restart, Revoke, Split, Suspend
+from sim.mesh.fault_plan import OFFICE, AnyFault, Cut, FaultPlan, Lie, Restart, Revoke, Split, Suspend, ordered
 
 # Of all plans: so many have a network that loses nothing, where everybody who can be reached knows in time.
 _SOUND = 0.25
@@ -27,7 +27,7 @@ def with_revocations(plan: FaultPlan) -> FaultPlan:
     for number in rng.permutation(len(plan.node_ids()))[: int(rng.integers(1, most + 1))]:
         peer = OFFICE if rng.random() < 0.25 else plan.node_ids()[number]
         faults += _revocation(rng, plan, peer)
-    return replace(plan, faults=tuple(sorted(faults, key=lambda fault: (fault.at_s, repr(fault)))))
+    return replace(plan, faults=ordered(faults))
 
 
 def with_liars(plan: FaultPlan, count: int) -> FaultPlan:
@@ -44,7 +44,7 @@ def with_liars(plan: FaultPlan, count: int) -> FaultPlan:
 
 
 def _revocation(rng: np.random.Generator, plan: FaultPlan, peer: str) -> list[AnyFault]:
-    at_s = _round_s(rng.uniform(0.05, 0.8 * plan.rounds + 3.0))
+    at_s = round_s(rng.uniform(0.05, 0.8 * plan.rounds + 3.0))
     others = [each for each in plan.node_ids() if each != peer]
     by, third = (others[int(rng.integers(len(others)))] for _ in range(2))
     revoke = Revoke(at_s=at_s, peer=peer, by=by, heeds=bool(rng.random() < 1 / 3))
@@ -55,12 +55,12 @@ def _revocation(rng: np.random.Generator, plan: FaultPlan, peer: str) -> list[An
 
 def _beside(rng: np.random.Generator, plan: FaultPlan, revoke: Revoke, third: str) -> AnyFault:
     """What happens about the moment of a revocation. third: a device, perhaps the one that revokes."""
-    at_s, for_s = _round_s(max(0.0, revoke.at_s - rng.uniform(0.0, 1.0))), _round_s(rng.uniform(0.3, 5.0))
+    at_s, for_s = round_s(max(0.0, revoke.at_s - rng.uniform(0.0, 1.0))), round_s(rng.uniform(0.3, 5.0))
     match int(rng.integers(5)):
         case 0:
-            return Restart(at_s=_round_s(revoke.at_s + rng.uniform(0.0, 2.0)), peer=(revoke.by, third)[rng.integers(2)])
+            return Restart(at_s=round_s(revoke.at_s + rng.uniform(0.0, 2.0)), peer=(revoke.by, third)[rng.integers(2)])
         case 1:
-            return Restart(at_s=_round_s(revoke.at_s + rng.uniform(0.0, 2.0)), peer=revoke.peer)
+            return Restart(at_s=round_s(revoke.at_s + rng.uniform(0.0, 2.0)), peer=revoke.peer)
         case 2:
             return Suspend(at_s=at_s, peer=third, for_s=for_s)
         case 3:
@@ -72,8 +72,8 @@ def _beside(rng: np.random.Generator, plan: FaultPlan, revoke: Revoke, third: st
 def _split(rng: np.random.Generator, plan: FaultPlan, at_s: float) -> Split:
     ids = plan.node_ids()
     some = rng.permutation(len(ids))[: int(rng.integers(1, len(ids)))]
-    return Split(at_s=at_s, group=tuple(sorted(ids[number] for number in some)), for_s=_round_s(rng.uniform(0.3, 5.0)))
+    return Split(at_s=at_s, group=tuple(sorted(ids[number] for number in some)), for_s=round_s(rng.uniform(0.3, 5.0)))
 
 
-def _round_s(value: float) -> float:
+def round_s(value: float) -> float:
     return round(float(value), 3)

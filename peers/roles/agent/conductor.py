@@ -154,10 +154,11 @@ class Conductor:
         term = self.ledger.term
         voters = [member for member in self._distribution.recipients() if member.report.votes]
         promised = {member.peer_id for member in voters if member.report.term >= term}
+        if not self._has_majority({member.peer_id for member in voters}, now):
+            return []
         if has_quorum(self._opened.base, promised):
-            self.lacking_since = None
             self._begin_broadcast(result, now, plan, going)
-        elif self._has_majority({member.peer_id for member in voters}, now):
+        else:
             self.waiting_for = "the promises of a majority"  # it is here, and has not answered yet
         return []
 

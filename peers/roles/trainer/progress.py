@@ -32,7 +32,8 @@ from peers.roles.trainer.staging import Staging
 from peers.roles.trainer.voice import Voice
 
 # While somebody is away who was in one of so many rounds before, own work since then is remembered, if the model is
-# small: that takes five vectors more. Else that of the last round, until a round begins with all who made it.
+# small: that takes five vectors more. Else that of the last round, until a round begins with all who made it, and of a
+# small model for a round longer.
 _LATELY = 16
 
 
