@@ -28,6 +28,7 @@ class StudySettings(msgspec.Struct, frozen=True):
     """epochs: 5 converge (3.2). batch: samples of a step, 128 globally and 16 personally. decay: of the rate an epoch.
 
     learning_rate: of a step along the mean over all target words of a batch. clip: the longest gradient, 0 for any.
+    bfloat16: layers are computed in it; what learns, and its optimizer, stay as they are.
     """
 
     epochs: int = 5
@@ -37,6 +38,7 @@ class StudySettings(msgspec.Struct, frozen=True):
     decay: float = 0.8
     clip: float = 1.0
     seed: int = 0
+    bfloat16: bool = False
 
 
 class Task(Protocol):
@@ -78,7 +80,8 @@ class Study:
     def step(self) -> float:
         """Learn from the next batch; returns its loss. Raises DataError if that is not finite."""
         at, settings = self.progress, self.settings
-        loss = self._task.loss(self._batches[at.batch])
+        with torch.autocast("cpu", torch.bfloat16, enabled=settings.bfloat16):
+            loss = self._task.loss(self._batches[at.batch])
         value = check_loss(loss, f"epoch {at.epoch + 1}, batch {at.batch + 1}", settings.learning_rate)
         self._optimizer.clear()
         loss.backward()  # type: ignore[no-untyped-call]

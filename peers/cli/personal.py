@@ -17,6 +17,7 @@ from peers.cli.personal_options import (
     BatchedBy,
     Corpus,
     Epochs,
+    Halved,
     Home,
     Limit,
     Optimizer,
@@ -58,6 +59,7 @@ def pretrain(
         int, typer.Option(help="Score so many words a step, drawn anew; 0: all. Finish with all.", min=0, max=200_000)
     ] = 0,
     limit: Limit = 0,
+    bfloat16: Halved = False,
     when: When = None,
     seed: SeedOf = 0,
     fresh: Anew = False,
@@ -69,7 +71,7 @@ def pretrain(
     log_at(log_level, quiet)
     from peers.personal import train as edge
 
-    settings, how = study_settings(epochs, batch, optimizer, rate, seed), batching_of(batching)
+    settings, how = study_settings(epochs, batch, optimizer, rate, seed, bfloat16), batching_of(batching)
     with progress_bar() as show:
         done = edge.pretrain(
             corpus, out, (words, hidden, rank), settings, how, start, limit, sampled, when or "", fresh, show

@@ -67,8 +67,13 @@ def shared_rows(model: NextWordModel, batch: PieceBatch) -> Rows:
 
 def mean_loss(output: nn.Module, rows: Rows) -> Tensor:
     """Cross-entropy over all steps of all samples, in nats (masked mean)."""
-    losses = nn.functional.cross_entropy(output(rows.features), rows.targets, reduction="none")
+    losses = nn.functional.cross_entropy(widen(output(rows.features)), rows.targets, reduction="none")
     return (losses * rows.weights).sum() / rows.weights.sum()
+
+
+def widen(logits: Tensor) -> Tensor:
+    """To single precision at least: a softmax over thousands of classes needs it."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 def _run_words(model: NextWordModel, batch: PieceBatch) -> tuple[Tensor, tuple[Tensor, Tensor]]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from mdl.personal.compression import FactoredLinear
-from mdl.personal.words.prefix import Rows
+from mdl.personal.words.prefix import Rows, widen
 from mdl.personal.words.text import Ids
 
 # Of the classes that are computed: the frequent ones have nine tenths of all running words.
@@ -35,7 +35,7 @@ def sampled_loss(output: nn.Module, rows: Rows, frequent: int, drawn: Ids) -> Te
     last = output.widen if isinstance(output, FactoredLinear) else output
     others = torch.from_numpy(drawn)
     chosen = torch.cat([torch.arange(frequent), others])
-    logits = nn.functional.linear(features, last.weight[chosen], last.bias[chosen])
+    logits = widen(nn.functional.linear(features, last.weight[chosen], last.bias[chosen]))
     own = (features * last.weight[rows.targets]).sum(dim=1) + last.bias[rows.targets]
     rare = rows.targets >= frequent
     # Of a row whose target is rare, the target is there by itself, and the drawn ones stand for the rest without it.

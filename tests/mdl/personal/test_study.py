@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -69,6 +70,16 @@ def test_all_techniques_learn() -> None:
         while not study.is_done:
             losses.append(study.step())
         assert np.mean(losses[-study.batches :]) < np.mean(losses[: study.batches]) - 0.05
+
+
+def test_bfloat16_learns_nearly_the_same_and_keeps_single_precision() -> None:
+    losses = []
+    for settings in (ADAM, msgspec.structs.replace(ADAM, bfloat16=True)):
+        study = _begin(settings, Techniques(fine_tune=False, batching="shared"))
+        losses.append([study.step() for _ in range(2 * study.batches)])
+        assert {tensor.dtype for tensor in study.state().values()} == {torch.float32}
+    assert losses[0] != losses[1]
+    np.testing.assert_allclose(losses[0], losses[1], rtol=0.01)
 
 
 def test_cached_features_learn_what_the_task_without_them_learns() -> None:
