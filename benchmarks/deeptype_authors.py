@@ -3,7 +3,8 @@
     python benchmarks/deeptype_authors.py --global tweets=tweets.safetensors bbc=bbc.safetensors \
         --compressed tweets40.safetensors --blogs blogs_50.jsonl.gz --corpus tweets.txt.gz --count 6 --out authors.json
 
-Each author's words in the order of time: the first --words are learned, the next --test are the test. Techniques and
+Each author's words in the order of time: the first --words, or --share of all, are learned, the next --test are the
+test. With --share the gain is told apart for the quarter who wrote most and the one who wrote least. Techniques and
 amounts of data are measured on the first public model; its compressed one begins "all techniques". The control learns
 another author's words. The first --skip authors are for tuning. Rows are written to --out as they are made, and rows
 that are there are not made again. Intervals are 95 % of a bootstrap over authors of the median of paired ratios.
@@ -41,20 +42,23 @@ from peers.personal.train import Sentences, read_sentences
 Row: TypeAlias = dict[str, float]
 
 SAME_WORDS = "words of the model alone"
+WORDS = "words"
 _DRAWS = 10_000
+# Words are cut between sentences: authors who wrote as much as each other differ by so much.
+_SENTENCE = 0.02
 LAST_LAYER = Techniques(fine_tune=True, words=0, least_uses=3, cache=True)
 ALL_LAYERS = Techniques(fine_tune=False, words=0, least_uses=3, batching="shared")
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One way to a person's model. start: of a file, None begins from nothing. words: what is learned, 0 for nothing.
+    """One way to a person's model. start: of a file, None begins from nothing. part: of the author's words, learned.
 
     others: another author's words are learned.
     """
 
     start: Path | None
-    words: int
+    part: float
     techniques: Techniques = LAST_LAYER
     others: bool = False
 
@@ -72,22 +76,21 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 def list_arms(options: argparse.Namespace) -> dict[str, Arm]:
     """By label. The first public model is the one that techniques and amounts of data are measured on."""
     first, start = next(iter(options.models.items()))
-    words = options.words
-    arms: dict[str, Arm] = {first: Arm(start, 0), f"{first}, personal": Arm(start, words)}
+    arms: dict[str, Arm] = {first: Arm(start, 0), f"{first}, personal": Arm(start, 1)}
     if options.compressed:
         everything = Techniques(True, options.keep, 3, cache=True)
-        arms[f"{first}, all techniques"] = Arm(options.compressed, words, everything)
+        arms[f"{first}, all techniques"] = Arm(options.compressed, 1, everything)
     arms |= {
-        f"{first}, another's words": Arm(start, words, others=True),
-        f"{first}, {SAME_WORDS}": Arm(start, words, Techniques(True, 0, 0, cache=True)),
-        f"{first}, half the words": Arm(start, words // 2),
-        f"{first}, a tenth of the words": Arm(start, words // 10),
+        f"{first}, another's words": Arm(start, 1, others=True),
+        f"{first}, {SAME_WORDS}": Arm(start, 1, Techniques(True, 0, 0, cache=True)),
+        f"{first}, half the words": Arm(start, 1 / 2),
+        f"{first}, a tenth of the words": Arm(start, 1 / 10),
     }
     for name, path in list(options.models.items())[1:]:
-        arms |= {name: Arm(path, 0), f"{name}, personal": Arm(path, words)}
+        arms |= {name: Arm(path, 0), f"{name}, personal": Arm(path, 1)}
     return arms | {
-        f"{first}, all layers": Arm(start, words, ALL_LAYERS),
-        "nothing, personal": Arm(None, words, ALL_LAYERS),
+        f"{first}, all layers": Arm(start, 1, ALL_LAYERS),
+        "nothing, personal": Arm(None, 1, ALL_LAYERS),
     }
 
 
@@ -102,8 +105,9 @@ def run(options: argparse.Namespace) -> list[Row]:
             row, began = made.setdefault(name, {}), time.process_time()
             if label in row:
                 continue
-            mine, held_out = cut(read_sentences(options.blogs, name, options.words + options.test), options.words)
-            said = read_sentences(options.blogs, other, options.words) if arm.others else mine
+            mine, held_out = split(options, name)
+            row[WORDS] = sum(map(len, mine))
+            said = split(options, other)[0] if arm.others else mine
             model, table = personalise(options, arm, said)
             if options.models_out:
                 options.models_out.mkdir(parents=True, exist_ok=True)
@@ -119,16 +123,16 @@ def run(options: argparse.Namespace) -> list[Row]:
 
 
 def personalise(options: argparse.Namespace, arm: Arm, said: Sentences) -> tuple[NextWordModel, TokenTable]:
-    """The last `arm.words` words of what was said are learned."""
+    """The last part of what was said is learned."""
     if arm.start is None:
         table = build_table(said, options.vocabulary)
         model = build_next_word(NextWordSize(table.classes, table.size, options.hidden), 0)
     else:
         model, described = load_next_word(arm.start)
         table = described.table
-    if not arm.words:
+    if not arm.part:
         return model, table
-    said = cut(said, max(0, sum(map(len, said)) - arm.words))[1]
+    said = cut(said, round(sum(map(len, said)) * (1 - arm.part)))[1]
     if arm.start is not None:
         table = change_words(model, table, plan_words(table, count_words(said), arm.techniques))
     settings = StudySettings(options.epochs, options.batch, options.optimizer, options.rate, decay=options.decay)
@@ -160,14 +164,19 @@ def summarise(rows: list[Row], first: str) -> dict[str, dict[str, float]]:
 
     With --only, and without that model: to the first of them.
     """
-    labels = [label for label in rows[0] if all(label in row for row in rows)]
+    labels = [label for label in rows[0] if label != WORDS and all(label in row for row in rows)]
     personal, grams, mixed = f"{first}, personal", "3-grams, merged, filtered", "personal with merged 3-grams, filtered"
     pairs = [(label, label.removesuffix(", personal")) for label in labels if label.endswith(", personal")]
     pairs += [(personal, f"{first}, all layers"), (f"{first}, all techniques", personal)]
     pairs += [(mixed, grams), (mixed, f"{personal}, filtered")]
     base = first if first in labels else labels[0]
     told = {label: {"median": median(row[label] for row in rows), **ratio(rows, label, base)} for label in labels}
-    return told | {f"{one} / {other}": ratio(rows, one, other) for one, other in pairs if {one, other} <= set(labels)}
+    told |= {f"{one} / {other}": ratio(rows, one, other) for one, other in pairs if {one, other} <= set(labels)}
+    ranked, quarter = sorted(rows, key=lambda row: row[WORDS]), len(rows) // 4
+    if quarter and ranked[0][WORDS] < (1 - _SENTENCE) * ranked[-1][WORDS] and {personal, first} <= set(labels):
+        for group, some in (("least", ranked[:quarter]), ("most", ranked[-quarter:])):
+            told[f"{personal} / {first}, who wrote {group}"] = ratio(some, personal, first)
+    return told
 
 
 def ratio(rows: list[Row], one: str, other: str) -> dict[str, float]:
@@ -180,6 +189,15 @@ def ratio(rows: list[Row], one: str, other: str) -> dict[str, float]:
 
 def file_name(label: str) -> str:
     return label.replace(" ", "-")
+
+
+def split(options: argparse.Namespace, author: str) -> tuple[Sentences, Sentences]:
+    """What an author's model learns, and what it is tested with."""
+    if not options.share:
+        return cut(read_sentences(options.blogs, author, options.words + options.test), options.words)
+    written = read_sentences(options.blogs, author)
+    mine, rest = cut(written, int(options.share * sum(map(len, written))))
+    return mine, cut(rest, options.test)[0]
 
 
 def cut(sentences: Sentences, words: int) -> tuple[Sentences, Sentences]:
@@ -211,6 +229,7 @@ def _parse_options() -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=6)
     parser.add_argument("--only", nargs="+", default=[], metavar="LABEL", help="of the rows: these alone")
     parser.add_argument("--words", type=int, default=60_000)
+    parser.add_argument("--share", type=float, default=0.0, help="of each author's words, in place of --words")
     parser.add_argument("--test", type=int, default=4_000)
     parser.add_argument("--keep", type=int, default=5_000, help="words that vocabulary compression keeps")
     parser.add_argument("--vocabulary", type=int, default=10_000, help="words of a model that begins from nothing")
