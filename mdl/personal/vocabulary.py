@@ -24,8 +24,8 @@ from mdl.personal.compression import (
 
 # 5.2: 94.5 % of the paper's users have fewer words than this.
 PERSONAL_WORDS = 10_000
-# "more than a threshold" (4), which the paper does not give: what was written once may be a slip.
-LEAST_USES = 3
+# "more than a threshold" (4), which the paper does not give: what was written once may be a slip, and gains nothing.
+LEAST_USES = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +82,26 @@ def take_rows(layer: nn.Module, rows: NDArray[np.int64]) -> nn.Module:
         case nn.Linear():
             return _take_linear(layer, index)
     raise TypeError(f"{type(layer).__name__} has no rows")
+
+
+@torch.no_grad()
+def begin_rows(layer: nn.Module, source: nn.Module, groups: Mapping[int, Sequence[int] | NDArray[np.int64]]) -> None:
+    """Rows of a layer, in place: each becomes the mean of these rows of `source`, a layer of its kind and width.
+
+    groups: row -> rows of the source. (The paper is silent: there a new entry has the parameters of the one that it
+    replaces.)
+    """
+    into, origin = _rows_of(layer), _rows_of(source)
+    for row, group in groups.items():
+        index = torch.as_tensor(group)
+        for values, of in zip(into, origin, strict=True):
+            values[row] = of[index].mean(dim=0)
+
+
+def _rows_of(layer: nn.Module) -> list[nn.Parameter]:
+    last = layer.widen if isinstance(layer, FactoredLinear) else layer
+    table = layer.table if isinstance(layer, FactoredEmbedding) else last
+    return list(table.parameters())
 
 
 def _take_linear(layer: nn.Linear, index: Tensor) -> nn.Linear:

@@ -82,6 +82,11 @@ class Alphabet:
         # Behind every word that begins so stands what begins so and goes on with the last character of all.
         return self._order[bisect_left(self._words, typed) : bisect_left(self._words, typed + "\U0010ffff")]
 
+    def alike(self, word: str, least: int) -> Ids:
+        """The classes of the words that begin as it does, as far as at least so many do; of all if so few are known."""
+        lists = (self.begun(word[:end]) for end in range(len(word), 0, -1))
+        return next((found for found in lists if len(found) >= least), self.begun(""))
+
 
 def rank_of(scores: Scores, target: int) -> int:
     """How many classes stand before `target`: higher scores, and equal ones of smaller numbers; `<unk>` is left out."""

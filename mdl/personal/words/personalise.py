@@ -15,14 +15,26 @@ import numpy as np
 from mdl.personal.compression import KEPT_SHARE, compress_layers, replace_layer
 from mdl.personal.output_layer import tune_all, tune_only
 from mdl.personal.study import Study, StudySettings
-from mdl.personal.vocabulary import LEAST_USES, PERSONAL_WORDS, Change, keep_all, keep_used, swap_unused, take_rows
+from mdl.personal.vocabulary import (
+    LEAST_USES,
+    PERSONAL_WORDS,
+    Change,
+    begin_rows,
+    keep_all,
+    keep_used,
+    swap_unused,
+    take_rows,
+)
+from mdl.personal.words.efficiency import Alphabet
 from mdl.personal.words.next_word import NextWordModel, size_of
-from mdl.personal.words.text import Text, TokenTable
+from mdl.personal.words.text import UNKNOWN, Text, TokenTable
 from mdl.personal.words.text_task import Batching, TextTask, cache_text
 
 # Measured on three authors of the blogs, as `docs/results.md` tells.
 _RATE, _FACTORED_RATE, _ADAM_RATE = 1.0, 0.2, 0.001
 _ONLINE_RATE, _FACTORED_ONLINE_RATE = 1.0, 0.05
+# Words that a new one begins like, at least: the mean of one or two is theirs rather than their beginning's.
+_ALIKE = 4
 
 
 class Techniques(msgspec.Struct, frozen=True):
@@ -67,12 +79,21 @@ def plan_words(table: TokenTable, uses: Mapping[str, int], techniques: Technique
 
 
 def change_words(model: NextWordModel, table: TokenTable, change: Change) -> TokenTable:
-    """Carry a change of a table's words out in its model, in place; returns the new table. Characters stay."""
+    """Carry a change of a table's words out in its model, in place; returns the new table. Characters stay.
+
+    A new word is read as `<unk>` was, and is suggested like words that are spelled as it begins: the LSTM tells these
+    apart by the characters that were typed.
+    """
     # `<unk>` is row 0 of both, the words follow.
-    classes = np.concatenate([[0], change.rows + 1])
+    classes = np.concatenate([[UNKNOWN], change.rows + 1])
     characters = np.arange(table.classes, table.size)
-    replace_layer(model, "output", take_rows(model.output, classes))
-    replace_layer(model, "embed", take_rows(model.embed, np.concatenate([classes, characters])))
+    output, embed = take_rows(model.output, classes), take_rows(model.embed, np.concatenate([classes, characters]))
+    known, alphabet = set(table.words), Alphabet(table)
+    alike = {row: alphabet.alike(name, _ALIKE) for row, name in enumerate(change.names, 1) if name not in known}
+    begin_rows(output, model.output, alike)
+    begin_rows(embed, model.embed, dict.fromkeys(alike, (UNKNOWN,)))
+    replace_layer(model, "output", output)
+    replace_layer(model, "embed", embed)
     return TokenTable(change.names, table.characters)
 
 

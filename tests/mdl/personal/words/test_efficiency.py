@@ -143,3 +143,11 @@ def test_an_alphabet_finds_the_words_that_begin_as_typed() -> None:
     assert begin("be") == {"be", "bet"}
     assert begin("bet") == {"bet"}
     assert begin("bets") == begin("x") == begin("\u1234") == set()
+
+
+def test_words_that_begin_alike_are_found_as_far_as_enough_do() -> None:
+    alphabet = Alphabet(TokenTable(("tea", "ox", "team", "tell", "yew"), "a"))
+    assert alphabet.alike("teach", 2).tolist() == [1, 3]
+    assert alphabet.alike("teach", 3).tolist() == [1, 3, 4]
+    assert sorted(alphabet.alike("teach", 4).tolist()) == [1, 2, 3, 4, 5]
+    assert sorted(alphabet.alike("teach", 9).tolist()) == [1, 2, 3, 4, 5]

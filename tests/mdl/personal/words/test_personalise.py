@@ -77,6 +77,24 @@ def test_the_model_says_the_same_of_words_that_stay(rank: int) -> None:
     assert model.output(torch.zeros(12)).shape == (10,)
 
 
+@pytest.mark.parametrize("rank", [0, 3])
+def test_a_new_word_is_read_as_unknown_and_suggested_like_those_that_begin_as_it_does(rank: int) -> None:
+    words = ("tea", "teach", "team", "tear", "tell", "ox", "yak", "yew")
+    table = TokenTable(words, "abcehklmorstwxyn")
+    model = small_model(table, rank=rank)
+    features, unknown = torch.randn(3, 12), torch.tensor([0])
+    with torch.no_grad():
+        scores, read = model.output(features), model.embed(unknown)
+        mine = change_words(model, table, plan_words(table, {"teatime": 3, "oxen": 4}, Techniques(words=0)))
+        assert mine.words == (*words[:6], "teatime", "oxen")
+        found = model.output(features)
+        for word in ("teatime", "oxen"):
+            torch.testing.assert_close(model.embed(torch.tensor([1 + mine.words.index(word)])), read)
+    torch.testing.assert_close(found[:, :7], scores[:, :7])
+    torch.testing.assert_close(found[:, 7], scores[:, 1:5].mean(dim=1))  # tea, teach, team and tear begin with tea
+    torch.testing.assert_close(found[:, 8], scores[:, 1:].mean(dim=1))  # ox alone begins with o: too few
+
+
 def test_compression_makes_the_file_small_and_training_again_repairs_it() -> None:
     model, table = _trained()
     text = encode(invent(60, seed=1, longest=12), table)
