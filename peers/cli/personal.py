@@ -93,7 +93,7 @@ def train(
     ] = 10_000,
     uses: Annotated[
         int, typer.Option(help="A word used so often enters the vocabulary; 0: none.", min=0, max=MANY)
-    ] = 3,
+    ] = 2,
     batching: BatchedBy = "exact",
     cache: Annotated[
         bool, typer.Option("--cache", help="Compute the last layer's features once: more memory.")
