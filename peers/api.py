@@ -35,6 +35,7 @@ def join(
     precision: Precision = "float32",
     proximal: float = 0.0,
     batch_norm: str = "shared",
+    overlap: bool = False,
     rounds: int = 0,
     until: str = "",
     every: str = "",
@@ -59,6 +60,7 @@ def join(
     state is kept with the file cache, and a restart goes on with it. data, loss, accumulate (batches a step), precision
     (of the forward pass: float32, bfloat16, float16), proximal (mu of FedProx): for `run()` only, which steps the
     scheduler once a round. batch_norm: "own" leaves weights and statistics of batch norms on each device (FedBN).
+    overlap: the next round is trained while the deltas of one travel; `mesh.round_id` is two behind the loop's then.
     rounds: after so many this device leaves; 0: until the mesh ends. until, every: when the mesh ends for all and how
     often its rounds begin, if this device leads it: "minutes=30,no-better=5", "10m". theta: its weight (3.2.2).
     addresses: HOST:PORT of members, where multicast is blocked. port: to listen on; 0: any. interface: the only one to
@@ -68,14 +70,16 @@ def join(
     quiet: no lines but warnings. check: judge what others give before it is merged. Raises ConfigError.
     """
     section = MeshSection(join=tuple(addresses), port=port, listen=interface, loopback=loopback)
-    config = _configure(section, rounds, until, every, check, batch_norm)
+    config = _configure(section, rounds, until, every, check, batch_norm, overlap)
     loop = Loop(optimizer, data, loss, scheduler, scaler, accumulate, precision, proximal)
     place, saying = Place(name, out, theta, fresh, tuple(classes)), Saying(progress, quiet)
     return Member(Mesh.from_code(find_code(mesh, code)), model, loop, place, saying, config)
 
 
-def _configure(section: MeshSection, rounds: int, until: str, every: str, check: bool, batch_norm: str) -> Config:
-    wanted: dict[str, object] = {"round.rounds": rounds, "training.batch_norm": batch_norm}
+def _configure(
+    section: MeshSection, rounds: int, until: str, every: str, check: bool, batch_norm: str, overlap: bool
+) -> Config:
+    wanted: dict[str, object] = {"round.rounds": rounds, "training.batch_norm": batch_norm, "training.overlap": overlap}
     wanted["round.every_s"] = parse_period(every) if every else None
     settings = load_config(None, wanted | until_settings([until]))
     section = msgspec.structs.replace(section, interfaces=(section.listen,) if section.listen else ())

@@ -129,8 +129,8 @@ class Member:
         self.path = self._directory / RESULT
         self._theta = place.theta
         self._trained_from: Callable[[], Vector | None] = lambda: None
-        self._holds_result = self._has_warned = False
-        self._joined = mesh
+        self._needless: TrainLocally | None = None  # ahead, for a round that this device does not stay for
+        self._holds_result, self._has_warned, self._joined = False, False, mesh
         self._cache, self._ballots = ModelCache(self._directory), BallotFile(self._directory / BALLOT)
         self._todo: queue.SimpleQueue[TrainLocally | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[LocalDeltaReady | TrainingPaused | None] = queue.SimpleQueue()
@@ -236,6 +236,9 @@ class Member:
             self._narrator.look(now, event, effects)
         self._lines.look(now, event, effects)
         machine = self._machine
+        if self._leaving.is_near:
+            ahead = (each for each in effects if type(each) is TrainLocally and each.round_id > machine.round_id + 1)
+            self._needless = next(ahead, self._needless)
         if why := self._leaving.why(machine.round_id, machine.goal, machine.part is not None, False):
             told.info("%s", why)
             self._runtime.post(StopRequested())
@@ -310,6 +313,8 @@ class Member:
 
     def _train(self, effect: TrainLocally) -> Event:
         """In the worker's thread: hand the round to the caller's loop and wait for what it made of it."""
+        if effect is self._needless:
+            return TrainingPaused(effect.round_id)
         self._todo.put(effect)
         ready = self._done.get()
         while ready is not None and ready.round_id != effect.round_id:

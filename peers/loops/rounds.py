@@ -7,10 +7,13 @@ import queue
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from mdl.protocol.machine import Effect, Event, LocalDeltaReady, SaveModel, TrainLocally
 from mdl.protocol.vocabulary import TrainingReport
 from peers.view.plain import OwnStream, PlainFormatter
+
+T = TypeVar("T")
 
 logger = logging.getLogger("mdl")
 
@@ -48,18 +51,19 @@ class RoundLines:
 
     def __init__(self, counts: Callable[[], tuple[int, int]], quiet: bool = False) -> None:
         self._counts, self._quiet = counts, quiet
+        # By round: that of the open one, and with `overlap` of the next.
         self._began: dict[int, float] = {}
+        self._trained: dict[int, TrainingReport] = {}
         self._planned = 0
-        self._trained: tuple[int, TrainingReport] | None = None
         self._told = (0, 0)
         self._done: queue.SimpleQueue[RoundDone] = queue.SimpleQueue()
 
     def look(self, now: float, event: Event, effects: list[Effect]) -> None:
         if isinstance(event, LocalDeltaReady):
-            self._trained = event.round_id, event.training
+            self._trained[event.round_id] = event.training
         for effect in effects:
             if isinstance(effect, TrainLocally):
-                self._began, self._planned = {effect.round_id: now}, effect.planned_rounds
+                self._began[effect.round_id], self._planned = now, effect.planned_rounds
             elif isinstance(effect, SaveModel):
                 self._end(effect, now)
 
@@ -72,23 +76,28 @@ class RoundLines:
 
     def _end(self, effect: SaveModel, now: float) -> None:
         sent, received = self._counts()
-        own = self._trained[1] if self._trained and self._trained[0] == effect.round_id else None
+        own, began = self._trained.get(effect.round_id), self._began.get(effect.round_id, now)
         done = RoundDone(
             effect.round_id,
             self._planned,
             len(effect.history.base),
             own.loss if own else None,
             own.samples if own else 0,
-            now - self._began.get(effect.round_id, now),
+            now - began,
             sent - self._told[0],
             received - self._told[1],
         )
         self._told = sent, received
+        self._began, self._trained = _after(effect.round_id, self._began), _after(effect.round_id, self._trained)
         if not self._quiet:
             logger.info("%s", done)
         while self._done.qsize() >= _MOST_WAITING:
             self._done.get()
         self._done.put(done)
+
+
+def _after(round_id: int, of: dict[int, T]) -> dict[int, T]:
+    return {later: told for later, told in of.items() if later > round_id}
 
 
 class _Unless(logging.Filter):

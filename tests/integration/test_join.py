@@ -1,5 +1,6 @@
 """An own PyTorch loop as a peer: the examples as they stand, and loops that end in every way a loop can end."""
 
+import os
 import re
 from pathlib import Path
 
@@ -156,6 +157,33 @@ print([this.round_id for this in done], {this.samples for this in done}, {this.d
 print(all(this.sent_bytes > 0 and this.received_bytes > 0 and this.loss > 0 for this in done))
 print(round(optimizer.param_groups[0]["lr"], 9), int(optimizer.state[model.weight]["step"]))
 print(mesh.round_id, mesh.path)
+"""
+
+# The slow one waits in its first round until the quick one is in its second, and has its last long after it.
+OVERLAPPING = """
+import sys
+import torch
+import peers
+
+name, meeting = sys.argv[1:]
+torch.manual_seed(0)
+model, seen, done = torch.nn.Linear(6, 2), [], []
+x = torch.randn(64, 6, generator=torch.Generator().manual_seed(len(name)))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+with peers.join(
+    model=model, optimizer=optimizer, name=name, loopback=True, overlap=True, rounds=3, progress=done.append
+) as mesh:
+    for this in mesh:
+        seen.append(this.round_id)
+        if (name, this.round_id) in (("slow", 1), ("quick", 2)):
+            open(meeting, "r" if name == "slow" else "w").close()
+        for _ in range(2000 if (name, this.round_id) == ("slow", 3) else 1):
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(x), (x.sum(1) > 0).long()).backward()
+            optimizer.step()
+        this.loss, this.samples = this.round_id / 10, 64
+print(seen, [(each.round_id, each.loss, each.devices) for each in done])
+print(mesh.path)
 """
 
 FLOODED = """
@@ -352,6 +380,21 @@ def test_a_loop_ends_after_its_rounds_and_says_a_line_for_each(home):
     assert loud.complaint == f"mdl: the result of round 3 is in the model, and in {loud.said.split()[-1]}"
     assert "received" not in loud.told.replace("MB received", "")  # steps within a round are for who sets up logging
     assert quiet.told == ""
+
+
+def test_loops_that_overlap_train_ahead_but_for_no_round_after_their_last(home):
+    script, meeting = home.folder / "overlapping.py", home.folder / "meeting"
+    script.write_text(OVERLAPPING)
+    os.mkfifo(meeting)
+    agent = home.start("agent", "--loopback")  # the mesh has no last round, each of the devices has
+    loops = [home.start_python(script, name, meeting) for name in ("slow", "quick")]
+    assert [loop.end() for loop in loops] == [0, 0], loops[0].told + loops[1].told
+    for loop in loops:
+        assert loop.said.splitlines()[0] == "[1, 2, 3] [(1, 0.1, 2), (2, 0.2, 2), (3, 0.3, 2)]", loop.told
+    agent.interrupt()
+    agent.end()
+    one, other = (load_file(loop.said.splitlines()[1]) for loop in loops)
+    assert torch.equal(one["weight"], other["weight"])
 
 
 def test_a_restart_goes_on_with_the_optimizer_and_its_schedule(home):

@@ -36,6 +36,19 @@ def test_who_has_used_its_battery_share_finishes_the_open_round_and_leaves() -> 
     assert between.why(4, 0, is_in_round=False, is_spent=True)
 
 
+def test_it_is_known_which_round_is_the_last() -> None:
+    leaving = Leaving(2, round_id=0)
+    assert not leaving.is_near
+    leaving.why(1, 0, False, False)
+    assert leaving.is_near
+    leaving.why(7, 0, False, False)  # the others have gone on without it
+    assert leaving.is_near
+    leaving.why(8, 0, False, False)
+    assert leaving.is_over
+    assert leaving.is_near
+    assert not Leaving(0, round_id=0).is_near
+
+
 def test_a_device_that_has_done_its_rounds_says_so() -> None:
     leaving = Leaving(2, round_id=0)
     assert [leaving.why(round_id, 0, False, False) for round_id in (1, 2, 3)] == ["", "2 rounds are done", ""]
