@@ -59,15 +59,13 @@ def join(
     sent nor merged, and must be equal on all devices. optimizer, scheduler, scaler: whatever has `state_dict`; their
     state is kept with the file cache, and a restart goes on with it. data, loss, accumulate (batches a step), precision
     (of the forward pass: float32, bfloat16, float16), proximal (mu of FedProx): for `run()` only, which steps the
-    scheduler once a round. batch_norm: "own" leaves weights and statistics of batch norms on each device (FedBN).
-    overlap: the next round is trained while the deltas of one travel; `mesh.round_id` is two behind the loop's then.
-    rounds: after so many this device leaves; 0: until the mesh ends. until, every: when the mesh ends for all and how
-    often its rounds begin, if this device leads it: "minutes=30,no-better=5", "10m". theta: its weight (3.2.2).
+    scheduler once a round. batch_norm: "own" leaves them on each device (FedBN). overlap: the next round is trained
+    while the deltas of one travel. rounds: after so many this device leaves; 0: until the mesh ends. until, every: when
+    the mesh ends and rounds begin, if this device leads: "minutes=30,no-better=5", "10m". theta: its weight (3.2.2).
     addresses: HOST:PORT of members, where multicast is blocked. port: to listen on; 0: any. interface: the only one to
-    use, by name. classes: what the outputs stand for: only a hash of them is told, and devices with others are refused.
-    fresh: what this device has of an earlier run is set aside; else it goes on from there.
-    progress: called in the loop's thread with a `RoundDone` for each round whose result has come since the last call.
-    quiet: no lines but warnings. check: judge what others give before it is merged. Raises ConfigError.
+    use, by name. classes: what the outputs stand for: devices with others are refused by a hash of them. fresh: what
+    this device has of an earlier run is set aside. progress: called in the loop's thread with a `RoundDone` for each
+    round whose result has come. quiet: no lines but warnings. check: judge what others give. Raises ConfigError.
     """
     section = MeshSection(join=tuple(addresses), port=port, listen=interface, loopback=loopback)
     config = _configure(section, rounds, until, every, check, batch_norm, overlap)
