@@ -46,8 +46,8 @@ WORDS = "words"
 _DRAWS = 10_000
 # Words are cut between sentences: authors who wrote as much as each other differ by so much.
 _SENTENCE = 0.02
-LAST_LAYER = Techniques(fine_tune=True, words=0, cache=True)
-ALL_LAYERS = Techniques(fine_tune=False, words=0, batching="shared")
+LAST_LAYER = Techniques(fine_tune=True, words=0, cache=True, once=True)
+ALL_LAYERS = Techniques(fine_tune=False, words=0, batching="shared", once=True)
 
 
 @dataclass(frozen=True)
@@ -78,11 +78,11 @@ def list_arms(options: argparse.Namespace) -> dict[str, Arm]:
     first, start = next(iter(options.models.items()))
     arms: dict[str, Arm] = {first: Arm(start, 0), f"{first}, personal": Arm(start, 1)}
     if options.compressed:
-        everything = Techniques(True, options.keep, cache=True)
+        everything = Techniques(True, options.keep, cache=True, once=True)
         arms[f"{first}, all techniques"] = Arm(options.compressed, 1, everything)
     arms |= {
         f"{first}, another's words": Arm(start, 1, others=True),
-        f"{first}, {SAME_WORDS}": Arm(start, 1, Techniques(True, 0, 0, cache=True)),
+        f"{first}, {SAME_WORDS}": Arm(start, 1, Techniques(True, 0, 0, cache=True, once=True)),
         f"{first}, half the words": Arm(start, 1 / 2),
         f"{first}, a tenth of the words": Arm(start, 1 / 10),
     }

@@ -98,6 +98,12 @@ def train(
     cache: Annotated[
         bool, typer.Option("--cache", help="Compute the last layer's features once: more memory.")
     ] = False,
+    once: Annotated[
+        bool,
+        typer.Option(
+            "--once/--as-paper", help="Learn each word as often as it was typed, not its history with it again."
+        ),
+    ] = True,
     test: Annotated[
         float, typer.Option(help="Hold the last part out, and test with it.", min=0, max=0.9, callback=finite)
     ] = 0.0,
@@ -119,7 +125,7 @@ def train(
     from peers.personal import train as edge
 
     folder = home_of(out)
-    techniques = Techniques(not all_layers, words, uses, batching_of(batching), cache)
+    techniques = Techniques(not all_layers, words, uses, batching_of(batching), cache, once)
     settings = study_settings(epochs, batch, optimizer, rate, seed)
     with progress_bar() as show:
         done = edge.train(

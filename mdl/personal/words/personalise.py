@@ -42,7 +42,8 @@ class Techniques(msgspec.Struct, frozen=True):
 
     fine_tune: only the last layer learns (5.4). words: what the vocabulary is compressed to (5.2), 0 for all.
     least_uses: of a word that takes the place of an unused one (4), 0 for none. batching: "exact" is 5.3; "padded" the
-    paper's baseline; "shared" our extra. cache: features of the last layer are computed once; an extra, too.
+    paper's baseline; "shared" our extra. cache: features of the last layer are computed once; an extra, too. once: of
+    each sample its own word is learned, not those before it again (`count_once`); an extra.
     """
 
     fine_tune: bool = True
@@ -50,6 +51,7 @@ class Techniques(msgspec.Struct, frozen=True):
     least_uses: int = LEAST_USES
     batching: Batching = "exact"
     cache: bool = False
+    once: bool = False
 
 
 # Table 2: "without any on-device optimization", and all of them.
@@ -121,5 +123,6 @@ def begin_study(model: NextWordModel, text: Text, techniques: Techniques, settin
     """
     parameters = tune_only(model, "output") if techniques.fine_tune else tune_all(model)
     if techniques.fine_tune and techniques.cache:
-        return Study(parameters, cache_text(model, text, settings.batch), settings)
-    return Study(parameters, TextTask(model, text, techniques.batching, settings.batch), settings)
+        return Study(parameters, cache_text(model, text, settings.batch, techniques.once), settings)
+    task = TextTask(model, text, techniques.batching, settings.batch, once=techniques.once)
+    return Study(parameters, task, settings)

@@ -130,17 +130,22 @@ def _draw(steps: Ids, size: int, generator: np.random.Generator, lengths: Ids) -
 
 @dataclass(frozen=True)
 class SampleBatch:
-    """inputs, targets: int64 (B, T), tokens and classes. mask: float32 (B, T), 1 where there is a step."""
+    """inputs, targets: int64 (B, T), tokens and classes. mask: float32 (B, T), 1 where there is a step.
+
+    first: int64 (B,), the first step whose target is the word that the sample types.
+    """
 
     inputs: Tensor
     targets: Tensor
     mask: Tensor
+    first: Tensor
 
 
 def collate(samples: Samples, rows: Ids, length: int) -> SampleBatch:
     """Samples side by side, padded at their ends."""
     inputs = np.zeros((len(rows), length), np.int64)
     targets, mask = np.zeros_like(inputs), np.zeros(inputs.shape, np.float32)
+    first = np.zeros(len(rows), np.int64)
     text, classes = samples.pieces.text, samples.pieces.text.class_ids
     for at, row in enumerate(rows.tolist()):
         word, start = samples.word[row], samples.pieces.start[samples.piece[row]]
@@ -152,7 +157,8 @@ def collate(samples: Samples, rows: Ids, length: int) -> SampleBatch:
         targets[at, :before] = classes[history[1:]]
         targets[at, before:stop] = classes[form]
         mask[at, :stop] = 1
-    return SampleBatch(torch.from_numpy(inputs), torch.from_numpy(targets), torch.from_numpy(mask))
+        first[at] = max(before - 1, 0)
+    return SampleBatch(*map(torch.from_numpy, (inputs, targets, mask, first)))
 
 
 @dataclass(frozen=True)

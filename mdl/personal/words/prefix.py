@@ -21,8 +21,8 @@ from mdl.personal.words.pieces import PieceBatch, SampleBatch
 class Rows:
     """What the last layer sees, a row a step. features: (R, hidden). targets: int64 (R,). weights: (R,), float.
 
-    Of each row: sample (R,), which it belongs to first; piece (R,), of the batch; typed (R,), how many characters were
-    fed.
+    Of each row: sample (R,), whose word it has as its target, -1 for none of the batch; piece (R,), of the batch; typed
+    (R,), how many characters were fed.
     """
 
     features: Tensor
@@ -36,10 +36,12 @@ class Rows:
 def sample_rows(model: NextWordModel, batch: SampleBatch) -> Rows:
     """Each sample run by itself, padding included (the paper's way); padded steps weigh 0."""
     features, _ = model.read(batch.inputs)
-    rows = torch.arange(batch.inputs.numel())
-    flat = features.reshape(len(rows), -1)
-    nothing = torch.zeros_like(rows)
-    return Rows(flat, batch.targets.reshape(-1), batch.mask.reshape(-1), nothing, nothing, nothing)
+    count, steps = batch.inputs.shape
+    is_own = torch.arange(steps) >= batch.first[:, None]
+    sample = torch.where(is_own, torch.arange(count)[:, None], -1).reshape(-1)
+    nothing = torch.zeros_like(sample)
+    flat = features.reshape(count * steps, -1)
+    return Rows(flat, batch.targets.reshape(-1), batch.mask.reshape(-1), sample, nothing, nothing)
 
 
 def shared_rows(model: NextWordModel, batch: PieceBatch) -> Rows:
@@ -69,6 +71,17 @@ def mean_loss(output: nn.Module, rows: Rows) -> Tensor:
     """Cross-entropy over all steps of all samples, in nats (masked mean)."""
     losses = nn.functional.cross_entropy(widen(output(rows.features)), rows.targets, reduction="none")
     return (losses * rows.weights).sum() / rows.weights.sum()
+
+
+def count_once(rows: Rows) -> Rows:
+    """The steps at which a sample's own word is the target, each once: what is measured when somebody types.
+
+    The paper's loss has the words before in it too, so that the first words of a sentence count as often as samples
+    begin with them.
+    """
+    keep = (rows.sample >= 0) & (rows.weights > 0)
+    weights = torch.ones_like(rows.weights[keep])
+    return Rows(rows.features[keep], rows.targets[keep], weights, rows.sample[keep], rows.piece[keep], rows.typed[keep])
 
 
 def widen(logits: Tensor) -> Tensor:

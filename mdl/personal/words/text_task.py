@@ -25,7 +25,7 @@ from mdl.personal.words.pieces import (
     iterate_pieces,
     list_samples,
 )
-from mdl.personal.words.prefix import Rows, mean_loss, sample_rows, shared_rows
+from mdl.personal.words.prefix import Rows, count_once, mean_loss, sample_rows, shared_rows
 from mdl.personal.words.sampled import draw_classes, sampled_loss
 from mdl.personal.words.text import Ids, Text
 
@@ -42,10 +42,16 @@ _SEED_NUMBERS = 4
 
 
 class TextTask:
-    """Next words of a text, in batches of about `size` words. sampled: classes that a loss computes, 0 for all."""
+    """Next words of a text, in batches of about `size` words.
 
-    def __init__(self, model: NextWordModel, text: Text, batching: Batching, size: int, sampled: int = 0) -> None:
+    sampled: classes that a loss computes, 0 for all. once: steps of a word's history are not learned again with it.
+    """
+
+    def __init__(
+        self, model: NextWordModel, text: Text, batching: Batching, size: int, sampled: int = 0, once: bool = False
+    ) -> None:
         self._model, self._batching, self._size, self._sampled = model, batching, size, sampled
+        self._once = once
         self._pieces = cut_pieces(text)
         self._samples = list_samples(self._pieces)
         self._classes = size_of(model).classes
@@ -69,6 +75,7 @@ class TextTask:
         return self._mean(shared_rows(self._model, collate_pieces(self._pieces, batch)), batch)
 
     def _mean(self, rows: Rows, batch: Ids) -> Tensor:
+        rows = count_once(rows) if self._once else rows
         if not self._sampled:
             return mean_loss(self._model.output, rows)
         # From the batch alone: a study that was saved draws the same after it is resumed.
@@ -76,7 +83,9 @@ class TextTask:
         return sampled_loss(self._model.output, rows, *draw_classes(self._classes, self._sampled, generator))
 
 
-def cache_text(model: NextWordModel, text: Text, size: int, largest: int = LARGEST_CACHE_BYTES) -> FeatureTask:
+def cache_text(
+    model: NextWordModel, text: Text, size: int, once: bool = False, largest: int = LARGEST_CACHE_BYTES
+) -> FeatureTask:
     """A text's features for all epochs of tuning the last layer, in half precision: an extra, not the paper's.
 
     Raises ConfigError if they take more than `largest` bytes.
@@ -86,6 +95,7 @@ def cache_text(model: NextWordModel, text: Text, size: int, largest: int = LARGE
     with torch.no_grad():
         for words, batch in iterate_pieces(cut_pieces(text), _CACHE_BATCH):
             rows = shared_rows(model, batch)
+            rows = count_once(rows) if once else rows
             taken += 2 * rows.features.numel()
             if taken > largest:
                 raise ConfigError(

@@ -82,12 +82,14 @@ def test_bfloat16_learns_nearly_the_same_and_keeps_single_precision() -> None:
     np.testing.assert_allclose(losses[0], losses[1], rtol=0.01)
 
 
-def test_cached_features_learn_what_the_task_without_them_learns() -> None:
+@pytest.mark.parametrize("once", [False, True])
+def test_cached_features_learn_what_the_task_without_them_learns(once: bool) -> None:
     """The same rows and weights: over all of a text both have the same loss."""
     table, text = invented_text(12)
     model = small_model(table)
-    cached = begin_study(model, text, Techniques(cache=True), StudySettings(epochs=1, batch=10_000))
-    usual = begin_study(model, text, Techniques(batching="shared"), StudySettings(epochs=1, batch=10_000))
+    settings = StudySettings(epochs=1, batch=10_000)
+    cached = begin_study(model, text, Techniques(cache=True, once=once), settings)
+    usual = begin_study(model, text, Techniques(batching="shared", once=once), settings)
     assert (cached.batches, usual.batches) == (1, 1)
     before = model.output.state_dict()["weight"].clone()
     loss = cached.step()

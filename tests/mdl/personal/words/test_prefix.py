@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from mdl.personal.words.pieces import collate, collate_pieces, cut_pieces, list_samples
-from mdl.personal.words.prefix import mean_loss, sample_rows, shared_rows
+from mdl.personal.words.prefix import count_once, mean_loss, sample_rows, shared_rows
 from tests.mdl.personal.words.examples import invented_text, small_model
 
 
@@ -46,6 +46,21 @@ def test_a_word_step_that_counted_once_would_be_another_loss() -> None:
     rows = shared_rows(model, collate_pieces(pieces, np.arange(len(pieces))))
     once = torch.nn.functional.cross_entropy(model.output(rows.features), rows.targets)
     assert abs(float((once - mean_loss(model.output, rows)).detach())) > 1e-6
+
+
+def test_steps_that_count_once_are_those_at_which_somebody_may_take_a_suggestion() -> None:
+    table, text = invented_text(12)
+    pieces, model = cut_pieces(text), small_model(table).double()
+    assert len(pieces) > 12  # some have history that is no sample of theirs
+    naive = count_once(sample_rows(model, collate(list_samples(pieces), np.arange(len(text)), 30)))
+    batch = collate_pieces(pieces, np.arange(len(pieces)))
+    shared = count_once(shared_rows(model, batch))
+    assert len(naive.targets) == len(shared.targets) == int(batch.fed.sum()) + len(text) - len(text.starts) + 1
+    one, other = (mean_loss(model.output, rows) for rows in (naive, shared))
+    assert abs(float((one - other).detach())) < 1e-12
+    spelled = batch.words[batch.sample_piece, batch.sample_place]
+    for rows in (naive, shared):
+        assert torch.equal(rows.targets, spelled[rows.sample])
 
 
 def test_each_sample_has_a_row_before_its_first_character_and_one_for_each() -> None:
