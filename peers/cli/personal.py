@@ -15,11 +15,13 @@ from peers.cli.personal_options import (
     Author,
     Batch,
     BatchedBy,
+    Cached,
     Corpus,
     Epochs,
     Halved,
     Home,
     Limit,
+    Once,
     Optimizer,
     OwnRate,
     Rate,
@@ -95,15 +97,8 @@ def train(
         int, typer.Option(help="A word used so often enters the vocabulary; 0: none.", min=0, max=MANY)
     ] = 2,
     batching: BatchedBy = "exact",
-    cache: Annotated[
-        bool, typer.Option("--cache", help="Compute the last layer's features once: more memory.")
-    ] = False,
-    once: Annotated[
-        bool,
-        typer.Option(
-            "--once/--as-paper", help="Learn each word as often as it was typed, not its history with it again."
-        ),
-    ] = True,
+    cache: Cached = False,
+    once: Once = True,
     test: Annotated[
         float, typer.Option(help="Hold the last part out, and test with it.", min=0, max=0.9, callback=finite)
     ] = 0.0,

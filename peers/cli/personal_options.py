@@ -31,6 +31,9 @@ Top = Annotated[int, typer.Option(help="Suggestions that are shown.", min=1, max
 SeedOf = Annotated[int, typer.Option("--seed", help="Every random choice follows from it.", min=0, max=LARGEST_SEED)]
 Anew = Annotated[bool, typer.Option("--fresh", help="Drop a training that was interrupted, begin anew.")]
 Halved = Annotated[bool, typer.Option("--bfloat16", help="Compute in bfloat16: faster where the processor has it.")]
+Cached = Annotated[bool, typer.Option("--cache", help="Compute the last layer's features once: more memory.")]
+_ONCE = "Learn each word as often as it was typed, or its history with it again."
+Once = Annotated[bool, typer.Option("--once/--as-paper", help=_ONCE)]
 BatchedBy = Annotated[str, typer.Option("--batching", help=", ".join(BATCHINGS))]
 Batch = Annotated[int, typer.Option(help="Words of a step.", min=1, max=MANY)]
 
