@@ -129,7 +129,7 @@ class Member:
         self.path = self._directory / RESULT
         self._theta = place.theta
         self._trained_from: Callable[[], Vector | None] = lambda: None
-        self._needless: TrainLocally | None = None  # ahead, for a round that this device does not stay for
+        self._needless: TrainLocally | None = None  # for a round that this device does not stay for
         self._holds_result, self._has_warned, self._joined = False, False, mesh
         self._cache, self._ballots = ModelCache(self._directory), BallotFile(self._directory / BALLOT)
         self._todo: queue.SimpleQueue[TrainLocally | None] = queue.SimpleQueue()
@@ -235,13 +235,14 @@ class Member:
         if not self._saying.quiet:
             self._narrator.look(now, event, effects)
         self._lines.look(now, event, effects)
-        machine = self._machine
-        if self._leaving.is_near:
-            ahead = (each for each in effects if type(each) is TrainLocally and each.round_id > machine.round_id + 1)
-            self._needless = next(ahead, self._needless)
-        if why := self._leaving.why(machine.round_id, machine.goal, machine.part is not None, False):
+        machine, leaving = self._machine, self._leaving
+        if why := leaving.why(machine.round_id, machine.goal, machine.part is not None, False):
             told.info("%s", why)
             self._runtime.post(StopRequested())
+        if leaving.is_near:
+            last = machine.round_id + 1 - leaving.is_over
+            later = (each for each in effects if type(each) is TrainLocally and each.round_id > last)
+            self._needless = next(later, self._needless)
 
     def _save_result(self) -> None:
         """What the mesh has made, beside the file cache, for `load_state_dict`: without what is frozen."""
@@ -249,10 +250,9 @@ class Member:
             return
         try:
             save_tensors(self.path, self._flat, {"mesh": self.mesh, "round_id": str(self.round_id)})
+            told.info("the result of round %d is in the model, and in %s", self.round_id, self.path)
         except MdlError as error:
             logger.warning("the result of round %d is in the model alone: %s", self.round_id, error)
-            return
-        told.info("the result of round %d is in the model, and in %s", self.round_id, self.path)
 
     def _take_result(self) -> None:
         """Once: what the caller makes of the model after the last round stays."""
