@@ -77,6 +77,7 @@ class Device:
     windows, once it has; every so many rounds it takes part in the loss. May be set from another thread.
     course: of the run, as far as it is known; best: keeps the model that is the best by it.
     is_paused: whether it may not work now; asked before each batch. hold: waits until it may; whether it is to stop.
+    stays_for: whether it will be there for a round, or leaves the mesh before.
     """
 
     def __init__(self, config: Config, me: Contributor, mesh: str, out: Path) -> None:
@@ -117,6 +118,7 @@ class Device:
         self.teacher: Teacher | None = None
         self.is_paused: Callable[[], bool] = lambda: False
         self.hold: Callable[[], bool] = lambda: False
+        self.stays_for: Callable[[int], bool] = lambda round_id: True
 
     @property
     def summary(self) -> str:
@@ -199,7 +201,7 @@ class Device:
 
     def _train(self, effect: TrainLocally) -> Event:
         started = time.perf_counter()
-        if self.is_paused():
+        if self.is_paused() or not self.stays_for(effect.round_id):
             return TrainingPaused(effect.round_id)
         if self._watched and self._watched.look(time.time()):
             self._take(self._watched)

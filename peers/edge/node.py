@@ -214,8 +214,8 @@ def run_trainer(
     machine = build_machine(start, state.parameters, lambda: chosen.make(out), state.momentum)
     trainer = machine.trainer
     assert trainer is not None
-    device.course = lambda: known_by(machine).course
     leaving = Leaving(config.round.rounds, state.round_id)
+    device.course, device.stays_for = lambda: known_by(machine).course, leaving.stays_for
     why = partial(_why_leave, leaving, trainer, sampler, gone)
     observe = _observer(machine, mesh.name, device.stop, why, lambda: node.runtime.post(StopRequested()))
     work = {**(cloud.join(device.work()) if cloud else device.work()), MergeDeltas: merges.work}

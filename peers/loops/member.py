@@ -129,8 +129,8 @@ class Member:
         self.path = self._directory / RESULT
         self._theta = place.theta
         self._trained_from: Callable[[], Vector | None] = lambda: None
-        self._needless: TrainLocally | None = None  # for a round that this device does not stay for
-        self._holds_result, self._has_warned, self._joined = False, False, mesh
+        self._holds_result = self._has_warned = False
+        self._joined = mesh
         self._cache, self._ballots = ModelCache(self._directory), BallotFile(self._directory / BALLOT)
         self._todo: queue.SimpleQueue[TrainLocally | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[LocalDeltaReady | TrainingPaused | None] = queue.SimpleQueue()
@@ -235,14 +235,10 @@ class Member:
         if not self._saying.quiet:
             self._narrator.look(now, event, effects)
         self._lines.look(now, event, effects)
-        machine, leaving = self._machine, self._leaving
-        if why := leaving.why(machine.round_id, machine.goal, machine.part is not None, False):
+        machine = self._machine
+        if why := self._leaving.why(machine.round_id, machine.goal, machine.part is not None, False):
             told.info("%s", why)
             self._runtime.post(StopRequested())
-        if leaving.is_near:
-            last = machine.round_id + 1 - leaving.is_over
-            later = (each for each in effects if type(each) is TrainLocally and each.round_id > last)
-            self._needless = next(later, self._needless)
 
     def _save_result(self) -> None:
         """What the mesh has made, beside the file cache, for `load_state_dict`: without what is frozen."""
@@ -313,7 +309,7 @@ class Member:
 
     def _train(self, effect: TrainLocally) -> Event:
         """In the worker's thread: hand the round to the caller's loop and wait for what it made of it."""
-        if effect is self._needless:
+        if not self._leaving.stays_for(effect.round_id):
             return TrainingPaused(effect.round_id)
         self._todo.put(effect)
         ready = self._done.get()

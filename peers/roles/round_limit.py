@@ -16,10 +16,9 @@ class RoundLimit:
         self._has_limit = rounds > 0
         self.is_over = False
 
-    @property
-    def is_near(self) -> bool:
-        """Whether the next round is the last one."""
-        return self._has_limit and self._left <= 1
+    def stays_for(self, round_id: int) -> bool:
+        """Whether the device is there for that round, if it takes part in all rounds until then."""
+        return not self._has_limit or round_id <= self._round_id + self._left
 
     def is_reached(self, round_id: int, goal: int) -> bool:
         """Whether the device, standing at round_id now, is to leave: True once. goal: the mesh's last round, 0 if open.
@@ -45,10 +44,9 @@ class Leaving:
         self._spent_at: int | None = None
         self.is_over = False
 
-    @property
-    def is_near(self) -> bool:
-        """Whether it leaves after the next round, or before: nothing is to be trained for a later one."""
-        return self.is_over or self._limit.is_near or self._spent_at is not None
+    def stays_for(self, round_id: int) -> bool:
+        """Whether the device is there for that round, as far as is known: for a later one nothing is to be trained."""
+        return self._limit.stays_for(round_id) and (self._spent_at is None or round_id <= self._spent_at + 1)
 
     def why(self, round_id: int, goal: int, is_in_round: bool, is_spent: bool, gone: str = "") -> str:
         """Why it is to leave now, once; else empty. is_spent: it has used the charge that its owner offers.

@@ -116,7 +116,7 @@ def test_a_model_is_not_tested_on_windows_of_another_rate(tmp_path: Path) -> Non
     evaluate_model(tmp_path / "model.safetensors", f"csv:{file}?label=label&window=20")
 
 
-def test_a_device_that_may_not_train_gives_the_round_up_within_one_batch(tmp_path: Path) -> None:
+def test_a_device_that_may_not_train_or_leaves_before_gives_the_round_up_within_one_batch(tmp_path: Path) -> None:
     data = DataSection(spec=f"csv:{write_csv(tmp_path / 'a.csv', 'ax,ay,az')}?label=label&window=20")
     own = Device(Config(data=data, training=TrainingSettings(batch_size=8)), ME, "home", tmp_path / "a")
     train, start = own.work()[TrainLocally], TrainLocally(1, own.model.values().copy())
@@ -126,6 +126,9 @@ def test_a_device_that_may_not_train_gives_the_round_up_within_one_batch(tmp_pat
     assert len(asked) == 3, "at the start, and before each batch"
     assert train(start) == TrainingPaused(1)
     own.is_paused = lambda: False
+    own.stays_for = lambda round_id: round_id != 1
+    assert train(start) == TrainingPaused(1)
+    own.stays_for = lambda round_id: round_id == 1
     assert isinstance(train(start), LocalDeltaReady)
     own.stop()
     with pytest.raises(TrainingCancelledError):

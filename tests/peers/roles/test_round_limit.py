@@ -38,15 +38,26 @@ def test_who_has_used_its_battery_share_finishes_the_open_round_and_leaves() -> 
 
 def test_it_is_known_which_round_is_the_last() -> None:
     leaving = Leaving(2, round_id=0)
-    assert not leaving.is_near
+    assert _last(leaving) == 2
     leaving.why(1, 0, False, False)
-    assert leaving.is_near
+    assert _last(leaving) == 2
     leaving.why(7, 0, False, False)  # the others have gone on without it
-    assert leaving.is_near
+    assert _last(leaving) == 8
     leaving.why(8, 0, False, False)
     assert leaving.is_over
-    assert leaving.is_near
-    assert not Leaving(0, round_id=0).is_near
+    assert _last(leaving) == 8
+    assert _last(Leaving(0, round_id=0)) == 99
+
+
+def test_what_was_offered_of_the_battery_is_not_spent_on_a_round_that_is_left_out() -> None:
+    leaving = Leaving(0, round_id=4)
+    leaving.why(4, 0, is_in_round=True, is_spent=True)
+    assert _last(leaving) == 5
+
+
+def _last(leaving: Leaving) -> int:
+    """Of the first 99 rounds."""
+    return max(round_id for round_id in range(1, 100) if leaving.stays_for(round_id))
 
 
 def test_a_device_that_has_done_its_rounds_says_so() -> None:
