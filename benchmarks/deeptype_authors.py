@@ -135,7 +135,9 @@ def personalise(options: argparse.Namespace, arm: Arm, said: Sentences) -> tuple
     said = cut(said, round(sum(map(len, said)) * (1 - arm.part)))[1]
     if arm.start is not None:
         table = change_words(model, table, plan_words(table, count_words(said), arm.techniques))
-    settings = StudySettings(options.epochs, options.batch, options.optimizer, options.rate, decay=options.decay)
+    settings = StudySettings(
+        options.epochs, options.batch, options.optimizer, options.rate, options.decay, bfloat16=options.bfloat16
+    )
     begin_study(model, encode(said, table), arm.techniques, suit_rate(settings, model)).run()
     return model, table
 
@@ -239,6 +241,7 @@ def _parse_options() -> argparse.Namespace:
     parser.add_argument("--optimizer", choices=("sgd", "adam"), default="sgd")
     parser.add_argument("--rate", type=float, default=0.0, help="0: what suits the optimizer and the model")
     parser.add_argument("--decay", type=float, default=0.5, help="of the rate, an epoch")
+    parser.add_argument("--bfloat16", action="store_true", help="layers are computed in it")
     parser.add_argument("--own-weight", type=float, default=5.0, help="of a person's counts among the public's")
     parser.add_argument("--out", type=Path, default=Path("deeptype_authors.json"))
     parser.add_argument("--models-out", type=Path, help="a folder that keeps the models, LABEL.AUTHOR.safetensors")
