@@ -23,7 +23,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
 
-from benchmarks.lan_round import load_helper
+from benchmarks.helpers import load_lan
 from benchmarks.links.places import Loopback
 from transport.trust.keys import new_join_code
 
@@ -47,7 +47,7 @@ def main() -> int:
     given = parser.parse_args()
     if given.rounds <= WARM_UP:
         parser.error(f"--rounds {given.rounds}: the first {WARM_UP} only warm up and are not counted; take more")
-    lan = load_helper("lan")
+    lan = load_lan()
     if given.mbit and (reason := lan.why_not()):
         print(f"bare_round: {reason}", file=sys.stderr)
         return 2

@@ -8,7 +8,6 @@ Network namespaces: needs root, iproute2 and nftables. One line a case, and one 
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import statistics
 import sys
@@ -19,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
+
+from benchmarks.helpers import load_helper, load_lan
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="faults, fresh, healthy, or names of cases, with commas")
     only = set(filter(None, parser.parse_args().only.split(",")))
-    case, lan = _load("doctor_case"), _load("lan")
+    case, lan = load_helper("doctor_case"), load_lan()
     if reason := lan.why_not() or case.why_not():
         print(f"doctor: {reason}", file=sys.stderr)
         return 2
@@ -57,13 +58,9 @@ def main() -> int:
     return 0
 
 
-def _load(name: str) -> Any:
-    return importlib.import_module(f"tests.integration.{name}")
-
-
 def _rows() -> tuple[list[Row], list[Row]]:
     """Those on one LAN, and those that need one each."""
-    faults, fresh, healthy = (_load(f"doctor_{name}") for name in ("faults", "fresh", "healthy"))
+    faults, fresh, healthy = (load_helper(f"doctor_{name}") for name in ("faults", "fresh", "healthy"))
     together = [Row("faults", *each) for each in faults.FAULTS.items()]
     together += [Row("fresh", *each) for each in fresh.FRESH.items()]
     together += [Row("healthy", each) for each in healthy.HEALTHY]

@@ -9,7 +9,6 @@ The devices' places in the order of their names change from run to run, since tr
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import statistics
 import sys
@@ -23,6 +22,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
 
+from benchmarks.helpers import load_helper, load_lan
 from mdl.devices.scenario import Scenario, ScenarioDevice
 from sim.timing.iteration import Iteration
 from transport.trust.keys import new_join_code
@@ -48,7 +48,7 @@ def main() -> int:
     parser.add_argument("--no-busy", action="store_true", help="nobody uses a device: to compare with the timing model")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    lan = load_helper("lan")
+    lan = load_lan()
     if reason := lan.why_not():
         print(f"lan_round: {reason}", file=sys.stderr)
         return 2
@@ -182,11 +182,6 @@ def _describe(rounds: list[dict[str, Any]]) -> str:
     total_s = statistics.median(one["total_s"] for one in rounds)
     ratio = statistics.median(one["aggregate_s"] / one["predicted_s"] for one in rounds)
     return f"median round {total_s:.2f} s, aggregation {ratio:.2f} of the timing model's"
-
-
-def load_helper(name: str) -> ModuleType:
-    """Of the integration tests: the network `lan`, the commands `product`."""
-    return importlib.import_module(f"tests.integration.{name}")
 
 
 if __name__ == "__main__":

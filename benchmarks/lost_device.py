@@ -20,7 +20,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
 
-from benchmarks.lan_round import load_helper
+from benchmarks.helpers import load_helper, load_lan
 from benchmarks.links.places import Case, parse_case
 
 # The first rounds show the links.
@@ -36,7 +36,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=2)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    if reason := load_helper("lan").why_not():
+    if reason := load_lan().why_not():
         print(f"lost_device: {reason}", file=sys.stderr)
         return 2
     found: dict[str, list[dict[str, Any]]] = {}

@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called
 
 from benchmarks import relearning
 from benchmarks.evaluation import accuracy, lan, options, sequential, single, target
-from benchmarks.lan_round import load_helper
+from benchmarks.helpers import load_lan
 from benchmarks.links.places import parse_case
 from mdl.errors import MdlError
 
@@ -142,7 +142,7 @@ _ON_HOSTS = ("lan", "target")
 
 def main(words: Iterable[str] | None = None) -> int:
     given = _parse(words)
-    if given.part in _ON_HOSTS and (reason := load_helper("lan").why_not()):
+    if given.part in _ON_HOSTS and (reason := load_lan().why_not()):
         lan.complain(reason)
         return 2
     os.environ["OMP_NUM_THREADS"] = "1"

@@ -23,7 +23,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
 
-from benchmarks.lan_round import load_helper
+from benchmarks.helpers import load_helper, load_lan
 from transport.trust.keys import new_join_code
 
 # Without the address: a lease that is renewed, or a change of the Wi-Fi, takes at least so long.
@@ -39,7 +39,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--moves", type=int, default=8, help="of each kind")
     given = parser.parse_args()
-    lan = load_helper("lan")
+    lan = load_lan()
     if reason := lan.why_not():
         print(f"moving: {reason}", file=sys.stderr)
         return 2

@@ -13,7 +13,6 @@ part of receiving counts as the stranger's processor time, as these networks han
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import statistics
 import sys
@@ -28,6 +27,7 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
 
+from benchmarks.helpers import load_helper, load_lan
 from transport.trust.keys import MeshKeys, new_join_code
 
 PORT = 5750
@@ -49,7 +49,7 @@ def main() -> int:
     )
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    lan = load_helper("lan")
+    lan = load_lan()
     if reason := lan.why_not():
         print(f"outsiders: {reason}", file=sys.stderr)
         return 2
@@ -185,11 +185,6 @@ def _summarise(phases: list[dict[str, Any]]) -> dict[str, Any]:
             slower = {name: each["median_s"] / calm_s - 1 for name, each in told[kind].items() if name != "calm"}
             told[kind]["slower_percent"] = {name: round(100 * share, 1) for name, share in slower.items()}
     return told
-
-
-def load_helper(name: str) -> ModuleType:
-    """Of the integration tests: the network `lan`, the commands `product`."""
-    return importlib.import_module(f"tests.integration.{name}")
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
 
-from benchmarks.lan_round import load_helper
+from benchmarks.helpers import load_lan
 from benchmarks.links.places import Case, parse_case, read_all
 from mdl.config import Exchange
 from transport.trust.keys import new_join_code
@@ -46,7 +46,7 @@ PATIENCE_S = 400.0
 
 def main() -> int:
     given = _parse()
-    lan = load_helper("lan")
+    lan = load_lan()
     if any(case.bound_s for case in given.cases) and (reason := lan.why_not()):
         print(f"round: {reason}", file=sys.stderr)
         return 2

@@ -25,7 +25,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
 
-from benchmarks.lan_round import load_helper
+from benchmarks.helpers import load_lan
 from transport.trust.keys import new_join_code
 
 HERE = Path(__file__).resolve().parents[1]
@@ -79,7 +79,7 @@ def main() -> int:
     parser.add_argument("--also", type=Path, help="another checkout")
     parser.add_argument("--keep", type=Path, help="a folder for what the nodes say")
     given = parser.parse_args()
-    lan = load_helper("lan")
+    lan = load_lan()
     if reason := lan.why_not():
         print(f"slow_link: {reason}", file=sys.stderr)
         return 2

@@ -13,7 +13,7 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.lan_round import load_helper
+from benchmarks.helpers import load_helper
 
 _LINKS = re.compile(r"(?:(\d+)x)?(\d+(?:\.\d+)?)")
 _END_S = 20.0
