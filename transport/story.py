@@ -9,6 +9,7 @@ the same machine again (`mdl replay`).
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from pathlib import Path
 from typing import Any
@@ -88,9 +89,15 @@ def _named(item: Event | Effect) -> dict[str, Any]:
     return {type(item).__name__: item}
 
 
+@functools.lru_cache(maxsize=16)
+def _name_of(dtype: np.dtype[Any]) -> str:
+    """Kept: numpy puts it together anew each time, and each step's effects have some."""
+    return str(dtype)
+
+
 def _shorten(value: object) -> object:
     if isinstance(value, np.ndarray):
-        return {"dtype": str(value.dtype), "size": int(value.size)}
+        return {"dtype": _name_of(value.dtype), "size": int(value.size)}
     if isinstance(value, Packed):
         return {"dtype": "bytes", "size": len(value)}
     raise NotImplementedError(f"{type(value).__name__} in a story")

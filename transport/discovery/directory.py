@@ -7,6 +7,7 @@ the lower one still speaks (a data directory was copied, and the copy has left).
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import math
 import re
@@ -51,7 +52,9 @@ class Address:
         return f"tcp://[{self.host}]:{self.port}" if ":" in self.host else f"tcp://{self.host}:{self.port}"
 
 
+@functools.lru_cache(maxsize=MAX_MEMBERS)
 def is_loopback(host: str) -> bool:
+    """Asked of each peer at each look around."""
     return ipaddress.ip_address(host).is_loopback
 
 
