@@ -5,8 +5,9 @@
 
 Each author's words in the order of time: the first --words, or --share of all, are learned, the next --test are the
 test. With --share the gain is told apart for the quarter who wrote most and the one who wrote least. Techniques and
-amounts of data are measured on the first public model; its compressed one begins "all techniques". The control learns
-another author's words. The first --skip authors are for tuning. Rows are written to --out as they are made, and rows
+amounts of data are measured on the first public model; its compressed one begins "all techniques" and "layers
+compressed"; with compressed layers or a compressed vocabulary alone all layers learn. The control learns another
+author's words. The first --skip authors are for tuning. Rows are written to --out as they are made, and rows
 that are there are not made again. Intervals are 95 % of a bootstrap over authors of the median of paired ratios.
 """
 
@@ -80,6 +81,7 @@ def list_arms(options: argparse.Namespace) -> dict[str, Arm]:
     if options.compressed:
         everything = Techniques(True, options.keep, cache=True, once=True)
         arms[f"{first}, all techniques"] = Arm(options.compressed, 1, everything)
+        arms[f"{first}, layers compressed"] = Arm(options.compressed, 1, ALL_LAYERS)
     arms |= {
         f"{first}, another's words": Arm(start, 1, others=True),
         f"{first}, {SAME_WORDS}": Arm(start, 1, Techniques(True, 0, 0, cache=True, once=True)),
@@ -90,6 +92,7 @@ def list_arms(options: argparse.Namespace) -> dict[str, Arm]:
         arms |= {name: Arm(path, 0), f"{name}, personal": Arm(path, 1)}
     return arms | {
         f"{first}, all layers": Arm(start, 1, ALL_LAYERS),
+        f"{first}, vocabulary compressed": Arm(start, 1, Techniques(False, options.keep, batching="shared", once=True)),
         "nothing, personal": Arm(None, 1, ALL_LAYERS),
     }
 
@@ -169,7 +172,9 @@ def summarise(rows: list[Row], first: str) -> dict[str, dict[str, float]]:
     labels = [label for label in rows[0] if label != WORDS and all(label in row for row in rows)]
     personal, grams, mixed = f"{first}, personal", "3-grams, merged, filtered", "personal with merged 3-grams, filtered"
     pairs = [(label, label.removesuffix(", personal")) for label in labels if label.endswith(", personal")]
-    pairs += [(personal, f"{first}, all layers"), (f"{first}, all techniques", personal)]
+    pairs += [(f"{first}, all techniques", personal)]
+    fewer = (personal, *(f"{first}, {by} compressed" for by in ("layers", "vocabulary")), f"{first}, all techniques")
+    pairs += [(label, f"{first}, all layers") for label in fewer]
     pairs += [(mixed, grams), (mixed, f"{personal}, filtered")]
     base = first if first in labels else labels[0]
     told = {label: {"median": median(row[label] for row in rows), **ratio(rows, label, base)} for label in labels}
