@@ -7,6 +7,7 @@ tests/sim/timing/test_device_models.py.
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import math
 import os
@@ -24,8 +25,12 @@ from benchmarks.cloud_mesh import ARMS, describe_up
 from benchmarks.colla_counts import count_prior
 from benchmarks.links.places import parse_case
 from mdl.config import load_config
+from mdl.personal.words.model_file import save_next_word
+from mdl.personal.words.text import build_table
 from mdl.protocol.coding import CODINGS
+from peers.personal.train import read_sentences
 from tests.integration import lan
+from tests.mdl.personal.words.examples import invent, small_model
 
 ROOT = Path(__file__).resolve().parents[2]
 # A busy machine takes many times the 3 to 12 s of an idle one.
@@ -332,6 +337,37 @@ def test_deeptype_tells_what_each_technique_costs(tmp_path: Path) -> None:
     )
     assert set(told["seconds_per_1000_words"]) == {"buckets", "all", "all, cached features"}
     assert told["bytes"]["all"] < told["bytes"]["buckets"]
+
+
+def test_people_are_compared_with_the_public_model_and_with_each_technique(tmp_path: Path) -> None:
+    corpus, blogs = tmp_path / "corpus.txt", tmp_path / "blogs.jsonl.gz"
+    corpus.write_text(_say(200, seed=0))
+    with gzip.open(blogs, "wt") as file:
+        for author in range(3):
+            file.writelines(json.dumps({"author": f"{author}", "text": _say(60, seed=author + 1)}) + "\n")
+    table = build_table(read_sentences(corpus), 40)
+    for name, rank in (("public", 0), ("thin", 4)):
+        save_next_word(tmp_path / name, small_model(table, rank=rank), table)
+    words = ("--blogs", blogs, "--corpus", corpus, "--share", 0.8, "--test", 100, "--skip", 0, "--count", 2)
+    options = ("--global", f"tweets={tmp_path / 'public'}", "--compressed", tmp_path / "thin", "--epochs", 1)
+    told = _last(_run(tmp_path, "benchmarks/deeptype_authors.py", *options, *words, "--out", tmp_path / "rows.json"))
+    assert told["authors"] == 2
+    assert told["summary"]["tweets, personal"]["median"] > told["summary"]["tweets"]["median"]
+    ways = ("personal", "layers compressed", "vocabulary compressed", "all techniques")
+    assert {f"tweets, {way} / tweets, all layers" for way in ways} <= set(told["summary"])
+
+
+def test_networks_are_compared_with_ngrams_by_how_much_they_learned(tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text(_say(200, seed=0))
+    small = ("--amounts", 300, 2000, "--test", 300, "--words", 40, "--hidden", 12, "--sampled", 20, "--finish", 200)
+    told = _last(_run(tmp_path, "benchmarks/deeptype_amounts.py", "--corpus", corpus, *small, "--out", tmp_path / "a"))
+    assert told["rows"]["2000"]["network"] > told["rows"]["300"]["network"] > 0.0
+    assert told["rows"]["2000"]["3-gram, filtered"] > told["rows"]["2000"]["1-gram, filtered"]
+
+
+def _say(sentences: int, seed: int) -> str:
+    return "".join(" ".join(sentence) + ".\n" for sentence in invent(sentences, seed))
 
 
 def test_one_persons_devices_are_compared_with_one_alone(tmp_path: Path) -> None:
