@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, TypeVar
 import msgspec
 
 from mdl.bounds import printable
+from mdl.descriptors import open_descriptor
 from mdl.errors import DataError
 
 _Kind = TypeVar("_Kind")
@@ -40,7 +41,7 @@ def open_regular(path: Path, expected: str = "") -> BinaryIO:
         if not stat.S_ISREG(mode):
             kind = _KINDS.get(stat.S_IFMT(mode), "special file")
             raise DataError(f"{path}: it is a {kind}, not a file{_tell(expected)}")
-        return path.open("rb")
+        return open(path, "rb", opener=open_descriptor)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise DataError(f"{path}: {reason}{_tell(expected)}") from None

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, BinaryIO
 
+from mdl.descriptors import open_descriptor
 from mdl.errors import MdlError, StorageError
 
 _FILE_MODE, _FOLDER_MODE = 0o600, 0o700
@@ -134,7 +135,7 @@ def narrow(path: Path) -> bool:
 
 
 def _open_for_this_user(path: str, flags: int) -> int:
-    descriptor = os.open(path, flags | getattr(os, "O_CLOEXEC", 0), _FILE_MODE)
+    descriptor = open_descriptor(path, flags, _FILE_MODE)
     found = os.fstat(descriptor)
     # A file that is there already keeps its mode when it is opened. A terminal or /dev/null is nobody's to narrow.
     if os.name != "nt" and stat.S_ISREG(found.st_mode) and found.st_mode & _OTHERS and found.st_uid == os.geteuid():
@@ -146,7 +147,7 @@ def sync_directory(directory: Path) -> None:
     """A new file's name is on the disk, too, once this is done."""
     if os.name == "nt":
         return
-    descriptor = os.open(directory, os.O_RDONLY)
+    descriptor = open_descriptor(str(directory), os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

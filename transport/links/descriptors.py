@@ -11,6 +11,7 @@ import sys
 from dataclasses import dataclass
 
 from mdl.bounds import MAX_MEMBERS
+from mdl.descriptors import SPARE
 
 # Of a peer: a control and a bulk socket to it, each with a wake-up and a connection, and its two connections to us.
 OF_A_PEER = 6
@@ -34,13 +35,20 @@ class Share:
 
 
 def raise_limit() -> int:
-    """Raise this process's soft limit of open files towards WANTED; returns the limit that holds."""
+    """Raise this process's soft limit of open files towards WANTED; returns the limit that holds.
+
+    It stays SPARE below the hard limit, and is lowered for that: files are opened there when connections take the rest.
+    """
     if sys.platform == "win32":
         return _USUAL
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = WANTED if hard == resource.RLIM_INFINITY else min(WANTED, hard)
+    most = None if hard == resource.RLIM_INFINITY else max(hard - SPARE, hard // 2)
+    wanted = WANTED if most is None else min(WANTED, most)
+    if most is not None and soft > most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        return most
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return WANTED if soft == resource.RLIM_INFINITY else soft
     while wanted > soft:

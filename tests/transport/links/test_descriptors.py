@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from mdl.bounds import MAX_MEMBERS
+from mdl.descriptors import SPARE
 from transport.links.descriptors import MOST_HALF_OPEN, OF_A_PEER, RESERVED, WANTED, share_out
 
 
@@ -25,9 +26,11 @@ def test_a_usual_limit_carries_a_hundred_peers_and_a_raised_one_all_members():
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no such limit there")
 @pytest.mark.parametrize(
-    ("soft", "hard", "expected"), [(200, 300, 300), (200, 200, 200), (128, WANTED + 10, WANTED)], ids=str
+    ("soft", "hard", "expected"),
+    [(200, 300, 300 - SPARE), (200, 200, 200 - SPARE), (40, 40, 20), (128, WANTED + SPARE, WANTED)],
+    ids=str,
 )
-def test_the_soft_limit_is_raised_as_far_as_the_hard_one_and_need_go(soft, hard, expected):
+def test_the_soft_limit_is_raised_as_far_as_need_goes_and_stays_below_the_hard_one(soft, hard, expected):
     import resource
 
     allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
