@@ -46,6 +46,7 @@ from peers.edge.lifeline import stopped_by_signals
 from peers.edge.node import METRICS, drive, record_round, start_peer
 from peers.edge.resume import State
 from peers.edge.sampler import Sampler
+from peers.edge.small.memory import set_up_heap
 from peers.roles.build import build_machine, configured_start, outer_of
 from transport.trust.keys import Mesh
 
@@ -169,6 +170,7 @@ def main():
     parser.add_argument("--train-s", type=float, default=0.0)
     parser.add_argument("--set", nargs="*", default=[])
     given = parser.parse_args()
+    set_up_heap()  # as `mdl peer`
     config = load_config(None, {}, ["round.keep_deltas=true", *given.set])  # the later word counts
     mesh = Mesh("bench", None) if config.mesh.insecure else Mesh.from_code(given.code)
     me, out = claim_identity(given.out, given.name, given.out / given.name)

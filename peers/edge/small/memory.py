@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Any
 
 # Of mallopt(3). A peer has ten threads; each would get an arena of its own that never shrinks below what it once held.
-_ARENA_MAX, _ARENAS = -8, 2
+# What a segment or an activation has freed waits there for the next one: else its pages go and come again each time.
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
+_HEAP = {_ARENA_MAX: 2, _TRIM_THRESHOLD: 64 << 20, _MMAP_THRESHOLD: 32 << 20}
 # Of madvise(2): the pages of a mapping may go; those of a file are read from there again.
 _DONT_NEED = 4
 _SMAPS = Path("/proc/self/smaps")
@@ -41,10 +43,11 @@ class Spare:
             library.malloc_trim(0)
 
 
-def limit_arenas() -> None:
-    """Before threads are started."""
+def set_up_heap() -> None:
+    """Few arenas, which keep what is freed until `Spare` gives it back. Before threads are started."""
     if library := _library():
-        library.mallopt(_ARENA_MAX, _ARENAS)
+        for option, value in _HEAP.items():
+            library.mallopt(option, value)
 
 
 def forget_loading() -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from peers.edge.small import memory
-from peers.edge.small.memory import Spare, forget_loading, limit_arenas, untouched_files
+from peers.edge.small.memory import Spare, forget_loading, set_up_heap, untouched_files
 
 SMAPS = """\
 7f0000000000-7f0004000000 r--p 00000000 08:01 77  /lib/libtorch_cpu.so
@@ -59,7 +59,7 @@ def test_memory_is_given_back_at_most_once_in_a_while(monkeypatch: pytest.Monkey
 
 def test_where_the_c_library_has_no_such_thing_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "_library", lambda: None)
-    limit_arenas()
+    set_up_heap()
     Spare(0.0).give_back()
     forget_loading()
 
@@ -90,5 +90,5 @@ def test_what_glibc_is_asked_is_what_it_has() -> None:
     library = memory._library()
     if library is None:
         pytest.skip("not glibc")
-    assert library.mallopt(memory._ARENA_MAX, memory._ARENAS) == 1
+    assert all(library.mallopt(option, value) == 1 for option, value in memory._HEAP.items())
     assert library.malloc_trim(0) in (0, 1)
