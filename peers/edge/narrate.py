@@ -6,6 +6,7 @@ What this node tells itself when it leads never reaches the driver: such steps a
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from mdl.defence.judge import Verdict
@@ -71,11 +72,17 @@ class _Segments:
 class Narrator:
     """`observe` of a runtime that drives a trainer. how_to_start: what to do on another device, in words.
 
-    me: the device's peer id.
+    me: the device's peer id. stays_for: whether the device will be there for a round; it does not train for another.
     """
 
-    def __init__(self, mesh_name: str, how_to_start: str = PEER_COMMAND, me: str = "") -> None:
-        self._mesh_name, self._how_to_start, self._me = mesh_name, how_to_start, me
+    def __init__(
+        self,
+        mesh_name: str,
+        how_to_start: str = PEER_COMMAND,
+        me: str = "",
+        stays_for: Callable[[int], bool] = lambda round_id: True,
+    ) -> None:
+        self._mesh_name, self._how_to_start, self._me, self._stays_for = mesh_name, how_to_start, me, stays_for
         self._segments: _Segments | None = None
         self._started: float | None = None
         self._is_alone = True
@@ -136,13 +143,10 @@ class Narrator:
                 self._opened = opened  # this device leads
             case Send(message=BroadcastOrdered() as order):
                 self._begin_segments(order, now)
-            case TrainLocally(round_id=round_id) if self._opened and self._opened.round_id == round_id:
-                count = len(self._opened.members)
-                logger.info(
-                    "round %d: training with %d peer%s", round_id, count, "" if count == 1 else "s", extra=_STEP
-                )
-            case TrainLocally(round_id=round_id):
-                logger.info("round %d: training", round_id, extra=_STEP)
+            case TrainLocally(round_id=round_id) if self._stays_for(round_id):
+                count = len(self._opened.members) if self._opened and self._opened.round_id == round_id else 0
+                others = f" with {count} peer{'' if count == 1 else 's'}" if count else ""
+                logger.info("round %d: training%s", round_id, others, extra=_STEP)
             case Send(receiver=source, message=ModelWanted(round_id=round_id)):
                 if self._fetched != (source, round_id):  # asked again on a timer
                     logger.info("fetching the model of round %d from %s", round_id, source)

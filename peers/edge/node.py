@@ -217,7 +217,8 @@ def run_trainer(
     leaving = Leaving(config.round.rounds, state.round_id)
     device.course, device.stays_for = lambda: known_by(machine).course, leaving.stays_for
     why = partial(_why_leave, leaving, trainer, sampler, gone)
-    observe = _observer(machine, mesh.name, device.stop, why, lambda: node.runtime.post(StopRequested()))
+    narrator = Narrator(mesh.name, me=me.peer_id, stays_for=leaving.stays_for)
+    observe = _observer(machine, narrator, device.stop, why, lambda: node.runtime.post(StopRequested()))
     work = {**(cloud.join(device.work()) if cloud else device.work()), MergeDeltas: merges.work}
     node = _Node(config, mesh, out, start, machine, sampler, work, chosen.learns, observe)
     logger.info("%s holds %d windows of %s", me.peer_id, len(device.train), config.data.spec)
@@ -233,10 +234,9 @@ def run_trainer(
 
 
 def _observer(
-    machine: Peer, mesh_name: str, stop: Callable[[], None], why_leave: Callable[[], str], leave: Callable[[], None]
+    machine: Peer, narrator: Narrator, stop: Callable[[], None], why_leave: Callable[[], str], leave: Callable[[], None]
 ) -> Observe:
     """What looks at each step of a trainer: tells it, stops its work at the run's end, leaves when that is due."""
-    narrator = Narrator(mesh_name, me=machine.me.peer_id)
 
     def observe(now: float, event: Event, effects: list[Effect]) -> None:
         narrator.look(now, event, effects)

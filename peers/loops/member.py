@@ -153,7 +153,7 @@ class Member:
             sample=Sampler(merges=merges),
         )
         counts = self._runtime.links.counts
-        self._narrator = Narrator(self.mesh, "start the same program there", self.name)
+        self._narrator = Narrator(self.mesh, "start the same program there", self.name, self._leaving.stays_for)
         self._lines = RoundLines(lambda: (counts.sent_bytes, counts.received_bytes), saying.quiet)
         self._thread = threading.Thread(target=self._drive, name="mdl-member", daemon=True)
 

@@ -41,7 +41,7 @@ class Listener:
     caplog: pytest.LogCaptureFixture
 
     def __post_init__(self) -> None:
-        self.narrator = Narrator("home", me="ann")
+        self.narrator = Narrator("home", me="ann", stays_for=lambda round_id: round_id < 99)
         self.caplog.set_level(logging.INFO)
 
     def hear(self, now: float, event: Event, *effects: Effect) -> list[str]:
@@ -71,6 +71,10 @@ def test_a_device_that_leads_says_so_too_though_it_never_receives_its_own_orders
     said = listener.hear(1.0, Tick(), Send("bob", OPENED), TrainLocally(7, VALUES))
     assert said == ["round 7: training with 2 peers"]
     assert listener.hear(9.0, Tick(), TrainLocally(8, VALUES)) == ["round 8: training"]
+
+
+def test_who_leaves_before_a_round_does_not_say_that_it_trains_for_it(listener: Listener) -> None:
+    assert listener.hear(1.0, Tick(), TrainLocally(99, VALUES)) == []
 
 
 def test_who_catches_up_says_so_once_for_each_source_whoever_leads(listener: Listener) -> None:
