@@ -27,6 +27,7 @@ from mdl.protocol.machine import (
 )
 from mdl.protocol.round_messages import BroadcastOrdered, MemberQuarantined, ModelWanted, RoundOpened
 from mdl.protocol.segment_messages import SegmentMessage
+from mdl.protocol.status_messages import RoundSummary
 from mdl.protocol.vector_work import DeltasMerged
 from mdl.protocol.vocabulary import Role
 
@@ -202,3 +203,16 @@ class Narrator:
 
 def describe_loneliness(mesh_name: str, how_to_start: str) -> str:
     return f"nobody else of mesh {mesh_name!r} is found yet; on the other device: {how_to_start}"
+
+
+def describe_round(summary: RoundSummary) -> str:
+    """The line of a round that this node has led."""
+    parts = [f"round {summary.round}", f"{len(summary.contributors)} contributors", f"{summary.total_s:.2f} s"]
+    if summary.loss is not None:
+        parts.append(f"loss {summary.loss:.3f}")
+    if summary.score is not None:
+        parts.append(show_score(summary.targets, summary.score))
+    if summary.lost:
+        parts.append(f"lost {', '.join(summary.tell_lost())}")
+    parts += [*summary.cuts, *(f"{who} in quarantine ({why})" for who, why in summary.quarantined.items())]
+    return ", ".join(parts)

@@ -15,7 +15,6 @@ import msgspec
 
 from mdl.config import Config, MeshSection
 from mdl.files.journal import Journal
-from mdl.protocol.counts import show_score
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import (
     Effect,
@@ -36,7 +35,7 @@ from peers.edge.best import known_by
 from peers.edge.gatekeeper import make_gatekeeper
 from peers.edge.lifeline import stopped_by_signals
 from peers.edge.meeting import open_links, scanning
-from peers.edge.narrate import Narrator
+from peers.edge.narrate import Narrator, describe_round
 from peers.edge.policy_choice import ChosenPolicy, choose_policy
 from peers.edge.relearner import FOLDER, Relearner
 from peers.edge.sampler import MergeTimer, Sampler
@@ -54,7 +53,7 @@ from transport.worker import Work
 
 if TYPE_CHECKING:
     from peers.edge.cloud.line import CloudSide
-    from peers.edge.resume import Begin
+    from peers.edge.resume import Begin, State
 
 logger = logging.getLogger(__name__)
 
@@ -197,17 +196,15 @@ def run_trainer(
     """
     from peers.edge.cloud.line import CloudSide  # imports torch, which an agent never needs
     from peers.edge.device import Device
-    from peers.edge.resume import State
 
     chosen = policy or choose_policy(config)
     gate = make_gatekeeper(config.device.when, config.device.in_use_file)
     device = Device(config, me, mesh.name, out)
     name_classes(device.description.class_names)
     device.is_paused, device.hold = lambda: bool(gate.forbidden_by), gate.hold
-    state = device.restore(*(how or ()))
+    kept = device.restore(*(how or ()))
     cloud = CloudSide(config, me, mesh, device) if config.cloud.address else None
-    if cloud and not state.round_id and (values := cloud.warm_start()) is not None:
-        state = State(values)
+    state = kept if kept.round_id or not cloud else _warmed(kept, cloud)
     sampler = Sampler(config.device, merges := MergeTimer(device.losses(config.defence.test_windows)))
     sampler.check_offer(state.parameters.nbytes)
     start = configured_start(config, me, device.start(state), time.monotonic(), chosen.told, merges.defence())
@@ -231,6 +228,14 @@ def run_trainer(
     exit_code = 0 if leaving.is_over and not finish.problem else finish.exit_code
     told = known_by(machine).ended_by, device.best.round_id
     return Ended(finish.problem, exit_code, trainer.round_id, sent_bytes, state.parameters.nbytes, *told)
+
+
+def _warmed(state: State, cloud: CloudSide) -> State:
+    """What a device that has trained nothing yet begins from: the cloud's model, if it gives one."""
+    from peers.edge.resume import State  # imports torch, too
+
+    values = cloud.warm_start()
+    return state if values is None else State(values)
 
 
 def _observer(
@@ -326,20 +331,6 @@ class _Node:
 def record_round(metrics: Journal, effect: RecordRound, relearner: Relearner | None = None) -> None:
     """Append the line of a round that this node has led; the scheduler may learn from it."""
     metrics.add(msgspec.json.encode(effect.summary))
-    logger.info("%s", describe_round(effect))
+    logger.info("%s", describe_round(effect.summary))
     if relearner:
         relearner.hear(effect.summary)
-
-
-def describe_round(effect: RecordRound) -> str:
-    """One line for people."""
-    summary = effect.summary
-    parts = [f"round {summary.round}", f"{len(summary.contributors)} contributors", f"{summary.total_s:.2f} s"]
-    if summary.loss is not None:
-        parts.append(f"loss {summary.loss:.3f}")
-    if summary.score is not None:
-        parts.append(show_score(summary.targets, summary.score))
-    if summary.lost:
-        parts.append(f"lost {', '.join(summary.tell_lost())}")
-    parts += [*summary.cuts, *(f"{who} in quarantine ({why})" for who, why in summary.quarantined.items())]
-    return ", ".join(parts)
