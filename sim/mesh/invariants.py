@@ -42,10 +42,10 @@ class _Seen:
     released: frozenset[tuple[int, int]] = frozenset()
     decided: int = 0
     last_decision: HopDecision | None = None
-    kept_ledger: object = None
+    kept_ledger: Any = None
     kept_term: int = 0
     kept_attempt: Attempt = (0, 0)
-    kept_authority: object = None
+    kept_authority: Any = None
     hops: Mapping[Any, Any] = field(default_factory=dict)
     known_hops: int = 0
     undecided: list[Any] = field(default_factory=list)
@@ -57,9 +57,9 @@ class Invariants:
 
     accounts: Accounts
     seen: dict[Node, _Seen] = field(default_factory=dict)
-    digests: dict[tuple[object, int], tuple[bytes, str]] = field(default_factory=dict)
+    digests: dict[tuple[Any, int], tuple[bytes, str]] = field(default_factory=dict)
     decisions: dict[tuple[Attempt, Contributor, int, int], HopDecision] = field(default_factory=dict)
-    ballots: dict[tuple[object, ...], tuple[bytes, str]] = field(default_factory=dict)
+    ballots: dict[tuple[Any, ...], tuple[bytes, str]] = field(default_factory=dict)
 
     def check(self, mesh: SimMesh, node: Node) -> None:
         seen = self.seen.get(node)

@@ -23,6 +23,7 @@ import torch
 
 from benchmarks.cloud_mesh import ARMS, describe_up
 from benchmarks.colla_counts import count_prior
+from benchmarks.compiled import split_structs
 from benchmarks.links.places import parse_case
 from mdl.config import load_config
 from mdl.personal.words.model_file import save_next_word
@@ -393,3 +394,15 @@ def test_one_persons_devices_are_compared_with_one_alone(tmp_path: Path) -> None
     assert alone["total_j"] == pytest.approx(1.5 * alone["total_s"])
     assert lines[5, "others charge"]["total_j"] < all_five["total_j"] < alone["total_j"]
     assert lines[2, "equal"]["total_s"] > lines[2, "by speed"]["total_s"]
+
+
+def test_structs_move_beside_their_module_before_it_is_compiled(tmp_path: Path) -> None:
+    for part in ("", "protocol"):
+        (tmp_path / "mdl" / part).mkdir(exist_ok=True)
+        (tmp_path / "mdl" / part / "__init__.py").touch()
+    path = tmp_path / "mdl/protocol/delta.py"
+    path.write_text((ROOT / "mdl/protocol/delta.py").read_text())
+    split_structs(path)
+    assert "Struct, frozen" not in path.read_text()
+    assert "from mdl.protocol.delta_structs import Contributor, Partial, ModelDelta" in path.read_text()
+    assert "class ModelDelta(msgspec.Struct, frozen=True):" in path.with_name("delta_structs.py").read_text()

@@ -288,7 +288,7 @@ class MobileAgent:
         if self._settings.rounds and not self._goal:
             self._goal = round_id + self._settings.rounds
         ledger = open_ledger(round_id + 1, current, self.term, is_fork, now, self.distrust)
-        self._vanished = contributed_last - {member.peer_id for member in ledger.members} - self.distrust.out.keys()
+        self._vanished = contributed_last.difference([member.peer_id for member in ledger.members], self.distrust.out)
         members = tuple(sorted(ledger.members))
         self._gathering.opened_at = now
         self.ending.begin(now)

@@ -163,7 +163,7 @@ class RoundLedger:
 
     @remembered
     def live(self) -> list[Contributor]:
-        return sorted(self.members - self.lost.keys())
+        return sorted(self.members.difference(self.lost))
 
     def holding(self, member: Contributor, segment: int = 0) -> Holding | None:
         report = self.reports.get(member)

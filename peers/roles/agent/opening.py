@@ -67,7 +67,7 @@ def recover(
     named = sorted({*held, *partners} - reports.keys())[: max(0, MAX_MEMBERS - len(reports))]
     members = frozenset({*reports, *named})
     ledger = RoundLedger(round_id, members, attempt, term, now, hops=hops, is_recovered=True)
-    for member in ledger.members - reports.keys():
+    for member in ledger.members.difference(reports):
         ledger.lose(member, "not heard by the new agent")
     for member in reports:
         if any(who.peer_id == member.peer_id and who != member for who in held):

@@ -1,0 +1,151 @@
+"""A copy of mdl whose machines and simulated mesh are compiled, for campaigns of many seeds: twice as many a second.
+
+    python benchmarks/compiled.py ../fast                 # three minutes of one core; needs a C compiler
+    cd ../fast && PYTHONPATH=. python -m peers sim run --wide --faults hard --seeds 100000 --seed-from 21000000
+
+mypyc, which comes with mypy, compiles what its types say. It knows no msgspec structs and no subclasses of built-in
+exceptions: structs go to a module of their own beside the one that they came from, which stays Python. Plans are drawn
+by Python too: compiled, the arguments of a call are evaluated in another order, and the same seed draws another plan.
+
+At the end both run the same seeds (--check), and every verdict has to be the same: messages, events, virtual seconds.
+What a seed finds in the copy is told by `mdl sim run` here in the same words.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parents[1]
+PACKAGES = ("mdl", "transport", "sim", "scheduler", "peers")
+# What a simulated mesh spends its time in.
+_FOLDERS = ("peers/roles", "sim/mesh", "sim/trust")
+_FILES = ("scheduler/policies/greedy.py", "mdl/protocol/delta.py", "mdl/protocol/segments.py")
+_SPLIT = (
+    "peers/roles/trainer/model_state.py",
+    "peers/roles/trainer/guard.py",
+    "peers/roles/trainer/trainer.py",
+    "peers/roles/membership/member.py",
+    "peers/roles/membership/succession.py",
+    "sim/mesh/watch.py",
+    "mdl/protocol/delta.py",
+)
+# They draw plans; name types that are there for the type checker alone.
+_PYTHON = ("sim/mesh/draw_plan.py", "sim/trust/draw.py", "sim/trust/leaves.py", "sim/trust/gate.py")
+_STRUCT = re.compile(r"\((msgspec\.)?Struct|\(AssertionError\)")
+_BUILD = """
+from mypyc.build import mypycify
+from setuptools import setup
+setup(name="machines", ext_modules=mypycify(["--ignore-missing-imports", "--follow-imports=silent", *{files!r}]))
+"""
+
+
+def main() -> int:
+    options = _parse_options()
+    if options.digest:
+        print(json.dumps(run_seeds(options.check)))
+        return 0
+    out: Path = options.out
+    if out.exists():
+        print(f"compiled: {out} is there already: give a folder that is not", file=sys.stderr)
+        return 2
+    for package in PACKAGES:
+        shutil.copytree(HERE / package, out / package, ignore=shutil.ignore_patterns("__pycache__"))
+    build(out)
+    python, compiled = _in_process(HERE, options.check), _in_process(out, options.check)
+    is_same, ratio = python["digest"] == compiled["digest"], python["seconds"] / compiled["seconds"]
+    verdicts = "every verdict is the same" if is_same else "verdicts differ"
+    print(f"{options.check} seeds: {verdicts}; {ratio:.2f} times as fast")
+    told = {"seeds": options.check, "is_same": is_same, "ratio": ratio, "python": python, "compiled": compiled}
+    print(json.dumps({"part": "compiled", **told}))
+    return 0 if is_same else 4
+
+
+def build(out: Path) -> None:
+    """Compile what is compiled, in place. Raises CalledProcessError if the compiler does not take it."""
+    for name in _SPLIT:
+        split_structs(out / name)
+    found = [path.relative_to(out).as_posix() for folder in _FOLDERS for path in sorted((out / folder).rglob("*.py"))]
+    files = [
+        name
+        for name in (*found, *_FILES)
+        if name not in _PYTHON and not name.endswith("__init__.py") and not _STRUCT.search((out / name).read_text())
+    ]
+    for name in files:  # it knows no slots
+        path = out / name
+        path.write_text(path.read_text().replace("@dataclass(slots=True)", "@dataclass"))
+    (out / "build_machines.py").write_text(_BUILD.format(files=files))
+    print(f"compiling {len(files)} modules", file=sys.stderr)
+    subprocess.run(
+        [sys.executable, "build_machines.py", "-q", "build_ext", "--inplace"], cwd=out, check=True, stdout=sys.stderr
+    )
+
+
+def split_structs(path: Path) -> None:
+    """Move a module's structs, with all that it imports and names, to a module beside it."""
+    source = path.read_text()
+    lines, tree = source.split("\n"), ast.parse(source)
+    structs = [node for node in tree.body if isinstance(node, ast.ClassDef) and _STRUCT.search(lines[node.lineno - 1])]
+    first, *rest = [
+        node
+        for node in tree.body
+        if node in structs or isinstance(node, ast.Import | ast.ImportFrom | ast.Assign | ast.AnnAssign)
+    ]
+    beside = path.with_name(f"{path.stem}_structs.py")
+    beside.write_text("\n".join("\n".join(lines[node.lineno - 1 : node.end_lineno]) for node in (first, *rest)) + "\n")
+    moved = {number for node in structs for number in range(node.lineno, (node.end_lineno or 0) + 1)}
+    last = max(node.end_lineno or 0 for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom))
+    module = ".".join(beside.with_suffix("").parts[-len(path.relative_to(_root_of(path)).parts) :])
+    kept = [line for number, line in enumerate(lines, 1) if number not in moved]
+    kept.insert(last, f"from {module} import {', '.join(node.name for node in structs)}")
+    path.write_text("\n".join(kept))
+
+
+def _root_of(path: Path) -> Path:
+    """The folder that the packages are in."""
+    return next(parent for parent in path.parents if not (parent / "__init__.py").exists())
+
+
+def run_seeds(count: int) -> dict[str, Any]:
+    """Seconds of processor time, and a digest of the verdicts, of the code that this process imports."""
+    sys.path.insert(0, os.getcwd())
+    from peers.trials.campaign import Campaign, seldom_collected, silent_machines
+    from peers.trials.run_plan import run_guarded
+
+    told, campaign = hashlib.sha256(), Campaign(wide=True, exchange="any", compress="any")
+    with silent_machines(), seldom_collected():
+        began = time.process_time()
+        for seed in range(count):
+            told.update(repr(run_guarded(campaign.plan(seed))).encode())
+        return {"seconds": time.process_time() - began, "digest": told.hexdigest()}
+
+
+def _in_process(where: Path, count: int) -> dict[str, Any]:
+    command = [sys.executable, str(HERE / "benchmarks/compiled.py"), "--digest", "--check", str(count), str(where)]
+    done = subprocess.run(
+        command, cwd=where, env={**os.environ, "PYTHONPATH": str(where)}, check=True, stdout=subprocess.PIPE
+    )
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
+
+
+def _parse_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path, help="a folder that is not there yet")
+    parser.add_argument("--check", type=int, default=288, help="seeds that both run")
+    parser.add_argument("--digest", action="store_true", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
