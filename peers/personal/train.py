@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import torch
 from blake3 import blake3
 
 from mdl.bounds import Count
 from mdl.errors import ConfigError
-from mdl.personal.compression import count_bytes, factor_embedding, factor_linear
+from mdl.personal.compression import count_bytes
 from mdl.personal.output_layer import tune_all
 from mdl.personal.study import Study, StudySettings
 from mdl.personal.study_file import load_study
@@ -22,9 +21,17 @@ from mdl.personal.words.corpus import NoTextError, read_lines_of
 from mdl.personal.words.efficiency import Alphabet, Evaluation, evaluate_next_word
 from mdl.personal.words.mixture import evaluate_mixture
 from mdl.personal.words.model_file import load_next_word, save_next_word
-from mdl.personal.words.next_word import NextWordModel, NextWordSize, build_next_word, size_of
+from mdl.personal.words.next_word import NextWordModel, NextWordSize, build_next_word
 from mdl.personal.words.ngrams import count_ngrams, evaluate_ngrams
-from mdl.personal.words.personalise import Techniques, begin_study, change_words, count_words, plan_words, suit_rate
+from mdl.personal.words.personalise import (
+    Techniques,
+    begin_study,
+    change_words,
+    compress_global,
+    count_words,
+    plan_words,
+    suit_rate,
+)
 from mdl.personal.words.text import Text, TokenTable, build_table, encode, split_words
 from mdl.personal.words.text_task import Batching, TextTask
 from mdl.writing import check_writable
@@ -94,7 +101,6 @@ def pretrain(
     if start is not None:
         model, described = load_next_word(start)
         table = described.table
-        compress_to(model, rank)
     else:
         table = build_table(sentences, words)
         model = build_next_word(NextWordSize(table.classes, table.size, hidden, rank=rank), settings.seed)
@@ -102,24 +108,14 @@ def pretrain(
     study_path = out.with_name(f"{out.name}.study")
     if fresh:
         study_path.unlink(missing_ok=True)
-    origin = fingerprint(model, text, repr((settings, batching, sampled)))
+    origin = fingerprint(model, text, repr((settings, batching, sampled, rank)))
+    compress_global(model, rank, text)
     study = Study(tune_all(model), TextTask(model, text, batching, settings.batch, sampled), settings)
     finished, seconds = _run(study, study_path, origin, gate, show)
     if finished:
         save_next_word(out, model, table, trained_words=len(text))
         study_path.unlink(missing_ok=True)
     return Trained(finished, len(text), table.classes, 0, study.progress.steps, seconds, count_bytes(model))
-
-
-def compress_to(model: NextWordModel, rank: int) -> None:
-    """Embedding and last layer at this rank (5.1), in place; 0, or the rank they have, leaves them."""
-    has = size_of(model).rank
-    if rank in (0, has):
-        return
-    embed, output = model.embed, model.output
-    if not isinstance(embed, torch.nn.Embedding) or not isinstance(output, torch.nn.Linear):
-        raise ConfigError(f"--rank {rank}: the model is compressed to rank {has} already")
-    model.embed, model.output = factor_embedding(embed, rank), factor_linear(output, rank)
 
 
 def train(

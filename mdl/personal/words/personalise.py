@@ -11,8 +11,10 @@ from collections.abc import Mapping
 
 import msgspec
 import numpy as np
+from torch import nn
 
-from mdl.personal.compression import KEPT_SHARE, compress_layers, replace_layer
+from mdl.errors import ConfigError
+from mdl.personal.compression import factor_embedding, factor_linear, replace_layer
 from mdl.personal.output_layer import tune_all, tune_only
 from mdl.personal.study import Study, StudySettings
 from mdl.personal.vocabulary import (
@@ -28,7 +30,7 @@ from mdl.personal.vocabulary import (
 from mdl.personal.words.efficiency import Alphabet
 from mdl.personal.words.next_word import NextWordModel, size_of
 from mdl.personal.words.text import UNKNOWN, Text, TokenTable
-from mdl.personal.words.text_task import Batching, TextTask, cache_text
+from mdl.personal.words.text_task import Batching, TextTask, cache_text, watch_last_layer
 
 # Measured on three authors of the blogs, as `docs/results.md` tells.
 _RATE, _FACTORED_RATE, _ADAM_RATE = 1.0, 0.2, 0.001
@@ -59,9 +61,19 @@ BASELINE = Techniques(fine_tune=False, words=0, batching="padded")
 COMBINED = Techniques()
 
 
-def compress_global(model: NextWordModel, share: float = KEPT_SHARE) -> None:
-    """Embedding and last layer by SVD (5.1), in place; train the model again afterwards."""
-    compress_layers(model, ["embed", "output"], share)
+def compress_global(model: NextWordModel, rank: int, text: Text | None = None) -> None:
+    """Embedding and last layer by SVD (5.1), in place; train the model again afterwards.
+
+    text: what it has learned; the last layer then keeps what matters for it (`Seen`, ours). rank: 0, or what it has,
+    changes nothing. Raises ConfigError if the model is of another rank already.
+    """
+    embed, output, has = model.embed, model.output, size_of(model).rank
+    if rank in (0, has):
+        return
+    if not isinstance(embed, nn.Embedding) or not isinstance(output, nn.Linear):
+        raise ConfigError(f"--rank {rank}: the model is compressed to rank {has} already")
+    seen = None if text is None else watch_last_layer(model, text)
+    model.embed, model.output = factor_embedding(embed, rank), factor_linear(output, rank, seen)
 
 
 def count_words(sentences: list[list[str]]) -> Counter[str]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from mdl.errors import ConfigError
+from mdl.personal.compression import Seen
 from mdl.personal.study import FeatureTask
 from mdl.personal.words.next_word import NextWordModel, size_of
 from mdl.personal.words.pieces import (
@@ -37,6 +38,10 @@ Batch: TypeAlias = Ids | tuple[Ids, int]
 # Of cached features: 70,000 words of 400 units take 0.3 GB in half precision.
 LARGEST_CACHE_BYTES = 1 << 30
 _CACHE_BATCH = 256
+# Enough steps to tell what the last layer reads: some 120,000, of 400 numbers each.
+WATCHED_WORDS = 30_000
+# A class that this text does not use counts half as much as one that it uses once.
+_UNUSED = 0.5
 # Of a batch: enough that hardly two batches begin alike.
 _SEED_NUMBERS = 4
 
@@ -113,3 +118,15 @@ def cache_text(
 
 def _nothing(model: NextWordModel) -> tuple[Tensor, Tensor, Tensor]:
     return torch.zeros(0, model.hidden), torch.zeros(0, dtype=torch.int64), torch.zeros(0)
+
+
+def watch_last_layer(model: NextWordModel, text: Text, words: int = WATCHED_WORDS) -> Seen:
+    """What the last layer reads in the first words of a text, and how often each class is used in all of it."""
+    total, weight = torch.zeros(model.hidden, model.hidden), 0.0
+    with torch.no_grad():
+        for _, batch in iterate_pieces(cut_pieces(text.first(words)), _CACHE_BATCH):
+            rows = shared_rows(model, batch)
+            total += (rows.features * rows.weights[:, None]).T @ rows.features
+            weight += float(rows.weights.sum())
+    uses = np.bincount(text.classes, minlength=size_of(model).classes).astype(np.float32)
+    return Seen(total / max(weight, 1.0), torch.from_numpy(uses).clamp_min(_UNUSED))

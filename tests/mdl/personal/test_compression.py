@@ -11,6 +11,7 @@ from mdl.learning.models import build_model
 from mdl.personal.compression import (
     FactoredEmbedding,
     FactoredLinear,
+    Seen,
     compress_layers,
     count_bytes,
     factor_embedding,
@@ -29,6 +30,21 @@ def test_at_full_rank_nothing_changes_and_below_it_is_the_best_approximation() -
     error = layer.weight - factored.widen.weight @ factored.narrow.weight
     discarded = torch.linalg.svdvals(layer.weight)[3:]
     assert float(error.norm().detach()) == pytest.approx(float(discarded.norm().detach()), rel=1e-4)
+
+
+def test_what_a_layer_is_used_for_decides_what_is_kept_of_it() -> None:
+    generator = torch.Generator().manual_seed(0)
+    layer, mix = nn.Linear(8, 20), torch.randn(8, 8, generator=generator) * torch.logspace(0, -2, 8)[:, None]
+    x, uses = torch.randn(500, 8, generator=generator) @ mix, torch.rand(20, generator=generator) + 0.01
+    seen = Seen(x.T @ x / len(x), uses)
+
+    def error(factored: FactoredLinear) -> float:
+        return float((uses * (factored(x) - layer(x)).square().mean(dim=0)).sum().detach())
+
+    weighed = torch.linalg.svdvals(uses.sqrt()[:, None] * layer.weight.detach() @ x.T / len(x) ** 0.5)
+    assert error(factor_linear(layer, 3, seen)) == pytest.approx(float(weighed[3:].square().sum()), rel=1e-3)
+    assert error(factor_linear(layer, 3, seen)) < 0.8 * error(factor_linear(layer, 3))
+    torch.testing.assert_close(factor_linear(layer, 8, seen)(x), layer(x), rtol=1e-3, atol=1e-4)
 
 
 def test_the_ratio_of_the_paper() -> None:

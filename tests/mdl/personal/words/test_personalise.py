@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -99,13 +100,24 @@ def test_compression_makes_the_file_small_and_training_again_repairs_it() -> Non
     model, table = _trained()
     text = encode(invent(60, seed=1, longest=12), table)
     size, known = count_bytes(model), evaluate_next_word(model, text).perplexity
-    compress_global(model, 0.2)
+    compress_global(model, 5)
     broken = evaluate_next_word(model, text).perplexity
     settings = StudySettings(epochs=2, batch=32, optimizer="adam", learning_rate=0.01)
     begin_study(model, text, Techniques(fine_tune=False, batching="shared"), settings).run()
     assert count_bytes(model) < size
     assert known < broken
     assert evaluate_next_word(model, text).perplexity < (known + broken) / 2
+
+
+def test_compression_that_knows_the_text_loses_less_of_it() -> None:
+    model, table = _trained()
+    text = encode(invent(60, seed=1, longest=12), table)
+    blind, seeing = copy.deepcopy(model), copy.deepcopy(model)
+    compress_global(blind, 5)
+    compress_global(seeing, 5, text)
+    known, lost, kept = (evaluate_next_word(each, text).perplexity for each in (model, blind, seeing))
+    assert known < kept < lost
+    assert count_bytes(seeing) == count_bytes(blind)
 
 
 def test_a_model_comes_back_from_its_file(tmp_path: Path) -> None:
