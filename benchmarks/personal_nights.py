@@ -143,7 +143,7 @@ def _teach(
     options: argparse.Namespace, model: NextWordModel, table: TokenTable, said: Sentences, night: int, seed: int
 ) -> None:
     settings = StudySettings(1, options.batch, options.optimizer, options.rate, seed=seed)
-    lesson = Lesson(encode(said, table), settings, 0, lambda: False, options.sampled)
+    lesson = Lesson(encode(said, table), settings, 0, lambda: False, options.sampled, not options.as_paper)
 
     def one() -> Iterator[Night]:
         yield Night(night + 1)
@@ -163,7 +163,7 @@ def _go_on(
     rebase(person.own, person.table, (old, table), (new, table))
     settings = StudySettings(1, options.batch, options.optimizer, options.own_rate, seed=1000 * seed + night)
     text = encode(person.days[night], person.table)
-    task = TextTask(person.own, text, "shared", options.batch, options.sampled)
+    task = TextTask(person.own, text, "shared", options.batch, options.sampled, not options.as_paper)
     Study(tune_only(person.own, "output"), task, suit_rate(settings, person.own)).run()
 
 
@@ -186,6 +186,7 @@ def _parse_options() -> argparse.Namespace:
     parser.add_argument("--optimizer", choices=("sgd", "adam"), default="sgd")
     parser.add_argument("--rate", type=float, default=0.0, help="of all layers; 0: what suits the optimizer")
     parser.add_argument("--own-rate", type=float, default=0.0, help="of the personal last layer")
+    parser.add_argument("--as-paper", action="store_true", help="the paper's loss: words before a sample's own, too")
     parser.add_argument("--sampled", type=int, default=0, help="words that a step scores, 0 for all")
     return parser.parse_args()
 

@@ -120,7 +120,7 @@ class RoundSection(Section, frozen=True):
     rounds: the run's last round; 0: until it is stopped.
     min_peers: devices that must be there before a round is opened.
     policy: who aggregates with whom, by the name of a policy (scheduler/policies/registry.py).
-    exchange: deltas go whole from hop to hop ("chain") or in segments ("shares"); "auto": these where links are slow.
+    exchange: deltas go whole from hop to hop ("chain") or in segments ("shares"); "auto": by the links.
     compress: segments in 2 (float16), 3.9 (int8), 7.1 (int4) or 17 (ternary) times fewer bytes; auto: by the links.
     theta: what a device weighs in the mean: 1 each ("peer"), or its windows ("samples").
     eta: step along the global delta (Algorithm 1), also of the outer optimizer.
@@ -137,7 +137,7 @@ class RoundSection(Section, frozen=True):
     rounds: Annotated[int, Range(0, MANY, "0: until stopped")] = 0
     min_peers: Annotated[int, Range(1, MEMBERS)] = 2
     policy: str = "dqn"
-    exchange: Exchange = "chain"
+    exchange: Exchange = "auto"
     compress: Compress = "none"
     theta: Literal["peer", "samples"] = "peer"
     eta: Annotated[float, Range(0, 2, above=True)] = 1.0

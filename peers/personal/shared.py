@@ -46,7 +46,7 @@ class Round(Protocol):
 class Lesson:
     """What one device teaches the shared model in each round: one pass over its text, at most so many words of it.
 
-    must_pause: asked before each batch. sampled: words that a step scores, 0 for all.
+    must_pause: asked before each batch. sampled: words that a step scores, 0 for all. once: as in `Techniques`.
     """
 
     text: Text
@@ -54,6 +54,7 @@ class Lesson:
     words: int
     must_pause: Callable[[], bool]
     sampled: int = 0
+    once: bool = False
 
 
 def read_shared(folder: Path, start: Path | None) -> Shared:
@@ -69,7 +70,7 @@ def read_shared(folder: Path, start: Path | None) -> Shared:
 def teach(rounds: Iterable[Round], model: NextWordModel, lesson: Lesson) -> int:
     """Train the shared model in every round of a mesh, all its layers; returns how many rounds were trained."""
     settings = suit_rate(lesson.settings, model)
-    task = TextTask(model, lesson.text, "shared", settings.batch, lesson.sampled)
+    task = TextTask(model, lesson.text, "shared", settings.batch, lesson.sampled, lesson.once)
     optimizer = Optimizer(tune_all(model), settings.optimizer, settings.clip)
     trained = 0
     for this in rounds:
