@@ -42,6 +42,7 @@ from peers.cli.personal_options import (
     Epochs,
     Home,
     Limit,
+    Once,
     OwnRate,
     SeedOf,
     end_training,
@@ -80,6 +81,7 @@ def join_mesh(
     batch: Batch = 16,
     rate: OwnRate = 0.0,
     shared_rate: SharedRate = 0.0,
+    once: Once = True,
     limit: Limit = 0,
     when: When = None,
     seed: SeedOf = 0,
@@ -108,13 +110,13 @@ def join_mesh(
     ours = shared.read_shared(folder, model)
     said = shared.words_of(train.read_sentences(text, author, limit), ours[1].table)
     lessons = study_settings(1, batch, "sgd", shared_rate, seed)
-    lesson = shared.Lesson(said, lessons, words_a_round, lambda: bool(gate.forbidden_by))
+    lesson = shared.Lesson(said, lessons, words_a_round, lambda: bool(gate.forbidden_by), once=once)
     how = name, rounds or 0, fresh
     _train_together(find_mesh(mesh, code, settings), settings, ours, lesson, gate, how, (folder, model))
     shared.take_over(folder, ours, model)
     own = study_settings(epochs, batch, "sgd", rate, seed)
     with progress_bar() as show:
-        done = train.train(text, folder, None, Techniques(), own, author, 0.0, limit, when or "", True, show)
+        done = train.train(text, folder, None, Techniques(once=once), own, author, 0.0, limit, when or "", True, show)
     end_training(done, {"directory": str(folder)}, f"{folder}: {done.classes} words on the new shared model", as_json)
 
 
