@@ -54,6 +54,15 @@ class Slots:
             return really([sys.executable, str(script)], **options)  # type: ignore[call-overload]
 
         monkeypatch.setattr(relearner.subprocess, "Popen", start)
+        self._script, self._door = script, tmp_path / "door"
+
+    def hold(self) -> None:
+        """Slots that begin from now on last until `let_end`."""
+        os.mkfifo(self._door)
+        self._script.write_text(f"open({str(self._door)!r}).read()\n{self._script.read_text()}")
+
+    def let_end(self) -> None:
+        self._door.open("w").close()  # as soon as the slot has opened its end
 
 
 def settle(learner: Relearner) -> None:
@@ -186,6 +195,7 @@ def test_a_report_and_a_round_that_want_a_slot_at_once_start_one(
     tmp_path: Path, posted: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     learner, slots = learn_once(tmp_path, posted, monkeypatch)
+    slots.hold()
     slots.may_go_on.clear()
     report(learner, ON_BATTERY)
     assert slots.begun.acquire(timeout=20.0)  # of the process there is no more than the call that starts it
@@ -194,6 +204,7 @@ def test_a_report_and_a_round_that_want_a_slot_at_once_start_one(
     round_closed.join(0.2)
     slots.may_go_on.set()
     round_closed.join(20.0)
+    slots.let_end()
     settle(learner)
     settle(learner)
     assert slots.started == 2
