@@ -10,7 +10,6 @@ have its piece its work counts, and the others come about without it (`go_on`). 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 
 import numpy as np
@@ -244,8 +243,8 @@ class Exchange:
         most = max(self._most_under_way, 2 * self._bytes(0))
         is_leaf = not order.owns[other]
         window_bytes = window_of(min(links[place], links[other]), is_leaf, most)
-        pieces = deque(self._owned_by[order.order[other]] if self._own is not None else ())
-        return Lane(order.order[other], window_bytes, is_leaf, pieces)
+        pieces = self._owned_by[order.order[other]] if self._own is not None else ()
+        return self.uplink.lane(order.order[other], window_bytes, is_leaf, pieces)
 
     def _merge_own(self, segment: int) -> None:
         """This device's piece of a segment that it owns: not copied, but merged with the next one where it lies."""

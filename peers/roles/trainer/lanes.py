@@ -6,6 +6,7 @@ Pure.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -21,6 +22,9 @@ _SEEN_S, _SEEN_BYTES = 0.5, 1 << 18
 _WINDOW_S, _LEAF_WINDOW_S = 0.02, 0.06
 # Of a lane, at most; also where no speed is known. More would wait in queues that others' values stand in, too.
 MOST_UNDER_WAY = 1 << 17
+# Where a confirmation takes longer though nothing waits, the way is long: the window grows by what is confirmed, up to
+# so many bytes, until confirmations take a quarter of that longer (as LEDBAT does by a delay, RFC 6817).
+_MOST_ON_LONG_WAYS, _QUEUED = 1 << 22, 0.25
 # What is over sooner tells of processors, not of links.
 _INSTANT_S = 0.05
 _SMOOTHING = 0.25
@@ -36,7 +40,10 @@ def window_of(mb_s: float, is_leaf: bool, most_bytes: int) -> int:
 
 @dataclass
 class Lane:
-    """What goes to one device. is_ready: it has said that it follows the order. under_way: parcel -> sent at."""
+    """What goes to one device. is_ready: it has said that it follows the order. under_way: parcel -> sent at.
+
+    quickest_s: what a confirmation takes if nothing waits: the quickest one of all; 0.0: there was none.
+    """
 
     peer: Contributor
     window_bytes: int
@@ -48,7 +55,13 @@ class Lane:
     is_ready: bool = False
     is_heard: bool = False
     answer_s: float = 0.0
+    quickest_s: float = 0.0
     doublings: int = 0
+    said_again: set[Parcel] = field(default_factory=set)
+    is_filled: bool = False
+
+    def __post_init__(self) -> None:
+        self._first_window_bytes = self.window_bytes
 
     def begin(self, has: bytes) -> None:
         """It follows the order. has: one bit for each segment that need not go there (any more)."""
@@ -58,6 +71,10 @@ class Lane:
 
     def is_done(self) -> bool:
         return not (self.pieces or self.results or self.under_way)
+
+    def is_long_way(self) -> bool:
+        """Whether a confirmation takes longer than a window lasts even if nothing waits."""
+        return self.quickest_s > _WINDOW_S
 
     def next(self) -> Parcel | None:
         """Pieces first, since their owner's result waits for them; who owns nothing waits for results alone."""
@@ -71,6 +88,8 @@ class Lane:
         late = [parcel for parcel, sent_at in self.under_way.items() if now - sent_at >= patience_s]
         if late:
             self.doublings = min(self.doublings + 1, _MOST_DOUBLINGS)
+            self.window_bytes = self._first_window_bytes
+            self.said_again.update(late)
         self.under_way |= dict.fromkeys(late, now)
         return late
 
@@ -78,17 +97,32 @@ class Lane:
         sent_at = self.under_way.pop(parcel, None)
         if sent_at is None:
             return False
+        took_s, was_full = now - sent_at, self.bytes_under_way + size_bytes > self.window_bytes
         self.bytes_under_way -= size_bytes
-        self.answer_s += _SMOOTHING * (now - sent_at - self.answer_s) if self.answer_s else now - sent_at
+        self.answer_s += _SMOOTHING * (took_s - self.answer_s) if self.answer_s else took_s
         self.doublings = 0
+        if parcel not in self.said_again:  # else nobody knows which one this confirms
+            self._adapt(took_s, size_bytes, was_full)
         return True
+
+    def _adapt(self, took_s: float, size_bytes: int, was_full: bool) -> None:
+        """Fill a long way, of which the speed that was seen tells little: what was seen is what the window let go."""
+        self.quickest_s = min(self.quickest_s, took_s) if self.quickest_s else took_s
+        if not self.is_long_way():
+            return
+        if took_s > (1 + _QUEUED) * self.quickest_s:
+            self.window_bytes = max(self.window_bytes - size_bytes, self._first_window_bytes)
+            self.is_filled = True  # more in this exchange would only wait: a slow link looks like a long way at first
+        elif was_full and not self.is_filled:
+            self.window_bytes = max(self.window_bytes, min(self.window_bytes + size_bytes, _MOST_ON_LONG_WAYS))
 
 
 @dataclass
 class Uplink:
     """How fast this device sends, in MB/s: the best that confirmations have shown over a while in one exchange.
 
-    0.0: not known. Where a model is so small that no exchange takes that while, those of several rounds add up.
+    0.0: not known. Where a model is so small that no exchange takes that while, those of several rounds add up. On a
+    long way a lane begins with the window that the last one to this device has ended with.
     """
 
     mb_s: float = 0.0
@@ -97,6 +131,8 @@ class Uplink:
     _bytes: int = 0
     _seconds_before: float = 0.0
     _bytes_before: int = 0
+    _lanes: dict[Contributor, Lane] = field(default_factory=dict)
+    _lanes_before: dict[Contributor, Lane] = field(default_factory=dict)
 
     def begin(self) -> None:
         """Another exchange: what was seen of the last one, too little to tell by itself, counts with it."""
@@ -104,6 +140,15 @@ class Uplink:
         if seconds >= _INSTANT_S and not self.mb_s:
             self._seconds_before, self._bytes_before = self._seconds_before + seconds, self._bytes_before + self._bytes
         self.mb_s, self._since, self._bytes = 0.0, None, 0
+        self._lanes, self._lanes_before = {}, self._lanes
+
+    def lane(self, peer: Contributor, window_bytes: int, is_leaf: bool, pieces: Iterable[int]) -> Lane:
+        """To this device, in the exchange that has begun. window_bytes: by the link's speed."""
+        lane = Lane(peer, window_bytes, is_leaf, deque(pieces))
+        if before := self._lanes.get(peer) or self._lanes_before.get(peer):
+            lane.window_bytes = max(window_bytes, before.window_bytes) if before.is_long_way() else window_bytes
+        self._lanes[peer] = lane
+        return lane
 
     def note(self, size_bytes: int, now: float) -> None:
         self._noted_at = now

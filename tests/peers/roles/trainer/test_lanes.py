@@ -1,0 +1,100 @@
+"""How much of what one device gives another is under way: on long ways, on slow ones, and where it was lost."""
+
+from __future__ import annotations
+
+import heapq
+
+import pytest
+
+from mdl.protocol.delta import Contributor
+from peers.roles.trainer.lanes import Lane, Parcel, Uplink, window_of
+
+PEER = Contributor("b", 1)
+SEGMENT, SEGMENTS = 1 << 14, 256
+RETRY_S = 0.5
+
+
+class Way:
+    """A link of so many MB/s, with a way of so many seconds there and back, in virtual time."""
+
+    def __init__(self, mb_s: float, round_trip_s: float) -> None:
+        self.now, self.mb_s, self.round_trip_s, self._free_at = 0.0, mb_s, round_trip_s, 0.0
+
+    def give(self, lane: Lane) -> tuple[float, int]:
+        """Until all is confirmed: the seconds that this takes, and the most bytes that stood in the link's queue."""
+        began, most = self.now, 0
+        confirmations: list[tuple[float, Parcel]] = []
+        while not lane.is_done():
+            while not lane.under_way or lane.bytes_under_way + SEGMENT <= lane.window_bytes:
+                if (parcel := lane.next()) is None:
+                    break
+                lane.under_way[parcel] = self.now
+                lane.bytes_under_way += SEGMENT
+                most = max(most, int((self._free_at - self.now) * self.mb_s * 1e6))
+                self._free_at = max(self._free_at, self.now) + SEGMENT / 1e6 / self.mb_s
+                heapq.heappush(confirmations, (self._free_at + self.round_trip_s, parcel))
+            self.now, parcel = heapq.heappop(confirmations)
+            assert lane.confirm(parcel, SEGMENT, self.now)
+        return self.now - began, most
+
+
+def _lane(uplink: Uplink, mb_s: float) -> Lane:
+    """Of the next exchange; its first window is that of a link of so many MB/s."""
+    uplink.begin()
+    return uplink.lane(PEER, window_of(mb_s, False, 1 << 17), False, range(SEGMENTS))
+
+
+def test_a_long_way_is_filled_and_the_next_exchange_begins_so() -> None:
+    """4 MB at 5 MB/s need 0.8 s, and 0.6 s for the way. A link is thought slow whose windows were too small."""
+    uplink, way = Uplink(), Way(5.0, 0.6)
+    first_s, _ = way.give(_lane(uplink, 0.16))
+    second_s, most = way.give(_lane(uplink, 0.16))
+    assert first_s < 9 * 0.6 + 0.8  # a segment, two, four ...; one at a time takes 154 s
+    assert second_s < 1.6 * (0.6 + 0.8)
+    assert most <= 5e6 * 0.6  # no more waits than the way holds
+
+
+@pytest.mark.parametrize("mb_s", [0.05, 0.3, 5.0])
+def test_a_slow_link_without_a_way_is_left_as_it_is(mb_s: float) -> None:
+    """A confirmation takes long there because of what waits: more would wait longer, and others' values with it."""
+    lane = _lane(Uplink(), mb_s)
+    first = lane.window_bytes
+    seconds, _ = Way(mb_s, 0.002).give(lane)
+    assert seconds == pytest.approx(SEGMENT * SEGMENTS / 1e6 / mb_s, rel=0.3)
+    assert lane.window_bytes <= first + 2 * SEGMENT
+
+
+def test_a_short_way_keeps_the_window_of_its_speed() -> None:
+    """What answers within what a window lasts is kept busy by it; more would only be held in memory."""
+    lane = _lane(Uplink(), 5.0)
+    first = lane.window_bytes
+    Way(1000.0, 0.01).give(lane)
+    assert lane.window_bytes == first
+
+
+def test_a_way_that_became_short_needs_no_window_of_a_long_one() -> None:
+    uplink = Uplink()
+    Way(5.0, 0.6).give(_lane(uplink, 0.16))
+    Way(5.0, 0.002).give(_lane(uplink, 0.16))
+    assert _lane(uplink, 0.16).window_bytes == window_of(0.16, False, 1 << 17)
+
+
+def test_where_something_was_lost_it_begins_anew() -> None:
+    lane = _lane(Uplink(), 0.16)
+    Way(5.0, 0.6).give(lane)
+    grown, parcel = lane.window_bytes, (True, 0)
+    lane.under_way[parcel], lane.bytes_under_way = 100.0, SEGMENT
+    assert lane.take_late(RETRY_S, 100.1) == []
+    assert lane.take_late(RETRY_S, 110.0) == [parcel]
+    assert lane.window_bytes == window_of(0.16, False, 1 << 17) < grown
+
+
+def test_what_was_said_again_tells_nothing_of_the_way() -> None:
+    """Its confirmation may be that of the first time."""
+    lane = _lane(Uplink(), 0.16)
+    Way(5.0, 0.6).give(lane)
+    parcel = (True, 0)
+    lane.under_way[parcel], lane.bytes_under_way = 100.0, SEGMENT
+    lane.take_late(RETRY_S, 110.0)
+    assert lane.confirm(parcel, SEGMENT, 110.001)
+    assert lane.is_long_way()
