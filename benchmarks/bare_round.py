@@ -80,7 +80,12 @@ def _run(net: Any, code: Path, size: int, folder: Path, given: argparse.Namespac
     """One mesh from start to end."""
     os.environ["PYTHONPATH"] = str(code)
     join_code, node = new_join_code("bench"), code / "tests" / "integration" / "fault_node.py"
-    settings = [f"round.min_peers={size}", "round.policy=greedy", f"round.rounds={given.rounds}"]
+    settings = [
+        f"round.min_peers={size}",
+        "round.policy=greedy",
+        "round.exchange=chain",
+        f"round.rounds={given.rounds}",
+    ]
     settings += ["faults.lost_after_s=30", *([] if given.mbit else ["mesh.loopback=true"])]
     common = ["--values", round(given.megabytes * 1e6 / 4), "--set", *settings]
 

@@ -79,6 +79,7 @@ def _run(lan: ModuleType, policy: str, places: list[int], given: argparse.Namesp
         try:
             agent = homes[-1].start(
                 "agent", "--code", code, "--rounds", given.rounds, "--min-peers", len(MBIT), "--policy", policy,
+                "--exchange", "chain",
                 "--set", "busy.cpu_percent=100", "--set", "faults.stall_s=60", "--out", Path(folder) / "run",
             )  # fmt: skip
             in_use = [Path(folder) / f"in-use-{i}" for i in range(len(MBIT))]

@@ -75,7 +75,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0, help="from the end of the first round on")
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--congestion", default="reno", help="net.ipv4.tcp_congestion_control of the hosts")
-    parser.add_argument("--set", nargs="*", default=[], help="key=value of the nodes' configuration")
+    parser.add_argument(
+        "--set", nargs="*", default=["round.exchange=chain"], help="key=value of the nodes' configuration"
+    )
     parser.add_argument("--also", type=Path, help="another checkout")
     parser.add_argument("--keep", type=Path, help="a folder for what the nodes say")
     given = parser.parse_args()

@@ -131,7 +131,17 @@ def _run_mesh(given: argparse.Namespace, code: Path) -> list[dict[str, float]]:
     """Each round that counts, in seconds. Raises RuntimeError."""
     environment = {**os.environ, CODE_VARIABLE: new_join_code("turnover"), "OMP_NUM_THREADS": "1"}
     environment |= {"PYTHONPATH": str(code), _CODE: str(code)}
-    words = ["--devices", given.devices, "--data", given.data, "--rounds", given.rounds, "--set", *given.set]
+    words = [
+        "--devices",
+        given.devices,
+        "--data",
+        given.data,
+        "--rounds",
+        given.rounds,
+        "--set",
+        "round.exchange=chain",
+        *given.set,
+    ]
     with tempfile.TemporaryDirectory() as folder:
         environment |= {"HOME": folder, "XDG_STATE_HOME": f"{folder}/state", "XDG_CONFIG_HOME": f"{folder}/config"}
         devices = [

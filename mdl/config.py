@@ -137,7 +137,7 @@ class RoundSection(Section, frozen=True):
     rounds: Annotated[int, Range(0, MANY, "0: until stopped")] = 0
     min_peers: Annotated[int, Range(1, MEMBERS)] = 2
     policy: str = "dqn"
-    exchange: Exchange = "chain"
+    exchange: Exchange = "auto"
     compress: Compress = "none"
     theta: Literal["peer", "samples"] = "peer"
     eta: Annotated[float, Range(0, 2, above=True)] = 1.0

@@ -65,7 +65,7 @@ def test_a_policy_that_does_not_exist_is_named_with_those_that_do() -> None:
 
 def test_settings_of_an_exchange_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(ConfigError, match="only segments are compressed"):
-        configured_start(Config(round=RoundSection(compress="int8")), Contributor("a", 1), None, 0.0)
+        configured_start(Config(round=RoundSection(compress="int8", exchange="chain")), Contributor("a", 1), None, 0.0)
     segments = RoundSection(compress="int8", exchange="shares")
     configured_start(Config(round=segments), Contributor("a", 1), None, 0.0)
     for compress in get_args(Compress):  # what can be configured is what can be ordered
