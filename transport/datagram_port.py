@@ -147,6 +147,10 @@ class DatagramPort:
         partner = self._partners.get(peer_id)
         return None if partner is None or not partner.flow.is_connected else partner.was_heard()
 
+    def ways_s(self) -> dict[str, float]:
+        """Peer id -> its flow's round trip, as far as it is known."""
+        return {peer_id: way_s for peer_id, each in self._partners.items() if (way_s := each.flow.way_s) < inf}
+
     def forget(self, peer_id: str) -> None:
         if partner := self._partners.pop(peer_id, None):
             del self._by_flow[partner.flow.own.flow_id]

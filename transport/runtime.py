@@ -100,7 +100,7 @@ class Runtime(Generic[LinksT]):
     work: what carries out each kind of effect but Send and Finish, in threads beside the loop (`Workers`); its event
     goes back to the machine. What works on whole vectors is `VECTOR_WORK` unless it is given. SaveBallot is carried out
     in the loop's thread, before the effects behind it; if it fails, those are left out, and the machine hears of it
-    before anything else. sample: called in the loop's thread every sample_interval_s with the bytes sent so far; must
+    before anything else. sample: called in the loop's thread every sample_interval_s with what the links count; must
     be quick.
     observe: called after each step with the time, the event and the effects; must not change anything.
     flush_s: how long a finishing node takes to let messages out; drain_s: how long it waits for its worker.
@@ -113,7 +113,7 @@ class Runtime(Generic[LinksT]):
         links: LinksT,
         work: Work,
         *,
-        sample: Callable[[int], Event] | None = None,
+        sample: Callable[[LinkCounts], Event] | None = None,
         sample_interval_s: float = 1.0,
         observe: Observer | None = None,
         story_path: Path | None = None,
@@ -226,7 +226,7 @@ class Runtime(Generic[LinksT]):
             self._step(Tick(), now)
         if self._sample is not None and now >= self._next_sample:
             self._next_sample = now + self._sample_interval_s
-            self._step(self._sample(self.links.counts.sent_bytes), now)
+            self._step(self._sample(self.links.counts), now)
 
     def _watch_links(self) -> None:
         """Wait on what the links have now: a socket may rest for a moment, or be another where this machine moved."""

@@ -12,7 +12,7 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from mdl.bounds import PeerId, Text
+from mdl.bounds import PeerId, Seconds, Text
 from mdl.protocol.bulk import Bulk
 from mdl.protocol.cloud_work import (
     CycleTaught,
@@ -103,10 +103,12 @@ class ResourcesSampled(msgspec.Struct, frozen=True):
 
     resources: what it has, and how it is used.
     sent_bytes: over all connections since the process started.
+    ways_s: peer id -> the quickest round trip of a small word lately, in seconds, as far as it is known.
     """
 
     resources: ResourceState
     sent_bytes: int = 0
+    ways_s: dict[PeerId, Seconds] = {}
 
 
 class LocalDeltaReady(msgspec.Struct, frozen=True):

@@ -47,6 +47,7 @@ from transport.discovery.addresses import AddressWatch
 from transport.discovery.mdns import Discovery
 from transport.discovery.scopes import Interface
 from transport.links.mesh_links import Links
+from transport.links.sockets import LinkCounts
 from transport.runtime import Runtime
 from transport.trust.keys import Mesh
 from transport.worker import Work
@@ -89,7 +90,7 @@ def start_runtime(
     work: Work | None = None,
     observe: Observe | None = None,
     story_path: Path | None = None,
-    sample: Callable[[int], ResourcesSampled] | None = None,
+    sample: Callable[[LinkCounts], ResourcesSampled] | None = None,
 ) -> Runtime[Links]:
     """Links and the loop for one machine; nothing is announced before `drive`."""
     return Runtime(
@@ -111,7 +112,7 @@ def start_peer(
     *,
     observe: Observe | None = None,
     story_path: Path | None = None,
-    sample: Callable[[int], ResourcesSampled] | None = None,
+    sample: Callable[[LinkCounts], ResourcesSampled] | None = None,
 ) -> Runtime[Links]:
     """The same for the machine that was built from `start`, which its story begins with."""
     me, trainer = start.me, start.trainer

@@ -16,6 +16,7 @@ from mdl.protocol.machine import ResourcesSampled
 from mdl.protocol.vector_work import DeltasMerged, Losses, MergeDeltas, merge_deltas
 from mdl.protocol.vocabulary import ResourceState
 from peers.roles.trainer.guard import Defence
+from transport.links.sockets import LinkCounts
 
 # Somebody who has typed within this time is using the device.
 _IN_USE_S = 60.0
@@ -100,13 +101,13 @@ class Sampler:
         self._warmth: float | None = None
         self._looks = 0
 
-    def __call__(self, sent_bytes: int) -> ResourcesSampled:
+    def __call__(self, counts: LinkCounts) -> ResourcesSampled:
         """What the system does not tell for once (no descriptor left) is as it was the last time."""
         try:
             self._last = self._look()
         except (OSError, psutil.Error):
             self._last = self._last or ResourceState(0, 0.0)
-        return ResourcesSampled(self._last, sent_bytes)
+        return ResourcesSampled(self._last, counts.sent_bytes, dict(counts.ways_s))
 
     def _look(self) -> ResourceState:
         battery = psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
@@ -151,7 +152,7 @@ class Sampler:
 
     def last(self) -> ResourceState:
         """As it was told last; the processor is measured from one call to the next, so others do not call."""
-        return self._last or self(0).resources
+        return self._last or self(LinkCounts()).resources
 
 
 def _read_temperature() -> float | None:

@@ -192,7 +192,7 @@ class SocketMesh:
             KeepDelta: lambda effect: self.results.keep(name, effect),
             RecordRound: lambda effect: None,
         }
-        return Runtime(machine, links, work, sample=lambda sent: ResourcesSampled(RESOURCES, sent))
+        return Runtime(machine, links, work, sample=lambda counts: ResourcesSampled(RESOURCES, counts.sent_bytes))
 
     @staticmethod
     def die():

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from math import inf
 
+from transport.datagrams.pace import Shortest
 from transport.datagrams.packets import Ack, Data, Frame, Seal
 from transport.datagrams.receiving import Receiving
 from transport.datagrams.sending import AWAY_S, PROBE_EVERY_S, SMALL, VALUES, Outcome, Sending
@@ -67,6 +68,12 @@ class Flow:
         self._away_s = 0.0
         self._is_long, self._short_at = False, -inf
         self._bad_until = -inf
+        self._way = Shortest(STAY_S, now)
+
+    @property
+    def way_s(self) -> float:
+        """The quickest round trip of a minute or two: a link that was full for a while is not long. inf: none."""
+        return self._way.s
 
     @property
     def is_connected(self) -> bool:
@@ -134,6 +141,7 @@ class Flow:
         if not (outcome.lost or outcome.arrived):
             return
         shortest_s, lost = self._sending.pace.shortest_s, sum(self._outcomes)
+        self._way.note(shortest_s, now)
         if shortest_s <= _SHORT_SHARE * LONG_S:
             self._is_long, self._short_at = False, now
         elif LONG_S <= shortest_s < inf and now - self._short_at >= STAY_S:

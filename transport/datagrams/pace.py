@@ -32,6 +32,24 @@ _EPOCH_S = 0.01
 _BURST_BYTES, _LOOK_S = 16 * FRAGMENT_BYTES, 0.004
 
 
+class Shortest:
+    """The least of what was measured lately: for so many seconds, and at most twice as many."""
+
+    def __init__(self, remembered_s: float, now: float) -> None:
+        self._remembered_s, self._since = remembered_s, now
+        self._now_s = self._before_s = inf
+
+    @property
+    def s(self) -> float:
+        """inf before any."""
+        return min(self._now_s, self._before_s)
+
+    def note(self, seconds: float, now: float) -> None:
+        if now - self._since >= self._remembered_s:
+            self._before_s, self._now_s, self._since = self._now_s, inf, now
+        self._now_s = min(self._now_s, seconds)
+
+
 class Pace:
     """See the module. window_bytes: what may be unacknowledged. round_trip_s: the smoothed one, inf before any."""
 
@@ -40,8 +58,7 @@ class Pace:
         self.round_trip_s = inf
         self._varies_s = 0.0
         self._timeouts = 0
-        self._shortest_s = self._shortest_before_s = inf
-        self._remembers_since = now
+        self._shortest = Shortest(_REMEMBERED_S, now)
         self._grows_fast = True
         self._epoch_at, self._epoch_shortest_s = now, inf
         self._acked, self._lost = 0, 0
@@ -66,7 +83,7 @@ class Pace:
     @property
     def shortest_s(self) -> float:
         """The quickest round trip of late, inf before any: the way without queues."""
-        return min(self._shortest_s, self._shortest_before_s)
+        return self._shortest.s
 
     def measure(self, round_trip_s: float, now: float) -> None:
         """The latest packet that has arrived took this long."""
@@ -76,9 +93,7 @@ class Pace:
         else:
             self._varies_s += (abs(round_trip_s - self.round_trip_s) - self._varies_s) / 4
             self.round_trip_s += (round_trip_s - self.round_trip_s) / 8
-        if now - self._remembers_since >= _REMEMBERED_S:
-            self._shortest_before_s, self._shortest_s, self._remembers_since = self._shortest_s, inf, now
-        self._shortest_s = min(self._shortest_s, round_trip_s)
+        self._shortest.note(round_trip_s, now)
         self._epoch_shortest_s = min(self._epoch_shortest_s, round_trip_s)
 
     def acknowledge(self, size_bytes: int, was_full: bool, now: float) -> None:

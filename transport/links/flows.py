@@ -96,8 +96,9 @@ class Flows:
 
     def let_out(self, now: float) -> None:
         """Send whatever is to leave by now."""
-        if self._port is not None:
-            self._counts.sent_bytes += self._port.send(self._address, now)
+        if self._port is not None and (sent_bytes := self._port.send(self._address, now)):
+            self._counts.sent_bytes += sent_bytes
+            self._counts.ways_s = self._port.ways_s()
 
     def deadline(self) -> float | None:
         return None if self._port is None else self._port.deadline(self._now)

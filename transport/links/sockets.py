@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -57,12 +57,16 @@ class Curve:
 
 @dataclass
 class LinkCounts:
-    """What went over the links, frames of the protocol included; TCP and CURVE overhead not."""
+    """What went over the links, frames of the protocol included; TCP and CURVE overhead not.
+
+    ways_s: peer id -> the quickest round trip of a small word lately, in seconds, as far as it is known.
+    """
 
     sent_bytes: int = 0
     received_bytes: int = 0
     dropped: int = 0
     refused: int = 0
+    ways_s: Mapping[str, float] = field(default_factory=dict)
 
 
 def is_passing(error: zmq.ZMQError) -> bool:

@@ -6,7 +6,7 @@ Pure.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -22,8 +22,8 @@ _SEEN_S, _SEEN_BYTES = 0.5, 1 << 18
 _WINDOW_S, _LEAF_WINDOW_S = 0.02, 0.06
 # Of a lane, at most; also where no speed is known. More would wait in queues that others' values stand in, too.
 MOST_UNDER_WAY = 1 << 17
-# Where a confirmation takes longer though nothing waits, the way is long: the window grows by what is confirmed, up to
-# so many bytes, until confirmations take a quarter of that longer (as LEDBAT does by a delay, RFC 6817).
+# Where a word takes longer than a window lasts, the way is long: the window grows by what is confirmed, up to so many
+# bytes, until confirmations take a quarter longer than the quickest one (LEDBAT goes by a delay, too: RFC 6817).
 _MOST_ON_LONG_WAYS, _QUEUED = 1 << 22, 0.25
 # What is over sooner tells of processors, not of links.
 _INSTANT_S = 0.05
@@ -42,7 +42,8 @@ def window_of(mb_s: float, is_leaf: bool, most_bytes: int) -> int:
 class Lane:
     """What goes to one device. is_ready: it has said that it follows the order. under_way: parcel -> sent at.
 
-    quickest_s: what a confirmation takes if nothing waits: the quickest one of all; 0.0: there was none.
+    way_s: of a word there and back, where nothing waits; 0.0: not known. quickest_s: the quickest confirmation; 0.0:
+    there was none.
     """
 
     peer: Contributor
@@ -55,6 +56,7 @@ class Lane:
     is_ready: bool = False
     is_heard: bool = False
     answer_s: float = 0.0
+    way_s: float = 0.0
     quickest_s: float = 0.0
     doublings: int = 0
     said_again: set[Parcel] = field(default_factory=set)
@@ -73,8 +75,8 @@ class Lane:
         return not (self.pieces or self.results or self.under_way)
 
     def is_long_way(self) -> bool:
-        """Whether a confirmation takes longer than a window lasts even if nothing waits."""
-        return self.quickest_s > _WINDOW_S
+        """Whether a word takes longer than a window lasts: a slow link alone is no long way."""
+        return self.way_s > _WINDOW_S
 
     def next(self) -> Parcel | None:
         """Pieces first, since their owner's result waits for them; who owns nothing waits for results alone."""
@@ -122,13 +124,15 @@ class Uplink:
     """How fast this device sends, in MB/s: the best that confirmations have shown over a while in one exchange.
 
     0.0: not known. Where a model is so small that no exchange takes that while, those of several rounds add up. On a
-    long way a lane begins with the window that the last one to this device has ended with.
+    long way a lane begins with the window that the last one to this device has ended with. ways_s: peer id -> of a word
+    there and back, as far as it is known.
     """
 
     mb_s: float = 0.0
     _since: float | None = None
     _noted_at: float = 0.0
     _bytes: int = 0
+    ways_s: Mapping[str, float] = field(default_factory=dict)
     _seconds_before: float = 0.0
     _bytes_before: int = 0
     _lanes: dict[Contributor, Lane] = field(default_factory=dict)
@@ -144,9 +148,9 @@ class Uplink:
 
     def lane(self, peer: Contributor, window_bytes: int, is_leaf: bool, pieces: Iterable[int]) -> Lane:
         """To this device, in the exchange that has begun. window_bytes: by the link's speed."""
-        lane = Lane(peer, window_bytes, is_leaf, deque(pieces))
-        if before := self._lanes.get(peer) or self._lanes_before.get(peer):
-            lane.window_bytes = max(window_bytes, before.window_bytes) if before.is_long_way() else window_bytes
+        lane = Lane(peer, window_bytes, is_leaf, deque(pieces), way_s=self.ways_s.get(peer.peer_id, 0.0))
+        if lane.is_long_way() and (before := self._lanes.get(peer) or self._lanes_before.get(peer)):
+            lane.window_bytes = max(window_bytes, before.window_bytes)
         self._lanes[peer] = lane
         return lane
 

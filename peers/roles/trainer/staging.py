@@ -32,7 +32,7 @@ class Staging:
         self._hops = hops
         self._most_under_way = most_under_way
         self._guard = guard
-        self._uplink = Uplink()
+        self.uplink = Uplink()
 
     def take_place(self, part: Part, order: BroadcastOrdered, now: float) -> list[Effect]:
         """Fetch the result from the parent that the order names, or give it to the children."""
@@ -155,7 +155,7 @@ class Staging:
             return [*recalls, *sends, *self._name_if_whole(part, exchange)]
         own, most, guard = part.own_hold(self._me), self._most_under_way, self._guard
         retry_s, lends = self._voice.retry_s, part.may_lend and not guard.judges
-        exchange = Exchange(order, self._me, own, size, retry_s, most, self._uplink, guard, lends)
+        exchange = Exchange(order, self._me, own, size, retry_s, most, self.uplink, guard, lends)
         part.spread.exchange = exchange
         return [*exchange.begin(), *self._name_if_whole(part, exchange)]
 

@@ -227,6 +227,7 @@ class Trainer:
                 self._reports.note_evaluation(event)
             case ResourcesSampled():
                 self._reports.note_resources(event)
+                self._staging.uplink.ways_s = event.ways_s
             case TransferProgressed(sender=sender, received_bytes=received, size_bytes=size):
                 self.voice.transfer = Transfer(sender.peer_id, received, size)
                 if self.part and self.part.incoming and self.part.incoming.sender == sender:

@@ -14,6 +14,7 @@ from mdl.protocol.delta import Contributor, ModelDelta, pair_aggregate
 from mdl.protocol.vocabulary import ResourceState
 from peers.edge.sampler import BatteryBudget, MergeTimer, Sampler
 from scheduler.policies.device_book import is_busy
+from transport.links.sockets import LinkCounts
 
 
 def _delta(name: str, value: float) -> ModelDelta:
@@ -37,10 +38,10 @@ def test_a_timed_merge_is_a_merge(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_resources_tell_the_speed_of_the_last_merges() -> None:
     timer = MergeTimer()
     sampler = Sampler(merges=timer)
-    assert sampler(0).resources.merge_mb_s is None
+    assert sampler(LinkCounts()).resources.merge_mb_s is None
     timer(_delta("a", 1.0), _delta("b", 3.0))
-    assert sampler(0).resources.merge_mb_s == timer.rate_mb_s() is not None
-    assert Sampler()(0).resources.merge_mb_s is None
+    assert sampler(LinkCounts()).resources.merge_mb_s == timer.rate_mb_s() is not None
+    assert Sampler()(LinkCounts()).resources.merge_mb_s is None
 
 
 class Sensor(NamedTuple):
@@ -56,10 +57,10 @@ def test_the_warmest_sensor_is_told_and_one_that_is_broken_is_not(monkeypatch: p
 
     monkeypatch.setattr("peers.edge.sampler.psutil.sensors_temperatures", tell, raising=False)
     sampler = Sampler()
-    assert [sampler(0).resources.temperature_c for _ in range(11)] == [41.3] * 11
+    assert [sampler(LinkCounts()).resources.temperature_c for _ in range(11)] == [41.3] * 11
     assert len(asked) == 2, "some take milliseconds: not at every look"
     monkeypatch.setattr("peers.edge.sampler.psutil.sensors_temperatures", dict, raising=False)
-    assert Sampler()(0).resources.temperature_c is None
+    assert Sampler()(LinkCounts()).resources.temperature_c is None
 
 
 def test_what_the_system_does_not_tell_is_as_it_was_the_last_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,11 +70,12 @@ def test_what_the_system_does_not_tell_is_as_it_was_the_last_time(monkeypatch: p
         raise OSError(24, "Too many open files")
 
     told, untold = Sampler(), Sampler()
-    before = told(1)
+    before = told(LinkCounts(1))
     monkeypatch.setattr("peers.edge.sampler.psutil.virtual_memory", refuse)
-    assert told(2).resources == before.resources
-    assert told(2).sent_bytes == 2
-    assert untold(0).resources.free_memory_bytes == 0, "so it is given no more than it must have"
+    assert told(LinkCounts(2, ways_s={"b": 0.6})).resources == before.resources
+    assert told(LinkCounts(2, ways_s={"b": 0.6})).sent_bytes == 2
+    assert told(LinkCounts(2, ways_s={"b": 0.6})).ways_s == {"b": 0.6}
+    assert untold(LinkCounts()).resources.free_memory_bytes == 0, "so it is given no more than it must have"
 
 
 def test_eq_4_what_is_left_of_the_memory_that_is_offered_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,11 +90,11 @@ def test_eq_4_what_is_left_of_the_memory_that_is_offered_is_told(monkeypatch: py
 
     monkeypatch.setattr("peers.edge.sampler.psutil.Process", Process)
     sampler = Sampler(DeviceSection(max_memory_mb=350.0))
-    resources = sampler(0).resources
+    resources = sampler(LinkCounts()).resources
     assert resources.memory_left_bytes == 50_000_000
     assert resources.may_take(50_000_000)
     assert not resources.may_take(50_000_001)
-    assert Sampler()(0).resources.memory_left_bytes is None
+    assert Sampler()(LinkCounts()).resources.memory_left_bytes is None
     sampler.check_offer(50_000_000)
     with pytest.raises(ConfigError, match=r"--max-memory 350: mdl takes 300 MB .* 60.0 MB; offer at least 361"):
         sampler.check_offer(60_000_000)

@@ -2,6 +2,7 @@
 
 import random
 from collections import deque
+from math import inf
 
 import pytest
 
@@ -135,6 +136,23 @@ def test_a_way_that_became_long_is_not_left_to_tcp_and_one_that_was_only_full_at
     way.delay_s = 0.001
     way.run(7.0)
     assert not way.flows[0].is_wanted
+
+
+def test_a_flow_knows_how_long_its_way_is_and_a_full_link_is_no_long_one():
+    """In a round that takes half a minute on a slow link each probe waits behind values."""
+    near, far = Way(random.Random(0), bytes_s=125_000, queue_s=0.4), Way(random.Random(0), delay_s=0.3)
+    for way in (near, far):
+        assert way.flows[0].way_s == inf
+        way.run(3.0)
+    assert far.flows[0].way_s == pytest.approx(0.6, rel=0.1)
+    assert near.flows[0].way_s < 0.02
+    while near.now < 40.0:
+        near.free_at = [max(each, near.now + 0.2) for each in near.free_at]
+        near.run(near.now + 0.1)
+    assert near.flows[0].way_s < 0.02
+    far.delay_s = 0.001
+    far.run(30.0)
+    assert far.flows[0].way_s < 0.02
 
 
 def test_who_was_away_is_heard_within_half_a_second_of_its_return():

@@ -824,6 +824,12 @@ def test_an_evaluation_and_resources_are_reported() -> None:
     assert report.sent_bytes == 9
 
 
+def test_ways_to_others_are_those_of_the_next_exchange() -> None:
+    trainer = _trainer()
+    trainer.handle(ResourcesSampled(ResourceState(123, 5.0), ways_s={"bob": 0.6}), 0.1)
+    assert trainer._staging.uplink.ways_s == {"bob": 0.6}
+
+
 def test_nobody_fetches_a_model_from_itself() -> None:
     """An agent that says so would end the process: what a node says to itself passes no transport."""
     trainer = _trainer()
