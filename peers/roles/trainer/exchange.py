@@ -10,6 +10,7 @@ have its piece its work counts, and the others come about without it (`go_on`). 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 
 import numpy as np
@@ -209,7 +210,7 @@ class Exchange:
         lane, parcel = self._lanes.get(sender), (message.is_result, message.segment)
         if lane is None or self.lacks_own or not self._confirm(lane, parcel, now):
             return []
-        return self._fill(lane, now)
+        return self._fill_all(now) if self.uplink.is_crowded else self._fill(lane, now)
 
     def on_time(self, now: float) -> list[Send]:
         """Say again what may have been lost."""
@@ -234,17 +235,16 @@ class Exchange:
         place, count = order.order.index(self._me), len(order.order)
         others = [(place + step) % count for step in range(1, count)]
         self._owned_by = {peer: self._cut.owned(self._place_of[peer]) for peer in order.order}
-        self._lanes = {order.order[other]: self._lane(place, other) for other in others}
+        links = order.link_mb_s if len(order.link_mb_s) == count else (0.0,) * count
+        self._lanes = {order.order[other]: self._lane(other, links[place], links[other]) for other in others}
+        self.uplink.open(links[place], self._lanes.values(), self._bytes(0))
 
-    def _lane(self, place: int, other: int) -> Lane:
-        order = self.order
-        links = order.link_mb_s if len(order.link_mb_s) == len(order.order) else (0.0,) * len(order.order)
+    def _lane(self, other: int, own_mb_s: float, mb_s: float) -> Lane:
+        peer, is_leaf = self.order.order[other], not self.order.owns[other]
         # Two segments, so that one is on its way while one is confirmed.
         most = max(self._most_under_way, 2 * self._bytes(0))
-        is_leaf = not order.owns[other]
-        window_bytes = window_of(min(links[place], links[other]), is_leaf, most)
-        pieces = self._owned_by[order.order[other]] if self._own is not None else ()
-        return self.uplink.lane(order.order[other], window_bytes, is_leaf, pieces)
+        pieces = deque(self._owned_by[peer] if self._own is not None else ())
+        return Lane(peer, window_of(min(own_mb_s, mb_s), is_leaf, most), is_leaf, 0 < own_mb_s <= mb_s, pieces)
 
     def _merge_own(self, segment: int) -> None:
         """This device's piece of a segment that it owns: not copied, but merged with the next one where it lies."""
@@ -293,8 +293,8 @@ class Exchange:
             lane.results.append(segment)
 
     def _fill_all(self, now: float) -> list[Send]:
-        """Who owns nothing goes first: all that it waits for are results."""
-        lanes = sorted(self._lanes.values(), key=lambda lane: not lane.is_leaf)
+        """Who owns nothing goes first: it waits for results alone. On a crowded link, then, who has least under way."""
+        lanes = sorted(self._lanes.values(), key=lambda lane: (not lane.is_leaf, self.uplink.rank(lane)))
         return [send for lane in lanes for send in self._fill(lane, now)]
 
     def _fill(self, lane: Lane, now: float) -> list[Send]:
@@ -302,7 +302,7 @@ class Exchange:
 
     def _starting(self, lane: Lane, now: float) -> Iterator[Send]:
         """As much as the window has room for; one segment always has."""
-        while not lane.under_way or lane.bytes_under_way + self._bytes(0) <= lane.window_bytes:
+        while self.uplink.has_room(lane, self._bytes(0)):
             parcel = lane.next()
             if parcel is None:
                 return

@@ -6,7 +6,7 @@ Pure.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -25,6 +25,9 @@ MOST_UNDER_WAY = 1 << 17
 # Where a word takes longer than a window lasts, the way is long: the window grows by what is confirmed, up to so many
 # bytes, until confirmations take a quarter longer than the quickest one (LEDBAT goes by a delay, too: RFC 6817).
 _MOST_ON_LONG_WAYS, _QUEUED = 1 << 22, 0.25
+# A link that takes longer for a segment to each is crowded: its lanes share what so many segments take, or connections
+# fight for a few packets' room in its queue, and each loses some. One at a time would rest while it is confirmed.
+_CROWDED_S, _SEGMENTS_SHARED = 0.25, 3
 # What is over sooner tells of processors, not of links.
 _INSTANT_S = 0.05
 _SMOOTHING = 0.25
@@ -41,6 +44,7 @@ def window_of(mb_s: float, is_leaf: bool, most_bytes: int) -> int:
 @dataclass
 class Lane:
     """What goes to one device. is_ready: it has said that it follows the order. under_way: parcel -> sent at.
+    is_ours: what limits it is this device's own link, by its speed.
 
     way_s: of a word there and back, where nothing waits; 0.0: not known. quickest_s: the quickest confirmation; 0.0:
     there was none.
@@ -49,6 +53,7 @@ class Lane:
     peer: Contributor
     window_bytes: int
     is_leaf: bool
+    is_ours: bool = False
     pieces: deque[int] = field(default_factory=deque)
     results: deque[int] = field(default_factory=deque)
     under_way: dict[Parcel, float] = field(default_factory=dict)
@@ -125,7 +130,7 @@ class Uplink:
 
     0.0: not known. Where a model is so small that no exchange takes that while, those of several rounds add up. On a
     long way a lane begins with the window that the last one to this device has ended with. ways_s: peer id -> of a word
-    there and back, as far as it is known.
+    there and back, as far as it is known. is_crowded: in this exchange.
     """
 
     mb_s: float = 0.0
@@ -133,10 +138,12 @@ class Uplink:
     _noted_at: float = 0.0
     _bytes: int = 0
     ways_s: Mapping[str, float] = field(default_factory=dict)
+    is_crowded: bool = False
     _seconds_before: float = 0.0
     _bytes_before: int = 0
     _lanes: dict[Contributor, Lane] = field(default_factory=dict)
     _lanes_before: dict[Contributor, Lane] = field(default_factory=dict)
+    _ours: list[Lane] = field(default_factory=list)
 
     def begin(self) -> None:
         """Another exchange: what was seen of the last one, too little to tell by itself, counts with it."""
@@ -146,13 +153,28 @@ class Uplink:
         self.mb_s, self._since, self._bytes = 0.0, None, 0
         self._lanes, self._lanes_before = {}, self._lanes
 
-    def lane(self, peer: Contributor, window_bytes: int, is_leaf: bool, pieces: Iterable[int]) -> Lane:
-        """To this device, in the exchange that has begun. window_bytes: by the link's speed."""
-        lane = Lane(peer, window_bytes, is_leaf, deque(pieces), way_s=self.ways_s.get(peer.peer_id, 0.0))
-        if lane.is_long_way() and (before := self._lanes.get(peer) or self._lanes_before.get(peer)):
-            lane.window_bytes = max(window_bytes, before.window_bytes)
-        self._lanes[peer] = lane
-        return lane
+    def open(self, own_mb_s: float, lanes: Collection[Lane], segment_bytes: int) -> None:
+        """These are the lanes of the exchange that has begun. own_mb_s: of this device's link, 0.0: not known."""
+        for lane in lanes:
+            lane.way_s = self.ways_s.get(lane.peer.peer_id, 0.0)
+            if lane.is_long_way():
+                before = self._lanes.get(lane.peer) or self._lanes_before.get(lane.peer) or lane
+                lane.window_bytes, lane.is_ours = max(lane.window_bytes, before.window_bytes), False
+            self._lanes[lane.peer] = lane
+        self._ours = [lane for lane in lanes if lane.is_ours]
+        self.is_crowded = len(self._ours) * segment_bytes > _CROWDED_S * 1e6 * own_mb_s > 0
+
+    def has_room(self, lane: Lane, segment_bytes: int) -> bool:
+        """Whether one more may be under way: in the window, which has room for one always, and in a crowded link."""
+        if lane.under_way and lane.bytes_under_way + segment_bytes > lane.window_bytes:
+            return False
+        if not (self.is_crowded and lane.is_ours):
+            return True
+        return sum(each.bytes_under_way for each in self._ours) < _SEGMENTS_SHARED * segment_bytes
+
+    def rank(self, lane: Lane) -> tuple[int, int]:
+        """Whose turn it is on a crowded link, the least first; all are equal on another."""
+        return (lane.bytes_under_way, -len(lane.pieces)) if self.is_crowded else (0, 0)
 
     def note(self, size_bytes: int, now: float) -> None:
         self._noted_at = now

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections import deque
 
 import pytest
 
@@ -25,7 +26,7 @@ class Way:
         began, most = self.now, 0
         confirmations: list[tuple[float, Parcel]] = []
         while not lane.is_done():
-            while not lane.under_way or lane.bytes_under_way + SEGMENT <= lane.window_bytes:
+            while Uplink().has_room(lane, SEGMENT):
                 if (parcel := lane.next()) is None:
                     break
                 lane.under_way[parcel] = self.now
@@ -42,7 +43,9 @@ def _lane(uplink: Uplink, mb_s: float, way_s: float = 0.6) -> Lane:
     """Of the next exchange; its first window is that of a link of so many MB/s."""
     uplink.begin()
     uplink.ways_s = {PEER.peer_id: way_s}
-    return uplink.lane(PEER, window_of(mb_s, False, 1 << 17), False, range(SEGMENTS))
+    lane = Lane(PEER, window_of(mb_s, False, 1 << 17), False, pieces=deque(range(SEGMENTS)))
+    uplink.open(mb_s, [lane], SEGMENT)
+    return lane
 
 
 def test_a_long_way_is_filled_and_the_next_exchange_begins_so() -> None:
@@ -100,3 +103,39 @@ def test_what_was_said_again_tells_nothing_of_the_way() -> None:
     lane.take_late(RETRY_S, 110.0)
     assert lane.confirm(parcel, SEGMENT, 110.001)
     assert lane.quickest_s == quickest_s
+
+
+def _lanes(uplink: Uplink, own_mb_s: float, count: int) -> list[Lane]:
+    """To devices with quicker links, and to one with a slower one."""
+    uplink.begin()
+    lanes = [Lane(Contributor(f"d{n}", 1), 2 * SEGMENT, False, n > 0, deque(range(SEGMENTS))) for n in range(count + 1)]
+    uplink.open(own_mb_s, lanes, SEGMENT)
+    return lanes
+
+
+def _take(uplink: Uplink, lane: Lane) -> None:
+    lane.under_way[lane.next() or (False, 0)] = 0.0
+    lane.bytes_under_way += SEGMENT
+
+
+def test_the_lanes_of_a_crowded_link_share_three_segments() -> None:
+    """0.1 MB/s take 0.8 s for a segment to each of five; what goes to one with a slower link does not wait for that."""
+    uplink = Uplink()
+    slower, *lanes = _lanes(uplink, 0.1, 5)
+    for lane in lanes[:3]:
+        assert uplink.has_room(lane, SEGMENT)
+        _take(uplink, lane)
+    assert not any(uplink.has_room(lane, SEGMENT) for lane in lanes)
+    assert uplink.has_room(slower, SEGMENT)
+    lanes[0].confirm((False, 0), SEGMENT, 0.2)
+    assert all(uplink.has_room(lane, SEGMENT) for lane in lanes)
+
+
+@pytest.mark.parametrize("own_mb_s", [0.0, 1.0], ids=["unknown", "quick"])
+def test_another_link_has_a_window_for_each(own_mb_s: float) -> None:
+    uplink = Uplink()
+    for lane in _lanes(uplink, own_mb_s, 5):
+        for _ in range(2):
+            assert uplink.has_room(lane, SEGMENT)
+            _take(uplink, lane)
+        assert not uplink.has_room(lane, SEGMENT)
