@@ -44,8 +44,6 @@ class Verdict(msgspec.Struct, frozen=True):
 
 # How a device ends that its user has stopped.
 _ENDED = 130
-# A mesh starts with so many devices (`min_peers`).
-_START_PEERS = 2
 # Virtual seconds for elections, silences, cuts that only just healed, and catching up: some thirty timeouts of a
 # simulated process.
 _START_S = 60.0
@@ -108,7 +106,7 @@ def judge(mesh: SimMesh, plan: FaultPlan, settled: bool, tell_waits: Callable[[N
     if mesh.gate is not None and (unaware := mesh.gate.unaware()):
         return msgspec.structs.replace(verdict, kind="unaware", problem=unaware)
     if not settled:
-        if (plan.stays_away() or revoked) and not _has_quorum(mesh):
+        if (plan.stays_away() or revoked) and not _has_quorum(mesh, plan.peers):
             return msgspec.structs.replace(verdict, without_quorum=True)
         waits = tuple(tell_waits(node) for node in mesh.nodes.values() if node.running)
         problem = f"stuck, {patience_s(plan):.0f} s after the last fault: {_standings(mesh)}"
@@ -174,10 +172,11 @@ def _holders(mesh: SimMesh) -> list[tuple[Node, Holder]]:
     ]
 
 
-def _has_quorum(mesh: SimMesh) -> bool:
+def _has_quorum(mesh: SimMesh, peers: int) -> bool:
     """Whether most of those who decide on the newest round's successor are running: its contributors, or who began.
 
-    Of nobody's mesh, since no model is left of it: whether enough are running to start one.
+    Of nobody's mesh, since no model is left of it: whether enough of the `peers` are running to start one, most of them
+    (`min_peers` of `simulated_start` in peers/roles/build.py).
     """
     holders = _holders(mesh)
     newest = max(holders, key=lambda found: found[1].round_id, default=None)
@@ -185,7 +184,7 @@ def _has_quorum(mesh: SimMesh) -> bool:
         return False
     base = set(newest[1].base)
     if not base:
-        return len(holders) >= _START_PEERS
+        return 2 * len(holders) > peers
     there = {node.peer_id for node, _ in holders} & base
     return 2 * len(there) > len(base) or (2 * len(there) == len(base) and min(base) in there)
 
