@@ -20,6 +20,8 @@ from mdl.writing import make_private_folder, open_private
 _SCHEMES = ("postgresql", "postgres")
 # Of an advisory lock: one cloud at a time writes into a database.
 _LOCK = 0x6D646C
+# A server takes a moment to see that whoever had the lock has gone.
+_LOCK_MS = 2_000
 _CONNECT_S = 10
 _LONGEST_TOLD = 300
 
@@ -148,12 +150,14 @@ class PostgresDatabase(Database):
         try:
             connection = self._psycopg.connect(self._url, autocommit=True, **self._defaults())
             connection.execute("SET search_path TO mdl")
-            ((is_ours,),) = connection.execute("SELECT pg_try_advisory_lock(%s)", (_LOCK,))
+            connection.execute(f"SET lock_timeout = {_LOCK_MS}")
+            connection.execute("SELECT pg_advisory_lock(%s)", (_LOCK,))
+            connection.execute("SET lock_timeout TO DEFAULT")
+        except self._psycopg.errors.LockNotAvailable:
+            connection.close()
+            raise MdlError(f"{self.shown}: another cloud uses this database; each needs one of its own") from None
         except self._psycopg.Error as error:
             raise MdlError(self._tell(error)) from None
-        if not is_ours:
-            connection.close()
-            raise MdlError(f"{self.shown}: another cloud uses this database; each needs one of its own")
         return connection
 
     def _defaults(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import threading
 from typing import Any
 
 import pytest
@@ -68,6 +69,15 @@ def test_a_database_is_one_clouds_at_a_time(url: str) -> None:
         PostgresDatabase(url)
     first.close()
     PostgresDatabase(url).close()
+
+
+def test_a_cloud_that_has_only_just_gone_is_waited_for(url: str) -> None:
+    """A server takes a moment to see that its client has closed the connection."""
+    first = PostgresDatabase(url)
+    leaves = threading.Timer(0.5, first.close)
+    leaves.start()
+    PostgresDatabase(url).close()
+    leaves.join()
 
 
 def test_fresh_sets_aside_what_is_there(url: str) -> None:
