@@ -210,7 +210,7 @@ class Exchange:
         lane, parcel = self._lanes.get(sender), (message.is_result, message.segment)
         if lane is None or self.lacks_own or not self._confirm(lane, parcel, now):
             return []
-        return self._fill_all(now) if self.uplink.is_crowded else self._fill(lane, now)
+        return self._fill(lane, now)
 
     def on_time(self, now: float) -> list[Send]:
         """Say again what may have been lost."""
@@ -295,14 +295,15 @@ class Exchange:
     def _fill_all(self, now: float) -> list[Send]:
         """Who owns nothing goes first: it waits for results alone. On a crowded link, then, who has least under way."""
         lanes = sorted(self._lanes.values(), key=lambda lane: (not lane.is_leaf, self.uplink.rank(lane)))
-        return [send for lane in lanes for send in self._fill(lane, now)]
+        return [send for lane in lanes for send in self._starting(lane, now)]
 
     def _fill(self, lane: Lane, now: float) -> list[Send]:
-        return list(self._starting(lane, now)) if lane.is_ready else []
+        """On a crowded link the others, too: what this one leaves is theirs."""
+        return self._fill_all(now) if self.uplink.is_crowded else list(self._starting(lane, now))
 
     def _starting(self, lane: Lane, now: float) -> Iterator[Send]:
         """As much as the window has room for; one segment always has."""
-        while self.uplink.has_room(lane, self._bytes(0)):
+        while lane.is_ready and self.uplink.has_room(lane, self._bytes(0)):
             parcel = lane.next()
             if parcel is None:
                 return

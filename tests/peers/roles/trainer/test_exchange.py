@@ -248,6 +248,27 @@ def test_a_slow_way_gets_a_small_window_and_waits_longer_before_it_says_somethin
     assert PieceMessage(3, 7, 1, 1, 1.0) not in [send.message for send in exchange.on_time(18.0)]
 
 
+def test_on_a_crowded_link_what_one_device_does_not_use_is_for_the_others() -> None:
+    """Also where its result confirms what it was given, since the confirmation was lost."""
+    order = msgspec.structs.replace(_order("abcde", (0, 1, 1, 1, 10)), link_mb_s=(1e-4,) * 5)
+    me, *others = order.order
+    exchange = Exchange(order, me, ModelDelta(np.ones(SIZE, np.float32), 1.0, frozenset([me])), SIZE, RETRY_S)
+    exchange.begin()
+    first = [send for peer in others for send in exchange.hear_ready(peer, _READY, 0.0)]
+    assert [send.receiver for send in first if isinstance(send.message, PieceMessage)] == ["b", "c", "d"]
+    sends = exchange.take_result(others[0], SegmentMessage(3, 7, 1, 0), np.ones(VALUES, np.float32), 0.1)
+    assert [send.receiver for send in sends if isinstance(send.message, PieceMessage)] == ["e"]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_crowded_links_that_lose_and_repeat_give_the_mean(seed: int) -> None:
+    net = Net(msgspec.structs.replace(_order("abcde", (5, 4, 4, 0, 0)), link_mb_s=(1e-4,) * 5), seed, 0.3, 0.1)
+    assert all(exchange.uplink.is_crowded for exchange in net.at.values())
+    net.run()
+    for exchange in net.at.values():
+        np.testing.assert_allclose(exchange.values, central_mean(net.own.values()), rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize(("coding", "off"), [("float16", 2e-3), ("int8", 0.05), ("int4", 0.5), ("ternary", 2.5)])
 def test_coded_segments_are_the_same_bytes_on_all_and_near_the_mean(coding: Coding, off: float) -> None:
     net = Net(_order("abcd", (3, 4, 3, 3), coding=coding), 1, 0.2, 0.2)
