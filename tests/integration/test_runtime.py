@@ -308,7 +308,7 @@ def test_a_training_under_way_does_not_hold_up_the_end(nodes):
 def test_resources_are_sampled_with_the_bytes_sent(nodes):
     machine = Scripted()
     state = ResourceState(1 << 30, 5.0)
-    nodes.start("a", machine, sample=lambda sent: ResourcesSampled(state, sent), sample_interval_s=0.01)
+    nodes.start("a", machine, sample=lambda counts: ResourcesSampled(state, counts.sent_bytes), sample_interval_s=0.01)
     samples = machine.wait_for(ResourcesSampled, 3)
     assert samples[0] == ResourcesSampled(state, 0)
 
