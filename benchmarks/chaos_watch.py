@@ -18,16 +18,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from mdl.config import MeshSection
 from mdl.errors import MdlError
 from mdl.files.checkpoint import read_safetensors
 from mdl.files.round_lines import read_rounds
-from mdl.protocol.delta import Contributor, Vector, digest_of
+from mdl.protocol.delta import Contributor, ModelDelta, Vector, digest_of
 from mdl.protocol.machine import Effect, Event, Finish, PeerFound, Received, Send, StopRequested
+from mdl.protocol.segments import split_values, theta_by_value
 from mdl.protocol.status_messages import MeshStatus, RoundSummary, StatusWanted
-from mdl.protocol.vocabulary import PeerInfo, Role
+from mdl.protocol.vocabulary import Partials, PeerInfo, Role
 from peers.edge.node import drive, start_runtime
 from peers.roles.membership.majority import has_quorum
 from transport.trust.keys import Mesh
@@ -168,7 +170,7 @@ class DeltaCheck:
 
     worst: largest |global - mean of own| over the largest contributed value, of rounds whose own deltas are all known.
     unknown: rounds of which an own delta was never written (its device was killed before). double: a wrong theta.
-    twice: a device was counted in two of its lives.
+    twice: a device was counted in two of its lives. in_part: rounds that count one in some segments only.
     """
 
     def __init__(self, out: Path, names: list[str]) -> None:
@@ -176,12 +178,13 @@ class DeltaCheck:
         self.exact: set[int] = set()
         self.inexact: set[int] = set()
         self.unknown: set[int] = set()
+        self.in_part: set[int] = set()
         self.double: set[int] = set()
         self.twice: set[int] = set()
         self.digests: dict[int, dict[bytes, set[str]]] = {}
         self._folders = {name: out / name / "deltas" for name in names}
         self._own: dict[int, dict[str, list[Vector]]] = {}
-        self._results: dict[int, dict[bytes, tuple[Vector, list[str]]]] = {}
+        self._results: dict[int, dict[bytes, tuple[Vector, list[str], Partials]]] = {}
         self._next_at = 0.0
 
     def look(self, now: float, last: bool = False) -> None:
@@ -219,13 +222,17 @@ class DeltaCheck:
         digest = digest_of(values)
         self.digests.setdefault(round_id, {}).setdefault(digest, set()).add(name)
         if not {round_id} & (self.exact | self.inexact | self.unknown):
-            self._results.setdefault(round_id, {})[digest] = (values, contributors)
+            partial = msgspec.json.decode(metadata.get("partial", "[]"), type=Partials)
+            self.in_part |= {round_id} if partial else set()
+            self._results.setdefault(round_id, {})[digest] = (values, contributors, partial)
 
     def _verify(self, round_id: int) -> None:
         """A device that was started again may have written more than one own delta: one choice must fit."""
-        for values, contributors in self._results.pop(round_id).values():
-            choices = _choices(self._own.get(round_id, {}), Counter(contributors))
-            errors = [_error(values, choice) for choice in itertools.islice(choices, 256)]
+        for values, contributors, partial in self._results.pop(round_id).values():
+            own = self._own.get(round_id, {})
+            of_partial = [own.get(each.contributor.peer_id, []) for each in partial]
+            choices = itertools.product(_choices(own, Counter(contributors)), itertools.product(*of_partial))
+            errors = [_error(values, *choice, partial) for choice in itertools.islice(choices, 256)]
             if not errors:
                 self.unknown.add(round_id)
                 continue
@@ -241,9 +248,13 @@ def _choices(own: dict[str, list[Vector]], lives: Counter[str]) -> Iterator[tupl
     return (tuple(itertools.chain(*choice)) for choice in itertools.product(*each))
 
 
-def _error(result: Vector, own: tuple[Vector, ...]) -> float:
-    mean = np.mean(own, axis=0, dtype=np.float64)
-    scale = max(float(np.abs(values).max()) for values in own) or 1.0
+def _error(result: Vector, own: tuple[Vector, ...], in_part: tuple[Vector, ...], partial: Partials) -> float:
+    """in_part: own deltas of those who were lost in the middle of an exchange, each in the segments that have it."""
+    total = np.sum(own, axis=0, dtype=np.float64)
+    for values, each in zip(in_part, partial, strict=True):
+        total += split_values(values, each.lacks, each.segment_values)[1]
+    mean = total / theta_by_value(ModelDelta(result, float(len(own)), frozenset(), partial))
+    scale = max(float(np.abs(values).max()) for values in (*own, *in_part)) or 1.0
     return float(np.abs(result - mean).max()) / scale
 
 
@@ -276,6 +287,7 @@ def summarise(run: dict[str, Any]) -> dict[str, Any]:
         "rounds_recorded": len(lines),
         "rounds_exact": len(check.exact),
         "rounds_inexact": sorted(check.inexact),
+        "rounds_in_part": sorted(check.in_part),
         "rounds_unknown": len(check.unknown - check.exact),
         "max_relative_error": check.worst,
         "same_model_at_the_end": _same_models(run["models"]),
