@@ -18,19 +18,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from mdl.config import MeshSection
 from mdl.errors import MdlError
 from mdl.files.checkpoint import read_safetensors
 from mdl.files.round_lines import read_rounds
-from mdl.protocol.delta import Contributor, ModelDelta, Vector, digest_of
+from mdl.protocol.delta import Contributor, ModelDelta, digest_of
 from mdl.protocol.machine import Effect, Event, Finish, PeerFound, Received, Send, StopRequested
-from mdl.protocol.segments import split_values, theta_by_value
 from mdl.protocol.status_messages import MeshStatus, RoundSummary, StatusWanted
-from mdl.protocol.vocabulary import Partials, PeerInfo, Role
+from mdl.protocol.vocabulary import PeerInfo, Role
 from peers.edge.node import drive, start_runtime
+from peers.launch.verify import error_of, kept_delta
 from peers.roles.membership.majority import has_quorum
 from transport.trust.keys import Mesh
 
@@ -183,8 +182,8 @@ class DeltaCheck:
         self.twice: set[int] = set()
         self.digests: dict[int, dict[bytes, set[str]]] = {}
         self._folders = {name: out / name / "deltas" for name in names}
-        self._own: dict[int, dict[str, list[Vector]]] = {}
-        self._results: dict[int, dict[bytes, tuple[Vector, list[str], Partials]]] = {}
+        self._own: dict[int, dict[str, list[ModelDelta]]] = {}
+        self._results: dict[int, dict[bytes, tuple[ModelDelta, list[str]]]] = {}
         self._next_at = 0.0
 
     def look(self, now: float, last: bool = False) -> None:
@@ -210,29 +209,29 @@ class DeltaCheck:
         except (MdlError, OSError):
             return  # being replaced at this moment
         path.unlink(missing_ok=True)
-        round_id, values = int(number), arrays["values"]
+        round_id, delta = int(number), kept_delta(arrays, metadata)
         if kind == "own":
-            self._own.setdefault(round_id, {}).setdefault(name, []).append(values)
+            self._own.setdefault(round_id, {}).setdefault(name, []).append(delta)
             return
         contributors = metadata["contributors"].split(",")
-        if float(metadata["theta"]) != len(contributors):
+        if delta.theta != len(contributors):
             self.double.add(round_id)
         if len(set(contributors)) < len(contributors):
             self.twice.add(round_id)
-        digest = digest_of(values)
+        digest = digest_of(delta.values)
         self.digests.setdefault(round_id, {}).setdefault(digest, set()).add(name)
         if not {round_id} & (self.exact | self.inexact | self.unknown):
-            partial = msgspec.json.decode(metadata.get("partial", "[]"), type=Partials)
-            self.in_part |= {round_id} if partial else set()
-            self._results.setdefault(round_id, {})[digest] = (values, contributors, partial)
+            if delta.partial:
+                self.in_part.add(round_id)
+            self._results.setdefault(round_id, {})[digest] = (delta, contributors)
 
     def _verify(self, round_id: int) -> None:
         """A device that was started again may have written more than one own delta: one choice must fit."""
-        for values, contributors, partial in self._results.pop(round_id).values():
+        for result, contributors in self._results.pop(round_id).values():
             own = self._own.get(round_id, {})
-            of_partial = [own.get(each.contributor.peer_id, []) for each in partial]
-            choices = itertools.product(_choices(own, Counter(contributors)), itertools.product(*of_partial))
-            errors = [_error(values, *choice, partial) for choice in itertools.islice(choices, 256)]
+            in_part = itertools.product(*(own.get(each.contributor.peer_id, []) for each in result.partial))
+            choices = itertools.product(_choices(own, Counter(contributors)), in_part)
+            errors = [error_of(result, *choice) for choice in itertools.islice(choices, 256)]
             if not errors:
                 self.unknown.add(round_id)
                 continue
@@ -242,20 +241,10 @@ class DeltaCheck:
             del self._own[old]
 
 
-def _choices(own: dict[str, list[Vector]], lives: Counter[str]) -> Iterator[tuple[Vector, ...]]:
+def _choices(own: dict[str, list[ModelDelta]], lives: Counter[str]) -> Iterator[tuple[ModelDelta, ...]]:
     """Every way to take as many different own deltas of each device as it has lives among the contributors."""
     each = [itertools.combinations(own.get(name, []), count) for name, count in lives.items()]
     return (tuple(itertools.chain(*choice)) for choice in itertools.product(*each))
-
-
-def _error(result: Vector, own: tuple[Vector, ...], in_part: tuple[Vector, ...], partial: Partials) -> float:
-    """in_part: own deltas of those who were lost in the middle of an exchange, each in the segments that have it."""
-    total = np.sum(own, axis=0, dtype=np.float64)
-    for values, each in zip(in_part, partial, strict=True):
-        total += split_values(values, each.lacks, each.segment_values)[1]
-    mean = total / theta_by_value(ModelDelta(result, float(len(own)), frozenset(), partial))
-    scale = max(float(np.abs(values).max()) for values in (*own, *in_part)) or 1.0
-    return float(np.abs(result - mean).max()) / scale
 
 
 def summarise(run: dict[str, Any]) -> dict[str, Any]:
