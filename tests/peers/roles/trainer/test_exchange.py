@@ -17,6 +17,7 @@ from mdl.protocol.segment_messages import Lost, PieceMessage, SegmentMessage, Se
 from mdl.protocol.segments import mask_of, places_of
 from peers.roles.trainer.exchange import Exchange
 from peers.roles.trainer.lanes import Uplink
+from tests.peers.roles.trainer.talk import hear
 
 SIZE, VALUES = 100, 8
 RETRY_S = 0.5
@@ -80,18 +81,8 @@ class Net:
     def step(self) -> None:
         """One message, of those under way any."""
         sender, receiver, message, values = self.queue.pop(int(self.rng.integers(len(self.queue))))
-        exchange = self.at[receiver]
         self.now += 0.001
-        if isinstance(message, SegmentsReady):
-            self.post(receiver, exchange.hear_ready(sender, message, self.now))
-        elif isinstance(message, SegmentTaken):
-            self.post(receiver, exchange.hear_taken(sender, message, self.now))
-        elif isinstance(message, PieceMessage):
-            assert values is not None
-            self.post(receiver, exchange.take_piece(sender, message, values, self.now))
-        elif isinstance(message, SegmentMessage):
-            assert values is not None
-            self.post(receiver, exchange.take_result(sender, message, values, self.now))
+        self.post(receiver, hear(self.at[receiver], sender, message, values, self.now))
 
     def run(self, most: int = 20_000) -> None:
         for _ in range(most):

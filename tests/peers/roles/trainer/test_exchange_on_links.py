@@ -14,11 +14,11 @@ import pytest
 from mdl.protocol.delta import Contributor, ModelDelta
 from mdl.protocol.machine import Send
 from mdl.protocol.round_messages import BroadcastOrdered
-from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
 from mdl.protocol.segments import count_segments, segment_values
 from peers.roles.trainer.exchange import Exchange
 from peers.roles.trainer.lanes import Uplink
 from scheduler.plans.segment_plan import apportion, bandwidth_shares
+from tests.peers.roles.trainer.talk import hear
 
 RETRY_S, TICK_S, MOST_S = 0.5, 0.1, 120.0
 # What a message takes beside its values, and what frames and confirmations take of a link.
@@ -95,7 +95,8 @@ class Links:
         message = heapq.heappop(self._passing)
         (sender, receiver), now = message.places, message.at_s
         if message.is_here:
-            self._post(receiver, _hear(self._exchanges[receiver], self.peers[sender], message.send, now), now)
+            exchange, send = self._exchanges[receiver], message.send
+            self._post(receiver, hear(exchange, self.peers[sender], send.message, send.values, now), now)
             return now
         through_s = max(now, self._down[receiver]) + _megabytes(message.send) / self.mb_s[receiver]
         self._down[receiver] = message.at_s = max(through_s, message.sent_s)
@@ -106,19 +107,6 @@ class Links:
 
 def _megabytes(send: Send) -> float:
     return (WORDS_BYTES + (FRAMES * send.values.nbytes if isinstance(send.values, np.ndarray) else 0)) / 1e6
-
-
-def _hear(exchange: Exchange, sender: Contributor, send: Send, now: float) -> list[Send]:
-    message, values = send.message, send.values
-    if isinstance(message, SegmentsReady):
-        return exchange.hear_ready(sender, message, now)
-    if isinstance(message, SegmentTaken):
-        return exchange.hear_taken(sender, message, now)
-    assert isinstance(values, np.ndarray)
-    if isinstance(message, PieceMessage):
-        return exchange.take_piece(sender, message, values, now)
-    assert isinstance(message, SegmentMessage)
-    return exchange.take_result(sender, message, values, now)
 
 
 LAN = {

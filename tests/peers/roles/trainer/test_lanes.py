@@ -113,8 +113,10 @@ def _lanes(uplink: Uplink, own_mb_s: float, count: int) -> list[Lane]:
     return lanes
 
 
-def _take(uplink: Uplink, lane: Lane) -> None:
-    lane.under_way[lane.next() or (False, 0)] = 0.0
+def _take(lane: Lane) -> None:
+    parcel = lane.next()
+    assert parcel is not None
+    lane.under_way[parcel] = 0.0
     lane.bytes_under_way += SEGMENT
 
 
@@ -124,7 +126,7 @@ def test_the_lanes_of_a_crowded_link_share_three_segments() -> None:
     slower, *lanes = _lanes(uplink, 0.1, 5)
     for lane in lanes[:3]:
         assert uplink.has_room(lane, SEGMENT)
-        _take(uplink, lane)
+        _take(lane)
     assert not any(uplink.has_room(lane, SEGMENT) for lane in lanes)
     assert uplink.has_room(slower, SEGMENT)
     lanes[0].confirm((False, 0), SEGMENT, 0.2)
@@ -137,5 +139,5 @@ def test_another_link_has_a_window_for_each(own_mb_s: float) -> None:
     for lane in _lanes(uplink, own_mb_s, 5):
         for _ in range(2):
             assert uplink.has_room(lane, SEGMENT)
-            _take(uplink, lane)
+            _take(lane)
         assert not uplink.has_room(lane, SEGMENT)
