@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -66,7 +66,7 @@ class LinkCounts:
     received_bytes: int = 0
     dropped: int = 0
     refused: int = 0
-    ways_s: Mapping[str, float] = field(default_factory=dict)
+    ways_s: dict[str, float] = field(default_factory=dict)
 
 
 def is_passing(error: zmq.ZMQError) -> bool:

@@ -119,7 +119,7 @@ class Lane:
             return
         if took_s > (1 + _QUEUED) * self.quickest_s:
             self.window_bytes = max(self.window_bytes - size_bytes, self._first_window_bytes)
-            self.is_filled = True  # more in this exchange would only wait: a slow link looks like a long way at first
+            self.is_filled = True  # more in this exchange would only wait
         elif was_full and not self.is_filled:
             self.window_bytes = max(self.window_bytes, min(self.window_bytes + size_bytes, _MOST_ON_LONG_WAYS))
 
