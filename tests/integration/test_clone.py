@@ -23,8 +23,9 @@ class Devices:
         return self.home.start("peer", "--name", name, "--out", self.home.folder / label, *options)
 
     def copy(self, label):
-        """As the other device sees it: no process of that number runs there."""
-        shutil.copytree(self.home.folder / label, self.home.folder / "copy")
+        """As the other device sees it: no process of that number runs there. What it is writing is not there yet."""
+        half_written = shutil.ignore_patterns(".*.part")
+        shutil.copytree(self.home.folder / label, self.home.folder / "copy", ignore=half_written)
         (self.home.folder / "copy" / "pid").unlink()
 
 
