@@ -64,8 +64,8 @@ class Staging:
     def take_own(self, part: Part, now: float) -> list[Effect]:
         """The own delta is here again, whose place a result had taken: an exchange goes on, or begins that waits."""
         spread, own = part.spread, part.holds[0]
-        if spread.exchange:
-            return [*spread.exchange.take_own(own)]
+        if exchange := spread.exchange:
+            return [*exchange.take_own(own), *self._name_if_whole(part, exchange)]
         order = spread.order
         if order is None or not order.owns or spread.has_result:
             return []

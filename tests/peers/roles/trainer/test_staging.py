@@ -22,7 +22,7 @@ from mdl.protocol.machine import (
     TrainLocally,
 )
 from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage, ModelWanted, RoundClosed, RoundOpened
-from mdl.protocol.segment_messages import SegmentMessage, SegmentsReady, SegmentTaken
+from mdl.protocol.segment_messages import Lost, SegmentMessage, SegmentsReady, SegmentTaken
 from mdl.protocol.vocabulary import Ballot, Fork, History, TrainingReport
 from peers.roles.trainer.model_state import Standing
 from peers.roles.trainer.trainer import Trainer, TrainerSettings
@@ -161,6 +161,23 @@ def test_a_new_plan_waits_for_the_own_delta_whose_place_the_last_one_has_taken()
     begun = bob.handle(DeltaRecalled(1, np.linspace(0.0, 1.0, SIZE, dtype=np.float32)), 2.1)
     assert bob.exchange == again
     assert [type(effect.message) for effect in begun if isinstance(effect, Send)] == [SegmentsReady]
+
+
+def test_who_alone_is_left_of_an_exchange_has_the_result_as_soon_as_its_own_delta_is_here_again() -> None:
+    pair, order = _trained(TrainerSettings())
+    ann = pair[ANN]
+    ann.handle(Received(AGENT, order), 1.0)  # nothing of bob's ever comes
+    lost = (Lost(BOB, 1.0, 1, 2),)
+    alone = replace(order, version=2, began=1, order=(ANN,), contributors=(ANN,), theta=1.0, owns=(2,), lost=lost)
+    asked = ann.handle(Received(AGENT, alone), 2.0)
+    assert [effect for effect in asked if not isinstance(effect, Send)] == [RecallDelta(1, ann.parameters)]
+    assert ann.part is not None
+    assert ann.part.spread.staged is None
+    own = np.linspace(0.0, 1.0, SIZE, dtype=np.float32)
+    _hand(pair, ANN, DeltaRecalled(1, own))
+    assert ann.part.spread.staged is not None
+    assert ann.part.spread.staged.contributors == {ANN}
+    assert np.array_equal(ann.part.spread.staged.values, own)
 
 
 @pytest.mark.parametrize("is_wanted", [False, True])
